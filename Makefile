@@ -1,0 +1,57 @@
+# make demo and make test need nothing but Python ≥ 3.11 and make; everything else goes into .venv.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test lint types format clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
+DEMO_JOB := configs/jobs/llama3_405b_two_buildings.yaml
+DEMO_DIR := build/llama3_405b
+PYTEST_ARGS ?= -n auto
+
+# The first interpreter that runs, is new enough and can make virtual environments (a name on PATH alone proves none of it).
+PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python; do \
+	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$python && break; done)
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed ## plan Llama 3.1 405B on two unequal buildings; launch files in build/llama3_405b
+	$(BIN)/scaleacross plan $(DEMO_JOB) -o $(DEMO_DIR)
+
+test: $(VENV)/.installed-dev ## run the test suite (PYTEST_ARGS="-k name" narrows it)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-dev ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed-dev ## mypy --strict on the package
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev ## let ruff fix and format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove what make made
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.created:
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "error: no Python >= 3.11 with the venv module found. Install one (Debian, Ubuntu: apt install python3.11-venv)" >&2; \
+		echo "       or name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; exit 1; fi
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml $(VENV)/.created
+	$(PIP_INSTALL) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml $(VENV)/.created
+	$(PIP_INSTALL) -e '.[dev]'
+	@touch $@ $(VENV)/.installed

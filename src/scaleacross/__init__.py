@@ -1,0 +1,95 @@
+"""Placement and scheduling optimizer for AI training across buildings and regions.
+
+    >>> import scaleacross as sa
+    >>> plan = sa.plan("configs/jobs/llama3_405b_two_buildings.yaml")
+    >>> sa.emit(plan, "torchrun", "build/")
+
+Names are loaded on first use, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from scaleacross.api import emit, evaluate, plan, verify
+    from scaleacross.catalogue import load_accelerator, load_job, load_network, load_plan, load_topology, load_workload
+    from scaleacross.errors import (
+        EmitError,
+        InfeasibleError,
+        InputError,
+        ScaleAcrossError,
+        TimeLimitError,
+        VerificationError,
+    )
+    from scaleacross.spec.job import Job
+    from scaleacross.spec.parallelism import Degrees, PipelineChoice
+    from scaleacross.spec.placement import Placement
+    from scaleacross.spec.plan import Decision, Plan
+    from scaleacross.spec.topology import Topology
+
+__version__: Final = "0.1.0"
+
+__all__ = [
+    "Decision",
+    "Degrees",
+    "EmitError",
+    "InfeasibleError",
+    "InputError",
+    "Job",
+    "PipelineChoice",
+    "Placement",
+    "Plan",
+    "ScaleAcrossError",
+    "TimeLimitError",
+    "Topology",
+    "VerificationError",
+    "__version__",
+    "emit",
+    "evaluate",
+    "load_accelerator",
+    "load_job",
+    "load_network",
+    "load_plan",
+    "load_topology",
+    "load_workload",
+    "plan",
+    "verify",
+]
+
+_HOME: Final = {
+    "scaleacross.api": ("emit", "evaluate", "plan", "verify"),
+    "scaleacross.catalogue": (
+        "load_accelerator",
+        "load_job",
+        "load_network",
+        "load_plan",
+        "load_topology",
+        "load_workload",
+    ),
+    "scaleacross.errors": (
+        "EmitError",
+        "InfeasibleError",
+        "InputError",
+        "ScaleAcrossError",
+        "TimeLimitError",
+        "VerificationError",
+    ),
+    "scaleacross.spec.job": ("Job",),
+    "scaleacross.spec.parallelism": ("Degrees", "PipelineChoice"),
+    "scaleacross.spec.placement": ("Placement",),
+    "scaleacross.spec.plan": ("Decision", "Plan"),
+    "scaleacross.spec.topology": ("Topology",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'scaleacross' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,59 @@
+"""A plan and its launch files in one directory: verified once, written together or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scaleacross import api
+from scaleacross.emit import EMITTERS, write_files
+from scaleacross.errors import EmitError, InputError
+from scaleacross.spec.plan import Plan
+
+PLAN_FILE = "plan.json"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What was written, and which targets refused the plan for which reason."""
+
+    files: tuple[Path, ...]
+    refused: dict[str, str]
+
+
+def write_bundle(
+    plan: Plan, directory: Path, targets: Sequence[str] | None = None, *, with_plan: bool = True
+) -> Bundle:
+    """Write launch files (and ``plan.json``) below ``directory``; files of the same names are replaced.
+
+    Args:
+        plan: it is verified first.
+        directory: created when missing.
+        targets: None writes every target that can express the plan and reports the others.
+        with_plan: write ``plan.json`` too.
+
+    Raises:
+        EmitError: one of the stated ``targets`` cannot express the plan; nothing is written.
+        InputError: an unknown target, or ``directory`` cannot be written.
+        VerificationError: the plan's figures do not recompute; nothing is written.
+    """
+    for target in targets or ():
+        if target not in EMITTERS:
+            raise InputError(f"unknown target '{target}': there are {', '.join(EMITTERS)}")
+    api.verify(plan)
+    files = {PLAN_FILE: plan.model_dump_json(indent=2) + "\n"} if with_plan else {}
+    refused: dict[str, str] = {}
+    for target in EMITTERS if targets is None else targets:
+        try:
+            files |= EMITTERS[target](plan)
+        except EmitError as error:
+            if targets is not None:
+                raise
+            refused[target] = str(error) + _left_behind(directory / target)
+    return Bundle(tuple(write_files(files, directory)), refused)
+
+
+def _left_behind(folder: Path) -> str:
+    """A warning when a refused target's folder still holds the files of an earlier plan."""
+    return f" ({folder} is of an earlier plan)" if folder.is_dir() else ""

@@ -1,0 +1,24 @@
+"""Find and load what ``configs/`` (or the user) holds: names, paths or mappings in, validated specs out."""
+
+from __future__ import annotations
+
+from scaleacross.catalogue.jobs import load_decision, load_job, load_plan, load_plan_or_decision, resolve
+from scaleacross.catalogue.listing import SCHEMA_KINDS, Entry, entries, schema, schema_text
+from scaleacross.catalogue.load import load_accelerator, load_network, load_topology, load_workload
+
+__all__ = [
+    "SCHEMA_KINDS",
+    "Entry",
+    "entries",
+    "load_accelerator",
+    "load_decision",
+    "load_job",
+    "load_network",
+    "load_plan",
+    "load_plan_or_decision",
+    "load_topology",
+    "load_workload",
+    "resolve",
+    "schema",
+    "schema_text",
+]

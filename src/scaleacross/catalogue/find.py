@@ -1,0 +1,77 @@
+"""Where the catalogue's files are: a name, a path, or the bundled ``configs/``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal
+
+from scaleacross.catalogue.validation import nearest
+from scaleacross.errors import InputError
+
+Kind = Literal["accelerators", "networks", "topologies", "workloads", "jobs", "plans"]
+KINDS: Final[tuple[Kind, ...]] = ("accelerators", "networks", "topologies", "workloads", "jobs", "plans")
+
+CONFIGS_VARIABLE: Final = "SCALEACROSS_CONFIGS"
+_SUFFIXES: Final = (".yaml", ".yml", ".json")
+
+
+def config_folders() -> list[Path]:
+    """Directories that hold ``<kind>/NAME.yaml``, in search order: ``$SCALEACROSS_CONFIGS``, then the bundled ones.
+
+    The bundled directory is ``configs/`` beside ``src/`` in a checkout, and inside the package in a wheel.
+
+    Raises:
+        InputError: ``$SCALEACROSS_CONFIGS`` is set and no directory.
+    """
+    folders = []
+    if own := os.environ.get(CONFIGS_VARIABLE):
+        if not Path(own).is_dir():
+            raise InputError(
+                f"{CONFIGS_VARIABLE}={own!r} is no directory: unset it or point it to one with accelerators/, ..."
+            )
+        folders.append(Path(own))
+    package = Path(__file__).resolve().parents[1]
+    checkout = package.parents[1] / "configs"
+    folders.append(checkout if checkout.is_dir() and package.parent.name == "src" else package / "configs")
+    return folders
+
+
+def names(kind: Kind) -> Iterator[tuple[str, Path]]:
+    """(name, file) of every entry of ``kind``; an entry of ``$SCALEACROSS_CONFIGS`` hides a bundled one of the same name."""
+    seen: set[str] = set()
+    for folder in config_folders():
+        for path in sorted((folder / kind).glob("*.yaml")):
+            if path.stem not in seen:
+                seen.add(path.stem)
+                yield path.stem, path
+
+
+def find(kind: Kind, ref: str, folder: Path | None = None) -> Path:
+    """The file that ``ref`` means: a path (against ``folder`` first, then the working directory), else a name of the catalogue.
+
+    Raises:
+        InputError: nothing there; the message names the nearest entries.
+    """
+    if not ref or any(ord(character) < 32 or ord(character) == 127 for character in ref):
+        raise InputError(f"{ref!r} names no file of {kind}: control characters or nothing at all")
+    candidates = [base / ref for base in (folder, Path()) if base is not None]
+    looks_like_path = os.sep in ref or ref.endswith(_SUFFIXES)
+    for candidate in candidates:
+        try:
+            if candidate.is_file():
+                return candidate
+            if looks_like_path and candidate.is_dir():
+                raise InputError(f"{candidate} is a directory; name a YAML file in it")
+        except OSError as error:  # e.g. a name longer than the file system knows
+            raise InputError(f"{kind}: '{ref[:100]}': {error.strerror}") from None
+    known = dict(names(kind))
+    if not looks_like_path:
+        if ref in known:
+            return known[ref]
+        where = f"no file and no name in the catalogue ({', '.join(f'{base}/{kind}' for base in config_folders())})"
+    else:
+        where = "no such file"
+    advice = nearest(Path(ref).stem if looks_like_path else ref, known, "name", "names")
+    raise InputError(f"{kind}: '{ref[:100]}': {where}; {advice}")

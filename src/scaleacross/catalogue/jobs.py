@@ -1,0 +1,138 @@
+"""Jobs, plans and decisions: what refers to the catalogue's entries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from scaleacross.catalogue.find import Kind, find
+from scaleacross.catalogue.load import (
+    EXTRA_KEYS,
+    Reference,
+    read,
+    topology_from,
+    workload_from,
+)
+from scaleacross.catalogue.overrides import Overrides, apply_overrides
+from scaleacross.catalogue.validation import validate
+from scaleacross.catalogue.yaml_source import Source, read_file
+from scaleacross.errors import InputError
+from scaleacross.spec.base import Spec
+from scaleacross.spec.job import Job
+from scaleacross.spec.plan import Decision, Plan
+from scaleacross.spec.topology import Topology
+from scaleacross.workloads.layer_profile import Workload
+from scaleacross.workloads.problem import Problem
+
+
+class DecisionFile(Spec):
+    """A plan that the user brings to ``evaluate``: the job and what was decided. Without a placement, one is chosen."""
+
+    job: str | dict[str, Any] = Field(description="catalogue name or path of a job, or a job in full")
+    decision: Decision
+
+
+def load_job(ref: Reference | Job, overrides: Overrides = ()) -> Job:
+    """A job by catalogue name, path or mapping, with ``a.b.0.c=value`` overrides, made self-contained.
+
+    An override may use any unit (it replaces the same quantity stated in another one), may reach below ``workload`` and
+    ``topology``, and its value is read as YAML.
+
+    Raises:
+        InputError: not found, or an error in the job, its workload, its topology or an override, each with its place.
+    """
+    if isinstance(ref, Job):
+        if not overrides:
+            return resolve(ref).job
+        ref = ref.model_dump(mode="json", exclude_none=True)
+    return job_from(read("jobs", ref), overrides)
+
+
+def job_from(source: Source, overrides: Overrides = ()) -> Job:
+    """The self-contained job that ``source`` holds. Raises InputError."""
+    if not isinstance(source.data, dict):
+        raise InputError(f"{source.place(())}: a job is a mapping, not a {type(source.data).__name__}")
+    source = apply_overrides(
+        source, overrides, Job, EXTRA_KEYS, {"workload": _full_workload, "topology": _full_topology}
+    )
+    job = validate(Job, source, EXTRA_KEYS)
+    workload, topology = (
+        workload_from(_part("workloads", source, "workload")),
+        topology_from(_part("topologies", source, "topology")),
+    )
+    return _self_contained(job, workload, topology)
+
+
+def _part(kind: Kind, source: Source, key: str) -> Source:
+    """What stands under ``key``: the file that it names, or the mapping written there."""
+    value = source.data[key]
+    if isinstance(value, dict):
+        return source.sub(key)
+    try:
+        return read(kind, value, source.folder)
+    except InputError as error:
+        raise InputError(f"{source.place((key,))}: key '{key}': {error}") from None
+
+
+def _full_workload(source: Source) -> tuple[type[BaseModel], dict[str, Any]]:
+    workload = workload_from(_part("workloads", source, "workload"))
+    return type(workload), workload.model_dump(mode="json")
+
+
+def _full_topology(source: Source) -> tuple[type[BaseModel], dict[str, Any]]:
+    return Topology, topology_from(_part("topologies", source, "topology")).model_dump(mode="json")
+
+
+def _self_contained(job: Job, workload: Workload, topology: Topology) -> Job:
+    full = {"workload": workload.model_dump(mode="json"), "topology": topology.model_dump(mode="json")}
+    return job.model_copy(update=full)
+
+
+def resolve(job: Job, base_dir: Path | None = None) -> Problem:
+    """The job with its workload, topology and profile. Paths in the job are read against ``base_dir`` first.
+
+    Raises:
+        InputError: a reference that is not found or not valid.
+    """
+    source = Source(f"job '{job.name}'", {"workload": job.workload, "topology": job.topology}, folder=base_dir)
+    workload, topology = (
+        workload_from(_part("workloads", source, "workload")),
+        topology_from(_part("topologies", source, "topology")),
+    )
+    return Problem(_self_contained(job, workload, topology), workload, topology, workload.profile())
+
+
+def load_plan(path: str | Path) -> Plan:
+    """A plan that this package wrote. Raises InputError when the file is none."""
+    return _plan_from(read_file(find("plans", str(path))))
+
+
+def load_decision(path: str | Path) -> tuple[Job, Decision]:
+    """A user's own plan: a file with ``job:`` (name, path or mapping) and ``decision:``. Raises InputError."""
+    return _decision_from(read_file(find("plans", str(path))))
+
+
+def load_plan_or_decision(path: str | Path) -> Plan | tuple[Job, Decision]:
+    """Whichever of the two the file holds. Raises InputError when it is neither."""
+    source = read_file(find("plans", str(path)))
+    keys = set(source.data) if isinstance(source.data, dict) else set()
+    if "layers_per_stage" in keys or "schema_version" in keys:
+        return _plan_from(source)
+    if "decision" in keys:
+        return _decision_from(source)
+    raise InputError(
+        f"{source.label}: neither a plan (plan.json, as 'scaleacross plan -o DIR' writes it) "
+        "nor a decision (a file with the keys job: and decision:)"
+        + ("; this is a job: use 'scaleacross plan'" if "workload" in keys else "")
+    )
+
+
+def _plan_from(source: Source) -> Plan:
+    return validate(Plan, source)
+
+
+def _decision_from(source: Source) -> tuple[Job, Decision]:
+    decision = validate(DecisionFile, source).decision
+    return job_from(_part("jobs", source, "job")), decision

@@ -1,0 +1,115 @@
+"""What the catalogue holds, and the JSON Schema of each kind of file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from scaleacross.catalogue.find import KINDS, Kind, names
+from scaleacross.catalogue.jobs import DecisionFile, load_decision
+from scaleacross.catalogue.load import load_accelerator, load_network, load_topology, load_workload, read
+from scaleacross.errors import InputError
+from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.job import Job
+from scaleacross.spec.json_schema import json_schema
+from scaleacross.spec.network import NetworkTechnology
+from scaleacross.spec.plan import Plan
+from scaleacross.spec.topology import Topology
+from scaleacross.workloads import FAMILIES
+
+SCHEMA_KINDS: Final = ("accelerator", "network", "topology", "workload", "job", "plan", "decision")
+
+
+class Entry(NamedTuple):
+    """One file of the catalogue."""
+
+    kind: Kind
+    name: str
+    path: Path
+    summary: str
+
+
+def entries() -> list[Entry]:
+    """All files of the catalogue, kind by kind; a file that cannot be read says so in its summary. Reads every file."""
+    return [Entry(kind, name, path, _summary(kind, path)) for kind in KINDS for name, path in names(kind)]
+
+
+def _summary(kind: Kind, path: Path) -> str:
+    try:
+        return _SUMMARIES[kind](path)
+    except InputError as error:
+        return f"cannot be read: {str(error).splitlines()[0]}"
+
+
+def _accelerator(path: Path) -> str:
+    a = load_accelerator(path)
+    peaks = ", ".join(f"{precision} {peak / 1e12:,.0f}" for precision, peak in a.peak_flop_per_s.items())
+    return f"{peaks} TFLOP/s; {a.memory_bytes / 2**30:.0f} GiB at {a.memory_bandwidth_bytes_per_s / 1e12:g} TB/s"
+
+
+def _network(path: Path) -> str:
+    n = load_network(path)
+    return f"{n.bandwidth_bytes_per_s / 1e9:g} GB/s per accelerator and direction, {n.efficiency_fraction:.0%} reached"
+
+
+def _topology(path: Path) -> str:
+    t = load_topology(path)
+    return t.description or f"{t.num_accelerators:,} accelerators in {len(t.buildings)} building(s)"
+
+
+def _workload(path: Path) -> str:
+    p = load_workload(path).profile()
+    active = "" if p.active_parameters == p.total_parameters else f", {p.active_parameters / 1e9:.1f} B active"
+    return (
+        f"{p.total_parameters / 1e9:,.1f} B parameters{active}; {p.num_layers} layers of width {p.head.hidden_size:,}"
+    )
+
+
+def _job(path: Path) -> str:
+    job = read("jobs", path).data
+    return f"{job.get('workload')} on {job.get('topology')}, {job.get('sequence_length')} tokens per sequence"
+
+
+def _decision(path: Path) -> str:
+    job, decision = load_decision(path)
+    return f"{decision.degrees} for {job.name}"
+
+
+_SUMMARIES: Final[Mapping[Kind, Callable[[Path], str]]] = {
+    "accelerators": _accelerator,
+    "networks": _network,
+    "topologies": _topology,
+    "workloads": _workload,
+    "jobs": _job,
+    "plans": _decision,
+}
+
+
+def schema(kind: str) -> dict[str, Any]:
+    """JSON Schema of a file of ``kind`` (one of ``SCHEMA_KINDS``). Raises InputError for another kind."""
+    match kind:
+        case "accelerator":
+            return json_schema(Accelerator, "scaleacross accelerator")
+        case "network":
+            return json_schema(NetworkTechnology, "scaleacross network technology")
+        case "topology":
+            return json_schema(Topology, "scaleacross topology")
+        case "workload":
+            families = reduce(or_, FAMILIES.values())
+            return json_schema(families, "scaleacross workload", discriminator="family")
+        case "job":
+            return json_schema(Job, "scaleacross job")
+        case "plan":
+            return json_schema(Plan, "scaleacross plan", named_by_file=False)
+        case "decision":
+            return json_schema(DecisionFile, "scaleacross decision", named_by_file=False)
+    raise InputError(f"no schema '{kind}'; there are: {', '.join(SCHEMA_KINDS)}")
+
+
+def schema_text(kind: str) -> str:
+    """``schema(kind)`` as it stands in ``configs/schemas/<kind>.schema.json``."""
+    return json.dumps(schema(kind), indent=2, ensure_ascii=False) + "\n"

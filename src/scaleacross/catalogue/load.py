@@ -1,0 +1,157 @@
+"""From a reference (name, path, mapping or object) to a validated spec."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel
+
+from scaleacross.catalogue.find import Kind, find
+from scaleacross.catalogue.validation import nearest, validate
+from scaleacross.catalogue.yaml_source import Source, read_file
+from scaleacross.errors import InputError
+from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.job import Job
+from scaleacross.spec.network import NetworkTechnology
+from scaleacross.spec.topology import Topology, expand_building_defaults
+from scaleacross.workloads import FAMILIES
+from scaleacross.workloads.huggingface import from_hf_config
+from scaleacross.workloads.layer_profile import Workload
+
+Reference = str | Path | Mapping[str, Any]
+M = TypeVar("M", bound=BaseModel)
+
+# Keys that a before-validator of the model takes beside its fields.
+EXTRA_KEYS: Final[Mapping[type[BaseModel], tuple[str, ...]]] = {
+    Topology: ("building_defaults",),
+    Job: ("global_batch_tokens",),
+}
+
+_SINGULAR: Final[Mapping[Kind, str]] = {
+    "accelerators": "accelerator",
+    "networks": "network technology",
+    "topologies": "topology",
+    "workloads": "workload",
+    "jobs": "job",
+    "plans": "plan",
+}
+
+# In a topology, a text under one of these keys names a catalogue entry.
+_REFERENCES: Final[Mapping[str, Kind]] = {"accelerator": "accelerators", "technology": "networks"}
+
+
+def read(kind: Kind, ref: Reference, folder: Path | None = None) -> Source:
+    """The mapping that ``ref`` means. A file's ``name`` defaults to its stem (a Hugging Face ``config.json``: its folder's name).
+
+    Raises:
+        InputError: not found, unreadable, or no mapping.
+    """
+    if isinstance(ref, Mapping):
+        return Source(f"the {_SINGULAR[kind]} given", dict(ref), folder=folder)
+    if not isinstance(ref, str | Path):
+        raise InputError(f"{kind}: a name, a path or a mapping is expected, not a {type(ref).__name__}")
+    path = find(kind, str(ref), folder)
+    return named(read_file(path), path)
+
+
+def named(source: Source, path: Path) -> Source:
+    """``source`` with ``name`` filled in from the file's own name where it states none."""
+    if not isinstance(source.data, dict):
+        shown = type(source.data).__name__
+        raise InputError(f"{source.place(())}: a mapping (key: value) is expected at the top, not a {shown}")
+    if "name" in source.data:
+        return source
+    own = path.resolve().parent.name if path.name == "config.json" else path.stem
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", own).lstrip("._-")[:64] or "unnamed"
+    return Source(source.label, {"name": name, **source.data}, source.marks, source.folder)
+
+
+def load_accelerator(ref: Reference | Accelerator, folder: Path | None = None) -> Accelerator:
+    """An accelerator by catalogue name, path or mapping. Raises InputError."""
+    return ref if isinstance(ref, Accelerator) else validate(Accelerator, read("accelerators", ref, folder))
+
+
+def load_network(ref: Reference | NetworkTechnology, folder: Path | None = None) -> NetworkTechnology:
+    """A network technology by catalogue name, path or mapping. Raises InputError."""
+    return ref if isinstance(ref, NetworkTechnology) else validate(NetworkTechnology, read("networks", ref, folder))
+
+
+def load_topology(ref: Reference | Topology, folder: Path | None = None) -> Topology:
+    """A topology by catalogue name, path or mapping, with the accelerators and technologies that it names. Raises InputError."""
+    return ref if isinstance(ref, Topology) else topology_from(read("topologies", ref, folder))
+
+
+def topology_from(source: Source) -> Topology:
+    """The topology that ``source`` holds. Raises InputError."""
+    loaded: dict[tuple[str, str], BaseModel] = {}
+    data = _with_references(source.data, source, (), loaded)
+    return validate(
+        Topology, _with_defaults(Source(source.label, data, source.marks, source.folder, source.prefix)), EXTRA_KEYS
+    )
+
+
+def _with_defaults(source: Source) -> Source:
+    """``source`` with ``building_defaults`` merged into the buildings; what comes from there keeps its place."""
+    if not isinstance(source.data, dict) or not isinstance(source.data.get("building_defaults"), dict):
+        return source
+    data, marks = expand_building_defaults(source.data), dict(source.marks)
+    inherited = {
+        path[1:]: mark for path, mark in source.marks.items() if path[:1] == ("building_defaults",) and path[1:]
+    }
+    for at in [path for path in source.marks if len(path) == 4 and (path[0], path[2]) == ("regions", "buildings")]:
+        for below, mark in inherited.items():
+            marks.setdefault((*at, *below), mark)
+    return Source(source.label, data, marks, source.folder, source.prefix)
+
+
+def _with_references(
+    value: Any, source: Source, path: tuple[str | int, ...], loaded: dict[tuple[str, str], BaseModel]
+) -> Any:
+    """``value`` with every ``accelerator`` and ``technology`` text replaced by the catalogue object of that name."""
+    if isinstance(value, list | tuple):
+        return [_with_references(item, source, (*path, index), loaded) for index, item in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    out: dict[str, Any] = {}
+    for key, item in value.items():
+        if key in _REFERENCES and isinstance(item, str):
+            if (key, item) not in loaded:
+                load = load_accelerator if key == "accelerator" else load_network
+                try:
+                    loaded[key, item] = load(item, source.folder)
+                except InputError as error:
+                    dotted = ".".join(map(str, (*path, key)))
+                    raise InputError(f"{source.place((*path, key))}: key '{dotted}': {error}") from None
+            out[key] = loaded[key, item]
+        elif key != "provenance":
+            out[key] = _with_references(item, source, (*path, key), loaded)
+        else:
+            out[key] = item
+    return out
+
+
+def load_workload(ref: Reference | Workload, folder: Path | None = None) -> Workload:
+    """A workload by catalogue name, path (YAML or a Hugging Face ``config.json``) or mapping of either. Raises InputError."""
+    return ref if isinstance(ref, Workload) else workload_from(read("workloads", ref, folder))
+
+
+def workload_from(source: Source) -> Workload:
+    """The workload that ``source`` holds. Raises InputError."""
+    data = source.data
+    if not isinstance(data, dict):
+        raise InputError(f"{source.place(())}: a workload is a mapping, not a {type(data).__name__}")
+    if "family" not in data and "model_type" in data:
+        try:
+            return from_hf_config(data, str(data.get("name", "model")))
+        except InputError as error:
+            raise InputError(f"{source.label}: {error}") from None
+    family = data.get("family")
+    if family is None:
+        raise InputError(f"{source.place(())}: key 'family' is missing; families: {', '.join(FAMILIES)}")
+    if not isinstance(family, str) or family not in FAMILIES:
+        advice = nearest(str(family), FAMILIES, "family", "families")
+        raise InputError(f"{source.place(('family',))}: no family '{family}'; {advice}")
+    return validate(FAMILIES[family], source)

@@ -1,0 +1,129 @@
+"""``--set a.b.0.c=value``: change any field of a job, down into its workload and topology."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from scaleacross.catalogue.validation import ExtraKeys, advice_for_key, known_keys, models_at, nearest
+from scaleacross.catalogue.yaml_source import KeyPath, Source, parse_yaml
+from scaleacross.errors import InputError
+from scaleacross.units import si_key
+
+Overrides = Mapping[str, str] | Sequence[str]
+# Turns the reference under a key of the source into the model and the full mapping that it means.
+Expand = Callable[[Source], tuple[type[BaseModel], dict[str, Any]]]
+
+# Two ways to state one quantity: setting one drops the other.
+_EITHER_OR: Final[Mapping[str, tuple[str, ...]]] = {
+    "global_batch_tokens": ("global_batch_sequences",),
+    "global_batch_sequences": ("global_batch_tokens",),
+    "num_zones": ("num_hosts",),
+    "num_hosts": ("num_zones",),
+}
+
+
+def parse_overrides(overrides: Overrides) -> list[tuple[str, str]]:
+    """(dotted path, value as text) of every override. Raises InputError for one without ``=``."""
+    if isinstance(overrides, Mapping):
+        return [(str(key), str(value)) for key, value in overrides.items()]
+    if isinstance(overrides, str):
+        overrides = [overrides]
+    pairs = []
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise InputError(f"--set {text}: write KEY=VALUE, e.g. --set degrees.pp=16")
+        pairs.append((key.strip(), value))
+    return pairs
+
+
+def apply_overrides(
+    source: Source, overrides: Overrides, model: type[BaseModel], extra_keys: ExtraKeys, expand: Mapping[str, Expand]
+) -> Source:
+    """``source`` (a mapping of ``model``) with the overrides laid over it; the marks of changed parts say ``--set``.
+
+    A path that goes below a key of ``expand`` (a reference) first replaces the reference by the full mapping that it means.
+
+    Raises:
+        InputError: a path that leads nowhere; the message names the nearest key.
+    """
+    out = Source(source.label, dict(source.data), dict(source.marks), source.folder)
+    expanded: dict[str, type[BaseModel]] = {}
+    for dotted, text in parse_overrides(overrides):
+        label = f"--set {dotted}={text}"
+        value = parse_yaml(text, label).data
+        top, *below = (int(part) if part.isascii() and part.isdigit() else part for part in dotted.split("."))
+        if not below or top not in expand:
+            used = _assign(model, (top, *below), out.data, value, label, extra_keys)
+            expanded.pop(str(used[0]), None)
+        else:
+            if top not in out.data:
+                raise InputError(f"{label}: '{top}' is not stated, so nothing below it can be changed")
+            if top not in expanded:
+                expanded[str(top)], out.data[top] = expand[str(top)](out)
+            used = (top, *_assign(expanded[str(top)], tuple(below), out.data[top], value, label, extra_keys))
+        out = Source(out.label, out.data, {**out.marks, used: label}, out.folder)
+    return out
+
+
+def _assign(
+    model: type[BaseModel], path: KeyPath, data: dict[str, Any], value: Any, label: str, extra_keys: ExtraKeys
+) -> KeyPath:
+    """Set ``path`` in ``data``; containers on the way are copied in place. Returns the path in the keys that were used."""
+    here: Any = data
+    used: list[str | int] = []
+    for index, part in enumerate(path):
+        last = index == len(path) - 1
+        key: Any
+        if isinstance(here, list):
+            key = _list_index(here, part, label)
+        elif isinstance(here, dict):
+            key = _mapping_key(here, part, models_at(model, path[:index]), last, label, extra_keys)
+        else:
+            raise InputError(f"{label}: '{path[index - 1]}' is a single value and has no '{part}'")
+        used.append(key)
+        if last:
+            here[key] = value
+        else:
+            child = _own_copy(here[key] if isinstance(here, list) else here.get(key))
+            here[key] = child
+            here = child
+    return tuple(used)
+
+
+def _own_copy(container: Any) -> Any:
+    """A container that may be written to; an absent one becomes an empty mapping, a single value stays what it is."""
+    if container is None:
+        return {}
+    if isinstance(container, dict):
+        return dict(container)
+    return list(container) if isinstance(container, list | tuple) else container
+
+
+def _list_index(here: list[Any], part: str | int, label: str) -> int:
+    if not isinstance(part, int) or part >= len(here):
+        raise InputError(f"{label}: '{part}' is no item of a list of {len(here)}; items are numbered from 0")
+    return part
+
+
+def _mapping_key(
+    here: dict[str, Any], part: str | int, models: list[type[BaseModel]], last: bool, label: str, extra_keys: ExtraKeys
+) -> str:
+    """The key of ``here`` that ``part`` means; the same quantity stated in another unit makes way when it is the last one."""
+    part = str(part)
+    names = {name for model in models for name in model.model_fields}
+    spellings = {key for model in models for key in known_keys(model, extra_keys)}
+    if models and part not in spellings:
+        raise InputError(f"{label}: no key '{part}'; {advice_for_key(part, models[0], extra_keys)}")
+    if not models and part not in here:
+        raise InputError(f"{label}: no key '{part}'; {nearest(part, here)}")
+    si_name = part if part in names else (si_key(part) or (part,))[0]
+    same = [key for key in here if key != part and (key == si_name or (si_key(key) or ("",))[0] == si_name)]
+    if same and not last:
+        return same[0]
+    for key in (*same, *_EITHER_OR.get(part, ())):
+        here.pop(key, None)
+    return part

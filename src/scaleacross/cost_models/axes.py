@@ -1,0 +1,130 @@
+"""What each parallel axis communicates in a step, as seconds for a given group shape.
+
+Sizes are those of ``traffic.Volumes``. ``Terms`` splits an axis into a serial part (nothing hides it) and contributions to the windows of ``overlap``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaleacross.cost_models.collectives import Links, all_reduce, all_to_all, gather, neighbour_messages
+from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
+from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.overlap import WINDOW_NAMES, rounds
+from scaleacross.cost_models.pipeline import BoundaryDelays, delay_penalty_s
+from scaleacross.cost_models.settings import Floats
+from scaleacross.cost_models.traffic import Volumes
+from scaleacross.spec.parallelism import SCHEDULE_NAMES, SHARD_LEVELS, GridAxis
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Seconds that one axis adds: ``serial_s`` per component (shape (n,)), ``window_s`` per window of WINDOW_NAMES, (windows, n)."""
+
+    serial_s: dict[str, Floats]
+    window_s: Floats
+
+    @property
+    def serial_total_s(self) -> Floats:
+        """Sum of the serial components."""
+        total: Floats = sum(self.serial_s.values(), start=np.zeros(self.window_s.shape[1:]))
+        return total
+
+
+def tp_terms(volumes: Volumes, shape: GroupShape, links: Links) -> Terms:
+    """Exposed in full: the layer waits for its gather and its scatter."""
+    one = gather(volumes.hidden_bytes, shape, links, volumes.launch_s).time_s
+    return _serial(volumes, "tp", rounds(volumes.settings) * volumes.work.tp_gathers * one)
+
+
+def cp_terms(volumes: Volumes, shape: GroupShape, links: Links) -> Terms:
+    """Key/value exchange hides behind the attention of the same layer; gradients and parameters join the windows."""
+    work, settings = volumes.work, volumes.settings
+    one = gather(volumes.kv_bytes, shape, links, volumes.launch_s).time_s * work.layers
+    passes = 1 + volumes.full_recompute
+    exposed = passes * np.maximum(0.0, one - work.attention_s)
+    exposed = exposed + np.maximum(0.0, 2 * one - ATTENTION_BACKWARD_RATIO * work.attention_s)
+    dense = work.dense_parameters + work.expert_parameters
+    window = _state_windows(volumes, dense, shape, links)
+    return Terms({"cp": rounds(settings) * exposed}, window)
+
+
+def dp_shard_terms(
+    volumes: Volumes, shape: GroupShape, expert_shape: GroupShape, ep_shape: GroupShape, links: Links
+) -> Terms:
+    """Sharded states of dense and expert parameters in the windows; the experts' all-to-alls exposed in full."""
+    settings, work = volumes.settings, volumes.work
+    window = _state_windows(volumes, work.dense_parameters / settings.cp, shape, links)
+    window = window + _state_windows(volumes, work.expert_parameters / settings.cp, expert_shape, links)
+    one = all_to_all(volumes.routed_bytes, ep_shape, links, volumes.launch_s).time_s
+    count = work.moe_layers * (4 + 2 * volumes.full_recompute)
+    return Terms({"ep": rounds(settings) * count * one}, window)
+
+
+def dp_replicate_terms(volumes: Volumes, shape: GroupShape, links: Links) -> Terms:
+    """All-reduce of the (sharded) gradients over replicas."""
+    window = np.zeros((len(WINDOW_NAMES), len(volumes.settings)))
+    window[0] = all_reduce(volumes.replica_gradient_bytes, shape, links, volumes.launch_s).time_s
+    return Terms({}, window)
+
+
+def pp_terms(volumes: Volumes, shape: GroupShape, links: Links) -> Terms:
+    """Time that message delays add to the pipeline (``pipeline.delay_penalty_s``)."""
+    settings, work = volumes.settings, volumes.work
+    message = neighbour_messages(volumes.hidden_bytes / settings.tp, shape, links)
+    near, far = message.near_latency_s + message.near_occupancy_s, message.far_latency_s + message.far_occupancy_s
+    crosses = message.num_far > 0
+    delays = BoundaryDelays(
+        inner_s=near,
+        slow_s=np.where(crosses, np.maximum(near, far), near),
+        num_slow=message.num_far.astype(np.int64),
+        slow_tail=message.tail.astype(np.int64),
+        slow_spacing=message.spacing.astype(np.int64),
+        loop_s=np.where(crosses, np.maximum(near, far), near),
+        occupancy_s=np.maximum(message.near_occupancy_s, message.far_occupancy_s),
+    )
+    names = np.array(SCHEDULE_NAMES)[settings.schedule]
+    pipeline = (names, settings.pp, settings.num_micro_batches, settings.num_chunks)
+    penalty = delay_penalty_s(*pipeline, work.forward_s, work.backward_s, delays)
+    return _serial(volumes, "pp", np.where(settings.pp > 1, penalty, 0.0))
+
+
+def axis_terms(
+    axis: GridAxis,
+    volumes: Volumes,
+    shape: GroupShape,
+    links: Links,
+    expert_shape: GroupShape | None = None,
+    ep_shape: GroupShape | None = None,
+) -> Terms:
+    """Terms of one grid axis; ``dp_shard`` also needs the shapes of its expert sub-groups.
+
+    Raises:
+        ValueError: ``dp_shard`` without the expert shapes.
+    """
+    if axis == "dp_shard":
+        if expert_shape is None or ep_shape is None:
+            raise ValueError("dp_shard needs expert_shape and ep_shape")
+        return dp_shard_terms(volumes, shape, expert_shape, ep_shape, links)
+    terms = {"tp": tp_terms, "cp": cp_terms, "dp_replicate": dp_replicate_terms, "pp": pp_terms}[axis]
+    return terms(volumes, shape, links)
+
+
+def _serial(volumes: Volumes, component: str, seconds: Floats) -> Terms:
+    return Terms({component: seconds}, np.zeros((len(WINDOW_NAMES), len(volumes.settings))))
+
+
+def _state_windows(volumes: Volumes, held: Floats, shape: GroupShape, links: Links) -> Floats:
+    """Contributions of an axis over which ``held`` parameters are sharded (or only reduced), (windows, n)."""
+    optimizer, shard = volumes.job.optimizer, volumes.settings.shard
+    reduced = gather(held * optimizer.reduce_bytes, shape, links, volumes.launch_s).time_s
+    whole = all_reduce(held * optimizer.reduce_bytes, shape, links, volumes.launch_s).time_s
+    gathered = gather(held * optimizer.parameter_bytes, shape, links, volumes.launch_s).time_s
+    empty = held <= 0
+    by_step = np.choose(shard, [whole, reduced, np.zeros_like(whole)])
+    back = np.choose(shard, [np.zeros_like(whole), gathered, np.zeros_like(whole)])
+    parameters = (shard == SHARD_LEVELS.index("parameters")).astype(float)
+    out = np.stack([by_step, back, parameters * gathered, parameters * (gathered + reduced)])
+    return np.where(empty, 0.0, out)

@@ -1,0 +1,153 @@
+"""How the groups of an axis lie over the link levels: the only thing that collectives need to know about a placement.
+
+A group of an axis with degree d and stride s holds the positions b + j + i·s, i = 0…d−1. For every level l (see ``levels``):
+
+* fanout[l]   children of level l that one group touches inside one child of level l+1, the largest over all groups (≥ 1, real)
+* members[l]  ranks of one group in one child of level l, the smallest over the groups that cross level l
+* crossing[l] groups that cross level l and have a rank in one child of it, the largest over children
+* pairs[l]    neighbour pairs (ranks i, i+1) of one group whose link is exactly level l, for the group that crosses farthest
+* tail        ranks behind the last campus or region boundary of a group, the smallest over groups that have one (else d)
+* spacing     ranks between two consecutive such boundaries, the largest over groups (1 when there are not two)
+
+Two ways to get them: ``exact_shape`` counts on the device list; ``relaxed_shape`` is a closed form over arrays that is never worse
+than any alignment allows, hence part of a lower bound.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, Levels
+from scaleacross.cost_models.settings import Bools, Floats, Ints
+
+
+@dataclass(frozen=True)
+class GroupShape:
+    """Shape arrays (..., NUM_LEVELS) and ``degree``, ``tail`` (...), broadcastable against candidates."""
+
+    degree: Floats
+    fanout: Floats
+    members: Floats
+    crossing: Floats
+    pairs: Floats
+    tail: Floats
+    spacing: Floats
+
+    @property
+    def span(self) -> Ints:
+        """Outermost level that a group crosses, −1 when the group is a single rank. Shape (...)."""
+        crossed = self.fanout > 1
+        outermost = NUM_LEVELS - 1 - np.argmax(crossed[..., ::-1], axis=-1)
+        return np.where(crossed.any(axis=-1), outermost, -1)
+
+
+def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:
+    """Shape of the groups of an axis, counted on the device list of ``levels``.
+
+    Groups that start in the same aligned unit lie alike, so one of them is counted for all; cost O(positions / unit · levels).
+
+    Raises:
+        ValueError: the axis does not tile the device list.
+    """
+    if levels.num_positions % (degree * stride):
+        raise ValueError(f"degree {degree} with stride {stride} does not tile {levels.num_positions} positions")
+    unit = math.gcd(stride, levels.alignment)
+    shape = (levels.num_positions // (degree * stride), degree, stride // unit)
+    fanout, members, crossing = np.ones(NUM_LEVELS), np.ones(NUM_LEVELS), np.ones(NUM_LEVELS)
+    position = np.arange(levels.num_positions // unit).reshape(shape).transpose(0, 2, 1).reshape(-1, degree)
+    ids = [position, *(np.searchsorted(cut, position * unit, side="right") for cut in levels.cuts[1:])]
+    ids.append(np.zeros_like(position))
+    tail, far = float(degree), np.diff(ids[CAMPUS], axis=1) != 0
+    for level in range(NUM_LEVELS):
+        child, parent = ids[level], ids[level + 1]
+        steps = np.diff(child, axis=1) != 0
+        crossed = (steps & (np.diff(parent, axis=1) == 0)).any(axis=1)
+        members[level] = _smallest_run(child, steps, crossed)
+        if not crossed.any():
+            continue
+        fanout[level] = _largest_fanout(child, parent)
+        crossing[level] = _busiest_child(child, crossed) * unit if level else 1.0  # an accelerator is in one group
+    if far.any():
+        tail = float(degree - 1 - _last_step(far[far.any(axis=1)]).max())
+    measures = (np.array(float(degree)), fanout, members, crossing, _farthest_pairs(ids))
+    return GroupShape(*measures, np.array(tail), np.array(_largest_gap(far)))
+
+
+def _farthest_pairs(ids: list[Ints]) -> Floats:
+    """Neighbour pairs per level of the group with most pairs on the outermost level, ties broken by the next level inwards."""
+    apart = [np.diff(child, axis=1) != 0 for child in ids]
+    per_level = np.stack([(apart[level] & ~apart[level + 1]).sum(axis=1) for level in range(NUM_LEVELS)], axis=1)
+    worst = np.lexsort(per_level.T)[-1]
+    return per_level[worst].astype(np.float64)
+
+
+def _smallest_run(child: Ints, steps: Bools, crossed: Bools) -> float:
+    """Fewest ranks of a group in one child, over groups that cross (over all groups when none does)."""
+    rows = steps[crossed] if crossed.any() else steps
+    edges = np.ones((len(rows), child.shape[1] + 1), dtype=bool)
+    edges[:, 1:-1] = rows
+    where = np.flatnonzero(edges)
+    runs = np.diff(where)
+    inside = (where[:-1] // edges.shape[1]) == (where[1:] // edges.shape[1])
+    return float(runs[inside].min())
+
+
+def _largest_fanout(child: Ints, parent: Ints) -> float:
+    """Most children that one group touches inside one parent: longest stretch of child changes within a parent."""
+    new_child = np.diff(child, axis=1) != 0
+    new_parent = np.diff(parent, axis=1) != 0
+    count = np.cumsum(new_child, axis=1)
+    at_parent = np.maximum.accumulate(np.where(new_parent, count, 0), axis=1)
+    return float((count - at_parent).max()) + 1.0
+
+
+def _busiest_child(child: Ints, crossed: Bools) -> float:
+    rows = child[crossed]
+    first = np.ones(rows.shape, dtype=bool)
+    first[:, 1:] = np.diff(rows, axis=1) != 0
+    return float(np.unique(rows[first], return_counts=True)[1].max())
+
+
+def _largest_gap(far: Bools) -> float:
+    """Largest distance between consecutive far boundaries of one group, 1 when no group has two."""
+    row, boundary = np.nonzero(far)
+    same = np.diff(row) == 0
+    return float(np.diff(boundary)[same].max(initial=1))
+
+
+def _last_step(steps: Bools) -> Ints:
+    last: Ints = steps.shape[1] - 1 - np.argmax(steps[:, ::-1], axis=1)
+    return last
+
+
+def relaxed_shape(degree: Ints, stride: Ints, sizes: Floats) -> GroupShape:
+    """A shape at least as good as any alignment of an axis with this degree and stride gives, for arrays of axes.
+
+    ``sizes`` (..., NUM_LEVELS + 1) holds the largest child of each level in accelerators; sizes[0] = 1, sizes[NUM_LEVELS] = all.
+    At most ⌈size/stride⌉ ranks of a group fit in a child; where the axis' whole extent d·s exceeds a child, some group crosses.
+    """
+    degree, stride = (np.asarray(value, dtype=np.float64)[..., None] for value in (degree, stride))
+    fitting = np.minimum(degree, np.maximum(1.0, np.ceil(sizes / stride)))
+    within = np.where(degree * stride > sizes, np.minimum(fitting, np.maximum(1.0, degree - 1)), degree)
+    within = np.maximum.accumulate(np.where(sizes < sizes[..., -1:], within, degree), axis=-1)
+    touched = np.ceil(degree / within)
+    fanout = np.maximum(1.0, touched[..., :-1] / touched[..., 1:])
+    members = np.minimum(within, np.floor(degree / touched))[..., :-1]
+    all_cross = fitting[..., :-1] < degree
+    crossing = np.where(all_cross, np.minimum(stride, np.maximum(1.0, sizes[..., :-1] / within[..., :-1])), 1.0)
+    pairs = np.maximum(0.0, touched[..., :-1] - touched[..., 1:])
+    far = fanout[..., CAMPUS:].max(axis=-1) > 1
+    tail = np.where(far, np.minimum(degree[..., 0] - 1, within[..., CAMPUS]), degree[..., 0])
+    spacing = np.maximum(1.0, degree[..., 0] - 1)
+    return GroupShape(degree[..., 0], fanout, members, crossing, pairs, tail, spacing)
+
+
+def largest_children(levels: Levels) -> Floats:
+    """``sizes`` for ``relaxed_shape``: the largest child of each level in a fill, and the whole, shape (NUM_LEVELS + 1,)."""
+    sizes = [1.0]
+    for cut in levels.cuts[1:]:
+        sizes.append(float(np.diff(np.concatenate([cut, [levels.num_positions]])).max()))
+    return np.array([*sizes, float(levels.num_positions)])

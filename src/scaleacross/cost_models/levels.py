@@ -1,0 +1,136 @@
+"""The topology as numbers per link level, for a job that uses a stated share of each building.
+
+Index l runs over LINK_LEVELS (scale_up, rack, zone, building, campus, region). The *child* of level l is the unit that its link
+joins: accelerator, scale-up domain, rack, zone, building, region.
+
+* bandwidth[l]   what one accelerator sends across level l when it is alone, bytes/s (per direction, attainable)
+* capacity[l]    what one child of level l sends across it in all, bytes/s: line rate of its accelerators / oversubscription;
+                 at campus and region level the trunk between two buildings that follow each other in the fill
+* latency[l]     one-way latency of a message, s
+
+Where the buildings used differ, the slowest figure counts: collectives are synchronous.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import networkx as nx
+import numpy as np
+
+from scaleacross.cost_models.settings import Floats, Ints
+from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.network import LINK_LEVELS
+from scaleacross.spec.placement import BuildingShare
+from scaleacross.spec.topology import Building, Topology
+
+NUM_LEVELS = len(LINK_LEVELS)
+SCALE_UP, RACK, ZONE, BUILDING, CAMPUS, REGION = range(NUM_LEVELS)
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Link figures per level and the cuts of the device list, for one fill.
+
+    ``cuts[l]`` holds the first position of every child of level l, shape (children,); cuts[0] is implied (every position).
+    """
+
+    bandwidth: Floats
+    capacity: Floats
+    latency: Floats
+    cuts: tuple[Ints, ...]
+    num_positions: int
+    accelerators: tuple[Accelerator, ...]
+
+    @cached_property
+    def alignment(self) -> int:
+        """Greatest unit that divides every cut: groups that differ only inside a unit behave alike."""
+        return int(np.gcd.reduce(np.concatenate([*self.cuts[1:], [self.num_positions]])))
+
+
+def trunk_graph(topology: Topology) -> nx.Graph:
+    """Buildings as nodes; edges with ``latency_s`` and ``bytes_per_s`` (attainable capacity per direction)."""
+    graph = nx.Graph()
+    graph.add_nodes_from(building.name for building in topology.buildings)
+    for trunk in topology.trunks:
+        ends = [topology.building(name) for name in trunk.between]
+        whole = trunk.bandwidth_bytes_per_s or min(_line_rate(end) * end.num_accelerators for end in ends)
+        capacity = whole * trunk.efficiency_fraction / trunk.oversubscription_ratio
+        graph.add_edge(*trunk.between, latency_s=trunk.one_way_latency_s, bytes_per_s=capacity)
+    return graph
+
+
+def _line_rate(building: Building) -> float:
+    technology = building.links.building.technology
+    return technology.bandwidth_bytes_per_s * technology.efficiency_fraction
+
+
+def build_levels(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Graph | None = None) -> Levels:
+    """Figures and cuts of a fill.
+
+    Raises:
+        KeyError: a building of the fill is not in the topology.
+    """
+    used = [topology.building(share.building) for share in fill]
+    bandwidth, capacity, latency = np.full(NUM_LEVELS, np.inf), np.full(NUM_LEVELS, np.inf), np.zeros(NUM_LEVELS)
+    inside = (("scale_up", None), ("rack", "scale_up"), ("zone", "rack"), ("building", "zone"))
+    for building in used:
+        for index, (level, child) in enumerate(inside):
+            link = getattr(building.links, level)
+            rate = link.technology.bandwidth_bytes_per_s * link.technology.efficiency_fraction
+            size = 1 if child is None else building.accelerators_per(child)  # type: ignore[arg-type]
+            bandwidth[index] = min(bandwidth[index], rate)
+            capacity[index] = min(capacity[index], rate * size / link.oversubscription_ratio)
+            latency[index] = max(latency[index], link.one_way_latency_s)
+    bandwidth[CAMPUS:] = min(_line_rate(building) for building in used)
+    graph = graph if graph is not None else trunk_graph(topology)
+    for here, there in _neighbours([share.building for share in fill]):
+        path = nx.shortest_path(graph, here, there, weight="latency_s")
+        edges = [graph.edges[edge] for edge in zip(path, path[1:], strict=False)]
+        far = CAMPUS if topology.region_of(here) == topology.region_of(there) else REGION
+        capacity[far] = min(capacity[far], *(edge["bytes_per_s"] for edge in edges))
+        latency[far] = max(latency[far], sum(edge["latency_s"] for edge in edges))
+    return Levels(
+        bandwidth,
+        capacity,
+        latency,
+        cuts=_cuts(topology, fill),
+        num_positions=sum(share.num_accelerators for share in fill),
+        accelerators=accelerator_types(used),
+    )
+
+
+def accelerator_types(used: Sequence[Building]) -> tuple[Accelerator, ...]:
+    """The distinct accelerator types of some buildings."""
+    return tuple({building.accelerator.name: building.accelerator for building in used}.values())
+
+
+def _neighbours(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Pairs of buildings that ring neighbours may sit in: consecutive ones, and last to first from three buildings on."""
+    pairs = list(zip(names, names[1:], strict=False))
+    return [*pairs, (names[-1], names[0])] if len(names) > 2 else pairs
+
+
+def _cuts(topology: Topology, fill: Sequence[BuildingShare]) -> tuple[Ints, ...]:
+    starts: list[list[Ints]] = [[] for _ in range(NUM_LEVELS)]
+    base, regions_seen = 0, ""
+    for share in fill:
+        building = topology.building(share.building)
+        for level, size in ((RACK, building.accelerators_per("scale_up")), (ZONE, building.accelerators_per("rack"))):
+            starts[level].append(base + np.arange(0, share.num_accelerators, size, dtype=np.int64))
+        zones = np.arange(0, share.num_accelerators, building.accelerators_per("zone"), dtype=np.int64)
+        starts[BUILDING].append(base + zones)
+        starts[CAMPUS].append(np.array([base], dtype=np.int64))
+        if topology.region_of(share.building) != regions_seen:
+            regions_seen = topology.region_of(share.building)
+            starts[REGION].append(np.array([base], dtype=np.int64))
+        base += share.num_accelerators
+    return tuple(np.concatenate(level) if level else np.zeros(0, dtype=np.int64) for level in starts)
+
+
+def host_unit(buildings: Sequence[Building]) -> int:
+    """Accelerators per building share are multiples of this, so that no host is cut in two (lcm of the hosts' sizes)."""
+    return math.lcm(*(building.accelerators_per_host for building in buildings))

@@ -1,0 +1,115 @@
+"""Peak memory per accelerator and pipeline rank.
+
+parameters  P/(tp) · parameter_bytes                            ÷ (dp_shard·cp) if parameters are sharded
+gradients   P/(tp) · gradient_bytes                             ÷ (dp_shard·cp) if parameters are sharded
+optimizer   P/(tp) · state_bytes                                ÷ (dp_shard·cp) if anything is sharded
+activations bytes per token (policy) · tokens of a micro-batch · layers · micro-batches in flight (schedule, rank)
+buffers     two gathered layers (parameters sharded) + one layer's kept activations while it is recomputed + logits
+
+P counts what the rank holds: replicated parameters are not divided by tp, routed experts are divided by tp·ep and sharded over
+dp_shard·cp/ep. Micro-batches in flight: ``pipeline.max_in_flight``. Rules as in ZeRO (1910.02054) and Korthikanti et al. (2205.05198).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaleacross.cost_models.pipeline import max_in_flight
+from scaleacross.cost_models.settings import Floats, Ints, Settings
+from scaleacross.cost_models.stages import RankClasses, spread
+from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS
+from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
+
+PARTS = ("parameters", "gradients", "optimizer", "activations", "buffers")
+
+
+@dataclass(frozen=True)
+class Held:
+    """Parameters that one rank holds before any sharding over data parallel, (classes, n)."""
+
+    dense: Floats
+    expert: Floats
+
+    @property
+    def total(self) -> Floats:
+        """All of them."""
+        return self.dense + self.expert
+
+
+def held_parameters(profile: ModelProfile, settings: Settings, classes: RankClasses) -> Held:
+    """Parameters on one rank of every class."""
+    dense = np.stack([_dense(layer, settings.tp) for layer, _ in profile.blocks])
+    expert = np.stack([layer.num_expert_parameters / (settings.tp * settings.ep) for layer, _ in profile.blocks])
+    nothing = np.zeros(len(settings))
+    ends = (_dense(profile.embedding, settings.tp), _dense(profile.head, settings.tp))
+    return Held(spread(dense, classes, *ends), spread(expert, classes, nothing, nothing))
+
+
+def _dense(layer: LayerProfile, tp: Ints) -> Floats:
+    return (layer.num_parameters - layer.num_replicated_parameters) / tp + layer.num_replicated_parameters
+
+
+def memory_parts(profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses) -> dict[str, Floats]:
+    """Bytes of every one of PARTS on every rank class of candidates that share (pp, num_chunks), each (classes, n)."""
+    held = held_parameters(profile, settings, classes)
+    group = settings.dp_shard * settings.cp
+    some = np.where(settings.shard == SHARD_LEVELS.index("none"), 1.0, group)
+    all_of = np.where(settings.shard == SHARD_LEVELS.index("parameters"), group, 1.0)
+    optimizer = job.optimizer
+
+    def divided(by: Floats) -> Floats:
+        return held.dense / by + held.expert / np.maximum(1.0, by / settings.ep)
+
+    return {
+        "parameters": divided(all_of) * optimizer.parameter_bytes,
+        "gradients": divided(all_of) * optimizer.gradient_bytes,
+        "optimizer": divided(some) * optimizer.state_bytes,
+        "activations": _activations(profile, job, settings, classes),
+        "buffers": _buffers(profile, job, settings, classes),
+    }
+
+
+def _layer_activations(layer: LayerProfile, policy: str, tp: Ints) -> Floats:
+    kept = layer.activations[policy]
+    return kept.sharded / tp + kept.replicated
+
+
+def _by_policy(profile_layer: LayerProfile, settings: Settings) -> Floats:
+    return np.choose(
+        settings.recompute, [_layer_activations(profile_layer, policy, settings.tp) for policy in RECOMPUTES]
+    )
+
+
+def _tokens(job: Job, settings: Settings) -> Floats:
+    return settings.micro_batch * (job.sequence_length / settings.cp)
+
+
+def _activations(profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses) -> Floats:
+    """Kept activations: bytes per token · tokens · micro-batches in flight; the head's only while its micro-batch passes."""
+    per_layer = np.stack([_by_policy(layer, settings) for layer, _ in profile.blocks])
+    embedding = _by_policy(profile.embedding, settings)
+    nothing = np.zeros(len(settings))
+    kept = spread(per_layer, classes, embedding, nothing) / settings.num_chunks
+    flight = max_in_flight(
+        np.array(SCHEDULE_NAMES)[settings.schedule],
+        settings.pp,
+        settings.num_micro_batches,
+        settings.num_chunks,
+        classes.first_rank[:, None],
+    )
+    head = classes.has_head[:, None] * _by_policy(profile.head, settings)
+    return (kept * flight + head) * _tokens(job, settings)
+
+
+def _buffers(profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses) -> Floats:
+    """Two gathered layers when parameters are sharded; one layer's full activations when they are recomputed."""
+    layer = max((block for block, _ in profile.blocks), key=lambda block: block.total_parameters)
+    gathered = 2 * (_dense(layer, settings.tp) + layer.num_expert_parameters / (settings.tp * settings.ep))
+    gathered = np.where(
+        settings.shard == SHARD_LEVELS.index("parameters"), gathered * job.optimizer.parameter_bytes, 0.0
+    )
+    full = _layer_activations(layer, "none", settings.tp) - _by_policy(layer, settings)
+    return (gathered + full * _tokens(job, settings)) * np.ones((len(classes.first_rank), 1))

@@ -1,0 +1,62 @@
+"""What computation can hide: windows, and the exposed part of the communication that falls into them.
+
+A window has a length (computation that runs meanwhile) and a granularity: of n equal pieces of communication at least one is exposed,
+because the first gather has no computation before it and the last reduction none after it:
+
+    exposed = max(t / n, t − window)        (t ≥ 0, n ≥ 1)
+
+Rules (Megatron-LM's overlap options and PyTorch FSDP's prefetch, as their documentation describes them):
+
+* gradient_reduce  once per step: layers reduce while earlier layers of the last micro-batch run backward; interleaved schedules finish
+                   chunk after chunk, so the other chunks' last pp micro-batches hide it as well
+* parameter_gather once per step (optimizer state sharded): the mirror image at the first forward pass
+* shard_forward    every micro-batch (parameters sharded): the next layer is gathered while this one runs
+* shard_backward   every micro-batch (parameters sharded): gather of the next layer and reduction of the last one
+
+Windows count computation only, never other exposed communication, and hide any axis: traffic of different axes in one window adds up.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from scaleacross.cost_models.settings import Floats, Settings
+from scaleacross.cost_models.work import Work
+
+WINDOW_NAMES = ("gradient_reduce", "parameter_gather", "shard_forward", "shard_backward")
+
+
+class Window(NamedTuple):
+    """Length (s), pieces n and how often the window comes on the critical path of a step, each of shape (n,)."""
+
+    length_s: Floats
+    pieces: Floats
+    per_step: Floats
+
+
+def rounds(settings: Settings) -> Floats:
+    """Micro-batches that pass the busiest rank in a step, with the idle ones of filling and draining: m + (pp − 1)/v."""
+    bubble: Floats = (settings.pp - 1) / settings.num_chunks
+    return settings.num_micro_batches + bubble
+
+
+def windows(settings: Settings, work: Work) -> tuple[Window, ...]:
+    """The windows in the order of WINDOW_NAMES."""
+    pieces = np.maximum(1.0, work.layers)
+    chunks = settings.num_chunks
+    waiting = np.minimum(settings.pp, settings.num_micro_batches) * (chunks - 1) / chunks + 1.0 / chunks
+    hidden = waiting * (1 - 1 / pieces)
+    once, every = np.ones(len(settings)), rounds(settings)
+    return (
+        Window(work.backward_s * hidden, pieces, once),
+        Window(work.forward_s * hidden, pieces, once),
+        Window(work.forward_s, pieces, every),
+        Window(work.backward_s, pieces, every),
+    )
+
+
+def exposed_s(time_s: Floats, window: Window) -> Floats:
+    """Seconds of a step that ``time_s`` of communication per window occurrence leaves exposed; zero for no communication."""
+    return window.per_step * np.maximum(time_s / window.pieces, time_s - window.length_s)

@@ -1,0 +1,150 @@
+"""Seconds and memory slots of pipeline schedules in closed form, for one plan or for arrays of candidates.
+
+Every function broadcasts over its arguments, for shapes that ``is_legal`` accepts. Nothing here walks a schedule;
+``pipeline_timing`` does, and the tests hold the two together.
+
+Symbols: p ranks; m micro-batches; v chunks per rank; F, B seconds of the forward and the backward of one micro-batch through all
+chunks of one rank (equal ranks); D = (F+B)/v; R micro-batches per round of Interleaved1F1B; c = latency + occupancy of a message
+over a boundary between neighbouring ranks; P the sum of c over the p−1 boundaries.
+
+| schedule        | ``lower_bound_s`` is exact                                          | otherwise                   |
+|-----------------|---------------------------------------------------------------------|-----------------------------|
+| GPipe           | always                                                              |                             |
+| 1F1B            | no link queues (occupancy ≤ min(F, B)), at most one slow boundary   | see ``one_f_one_b_delay_s`` |
+| Interleaved1F1B | no link queues (occupancy ≤ min(F, B)/v), every delay ≤ D/2         | see ``interleaved_time_s``  |
+
+Everywhere it is the length of a path of work and messages that the schedule really contains, hence never above the time; ranks
+with unequal F or B may pass the smallest of each and keep the bound.
+
+Sources: GPipe arXiv 1811.06965, 1F1B arXiv 2006.09503, interleaving arXiv 2104.04473 for the times without delay; the laws with
+delay are derived here (longest path in the graph of the schedule) and tested against timing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scaleacross.cost_models.pipeline_delay import (
+    BoundaryDelays,
+    interleaved_time_s,
+    microbatches_per_round,
+    one_f_one_b_delay_s,
+)
+
+Floats = NDArray[np.float64]
+
+_NO_DELAYS: Final = BoundaryDelays(inner_s=0.0, slow_s=0.0, loop_s=0.0, occupancy_s=0.0)
+
+__all__ = [
+    "BoundaryDelays",
+    "delay_penalty_s",
+    "is_legal",
+    "lower_bound_s",
+    "max_in_flight",
+    "microbatches_per_round",
+    "queue_free",
+    "zero_delay_time_s",
+]
+
+
+def is_legal(
+    schedule: ArrayLike, num_ranks: ArrayLike, num_microbatches: ArrayLike, num_chunks: ArrayLike
+) -> NDArray[np.bool_]:
+    """Whether the schedule exists for p, m, v ≥ 1; ``schedules.pipeline.refusal`` says why one does not."""
+    name, p, m, v = np.asarray(schedule), np.asarray(num_ranks), np.asarray(num_microbatches), np.asarray(num_chunks)
+    interleaved = (v >= 2) & (m % np.maximum(1, m // p) == 0)
+    flat = (v == 1) & ((name == "GPipe") | (m >= p))
+    return np.asarray(np.where(name == "Interleaved1F1B", interleaved, flat))
+
+
+def zero_delay_time_s(
+    schedule: ArrayLike,
+    num_ranks: ArrayLike,
+    num_microbatches: ArrayLike,
+    num_chunks: ArrayLike,
+    forward_s: ArrayLike,
+    backward_s: ArrayLike,
+) -> Floats:
+    """Seconds of a step without communication, exact.
+
+    GPipe and 1F1B: (m+p−1)(F+B), a bubble of (p−1)(F+B). Interleaved1F1B: m(F+B) + (p−1)(F+B)/v, also when p does not divide m
+    (R > p costs nothing by itself); with m < p the rounds cannot fill the ranks: (p·v + m − 1)(F+B)/v.
+
+    Args:
+        schedule: name, or array of names, of ``spec.parallelism.ScheduleName``.
+        num_ranks, num_microbatches, num_chunks: p, m, v; v = 1 except for Interleaved1F1B.
+        forward_s, backward_s: F, B of one micro-batch through all chunks of one rank.
+    """
+    return lower_bound_s(schedule, num_ranks, num_microbatches, num_chunks, forward_s, backward_s, _NO_DELAYS)
+
+
+def delay_penalty_s(
+    schedule: ArrayLike,
+    num_ranks: ArrayLike,
+    num_microbatches: ArrayLike,
+    num_chunks: ArrayLike,
+    forward_s: ArrayLike,
+    backward_s: ArrayLike,
+    delays: BoundaryDelays,
+) -> Floats:
+    """Seconds that ``delays`` add to ``zero_delay_time_s``: ``lower_bound_s`` minus it, exact or a bound as stated there."""
+    shape = (schedule, num_ranks, num_microbatches, num_chunks, forward_s, backward_s)
+    return lower_bound_s(*shape, delays) - zero_delay_time_s(*shape)
+
+
+def lower_bound_s(
+    schedule: ArrayLike,
+    num_ranks: ArrayLike,
+    num_microbatches: ArrayLike,
+    num_chunks: ArrayLike,
+    forward_s: ArrayLike,
+    backward_s: ArrayLike,
+    delays: BoundaryDelays,
+) -> Floats:
+    """Seconds of a step: a lower bound, exact in the regimes of the module's table.
+
+    GPipe: (m+p−1)(F+B) + 2P + (m−1)·[max(0, b−F) + max(0, b−B)], b the largest occupancy. 1F1B: (m+p−1)(F+B) +
+    ``one_f_one_b_delay_s``. Interleaved1F1B: ``interleaved_time_s``. All: at least p(F+B)/v + 2P + (messages − 1)·b, the time
+    in which the busiest boundary carries its m·v forward messages one by one. Where links queue (occupancies up to 3·min(F, B)/v,
+    random cases) 1F1B and Interleaved1F1B take 1-3 % longer in the mean, 41 % in the worst case.
+
+    Args: as for ``zero_delay_time_s``, and the delays.
+    """
+    name = np.asarray(schedule)
+    p, m, v = np.asarray(num_ranks), np.asarray(num_microbatches), np.asarray(num_chunks)
+    F, B = np.asarray(forward_s, dtype=np.float64), np.asarray(backward_s, dtype=np.float64)
+    busy, across = np.where(p > 1, delays.occupancy_s, 0.0), delays.total_s(p)
+    plain = (m + p - 1) * (F + B)
+    queue = p * (F + B) / v + 2 * across + (m * v - 1) * busy
+    gpipe = plain + 2 * across + (m - 1) * (np.maximum(0, busy - F) + np.maximum(0, busy - B))
+    flat, looped = plain, plain
+    if (name == "1F1B").any():
+        flat = plain + one_f_one_b_delay_s(p, m, delays)
+    if (name == "Interleaved1F1B").any():
+        looped = interleaved_time_s(p, m, v, F, B, delays)
+    ordered = np.where(name == "1F1B", flat, looped)
+    return np.asarray(np.where(name == "GPipe", gpipe, np.maximum(ordered, queue)), dtype=np.float64)
+
+
+def queue_free(
+    num_chunks: ArrayLike, forward_s: ArrayLike, backward_s: ArrayLike, delays: BoundaryDelays
+) -> NDArray[np.bool_]:
+    """Whether no message ever waits for a link: occupancy ≤ min(F, B)/v, the shortest time between two messages of a rank."""
+    return np.asarray(np.asarray(delays.occupancy_s) * np.asarray(num_chunks) <= np.minimum(forward_s, backward_s))
+
+
+def max_in_flight(
+    schedule: ArrayLike, num_ranks: ArrayLike, num_microbatches: ArrayLike, num_chunks: ArrayLike, rank: ArrayLike
+) -> NDArray[np.int64]:
+    """Largest number of chunk activations (1/v of a rank's layers, one micro-batch) that ``rank`` holds at once.
+
+    GPipe m; 1F1B min(m, p−s); Interleaved1F1B min(m·v, (v−1)·R + 2(p−s−1) + 1).
+    """
+    name, p, m = np.asarray(schedule), np.asarray(num_ranks), np.asarray(num_microbatches)
+    v, s = np.asarray(num_chunks), np.asarray(rank)
+    one_f_one_b = np.minimum(m, p - s)
+    interleaved = np.minimum(m * v, (v - 1) * microbatches_per_round(p, m) + 2 * (p - s - 1) + 1)
+    return np.asarray(np.where(name == "GPipe", m, np.where(name == "1F1B", one_f_one_b, interleaved)), dtype=np.int64)

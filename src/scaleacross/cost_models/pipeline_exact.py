@@ -1,0 +1,115 @@
+"""The exact time of one pipeline, for the finalists of a search: closed form, timing, or timing plus a proved steady state."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scaleacross.cost_models.pipeline_timing import PipelineTimes, time_schedule
+from scaleacross.errors import InputError
+from scaleacross.schedules.pipeline import generate, refusal
+from scaleacross.spec.parallelism import ScheduleName
+
+Floats = NDArray[np.float64]
+
+MAX_ACTIONS = 4_000_000  # actions timed one by one at most, a few seconds
+_DIRECT_ACTIONS = 60_000  # up to here timing all of them is quicker than looking for a steady state
+_RELATIVE_TOLERANCE = 1e-12  # of the total: starts that differ by less are equal
+_MIN_WINDOW = 8  # actions per rank; any action waits only for actions of the last 4 positions
+
+
+def exact_time_s(
+    name: ScheduleName,
+    num_ranks: int,
+    num_microbatches: int,
+    num_chunks: int,
+    forward_s: ArrayLike,
+    backward_s: ArrayLike,
+    boundary_latency_s: ArrayLike,
+    boundary_occupancy_s: ArrayLike,
+) -> float:
+    """Seconds of one step of schedule ``name``, exact for ranks and boundaries of any kind.
+
+    GPipe has a closed form: the sum over stages and boundaries plus m−1 times the slowest of them, forward and backward. The
+    others are timed action by action; of a long run only the beginning, when it provably repeats (see ``_period``).
+
+    Args:
+        name: name of the schedule.
+        num_ranks, num_microbatches, num_chunks: p, m, v.
+        forward_s, backward_s: of one micro-batch on one virtual stage (one chunk of one rank), shape (p·v,) in model order, or
+            scalar.
+        boundary_latency_s, boundary_occupancy_s: per boundary between rank r and r+1, shape (p−1,) or scalar; with v > 1 shape
+            (p,), the last entry for the loop-back from rank p−1 to rank 0. See ``pipeline_timing`` for their meaning.
+
+    Raises:
+        InputError: the shape is refused by the schedule, an array has the wrong shape or a negative entry, or the run has more
+            than ``MAX_ACTIONS`` actions and does not become periodic.
+    """
+    if reason := refusal(name, num_ranks, num_microbatches, num_chunks):
+        raise InputError(reason)
+    p, m, v = num_ranks, num_microbatches, num_chunks
+    latency = _per_virtual_boundary("boundary_latency_s", boundary_latency_s, p, v)
+    occupancy = _per_virtual_boundary("boundary_occupancy_s", boundary_occupancy_s, p, v)
+
+    def timed(microbatches: int) -> PipelineTimes:
+        return time_schedule(generate(name, p, microbatches, v), forward_s, backward_s, latency, occupancy)
+
+    if name == "GPipe":
+        # one micro-batch is the sum of all stages and messages; each further one follows at the pace of the slowest of them
+        slowest = [max(np.max(times), np.max(occupancy, initial=0.0)) for times in (forward_s, backward_s)]
+        return timed(1).total_s + (m - 1) * float(sum(slowest))
+    num_actions = 2 * p * m * v
+    if num_actions > _DIRECT_ACTIONS and (v == 1 or m % p == 0):
+        beginning = 8 * p
+        while 4 * p * beginning * v <= num_actions:
+            if found := _period(timed(beginning), beginning, v, unit=1 if v == 1 else p):
+                period, period_s = found
+                skipped = (m - beginning) // period
+                return timed(m - skipped * period).total_s + skipped * period_s
+            beginning *= 2
+    if num_actions > MAX_ACTIONS:
+        raise InputError(
+            f"{name} with {m} micro-batches on {p} ranks of {v} chunks has {num_actions:,} actions and its first half shows "
+            f"no period; at most {MAX_ACTIONS:,} are timed: use at most {MAX_ACTIONS // (2 * p * v)} micro-batches"
+        )
+    return timed(m).total_s
+
+
+def _period(times: PipelineTimes, num_microbatches: int, num_chunks: int, unit: int) -> tuple[int, float] | None:
+    """(micro-batches, seconds) of the period in which the schedule provably repeats before it drains, or None.
+
+    ``unit`` micro-batches, 2·v·unit actions per rank, repeat the order of the actions. In the steady part an action waits
+    only for actions at the last few positions of any rank. So if over one window of positions, on all ranks, every start
+    and arrival is later than one period earlier by the same seconds, so it stays, and the drain shifts as a whole.
+    """
+    when = np.stack([np.stack(times.start_s), np.stack(times.arrival_s)])
+    row, ahead = (
+        2 * num_chunks * num_microbatches,
+        (num_chunks + 1) * len(times.start_s),
+    )  # ahead: ≥ forwards of any warm-up
+    end, tolerance = row - ahead, _RELATIVE_TOLERANCE * times.total_s
+    for repeats in range(1, num_microbatches // unit):
+        shift = 2 * num_chunks * unit * repeats
+        window = max(shift, _MIN_WINDOW)
+        if end - window - shift < ahead:
+            return None
+        later = when[:, :, end - window : end] - when[:, :, end - window - shift : end - shift]
+        if np.ptp(later) <= tolerance:
+            return unit * repeats, float(later.mean())
+    return None
+
+
+def _per_virtual_boundary(name: str, values: ArrayLike, num_ranks: int, num_chunks: int) -> Floats:
+    """``values`` of the boundaries between ranks, repeated for the p·v−1 boundaries between virtual stages."""
+    array = np.asarray(values, dtype=np.float64)
+    size = num_ranks - 1 if num_chunks == 1 else num_ranks
+    if array.shape == ():
+        array = np.full(num_ranks, float(array))
+    elif array.shape != (size,):
+        loop = "" if num_chunks == 1 else f", the last for the loop-back from rank {num_ranks - 1} to rank 0"
+        raise InputError(
+            f"{name} has shape {array.shape}, expected a scalar or one entry for each of {size} boundaries{loop}"
+        )
+    elif num_chunks == 1:
+        array = np.append(array, 0.0)
+    return np.tile(array, num_chunks)[: num_ranks * num_chunks - 1]

@@ -1,0 +1,211 @@
+"""Seconds of any pipeline schedule, action by action, over links with latency and limited bandwidth.
+
+Model. A rank runs its actions one at a time in the schedule's order. A forward (backward) that ends at time t on virtual stage x
+sends one message to stage x+1 (x−1). The message waits until the directed link between the two ranks is free, occupies it for
+``occupancy_s`` (= bytes / bandwidth), and arrives ``latency_s`` after that. All chunks share the link from one rank to the next,
+and messages leave in the order in which they are produced. Receives are posted ahead: computation never waits for a send. A
+boundary between two stages of the same rank costs nothing.
+
+Not modelled: rendezvous of sender and receiver, and sharing of one physical trunk by several pairs of ranks.
+Speed: 1-2 million actions per second once compiled, about a third of that with compilation (one core).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scaleacross.errors import InputError
+from scaleacross.schedules.pipeline import Kind, PipelineSchedule
+from scaleacross.schedules.pipeline.check import execution_order
+
+Floats = NDArray[np.float64]
+_KINDS: Final = {kind: code for code, kind in enumerate(Kind)}
+_F, _B, _I, _W = (_KINDS[kind] for kind in (Kind.F, Kind.B, Kind.I, Kind.W))
+
+
+@dataclass(frozen=True)
+class PipelineTimes:
+    """When everything happens, seconds from the start of the step.
+
+    Attributes:
+        total_s: end of the last action of any rank.
+        start_s, finish_s: [rank] -> array over the actions of that rank in schedule order.
+        arrival_s: the same, when the action's message is at its receiver; its end if it sends none.
+    """
+
+    total_s: float
+    start_s: tuple[Floats, ...]
+    finish_s: tuple[Floats, ...]
+    arrival_s: tuple[Floats, ...]
+
+    def busy_s(self, rank: int) -> float:
+        """Seconds that ``rank`` computes."""
+        return float((self.finish_s[rank] - self.start_s[rank]).sum())
+
+    def idle_s(self, rank: int) -> float:
+        """Seconds of ``total_s`` that ``rank`` does not compute: its bubble."""
+        return self.total_s - self.busy_s(rank)
+
+
+@dataclass(frozen=True)
+class CompiledSchedule:
+    """A schedule as flat arrays in an order in which every action follows what it waits for. Reusable for any times and delays.
+
+    Slots name messages: forward of stage x and micro-batch i in slot x·m+i, backward in (p·v+x)·m+i; two more slots stand for
+    "already there" and "nobody waits".
+    """
+
+    schedule: PipelineSchedule
+    rank: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    stage: NDArray[np.int64]
+    needs: NDArray[np.int64]
+    fills: NDArray[np.int64]
+    boundary: NDArray[np.int64]
+    link: NDArray[np.int64]
+
+
+def compile_schedule(schedule: PipelineSchedule) -> CompiledSchedule:
+    """Flatten ``schedule`` for ``time_compiled``.
+
+    Raises:
+        VerificationError: deadlock (``check.check`` proves the rest).
+    """
+    p, m, num_stages = schedule.num_ranks, schedule.num_microbatches, schedule.num_virtual_stages
+    rank_of = np.array([schedule.locate(stage)[0] for stage in range(num_stages)])
+    stage_of = np.array([[schedule.virtual_stage(r, c) for c in range(schedule.num_chunks)] for r in range(p)])
+    order = np.array(execution_order(schedule), dtype=np.int64)
+    by_rank = np.argsort(order, kind="stable")
+
+    def flat(values: list[int]) -> NDArray[np.int64]:
+        out = np.empty(len(values), dtype=np.int64)
+        out[by_rank] = values
+        return out
+
+    kind = flat([_KINDS[action.kind] for row in schedule.actions for action in row])
+    microbatch = flat([action.microbatch for row in schedule.actions for action in row])
+    stage = stage_of[order, flat([action.chunk for row in schedule.actions for action in row])]
+    there, nobody = 2 * num_stages * m, 2 * num_stages * m + 1
+    forward, weight = kind == _F, kind == _W
+    slot = stage * m + microbatch
+    sends = np.where(forward, stage < num_stages - 1, (stage > 0) & ~weight)
+    receiver = np.where(sends, np.where(forward, stage + 1, stage - 1), stage)
+    return CompiledSchedule(
+        schedule=schedule,
+        rank=order,
+        kind=kind,
+        stage=stage,
+        needs=np.where(forward, slot, np.where(weight, there, slot + num_stages * m)),
+        fills=np.where(sends, np.where(forward, slot + m, slot - m + num_stages * m), nobody),
+        boundary=np.where(sends & (rank_of[receiver] != order), np.minimum(stage, receiver), num_stages - 1),
+        link=order * p + rank_of[receiver],
+    )
+
+
+def time_schedule(
+    schedule: PipelineSchedule,
+    forward_s: ArrayLike,
+    backward_s: ArrayLike,
+    latency_s: ArrayLike,
+    occupancy_s: ArrayLike,
+    *,
+    weight_s: ArrayLike | None = None,
+) -> PipelineTimes:
+    """Start and finish of every action of ``schedule``; see ``time_compiled`` for the arguments."""
+    return time_compiled(compile_schedule(schedule), forward_s, backward_s, latency_s, occupancy_s, weight_s=weight_s)
+
+
+def time_compiled(
+    compiled: CompiledSchedule,
+    forward_s: ArrayLike,
+    backward_s: ArrayLike,
+    latency_s: ArrayLike,
+    occupancy_s: ArrayLike,
+    *,
+    weight_s: ArrayLike | None = None,
+) -> PipelineTimes:
+    """Start and finish of every action.
+
+    Args:
+        compiled: the schedule.
+        forward_s: seconds of F per virtual stage, shape (p·v,) or scalar.
+        backward_s: seconds of the full backward B, same shapes. An I takes ``backward_s - weight_s``.
+        latency_s: seconds that a message travels after its last byte left, per boundary between consecutive virtual stages (entry
+            x between stages x and x+1; every p-th is the loop-back from rank p−1 to rank 0), shape (p·v−1,) or scalar.
+        occupancy_s: seconds that a message occupies the directed link, same shapes.
+        weight_s: seconds of W per virtual stage; needed when the schedule splits its backward.
+
+    Raises:
+        InputError: wrong shape, a negative or non-finite time, or a split backward without ``weight_s``.
+    """
+    num_stages = compiled.schedule.num_virtual_stages
+    duration = np.zeros((len(_KINDS), num_stages))
+    duration[_F] = _times("forward_s", forward_s, num_stages)
+    duration[_B] = _times("backward_s", backward_s, num_stages)
+    if weight_s is not None:
+        duration[_W] = _times("weight_s", weight_s, num_stages)
+        duration[_I] = _times("backward_s - weight_s", duration[_B] - duration[_W], num_stages)
+    elif (compiled.kind >= _I).any():
+        raise InputError(
+            f"{compiled.schedule.name} splits its backward: give weight_s, the seconds of the weight gradient"
+        )
+    # one entry more, for actions that send nothing or stay on their rank
+    latency = np.append(_times("latency_s", latency_s, num_stages - 1), 0.0)
+    occupancy = np.append(_times("occupancy_s", occupancy_s, num_stages - 1), 0.0)
+    start, arrival = _run(
+        compiled, duration[compiled.kind, compiled.stage], latency[compiled.boundary], occupancy[compiled.boundary]
+    )
+    finish = start + duration[compiled.kind, compiled.stage]
+    p = compiled.schedule.num_ranks
+    by_rank = np.argsort(compiled.rank, kind="stable")
+    ends = np.cumsum(np.bincount(compiled.rank, minlength=p))[:-1]
+    return PipelineTimes(
+        total_s=float(finish.max()),
+        start_s=tuple(np.split(start[by_rank], ends)),
+        finish_s=tuple(np.split(finish[by_rank], ends)),
+        arrival_s=tuple(np.split(arrival[by_rank], ends)),
+    )
+
+
+def _run(compiled: CompiledSchedule, duration: Floats, latency: Floats, occupancy: Floats) -> tuple[Floats, Floats]:
+    """Start of every action and arrival of its message, in the compiled order.
+
+    Plain lists: element access of an array is several times slower.
+    """
+    p, m = compiled.schedule.num_ranks, compiled.schedule.num_microbatches
+    rank_free, link_free = [0.0] * p, [0.0] * (p * p)
+    arrived = [0.0] * (2 * compiled.schedule.num_virtual_stages * m + 2)
+    starts: list[float] = []
+    arrivals: list[float] = []
+    columns = (compiled.rank, compiled.needs, compiled.fills, compiled.link, duration, occupancy, latency)
+    for r, need, fill, link, seconds, busy, travel in zip(*(column.tolist() for column in columns), strict=True):
+        start = rank_free[r]
+        message = arrived[need]
+        if message > start:
+            start = message
+        starts.append(start)
+        end = rank_free[r] = start + seconds
+        leave = link_free[link]
+        if end > leave:
+            leave = end
+        leave += busy
+        link_free[link] = leave
+        arrived[fill] = leave + travel
+        arrivals.append(leave + travel)
+    return np.array(starts), np.array(arrivals)
+
+
+def _times(name: str, values: ArrayLike, size: int) -> Floats:
+    """``values`` as ``size`` finite, non-negative numbers."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.shape not in ((), (size,)):
+        raise InputError(f"{name} has shape {array.shape}, expected a scalar or ({size},)")
+    if not np.isfinite(array).all() or (array < 0).any():
+        raise InputError(
+            f"{name} must be finite and not negative, got {array[~(np.isfinite(array) & (array >= 0))].ravel()[0]}"
+        )
+    return np.broadcast_to(array, (size,))

@@ -1,0 +1,202 @@
+"""Everything a plan states about one decision: step breakdown, memory per stage, traffic per level, collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaleacross.cost_models.axes import axis_terms
+from scaleacross.cost_models.collectives import ALGORITHM_NAMES, Links, Timed, all_reduce, all_to_all, gather, links_of
+from scaleacross.cost_models.collectives import POINT_TO_POINT, neighbour_messages
+from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.levels import NUM_LEVELS, Levels, build_levels
+from scaleacross.cost_models.memory import memory_parts
+from scaleacross.cost_models.settings import Floats, Settings, settings_of
+from scaleacross.cost_models.stages import RankClasses, rank_layers
+from scaleacross.cost_models.step import StepTimes, exact_shapes, step_times
+from scaleacross.cost_models.traffic import Flow, Volumes, flows
+from scaleacross.cost_models.work import block_counts, work_of
+from scaleacross.spec.job import Job
+from scaleacross.spec.network import LINK_LEVELS
+from scaleacross.spec.parallelism import GRID_AXES, split_layers
+from scaleacross.spec.placement import Placement
+from scaleacross.spec.plan import CostBreakdown, Decision, LevelTraffic, PredictedCollective, StageMemory
+from scaleacross.spec.topology import Topology
+from scaleacross.workloads.layer_profile import ModelProfile
+
+
+@dataclass(frozen=True)
+class PlanCost:
+    """The computed part of a plan."""
+
+    placement: Placement
+    layers_per_stage: tuple[tuple[int, ...], ...]
+    num_micro_batches: int
+    cost: CostBreakdown
+    memory: tuple[StageMemory, ...]
+    traffic: tuple[LevelTraffic, ...]
+    collectives: tuple[PredictedCollective, ...]
+
+
+def plan_cost(
+    job: Job,
+    profile: ModelProfile,
+    topology: Topology,
+    decision: Decision,
+    shapes: Mapping[str, GroupShape] | None = None,
+) -> PlanCost:
+    """Price one decision with its placement.
+
+    Args:
+        shapes: group shapes per axis, ``ep`` and ``expert``; counted from the placement when None (verification passes its own).
+
+    Raises:
+        ValueError: the decision has no placement, or its numbers do not divide.
+        KeyError: a building of the placement is not in the topology.
+    """
+    if decision.placement is None:
+        raise ValueError("the decision has no placement")
+    degrees, placement = decision.degrees, decision.placement
+    if placement.num_accelerators != degrees.world_size:
+        raise ValueError(f"the placement holds {placement.num_accelerators} accelerators, the degrees need {degrees}")
+    levels = build_levels(topology, placement.fill)
+    settings = settings_of(decision, job.global_batch_sequences)
+    work = work_of(profile, job, levels.accelerators, settings)
+    launch_s = max(accelerator.kernel_launch_s for accelerator in levels.accelerators)
+    volumes = Volumes(job, profile, settings, work, launch_s)
+    if shapes is None:
+        shapes = exact_shapes(degrees, placement.axis_order, levels)
+    links = links_of(levels)
+    rows = {name: _one_row(shape) for name, shape in shapes.items()}
+    experts = (rows["expert"], rows["ep"])
+    terms = [
+        axis_terms(axis, volumes, rows[axis], links, *(experts if axis == "dp_shard" else ())) for axis in GRID_AXES
+    ]
+    times = step_times(volumes, terms)
+    sent = flows(volumes)
+    step_s = float(times.step_s[0])
+    spans = {flow.axis: LINK_LEVELS[int(shapes[flow.axis].span)] for flow in sent}
+    return PlanCost(
+        placement=placement.model_copy(update={"spans": spans}),
+        layers_per_stage=layers_per_stage(profile, decision),
+        num_micro_batches=int(settings.num_micro_batches[0]),
+        cost=_breakdown(job, profile, levels, settings, times),
+        memory=_stage_memory(job, profile, levels, settings),
+        traffic=_level_traffic(sent, shapes, levels, step_s),
+        collectives=tuple(_predicted(flow, rows[flow.shape], links, launch_s) for flow in sent),
+    )
+
+
+def layers_per_stage(profile: ModelProfile, decision: Decision) -> tuple[tuple[int, ...], ...]:
+    """[stage][chunk] -> layers; chunk c of rank r is virtual stage c·pp + r."""
+    pp, num_chunks = decision.degrees.pp, decision.pipeline.num_chunks
+    counts = split_layers(profile.num_layers, pp * num_chunks)
+    return tuple(tuple(counts[chunk * pp + rank] for chunk in range(num_chunks)) for rank in range(pp))
+
+
+def _one_row(shape: GroupShape) -> GroupShape:
+    """The shape of one decision as arrays with a leading candidate axis of length 1."""
+    parts = (shape.degree, shape.fanout, shape.members, shape.crossing, shape.pairs, shape.tail, shape.spacing)
+    return GroupShape(*(np.asarray(part)[None] for part in parts))
+
+
+def _breakdown(job: Job, profile: ModelProfile, levels: Levels, settings: Settings, times: StepTimes) -> CostBreakdown:
+    step_s, world = float(times.step_s[0]), int(settings.world_size[0])
+    flop = profile.model_flop_per_token(job.sequence_length) * job.tokens_per_step
+    peak = min(accelerator.peak_flop_per_s[job.precision] for accelerator in levels.accelerators)
+    rate = flop / step_s / world
+    return CostBreakdown(
+        step_s=step_s,
+        compute_s=float(times.compute_s[0]),
+        bubble_s=float(times.bubble_s[0]),
+        exposed_s={name: float(seconds[0]) for name, seconds in times.exposed_s.items()},  # type: ignore[misc]
+        optimizer_s=float(times.optimizer_s[0]),
+        tokens_per_s=job.tokens_per_step / step_s,
+        model_flop_per_s=rate,
+        mfu=rate / peak,
+    )
+
+
+def _stage_memory(job: Job, profile: ModelProfile, levels: Levels, settings: Settings) -> tuple[StageMemory, ...]:
+    """Every pipeline rank as a class of its own."""
+    pp, num_chunks = int(settings.pp[0]), int(settings.num_chunks[0])
+    layers = np.array(rank_layers(block_counts(profile), pp, num_chunks))
+    ranks = np.arange(pp)
+    classes = RankClasses(layers, (ranks == 0).astype(int), (ranks == pp - 1).astype(int), ranks)
+    parts = memory_parts(profile, job, settings, classes)
+    tightest = min(levels.accelerators, key=lambda accelerator: accelerator.usable_memory_bytes)
+    return tuple(
+        StageMemory(
+            stage=rank,
+            num_layers=int(layers[rank].sum()),
+            **{f"{name}_bytes": float(values[rank, 0]) for name, values in parts.items()},
+            reserved_bytes=tightest.reserved_memory_bytes,
+            capacity_bytes=tightest.memory_bytes,
+        )
+        for rank in range(pp)
+    )
+
+
+def _level_traffic(
+    sent: list[Flow], shapes: Mapping[str, GroupShape], levels: Levels, step_s: float
+) -> tuple[LevelTraffic, ...]:
+    """Per level, bytes out of the busiest child: groups that cross × bytes that one group sends out of it."""
+    out = []
+    for level in range(NUM_LEVELS):
+        by_axis: dict[str, float] = {}
+        for flow in sent:
+            shape = shapes[flow.shape]
+            if shape.fanout[level] > 1:
+                each = _bytes_out(flow, shape, level) * float(shape.crossing[level])
+                by_axis[flow.axis] = by_axis.get(flow.axis, 0.0) + each * flow.per_step
+        if by_axis:
+            capacity = float(levels.capacity[level])
+            out.append(
+                LevelTraffic(
+                    level=LINK_LEVELS[level],
+                    bytes_per_step=by_axis,  # type: ignore[arg-type]
+                    capacity_bytes_per_s=capacity,
+                    utilisation=sum(by_axis.values()) / (capacity * step_s),
+                )
+            )
+    return tuple(out)
+
+
+def _bytes_out(flow: Flow, shape: GroupShape, level: int) -> float:
+    """Bytes that one group sends out of one child of ``level`` in one collective."""
+    fanout, members, degree = float(shape.fanout[level]), float(shape.members[level]), float(shape.degree)
+    if flow.op == "send":
+        return flow.size_bytes / 2  # per_step counts forward and backward, which run in opposite directions
+    if flow.op == "all_to_all":
+        return flow.size_bytes * members * (degree - members) / degree
+    return flow.size_bytes * (fanout - 1) / fanout * (2 if flow.op == "all_reduce" else 1)
+
+
+def _predicted(flow: Flow, shape: GroupShape, links: Links, launch_s: float) -> PredictedCollective:
+    timed = _time(flow, shape, links, launch_s)
+    return PredictedCollective(
+        name=f"{flow.axis} {flow.op} of {flow.what}",
+        axis=flow.axis,
+        op=flow.op,
+        group_size=int(shape.degree[0]),
+        bytes_per_rank=flow.size_bytes,
+        per_step=flow.per_step,
+        level=LINK_LEVELS[int(shape.span[0])],
+        algorithm=ALGORITHM_NAMES[int(timed.algorithm[0])],
+        time_s=float(timed.time_s[0]),
+    )
+
+
+def _time(flow: Flow, shape: GroupShape, links: Links, launch_s: float) -> Timed:
+    size: Floats = np.array([flow.size_bytes])
+    if flow.op == "all_to_all":
+        return all_to_all(size, shape, links, launch_s)
+    if flow.op == "all_reduce":
+        return all_reduce(size, shape, links, launch_s)
+    if flow.op == "send":
+        delays = neighbour_messages(size, shape, links)
+        near, far = delays.near_latency_s + delays.near_occupancy_s, delays.far_latency_s + delays.far_occupancy_s
+        return Timed(np.maximum(near, far), np.array([POINT_TO_POINT]))
+    return gather(size, shape, links, launch_s)

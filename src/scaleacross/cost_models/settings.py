@@ -1,0 +1,92 @@
+"""Candidates as arrays: one row per combination of degrees, micro-batch, schedule, recompute policy and shard level.
+
+A single decision is the same thing with one row, so every formula of this package prices one plan or a million with the same line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleacross.spec.parallelism import RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS, Degrees, PipelineChoice
+from scaleacross.spec.plan import Decision
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Columns of candidates, all of shape (n,). Codes index RECOMPUTES, SHARD_LEVELS and SCHEDULE_NAMES."""
+
+    tp: Ints
+    cp: Ints
+    dp_shard: Ints
+    dp_replicate: Ints
+    pp: Ints
+    ep: Ints
+    micro_batch: Ints  # sequences
+    num_micro_batches: Ints  # per replica and step
+    num_chunks: Ints
+    schedule: Ints
+    recompute: Ints
+    shard: Ints
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+    @property
+    def dp(self) -> Ints:
+        """Data-parallel replicas, shape (n,)."""
+        return self.dp_shard * self.dp_replicate
+
+    @property
+    def world_size(self) -> Ints:
+        """Accelerators used, shape (n,)."""
+        return self.tp * self.cp * self.dp * self.pp
+
+    def take(self, rows: Ints | Bools) -> Settings:
+        """The rows selected by an index or mask array."""
+        return Settings(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+    def decision(self, row: int) -> Decision:
+        """Row ``row`` as a Decision without placement."""
+        at = {f.name: int(getattr(self, f.name)[row]) for f in fields(self)}
+        return Decision(
+            degrees=Degrees(**{axis: at[axis] for axis in ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep")}),
+            pipeline=PipelineChoice(
+                schedule=SCHEDULE_NAMES[at["schedule"]],
+                num_chunks=at["num_chunks"],
+                micro_batch_sequences=at["micro_batch"],
+            ),
+            recompute=RECOMPUTES[at["recompute"]],
+            shard=SHARD_LEVELS[at["shard"]],
+        )
+
+
+def settings_of(decision: Decision, global_batch_sequences: int) -> Settings:
+    """One decision as a Settings of one row.
+
+    Raises:
+        ValueError: the batch does not divide by dp · micro-batch.
+    """
+    degrees, pipeline = decision.degrees, decision.pipeline
+    per_round = degrees.dp * pipeline.micro_batch_sequences
+    if global_batch_sequences % per_round:
+        raise ValueError(
+            f"global batch of {global_batch_sequences} sequences is no multiple of dp {degrees.dp} × micro-batch "
+            f"{pipeline.micro_batch_sequences} = {per_round}"
+        )
+    row = {axis: degrees.of(axis) for axis in ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep")}
+    row |= {"micro_batch": pipeline.micro_batch_sequences, "num_micro_batches": global_batch_sequences // per_round}
+    row |= {"num_chunks": pipeline.num_chunks, "schedule": SCHEDULE_NAMES.index(pipeline.schedule)}
+    row |= {"recompute": RECOMPUTES.index(decision.recompute), "shard": SHARD_LEVELS.index(decision.shard)}
+    return Settings(**{name: np.array([value], dtype=np.int64) for name, value in row.items()})
+
+
+def concatenate(parts: list[Settings]) -> Settings:
+    """All rows of ``parts`` one after another."""
+    return Settings(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Settings)})

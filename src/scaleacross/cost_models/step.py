@@ -1,0 +1,78 @@
+"""One optimizer step from its parts.
+
+    step = rounds · (forward + backward)            computation of the busiest rank, with the pipeline's fill and drain
+         + Σ_axes serial                            tp, cp, ep collectives on the critical path; pipeline message delays
+         + Σ_windows exposed(Σ_axes window time)    gradient, parameter and shard traffic that computation does not hide
+         + optimizer
+
+``rounds`` = m + (pp−1)/v; of it m rounds are shown as computation (or as the axis that waits), the rest as bubble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaleacross.cost_models.axes import Terms
+from scaleacross.cost_models.groups import GroupShape, exact_shape
+from scaleacross.cost_models.levels import Levels
+from scaleacross.cost_models.overlap import exposed_s, rounds, windows
+from scaleacross.cost_models.settings import Floats
+from scaleacross.cost_models.traffic import Volumes
+from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
+from scaleacross.spec.placement import strides
+
+PER_ROUND = ("tp", "cp", "ep")
+"""Serial components that are paid once per round, hence share the bubble."""
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds per candidate, each (n,); ``exposed_s`` by tp, cp, ep, pp, dp. Parts add up to ``step_s``."""
+
+    step_s: Floats
+    compute_s: Floats
+    bubble_s: Floats
+    exposed_s: dict[str, Floats]
+    optimizer_s: Floats
+
+
+def placement_free_s(volumes: Volumes) -> Floats:
+    """The part of a step that no placement changes: computation with fill and drain, and the optimizer, (n,)."""
+    work = volumes.work
+    fixed: Floats = rounds(volumes.settings) * (work.forward_s + work.backward_s) + work.optimizer_s
+    return fixed
+
+
+def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
+    """Assemble a step from the terms of all axes."""
+    settings, work = volumes.settings, volumes.work
+    busy = settings.num_micro_batches / rounds(settings)
+    exposed: dict[str, Floats] = {name: np.zeros(len(settings)) for name in ("tp", "cp", "ep", "pp", "dp")}
+    bubble = (rounds(settings) - settings.num_micro_batches) * (work.forward_s + work.backward_s)
+    for term in terms:
+        for name, seconds in term.serial_s.items():
+            share = busy if name in PER_ROUND else np.ones_like(busy)
+            exposed[name] = exposed[name] + share * seconds
+            bubble = bubble + (1 - share) * seconds
+    in_windows = sum((term.window_s for term in terms), start=np.zeros_like(terms[0].window_s))
+    for seconds, window in zip(in_windows, windows(settings, work), strict=True):
+        exposed["dp"] = exposed["dp"] + exposed_s(seconds, window)
+    compute = settings.num_micro_batches * (work.forward_s + work.backward_s)
+    total = compute + bubble + work.optimizer_s + sum(exposed.values(), start=np.zeros(len(settings)))
+    return StepTimes(total, compute, bubble, exposed, work.optimizer_s)
+
+
+def exact_shapes(degrees: Degrees, axis_order: Sequence[GridAxis], levels: Levels) -> Mapping[str, GroupShape]:
+    """Shapes of the groups of every grid axis under an axis order, and of the expert groups (``ep``, ``expert``).
+
+    Raises:
+        ValueError: the degrees do not fill the device list of ``levels``.
+    """
+    stride = strides(degrees, axis_order)
+    shapes = {str(axis): exact_shape(degrees.of(axis), stride[axis], levels) for axis in GRID_AXES}
+    shapes["ep"] = exact_shape(degrees.ep, stride["dp_shard"], levels)
+    shapes["expert"] = exact_shape(degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep, levels)
+    return shapes

@@ -1,0 +1,143 @@
+"""What is sent, how often and over which axis: bytes per collective, collectives per step.
+
+Sizes (t = tokens of a micro-batch on a rank, h = hidden size, activations in 2 bytes):
+
+* tp            t·h·2 gathered or scattered ``Work.tp_gathers`` times per micro-batch (sequence parallelism, Korthikanti 2205.05198)
+* cp            keys and values of the whole sequence, t·cp·kv·2/tp: gathered forward, gathered and reduced backward, per layer
+* ep            t·top_k·h·2/tp sent per all-to-all; dispatch and combine, forward and backward, per MoE layer
+* pp            t·h·2/tp per message; every chunk boundary forward and backward
+* gradients     held parameters · reduce_bytes: reduce-scatter over cp and dp_shard (all-reduce if nothing is sharded), then
+                all-reduce of the shard over dp_replicate; routed experts over dp_shard/ep
+* parameters    held parameters · parameter_bytes gathered back over dp_shard and cp; every micro-batch twice if sharded
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+import numpy as np
+
+from scaleacross.cost_models.settings import Floats, Settings
+from scaleacross.cost_models.work import Work
+from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS, Axis
+from scaleacross.workloads.layer_profile import ModelProfile
+
+ACTIVATION_BYTES: Final = 2.0
+"""Activations and their gradients travel in 16 bit."""
+
+Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
+
+
+@dataclass(frozen=True)
+class Volumes:
+    """Sizes of what candidates communicate, bytes; ``launch_s`` is the start-up cost of a collective."""
+
+    job: Job
+    profile: ModelProfile
+    settings: Settings
+    work: Work
+    launch_s: float
+
+    @property
+    def tokens(self) -> Floats:
+        """Tokens of one micro-batch on one rank before tp, (n,)."""
+        return self.settings.micro_batch * (self.job.sequence_length / self.settings.cp)
+
+    @property
+    def hidden_bytes(self) -> Floats:
+        """Bytes of the tensor between layers for one micro-batch on one (cp) rank, whole over tp, (n,)."""
+        return self.tokens * self.profile.blocks[0][0].hidden_size * ACTIVATION_BYTES
+
+    @property
+    def kv_bytes(self) -> Floats:
+        """Bytes of keys and values of the whole sequence in one layer, after tp, (n,)."""
+        features = max(block.kv_features for block, _ in self.profile.blocks)
+        return self.tokens * self.settings.cp * features * ACTIVATION_BYTES / self.settings.tp
+
+    @property
+    def routed_bytes(self) -> Floats:
+        """Bytes that one rank sends in one dispatch (or combine), (n,)."""
+        copies = max(block.routed_tokens for block, _ in self.profile.blocks)
+        return self.hidden_bytes * copies / self.settings.tp
+
+    @property
+    def full_recompute(self) -> Floats:
+        """1 where the forward pass runs twice, else 0."""
+        return (self.settings.recompute == RECOMPUTES.index("full")).astype(float)
+
+    @property
+    def replica_gradient_bytes(self) -> Floats:
+        """Gradient bytes that one rank reduces over dp_replicate, (n,)."""
+        settings, work = self.settings, self.work
+        group = np.where(settings.shard == SHARD_LEVELS.index("none"), 1.0, settings.dp_shard * settings.cp)
+        held = work.dense_parameters / group + work.expert_parameters / np.maximum(1.0, group / settings.ep)
+        reduced: Floats = held * self.job.optimizer.reduce_bytes
+        return reduced
+
+
+@dataclass(frozen=True)
+class Flow:
+    """One kind of collective of a single decision.
+
+    ``shape`` names the group: a grid axis, ``ep`` or ``expert``. ``size_bytes`` is the full tensor, or what a rank sends for
+    all_to_all and send; ``per_step`` counts one rank's calls in a step.
+    """
+
+    axis: Axis
+    op: Op
+    what: str
+    shape: str
+    size_bytes: float
+    per_step: float
+
+
+class _Add(Protocol):
+    def __call__(self, axis: Axis, op: Op, what: str, size: float, per_step: float, shape: str = "") -> None: ...
+
+
+def flows(volumes: Volumes) -> list[Flow]:
+    """All collectives of a single decision (``volumes`` has one row), groups of one left out."""
+    settings, work, m = volumes.settings, volumes.work, float(volumes.settings.num_micro_batches[0])
+    degree = {axis: int(getattr(settings, axis)[0]) for axis in ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep")}
+    degree["expert"] = degree["dp_shard"] // degree["ep"]
+    out: list[Flow] = []
+
+    def add(axis: Axis, op: Op, what: str, size: float, per_step: float, shape: str = "") -> None:
+        if degree[shape or axis] > 1 and size > 0 and per_step > 0:
+            out.append(Flow(axis, op, what, shape or axis, size, per_step))
+
+    again = float(volumes.full_recompute[0])
+    hidden, kv, routed = (float(v[0]) for v in (volumes.hidden_bytes, volumes.kv_bytes, volumes.routed_bytes))
+    half = float(work.tp_gathers[0]) / 2 * m
+    add("tp", "all_gather", "activations", hidden, half)
+    add("tp", "reduce_scatter", "activations", hidden, half)
+    layers, moe_layers = float(work.layers[0]) * m, float(work.moe_layers[0]) * m
+    add("cp", "all_gather", "keys and values", kv, layers * (2 + again))
+    add("cp", "reduce_scatter", "key and value gradients", kv, layers)
+    add("ep", "all_to_all", "tokens", routed, moe_layers * (4 + 2 * again))
+    add("pp", "send", "activations", hidden / degree["tp"], 2 * m * float(settings.num_chunks[0]))
+    _state_flows(volumes, add, m)
+    add("dp_replicate", "all_reduce", "gradients", float(volumes.replica_gradient_bytes[0]), 1.0)
+    return out
+
+
+def _state_flows(volumes: Volumes, add: _Add, m: float) -> None:
+    """Gradients and parameters over cp, dp_shard and the experts' share of dp_shard."""
+    work, optimizer = volumes.work, volumes.job.optimizer
+    dense, expert, cp = float(work.dense_parameters[0]), float(work.expert_parameters[0]), int(volumes.settings.cp[0])
+    level = SHARD_LEVELS[int(volumes.settings.shard[0])]
+    held: tuple[tuple[Axis, str, float], ...] = (
+        ("cp", "cp", dense + expert),
+        ("dp_shard", "dp_shard", dense / cp),
+        ("dp_shard", "expert", expert / cp),
+    )
+    for axis, shape, parameters in held:
+        what = "expert " if shape == "expert" else ""
+        reduce: Op = "all_reduce" if level == "none" else "reduce_scatter"
+        each = m if level == "parameters" else 1.0
+        add(axis, reduce, f"{what}gradients", parameters * optimizer.reduce_bytes, each, shape)
+        if level != "none":
+            gathers = 2 * m if level == "parameters" else 1.0
+            add(axis, "all_gather", f"{what}parameters", parameters * optimizer.parameter_bytes, gathers, shape)

@@ -1,0 +1,176 @@
+"""The computation of the busiest pipeline rank, and the sizes that its communication has.
+
+The busiest rank is the one with most computation per micro-batch; every rank is taken to be as slow (a step waits for it), and its
+layers are the ones whose collectives are counted. Where accelerator types differ, the slowest type sets the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from scaleacross.cost_models.compute import LayerTimes, Shards, layer_times, optimizer_time_s
+from scaleacross.cost_models.memory import held_parameters
+from scaleacross.cost_models.settings import Floats, Ints, Settings
+from scaleacross.cost_models.stages import RankClasses, rank_classes, spread
+from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS
+from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
+
+
+@dataclass(frozen=True)
+class Work:
+    """Per candidate, shape (n,). Times are seconds per micro-batch on the busiest rank, all its chunks together.
+
+    Attributes:
+        forward_s, backward_s: computation; recomputation is part of backward.
+        attention_s: fused attention forward, part of forward_s (what context parallelism can hide behind).
+        tp_gathers: gathers plus scatters over tp, forward and backward.
+        layers, moe_layers: layers with attention, layers with routed experts.
+        dense_parameters, expert_parameters: held by the fullest rank before sharding over data parallel.
+        optimizer_s: the update at the end of the step.
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+    attention_s: Floats
+    tp_gathers: Floats
+    layers: Floats
+    moe_layers: Floats
+    dense_parameters: Floats
+    expert_parameters: Floats
+    optimizer_s: Floats
+
+    def take(self, rows: Ints) -> Work:
+        """The rows selected by an index or mask array."""
+        return Work(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+
+def pipeline_groups(settings: Settings) -> Iterator[tuple[int, int, Ints]]:
+    """Rows that share (pp, num_chunks), as (pp, num_chunks, row indices)."""
+    key = settings.pp * 1_000_003 + settings.num_chunks
+    order = np.argsort(key, kind="stable")
+    starts = np.flatnonzero(np.diff(key[order], prepend=-1))
+    for rows in np.split(order, starts[1:]) if len(order) else []:
+        yield int(settings.pp[rows[0]]), int(settings.num_chunks[rows[0]]), rows
+
+
+def block_counts(profile: ModelProfile) -> tuple[int, ...]:
+    """Layers of every block type in model order (the argument of ``stages.rank_classes``)."""
+    return tuple(count for _, count in profile.blocks)
+
+
+def work_of(profile: ModelProfile, job: Job, accelerators: Sequence[Accelerator], settings: Settings) -> Work:
+    """Work of every candidate.
+
+    Raises:
+        KeyError: an accelerator states no peak for the job's precision.
+        ValueError: more virtual stages than layers.
+    """
+    distinct, rows_to_distinct = _distinct_shards(settings)
+    times = [_times(profile, job, accelerator, distinct) for accelerator in accelerators]
+    columns = {f.name: np.empty(len(settings)) for f in fields(Work)}
+    for pp, num_chunks, rows in pipeline_groups(settings):
+        classes = rank_classes(block_counts(profile), pp, num_chunks)
+        at = rows_to_distinct[rows]
+        here = _group_work(profile, job, accelerators, [t.take(at) for t in times], settings.take(rows), classes)
+        for name, values in here.items():
+            columns[name][rows] = values
+    return Work(**columns)
+
+
+@dataclass(frozen=True)
+class _Times:
+    """Layer times stacked over [block types..., embedding, head], (types + 2, n)."""
+
+    forward: Floats
+    backward: Floats
+    selective: Floats
+    attention: Floats
+
+    def take(self, rows: Ints) -> _Times:
+        return _Times(*(getattr(self, f.name)[:, rows] for f in fields(self)))
+
+
+def _distinct_shards(settings: Settings) -> tuple[Shards, Ints]:
+    """The distinct (tp, cp, ep, micro_batch) and the row -> distinct map."""
+    key = ((settings.tp * 65536 + settings.cp) * 65536 + settings.ep) * 4096 + settings.micro_batch
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    return Shards(settings.tp[first], settings.cp[first], settings.ep[first], settings.micro_batch[first]), inverse
+
+
+def _times(profile: ModelProfile, job: Job, accelerator: Accelerator, shards: Shards) -> _Times:
+    layers: list[LayerProfile] = [*(block for block, _ in profile.blocks), profile.embedding, profile.head]
+    each: list[LayerTimes] = [
+        layer_times(layer, profile.num_experts, accelerator, job.precision, shards, job.sequence_length)
+        for layer in layers
+    ]
+    return _Times(
+        np.stack([t.forward_s for t in each]),
+        np.stack([t.backward_s for t in each]),
+        np.stack([t.selective_s for t in each]),
+        np.stack([t.attention_s for t in each]),
+    )
+
+
+def _group_work(
+    profile: ModelProfile,
+    job: Job,
+    accelerators: Sequence[Accelerator],
+    times: list[_Times],
+    settings: Settings,
+    classes: RankClasses,
+) -> dict[str, Floats]:
+    """Work of candidates that share their rank classes."""
+    here = np.arange(len(settings))
+    per_type = [_rank_times(t, settings, classes) for t in times]
+    totals = np.stack([forward + backward for forward, backward, _ in per_type])  # (types, classes, n)
+    slowest, busiest = np.unravel_index(
+        totals.reshape(-1, len(settings)).argmax(axis=0), (len(accelerators), len(classes.first_rank))
+    )
+    forward, backward, attention = (
+        np.stack([rank[part] for rank in per_type])[slowest, busiest, here] for part in range(3)
+    )
+    held = held_parameters(profile, settings, classes)
+    fullest = held.total.argmax(axis=0)
+    dense, expert = held.dense[fullest, here], held.expert[fullest, here]
+    blocks = [block for block, _ in profile.blocks]
+    gathers = classes.layers @ np.array([block.tp_gathers for block in blocks])
+    gathers = (
+        gathers + classes.has_embedding * profile.embedding.tp_gathers + classes.has_head * profile.head.tp_gathers
+    )
+    passes = np.where(settings.recompute == RECOMPUTES.index("full"), 3.0, 2.0)
+    return {
+        "forward_s": forward,
+        "backward_s": backward,
+        "attention_s": attention,
+        "tp_gathers": 2.0 * passes * gathers[busiest],
+        "layers": (classes.layers @ np.array([block.attention is not None for block in blocks]))[busiest].astype(float),
+        "moe_layers": (classes.layers @ np.array([block.routed_tokens > 0 for block in blocks]))[busiest].astype(float),
+        "dense_parameters": dense,
+        "expert_parameters": expert,
+        "optimizer_s": _optimizer_s(job, accelerators, settings, dense, expert),
+    }
+
+
+def _rank_times(times: _Times, settings: Settings, classes: RankClasses) -> tuple[Floats, Floats, Floats]:
+    """Forward, backward (with recomputation) and attention time of every rank class, each (classes, n)."""
+    forward, backward, selective, attention = (
+        spread(part[:-2], classes, part[-2], part[-1])
+        for part in (times.forward, times.backward, times.selective, times.attention)
+    )
+    again = spread(times.forward[:-2], classes, np.zeros(len(settings)), np.zeros(len(settings)))
+    extra = np.choose(settings.recompute, [np.zeros_like(forward), selective, again])
+    return forward, backward + extra, attention
+
+
+def _optimizer_s(
+    job: Job, accelerators: Sequence[Accelerator], settings: Settings, dense: Floats, expert: Floats
+) -> Floats:
+    group = np.where(settings.shard == SHARD_LEVELS.index("none"), 1.0, settings.dp_shard * settings.cp)
+    updated = dense / group + expert / np.maximum(1.0, group / settings.ep)
+    moved = 2 * job.optimizer.state_bytes + job.optimizer.gradient_bytes + job.optimizer.parameter_bytes
+    return np.stack([optimizer_time_s(accelerator, updated, moved) for accelerator in accelerators]).max(axis=0)

@@ -1,0 +1,104 @@
+"""Plan -> files that something else reads. Emitters never decide: what a target cannot express they refuse by name.
+
+``render(plan)`` of a target is pure and returns file names, relative to the output folder, with their text. ``launch`` and
+``nccl`` write at the top of it; ``torchrun``, ``torchtitan`` and ``megatron`` each in a folder of their own, because each has
+a rank order of its own and their hosts.txt must not be mixed up.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from scaleacross.emit import launch, megatron, nccl, torchrun, torchtitan
+from scaleacross.errors import InputError
+from scaleacross.spec.plan import Plan
+
+Emitter = Callable[[Plan], dict[str, str]]
+
+EMITTERS: Final[Mapping[str, Emitter]] = {
+    "launch": launch.render,
+    "torchrun": torchrun.render,
+    "torchtitan": torchtitan.render,
+    "megatron": megatron.render,
+    "nccl": nccl.render,
+}
+
+
+def emit(plan: Plan, target: str, directory: str | os.PathLike[str]) -> list[Path]:
+    """Write the files of ``target`` below ``directory`` (made if needed) and return their paths.
+
+    Everything is rendered first and written aside; only then are the files moved into place, each in one step. So an error or an
+    interruption leaves old files as they were or new ones complete, never a part of one.
+
+    Raises:
+        InputError: unknown target, or a place that cannot be written.
+        EmitError: the target cannot express the plan.
+    """
+    if target not in EMITTERS:
+        near = difflib.get_close_matches(target, EMITTERS, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise InputError(f"unknown target '{target}': there are {', '.join(EMITTERS)}{hint}")
+    return write_files(EMITTERS[target](plan), Path(directory))
+
+
+def write_files(files: Mapping[str, str], directory: Path) -> list[Path]:
+    """Write ``files`` (relative name -> text) below ``directory``, all or none as far as a file system allows.
+
+    Scripts (``.sh``, ``.sbatch``) are made executable.
+
+    Raises:
+        InputError: ``directory`` or a folder below it is a file, a file is a folder, or writing fails.
+    """
+    paths = [directory / name for name in files]
+    made: list[Path] = []
+    staging: Path | None = None
+    try:
+        for folder in dict.fromkeys([directory, *(path.parent for path in paths)]):
+            made += _make_folder(folder)
+        for path in paths:
+            if path.is_dir():
+                raise InputError(
+                    f"{path} is a folder: a file of that name is to be written; remove it or choose another place"
+                )
+        staging = Path(tempfile.mkdtemp(prefix=".scaleacross-", dir=directory))
+        staged = [_stage(staging / str(index), name, text) for index, (name, text) in enumerate(files.items())]
+        for source, path in zip(staged, paths, strict=True):
+            source.replace(path)
+        made.clear()
+    except OSError as error:
+        raise InputError(f"cannot write to {directory}: {error.strerror or error}") from error
+    finally:
+        if staging is not None:
+            shutil.rmtree(staging, ignore_errors=True)
+        for folder in reversed(made):
+            _remove_if_empty(folder)
+    return paths
+
+
+def _make_folder(folder: Path) -> list[Path]:
+    """Make ``folder`` and its parents; the ones that are new, outermost first."""
+    missing = [path for path in [*reversed(folder.parents), folder] if not path.exists()]
+    for path in [*folder.parents, folder]:
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path} is a file: a folder is needed there; remove it or choose another place")
+    folder.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+def _stage(path: Path, name: str, text: str) -> Path:
+    path.write_text(text, encoding="utf-8", newline="\n")
+    path.chmod(0o755 if name.endswith((".sh", ".sbatch")) else 0o644)
+    return path
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return

@@ -1,0 +1,48 @@
+"""The model inside a plan, as its family object."""
+
+from __future__ import annotations
+
+from scaleacross.errors import EmitError
+from scaleacross.spec.plan import Plan
+from scaleacross.workloads import FAMILIES
+from scaleacross.workloads.layer_profile import Workload
+
+
+def workload_of(plan: Plan) -> Workload:
+    """The workload that the plan carries.
+
+    Raises:
+        EmitError: the plan names a workload instead of carrying it, or its family is unknown.
+    """
+    mapping = plan.job.workload
+    if isinstance(mapping, str):
+        raise EmitError(
+            f"plan '{plan.job.name}' names its workload ('{mapping}') but does not hold it: resolve it first"
+        )
+    family = FAMILIES.get(str(mapping.get("family")))
+    if family is None:
+        raise EmitError(f"workload family '{mapping.get('family')}' is unknown; there are {', '.join(FAMILIES)}")
+    return family.model_validate(mapping)
+
+
+def check_stages(plan: Plan) -> None:
+    """The stages must hold every layer of the model, ``num_chunks`` runs on each of ``pp`` ranks, and the batch must come out.
+
+    Raises:
+        EmitError: a count that does not agree.
+    """
+    degrees, pipeline = plan.degrees, plan.decision.pipeline
+    shape = [len(stage) for stage in plan.layers_per_stage]
+    if shape != [pipeline.num_chunks] * degrees.pp:
+        raise EmitError(
+            f"layers_per_stage has the shape {shape}; pp {degrees.pp} × {pipeline.num_chunks} chunks are planned"
+        )
+    planned, needed = sum(sum(stage) for stage in plan.layers_per_stage), workload_of(plan).profile().num_layers
+    if planned != needed:
+        raise EmitError(f"layers_per_stage holds {planned} layers; the model has {needed}")
+    sequences = degrees.dp * pipeline.micro_batch_sequences * plan.num_micro_batches
+    if sequences != plan.job.global_batch_sequences:
+        raise EmitError(
+            f"dp {degrees.dp} × micro-batch {pipeline.micro_batch_sequences} × {plan.num_micro_batches} micro-batches = "
+            f"{sequences} sequences; the job's global batch has {plan.job.global_batch_sequences}"
+        )

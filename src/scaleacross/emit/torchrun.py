@@ -1,0 +1,26 @@
+"""Target ``torchrun``: run scripts for any program that numbers its ranks as the plan does (fastest axis first, host by host)."""
+
+from __future__ import annotations
+
+from scaleacross.emit.rank_order import rank_order, ranks_csv
+from scaleacross.emit.shell import Launch, launch_files
+from scaleacross.spec.plan import Plan
+
+
+def render(plan: Plan) -> dict[str, str]:
+    """hosts.txt, run_node.sh, slurm_hostfile, slurm.sbatch and ranks.csv, in folder torchrun/.
+
+    The scripts take the training program and its arguments: ``run_node.sh train.py --flag``.
+
+    Raises:
+        EmitError: a host name that a host file cannot carry.
+    """
+    order = rank_order(plan)
+    launch = Launch(
+        plan_name=plan.job.name,
+        framework="the plan",
+        torchrun_command='"$@"',
+        task_command='"${PYTHON:-python}" "$@"',
+    )
+    files = {**launch_files(order, launch), "ranks.csv": ranks_csv(order)}
+    return {f"torchrun/{name}": text for name, text in files.items()}

@@ -1,0 +1,298 @@
+"""Target ``torchtitan``: a config module for torchtitan 0.3.0 and run scripts in its rank order.
+
+torchtitan 0.3.0 takes its configuration from a Python function that returns ``Trainer.Config`` (``--module M --config F``,
+torchtitan/config/manager.py). Its mesh is [pp, dp_replicate, dp_shard, cp, tp], last fastest, and no option changes it
+(torchtitan/distributed/parallel_dims.py): the hosts are ordered so that every process lands on the plan's device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from scaleacross.emit.model import check_stages, workload_of
+from scaleacross.emit.rank_order import rank_order, ranks_csv
+from scaleacross.emit.shell import Launch, launch_files, one_line
+from scaleacross.errors import EmitError
+from scaleacross.spec.parallelism import Degrees, GridAxis
+from scaleacross.spec.plan import Plan
+from scaleacross.workloads.layer_profile import ModelProfile
+
+TORCHTITAN_ORDER: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
+MODULE_NAME: Final = "scaleacross_plan"
+FUNCTION_NAME: Final = "train"
+
+# torchtitan does not train router biases, some counts include them: 256 · 58 of DeepSeek-V3's 671e9 parameters.
+PARAMETER_TOLERANCE: Final = 1e-6
+
+
+@dataclass(frozen=True)
+class Flavor:
+    """A model of torchtitan 0.3.0: package, flavor, layers, hidden size, vocabulary, parameters (counted on the meta device)."""
+
+    package: str
+    name: str
+    num_layers: int
+    hidden_size: int
+    vocabulary_size: int
+    num_parameters: int
+
+
+FLAVORS: Final = (
+    Flavor("llama3", "1B", 16, 2048, 128_256, 1_235_814_400),
+    Flavor("llama3", "3B", 28, 3072, 128_256, 3_212_749_824),
+    Flavor("llama3", "8B", 32, 4096, 128_256, 8_030_261_248),
+    Flavor("llama3", "70B", 80, 8192, 128_256, 70_553_706_496),
+    Flavor("llama3", "405B", 126, 16_384, 128_256, 405_853_388_800),
+    Flavor("qwen3", "0.6B", 28, 1024, 151_936, 596_049_920),
+    Flavor("qwen3", "1.7B", 28, 2048, 151_936, 1_720_574_976),
+    Flavor("qwen3", "4B", 36, 2560, 151_936, 4_022_468_096),
+    Flavor("qwen3", "8B", 36, 4096, 151_936, 8_190_735_360),
+    Flavor("qwen3", "14B", 40, 5120, 151_936, 14_768_307_200),
+    Flavor("qwen3", "32B", 64, 5120, 151_936, 32_762_123_264),
+    Flavor("qwen3", "30B-A3B", 48, 2048, 151_936, 30_532_122_624),
+    Flavor("qwen3", "235B-A22B", 94, 4096, 151_936, 235_093_634_560),
+    Flavor("deepseek_v3", "16B", 27, 2048, 102_400, 15_706_484_224),
+    Flavor("deepseek_v3", "236B", 60, 5120, 102_400, 235_741_434_880),
+    Flavor("deepseek_v3", "671B", 61, 7168, 129_280, 671_026_404_352),
+)
+
+
+def render(plan: Plan) -> dict[str, str]:
+    """scaleacross_plan.py, the run scripts and ranks.csv, in folder torchtitan/.
+
+    Raises:
+        EmitError: the plan uses something that torchtitan 0.3.0 has no setting for; the message names it.
+    """
+    check_stages(plan)
+    order = rank_order(plan, TORCHTITAN_ORDER)
+    program = f'-m torchtitan.train --module {MODULE_NAME} --config {FUNCTION_NAME} "$@"'
+    launch = Launch(
+        plan_name=plan.job.name,
+        framework="torchtitan",
+        torchrun_command=program,
+        task_command=f'"${{PYTHON:-python}}" {program}',
+        preamble='export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"\n',
+    )
+    files = {**launch_files(order, launch), "ranks.csv": ranks_csv(order), f"{MODULE_NAME}.py": config_module(plan)}
+    return {f"torchtitan/{name}": text for name, text in files.items()}
+
+
+def config_module(plan: Plan) -> str:
+    """The text of the config module; it compiles.
+
+    Raises:
+        EmitError: the plan uses something that torchtitan 0.3.0 has no setting for.
+    """
+    flavor = find_flavor(workload_of(plan).profile())
+    recompute = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}[
+        plan.decision.recompute
+    ]
+    text = _MODULE.format(
+        title=one_line(plan.job.name).replace("\\", " ").replace('"', "'"),
+        package=flavor.package,
+        flavor=flavor.name,
+        notes="".join(f"\n# {note}" for note in _notes(plan)),
+        recompute=recompute,
+        training=_keywords(_training(plan)),
+        parallelism=_keywords(_parallelism(plan)),
+    )
+    compile(text, f"{MODULE_NAME}.py", "exec")
+    return text
+
+
+def find_flavor(profile: ModelProfile) -> Flavor:
+    """The torchtitan model with the same layers, hidden size, vocabulary and number of parameters.
+
+    Raises:
+        EmitError: there is none.
+    """
+    hidden = profile.embedding.hidden_size
+    for flavor in FLAVORS:
+        shape = (flavor.num_layers, flavor.hidden_size, flavor.vocabulary_size)
+        close = abs(profile.total_parameters - flavor.num_parameters) <= PARAMETER_TOLERANCE * flavor.num_parameters
+        if shape == (profile.num_layers, hidden, profile.vocabulary_size) and close:
+            return flavor
+    known = ", ".join(f"{flavor.package} {flavor.name}" for flavor in FLAVORS)
+    raise EmitError(
+        f"model '{profile.name}' ({profile.num_layers} layers × {hidden}, {profile.total_parameters:,} parameters) is none of "
+        f"torchtitan 0.3.0's: {known}"
+    )
+
+
+def _training(plan: Plan) -> Mapping[str, Any]:
+    degrees, pipeline = plan.degrees, plan.decision.pipeline
+    if plan.job.precision != "bf16":
+        raise EmitError(
+            f"precision {plan.job.precision}: the torchtitan target writes bf16; add a quantization converter to the module"
+        )
+    if plan.job.optimizer.name not in ("adam", "adamw"):
+        raise EmitError(f"optimizer '{plan.job.optimizer.name}': the torchtitan target writes AdamW")
+    if plan.job.optimizer.reduce_bytes != 4.0:
+        raise EmitError(
+            f"gradients of {plan.job.optimizer.reduce_bytes:g} bytes on the wire: torchtitan 0.3.0 reduces in "
+            "float32 (4 bytes) only"
+        )
+    divisor = degrees.tp * (2 * degrees.cp if degrees.cp > 1 else 1)
+    if plan.job.sequence_length % divisor:
+        raise EmitError(
+            f"sequence length {plan.job.sequence_length} is no multiple of {divisor}, which torchtitan asks for "
+            f"at tp {degrees.tp}, cp {degrees.cp}"
+        )
+    per_round = pipeline.micro_batch_sequences
+    return {
+        "local_batch_size": per_round * plan.num_micro_batches if degrees.pp > 1 else per_round,
+        "global_batch_size": plan.job.global_batch_sequences,
+        "seq_len": plan.job.sequence_length,
+        "disable_cuda_graphs": degrees.pp > 1 or degrees.ep > 1,
+    }
+
+
+def _parallelism(plan: Plan) -> Mapping[str, Any]:
+    degrees = plan.degrees
+    replicate, shard, reshard = _data_parallel(plan)
+    out: dict[str, Any] = {
+        "data_parallel_replicate_degree": replicate,
+        "data_parallel_shard_degree": shard,
+        "fsdp_reshard_after_forward": reshard,
+        "tensor_parallel_degree": degrees.tp,
+        "context_parallel_degree": degrees.cp,
+        "pipeline_parallel_degree": degrees.pp,
+        "expert_parallel_degree": _expert_degree(degrees),
+    }
+    if degrees.cp > 1:
+        out["context_parallel_load_balancer"] = (
+            "ptrr"  # the balancer for FlexAttention, the default of every flavor here
+        )
+    if degrees.pp > 1:
+        _check_schedule(plan)
+        out["pipeline_parallel_schedule"] = plan.decision.pipeline.schedule
+        out["pipeline_parallel_microbatch_size"] = plan.decision.pipeline.micro_batch_sequences
+        out["module_fqns_per_model_part"] = stage_modules(plan.layers_per_stage)
+    return out
+
+
+def _data_parallel(plan: Plan) -> tuple[int, int, str]:
+    """(replicate degree, shard degree, reshard policy).
+
+    FSDP2 shards parameters, gradients and optimizer states. Keeping parameters gathered ("never") gives the traffic of an
+    optimizer-only shard when gradients are reduced once per step: so it is with a pipeline, whose last micro-batch reduces, but
+    not with plain gradient accumulation, which reduces every time (torchtitan/trainer.py has no no-sync path).
+    """
+    degrees, shard = plan.degrees, plan.decision.shard
+    if shard == "parameters":
+        return degrees.dp_replicate, degrees.dp_shard, "always"
+    if shard == "optimizer":
+        if degrees.pp == 1 and plan.num_micro_batches > 1:
+            raise EmitError(
+                f"shard 'optimizer' with pp 1 and {plan.num_micro_batches} micro-batches: torchtitan 0.3.0 would reduce "
+                "gradients after every micro-batch; set shard: parameters, pp > 1, or one micro-batch"
+            )
+        return degrees.dp_replicate, degrees.dp_shard, "never"
+    if degrees.cp > 1 or degrees.ep > 1:
+        raise EmitError(
+            f"shard 'none' with cp {degrees.cp}, ep {degrees.ep}: torchtitan 0.3.0 always shards over dp_shard · cp "
+            "and needs dp_shard for experts; set shard: optimizer or parameters"
+        )
+    return degrees.dp, 1, "default"
+
+
+def _expert_degree(degrees: Degrees) -> int:
+    if degrees.ep > 1 and degrees.tp * degrees.cp > 1:
+        raise EmitError(
+            f"ep {degrees.ep} with tp {degrees.tp}, cp {degrees.cp}: torchtitan's expert groups run over tp and cp first, "
+            "the plan's inside dp_shard; set tp 1 and cp 1"
+        )
+    return degrees.ep
+
+
+def _check_schedule(plan: Plan) -> None:
+    """What torch.distributed.pipelining (2.13) asks of the number of micro-batches."""
+    schedule, pp, num = plan.decision.pipeline.schedule, plan.degrees.pp, plan.num_micro_batches
+    if schedule == "1F1B" and num < pp:
+        raise EmitError(
+            f"1F1B with {num} micro-batches on {pp} stages: torch's schedule needs at least as many micro-batches as stages"
+        )
+    if schedule == "Interleaved1F1B" and num % max(1, num // pp):
+        rounds = max(1, num // pp)
+        raise EmitError(
+            f"Interleaved1F1B with {num} micro-batches on pp {pp}: torch runs {rounds} rounds and {num} is no multiple of that"
+        )
+
+
+def stage_modules(layers_per_stage: tuple[tuple[int, ...], ...]) -> list[list[str]]:
+    """Module names of every virtual stage in model order; torchtitan puts stage k on pipeline rank k % PP."""
+    num_chunks = len(layers_per_stage[0])
+    out: list[list[str]] = []
+    first = 0
+    for count in [stage[chunk] for chunk in range(num_chunks) for stage in layers_per_stage]:
+        out.append([f"layers.{layer}" for layer in range(first, first + count)])
+        first += count
+    out[0].insert(0, "tok_embeddings")
+    out[-1] += ["norm", "lm_head"]
+    return out
+
+
+def _notes(plan: Plan) -> list[str]:
+    out = ["Data set, learning rate, number of steps and the tokenizer's folder are not part of a plan: set them here."]
+    if plan.decision.recompute == "selective":
+        out.append(
+            "SelectiveAC recomputes every second matrix product too: it holds less than the plan's policy and computes more."
+        )
+    if plan.degrees.cp > 1:
+        out.append(
+            "torchtitan shards states over dp_shard · cp, the plan counts dp_shard only: less memory than planned."
+        )
+    return out
+
+
+def _keywords(values: Mapping[str, Any]) -> str:
+    return "".join(f"            {name}={_literal(value)},\n" for name, value in values.items())
+
+
+def _literal(value: Any) -> str:
+    """``value`` as Python source; a list of lists takes one line per inner list."""
+    if isinstance(value, list):
+        return "[\n" + "".join(f"                {inner!r},\n" for inner in value) + "            ]"
+    return repr(value)
+
+
+_MODULE: Final = '''\
+"""torchtitan 0.3.0 configuration of plan {title}.
+
+Start it with run_node.sh or slurm.sbatch beside this file; alone: ``--module scaleacross_plan --config train``.
+"""
+
+import os
+
+from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
+from torchtitan.components.optimizer import default_adamw
+from torchtitan.config import ParallelismConfig, TrainingConfig
+from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
+from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
+from torchtitan.models.common.config_utils import decoder_vocab_size
+from torchtitan.models.{package} import model_registry
+from torchtitan.trainer import Trainer
+{notes}
+
+
+def train() -> Trainer.Config:
+    """The plan's settings around torchtitan's {package} {flavor}."""
+    model_spec = model_registry({flavor!r})
+    return Trainer.Config(
+        model_spec=model_spec,
+        hf_assets_path=os.environ.get("HF_ASSETS_PATH", "./assets/hf"),
+        loss=ChunkedLossWrapper.Config(
+            loss_fn=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec)),
+        ),
+        optimizer=default_adamw(lr=float(os.environ.get("LEARNING_RATE", "8e-5"))),
+        dataloader=HuggingFaceTextDataLoader.Config(dataset=os.environ.get("DATASET", "c4")),
+        activation_checkpoint={recompute},
+        training=TrainingConfig(
+            steps=int(os.environ.get("STEPS", "1000")),
+{training}        ),
+        parallelism=ParallelismConfig(
+{parallelism}        ),
+    )
+'''

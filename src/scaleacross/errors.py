@@ -1,0 +1,51 @@
+"""Exceptions of the package.
+
+::
+
+    ScaleAcrossError
+    ├── InputError        the user's file, field or value is wrong           (CLI exit code 2)
+    ├── InfeasibleError   the input is fine, no plan satisfies it            (CLI exit code 3)
+    ├── TimeLimitError    the time limit ended before any plan was found     (CLI exit code 4)
+    ├── VerificationError a plan's stated figures do not recompute           (CLI exit code 5)
+    └── EmitError         the target cannot express the plan                 (CLI exit code 2)
+
+Every message says what is wrong, where, and the way out; callers print it as it stands.
+"""
+
+from __future__ import annotations
+
+
+class ScaleAcrossError(Exception):
+    """Base of everything this package raises on purpose."""
+
+    exit_code = 1
+
+
+class InputError(ScaleAcrossError):
+    """The user's file, field or value is wrong; the message names it and the nearest right one."""
+
+    exit_code = 2
+
+
+class InfeasibleError(ScaleAcrossError):
+    """No plan satisfies the job; the message says what is short by how much, and the ways out."""
+
+    exit_code = 3
+
+
+class TimeLimitError(ScaleAcrossError):
+    """The time limit ended before any feasible plan was found (which is not a proof of infeasibility)."""
+
+    exit_code = 4
+
+
+class VerificationError(ScaleAcrossError):
+    """A plan is illegal, does not fit, or its stated cost does not recompute."""
+
+    exit_code = 5
+
+
+class EmitError(ScaleAcrossError):
+    """The target framework cannot express this plan; the message names the field that it lacks."""
+
+    exit_code = 2

@@ -1,0 +1,113 @@
+"""What a step costs, what is proved about it, and what lost against it."""
+
+from __future__ import annotations
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from scaleacross.report.format import add, bar, cell, columns, count, grid, large, percent, section
+from scaleacross.spec.plan import COMPONENTS, Plan, SolveReport
+from scaleacross.units import human_seconds
+
+COMPONENT_MEANING = {
+    "compute": "computation of the busiest stage",
+    "bubble": "pipeline bubble",
+    "tp": "tensor-parallel, exposed",
+    "cp": "context-parallel, exposed",
+    "ep": "expert-parallel, exposed",
+    "pp": "pipeline messages, exposed",
+    "dp": "data-parallel, exposed",
+    "optimizer": "optimizer update",
+}
+NUM_ALTERNATIVES = 3
+BAR_WIDTH = 30
+
+
+def step(plan: Plan) -> RenderableType:
+    """The step's components with bars and shares, then the rates that follow from them."""
+    cost = plan.cost
+    table = columns(("component", "time", "share", ""), right=("time", "share"))
+    for name in COMPONENTS:
+        seconds = cost.component(name)
+        share = seconds / cost.step_s
+        style = "" if seconds else "dim"
+        colour = "green" if name == "compute" else "yellow"
+        add(
+            table,
+            COMPONENT_MEANING[name],
+            human_seconds(seconds),
+            percent(share),
+            Text(bar(share, BAR_WIDTH), style=colour),
+            style=style,
+        )
+    table.add_section()
+    add(table, "step", human_seconds(cost.step_s), percent(1.0), style="bold")
+    speed = f"{large(cost.model_flop_per_s)}FLOP/s per accelerator (model FLOP)"
+    return section(
+        "Step time", table, Text(), Text(f"{large(cost.tokens_per_s)} tokens/s · {speed} · MFU {percent(cost.mfu)}")
+    )
+
+
+def proof(plan: Plan) -> RenderableType:
+    """Status, bound and gap as they are, and the bounds that the reader can check by hand."""
+    report = plan.report
+    refused = ", ".join(
+        f"{reason} {count(number)}" for reason, number in sorted(report.num_infeasible.items(), key=lambda kv: -kv[1])
+    )
+    facts = grid(
+        [
+            ("status", status(report)),
+            ("lower bound", f"{human_seconds(report.bound_s)} (gap {percent(report.gap)} of the step)"),
+            ("searched", _searched(report)),
+            *([("refused", refused)] if refused else []),
+            ("solver", _solver(report)),
+        ]
+    )
+    if not report.bounds:
+        return section("Proof", facts)
+    table = columns(("bound", "time", "of step", "why"), right=("time", "of step"), flexible=("why",))
+    for bound in report.bounds:
+        add(table, bound.name, human_seconds(bound.step_s), percent(bound.step_s / plan.cost.step_s), bound.why)
+    return section("Proof", facts, Text(), table)
+
+
+def status(report: SolveReport) -> Text:
+    """The solver's status in words; three statuses, three different statements."""
+    if report.status == "optimal":
+        return Text("optimal: no plan of the searched space is faster under this model", style="green")
+    if report.status == "time_limit":
+        return Text("time limit reached: the best plan found so far, not proved optimal", style="yellow")
+    return Text("evaluated: the settings were given, nothing was searched", style="cyan")
+
+
+def alternatives(plan: Plan, limit: int = NUM_ALTERNATIVES) -> RenderableType:
+    """The best plans that lost, each with the reason; feasible ones first, by step time."""
+    table = columns(("plan", "step", "lost by", "reason"), right=("step", "lost by"), flexible=("plan", "reason"))
+    ranked = sorted(plan.report.alternatives, key=lambda a: float("inf") if a.step_s is None else a.step_s)
+    for other in ranked[:limit]:
+        if other.step_s is None:
+            times = "–", "infeasible"
+        else:
+            times = human_seconds(other.step_s), human_seconds(other.step_s - plan.cost.step_s)
+        add(table, other.label, *times, other.reason)
+    return section("Best alternatives", table)
+
+
+def notes(plan: Plan) -> RenderableType:
+    """The solver's remarks, one per line."""
+    return section("Notes", *(cell(f"• {note}") for note in plan.report.notes))
+
+
+def _searched(report: SolveReport) -> str:
+    if report.status == "evaluated":
+        return "one plan, as given"
+    infeasible = sum(report.num_infeasible.values())
+    return (
+        f"{count(report.num_candidates)} candidates: {count(infeasible)} refused, {count(report.num_pruned)} excluded by their "
+        f"lower bound, {count(report.num_placed)} placed exactly"
+    )
+
+
+def _solver(report: SolveReport) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    return f"{human_seconds(report.seconds)}, seed {report.seed}" + (f" ({versions})" if versions else "")

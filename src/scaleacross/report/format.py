@@ -1,0 +1,106 @@
+"""Numbers, bars and cells: the one place that turns SI quantities into what a reader sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from rich import box
+from rich.console import Group, JustifyMethod, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+GIB = 2.0**30
+LABEL_STYLE = "bold"
+FULL, PARTS = "█", " ▏▎▍▌▋▊▉"
+
+
+def count(number: float) -> str:
+    """A whole number with thousands separated: 16,384."""
+    return f"{number:,.0f}"
+
+
+def large(number: float) -> str:
+    """Four digits with a decimal prefix: 405.9 B parameters, 2.535 T FLOP."""
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= factor:
+            return f"{number / factor:.4g} {prefix}"
+    return f"{number:.4g}"
+
+
+def plural(number: int, noun: str) -> str:
+    """``1 chunk``, ``2 chunks``."""
+    return f"{count(number)} {noun}" + ("" if number == 1 else "s")
+
+
+def percent(fraction: float) -> str:
+    """A fraction as a percentage: 43.0 %; a positive one too small to show is not rounded to nothing."""
+    return "< 0.1 %" if 0 < fraction < 0.0005 else f"{fraction * 100:.1f} %"
+
+
+def rate(bytes_per_s: float) -> str:
+    """A bandwidth per direction, decimal prefix: 50 GB/s, 1.2 TB/s."""
+    for factor, prefix in ((1e15, "PB/s"), (1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s")):
+        if bytes_per_s >= factor:
+            return f"{bytes_per_s / factor:.4g} {prefix}"
+    return f"{bytes_per_s:.4g} B/s"
+
+
+def gib(num_bytes: float) -> str:
+    """Bytes as GiB with one decimal, without the unit (it is in the column's head)."""
+    return f"{num_bytes / GIB:.1f}"
+
+
+def bar(fraction: float, width: int) -> str:
+    """``fraction`` of ``width`` cells as block characters, in eighths of a cell; clipped to [0, 1]."""
+    eighths = round(min(max(fraction, 0.0), 1.0) * width * 8)
+    whole, rest = divmod(eighths, 8)
+    return FULL * whole + (PARTS[rest] if rest else "")
+
+
+def run_lengths(values: Iterable[int]) -> str:
+    """Consecutive equal numbers counted: ``7, 8 × 14, 7``."""
+    runs = [(value, len(list(group))) for value, group in groupby(values)]
+    return ", ".join(f"{value} × {length}" if length > 1 else str(value) for value, length in runs)
+
+
+def interval(first: int, last: int) -> str:
+    """A range of indices, both ends included: ``0`` or ``1–14``."""
+    return str(first) if first == last else f"{first}–{last}"
+
+
+def cell(value: str | Text, style: str = "") -> Text:
+    """User-supplied text made safe for a terminal: never read as markup, control characters shown as �."""
+    if isinstance(value, Text):
+        return value
+    return Text("".join(c if c.isprintable() or c == "\n" else "�" for c in value), style=style)
+
+
+def grid(rows: Iterable[tuple[str, str | Text]]) -> Table:
+    """Label and value side by side, for facts that need no head."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style=LABEL_STYLE, no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, value in rows:
+        table.add_row(label, cell(value))
+    return table
+
+
+def columns(heads: Sequence[str], right: Sequence[str] = (), flexible: Sequence[str] = ()) -> Table:
+    """An empty table in the house style: ``right`` heads are over numbers, ``flexible`` columns may fold."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    for head in heads:
+        fold = head in flexible
+        justify: JustifyMethod = "right" if head in right else "left"
+        table.add_column(head, justify=justify, no_wrap=not fold, overflow="fold" if fold else "ellipsis")
+    return table
+
+
+def section(title: str, *parts: RenderableType) -> RenderableType:
+    """``parts`` under a title, set off by an empty line."""
+    return Group(Text(), cell(title, style=LABEL_STYLE), *parts)
+
+
+def add(table: Table, *values: str | Text, style: str = "") -> None:
+    """Append a row of safe cells."""
+    table.add_row(*(cell(value) for value in values), style=style)

@@ -1,0 +1,129 @@
+"""What was decided: the job, the degrees, the schedule, and where the ranks sit."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from scaleacross.report.format import add, columns, count, grid, plural, run_lengths, section
+from scaleacross.spec.job import Job
+from scaleacross.spec.network import LINK_LEVELS
+from scaleacross.spec.parallelism import GRID_AXES, Axis
+from scaleacross.spec.plan import Plan
+from scaleacross.spec.topology import Topology
+
+AXIS_MEANING: dict[Axis, str] = {
+    "tp": "tensor",
+    "cp": "context",
+    "pp": "pipeline",
+    "dp_shard": "data, states sharded",
+    "dp_replicate": "data, replicated",
+    "ep": "experts, inside dp_shard",
+}
+SHARD_MEANING = {
+    "none": "nothing (every replica keeps all states)",
+    "optimizer": "optimizer states over dp_shard (ZeRO-1)",
+    "parameters": "parameters, gradients and optimizer states over dp_shard (ZeRO-3, FSDP)",
+}
+RECOMPUTE_MEANING = {
+    "none": "none (all activations kept)",
+    "selective": "selective (the cheap-to-repeat activations)",
+    "full": "full (only layer inputs kept)",
+}
+
+
+def decision(plan: Plan) -> RenderableType:
+    """The plan's choices, one fact per line, every factor of the degrees shown."""
+    job, chosen = plan.job, plan.decision
+    pipeline = chosen.pipeline
+    layers = run_lengths(chain.from_iterable(zip(*plan.layers_per_stage, strict=True)))
+    return grid(
+        [
+            ("job", f"{_name(job.workload)} on {_name(job.topology)}"),
+            ("batch", _batch(job)),
+            ("degrees", str(plan.degrees)),
+            (
+                "pipeline",
+                f"{pipeline.schedule}, {plural(pipeline.num_chunks, 'chunk')} per rank, {count(plan.num_micro_batches)} "
+                f"micro-batches of {plural(pipeline.micro_batch_sequences, 'sequence')} per replica",
+            ),
+            ("layers", f"{layers} per {'virtual stage, in model order' if pipeline.num_chunks > 1 else 'stage'}"),
+            ("recompute", RECOMPUTE_MEANING[chosen.recompute]),
+            ("shard", SHARD_MEANING[chosen.shard]),
+        ]
+    )
+
+
+def placement(plan: Plan) -> RenderableType:
+    """Axis order, the level that each axis crosses, and the share of every building."""
+    placed, degrees = plan.placement, plan.degrees
+    axes = columns(("axis", "meaning", "degree", "stride", "reaches"), right=("degree", "stride"))
+    stride = 1
+    for axis in placed.axis_order:
+        _axis_row(axes, plan, axis, count(stride))
+        stride *= degrees.of(axis)
+    if degrees.ep > 1:
+        _axis_row(axes, plan, "ep", "")
+    return section("Placement: fastest axis first, then buildings in fill order", axes, Text(), _buildings(plan))
+
+
+def _axis_row(table: Table, plan: Plan, axis: Axis, stride: str) -> None:
+    level = plan.placement.spans.get(axis)
+    far = level in LINK_LEVELS[LINK_LEVELS.index("campus") :] if level else False
+    reaches = Text(f"{level}", style="bold yellow" if far else "") if level else Text("–", style="dim")
+    degree = plan.degrees.of(axis)
+    add(
+        table,
+        axis,
+        AXIS_MEANING[axis],
+        str(degree),
+        stride if degree > 1 else "",
+        reaches,
+        style="dim" if degree == 1 else "",
+    )
+
+
+def _buildings(plan: Plan) -> RenderableType:
+    topology = Topology.model_validate(plan.job.topology)
+    heads = ("building", "positions", "used", "of", "idle")
+    table = columns(heads, right=heads[1:])
+    start = 0
+    for share in plan.placement.fill:
+        available = topology.building(share.building).num_accelerators
+        end = start + share.num_accelerators
+        idle = available - share.num_accelerators
+        add(
+            table,
+            share.building,
+            f"{count(start)}–{count(end - 1)}",
+            count(share.num_accelerators),
+            count(available),
+            count(idle),
+        )
+        start = end
+    used = {share.building for share in plan.placement.fill}
+    for building in topology.buildings:
+        if building.name not in used:
+            size = count(building.num_accelerators)
+            add(table, building.name, "–", "0", size, size, style="dim")
+    return table
+
+
+def _batch(job: Job) -> str:
+    return (
+        f"{count(job.global_batch_sequences)} sequences × {count(job.sequence_length)} tokens = "
+        f"{count(job.tokens_per_step)} tokens per step, {job.precision}"
+    )
+
+
+def _name(reference: object) -> str:
+    """Name of a workload or topology that is a mapping (resolved) or still a name."""
+    return str(reference.get("name", "unnamed")) if isinstance(reference, dict) else str(reference)
+
+
+def axes_in_order(present: set[str]) -> list[str]:
+    """``present`` axes in the order of the placement grid, ep last."""
+    return [axis for axis in (*GRID_AXES, "ep") if axis in present]

@@ -1,0 +1,37 @@
+"""The whole plan as one renderable: decided, placed, timed, stored, moved, proved, rejected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.rule import Rule
+
+from scaleacross.report.cost import alternatives, notes, proof, step
+from scaleacross.report.format import cell
+from scaleacross.report.memory import memory
+from scaleacross.report.plan import decision, placement
+from scaleacross.report.traffic import collectives, traffic
+from scaleacross.spec.plan import Plan
+
+
+def plan_report(plan: Plan) -> RenderableType:
+    """Everything in the plan that a person decides by. Sections without content are left out."""
+    return Group(*_sections(plan))
+
+
+def _sections(plan: Plan) -> Iterator[RenderableType]:
+    yield Rule(cell(plan.job.name), style="dim")
+    yield decision(plan)
+    yield placement(plan)
+    yield step(plan)
+    yield memory(plan.memory)
+    if plan.traffic:
+        yield traffic(plan)
+    if plan.collectives:
+        yield collectives(plan)
+    yield proof(plan)
+    if plan.report.alternatives:
+        yield alternatives(plan)
+    if plan.report.notes:
+        yield notes(plan)

@@ -1,0 +1,103 @@
+"""A topology as tables: what stands where, what joins it, and how well it is known."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from scaleacross.report.format import add, columns, count, grid, percent, plural, rate, section
+from scaleacross.report.provenance import provenance_counts
+from scaleacross.spec.network import Trunk
+from scaleacross.spec.topology import Building, BuildingLinks, Topology
+from scaleacross.units import human_seconds
+
+
+def topology_report(topology: Topology) -> RenderableType:
+    """Totals, buildings, links per level (once for buildings that share them), trunks, provenance."""
+    parts: list[RenderableType] = [_totals(topology), _buildings(topology)]
+    parts += [_links(same) for same in _sharing_links(topology.buildings)]
+    if topology.trunks:
+        parts.append(_trunks(topology))
+    return Group(*parts)
+
+
+def _totals(topology: Topology) -> RenderableType:
+    size = (
+        f"{plural(topology.num_accelerators, 'accelerator')} in {plural(len(topology.buildings), 'building')} "
+        f"of {plural(len(topology.regions), 'region')}"
+    )
+    rows: list[tuple[str, str | Text]] = [
+        ("topology", topology.name),
+        ("size", size),
+        ("figures", provenance_counts(topology)),
+    ]
+    if topology.description:
+        rows.insert(1, ("about", topology.description))
+    return grid(rows)
+
+
+def _buildings(topology: Topology) -> RenderableType:
+    heads = ("building", "region", "accelerator", "zones", "hosts", "accelerators", "scale-up domain")
+    table = columns(heads, right=("zones", "hosts", "accelerators"))
+    for building in topology.buildings:
+        domain = f"{building.accelerators_per('scale_up')} in a {building.scale_up_domain}"
+        sizes = (count(_zones(building)), count(building.hosts), count(building.num_accelerators))
+        add(table, building.name, topology.region_of(building.name), building.accelerator.name, *sizes, domain)
+    return section("Buildings", table)
+
+
+def _links(buildings: list[Building]) -> RenderableType:
+    """The levels inside ``buildings``, which all have the same."""
+    heads = ("level", "technology", "per accelerator", "reached", "1:o", "one way", "settings")
+    table = columns(heads, right=heads[2:6], flexible=("settings",))
+    for level in BuildingLinks.model_fields:
+        link = getattr(buildings[0].links, level)
+        technology = link.technology
+        figures = (rate(technology.bandwidth_bytes_per_s), percent(technology.efficiency_fraction))
+        ratio, latency = f"1:{link.oversubscription_ratio:g}", human_seconds(link.one_way_latency_s)
+        settings = ", ".join(s for s in (technology.congestion_control, technology.load_balancing) if s != "none")
+        add(table, level, technology.name, *figures, ratio, latency, settings or "–")
+    names = [building.name for building in buildings]
+    label = names[0] if len(names) == 1 else f"each of {names[0]} … {names[-1]} ({len(names)})"
+    return section(f"Links inside {label}", table)
+
+
+def _sharing_links(buildings: tuple[Building, ...]) -> list[list[Building]]:
+    """Neighbouring buildings with equal links."""
+    return [list(same) for _, same in groupby(buildings, key=lambda building: building.links.model_dump())]
+
+
+def _trunks(topology: Topology) -> RenderableType:
+    heads = ("trunk", "level", "capacity", "1:o", "after 1:o", "reached", "one way")
+    table = columns(heads, right=heads[2:])
+    for trunk in topology.trunks:
+        here, there = trunk.between
+        level = "campus" if topology.region_of(here) == topology.region_of(there) else "region"
+        capacity = trunk_capacity(topology, trunk)
+        add(
+            table,
+            f"{here} – {there}",
+            level,
+            rate(capacity) + ("" if trunk.bandwidth_bytes_per_s else " (line rate)"),
+            f"1:{trunk.oversubscription_ratio:g}",
+            rate(capacity / trunk.oversubscription_ratio),
+            percent(trunk.efficiency_fraction),
+            human_seconds(trunk.one_way_latency_s),
+        )
+    return section("Trunks between buildings, per direction", table)
+
+
+def trunk_capacity(topology: Topology, trunk: Trunk) -> float:
+    """Bytes/s per direction before oversubscription: as stated, else the line rate of all of the smaller building."""
+    if trunk.bandwidth_bytes_per_s is not None:
+        return trunk.bandwidth_bytes_per_s
+    ends = [topology.building(name) for name in trunk.between]
+    smaller = min(ends, key=lambda building: building.num_accelerators)
+    return smaller.num_accelerators * smaller.links.building.technology.bandwidth_bytes_per_s
+
+
+def _zones(building: Building) -> int:
+    """Zones of the building, a part-filled last one included."""
+    return building.num_zones or -(-building.hosts // (building.racks_per_zone * building.hosts_per_rack))

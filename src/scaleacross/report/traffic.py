@@ -1,0 +1,36 @@
+"""Bytes per network level against capacity, and the collectives that move them."""
+
+from __future__ import annotations
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from scaleacross.report.format import add, bar, columns, count, percent, rate, section
+from scaleacross.report.plan import axes_in_order
+from scaleacross.spec.plan import Plan
+from scaleacross.units import human_bytes, human_seconds
+
+BAR_WIDTH = 20
+
+
+def traffic(plan: Plan) -> RenderableType:
+    """Per level: bytes of each axis that leave the busiest unit in a step and direction, against what its links could carry."""
+    axes = axes_in_order({axis for level in plan.traffic for axis, sent in level.bytes_per_step.items() if sent})
+    heads = ("level", *axes, "capacity", "used", "")
+    table = columns(heads, right=(*axes, "capacity", "used"))
+    for level in plan.traffic:
+        sent = (human_bytes(level.bytes_per_step.get(axis, 0.0)) for axis in axes)  # type: ignore[call-overload]
+        colour = "red" if level.utilisation > 0.8 else "green"
+        filled = Text(bar(level.utilisation, BAR_WIDTH), style=colour)
+        add(table, level.level, *sent, rate(level.capacity_bytes_per_s), percent(level.utilisation), filled)
+    return section("Traffic that leaves the busiest unit below a level, per step and direction", table)
+
+
+def collectives(plan: Plan) -> RenderableType:
+    """Every kind of collective with its size, level, algorithm and predicted time alone on the network, dearest first."""
+    heads = ("collective", "ranks", "bytes", "level", "algorithm", "each", "per step", "total")
+    table = columns(heads, right=("ranks", "bytes", "each", "per step", "total"))
+    for one in sorted(plan.collectives, key=lambda c: -c.time_s * c.per_step):
+        times = (human_seconds(one.time_s), count(one.per_step), human_seconds(one.time_s * one.per_step))
+        add(table, one.name, count(one.group_size), human_bytes(one.bytes_per_rank), one.level, one.algorithm, *times)
+    return section("Collectives, predicted alone on the network", table)

@@ -1,0 +1,67 @@
+"""A workload as numbers: parameters, layers, FLOP per token."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+
+from scaleacross.report.format import add, columns, count, grid, interval, large, percent, section
+from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile, Workload
+
+
+def workload_report(workload: Workload, sequence_length: int) -> RenderableType:
+    """Totals, then one row per run of equal layers.
+
+    Args:
+        workload: any model family.
+        sequence_length: tokens per sequence at which attention is counted.
+    """
+    profile = workload.profile()
+    total, active = profile.total_parameters, active_parameters(profile)
+    parameters = count(total)
+    if active != total:
+        parameters += f", {count(active)} active per token ({percent(active / total)})"
+    training = profile.model_flop_per_token(sequence_length)
+    facts = grid(
+        [
+            ("workload", f"{workload.name} ({workload.family})"),
+            ("parameters", parameters),
+            ("layers", f"{profile.num_layers} + embedding and head, vocabulary {count(profile.vocabulary_size)}"),
+            (
+                "model FLOP",
+                f"{large(training)}FLOP per token, forward and backward, {count(sequence_length)}-token sequences",
+            ),
+        ]
+    )
+    return Group(facts, _layers(profile, sequence_length))
+
+
+def _layers(profile: ModelProfile, sequence_length: int) -> RenderableType:
+    heads = ("layer", "index", "parameters each", "of them in experts", "forward FLOP/token", "share of FLOP")
+    table = columns(heads, right=heads[1:])
+    whole = profile.model_flop_per_token(sequence_length) / 3.0
+    index = 0
+    for layer, number in ((profile.embedding, 0), *profile.blocks, (profile.head, 0)):
+        flop = layer.forward_flop_per_token(sequence_length)
+        shown = interval(index, index + number - 1) if number else "–"
+        experts = count(layer.num_expert_parameters) if layer.num_expert_parameters else "–"
+        add(
+            table,
+            layer.name,
+            shown,
+            count(layer.total_parameters),
+            experts,
+            large(flop),
+            percent(flop * max(number, 1) / whole),
+        )
+        index += number
+    return section("Layers, in model order", table)
+
+
+def active_parameters(profile: ModelProfile) -> float:
+    """Parameters that one token passes through: routed experts count top-k of all (embedding and head count in full)."""
+    layers: list[tuple[LayerProfile, int]] = [(profile.embedding, 1), *profile.blocks, (profile.head, 1)]
+    num_experts = max(profile.num_experts, 1)
+    return sum(
+        (one.num_parameters + one.num_expert_parameters * one.routed_tokens / num_experts) * number
+        for one, number in layers
+    )

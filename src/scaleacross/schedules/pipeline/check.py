@@ -1,0 +1,175 @@
+"""Proof that a schedule is legal: complete, ordered, free of deadlock. Knows nothing of how the schedule was generated.
+
+A legal schedule runs, for each micro-batch and each virtual stage, on the rank that holds the stage, exactly one F and then
+either one B, or one I and after it one W; and the orders of all ranks together, with the messages between virtual stages, have
+no cycle. Receives are posted ahead and sends never block, so a cycle is the only way to deadlock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from scaleacross.errors import VerificationError
+from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
+
+_GRID_MARGIN = 4  # cells shown on either side of the offending one
+_GRID_MARGIN_RANKS = 3  # ranks shown above and below the offending one
+_MAX_STUCK_SHOWN = 8  # ranks named in a deadlock message
+
+
+def check(schedule: PipelineSchedule) -> None:
+    """Prove ``schedule`` legal.
+
+    Raises:
+        VerificationError: a computation is missing, repeated, misplaced or out of order, or the schedule deadlocks; the message
+            shows the grid (a row per rank, cells in execution order) around the offending cell.
+    """
+    if len(schedule.actions) != schedule.num_ranks:
+        raise VerificationError(
+            f"{schedule.name}: {len(schedule.actions)} rows of actions for {schedule.num_ranks} ranks"
+        )
+    for rank in range(schedule.num_ranks):
+        _check_rank(schedule, rank)
+    execution_order(schedule)
+
+
+def execution_order(schedule: PipelineSchedule) -> list[int]:
+    """Ranks in an order in which all actions can run one after the other: the k-th entry runs the next action of that rank.
+
+    Takes O(actions); expects each rank to be complete and ordered, which ``check`` proves first.
+
+    Raises:
+        VerificationError: deadlock.
+    """
+    m, last = schedule.num_microbatches, schedule.num_virtual_stages - 1
+    ready_forward, ready_backward = bytearray((last + 1) * m), bytearray((last + 1) * m)
+    ready_forward[:m] = b"\1" * m
+    ready_backward[last * m :] = b"\1" * m
+    rank_of = [schedule.locate(stage)[0] for stage in range(last + 1)]
+    position = [0] * schedule.num_ranks
+    order: list[int] = []
+    queue, queued = deque(range(schedule.num_ranks)), [True] * schedule.num_ranks
+    while queue:
+        rank = queue.popleft()
+        queued[rank] = False
+        row, at = schedule.actions[rank], position[rank]
+        while at < len(row):
+            action = row[at]
+            stage, kind = schedule.virtual_stage(rank, action.chunk), action.kind
+            slot = stage * m + action.microbatch
+            receiver = -1
+            if kind is Kind.F:
+                if not ready_forward[slot]:
+                    break
+                if stage < last:
+                    ready_forward[slot + m] = 1
+                    receiver = rank_of[stage + 1]
+            elif kind is not Kind.W:
+                if not ready_backward[slot]:
+                    break
+                if stage > 0:
+                    ready_backward[slot - m] = 1
+                    receiver = rank_of[stage - 1]
+            if receiver >= 0 and receiver != rank and not queued[receiver]:
+                queue.append(receiver)
+                queued[receiver] = True
+            order.append(rank)
+            at += 1
+        position[rank] = at
+    if len(order) != schedule.num_actions:
+        raise VerificationError(_deadlock_message(schedule, position))
+    return order
+
+
+def peak_in_flight(schedule: PipelineSchedule) -> tuple[int, ...]:
+    """Largest number of chunk activations that each rank holds at once: from F until B, or until W in a split backward."""
+    peaks = []
+    for row in schedule.actions:
+        held = peak = 0
+        for action in row:
+            if action.kind is Kind.F:
+                held += 1
+                peak = max(peak, held)
+            elif action.kind is not Kind.I:
+                held -= 1
+        peaks.append(peak)
+    return tuple(peaks)
+
+
+def grid(schedule: PipelineSchedule, rank: int, position: int) -> str:
+    """The cells of ``schedule`` around ``position`` of ``rank``, a row per rank, in execution order; the cell itself in brackets.
+
+    A cell is ``<chunk><kind><micro-batch>``.
+    """
+    first, end = max(0, position - _GRID_MARGIN), position + _GRID_MARGIN + 1
+    lines = []
+    for r in range(max(0, rank - _GRID_MARGIN_RANKS), min(len(schedule.actions), rank + _GRID_MARGIN_RANKS + 1)):
+        cells = [str(action) for action in schedule.actions[r][first:end]]
+        if r == rank:
+            if position >= len(schedule.actions[r]):
+                cells.append("end")
+            cells[position - first] = f"[{cells[position - first]}]"
+        lines.append(f"  rank {r:>3}, from action {first}: " + " ".join(f"{cell:>7}" for cell in cells))
+    return "\n".join(lines)
+
+
+def _check_rank(schedule: PipelineSchedule, rank: int) -> None:
+    """Exactly one F then B, or F then I then W, of every micro-batch and chunk, on this rank."""
+    m, v = schedule.num_microbatches, schedule.num_chunks
+    seen: set[Action] = set()
+    finished = 0
+    for position, action in enumerate(schedule.actions[rank]):
+        kind, i, chunk = action.kind, action.microbatch, action.chunk
+        wrong = None
+        if not (0 <= i < m and 0 <= chunk < v):
+            wrong = f"is outside {m} micro-batches and {v} chunks"
+        elif action in seen:
+            wrong = "is repeated"
+        elif kind is Kind.W and Action(Kind.I, i, chunk) not in seen:
+            wrong = "is a weight gradient before its input gradient (I)"
+        elif kind in (Kind.B, Kind.I) and Action(Kind.F, i, chunk) not in seen:
+            wrong = "is a backward before its forward"
+        elif kind in (Kind.B, Kind.I) and Action(Kind.I if kind is Kind.B else Kind.B, i, chunk) in seen:
+            wrong = "is a second backward: either B, or I and W"
+        if wrong:
+            raise VerificationError(
+                f"{schedule.name}: action {position} of rank {rank}, {action}, {wrong}\n{grid(schedule, rank, position)}"
+            )
+        seen.add(action)
+        finished += kind in (Kind.B, Kind.W)
+    if finished != m * v:
+        missing = _first_missing(seen, m, v)
+        raise VerificationError(
+            f"{schedule.name}: rank {rank} ends after {finished} of {m * v} backward passes, {missing} never runs\n"
+            f"{grid(schedule, rank, len(schedule.actions[rank]))}"
+        )
+
+
+def _first_missing(seen: set[Action], num_microbatches: int, num_chunks: int) -> Action:
+    """First computation, in the order of chunks and micro-batches, that a rank with fewer backward passes than m·v lacks."""
+    for chunk in range(num_chunks):
+        for i in range(num_microbatches):
+            if Action(Kind.F, i, chunk) not in seen:
+                return Action(Kind.F, i, chunk)
+            last = Kind.W if Action(Kind.I, i, chunk) in seen else Kind.B
+            if Action(last, i, chunk) not in seen:
+                return Action(last, i, chunk)
+    raise ValueError("nothing is missing")
+
+
+def _deadlock_message(schedule: PipelineSchedule, position: list[int]) -> str:
+    """Who waits for whom, and the grid around the first rank that is stuck."""
+    stuck = [rank for rank, row in enumerate(schedule.actions) if position[rank] < len(row)]
+    waits = []
+    for rank in stuck[:_MAX_STUCK_SHOWN]:
+        action = schedule.actions[rank][position[rank]]
+        source, alternatives = schedule.predecessors(rank, action)[-1]
+        needed = " or ".join(str(alternative) for alternative in alternatives)
+        waits.append(f"rank {rank} at {action} waits for {needed} of rank {source}")
+    more = f" (and {len(stuck) - _MAX_STUCK_SHOWN} more ranks)" if len(stuck) > _MAX_STUCK_SHOWN else ""
+    done, total = sum(position), schedule.num_actions
+    first = stuck[0]
+    return (
+        f"{schedule.name}: deadlock after {done} of {total} actions: {'; '.join(waits)}{more}\n"
+        f"{grid(schedule, first, position[first])}"
+    )

@@ -1,0 +1,58 @@
+"""Interleaved 1F1B: v model chunks per rank, visited in rounds of micro-batches (Narayanan et al., arXiv 2104.04473).
+
+Micro-batches go in rounds of R = m / max(1, ⌊m/p⌋), as PyTorch's ScheduleInterleaved1F1B fixes it; R = p when p divides m.
+In a round every chunk takes its R forwards in turn, chunk 0 first; backwards mirror it, chunk v−1 first. Rank s runs
+(v−1)·R + 2(p−s−1) forwards ahead, then alternates one forward and one backward.
+"""
+
+from __future__ import annotations
+
+from scaleacross.errors import InputError
+from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
+
+
+def refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
+    """Why Interleaved1F1B cannot run this shape, or None."""
+    p, m, v = num_ranks, num_microbatches, num_chunks
+    if min(p, m, v) < 1:
+        return f"Interleaved1F1B needs at least 1 rank, micro-batch and chunk, got {p}, {m}, {v}"
+    if v < 2:
+        return f"Interleaved1F1B holds at least 2 model chunks per rank, got {v}: use 1F1B for one"
+    rounds = max(1, m // p)
+    if m % rounds:
+        return (
+            f"Interleaved1F1B runs {m} micro-batches on {p} ranks in {rounds} rounds, which must divide them: "
+            f"use {m - m % p} or {m - m % p + p} micro-batches"
+        )
+    return None
+
+
+def microbatches_per_round(num_ranks: int, num_microbatches: int) -> int:
+    """R: how many micro-batches a rank takes through one chunk before it turns to the next."""
+    return num_microbatches // max(1, num_microbatches // num_ranks)
+
+
+def generate(num_ranks: int, num_microbatches: int, num_chunks: int) -> PipelineSchedule:
+    """The interleaved 1F1B schedule, in the order of PyTorch and Megatron-LM.
+
+    Raises:
+        InputError: ``refusal`` has a reason.
+    """
+    if reason := refusal(num_ranks, num_microbatches, num_chunks):
+        raise InputError(reason)
+    p, m, v = num_ranks, num_microbatches, num_chunks
+    per_round = microbatches_per_round(p, m)
+    visits = [
+        (first + i, chunk) for first in range(0, m, per_round) for chunk in range(v) for i in range(per_round)
+    ]  # (micro-batch, chunk) in the order of the forwards
+    forwards = [Action(Kind.F, i, chunk) for i, chunk in visits]
+    backwards = [Action(Kind.B, i, v - 1 - chunk) for i, chunk in visits]
+    rows = []
+    for rank in range(p):
+        ahead = min(m * v, (v - 1) * per_round + 2 * (p - rank - 1))
+        row = forwards[:ahead]
+        for i, backward in enumerate(backwards):
+            row.extend(forwards[ahead + i : ahead + i + 1])
+            row.append(backward)
+        rows.append(tuple(row))
+    return PipelineSchedule("Interleaved1F1B", p, m, v, tuple(rows))

@@ -1,0 +1,174 @@
+"""What else was on the table, and why it lost: the question behind "why does pp cross the buildings?".
+
+For the winner's degrees every other axis is made the slowest one (C5 of ``place_parallelism``), so that it is the one that crosses;
+every choice (schedule, chunks, recompute, shard level, micro-batch) is changed alone; the best other degrees come from what the search
+placed; and the job is tried in its largest building alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
+from scaleacross.cost_models.settings import concatenate
+from scaleacross.solvers.fleets import shares
+from scaleacross.solvers.joint import Placed, Search, search
+from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS
+from scaleacross.spec.placement import Placement
+from scaleacross.spec.plan import COMPONENTS, Alternative, Decision
+from scaleacross.spec.topology import Region, Topology
+from scaleacross.units import human_bytes, human_seconds
+from scaleacross.workloads.problem import Problem
+
+MAX_ALTERNATIVES: Final = 6
+ONE_BUILDING_LIMIT_S: Final = 5.0
+WORTH_NAMING: Final = 0.002
+"""Component differences below this share of the step are not listed."""
+
+COMPONENT_NAMES: Final = {
+    "compute": "computation",
+    "bubble": "pipeline bubble",
+    "tp": "exposed tensor-parallel collectives",
+    "cp": "exposed key/value exchange",
+    "ep": "expert all-to-all",
+    "pp": "exposed pipeline messages",
+    "dp": "exposed gradient and parameter traffic",
+    "optimizer": "optimizer",
+}
+CARRIERS: Final = {"tp": ("tp",), "cp": ("cp",), "ep": ("ep",), "pp": ("pp",), "dp": ("dp_replicate", "dp_shard")}
+CHOICES: Final = {
+    "schedule": ("schedule", "num_chunks"),
+    "recompute": (),
+    "shard": (),
+    "micro_batch": ("num_micro_batches",),
+}
+
+
+def decision_of(placed: Placed) -> Decision:
+    """The full decision of a placed candidate."""
+    placement = Placement(axis_order=placed.placement.axis_order, fill=shares(placed.placement.fill))
+    return placed.settings.decision(0).model_copy(update={"placement": placement})
+
+
+def alternatives(state: Search, best: Placed) -> tuple[Alternative, ...]:
+    """The best alternative of every kind, fastest first."""
+    problem = state.problem
+    won = _cost(problem, decision_of(best))
+    kinds: dict[str, Alternative] = {}
+    rivals = [*_other_axes(state, best), *_other_degrees(state, best), *_other_choices(state, best)]
+    for label, placed in rivals:
+        decision = decision_of(placed)
+        lost = _cost(problem, decision)
+        alternative = Alternative(label=label, decision=decision, step_s=lost.cost.step_s, reason=why_slower(won, lost))
+        if label not in kinds or lost.cost.step_s < (kinds[label].step_s or np.inf):
+            kinds[label] = alternative
+    alone = _one_building(state, best, won)
+    found = [*kinds.values(), *([alone] if alone else [])]
+    return tuple(sorted(found, key=lambda a: np.inf if a.step_s is None else a.step_s)[:MAX_ALTERNATIVES])
+
+
+def why_slower(won: PlanCost, lost: PlanCost) -> str:
+    """Component by component what the loser pays (+) and saves (−), largest first, naming what crosses which level."""
+    step = won.cost.step_s
+    changes = {name: lost.cost.component(name) - won.cost.component(name) for name in COMPONENTS}
+    named = sorted(
+        (name for name in COMPONENTS if abs(changes[name]) > WORTH_NAMING * step), key=lambda n: -abs(changes[n])
+    )
+    if not named:
+        return f"a tie: {human_seconds(lost.cost.step_s - step)} apart"
+    return "; ".join(
+        f"{'+' if changes[name] > 0 else '−'}{human_seconds(abs(changes[name]))} {COMPONENT_NAMES[name]}{_where(lost, name)}"
+        for name in named
+    )
+
+
+def _where(cost: PlanCost, component: str) -> str:
+    spans = [
+        f"{axis} crosses {cost.placement.spans[axis]}"
+        for axis in CARRIERS.get(component, ())
+        if axis in cost.placement.spans
+    ]
+    return f" ({', '.join(spans)})" if spans else ""
+
+
+def _cost(problem: Problem, decision: Decision) -> PlanCost:
+    return plan_cost(problem.job, problem.profile, problem.topology, decision)
+
+
+def _other_axes(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
+    if len(best.placement.fill) < 2:
+        return
+    for axis in GRID_AXES:
+        if axis != best.placement.axis_order[-1] and int(getattr(best.settings, axis)[0]) > 1:
+            placed = state.place(best.priced, 0, best.placer, slowest_axis=axis)
+            if placed is not None:
+                yield f"{axis} across the buildings", placed
+
+
+def _other_degrees(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
+    degrees = best.settings.decision(0).degrees
+    for placed in sorted(state.pool, key=lambda placed: placed.step_s):
+        if placed.settings.decision(0).degrees != degrees:
+            yield f"other degrees: {placed.settings.decision(0).degrees}", placed
+            return
+
+
+def _other_choices(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
+    """The winner's degrees with one choice changed: per kind of choice the candidate with the least bound."""
+    pinned = {axis: best.settings.decision(0).degrees.of(axis) for axis in (*GRID_AXES, "ep")}
+    job = state.problem.job.model_copy(update={"degrees": type(state.problem.job.degrees)(**pinned)})
+    fleet, pricing = best.placer.fleet, best.placer.pricing
+    space = SearchSpace(job, state.problem.profile, fleet.num_accelerators, fleet.unit)
+    rows = concatenate(list(space.batches(Refusals())))
+    rows = rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes)
+    for choice, companions in CHOICES.items():
+        same = np.ones(len(rows), dtype=bool)
+        for column in ("schedule", "num_chunks", "recompute", "shard", "micro_batch"):
+            if column != choice and column not in companions:
+                same &= getattr(rows, column) == getattr(best.settings, column)[0]
+        same &= getattr(rows, choice) != getattr(best.settings, choice)[0]
+        if same.any():
+            priced = pricing.tight(pricing.coarse(rows.take(same)))
+            placed = state.place(priced, int(priced.bound_s.argmin()), best.placer)
+            if placed is not None:
+                yield _choice_label(choice, placed), placed
+
+
+def _choice_label(choice: str, placed: Placed) -> str:
+    code = int(getattr(placed.settings, choice)[0])
+    if choice == "schedule":
+        chunks = int(placed.settings.num_chunks[0])
+        return f"schedule {SCHEDULE_NAMES[code]}" + (f" with {chunks} chunks" if chunks > 1 else "")
+    if choice == "recompute":
+        return f"recompute {RECOMPUTES[code]}"
+    return f"shard {SHARD_LEVELS[code]}" if choice == "shard" else f"micro-batch of {code}"
+
+
+def _one_building(state: Search, best: Placed, won: PlanCost) -> Alternative | None:
+    """The job in its largest building alone."""
+    if len(best.placement.fill) < 2:
+        return None
+    topology = state.problem.topology
+    largest = max(topology.buildings, key=lambda building: building.num_accelerators)
+    region = Region(name=topology.region_of(largest.name), buildings=(largest,))
+    alone = Topology(name=topology.name, regions=(region,), provenance=topology.provenance)
+    problem = Problem(state.problem.job, state.problem.workload, alone, state.problem.profile)
+    found = search(problem, time_limit_s=ONE_BUILDING_LIMIT_S, seed=state.seed, gap_tolerance=0.01)
+    label = f"{largest.name} alone"
+    if found.best is None:
+        decision = decision_of(best)
+        need = found.smallest_need
+        reason = (
+            "nothing fits"
+            if need is None
+            else f"needs {human_bytes(need[0])} of {human_bytes(need[1])} per accelerator"
+        )
+        return Alternative(label=label, decision=decision, step_s=None, reason=reason)
+    decision = decision_of(found.best)
+    lost = _cost(state.problem, decision)
+    reason = f"{found.best.settings.world_size[0]:,} accelerators; {why_slower(won, lost)}"
+    return Alternative(label=label, decision=decision, step_s=lost.cost.step_s, reason=reason)

@@ -1,0 +1,64 @@
+"""CP-SAT backend. The one place where seconds become integers.
+
+A continuous variable counts ticks. Every coefficient of a binary (seconds) and every right-hand side in a row that contains a
+continuous variable, and the objective, is divided by ``tick`` and rounded to the nearest integer; coefficients of continuous variables
+must be integers. A sum of n chosen terms is then off by at most n·tick/2: with TICKS = 10^7 per largest coefficient and the few dozen
+chosen terms of our models that is below 10^-5 of it. Callers recompute the objective in floating point from the chosen variables.
+Rows of binaries only are taken as they stand and must have integer coefficients.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ortools.sat.python import cp_model
+
+from scaleacross.solvers.backends.linear_model import LinearModel, Row, Solution, Status
+
+TICKS: Final = 10**7
+STATUS_NAMES: Final[dict[Any, Status]] = {
+    cp_model.OPTIMAL: "optimal",
+    cp_model.FEASIBLE: "feasible",
+    cp_model.INFEASIBLE: "infeasible",
+}
+
+
+def solve(model: LinearModel, time_limit_s: float, seed: int = 0) -> Solution:
+    """Solve with one worker, deterministically for a seed."""
+    tick = _tick(model)
+    cp = cp_model.CpModel()
+    horizon = TICKS * (len(model.names) + 1)
+    variables = [
+        cp.new_bool_var(name) if binary else cp.new_int_var(0, horizon, name)
+        for name, binary in zip(model.names, model.is_binary, strict=True)
+    ]
+    for row in model.rows:
+        unit = tick if _is_timed(model, row) else 1.0
+        left = sum(variables[i] * round(c / unit if model.is_binary[i] else c) for i, c in row.terms.items())
+        right = round(row.right / unit)
+        cp.add(left <= right if row.sense == "<=" else left >= right if row.sense == ">=" else left == right)
+    cp.minimize(sum(variables[i] * round(c / tick if model.is_binary[i] else c) for i, c in model.objective.items()))
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = seed
+    solver.parameters.max_time_in_seconds = time_limit_s
+    status = STATUS_NAMES.get(solver.solve(cp), "unknown")
+    if status not in ("optimal", "feasible"):
+        return Solution(status, float("inf"), float("-inf"), ())
+    values = tuple(
+        float(solver.value(v)) * (1.0 if binary else tick) for v, binary in zip(variables, model.is_binary, strict=True)
+    )
+    return Solution(status, solver.objective_value * tick, solver.best_objective_bound * tick, values)
+
+
+def _is_timed(model: LinearModel, row: Row) -> bool:
+    return any(not model.is_binary[index] for index in row.terms)
+
+
+def _tick(model: LinearModel) -> float:
+    """Seconds per tick: the largest coefficient in seconds over TICKS."""
+    seconds = [abs(c) for i, c in model.objective.items() if model.is_binary[i]]
+    for row in model.rows:
+        if _is_timed(model, row):
+            seconds += [abs(row.right), *(abs(c) for i, c in row.terms.items() if model.is_binary[i])]
+    return (max(seconds, default=0.0) or 1.0) / TICKS

@@ -1,0 +1,58 @@
+"""A small mixed 0-1 linear model that every backend solves: the same rows go to CP-SAT and to a MILP solver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Sense = Literal["<=", "==", ">="]
+Expression = dict[int, float]  # variable index -> coefficient
+
+Status = Literal["optimal", "feasible", "infeasible", "unknown"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """``Σ coefficient · variable  sense  right`` under a name such as ``C2 flow``."""
+
+    name: str
+    terms: Expression
+    sense: Sense
+    right: float
+
+
+@dataclass
+class LinearModel:
+    """min Σ objective · x, with binaries and continuous variables ≥ 0."""
+
+    names: list[str] = field(default_factory=list)
+    is_binary: list[bool] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    objective: Expression = field(default_factory=dict)
+
+    def binary(self, name: str) -> int:
+        """A new 0-1 variable."""
+        return self._variable(name, True)
+
+    def continuous(self, name: str) -> int:
+        """A new variable ≥ 0."""
+        return self._variable(name, False)
+
+    def _variable(self, name: str, is_binary: bool) -> int:
+        self.names.append(name)
+        self.is_binary.append(is_binary)
+        return len(self.names) - 1
+
+    def add(self, name: str, terms: Expression, sense: Sense, right: float) -> None:
+        """A new row."""
+        self.rows.append(Row(name, terms, sense, right))
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What a backend found: ``bound`` ≤ optimum ≤ ``objective``; ``values`` by variable index (empty when there is none)."""
+
+    status: Status
+    objective: float
+    bound: float
+    values: tuple[float, ...]

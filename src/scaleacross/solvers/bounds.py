@@ -1,0 +1,73 @@
+"""Lower bounds on the step time of every plan of a job, each with the numbers it comes from.
+
+compute    model FLOP / Σ accelerators · peak · best stated efficiency
+cut        a job on several buildings either keeps every data-parallel group in one building, then each token's activations cross a
+           trunk once in either direction, or some stage's gradients cross; the smaller of the two over the widest trunk. A job in
+           one building has that building's accelerators only.
+pipeline   the least computation + bubble + optimizer time of any candidate that fits in memory
+search     branch and bound: nothing that was not placed exactly can be faster
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scaleacross.cost_models.levels import trunk_graph
+from scaleacross.cost_models.traffic import ACTIVATION_BYTES
+from scaleacross.solvers.joint import Search
+from scaleacross.spec.plan import Bound
+from scaleacross.spec.topology import Building
+from scaleacross.units import human_bytes
+from scaleacross.workloads.problem import Problem
+
+
+def compute_bound(problem: Problem) -> Bound:
+    """All accelerators of the topology busy with model FLOP alone."""
+    flop = _step_flop(problem)
+    rate = sum(_attainable_flop_per_s(problem, building) for building in problem.topology.buildings)
+    why = f"{flop:.3g} model FLOP at {rate:.3g} FLOP/s, the stated efficiency on all accelerators"
+    return Bound(name="compute", step_s=flop / rate, why=why)
+
+
+def cut_bound(problem: Problem) -> Bound | None:
+    """What must pass between buildings, None for a single building."""
+    buildings = problem.topology.buildings
+    if len(buildings) < 2:
+        return None
+    profile, job = problem.profile, problem.job
+    hidden = profile.blocks[0][0].hidden_size
+    activations = job.tokens_per_step * hidden * ACTIVATION_BYTES
+    smallest_stage = min(layer.total_parameters for layer, _ in profile.blocks)
+    crossing = min(activations, smallest_stage * job.optimizer.reduce_bytes)
+    widest = max(capacity for *_, capacity in trunk_graph(problem.topology).edges(data="bytes_per_s"))
+    together = max(compute_bound(problem).step_s, crossing / widest)
+    alone = _step_flop(problem) / max(_attainable_flop_per_s(problem, building) for building in buildings)
+    why = (
+        f"one building alone needs {alone:.3g} s; over several, {human_bytes(crossing)} must pass a trunk of "
+        f"{human_bytes(widest)}/s"
+    )
+    return Bound(name="cut", step_s=min(alone, together), why=why)
+
+
+def search_bounds(state: Search) -> tuple[Bound, ...]:
+    """All bounds of a finished search, each at most the objective."""
+    bounds = [
+        Bound(name="search", step_s=state.bound_s, why="least bound of any candidate that was not placed exactly")
+    ]
+    if np.isfinite(state.free_bound_s):
+        why = "least computation, bubble and optimizer time of any candidate that fits in memory"
+        bounds.append(Bound(name="pipeline", step_s=state.free_bound_s, why=why))
+    bounds.append(compute_bound(state.problem))
+    cut = cut_bound(state.problem)
+    return (*bounds, cut) if cut else tuple(bounds)
+
+
+def _step_flop(problem: Problem) -> float:
+    return problem.profile.model_flop_per_token(problem.job.sequence_length) * problem.job.tokens_per_step
+
+
+def _attainable_flop_per_s(problem: Problem, building: Building) -> float:
+    accelerator = building.accelerator
+    best = max(accelerator.gemm_efficiency_fraction, accelerator.attention_efficiency_fraction)
+    peak = max(accelerator.peak_flop_per_s[problem.job.precision], accelerator.peak_flop_per_s.get("bf16", 0.0))
+    return building.num_accelerators * peak * best

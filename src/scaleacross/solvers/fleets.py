@@ -1,0 +1,183 @@
+"""Which buildings a job may use, and how a number of accelerators is spread over them.
+
+A *fleet* is a set of accelerator types: candidates are priced as if all its types took part (the slowest sets the pace), so every
+subset of types is searched by itself. A *fill* is a sequence of building shares. Space of fills for n accelerators:
+
+S1 sequence   all permutations of the fleet's buildings up to MAX_PERMUTED of them; beyond, the order of the file, by size, and the
+              nearest-neighbour chain from every building (by trunk latency, then size)
+S2 granule    every building but the last one filled holds a multiple of a granule: a product of the degrees of the fastest axes,
+              rounded up to whole hosts; so groups inside the granule never straddle buildings
+S3 policy     packed: each building takes as many granules as it holds, in sequence, until all are placed;
+              proportional: granules in proportion to the buildings' sizes
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, combinations, permutations
+from typing import Final
+
+import networkx as nx
+import numpy as np
+
+from scaleacross.cost_models.collectives import Links
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, accelerator_types, build_levels, host_unit, trunk_graph
+from scaleacross.cost_models.settings import Floats
+from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.placement import BuildingShare
+from scaleacross.spec.topology import Building, Topology
+
+MAX_PERMUTED: Final = 4
+Fill = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The buildings of a topology whose accelerator type is in the fleet."""
+
+    topology: Topology
+    buildings: tuple[Building, ...]
+
+    @cached_property
+    def graph(self) -> nx.Graph:
+        """Trunks of the whole topology: a path may pass a building that the job does not use."""
+        return trunk_graph(self.topology)
+
+    @property
+    def accelerators(self) -> tuple[Accelerator, ...]:
+        """The types of the fleet."""
+        return accelerator_types(self.buildings)
+
+    @property
+    def num_accelerators(self) -> int:
+        """Accelerators of the fleet."""
+        return sum(building.num_accelerators for building in self.buildings)
+
+    @property
+    def unit(self) -> int:
+        """Shares are multiples of this."""
+        return host_unit(self.buildings)
+
+    def optimistic_links(self) -> Links:
+        """Per level the best figure that any fill can see, for lower bounds."""
+        single = [build_levels(self.topology, [_share(b.name, b.num_accelerators)], self.graph) for b in self.buildings]
+        bandwidth = np.max([levels.bandwidth for levels in single], axis=0)
+        capacity = np.max([levels.capacity for levels in single], axis=0)
+        latency = np.min([levels.latency for levels in single], axis=0)
+        pairs = [
+            build_levels(self.topology, [_share(a.name, 1), _share(b.name, 1)], self.graph)
+            for a, b in combinations(self.buildings, 2)
+        ]
+        for level in range(CAMPUS, NUM_LEVELS):
+            at = [p for p in pairs if np.isfinite(p.capacity[level])]
+            capacity[level] = max((p.capacity[level] for p in at), default=np.inf)
+            latency[level] = min((p.latency[level] for p in at), default=0.0)
+        return Links(bandwidth, capacity, latency)
+
+    def largest_children(self) -> Floats:
+        """Largest child of every level in accelerators, (NUM_LEVELS + 1,); the last entry is to be set to a candidate's size."""
+        inside = [max(b.accelerators_per(level) for b in self.buildings) for level in ("scale_up", "rack", "zone")]
+        regions: dict[str, int] = {}
+        for building in self.buildings:
+            region = self.topology.region_of(building.name)
+            regions[region] = regions.get(region, 0) + building.num_accelerators
+        whole = max(building.num_accelerators for building in self.buildings)
+        return np.array([1, *inside, whole, max(regions.values()), self.num_accelerators], dtype=np.float64)
+
+    def fills(self, size: int, granules: Sequence[int]) -> list[Fill]:
+        """Distinct fills of ``size`` accelerators (S1–S3), in a deterministic order."""
+        out: dict[Fill, None] = {}
+        seen: set[tuple[object, ...]] = set()
+        for granule in sorted({math.lcm(granule, self.unit) for granule in granules}):
+            for sequence in self._sequences():
+                for fill in _spread(size, granule, sequence):
+                    signature = self._signature(fill)
+                    if signature not in seen:
+                        seen.add(signature)
+                        out[fill] = None
+        return list(out)
+
+    def _sequences(self) -> Iterator[tuple[Building, ...]]:
+        if len(self.buildings) <= MAX_PERMUTED:
+            yield from permutations(self.buildings)
+            return
+        yield self.buildings
+        yield tuple(sorted(self.buildings, key=lambda b: -b.num_accelerators))
+        for start in self.buildings:
+            yield tuple(self._nearest_chain(start))
+
+    def _nearest_chain(self, start: Building) -> Iterator[Building]:
+        here, left = start, [building for building in self.buildings if building is not start]
+        yield here
+        while left:
+            distance = nx.single_source_dijkstra_path_length(self.graph, here.name, weight="latency_s")
+            here = min(left, key=lambda b: (distance[b.name], -b.num_accelerators, b.name))
+            left.remove(here)
+            yield here
+
+    def _signature(self, fill: Fill) -> tuple[object, ...]:
+        """Fills with equal signatures cost the same: equal shares of alike buildings over alike trunks."""
+        kinds = []
+        for name, share in fill:
+            building = self.topology.building(name)
+            figures = building.model_dump_json(exclude={"name", "num_hosts", "num_zones", "provenance"})
+            kinds.append((self.topology.region_of(name), figures, share))
+        hops = [
+            nx.shortest_path_length(self.graph, a[0], b[0], weight="latency_s")
+            for a, b in zip(fill, chain(fill[1:], fill[:1]), strict=True)
+        ]
+        widths = [
+            self.graph.edges[a[0], b[0]]["bytes_per_s"] if self.graph.has_edge(a[0], b[0]) else (a[0], b[0])
+            for a, b in zip(fill, fill[1:], strict=False)
+        ]
+        return (tuple(kinds), tuple(hops), tuple(widths))
+
+
+def fleets(topology: Topology) -> list[Fleet]:
+    """One fleet per non-empty set of accelerator types, largest sets first."""
+    types = [accelerator.name for accelerator in accelerator_types(topology.buildings)]
+    subsets = chain.from_iterable(combinations(types, count) for count in range(len(types), 0, -1))
+    return [Fleet(topology, tuple(b for b in topology.buildings if b.accelerator.name in subset)) for subset in subsets]
+
+
+def shares(fill: Fill) -> tuple[BuildingShare, ...]:
+    """A fill as the spec writes it."""
+    return tuple(_share(name, count) for name, count in fill)
+
+
+def _share(name: str, count: int) -> BuildingShare:
+    return BuildingShare(building=name, num_accelerators=count)
+
+
+def _spread(size: int, granule: int, sequence: Sequence[Building]) -> Iterator[Fill]:
+    capacities = [building.num_accelerators for building in sequence]
+    packed = _take(size, granule, capacities, capacities)
+    if packed is not None:
+        yield _named(sequence, packed)
+    total = sum(capacities)
+    if size < total:
+        targets = [-(-size * capacity // total) for capacity in capacities]
+        proportional = _take(size, granule, capacities, targets)
+        if proportional is not None:
+            yield _named(sequence, proportional)
+
+
+def _named(sequence: Sequence[Building], counts: Sequence[int]) -> Fill:
+    return tuple((building.name, count) for building, count in zip(sequence, counts, strict=True) if count)
+
+
+def _take(size: int, granule: int, capacities: Sequence[int], targets: Sequence[int]) -> list[int] | None:
+    """Granules up to the targets in sequence, the rest into the last building reached; None when it does not fit."""
+    counts, left = [0] * len(capacities), size
+    for index, (capacity, target) in enumerate(zip(capacities, targets, strict=True)):
+        whole = min(-(-target // granule) * granule, capacity // granule * granule)
+        counts[index] = min(left, capacity) if left <= min(capacity, whole) else whole
+        left -= counts[index]
+    for index, capacity in enumerate(capacities):
+        more = min(left, capacity - counts[index]) if counts[index] + left <= capacity else 0
+        counts[index] += more
+        left -= more
+    return counts if left == 0 else None

@@ -1,0 +1,206 @@
+"""The joint search: degrees, micro-batch, schedule, chunks, recompute, shard level and placement together, with a bound.
+
+Space          the candidates of ``search_space`` (R1–R9) on every fleet, times the placements of ``place_parallelism`` (axis orders ×
+               fills S1–S3)
+Objective      step time of the cost model (``cost_models.step``), minimised
+Memory         the fullest pipeline rank fits in the smallest accelerator of the fleet, reserve taken off
+
+1. Enumerate and price in arrays; drop what does not fit; coarse bound for the rest.
+2. After every batch the most promising candidate is placed exactly: the incumbent prunes everything whose bound is not below it.
+3. Survivors in the order of their coarse bound get the tight bound; again the incumbent prunes.
+4. What is left is placed exactly by CP-SAT, lowest bound first, until the next bound is not below the incumbent: proof.
+
+The reported bound is the smallest bound of anything not placed exactly, or the incumbent. ``gap_tolerance`` ends step 4 early and is
+then visible in the gap.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from scaleacross.cost_models.settings import Settings
+from scaleacross.solvers.candidates import Priced, Pricing
+from scaleacross.solvers.fleets import Fleet, fleets
+from scaleacross.solvers.place_parallelism import PlacementDecision, Placer
+from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.spec.parallelism import GridAxis
+from scaleacross.spec.progress import Progress
+from scaleacross.workloads.problem import Problem
+
+TIGHT_BLOCK: Final = 2048
+"""Candidates per tight-bound evaluation: large enough for arrays to pay, small enough to stop early."""
+PLACE_LIMIT_S: Final = 10.0
+"""Time limit of one exact placement; they take milliseconds."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A candidate with its exact placement and step time in seconds."""
+
+    step_s: float
+    settings: Settings
+    priced: Priced
+    placement: PlacementDecision
+    placer: Placer
+
+
+@dataclass
+class Search:
+    """State and outcome of a search."""
+
+    problem: Problem
+    time_limit_s: float
+    seed: int
+    gap_tolerance: float
+    report: Callable[[Progress], None]
+    began: float = field(default_factory=time.perf_counter)
+    best: Placed | None = None
+    pool: list[Placed] = field(default_factory=list)
+    refusals: Refusals = field(default_factory=Refusals)
+    num_candidates: int = 0
+    num_too_large: int = 0
+    num_pruned: int = 0
+    smallest_need: tuple[float, float, Settings] | None = None
+    open_bound_s: float = np.inf
+    free_bound_s: float = np.inf
+    bound_violation_s: float = 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the search began."""
+        return time.perf_counter() - self.began
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the time limit has passed."""
+        return self.elapsed_s > self.time_limit_s
+
+    @property
+    def incumbent_s(self) -> float:
+        """Best step time so far, inf before the first."""
+        return self.best.step_s if self.best else np.inf
+
+    @property
+    def bound_s(self) -> float:
+        """Lower bound on the whole space: the incumbent, unless something with a smaller bound was left open."""
+        return min(self.incumbent_s, self.open_bound_s)
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Refused candidates by reason, memory included."""
+        return self.refusals.counts + Counter({"memory": self.num_too_large})
+
+    def tell(self, stage: str, done: int, total: int | None = None) -> None:
+        """Report progress."""
+        incumbent = self.incumbent_s if self.best else None
+        bound = self.bound_s if np.isfinite(self.bound_s) else None
+        self.report(Progress(stage, done, total, incumbent, bound, self.elapsed_s))
+
+    def place(self, priced: Priced, row: int, placer: Placer, slowest_axis: GridAxis | None = None) -> Placed | None:
+        """Place one candidate exactly and remember it; None when no fill holds it."""
+        one = priced.take(np.array([row]))
+        decision = placer.place(one.settings, one.work, PLACE_LIMIT_S, slowest_axis)
+        if decision is None:
+            return None
+        placed = Placed(float(one.free_s[0]) + decision.communication_s, one.settings, one, decision, placer)
+        if slowest_axis is None:
+            self.bound_violation_s = max(self.bound_violation_s, float(one.bound_s[0]) - placed.step_s)
+        self.pool.append(placed)
+        if placed.step_s < self.incumbent_s:
+            self.best = placed
+        return placed
+
+
+def search(
+    problem: Problem,
+    *,
+    time_limit_s: float,
+    seed: int = 0,
+    gap_tolerance: float = 0.0,
+    report: Callable[[Progress], None] = lambda progress: None,
+) -> Search:
+    """Search the whole space. ``best`` is None when nothing fits or the time limit came first (``open_bound_s`` tells which)."""
+    state = Search(problem, time_limit_s, seed, gap_tolerance, report)
+    survivors: list[tuple[Priced, Placer]] = []
+    for fleet in fleets(problem.topology):
+        placer = Placer(fleet, Pricing.on(fleet, problem.job, problem.profile), seed=seed)
+        survivors += [(priced, placer) for priced in _price_fleet(state, fleet, placer)]
+    tight = _tighten(state, survivors)
+    _place_all(state, tight)
+    return state
+
+
+def _price_fleet(state: Search, fleet: Fleet, placer: Placer) -> list[Priced]:
+    """Step 1 and 2 on one fleet."""
+    pricing, kept = placer.pricing, []
+    space = SearchSpace(state.problem.job, state.problem.profile, fleet.num_accelerators, fleet.unit)
+    for settings in space.batches(state.refusals):
+        state.num_candidates += len(settings)
+        fitting = _that_fit(state, pricing, settings)
+        if not len(fitting):
+            continue
+        priced = pricing.coarse(fitting)
+        state.free_bound_s = min(state.free_bound_s, float(priced.free_s.min()))
+        promising = priced.take(np.argsort(priced.bound_s)[:TIGHT_BLOCK])
+        promising = pricing.tight(promising.take(promising.bound_s < state.incumbent_s))
+        if len(promising.bound_s) and promising.bound_s.min() < state.incumbent_s and not state.out_of_time:
+            state.place(promising, int(promising.bound_s.argmin()), placer)
+        kept.append(_below_incumbent(state, priced))
+        state.tell("pricing", state.num_candidates)
+    return kept
+
+
+def _that_fit(state: Search, pricing: Pricing, settings: Settings) -> Settings:
+    needed = pricing.needed_bytes(settings)
+    fits = needed <= pricing.capacity_bytes
+    state.num_too_large += int((~fits).sum())
+    least = int(needed.argmin())
+    if state.smallest_need is None or needed[least] < state.smallest_need[0]:
+        state.smallest_need = (float(needed[least]), pricing.capacity_bytes, settings.take(np.array([least])))
+    return settings.take(fits)
+
+
+def _below_incumbent(state: Search, priced: Priced) -> Priced:
+    keep = priced.bound_s < state.incumbent_s
+    state.num_pruned += int((~keep).sum())
+    return priced.take(keep)
+
+
+def _tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tuple[Priced, Placer]]:
+    """Step 3, block by block in the order of the coarse bounds."""
+    out = []
+    total = sum(len(priced.bound_s) for priced, _ in survivors)
+    done = 0
+    for priced, placer in survivors:
+        ordered = _below_incumbent(state, priced.take(np.argsort(priced.bound_s, kind="stable")))
+        for start in range(0, len(ordered.bound_s), TIGHT_BLOCK):
+            block = ordered.take(np.arange(start, min(start + TIGHT_BLOCK, len(ordered.bound_s))))
+            done += len(block.bound_s)
+            if not state.out_of_time:
+                block = placer.pricing.tight(block)
+            out.append((_below_incumbent(state, block), placer))
+            state.tell("pricing", done, total)
+    return [(block, placer) for block, placer in out if len(block.bound_s)]
+
+
+def _place_all(state: Search, blocks: list[tuple[Priced, Placer]]) -> None:
+    """Step 4."""
+    queue = sorted(
+        (float(bound), block, row)
+        for block, (priced, _) in enumerate(blocks)
+        for row, bound in enumerate(priced.bound_s)
+    )
+    for done, (bound, block, row) in enumerate(queue):
+        if bound >= state.incumbent_s * (1 - state.gap_tolerance) or state.out_of_time:
+            state.open_bound_s = min(state.open_bound_s, bound)
+            state.num_pruned += len(queue) - done
+            return
+        state.place(blocks[block][0], row, blocks[block][1])
+        if done % 16 == 0:
+            state.tell("placing", done, len(queue))

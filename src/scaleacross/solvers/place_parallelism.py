@@ -1,0 +1,217 @@
+"""Place the axes of one candidate: which axis varies fastest over the devices, and how many devices of each building are used.
+
+Sets          A  axes of degree > 1;  S ⊆ A  axes faster than the next one;  J  fills (``fleets``)
+              W  overlap windows (``overlap.windows``) of length L_w, n_w pieces, p_w occurrences per step
+Parameters    c[j,S,a]    serial seconds of axis a when exactly the axes in S are faster and fill j is used
+              t[j,S,a,w]  seconds that axis a adds to window w in the same place
+Variables     y[j,S,a] ∈ {0,1}  on fill j, axis a comes right after the axes in S;  e[w] ≥ 0  exposed seconds of window w
+Objective     min Σ c[j,S,a]·y[j,S,a] + Σ_w e[w]
+C1 one fill   Σ_{j,a} y[j,∅,a] = 1
+C2 flow       Σ_a y[j,S∖a,a] = Σ_a y[j,S,a]            for every j and every S other than ∅ and A
+C3 granule    e[w] ≥ p_w/n_w · Σ t[j,S,a,w]·y[j,S,a]
+C4 window     e[w] ≥ p_w · (Σ t[j,S,a,w]·y[j,S,a] − L_w)
+C5 forced     the last axis is the one asked for (used to price alternatives)
+
+An axis order is a path from ∅ to A through the subsets, so C1 and C2 describe a shortest path and the relaxation is nearly integral;
+C3 and C4 couple the axes that share a window. Fills that do not tile (a granule that cuts a group) are priced like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from scaleacross.cost_models.axes import axis_terms
+from scaleacross.cost_models.collectives import Links
+from scaleacross.cost_models.groups import GroupShape, exact_shape
+from scaleacross.cost_models.levels import Levels, build_levels
+from scaleacross.cost_models.overlap import WINDOW_NAMES, exposed_s, windows
+from scaleacross.cost_models.settings import Floats, Settings
+from scaleacross.cost_models.work import Work
+from scaleacross.solvers.backends import cpsat
+from scaleacross.solvers.backends.linear_model import Expression, LinearModel, Solution, Status
+from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.fleets import Fill, Fleet, shares
+from scaleacross.spec.parallelism import GRID_AXES, GridAxis
+
+Solver = Callable[[LinearModel, float, int], Solution]
+Arc = tuple[int, frozenset[GridAxis], GridAxis]
+
+
+class ArcCost(NamedTuple):
+    """c[j,S,a] and t[j,S,a,·] of the module docstring, seconds."""
+
+    serial_s: float
+    window_s: Floats
+
+
+@dataclass(frozen=True)
+class PlacementDecision:
+    """Axis order (fastest first, axes of degree 1 first of all), fill, and the exposed communication in seconds."""
+
+    axis_order: tuple[GridAxis, ...]
+    fill: Fill
+    communication_s: float
+    status: Status
+
+
+@dataclass
+class Placer:
+    """Places candidates on one fleet; remembers fills' levels and group shapes between candidates."""
+
+    fleet: Fleet
+    pricing: Pricing
+    solver: Solver = cpsat.solve
+    seed: int = 0
+    _levels: dict[Fill, Levels] = field(default_factory=dict)
+    _shapes: dict[tuple[Fill, int, int], GroupShape] = field(default_factory=dict)
+
+    def place(
+        self, settings: Settings, work: Work, time_limit_s: float, slowest_axis: GridAxis | None = None
+    ) -> PlacementDecision | None:
+        """The best placement of a single candidate (``settings`` has one row), None when no fill holds it.
+
+        Args:
+            slowest_axis: C5: only orders that end with this axis.
+        """
+        active = tuple(axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1)
+        fills = self._fills(settings, active)
+        if not fills:
+            return None
+        idle = tuple(axis for axis in GRID_AXES if axis not in active)
+        if not active:
+            return PlacementDecision(idle, fills[0], 0.0, "optimal")
+        costs = self._arc_costs(settings, work, active, fills)
+        model, arcs = build_model(costs, active, settings, work, slowest_axis)
+        solution = self.solver(model, time_limit_s, self.seed)
+        if solution.status not in ("optimal", "feasible"):
+            return None
+        chosen = {arc for arc, variable in arcs.items() if solution.values[variable] > 0.5}
+        order: list[GridAxis] = []
+        while len(order) < len(active):
+            order += [axis for _, faster, axis in chosen if faster == frozenset(order)]
+        fill = fills[next(iter(chosen))[0]]
+        exact_s = _communication_s([costs[arc] for arc in chosen], settings, work)
+        return PlacementDecision((*idle, *order), fill, exact_s, solution.status)
+
+    def levels(self, fill: Fill) -> Levels:
+        """Link figures of a fill."""
+        if fill not in self._levels:
+            self._levels[fill] = build_levels(self.fleet.topology, shares(fill), self.fleet.graph)
+        return self._levels[fill]
+
+    def _fills(self, settings: Settings, active: Sequence[GridAxis]) -> list[Fill]:
+        degrees = {axis: int(getattr(settings, axis)[0]) for axis in active}
+        granules = {1}
+        for size in range(1, len(active)):
+            granules |= {int(np.prod([degrees[axis] for axis in subset])) for subset in combinations(active, size)}
+        return self.fleet.fills(int(settings.world_size[0]), sorted(granules))
+
+    def _arc_costs(
+        self, settings: Settings, work: Work, active: Sequence[GridAxis], fills: Sequence[Fill]
+    ) -> dict[Arc, ArcCost]:
+        costs: dict[Arc, ArcCost] = {}
+        for axis in active:
+            others = [other for other in active if other != axis]
+            subsets = [frozenset(s) for count in range(len(others) + 1) for s in combinations(others, count)]
+            arcs: list[Arc] = [(index, subset, axis) for index in range(len(fills)) for subset in subsets]
+            copies = np.zeros(len(arcs), dtype=np.int64)
+            volumes = self.pricing.volumes(settings.take(copies), work.take(copies))
+            shapes = [self._axis_shapes(settings, axis, subset, fills[index]) for index, subset, _ in arcs]
+            levels = [self.levels(fills[index]) for index, _, _ in arcs]
+            links = Links(*(np.stack([getattr(level, name) for level in levels]) for name in Links._fields))
+            terms = axis_terms(
+                axis, volumes, _stacked([s[0] for s in shapes]), links, *map(_stacked, zip(*(s[1:] for s in shapes)))
+            )
+            serial = terms.serial_total_s
+            costs |= {arc: ArcCost(float(serial[i]), terms.window_s[:, i]) for i, arc in enumerate(arcs)}
+        return costs
+
+    def _axis_shapes(
+        self, settings: Settings, axis: GridAxis, faster: frozenset[GridAxis], fill: Fill
+    ) -> list[GroupShape]:
+        stride = int(np.prod([getattr(settings, other)[0] for other in faster], dtype=np.int64))
+        degree, ep = int(getattr(settings, axis)[0]), int(settings.ep[0])
+        shapes = [self._shape(degree, stride, fill)]
+        if axis == "dp_shard":
+            shapes += [self._shape(degree // ep, stride * ep, fill), self._shape(ep, stride, fill)]
+        return shapes
+
+    def _shape(self, degree: int, stride: int, fill: Fill) -> GroupShape:
+        key = (fill, degree, stride)
+        if key not in self._shapes:
+            self._shapes[key] = exact_shape(degree, stride, self.levels(fill))
+        return self._shapes[key]
+
+
+def _communication_s(chosen: Sequence[ArcCost], settings: Settings, work: Work) -> float:
+    """The objective of the chosen arcs in floating point (a backend may have rounded)."""
+    in_windows = np.sum([arc.window_s for arc in chosen], axis=0)
+    exposed = (
+        exposed_s(seconds, window)[0] for seconds, window in zip(in_windows, windows(settings, work), strict=True)
+    )
+    return sum(arc.serial_s for arc in chosen) + float(sum(exposed))
+
+
+def _stacked(shapes: Sequence[GroupShape]) -> GroupShape:
+    return GroupShape(*(np.stack([getattr(shape, f.name) for shape in shapes]) for f in fields(GroupShape)))
+
+
+def build_model(
+    costs: dict[Arc, ArcCost],
+    active: Sequence[GridAxis],
+    settings: Settings,
+    work: Work,
+    slowest_axis: GridAxis | None = None,
+) -> tuple[LinearModel, dict[Arc, int]]:
+    """The model of the module docstring, and the variable of every arc."""
+    model = LinearModel()
+    arcs = {arc: model.binary(f"y[{arc[0]},{'+'.join(sorted(arc[1]))},{arc[2]}]") for arc in costs}
+    for arc, variable in arcs.items():
+        model.objective[variable] = costs[arc].serial_s
+    _c1_one_fill(model, arcs)
+    _c2_flow(model, arcs, frozenset(active))
+    _c3_c4_windows(model, arcs, costs, settings, work)
+    if slowest_axis is not None:
+        _c5_forced(model, arcs, frozenset(active), slowest_axis)
+    return model, arcs
+
+
+def _c1_one_fill(model: LinearModel, arcs: dict[Arc, int]) -> None:
+    model.add("C1 one fill", {v: 1.0 for (_, faster, _), v in arcs.items() if not faster}, "==", 1.0)
+
+
+def _c2_flow(model: LinearModel, arcs: dict[Arc, int], everything: frozenset[GridAxis]) -> None:
+    through: dict[tuple[int, frozenset[GridAxis]], Expression] = {}
+    for (fill, faster, axis), variable in arcs.items():
+        through.setdefault((fill, faster | {axis}), {})[variable] = 1.0
+        through.setdefault((fill, faster), {})[variable] = -1.0
+    for (_, subset), terms in through.items():
+        if subset and subset != everything:
+            model.add("C2 flow", terms, "==", 0.0)
+
+
+def _c3_c4_windows(
+    model: LinearModel, arcs: dict[Arc, int], costs: dict[Arc, ArcCost], settings: Settings, work: Work
+) -> None:
+    for index, window in enumerate(windows(settings, work)):
+        seconds = {v: float(costs[arc].window_s[index]) for arc, v in arcs.items()}
+        if not any(seconds.values()):
+            continue
+        per_step, pieces, length = float(window.per_step[0]), float(window.pieces[0]), float(window.length_s[0])
+        exposed = model.continuous(f"e[{WINDOW_NAMES[index]}]")
+        model.objective[exposed] = 1.0
+        for name, share, free in (("C3 granule", per_step / pieces, 0.0), ("C4 window", per_step, per_step * length)):
+            model.add(name, {exposed: 1.0} | {v: -share * s for v, s in seconds.items()}, ">=", -free)
+
+
+def _c5_forced(
+    model: LinearModel, arcs: dict[Arc, int], everything: frozenset[GridAxis], slowest_axis: GridAxis
+) -> None:
+    wrong = {v: 1.0 for (_, faster, axis), v in arcs.items() if faster | {axis} == everything and axis != slowest_axis}
+    if wrong:
+        model.add("C5 forced", wrong, "==", 0.0)

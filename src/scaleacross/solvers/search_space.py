@@ -1,0 +1,199 @@
+"""The discrete choices of a plan, enumerated as ``Settings`` rows, and why the others were refused.
+
+Sets and parameters: L layers, H heads, K key/value heads, E experts, s tokens per sequence, G sequences per step, A accelerators.
+
+Choices: tp, cp, pp, dp_shard, dp_replicate, ep, sequences per micro-batch b, schedule with v chunks, recompute policy, shard level.
+
+R1 heads          tp divides H, K and the MLP widths
+R2 sequence       2·cp divides s (load-balanced halves) and so does tp of what is left; s/cp ≥ MIN_TOKENS_PER_RANK
+R3 layers         pp·v ≤ L; pp is the smallest that reaches its ⌈L/pp⌉ or ⌈(L+2)/pp⌉ (a larger one idles more and holds no less)
+R4 batch          dp_shard·dp_replicate·b divides G;  m = G/(dp·b)
+R5 experts        ep divides E and dp_shard; with ep > 1 something must be sharded
+R6 accelerators   tp·cp·pp·dp ≤ A (or = the number asked for), whole hosts
+R7 schedule       1F1B: m ≥ pp; Interleaved1F1B: v ≥ 2, pp > 1, pp divides m; without pipeline only 1F1B (nothing to choose)
+R8 shard level    none ⇔ dp_shard = 1 and nothing to shard over; otherwise dp_shard·cp > 1
+R9 user           whatever the job pins
+
+Bounds on a candidate's memory are checked when it is priced (``candidates``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import product
+from typing import Final
+
+import numpy as np
+
+from scaleacross.cost_models.settings import Ints, Settings
+from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS
+from scaleacross.workloads.layer_profile import ModelProfile
+
+MIN_TOKENS_PER_RANK: Final = 1024
+"""Context parallelism stops here: below it ring attention has too little work per message to be of use."""
+
+
+@dataclass
+class Refusals:
+    """How many values or combinations each rule refused."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def keep(self, ok: bool, rule: str) -> bool:
+        """``ok``, counted under ``rule`` when false."""
+        if not ok:
+            self.counts[rule] += 1
+        return ok
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """Everything that enumeration needs. ``max_accelerators`` and ``host_unit`` come from the topology."""
+
+    job: Job
+    profile: ModelProfile
+    max_accelerators: int
+    host_unit: int
+
+    def batches(self, refusals: Refusals) -> Iterator[Settings]:
+        """All candidates, one batch per pp. Each combination appears exactly once."""
+        for pp in self.pp_values(refusals):
+            parts = list(self._parts(pp, refusals))
+            if parts:
+                columns = np.concatenate(parts, axis=0).T
+                yield Settings(*(np.ascontiguousarray(column) for column in columns))
+
+    def tp_values(self, refusals: Refusals) -> list[int]:
+        """R1, R9."""
+        attention = [block.attention for block, _ in self.profile.blocks if block.attention]
+        widths = [
+            gemm.out_features if gemm.shard.endswith("column") else gemm.in_features
+            for block, _ in self.profile.blocks
+            for gemm in block.gemms
+            if gemm.shard != "none"
+        ]
+        whole = math.gcd(*(n for a in attention for n in (a.num_heads, a.num_kv_heads)), *widths)
+        pinned = [
+            tp for tp in self._pinned("tp") if whole % tp and refusals.keep(False, "R1 tp must divide heads and widths")
+        ]
+        fits = [tp for tp in divisors(whole) if tp <= self.max_accelerators and self.job.degrees.allows("tp", tp)]
+        return sorted(set(fits) - set(pinned))
+
+    def cp_values(self, refusals: Refusals) -> list[int]:
+        """R2 (without tp), R9."""
+        sequence, out = self.job.sequence_length, []
+        for cp in divisors(sequence):
+            if cp == 1 or (
+                refusals.keep(sequence % (2 * cp) == 0, "R2 2·cp must divide the sequence")
+                and refusals.keep(sequence // cp >= MIN_TOKENS_PER_RANK, "R2 too few tokens per rank")
+            ):
+                out.append(cp)
+        return [cp for cp in out if cp <= self.max_accelerators and self.job.degrees.allows("cp", cp)]
+
+    def pp_values(self, refusals: Refusals) -> list[int]:
+        """R3 (without chunks), R9. A pp that the user pins to one value is taken as it is."""
+        layers = self.profile.num_layers
+        useful = {min(-(-layers // depth), layers) for depth in range(1, layers + 1)}
+        useful |= {min(-(-(layers + 2) // depth), layers) for depth in range(1, layers + 3)}
+        useful |= set(self._pinned("pp"))
+        return sorted(
+            pp
+            for pp in useful
+            if self.job.degrees.allows("pp", pp)
+            and refusals.keep(pp <= layers, "R3 more stages than layers")
+            and pp <= self.max_accelerators
+        )
+
+    def _pinned(self, axis: str) -> list[int]:
+        choice = getattr(self.job.degrees, axis)
+        if isinstance(choice, int):
+            return [choice]
+        return list(choice) if isinstance(choice, tuple) else []
+
+    def _parts(self, pp: int, refusals: Refusals) -> Iterator[Ints]:
+        """Blocks of rows in the column order of Settings: (tp, cp) × pipelines × shard states × recompute for every dp."""
+        pairs = [
+            (tp, cp)
+            for tp, cp in product(self.tp_values(refusals), self.cp_values(refusals))
+            if refusals.keep((self.job.sequence_length // cp) % tp == 0, "R2 tp must divide the tokens of a rank")
+        ]
+        recompute = np.array([[RECOMPUTES.index(policy)] for policy in self.job.recompute])
+        for dp in divisors(self.job.global_batch_sequences):
+            fitting = [(tp, cp) for tp, cp in pairs if self._fits(tp * cp * pp * dp, refusals)]
+            if not fitting:
+                continue
+            pipelines = np.array(self._pipelines(pp, self.job.global_batch_sequences // dp, refusals)).reshape(-1, 4)
+            for with_cp in (False, True):
+                grid = np.array([pair for pair in fitting if (pair[1] > 1) == with_cp]).reshape(-1, 2)
+                states = np.array(self._states(dp, with_cp, refusals)).reshape(-1, 3)
+                g, c, s, r = _cartesian(len(grid), len(pipelines), len(states), len(recompute))
+                if not len(g):
+                    continue
+                dp_shard = states[s, 0]
+                columns = [grid[g, 0], grid[g, 1], dp_shard, dp // dp_shard, np.full(len(g), pp), states[s, 1]]
+                columns += [*pipelines[c].T, recompute[r, 0], states[s, 2]]
+                yield np.stack(columns, axis=1)
+
+    def _fits(self, world_size: int, refusals: Refusals) -> bool:
+        """R6."""
+        wanted = self.job.num_accelerators
+        if wanted is not None:
+            return refusals.keep(world_size == wanted, "R6 other than the number of accelerators asked for")
+        if not refusals.keep(world_size <= self.max_accelerators, "R6 more accelerators than there are"):
+            return False
+        whole = world_size % self.host_unit == 0 or self.host_unit % world_size == 0
+        return refusals.keep(whole, "R6 no whole number of hosts")
+
+    def _pipelines(self, pp: int, sequences: int, refusals: Refusals) -> list[tuple[int, int, int, int]]:
+        """R3 (chunks), R4, R7: (micro_batch, num_micro_batches, num_chunks, schedule) for one replica's ``sequences``."""
+        out = []
+        for micro_batch in self.job.micro_batch_sequences:
+            if not refusals.keep(sequences % micro_batch == 0, "R4 micro-batches do not divide the batch"):
+                continue
+            m = sequences // micro_batch
+            for name, num_chunks in product(self.job.schedules, self.job.num_chunks):
+                if self._schedule_ok(name, pp, m, num_chunks, refusals):
+                    out.append((micro_batch, m, num_chunks, SCHEDULE_NAMES.index(name)))
+        return out
+
+    def _schedule_ok(self, name: str, pp: int, m: int, num_chunks: int, refusals: Refusals) -> bool:
+        if pp == 1:
+            return name == "1F1B" and num_chunks == 1
+        if name != "Interleaved1F1B":
+            return num_chunks == 1 and (name == "GPipe" or refusals.keep(m >= pp, "R7 fewer micro-batches than stages"))
+        return (
+            num_chunks >= 2
+            and refusals.keep(pp * num_chunks <= self.profile.num_layers, "R3 more chunks than layers")
+            and refusals.keep(m % pp == 0, "R7 interleaving needs micro-batches in multiples of pp")
+        )
+
+    def _states(self, dp: int, with_cp: bool, refusals: Refusals) -> list[tuple[int, int, int]]:
+        """R5, R8, R9: (dp_shard, ep, shard code)."""
+        allows, out = self.job.degrees.allows, []
+        for dp_shard, level in product(divisors(dp), self.job.shard):
+            if not (allows("dp_shard", dp_shard) and allows("dp_replicate", dp // dp_shard)):
+                continue
+            sharded = level != "none"
+            if not sharded and dp_shard > 1 or sharded and dp_shard == 1 and not with_cp:
+                continue
+            for ep in divisors(math.gcd(dp_shard, self.profile.num_experts or 1)):
+                if allows("ep", ep) and refusals.keep(sharded or ep == 1, "R5 experts need a shard level"):
+                    out.append((dp_shard, ep, SHARD_LEVELS.index(level)))
+        return out
+
+
+def _cartesian(*sizes: int) -> list[Ints]:
+    """Index arrays that run through all combinations, first index slowest."""
+    return [index.ravel() for index in np.indices(sizes)]
+
+
+@lru_cache(maxsize=1024)
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors of a positive number, ascending."""
+    low = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return tuple(sorted({*low, *(number // d for d in low)}))

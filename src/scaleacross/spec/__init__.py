@@ -1,0 +1,1 @@
+"""Nouns: frozen pydantic models without time estimates."""

@@ -1,0 +1,48 @@
+"""What one accelerator can do: peak rates, memory, and the stated efficiencies that turn peaks into times."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator
+
+from scaleacross.spec.base import Name, SourcedSpec
+
+Precision = Literal["fp16", "bf16", "fp8", "nvfp4"]
+
+
+class Accelerator(SourcedSpec):
+    """One accelerator type. All rates are dense (no structured sparsity) and per device."""
+
+    name: Name
+    peak_flop_per_s: dict[Precision, PositiveFloat] = Field(description="dense matrix peak per precision, FLOP/s")
+    memory_bytes: PositiveFloat = Field(description="device memory (HBM) capacity, bytes")
+    memory_bandwidth_bytes_per_s: PositiveFloat = Field(description="HBM bandwidth, bytes/s")
+    reserved_memory_bytes: float = Field(
+        ge=0, description="taken by context, communicator buffers and fragmentation, bytes"
+    )
+    num_multiprocessors: PositiveInt = Field(
+        description="streaming multiprocessors (or compute units) that share a GEMM"
+    )
+    gemm_tile_rows: PositiveInt = Field(description="rows of the output tile that one multiprocessor computes")
+    gemm_tile_cols: PositiveInt = Field(description="columns of that tile")
+    gemm_efficiency_fraction: float = Field(
+        gt=0, le=1, description="share of peak that a large, well-shaped GEMM reaches"
+    )
+    attention_efficiency_fraction: float = Field(gt=0, le=1, description="share of peak that fused attention reaches")
+    memory_efficiency_fraction: float = Field(
+        gt=0, le=1, description="share of HBM bandwidth that element-wise kernels reach"
+    )
+    kernel_launch_s: float = Field(ge=0, description="fixed cost of one kernel that is not hidden, s")
+
+    @field_validator("peak_flop_per_s")
+    @classmethod
+    def _one_peak_at_least(cls, value: dict[Precision, float]) -> dict[Precision, float]:
+        if not value:
+            raise ValueError("state at least one precision, e.g. peak_tflop_per_s: {bf16: 989}")
+        return value
+
+    @property
+    def usable_memory_bytes(self) -> float:
+        """Capacity left for the job's own tensors, bytes."""
+        return self.memory_bytes - self.reserved_memory_bytes

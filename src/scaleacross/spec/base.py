@@ -1,0 +1,58 @@
+"""The common base of every noun: frozen, no unknown keys, units converted on the way in, figures with provenance."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from scaleacross.units import to_si
+
+Status = Literal["datasheet", "paper", "measured", "fitted", "assumed"]
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+
+def _checked_name(value: str) -> str:
+    if re.fullmatch(NAME_PATTERN, value) is None:
+        raise ValueError(
+            f"{value!r} is no name: use 1 to 64 letters, digits, '.', '_' or '-', starting with a letter or digit "
+            "(names reach file names and launch scripts)"
+        )
+    return value
+
+
+# Names end up in file names, host names and shell scripts, so nothing there ever needs quoting.
+Name = Annotated[str, AfterValidator(_checked_name), Field(json_schema_extra={"pattern": NAME_PATTERN})]
+
+
+class Spec(BaseModel):
+    """A frozen pydantic model that accepts its ``*_s``/``*_bytes``/... fields under user-unit keys too (``units.USER_UNITS``)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _convert_units(cls, data: Any) -> Any:
+        return to_si(data, cls.model_fields) if isinstance(data, dict) else data
+
+
+class Provenance(Spec):
+    """Where a figure comes from. ``assumed`` is a guess and called one."""
+
+    source: str = Field(min_length=3, description="publication, datasheet or measurement, precise enough to look up")
+    status: Status = Field(description="datasheet | paper | measured | fitted | assumed")
+
+
+class SourcedSpec(Spec):
+    """A spec whose physical numbers carry their origin in ``provenance``.
+
+    Keys of ``provenance`` are the field names as written in the file (user units allowed), dotted from the object that holds
+    ``provenance``: ``memory_gib``, ``links.zone.one_way_latency_us``, ``trunks.oversubscription_ratio``. List indices, region and
+    building levels and ``building_defaults`` are left out, so one entry covers all buildings or trunks that share a figure.
+    Objects built in a launch script may leave it empty; every file of the bundled catalogue must fill it for each key with a
+    unit, ``*_fraction``, ``*_ratio``, and an accelerator's multiprocessors and tile (tests/catalogue/test_bundled.py).
+    """
+
+    provenance: dict[str, Provenance] = Field(default_factory=dict, description="figure -> its source and status")

@@ -1,0 +1,133 @@
+"""What is to be trained, on what, and what the user has already decided."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, PositiveFloat, PositiveInt, field_validator, model_validator
+
+from scaleacross.spec.accelerator import Precision
+from scaleacross.spec.base import Name, Spec
+from scaleacross.spec.parallelism import Recompute, ScheduleName, ShardLevel
+
+
+class Range(Spec):
+    """Allowed values of a degree, both ends included."""
+
+    min: PositiveInt = 1
+    max: PositiveInt
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Range:
+        if self.min > self.max:
+            raise ValueError(f"empty range: min {self.min} > max {self.max}")
+        return self
+
+
+DegreeChoice = PositiveInt | tuple[PositiveInt, ...] | Range | None
+
+
+class DegreeRequest(Spec):
+    """Pins the search: a number, a list of numbers, ``{min, max}``, or nothing (free)."""
+
+    tp: DegreeChoice = None
+    cp: DegreeChoice = None
+    pp: DegreeChoice = None
+    ep: DegreeChoice = None
+    dp_shard: DegreeChoice = None
+    dp_replicate: DegreeChoice = None
+
+    def allows(self, axis: str, value: int) -> bool:
+        """Whether the user leaves ``value`` open for ``axis``."""
+        choice: DegreeChoice = getattr(self, axis)
+        if choice is None:
+            return True
+        if isinstance(choice, Range):
+            return choice.min <= value <= choice.max
+        return value == choice if isinstance(choice, int) else value in choice
+
+
+class Optimizer(Spec):
+    """Bytes kept and moved per parameter. The defaults are mixed-precision Adam with fp32 gradient accumulation (Megatron-LM)."""
+
+    name: Name = "adam"
+    parameter_bytes: PositiveFloat = Field(default=2.0, description="working copy of a parameter, bytes")
+    gradient_bytes: PositiveFloat = Field(default=4.0, description="accumulated gradient of a parameter, bytes")
+    state_bytes: float = Field(default=12.0, ge=0, description="master weight and moments of a parameter, bytes")
+    reduce_bytes: PositiveFloat = Field(default=4.0, description="one gradient element on the wire, bytes")
+
+
+class Job(Spec):
+    """A training job as the user states it. Names and paths are resolved by ``catalogue``; a resolved job is self-contained."""
+
+    name: Name
+    workload: str | dict[str, Any] = Field(
+        description="catalogue name, path of a YAML or a Hugging Face config.json, or a mapping"
+    )
+    topology: str | dict[str, Any] = Field(description="catalogue name, path, or a mapping")
+    sequence_length: PositiveInt = Field(description="tokens per sequence")
+    global_batch_sequences: PositiveInt = Field(
+        description="sequences per optimizer step (or state global_batch_tokens)"
+    )
+    precision: Precision = Field(default="bf16", description="precision of the matrix multiplications")
+    optimizer: Optimizer = Optimizer()
+    degrees: DegreeRequest = DegreeRequest()
+    micro_batch_sequences: tuple[PositiveInt, ...] = Field(
+        default=(1, 2, 4, 8), description="allowed sequences per micro-batch"
+    )
+    recompute: tuple[Recompute, ...] = Field(
+        default=("none", "selective", "full"), description="allowed recompute policies"
+    )
+    schedules: tuple[ScheduleName, ...] = Field(
+        default=("GPipe", "1F1B", "Interleaved1F1B"), description="allowed pipeline schedules"
+    )
+    num_chunks: tuple[PositiveInt, ...] = Field(
+        default=(1, 2, 3, 4, 5, 6, 7, 8), description="allowed model chunks per rank"
+    )
+    shard: tuple[ShardLevel, ...] = Field(
+        default=("none", "optimizer", "parameters"), description="allowed shard levels"
+    )
+    num_accelerators: PositiveInt | None = Field(
+        default=None, description="use exactly this many; default: as many as pay"
+    )
+    objective: Literal["step_time"] = Field(default="step_time", description="what is minimised")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _batch_in_sequences(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or "global_batch_tokens" not in data:
+            return data
+        data = dict(data)
+        tokens, length = data.pop("global_batch_tokens"), data.get("sequence_length")
+        if "global_batch_sequences" in data:
+            raise ValueError("state either global_batch_tokens or global_batch_sequences, not both")
+        if not isinstance(tokens, int) or not isinstance(length, int) or length <= 0:
+            raise ValueError("global_batch_tokens and sequence_length must be whole numbers")
+        if tokens % length:
+            near = max(1, round(tokens / length)) * length
+            raise ValueError(
+                f"global_batch_tokens {tokens:,} is no multiple of sequence_length {length:,}; nearest: {near:,}"
+            )
+        return {**data, "global_batch_sequences": tokens // length}
+
+    @field_validator("workload", "topology", mode="before")
+    @classmethod
+    def _objects_become_mappings(cls, value: Any) -> Any:
+        return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+
+    @field_validator("micro_batch_sequences", "recompute", "schedules", "num_chunks", "shard", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str | int) else value
+
+    @field_validator("micro_batch_sequences", "recompute", "schedules", "num_chunks", "shard")
+    @classmethod
+    def _not_empty(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not value:
+            raise ValueError("an empty list allows nothing: leave the key out to allow everything")
+        return value
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens per optimizer step."""
+        return self.global_batch_sequences * self.sequence_length

@@ -1,0 +1,170 @@
+"""The launch contract: everything a runtime needs to execute a plan, and nothing that it would have to decide.
+
+Ranks are the plan's positions (``spec.placement``): host by host, so the ranks of a host are consecutive. Rows and groups are
+stored as plain integers, one row per rank and one list per group, so that a reader in any language needs no formula. For 16,384
+ranks that is about 1.5 MB of JSON.
+
+Ring order. Every group lists its ranks in ascending order. Positions run building by building, zone by zone, down to the host, so
+a ring over ascending ranks enters and leaves each unit of each level once: no order crosses a level less often.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from scaleacross.spec.accelerator import Precision
+from scaleacross.spec.base import Spec
+from scaleacross.spec.job import Optimizer
+from scaleacross.spec.network import LinkLevel
+from scaleacross.spec.parallelism import GRID_AXES, Axis, Degrees, GridAxis, PipelineChoice, Recompute, ShardLevel
+from scaleacross.spec.plan import PredictedCollective
+
+ALL_AXES: tuple[Axis, ...] = (*GRID_AXES, "ep")
+
+# Columns of ``LaunchConfig.ranks``: index into ``hosts``, process on that host, then the coordinate on each axis.
+RANK_COLUMNS = ("host", "local", "pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
+RankRow = tuple[int, int, int, int, int, int, int, int]
+
+
+class LaunchHost(Spec):
+    """One host of the job. Zone and rack count from 0 inside their building and zone."""
+
+    name: str = Field(min_length=1, description="host name as the plan knows it: <building>-h<number>")
+    region: str
+    building: str
+    zone: int = Field(ge=0)
+    rack: int = Field(ge=0)
+    num_ranks: PositiveInt = Field(description="processes on this host, one per accelerator used")
+
+
+class EnvVariable(Spec):
+    """A per-process environment variable and the reason for its value."""
+
+    name: str = Field(pattern=r"^[A-Z][A-Z0-9_]*$")
+    value: str
+    why: str
+
+
+class ProcessGroups(Spec):
+    """All process groups of one axis, in ring order, with the outermost link level that each crosses."""
+
+    axis: Axis
+    degree: int = Field(ge=2, description="ranks per group; axes of degree 1 have no entry")
+    level: LinkLevel = Field(description="outermost level that any group of this axis crosses")
+    ranks: tuple[tuple[int, ...], ...] = Field(description="[group] -> its ranks in ring order")
+    levels: tuple[LinkLevel, ...] = Field(description="[group] -> outermost level that this group crosses")
+    collectives: tuple[PredictedCollective, ...] = Field(
+        description="what is issued on each group, with predicted seconds"
+    )
+
+
+class LaunchConfig(Spec):
+    """A plan made executable: hosts, ranks, process groups, schedule and environment."""
+
+    schema_version: Literal[1] = 1
+    plan_name: str = Field(description="name of the job that was planned")
+    plan_sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the plan's canonical JSON")
+    world_size: PositiveInt
+    degrees: Degrees
+    axis_order: tuple[GridAxis, ...] = Field(description="mixed radix of the ranks, fastest axis first")
+    sequence_length: PositiveInt
+    global_batch_sequences: PositiveInt
+    num_micro_batches: PositiveInt = Field(description="micro-batches per data-parallel replica and step")
+    pipeline: PipelineChoice
+    layers_per_stage: tuple[tuple[int, ...], ...] = Field(description="[pipeline rank][chunk] -> number of layers")
+    recompute: Recompute
+    shard: ShardLevel
+    precision: Precision
+    optimizer: Optimizer
+    predicted_step_s: float = Field(gt=0)
+    env: tuple[EnvVariable, ...] = ()
+    hosts: tuple[LaunchHost, ...] = Field(min_length=1, description="in rank order: host 0 holds rank 0")
+    rank_columns: tuple[str, ...] = Field(default=RANK_COLUMNS, description="meaning of the columns of ranks")
+    ranks: tuple[RankRow, ...] = Field(description="[rank] -> one integer per column of rank_columns")
+    process_groups: tuple[ProcessGroups, ...] = Field(description="one entry per axis of degree > 1")
+
+    @model_validator(mode="after")
+    def _sizes_agree(self) -> LaunchConfig:
+        sizes = {
+            "world_size": self.world_size,
+            "degrees": self.degrees.world_size,
+            "rows of ranks": len(self.ranks),
+            "ranks of hosts": sum(host.num_ranks for host in self.hosts),
+        }
+        if len(set(sizes.values())) > 1:
+            raise ValueError("sizes disagree: " + ", ".join(f"{name} {size}" for name, size in sizes.items()))
+        if self.rank_columns != RANK_COLUMNS:
+            raise ValueError(
+                f"rank_columns of schema 1 are {', '.join(RANK_COLUMNS)}, got {', '.join(self.rank_columns)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _ranks_are_a_bijection(self) -> LaunchConfig:
+        slots = {(host, local) for host, count in enumerate(h.num_ranks for h in self.hosts) for local in range(count)}
+        taken = {row[:2] for row in self.ranks}
+        if taken != slots:
+            some = sorted(slots ^ taken)[0]
+            raise ValueError(
+                f"each process slot must hold one rank: (host, local) {some} is left out, doubled or unknown"
+            )
+        if len({row[2:7] for row in self.ranks}) != self.world_size:
+            raise ValueError("two ranks have the same coordinates")
+        for column, axis in enumerate(RANK_COLUMNS[2:], start=2):
+            degree = self.degrees.of(axis)  # type: ignore[arg-type]
+            worst = max(row[column] for row in self.ranks)
+            if worst >= degree or min(row[column] for row in self.ranks) < 0:
+                raise ValueError(f"coordinate {worst} on {axis} is outside 0..{degree - 1}")
+        shard, ep = RANK_COLUMNS.index("dp_shard"), RANK_COLUMNS.index("ep")
+        if any(row[ep] != row[shard] % self.degrees.ep for row in self.ranks):
+            raise ValueError(f"the ep coordinate of a rank is its dp_shard coordinate modulo ep {self.degrees.ep}")
+        return self
+
+    @model_validator(mode="after")
+    def _groups_follow_the_coordinates(self) -> LaunchConfig:
+        stated = {groups.axis for groups in self.process_groups}
+        needed: set[Axis] = {axis for axis in ALL_AXES if self.degrees.of(axis) > 1}
+        if stated != needed or len(stated) != len(self.process_groups):
+            raise ValueError(f"process_groups: one entry for each of {sorted(needed)} is needed, got {sorted(stated)}")
+        for groups in self.process_groups:
+            if len(groups.levels) != len(groups.ranks):
+                raise ValueError(f"{groups.axis}: {len(groups.levels)} levels for {len(groups.ranks)} groups")
+            if sorted(groups.ranks) != sorted(rank_groups(self.ranks, groups.axis, self.degrees)):
+                raise ValueError(f"{groups.axis}: the groups do not follow from the coordinates of the ranks")
+        return self
+
+    def coordinates(self, rank: int) -> dict[Axis, int]:
+        """Coordinate of ``rank`` on every axis."""
+        return {axis: self.ranks[rank][RANK_COLUMNS.index(axis)] for axis in ALL_AXES}
+
+    def host(self, rank: int) -> LaunchHost:
+        """The host of ``rank``."""
+        return self.hosts[self.ranks[rank][0]]
+
+    def groups(self, axis: Axis) -> list[list[int]]:
+        """Process groups of ``axis`` in ring order; one group per rank when the degree is 1."""
+        for groups in self.process_groups:
+            if groups.axis == axis:
+                return [list(ranks) for ranks in groups.ranks]
+        return [[rank] for rank in range(self.world_size)]
+
+    def group_of(self, axis: Axis, rank: int) -> list[int]:
+        """The group of ``axis`` that holds ``rank``, in ring order."""
+        return next(ranks for ranks in self.groups(axis) if rank in ranks)
+
+
+def rank_groups(rows: tuple[RankRow, ...], axis: Axis, degrees: Degrees) -> tuple[tuple[int, ...], ...]:
+    """Groups of ``axis``, each in ascending rank order, sorted by first rank.
+
+    A group joins the ranks that agree on every other grid axis; an ep group joins those of one dp_shard group whose dp_shard
+    coordinates lie in the same run of ``ep`` consecutive ones.
+    """
+    shard, own = RANK_COLUMNS.index("dp_shard"), RANK_COLUMNS.index("dp_shard" if axis == "ep" else axis)
+    members: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+    for rank, row in enumerate(rows):
+        run = (row[shard] // degrees.ep,) if axis == "ep" else ()
+        members[row[2:own] + row[own + 1 : 7] + run].append(rank)
+    return tuple(tuple(ranks) for ranks in members.values())

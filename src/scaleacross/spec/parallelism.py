@@ -1,0 +1,97 @@
+"""Degrees of parallelism and the schedule choices that go with them."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from pydantic import Field, PositiveInt, model_validator
+
+from scaleacross.spec.base import Spec
+
+# ``ep`` is a view inside ``dp_shard``: it does not multiply the world size.
+Axis = Literal["tp", "cp", "dp_shard", "dp_replicate", "pp", "ep"]
+GridAxis = Literal["tp", "cp", "dp_shard", "dp_replicate", "pp"]
+GRID_AXES: tuple[GridAxis, ...] = get_args(GridAxis)
+
+ScheduleName = Literal["GPipe", "1F1B", "Interleaved1F1B"]
+SCHEDULE_NAMES: tuple[ScheduleName, ...] = get_args(ScheduleName)
+
+Recompute = Literal["none", "selective", "full"]
+RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
+
+# What is sharded over dp_shard: nothing (DDP) | optimizer state (ZeRO-1) | parameters too (ZeRO-3, FSDP).
+ShardLevel = Literal["none", "optimizer", "parameters"]
+SHARD_LEVELS: tuple[ShardLevel, ...] = get_args(ShardLevel)
+
+
+class Degrees(Spec):
+    """Sizes of the parallel axes. ``tp·cp·dp_shard·dp_replicate·pp`` accelerators are used; ``ep`` divides ``dp_shard``."""
+
+    tp: PositiveInt = Field(default=1, description="tensor parallel")
+    cp: PositiveInt = Field(default=1, description="context parallel")
+    dp_shard: PositiveInt = Field(default=1, description="data parallel, states sharded inside the group")
+    dp_replicate: PositiveInt = Field(default=1, description="data parallel, shard groups replicated")
+    pp: PositiveInt = Field(default=1, description="pipeline parallel (ranks, not chunks)")
+    ep: PositiveInt = Field(default=1, description="expert parallel, inside dp_shard")
+
+    @model_validator(mode="after")
+    def _experts_fit_in_shard_group(self) -> Degrees:
+        if self.dp_shard % self.ep:
+            raise ValueError(f"ep {self.ep} must divide dp_shard {self.dp_shard} ({self})")
+        return self
+
+    @property
+    def dp(self) -> int:
+        """All data-parallel replicas: dp_shard · dp_replicate."""
+        return self.dp_shard * self.dp_replicate
+
+    @property
+    def world_size(self) -> int:
+        """Accelerators used."""
+        return self.tp * self.cp * self.dp * self.pp
+
+    def of(self, axis: Axis) -> int:
+        """Degree of ``axis``."""
+        return int(getattr(self, axis))
+
+    def __str__(self) -> str:
+        ep = f" (ep {self.ep} inside dp_shard)" if self.ep > 1 else ""
+        return (
+            f"tp {self.tp} · cp {self.cp} · pp {self.pp} · dp_shard {self.dp_shard} · dp_replicate {self.dp_replicate}"
+            f"{ep} = {self.world_size}"
+        )
+
+
+class PipelineChoice(Spec):
+    """How micro-batches run through the stages."""
+
+    schedule: ScheduleName = Field(description="PyTorch's name of the schedule")
+    num_chunks: PositiveInt = Field(default=1, description="model chunks (virtual stages) per pipeline rank, v")
+    micro_batch_sequences: PositiveInt = Field(
+        default=1, description="sequences per micro-batch and data-parallel replica"
+    )
+
+    @model_validator(mode="after")
+    def _chunks_need_interleaving(self) -> PipelineChoice:
+        if (self.num_chunks > 1) != (self.schedule == "Interleaved1F1B"):
+            raise ValueError(
+                f"{self.schedule} with {self.num_chunks} chunk(s): Interleaved1F1B has ≥ 2 chunks, the others 1"
+            )
+        return self
+
+
+def split_layers(num_layers: int, num_parts: int) -> tuple[int, ...]:
+    """Layers per virtual stage, in model order: as even as possible, the ends lightest (they also hold embedding and head).
+
+    The remainder goes to the middle parts first, so 126 layers on 16 parts are 7, 8 × 14, 7.
+
+    Raises:
+        ValueError: more parts than layers.
+    """
+    if num_parts > num_layers:
+        raise ValueError(f"{num_layers} layers cannot fill {num_parts} virtual stages")
+    base, remainder = divmod(num_layers, num_parts)
+    # parts ordered by how willingly they take an extra layer: the middle from the front, then the first, then the last
+    takers = [*range(1, num_parts - 1), 0, num_parts - 1][:remainder] if num_parts > 1 else []
+    extra = set(takers)
+    return tuple(base + (part in extra) for part in range(num_parts))

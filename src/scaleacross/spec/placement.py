@@ -1,0 +1,102 @@
+"""Where ranks sit: an axis order laid over the devices of the buildings in a stated sequence.
+
+A *position* is an index into the job's device list: the devices of ``fill[0]``'s building first (zone by zone, rack by rack,
+host by host), then ``fill[1]``'s, and so on. ``axis_order`` gives the mixed radix of positions, fastest axis first. Unequal
+buildings are ordinary: the list just changes building where the shares say so. Frameworks have rank orders of their own
+(``framework_rank``); emitters map one onto the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from pydantic import Field, PositiveInt, field_validator
+
+from scaleacross.spec.base import Name, Spec
+from scaleacross.spec.network import LinkLevel
+from scaleacross.spec.parallelism import GRID_AXES, Axis, Degrees, GridAxis
+from scaleacross.spec.topology import Topology
+
+
+class BuildingShare(Spec):
+    """How many accelerators of one building the job uses: its first ``num_accelerators``, host by host."""
+
+    building: Name
+    num_accelerators: PositiveInt
+
+
+class Placement(Spec):
+    """An axis order over a device list."""
+
+    axis_order: tuple[GridAxis, ...] = Field(
+        description="fastest-varying axis first; a permutation of the five grid axes"
+    )
+    fill: tuple[BuildingShare, ...] = Field(
+        min_length=1, description="buildings in the order in which positions run through them"
+    )
+    spans: dict[Axis, LinkLevel] = Field(
+        default_factory=dict,
+        description="outermost link level that a group of the axis crosses (axes of degree 1 left out)",
+    )
+
+    @field_validator("axis_order")
+    @classmethod
+    def _is_permutation(cls, value: tuple[GridAxis, ...]) -> tuple[GridAxis, ...]:
+        if sorted(value) != sorted(GRID_AXES):
+            raise ValueError(f"axis_order must name each of {', '.join(GRID_AXES)} once, got {', '.join(value)}")
+        return value
+
+    @property
+    def num_accelerators(self) -> int:
+        """Accelerators used."""
+        return sum(share.num_accelerators for share in self.fill)
+
+
+class Device(NamedTuple):
+    """One accelerator of the topology. Counts start at 0 inside the enclosing unit, except ``host``: inside the building."""
+
+    building: str
+    zone: int
+    rack: int
+    host: int
+    local: int
+
+    @property
+    def host_name(self) -> str:
+        """Name of the host in emitted files, unless the user maps it to a real one: ``<building>-h00042``."""
+        return f"{self.building}-h{self.host:05d}"
+
+
+def devices(topology: Topology, placement: Placement) -> Iterator[Device]:
+    """The job's devices by position.
+
+    Raises:
+        KeyError: a building of the placement is not in the topology.
+    """
+    for share in placement.fill:
+        building = topology.building(share.building)
+        for index in range(share.num_accelerators):
+            host, local = divmod(index, building.accelerators_per_host)
+            rack, zone = host // building.hosts_per_rack, host // (building.hosts_per_rack * building.racks_per_zone)
+            yield Device(building.name, zone, rack % building.racks_per_zone, host, local)
+
+
+def strides(degrees: Degrees, axis_order: Sequence[GridAxis]) -> dict[GridAxis, int]:
+    """Distance in positions between neighbours on each axis when ``axis_order`` runs fastest first."""
+    out: dict[GridAxis, int] = {}
+    stride = 1
+    for axis in axis_order:
+        out[axis] = stride
+        stride *= degrees.of(axis)
+    return out
+
+
+def coordinates(degrees: Degrees, axis_order: Sequence[GridAxis], position: int) -> dict[GridAxis, int]:
+    """Coordinate of ``position`` on every grid axis."""
+    return {axis: position // stride % degrees.of(axis) for axis, stride in strides(degrees, axis_order).items()}
+
+
+def framework_rank(degrees: Degrees, framework_order: Sequence[GridAxis], coords: dict[GridAxis, int]) -> int:
+    """Rank that a framework with ``framework_order`` (fastest first) gives to the process at ``coords``."""
+    return sum(coords[axis] * stride for axis, stride in strides(degrees, framework_order).items())

@@ -1,0 +1,164 @@
+"""The plan: what was decided, what it costs, and how it was proved. Everything the tool prints is in here."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from scaleacross.spec.base import Spec
+from scaleacross.spec.job import Job
+from scaleacross.spec.network import LinkLevel
+from scaleacross.spec.parallelism import Axis, Degrees, PipelineChoice, Recompute, ShardLevel
+from scaleacross.spec.placement import Placement
+
+# Components of a step, in the order in which they are shown. They add up to ``step_s``.
+COMPONENTS = ("compute", "bubble", "tp", "cp", "ep", "pp", "dp", "optimizer")
+
+
+class Decision(Spec):
+    """Everything the solver chooses, or a user brings to ``evaluate``."""
+
+    degrees: Degrees
+    pipeline: PipelineChoice
+    recompute: Recompute
+    shard: ShardLevel
+    placement: Placement | None = Field(default=None, description="None: to be chosen")
+
+
+class CostBreakdown(Spec):
+    """One optimizer step, seconds. ``exposed`` parts are those that no computation hides; the parts add up to ``step_s``."""
+
+    step_s: float
+    compute_s: float = Field(description="computation of the busiest stage, all micro-batches")
+    bubble_s: float = Field(description="idle time of that stage for filling and draining the pipeline")
+    exposed_s: dict[Axis | Literal["dp"], float] = Field(
+        description="exposed communication per axis: tp, cp, ep, pp, dp"
+    )
+    optimizer_s: float = Field(description="optimizer update")
+    tokens_per_s: float
+    model_flop_per_s: float = Field(
+        description="model FLOP (causal attention counted half, no recompute) per accelerator and second"
+    )
+    mfu: float = Field(description="model_flop_per_s over the accelerator's peak")
+
+    def component(self, name: str) -> float:
+        """Seconds of one of COMPONENTS."""
+        own = {"compute": self.compute_s, "bubble": self.bubble_s, "optimizer": self.optimizer_s}
+        return own[name] if name in own else {str(axis): time for axis, time in self.exposed_s.items()}.get(name, 0.0)
+
+
+class StageMemory(Spec):
+    """Peak bytes per accelerator of one pipeline rank."""
+
+    stage: int
+    num_layers: int
+    parameters_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    activations_bytes: float
+    buffers_bytes: float
+    reserved_bytes: float
+    capacity_bytes: float
+
+    @property
+    def total_bytes(self) -> float:
+        """Sum of all parts, bytes."""
+        return (
+            self.parameters_bytes
+            + self.gradients_bytes
+            + self.optimizer_bytes
+            + self.activations_bytes
+            + self.buffers_bytes
+            + self.reserved_bytes
+        )
+
+
+class PredictedCollective(Spec):
+    """One kind of collective that the plan issues, with its predicted time alone on the network."""
+
+    name: str = Field(description="e.g. 'tp all_gather', 'dp_replicate all_reduce'")
+    axis: Axis
+    op: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
+    group_size: int
+    bytes_per_rank: float = Field(
+        description="full tensor for gathers, scatters and reductions; bytes sent for all_to_all and send"
+    )
+    per_step: float = Field(description="how often one rank issues it in a step")
+    level: LinkLevel = Field(description="outermost level crossed")
+    algorithm: str = Field(description="ring | tree | hierarchical | pairwise | point_to_point")
+    time_s: float = Field(description="predicted time of one")
+
+
+class LevelTraffic(Spec):
+    """Bytes that leave the busiest unit below ``level`` per step and direction, against what it could send in the step."""
+
+    level: LinkLevel
+    bytes_per_step: dict[Axis, float]
+    capacity_bytes_per_s: float
+    utilisation: float = Field(description="bytes / (capacity · step time)")
+
+
+class Alternative(Spec):
+    """A plan that lost, and why."""
+
+    label: str
+    decision: Decision
+    step_s: float | None = Field(description="None when it is infeasible")
+    reason: str = Field(description="component by component against the winner, or what is short")
+
+
+class Bound(Spec):
+    """A lower bound on the step time of every plan of the stated space."""
+
+    name: Literal["search", "compute", "cut", "pipeline"]
+    step_s: float
+    why: str
+
+
+class SolveReport(Spec):
+    """How the plan was found and what is proved about it."""
+
+    status: Literal["optimal", "gap_tolerance", "time_limit", "evaluated"] = Field(
+        description="never flattened; infeasible raises instead"
+    )
+    objective_s: float
+    bound_s: float = Field(description="lower bound valid for the whole space")
+    gap: float = Field(description="(objective - bound) / objective")
+    bounds: tuple[Bound, ...] = ()
+    num_candidates: int = Field(description="combinations of degrees, schedule, recompute and shard level enumerated")
+    num_infeasible: dict[str, int] = Field(default_factory=dict, description="candidates refused, by reason")
+    num_pruned: int = Field(description="priced, then excluded by their lower bound")
+    num_placed: int = Field(description="placed exactly by the solver")
+    seconds: float
+    seed: int
+    versions: dict[str, str] = Field(description="solver and package versions")
+    alternatives: tuple[Alternative, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Plan(Spec):
+    """A verified, self-contained plan: ``job`` holds workload and topology in full."""
+
+    schema_version: Literal[1] = 1
+    job: Job
+    decision: Decision
+    layers_per_stage: tuple[tuple[int, ...], ...] = Field(description="[stage][chunk] -> number of layers")
+    num_micro_batches: int
+    cost: CostBreakdown
+    memory: tuple[StageMemory, ...]
+    traffic: tuple[LevelTraffic, ...]
+    collectives: tuple[PredictedCollective, ...]
+    report: SolveReport
+
+    @property
+    def degrees(self) -> Degrees:
+        """The parallel degrees."""
+        return self.decision.degrees
+
+    @property
+    def placement(self) -> Placement:
+        """Where the ranks sit."""
+        if self.decision.placement is None:
+            raise ValueError("a plan always carries a placement")
+        return self.decision.placement

@@ -1,0 +1,26 @@
+"""How far a running search has come: what ``plan(progress=...)`` hands to the caller's function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A snapshot of the search.
+
+    Attributes:
+        stage: ``enumerating``, ``pricing`` or ``placing``.
+        done: candidates handled in this stage.
+        total: candidates of this stage, None while unknown.
+        incumbent_s: step time of the best plan so far, s; None before the first.
+        bound_s: lower bound on the step time proved so far, s; None before the first.
+        elapsed_s: seconds since the search began.
+    """
+
+    stage: str
+    done: int
+    total: int | None
+    incumbent_s: float | None
+    bound_s: float | None
+    elapsed_s: float

@@ -1,0 +1,181 @@
+"""Region > Building > Zone > Rack > Host > Accelerator, by counts; trunks between buildings as a graph.
+
+The scale-up domain (NVLink) is a level of its own: it is either a host (8 accelerators) or a rack (72).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.base import Name, SourcedSpec, Spec
+from scaleacross.spec.network import LevelLink, LinkLevel, Trunk
+
+MAX_ACCELERATORS = 1_048_576
+"""Largest topology accepted: rank tables are written out rank by rank, and nothing larger exists to check them on."""
+
+
+class BuildingLinks(Spec):
+    """The four networks inside a building, innermost first."""
+
+    scale_up: LevelLink = Field(description="inside a scale-up (NVLink) domain")
+    rack: LevelLink = Field(description="between scale-up domains of one rack")
+    zone: LevelLink = Field(description="between racks of one zone")
+    building: LevelLink = Field(description="between zones of one building")
+
+
+class Building(SourcedSpec):
+    """One building, by counts: ``num_zones`` full zones, or ``num_hosts`` (the last zone may then be part-filled)."""
+
+    name: Name
+    accelerator: Accelerator
+    accelerators_per_host: PositiveInt
+    hosts_per_rack: PositiveInt
+    racks_per_zone: PositiveInt
+    num_zones: PositiveInt | None = None
+    num_hosts: PositiveInt | None = None
+    scale_up_domain: Literal["host", "rack"] = Field(
+        default="host", description="the unit that one scale-up fabric joins"
+    )
+    links: BuildingLinks
+
+    @model_validator(mode="after")
+    def _size_is_stated_once(self) -> Building:
+        if (self.num_zones is None) == (self.num_hosts is None):
+            raise ValueError(f"building '{self.name}': state exactly one of num_zones and num_hosts")
+        return self
+
+    @property
+    def hosts(self) -> int:
+        """Number of hosts in the building."""
+        if self.num_hosts is not None:
+            return self.num_hosts
+        return (self.num_zones or 0) * self.racks_per_zone * self.hosts_per_rack
+
+    @property
+    def num_accelerators(self) -> int:
+        """Number of accelerators in the building."""
+        return self.hosts * self.accelerators_per_host
+
+    def accelerators_per(self, level: LinkLevel) -> int:
+        """Accelerators in one unit that ``level``'s link joins: scale_up domain, rack, zone, or the whole building."""
+        per_rack = self.accelerators_per_host * self.hosts_per_rack
+        return {
+            "scale_up": self.accelerators_per_host if self.scale_up_domain == "host" else per_rack,
+            "rack": per_rack,
+            "zone": per_rack * self.racks_per_zone,
+        }.get(level, self.num_accelerators)
+
+
+class Region(Spec):
+    """Buildings close enough that links between them count as ``campus``."""
+
+    name: Name
+    buildings: tuple[Building, ...] = Field(min_length=1)
+
+
+class Topology(SourcedSpec):
+    """The whole fleet that a job may use.
+
+    A file may carry ``building_defaults``: a mapping merged under every building (nested mappings key by key), so that a
+    building states only how it differs. It is expanded here and does not survive into the object.
+    """
+
+    name: Name
+    description: str = ""
+    regions: tuple[Region, ...] = Field(min_length=1)
+    trunks: tuple[Trunk, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand_defaults(cls, data: Any) -> Any:
+        return expand_building_defaults(data) if isinstance(data, dict) else data
+
+    @model_validator(mode="after")
+    def _names_and_trunks_agree(self) -> Topology:
+        names = [building.name for building in self.buildings]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two buildings are called '{name}': names must differ")
+        for trunk in self.trunks:
+            for end in trunk.between:
+                if end not in names:
+                    raise ValueError(
+                        f"trunk {trunk.between[0]}–{trunk.between[1]}: no building '{end}'; there are {names}"
+                    )
+            if trunk.between[0] == trunk.between[1]:
+                raise ValueError(f"trunk {trunk.between[0]}–{trunk.between[1]} joins a building to itself")
+        unreachable = set(names) - self._reachable_from(names[0])
+        if unreachable:
+            raise ValueError(
+                f"no trunk path from '{names[0]}' to {sorted(unreachable)}: add a trunk or plan them apart"
+            )
+        if self.num_accelerators > MAX_ACCELERATORS:
+            raise ValueError(
+                f"{self.num_accelerators:,} accelerators; at most {MAX_ACCELERATORS:,} are planned as one job: "
+                "split the fleet into separate topologies"
+            )
+        return self
+
+    def _reachable_from(self, start: str) -> set[str]:
+        seen, frontier = {start}, [start]
+        while frontier:
+            here = frontier.pop()
+            for trunk in self.trunks:
+                if here in trunk.between:
+                    there = trunk.between[1] if trunk.between[0] == here else trunk.between[0]
+                    if there not in seen:
+                        seen.add(there)
+                        frontier.append(there)
+        return seen
+
+    @property
+    def buildings(self) -> tuple[Building, ...]:
+        """All buildings, region by region, in the order of the file."""
+        return tuple(building for region in self.regions for building in region.buildings)
+
+    @property
+    def num_accelerators(self) -> int:
+        """Accelerators of all buildings together."""
+        return sum(building.num_accelerators for building in self.buildings)
+
+    def building(self, name: str) -> Building:
+        """The building called ``name``. Raises KeyError when there is none."""
+        return {building.name: building for building in self.buildings}[name]
+
+    def region_of(self, building_name: str) -> str:
+        """Name of the region that holds ``building_name``. Raises KeyError when there is none."""
+        return {building.name: region.name for region in self.regions for building in region.buildings}[building_name]
+
+
+def expand_building_defaults(data: dict[str, Any]) -> dict[str, Any]:
+    """A topology's mapping with ``building_defaults`` merged under every building and gone itself.
+
+    Raises:
+        ValueError: ``building_defaults`` is no mapping.
+    """
+    if "building_defaults" not in data:
+        return data
+    data = dict(data)
+    defaults = data.pop("building_defaults")
+    if not isinstance(defaults, dict):
+        raise ValueError("building_defaults: a mapping of building fields is expected")
+    regions = []
+    for region in data.get("regions") or ():
+        if isinstance(region, dict) and isinstance(region.get("buildings"), list | tuple):
+            region = {**region, "buildings": [_merge(defaults, building) for building in region["buildings"]]}
+        regions.append(region)
+    return {**data, "regions": regions}
+
+
+def _merge(under: Any, over: Any) -> Any:
+    """``over`` laid on ``under``, nested mappings key by key; an accelerator or technology is replaced as a whole."""
+    if isinstance(under, dict) and isinstance(over, dict):
+        whole = ("accelerator", "technology")
+        return {
+            **under,
+            **{key: value if key in whole else _merge(under.get(key), value) for key, value in over.items()},
+        }
+    return over

@@ -1,0 +1,252 @@
+"""Is a plan legal, does it fit, do its figures recompute? Solver-free: nothing here knows how the plan was found.
+
+V1 devices    every building exists, holds its share, and no host is cut in two; the shares add up to the degrees' product
+V2 rules      heads, sequence, layers, experts and batch divide; the schedule accepts its micro-batches; shard level and degrees agree
+V3 memory     every pipeline rank fits its accelerator
+V4 placement  group shapes recounted rank by rank from the device list (not by the arithmetic that the solver uses)
+V5 figures    step time, components, memory, traffic and collectives recompute from the decision alone
+V6 proof      the objective is the step time, no bound exceeds it, and the gap follows from both
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS
+from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
+from scaleacross.errors import VerificationError
+from scaleacross.schedules.pipeline import refusal
+from scaleacross.spec.parallelism import GRID_AXES, Degrees
+from scaleacross.spec.placement import Placement, devices, strides
+from scaleacross.spec.plan import Decision, Plan, StageMemory
+from scaleacross.spec.topology import Topology
+from scaleacross.units import human_bytes
+from scaleacross.workloads.problem import Problem, problem_of
+
+TOLERANCE: Final = 1e-6
+"""Relative: far above floating-point noise, far below anything a model can claim."""
+
+Place = tuple[int, ...]
+
+
+def verify(plan: Plan) -> None:
+    """Check V1–V6.
+
+    Raises:
+        VerificationError: everything that is wrong, one line each.
+    """
+    problem = problem_of(plan.job)
+    wrong = list(illegal(problem, plan.decision))
+    if not wrong:
+        cost = recompute(problem, plan.decision)
+        wrong = [*does_not_fit(cost.memory), *_differences(plan, cost), *_proof(plan)]
+    if wrong:
+        raise VerificationError(f"plan '{plan.job.name}' does not verify:\n" + "\n".join(f"- {line}" for line in wrong))
+
+
+def recompute(problem: Problem, decision: Decision) -> PlanCost:
+    """The cost of a decision from group shapes that are counted rank by rank (V4)."""
+    shapes = counted_shapes(problem.topology, decision)
+    return plan_cost(problem.job, problem.profile, problem.topology, decision, shapes)
+
+
+def illegal(problem: Problem, decision: Decision) -> Iterator[str]:
+    """V1 and V2: what is wrong with a decision, with the numbers; nothing when it is legal."""
+    if decision.placement is None:
+        yield "V1: there is no placement"
+        return
+    yield from _v1_devices(problem.topology, decision.degrees, decision.placement)
+    yield from _v2_rules(problem, decision)
+
+
+def _v1_devices(topology: Topology, degrees: Degrees, placement: Placement) -> Iterator[str]:
+    sizes = {building.name: building for building in topology.buildings}
+    for name, times in Counter(share.building for share in placement.fill).items():
+        if times > 1:
+            yield f"V1: building '{name}' is filled {times} times"
+    for share in placement.fill:
+        building = sizes.get(share.building)
+        if building is None:
+            yield f"V1: there is no building '{share.building}'"
+            continue
+        if share.num_accelerators > building.num_accelerators:
+            yield f"V1: building '{share.building}' has {building.num_accelerators} of {share.num_accelerators} accelerators"
+        if share.num_accelerators % building.accelerators_per_host and len(placement.fill) > 1:
+            yield f"V1: {share.num_accelerators} accelerators of '{share.building}' cut a host of {building.accelerators_per_host}"
+    if placement.num_accelerators != degrees.world_size:
+        yield f"V1: the placement holds {placement.num_accelerators} accelerators, the degrees need {degrees}"
+
+
+def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
+    job, profile, degrees, pipeline = problem.job, problem.profile, decision.degrees, decision.pipeline
+    for block, _ in profile.blocks:
+        if block.attention and (block.attention.num_heads % degrees.tp or block.attention.num_kv_heads % degrees.tp):
+            heads = f"{block.attention.num_heads} heads and {block.attention.num_kv_heads} key/value heads"
+            yield f"V2: tp {degrees.tp} does not divide {heads} of {block.name}"
+    halves = 2 * degrees.cp if degrees.cp > 1 else 1
+    if job.sequence_length % halves or (job.sequence_length // degrees.cp) % degrees.tp:
+        yield f"V2: {job.sequence_length} tokens do not divide by 2·cp {degrees.cp} and tp {degrees.tp}"
+    if degrees.ep > 1 and (not profile.num_experts or profile.num_experts % degrees.ep):
+        yield f"V2: ep {degrees.ep} does not divide {profile.num_experts} experts"
+    if profile.num_layers < degrees.pp * pipeline.num_chunks:
+        yield f"V2: {profile.num_layers} layers cannot fill pp {degrees.pp} × {pipeline.num_chunks} chunks"
+    per_round = degrees.dp * pipeline.micro_batch_sequences
+    if job.global_batch_sequences % per_round:
+        yield f"V2: a batch of {job.global_batch_sequences} sequences does not divide by dp · micro-batch = {per_round}"
+    else:
+        reason = refusal(pipeline.schedule, degrees.pp, job.global_batch_sequences // per_round, pipeline.num_chunks)
+        if reason and degrees.pp > 1:
+            yield f"V2: {reason}"
+    if decision.shard == "none" and degrees.dp_shard > 1:
+        yield f"V2: dp_shard {degrees.dp_shard} with nothing sharded: call it dp_replicate"
+
+
+def does_not_fit(memory: Sequence[StageMemory]) -> Iterator[str]:
+    """V3: stages that need more than their accelerator has."""
+    for stage in memory:
+        if stage.total_bytes > stage.capacity_bytes:
+            short = f"{human_bytes(stage.total_bytes)} of {human_bytes(stage.capacity_bytes)}"
+            yield f"V3: stage {stage.stage} needs {short} per accelerator"
+
+
+def counted_shapes(topology: Topology, decision: Decision) -> Mapping[str, GroupShape]:
+    """Group shapes of every axis, ``ep`` and ``expert``, by walking through every group rank by rank.
+
+    Raises:
+        ValueError: the decision has no placement.
+    """
+    if decision.placement is None:
+        raise ValueError("the decision has no placement")
+    degrees, stride = decision.degrees, strides(decision.degrees, decision.placement.axis_order)
+    places = list(_places(topology, decision.placement))
+    axes = {str(axis): (degrees.of(axis), stride[axis]) for axis in GRID_AXES}
+    axes["ep"] = (degrees.ep, stride["dp_shard"])
+    axes["expert"] = (degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
+    return {name: _count(places, degree, step) for name, (degree, step) in axes.items()}
+
+
+def _places(topology: Topology, placement: Placement) -> Iterator[Place]:
+    """Per position, the child of every level that holds it: accelerator, scale-up domain, rack, zone, building, region."""
+    run, last_region = -1, ""
+    for position, device in enumerate(devices(topology, placement)):
+        building = topology.building(device.building)
+        region = topology.region_of(device.building)
+        if region != last_region:
+            run += 1
+        last_region = region
+        rack = device.zone * building.racks_per_zone + device.rack
+        domain = device.host if building.scale_up_domain == "host" else rack
+        key = hash(device.building)
+        yield (position, hash((key, domain)), hash((key, rack, "r")), hash((key, device.zone, "z")), key, run)
+
+
+def _count(places: Sequence[Place], degree: int, stride: int) -> GroupShape:
+    """The definition of ``GroupShape``, literally."""
+    crossing: list[Counter[int]] = [Counter() for _ in range(NUM_LEVELS)]
+    members, alone, fanout = [math.inf] * NUM_LEVELS, [math.inf] * NUM_LEVELS, [1] * NUM_LEVELS
+    pairs, tail, spacing = (0,) * NUM_LEVELS, degree, 1
+    for start in range(len(places)):
+        if start // stride % degree:
+            continue
+        group = [places[start + rank * stride] for rank in range(degree)]
+        for level in range(NUM_LEVELS):
+            sizes = Counter(place[level] for place in group)
+            inside: defaultdict[int, set[int]] = defaultdict(set)
+            for place in group:
+                inside[place[level + 1] if level + 1 < NUM_LEVELS else 0].add(place[level])
+            spread = max(map(len, inside.values()))
+            fanout[level] = max(fanout[level], spread)
+            smallest = min(sizes.values())
+            alone[level] = min(alone[level], smallest)
+            if spread > 1:
+                members[level] = min(members[level], smallest)
+                crossing[level].update(sizes.keys())
+        pairs = max(pairs, _pairs(group), key=lambda counts: counts[::-1])
+        far = [rank for rank in range(1, degree) if group[rank][CAMPUS] != group[rank - 1][CAMPUS]]
+        if far:
+            tail = min(tail, degree - far[-1])
+            spacing = max(spacing, *(b - a for a, b in zip(far, far[1:], strict=False)), 1)
+    return GroupShape(
+        degree=np.array(float(degree)),
+        fanout=np.array(fanout, dtype=float),
+        members=np.array([m if math.isfinite(m) else a for m, a in zip(members, alone, strict=True)], dtype=float),
+        crossing=np.array([max(level.values(), default=1) for level in crossing], dtype=float),
+        pairs=np.array(pairs, dtype=float),
+        tail=np.array(float(tail)),
+        spacing=np.array(float(spacing)),
+    )
+
+
+def _pairs(group: Sequence[Place]) -> tuple[int, ...]:
+    """Neighbour pairs of a group by the outermost level on which they differ."""
+    counts = [0] * NUM_LEVELS
+    for here, there in zip(group, group[1:], strict=False):
+        counts[max(level for level in range(NUM_LEVELS) if here[level] != there[level])] += 1
+    return tuple(counts)
+
+
+def _differences(plan: Plan, cost: PlanCost) -> Iterator[str]:
+    """V5."""
+    stated: dict[str, object] = {
+        "step": plan.cost.model_dump(),
+        "memory": [stage.model_dump() for stage in plan.memory],
+        "traffic": [level.model_dump() for level in plan.traffic],
+        "collectives": [collective.model_dump() for collective in plan.collectives],
+        "layers_per_stage": plan.layers_per_stage,
+        "num_micro_batches": plan.num_micro_batches,
+        "spans": plan.placement.spans,
+    }
+    computed: dict[str, object] = {
+        "step": cost.cost.model_dump(),
+        "memory": [stage.model_dump() for stage in cost.memory],
+        "traffic": [level.model_dump() for level in cost.traffic],
+        "collectives": [collective.model_dump() for collective in cost.collectives],
+        "layers_per_stage": cost.layers_per_stage,
+        "num_micro_batches": cost.num_micro_batches,
+        "spans": cost.placement.spans,
+    }
+    for where, left, right in _unequal("", stated, computed):
+        yield f"V5: {where} is stated as {left}, recomputes as {right}"
+    parts = plan.cost.compute_s + plan.cost.bubble_s + plan.cost.optimizer_s + sum(plan.cost.exposed_s.values())
+    if not math.isclose(parts, plan.cost.step_s, rel_tol=TOLERANCE):
+        yield f"V5: the components add up to {parts} s, the step is stated as {plan.cost.step_s} s"
+
+
+def _unequal(where: str, left: object, right: object) -> Iterator[tuple[str, object, object]]:
+    if isinstance(left, dict) and isinstance(right, dict):
+        for key in {**left, **right}:
+            yield from _unequal(f"{where}.{key}".lstrip("."), left.get(key), right.get(key))
+    elif isinstance(left, list | tuple) and isinstance(right, list | tuple) and len(left) == len(right):
+        for index, (a, b) in enumerate(zip(left, right, strict=True)):
+            yield from _unequal(f"{where}[{index}]", a, b)
+    elif isinstance(left, float) and isinstance(right, float | int):
+        if not math.isclose(left, right, rel_tol=TOLERANCE, abs_tol=1e-12):
+            yield where, left, right
+    elif left != right:
+        yield where, left, right
+
+
+def _proof(plan: Plan) -> Iterator[str]:
+    """V6."""
+    report = plan.report
+    if not math.isclose(report.objective_s, plan.cost.step_s, rel_tol=TOLERANCE):
+        yield f"V6: the objective is {report.objective_s} s, the step {plan.cost.step_s} s"
+    for bound in (report.bound_s, *(bound.step_s for bound in report.bounds)):
+        if bound > report.objective_s * (1 + TOLERANCE):
+            yield f"V6: a lower bound of {bound} s exceeds the objective of {report.objective_s} s"
+    gap = (report.objective_s - report.bound_s) / report.objective_s
+    if not math.isclose(gap, report.gap, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
+        yield f"V6: the gap is stated as {report.gap}, objective and bound give {gap}"
+    if report.status == "optimal" and gap > TOLERANCE:
+        yield f"V6: called optimal with a gap of {gap}"
+
+
+def refused_rules(problem: Problem, decision: Decision) -> list[str]:
+    """V2 alone, for a decision whose placement is still to be chosen."""
+    return list(_v2_rules(problem, decision))

@@ -1,0 +1,69 @@
+"""Decoder-only dense transformer: Llama, GPT-3 and their relatives."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from scaleacross.workloads import transformer_parts as parts
+from scaleacross.workloads.layer_profile import ModelProfile, Workload
+
+
+class DenseTransformer(Workload):
+    """Pre-norm blocks of (grouped-query) attention and a gated or plain MLP.
+
+    All parameters are counted: both norms per block, the final norm, biases where ``bias`` is set, learned positions, and the
+    output matrix once if it is tied to the embedding. Rotary embeddings have none.
+    """
+
+    family: Literal["dense_transformer"] = "dense_transformer"
+    num_layers: PositiveInt = Field(description="transformer blocks")
+    hidden_size: PositiveInt = Field(description="features of the residual stream, d")
+    num_heads: PositiveInt = Field(description="query heads")
+    num_kv_heads: PositiveInt = Field(description="key and value heads (equal to num_heads: multi-head attention)")
+    head_dim: PositiveInt = Field(description="features of one head")
+    intermediate_size: PositiveInt = Field(description="MLP width, f")
+    vocabulary_size: PositiveInt = Field(description="rows of the embedding, V")
+    gated_mlp: bool = Field(description="gate, up and down projection (SwiGLU) instead of up and down")
+    tied_embedding: bool = Field(description="the output projection is the embedding transposed")
+    norm: parts.Norm = Field(default="rmsnorm", description="rmsnorm has a weight, layernorm a bias too")
+    bias: bool = Field(default=False, description="projections have biases (GPT-3)")
+    qk_norm: bool = Field(default=False, description="RMSNorm over the head dimension of q and k (Qwen3)")
+    num_learned_positions: NonNegativeInt = Field(
+        default=0, description="rows of a learned position table (GPT-3: 2048)"
+    )
+    dropout: bool = Field(default=False, description="dropout after embedding, attention and MLP: its masks are held")
+
+    @model_validator(mode="after")
+    def _heads_form_groups(self) -> DenseTransformer:
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(f"num_heads {self.num_heads} is no multiple of num_kv_heads {self.num_kv_heads}")
+        return self
+
+    def profile(self) -> ModelProfile:
+        """The model as an embedding, ``num_layers`` equal blocks and a head."""
+        d = self.hidden_size
+        block = parts.block(
+            "dense_block",
+            d,
+            [
+                parts.norm(d, self.norm),
+                *parts.grouped_query_attention(
+                    d, self.num_heads, self.num_kv_heads, self.head_dim, bias=self.bias, qk_norm=self.qk_norm
+                ),
+                parts.residual(d, dropout=self.dropout),
+                parts.norm(d, self.norm),
+                *parts.mlp(d, self.intermediate_size, gated=self.gated_mlp, bias=self.bias),
+                parts.residual(d, dropout=self.dropout),
+            ],
+        )
+        return ModelProfile(
+            name=self.name,
+            embedding=parts.embedding(
+                self.vocabulary_size, d, num_positions=self.num_learned_positions, dropout=self.dropout
+            ),
+            blocks=((block, self.num_layers),),
+            head=parts.head(self.vocabulary_size, d, self.norm, tied=self.tied_embedding),
+            vocabulary_size=self.vocabulary_size,
+        )

@@ -1,0 +1,160 @@
+"""What one layer asks of the machine, whatever family it comes from. Nothing downstream of this asks which family it was.
+
+Symbols: *token* = one position of one sequence on one data-parallel replica; a rank holds sequence/cp of them per sequence.
+Counts are per token and for the whole layer, before any sharding; ``shard`` says which axes divide them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from scaleacross.spec.base import Name, Spec
+
+# column: output features divided by tp; row: input features divided by tp; none: replicated;
+# expert_*: the same inside a routed expert, whose weights are also divided by ep.
+GemmShard = Literal["column", "row", "none", "expert_column", "expert_row"]
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """A matrix product ``tokens × in_features → out_features``.
+
+    ``tokens_per_token`` is 1 for a dense layer and top-k for routed experts (summed over the experts of the layer).
+    """
+
+    name: str
+    in_features: int
+    out_features: int
+    shard: GemmShard
+    tokens_per_token: float = 1.0
+
+    @property
+    def flop_per_token(self) -> float:
+        """Forward FLOP per token: 2 · in · out · tokens_per_token. Either gradient costs the same again."""
+        return 2.0 * self.in_features * self.out_features * self.tokens_per_token
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Scaled dot-product attention core (the projections are Gemms). Heads are divided by tp, the sequence by cp."""
+
+    num_heads: int
+    num_kv_heads: int
+    qk_head_dim: int
+    v_head_dim: int
+
+    def flop_per_token(self, sequence_length: int) -> float:
+        """Causal forward FLOP per token: 2·(qk+v)·heads·s multiply-adds over half of the s × s square = heads·(qk+v)·s."""
+        return float(self.num_heads * (self.qk_head_dim + self.v_head_dim) * sequence_length)
+
+
+@dataclass(frozen=True)
+class ActivationBytes:
+    """Activation bytes per token that one layer holds from its forward to its backward pass, at 2-byte precision.
+
+    ``sharded`` is divided by tp (sequence parallelism divides norms and residuals too, token copies in experts likewise),
+    ``replicated`` is not.
+    """
+
+    sharded: float
+    replicated: float = 0.0
+
+
+@dataclass(frozen=True)
+class LayerProfile:
+    """One layer (or embedding, or head) of a model.
+
+    Attributes:
+        name: e.g. ``dense_block``, ``moe_block``, ``embedding``, ``head``.
+        gemms: matrix products of the forward pass.
+        attention: attention core, or None.
+        num_parameters: parameters outside routed experts.
+        num_replicated_parameters: those of them that tp does not divide (norms, router, latent projections).
+        num_expert_parameters: parameters of all routed experts of the layer.
+        elementwise_bytes: HBM bytes per token read and written by norms, activation, residuals, rotary embedding, loss (forward).
+        activations: policy -> bytes per token held for the backward pass (keys none, selective, full).
+        hidden_size: features of the tensor between layers (tp collectives, pipeline messages).
+        tp_gathers: gathers (= scatters) of the tokens × hidden tensor over tp in one forward pass; the backward pass has as many.
+        kv_features: features of key and value together that cp exchanges per token (0 without attention).
+        routed_tokens: token copies sent to experts per token (top-k; 0 for a dense layer).
+    """
+
+    name: str
+    gemms: tuple[Gemm, ...]
+    attention: Attention | None
+    num_parameters: int
+    num_replicated_parameters: int
+    num_expert_parameters: int
+    elementwise_bytes: float
+    activations: dict[str, ActivationBytes]
+    hidden_size: int
+    tp_gathers: int
+    kv_features: int = 0
+    routed_tokens: int = 0
+
+    @property
+    def total_parameters(self) -> int:
+        """All parameters of the layer."""
+        return self.num_parameters + self.num_expert_parameters
+
+    def forward_flop_per_token(self, sequence_length: int) -> float:
+        """Model FLOP per token of the forward pass (causal half of attention counted)."""
+        gemm = sum(g.flop_per_token for g in self.gemms)
+        return gemm + (self.attention.flop_per_token(sequence_length) if self.attention else 0.0)
+
+
+class Workload(Spec):
+    """Base of every model family. A family file subclasses it with a literal ``family`` and implements ``profile``."""
+
+    name: Name
+    family: str
+
+    def profile(self) -> ModelProfile:
+        """The model as layers. Every family implements it."""
+        raise NotImplementedError(f"{type(self).__name__} has no profile()")
+
+
+@dataclass(frozen=True)
+class ModelProfile:
+    """A model: embedding, a sequence of runs of equal layers, and a head.
+
+    ``blocks`` lists (profile, how many in a row) in model order. ``embedding`` sits with the first stage, ``head`` (final norm,
+    output projection, loss) with the last.
+    """
+
+    name: str
+    embedding: LayerProfile
+    blocks: tuple[tuple[LayerProfile, int], ...]
+    head: LayerProfile
+    vocabulary_size: int
+    num_experts: int = 0
+
+    @property
+    def num_layers(self) -> int:
+        """Transformer layers, without embedding and head."""
+        return sum(count for _, count in self.blocks)
+
+    @property
+    def total_parameters(self) -> int:
+        """All parameters of the model (a tied output matrix is counted once: then the head holds none)."""
+        ends = self.embedding.total_parameters + self.head.total_parameters
+        return ends + sum(layer.total_parameters * count for layer, count in self.blocks)
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token meets: all but the routed experts it is not sent to (equals the total of a dense model)."""
+        idle = sum(
+            layer.num_expert_parameters * (self.num_experts - layer.routed_tokens) // self.num_experts * count
+            for layer, count in self.blocks
+            if layer.num_expert_parameters
+        )
+        return self.total_parameters - idle
+
+    def model_flop_per_token(self, sequence_length: int) -> float:
+        """Forward + backward model FLOP per token: 3 × forward, recompute not counted."""
+        forward = self.embedding.forward_flop_per_token(sequence_length) + self.head.forward_flop_per_token(
+            sequence_length
+        )
+        forward += sum(layer.forward_flop_per_token(sequence_length) * count for layer, count in self.blocks)
+        return 3.0 * forward

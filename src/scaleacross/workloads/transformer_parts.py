@@ -1,0 +1,284 @@
+"""The parts that transformer blocks are made of; a family puts them in order and ``block`` sums them up.
+
+Conventions, per token and at 2-byte precision (BF16 bytes = 2), before any sharding. d hidden size, f MLP width, h heads,
+q / k / v features of all heads together, V vocabulary.
+
+*Held for the backward pass* (``Held``), with sequence parallelism (every tensor of a block is divided by tp) and fused attention
+(no s × s tensor is ever stored):
+
+=====================  =======  ==================================================
+tensor                 bytes    dropped by ``selective`` (recomputed element by element)
+=====================  =======  ==================================================
+norm input             2d       no
+norm output            2d       yes (also the input of the projections that follow)
+q, k, v                2(q+k+v) no
+attention output       2v·h     no (input of the output projection)
+softmax statistics     4h       no (fp32 log-sum-exp per head)
+gate, up               4f       no (a plain MLP: 2f, input of GELU)
+SiLU(gate), product    4f       yes (a plain MLP: 2f, output of GELU)
+dropout mask           d        no (1 byte each, where the model trains with dropout)
+=====================  =======  ==================================================
+
+A gated block with GQA (α = KV heads / heads) holds (12 + 4α)d + 8f + 4h bytes, the count of CrossPipe (arXiv 2507.00217) plus
+the softmax statistics. A GPT block with dropout and f = 4d holds 34d + 4h: Korthikanti et al. (arXiv 2205.05198, table 2,
+34·s·b·h + 5·a·s²·b) without the attention square. ``full`` recomputation keeps the block input, 2d.
+
+*HBM traffic of element-wise kernels*, forward, each kernel reading its inputs and writing its output once: norm 4d, rotary
+embedding (or assembly of q and k in MLA) 4(q+k), gated activation 6f (one kernel), GELU 4f, residual addition 6d. The
+attention kernel and the GEMMs carry their own traffic and are not in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from scaleacross.workloads.layer_profile import ActivationBytes, Attention, Gemm, LayerProfile
+
+BF16 = 2.0
+FP32 = 4.0
+
+Norm = Literal["rmsnorm", "layernorm"]
+
+
+@dataclass(frozen=True)
+class Held:
+    """A tensor that waits for the backward pass: bytes per token, and whether ``selective`` recomputes it instead."""
+
+    name: str
+    num_bytes: float
+    recomputed: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a layer; the fields mean what they mean in ``LayerProfile``."""
+
+    gemms: tuple[Gemm, ...] = ()
+    attention: Attention | None = None
+    num_parameters: int = 0
+    num_replicated_parameters: int = 0
+    num_expert_parameters: int = 0
+    elementwise_bytes: float = 0.0
+    held: tuple[Held, ...] = ()
+    kv_features: int = 0
+    routed_tokens: int = 0
+
+
+def norm(features: int, kind: Norm) -> Part:
+    """A normalisation over ``features`` with its own weight (LayerNorm: and bias)."""
+    weights = features * (2 if kind == "layernorm" else 1)
+    held = (Held("norm input", BF16 * features), Held("norm output", BF16 * features, recomputed=True))
+    return Part(
+        num_parameters=weights, num_replicated_parameters=weights, elementwise_bytes=2 * BF16 * features, held=held
+    )
+
+
+def residual(features: int, *, dropout: bool = False) -> Part:
+    """The addition that ends a sub-layer, with the dropout before it."""
+    held = (Held("dropout mask", float(features)),) if dropout else ()
+    return Part(elementwise_bytes=3 * BF16 * features, held=held)
+
+
+def _linear(gemm: Gemm, *, bias: bool = False) -> Part:
+    """A projection. The bias of a row-parallel product is added after the reduction, so every tp rank holds it."""
+    weights = gemm.in_features * gemm.out_features
+    num_bias = gemm.out_features if bias else 0
+    replicated = weights + num_bias if gemm.shard == "none" else num_bias if gemm.shard == "row" else 0
+    return Part(gemms=(gemm,), num_parameters=weights + num_bias, num_replicated_parameters=replicated)
+
+
+def _core(attention: Attention) -> Part:
+    """Fused attention with its inputs and output, and the element-wise work on q and k."""
+    q = attention.num_heads * attention.qk_head_dim
+    k = attention.num_kv_heads * attention.qk_head_dim
+    v = attention.num_kv_heads * attention.v_head_dim
+    held = (
+        Held("q", BF16 * q),
+        Held("k, v", BF16 * (k + v)),
+        Held("attention output", BF16 * attention.num_heads * attention.v_head_dim),
+        Held("softmax statistics", FP32 * attention.num_heads),
+    )
+    return Part(attention=attention, elementwise_bytes=2 * BF16 * (q + k), held=held, kv_features=k + v)
+
+
+def grouped_query_attention(
+    hidden_size: int, num_heads: int, num_kv_heads: int, head_dim: int, *, bias: bool = False, qk_norm: bool = False
+) -> tuple[Part, ...]:
+    """Multi-head (``num_kv_heads == num_heads``) or grouped-query attention with a fused q-k-v projection.
+
+    ``qk_norm`` adds an RMSNorm over the head dimension of q and of k (Qwen3).
+    """
+    q, kv = num_heads * head_dim, num_kv_heads * head_dim
+    parts = [
+        _linear(Gemm("qkv", hidden_size, q + 2 * kv, "column"), bias=bias),
+        _core(Attention(num_heads, num_kv_heads, head_dim, head_dim)),
+        _linear(Gemm("attention_output", q, hidden_size, "row"), bias=bias),
+    ]
+    if qk_norm:
+        weights = 2 * head_dim
+        inputs = Held("q, k before their norm", BF16 * (q + kv))
+        parts.append(
+            Part(
+                num_parameters=weights,
+                num_replicated_parameters=weights,
+                elementwise_bytes=2 * BF16 * (q + kv),
+                held=(inputs,),
+            )
+        )
+    return tuple(parts)
+
+
+def latent_attention(
+    hidden_size: int,
+    num_heads: int,
+    q_lora_rank: int | None,
+    kv_lora_rank: int,
+    qk_nope_head_dim: int,
+    qk_rope_head_dim: int,
+    v_head_dim: int,
+) -> tuple[Part, ...]:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 §2.1) in its training form: k and v are expanded to all heads.
+
+    The down-projections and the latent norms are replicated over tp, the up-projections are divided by heads. The rotary key of
+    ``qk_rope_head_dim`` features is shared by all heads. Without ``q_lora_rank`` q is projected directly.
+    """
+    qk_head_dim = qk_nope_head_dim + qk_rope_head_dim
+    if q_lora_rank is None:
+        query: tuple[Part, ...] = (_linear(Gemm("q", hidden_size, num_heads * qk_head_dim, "column")),)
+    else:
+        query = (
+            _linear(Gemm("q_down", hidden_size, q_lora_rank, "none")),
+            norm(q_lora_rank, "rmsnorm"),
+            _linear(Gemm("q_up", q_lora_rank, num_heads * qk_head_dim, "column")),
+        )
+    return (
+        *query,
+        _linear(Gemm("kv_down", hidden_size, kv_lora_rank + qk_rope_head_dim, "none")),
+        norm(kv_lora_rank, "rmsnorm"),
+        _linear(Gemm("kv_up", kv_lora_rank, num_heads * (qk_nope_head_dim + v_head_dim), "column")),
+        _core(Attention(num_heads, num_heads, qk_head_dim, v_head_dim)),
+        _linear(Gemm("attention_output", num_heads * v_head_dim, hidden_size, "row")),
+    )
+
+
+def _activation(width: int, copies: float, *, gated: bool) -> Part:
+    """SiLU-gated product or GELU over ``width`` features of ``copies`` rows per token."""
+    rows = BF16 * width * copies
+    if gated:
+        held = (Held("gate, up", 2 * rows), Held("SiLU(gate), product", 2 * rows, recomputed=True))
+        return Part(elementwise_bytes=3 * rows, held=held)
+    held = (Held("GELU input", rows), Held("GELU output", rows, recomputed=True))
+    return Part(elementwise_bytes=2 * rows, held=held)
+
+
+def mlp(hidden_size: int, width: int, *, gated: bool, bias: bool = False, name: str = "mlp") -> tuple[Part, ...]:
+    """A feed-forward layer: gated (gate and up in one product) or plain."""
+    return (
+        _linear(Gemm(f"{name}_up", hidden_size, width * (2 if gated else 1), "column"), bias=bias),
+        _activation(width, 1.0, gated=gated),
+        _linear(Gemm(f"{name}_down", width, hidden_size, "row"), bias=bias),
+    )
+
+
+def routed_experts(
+    hidden_size: int, width: int, num_experts: int, top_k: int, *, router_bias: bool = False
+) -> tuple[Part, ...]:
+    """Router and gated experts, dropless and balanced: each token is computed ``top_k`` times.
+
+    The routing weight scales the activation product before the down-projection (as Megatron-Core does), so expert outputs need
+    not be held; the token copies that were sent to the experts are, because bringing them back would be another all-to-all.
+    Traffic: router softmax 8·experts, copy out 2d + 2·k·d, add up 2·k·d + 2d.
+    """
+    router = num_experts * hidden_size + (num_experts if router_bias else 0)
+    return (
+        Part(
+            gemms=(Gemm("router", hidden_size, num_experts, "none"),),
+            num_parameters=router,
+            num_replicated_parameters=router,
+            elementwise_bytes=2 * FP32 * num_experts + 2 * BF16 * hidden_size * (1 + top_k),
+            held=(
+                Held("router scores", FP32 * num_experts),
+                Held("token copies", BF16 * hidden_size * top_k),
+            ),
+            routed_tokens=top_k,
+        ),
+        Part(
+            gemms=(
+                Gemm("expert_up", hidden_size, 2 * width, "expert_column", float(top_k)),
+                Gemm("expert_down", width, hidden_size, "expert_row", float(top_k)),
+            ),
+            num_expert_parameters=num_experts * 3 * hidden_size * width,
+        ),
+        _activation(width, float(top_k), gated=True),
+    )
+
+
+def block(name: str, hidden_size: int, parts: Iterable[Part]) -> LayerProfile:
+    """The parts as one transformer block: attention and MLP each gather and scatter the hidden tensor over tp once."""
+    parts = tuple(parts)
+    held = [tensor for part in parts for tensor in part.held]
+    return LayerProfile(
+        name=name,
+        gemms=tuple(gemm for part in parts for gemm in part.gemms),
+        attention=next((part.attention for part in parts if part.attention), None),
+        num_parameters=sum(part.num_parameters for part in parts),
+        num_replicated_parameters=sum(part.num_replicated_parameters for part in parts),
+        num_expert_parameters=sum(part.num_expert_parameters for part in parts),
+        elementwise_bytes=sum(part.elementwise_bytes for part in parts),
+        activations={
+            "none": ActivationBytes(sum(tensor.num_bytes for tensor in held)),
+            "selective": ActivationBytes(sum(tensor.num_bytes for tensor in held if not tensor.recomputed)),
+            "full": ActivationBytes(BF16 * hidden_size),
+        },
+        hidden_size=hidden_size,
+        tp_gathers=2,
+        kv_features=sum(part.kv_features for part in parts),
+        routed_tokens=sum(part.routed_tokens for part in parts),
+    )
+
+
+def embedding(vocabulary_size: int, hidden_size: int, *, num_positions: int = 0, dropout: bool = False) -> LayerProfile:
+    """Token table (divided by tp along the vocabulary) and learned positions, if any (replicated).
+
+    Held: the token index (8 bytes) and the dropout mask. Its scatter over tp pairs with the head's gather and is booked there.
+    """
+    positions = num_positions * hidden_size
+    held = ActivationBytes(8.0 + (hidden_size if dropout else 0))
+    return LayerProfile(
+        name="embedding",
+        gemms=(),
+        attention=None,
+        num_parameters=vocabulary_size * hidden_size + positions,
+        num_replicated_parameters=positions,
+        num_expert_parameters=0,
+        elementwise_bytes=(2 if not positions else 5) * BF16 * hidden_size,
+        activations={"none": held, "selective": held, "full": held},
+        hidden_size=hidden_size,
+        tp_gathers=0,
+    )
+
+
+def head(vocabulary_size: int, hidden_size: int, kind: Norm, *, tied: bool) -> LayerProfile:
+    """Final norm, output projection and loss.
+
+    Held, whatever the policy, because the backward pass of the head follows at once: norm input and output 4d, fp32 softmax 4V.
+    Traffic: norm 4d, logits BF16 in and fp32 out 6V, softmax and loss 8V.
+    A tied output matrix counts its FLOP here and its parameters in the embedding.
+    """
+    final_norm = norm(hidden_size, kind)
+    weights = 0 if tied else vocabulary_size * hidden_size
+    held = ActivationBytes(2 * BF16 * hidden_size + FP32 * vocabulary_size)
+    return LayerProfile(
+        name="head",
+        gemms=(Gemm("logits", hidden_size, vocabulary_size, "column"),),
+        attention=None,
+        num_parameters=final_norm.num_parameters + weights,
+        num_replicated_parameters=final_norm.num_replicated_parameters,
+        num_expert_parameters=0,
+        elementwise_bytes=final_norm.elementwise_bytes + (BF16 + 3 * FP32) * vocabulary_size,
+        activations={"none": held, "selective": held, "full": held},
+        hidden_size=hidden_size,
+        tp_gathers=1,
+    )

@@ -1,0 +1,129 @@
+"""Timing of schedules against hand arithmetic, published figures and a second, naive simulator."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleacross.cost_models.pipeline_timing import compile_schedule, time_compiled, time_schedule
+from scaleacross.errors import InputError
+from scaleacross.schedules.pipeline import SCHEDULES, Action, Kind, PipelineSchedule, generate, is_legal
+
+SHAPES = [shape for shape in itertools.product(SCHEDULES, range(1, 6), range(1, 9), range(1, 4)) if is_legal(*shape)]
+
+
+# CrossPipe (arXiv 2507.00217), simulator of C-TC/Megatron-LM branch crossdc: p = 4, m = 8, F = 200, B = 400, no delay.
+@pytest.mark.parametrize(("name", "v", "total"), [("1F1B", 1, 6600), ("GPipe", 1, 6600), ("Interleaved1F1B", 2, 5700)])
+def test_crosspipe_bounds(name: str, v: int, total: float) -> None:
+    schedule = generate(name, 4, 8, v)  # type: ignore[arg-type]
+    assert time_schedule(schedule, 200 / v, 400 / v, 0.0, 0.0).total_s == total
+
+
+def test_message_occupies_the_link_then_travels() -> None:
+    # 2 ranks, GPipe, m = 2, F = 1, B = 1, occupancy 3, latency 10. Forwards end at 1 and 2 on rank 0; the link is free at 4 and
+    # 7, so they arrive at 14 and 17; rank 1 works 14-15, 17-18, backwards 18-19, 19-20; these arrive at 32 and 35.
+    times = time_schedule(generate("GPipe", 2, 2, 1), 1.0, 1.0, [10.0], [3.0])
+    assert times.start_s[0].tolist() == [0, 1, 32, 35]
+    assert times.start_s[1].tolist() == [14, 17, 18, 19]
+    assert times.arrival_s[0].tolist() == [14, 17, 33, 36]
+    assert times.total_s == 36
+    assert times.busy_s(0) == 4 and times.idle_s(0) == 32
+
+
+def test_all_chunks_share_the_link() -> None:
+    # 2 ranks, v = 2, one micro-batch: the path 0F0 0F0 1F0 1F0 and back crosses boundaries 0, 1 (loop-back), 2 both ways.
+    # On the way back rank 1 sends 1B0 to rank 0 over the directed link that carried the loop-back of the forward.
+    schedule = generate("Interleaved1F1B", 2, 1, 2)
+    assert time_schedule(schedule, 1.0, 2.0, [1.0, 5.0, 1.0], 0.0).total_s == 4 * 1 + 4 * 2 + 2 * (1 + 5 + 1)
+    # m = 2, F = 1, occupancy 4 of boundary 0 only, latency 0: forwards of chunk 0 leave rank 0 at 5 and 9; chunk 1 of
+    # micro-batch 0 comes back and ends at 5+1+1 = 7, and its free message waits for the link until 9
+    times = time_schedule(generate("Interleaved1F1B", 2, 2, 2), 1.0, 1.0, 0.0, [4.0, 0.0, 0.0])
+    assert times.arrival_s[0][:3].tolist() == [5, 9, 9]
+
+
+def test_boundary_inside_a_rank_costs_nothing() -> None:
+    schedule = generate("Interleaved1F1B", 1, 3, 2)
+    assert time_schedule(schedule, 1.0, 2.0, 7.0, 7.0).total_s == 3 * 2 * 3
+
+
+def test_split_backward() -> None:
+    # one rank, F 1, B 5 of which W 2
+    actions = (tuple(Action(kind, 0, 0) for kind in (Kind.F, Kind.I, Kind.W)),)
+    schedule = PipelineSchedule("split", 1, 1, 1, actions)
+    assert time_schedule(schedule, 1.0, 5.0, 0.0, 0.0, weight_s=2.0).finish_s[0].tolist() == [1, 4, 6]
+    with pytest.raises(InputError, match="splits its backward: give weight_s"):
+        time_schedule(schedule, 1.0, 5.0, 0.0, 0.0)
+    with pytest.raises(InputError, match="backward_s - weight_s must be finite and not negative"):
+        time_schedule(schedule, 1.0, 1.0, 0.0, 0.0, weight_s=2.0)
+
+
+@pytest.mark.parametrize(
+    ("forward", "latency", "words"),
+    [
+        ([1.0], 0.0, r"forward_s has shape \(1,\), expected a scalar or \(4,\)"),
+        (-1.0, 0.0, "forward_s must be finite and not negative, got -1.0"),
+        (1.0, [0.0, np.nan, 0.0], "latency_s must be finite and not negative, got nan"),
+        (1.0, [0.0] * 4, r"latency_s has shape \(4,\)"),
+    ],
+)
+def test_bad_times(forward: object, latency: object, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        time_schedule(generate("1F1B", 4, 4, 1), forward, 1.0, latency, 0.0)  # type: ignore[arg-type]
+
+
+@given(st.data())
+def test_equals_a_naive_event_simulation(data: st.DataObject) -> None:
+    schedule = generate(*data.draw(st.sampled_from(SHAPES)))
+    stages = schedule.num_virtual_stages
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    forward, backward = rng.integers(1, 9, (2, stages)).astype(float)
+    latency, occupancy = rng.integers(0, 9, (2, stages - 1)).astype(float)
+    times = time_compiled(compile_schedule(schedule), forward, backward, latency, occupancy)
+    for found, expected in zip(times.start_s, _naive(schedule, forward, backward, latency, occupancy), strict=True):
+        assert found.tolist() == expected
+
+
+def _naive(
+    schedule: PipelineSchedule, forward: np.ndarray, backward: np.ndarray, latency: np.ndarray, occupancy: np.ndarray
+) -> list[list[float]]:
+    """Starts by an event queue in order of time, with messages booked on links when they are produced."""
+    arrived: dict[tuple[Kind, int, int], float] = {}
+    link_free: dict[tuple[int, int], float] = {}
+    starts: list[list[float]] = [[] for _ in range(schedule.num_ranks)]
+    free = [0.0] * schedule.num_ranks
+    running: list[tuple[float, int]] = []
+    idle = set(range(schedule.num_ranks))
+    last = schedule.num_virtual_stages - 1
+    while True:
+        for rank in sorted(idle):
+            at = len(starts[rank])
+            if at == len(schedule.actions[rank]):
+                continue
+            action = schedule.actions[rank][at]
+            stage = schedule.virtual_stage(rank, action.chunk)
+            own = stage == (0 if action.kind is Kind.F else last)
+            there = 0.0 if own else arrived.get((action.kind, stage, action.microbatch))
+            if there is None:
+                continue
+            starts[rank].append(max(free[rank], there))
+            free[rank] = starts[rank][-1] + (forward if action.kind is Kind.F else backward)[stage]
+            idle.discard(rank)
+            heapq.heappush(running, (free[rank], rank))
+        if not running:
+            return starts
+        now, rank = heapq.heappop(running)
+        idle.add(rank)
+        action = schedule.actions[rank][len(starts[rank]) - 1]
+        stage = schedule.virtual_stage(rank, action.chunk)
+        target = stage + 1 if action.kind is Kind.F else stage - 1
+        if 0 <= target <= last:
+            receiver, boundary = schedule.locate(target)[0], min(stage, target)
+            local = receiver == rank
+            leave = max(now, link_free.get((rank, receiver), 0.0)) + (0.0 if local else occupancy[boundary])
+            link_free[rank, receiver] = leave
+            arrived[action.kind, target, action.microbatch] = leave + (0.0 if local else latency[boundary])

@@ -1,0 +1,126 @@
+"""NCCL settings: the arithmetic by hand, and no setting where the default is enough."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from plans import make_plan, two_buildings
+
+from scaleacross.emit import EMITTERS
+from scaleacross.emit.nccl import (
+    CTRAN_SEGMENT_BYTES,
+    HEADROOM,
+    MIB,
+    VARIABLES,
+    ack_timeout,
+    buffer_bytes,
+    crossed_levels,
+    ctran_outstanding,
+    environment,
+)
+from scaleacross.spec.parallelism import Degrees
+from scaleacross.spec.plan import Plan
+
+
+def plan_over(latency_s: float, load_balancing: str = "ecmp") -> Plan:
+    """tp inside hosts, pp over 2 + 3 hosts of two buildings ``latency_s`` apart."""
+    return make_plan(Degrees(tp=4, pp=5), topology=two_buildings(latency_s=latency_s, load_balancing=load_balancing))
+
+
+def settings(plan: Plan) -> dict[str, str]:
+    return {variable.name: variable.value for variable in environment(plan)}
+
+
+def test_figures_of_crossed_levels() -> None:
+    levels = {figures.level: figures for figures in crossed_levels(plan_over(1e-3))}
+    assert set(levels) == {"scale_up", "campus"}
+    assert levels["campus"].axes == ("pp",)
+    assert levels["campus"].round_trip_s == pytest.approx(2e-3)
+    assert levels["campus"].in_flight_bytes == pytest.approx(100e6)  # 50 GB/s × 2 ms
+
+
+def test_one_millisecond_by_hand() -> None:
+    # 100 MB in flight, ×2 over 2 channels: 100 MB each -> capped at 64 MiB. CTRAN: 200e6 / (16 × 2^20) = 11.9 -> 12.
+    # A 64 MiB buffer has 8 MiB steps: 16 pieces of 512 KiB, so all 16 flows.
+    assert settings(plan_over(1e-3)) == {
+        "NCCL_BUFFSIZE": "67108864",
+        "NCCL_IB_QPS_PER_CONNECTION": "16",
+        "NCCL_IB_SPLIT_DATA_ON_QPS": "1",
+        "NCCL_CTRAN_IB_QP_CONFIG_XDC": "1048576,16,spray,12",
+    }
+
+
+def test_twenty_microseconds_leave_the_buffer_alone() -> None:
+    # 50 GB/s × 40 µs = 2 MB in flight, ×2 over 2 channels = 2 MB < 4 MiB; 4 MB / 16 MiB -> 1 outstanding; 512 KiB steps: 8 pieces
+    assert settings(plan_over(20e-6)) == {
+        "NCCL_IB_QPS_PER_CONNECTION": "8",
+        "NCCL_IB_SPLIT_DATA_ON_QPS": "1",
+        "NCCL_CTRAN_IB_QP_CONFIG_XDC": "1048576,16,spray,1",
+    }
+    assert "NCCL_BUFFSIZE: 2 channels" in EMITTERS["nccl"](plan_over(20e-6))["nccl_explain.md"]
+
+
+def test_no_hashing_no_extra_queue_pairs() -> None:
+    assert set(settings(plan_over(20e-6, "adaptive-routing"))) == {"NCCL_CTRAN_IB_QP_CONFIG_XDC"}
+
+
+def test_a_plan_inside_one_host_needs_nothing() -> None:
+    plan = make_plan(Degrees(tp=4), topology=two_buildings())
+    assert settings(plan) == {}
+    assert "the defaults carry every link above" in EMITTERS["nccl"](plan)["nccl_explain.md"]
+
+
+def test_zones_of_one_building_get_the_xzone_setting() -> None:
+    plan = make_plan(Degrees(tp=4, pp=3), topology=two_buildings((3, 1)), fill=[("east", 12)])
+    assert plan.placement.spans["pp"] == "building"
+    assert settings(plan)["NCCL_CTRAN_IB_QP_CONFIG_XZONE"] == "1048576,16,spray,1"
+    assert "NCCL_CTRAN_IB_QP_CONFIG_XDC" not in settings(plan)
+
+
+@given(st.floats(0, 1e12))
+def test_ctran_covers_the_need_up_to_its_limits(in_flight_bytes: float) -> None:
+    qps, outstanding = ctran_outstanding(in_flight_bytes)
+    assert 16 <= qps <= 128
+    assert 1 <= outstanding <= 256
+    reach, need = qps * outstanding * CTRAN_SEGMENT_BYTES, HEADROOM * in_flight_bytes
+    assert reach >= need or (qps, outstanding) == (128, 256)
+    assert outstanding == 1 or qps * (outstanding - 1) * CTRAN_SEGMENT_BYTES < need  # no more than needed
+
+
+@given(st.floats(0, 1e10))
+def test_buffer_is_a_power_of_two_that_covers_the_need(in_flight_bytes: float) -> None:
+    size = buffer_bytes(in_flight_bytes)
+    assert size.bit_count() == 1
+    assert 4 * MIB <= size <= 64 * MIB
+    assert size >= in_flight_bytes or size == 64 * MIB
+    assert size == 4 * MIB or size / 2 < in_flight_bytes
+
+
+@pytest.mark.parametrize(("round_trip_s", "expected"), [(0.0, 1), (1e-3, 10), (0.1, 17), (1.0, 20), (2.0, 21)])
+def test_ack_timeout(round_trip_s: float, expected: int) -> None:
+    assert ack_timeout(round_trip_s) == expected
+    assert 4.096e-6 * 2**expected >= 4 * round_trip_s
+
+
+@given(st.floats(0, 5), st.sampled_from(["ecmp", "none"]))
+def test_every_variable_is_known_explained_and_safe_to_source(latency_s: float, load_balancing: str) -> None:
+    plan = plan_over(latency_s, load_balancing)
+    files = EMITTERS["nccl"](plan)
+    lines = [line for line in files["nccl.env"].splitlines() if not line.startswith("#")]
+    assert len(lines) == len(environment(plan))
+    for variable, line in zip(environment(plan), lines, strict=True):
+        assert re.fullmatch(r"[A-Z_]+=[A-Za-z0-9,]+", line)
+        assert variable.name in VARIABLES
+        assert re.search(r"\d", variable.why)
+        assert f"| {variable.name} | `{variable.value}` |" in files["nccl_explain.md"]
+
+
+def test_very_long_links_raise_the_ack_timeout_and_say_what_stays_short() -> None:
+    plan = plan_over(1.0)
+    assert settings(plan)["NCCL_IB_TIMEOUT"] == "21"
+    text = EMITTERS["nccl"](plan)["nccl_explain.md"]
+    assert "capped at 64.0 MiB" in text
+    assert "leave the link partly idle" in text

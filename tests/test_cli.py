@@ -1,0 +1,323 @@
+"""The command line as a user meets it: exit codes, streams, files, and what stays unimported."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from scaleacross import api, errors
+from scaleacross.cli import app
+from scaleacross.emit import EMITTERS
+from scaleacross.spec.plan import Plan
+
+COMMANDS = ("plan", "evaluate", "emit", "show", "catalogue", "schema")
+JOB = """
+name: small
+workload: llama3.1-8b
+topology: one_building
+sequence_length: 8192
+global_batch_sequences: 64
+num_accelerators: 16
+"""
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def process(
+    *arguments: str, code: str = "from scaleacross.cli import main; main()", **options: Any
+) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", **options)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("job") / "small.yaml"
+    path.write_text(JOB)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def plan(job: str) -> Plan:
+    return api.plan(job)
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> Iterator[Plan]:
+    """``plan`` answered at once, for what is tested around it."""
+    monkeypatch.setattr(api, "plan", lambda *_, **__: plan)
+    yield plan
+
+
+def raising(error: BaseException) -> Any:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
+# --- help -----------------------------------------------------------------------------------------------------------------
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom scaleacross.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print([m for m in ('numpy', 'networkx', 'ortools', 'pulp', 'pydantic', 'yaml', 'pandas') if m in sys.modules])"
+    )
+    out, err = process("--help", code=code).communicate()
+    assert "Commands:" in out
+    assert out.splitlines()[-1] == "[]", err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command_has_an_example(command: str) -> None:
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert f"scaleacross {command}" in result.output.split("Example", 1)[1]
+
+
+def test_version() -> None:
+    result = run("--version")
+    assert (result.exit_code, result.stdout) == (0, "scaleacross 0.1.0\n")
+
+
+# --- exit codes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.InputError("a.yaml:3: no key 'tq'; nearest: 'tp'"), 2),
+        (errors.EmitError("torchtitan cannot express cp"), 2),
+        (errors.InfeasibleError("no plan fits: 9 GiB short"), 3),
+        (errors.TimeLimitError("no plan within 1 s"), 4),
+        (errors.VerificationError("step_s differs"), 5),
+    ],
+)
+def test_errors_are_one_message_and_a_code(monkeypatch: pytest.MonkeyPatch, error: Exception, code: int) -> None:
+    monkeypatch.setattr(api, "plan", raising(error))
+    result = run("plan", "job.yaml")
+    assert (result.exit_code, result.stdout, result.stderr) == (code, "", f"error: {error}\n")
+
+
+def test_unexpected_error_is_one_line_with_the_way_to_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "plan", raising(ZeroDivisionError("division\nby zero")))
+    result = run("plan", "job.yaml")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "error: unexpected ZeroDivisionError: division by zero (rerun with SCALEACROSS_DEBUG=1 for the traceback)\n"
+    )
+
+
+def test_debug_lets_the_traceback_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "plan", raising(ZeroDivisionError("x")))
+    monkeypatch.setenv("SCALEACROSS_DEBUG", "1")
+    assert isinstance(run("plan", "job.yaml").exception, ZeroDivisionError)
+
+
+def test_interrupt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(api, "plan", raising(KeyboardInterrupt()))
+    result = run("plan", "job.yaml", "-o", str(tmp_path / "out"))
+    assert (result.exit_code, result.stderr) == (130, "error: interrupted\n")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("plan",),
+        ("plan", "job.yaml", "--time-limit", "-1"),
+        ("plan", "job.yaml", "--emit", "launch"),
+        ("plan", "no-such-job"),
+        ("evaluate", "no-such-plan.json"),
+        ("emit", "no-such-plan.json", "--to", "launch"),
+        ("emit", "plan.json", "--to", ","),
+        ("show", "planet", "earth"),
+        ("show", "topology", "no-such-topology"),
+        ("show", "workload", "llama3.1-8b", "--sequence-length", "0"),
+        ("schema", "no-such-kind"),
+        ("no-such-command",),
+    ],
+)
+def test_bad_input_is_code_2_with_a_message(arguments: tuple[str, ...]) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.strip()
+    assert "unexpected" not in result.stderr
+
+
+def test_interrupt_by_signal() -> None:
+    code = (
+        "import time\nfrom scaleacross import api, cli\n"
+        "def plan(*_, **__):\n    print('searching', flush=True)\n    time.sleep(600)\n"
+        "api.plan = plan\ncli.main()"
+    )
+    running = process("plan", "job.yaml", code=code)
+    assert running.stdout and running.stdout.readline() == "searching\n"
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate()
+    assert (running.returncode, out, err) == (130, "", "error: interrupted\n")
+
+
+def test_closed_pipe_is_silent() -> None:
+    running = process("schema", "job")
+    assert running.stdout and running.stderr
+    running.stdout.close()
+    err = running.stderr.read()
+    assert (running.wait(), err) == (141, "")
+
+
+# --- streams --------------------------------------------------------------------------------------------------------------
+
+
+def test_json_is_the_plan_and_nothing_else(planned: Plan, tmp_path: Path) -> None:
+    result = run("plan", "job.yaml", "--json", "-o", str(tmp_path))
+    assert result.exit_code == 0
+    assert Plan.model_validate_json(result.stdout) == planned
+    assert json.loads(result.stdout) == json.loads((tmp_path / "plan.json").read_text())
+
+
+def test_report_has_no_escape_codes_in_a_pipe() -> None:
+    out, err = process("show", "topology", "one_building", env={**os.environ, "COLUMNS": "20"}).communicate()
+    assert "\x1b" not in out + err
+    assert max(map(len, out.splitlines())) > 60
+
+
+def test_output_is_utf8_in_any_locale() -> None:
+    out, err = process(
+        "show", "topology", "one_building", env={**os.environ, "PYTHONIOENCODING": "ascii"}
+    ).communicate()
+    assert "─" in out, err
+
+
+def test_options_reach_the_api(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> None:
+    seen: dict[str, Any] = {}
+
+    def fake(job: str, **options: Any) -> Plan:
+        seen.update(options, job=job)
+        return plan
+
+    monkeypatch.setattr(api, "plan", fake)
+    result = run("plan", "job.yaml", "--time-limit", "7", "--seed", "3", "--set", "degrees.tp=8", "--set", "name=x")
+    assert result.exit_code == 0, result.output
+    del seen["progress"]
+    assert seen == {"job": "job.yaml", "time_limit_s": 7.0, "seed": 3, "overrides": ["degrees.tp=8", "name=x"]}
+
+
+# --- files ----------------------------------------------------------------------------------------------------------------
+
+
+def test_plan_writes_every_target_or_says_why_not(planned: Plan, tmp_path: Path) -> None:
+    result = run("plan", "job.yaml", "-o", str(tmp_path / "a" / "b"))
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "a" / "b" / "launch.json").exists()
+    refused = [line.split(": ")[1] for line in result.stderr.splitlines() if line.startswith("not written")]
+    assert set(refused) < set(EMITTERS)
+    assert not list(tmp_path.rglob(".*"))
+
+
+def test_refusal_is_reported_and_the_rest_is_written(
+    monkeypatch: pytest.MonkeyPatch, planned: Plan, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(EMITTERS, "megatron", raising(errors.EmitError("megatron has no word for this")))
+    (tmp_path / "megatron").mkdir()
+    result = run("plan", "job.yaml", "-o", str(tmp_path))
+    assert result.exit_code == 0
+    folder = tmp_path / "megatron"
+    assert f"not written: megatron: megatron has no word for this ({folder} is of an earlier plan)" in result.stderr
+    assert (tmp_path / "launch.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(errors.EmitError("no word"), 2), (KeyboardInterrupt(), 130), (ZeroDivisionError("bug"), 1)],
+)
+def test_failing_target_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, planned: Plan, tmp_path: Path, error: BaseException, code: int
+) -> None:
+    monkeypatch.setitem(EMITTERS, "nccl", raising(error))
+    assert run("plan", "job.yaml", "-o", str(tmp_path / "new"), "--emit", "launch,nccl").exit_code == code
+    assert not list(tmp_path.iterdir())
+
+
+def test_plan_that_does_not_verify_is_not_written(
+    monkeypatch: pytest.MonkeyPatch, planned: Plan, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(api, "verify", raising(errors.VerificationError("step_s differs")))
+    assert run("plan", "job.yaml", "-o", str(tmp_path / "new")).exit_code == 5
+    assert not list(tmp_path.iterdir())
+
+
+def test_directory_that_is_a_file_is_bad_input(planned: Plan, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    assert run("plan", "job.yaml", "-o", str(tmp_path / "out")).exit_code == 2
+    assert run("plan", "job.yaml", "-o", str(tmp_path / "out" / "below")).exit_code == 2
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_emit_writes_the_named_targets_only(planned: Plan, tmp_path: Path) -> None:
+    run("plan", "job.yaml", "-o", str(tmp_path / "plan"))
+    result = run("emit", str(tmp_path / "plan" / "plan.json"), "--to", "nccl", "-o", str(tmp_path / "nccl"))
+    assert result.exit_code == 0, result.output
+    assert {Path(line) for line in result.stdout.splitlines()} == set((tmp_path / "nccl").iterdir())
+    assert not (tmp_path / "nccl" / "launch.json").exists()
+    assert run("emit", str(tmp_path / "plan" / "plan.json"), "--to", "slurp").exit_code == 2
+
+
+# --- end to end -----------------------------------------------------------------------------------------------------------
+
+
+def test_plan_then_evaluate_agree(job: str, tmp_path: Path) -> None:
+    made = run("plan", job, "--json", "-o", str(tmp_path))
+    assert made.exit_code == 0, made.output
+    priced = run("evaluate", str(tmp_path / "plan.json"), "--json")
+    assert priced.exit_code == 0, priced.output
+    first, second = json.loads(made.stdout), json.loads(priced.stdout)
+    assert second["cost"] == first["cost"]
+    assert second["report"]["status"] == "evaluated"
+
+
+def test_report_of_a_real_plan(job: str) -> None:
+    result = run("plan", job)
+    assert result.exit_code == 0, result.output
+    for title in (
+        "degrees",
+        "Placement",
+        "Step time",
+        "Memory per accelerator",
+        "Traffic",
+        "Collectives",
+        "Proof",
+        "Best alternatives",
+    ):
+        assert title in result.stdout
+
+
+def test_catalogue_lists_what_show_can_show() -> None:
+    listed = run("catalogue").stdout
+    for kind, name in (
+        ("topology", "one_building"),
+        ("workload", "llama3.1-8b"),
+        ("accelerator", "h100-sxm"),
+        ("network", "nvlink4"),
+    ):
+        assert name in listed
+        shown = run("show", kind, name)
+        assert shown.exit_code == 0, shown.output
+        assert name in shown.stdout
+
+
+def test_schema_is_json() -> None:
+    assert json.loads(run("schema", "job").stdout)["type"] == "object"

@@ -1,0 +1,55 @@
+"""What the documents promise, held against the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.main import get_command
+
+from scaleacross.catalogue import load_job
+from scaleacross.cli import app
+from scaleacross.emit import EMITTERS
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = [README, (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")]
+
+
+def blocks(language: str) -> list[str]:
+    """Fenced code of ``language`` in all documents."""
+    return [block for text in DOCUMENTS for block in re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)]
+
+
+def test_commands_of_the_documents_exist() -> None:
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    used = re.findall(r"^scaleacross (\w+)(.*)", "\n".join(blocks("bash")), flags=re.MULTILINE)
+    assert {name for name, _ in used} == set(commands), "the README shows every command, and no other"
+    for name, arguments in used:
+        known = {option for parameter in commands[name].params for option in parameter.opts}
+        stated = set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", arguments.partition("#")[0].partition("|")[0]))
+        assert stated <= known, f"scaleacross {name} has no {stated - known}"
+
+
+def test_make_targets_of_the_documents_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    used = set(re.findall(r"^make ([a-z ]+)", "\n".join(blocks("bash")), flags=re.MULTILINE))
+    assert used
+    assert {target for targets_used in used for target in targets_used.split()} <= targets
+
+
+def test_job_of_the_readme_loads() -> None:
+    job = load_job(yaml.safe_load(next(block for block in blocks("yaml") if "global_batch_tokens" in block)))
+    assert (job.degrees.tp, job.global_batch_sequences) == (8, 2048)  # 16,777,216 tokens / 8,192
+
+
+def test_targets_are_all_documented() -> None:
+    to = next(option for option in get_command(app).commands["emit"].params if "--to" in option.opts)  # type: ignore[attr-defined]
+    assert set(re.findall(r"\w+", to.help)) == set(EMITTERS)
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\(([^)#]+)", "\n".join(DOCUMENTS)))
+def test_links_to_files_lead_somewhere(link: str) -> None:
+    assert link.startswith("https://") or (ROOT / link).exists()
