@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,14 @@ def test_job_of_the_readme_loads() -> None:
 def test_targets_are_all_documented() -> None:
     to = next(option for option in get_command(app).commands["emit"].params if "--to" in option.opts)  # type: ignore[attr-defined]
     assert set(re.findall(r"\w+", to.help)) == set(EMITTERS)
+
+
+def test_functions_of_the_readme_stay_callable_once_everything_is_imported() -> None:
+    """In a fresh interpreter, because a submodule's first import may take over a public name of the package."""
+    names = sorted(set(re.findall(r"\bsa\.(\w+)\(", "\n".join(blocks("python")))) | {"verify"})
+    code = f"import scaleacross as sa, scaleacross.api\nprint([n for n in {names} if not callable(getattr(sa, n))])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (result.stdout, result.stderr) == ("[]\n", "")
 
 
 @pytest.mark.parametrize("link", re.findall(r"\]\(([^)#]+)", "\n".join(DOCUMENTS)))

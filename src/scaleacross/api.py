@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-
+import scaleacross.verify as checks
 from scaleacross import catalogue
-from scaleacross import verify as checks
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.cost_models.settings import settings_of
 from scaleacross.cost_models.work import work_of

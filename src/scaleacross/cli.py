@@ -39,7 +39,9 @@ Directory = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print the plan as JSON and nothing else.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a field of the job, e.g. degrees.tp=8. Repeatable."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override a field of the job, e.g. sequence_length=4096. Repeatable."
+    ),
 ]
 Targets = Annotated[
     str | None,
@@ -85,7 +87,9 @@ def plan_command(
         float, typer.Option("--time-limit", metavar="S", min=0, help="Seconds of search at most.")
     ] = 60.0,
     overrides: Overrides = None,
-    seed: Annotated[int, typer.Option(help="Seed of the solver; equal seeds give equal plans.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**31 - 1, help="Seed of the solver; equal seeds give equal plans.")
+    ] = 0,
     emit: Targets = None,
 ) -> None:
     """Find the fastest plan for a job, with proof, and write its launch files.
@@ -257,10 +261,11 @@ def _deliver(plan: Plan, as_json: bool, directory: Path | None, targets: list[st
         typer.echo(plan.model_dump_json(indent=2))
     else:
         _print(plan_report(plan))
-    if bundle:
+    if bundle and directory:
         for target, reason in bundle.refused.items():
             typer.echo(f"not written: {target}: {reason}", err=True)
-        typer.echo("wrote " + ", ".join(str(path) for path in bundle.files), err=True)
+        names = dict.fromkeys(path.relative_to(directory).parts[0] for path in bundle.files)
+        typer.echo(f"wrote {len(bundle.files)} files to {directory}: {', '.join(names)}", err=True)
 
 
 def _targets(emit: str | None, directory: Path | None) -> list[str] | None:

@@ -41,6 +41,11 @@ def si_key(key: str) -> tuple[str, float] | None:
     return None
 
 
+def is_quantity(key: str) -> bool:
+    """Whether the value under ``key`` is a physical figure: it carries a unit, or is a fraction or a ratio."""
+    return key.endswith((*USER_UNITS, *SI_SUFFIXES, "_fraction", "_ratio"))
+
+
 def user_keys(key: str) -> list[str]:
     """All spellings of an SI field that a YAML file may use, the SI one first; ``[key]`` for a field without unit."""
     for suffix in SI_SUFFIXES:

@@ -119,6 +119,26 @@ def test_override_of_a_whole_reference_and_then_below_it() -> None:
     assert [trunk.one_way_latency_s for trunk in topology.trunks] == pytest.approx([4.9e-3, 4.9e-3, 8e-3])
 
 
+def test_overridden_figure_no_longer_claims_its_source() -> None:
+    topology = topology_of(
+        "topology.trunks.0.one_way_latency_ms=20",
+        "topology.regions.0.buildings.0.accelerator.memory_gib=70",
+        "topology.regions.0.buildings.0.accelerator.peak_flop_per_s.bf16=8e14",
+        "topology.regions.0.buildings.0.links.zone.oversubscription_ratio=2",
+        "topology.regions.0.buildings.0.num_hosts=1000",
+    )
+    trunk, building = topology.trunks[0], topology.buildings[0]
+    assert {key: (origin.source, origin.status) for key, origin in trunk.provenance.items()} == {
+        "one_way_latency_ms": ("--set topology.trunks.0.one_way_latency_ms=20", "assumed")
+    }
+    assert set(building.provenance) == {"links.zone.oversubscription_ratio"}
+    own, untouched = building.accelerator.provenance, topology.buildings[1].accelerator.provenance
+    assert own["memory_gib"].status == own["peak_flop_per_s"].status == "assumed"
+    assert "memory_mib" not in own and "peak_tflop_per_s" not in own
+    assert own["num_multiprocessors"] == untouched["num_multiprocessors"]
+    assert untouched["memory_mib"].status == "measured"
+
+
 @pytest.mark.parametrize(
     ("override", "expected"),
     [

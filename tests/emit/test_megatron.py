@@ -142,6 +142,8 @@ def test_stage_options() -> None:
         (("tp", "dp_shard", "cp", "dp_replicate", "pp"), Degrees(tp=4, pp=2, dp_shard=2), False),
         (PP_INSIDE, Degrees(tp=4, dp_shard=4), False),  # no pipeline: nothing to map
         (PP_INSIDE, Degrees(tp=2, pp=2, dp_shard=4), True),  # a host holds two stages: only pp inside dp keeps it whole
+        # two shards and two stages on a host: pp is outside dp_shard in the plan, but only pp inside dp keeps hosts whole
+        (("tp", "dp_shard", "pp", "dp_replicate", "cp"), Degrees(pp=2, dp_shard=2, dp_replicate=2), True),
         (("tp", "dp_shard", "pp", "dp_replicate", "cp"), Degrees(tp=2, pp=2, dp_shard=2, dp_replicate=2), False),
     ],
 )

@@ -7,7 +7,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plans import make_plan, two_buildings
+from plans import building, make_plan, two_buildings
 
 from scaleacross.emit import EMITTERS
 from scaleacross.emit.nccl import (
@@ -21,8 +21,10 @@ from scaleacross.emit.nccl import (
     ctran_outstanding,
     environment,
 )
+from scaleacross.spec.network import Trunk
 from scaleacross.spec.parallelism import Degrees
 from scaleacross.spec.plan import Plan
+from scaleacross.spec.topology import Region, Topology
 
 
 def plan_over(latency_s: float, load_balancing: str = "ecmp") -> Plan:
@@ -78,6 +80,26 @@ def test_zones_of_one_building_get_the_xzone_setting() -> None:
     assert plan.placement.spans["pp"] == "building"
     assert settings(plan)["NCCL_CTRAN_IB_QP_CONFIG_XZONE"] == "1048576,16,spray,1"
     assert "NCCL_CTRAN_IB_QP_CONFIG_XDC" not in settings(plan)
+
+
+def test_campus_and_region_have_their_own_longest_path() -> None:
+    """a–b 20 µs in one region; b–c 1 ms and c–d 30 µs: the farthest region pair is a–d, 1.05 ms one way over three trunks."""
+    pairs = {("a", "b"): 20e-6, ("b", "c"): 1e-3, ("c", "d"): 30e-6}
+    topology = Topology(
+        name="far",
+        regions=(
+            Region(name="one", buildings=(building("a", 1), building("b", 1))),
+            Region(name="two", buildings=(building("c", 1), building("d", 1))),
+        ),
+        trunks=tuple(Trunk(between=pair, one_way_latency_s=latency) for pair, latency in pairs.items()),
+    )
+    plan = make_plan(
+        Degrees(dp_shard=4, pp=2, dp_replicate=2), ("dp_shard", "pp", "dp_replicate", "tp", "cp"), topology=topology
+    )
+    assert (plan.placement.spans["pp"], plan.placement.spans["dp_replicate"]) == ("campus", "region")
+    round_trip = {figures.level: figures.round_trip_s for figures in crossed_levels(plan)}
+    assert round_trip["campus"] == pytest.approx(60e-6)
+    assert round_trip["region"] == pytest.approx(2.1e-3)
 
 
 @given(st.floats(0, 1e12))

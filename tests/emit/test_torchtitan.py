@@ -180,9 +180,13 @@ def test_processes_land_on_the_plans_devices() -> None:
 
 
 def test_stage_modules_by_hand() -> None:
-    assert stage_modules(((1, 2), (2, 1))) == [
-        ["tok_embeddings", "layers.0"], ["layers.1", "layers.2"], ["layers.3", "layers.4"], ["layers.5", "norm", "lm_head"],
-    ]  # fmt: skip
+    # rank 0 holds 1 and 2 layers, rank 1 holds 3 and 1; the model runs rank 0, rank 1, rank 0, rank 1
+    assert stage_modules(((1, 2), (3, 1))) == [
+        ["tok_embeddings", "layers.0"],
+        ["layers.1", "layers.2", "layers.3"],
+        ["layers.4", "layers.5"],
+        ["layers.6", "norm", "lm_head"],
+    ]
 
 
 def test_module_compiles_under_any_job_name() -> None:

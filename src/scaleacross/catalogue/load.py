@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -66,7 +67,7 @@ def named(source: Source, path: Path) -> Source:
         return source
     own = path.resolve().parent.name if path.name == "config.json" else path.stem
     name = re.sub(r"[^A-Za-z0-9._-]", "-", own).lstrip("._-")[:64] or "unnamed"
-    return Source(source.label, {"name": name, **source.data}, source.marks, source.folder)
+    return replace(source, data={"name": name, **source.data})
 
 
 def load_accelerator(ref: Reference | Accelerator, folder: Path | None = None) -> Accelerator:
@@ -88,9 +89,7 @@ def topology_from(source: Source) -> Topology:
     """The topology that ``source`` holds. Raises InputError."""
     loaded: dict[tuple[str, str], BaseModel] = {}
     data = _with_references(source.data, source, (), loaded)
-    return validate(
-        Topology, _with_defaults(Source(source.label, data, source.marks, source.folder, source.prefix)), EXTRA_KEYS
-    )
+    return validate(Topology, _with_defaults(replace(source, data=data)), EXTRA_KEYS)
 
 
 def _with_defaults(source: Source) -> Source:
@@ -104,7 +103,7 @@ def _with_defaults(source: Source) -> Source:
     for at in [path for path in source.marks if len(path) == 4 and (path[0], path[2]) == ("regions", "buildings")]:
         for below, mark in inherited.items():
             marks.setdefault((*at, *below), mark)
-    return Source(source.label, data, marks, source.folder, source.prefix)
+    return replace(source, data=data, marks=marks)
 
 
 def _with_references(
@@ -123,8 +122,8 @@ def _with_references(
                 try:
                     loaded[key, item] = load(item, source.folder)
                 except InputError as error:
-                    dotted = ".".join(map(str, (*path, key)))
-                    raise InputError(f"{source.place((*path, key))}: key '{dotted}': {error}") from None
+                    at = (*path, key)
+                    raise InputError(f"{source.place(at)}: {source.key(at)}{error}") from None
             out[key] = loaded[key, item]
         elif key != "provenance":
             out[key] = _with_references(item, source, (*path, key), loaded)

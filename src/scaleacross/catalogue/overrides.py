@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -10,9 +11,11 @@ from pydantic import BaseModel
 from scaleacross.catalogue.validation import ExtraKeys, advice_for_key, known_keys, models_at, nearest
 from scaleacross.catalogue.yaml_source import KeyPath, Source, parse_yaml
 from scaleacross.errors import InputError
-from scaleacross.units import si_key
+from scaleacross.spec.base import SourcedSpec
+from scaleacross.units import is_quantity, si_key
 
 Overrides = Mapping[str, str] | Sequence[str]
+
 # Turns the reference under a key of the source into the model and the full mapping that it means.
 Expand = Callable[[Source], tuple[type[BaseModel], dict[str, Any]]]
 
@@ -50,7 +53,7 @@ def apply_overrides(
     Raises:
         InputError: a path that leads nowhere; the message names the nearest key.
     """
-    out = Source(source.label, dict(source.data), dict(source.marks), source.folder)
+    out = replace(source, data=dict(source.data))
     expanded: dict[str, type[BaseModel]] = {}
     for dotted, text in parse_overrides(overrides):
         label = f"--set {dotted}={text}"
@@ -64,8 +67,11 @@ def apply_overrides(
                 raise InputError(f"{label}: '{top}' is not stated, so nothing below it can be changed")
             if top not in expanded:
                 expanded[str(top)], out.data[top] = expand[str(top)](out)
-            used = (top, *_assign(expanded[str(top)], tuple(below), out.data[top], value, label, extra_keys))
-        out = Source(out.label, out.data, {**out.marks, used: label}, out.folder)
+            inner = expanded[str(top)]
+            below_used = _assign(inner, tuple(below), out.data[top], value, label, extra_keys)
+            _note_origin(inner, out.data[top], below_used, label)
+            used = (top, *below_used)
+        out = replace(out, marks={**out.marks, used: label})
     return out
 
 
@@ -94,6 +100,26 @@ def _assign(
     return tuple(used)
 
 
+def _note_origin(model: type[BaseModel], data: dict[str, Any], path: KeyPath, label: str) -> None:
+    """A figure that was set no longer rests on the file's source; the closest object with ``provenance`` says so."""
+    end = next((index + 1 for index, part in enumerate(path) if isinstance(part, str) and is_quantity(part)), 0)
+    owners = [at for at in range(end) if any(issubclass(m, SourcedSpec) for m in models_at(model, path[:at]))]
+    if not owners:
+        return
+    owner: Any = data
+    for part in path[: owners[-1]]:
+        owner = owner[part]
+    figure = ".".join(part for part in path[owners[-1] : end] if isinstance(part, str))
+    kept = {key: origin for key, origin in (owner.get("provenance") or {}).items() if _si(key) != _si(figure)}
+    owner["provenance"] = {**kept, figure: {"source": label, "status": "assumed"}}
+
+
+def _si(key: str) -> str:
+    """``key`` in its SI spelling, whatever spelling it has."""
+    hit = si_key(key)
+    return hit[0] if hit else key
+
+
 def _own_copy(container: Any) -> Any:
     """A container that may be written to; an absent one becomes an empty mapping, a single value stays what it is."""
     if container is None:
@@ -120,8 +146,8 @@ def _mapping_key(
         raise InputError(f"{label}: no key '{part}'; {advice_for_key(part, models[0], extra_keys)}")
     if not models and part not in here:
         raise InputError(f"{label}: no key '{part}'; {nearest(part, here)}")
-    si_name = part if part in names else (si_key(part) or (part,))[0]
-    same = [key for key in here if key != part and (key == si_name or (si_key(key) or ("",))[0] == si_name)]
+    si_name = part if part in names else _si(part)
+    same = [key for key in here if key != part and _si(key) == si_name]
     if same and not last:
         return same[0]
     for key in (*same, *_EITHER_OR.get(part, ())):

@@ -79,10 +79,16 @@ def models_at(model: type[BaseModel], path: Iterable[str | int]) -> list[type[Ba
     return here
 
 
+def _si_name(key: Any) -> str | None:
+    """The SI spelling of a key in a user unit."""
+    hit = si_key(key) if isinstance(key, str) else None
+    return hit[0] if hit else None
+
+
 def _fields(models: list[type[BaseModel]], part: str | int) -> list[FieldInfo]:
     if not isinstance(part, str):
         return []
-    names = {part, (si_key(part) or (part,))[0]}
+    names = {part, _si_name(part)}
     return [field for model in models for name, field in model.model_fields.items() if name in names]
 
 
@@ -93,12 +99,7 @@ def _step(models: list[type[BaseModel]], part: str | int) -> list[type[BaseModel
     return [model for model in models if model.__name__ == part] or models
 
 
-def _describe(
-    errors: list[ErrorDetails],
-    model: type[BaseModel],
-    source: Source,
-    extra_keys: ExtraKeys,
-) -> str:
+def _describe(errors: list[ErrorDetails], model: type[BaseModel], source: Source, extra_keys: ExtraKeys) -> str:
     located = [(_user_path(error["loc"], source.data, model), error) for error in errors]
     lines: dict[tuple[str, KeyPath, str], str] = {}  # shared defaults are wrong once, not once per building
     located.sort(key=lambda item: item[1]["type"] != "extra_forbidden")  # a misspelling explains what is then missing
@@ -134,7 +135,7 @@ def _user_path(loc: tuple[str | int, ...], data: Any, model: type[BaseModel]) ->
     for part in loc:
         key: str | int | None = None
         if isinstance(here, dict):
-            key = part if part in here else next((k for k in here if (si_key(k) or ("",))[0] == part), None)
+            key = part if part in here else next((k for k in here if _si_name(k) == part), None)
         elif isinstance(here, list | tuple) and isinstance(part, int) and part < len(here):
             key = part
         if key is None and _fields(models, part):
@@ -150,8 +151,7 @@ def _message(
     path: KeyPath, error: ErrorDetails, model: type[BaseModel], source: Source, extra_keys: ExtraKeys
 ) -> tuple[str, str, str]:
     """(place, key, what is wrong and the way out)."""
-    place, whole = source.place(path), (*source.prefix, *path)
-    key = f"key '{'.'.join(map(str, whole))}': " if whole else ""
+    place, key = source.place(path), source.key(path)
     if error["type"] == "missing":
         spellings = user_keys(str(error["loc"][-1]))
         also = f" (or {', '.join(spellings[1:])})" if len(spellings) > 1 else ""

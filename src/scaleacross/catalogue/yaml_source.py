@@ -53,6 +53,11 @@ class Source:
                 return self.marks[path[:end]]
         return self.label
 
+    def key(self, path: KeyPath) -> str:
+        """``path`` as messages name it: ``key 'a.b.0': ``; nothing for the whole."""
+        whole = ".".join(map(str, (*self.prefix, *path)))
+        return f"key '{whole}': " if whole else ""
+
     def sub(self, key: str) -> Source:
         """The part under ``key`` as a source of its own."""
         marks = {path[1:]: mark for path, mark in self.marks.items() if path[:1] == (key,)}

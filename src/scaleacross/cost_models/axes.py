@@ -14,6 +14,7 @@ from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.overlap import WINDOW_NAMES, rounds
 from scaleacross.cost_models.pipeline import BoundaryDelays, delay_penalty_s
+from scaleacross.cost_models.pipeline_penalty import timed_penalty_s
 from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.spec.parallelism import SCHEDULE_NAMES, SHARD_LEVELS, GridAxis
@@ -70,25 +71,32 @@ def dp_replicate_terms(volumes: Volumes, shape: GroupShape, links: Links) -> Ter
     return Terms({}, window)
 
 
-def pp_terms(volumes: Volumes, shape: GroupShape, links: Links) -> Terms:
-    """Time that message delays add to the pipeline (``pipeline.delay_penalty_s``)."""
+def pp_terms(volumes: Volumes, shape: GroupShape, links: Links, exact: bool = False) -> Terms:
+    """Time that message delays add to the pipeline.
+
+    ``exact`` times the schedule where no closed form is exact; otherwise the penalty is ``pipeline.lower_bound_s`` less the time
+    without delay, which is never above it. All ranks are taken to compute as long as the busiest one.
+    """
     settings, work = volumes.settings, volumes.work
     message = neighbour_messages(volumes.hidden_bytes / settings.tp, shape, links)
     near, far = message.near_latency_s + message.near_occupancy_s, message.far_latency_s + message.far_occupancy_s
     crosses = message.num_far > 0
+    slow = np.where(crosses, np.maximum(near, far), near)
     delays = BoundaryDelays(
         inner_s=near,
-        slow_s=np.where(crosses, np.maximum(near, far), near),
+        slow_s=slow,
         num_slow=message.num_far.astype(np.int64),
         slow_tail=message.tail.astype(np.int64),
         slow_spacing=message.spacing.astype(np.int64),
-        loop_s=np.where(crosses, np.maximum(near, far), near),
+        loop_s=slow,
         occupancy_s=np.maximum(message.near_occupancy_s, message.far_occupancy_s),
     )
     names = np.array(SCHEDULE_NAMES)[settings.schedule]
-    pipeline = (names, settings.pp, settings.num_micro_batches, settings.num_chunks)
-    penalty = delay_penalty_s(*pipeline, work.forward_s, work.backward_s, delays)
-    return _serial(volumes, "pp", np.where(settings.pp > 1, penalty, 0.0))
+    pipeline = (names, settings.pp, settings.num_micro_batches, settings.num_chunks, work.forward_s, work.backward_s)
+    penalty = np.where(settings.pp > 1, delay_penalty_s(*pipeline, delays), 0.0)
+    if exact:
+        penalty = timed_penalty_s(settings, work, message, penalty)
+    return _serial(volumes, "pp", penalty)
 
 
 def axis_terms(
@@ -98,8 +106,9 @@ def axis_terms(
     links: Links,
     expert_shape: GroupShape | None = None,
     ep_shape: GroupShape | None = None,
+    exact: bool = False,
 ) -> Terms:
-    """Terms of one grid axis; ``dp_shard`` also needs the shapes of its expert sub-groups.
+    """Terms of one grid axis; ``dp_shard`` also needs the shapes of its expert sub-groups. ``exact``: see ``pp_terms``.
 
     Raises:
         ValueError: ``dp_shard`` without the expert shapes.
@@ -108,8 +117,9 @@ def axis_terms(
         if expert_shape is None or ep_shape is None:
             raise ValueError("dp_shard needs expert_shape and ep_shape")
         return dp_shard_terms(volumes, shape, expert_shape, ep_shape, links)
-    terms = {"tp": tp_terms, "cp": cp_terms, "dp_replicate": dp_replicate_terms, "pp": pp_terms}[axis]
-    return terms(volumes, shape, links)
+    if axis == "pp":
+        return pp_terms(volumes, shape, links, exact)
+    return {"tp": tp_terms, "cp": cp_terms, "dp_replicate": dp_replicate_terms}[axis](volumes, shape, links)
 
 
 def _serial(volumes: Volumes, component: str, seconds: Floats) -> Terms:

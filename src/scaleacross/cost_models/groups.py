@@ -123,16 +123,21 @@ def _last_step(steps: Bools) -> Ints:
     return last
 
 
-def relaxed_shape(degree: Ints, stride: Ints, sizes: Floats) -> GroupShape:
+def relaxed_shape(degree: Ints, stride: Ints, sizes: Floats, must_cross: Bools | None = None) -> GroupShape:
     """A shape at least as good as any alignment of an axis with this degree and stride gives, for arrays of axes.
 
     ``sizes`` (..., NUM_LEVELS + 1) holds the largest child of each level in accelerators; sizes[0] = 1, sizes[NUM_LEVELS] = all.
     At most ⌈size/stride⌉ ranks of a group fit in a child; where the axis' whole extent d·s exceeds a child, some group crosses.
+    ``must_cross`` (...) marks axes of which some group is known to cross buildings whatever the fill.
     """
     degree, stride = (np.asarray(value, dtype=np.float64)[..., None] for value in (degree, stride))
     fitting = np.minimum(degree, np.maximum(1.0, np.ceil(sizes / stride)))
-    within = np.where(degree * stride > sizes, np.minimum(fitting, np.maximum(1.0, degree - 1)), degree)
-    within = np.maximum.accumulate(np.where(sizes < sizes[..., -1:], within, degree), axis=-1)
+    crosses = degree * stride > sizes
+    if must_cross is not None:
+        crosses[..., CAMPUS:] |= must_cross[..., None]
+    within = np.where(crosses, np.minimum(fitting, np.maximum(1.0, degree - 1)), degree)
+    within = np.where(sizes < sizes[..., -1:], within, degree)
+    within = np.minimum.accumulate(within[..., ::-1], axis=-1)[..., ::-1]
     touched = np.ceil(degree / within)
     fanout = np.maximum(1.0, touched[..., :-1] / touched[..., 1:])
     members = np.minimum(within, np.floor(degree / touched))[..., :-1]

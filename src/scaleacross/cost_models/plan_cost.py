@@ -8,8 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaleacross.cost_models.axes import axis_terms
-from scaleacross.cost_models.collectives import ALGORITHM_NAMES, Links, Timed, all_reduce, all_to_all, gather, links_of
-from scaleacross.cost_models.collectives import POINT_TO_POINT, neighbour_messages
+from scaleacross.cost_models.collectives import (
+    ALGORITHM_NAMES,
+    POINT_TO_POINT,
+    Links,
+    Timed,
+    all_reduce,
+    all_to_all,
+    gather,
+    links_of,
+    neighbour_messages,
+)
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import NUM_LEVELS, Levels, build_levels
 from scaleacross.cost_models.memory import memory_parts
@@ -72,7 +81,8 @@ def plan_cost(
     rows = {name: _one_row(shape) for name, shape in shapes.items()}
     experts = (rows["expert"], rows["ep"])
     terms = [
-        axis_terms(axis, volumes, rows[axis], links, *(experts if axis == "dp_shard" else ())) for axis in GRID_AXES
+        axis_terms(axis, volumes, rows[axis], links, *(experts if axis == "dp_shard" else (None, None)), exact=True)
+        for axis in GRID_AXES
     ]
     times = step_times(volumes, terms)
     sent = flows(volumes)
@@ -111,7 +121,7 @@ def _breakdown(job: Job, profile: ModelProfile, levels: Levels, settings: Settin
         step_s=step_s,
         compute_s=float(times.compute_s[0]),
         bubble_s=float(times.bubble_s[0]),
-        exposed_s={name: float(seconds[0]) for name, seconds in times.exposed_s.items()},  # type: ignore[misc]
+        exposed_s={name: float(seconds[0]) for name, seconds in times.exposed_s.items()},
         optimizer_s=float(times.optimizer_s[0]),
         tokens_per_s=job.tokens_per_step / step_s,
         model_flop_per_s=rate,
@@ -156,7 +166,7 @@ def _level_traffic(
             out.append(
                 LevelTraffic(
                     level=LINK_LEVELS[level],
-                    bytes_per_step=by_axis,  # type: ignore[arg-type]
+                    bytes_per_step=by_axis,
                     capacity_bytes_per_s=capacity,
                     utilisation=sum(by_axis.values()) / (capacity * step_s),
                 )

@@ -13,7 +13,7 @@ import numpy as np
 
 from scaleacross.cost_models.compute import LayerTimes, Shards, layer_times, optimizer_time_s
 from scaleacross.cost_models.memory import held_parameters
-from scaleacross.cost_models.settings import Floats, Ints, Settings
+from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses, rank_classes, spread
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
@@ -44,7 +44,7 @@ class Work:
     expert_parameters: Floats
     optimizer_s: Floats
 
-    def take(self, rows: Ints) -> Work:
+    def take(self, rows: Ints | Bools) -> Work:
         """The rows selected by an index or mask array."""
         return Work(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 

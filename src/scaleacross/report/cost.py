@@ -19,6 +19,12 @@ COMPONENT_MEANING = {
     "dp": "data-parallel, exposed",
     "optimizer": "optimizer update",
 }
+STATUS_MEANING = {
+    "optimal": ("optimal: no plan of the searched space is faster under this model", "green"),
+    "gap_tolerance": ("within the gap tolerance: a faster plan could save no more than the gap", "green"),
+    "time_limit": ("time limit reached: the best plan found so far, not proved optimal", "yellow"),
+    "evaluated": ("evaluated: the settings were given, nothing was searched", "cyan"),
+}
 NUM_ALTERNATIVES = 3
 BAR_WIDTH = 30
 
@@ -51,9 +57,8 @@ def step(plan: Plan) -> RenderableType:
 def proof(plan: Plan) -> RenderableType:
     """Status, bound and gap as they are, and the bounds that the reader can check by hand."""
     report = plan.report
-    refused = ", ".join(
-        f"{reason} {count(number)}" for reason, number in sorted(report.num_infeasible.items(), key=lambda kv: -kv[1])
-    )
+    by_number = sorted(report.num_infeasible.items(), key=lambda item: -item[1])
+    refused = "; ".join(f"{count(number)} {reason}" for reason, number in by_number)
     facts = grid(
         [
             ("status", status(report)),
@@ -72,12 +77,9 @@ def proof(plan: Plan) -> RenderableType:
 
 
 def status(report: SolveReport) -> Text:
-    """The solver's status in words; three statuses, three different statements."""
-    if report.status == "optimal":
-        return Text("optimal: no plan of the searched space is faster under this model", style="green")
-    if report.status == "time_limit":
-        return Text("time limit reached: the best plan found so far, not proved optimal", style="yellow")
-    return Text("evaluated: the settings were given, nothing was searched", style="cyan")
+    """The solver's status in words: different statuses are different statements."""
+    words, style = STATUS_MEANING[report.status]
+    return Text(words, style=style)
 
 
 def alternatives(plan: Plan, limit: int = NUM_ALTERNATIVES) -> RenderableType:

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from scaleacross.report.format import add, columns, count, grid, plural, run_lengths, section
 from scaleacross.spec.job import Job
-from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.parallelism import GRID_AXES, Axis
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.topology import Topology
@@ -23,6 +22,7 @@ AXIS_MEANING: dict[Axis, str] = {
     "dp_replicate": "data, replicated",
     "ep": "experts, inside dp_shard",
 }
+BETWEEN_BUILDINGS = ("campus", "region")
 SHARD_MEANING = {
     "none": "nothing (every replica keeps all states)",
     "optimizer": "optimizer states over dp_shard (ZeRO-1)",
@@ -62,28 +62,21 @@ def placement(plan: Plan) -> RenderableType:
     placed, degrees = plan.placement, plan.degrees
     axes = columns(("axis", "meaning", "degree", "stride", "reaches"), right=("degree", "stride"))
     stride = 1
-    for axis in placed.axis_order:
+    for axis in (axis for axis in placed.axis_order if degrees.of(axis) > 1):
         _axis_row(axes, plan, axis, count(stride))
         stride *= degrees.of(axis)
     if degrees.ep > 1:
         _axis_row(axes, plan, "ep", "")
+    for axis in (axis for axis in placed.axis_order if degrees.of(axis) == 1):
+        _axis_row(axes, plan, axis, "")
     return section("Placement: fastest axis first, then buildings in fill order", axes, Text(), _buildings(plan))
 
 
 def _axis_row(table: Table, plan: Plan, axis: Axis, stride: str) -> None:
-    level = plan.placement.spans.get(axis)
-    far = level in LINK_LEVELS[LINK_LEVELS.index("campus") :] if level else False
-    reaches = Text(f"{level}", style="bold yellow" if far else "") if level else Text("–", style="dim")
-    degree = plan.degrees.of(axis)
-    add(
-        table,
-        axis,
-        AXIS_MEANING[axis],
-        str(degree),
-        stride if degree > 1 else "",
-        reaches,
-        style="dim" if degree == 1 else "",
-    )
+    """An axis, with the levels between buildings set off by colour."""
+    level, degree = plan.placement.spans.get(axis), plan.degrees.of(axis)
+    reaches = Text(level or "–", style="bold yellow" if level in BETWEEN_BUILDINGS else "")
+    add(table, axis, AXIS_MEANING[axis], count(degree), stride, reaches, style="dim" if degree == 1 else "")
 
 
 def _buildings(plan: Plan) -> RenderableType:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -19,7 +21,8 @@ def traffic(plan: Plan) -> RenderableType:
     heads = ("level", *axes, "capacity", "used", "")
     table = columns(heads, right=(*axes, "capacity", "used"))
     for level in plan.traffic:
-        sent = (human_bytes(level.bytes_per_step.get(axis, 0.0)) for axis in axes)  # type: ignore[call-overload]
+        bytes_of: Mapping[str, float] = {axis: sent for axis, sent in level.bytes_per_step.items() if sent}
+        sent = (human_bytes(bytes_of[axis]) if axis in bytes_of else "–" for axis in axes)
         colour = "red" if level.utilisation > 0.8 else "green"
         filled = Text(bar(level.utilisation, BAR_WIDTH), style=colour)
         add(table, level.level, *sent, rate(level.capacity_bytes_per_s), percent(level.utilisation), filled)

@@ -17,6 +17,7 @@ from scaleacross.cost_models.settings import concatenate
 from scaleacross.solvers.fleets import shares
 from scaleacross.solvers.joint import Placed, Search, search
 from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.spec.job import DegreeRequest
 from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import COMPONENTS, Alternative, Decision
@@ -119,8 +120,8 @@ def _other_degrees(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
 
 def _other_choices(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
     """The winner's degrees with one choice changed: per kind of choice the candidate with the least bound."""
-    pinned = {axis: best.settings.decision(0).degrees.of(axis) for axis in (*GRID_AXES, "ep")}
-    job = state.problem.job.model_copy(update={"degrees": type(state.problem.job.degrees)(**pinned)})
+    pinned = DegreeRequest(**best.settings.decision(0).degrees.model_dump())
+    job = state.problem.job.model_copy(update={"degrees": pinned})
     fleet, pricing = best.placer.fleet, best.placer.pricing
     space = SearchSpace(job, state.problem.profile, fleet.num_accelerators, fleet.unit)
     rows = concatenate(list(space.batches(Refusals())))

@@ -21,7 +21,7 @@ from scaleacross.cost_models.collectives import Links
 from scaleacross.cost_models.groups import relaxed_shape
 from scaleacross.cost_models.memory import memory_parts
 from scaleacross.cost_models.overlap import exposed_s, windows
-from scaleacross.cost_models.settings import Floats, Ints, Settings
+from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.stages import rank_classes
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
@@ -42,7 +42,7 @@ class Priced:
     free_s: Floats
     bound_s: Floats
 
-    def take(self, rows: Ints) -> Priced:
+    def take(self, rows: Ints | Bools) -> Priced:
         """The rows selected by an index or mask array."""
         return Priced(self.settings.take(rows), self.work.take(rows), self.free_s[rows], self.bound_s[rows])
 
@@ -51,16 +51,21 @@ class Priced:
 class Pricing:
     """The figures that price candidates on one fleet."""
 
+    fleet: Fleet
     job: Job
     profile: ModelProfile
-    accelerators: tuple[Accelerator, ...]
     links: Links
     sizes: Floats
 
     @classmethod
     def on(cls, fleet: Fleet, job: Job, profile: ModelProfile) -> Pricing:
         """Pricing with the best links that the fleet can offer."""
-        return cls(job, profile, fleet.accelerators, fleet.optimistic_links(), fleet.largest_children())
+        return cls(fleet, job, profile, fleet.optimistic_links(), fleet.largest_children())
+
+    @property
+    def accelerators(self) -> tuple[Accelerator, ...]:
+        """The accelerator types of the fleet."""
+        return self.fleet.accelerators
 
     @property
     def launch_s(self) -> float:
@@ -121,7 +126,8 @@ class Pricing:
 
     def _relaxed_terms(self, axis: GridAxis, volumes: Volumes, stride: Ints, sizes: Floats) -> Terms:
         settings = volumes.settings
-        shape = relaxed_shape(getattr(settings, axis), stride, sizes)
+        degree = getattr(settings, axis)
+        shape = relaxed_shape(degree, stride, sizes, self.fleet.must_cross(degree * stride, settings.world_size))
         if axis != "dp_shard":
             return axis_terms(axis, volumes, shape, self.links)
         expert = relaxed_shape(settings.dp_shard // settings.ep, stride * settings.ep, sizes)

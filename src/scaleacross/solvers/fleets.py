@@ -25,7 +25,7 @@ import numpy as np
 
 from scaleacross.cost_models.collectives import Links
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, accelerator_types, build_levels, host_unit, trunk_graph
-from scaleacross.cost_models.settings import Floats
+from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.placement import BuildingShare
 from scaleacross.spec.topology import Building, Topology
@@ -86,6 +86,20 @@ class Fleet:
             regions[region] = regions.get(region, 0) + building.num_accelerators
         whole = max(building.num_accelerators for building in self.buildings)
         return np.array([1, *inside, whole, max(regions.values()), self.num_accelerators], dtype=np.float64)
+
+    def must_cross(self, extent: Ints, size: Ints) -> Bools:
+        """Whether some group of an axis of this extent (degree · stride) crosses buildings in every fill of ``size`` accelerators.
+
+        Decided for two buildings, of which both are needed: their cut lies between size − capacity of the second and capacity of the
+        first, and only a cut at a multiple of the extent spares the axis. False where undecided.
+        """
+        if len(self.buildings) != 2:
+            return np.zeros(np.broadcast(extent, size).shape, dtype=bool)
+        capacities = [building.num_accelerators for building in self.buildings]
+        spared = size <= max(capacities)
+        for first, second in (capacities, capacities[::-1]):
+            spared = spared | (first // extent * extent >= np.maximum(size - second, 1))
+        return ~spared
 
     def fills(self, size: int, granules: Sequence[int]) -> list[Fill]:
         """Distinct fills of ``size`` accelerators (S1–S3), in a deterministic order."""

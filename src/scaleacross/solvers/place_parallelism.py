@@ -124,9 +124,9 @@ class Placer:
             shapes = [self._axis_shapes(settings, axis, subset, fills[index]) for index, subset, _ in arcs]
             levels = [self.levels(fills[index]) for index, _, _ in arcs]
             links = Links(*(np.stack([getattr(level, name) for level in levels]) for name in Links._fields))
-            terms = axis_terms(
-                axis, volumes, _stacked([s[0] for s in shapes]), links, *map(_stacked, zip(*(s[1:] for s in shapes)))
-            )
+            stacked = [_stacked(column) for column in zip(*shapes, strict=True)]
+            expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
+            terms = axis_terms(axis, volumes, stacked[0], links, expert, ep, exact=True)
             serial = terms.serial_total_s
             costs |= {arc: ArcCost(float(serial[i]), terms.window_s[:, i]) for i, arc in enumerate(arcs)}
         return costs

@@ -179,7 +179,7 @@ class SearchSpace:
             if not (allows("dp_shard", dp_shard) and allows("dp_replicate", dp // dp_shard)):
                 continue
             sharded = level != "none"
-            if not sharded and dp_shard > 1 or sharded and dp_shard == 1 and not with_cp:
+            if (not sharded and dp_shard > 1) or (sharded and dp_shard == 1 and not with_cp):
                 continue
             for ep in divisors(math.gcd(dp_shard, self.profile.num_experts or 1)):
                 if allows("ep", ep) and refusals.keep(sharded or ep == 1, "R5 experts need a shard level"):
