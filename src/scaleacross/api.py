@@ -35,7 +35,7 @@ def plan(
     *,
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
     seed: int = 0,
-    gap_tolerance: float = 1e-4,
+    gap_tolerance: float = 0.0,
     overrides: Sequence[str] = (),
     progress: Callable[[Progress], None] | None = None,
 ) -> Plan:

@@ -6,6 +6,7 @@ A single decision is the same thing with one row, so every formula of this packa
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,4 +90,10 @@ def settings_of(decision: Decision, global_batch_sequences: int) -> Settings:
 
 def concatenate(parts: list[Settings]) -> Settings:
     """All rows of ``parts`` one after another."""
+    if not parts:
+        return NOTHING
     return Settings(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Settings)})
+
+
+NOTHING: Final = Settings(*(np.zeros(0, dtype=np.int64) for _ in fields(Settings)))
+"""No candidate at all."""

@@ -11,7 +11,7 @@ The tight bound misses only what the cut between unequal buildings adds; ``place
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 
 import numpy as np
@@ -29,7 +29,7 @@ from scaleacross.cost_models.work import Work, block_counts, pipeline_groups, wo
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import GRID_AXES, GridAxis
+from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS, GridAxis
 from scaleacross.workloads.layer_profile import ModelProfile
 
 
@@ -89,6 +89,19 @@ class Pricing:
             parts = memory_parts(self.profile, self.job, settings.take(rows), classes)
             needed[rows] = sum(parts.values(), start=np.zeros(1)).max(axis=0)
         return needed
+
+    def base_needed_bytes(self, bases: Settings) -> Floats:
+        """Bytes that every candidate of a base needs at least, (n,): the least over the shard levels that the job allows."""
+        levels = [SHARD_LEVELS.index(level) for level in self.job.shard]
+        return np.min([self.needed_bytes(replace(bases, shard=np.full(len(bases), code))) for code in levels], axis=0)
+
+    def base_bound_s(self, bases: Settings) -> Floats:
+        """Lower bound on every candidate of a base, (n,): computation, bubble and the serial terms at their relaxed best."""
+        work = work_of(self.profile, self.job, self.accelerators, bases)
+        volumes = self.volumes(bases, work)
+        ones, sizes = np.ones(len(bases), dtype=np.int64), self._sizes(bases)
+        serial = sum(self._relaxed_terms(axis, volumes, ones, sizes).serial_total_s for axis in GRID_AXES)
+        return placement_free_s(volumes) - work.optimizer_s + serial
 
     def coarse(self, settings: Settings) -> Priced:
         """Work and coarse bound of candidates."""

@@ -105,7 +105,7 @@ class Fleet:
         """Distinct fills of ``size`` accelerators (S1–S3), in a deterministic order."""
         out: dict[Fill, None] = {}
         seen: set[tuple[object, ...]] = set()
-        for granule in sorted({math.lcm(granule, self.unit) for granule in granules}):
+        for granule in sorted({math.lcm(granule, self.unit) for granule in granules}, reverse=True):
             for sequence in self._sequences():
                 for fill in _spread(size, granule, sequence):
                     signature = self._signature(fill)

@@ -5,12 +5,14 @@ Space          the candidates of ``search_space`` (R1–R9) on every fleet, time
 Objective      step time of the cost model (``cost_models.step``), minimised
 Memory         the fullest pipeline rank fits in the smallest accelerator of the fleet, reserve taken off
 
-1. Enumerate and price in arrays; drop what does not fit; coarse bound for the rest.
-2. After every batch the most promising candidate is placed exactly: the incumbent prunes everything whose bound is not below it.
-3. Survivors in the order of their coarse bound get the tight bound; again the incumbent prunes.
-4. What is left is placed exactly by CP-SAT, lowest bound first, until the next bound is not below the incumbent: proof.
+1. Enumerate *bases* (everything but the split of dp and the shard level), drop those of which nothing fits, bound them, sort.
+2. Expand the bases block by block, least bound first; drop what does not fit; coarse bound for every candidate.
+3. After every block the most promising candidate is placed exactly: the incumbent prunes everything whose bound is not below it,
+   and ends the expansion once the next base is.
+4. Survivors in the order of their coarse bound get the tight bound; again the incumbent prunes.
+5. What is left is placed exactly by CP-SAT, lowest bound first, until the next bound is not below the incumbent: proof.
 
-The reported bound is the smallest bound of anything not placed exactly, or the incumbent. ``gap_tolerance`` ends step 4 early and is
+The reported bound is the smallest bound of anything not placed exactly, or the incumbent. ``gap_tolerance`` ends step 5 early and is
 then visible in the gap.
 """
 
@@ -24,7 +26,7 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Settings
+from scaleacross.cost_models.settings import NOTHING, Floats, Ints, Settings, concatenate
 from scaleacross.solvers.candidates import Priced, Pricing
 from scaleacross.solvers.fleets import Fleet, fleets
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer
@@ -35,6 +37,10 @@ from scaleacross.workloads.problem import Problem
 
 TIGHT_BLOCK: Final = 2048
 """Candidates per tight-bound evaluation: large enough for arrays to pay, small enough to stop early."""
+BASE_BLOCK: Final = 1024
+"""Bases that are expanded together."""
+ENOUGH: Final = 1e-4
+"""A placement this close to its candidate's bound ends the trial of further fills (fleets of many buildings); the gap shows it."""
 PLACE_LIMIT_S: Final = 10.0
 """Time limit of one exact placement; they take milliseconds."""
 
@@ -105,12 +111,16 @@ class Search:
     def place(self, priced: Priced, row: int, placer: Placer, slowest_axis: GridAxis | None = None) -> Placed | None:
         """Place one candidate exactly and remember it; None when no fill holds it."""
         one = priced.take(np.array([row]))
-        decision = placer.place(one.settings, one.work, PLACE_LIMIT_S, slowest_axis)
+        free_s, bound_s = float(one.free_s[0]), float(one.bound_s[0])
+        enough_s = bound_s * (1 + ENOUGH) - free_s
+        decision = placer.place(one.settings, one.work, PLACE_LIMIT_S, slowest_axis, enough_s)
         if decision is None:
             return None
-        placed = Placed(float(one.free_s[0]) + decision.communication_s, one.settings, one, decision, placer)
+        placed = Placed(free_s + decision.communication_s, one.settings, one, decision, placer)
         if slowest_axis is None:
-            self.bound_violation_s = max(self.bound_violation_s, float(one.bound_s[0]) - placed.step_s)
+            self.bound_violation_s = max(self.bound_violation_s, bound_s - placed.step_s)
+            if not decision.complete:
+                self.open_bound_s = min(self.open_bound_s, bound_s)
         self.pool.append(placed)
         if placed.step_s < self.incumbent_s:
             self.best = placed
@@ -137,33 +147,73 @@ def search(
 
 
 def _price_fleet(state: Search, fleet: Fleet, placer: Placer) -> list[Priced]:
-    """Step 1 and 2 on one fleet."""
+    """Steps 1 to 3 on one fleet: candidates whose coarse bound is below the incumbent."""
     pricing, kept = placer.pricing, []
     space = SearchSpace(state.problem.job, state.problem.profile, fleet.num_accelerators, fleet.unit)
-    for settings in space.batches(state.refusals):
-        state.num_candidates += len(settings)
-        fitting = _that_fit(state, pricing, settings)
+    bases, bounds, counts = _bases(state, space, pricing)
+    for start in range(0, len(bases), BASE_BLOCK):
+        if bounds[start] >= state.incumbent_s or state.out_of_time:
+            state.num_pruned += int(counts[start:].sum())
+            if bounds[start] < state.incumbent_s:
+                state.open_bound_s = min(state.open_bound_s, float(bounds[start]))
+            break
+        fitting = _that_fit(
+            state,
+            pricing,
+            space.expand(bases.take(np.arange(start, min(start + BASE_BLOCK, len(bases)))), state.refusals),
+        )
         if not len(fitting):
             continue
         priced = pricing.coarse(fitting)
         state.free_bound_s = min(state.free_bound_s, float(priced.free_s.min()))
-        promising = priced.take(np.argsort(priced.bound_s)[:TIGHT_BLOCK])
-        promising = pricing.tight(promising.take(promising.bound_s < state.incumbent_s))
-        if len(promising.bound_s) and promising.bound_s.min() < state.incumbent_s and not state.out_of_time:
-            state.place(promising, int(promising.bound_s.argmin()), placer)
+        _place_most_promising(state, priced, placer)
         kept.append(_below_incumbent(state, priced))
-        state.tell("pricing", state.num_candidates)
+        state.tell("pricing", start + BASE_BLOCK, len(bases))
     return kept
+
+
+def _bases(state: Search, space: SearchSpace, pricing: Pricing) -> tuple[Settings, Floats, Ints]:
+    """Step 1: the bases that may fit, with their bounds and the candidates that they stand for, least bound first."""
+    parts, bounds, counts = [], [], []
+    for bases in space.bases(state.refusals):
+        count = space.num_candidates(bases)
+        state.num_candidates += int(count.sum())
+        needed = pricing.base_needed_bytes(bases)
+        fits = needed <= pricing.capacity_bytes
+        _remember_need(state, pricing, bases, needed)
+        state.num_too_large += int(count[~fits].sum())
+        if fits.any():
+            parts.append(bases.take(fits))
+            bounds.append(pricing.base_bound_s(parts[-1]))
+            counts.append(count[fits])
+        state.tell("enumerating", state.num_candidates)
+    if not parts:
+        return NOTHING, np.zeros(0), np.zeros(0, dtype=np.int64)
+    order = np.argsort(np.concatenate(bounds), kind="stable")
+    return concatenate(parts).take(order), np.concatenate(bounds)[order], np.concatenate(counts)[order]
+
+
+def _place_most_promising(state: Search, priced: Priced, placer: Placer) -> None:
+    """Place the candidate with the least tight bound, if that is below the incumbent."""
+    block = priced.take(np.argsort(priced.bound_s, kind="stable")[:TIGHT_BLOCK])
+    block = block.take(block.bound_s < state.incumbent_s)
+    if len(block.bound_s) and not state.out_of_time:
+        block = placer.pricing.tight(block)
+        if block.bound_s.min() < state.incumbent_s:
+            state.place(block, int(block.bound_s.argmin()), placer)
 
 
 def _that_fit(state: Search, pricing: Pricing, settings: Settings) -> Settings:
     needed = pricing.needed_bytes(settings)
     fits = needed <= pricing.capacity_bytes
     state.num_too_large += int((~fits).sum())
+    return settings.take(fits)
+
+
+def _remember_need(state: Search, pricing: Pricing, settings: Settings, needed: Floats) -> None:
     least = int(needed.argmin())
     if state.smallest_need is None or needed[least] < state.smallest_need[0]:
         state.smallest_need = (float(needed[least]), pricing.capacity_bytes, settings.take(np.array([least])))
-    return settings.take(fits)
 
 
 def _below_incumbent(state: Search, priced: Priced) -> Priced:
@@ -173,7 +223,7 @@ def _below_incumbent(state: Search, priced: Priced) -> Priced:
 
 
 def _tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tuple[Priced, Placer]]:
-    """Step 3, block by block in the order of the coarse bounds."""
+    """Step 4, block by block in the order of the coarse bounds."""
     out = []
     total = sum(len(priced.bound_s) for priced, _ in survivors)
     done = 0
@@ -190,7 +240,7 @@ def _tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tupl
 
 
 def _place_all(state: Search, blocks: list[tuple[Priced, Placer]]) -> None:
-    """Step 4."""
+    """Step 5."""
     queue = sorted(
         (float(bound), block, row)
         for block, (priced, _) in enumerate(blocks)

@@ -19,9 +19,9 @@ C3 and C4 couple the axes that share a window. Fills that do not tile (a granule
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import combinations
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -33,10 +33,13 @@ from scaleacross.cost_models.overlap import WINDOW_NAMES, exposed_s, windows
 from scaleacross.cost_models.settings import Floats, Settings
 from scaleacross.cost_models.work import Work
 from scaleacross.solvers.backends import cpsat
-from scaleacross.solvers.backends.linear_model import Expression, LinearModel, Solution, Status
+from scaleacross.solvers.backends.linear_model import Expression, LinearModel, Solution
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.spec.parallelism import GRID_AXES, GridAxis
+
+FILL_BLOCK: Final = 16
+"""Fills in one model: all of them for two or three buildings."""
 
 Solver = Callable[[LinearModel, float, int], Solution]
 Arc = tuple[int, frozenset[GridAxis], GridAxis]
@@ -51,12 +54,15 @@ class ArcCost(NamedTuple):
 
 @dataclass(frozen=True)
 class PlacementDecision:
-    """Axis order (fastest first, axes of degree 1 first of all), fill, and the exposed communication in seconds."""
+    """Axis order (fastest first, axes of degree 1 first of all), fill, and the exposed communication in seconds.
+
+    ``complete`` says that nothing of the space is better; otherwise some fills were not tried, or a time limit ended the proof.
+    """
 
     axis_order: tuple[GridAxis, ...]
     fill: Fill
     communication_s: float
-    status: Status
+    complete: bool
 
 
 @dataclass
@@ -71,32 +77,40 @@ class Placer:
     _shapes: dict[tuple[Fill, int, int], GroupShape] = field(default_factory=dict)
 
     def place(
-        self, settings: Settings, work: Work, time_limit_s: float, slowest_axis: GridAxis | None = None
+        self,
+        settings: Settings,
+        work: Work,
+        time_limit_s: float,
+        slowest_axis: GridAxis | None = None,
+        enough_s: float = -np.inf,
     ) -> PlacementDecision | None:
         """The best placement of a single candidate (``settings`` has one row), None when no fill holds it.
 
         Args:
             slowest_axis: C5: only orders that end with this axis.
+            enough_s: fills are tried block by block, largest granule first; no further block once a placement exposes no more
+                communication than this. The decision says whether all of them were tried.
         """
         active = tuple(axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1)
-        fills = self._fills(settings, active)
-        if not fills:
-            return None
         idle = tuple(axis for axis in GRID_AXES if axis not in active)
-        if not active:
-            return PlacementDecision(idle, fills[0], 0.0, "optimal")
-        costs = self._arc_costs(settings, work, active, fills)
-        model, arcs = build_model(costs, active, settings, work, slowest_axis)
-        solution = self.solver(model, time_limit_s, self.seed)
-        if solution.status not in ("optimal", "feasible"):
-            return None
-        chosen = {arc for arc, variable in arcs.items() if solution.values[variable] > 0.5}
-        order: list[GridAxis] = []
-        while len(order) < len(active):
-            order += [axis for _, faster, axis in chosen if faster == frozenset(order)]
-        fill = fills[next(iter(chosen))[0]]
-        exact_s = _communication_s([costs[arc] for arc in chosen], settings, work)
-        return PlacementDecision((*idle, *order), fill, exact_s, solution.status)
+        fills = self._fills(settings, active)
+        if fills and not active:
+            return PlacementDecision(idle, fills[0], 0.0, complete=True)
+        best: PlacementDecision | None = None
+        proved = True
+        for start in range(0, len(fills), FILL_BLOCK):
+            if best is not None and best.communication_s <= enough_s:
+                return replace(best, complete=False)
+            block = fills[start : start + FILL_BLOCK]
+            costs = self._arc_costs(settings, work, active, block)
+            model, arcs = build_model(costs, active, settings, work, slowest_axis)
+            solution = self.solver(model, time_limit_s, self.seed)
+            proved &= solution.status in ("optimal", "infeasible")
+            if solution.values:
+                chosen = {arc: costs[arc] for arc, variable in arcs.items() if solution.values[variable] > 0.5}
+                found = _decode(chosen, idle, block, _communication_s(list(chosen.values()), settings, work))
+                best = found if best is None or found.communication_s < best.communication_s else best
+        return None if best is None else replace(best, complete=proved)
 
     def levels(self, fill: Fill) -> Levels:
         """Link figures of a fill."""
@@ -146,6 +160,17 @@ class Placer:
         if key not in self._shapes:
             self._shapes[key] = exact_shape(degree, stride, self.levels(fill))
         return self._shapes[key]
+
+
+def _decode(
+    chosen: dict[Arc, ArcCost], idle: Sequence[GridAxis], fills: Sequence[Fill], communication_s: float
+) -> PlacementDecision:
+    """The path of chosen arcs as an axis order."""
+    order: list[GridAxis] = []
+    while len(order) < len(chosen):
+        order += [axis for _, faster, axis in chosen if faster == frozenset(order)]
+    fill = fills[next(iter(chosen))[0]]
+    return PlacementDecision((*idle, *order), fill, communication_s, complete=True)
 
 
 def _communication_s(chosen: Sequence[ArcCost], settings: Settings, work: Work) -> float:

@@ -22,14 +22,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import product
 from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Ints, Settings
+from scaleacross.cost_models.settings import Ints, Settings, concatenate
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS
 from scaleacross.workloads.layer_profile import ModelProfile
@@ -62,11 +62,46 @@ class SearchSpace:
 
     def batches(self, refusals: Refusals) -> Iterator[Settings]:
         """All candidates, one batch per pp. Each combination appears exactly once."""
+        for bases in self.bases(refusals):
+            yield self.expand(bases, refusals)
+
+    def bases(self, refusals: Refusals) -> Iterator[Settings]:
+        """Candidates before R8, one batch per pp: everything chosen but the split of dp and the shard level.
+
+        Their ``dp_shard`` holds all of dp and ``shard`` a level that some candidate has, so that a base needs no more memory or
+        time than any candidate made from it with that level.
+        """
         for pp in self.pp_values(refusals):
             parts = list(self._parts(pp, refusals))
             if parts:
                 columns = np.concatenate(parts, axis=0).T
                 yield Settings(*(np.ascontiguousarray(column) for column in columns))
+
+    def expand(self, bases: Settings, refusals: Refusals) -> Settings:
+        """All candidates that ``bases`` stand for (R5, R8)."""
+        parts = []
+        for (dp, with_cp, ep), rows in self._alike(bases):
+            states = self._states(dp, with_cp, refusals).get(ep, [])
+            dp_shard, shard = np.array(states, dtype=np.int64).reshape(-1, 2).T
+            copies = bases.take(np.repeat(rows, len(states)))
+            split = np.tile(dp_shard, len(rows))
+            parts.append(replace(copies, dp_shard=split, dp_replicate=dp // split, shard=np.tile(shard, len(rows))))
+        return concatenate(parts)
+
+    def num_candidates(self, bases: Settings) -> Ints:
+        """How many candidates each base stands for, (n,)."""
+        counts = np.zeros(len(bases), dtype=np.int64)
+        for (dp, with_cp, ep), rows in self._alike(bases):
+            counts[rows] = len(self._states(dp, with_cp, Refusals()).get(ep, []))
+        return counts
+
+    def _alike(self, bases: Settings) -> Iterator[tuple[tuple[int, bool, int], Ints]]:
+        """Rows with equal (dp, cp > 1, ep), which have the same states."""
+        key = (bases.dp * 2 + (bases.cp > 1)) * 65536 + bases.ep
+        order = np.argsort(key, kind="stable")
+        starts = np.flatnonzero(np.diff(key[order], prepend=-1))
+        for rows in np.split(order, starts[1:]) if len(order) else []:
+            yield (int(bases.dp[rows[0]]), bool(bases.cp[rows[0]] > 1), int(bases.ep[rows[0]])), rows
 
     def tp_values(self, refusals: Refusals) -> list[int]:
         """R1, R9."""
@@ -116,7 +151,7 @@ class SearchSpace:
         return list(choice) if isinstance(choice, tuple) else []
 
     def _parts(self, pp: int, refusals: Refusals) -> Iterator[Ints]:
-        """Blocks of rows in the column order of Settings: (tp, cp) × pipelines × shard states × recompute for every dp."""
+        """Blocks of base rows in the column order of Settings: (tp, cp) × pipelines × ep × recompute for every dp."""
         pairs = [
             (tp, cp)
             for tp, cp in product(self.tp_values(refusals), self.cp_values(refusals))
@@ -130,14 +165,14 @@ class SearchSpace:
             pipelines = np.array(self._pipelines(pp, self.job.global_batch_sequences // dp, refusals)).reshape(-1, 4)
             for with_cp in (False, True):
                 grid = np.array([pair for pair in fitting if (pair[1] > 1) == with_cp]).reshape(-1, 2)
-                states = np.array(self._states(dp, with_cp, refusals)).reshape(-1, 3)
-                g, c, s, r = _cartesian(len(grid), len(pipelines), len(states), len(recompute))
+                states = self._states(dp, with_cp, refusals)
+                experts = np.array([(ep, pairs[0][1]) for ep, pairs in states.items()]).reshape(-1, 2)
+                g, c, e, r = _cartesian(len(grid), len(pipelines), len(experts), len(recompute))
                 if not len(g):
                     continue
-                dp_shard = states[s, 0]
-                columns = [grid[g, 0], grid[g, 1], dp_shard, dp // dp_shard, np.full(len(g), pp), states[s, 1]]
-                columns += [*pipelines[c].T, recompute[r, 0], states[s, 2]]
-                yield np.stack(columns, axis=1)
+                whole, one, stages = (np.full(len(g), value) for value in (dp, 1, pp))
+                columns = [grid[g, 0], grid[g, 1], whole, one, stages, experts[e, 0]]
+                yield np.stack([*columns, *pipelines[c].T, recompute[r, 0], experts[e, 1]], axis=1)
 
     def _fits(self, world_size: int, refusals: Refusals) -> bool:
         """R6."""
@@ -172,9 +207,10 @@ class SearchSpace:
             and refusals.keep(m % pp == 0, "R7 interleaving needs micro-batches in multiples of pp")
         )
 
-    def _states(self, dp: int, with_cp: bool, refusals: Refusals) -> list[tuple[int, int, int]]:
-        """R5, R8, R9: (dp_shard, ep, shard code)."""
-        allows, out = self.job.degrees.allows, []
+    def _states(self, dp: int, with_cp: bool, refusals: Refusals) -> dict[int, list[tuple[int, int]]]:
+        """R5, R8, R9: ep -> [(dp_shard, shard code)]."""
+        allows = self.job.degrees.allows
+        out: dict[int, list[tuple[int, int]]] = {}
         for dp_shard, level in product(divisors(dp), self.job.shard):
             if not (allows("dp_shard", dp_shard) and allows("dp_replicate", dp // dp_shard)):
                 continue
@@ -183,7 +219,7 @@ class SearchSpace:
                 continue
             for ep in divisors(math.gcd(dp_shard, self.profile.num_experts or 1)):
                 if allows("ep", ep) and refusals.keep(sharded or ep == 1, "R5 experts need a shard level"):
-                    out.append((dp_shard, ep, SHARD_LEVELS.index(level)))
+                    out.setdefault(ep, []).append((dp_shard, SHARD_LEVELS.index(level)))
         return out
 
 
