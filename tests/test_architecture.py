@@ -42,11 +42,11 @@ ROOMS = {
     "cost_models": _room(MODELS, "numpy networkx"),
     "verify": _room(COSTS, "numpy"),
     "solvers": _room(f"{COSTS} verify", "numpy networkx ortools pulp"),
-    "emit": _room(MODELS),
+    "emitters": _room(MODELS),
     "report": _room(MODELS, "rich"),
-    "api": _room(f"{COSTS} catalogue verify solvers emit report"),
-    "bundle": _room(f"{NOUNS} api emit"),
-    "cli": _room(f"{NOUNS} api bundle catalogue emit report", "typer rich"),
+    "api": _room(f"{COSTS} catalogue verify solvers emitters report"),
+    "bundle": _room(f"{NOUNS} api emitters"),
+    "cli": _room(f"{NOUNS} api bundle catalogue emitters report", "typer rich"),
     "__init__": _room(f"{NOUNS} workloads api catalogue"),
 }
 MAY_PRINT = frozenset({"report", "cli"})
@@ -260,7 +260,7 @@ def test_no_machine_path_in_the_repository() -> None:
         ("verify", "import pulp"),
         ("verify", "import scaleacross.solvers.joint"),
         ("api", "import torch"),
-        ("emit", "import torch"),
+        ("emitters", "import torch"),
         ("report", "from .format import count"),
     ],
 )

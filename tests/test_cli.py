@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from scaleacross import api, errors
 from scaleacross.cli import app
-from scaleacross.emit import EMITTERS
+from scaleacross.emitters import EMITTERS
 from scaleacross.spec.plan import Plan
 
 COMMANDS = ("plan", "evaluate", "emit", "show", "catalogue", "schema")

@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from scaleacross.catalogue import load_job
 from scaleacross.cli import app
-from scaleacross.emit import EMITTERS
+from scaleacross.emitters import EMITTERS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

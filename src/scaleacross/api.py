@@ -11,7 +11,7 @@ from scaleacross import catalogue
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.cost_models.settings import settings_of
 from scaleacross.cost_models.work import work_of
-from scaleacross.emit import emit as write_target
+from scaleacross.emitters import emit as write_target
 from scaleacross.errors import InfeasibleError, InputError, TimeLimitError
 from scaleacross.solvers.alternatives import alternatives, decision_of
 from scaleacross.solvers.bounds import compute_bound, search_bounds

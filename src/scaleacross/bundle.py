@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scaleacross import api
-from scaleacross.emit import EMITTERS, write_files
+from scaleacross.emitters import EMITTERS, write_files
 from scaleacross.errors import EmitError, InputError
 from scaleacross.spec.plan import Plan
 

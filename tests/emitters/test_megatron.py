@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from plans import make_plan, two_buildings
 from shells import bash, needs_bash
 
-from scaleacross.emit import EMITTERS, emit
-from scaleacross.emit.megatron import megatron_order
-from scaleacross.emit.megatron_layout import layout
+from scaleacross.emitters import EMITTERS, emit
+from scaleacross.emitters.megatron import megatron_order
+from scaleacross.emitters.megatron_layout import layout
 from scaleacross.errors import EmitError
 from scaleacross.spec.parallelism import Degrees, GridAxis
 from scaleacross.spec.plan import Plan

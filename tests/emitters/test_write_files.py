@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from plans import make_plan
 
-from scaleacross.emit import EMITTERS, emit, write_files
+from scaleacross.emitters import EMITTERS, emit, write_files
 from scaleacross.errors import EmitError, InputError
 from scaleacross.spec.parallelism import Degrees
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plans import building, make_plan, two_buildings
 
-from scaleacross.emit import EMITTERS
-from scaleacross.emit.nccl import (
+from scaleacross.emitters import EMITTERS
+from scaleacross.emitters.nccl import (
     CTRAN_SEGMENT_BYTES,
     HEADROOM,
     MIB,

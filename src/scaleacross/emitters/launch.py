@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 
-from scaleacross.emit.nccl import environment
-from scaleacross.emit.rank_order import RankOrder, plan_topology, rank_order, ranks_csv
+from scaleacross.emitters.nccl import environment
+from scaleacross.emitters.rank_order import RankOrder, plan_topology, rank_order, ranks_csv
 from scaleacross.spec.launch import ALL_AXES, LaunchConfig, LaunchHost, ProcessGroups, RankRow, rank_groups
 from scaleacross.spec.network import LINK_LEVELS, LinkLevel
 from scaleacross.spec.parallelism import Axis

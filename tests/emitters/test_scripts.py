@@ -9,8 +9,8 @@ import pytest
 from plans import make_plan
 from shells import bash, needs_bash, stand_in
 
-from scaleacross.emit import EMITTERS, emit
-from scaleacross.emit.shell import plain
+from scaleacross.emitters import EMITTERS, emit
+from scaleacross.emitters.shell import plain
 from scaleacross.errors import EmitError
 from scaleacross.spec.parallelism import Degrees, GridAxis
 from scaleacross.spec.plan import Plan

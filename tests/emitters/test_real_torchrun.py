@@ -13,7 +13,7 @@ import pytest
 from plans import make_plan, two_buildings
 from shells import BASH, needs_bash, stand_in
 
-from scaleacross.emit import emit
+from scaleacross.emitters import emit
 from scaleacross.spec.parallelism import Degrees
 
 WORKER = """

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plans import make_plan, spans, two_buildings, unit
 
-from scaleacross.emit.launch import launch_config, launch_json, plan_sha256, render
-from scaleacross.emit.rank_order import plan_topology
+from scaleacross.emitters.launch import launch_config, launch_json, plan_sha256, render
+from scaleacross.emitters.rank_order import plan_topology
 from scaleacross.errors import EmitError
 from scaleacross.spec.launch import ALL_AXES, LaunchConfig
 from scaleacross.spec.network import LINK_LEVELS

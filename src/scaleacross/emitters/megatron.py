@@ -11,10 +11,10 @@ from __future__ import annotations
 import shlex
 from typing import Final
 
-from scaleacross.emit.megatron_layout import model_arguments, pipeline_arguments
-from scaleacross.emit.model import check_stages, workload_of
-from scaleacross.emit.rank_order import RankOrder, plan_topology, rank_order, ranks_csv
-from scaleacross.emit.shell import Launch, launch_files, one_line
+from scaleacross.emitters.megatron_layout import model_arguments, pipeline_arguments
+from scaleacross.emitters.model import check_stages, workload_of
+from scaleacross.emitters.rank_order import RankOrder, plan_topology, rank_order, ranks_csv
+from scaleacross.emitters.shell import Launch, launch_files, one_line
 from scaleacross.errors import EmitError
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.plan import Plan

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from scaleacross.emit.rank_order import plan_topology
+from scaleacross.emitters.rank_order import plan_topology
 from scaleacross.errors import EmitError
 from scaleacross.spec.launch import EnvVariable
 from scaleacross.spec.network import LINK_LEVELS, LinkLevel

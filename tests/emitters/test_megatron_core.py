@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from plans import make_plan
 
-from scaleacross.emit import EMITTERS
-from scaleacross.emit.megatron_layout import layout
+from scaleacross.emitters import EMITTERS
+from scaleacross.emitters.megatron_layout import layout
 from scaleacross.spec.parallelism import Degrees, GridAxis
 
 LAYOUT = """

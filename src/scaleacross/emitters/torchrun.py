@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scaleacross.emit.rank_order import rank_order, ranks_csv
-from scaleacross.emit.shell import Launch, launch_files
+from scaleacross.emitters.rank_order import rank_order, ranks_csv
+from scaleacross.emitters.shell import Launch, launch_files
 from scaleacross.spec.plan import Plan
 
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from scaleacross.emit.model import check_stages, workload_of
-from scaleacross.emit.rank_order import rank_order, ranks_csv
-from scaleacross.emit.shell import Launch, launch_files, one_line
+from scaleacross.emitters.model import check_stages, workload_of
+from scaleacross.emitters.rank_order import rank_order, ranks_csv
+from scaleacross.emitters.shell import Launch, launch_files, one_line
 from scaleacross.errors import EmitError
 from scaleacross.spec.parallelism import Degrees, GridAxis
 from scaleacross.spec.plan import Plan

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from scaleacross.emit import launch, megatron, nccl, torchrun, torchtitan
+from scaleacross.emitters import launch, megatron, nccl, torchrun, torchtitan
 from scaleacross.errors import InputError
 from scaleacross.spec.plan import Plan
 

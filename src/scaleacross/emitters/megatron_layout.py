@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from scaleacross.emit.model import workload_of
+from scaleacross.emitters.model import workload_of
 from scaleacross.errors import EmitError
 from scaleacross.spec.plan import Plan
 from scaleacross.workloads.dense_transformer import DenseTransformer

@@ -17,7 +17,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Final
 
-from scaleacross.emit.rank_order import RankOrder
+from scaleacross.emitters.rank_order import RankOrder
 from scaleacross.errors import EmitError
 
 PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

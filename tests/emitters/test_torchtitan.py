@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from plans import llama3_8b, make_plan, two_buildings
 
-from scaleacross.emit import EMITTERS, emit
-from scaleacross.emit.torchtitan import FLAVORS, MODULE_NAME, config_module, stage_modules
+from scaleacross.emitters import EMITTERS, emit
+from scaleacross.emitters.torchtitan import FLAVORS, MODULE_NAME, config_module, stage_modules
 from scaleacross.errors import EmitError
 from scaleacross.spec.parallelism import Degrees, GridAxis
 from scaleacross.spec.plan import Plan
