@@ -8,7 +8,7 @@ from pathlib import Path
 
 import scaleacross.verify as checks
 from scaleacross import catalogue
-from scaleacross.cost_models.plan_cost import PlanCost
+from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.cost_models.settings import settings_of
 from scaleacross.cost_models.work import work_of
 from scaleacross.emitters import emit as write_target
@@ -66,7 +66,8 @@ def plan(
     if best is None:
         raise explain(state)
     decision = decision_of(best)
-    found = _assemble(problem, decision, checks.recompute(problem, decision), _search_report(state, best.step_s))
+    found = _assemble(problem, decision, _cost(problem, decision), _search_report(state, best.step_s))
+    state.tell("verifying", state.num_candidates)
     checks.verify(found)
     return found
 
@@ -93,7 +94,7 @@ def evaluate(source: Plan | str | Path | tuple[Job, Decision], *, overrides: Seq
     broken = list(checks.illegal(problem, decision))
     if broken:
         raise InputError(f"'{job.name}' cannot be placed like this:\n" + "\n".join(f"- {line}" for line in broken))
-    cost = checks.recompute(problem, decision)
+    cost = _cost(problem, decision)
     notes += [f"does not fit: {line}" for line in checks.does_not_fit(cost.memory)]
     return _assemble(problem, decision, cost, _evaluation_report(problem, cost, notes))
 
@@ -144,7 +145,7 @@ def _place(problem: Problem, decision: Decision) -> Decision:
         if placed is None:
             continue
         placement = Placement(axis_order=placed.axis_order, fill=shares(placed.fill))
-        step_s = checks.recompute(problem, decision.model_copy(update={"placement": placement})).cost.step_s
+        step_s = _cost(problem, decision.model_copy(update={"placement": placement})).cost.step_s
         if best is None or step_s < best[0]:
             best = (step_s, placement)
     if best is None:
@@ -153,6 +154,10 @@ def _place(problem: Problem, decision: Decision) -> Decision:
             "lower a degree or add accelerators"
         )
     return decision.model_copy(update={"placement": best[1]})
+
+
+def _cost(problem: Problem, decision: Decision) -> PlanCost:
+    return plan_cost(problem.job, problem.profile, problem.topology, decision)
 
 
 def _assemble(problem: Problem, decision: Decision, cost: PlanCost, report: SolveReport) -> Plan:

@@ -1,7 +1,9 @@
 """Is a plan legal, does it fit, do its figures recompute? Solver-free: nothing here knows how the plan was found.
 
-V1 devices    every building exists, holds its share, and no host is cut in two; the shares add up to the degrees' product
-V2 rules      heads, sequence, layers, experts and batch divide; the schedule accepts its micro-batches; shard level and degrees agree
+V1 devices    every building exists, holds its share, and no host is cut in two; the shares add up to the degrees'
+              product
+V2 rules      heads, sequence, layers, experts and batch divide; the schedule accepts its micro-batches; shard level and
+              degrees agree
 V3 memory     every pipeline rank fits its accelerator
 V4 placement  group shapes recounted rank by rank from the device list (not by the arithmetic that the solver uses)
 V5 figures    step time, components, memory, traffic and collectives recompute from the decision alone
@@ -22,6 +24,7 @@ from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.errors import VerificationError
 from scaleacross.schedules.pipeline import refusal
+from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.parallelism import GRID_AXES, Degrees
 from scaleacross.spec.placement import Placement, devices, strides
 from scaleacross.spec.plan import Decision, Plan, StageMemory
@@ -85,6 +88,7 @@ def _v1_devices(topology: Topology, degrees: Degrees, placement: Placement) -> I
 
 def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
     job, profile, degrees, pipeline = problem.job, problem.profile, decision.degrees, decision.pipeline
+    yield from _v2_pins(job, decision)
     for block, _ in profile.blocks:
         if block.attention and (block.attention.num_heads % degrees.tp or block.attention.num_kv_heads % degrees.tp):
             heads = f"{block.attention.num_heads} heads and {block.attention.num_kv_heads} key/value heads"
@@ -100,11 +104,29 @@ def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
     if job.global_batch_sequences % per_round:
         yield f"V2: a batch of {job.global_batch_sequences} sequences does not divide by dp · micro-batch = {per_round}"
     else:
-        reason = refusal(pipeline.schedule, degrees.pp, job.global_batch_sequences // per_round, pipeline.num_chunks)
+        m = job.global_batch_sequences // per_round
+        reason = refusal(pipeline.schedule, degrees.pp, m, pipeline.num_chunks)
         if reason and degrees.pp > 1:
             yield f"V2: {reason}"
+        elif pipeline.num_chunks > 1 and m < degrees.pp:
+            yield f"V2: {pipeline.schedule} with {m} micro-batches leaves some of pp {degrees.pp} stages without one"
     if decision.shard == "none" and degrees.dp_shard > 1:
         yield f"V2: dp_shard {degrees.dp_shard} with nothing sharded: call it dp_replicate"
+
+
+def _v2_pins(job: Job, decision: Decision) -> Iterator[str]:
+    """What the job leaves open: degrees, number of accelerators, schedule, recompute policy, shard level."""
+    for axis in DegreeRequest.model_fields:
+        value = decision.degrees.model_dump()[axis]
+        if not job.degrees.allows(axis, value):
+            yield f"V2: the job pins degrees.{axis} to {getattr(job.degrees, axis)}, the decision has {value}"
+    if job.num_accelerators not in (None, decision.degrees.world_size):
+        yield f"V2: the job asks for {job.num_accelerators} accelerators, the decision uses {decision.degrees.world_size}"
+    chosen = (("schedules", decision.pipeline.schedule), ("recompute", decision.recompute), ("shard", decision.shard))
+    for name, value in chosen:
+        allowed = getattr(job, name)
+        if value not in allowed:
+            yield f"V2: the job allows {name} {', '.join(allowed)}; the decision has {value}"
 
 
 def does_not_fit(memory: Sequence[StageMemory]) -> Iterator[str]:
@@ -124,14 +146,14 @@ def counted_shapes(topology: Topology, decision: Decision) -> Mapping[str, Group
     if decision.placement is None:
         raise ValueError("the decision has no placement")
     degrees, stride = decision.degrees, strides(decision.degrees, decision.placement.axis_order)
-    places = list(_places(topology, decision.placement))
+    places = list(places_of(topology, decision.placement))
     axes = {str(axis): (degrees.of(axis), stride[axis]) for axis in GRID_AXES}
     axes["ep"] = (degrees.ep, stride["dp_shard"])
     axes["expert"] = (degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
-    return {name: _count(places, degree, step) for name, (degree, step) in axes.items()}
+    return {name: count_groups(places, degree, step) for name, (degree, step) in axes.items()}
 
 
-def _places(topology: Topology, placement: Placement) -> Iterator[Place]:
+def places_of(topology: Topology, placement: Placement) -> Iterator[Place]:
     """Per position, the child of every level that holds it: accelerator, scale-up domain, rack, zone, building, region."""
     run, last_region = -1, ""
     for position, device in enumerate(devices(topology, placement)):
@@ -146,8 +168,8 @@ def _places(topology: Topology, placement: Placement) -> Iterator[Place]:
         yield (position, hash((key, domain)), hash((key, rack, "r")), hash((key, device.zone, "z")), key, run)
 
 
-def _count(places: Sequence[Place], degree: int, stride: int) -> GroupShape:
-    """The definition of ``GroupShape``, literally."""
+def count_groups(places: Sequence[Place], degree: int, stride: int) -> GroupShape:
+    """Shape of the groups of an axis: the definition of ``GroupShape``, literally, rank by rank."""
     crossing: list[Counter[int]] = [Counter() for _ in range(NUM_LEVELS)]
     members, alone, fanout = [math.inf] * NUM_LEVELS, [math.inf] * NUM_LEVELS, [1] * NUM_LEVELS
     pairs, tail, spacing = (0,) * NUM_LEVELS, degree, 1

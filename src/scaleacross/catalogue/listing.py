@@ -16,12 +16,13 @@ from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.json_schema import json_schema
+from scaleacross.spec.launch import LaunchConfig
 from scaleacross.spec.network import NetworkTechnology
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads import FAMILIES
 
-SCHEMA_KINDS: Final = ("accelerator", "network", "topology", "workload", "job", "plan", "decision")
+SCHEMA_KINDS: Final = ("accelerator", "network", "topology", "workload", "job", "plan", "decision", "launch")
 
 
 class Entry(NamedTuple):
@@ -107,6 +108,8 @@ def schema(kind: str) -> dict[str, Any]:
             return json_schema(Plan, "scaleacross plan", named_by_file=False)
         case "decision":
             return json_schema(DecisionFile, "scaleacross decision", named_by_file=False)
+        case "launch":
+            return json_schema(LaunchConfig, "scaleacross launch configuration", named_by_file=False)
     raise InputError(f"no schema '{kind}'; there are: {', '.join(SCHEMA_KINDS)}")
 
 

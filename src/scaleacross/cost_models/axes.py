@@ -1,6 +1,7 @@
 """What each parallel axis communicates in a step, as seconds for a given group shape.
 
-Sizes are those of ``traffic.Volumes``. ``Terms`` splits an axis into a serial part (nothing hides it) and contributions to the windows of ``overlap``.
+Sizes are those of ``traffic.Volumes``. ``Terms`` splits an axis into a serial part (nothing hides it) and contributions
+to the windows of ``overlap``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from scaleacross.spec.parallelism import SCHEDULE_NAMES, SHARD_LEVELS, GridAxis
 
 @dataclass(frozen=True)
 class Terms:
-    """Seconds that one axis adds: ``serial_s`` per component (shape (n,)), ``window_s`` per window of WINDOW_NAMES, (windows, n)."""
+    """Seconds that one axis adds: ``serial_s`` per component, each (n,), and ``window_s`` per window, (windows, n)."""
 
     serial_s: dict[str, Floats]
     window_s: Floats
@@ -74,8 +75,8 @@ def dp_replicate_terms(volumes: Volumes, shape: GroupShape, links: Links) -> Ter
 def pp_terms(volumes: Volumes, shape: GroupShape, links: Links, exact: bool = False) -> Terms:
     """Time that message delays add to the pipeline.
 
-    ``exact`` times the schedule where no closed form is exact; otherwise the penalty is ``pipeline.lower_bound_s`` less the time
-    without delay, which is never above it. All ranks are taken to compute as long as the busiest one.
+    ``exact`` times the schedule where no closed form is exact; otherwise the penalty is ``pipeline.lower_bound_s`` less
+    the time without delay, which is never above it. All ranks are taken to compute as long as the busiest one.
     """
     settings, work = volumes.settings, volumes.work
     message = neighbour_messages(volumes.hidden_bytes / settings.tp, shape, links)

@@ -1,20 +1,25 @@
 """Alpha-beta time of one collective over the link levels, for any array of group shapes.
 
-Symbols: d ranks in the group, S bytes of the full tensor, level l with f_l children per parent (``fanout``), α_l latency,
-W_l bandwidth that one group has for leaving a child: W_l = min(members_l · bandwidth_l, capacity_l / crossing_l). Members count
-because every rank of a child drives its own NIC; crossing groups share the child's uplink when all of them send at once.
+Symbols: d ranks in the group, S bytes of the full tensor, level l with f_l children per parent (``fanout``), α_l
+latency, W_l bandwidth that one group has for leaving a child:
+
+    W_l = min(members_l · bandwidth_l, capacity_l / crossing_l)
+
+Members count because every rank of a child drives its own NIC; crossing groups share the child's uplink when all of
+them send at once.
 
 Algorithms (all-gather; reduce-scatter mirrors it, all-reduce is one of each):
 
-* ring          (d−1)/d · S / min_l W_l + Σ_l (ranks that step over level l) · α_l. One ring through all ranks in position order, split
-                over the NICs of a child; every level carries the whole stream, so the thinnest one sets the pace.
-* hierarchical  Σ_l (f_l−1)/f_l · S / W_l + Σ_l (f_l−1) · α_l. Outermost level first with shards, then inwards; it meets the cut
-                bound (K−1)/K · S per building at K buildings and pays few long latencies.
+* ring          (d−1)/d · S / min_l W_l + Σ_l (ranks that step over level l) · α_l. One ring through all ranks in
+                position order, split over the NICs of a child; every level carries the whole stream, so the thinnest
+                one sets the pace.
+* hierarchical  Σ_l (f_l−1)/f_l · S / W_l + Σ_l (f_l−1) · α_l. Outermost level first with shards, then inwards; it meets
+                the cut bound (K−1)/K · S per building at K buildings and pays few long latencies.
 * tree          all-reduce only: 2 · S / min_l W_l + 2 · Σ_l ⌈log2 f_l⌉ · α_l (double binary tree, pipelined).
 
-Sources: ring and tree volumes as in the NCCL tests' performance notes (bus bandwidth factors (d−1)/d and 2(d−1)/d); hierarchical
-decomposition as in Cho et al., BlueConnect (2019). Regime: messages large enough for full bandwidth; the fixed start-up cost of a
-collective is ``launch_s``. Sharing with *other* axes' traffic is not modelled here.
+Sources: ring and tree volumes as in the NCCL tests' performance notes (bus bandwidth factors (d−1)/d and 2(d−1)/d);
+hierarchical decomposition as in Cho et al., BlueConnect (2019). Regime: messages large enough for full bandwidth; the
+fixed start-up cost of a collective is ``launch_s``. Sharing with *other* axes' traffic is not modelled here.
 """
 
 from __future__ import annotations
@@ -90,9 +95,11 @@ def _best(shape: GroupShape, launch_s: float, options: list[tuple[int, Floats]])
 
 
 def all_to_all(sent_bytes: Floats, shape: GroupShape, links: Links, launch_s: float) -> Timed:
-    """All-to-all in which every rank sends ``sent_bytes`` in all, evenly to the d ranks (itself included); zero for a group of one.
+    """All-to-all in which every rank sends ``sent_bytes`` in all, evenly to the d ranks, itself included.
 
-    A rank's bytes for ranks outside its child of level l are (d − members_l)/d of them; all members send through the child's W_l.
+    Zero for a group of one.
+    A rank's bytes for ranks outside its child of level l are (d − members_l)/d of them; all members send through the
+    child's W_l.
     """
     bandwidth = group_bandwidth(shape, links)
     leaving = np.maximum(0.0, shape.degree[..., None] - shape.members) / shape.degree[..., None] * shape.members
@@ -104,10 +111,10 @@ def all_to_all(sent_bytes: Floats, shape: GroupShape, links: Links, launch_s: fl
 
 
 class Boundary(NamedTuple):
-    """Delay of one message between pipeline neighbours, near (inside a building) and far (across buildings), shape (...).
+    """Delay of one message between pipeline neighbours, near (inside a building) and far (across buildings), (...).
 
-    ``*_latency_s`` passes without occupying the link, ``*_occupancy_s`` is bytes over bandwidth. ``num_far`` boundaries of a
-    pipeline are far; ``tail`` ranks lie behind the last of them, ``spacing`` between two of them.
+    ``*_latency_s`` passes without occupying the link, ``*_occupancy_s`` is bytes over bandwidth. ``num_far`` boundaries
+    of a pipeline are far; ``tail`` ranks lie behind the last of them, ``spacing`` between two of them.
     """
 
     near_latency_s: Floats

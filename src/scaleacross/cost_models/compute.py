@@ -1,8 +1,8 @@
 """Time of the computation of one layer and one micro-batch on one accelerator.
 
-Regime: dense training kernels of at least a few microseconds; clocks and power at the level that the stated efficiencies imply.
-Rates and efficiencies come from the accelerator's catalogue entry, each with source and status; no constant lives here but the
-algorithmic ratios below.
+Regime: dense training kernels of at least a few microseconds; clocks and power at the level that the stated
+efficiencies imply. Rates and efficiencies come from the accelerator's catalogue entry, each with source and status; no
+constant lives here but the algorithmic ratios below.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from scaleacross.workloads.layer_profile import Attention, Gemm, LayerProfile
 
 ELEMENT_BYTES: Final[dict[Precision, float]] = {"fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "nvfp4": 0.5}
 ATTENTION_BACKWARD_RATIO: Final = 2.5
-"""Backward over forward FLOP of fused attention: 5 matrix products against 2 (Dao et al., FlashAttention, 2205.14135, §3)."""
+"""Backward over forward FLOP of fused attention: 5 matrix products against 2 (FlashAttention, arXiv 2205.14135, §3)."""
 ELEMENTWISE_BACKWARD_RATIO: Final = 2.0
-"""HBM bytes of element-wise work, backward over forward: the output gradient is read as well and the input gradient written."""
+"""HBM bytes of element-wise work, backward over forward: output gradients are read too, input gradients written."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,14 @@ class Shards:
 
 @dataclass(frozen=True)
 class LayerTimes:
-    """Seconds per micro-batch and layer, shape (n,): forward, backward (both gradients), and what recomputation adds to backward."""
+    """Seconds per micro-batch and layer, shape (n,).
+
+    Attributes:
+        forward_s: forward pass.
+        backward_s: both gradients, without recomputation.
+        selective_s: what selective recomputation adds to backward.
+        attention_s: fused attention, part of ``forward_s``.
+    """
 
     forward_s: Floats
     backward_s: Floats
@@ -52,8 +59,11 @@ def gemm_time_s(
 ) -> Floats:
     """``count`` equal products (rows × depth)·(depth × cols), arrays broadcast, in one grouped launch.
 
-    max(waves · tile FLOP · multiprocessors / (peak · efficiency), bytes / HBM) + launch, where waves = ⌈tiles / multiprocessors⌉:
-    the last wave and the edge tiles are paid in full (tile and wave quantisation, NVIDIA matrix multiplication background guide).
+        max(waves · tile FLOP · multiprocessors / (peak · efficiency), bytes / HBM) + launch,
+        waves = ⌈tiles / multiprocessors⌉
+
+    The last wave and the edge tiles are paid in full (tile and wave quantisation, NVIDIA matrix multiplication
+    background guide).
     """
     tiles = np.ceil(rows / accelerator.gemm_tile_rows) * np.ceil(cols / accelerator.gemm_tile_cols) * count
     waves = np.ceil(tiles / accelerator.num_multiprocessors)
@@ -93,8 +103,8 @@ def layer_times(
     """Times of ``layer`` for every row of ``shards``.
 
     ``num_experts`` routed experts of the model share the tokens of expert Gemms evenly (balanced routing).
-    Backward = the two gradient products of every Gemm with their own shapes, attention at ATTENTION_BACKWARD_RATIO, element-wise
-    work at ELEMENTWISE_BACKWARD_RATIO. Attention runs in 16 bit whatever the precision of the Gemms.
+    Backward = the two gradient products of every Gemm with their own shapes, attention at ATTENTION_BACKWARD_RATIO,
+    element-wise work at ELEMENTWISE_BACKWARD_RATIO. Attention runs in 16 bit whatever the precision of the Gemms.
 
     Raises:
         KeyError: the accelerator states no peak for ``precision``.
@@ -120,6 +130,6 @@ def layer_times(
 
 
 def optimizer_time_s(accelerator: Accelerator, parameters: Floats, bytes_per_parameter: float) -> Floats:
-    """Optimizer update of ``parameters`` held states at memory speed: every byte of state and gradient read, state and weight written."""
+    """Optimizer update of ``parameters`` at memory speed, ``bytes_per_parameter`` read and written in all."""
     rate = accelerator.memory_bandwidth_bytes_per_s * accelerator.memory_efficiency_fraction
     return parameters * bytes_per_parameter / rate + accelerator.kernel_launch_s

@@ -1,16 +1,20 @@
 """How the groups of an axis lie over the link levels: the only thing that collectives need to know about a placement.
 
-A group of an axis with degree d and stride s holds the positions b + j + i·s, i = 0…d−1. For every level l (see ``levels``):
+A group of an axis with degree d and stride s holds the positions b + j + i·s, i = 0…d−1.
+For every level l (see ``levels``):
 
-* fanout[l]   children of level l that one group touches inside one child of level l+1, the largest over all groups (≥ 1, real)
+* fanout[l]   children of level l that one group touches inside one child of level l+1, the largest over all groups
+              (≥ 1, real)
 * members[l]  ranks of one group in one child of level l, the smallest over the groups that cross level l
 * crossing[l] groups that cross level l and have a rank in one child of it, the largest over children
-* pairs[l]    neighbour pairs (ranks i, i+1) of one group whose link is exactly level l, for the group that crosses farthest
-* tail        ranks behind the last campus or region boundary of a group, the smallest over groups that have one (else d)
+* pairs[l]    neighbour pairs (ranks i, i+1) of one group whose link is exactly level l, for the group that crosses
+              farthest (most pairs on the outermost level)
+* tail        ranks behind the last campus or region boundary of a group, the smallest over groups that have one,
+              else d
 * spacing     ranks between two consecutive such boundaries, the largest over groups (1 when there are not two)
 
-Two ways to get them: ``exact_shape`` counts on the device list; ``relaxed_shape`` is a closed form over arrays that is never worse
-than any alignment allows, hence part of a lower bound.
+Two ways to get them: ``exact_shape`` counts on the device list; ``relaxed_shape`` is a closed form over arrays that is
+never worse than any alignment allows, hence part of a lower bound.
 """
 
 from __future__ import annotations
@@ -47,7 +51,8 @@ class GroupShape:
 def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:
     """Shape of the groups of an axis, counted on the device list of ``levels``.
 
-    Groups that start in the same aligned unit lie alike, so one of them is counted for all; cost O(positions / unit · levels).
+    Groups that start in the same aligned unit lie alike, so one of them is counted for all.
+    Cost: O(positions / unit · levels).
 
     Raises:
         ValueError: the axis does not tile the device list.
@@ -77,7 +82,7 @@ def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:
 
 
 def _farthest_pairs(ids: list[Ints]) -> Floats:
-    """Neighbour pairs per level of the group with most pairs on the outermost level, ties broken by the next level inwards."""
+    """Neighbour pairs per level of the group with most pairs on the outermost level; ties by the next level inwards."""
     apart = [np.diff(child, axis=1) != 0 for child in ids]
     per_level = np.stack([(apart[level] & ~apart[level + 1]).sum(axis=1) for level in range(NUM_LEVELS)], axis=1)
     worst = np.lexsort(per_level.T)[-1]
@@ -126,32 +131,33 @@ def _last_step(steps: Bools) -> Ints:
 def relaxed_shape(degree: Ints, stride: Ints, sizes: Floats, must_cross: Bools | None = None) -> GroupShape:
     """A shape at least as good as any alignment of an axis with this degree and stride gives, for arrays of axes.
 
-    ``sizes`` (..., NUM_LEVELS + 1) holds the largest child of each level in accelerators; sizes[0] = 1, sizes[NUM_LEVELS] = all.
-    At most ⌈size/stride⌉ ranks of a group fit in a child; where the axis' whole extent d·s exceeds a child, some group crosses.
-    ``must_cross`` (...) marks axes of which some group is known to cross buildings whatever the fill.
+    ``sizes`` (..., NUM_LEVELS + 1) holds the largest child of each level in accelerators; sizes[..., 0] = 1 and the
+    last entry is the whole. At most ⌈size/stride⌉ ranks of a group fit in a child; where the axis' whole extent d·s
+    exceeds a child, some group crosses. ``must_cross`` (...) marks axes of which some group is known to cross
+    buildings whatever the fill.
     """
-    degree, stride = (np.asarray(value, dtype=np.float64)[..., None] for value in (degree, stride))
-    fitting = np.minimum(degree, np.maximum(1.0, np.ceil(sizes / stride)))
-    crosses = degree * stride > sizes
+    d, s = (np.asarray(value, dtype=np.float64)[..., None] for value in (degree, stride))
+    fitting = np.minimum(d, np.maximum(1.0, np.ceil(sizes / s)))
+    crosses = d * s > sizes
     if must_cross is not None:
         crosses[..., CAMPUS:] |= must_cross[..., None]
-    within = np.where(crosses, np.minimum(fitting, np.maximum(1.0, degree - 1)), degree)
-    within = np.where(sizes < sizes[..., -1:], within, degree)
+    within = np.where(crosses, np.minimum(fitting, np.maximum(1.0, d - 1)), d)
+    within = np.where(sizes < sizes[..., -1:], within, d)
     within = np.minimum.accumulate(within[..., ::-1], axis=-1)[..., ::-1]
-    touched = np.ceil(degree / within)
+    touched = np.ceil(d / within)
     fanout = np.maximum(1.0, touched[..., :-1] / touched[..., 1:])
-    members = np.minimum(within, np.floor(degree / touched))[..., :-1]
-    all_cross = fitting[..., :-1] < degree
-    crossing = np.where(all_cross, np.minimum(stride, np.maximum(1.0, sizes[..., :-1] / within[..., :-1])), 1.0)
+    members = np.minimum(within, np.floor(d / touched))[..., :-1]
+    all_cross = fitting[..., :-1] < d
+    crossing = np.where(all_cross, np.minimum(s, np.maximum(1.0, sizes[..., :-1] / within[..., :-1])), 1.0)
     pairs = np.maximum(0.0, touched[..., :-1] - touched[..., 1:])
     far = fanout[..., CAMPUS:].max(axis=-1) > 1
-    tail = np.where(far, np.minimum(degree[..., 0] - 1, within[..., CAMPUS]), degree[..., 0])
-    spacing = np.maximum(1.0, degree[..., 0] - 1)
-    return GroupShape(degree[..., 0], fanout, members, crossing, pairs, tail, spacing)
+    tail = np.where(far, np.minimum(d[..., 0] - 1, within[..., CAMPUS]), d[..., 0])
+    spacing = np.maximum(1.0, d[..., 0] - 1)
+    return GroupShape(d[..., 0], fanout, members, crossing, pairs, tail, spacing)
 
 
 def largest_children(levels: Levels) -> Floats:
-    """``sizes`` for ``relaxed_shape``: the largest child of each level in a fill, and the whole, shape (NUM_LEVELS + 1,)."""
+    """``sizes`` for ``relaxed_shape``: largest child of each level in a fill, and the whole, (NUM_LEVELS + 1,)."""
     sizes = [1.0]
     for cut in levels.cuts[1:]:
         sizes.append(float(np.diff(np.concatenate([cut, [levels.num_positions]])).max()))

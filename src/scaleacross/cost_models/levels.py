@@ -1,11 +1,12 @@
 """The topology as numbers per link level, for a job that uses a stated share of each building.
 
-Index l runs over LINK_LEVELS (scale_up, rack, zone, building, campus, region). The *child* of level l is the unit that its link
-joins: accelerator, scale-up domain, rack, zone, building, region.
+Index l runs over LINK_LEVELS (scale_up, rack, zone, building, campus, region). The *child* of level l is the unit that
+its link joins: accelerator, scale-up domain, rack, zone, building, region.
 
 * bandwidth[l]   what one accelerator sends across level l when it is alone, bytes/s (per direction, attainable)
-* capacity[l]    what one child of level l sends across it in all, bytes/s: line rate of its accelerators / oversubscription;
-                 at campus and region level the trunk between two buildings that follow each other in the fill
+* capacity[l]    what one child of level l sends across it in all, bytes/s: line rate of its accelerators divided by
+                 oversubscription; at campus and region level the thinnest trunk between two buildings that follow
+                 each other in the fill
 * latency[l]     one-way latency of a message, s
 
 Where the buildings used differ, the slowest figure counts: collectives are synchronous.
@@ -17,6 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import networkx as nx
 import numpy as np
@@ -35,7 +37,8 @@ SCALE_UP, RACK, ZONE, BUILDING, CAMPUS, REGION = range(NUM_LEVELS)
 class Levels:
     """Link figures per level and the cuts of the device list, for one fill.
 
-    ``cuts[l]`` holds the first position of every child of level l, shape (children,); cuts[0] is implied (every position).
+    ``cuts[l]`` holds the first position of every child of level l, shape (children,); cuts[0] stays empty (every
+    position is a child).
     """
 
     bandwidth: Floats
@@ -89,7 +92,7 @@ def build_levels(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Gr
     graph = graph if graph is not None else trunk_graph(topology)
     for here, there in _neighbours([share.building for share in fill]):
         path = nx.shortest_path(graph, here, there, weight="latency_s")
-        edges = [graph.edges[edge] for edge in zip(path, path[1:], strict=False)]
+        edges = [graph.edges[edge] for edge in pairwise(path)]
         far = CAMPUS if topology.region_of(here) == topology.region_of(there) else REGION
         capacity[far] = min(capacity[far], *(edge["bytes_per_s"] for edge in edges))
         latency[far] = max(latency[far], sum(edge["latency_s"] for edge in edges))
@@ -109,8 +112,8 @@ def accelerator_types(used: Sequence[Building]) -> tuple[Accelerator, ...]:
 
 
 def _neighbours(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Pairs of buildings that ring neighbours may sit in: consecutive ones, and last to first from three buildings on."""
-    pairs = list(zip(names, names[1:], strict=False))
+    """Pairs of buildings that ring neighbours may sit in: consecutive ones; from three on also last and first."""
+    pairs = list(pairwise(names))
     return [*pairs, (names[-1], names[0])] if len(names) > 2 else pairs
 
 
@@ -132,5 +135,5 @@ def _cuts(topology: Topology, fill: Sequence[BuildingShare]) -> tuple[Ints, ...]
 
 
 def host_unit(buildings: Sequence[Building]) -> int:
-    """Accelerators per building share are multiples of this, so that no host is cut in two (lcm of the hosts' sizes)."""
+    """Shares of buildings are multiples of this many accelerators, so that no host is cut in two (lcm of hosts)."""
     return math.lcm(*(building.accelerators_per_host for building in buildings))

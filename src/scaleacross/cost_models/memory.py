@@ -6,8 +6,9 @@ optimizer   P/(tp) · state_bytes                                ÷ (dp_shard·c
 activations bytes per token (policy) · tokens of a micro-batch · layers · micro-batches in flight (schedule, rank)
 buffers     two gathered layers (parameters sharded) + one layer's kept activations while it is recomputed + logits
 
-P counts what the rank holds: replicated parameters are not divided by tp, routed experts are divided by tp·ep and sharded over
-dp_shard·cp/ep. Micro-batches in flight: ``pipeline.max_in_flight``. Rules as in ZeRO (1910.02054) and Korthikanti et al. (2205.05198).
+P counts what the rank holds: replicated parameters are not divided by tp, routed experts are divided by tp·ep and
+sharded over dp_shard·cp/ep. Micro-batches in flight: ``pipeline.max_in_flight``. Rules as in ZeRO (1910.02054) and
+Korthikanti et al. (2205.05198).
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def _tokens(job: Job, settings: Settings) -> Floats:
 
 
 def _activations(profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses) -> Floats:
-    """Kept activations: bytes per token · tokens · micro-batches in flight; the head's only while its micro-batch passes."""
+    """Kept activations: bytes per token · tokens · micro-batches in flight; the head's for one micro-batch only."""
     per_layer = np.stack([_by_policy(layer, settings) for layer, _ in profile.blocks])
     embedding = _by_policy(profile.embedding, settings)
     nothing = np.zeros(len(settings))

@@ -1,19 +1,20 @@
 """What computation can hide: windows, and the exposed part of the communication that falls into them.
 
-A window has a length (computation that runs meanwhile) and a granularity: of n equal pieces of communication at least one is exposed,
-because the first gather has no computation before it and the last reduction none after it:
+A window has a length (computation that runs meanwhile) and a granularity: of n equal pieces of communication at least
+one is exposed, because the first gather has no computation before it and the last reduction none after it:
 
     exposed = max(t / n, t − window)        (t ≥ 0, n ≥ 1)
 
 Rules (Megatron-LM's overlap options and PyTorch FSDP's prefetch, as their documentation describes them):
 
-* gradient_reduce  once per step: layers reduce while earlier layers of the last micro-batch run backward; interleaved schedules finish
-                   chunk after chunk, so the other chunks' last pp micro-batches hide it as well
+* gradient_reduce  once per step: layers reduce while earlier layers of the last micro-batch run backward; interleaved
+                   schedules finish chunk after chunk, so the other chunks' last pp micro-batches hide it as well
 * parameter_gather once per step (optimizer state sharded): the mirror image at the first forward pass
 * shard_forward    every micro-batch (parameters sharded): the next layer is gathered while this one runs
 * shard_backward   every micro-batch (parameters sharded): gather of the next layer and reduction of the last one
 
-Windows count computation only, never other exposed communication, and hide any axis: traffic of different axes in one window adds up.
+Windows count computation only, never other exposed communication, and hide any axis: traffic of different axes in one
+window adds up.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Window(NamedTuple):
 
 
 def rounds(settings: Settings) -> Floats:
-    """Micro-batches that pass the busiest rank in a step, with the idle ones of filling and draining: m + (pp − 1)/v."""
+    """Micro-batches that pass the busiest rank in a step, idle ones of fill and drain included: m + (pp − 1)/v."""
     bubble: Floats = (settings.pp - 1) / settings.num_chunks
     return settings.num_micro_batches + bubble
 
@@ -58,5 +59,5 @@ def windows(settings: Settings, work: Work) -> tuple[Window, ...]:
 
 
 def exposed_s(time_s: Floats, window: Window) -> Floats:
-    """Seconds of a step that ``time_s`` of communication per window occurrence leaves exposed; zero for no communication."""
+    """Seconds of a step that ``time_s`` of communication per occurrence of the window leaves exposed."""
     return window.per_step * np.maximum(time_s / window.pieces, time_s - window.length_s)

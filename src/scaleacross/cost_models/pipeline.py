@@ -3,9 +3,9 @@
 Every function broadcasts over its arguments, for shapes that ``is_legal`` accepts. Nothing here walks a schedule;
 ``pipeline_timing`` does, and the tests hold the two together.
 
-Symbols: p ranks; m micro-batches; v chunks per rank; F, B seconds of the forward and the backward of one micro-batch through all
-chunks of one rank (equal ranks); D = (F+B)/v; R micro-batches per round of Interleaved1F1B; c = latency + occupancy of a message
-over a boundary between neighbouring ranks; P the sum of c over the p−1 boundaries.
+Symbols: p ranks; m micro-batches; v chunks per rank; F, B seconds of the forward and the backward of one micro-batch
+through all chunks of one rank (equal ranks); D = (F+B)/v; R micro-batches per round of Interleaved1F1B; c = latency +
+occupancy of a message over a boundary between neighbouring ranks; P the sum of c over the p−1 boundaries.
 
 | schedule        | ``lower_bound_s`` is exact                                          | otherwise                   |
 |-----------------|---------------------------------------------------------------------|-----------------------------|
@@ -13,11 +13,11 @@ over a boundary between neighbouring ranks; P the sum of c over the p−1 bounda
 | 1F1B            | no link queues (occupancy ≤ min(F, B)), at most one slow boundary   | see ``one_f_one_b_delay_s`` |
 | Interleaved1F1B | no link queues (occupancy ≤ min(F, B)/v), every delay ≤ D/2         | see ``interleaved_time_s``  |
 
-Everywhere it is the length of a path of work and messages that the schedule really contains, hence never above the time; ranks
-with unequal F or B may pass the smallest of each and keep the bound.
+Everywhere it is the length of a path of work and messages that the schedule really contains, hence never above the
+time; ranks with unequal F or B may pass the smallest of each and keep the bound.
 
-Sources: GPipe arXiv 1811.06965, 1F1B arXiv 2006.09503, interleaving arXiv 2104.04473 for the times without delay; the laws with
-delay are derived here (longest path in the graph of the schedule) and tested against timing.
+Sources: GPipe arXiv 1811.06965, 1F1B arXiv 2006.09503, interleaving arXiv 2104.04473 for the times without delay; the
+laws with delay are derived here (longest path in the graph of the schedule) and tested against timing.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def zero_delay_time_s(
 ) -> Floats:
     """Seconds of a step without communication, exact.
 
-    GPipe and 1F1B: (m+p−1)(F+B), a bubble of (p−1)(F+B). Interleaved1F1B: m(F+B) + (p−1)(F+B)/v, also when p does not divide m
-    (R > p costs nothing by itself); with m < p the rounds cannot fill the ranks: (p·v + m − 1)(F+B)/v.
+    GPipe and 1F1B: (m+p−1)(F+B), a bubble of (p−1)(F+B). Interleaved1F1B: m(F+B) + (p−1)(F+B)/v, also when p does not
+    divide m (R > p costs nothing by itself); with m < p the rounds cannot fill the ranks: (p·v + m − 1)(F+B)/v.
 
     Args:
         schedule: name, or array of names, of ``spec.parallelism.ScheduleName``.
@@ -90,7 +90,7 @@ def delay_penalty_s(
     backward_s: ArrayLike,
     delays: BoundaryDelays,
 ) -> Floats:
-    """Seconds that ``delays`` add to ``zero_delay_time_s``: ``lower_bound_s`` minus it, exact or a bound as stated there."""
+    """Seconds that ``delays`` add: ``lower_bound_s`` − ``zero_delay_time_s``, exact or a bound as stated there."""
     shape = (schedule, num_ranks, num_microbatches, num_chunks, forward_s, backward_s)
     return lower_bound_s(*shape, delays) - zero_delay_time_s(*shape)
 
@@ -107,9 +107,9 @@ def lower_bound_s(
     """Seconds of a step: a lower bound, exact in the regimes of the module's table.
 
     GPipe: (m+p−1)(F+B) + 2P + (m−1)·[max(0, b−F) + max(0, b−B)], b the largest occupancy. 1F1B: (m+p−1)(F+B) +
-    ``one_f_one_b_delay_s``. Interleaved1F1B: ``interleaved_time_s``. All: at least p(F+B)/v + 2P + (messages − 1)·b, the time
-    in which the busiest boundary carries its m·v forward messages one by one. Where links queue (occupancies up to 3·min(F, B)/v,
-    random cases) 1F1B and Interleaved1F1B take 1-3 % longer in the mean, 41 % in the worst case.
+    ``one_f_one_b_delay_s``. Interleaved1F1B: ``interleaved_time_s``. All: at least p(F+B)/v + 2P + (messages − 1)·b,
+    the time in which the busiest boundary carries its m·v forward messages one by one. Where links queue (occupancies
+    up to 3·min(F, B)/v, random cases) 1F1B and Interleaved1F1B take 1-3 % longer in the mean, 41 % in the worst case.
 
     Args: as for ``zero_delay_time_s``, and the delays.
     """
@@ -132,7 +132,7 @@ def lower_bound_s(
 def queue_free(
     num_chunks: ArrayLike, forward_s: ArrayLike, backward_s: ArrayLike, delays: BoundaryDelays
 ) -> NDArray[np.bool_]:
-    """Whether no message ever waits for a link: occupancy ≤ min(F, B)/v, the shortest time between two messages of a rank."""
+    """Whether no message ever waits for a link: occupancy ≤ min(F, B)/v, the least time between messages of a rank."""
     return np.asarray(np.asarray(delays.occupancy_s) * np.asarray(num_chunks) <= np.minimum(forward_s, backward_s))
 
 

@@ -1,4 +1,4 @@
-"""The exact time of one pipeline, for the finalists of a search: closed form, timing, or timing plus a proved steady state."""
+"""The exact time of one pipeline, for the finalists of a search: a closed form, timing, or a proved steady state."""
 
 from __future__ import annotations
 
@@ -30,20 +30,22 @@ def exact_time_s(
 ) -> float:
     """Seconds of one step of schedule ``name``, exact for ranks and boundaries of any kind.
 
-    GPipe has a closed form: the sum over stages and boundaries plus m−1 times the slowest of them, forward and backward. The
-    others are timed action by action; of a long run only the beginning, when it provably repeats (see ``_period``).
+    GPipe has a closed form: the sum over stages and boundaries plus m−1 times the slowest of them, forward and
+    backward. The others are timed action by action; of a long run only the beginning, when it provably repeats (see
+    ``_period``).
 
     Args:
         name: name of the schedule.
         num_ranks, num_microbatches, num_chunks: p, m, v.
-        forward_s, backward_s: of one micro-batch on one virtual stage (one chunk of one rank), shape (p·v,) in model order, or
-            scalar.
-        boundary_latency_s, boundary_occupancy_s: per boundary between rank r and r+1, shape (p−1,) or scalar; with v > 1 shape
-            (p,), the last entry for the loop-back from rank p−1 to rank 0. See ``pipeline_timing`` for their meaning.
+        forward_s, backward_s: of one micro-batch on one virtual stage (one chunk of one rank), shape (p·v,) in model
+            order, or scalar.
+        boundary_latency_s, boundary_occupancy_s: per boundary between rank r and r+1, shape (p−1,) or scalar; with
+            v > 1 shape (p,), the last entry for the loop-back from rank p−1 to rank 0. ``pipeline_timing`` defines
+            both.
 
     Raises:
-        InputError: the shape is refused by the schedule, an array has the wrong shape or a negative entry, or the run has more
-            than ``MAX_ACTIONS`` actions and does not become periodic.
+        InputError: the shape is refused by the schedule, an array has the wrong shape or a negative entry, or the run
+            has more than ``MAX_ACTIONS`` actions and does not become periodic.
     """
     if reason := refusal(name, num_ranks, num_microbatches, num_chunks):
         raise InputError(reason)
@@ -55,7 +57,7 @@ def exact_time_s(
         return time_schedule(generate(name, p, microbatches, v), forward_s, backward_s, latency, occupancy)
 
     if name == "GPipe":
-        # one micro-batch is the sum of all stages and messages; each further one follows at the pace of the slowest of them
+        # one micro-batch is the sum of all stages and messages; each further one follows at the pace of the slowest
         slowest = [max(np.max(times), np.max(occupancy, initial=0.0)) for times in (forward_s, backward_s)]
         return timed(1).total_s + (m - 1) * float(sum(slowest))
     num_actions = 2 * p * m * v
@@ -69,8 +71,9 @@ def exact_time_s(
             beginning *= 2
     if num_actions > MAX_ACTIONS:
         raise InputError(
-            f"{name} with {m} micro-batches on {p} ranks of {v} chunks has {num_actions:,} actions and its first half shows "
-            f"no period; at most {MAX_ACTIONS:,} are timed: use at most {MAX_ACTIONS // (2 * p * v)} micro-batches"
+            f"{name} with {m} micro-batches on {p} ranks of {v} chunks has {num_actions:,} actions and its first half "
+            f"shows no period; at most {MAX_ACTIONS:,} are timed: use at most {MAX_ACTIONS // (2 * p * v)} "
+            "micro-batches"
         )
     return timed(m).total_s
 
@@ -78,15 +81,14 @@ def exact_time_s(
 def _period(times: PipelineTimes, num_microbatches: int, num_chunks: int, unit: int) -> tuple[int, float] | None:
     """(micro-batches, seconds) of the period in which the schedule provably repeats before it drains, or None.
 
-    ``unit`` micro-batches, 2·v·unit actions per rank, repeat the order of the actions. In the steady part an action waits
-    only for actions at the last few positions of any rank. So if over one window of positions, on all ranks, every start
-    and arrival is later than one period earlier by the same seconds, so it stays, and the drain shifts as a whole.
+    ``unit`` micro-batches, 2·v·unit actions per rank, repeat the order of the actions. In the steady part an action
+    waits only for actions at the last few positions of any rank. So if over one window of positions, on all ranks,
+    every start and arrival is later than one period earlier by the same seconds, so it stays, and the drain shifts
+    as a whole.
     """
     when = np.stack([np.stack(times.start_s), np.stack(times.arrival_s)])
-    row, ahead = (
-        2 * num_chunks * num_microbatches,
-        (num_chunks + 1) * len(times.start_s),
-    )  # ahead: ≥ forwards of any warm-up
+    row = 2 * num_chunks * num_microbatches
+    ahead = (num_chunks + 1) * len(times.start_s)  # ≥ forwards of any warm-up
     end, tolerance = row - ahead, _RELATIVE_TOLERANCE * times.total_s
     for repeats in range(1, num_microbatches // unit):
         shift = 2 * num_chunks * unit * repeats

@@ -1,7 +1,7 @@
 """Exact delay penalties of placed candidates: the schedule is timed wherever no closed form is exact.
 
-Closed forms are exact for GPipe, for 1F1B with at most one far boundary, and for Interleaved1F1B whose delays all stay below half of
-a chunk's forward + backward; in either case as long as no message waits for its link (``pipeline``).
+Closed forms are exact for GPipe, for 1F1B with at most one far boundary, and for Interleaved1F1B whose delays all stay
+below half of a chunk's forward + backward; in either case as long as no message waits for its link (``pipeline``).
 """
 
 from __future__ import annotations

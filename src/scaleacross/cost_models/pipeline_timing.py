@@ -1,10 +1,10 @@
 """Seconds of any pipeline schedule, action by action, over links with latency and limited bandwidth.
 
-Model. A rank runs its actions one at a time in the schedule's order. A forward (backward) that ends at time t on virtual stage x
-sends one message to stage x+1 (x−1). The message waits until the directed link between the two ranks is free, occupies it for
-``occupancy_s`` (= bytes / bandwidth), and arrives ``latency_s`` after that. All chunks share the link from one rank to the next,
-and messages leave in the order in which they are produced. Receives are posted ahead: computation never waits for a send. A
-boundary between two stages of the same rank costs nothing.
+Model. A rank runs its actions one at a time in the schedule's order. A forward (backward) that ends at time t on
+virtual stage x sends one message to stage x+1 (x−1). The message waits until the directed link between the two ranks is
+free, occupies it for ``occupancy_s`` (= bytes / bandwidth), and arrives ``latency_s`` after that. All chunks share the
+link from one rank to the next, and messages leave in the order in which they are produced. Receives are posted ahead:
+computation never waits for a send. A boundary between two stages of the same rank costs nothing.
 
 Not modelled: rendezvous of sender and receiver, and sharing of one physical trunk by several pairs of ranks.
 Speed: 1-2 million actions per second once compiled, about a third of that with compilation (one core).
@@ -53,10 +53,10 @@ class PipelineTimes:
 
 @dataclass(frozen=True)
 class CompiledSchedule:
-    """A schedule as flat arrays in an order in which every action follows what it waits for. Reusable for any times and delays.
+    """A schedule as flat arrays in an order in which every action follows what it waits for; serves any times.
 
-    Slots name messages: forward of stage x and micro-batch i in slot x·m+i, backward in (p·v+x)·m+i; two more slots stand for
-    "already there" and "nobody waits".
+    Slots name messages: forward of stage x and micro-batch i in slot x·m+i, backward in (p·v+x)·m+i; two more slots
+    stand for "already there" and "nobody waits".
     """
 
     schedule: PipelineSchedule
@@ -134,8 +134,9 @@ def time_compiled(
         compiled: the schedule.
         forward_s: seconds of F per virtual stage, shape (p·v,) or scalar.
         backward_s: seconds of the full backward B, same shapes. An I takes ``backward_s - weight_s``.
-        latency_s: seconds that a message travels after its last byte left, per boundary between consecutive virtual stages (entry
-            x between stages x and x+1; every p-th is the loop-back from rank p−1 to rank 0), shape (p·v−1,) or scalar.
+        latency_s: seconds that a message travels after its last byte left, per boundary between consecutive virtual
+            stages (entry x between stages x and x+1; every p-th is the loop-back from rank p−1 to rank 0), shape
+            (p·v−1,) or scalar.
         occupancy_s: seconds that a message occupies the directed link, same shapes.
         weight_s: seconds of W per virtual stage; needed when the schedule splits its backward.
 

@@ -59,7 +59,8 @@ def plan_cost(
     """Price one decision with its placement.
 
     Args:
-        shapes: group shapes per axis, ``ep`` and ``expert``; counted from the placement when None (verification passes its own).
+        shapes: group shapes per axis, ``ep`` and ``expert``; None counts them from the placement (verification passes
+            its own).
 
     Raises:
         ValueError: the decision has no placement, or its numbers do not divide.
@@ -79,11 +80,7 @@ def plan_cost(
         shapes = exact_shapes(degrees, placement.axis_order, levels)
     links = links_of(levels)
     rows = {name: _one_row(shape) for name, shape in shapes.items()}
-    experts = (rows["expert"], rows["ep"])
-    terms = [
-        axis_terms(axis, volumes, rows[axis], links, *(experts if axis == "dp_shard" else (None, None)), exact=True)
-        for axis in GRID_AXES
-    ]
+    terms = [axis_terms(axis, volumes, rows[axis], links, rows["expert"], rows["ep"], exact=True) for axis in GRID_AXES]
     times = step_times(volumes, terms)
     sent = flows(volumes)
     step_s = float(times.step_s[0])

@@ -1,6 +1,7 @@
 """Candidates as arrays: one row per combination of degrees, micro-batch, schedule, recompute policy and shard level.
 
-A single decision is the same thing with one row, so every formula of this package prices one plan or a million with the same line.
+A single decision is the same thing with one row, so every formula of this package prices one plan or a million with
+the same line.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which layers a pipeline rank holds, for one (pp, num_chunks): ranks that hold the same are one class.
 
-Chunk c of rank r is virtual stage c·pp + r (the looped placement of interleaved schedules); layers per virtual stage follow
-``spec.parallelism.split_layers``. The embedding sits on rank 0, the head on rank pp − 1.
+Chunk c of rank r is virtual stage c·pp + r (the looped placement of interleaved schedules); layers per virtual stage
+follow ``spec.parallelism.split_layers``. The embedding sits on rank 0, the head on rank pp − 1.
 """
 
 from __future__ import annotations

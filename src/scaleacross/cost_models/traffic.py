@@ -2,12 +2,14 @@
 
 Sizes (t = tokens of a micro-batch on a rank, h = hidden size, activations in 2 bytes):
 
-* tp            t·h·2 gathered or scattered ``Work.tp_gathers`` times per micro-batch (sequence parallelism, Korthikanti 2205.05198)
-* cp            keys and values of the whole sequence, t·cp·kv·2/tp: gathered forward, gathered and reduced backward, per layer
+* tp            t·h·2 gathered or scattered ``Work.tp_gathers`` times per micro-batch (sequence parallelism, Korthikanti
+                2205.05198)
+* cp            keys and values of the whole sequence, t·cp·kv·2/tp: gathered forward, gathered and reduced backward,
+                per layer
 * ep            t·top_k·h·2/tp sent per all-to-all; dispatch and combine, forward and backward, per MoE layer
 * pp            t·h·2/tp per message; every chunk boundary forward and backward
-* gradients     held parameters · reduce_bytes: reduce-scatter over cp and dp_shard (all-reduce if nothing is sharded), then
-                all-reduce of the shard over dp_replicate; routed experts over dp_shard/ep
+* gradients     held parameters · reduce_bytes: reduce-scatter over cp and dp_shard (all-reduce if nothing is sharded),
+                then all-reduce of the shard over dp_replicate; routed experts over dp_shard/ep
 * parameters    held parameters · parameter_bytes gathered back over dp_shard and cp; every micro-batch twice if sharded
 """
 
@@ -81,8 +83,8 @@ class Volumes:
 class Flow:
     """One kind of collective of a single decision.
 
-    ``shape`` names the group: a grid axis, ``ep`` or ``expert``. ``size_bytes`` is the full tensor, or what a rank sends for
-    all_to_all and send; ``per_step`` counts one rank's calls in a step.
+    ``shape`` names the group: a grid axis, ``ep`` or ``expert``. ``size_bytes`` is the full tensor, or what a rank
+    sends for all_to_all and send; ``per_step`` counts one rank's calls in a step.
     """
 
     axis: Axis

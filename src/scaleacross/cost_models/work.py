@@ -1,7 +1,8 @@
 """The computation of the busiest pipeline rank, and the sizes that its communication has.
 
-The busiest rank is the one with most computation per micro-batch; every rank is taken to be as slow (a step waits for it), and its
-layers are the ones whose collectives are counted. Where accelerator types differ, the slowest type sets the time.
+The busiest rank is the one with most computation per micro-batch; every rank is taken to be as slow (a step waits for
+it), and its layers are the ones whose collectives are counted. Where accelerator types differ, the slowest type sets
+the time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What else was on the table, and why it lost: the question behind "why does pp cross the buildings?".
 
-For the winner's degrees every other axis is made the slowest one (C5 of ``place_parallelism``), so that it is the one that crosses;
-every choice (schedule, chunks, recompute, shard level, micro-batch) is changed alone; the best other degrees come from what the search
-placed; and the job is tried in its largest building alone.
+For the winner's degrees every other axis is made the slowest one (C5 of ``place_parallelism``), so that it is the one
+that crosses; every choice (schedule, chunks, recompute, shard level, micro-batch) is changed alone; the best other
+degrees come from what the search placed; and the job is tried in its largest building alone.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Lower bounds on the step time of every plan of a job, each with the numbers it comes from.
 
 compute    model FLOP / Σ accelerators · peak · best stated efficiency
-cut        a job on several buildings either keeps every data-parallel group in one building, then each token's activations cross a
-           trunk once in either direction, or some stage's gradients cross; the smaller of the two over the widest trunk. A job in
-           one building has that building's accelerators only.
+cut        a job on several buildings either keeps every data-parallel group in one building, then each token's
+           activations cross a trunk once in either direction, or some stage's gradients cross; the smaller of the two
+           over the widest trunk. A job in one building has that building's accelerators only.
 pipeline   the least computation + bubble + optimizer time of any candidate that fits in memory
 search     branch and bound: nothing that was not placed exactly can be faster
 """

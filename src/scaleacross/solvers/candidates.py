@@ -1,6 +1,7 @@
 """Price candidates in arrays: does it fit, and what can a step cost at best?
 
-Two lower bounds per candidate, both the cost model itself on shapes that no placement can beat (``groups.relaxed_shape``):
+Two lower bounds per candidate, both the cost model itself on shapes that no placement can beat
+(``groups.relaxed_shape``):
 
 * coarse: every axis lies as well as if it were the innermost one
 * tight:  the best axis order, every axis at the stride which that order gives it (all orders are enumerated)

@@ -1,12 +1,13 @@
 """Which buildings a job may use, and how a number of accelerators is spread over them.
 
-A *fleet* is a set of accelerator types: candidates are priced as if all its types took part (the slowest sets the pace), so every
-subset of types is searched by itself. A *fill* is a sequence of building shares. Space of fills for n accelerators:
+A *fleet* is a set of accelerator types: candidates are priced as if all its types took part (the slowest sets the
+pace), so every subset of types is searched by itself. A *fill* is a sequence of building shares. Space of fills for n
+accelerators:
 
-S1 sequence   all permutations of the fleet's buildings up to MAX_PERMUTED of them; beyond, the order of the file, by size, and the
-              nearest-neighbour chain from every building (by trunk latency, then size)
-S2 granule    every building but the last one filled holds a multiple of a granule: a product of the degrees of the fastest axes,
-              rounded up to whole hosts; so groups inside the granule never straddle buildings
+S1 sequence   all permutations of the fleet's buildings up to MAX_PERMUTED of them; beyond, the order of the file, by
+              size, and the nearest-neighbour chain from every building (by trunk latency, then size)
+S2 granule    every building but the last one filled holds a multiple of a granule: a product of the degrees of the
+              fastest axes, rounded up to whole hosts; so groups inside the granule never straddle buildings
 S3 policy     packed: each building takes as many granules as it holds, in sequence, until all are placed;
               proportional: granules in proportion to the buildings' sizes
 """
@@ -90,7 +91,8 @@ class Fleet:
     def must_cross(self, extent: Ints, size: Ints) -> Bools:
         """Whether some group of an axis of this extent (degree · stride) crosses buildings in every fill of ``size`` accelerators.
 
-        Decided for two buildings, of which both are needed: their cut lies between size − capacity of the second and capacity of the
+        Decided for two buildings, of which both are needed: their cut lies between size − capacity of the second and
+            capacity of the
         first, and only a cut at a multiple of the extent spares the axis. False where undecided.
         """
         if len(self.buildings) != 2:

@@ -1,19 +1,20 @@
 """The joint search: degrees, micro-batch, schedule, chunks, recompute, shard level and placement together, with a bound.
 
-Space          the candidates of ``search_space`` (R1–R9) on every fleet, times the placements of ``place_parallelism`` (axis orders ×
-               fills S1–S3)
+Space          the candidates of ``search_space`` (R1–R9) on every fleet, times the placements of ``place_parallelism``
+               (axis orders × fills S1–S3)
 Objective      step time of the cost model (``cost_models.step``), minimised
 Memory         the fullest pipeline rank fits in the smallest accelerator of the fleet, reserve taken off
 
-1. Enumerate *bases* (everything but the split of dp and the shard level), drop those of which nothing fits, bound them, sort.
+1. Enumerate *bases* (everything but the split of dp and the shard level), drop those of which nothing fits, bound them,
+   sort.
 2. Expand the bases block by block, least bound first; drop what does not fit; coarse bound for every candidate.
-3. After every block the most promising candidate is placed exactly: the incumbent prunes everything whose bound is not below it,
-   and ends the expansion once the next base is.
+3. After every block the most promising candidate is placed exactly: the incumbent prunes everything whose bound is not
+   below it, and ends the expansion once the next base is.
 4. Survivors in the order of their coarse bound get the tight bound; again the incumbent prunes.
 5. What is left is placed exactly by CP-SAT, lowest bound first, until the next bound is not below the incumbent: proof.
 
-The reported bound is the smallest bound of anything not placed exactly, or the incumbent. ``gap_tolerance`` ends step 5 early and is
-then visible in the gap.
+The reported bound is the smallest bound of anything not placed exactly, or the incumbent. ``gap_tolerance`` ends step 5
+early and is then visible in the gap.
 """
 
 from __future__ import annotations

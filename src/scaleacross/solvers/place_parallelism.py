@@ -4,7 +4,8 @@ Sets          A  axes of degree > 1;  S ⊆ A  axes faster than the next one;  J
               W  overlap windows (``overlap.windows``) of length L_w, n_w pieces, p_w occurrences per step
 Parameters    c[j,S,a]    serial seconds of axis a when exactly the axes in S are faster and fill j is used
               t[j,S,a,w]  seconds that axis a adds to window w in the same place
-Variables     y[j,S,a] ∈ {0,1}  on fill j, axis a comes right after the axes in S;  e[w] ≥ 0  exposed seconds of window w
+Variables     y[j,S,a] ∈ {0,1}  on fill j, axis a comes right after the axes in S;  e[w] ≥ 0  exposed seconds of window
+              w
 Objective     min Σ c[j,S,a]·y[j,S,a] + Σ_w e[w]
 C1 one fill   Σ_{j,a} y[j,∅,a] = 1
 C2 flow       Σ_a y[j,S∖a,a] = Σ_a y[j,S,a]            for every j and every S other than ∅ and A
@@ -12,8 +13,9 @@ C3 granule    e[w] ≥ p_w/n_w · Σ t[j,S,a,w]·y[j,S,a]
 C4 window     e[w] ≥ p_w · (Σ t[j,S,a,w]·y[j,S,a] − L_w)
 C5 forced     the last axis is the one asked for (used to price alternatives)
 
-An axis order is a path from ∅ to A through the subsets, so C1 and C2 describe a shortest path and the relaxation is nearly integral;
-C3 and C4 couple the axes that share a window. Fills that do not tile (a granule that cuts a group) are priced like any other.
+An axis order is a path from ∅ to A through the subsets, so C1 and C2 describe a shortest path and the relaxation is
+nearly integral; C3 and C4 couple the axes that share a window. Fills that do not tile (a granule that cuts a group) are
+priced like any other.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ class ArcCost(NamedTuple):
 class PlacementDecision:
     """Axis order (fastest first, axes of degree 1 first of all), fill, and the exposed communication in seconds.
 
-    ``complete`` says that nothing of the space is better; otherwise some fills were not tried, or a time limit ended the proof.
+    ``complete`` says that nothing of the space is better; otherwise some fills were not tried, or a time limit ended
+    the proof.
     """
 
     axis_order: tuple[GridAxis, ...]
@@ -88,8 +91,8 @@ class Placer:
 
         Args:
             slowest_axis: C5: only orders that end with this axis.
-            enough_s: fills are tried block by block, largest granule first; no further block once a placement exposes no more
-                communication than this. The decision says whether all of them were tried.
+            enough_s: fills are tried block by block, largest granule first; no further block once a placement exposes
+                no more communication than this. The decision says whether all of them were tried.
         """
         active = tuple(axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1)
         idle = tuple(axis for axis in GRID_AXES if axis not in active)

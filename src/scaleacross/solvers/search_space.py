@@ -1,16 +1,20 @@
 """The discrete choices of a plan, enumerated as ``Settings`` rows, and why the others were refused.
 
-Sets and parameters: L layers, H heads, K key/value heads, E experts, s tokens per sequence, G sequences per step, A accelerators.
+Sets and parameters: L layers, H heads, K key/value heads, E experts, s tokens per sequence, G sequences per step, A
+accelerators.
 
-Choices: tp, cp, pp, dp_shard, dp_replicate, ep, sequences per micro-batch b, schedule with v chunks, recompute policy, shard level.
+Choices: tp, cp, pp, dp_shard, dp_replicate, ep, sequences per micro-batch b, schedule with v chunks, recompute policy,
+shard level.
 
 R1 heads          tp divides H, K and the MLP widths
 R2 sequence       2·cp divides s (load-balanced halves) and so does tp of what is left; s/cp ≥ MIN_TOKENS_PER_RANK
-R3 layers         pp·v ≤ L; pp is the smallest that reaches its ⌈L/pp⌉ or ⌈(L+2)/pp⌉ (a larger one idles more and holds no less)
+R3 layers         pp·v ≤ L; pp is the smallest that reaches its ⌈L/pp⌉ or ⌈(L+2)/pp⌉ (a larger one idles more and holds
+                  no less)
 R4 batch          dp_shard·dp_replicate·b divides G;  m = G/(dp·b)
 R5 experts        ep divides E and dp_shard; with ep > 1 something must be sharded
 R6 accelerators   tp·cp·pp·dp ≤ A (or = the number asked for), whole hosts
-R7 schedule       1F1B: m ≥ pp; Interleaved1F1B: v ≥ 2, pp > 1, pp divides m; without pipeline only 1F1B (nothing to choose)
+R7 schedule       1F1B: m ≥ pp; Interleaved1F1B: v ≥ 2, pp > 1, pp divides m; without pipeline only 1F1B (nothing to
+                  choose)
 R8 shard level    none ⇔ dp_shard = 1 and nothing to shard over; otherwise dp_shard·cp > 1
 R9 user           whatever the job pins
 
@@ -68,8 +72,8 @@ class SearchSpace:
     def bases(self, refusals: Refusals) -> Iterator[Settings]:
         """Candidates before R8, one batch per pp: everything chosen but the split of dp and the shard level.
 
-        Their ``dp_shard`` holds all of dp and ``shard`` a level that some candidate has, so that a base needs no more memory or
-        time than any candidate made from it with that level.
+        Their ``dp_shard`` holds all of dp and ``shard`` a level that some candidate has, so that a base needs no more
+        memory or time than any candidate made from it with that level.
         """
         for pp in self.pp_values(refusals):
             parts = list(self._parts(pp, refusals))

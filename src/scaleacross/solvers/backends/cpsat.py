@@ -1,10 +1,11 @@
 """CP-SAT backend. The one place where seconds become integers.
 
-A continuous variable counts ticks. Every coefficient of a binary (seconds) and every right-hand side in a row that contains a
-continuous variable, and the objective, is divided by ``tick`` and rounded to the nearest integer; coefficients of continuous variables
-must be integers. A sum of n chosen terms is then off by at most n·tick/2: with TICKS = 10^7 per largest coefficient and the few dozen
-chosen terms of our models that is below 10^-5 of it. Callers recompute the objective in floating point from the chosen variables.
-Rows of binaries only are taken as they stand and must have integer coefficients.
+A continuous variable counts ticks. Every coefficient of a binary (seconds) and every right-hand side in a row that
+contains a continuous variable, and the objective, is divided by ``tick`` and rounded to the nearest integer;
+coefficients of continuous variables must be integers. A sum of n chosen terms is then off by at most n·tick/2: with
+TICKS = 10^7 per largest coefficient and the few dozen chosen terms of our models that is below 10^-5 of it. Callers
+recompute the objective in floating point from the chosen variables. Rows of binaries only are taken as they stand and
+must have integer coefficients.
 """
 
 from __future__ import annotations

@@ -1,0 +1,172 @@
+"""Small random problems, equal for equal seeds: up to three unequal buildings, toy models, and a job that pins some of its choices.
+
+Sizes are chosen so that trying every plan takes about a second. Figures are drawn over wide ranges on purpose (a trunk may be wider
+than a rack, memory may be too small), because a solver that is only right on sensible machines is not proved.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from scaleacross.spec.job import Job
+from scaleacross.workloads.problem import Problem, problem_of
+
+MIB = 2**20
+
+
+def instance(seed: int) -> Problem:
+    """The problem of a seed."""
+    return problem_of(random_job(seed))
+
+
+def random_job(seed: int) -> Job:
+    """A self-contained job: workload and topology are mappings."""
+    rng = random.Random(seed)
+    workload = _workload(rng)
+    topology = _topology(rng)
+    batch = rng.choice([4, 6, 8, 8, 12, 16])
+    data: dict[str, Any] = {
+        "name": f"instance-{seed}",
+        "workload": workload,
+        "topology": topology,
+        "sequence_length": rng.choice([1024, 2048, 2048, 4096]),
+        "global_batch_sequences": batch,
+    }
+    return Job.model_validate(data | _pins(rng, topology, "num_experts" in workload))
+
+
+def accelerator(rng: random.Random, name: str, memory_mib: float) -> dict[str, Any]:
+    """A toy accelerator with an H100's proportions."""
+    return {
+        "name": name,
+        "peak_tflop_per_s": {"bf16": rng.choice([20.0, 50.0, 100.0])},
+        "memory_bytes": memory_mib * MIB,
+        "memory_bandwidth_gbyte_per_s": rng.choice([300.0, 1000.0]),
+        "reserved_memory_bytes": 16 * MIB,
+        "num_multiprocessors": rng.choice([8, 16]),
+        "gemm_tile_rows": 64,
+        "gemm_tile_cols": 64,
+        "gemm_efficiency_fraction": 0.7,
+        "attention_efficiency_fraction": 0.5,
+        "memory_efficiency_fraction": 0.9,
+        "kernel_launch_us": rng.choice([0.0, 2.0]),
+    }
+
+
+def link(gbyte_per_s: float, latency_us: float, oversubscription: float = 1.0) -> dict[str, Any]:
+    """One level of a building."""
+    technology = {"name": "wire", "bandwidth_gbyte_per_s": gbyte_per_s, "efficiency_fraction": 0.8}
+    return {
+        "technology": technology,
+        "one_way_latency_us": latency_us,
+        "oversubscription_ratio": oversubscription,
+    }
+
+
+def _links(rng: random.Random) -> dict[str, Any]:
+    """Usually slower from level to level; in one instance of four anything goes."""
+    rates = [rng.choice([10.0, 50.0, 100.0]), *rng.choices([2.0, 5.0, 10.0, 20.0], k=3)]
+    latencies = rng.choices([0.5, 1.0, 3.0, 10.0], k=4)
+    if rng.random() < 0.75:
+        rates, latencies = sorted(rates, reverse=True), sorted(latencies)
+    narrow = [1.0, *(rng.choice([1.0, 1.0, 2.0, 7.0]) for _ in range(3))]
+    names = ("scale_up", "rack", "zone", "building")
+    return {name: link(*figures) for name, *figures in zip(names, rates, latencies, narrow, strict=True)}
+
+
+def _topology(rng: random.Random) -> dict[str, Any]:
+    num_buildings = rng.choice([1, 2, 2, 2, 3])
+    memory_mib = rng.choice([40.0, 60.0, 100.0, 200.0, 1000.0, 1000.0])
+    types = [accelerator(rng, f"type-{index}", memory_mib * (1 + index)) for index in range(rng.choice([1, 1, 2]))]
+    per_host = rng.choice([2, 2, 4, 8])
+    shared = _links(rng) if rng.random() < 0.6 else None
+    buildings = []
+    for index in range(num_buildings):
+        host = per_host if rng.random() < 0.8 else rng.choice([2, 4])
+        most = (24 if num_buildings < 3 else 16) // host
+        buildings.append(
+            {
+                "name": f"b{index}",
+                "accelerator": rng.choice(types),
+                "accelerators_per_host": host,
+                "hosts_per_rack": rng.choice([1, 2]),
+                "racks_per_zone": rng.choice([1, 2]),
+                "num_hosts": rng.randint(1, most),
+                "scale_up_domain": rng.choice(["host", "host", "rack"]),
+                "links": shared or _links(rng),
+            }
+        )
+    return {"name": "small", "regions": _regions(rng, buildings), "trunks": _trunks(rng, num_buildings)}
+
+
+def _regions(rng: random.Random, buildings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    cut = rng.choice([len(buildings), len(buildings), rng.randint(1, len(buildings))])
+    parts = [part for part in (buildings[:cut], buildings[cut:]) if part]
+    return [{"name": f"region-{index}", "buildings": part} for index, part in enumerate(parts)]
+
+
+def _trunks(rng: random.Random, num_buildings: int) -> list[dict[str, Any]]:
+    pairs = [(a, b) for a in range(num_buildings) for b in range(a + 1, num_buildings)]
+    if num_buildings == 3 and rng.random() < 0.5:
+        pairs.remove(rng.choice(pairs))  # a chain: one pair talks through the third building
+    return [
+        {
+            "between": [f"b{a}", f"b{b}"],
+            "bandwidth_gbyte_per_s": rng.choice([None, 0.5, 5.0, 50.0]),
+            "oversubscription_ratio": rng.choice([1.0, 4.0, 16.0]),
+            "one_way_latency_us": rng.choice([0.0, 20.0, 1000.0, 20000.0]),
+        }
+        for a, b in pairs
+    ]
+
+
+def _workload(rng: random.Random) -> dict[str, Any]:
+    heads = rng.choice([2, 4, 6])
+    common = {
+        "name": "toy",
+        "num_layers": rng.choice([2, 3, 4, 6, 8]),
+        "hidden_size": 64 * heads,
+        "num_heads": heads,
+        "vocabulary_size": rng.choice([1000, 4000]),
+        "tied_embedding": rng.random() < 0.3,
+    }
+    kv_heads = rng.choice([heads, heads // 2])
+    if rng.random() < 0.6:
+        mlp = {"intermediate_size": 192 * heads, "gated_mlp": rng.random() < 0.5}
+        return {"family": "dense_transformer", "num_kv_heads": kv_heads, "head_dim": 64, **common, **mlp}
+    experts = {"num_experts": rng.choice([2, 4, 6, 8]), "top_k": rng.choice([1, 2]), "expert_intermediate_size": 128}
+    if rng.random() < 0.5:
+        experts |= {"num_dense_layers": 1, "dense_intermediate_size": 192 * heads}
+    attention = {"kind": "gqa", "num_kv_heads": kv_heads, "head_dim": 64}
+    return {"family": "moe_transformer", "attention": attention, **common, **experts}
+
+
+def _pins(rng: random.Random, topology: dict[str, Any], has_experts: bool) -> dict[str, Any]:
+    """Enough restrictions that few hundred candidates are left, of every kind."""
+    pins: dict[str, Any] = {
+        "micro_batch_sequences": rng.choice([[1], [1], [1, 2], [2]]),
+        "recompute": rng.choice([["none"], ["full"], ["none", "full"], ["selective"]]),
+        "num_chunks": rng.choice([[1], [1, 2], [1, 2, 3]]),
+        "schedules": rng.choice(
+            [["1F1B"], ["GPipe", "1F1B"], ["1F1B", "Interleaved1F1B"], ["GPipe", "1F1B", "Interleaved1F1B"]]
+        ),
+        "shard": rng.choice([["none", "optimizer"], ["optimizer"], ["parameters", "none"], ["optimizer", "parameters"]]),
+    }
+    degrees: dict[str, Any] = {}
+    for axis, choices in {
+        "tp": (1, 2, [1, 2], {"max": 4}, None),
+        "cp": (1, 1, 1, 2, [1, 2]),
+        "pp": ({"max": 4}, {"min": 2, "max": 4}, [1, 2], [1, 3], {"max": 4}),
+        "ep": (None, None, 1, {"min": 2, "max": 8} if has_experts else None),
+        "dp_shard": (None, None, {"min": 2, "max": 16}),
+        "dp_replicate": ({"max": 2}, None, 1, None),
+    }.items():
+        choice = rng.choice(choices)
+        if choice is not None:
+            degrees[axis] = choice
+    if rng.random() < 0.15:
+        buildings = [building for region in topology["regions"] for building in region["buildings"]]
+        sizes = [building["num_hosts"] * building["accelerators_per_host"] for building in buildings]
+        pins["num_accelerators"] = rng.choice([max(sizes), sum(sizes), max(1, sum(sizes) // 2)])
+    return pins | {"degrees": degrees}
