@@ -4,9 +4,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint types format clean
+.PHONY: help demo test consumers lint types format clean
 
 VENV := .venv
+CONSUMERS := .venv-consumers
 BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
 DEMO_JOB := configs/jobs/llama3_405b_two_buildings.yaml
@@ -26,6 +27,10 @@ demo: $(VENV)/.installed ## plan Llama 3.1 405B on two unequal buildings; launch
 test: $(VENV)/.installed-dev ## run the test suite (PYTEST_ARGS="-k name" narrows it)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+consumers: $(VENV)/.installed-dev $(CONSUMERS)/.installed ## let torchrun, torchtitan and Megatron read what we emit
+	SCALEACROSS_TORCHTITAN_PYTHON=$(abspath $(CONSUMERS))/bin/python SCALEACROSS_MEGATRON_PYTHON=$(abspath $(CONSUMERS))/bin/python \
+		$(BIN)/python -m pytest -m consumer
+
 lint: $(VENV)/.installed-dev ## ruff: rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -38,7 +43,7 @@ format: $(VENV)/.installed-dev ## let ruff fix and format
 	$(BIN)/ruff format .
 
 clean: ## remove what make made
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(CONSUMERS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:
@@ -46,6 +51,13 @@ $(VENV)/.created:
 		echo "error: no Python >= 3.11 with the venv module found. Install one (Debian, Ubuntu: apt install python3.11-venv)" >&2; \
 		echo "       or name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; exit 1; fi
 	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+# torch first and by itself: an unpinned torch that another package asks for brings gigabytes of CUDA libraries
+$(CONSUMERS)/.installed: $(VENV)/.created
+	$(PYTHON) -m venv --clear $(CONSUMERS)
+	$(CONSUMERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input torch==2.13.0
+	$(CONSUMERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input numpy triton==3.7.0 torchtitan==0.3.0 megatron-core==0.16.1
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml $(VENV)/.created

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -79,9 +80,11 @@ def _v1_devices(topology: Topology, degrees: Degrees, placement: Placement) -> I
             yield f"V1: there is no building '{share.building}'"
             continue
         if share.num_accelerators > building.num_accelerators:
-            yield f"V1: building '{share.building}' has {building.num_accelerators} of {share.num_accelerators} accelerators"
+            has = f"{building.num_accelerators} of {share.num_accelerators} accelerators"
+            yield f"V1: building '{share.building}' has {has}"
         if share.num_accelerators % building.accelerators_per_host and len(placement.fill) > 1:
-            yield f"V1: {share.num_accelerators} accelerators of '{share.building}' cut a host of {building.accelerators_per_host}"
+            host = building.accelerators_per_host
+            yield f"V1: {share.num_accelerators} accelerators of '{share.building}' cut a host of {host}"
     if placement.num_accelerators != degrees.world_size:
         yield f"V1: the placement holds {placement.num_accelerators} accelerators, the degrees need {degrees}"
 
@@ -121,7 +124,8 @@ def _v2_pins(job: Job, decision: Decision) -> Iterator[str]:
         if not job.degrees.allows(axis, value):
             yield f"V2: the job pins degrees.{axis} to {getattr(job.degrees, axis)}, the decision has {value}"
     if job.num_accelerators not in (None, decision.degrees.world_size):
-        yield f"V2: the job asks for {job.num_accelerators} accelerators, the decision uses {decision.degrees.world_size}"
+        used = decision.degrees.world_size
+        yield f"V2: the job asks for {job.num_accelerators} accelerators, the decision uses {used}"
     chosen = (("schedules", decision.pipeline.schedule), ("recompute", decision.recompute), ("shard", decision.shard))
     for name, value in chosen:
         allowed = getattr(job, name)
@@ -154,7 +158,7 @@ def counted_shapes(topology: Topology, decision: Decision) -> Mapping[str, Group
 
 
 def places_of(topology: Topology, placement: Placement) -> Iterator[Place]:
-    """Per position, the child of every level that holds it: accelerator, scale-up domain, rack, zone, building, region."""
+    """Per position, its child of every level: accelerator, scale-up domain, rack, zone, building, run of a region."""
     run, last_region = -1, ""
     for position, device in enumerate(devices(topology, placement)):
         building = topology.building(device.building)
@@ -193,7 +197,7 @@ def count_groups(places: Sequence[Place], degree: int, stride: int) -> GroupShap
         far = [rank for rank in range(1, degree) if group[rank][CAMPUS] != group[rank - 1][CAMPUS]]
         if far:
             tail = min(tail, degree - far[-1])
-            spacing = max(spacing, *(b - a for a, b in zip(far, far[1:], strict=False)), 1)
+            spacing = max(spacing, *(b - a for a, b in pairwise(far)), 1)
     return GroupShape(
         degree=np.array(float(degree)),
         fanout=np.array(fanout, dtype=float),
@@ -208,7 +212,7 @@ def count_groups(places: Sequence[Place], degree: int, stride: int) -> GroupShap
 def _pairs(group: Sequence[Place]) -> tuple[int, ...]:
     """Neighbour pairs of a group by the outermost level on which they differ."""
     counts = [0] * NUM_LEVELS
-    for here, there in zip(group, group[1:], strict=False):
+    for here, there in pairwise(group):
         counts[max(level for level in range(NUM_LEVELS) if here[level] != there[level])] += 1
     return tuple(counts)
 

@@ -82,7 +82,8 @@ def why_slower(won: PlanCost, lost: PlanCost) -> str:
     if not named:
         return f"a tie: {human_seconds(lost.cost.step_s - step)} apart"
     return "; ".join(
-        f"{'+' if changes[name] > 0 else '−'}{human_seconds(abs(changes[name]))} {COMPONENT_NAMES[name]}{_where(lost, name)}"
+        f"{'+' if changes[name] > 0 else '−'}{human_seconds(abs(changes[name]))} "
+        f"{COMPONENT_NAMES[name]}{_where(lost, name)}"
         for name in named
     )
 

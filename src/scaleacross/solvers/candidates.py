@@ -36,7 +36,7 @@ from scaleacross.workloads.layer_profile import ModelProfile
 
 @dataclass(frozen=True)
 class Priced:
-    """Candidates that fit in memory, with their work and lower bound in seconds; ``free_s`` is the part no placement changes."""
+    """Candidates that fit in memory, with their work and lower bound; ``free_s`` is what no placement changes."""
 
     settings: Settings
     work: Work
@@ -92,12 +92,12 @@ class Pricing:
         return needed
 
     def base_needed_bytes(self, bases: Settings) -> Floats:
-        """Bytes that every candidate of a base needs at least, (n,): the least over the shard levels that the job allows."""
+        """Bytes that every candidate of a base needs at least, (n,): the least over the job's shard levels."""
         levels = [SHARD_LEVELS.index(level) for level in self.job.shard]
         return np.min([self.needed_bytes(replace(bases, shard=np.full(len(bases), code))) for code in levels], axis=0)
 
     def base_bound_s(self, bases: Settings) -> Floats:
-        """Lower bound on every candidate of a base, (n,): computation, bubble and the serial terms at their relaxed best."""
+        """Lower bound on all candidates of a base, (n,): computation, bubble, serial terms at their relaxed best."""
         work = work_of(self.profile, self.job, self.accelerators, bases)
         volumes = self.volumes(bases, work)
         ones, sizes = np.ones(len(bases), dtype=np.int64), self._sizes(bases)

@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, combinations, permutations
+from itertools import chain, combinations, pairwise, permutations
 from typing import Final
 
 import networkx as nx
@@ -79,7 +79,7 @@ class Fleet:
         return Links(bandwidth, capacity, latency)
 
     def largest_children(self) -> Floats:
-        """Largest child of every level in accelerators, (NUM_LEVELS + 1,); the last entry is to be set to a candidate's size."""
+        """Largest child of every level in accelerators, (NUM_LEVELS + 1,); the last entry is left to the candidate."""
         inside = [max(b.accelerators_per(level) for b in self.buildings) for level in ("scale_up", "rack", "zone")]
         regions: dict[str, int] = {}
         for building in self.buildings:
@@ -89,11 +89,10 @@ class Fleet:
         return np.array([1, *inside, whole, max(regions.values()), self.num_accelerators], dtype=np.float64)
 
     def must_cross(self, extent: Ints, size: Ints) -> Bools:
-        """Whether some group of an axis of this extent (degree · stride) crosses buildings in every fill of ``size`` accelerators.
+        """Whether some group of an axis of this extent (degree · stride) crosses buildings in every fill of ``size``.
 
         Decided for two buildings, of which both are needed: their cut lies between size − capacity of the second and
-            capacity of the
-        first, and only a cut at a multiple of the extent spares the axis. False where undecided.
+        capacity of the first, and only a cut at a multiple of the extent spares the axis. False where undecided.
         """
         if len(self.buildings) != 2:
             return np.zeros(np.broadcast(extent, size).shape, dtype=bool)
@@ -147,7 +146,7 @@ class Fleet:
         ]
         widths = [
             self.graph.edges[a[0], b[0]]["bytes_per_s"] if self.graph.has_edge(a[0], b[0]) else (a[0], b[0])
-            for a, b in zip(fill, fill[1:], strict=False)
+            for a, b in pairwise(fill)
         ]
         return (tuple(kinds), tuple(hops), tuple(widths))
 

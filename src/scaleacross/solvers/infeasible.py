@@ -32,8 +32,9 @@ def explain(state: Search) -> InfeasibleError:
     if state.num_too_large == state.num_candidates:
         decision = settings.decision(0)
         return InfeasibleError(
-            f"No plan fits: {state.num_candidates:,} candidates, the closest ({decision.degrees}, recompute {decision.recompute}) "
-            f"needs {human_bytes(need)} of {human_bytes(capacity)} per accelerator, {human_bytes(need - capacity)} too much.{out}"
+            f"No plan fits: {state.num_candidates:,} candidates, the closest ({decision.degrees}, "
+            f"recompute {decision.recompute}) needs {human_bytes(need)} of {human_bytes(capacity)} per accelerator, "
+            f"{human_bytes(need - capacity)} too much.{out}"
         )
     return InfeasibleError(f"No placement holds any of the {state.num_candidates:,} candidates in whole hosts.{out}")
 

@@ -1,12 +1,12 @@
-"""The joint search: degrees, micro-batch, schedule, chunks, recompute, shard level and placement together, with a bound.
+"""The joint search: degrees, micro-batch, schedule, recompute, shard level and placement together, with a bound.
 
 Space          the candidates of ``search_space`` (R1–R9) on every fleet, times the placements of ``place_parallelism``
                (axis orders × fills S1–S3)
 Objective      step time of the cost model (``cost_models.step``), minimised
 Memory         the fullest pipeline rank fits in the smallest accelerator of the fleet, reserve taken off
 
-1. Enumerate *bases* (everything but the split of dp and the shard level), drop those of which nothing fits, bound them,
-   sort.
+1. Enumerate *bases* (everything but the split of dp and the shard level), drop those of which nothing fits,
+   bound them, sort.
 2. Expand the bases block by block, least bound first; drop what does not fit; coarse bound for every candidate.
 3. After every block the most promising candidate is placed exactly: the incumbent prunes everything whose bound is not
    below it, and ends the expansion once the next base is.
@@ -41,7 +41,7 @@ TIGHT_BLOCK: Final = 2048
 BASE_BLOCK: Final = 1024
 """Bases that are expanded together."""
 ENOUGH: Final = 1e-4
-"""A placement this close to its candidate's bound ends the trial of further fills (fleets of many buildings); the gap shows it."""
+"""A placement this close to its candidate's bound ends the trial of further fills; the reported gap shows it."""
 PLACE_LIMIT_S: Final = 10.0
 """Time limit of one exact placement; they take milliseconds."""
 
@@ -136,7 +136,7 @@ def search(
     gap_tolerance: float = 0.0,
     report: Callable[[Progress], None] = lambda progress: None,
 ) -> Search:
-    """Search the whole space. ``best`` is None when nothing fits or the time limit came first (``open_bound_s`` tells which)."""
+    """Search the whole space. ``best`` is None when nothing fits or the time limit came first (``out_of_time``)."""
     state = Search(problem, time_limit_s, seed, gap_tolerance, report)
     survivors: list[tuple[Priced, Placer]] = []
     for fleet in fleets(problem.topology):

@@ -1,11 +1,11 @@
-"""Place the axes of one candidate: which axis varies fastest over the devices, and how many devices of each building are used.
+"""Place the axes of one candidate: which axis varies fastest over the devices, how many devices of each building.
 
 Sets          A  axes of degree > 1;  S ⊆ A  axes faster than the next one;  J  fills (``fleets``)
               W  overlap windows (``overlap.windows``) of length L_w, n_w pieces, p_w occurrences per step
 Parameters    c[j,S,a]    serial seconds of axis a when exactly the axes in S are faster and fill j is used
               t[j,S,a,w]  seconds that axis a adds to window w in the same place
-Variables     y[j,S,a] ∈ {0,1}  on fill j, axis a comes right after the axes in S;  e[w] ≥ 0  exposed seconds of window
-              w
+Variables     y[j,S,a] ∈ {0,1}  on fill j, axis a comes right after the axes in S;
+              e[w] ≥ 0  exposed seconds of window w
 Objective     min Σ c[j,S,a]·y[j,S,a] + Σ_w e[w]
 C1 one fill   Σ_{j,a} y[j,∅,a] = 1
 C2 flow       Σ_a y[j,S∖a,a] = Σ_a y[j,S,a]            for every j and every S other than ∅ and A

@@ -1,20 +1,20 @@
 """The discrete choices of a plan, enumerated as ``Settings`` rows, and why the others were refused.
 
-Sets and parameters: L layers, H heads, K key/value heads, E experts, s tokens per sequence, G sequences per step, A
-accelerators.
+Sets and parameters: L layers, H heads, K key/value heads, E experts, s tokens per sequence, G sequences per step,
+A accelerators.
 
 Choices: tp, cp, pp, dp_shard, dp_replicate, ep, sequences per micro-batch b, schedule with v chunks, recompute policy,
 shard level.
 
 R1 heads          tp divides H, K and the MLP widths
 R2 sequence       2·cp divides s (load-balanced halves) and so does tp of what is left; s/cp ≥ MIN_TOKENS_PER_RANK
-R3 layers         pp·v ≤ L; pp is the smallest that reaches its ⌈L/pp⌉ or ⌈(L+2)/pp⌉ (a larger one idles more and holds
-                  no less)
+R3 layers         pp·v ≤ L; pp is the smallest that reaches its ⌈L/pp⌉ or ⌈(L+2)/pp⌉
+                  (a larger one idles more and holds no less)
 R4 batch          dp_shard·dp_replicate·b divides G;  m = G/(dp·b)
 R5 experts        ep divides E and dp_shard; with ep > 1 something must be sharded
 R6 accelerators   tp·cp·pp·dp ≤ A (or = the number asked for), whole hosts
-R7 schedule       1F1B: m ≥ pp; Interleaved1F1B: v ≥ 2, pp > 1, pp divides m; without pipeline only 1F1B (nothing to
-                  choose)
+R7 schedule       1F1B: m ≥ pp; Interleaved1F1B: v ≥ 2, pp > 1, pp divides m; without pipeline only 1F1B
+                  (nothing to choose)
 R8 shard level    none ⇔ dp_shard = 1 and nothing to shard over; otherwise dp_shard·cp > 1
 R9 user           whatever the job pins
 
@@ -189,7 +189,7 @@ class SearchSpace:
         return refusals.keep(whole, "R6 no whole number of hosts")
 
     def _pipelines(self, pp: int, sequences: int, refusals: Refusals) -> list[tuple[int, int, int, int]]:
-        """R3 (chunks), R4, R7: (micro_batch, num_micro_batches, num_chunks, schedule) for one replica's ``sequences``."""
+        """R3 (chunks), R4, R7: (micro_batch, num_micro_batches, num_chunks, schedule) of a replica's ``sequences``."""
         out = []
         for micro_batch in self.job.micro_batch_sequences:
             if not refusals.keep(sequences % micro_batch == 0, "R4 micro-batches do not divide the batch"):

@@ -50,7 +50,7 @@ class LinearModel:
 
 @dataclass(frozen=True)
 class Solution:
-    """What a backend found: ``bound`` ≤ optimum ≤ ``objective``; ``values`` by variable index (empty when there is none)."""
+    """What a backend found: ``bound`` ≤ optimum ≤ ``objective``; ``values`` by variable index, empty without any."""
 
     status: Status
     objective: float

@@ -1,0 +1,166 @@
+"""One row -> the questions to ask the cost model: a job, a topology and the decisions that the row leaves possible.
+
+What a row does not state is filled by rules that never look at a measured value:
+
+* micro-batch, chunks (``mbs``, ``vpp`` blank): every value of MICRO_BATCHES and every number of chunks that divides the
+  layers of a stage; the fastest predicted one that fits in memory counts, as a team that tunes a run would choose it
+* recompute blank or unknown: the lightest of none, selective, full that fits in memory
+* states: ``fsdp`` > 1 shards parameters; otherwise FRAMEWORK_STATES says what the framework of that time did
+* ranks: tp fastest, then cp, dp, pp, which is both Megatron's order (tp-cp-ep-dp-pp) and torchtitan's ([pp, dp, cp, tp])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import ValidationError
+
+from scaleacross.cost_models.pipeline import is_legal
+from scaleacross.errors import InputError
+from scaleacross.spec.accelerator import Precision
+from scaleacross.spec.job import Job, Optimizer
+from scaleacross.spec.parallelism import RECOMPUTES, Degrees, GridAxis, PipelineChoice, Recompute, ShardLevel
+from scaleacross.spec.placement import BuildingShare, Placement
+from scaleacross.spec.plan import Decision
+from scaleacross.spec.topology import Topology
+from scaleacross.validation.machines import machine_of, topology_of
+from scaleacross.validation.runs import Run
+from scaleacross.validation.workload_of import workload_of
+from scaleacross.workloads.layer_profile import ModelProfile
+
+MICRO_BATCHES: Final = (1, 2, 4, 8)
+AXIS_ORDER: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
+
+# fp16 or bf16 gradients accumulate and travel in 16 bit (Megatron-LM 2021/22, and NeMo's performance recipes, which set
+# grad_reduce_in_fp32=False); PyTorch FSDP2 keeps one fp32 shard of the parameters and reduces in fp32.
+HALF_GRADIENTS: Final = Optimizer(name="adam-half-gradients", gradient_bytes=2.0, reduce_bytes=2.0)
+FSDP2: Final = Optimizer(name="adam-fsdp2", parameter_bytes=2.0, gradient_bytes=4.0, state_bytes=10.0)
+
+# First match of a part of the ``framework`` column: what is sharded over data parallel, and in what precision.
+FRAMEWORK_STATES: Final[tuple[tuple[str, ShardLevel, Optimizer], ...]] = (
+    ("torchtitan", "parameters", FSDP2),
+    ("Meta in-house", "optimizer", Optimizer()),
+    ("Megatron-DeepSpeed", "none", HALF_GRADIENTS),
+    ("Megatron-LM 202", "none", HALF_GRADIENTS),  # 2021 and 2022: before the distributed optimizer
+    ("", "optimizer", HALF_GRADIENTS),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row as questions; ``decisions`` are alternatives where the row is silent, ``filled`` names what was filled in."""
+
+    run: Run
+    job: Job
+    profile: ModelProfile
+    topology: Topology
+    decisions: tuple[Decision, ...]
+    filled: tuple[str, ...]
+
+
+def case_of(run: Run) -> Case:
+    """The questions of one row.
+
+    Raises:
+        InputError: the row cannot be expressed; the message is the reason.
+    """
+    if run.exclude_from_fit:
+        raise InputError("excluded by the file (exclude_from_fit = 1)")
+    profile = workload_of(run).profile()
+    degrees = _degrees(run)
+    states, optimizer = _states(run)
+    job = Job(
+        name=run.id,
+        workload=run.model,
+        topology="validation",
+        sequence_length=run.seq,
+        global_batch_sequences=run.gbs,
+        precision=_precision(run),
+        optimizer=optimizer,
+    )
+    topology = topology_of(machine_of(run), run.n_gpus)
+    accelerator = topology.buildings[0].accelerator
+    if job.precision not in accelerator.peak_flop_per_s:
+        raise InputError(f"{accelerator.name} states no {job.precision} peak")
+    placement = Placement(
+        axis_order=AXIS_ORDER, fill=(BuildingShare(building="building", num_accelerators=run.n_gpus),)
+    )
+    recomputes = _recomputes(run)
+    decisions = tuple(
+        Decision(degrees=degrees, pipeline=pipeline, recompute=recompute, shard=states, placement=placement)
+        for pipeline in _pipelines(run, degrees, profile.num_layers)
+        for recompute in recomputes
+    )
+    filled = [name for name in ("mbs", "vpp") if getattr(run, name) is None and (name == "mbs" or degrees.pp > 1)]
+    return Case(run, job, profile, topology, decisions, (*filled, *(["recompute"] if len(recomputes) > 1 else [])))
+
+
+def _degrees(run: Run) -> Degrees:
+    tp, cp, pp, ep = run.tp or 1, run.cp or 1, run.pp or 1, run.ep or 1
+    dp, rest = divmod(run.n_gpus, tp * cp * pp)
+    if rest or not dp or (run.dp is not None and run.dp != dp):
+        stated = "" if run.dp is None else f" · dp {run.dp}"
+        raise InputError(f"tp {tp} · cp {cp} · pp {pp}{stated} does not make {run.n_gpus} GPUs")
+    if ep > 1 and dp % ep:
+        # experts whole over tp (expert tp 1): ep also spans the tensor-parallel ranks
+        raise InputError(f"ep {ep} inside tp · dp = {tp * dp}: ep spans more than dp {dp}, which the model cannot express")
+    shard = run.fsdp // cp if run.fsdp and run.fsdp > dp else run.fsdp or dp
+    if dp % max(1, shard):
+        raise InputError(f"fsdp {run.fsdp} does not divide dp {dp}")
+    if shard % ep:
+        raise InputError(f"ep {ep} does not divide the shard group of {shard}")
+    try:
+        return Degrees(tp=tp, cp=cp, pp=pp, ep=ep, dp_shard=shard, dp_replicate=dp // shard)
+    except ValidationError as error:
+        raise InputError("; ".join(item["msg"] for item in error.errors())) from None
+
+
+def _states(run: Run) -> tuple[ShardLevel, Optimizer]:
+    level, optimizer = next((level, opt) for name, level, opt in FRAMEWORK_STATES if name in run.framework)
+    return ("parameters" if (run.fsdp or 0) > 1 and "Meta" not in run.framework else level), optimizer
+
+
+def _precision(run: Run) -> Precision:
+    text = run.precision.lower()
+    if "fp4" in text:
+        return "nvfp4"
+    if "fp8" in text:
+        return "fp8"
+    if text == "bf16":
+        return "bf16"
+    if text == "fp16":
+        return "fp16"
+    raise InputError(f"precision '{run.precision}' is not known: fp16, bf16, an fp8 or an fp4 recipe")
+
+
+def _recomputes(run: Run) -> tuple[Recompute, ...]:
+    stated = run.recompute.split("(")[0].strip()
+    return (stated,) if stated in RECOMPUTES else RECOMPUTES  # type: ignore[return-value]
+
+
+def _pipelines(run: Run, degrees: Degrees, num_layers: int) -> tuple[PipelineChoice, ...]:
+    """Pipeline choices in the order smallest micro-batch, fewest chunks. Raises InputError when none is legal."""
+    pp, out = degrees.pp, []
+    chunks = (run.vpp,) if run.vpp else _chunk_counts(pp, num_layers)
+    for micro_batch in (run.mbs,) if run.mbs else MICRO_BATCHES:
+        if run.gbs % (degrees.dp * micro_batch):
+            continue
+        m = run.gbs // (degrees.dp * micro_batch)
+        for v in chunks:
+            name = "Interleaved1F1B" if v > 1 and pp > 1 else "1F1B"
+            v = v if name == "Interleaved1F1B" else 1
+            if pp == 1 or (pp * v <= num_layers and is_legal(name, pp, m, v)):
+                out.append(PipelineChoice(schedule=name, num_chunks=v, micro_batch_sequences=micro_batch))
+    if not out:
+        raise InputError(
+            f"no pipeline of {pp} stages × {run.vpp or 'any'} chunks for {num_layers} layers and a batch of {run.gbs} "
+            f"in dp {degrees.dp} × micro-batch {run.mbs or 'any'}"
+        )
+    return tuple(dict.fromkeys(out))
+
+
+def _chunk_counts(pp: int, num_layers: int) -> tuple[int, ...]:
+    if pp == 1:
+        return (1,)
+    return tuple(v for v in range(1, num_layers // pp + 1) if num_layers % (pp * v) == 0) or (1,)

@@ -1,0 +1,139 @@
+"""A CSV of reported training runs -> ``Run`` objects: column names, types and blanks, nothing about the model.
+
+Blank means "not stated". Unknown columns are ignored; a file needs ``model``, ``gpu``, ``n_gpus``, ``seq`` and ``gbs`` at
+least, everything else that is missing makes rows that ``mapping`` skips with a reason.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import UnionType
+from typing import Final, get_args, get_type_hints
+
+from scaleacross.errors import InputError
+
+REQUIRED: Final = ("model", "gpu", "n_gpus", "seq", "gbs")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row. Column names as in the file; None where the file is blank.
+
+    Attributes:
+        id, source, source_ref, framework, notes: where the row comes from; ``notes`` carries the source's caveats.
+        model, arch: name of the model; ``dense`` or ``moe``.
+        layers, hidden, ffn, gated, heads, kv_heads, head_dim, vocab, attn: dimensions as run; attn mha, gqa or mla.
+        experts, topk, moe_ffn, shared_ffn, dense_layers: mixture of experts only.
+        seq, gpu, n_gpus: tokens per sequence; accelerator; count.
+        tp, cp, pp, vpp, ep, etp, dp, fsdp, sp: degrees; vpp chunks per stage; fsdp shard group, 0 none; sp 0 or 1.
+        mbs, gbs: sequences per micro-batch and step.
+        precision, recompute, overlap: as the source words them.
+        step_time_s, tflops_per_gpu, mem_gib: measured: seconds per step, TFLOP/s by ``flops_convention``, peak GiB.
+        exclude_from_fit: 1 where the compiler of the file says that the row cannot be expressed.
+    """
+
+    id: str
+    source: str
+    source_ref: str
+    framework: str
+    model: str
+    arch: str
+    layers: int | None
+    hidden: int | None
+    ffn: int | None
+    gated: int | None
+    heads: int | None
+    kv_heads: int | None
+    head_dim: int | None
+    vocab: int | None
+    attn: str
+    experts: int | None
+    topk: int | None
+    moe_ffn: int | None
+    shared_ffn: int | None
+    dense_layers: int | None
+    seq: int
+    gpu: str
+    n_gpus: int
+    tp: int | None
+    cp: int | None
+    pp: int | None
+    vpp: int | None
+    ep: int | None
+    etp: int | None
+    dp: int | None
+    fsdp: int | None
+    sp: int | None
+    mbs: int | None
+    gbs: int
+    precision: str
+    recompute: str
+    overlap: str
+    step_time_s: float | None
+    tflops_per_gpu: float | None
+    mem_gib: float | None
+    flops_convention: str
+    exclude_from_fit: int | None
+    notes: str
+
+    @property
+    def configuration(self) -> tuple[object, ...]:
+        """What makes two rows the same experiment: everything but the software release and the measured values."""
+        return (
+            *(self.model, self.layers, self.gpu, self.precision, self.n_gpus, self.tp, self.cp, self.pp, self.vpp),
+            *(self.ep, self.mbs, self.gbs, self.seq, self.recompute),
+        )
+
+
+def read_runs(path: str | Path) -> list[Run]:
+    """All rows of a CSV file.
+
+    Raises:
+        InputError: the file cannot be read, a required column is missing, or a number is none.
+    """
+    try:
+        with Path(path).open(newline="", encoding="utf-8") as file:
+            return list(parse_runs(csv.DictReader(file), str(path)))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+
+
+def parse_runs(rows: csv.DictReader[str], label: str) -> Iterator[Run]:
+    """Rows of a reader whose first line names the columns. Raises InputError."""
+    missing = [name for name in REQUIRED if name not in (rows.fieldnames or ())]
+    if missing:
+        raise InputError(f"{label}: column {', '.join(missing)} is missing; a runs file has {', '.join(REQUIRED)}")
+    for row in rows:
+        yield _run(row, f"{label}, line {rows.line_num}", rows.line_num)
+
+
+def _run(row: Mapping[str, str | None], place: str, line: int) -> Run:
+    hints = get_type_hints(Run)
+    values: dict[str, object] = {}
+    for field in fields(Run):
+        text = (row.get(field.name) or "").strip()
+        kind = hints[field.name]
+        if kind is str:
+            values[field.name] = text
+            continue
+        if not text and field.name in REQUIRED:
+            raise InputError(f"{place}: {field.name} is blank")
+        number = get_args(kind)[0] if isinstance(kind, UnionType) else kind
+        values[field.name] = _number(text, number, f"{place}: {field.name}") if text else None
+    values["id"] = values["id"] or f"line{line}"
+    return Run(**values)  # type: ignore[arg-type]
+
+
+def _number(text: str, kind: type, place: str) -> float | int:
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"{place}: {text!r} is no number") from None
+    if kind is float:
+        return value
+    if value != int(value) or value < 0:
+        raise InputError(f"{place}: {text!r} is no whole number")
+    return int(value)
