@@ -166,10 +166,6 @@ def _notes(plan: Plan) -> list[str]:
             "Selective recomputation: the plan recomputes norms and activation products; Megatron-LM recomputes the whole MLP "
             "instead (module mlp), which holds less than planned and computes more."
         )
-    if plan.decision.shard != "none" and plan.degrees.cp > 1:
-        out.append(
-            "Megatron-LM shards optimizer states over dp · cp, the plan counts dp_shard only: less memory than planned."
-        )
     return out
 
 

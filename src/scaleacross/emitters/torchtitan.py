@@ -240,10 +240,6 @@ def _notes(plan: Plan) -> list[str]:
         out.append(
             "SelectiveAC recomputes every second matrix product too: it holds less than the plan's policy and computes more."
         )
-    if plan.degrees.cp > 1:
-        out.append(
-            "torchtitan shards states over dp_shard · cp, the plan counts dp_shard only: less memory than planned."
-        )
     return out
 
 

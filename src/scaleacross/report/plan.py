@@ -25,8 +25,8 @@ AXIS_MEANING: dict[Axis, str] = {
 BETWEEN_BUILDINGS = ("campus", "region")
 SHARD_MEANING = {
     "none": "nothing (every replica keeps all states)",
-    "optimizer": "optimizer states over dp_shard (ZeRO-1)",
-    "parameters": "parameters, gradients and optimizer states over dp_shard (ZeRO-3, FSDP)",
+    "optimizer": "optimizer states over dp_shard · cp (ZeRO-1)",
+    "parameters": "parameters, gradients and optimizer states over dp_shard · cp (ZeRO-3, FSDP)",
 }
 RECOMPUTE_MEANING = {
     "none": "none (all activations kept)",

@@ -19,7 +19,7 @@ SCHEDULE_NAMES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
 
-# What is sharded over dp_shard: nothing (DDP) | optimizer state (ZeRO-1) | parameters too (ZeRO-3, FSDP).
+# What is sharded over dp_shard · cp: nothing (DDP) | optimizer state (ZeRO-1) | parameters too (ZeRO-3, FSDP).
 ShardLevel = Literal["none", "optimizer", "parameters"]
 SHARD_LEVELS: tuple[ShardLevel, ...] = get_args(ShardLevel)
 
