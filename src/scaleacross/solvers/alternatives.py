@@ -15,6 +15,7 @@ import numpy as np
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.cost_models.settings import concatenate
 from scaleacross.solvers.fleets import shares
+from scaleacross.solvers.infeasible import closest_candidate
 from scaleacross.solvers.joint import Placed, Search, search
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import DegreeRequest
@@ -22,7 +23,7 @@ from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, SCHEDULE_NAMES, 
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import COMPONENTS, Alternative, Decision
 from scaleacross.spec.topology import Region, Topology
-from scaleacross.units import human_bytes, human_seconds
+from scaleacross.units import human_seconds
 from scaleacross.workloads.problem import Problem
 
 MAX_ALTERNATIVES: Final = 6
@@ -163,12 +164,8 @@ def _one_building(state: Search, best: Placed, won: PlanCost) -> Alternative | N
     label = f"{largest.name} alone"
     if found.best is None:
         decision = decision_of(best)
-        need = found.smallest_need
-        reason = (
-            "nothing fits"
-            if need is None
-            else f"needs {human_bytes(need[0])} of {human_bytes(need[1])} per accelerator"
-        )
+        closest = closest_candidate(problem)
+        reason = "no legal candidate" if closest is None else f"needs {closest} at least"
         return Alternative(label=label, decision=decision, step_s=None, reason=reason)
     decision = decision_of(found.best)
     lost = _cost(state.problem, decision)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from scaleacross.errors import InfeasibleError
 from scaleacross.solvers.candidates import Pricing
@@ -10,33 +11,60 @@ from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.joint import Search
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import DegreeRequest, Job
+from scaleacross.spec.plan import Decision
 from scaleacross.units import human_bytes
 from scaleacross.workloads.problem import Problem
+
+
+@dataclass(frozen=True)
+class Closest:
+    """The candidate that misses its accelerator's memory by least, bytes; ``num_candidates`` were compared."""
+
+    decision: Decision
+    needed_bytes: float
+    capacity_bytes: float
+    num_candidates: int
+
+    def __str__(self) -> str:
+        return f"{human_bytes(self.needed_bytes)} of {human_bytes(self.capacity_bytes)} per accelerator"
 
 
 def explain(state: Search) -> InfeasibleError:
     """The error for a finished search without a plan."""
     problem = state.problem
     ways = list(_ways_out(problem))
-    out = (
-        f" Ways out: {'; '.join(ways)}."
-        if ways
-        else " No single change of the job helps: use more accelerators or a smaller model."
-    )
-    if state.smallest_need is None:
-        rules = ", ".join(f"{rule} ({count})" for rule, count in state.refusals.counts.most_common(4))
+    nothing = " No single change of the job helps: use more accelerators or a smaller model."
+    out = f" Ways out: {'; '.join(ways)}." if ways else nothing
+    closest = closest_candidate(problem)
+    if closest is None:
+        rules = ", ".join(f"{rule} ({count})" for rule, count in sorted(state.refusals.counts.items()))
+        why = "no combination of degrees is legal"
+        return InfeasibleError(f"No plan exists for '{problem.job.name}': {why}. Refused: {rules}.{out}")
+    if closest.needed_bytes > closest.capacity_bytes:
+        which = f"{closest.decision.degrees}, recompute {closest.decision.recompute}"
+        short = human_bytes(closest.needed_bytes - closest.capacity_bytes)
         return InfeasibleError(
-            f"No plan exists for '{problem.job.name}': no combination of degrees is legal. Refused: {rules}.{out}"
+            f"No plan fits: {closest.num_candidates:,} candidates, the closest ({which}) needs {closest}, {short} too much.{out}"
         )
-    need, capacity, settings = state.smallest_need
-    if state.num_too_large == state.num_candidates:
-        decision = settings.decision(0)
-        return InfeasibleError(
-            f"No plan fits: {state.num_candidates:,} candidates, the closest ({decision.degrees}, "
-            f"recompute {decision.recompute}) needs {human_bytes(need)} of {human_bytes(capacity)} per accelerator, "
-            f"{human_bytes(need - capacity)} too much.{out}"
-        )
-    return InfeasibleError(f"No placement holds any of the {state.num_candidates:,} candidates in whole hosts.{out}")
+    return InfeasibleError(f"No placement holds any of the {closest.num_candidates:,} candidates in whole hosts.{out}")
+
+
+def closest_candidate(problem: Problem) -> Closest | None:
+    """The candidate that comes closest to fitting on any fleet, None when no candidate is legal."""
+    best: Closest | None = None
+    count = 0
+    for fleet in fleets(problem.topology):
+        pricing = Pricing.on(fleet, problem.job, problem.profile)
+        space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+        for rows in space.batches(Refusals()):
+            if not len(rows):
+                continue
+            count += len(rows)
+            needed = pricing.needed_bytes(rows)
+            least, capacity = int(needed.argmin()), pricing.capacity_bytes
+            if best is None or needed[least] - capacity < best.needed_bytes - best.capacity_bytes:
+                best = Closest(rows.decision(least), float(needed[least]), capacity, 0)
+    return replace(best, num_candidates=count) if best else None
 
 
 def _ways_out(problem: Problem) -> Iterator[str]:
@@ -72,9 +100,5 @@ def _relaxations(job: Job) -> Iterator[tuple[str, Job]]:
 
 
 def _fits(problem: Problem) -> bool:
-    for fleet in fleets(problem.topology):
-        pricing = Pricing.on(fleet, problem.job, problem.profile)
-        space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
-        if any((pricing.needed_bytes(rows) <= pricing.capacity_bytes).any() for rows in space.batches(Refusals())):
-            return True
-    return False
+    closest = closest_candidate(problem)
+    return closest is not None and closest.needed_bytes <= closest.capacity_bytes

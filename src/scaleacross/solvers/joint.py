@@ -73,7 +73,6 @@ class Search:
     num_candidates: int = 0
     num_too_large: int = 0
     num_pruned: int = 0
-    smallest_need: tuple[float, float, Settings] | None = None
     open_bound_s: float = np.inf
     free_bound_s: float = np.inf
     bound_violation_s: float = 0.0
@@ -179,9 +178,7 @@ def _bases(state: Search, space: SearchSpace, pricing: Pricing) -> tuple[Setting
     for bases in space.bases(state.refusals):
         count = space.num_candidates(bases)
         state.num_candidates += int(count.sum())
-        needed = pricing.base_needed_bytes(bases)
-        fits = needed <= pricing.capacity_bytes
-        _remember_need(state, pricing, bases, needed)
+        fits = pricing.base_needed_bytes(bases) <= pricing.capacity_bytes
         state.num_too_large += int(count[~fits].sum())
         if fits.any():
             parts.append(bases.take(fits))
@@ -205,16 +202,9 @@ def _place_most_promising(state: Search, priced: Priced, placer: Placer) -> None
 
 
 def _that_fit(state: Search, pricing: Pricing, settings: Settings) -> Settings:
-    needed = pricing.needed_bytes(settings)
-    fits = needed <= pricing.capacity_bytes
+    fits = pricing.needed_bytes(settings) <= pricing.capacity_bytes
     state.num_too_large += int((~fits).sum())
     return settings.take(fits)
-
-
-def _remember_need(state: Search, pricing: Pricing, settings: Settings, needed: Floats) -> None:
-    least = int(needed.argmin())
-    if state.smallest_need is None or needed[least] < state.smallest_need[0]:
-        state.smallest_need = (float(needed[least]), pricing.capacity_bytes, settings.take(np.array([least])))
 
 
 def _below_incumbent(state: Search, priced: Priced) -> Priced:

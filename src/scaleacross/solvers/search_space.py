@@ -117,11 +117,15 @@ class SearchSpace:
             if gemm.shard != "none"
         ]
         whole = math.gcd(*(n for a in attention for n in (a.num_heads, a.num_kv_heads)), *widths)
-        pinned = [
-            tp for tp in self._pinned("tp") if whole % tp and refusals.keep(False, "R1 tp must divide heads and widths")
+        heads = ", ".join(f"{a.num_heads} heads and {a.num_kv_heads} key/value heads" for a in attention[:1])
+        rule = f"R1 tp must divide {heads or 'the layer widths'}"
+        return [
+            tp
+            for tp in sorted({*divisors(whole), *self._pinned("tp")})
+            if self.job.degrees.allows("tp", tp)
+            and refusals.keep(whole % tp == 0, rule)
+            and tp <= self.max_accelerators
         ]
-        fits = [tp for tp in divisors(whole) if tp <= self.max_accelerators and self.job.degrees.allows("tp", tp)]
-        return sorted(set(fits) - set(pinned))
 
     def cp_values(self, refusals: Refusals) -> list[int]:
         """R2 (without tp), R9."""
