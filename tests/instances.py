@@ -1,7 +1,8 @@
-"""Small random problems, equal for equal seeds: up to three unequal buildings, toy models, and a job that pins some of its choices.
+"""Small problems: random ones that are equal for equal seeds, and plain ones to change at will.
 
-Sizes are chosen so that trying every plan takes about a second. Figures are drawn over wide ranges on purpose (a trunk may be wider
-than a rack, memory may be too small), because a solver that is only right on sensible machines is not proved.
+Random ones have up to three unequal buildings, toy models, and a job that pins some of its choices, so that trying every
+plan takes about a second. Figures are drawn over wide ranges on purpose (a trunk may be wider than a rack, an outer level
+faster than an inner one, memory too small): a solver that is only right on sensible machines is not proved.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ def random_job(seed: int) -> Job:
     rng = random.Random(seed)
     workload = _workload(rng)
     topology = _topology(rng)
-    batch = rng.choice([4, 6, 8, 8, 12, 16])
+    batch = rng.choice([6, 8, 8, 12])
     data: dict[str, Any] = {
         "name": f"instance-{seed}",
         "workload": workload,
         "topology": topology,
-        "sequence_length": rng.choice([1024, 2048, 2048, 4096]),
+        "sequence_length": rng.choice([2048, 2048, 4096]),
         "global_batch_sequences": batch,
     }
     return Job.model_validate(data | _pins(rng, topology, "num_experts" in workload))
@@ -122,10 +123,10 @@ def _trunks(rng: random.Random, num_buildings: int) -> list[dict[str, Any]]:
 
 
 def _workload(rng: random.Random) -> dict[str, Any]:
-    heads = rng.choice([2, 4, 6])
+    heads = rng.choice([2, 4, 4])
     common = {
         "name": "toy",
-        "num_layers": rng.choice([2, 3, 4, 6, 8]),
+        "num_layers": rng.choice([3, 4, 6, 8]),
         "hidden_size": 64 * heads,
         "num_heads": heads,
         "vocabulary_size": rng.choice([1000, 4000]),
@@ -147,26 +148,104 @@ def _pins(rng: random.Random, topology: dict[str, Any], has_experts: bool) -> di
     pins: dict[str, Any] = {
         "micro_batch_sequences": rng.choice([[1], [1], [1, 2], [2]]),
         "recompute": rng.choice([["none"], ["full"], ["none", "full"], ["selective"]]),
-        "num_chunks": rng.choice([[1], [1, 2], [1, 2, 3]]),
-        "schedules": rng.choice(
-            [["1F1B"], ["GPipe", "1F1B"], ["1F1B", "Interleaved1F1B"], ["GPipe", "1F1B", "Interleaved1F1B"]]
+        "num_chunks": rng.choice([[1, 2], [1, 2], [1, 2, 3]]),
+        "schedules": rng.choice([["1F1B"], ["GPipe", "1F1B"], ["1F1B", "Interleaved1F1B"], ["Interleaved1F1B"]]),
+        "shard": rng.choice(
+            [["none", "optimizer"], ["optimizer"], ["parameters", "none"], ["none", "optimizer", "parameters"]]
         ),
-        "shard": rng.choice([["none", "optimizer"], ["optimizer"], ["parameters", "none"], ["optimizer", "parameters"]]),
     }
+    num_buildings = sum(len(region["buildings"]) for region in topology["regions"])
     degrees: dict[str, Any] = {}
     for axis, choices in {
-        "tp": (1, 2, [1, 2], {"max": 4}, None),
-        "cp": (1, 1, 1, 2, [1, 2]),
+        "tp": (1, 2, [1, 2], [1, 2], {"max": 4}),
+        "cp": (1, 1, 1, 2, [1, 2]) if num_buildings < 3 else (1,),
         "pp": ({"max": 4}, {"min": 2, "max": 4}, [1, 2], [1, 3], {"max": 4}),
         "ep": (None, None, 1, {"min": 2, "max": 8} if has_experts else None),
         "dp_shard": (None, None, {"min": 2, "max": 16}),
-        "dp_replicate": ({"max": 2}, None, 1, None),
+        "dp_replicate": ({"max": 2}, None, 1, [1, 2]) if num_buildings < 3 else (1, 1, [1, 2]),
     }.items():
         choice = rng.choice(choices)
         if choice is not None:
             degrees[axis] = choice
-    if rng.random() < 0.15:
+    if rng.random() < 0.1:
         buildings = [building for region in topology["regions"] for building in region["buildings"]]
         sizes = [building["num_hosts"] * building["accelerators_per_host"] for building in buildings]
-        pins["num_accelerators"] = rng.choice([max(sizes), sum(sizes), max(1, sum(sizes) // 2)])
+        pins["num_accelerators"] = rng.choice([max(sizes), sum(sizes), 8])
+    if rng.random() < 0.2:
+        hidden = {name: rng.random() < 0.5 for name in ("gradient_reduce", "parameter_gather", "pipeline_messages")}
+        pins["overlap"] = hidden | {"tp_fraction": rng.choice([0.0, 0.7])}
     return pins | {"degrees": degrees}
+
+
+def plain_building(name: str, num_hosts: int, **changes: Any) -> dict[str, Any]:
+    """A building of hosts of 4, racks of 2 hosts, zones of 2 racks; 100, 20, 20 and 10 GB/s from level to level."""
+    return {
+        "name": name,
+        "accelerator": accelerator(random.Random(0), "plain", 1000.0),
+        "accelerators_per_host": 4,
+        "hosts_per_rack": 2,
+        "racks_per_zone": 2,
+        "num_hosts": num_hosts,
+        "links": {
+            "scale_up": link(100.0, 1.0),
+            "rack": link(20.0, 2.0),
+            "zone": link(20.0, 4.0),
+            "building": link(10.0, 6.0),
+        },
+    } | changes
+
+
+def plain_trunk(here: str, there: str, gbyte_per_s: float = 20.0, latency_us: float = 20.0) -> dict[str, Any]:
+    """A trunk that is narrower than the buildings that it joins."""
+    return {"between": [here, there], "bandwidth_gbyte_per_s": gbyte_per_s, "one_way_latency_us": latency_us}
+
+
+def plain_topology(*num_hosts: int, apart: bool = False, **changes: Any) -> dict[str, Any]:
+    """Buildings b0, b1, … in a chain of trunks; ``apart``: each in a region of its own."""
+    buildings = [plain_building(f"b{index}", hosts, **changes) for index, hosts in enumerate(num_hosts)]
+    groups = [[building] for building in buildings] if apart else [buildings]
+    regions = [{"name": f"region-{index}", "buildings": group} for index, group in enumerate(groups)]
+    trunks = [plain_trunk(f"b{index}", f"b{index + 1}") for index in range(len(buildings) - 1)]
+    return {"name": "plain", "regions": regions, "trunks": trunks}
+
+
+def plain_job(*num_hosts: int, topology: dict[str, Any] | None = None, **changes: Any) -> Job:
+    """A dense model of 8 layers on plain buildings; everything is left open but what ``changes`` say."""
+    workload = {
+        "family": "dense_transformer",
+        "name": "toy",
+        "num_layers": 8,
+        "hidden_size": 256,
+        "num_heads": 4,
+        "num_kv_heads": 4,
+        "head_dim": 64,
+        "intermediate_size": 768,
+        "vocabulary_size": 1000,
+        "gated_mlp": True,
+        "tied_embedding": False,
+    }
+    data = {
+        "name": "plain",
+        "workload": workload,
+        "topology": topology or plain_topology(*num_hosts),
+        "sequence_length": 4096,
+        "global_batch_sequences": 16,
+    }
+    return Job.model_validate(data | changes)
+
+
+def moe(**changes: Any) -> dict[str, Any]:
+    """Eight layers with 8 experts, for ``plain_job(workload=…)``."""
+    return {
+        "family": "moe_transformer",
+        "name": "toy-moe",
+        "num_layers": 8,
+        "hidden_size": 256,
+        "num_heads": 4,
+        "attention": {"kind": "gqa", "num_kv_heads": 4, "head_dim": 64},
+        "num_experts": 8,
+        "top_k": 2,
+        "expert_intermediate_size": 128,
+        "vocabulary_size": 1000,
+        "tied_embedding": False,
+    } | changes

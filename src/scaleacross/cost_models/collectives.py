@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.groups import GroupShape, RelaxedShape
 from scaleacross.cost_models.levels import CAMPUS, Levels
 from scaleacross.cost_models.settings import Floats, Ints
 
@@ -75,7 +75,10 @@ def all_reduce(size_bytes: Floats, shape: GroupShape, links: Links, launch_s: fl
 
 
 def _candidates(size_bytes: Floats, shape: GroupShape, links: Links) -> tuple[Floats, Floats, Floats]:
+    """Seconds of ring, hierarchical and (all-reduce by a) tree."""
     size = np.asarray(size_bytes)
+    if isinstance(shape, RelaxedShape):
+        return _bounds(size, shape, links)
     bandwidth = group_bandwidth(shape, links)
     thinnest = bandwidth.min(axis=-1)
     steps = shape.fanout - 1
@@ -83,6 +86,29 @@ def _candidates(size_bytes: Floats, shape: GroupShape, links: Links) -> tuple[Fl
     hierarchical = size * (steps / shape.fanout / bandwidth).sum(axis=-1) + (steps * links.latency).sum(axis=-1)
     hops = np.ceil(np.log2(shape.fanout))
     tree = 2 * (size / thinnest + (hops * links.latency).sum(axis=-1))
+    return ring, hierarchical, tree
+
+
+def _bounds(size: Floats, shape: RelaxedShape, links: Links) -> tuple[Floats, Floats, Floats]:
+    """Lower bounds of ``_candidates`` over all exact shapes that a relaxed one stands for, on monotone links.
+
+    With n_l children touched by some group, fanouts f_l ≥ n_l/n_{l+1} and members ≤ d/n_l, so
+
+        Σ (f_l−1)/f_l / (members_l · bandwidth_l) ≥ Σ (n_l−n_{l+1}) / (d · bandwidth_l),
+
+    least for the least n_l where bandwidth falls outwards; f−1 and ⌈log2 f⌉ are at least log2 f, so latencies are at
+    least Σ log2(n_l/n_{l+1}) · α_l, least likewise; and half of the tensor or more leaves a child through one uplink.
+    """
+    bandwidth = group_bandwidth(shape, links)
+    thinnest, degree, crossed = bandwidth.min(axis=-1), shape.degree, shape.fanout > 1
+    doublings = (np.log2(shape.fanout) * links.latency).sum(axis=-1)
+    steps = ((shape.fanout - 1) * links.latency).sum(axis=-1)
+    hops = (np.ceil(np.log2(shape.fanout)) * links.latency).sum(axis=-1)
+    uplink = np.where(crossed, shape.crossing / links.capacity, 0.0).max(axis=-1) / 2
+    nics = (shape.pairs / links.bandwidth).sum(axis=-1) / degree
+    ring = (degree - 1) / degree * size / thinnest + (shape.pairs * links.latency).sum(axis=-1)
+    hierarchical = size * np.maximum(nics, uplink) + np.where(shape.known, steps, doublings)
+    tree = 2 * (size / thinnest + np.where(shape.known, hops, doublings))
     return ring, hierarchical, tree
 
 
@@ -101,9 +127,14 @@ def all_to_all(sent_bytes: Floats, shape: GroupShape, links: Links, launch_s: fl
     A rank's bytes for ranks outside its child of level l are (d − members_l)/d of them; all members send through the
     child's W_l.
     """
-    bandwidth = group_bandwidth(shape, links)
-    leaving = np.maximum(0.0, shape.degree[..., None] - shape.members) / shape.degree[..., None] * shape.members
-    slowest = (np.asarray(sent_bytes)[..., None] * leaving / bandwidth).max(axis=-1)
+    degree = shape.degree[..., None]
+    outside = np.maximum(0.0, degree - shape.members) / degree
+    if isinstance(shape, RelaxedShape):  # m·(d−m) ≥ d−1 for any members m of d
+        uplink = (degree - 1) / degree * shape.crossing / links.capacity
+        each = np.where(shape.fanout > 1, np.maximum(outside / links.bandwidth, uplink), 0.0)
+    else:
+        each = outside * shape.members / group_bandwidth(shape, links)
+    slowest = (np.asarray(sent_bytes)[..., None] * each).max(axis=-1)
     latency = np.where(shape.fanout > 1, links.latency, 0.0).max(axis=-1)
     alone = shape.degree <= 1
     time = np.where(alone, 0.0, slowest + latency + launch_s)
@@ -130,10 +161,15 @@ def neighbour_messages(size_bytes: Floats, shape: GroupShape, links: Links) -> B
     """Send of ``size_bytes`` from every rank to its successor on the axis.
 
     A message has its own NIC (bandwidth_l) and, where all crossing groups send at once, its share of the uplink
-    (capacity_l / crossing_l). Near delay: the slowest inner level that any neighbour pair uses.
+    (capacity_l / crossing_l). Near delay: the slowest inner level that any neighbour pair uses; of a relaxed shape the
+    fastest, with the whole uplink, since pairs that it counts on an outer level may be far ones.
     """
-    used = shape.pairs > 0
-    rate = np.minimum(links.bandwidth, links.capacity / np.where(used, shape.crossing, 1.0))
+    used, crossing = shape.pairs > 0, shape.crossing
+    if isinstance(shape, RelaxedShape):
+        inner = np.arange(used.shape[-1]) < CAMPUS
+        crossing = np.where(inner, 1.0, crossing)
+        used = used & (~inner | (np.cumsum(used, axis=-1) == 1))
+    rate = np.minimum(links.bandwidth, links.capacity / np.where(used, crossing, 1.0))
     occupancy = np.where(used, np.asarray(size_bytes)[..., None] / rate, 0.0)
     latency = np.where(used, links.latency, 0.0)
     near, far = slice(None, CAMPUS), slice(CAMPUS, None)

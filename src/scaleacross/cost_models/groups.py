@@ -13,8 +13,8 @@ For every level l (see ``levels``):
               else d
 * spacing     ranks between two consecutive such boundaries, the largest over groups (1 when there are not two)
 
-Two ways to get them: ``exact_shape`` counts on the device list; ``relaxed_shape`` is a closed form over arrays that is
-never worse than any alignment allows, hence part of a lower bound.
+Two ways to get them: ``exact_shape`` counts on the device list; ``relaxed_shape`` bounds them in closed form, over
+arrays, whatever the alignment.
 """
 
 from __future__ import annotations
@@ -128,32 +128,61 @@ def _last_step(steps: Bools) -> Ints:
     return last
 
 
-def relaxed_shape(degree: Ints, stride: Ints, sizes: Floats, must_cross: Bools | None = None) -> GroupShape:
-    """A shape at least as good as any alignment of an axis with this degree and stride gives, for arrays of axes.
+@dataclass(frozen=True)
+class RelaxedShape(GroupShape):
+    """Bounds on the shape of an axis instead of its shape; ``collectives`` makes lower bounds of times from them.
 
-    ``sizes`` (..., NUM_LEVELS + 1) holds the largest child of each level in accelerators; sizes[..., 0] = 1 and the
-    last entry is the whole. At most ⌈size/stride⌉ ranks of a group fit in a child; where the axis' whole extent d·s
-    exceeds a child, some group crosses. ``must_cross`` (...) marks axes of which some group is known to cross
-    buildings whatever the fill.
+    ``fanout`` is the ratio of the children that some group touches at least (its products from outside are what
+    counts), ``members`` an upper bound, ``crossing`` a lower bound for whichever level from l outwards a group crosses
+    instead of l. ``known`` (...) marks axes inside a host, whose shape is exact.
+    """
+
+    known: Bools
+
+
+def relaxed_shape(
+    degree: Ints,
+    stride: Ints,
+    sizes: Floats,
+    must_cross: Ints | None = None,
+    least: Floats | None = None,
+    host: int = 1,
+) -> RelaxedShape:
+    """Bounds that hold for any alignment of an axis with this degree and stride, for arrays of axes.
+
+    At most ⌈size/stride⌉ ranks of a group fit in a child; where the axis' whole extent d·s exceeds a child, some group
+    crosses. Where no group fits in a child, all that have ranks in one cross a level from l outwards, hence one of
+    these levels is crossed by at least its share of them.
+
+    Args:
+        sizes: largest child of each level in accelerators, (..., NUM_LEVELS + 1); sizes[..., 0] = 1, last the whole.
+        must_cross: groups that are known to cross buildings whatever the fill, (...).
+        least: size that the fullest child of each level has at least in any fill, (..., NUM_LEVELS); 1 when unknown.
+        host: every device list is cut at multiples of this only; extents that divide it lie inside a host.
     """
     d, s = (np.asarray(value, dtype=np.float64)[..., None] for value in (degree, stride))
     fitting = np.minimum(d, np.maximum(1.0, np.ceil(sizes / s)))
     crosses = d * s > sizes
     if must_cross is not None:
-        crosses[..., CAMPUS:] |= must_cross[..., None]
+        crosses[..., CAMPUS:] |= must_cross[..., None] > 0
     within = np.where(crosses, np.minimum(fitting, np.maximum(1.0, d - 1)), d)
     within = np.where(sizes < sizes[..., -1:], within, d)
     within = np.minimum.accumulate(within[..., ::-1], axis=-1)[..., ::-1]
     touched = np.ceil(d / within)
     fanout = np.maximum(1.0, touched[..., :-1] / touched[..., 1:])
     members = np.minimum(within, np.floor(d / touched))[..., :-1]
-    all_cross = fitting[..., :-1] < d
-    crossing = np.where(all_cross, np.minimum(s, np.maximum(1.0, sizes[..., :-1] / within[..., :-1])), 1.0)
+    crossing = np.ones_like(fanout)
+    if least is not None:
+        in_one = least / np.minimum(d, np.ceil(least / s)) / np.arange(NUM_LEVELS, 0, -1)
+        crossing = np.where(fitting[..., :-1] < d, np.maximum(1.0, in_one), 1.0)
+    if must_cross is not None:
+        crossing[..., CAMPUS:] = np.maximum(crossing[..., CAMPUS:], must_cross[..., None])
     pairs = np.maximum(0.0, touched[..., :-1] - touched[..., 1:])
     far = fanout[..., CAMPUS:].max(axis=-1) > 1
     tail = np.where(far, np.minimum(d[..., 0] - 1, within[..., CAMPUS]), d[..., 0])
     spacing = np.maximum(1.0, d[..., 0] - 1)
-    return GroupShape(d[..., 0], fanout, members, crossing, pairs, tail, spacing)
+    known = host % (d * s)[..., 0] == 0
+    return RelaxedShape(d[..., 0], fanout, members, crossing, pairs, tail, spacing, known)
 
 
 def largest_children(levels: Levels) -> Floats:

@@ -19,7 +19,7 @@ import numpy as np
 
 from scaleacross.cost_models.axes import Terms, axis_terms
 from scaleacross.cost_models.collectives import Links
-from scaleacross.cost_models.groups import relaxed_shape
+from scaleacross.cost_models.groups import RelaxedShape, relaxed_shape
 from scaleacross.cost_models.memory import memory_parts
 from scaleacross.cost_models.overlap import exposed_s, windows
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
@@ -101,7 +101,9 @@ class Pricing:
         work = work_of(self.profile, self.job, self.accelerators, bases)
         volumes = self.volumes(bases, work)
         ones, sizes = np.ones(len(bases), dtype=np.int64), self._sizes(bases)
-        serial = sum(self._relaxed_terms(axis, volumes, ones, sizes).serial_total_s for axis in GRID_AXES)
+        terms = [self._relaxed_terms(axis, volumes, ones, sizes, coarse=True) for axis in GRID_AXES]
+        # gradients and parameters ("dp", where the job does not overlap them) depend on the split that is still open
+        serial = sum(seconds for term in terms for name, seconds in term.serial_s.items() if name != "dp")
         return placement_free_s(volumes) - work.optimizer_s + serial
 
     def coarse(self, settings: Settings) -> Priced:
@@ -111,7 +113,7 @@ class Pricing:
         free = placement_free_s(volumes)
         sizes = self._sizes(settings)
         ones = np.ones(len(settings), dtype=np.int64)
-        terms = [self._relaxed_terms(axis, volumes, ones, sizes) for axis in GRID_AXES]
+        terms = [self._relaxed_terms(axis, volumes, ones, sizes, coarse=True) for axis in GRID_AXES]
         return Priced(settings, work, free, free + communication_s(volumes, terms))
 
     def tight(self, priced: Priced) -> Priced:
@@ -138,14 +140,22 @@ class Pricing:
         sizes[:, -1] = settings.world_size
         return sizes
 
-    def _relaxed_terms(self, axis: GridAxis, volumes: Volumes, stride: Ints, sizes: Floats) -> Terms:
-        settings = volumes.settings
-        degree = getattr(settings, axis)
-        shape = relaxed_shape(degree, stride, sizes, self.fleet.must_cross(degree * stride, settings.world_size))
+    def _relaxed_terms(
+        self, axis: GridAxis, volumes: Volumes, stride: Ints, sizes: Floats, coarse: bool = False
+    ) -> Terms:
+        """Terms at a stride; ``coarse``: at that stride or any larger one."""
+        settings, fleet = volumes.settings, self.fleet
+        least, host = fleet.fullest_children(settings.world_size), fleet.common_host
+
+        def shape(degree: Ints, apart: Ints) -> RelaxedShape:
+            cut = fleet.must_cross(degree, apart, settings.world_size)
+            return relaxed_shape(degree, apart, sizes, cut, least, 1 if coarse else host)
+
+        whole = shape(getattr(settings, axis), stride)
         if axis != "dp_shard":
-            return axis_terms(axis, volumes, shape, self.links)
-        expert = relaxed_shape(settings.dp_shard // settings.ep, stride * settings.ep, sizes)
-        return axis_terms(axis, volumes, shape, self.links, expert, relaxed_shape(settings.ep, stride, sizes))
+            return axis_terms(axis, volumes, whole, self.links)
+        expert = shape(settings.dp_shard // settings.ep, stride * settings.ep)
+        return axis_terms(axis, volumes, whole, self.links, expert, shape(settings.ep, stride))
 
 
 def communication_s(volumes: Volumes, terms: Sequence[Terms]) -> Floats:

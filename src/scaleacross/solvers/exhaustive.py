@@ -1,8 +1,9 @@
 """Every plan of a small problem, tried one by one: the oracle that ``joint`` is held against in tests and benchmarks.
 
-Nothing is pruned, bounded or vectorised, and neither ``search_space`` nor ``candidates`` nor ``place_parallelism`` takes part. The
-rules R1–R9 (docstring of ``search_space``) are written again as plain loops; every candidate meets every axis order and every fill
-(S1–S3, docstring of ``fleets``), and each plan is priced as ``verify.recompute`` prices it, from groups counted rank by rank.
+Nothing is pruned, bounded or vectorised, and neither ``search_space`` nor ``candidates`` nor ``place_parallelism`` takes
+part. The rules R1–R9 (docstring of ``search_space``) are written again as plain loops; every candidate meets every axis
+order and every fill (S1–S3, docstring of ``fleets``), and each plan is priced as ``verification.recompute`` prices it, from
+groups counted rank by rank.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis, PipelineChoice, ScheduleName
 from scaleacross.spec.placement import BuildingShare, Placement, strides
 from scaleacross.spec.plan import Decision
-from scaleacross.verify import Place, count_groups, does_not_fit, places_of
+from scaleacross.verification import Place, count_groups, does_not_fit, places_of
 from scaleacross.workloads.problem import Problem
 
 MAX_ACCELERATORS: Final = 64
@@ -64,7 +65,7 @@ def exhaustive(problem: Problem) -> ExhaustiveResult:
 
 @dataclass
 class _Pricer:
-    """``verify.recompute`` that remembers the groups it has counted."""
+    """``verification.recompute`` that remembers the groups it has counted."""
 
     problem: Problem
     _places: dict[tuple[BuildingShare, ...], list[Place]] = field(default_factory=dict)
@@ -143,9 +144,7 @@ def _all_degrees(problem: Problem, fleet: Fleet) -> Iterator[Degrees]:
                         for ep in _allowed(job, "ep", dp_shard):
                             if dp_shard % ep or (profile.num_experts or 1) % ep:  # R5
                                 continue
-                            yield Degrees(
-                                tp=tp, cp=cp, pp=pp, dp_shard=dp_shard, dp_replicate=dp_replicate, ep=ep
-                            )
+                            yield Degrees(tp=tp, cp=cp, pp=pp, dp_shard=dp_shard, dp_replicate=dp_replicate, ep=ep)
 
 
 def _allowed(job: Job, axis: GridAxis | str, most: int) -> list[int]:

@@ -1,7 +1,7 @@
 """Which buildings a job may use, and how a number of accelerators is spread over them.
 
-A *fleet* is a set of accelerator types: candidates are priced as if all its types took part (the slowest sets the
-pace), so every subset of types is searched by itself. A *fill* is a sequence of building shares. Space of fills for n
+A *fleet* is a set of accelerator types that all take part (the slowest sets the pace); every subset of types is
+searched by itself. A *fill* is a sequence of building shares. Space of fills for n
 accelerators:
 
 S1 sequence   all permutations of the fleet's buildings up to MAX_PERMUTED of them; beyond, the order of the file, by
@@ -25,8 +25,16 @@ import networkx as nx
 import numpy as np
 
 from scaleacross.cost_models.collectives import Links
-from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, accelerator_types, build_levels, host_unit, trunk_graph
-from scaleacross.cost_models.settings import Bools, Floats, Ints
+from scaleacross.cost_models.levels import (
+    CAMPUS,
+    NUM_LEVELS,
+    SCALE_UP,
+    accelerator_types,
+    build_levels,
+    host_unit,
+    trunk_graph,
+)
+from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.placement import BuildingShare
 from scaleacross.spec.topology import Building, Topology
@@ -62,10 +70,19 @@ class Fleet:
         """Shares are multiples of this."""
         return host_unit(self.buildings)
 
+    @property
+    def common_host(self) -> int:
+        """Accelerators of which every host holds a multiple."""
+        return math.gcd(*(building.accelerators_per_host for building in self.buildings))
+
     def optimistic_links(self) -> Links:
-        """Per level the best figure that any fill can see, for lower bounds."""
+        """Per level the best figure that any fill can see on that level or farther out, for lower bounds.
+
+        A group may spare a level by crossing the next one; so no level is taken to be worse than one outside of it.
+        """
         single = [build_levels(self.topology, [_share(b.name, b.num_accelerators)], self.graph) for b in self.buildings]
         bandwidth = np.max([levels.bandwidth for levels in single], axis=0)
+        bandwidth[SCALE_UP] = max(min(levels.bandwidth[SCALE_UP], levels.capacity[SCALE_UP]) for levels in single)
         capacity = np.max([levels.capacity for levels in single], axis=0)
         latency = np.min([levels.latency for levels in single], axis=0)
         pairs = [
@@ -74,9 +91,15 @@ class Fleet:
         ]
         for level in range(CAMPUS, NUM_LEVELS):
             at = [p for p in pairs if np.isfinite(p.capacity[level])]
-            capacity[level] = max((p.capacity[level] for p in at), default=np.inf)
-            latency[level] = min((p.latency[level] for p in at), default=0.0)
-        return Links(bandwidth, capacity, latency)
+            capacity[level] = max((p.capacity[level] for p in at), default=0.0)
+            latency[level] = min((p.latency[level] for p in at), default=np.inf)
+            bandwidth[level] = bandwidth[level] if at else 0.0
+        exists = capacity > 0  # the others are never crossed
+        return Links(
+            np.where(exists, np.maximum.accumulate(bandwidth[::-1])[::-1], 1.0),
+            np.where(exists, np.maximum.accumulate(capacity[::-1])[::-1], 1.0),
+            np.where(exists, np.minimum.accumulate(latency[::-1])[::-1], 0.0),
+        )
 
     def largest_children(self) -> Floats:
         """Largest child of every level in accelerators, (NUM_LEVELS + 1,); the last entry is left to the candidate."""
@@ -88,19 +111,30 @@ class Fleet:
         whole = max(building.num_accelerators for building in self.buildings)
         return np.array([1, *inside, whole, max(regions.values()), self.num_accelerators], dtype=np.float64)
 
-    def must_cross(self, extent: Ints, size: Ints) -> Bools:
-        """Whether some group of an axis of this extent (degree · stride) crosses buildings in every fill of ``size``.
+    def fullest_children(self, size: Ints) -> Floats:
+        """Accelerators that the fullest child of each level holds at least in any fill of ``size``, (n, NUM_LEVELS)."""
+        capacities = [building.num_accelerators for building in self.buildings]
+        forced = np.max([size - (sum(capacities) - capacity) for capacity in capacities], axis=0)
+        building = np.maximum(-(-size // len(capacities)), forced)
+        inside = [min(b.accelerators_per(level) for b in self.buildings) for level in ("scale_up", "rack", "zone")]
+        columns = [np.ones_like(building), *(np.minimum(child, building) for child in inside), building, building]
+        return np.stack(columns, axis=-1).astype(np.float64)
 
-        Decided for two buildings, of which both are needed: their cut lies between size − capacity of the second and
-        capacity of the first, and only a cut at a multiple of the extent spares the axis. False where undecided.
+    def must_cross(self, degree: Ints, stride: Ints, size: Ints) -> Ints:
+        """Groups of an axis that cross buildings at least, in any fill of ``size`` accelerators; 0 where undecided.
+
+        Decided for two buildings, of which both are needed: their cut c lies between size − capacity of the second and
+        capacity of the first. With E = degree · stride and o = c mod E it cuts min(stride, o, E − o) groups.
         """
         if len(self.buildings) != 2:
-            return np.zeros(np.broadcast(extent, size).shape, dtype=bool)
-        capacities = [building.num_accelerators for building in self.buildings]
-        spared = size <= max(capacities)
+            return np.zeros(np.broadcast(degree, stride, size).shape, dtype=np.int64)
+        capacities, extent = [building.num_accelerators for building in self.buildings], degree * stride
+        least = np.where(size <= max(capacities), 0, stride)
         for first, second in (capacities, capacities[::-1]):
-            spared = spared | (first // extent * extent >= np.maximum(size - second, 1))
-        return ~spared
+            low = np.maximum(size - second, 1)
+            spared = first // extent * extent >= low
+            least = np.minimum(least, np.where(spared, 0, np.minimum(low % extent, extent - first % extent)))
+        return np.where(degree > 1, least, 0)
 
     def fills(self, size: int, granules: Sequence[int]) -> list[Fill]:
         """Distinct fills of ``size`` accelerators (S1–S3), in a deterministic order."""
@@ -110,10 +144,14 @@ class Fleet:
             for sequence in self._sequences():
                 for fill in _spread(size, granule, sequence):
                     signature = self._signature(fill)
-                    if signature not in seen:
+                    if signature not in seen and self._uses_all_types(fill):
                         seen.add(signature)
                         out[fill] = None
         return list(out)
+
+    def _uses_all_types(self, fill: Fill) -> bool:
+        used = {self.topology.building(name).accelerator.name for name, _ in fill}
+        return len(used) == len(self.accelerators)
 
     def _sequences(self) -> Iterator[tuple[Building, ...]]:
         if len(self.buildings) <= MAX_PERMUTED:
@@ -140,15 +178,19 @@ class Fleet:
             building = self.topology.building(name)
             figures = building.model_dump_json(exclude={"name", "num_hosts", "num_zones", "provenance"})
             kinds.append((self.topology.region_of(name), figures, share))
-        hops = [
-            nx.shortest_path_length(self.graph, a[0], b[0], weight="latency_s")
-            for a, b in zip(fill, chain(fill[1:], fill[:1]), strict=True)
-        ]
-        widths = [
-            self.graph.edges[a[0], b[0]]["bytes_per_s"] if self.graph.has_edge(a[0], b[0]) else (a[0], b[0])
-            for a, b in pairwise(fill)
-        ]
-        return (tuple(kinds), tuple(hops), tuple(widths))
+        names = [name for name, _ in fill]
+        ring = [*pairwise(names), *([(names[-1], names[0])] if len(names) > 2 else [])]
+        return (tuple(kinds), tuple(self._hops[pair] for pair in ring))
+
+    @cached_property
+    def _hops(self) -> dict[tuple[str, str], tuple[float, float]]:
+        """Latency and least width of the path that ``levels`` takes between two buildings, either way."""
+        out = {}
+        for here, there in permutations((building.name for building in self.buildings), 2):
+            path = nx.shortest_path(self.graph, here, there, weight="latency_s")
+            edges = [self.graph.edges[edge] for edge in pairwise(path)]
+            out[here, there] = (sum(e["latency_s"] for e in edges), min(e["bytes_per_s"] for e in edges))
+        return out
 
 
 def fleets(topology: Topology) -> list[Fleet]:
@@ -188,11 +230,8 @@ def _take(size: int, granule: int, capacities: Sequence[int], targets: Sequence[
     """Granules up to the targets in sequence, the rest into the last building reached; None when it does not fit."""
     counts, left = [0] * len(capacities), size
     for index, (capacity, target) in enumerate(zip(capacities, targets, strict=True)):
-        whole = min(-(-target // granule) * granule, capacity // granule * granule)
-        counts[index] = min(left, capacity) if left <= min(capacity, whole) else whole
+        whole = min(-(-target // granule), capacity // granule) * granule
+        may_take = capacity if target == capacity or index == len(capacities) - 1 else whole
+        counts[index] = left if left <= may_take else whole
         left -= counts[index]
-    for index, capacity in enumerate(capacities):
-        more = min(left, capacity - counts[index]) if counts[index] + left <= capacity else 0
-        counts[index] += more
-        left -= more
     return counts if left == 0 else None

@@ -44,7 +44,8 @@ def explain(state: Search) -> InfeasibleError:
         which = f"{closest.decision.degrees}, recompute {closest.decision.recompute}"
         short = human_bytes(closest.needed_bytes - closest.capacity_bytes)
         return InfeasibleError(
-            f"No plan fits: {closest.num_candidates:,} candidates, the closest ({which}) needs {closest}, {short} too much.{out}"
+            f"No plan fits: {closest.num_candidates:,} candidates, the closest ({which}) needs {closest}, "
+            f"{short} too much.{out}"
         )
     return InfeasibleError(f"No placement holds any of the {closest.num_candidates:,} candidates in whole hosts.{out}")
 

@@ -112,7 +112,7 @@ class Search:
         """Place one candidate exactly and remember it; None when no fill holds it."""
         one = priced.take(np.array([row]))
         free_s, bound_s = float(one.free_s[0]), float(one.bound_s[0])
-        enough_s = bound_s * (1 + ENOUGH) - free_s
+        enough_s = bound_s * (1 + min(ENOUGH, self.gap_tolerance)) - free_s
         decision = placer.place(one.settings, one.work, PLACE_LIMIT_S, slowest_axis, enough_s)
         if decision is None:
             return None

@@ -185,8 +185,10 @@ class SearchSpace:
     def _fits(self, world_size: int, refusals: Refusals) -> bool:
         """R6."""
         wanted = self.job.num_accelerators
-        if wanted is not None:
-            return refusals.keep(world_size == wanted, "R6 other than the number of accelerators asked for")
+        if wanted is not None and not refusals.keep(
+            world_size == wanted, "R6 other than the number of accelerators asked for"
+        ):
+            return False
         if not refusals.keep(world_size <= self.max_accelerators, "R6 more accelerators than there are"):
             return False
         whole = world_size % self.host_unit == 0 or self.host_unit % world_size == 0
@@ -223,7 +225,9 @@ class SearchSpace:
             if not (allows("dp_shard", dp_shard) and allows("dp_replicate", dp // dp_shard)):
                 continue
             sharded = level != "none"
-            if (not sharded and dp_shard > 1) or (sharded and dp_shard == 1 and not with_cp):
+            if not refusals.keep(sharded or dp_shard == 1, "R8 dp_shard needs a shard level"):
+                continue
+            if not refusals.keep(not sharded or dp_shard > 1 or with_cp, "R8 a shard level needs dp_shard or cp"):
                 continue
             for ep in divisors(math.gcd(dp_shard, self.profile.num_experts or 1)):
                 if allows("ep", ep) and refusals.keep(sharded or ep == 1, "R5 experts need a shard level"):

@@ -9,18 +9,18 @@ import pulp
 from scaleacross.solvers.backends.linear_model import LinearModel, Solution, Status
 
 STATUS_NAMES: Final[dict[int, Status]] = {
-    pulp.LpStatusOptimal: "optimal",
-    pulp.LpStatusInfeasible: "infeasible",
-    pulp.LpStatusNotSolved: "unknown",
-    pulp.LpStatusUndefined: "unknown",
+    pulp.LpSolutionOptimal: "optimal",
+    pulp.LpSolutionIntegerFeasible: "feasible",
+    pulp.LpSolutionInfeasible: "infeasible",
 }
+"""By the status of the solution: the status of the problem calls a solution optimal that a time limit interrupted."""
 
 
 def solve(model: LinearModel, time_limit_s: float, seed: int = 0) -> Solution:
     """Solve with one thread. CBC reports no bound through pulp: it is the objective when optimal, else −inf."""
     problem = pulp.LpProblem("model", pulp.LpMinimize)
     variables = [
-        pulp.LpVariable(
+        problem.add_variable(
             f"x{index}", lowBound=0, upBound=1 if binary else None, cat="Binary" if binary else "Continuous"
         )
         for index, binary in enumerate(model.is_binary)
@@ -32,9 +32,9 @@ def solve(model: LinearModel, time_limit_s: float, seed: int = 0) -> Solution:
             left <= row.right if row.sense == "<=" else left >= row.right if row.sense == ">=" else left == row.right
         )
     problem.solve(pulp.PULP_CBC_CMD(msg=False, timeLimit=time_limit_s, threads=1, options=[f"randomSeed {seed}"]))
-    status = STATUS_NAMES.get(problem.status, "unknown")
-    if status != "optimal":
+    status = STATUS_NAMES.get(problem.sol_status, "unknown")
+    if status not in ("optimal", "feasible"):
         return Solution(status, float("inf"), float("-inf"), ())
     values = tuple(float(v.value() or 0.0) for v in variables)
-    objective = float(pulp.value(problem.objective))
-    return Solution("optimal", objective, objective, values)
+    objective = float(sum(c * values[i] for i, c in model.objective.items()))
+    return Solution(status, objective, objective if status == "optimal" else float("-inf"), values)

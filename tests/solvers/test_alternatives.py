@@ -1,0 +1,121 @@
+"""What lost, by how much and why: every alternative recomputes, and its reason adds up to the difference."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import scaleacross as sa
+from instances import plain_job, plain_topology, plain_trunk
+from scaleacross.solvers.alternatives import COMPONENT_NAMES, MAX_ALTERNATIVES, WORTH_NAMING, why_slower
+from scaleacross.spec.job import Job
+from scaleacross.spec.plan import COMPONENTS, Plan
+from scaleacross.units import human_seconds
+from scaleacross.verification import illegal, recompute
+from scaleacross.workloads.problem import problem_of
+
+
+def job(**trunk: float) -> Job:
+    topology = plain_topology(4, 2)
+    topology["trunks"] = [plain_trunk("b0", "b1", **trunk)]
+    """24 accelerators in 16 + 8; three axes of which each may be the one that crosses."""
+    sizes = {"num_accelerators": 24, "global_batch_sequences": 24, "sequence_length": 6144}
+    return plain_job(topology=topology, **sizes, degrees={"tp": 2, "pp": [2, 3]}, micro_batch_sequences=[1, 2])
+
+
+@pytest.fixture(
+    scope="module", params=[{}, {"latency_us": 5000.0}, {"gbyte_per_s": 0.5}], ids=["plain", "far", "narrow"]
+)
+def plan(request: pytest.FixtureRequest) -> Plan:
+    return sa.plan(job(**request.param), gap_tolerance=0.0)
+
+
+def test_alternatives_are_real_plans_that_recompute(plan: Plan) -> None:
+    problem = problem_of(plan.job)
+    assert 3 <= len(plan.report.alternatives) <= MAX_ALTERNATIVES
+    for alternative in plan.report.alternatives:
+        if alternative.step_s is None:
+            continue
+        if not alternative.label.endswith("alone"):
+            assert list(illegal(problem, alternative.decision)) == []
+        assert recompute(problem, alternative.decision).cost.step_s == pytest.approx(alternative.step_s, rel=1e-9)
+        assert alternative.step_s >= plan.cost.step_s * (1 - 1e-9) or alternative.label.endswith("alone")
+
+
+def test_alternatives_come_fastest_first_and_differ(plan: Plan) -> None:
+    steps = [alternative.step_s for alternative in plan.report.alternatives if alternative.step_s is not None]
+    assert steps == sorted(steps)
+    labels = [alternative.label for alternative in plan.report.alternatives]
+    assert len(set(labels)) == len(labels)
+    assert all(alternative.decision != plan.decision for alternative in plan.report.alternatives)
+
+
+def test_another_axis_across_the_buildings(plan: Plan) -> None:
+    """The label is what the decision does: the named axis is the slowest one."""
+    across = [a for a in plan.report.alternatives if a.label.endswith("across the buildings")]
+    assert across
+    for alternative in across:
+        axis = alternative.label.split()[0]
+        placement = alternative.decision.placement
+        assert placement is not None
+        assert placement.axis_order[-1] == axis
+        assert axis != plan.placement.axis_order[-1]
+        assert alternative.decision.degrees == plan.degrees
+
+
+def test_one_choice_changed_alone(plan: Plan) -> None:
+    won = plan.decision
+    for alternative in plan.report.alternatives:
+        lost, kind = alternative.decision, alternative.label.split()[0]
+        if kind in ("schedule", "recompute", "shard", "micro-batch"):
+            same = {
+                "schedule": lost.pipeline.schedule == won.pipeline.schedule,
+                "recompute": lost.recompute == won.recompute,
+                "shard": lost.shard == won.shard,
+                "micro-batch": lost.pipeline.micro_batch_sequences == won.pipeline.micro_batch_sequences,
+            }
+            assert lost.degrees == won.degrees
+            assert [name for name, equal in same.items() if not equal] == [kind]
+
+
+def test_reasons_name_every_component_that_matters(plan: Plan) -> None:
+    problem = problem_of(plan.job)
+    won = recompute(problem, plan.decision)
+    for alternative in plan.report.alternatives:
+        if alternative.step_s is None:
+            continue
+        lost = recompute(problem, alternative.decision)
+        reason = why_slower(won, lost)
+        assert alternative.reason.endswith(reason)
+        for name in COMPONENTS:
+            change = lost.cost.component(name) - won.cost.component(name)
+            words = f"{'+' if change > 0 else '−'}{human_seconds(abs(change))} {COMPONENT_NAMES[name]}"
+            assert (words in reason) == (abs(change) > WORTH_NAMING * won.cost.step_s), (alternative.label, name)
+
+
+def test_a_reason_says_where_the_loser_crosses() -> None:
+    found = sa.plan(job(gbyte_per_s=0.5), gap_tolerance=0.0)
+    reasons = " | ".join(alternative.reason for alternative in found.report.alternatives)
+    assert re.search(r"\+[\d.]+ m?s exposed [a-z/\- ]+ \((\w+ crosses \w+(, )?)+\)", reasons)
+    assert "crosses campus" in reasons
+
+
+def test_the_largest_building_alone() -> None:
+    free = sa.plan(plain_job(4, 2, global_batch_sequences=24, sequence_length=6144), gap_tolerance=0.0)
+    alone = [a for a in free.report.alternatives if a.label == "b0 alone"]
+    assert (len(free.placement.fill) == 1) or len(alone) == 1
+    if alone:
+        assert alone[0].decision.placement is not None
+        assert [share.building for share in alone[0].decision.placement.fill] == ["b0"]
+        assert "accelerators" in alone[0].reason
+    exactly = sa.plan(job(), gap_tolerance=0.0)
+    [impossible] = [a for a in exactly.report.alternatives if a.label == "b0 alone"] or [None]
+    if impossible is not None:  # 24 accelerators are asked for, b0 has 16
+        assert impossible.step_s is None
+
+
+def test_a_single_building_has_no_buildings_to_cross() -> None:
+    labels = [a.label for a in sa.plan(plain_job(2), gap_tolerance=0.0).report.alternatives]
+    assert labels
+    assert not any("across" in label or "alone" in label for label in labels)

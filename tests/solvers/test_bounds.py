@@ -1,0 +1,83 @@
+"""The stated bounds: their arithmetic by hand, and no plan of any instance below them."""
+
+from __future__ import annotations
+
+import pytest
+
+from instances import instance, plain_job, plain_topology, plain_trunk
+from scaleacross.errors import InputError
+from scaleacross.solvers.bounds import compute_bound, cut_bound, search_bounds
+from scaleacross.solvers.exhaustive import MAX_ACCELERATORS, exhaustive
+from scaleacross.solvers.joint import search
+from scaleacross.workloads.problem import problem_of
+
+
+def test_compute_bound_by_hand() -> None:
+    problem = problem_of(plain_job(2, 1))
+    # 16 sequences of 4,096 tokens; 12 accelerators of the plain building's peak at 0.7, its better efficiency
+    peak = problem.topology.buildings[0].accelerator.peak_flop_per_s["bf16"]
+    flop = problem.profile.model_flop_per_token(4096) * 16 * 4096
+    assert compute_bound(problem).step_s == pytest.approx(flop / (12 * peak * 0.7))
+
+
+def test_cut_bound_by_hand() -> None:
+    topology = plain_topology(1, 1)
+    topology["trunks"] = [plain_trunk("b0", "b1", gbyte_per_s=0.001)]
+    problem = problem_of(plain_job(topology=topology))
+    bound = cut_bound(problem)
+    assert bound is not None
+    # the smallest block: 4 products of attention of 256 x 256, 3 of the MLP of 256 x 768, 2 norms; 4 bytes per gradient
+    gradients = 4 * (4 * 256 * 256 + 3 * 256 * 768 + 2 * 256)
+    activations = 2 * 256 * 16 * 4096
+    crossing = min(gradients, activations) / 1e6
+    assert bound.step_s == pytest.approx(min(crossing, 2 * compute_bound(problem).step_s))
+    assert cut_bound(problem_of(plain_job(2))) is None
+
+
+def test_a_wide_cut_does_not_bind() -> None:
+    problem = problem_of(plain_job(1, 1))
+    bound = cut_bound(problem)
+    assert bound is not None
+    assert bound.step_s == pytest.approx(compute_bound(problem).step_s)
+
+
+@pytest.mark.parametrize("seed", [0, 4, 6, 7, 14, 23, 25, 50, 61, 73])
+def test_no_plan_is_below_any_bound(seed: int) -> None:
+    problem = instance(seed)
+    fastest = exhaustive(problem).step_s
+    state = search(problem, time_limit_s=600, gap_tolerance=0.0)
+    bounds = {bound.name: bound for bound in search_bounds(state)}
+    assert set(bounds) == {"search", "compute", "pipeline"} | (
+        {"cut"} if len(problem.topology.buildings) > 1 else set()
+    )
+    for bound in bounds.values():
+        assert 0 < bound.step_s <= fastest * (1 + 1e-9), bound
+        assert bound.why
+    assert bounds["search"].step_s == pytest.approx(fastest, rel=1e-9)
+    assert bounds["compute"].step_s <= bounds["pipeline"].step_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("gap_tolerance", [0.05, 0.3])
+def test_stopping_early_leaves_a_true_bound(gap_tolerance: float) -> None:
+    for seed in (0, 7, 25, 50):
+        problem = instance(seed)
+        fastest = exhaustive(problem).step_s
+        state = search(problem, time_limit_s=600, gap_tolerance=gap_tolerance)
+        assert state.best is not None
+        assert state.bound_s <= fastest * (1 + 1e-12)
+        assert fastest <= state.best.step_s * (1 + 1e-9)
+        assert state.best.step_s * (1 - gap_tolerance) <= state.bound_s * (1 + 1e-9)
+
+
+def test_no_time_leaves_a_true_bound() -> None:
+    problem = instance(0)
+    fastest = exhaustive(problem).step_s
+    state = search(problem, time_limit_s=0.0, gap_tolerance=0.0)
+    assert state.out_of_time
+    assert state.bound_s <= fastest * (1 + 1e-12)
+
+
+def test_the_oracle_refuses_large_problems() -> None:
+    assert MAX_ACCELERATORS == 64
+    with pytest.raises(InputError, match="68 accelerators are too many to try every plan: at most 64"):
+        exhaustive(problem_of(plain_job(17)))

@@ -1,0 +1,194 @@
+"""Fleets, fills and the bounds taken over them, against an enumeration of S1–S3 written again."""
+
+from __future__ import annotations
+
+from itertools import combinations, permutations
+from math import ceil, gcd, lcm
+from typing import Any
+
+import numpy as np
+import pytest
+
+from instances import instance, plain_building, plain_topology, plain_trunk
+from scaleacross.cost_models.collectives import Links
+from scaleacross.cost_models.groups import exact_shape
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, REGION, Levels, build_levels
+from scaleacross.solvers.fleets import Fill, Fleet, fleets, shares
+from scaleacross.spec.topology import Topology
+
+
+def topology(*num_hosts: int, **changes: Any) -> Topology:
+    return Topology.model_validate(plain_topology(*num_hosts, **changes))
+
+
+def fleet(*num_hosts: int, **changes: Any) -> Fleet:
+    return fleets(topology(*num_hosts, **changes))[0]
+
+
+def every_fill(of: Fleet, size: int, granules: list[int]) -> set[Fill]:
+    """S1–S3 in plain words, for up to four buildings; fills that leave out a type belong to another fleet."""
+    out: set[Fill] = set()
+    total = of.num_accelerators
+    for granule in granules:
+        whole = lcm(granule, *(building.accelerators_per_host for building in of.buildings))
+        for sequence in permutations(of.buildings):  # S1
+            for policy in ("packed", "proportional"):
+                left, fill = size, []
+                for building in sequence:
+                    capacity, last = building.num_accelerators, building is sequence[-1]
+                    granules_held = capacity // whole
+                    if policy == "proportional":
+                        granules_held = min(granules_held, ceil(ceil(size * capacity / total) / whole))
+                    takes_rest = last or policy == "packed" or size == total
+                    share = (
+                        left if left <= (capacity if takes_rest else granules_held * whole) else granules_held * whole
+                    )
+                    left -= share
+                    if share:
+                        fill.append((building.name, share))
+                types = {of.topology.building(name).accelerator.name for name, _ in fill}
+                if left == 0 and len(types) == len(of.accelerators):
+                    out.add(tuple(fill))
+    return out
+
+
+def price_of(levels: Levels) -> tuple[object, ...]:
+    """Everything about a fill that a cost depends on."""
+    figures = (levels.bandwidth, levels.capacity, levels.latency, *levels.cuts)
+    names = tuple(accelerator.name for accelerator in levels.accelerators)
+    return (levels.num_positions, frozenset(names), *(tuple(np.asarray(part).tolist()) for part in figures))
+
+
+@pytest.mark.parametrize("seed", range(0, 100, 2))
+def test_fills_are_s1_to_s3_up_to_equal_cost(seed: int) -> None:
+    problem = instance(seed)
+    for of in fleets(problem.topology):
+        for size in {of.num_accelerators, of.num_accelerators // 2, 8, 12, of.unit}:
+            for granules in ([1], [1, 2, 3, 4, 6]):
+                found = of.fills(size, granules)
+                expected = every_fill(of, size, granules)
+                assert set(found) <= expected
+                prices = {price_of(build_levels(problem.topology, shares(fill))) for fill in found}
+                assert prices == {price_of(build_levels(problem.topology, shares(fill))) for fill in expected}
+                assert len(prices) <= len(found) <= len(expected)
+
+
+def test_shares_are_whole_granules_but_for_the_last() -> None:
+    for size in range(4, 41, 4):
+        for fill in fleet(6, 4).fills(size, [1, 8]):
+            assert sum(share for _, share in fill) == size
+            assert all(share % 4 == 0 for _, share in fill)
+    assert fleet(6, 4).fills(28, [8]) == [(("b0", 24), ("b1", 4)), (("b1", 16), ("b0", 12))]
+    assert fleet(6, 4).fills(40, [8]) == [(("b0", 24), ("b1", 16)), (("b1", 16), ("b0", 24))]
+    assert fleet(6, 4).fills(40, [32]) == []  # neither building holds a granule and the rest does not fit
+
+
+def test_more_accelerators_than_there_are() -> None:
+    assert fleet(2, 2).fills(20, [1]) == []
+
+
+def test_alike_buildings_are_filled_once() -> None:
+    assert fleet(2, 2).fills(16, [1]) == [(("b0", 8), ("b1", 8))]
+    assert len(fleet(2, 3).fills(20, [1])) == 2  # which is first matters
+
+
+def test_the_trunk_that_closes_the_ring_tells_fills_apart() -> None:
+    """Four alike buildings on a square; the same three trunks in a row, but the fourth is narrower on one side."""
+    data = plain_topology(2, 2, 2, 2)
+    data["trunks"] = [
+        plain_trunk("b0", "b1"), plain_trunk("b1", "b2"), plain_trunk("b2", "b3"), plain_trunk("b3", "b0", gbyte_per_s=1.0),
+    ]  # fmt: skip
+    of = fleets(Topology.model_validate(data))[0]
+    capacities = {float(build_levels(of.topology, shares(fill)).capacity[CAMPUS]) for fill in of.fills(24, [8])}
+    assert len(capacities) == 2
+
+
+def test_more_than_four_buildings_are_not_permuted() -> None:
+    found = fleet(1, 2, 3, 4, 5).fills(60, [1])
+    assert (("b0", 4), ("b1", 8), ("b2", 12), ("b3", 16), ("b4", 20)) in found  # order of the file
+    assert (("b4", 20), ("b3", 16), ("b2", 12), ("b1", 8), ("b0", 4)) in found  # by size
+    assert found[0] != found[1]
+    assert 2 <= len(found) <= 7
+
+
+def two_types() -> Topology:
+    data = plain_topology(2, 2, 2)
+    other = data["regions"][0]["buildings"][1]
+    other["accelerator"] = other["accelerator"] | {"name": "other"}
+    return Topology.model_validate(data)
+
+
+def test_one_fleet_per_set_of_types() -> None:
+    found = fleets(two_types())
+    assert [sorted(a.name for a in of.accelerators) for of in found] == [["other", "plain"], ["plain"], ["other"]]
+    assert [of.num_accelerators for of in found] == [24, 16, 8]
+    both, plain, _ = found
+    assert all(any(name == "b1" for name, _ in fill) and len(fill) > 1 for fill in both.fills(16, [1]))
+    assert plain.fills(16, [1]) == [(("b0", 8), ("b2", 8))]
+
+
+@pytest.mark.parametrize("seed", range(1, 60, 4))
+def test_no_fill_beats_the_optimistic_links(seed: int) -> None:
+    problem = instance(seed)
+    for of in fleets(problem.topology):
+        best = of.optimistic_links()
+        assert all(np.isfinite(figures).all() for figures in best)
+        for size in {of.num_accelerators, 8, 12}:
+            for fill in of.fills(size, [1, 2, 4]):
+                levels = build_levels(of.topology, shares(fill))
+                crossed = exact_shape(size, 1, levels).fanout > 1
+                assert (best.bandwidth >= np.minimum(levels.bandwidth, levels.capacity))[crossed].all()
+                assert (best.capacity >= levels.capacity)[crossed].all()
+                assert (best.latency <= levels.latency)[crossed].all()
+
+
+def test_optimistic_links_never_improve_outwards() -> None:
+    slow_inside = {"scale_up": plain_building("x", 1)["links"]["building"]}
+    links = plain_building("x", 1)["links"] | slow_inside  # 10 GB/s and 6 µs inside the host, 20 and 2 in the rack
+    best: Links = fleet(6, 4, links=links).optimistic_links()
+    assert best.bandwidth[0] == pytest.approx(0.8 * 20e9)
+    assert best.latency[0] == pytest.approx(2e-6)
+    assert (np.diff(best.bandwidth[:REGION]) <= 0).all()
+    assert (np.diff(best.latency[:REGION]) >= 0).all()
+
+
+@pytest.mark.parametrize("seed", range(2, 60, 4))
+def test_children_are_between_fullest_and_largest(seed: int) -> None:
+    problem = instance(seed)
+    for of in fleets(problem.topology):
+        for size in {of.num_accelerators, 8, 12, 16}:
+            largest, fullest = np.minimum(of.largest_children(), size), of.fullest_children(np.array([size]))[0]
+            for fill in of.fills(size, [1, 2, 4, 8]):
+                levels = build_levels(of.topology, shares(fill))
+                for level in range(1, NUM_LEVELS):
+                    edges = np.append(levels.cuts[level], size)
+                    assert fullest[level] <= np.diff(edges).max() <= largest[level]
+
+
+@pytest.mark.parametrize("num_hosts", [(6, 4), (5, 5), (3, 7), (4, 4, 4), (8,)])
+def test_must_cross_is_never_wrong(num_hosts: tuple[int, ...]) -> None:
+    of = fleet(*num_hosts)
+    decided = 0
+    for size in range(8, of.num_accelerators + 1, 4):
+        axes = [(d, e // d) for e in range(2, size + 1) if size % e == 0 for d in range(2, e + 1) if e % d == 0]
+        degree, stride = np.array(axes).T
+        must = of.must_cross(degree, stride, np.full(len(axes), size))
+        decided += int((must > 0).sum())
+        for fill in of.fills(size, sorted({e * d for e, d in axes})):
+            levels = build_levels(of.topology, shares(fill))
+            for (d, s), crosses in zip(axes, must, strict=True):
+                shape = exact_shape(d, s, levels)
+                cut = shape.crossing[CAMPUS] if shape.span == CAMPUS else 0
+                assert crosses <= cut
+                if size == of.num_accelerators and len(num_hosts) == 2 and num_hosts[0] == num_hosts[1]:
+                    assert crosses == cut  # equal buildings, all used: there is one cut
+    assert (decided > 0) == (len(num_hosts) == 2)
+
+
+def test_units() -> None:
+    data = plain_topology(2, 2)
+    data["regions"][0]["buildings"][1]["accelerators_per_host"] = 6
+    of = fleets(Topology.model_validate(data))[0]
+    assert (of.unit, of.common_host) == (lcm(4, 6), gcd(4, 6))
+    assert all(share % 12 == 0 for fill in of.fills(12, [1, 2]) for _, share in fill)
+    assert {name for pair in combinations(("b0", "b1"), 2) for name in pair} == {b.name for b in of.buildings}

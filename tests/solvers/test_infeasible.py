@@ -1,0 +1,125 @@
+"""A job without a plan gets one message: what is short by how much, which rules refused it, and ways out that work."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+import pytest
+
+import scaleacross as sa
+from instances import accelerator, moe, plain_job, plain_topology
+from scaleacross.solvers import exhaustive
+from scaleacross.solvers.fleets import fleets
+from scaleacross.solvers.infeasible import _relaxations, closest_candidate
+from scaleacross.spec.job import Job
+from scaleacross.units import human_bytes
+from scaleacross.verification import recompute
+from scaleacross.workloads.problem import problem_of
+
+
+def small_memory(mib: float) -> dict[str, Any]:
+    """One building of 8 accelerators, of which 16 MiB each are reserved."""
+    return plain_topology(2, accelerator=accelerator(random.Random(0), "small", mib))
+
+
+def message(job: Job) -> str:
+    with pytest.raises(sa.InfeasibleError) as caught:
+        sa.plan(job)
+    assert caught.value.exit_code == 3
+    return str(caught.value)
+
+
+TOO_LARGE = [
+    plain_job(topology=small_memory(250), recompute="none", micro_batch_sequences=8),
+    plain_job(topology=small_memory(250), recompute="none", micro_batch_sequences=4, degrees={"pp": 1, "cp": 1}),
+    plain_job(topology=small_memory(70), shard="none", recompute="full", degrees={"tp": 1}),
+    plain_job(topology=small_memory(100), workload=moe(), recompute="none", num_accelerators=4),
+    plain_job(topology=small_memory(17)),
+]
+
+
+@pytest.mark.parametrize("job", TOO_LARGE, ids=range(len(TOO_LARGE)))
+def test_too_large_names_the_closest_candidate(job: Job) -> None:
+    said = message(job)
+    problem = problem_of(job)
+    closest = closest_candidate(problem)
+    assert closest is not None
+    number = re.search(r"No plan fits: ([\d,]+) candidates", said)
+    assert number is not None
+    every = [decision for fleet in fleets(problem.topology) for decision in exhaustive.candidates(problem, fleet)]
+    assert int(number[1].replace(",", "")) == len(every)
+    assert str(closest.decision.degrees) in said
+    assert f"{human_bytes(closest.needed_bytes)} of {human_bytes(closest.capacity_bytes)} per accelerator" in said
+    assert f"{human_bytes(closest.needed_bytes - closest.capacity_bytes)} too much" in said
+
+
+def test_the_closest_candidate_is_the_closest() -> None:
+    """Against the memory that a plan would state, decision by decision."""
+    problem = problem_of(TOO_LARGE[1])
+    [fleet] = fleets(problem.topology)
+    needs = {}
+    for decision in exhaustive.candidates(problem, fleet):
+        placed = next(exhaustive.placements(fleet, decision.degrees), None)
+        if placed is not None:
+            cost = recompute(problem, decision.model_copy(update={"placement": placed}))
+            needs[decision.model_dump_json()] = max(s.total_bytes - s.reserved_bytes for s in cost.memory)
+    closest = closest_candidate(problem)
+    assert closest is not None
+    assert closest.needed_bytes == pytest.approx(min(needs.values()), rel=1e-12)
+    assert needs[closest.decision.model_dump_json()] == pytest.approx(closest.needed_bytes, rel=1e-12)
+
+
+@pytest.mark.parametrize("job", TOO_LARGE, ids=range(len(TOO_LARGE)))
+def test_every_way_out_that_is_named_gives_a_plan_and_no_other_does(job: Job) -> None:
+    said = message(job)
+    named = 0
+    for label, relaxed in _relaxations(job):
+        if label in said:
+            named += 1
+            sa.verify(sa.plan(relaxed))
+        else:
+            message(relaxed)
+    assert named or "use more accelerators or a smaller model" in said
+    assert bool(named) == (job is not TOO_LARGE[-1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule", "way_out"),
+    [
+        ({"degrees": {"tp": 3}}, "R1", "leave degrees.tp free"),
+        ({"degrees": {"cp": 3}}, "R2", "leave degrees.cp free"),
+        ({"degrees": {"pp": 9}}, "R3", "leave degrees.pp free"),
+        ({"micro_batch_sequences": 5}, "R4", "allow every micro_batch_sequences (1, 2, 4, 8)"),
+        ({"shard": "none", "degrees": {"ep": 2}}, "R8", "allow every shard (none, optimizer, parameters)"),
+        ({"num_accelerators": 6}, "R6", "leave num_accelerators free"),
+        ({"schedules": "Interleaved1F1B", "num_chunks": 8, "degrees": {"pp": 4}}, "R3", "leave degrees.pp free"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_nothing_legal_names_the_rules(changes: dict[str, Any], rule: str, way_out: str) -> None:
+    job = plain_job(4, workload=moe(), **changes)
+    said = message(job)
+    assert "no combination of degrees is legal" in said
+    assert re.search(rf"Refused: .*\b{rule} .*\(\d+\)", said)
+    if way_out in dict(_relaxations(job)):
+        assert (way_out in said) == _plans(dict(_relaxations(job))[way_out])
+    assert "Ways out" in said
+
+
+def _plans(job: Job) -> bool:
+    try:
+        sa.plan(job)
+    except sa.InfeasibleError:
+        return False
+    return True
+
+
+def test_no_whole_hosts_in_any_building() -> None:
+    """Hosts of 4 and of 6: twelve accelerators are whole hosts of either kind, but neither building holds them."""
+    topology = plain_topology(2, 1)
+    topology["regions"][0]["buildings"][1]["accelerators_per_host"] = 6
+    said = message(plain_job(topology=topology, num_accelerators=12, global_batch_sequences=12, sequence_length=6144))
+    assert "No placement holds any of the" in said
+    assert "leave num_accelerators free" in said

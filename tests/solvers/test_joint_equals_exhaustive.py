@@ -1,0 +1,120 @@
+"""The search against brute force on seeded small problems, and the bounds that its proof rests on."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+import scaleacross as sa
+from instances import instance, random_job
+from scaleacross.cost_models.overlap import WINDOW_NAMES
+from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.exhaustive import exhaustive
+from scaleacross.solvers.fleets import fleets
+from scaleacross.solvers.joint import search
+from scaleacross.solvers.place_parallelism import Placer
+from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.spec.parallelism import GRID_AXES
+
+# fmt: off
+INSTANCES = (0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 16, 17, 19, 20, 23, 24, 25, 26, 27, 28, 32, 34, 35, 37, 38, 41,
+             43, 44, 45, 46, 48, 49, 50, 52, 53, 54, 55, 59, 61, 62, 63, 65, 68, 71, 73, 81, 82)
+# fmt: on
+"""The first fifty seeds with at most 1,650 plans, three of them without any: 13,238 plans, half a minute."""
+
+
+@pytest.mark.parametrize("seed", INSTANCES)
+def test_search_finds_the_optimum_of_brute_force(seed: int) -> None:
+    problem = instance(seed)
+    oracle = exhaustive(problem)
+    found = search(problem, time_limit_s=600, gap_tolerance=0.0)
+    assert found.bound_violation_s <= 1e-12
+    if oracle.decision is None:
+        assert found.best is None
+        assert not found.out_of_time
+        with pytest.raises(sa.InfeasibleError):
+            sa.plan(problem.job, gap_tolerance=0.0)
+        return
+    assert found.best is not None
+    assert found.best.step_s == pytest.approx(oracle.step_s, rel=1e-9)
+    assert found.bound_s <= found.best.step_s
+    plan = sa.plan(problem.job, gap_tolerance=0.0)  # verifies itself
+    assert plan.report.status == "optimal"
+    assert plan.cost.step_s == pytest.approx(oracle.step_s, rel=1e-9)
+    assert all(bound.step_s <= oracle.step_s * (1 + 1e-9) for bound in plan.report.bounds)
+    assert not plan.report.notes
+
+
+def test_instances_are_of_every_kind() -> None:
+    """What the proof above covers: otherwise fifty trivial problems would pass it as well."""
+    outcomes = [search(instance(seed), time_limit_s=600) for seed in INSTANCES]
+    winners = [found.best for found in outcomes if found.best]
+    assert sum(found.best is None and found.num_candidates > 0 for found in outcomes) >= 5
+    assert len(winners) >= 25
+    decisions = [best.settings.decision(0) for best in winners]
+    assert {decision.pipeline.schedule for decision in decisions} == {"GPipe", "1F1B", "Interleaved1F1B"}
+    assert {decision.shard for decision in decisions} >= {"none", "optimizer"}
+    assert any(len(best.placement.fill) > 1 for best in winners)
+    for axis in ("tp", "cp", "pp", "dp_shard", "dp_replicate", "ep"):
+        assert any(decision.degrees.of(axis) > 1 for decision in decisions), axis
+    jobs = [random_job(seed) for seed in INSTANCES]
+    assert {len(job.topology["regions"]) for job in jobs} >= {1, 2}
+    assert any(len(fleets(instance(seed).topology)) > 1 for seed in INSTANCES)
+
+
+BOUNDED = range(100, 130)
+
+
+@pytest.mark.parametrize("seed", BOUNDED)
+def test_no_bound_exceeds_any_placement(seed: int) -> None:
+    """base ≤ coarse ≤ tight ≤ exact for every candidate, and relaxed ≤ exact terms for every arc of a few of them."""
+    problem = instance(seed)
+    for fleet in fleets(problem.topology):
+        pricing = Pricing.on(fleet, problem.job, problem.profile)
+        placer = Placer(fleet, pricing)
+        space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+        for bases in space.bases(Refusals()):
+            base_bounds = pricing.base_bound_s(bases)
+            for row in range(len(bases)):
+                one = np.array([row])
+                coarse = pricing.coarse(space.expand(bases.take(one), Refusals()))
+                assert (base_bounds[row] <= coarse.bound_s * (1 + 1e-12)).all()
+                if row % 5 == 0:
+                    tight = pricing.tight(coarse)
+                    assert (coarse.bound_s <= tight.bound_s * (1 + 1e-12)).all()
+                    for index in range(0, len(coarse.bound_s), 3):
+                        _bounds_hold(placer, tight.take(np.array([index])))
+
+
+def _bounds_hold(placer: Placer, priced: object) -> None:
+    settings, work = priced.settings, priced.work  # type: ignore[attr-defined]
+    placed = placer.place(settings, work, 60.0)
+    if placed is None:
+        return
+    assert priced.bound_s[0] <= (priced.free_s[0] + placed.communication_s) * (1 + 1e-12)  # type: ignore[attr-defined]
+    active = tuple(axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1)
+    fills = placer._fills(settings, active)
+    volumes, sizes = placer.pricing.volumes(settings, work), placer.pricing._sizes(settings)
+    for (_, faster, axis), cost in placer._arc_costs(settings, work, active, fills).items():
+        stride = np.prod([getattr(settings, other) for other in faster], axis=0, dtype=np.int64) * np.ones(1, np.int64)
+        relaxed = placer.pricing._relaxed_terms(axis, volumes, stride, sizes)
+        assert relaxed.serial_total_s[0] <= cost.serial_s * (1 + 1e-9) + 1e-15, (axis, faster)
+        for name, less, more in zip(WINDOW_NAMES, relaxed.window_s[:, 0], cost.window_s, strict=True):
+            assert less <= more * (1 + 1e-9) + 1e-15, (axis, faster, name)
+
+
+def test_every_axis_order_is_a_path() -> None:
+    """The oracle enumerates orders, the model of ``place_parallelism`` subsets: as many arcs as subsets and next axes."""
+    problem = instance(0)
+    fleet = fleets(problem.topology)[0]
+    pricing = Pricing.on(fleet, problem.job, problem.profile)
+    rows = next(SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit).batches(Refusals()))
+    row = rows.take(np.array([0]))
+    active = tuple(axis for axis in GRID_AXES if int(getattr(row, axis)[0]) > 1)
+    priced = pricing.coarse(row)
+    placer = Placer(fleet, pricing)
+    arcs = placer._arc_costs(row, priced.work, active, placer._fills(row, active)[:1])
+    orders = {tuple((frozenset(order[:i]), axis) for i, axis in enumerate(order)) for order in permutations(active)}
+    assert {(faster, axis) for _, faster, axis in arcs} == {step for order in orders for step in order}

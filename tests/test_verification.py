@@ -1,0 +1,258 @@
+"""A verified plan passes; every single change to it is found, under the right number."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import scaleacross as sa
+from instances import moe, plain_job, plain_topology
+from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import Degrees, PipelineChoice
+from scaleacross.spec.placement import BuildingShare, Placement
+from scaleacross.spec.plan import Plan
+from scaleacross.verification import TOLERANCE
+
+SIZES: dict[str, Any] = {"num_accelerators": 24, "global_batch_sequences": 24, "sequence_length": 6144}
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """Dense, over two buildings of 16 and 8 accelerators, every axis but dp_replicate in use."""
+    return sa.plan(plain_job(4, 2, **SIZES, degrees={"tp": 2, "cp": 2, "pp": 2, "dp_shard": 3}), gap_tolerance=0.0)
+
+
+def complaints(plan: Plan) -> list[str]:
+    """What verification says, one line per item; empty when it passes."""
+    try:
+        sa.verify(plan)
+    except sa.VerificationError as error:
+        return str(error).splitlines()[1:]
+    return []
+
+
+def changed(plan: Plan, path: str, value: Any) -> Plan:
+    """A copy of ``plan`` with one value replaced, ``value`` a function of the old one or the new one."""
+    data = plan.model_dump()
+    *way, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    inner: Any = data
+    for part in way:
+        inner[part] = list(inner[part]) if isinstance(inner[part], tuple) else inner[part]
+        inner = inner[part]
+    inner[last] = value(inner[last]) if callable(value) else value
+    return Plan.model_validate(data)
+
+
+def test_a_plan_as_it_was_found_passes(plan: Plan) -> None:
+    assert complaints(plan) == []
+    assert len(plan.placement.fill) == 2
+
+
+def test_plans_of_every_kind_pass() -> None:
+    for job in (
+        plain_job(2),
+        plain_job(2, 2, workload=moe(), degrees={"ep": 2, "pp": 2}),
+        plain_job(2, 2, degrees={"dp_replicate": 2, "pp": 4}, schedules="GPipe"),
+        plain_job(topology=plain_topology(1, 1, 1, apart=True), num_accelerators=12, global_batch_sequences=12),
+    ):
+        assert complaints(sa.plan(job)) == []
+
+
+def test_a_plan_survives_its_file(plan: Plan) -> None:
+    assert complaints(Plan.model_validate_json(plan.model_dump_json())) == []
+
+
+FIGURES = [
+    "cost.step_s",
+    "cost.compute_s",
+    "cost.bubble_s",
+    "cost.optimizer_s",
+    "cost.tokens_per_s",
+    "cost.model_flop_per_s",
+    "cost.mfu",
+    "cost.exposed_s.tp",
+    "cost.exposed_s.pp",
+    "cost.exposed_s.dp",
+    "memory.0.parameters_bytes",
+    "memory.0.gradients_bytes",
+    "memory.1.optimizer_bytes",
+    "memory.1.activations_bytes",
+    "memory.0.capacity_bytes",
+    "traffic.0.capacity_bytes_per_s",
+    "traffic.0.utilisation",
+    "traffic.0.bytes_per_step.tp",
+    "collectives.0.bytes_per_rank",
+    "collectives.0.per_step",
+    "collectives.1.time_s",
+]
+
+
+@pytest.mark.parametrize("path", FIGURES)
+def test_v5_every_figure(plan: Plan, path: str) -> None:
+    wrong = complaints(changed(plan, path, lambda value: value * (1 + 10 * TOLERANCE)))
+    assert wrong
+    assert {line[2:4] for line in wrong} <= {"V5", "V6"}
+    place = re.sub(r"\.(\d+)", r"[\1]", path).replace("cost.", "step.")
+    assert any(f"V5: {place} is stated as" in line for line in wrong)
+
+
+def test_v5_noise_is_no_difference(plan: Plan) -> None:
+    assert complaints(changed(plan, "cost.compute_s", lambda value: value * (1 + TOLERANCE / 100))) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("layers_per_stage", ((2, 3), (2, 1))),
+        ("num_micro_batches", lambda m: m + 1),
+        ("decision.placement.spans", {}),
+        ("collectives.0.op", "all_reduce"),
+        ("collectives.0.algorithm", "tree"),
+        ("collectives.0.level", "region"),
+        ("collectives.0.group_size", 7),
+        ("collectives", lambda all_of_them: all_of_them[1:]),
+        ("traffic", lambda all_of_them: all_of_them[:-1]),
+        ("memory", lambda all_of_them: all_of_them[:1]),
+        ("memory.0.num_layers", 5),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "other",
+)
+def test_v5_every_fact(plan: Plan, path: str, value: Any) -> None:
+    assert any("V5:" in line for line in complaints(changed(plan, path, value)))
+
+
+def test_v5_components_must_add_up(plan: Plan) -> None:
+    wrong = complaints(changed(plan, "cost.bubble_s", lambda seconds: seconds + 0.1))
+    assert any("V5: the components add up to" in line for line in wrong)
+
+
+def placed(plan: Plan, *shares: tuple[str, int]) -> Plan:
+    fill = tuple(BuildingShare(building=name, num_accelerators=count) for name, count in shares)
+    placement = Placement(axis_order=plan.placement.axis_order, fill=fill, spans=plan.placement.spans)
+    return plan.model_copy(update={"decision": plan.decision.model_copy(update={"placement": placement})})
+
+
+@pytest.mark.parametrize(
+    ("shares", "words"),
+    [
+        ([("b0", 12), ("b1", 12)], "building 'b1' has 8 of 12 accelerators"),
+        ([("b0", 16), ("elsewhere", 8)], "there is no building 'elsewhere'"),
+        ([("b0", 18), ("b1", 6)], "6 accelerators of 'b1' cut a host of 4"),
+        ([("b0", 16)], "the placement holds 16 accelerators, the degrees need"),
+        ([("b0", 8), ("b1", 8), ("b0", 8)], "building 'b0' is filled 2 times"),
+    ],
+    ids=str,
+)
+def test_v1_devices(plan: Plan, shares: list[tuple[str, int]], words: str) -> None:
+    wrong = complaints(placed(plan, *shares))
+    assert any(line.startswith("- V1: ") and words in line for line in wrong)
+    assert all(line.startswith("- V1: ") for line in wrong)
+
+
+def test_v1_no_placement(plan: Plan) -> None:
+    bare = plan.model_copy(update={"decision": plan.decision.model_copy(update={"placement": None})})
+    assert complaints(bare) == ["- V1: there is no placement"]
+
+
+def decided(plan: Plan, job: Job | None = None, **changes: Any) -> Plan:
+    return plan.model_copy(update={"decision": plan.decision.model_copy(update=changes), "job": job or plan.job})
+
+
+def free(plan: Plan) -> Job:
+    """The plan's job without its pins, so that only the rules themselves can object."""
+    return plan.job.model_copy(update={"degrees": plan.job.degrees.model_validate({})})
+
+
+def pipeline(**changes: Any) -> PipelineChoice:
+    return PipelineChoice(**({"schedule": "1F1B", "num_chunks": 1, "micro_batch_sequences": 1} | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"degrees": Degrees(tp=3, pp=2, dp_shard=4)}, "tp 3 does not divide 4 heads"),
+        ({"degrees": Degrees(cp=5, dp_shard=3)}, "6144 tokens do not divide by 2·cp 5 and tp 1"),
+        ({"degrees": Degrees(tp=2, pp=2, dp_shard=6, ep=2)}, "ep 2 does not divide 0 experts"),
+        ({"degrees": Degrees(tp=2, pp=12), "pipeline": pipeline()}, "8 layers cannot fill pp 12 × 1 chunks"),
+        ({"pipeline": pipeline(micro_batch_sequences=5)}, r"24 sequences does not divide by dp · micro-batch = 15"),
+        ({"degrees": Degrees(pp=8, dp_shard=3), "pipeline": pipeline(micro_batch_sequences=8)}, "V2: .*1 "),
+        ({"shard": "none"}, "dp_shard 3 with nothing sharded"),
+    ],
+    ids=str,
+)
+def test_v2_rules(plan: Plan, changes: dict[str, Any], words: str) -> None:
+    wrong = complaints(decided(plan, free(plan), **changes))
+    assert any(re.search(words, line) for line in wrong), wrong
+    assert all(line.startswith(("- V2: ", "- V1: ")) for line in wrong)
+
+
+def restricted(plan: Plan, **pins: Any) -> Plan:
+    return plan.model_copy(update={"job": plan.job.model_copy(update=pins)})
+
+
+@pytest.mark.parametrize(
+    ("pins", "words"),
+    [
+        ({"degrees": {"tp": 4}}, "pins degrees.tp to 4, the decision has 2"),
+        ({"num_accelerators": 16}, "asks for 16 accelerators, the decision uses 24"),
+        ({"schedules": ("GPipe",)}, "allows schedules GPipe"),
+        ({"recompute": ("full",)}, "allows recompute full"),
+        ({"shard": ("none",)}, "allows shard none"),
+    ],
+    ids=str,
+)
+def test_v2_what_the_job_pins(plan: Plan, pins: dict[str, Any], words: str) -> None:
+    if "degrees" in pins:
+        pins = {"degrees": plan.job.degrees.model_validate(pins["degrees"])}
+    wrong = complaints(restricted(plan, **pins))
+    assert any(line.startswith("- V2: ") and words in line for line in wrong), wrong
+
+
+def test_v3_memory(plan: Plan) -> None:
+    data = plan.model_dump()
+    for building in data["job"]["topology"]["regions"][0]["buildings"]:
+        building["accelerator"]["memory_bytes"] = 40 * 2**20
+    wrong = complaints(Plan.model_validate(data))
+    assert any(re.search(r"V3: stage 0 needs [\d.]+ MiB of 40.0 MiB per accelerator", line) for line in wrong)
+
+
+def test_v4_another_order_is_another_cost(plan: Plan) -> None:
+    """Shapes are recounted from the device list: figures of one order do not pass under another."""
+    order = tuple(reversed(plan.placement.axis_order))
+    placement = plan.placement.model_copy(update={"axis_order": order})
+    wrong = complaints(decided(plan, placement=placement))
+    assert any("V5: step.step_s" in line for line in wrong)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("report.objective_s", lambda s: s * 1.01, "the objective is"),
+        ("report.bound_s", lambda s: s * 1.01, "a lower bound of .* exceeds the objective"),
+        ("report.bounds.1.step_s", lambda s: s + 1.0, "a lower bound of .* exceeds the objective"),
+        ("report.gap", 0.1, "the gap is stated as 0.1"),
+    ],
+    ids=["objective", "bound", "other bound", "gap"],
+)
+def test_v6_proof(plan: Plan, path: str, value: Callable[[float], float] | float, words: str) -> None:
+    wrong = complaints(changed(plan, path, value))
+    assert any(re.search(f"V6: {words}", line) for line in wrong), wrong
+    assert all("V6" in line for line in wrong)
+
+
+def test_v6_optimal_means_no_gap(plan: Plan) -> None:
+    assert plan.report.status == "optimal"
+    loose = changed(changed(plan, "report.bound_s", plan.cost.step_s * 0.9), "report.gap", 0.1)
+    [wrong] = complaints(loose)
+    assert "V6: called optimal with a gap of 0." in wrong
+    assert complaints(changed(loose, "report.status", "gap_tolerance")) == []
+
+
+def test_everything_wrong_is_listed_at_once(plan: Plan) -> None:
+    twice = changed(changed(plan, "cost.mfu", 0.99), "report.gap", 0.5)
+    wrong = complaints(twice)
+    assert any("V5: step.mfu" in line for line in wrong)
+    assert any("V6: the gap" in line for line in wrong)
