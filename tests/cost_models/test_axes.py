@@ -1,0 +1,116 @@
+"""Terms of the axes against the collectives of ``traffic.flows``: the same bytes, priced once per call."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from machines import accelerator, fill, flat, gpt, job, settings
+
+from scaleacross.catalogue import load_workload
+from scaleacross.cost_models.axes import Terms, axis_terms
+from scaleacross.cost_models.collectives import links_of
+from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.levels import Levels, build_levels
+from scaleacross.cost_models.overlap import rounds
+from scaleacross.cost_models.plan_cost import _one_row, _time
+from scaleacross.cost_models.step import exact_shapes
+from scaleacross.cost_models.traffic import Volumes, flows
+from scaleacross.cost_models.work import work_of
+from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS
+from scaleacross.workloads.layer_profile import ModelProfile
+
+LAUNCH_S = 1e-5
+ORDER = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
+
+
+class Case:
+    """One candidate with nothing to hide behind: attention takes no time."""
+
+    def __init__(self, profile: ModelProfile, **columns: Any) -> None:
+        self.settings = settings(**columns)
+        world = int(self.settings.world_size[0])
+        self.levels: Levels = build_levels(flat(2, world // 2), fill(("b0", world // 2), ("b1", world // 2)))
+        of = job(2048, 64)
+        work = work_of(profile, of, [accelerator()], self.settings)
+        work = replace(work, attention_s=np.zeros(1))
+        self.volumes = Volumes(of, profile, self.settings, work, LAUNCH_S)
+        shapes = exact_shapes(self.settings.decision(0).degrees, ORDER, self.levels)  # type: ignore[arg-type]
+        self.shapes: dict[str, GroupShape] = {name: _one_row(shape) for name, shape in shapes.items()}
+
+    def terms(self, axis: Any) -> Terms:
+        links = links_of(self.levels)
+        return axis_terms(axis, self.volumes, self.shapes[axis], links, self.shapes["expert"], self.shapes["ep"])
+
+    def flow_seconds(self, axis: str) -> float:
+        """Σ time × count per step."""
+        sent = [flow for flow in flows(self.volumes) if flow.axis == axis]
+        links = links_of(self.levels)
+        return sum(float(_time(f, self.shapes[f.shape], links, LAUNCH_S).time_s[0]) * f.per_step for f in sent)
+
+    def term_seconds(self, axis: str) -> float:
+        """The serial part for m micro-batches, and every window as often as a step has it."""
+        m = float(self.settings.num_micro_batches[0])
+        home = "dp_shard" if axis == "ep" else axis
+        terms = self.terms(home)
+        serial = terms.serial_s.get(axis, np.zeros(1))[0] * m / rounds(self.settings)[0]
+        once, every = terms.window_s[:2].sum(), terms.window_s[2:].sum()
+        return float(serial + (0.0 if axis == "ep" else once + m * every))
+
+
+CASES = {
+    "dense, replicated": (gpt(), {"tp": 2, "dp_replicate": 4, "pp": 2, "num_micro_batches": 8}),
+    "dense, cp without shards": (gpt(), {"cp": 2, "dp_replicate": 4, "num_micro_batches": 8}),
+    "optimizer sharded": (gpt(), {"tp": 2, "cp": 2, "dp_shard": 4, "dp_replicate": 2, "shard": "optimizer"}),
+    "parameters sharded": (gpt(), {"tp": 2, "cp": 2, "dp_shard": 4, "shard": "parameters", "num_micro_batches": 3}),
+    "full recomputation": (gpt(), {"tp": 4, "cp": 4, "dp_shard": 2, "shard": "optimizer", "recompute": "full"}),
+    "experts": (
+        load_workload("mixtral-8x22b"),
+        {"tp": 2, "dp_shard": 8, "ep": 4, "pp": 4, "num_micro_batches": 8, "shard": "optimizer", "recompute": "full"},
+    ),
+    "experts with context": (
+        load_workload("mixtral-8x22b"),
+        {"cp": 2, "dp_shard": 8, "ep": 2, "dp_replicate": 2, "shard": "parameters", "num_micro_batches": 4},
+    ),
+}
+
+
+@pytest.mark.parametrize("axis", ["tp", "cp", "dp_shard", "dp_replicate", "ep"])
+@pytest.mark.parametrize("name", CASES)
+def test_flows_take_as_long_as_the_unhidden_terms(name: str, axis: str) -> None:
+    workload, columns = CASES[name]
+    case = Case(workload.profile(), **columns)
+    assert case.flow_seconds(axis) == pytest.approx(case.term_seconds(axis), rel=1e-12)
+
+
+def test_every_axis_in_use_sends_something() -> None:
+    for workload, columns in CASES.values():
+        case = Case(workload.profile(), **columns)
+        used = {axis for axis in ("tp", "cp", "dp_replicate", "pp", "ep") if columns.get(axis, 1) > 1}
+        assert used <= {flow.axis for flow in flows(case.volumes)}
+
+
+def test_key_value_exchange_hides_behind_attention() -> None:
+    case = Case(gpt().profile(), cp=4, dp_replicate=2)
+    exposed = case.terms("cp").serial_s["cp"][0]
+    one = exposed / 3  # gathered forward, gathered and reduced backward
+    for attention, expected in ((0.5 * one, 0.5 * one + (2 - 1.25) * one), (one, 0.0), (0.9 * one, 0.1 * one)):
+        case.volumes = replace(case.volumes, work=replace(case.volumes.work, attention_s=np.array([attention])))
+        assert case.terms("cp").serial_s["cp"][0] == pytest.approx(expected, abs=1e-15)
+
+
+def test_axes_of_one_rank_cost_nothing() -> None:
+    case = Case(gpt().profile(), dp_replicate=2)
+    for axis in GRID_AXES:
+        if axis != "dp_replicate":
+            terms = case.terms(axis)
+            assert not terms.window_s.any()
+            assert terms.serial_total_s[0] == 0
+
+
+def test_dp_shard_needs_the_shapes_of_its_experts() -> None:
+    case = Case(gpt().profile(), dp_shard=2, shard=SHARD_LEVELS[1])
+    with pytest.raises(ValueError, match="expert_shape"):
+        axis_terms("dp_shard", case.volumes, case.shapes["dp_shard"], links_of(case.levels))

@@ -1,0 +1,220 @@
+"""Collectives: the formulas by hand, bounds that no algorithm can beat, and limit cases.
+
+K buildings of g ranks each, one group over all G = K·g of them, NIC bandwidth B inside a building, trunk C, and
+β = C/g, the share of one rank when a whole building sends at once.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from machines import GB, LATENCIES, RATES, building, fill, flat, topology
+
+from scaleacross.cost_models.collectives import (
+    ALGORITHM_NAMES,
+    HIERARCHICAL,
+    NONE,
+    PAIRWISE,
+    RING,
+    Links,
+    all_reduce,
+    all_to_all,
+    gather,
+    group_bandwidth,
+    links_of,
+    neighbour_messages,
+)
+from scaleacross.cost_models.groups import GroupShape, exact_shape
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, Levels, build_levels
+
+B = RATES[1]  # ranks of a building are hosts of one rack
+ALPHA = LATENCIES[1]
+FAR = 1e-3
+
+
+def buildings(num_buildings: int, per_building: int, trunk_bytes_per_s: float, latency_s: float = FAR) -> Levels:
+    fleet = flat(num_buildings, per_building, latency_s=latency_s, bandwidth_bytes_per_s=trunk_bytes_per_s)
+    return build_levels(fleet, fill(*((f"b{index}", per_building) for index in range(num_buildings))))
+
+
+def whole(levels: Levels) -> GroupShape:
+    return exact_shape(levels.num_positions, 1, levels)
+
+
+def size(value: float) -> np.ndarray:
+    return np.array(value)
+
+
+def test_ring_over_buildings_with_ranks_in_order() -> None:
+    # G = K·g = 8; a trunk as wide as a NIC: the whole stream crosses it; 6 steps inside buildings, 1 across
+    levels = buildings(2, 4, trunk_bytes_per_s=B)
+    wide = levels.bandwidth.copy()
+    wide[CAMPUS] = B
+    links = Links(wide, levels.capacity, levels.latency * 0)
+    S = 1e9
+    assert gather(size(S), whole(levels), links, 0.0).time_s == pytest.approx(7 / 8 * S / B)
+    links = Links(wide, levels.capacity, levels.latency)
+    ring = 7 / 8 * S / B + 6 * ALPHA + 1 * FAR
+    hierarchical = 1 / 2 * S / B + 1 * FAR + 3 / 4 * S / B + 3 * ALPHA
+    timed = gather(size(S), whole(levels), links, 0.0)
+    assert timed.time_s == pytest.approx(min(ring, hierarchical))
+    assert timed.algorithm == RING
+    both = all_reduce(size(S), whole(levels), links, 0.0)
+    assert both.time_s == pytest.approx(2 * ring)
+    assert both.algorithm == RING
+
+
+@pytest.mark.parametrize(("K", "g"), [(2, 4), (3, 4), (4, 8)])
+def test_hierarchical_over_thin_trunks(K: int, g: int) -> None:
+    # trunk C: shard exchange (K−1)/K·(S/g)/β with β = C/g, then the gather inside a building
+    C, S = 5e8, 1e9
+    levels = buildings(K, g, trunk_bytes_per_s=C)
+    beta = C / g
+    across = (K - 1) / K * (S / g) / beta + (K - 1) * FAR
+    inside = (g - 1) / g * S / B + (g - 1) * ALPHA
+    one = gather(size(S), whole(levels), links_of(levels), 0.0)
+    assert one.time_s == pytest.approx(across + inside)
+    assert one.algorithm == HIERARCHICAL
+    both = all_reduce(size(S), whole(levels), links_of(levels), 0.0)
+    assert both.time_s == pytest.approx(2 * (across + inside))
+
+
+def test_hierarchical_sends_half_of_the_ring_across_two_buildings() -> None:
+    # (K−1)/K·S against (G−1)/G·S → S: a free network inside the buildings leaves the trunk alone
+    levels = buildings(2, 64, trunk_bytes_per_s=1e8, latency_s=0.0)
+    links = Links(levels.bandwidth, levels.capacity, levels.latency * 0)
+    S = 1e9
+    inside = 63 / 64 * S / B
+    through_trunk = gather(size(S), whole(levels), links, 0.0).time_s - inside
+    ring = 127 / 128 * S / 1e8
+    assert through_trunk == pytest.approx(1 / 2 * S / 1e8)
+    assert through_trunk / ring == pytest.approx(1 / 2, rel=0.01)
+
+
+def test_all_to_all_over_buildings() -> None:
+    # S sent per rank: max((G−g)/G·S/β, (G−1)/G·S/B) + α
+    C, S, K, g = 4e9, 1e8, 4, 8
+    levels = buildings(K, g, trunk_bytes_per_s=C)
+    timed = all_to_all(size(S), whole(levels), links_of(levels), 0.0)
+    assert timed.time_s == pytest.approx((K - 1) / K * S / (C / g) + FAR)
+    assert timed.algorithm == PAIRWISE
+    inside = all_to_all(size(S), exact_shape(8, 1, levels), links_of(levels), 0.0)
+    assert inside.time_s == pytest.approx(7 / 8 * S / B + ALPHA)
+
+
+def test_groups_that_cross_together_share_the_trunk() -> None:
+    # 4 groups of 2, one rank in either building: each has a quarter of the trunk, which binds before its NIC of 10 GB/s
+    levels = buildings(2, 4, trunk_bytes_per_s=5e9)
+    shape = exact_shape(2, 4, levels)
+    assert group_bandwidth(shape, links_of(levels))[CAMPUS] == 5e9 / 4
+    assert gather(size(1e9), shape, links_of(levels), 0.0).time_s == pytest.approx(0.5 * 1e9 / (5e9 / 4) + FAR)
+
+
+def test_every_member_drives_its_nic_until_the_uplink_is_full() -> None:
+    levels = buildings(2, 4, trunk_bytes_per_s=1e12)
+    assert group_bandwidth(whole(levels), links_of(levels))[CAMPUS] == 4 * RATES[3]
+    levels = buildings(2, 4, trunk_bytes_per_s=15e9)
+    assert group_bandwidth(whole(levels), links_of(levels))[CAMPUS] == 15e9
+
+
+def test_tree_wins_where_latency_is_all() -> None:
+    # 64 ranks in one rack, 8 bytes: 2·log2(64) = 12 hops against 126 of a ring
+    levels = build_levels(flat(1, 64), fill(("b0", 64)))
+    timed = all_reduce(size(8), whole(levels), links_of(levels), 0.0)
+    assert ALGORITHM_NAMES[int(timed.algorithm)] == "tree"
+    assert timed.time_s == pytest.approx(12 * ALPHA + 2 * 8 / B)
+
+
+def test_a_group_inside_a_host_never_sees_the_outer_levels() -> None:
+    levels = build_levels(topology([building("a", 6)]), fill(("a", 24)))
+    shape = exact_shape(4, 1, levels)
+    slow = Links(*(np.where(np.arange(NUM_LEVELS) >= RACK, 1.0, part) for part in links_of(levels)))
+    for price in (gather, all_reduce, all_to_all):
+        assert price(size(1e6), shape, links_of(levels), 0.0) == price(size(1e6), shape, slow, 0.0)
+    assert gather(size(1e9), shape, links_of(levels), 0.0).time_s == pytest.approx(3 / 4 / 100 + 3 * LATENCIES[0])
+
+
+def test_launch_is_paid_once_and_a_group_of_one_is_free() -> None:
+    levels = buildings(2, 4, 5e9)
+    for price in (gather, all_reduce, all_to_all):
+        alone = price(size(1e9), exact_shape(1, 1, levels), links_of(levels), 1e-5)
+        assert (alone.time_s, alone.algorithm) == (0, NONE)
+        with_launch = price(size(1e9), whole(levels), links_of(levels), 1e-5).time_s
+        assert with_launch == pytest.approx(price(size(1e9), whole(levels), links_of(levels), 0.0).time_s + 1e-5)
+
+
+cases = st.tuples(
+    st.integers(1, 4), st.sampled_from([1, 2, 4, 8]), st.floats(1e7, 1e12), st.floats(0, 1e-2), st.floats(1, 1e10)
+)
+
+
+@given(cases)
+def test_no_collective_beats_its_bandwidth_bounds(case: tuple[int, int, float, float, float]) -> None:
+    K, g, C, latency_s, S = case
+    levels, G = buildings(K, g, C, latency_s), K * g
+    if G == 1:
+        return
+    shape, links = whole(levels), links_of(levels)
+    fastest = max(rate for rate, fanout in zip(links.bandwidth, shape.fanout, strict=True) if fanout > 1)
+    rank = (G - 1) / G * S / fastest  # what every rank must receive, at the best of its NICs
+    cut = (K - 1) / K * S / C if K > 1 else 0.0  # what every building must receive
+    furthest = shape.pairs @ links.latency if K == 1 else latency_s
+    one = gather(size(S), shape, links, 0.0).time_s
+    assert one >= max(rank, cut, min(furthest, one)) * (1 - 1e-12)
+    assert one >= (latency_s if K > 1 else 0)
+    # a reduction must bring d−1 contributions in and send the sum out again; NICs are full duplex
+    assert all_reduce(size(S), shape, links, 0.0).time_s >= 2 * max(rank, cut) * (1 - 1e-12)
+    assert all_to_all(size(S), shape, links, 0.0).time_s >= max(rank, g * cut) * (1 - 1e-12)
+    assert all_reduce(size(S), shape, links, 0.0).time_s <= 2 * one * (1 + 1e-12), "it may always be one of each"
+
+
+@given(cases, st.floats(1, 10))
+def test_more_bytes_cost_more_and_a_wider_trunk_never(
+    case: tuple[int, int, float, float, float], factor: float
+) -> None:
+    K, g, C, latency_s, S = case
+    levels, wider = buildings(K, g, C, latency_s), buildings(K, g, C * factor, latency_s)
+    shape = whole(levels)
+    for price in (gather, all_reduce, all_to_all):
+        time_s = price(size(S), shape, links_of(levels), 1e-6).time_s
+        assert price(size(S * factor), shape, links_of(levels), 1e-6).time_s >= time_s
+        assert price(size(S), shape, links_of(wider), 1e-6).time_s <= time_s
+        assert price(size(S), shape, links_of(buildings(K, g, C, latency_s * factor)), 1e-6).time_s >= time_s
+
+
+@given(cases)
+def test_hierarchical_and_ring_agree_on_one_level(case: tuple[int, int, float, float, float]) -> None:
+    _, g, _, _, S = case
+    levels = build_levels(flat(1, g), fill(("b0", g)))
+    expected = (g - 1) / g * S / B + (g - 1) * ALPHA if g > 1 else 0.0
+    assert gather(size(S), whole(levels), links_of(levels), 0.0).time_s == pytest.approx(expected)
+
+
+def test_arrays_of_sizes_and_shapes() -> None:
+    levels = buildings(2, 4, 5e9)
+    sizes = np.array([1e3, 1e6, 1e9])
+    together = all_reduce(sizes, whole(levels), links_of(levels), 1e-6)
+    for row, value in enumerate(sizes):
+        alone = all_reduce(size(value), whole(levels), links_of(levels), 1e-6)
+        assert (together.time_s[row], together.algorithm[row]) == (alone.time_s, alone.algorithm)
+
+
+def test_messages_between_pipeline_neighbours() -> None:
+    # 4 ranks with stride 2 over two buildings of 4: one far boundary of three, 2 groups share the trunk
+    levels = buildings(2, 4, 5e9)
+    message = neighbour_messages(size(1e6), exact_shape(4, 2, levels), links_of(levels))
+    assert (message.num_far, message.tail, message.spacing) == (1, 2, 1)
+    assert (message.near_latency_s, message.far_latency_s) == (ALPHA, FAR)
+    assert message.near_occupancy_s == pytest.approx(1e6 / B)
+    assert message.far_occupancy_s == pytest.approx(1e6 / (5e9 / 2))
+
+
+def test_messages_are_limited_by_the_nic_where_the_trunk_is_wide() -> None:
+    levels = buildings(2, 4, 1000 * GB)
+    message = neighbour_messages(size(1e6), exact_shape(4, 2, levels), links_of(levels))
+    assert message.far_occupancy_s == pytest.approx(1e6 / RATES[3])
+    assert math.isclose(float(message.near_occupancy_s), 1e6 / B)

@@ -1,0 +1,183 @@
+"""Computation: roofline limits, quantisation, shards, recomputation and attention."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from machines import accelerator, gpt, job, settings
+
+from scaleacross.catalogue import load_accelerator
+from scaleacross.cost_models.compute import (
+    ATTENTION_BACKWARD_RATIO,
+    CAST_BYTES,
+    ELEMENTWISE_BACKWARD_RATIO,
+    Shards,
+    gemm_time_s,
+    layer_times,
+    optimizer_time_s,
+)
+from scaleacross.cost_models.work import work_of
+from scaleacross.workloads.layer_profile import ActivationBytes, Attention, Gemm, LayerProfile
+
+CHIP = accelerator()
+QUIET = accelerator(kernel_launch_s=0.0)
+RATE = 100e12 * 0.5
+HBM = 1e12 * 0.8
+
+
+def gemm(rows: float, cols: float, depth: float, count: float = 1, chip=QUIET) -> float:  # type: ignore[no-untyped-def]
+    sizes = (np.array(float(value)) for value in (rows, cols, depth, count))
+    return float(gemm_time_s(chip, "bf16", *sizes))
+
+
+def layer(*gemms: Gemm, attention: Attention | None = None, elementwise_bytes: float = 0.0) -> LayerProfile:
+    held = dict.fromkeys(("none", "selective", "full"), ActivationBytes(0.0))
+    return LayerProfile("layer", gemms, attention, 0, 0, 0, elementwise_bytes, held, 64, 0)
+
+
+def shards(tp: int = 1, cp: int = 1, ep: int = 1, micro_batch: int = 1) -> Shards:
+    return Shards(*(np.array([value]) for value in (tp, cp, ep, micro_batch)))
+
+
+def test_one_full_wave_by_hand() -> None:
+    # ten tiles of 64 × 128 on ten multiprocessors: nothing is wasted
+    assert gemm(640, 128, 4096) == pytest.approx(2 * 640 * 128 * 4096 / RATE)
+
+
+def test_the_eleventh_tile_pays_a_second_wave() -> None:
+    one = gemm(640, 128, 4096)
+    assert gemm(641, 128, 4096) == pytest.approx(2 * one)
+    assert gemm(1280, 128, 4096) == pytest.approx(2 * one)
+    assert gemm(1281, 128, 4096) == pytest.approx(3 * one)
+
+
+def test_edge_tiles_are_paid_in_full() -> None:
+    assert gemm(640, 1, 65_536) == gemm(1, 128, 65_536, count=10) == pytest.approx(2 * 640 * 128 * 65_536 / RATE)
+
+
+@pytest.mark.parametrize("name", ["a100-80gb", "h100-sxm", "h200", "b200", "mi300x"])
+@pytest.mark.parametrize("n", [16_384, 32_768])
+def test_a_large_square_product_runs_at_peak_times_efficiency(name: str, n: int) -> None:
+    chip = load_accelerator(name)
+    training = chip.training_gemm_ratio.get("bf16", 1.0)
+    ideal = 2 * n**3 / (chip.peak_flop_per_s["bf16"] * chip.gemm_efficiency_fraction * training)
+    assert ideal < gemm(n, n, n, chip=chip) < 1.05 * ideal + chip.kernel_launch_s
+
+
+def test_a_thin_product_is_bound_by_memory() -> None:
+    # one row: the weights of 8192 × 8192 pass HBM once, 134 MB; a fifth of the usual HBM, else the tile's 64 rows bind
+    slow = accelerator(kernel_launch_s=0.0, memory_bandwidth_bytes_per_s=2e11)
+    moved = 2 * (8192 + 8192 * 8192) + 2 * 8192
+    assert gemm(1, 8192, 8192, chip=slow) == pytest.approx(moved / (2e11 * 0.8))
+
+
+def test_a_tiny_product_costs_its_launch() -> None:
+    assert gemm(1, 1, 1, chip=CHIP) == pytest.approx(CHIP.kernel_launch_s, rel=1e-3)
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 16))
+def test_no_product_beats_the_roofline(rows: int, cols: int, depth: int, count: int) -> None:
+    flop, moved = 2 * rows * cols * depth * count, 2 * (rows * depth + depth * cols + rows * cols) * count
+    assert gemm(rows, cols, depth, count) >= max(flop / RATE, moved / HBM) * (1 - 1e-12)
+    assert gemm(rows + 1, cols, depth, count) >= gemm(rows, cols, depth, count)
+
+
+def test_a_grouped_product_shares_waves() -> None:
+    # ten experts of one tile each fill the machine once; one by one they would take ten waves
+    quick = accelerator(kernel_launch_s=0.0, memory_bandwidth_bytes_per_s=1e13)  # so that HBM does not bind
+    assert gemm(64, 128, 4096, count=10, chip=quick) == pytest.approx(gemm(64, 128, 4096, chip=quick))
+
+
+def test_tensor_parallelism_divides_columns_or_depth() -> None:
+    column, row, whole = (Gemm("g", 1024, 4096, shard) for shard in ("column", "row", "none"))
+    tokens = 512
+    sharded = shards(tp=4)
+    times = [layer_times(layer(g), 0, QUIET, "bf16", sharded, tokens).forward_s[0] for g in (column, row, whole)]
+    assert times == pytest.approx([gemm(512, 1024, 1024), gemm(512, 4096, 256), gemm(512, 4096, 1024)])
+
+
+def test_backward_multiplies_by_the_weight_and_by_the_input() -> None:
+    # 100 tokens, so that every product has edge tiles of its own
+    timed = layer_times(layer(Gemm("g", 1024, 4096, "column")), 0, QUIET, "bf16", shards(tp=2), 100)
+    assert timed.backward_s[0] == pytest.approx(gemm(100, 1024, 2048) + gemm(1024, 2048, 100))
+
+
+def test_experts_share_the_tokens_of_their_expert_parallel_group() -> None:
+    # 8 experts, top 2, 100 tokens per rank: with ep 4 two local experts of 100·2/2 rows, as 4 ranks pool their tokens
+    expert = layer(Gemm("up", 256, 1024, "expert_column", tokens_per_token=2))
+    timed = layer_times(expert, 8, QUIET, "bf16", shards(ep=4), 100)
+    assert timed.forward_s[0] == pytest.approx(gemm(100, 1024, 256, count=2))
+    alone = layer_times(expert, 8, QUIET, "bf16", shards(), 100)
+    assert alone.forward_s[0] == pytest.approx(gemm(25, 1024, 256, count=8))
+    divided = layer_times(expert, 8, QUIET, "bf16", shards(ep=4, tp=2), 100)
+    assert divided.forward_s[0] == pytest.approx(gemm(100, 512, 256, count=2))
+
+
+def test_causal_attention_is_half_of_the_square() -> None:
+    core = Attention(num_heads=16, num_kv_heads=4, qk_head_dim=64, v_head_dim=32)
+    s = 512
+    square = 2 * 16 * (64 + 32) * s * s  # scores and weighted values, multiply and add
+    timed = layer_times(layer(attention=core), 0, QUIET, "bf16", shards(tp=2, cp=4, micro_batch=8), s)
+    assert timed.attention_s[0] == pytest.approx(8 * square / 2 / (2 * 4) / (100e12 * 0.25))
+    assert timed.forward_s[0] == timed.attention_s[0]
+    assert timed.backward_s[0] == pytest.approx(ATTENTION_BACKWARD_RATIO * timed.attention_s[0])
+
+
+def test_elementwise_work_runs_at_memory_speed() -> None:
+    timed = layer_times(layer(elementwise_bytes=1000.0), 0, QUIET, "bf16", shards(tp=2, cp=2, micro_batch=4), 512)
+    seconds = 1000 * 512 * 4 / 2 / 2 / HBM
+    assert timed.forward_s[0] == pytest.approx(seconds)
+    assert timed.backward_s[0] == pytest.approx(ELEMENTWISE_BACKWARD_RATIO * seconds)
+    assert timed.selective_s[0] == timed.forward_s[0]
+
+
+def test_eight_bit_products_run_at_their_own_peak_but_attention_does_not() -> None:
+    chip = accelerator(peak_flop_per_s={"bf16": 100e12, "fp8": 200e12}, kernel_launch_s=0.0)
+    heavy = layer(Gemm("g", 8192, 8192, "none"))
+    core = layer(attention=Attention(16, 16, 64, 64))
+    cast = CAST_BYTES * 4096 * 8192 / HBM
+    for part, ratio, extra in ((heavy, 2.0, cast), (core, 1.0, 0.0)):
+        slow, fast = (layer_times(part, 0, chip, p, shards(), 4096).forward_s[0] for p in ("bf16", "fp8"))
+        assert fast == pytest.approx(slow / ratio + extra)
+    with pytest.raises(KeyError, match="nvfp4"):
+        layer_times(heavy, 0, chip, "nvfp4", shards(), 4096)
+
+
+def test_recomputation_adds_what_it_repeats() -> None:
+    profile = gpt().profile()
+    work = work_of(profile, job(), [CHIP], settings(recompute=["none", "selective", "full"]))
+    assert len(set(work.forward_s)) == 1
+    block = profile.blocks[0][0]
+    timed = layer_times(block, 0, CHIP, "bf16", shards(), 512)
+    none, selective, full = work.backward_s
+    # embedding and head are not repeated; of their gathers over tp, only those of the layers come again
+    assert selective - none == pytest.approx(8 * timed.selective_s[0])
+    assert full - none == pytest.approx(8 * timed.forward_s[0])
+    layers, head = 8 * block.tp_gathers, profile.head.tp_gathers
+    assert work.tp_gathers.tolist() == [4 * (layers + head), 4 * (layers + head), 6 * layers + 4 * head]
+
+
+def test_the_work_of_a_stage_is_that_of_its_layers() -> None:
+    # 8 layers on 4 ranks: two each; the last one has the head too and is the busiest
+    profile = gpt().profile()
+    work = work_of(profile, job(), [CHIP], settings(pp=4, num_micro_batches=4))
+    block = layer_times(profile.blocks[0][0], 0, CHIP, "bf16", shards(), 512)
+    head = layer_times(profile.head, 0, CHIP, "bf16", shards(), 512)
+    assert work.forward_s[0] == pytest.approx(2 * block.forward_s[0] + head.forward_s[0])
+    assert work.attention_s[0] == pytest.approx(2 * block.attention_s[0])
+    assert work.layers[0] == 2
+
+
+def test_the_slowest_accelerator_sets_the_time() -> None:
+    fast = accelerator("fast", peak_flop_per_s={"bf16": 400e12})
+    both = work_of(gpt().profile(), job(), [fast, CHIP], settings())
+    assert both.forward_s == work_of(gpt().profile(), job(), [CHIP], settings()).forward_s
+
+
+def test_the_update_reads_and_writes_every_state() -> None:
+    assert optimizer_time_s(QUIET, np.array(1e9), 30.0) == pytest.approx(30e9 / HBM)
+    # Adam: 12 bytes of state read and written, 4 of gradient read, 2 of parameter written; halved by two shards
+    work = work_of(gpt().profile(), job(), [QUIET], settings(dp_shard=2, shard="optimizer"))
+    assert work.optimizer_s[0] == pytest.approx(gpt().profile().total_parameters / 2 * 30 / HBM)

@@ -1,0 +1,195 @@
+"""Group shapes against literal counts, by hand, and relaxed shapes against exact ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from machines import building, fill, flat, topology, trunk
+
+from scaleacross.cost_models import collectives
+from scaleacross.cost_models.groups import GroupShape, exact_shape, largest_children, relaxed_shape
+from scaleacross.cost_models.levels import BUILDING, CAMPUS, NUM_LEVELS, RACK, REGION, SCALE_UP, ZONE, build_levels
+from scaleacross.cost_models.levels import Levels as LinkLevels
+from scaleacross.spec.placement import BuildingShare, Placement
+from scaleacross.spec.topology import Topology
+from scaleacross.verification import count_groups, places_of
+
+ORDER = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
+FIELDS = ("fanout", "members", "crossing", "pairs", "tail", "spacing")
+
+
+def literal(levels: LinkLevels, degree: int, stride: int) -> dict[str, object]:
+    """The definitions of ``groups``, one group at a time, from the cuts."""
+    world = levels.num_positions
+    home = [[p, *(int((cut <= p).sum()) for cut in levels.cuts[1:]), 0] for p in range(world)]  # child of every level
+    groups = [
+        [b + j + i * stride for i in range(degree)] for b in range(0, world, degree * stride) for j in range(stride)
+    ]
+    out: dict[str, list[float]] = {"fanout": [], "members": [], "crossing": []}
+    for level in range(NUM_LEVELS):
+        touched, runs, busy = 1, {True: [], False: []}, Counter[int]()
+        for group in groups:
+            children = Counter(home[p][level] for p in group)
+            inside = Counter(parent for _, parent in {(home[p][level], home[p][level + 1]) for p in group})
+            crosses = max(inside.values()) > 1
+            touched = max(touched, *inside.values())
+            runs[crosses].append(min(children.values()))
+            busy.update(children.keys() if crosses else ())
+        out["fanout"].append(touched)
+        out["members"].append(min(runs[True] or runs[False]))
+        out["crossing"].append(max(busy.values(), default=1))
+
+    def link(a: int, b: int) -> int:
+        return max(level for level in range(NUM_LEVELS) if home[a][level] != home[b][level])
+
+    steps = [[link(a, b) for a, b in pairwise(group)] for group in groups]
+    counts = [[row.count(level) for level in range(NUM_LEVELS)] for row in steps]
+    far = [[i + 1 for i, level in enumerate(row) if level >= CAMPUS] for row in steps]
+    return out | {
+        "pairs": max(counts, key=lambda row: row[::-1]),
+        "tail": min((degree - row[-1] for row in far if row), default=degree),
+        "spacing": max((b - a for row in far for a, b in pairwise(row)), default=1),
+    }
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> tuple[Topology, tuple[BuildingShare, ...]]:
+    """One to three buildings of random shape in one or two regions, filled to whole hosts."""
+    per_host = draw(st.sampled_from([1, 2, 4]))
+    shape = {"per_host": per_host, "hosts_per_rack": draw(st.integers(1, 3)), "racks_per_zone": draw(st.integers(1, 3))}
+    sizes = draw(st.lists(st.integers(1, 12), min_size=1, max_size=3))
+    domain = draw(st.sampled_from(["host", "rack"]))
+    made = [building(f"b{i}", size, domain=domain, **shape) for i, size in enumerate(sizes)]
+    split = draw(st.integers(1, len(made)))
+    wires = [trunk(a.name, b.name) for a, b in pairwise(made)]
+    fleet = topology(*[part for part in (made[:split], made[split:]) if part], trunks=wires)
+    return fleet, fill(*((b.name, b.num_accelerators) for b in draw(st.permutations(made))))
+
+
+@st.composite
+def axes(draw: st.DrawFn) -> tuple[Topology, tuple[BuildingShare, ...], int, int]:
+    """A fleet with an axis that tiles it."""
+    fleet, shares = draw(fleets())
+    world = sum(share.num_accelerators for share in shares)
+    extent = draw(st.sampled_from([n for n in range(1, world + 1) if world % n == 0]))
+    degree = draw(st.sampled_from([n for n in range(1, extent + 1) if extent % n == 0]))
+    return fleet, shares, degree, extent // degree
+
+
+@settings(max_examples=400)
+@given(axes())
+def test_exact_shape_equals_two_literal_counts(axis: tuple[Topology, tuple[BuildingShare, ...], int, int]) -> None:
+    fleet, shares, degree, stride = axis
+    levels = build_levels(fleet, shares)
+    shape, expected = exact_shape(degree, stride, levels), literal(levels, degree, stride)
+    walked = count_groups(list(places_of(fleet, Placement(axis_order=ORDER, fill=shares))), degree, stride)
+    for field in FIELDS:
+        assert getattr(shape, field).tolist() == expected[field], field
+        assert getattr(shape, field).tolist() == getattr(walked, field).tolist(), field
+
+
+def relaxed_of(levels: LinkLevels, degree: int, stride: int) -> GroupShape:
+    return relaxed_shape(np.array([degree]), np.array([stride]), largest_children(levels))
+
+
+@settings(max_examples=400)
+@given(axes())
+def test_relaxed_shape_is_never_worse(axis: tuple[Topology, tuple[BuildingShare, ...], int, int]) -> None:
+    """Definition by definition, on the levels that a group crosses at all."""
+    fleet, shares, degree, stride = axis
+    levels = build_levels(fleet, shares)
+    exact, relaxed = exact_shape(degree, stride, levels), relaxed_of(levels, degree, stride)
+    crossed = relaxed.fanout[0] > 1
+    # pairs on a level or farther out, and children touched in all (a group of fanouts f touches at most their product)
+    assert (np.cumsum(relaxed.pairs[0][::-1]) <= np.cumsum(exact.pairs[::-1])).all()
+    assert (np.cumprod(relaxed.fanout[0][::-1]) <= np.cumprod(exact.fanout[::-1]) * (1 + 1e-9)).all()
+    assert relaxed.span[0] <= exact.span
+    both = crossed & (exact.fanout > 1)
+    assert (relaxed.members[0] >= exact.members)[both].all()
+    assert (relaxed.crossing[0] <= exact.crossing)[both].all()
+    if relaxed.span[0] >= CAMPUS:
+        assert relaxed.tail[0] >= 1
+        assert relaxed.spacing[0] >= exact.spacing
+
+
+@settings(max_examples=300)
+@given(axes(), st.floats(0, 1e9))
+def test_relaxed_shape_prices_no_collective_above_the_exact_one(
+    axis: tuple[Topology, tuple[BuildingShare, ...], int, int], size: float
+) -> None:
+    fleet, shares, degree, stride = axis
+    assume(degree > 1)
+    levels = build_levels(fleet, shares)
+    links = collectives.links_of(levels)
+    exact, relaxed = exact_shape(degree, stride, levels), relaxed_of(levels, degree, stride)
+    for price in (collectives.gather, collectives.all_reduce, collectives.all_to_all):
+        loose, tight = price(np.array([size]), relaxed, links, 0.0), price(np.array(size), exact, links, 0.0)
+        assert loose.time_s[0] <= tight.time_s * (1 + 1e-9), price.__name__
+
+
+def test_an_axis_inside_the_host() -> None:
+    levels = build_levels(topology([building("a", 6)]), fill(("a", 24)))
+    shape = exact_shape(4, 1, levels)
+    assert shape.fanout.tolist() == [4, 1, 1, 1, 1, 1]
+    assert shape.pairs.tolist() == [3, 0, 0, 0, 0, 0]
+    assert shape.span == SCALE_UP
+
+
+def test_an_axis_of_racks() -> None:
+    # racks of 8, zones of 24; 3 ranks with stride 8: one in each rack of the zone, 8 groups side by side
+    levels = build_levels(topology([building("a", 6)]), fill(("a", 24)))
+    shape = exact_shape(3, 8, levels)
+    assert shape.fanout.tolist() == [1, 1, 3, 1, 1, 1]
+    assert (shape.members[ZONE], shape.crossing[ZONE], shape.pairs[ZONE]) == (1, 8, 2)
+
+
+def test_an_axis_over_unequal_buildings() -> None:
+    # 16 + 8 accelerators, groups of 6 with stride 4: ranks 0-3 of every group in a, ranks 4 and 5 in b
+    fleet = topology([building("a", 4), building("b", 2)], trunks=[trunk("a", "b")])
+    shape = exact_shape(6, 4, build_levels(fleet, fill(("a", 16), ("b", 8))))
+    assert shape.span == CAMPUS
+    assert (shape.fanout[CAMPUS], shape.members[CAMPUS], shape.crossing[CAMPUS]) == (2, 2, 4)
+    assert shape.pairs.tolist() == [0, 3, 1, 0, 1, 0]  # a: rack, zone, rack; the trunk; b: rack
+    assert (shape.tail, shape.spacing) == (2, 1)
+
+
+def test_a_pipeline_over_four_buildings() -> None:
+    shape = exact_shape(8, 2, build_levels(flat(4, 4), fill(*((f"b{i}", 4) for i in range(4)))))
+    assert (shape.pairs[CAMPUS], shape.tail, shape.spacing) == (3, 2, 2)
+
+
+def test_regions_count_their_buildings_apart() -> None:
+    fleet = topology(
+        [building("a", 2), building("b", 2)], [building("c", 2)], trunks=[trunk("a", "b"), trunk("b", "c")]
+    )
+    shape = exact_shape(3, 8, build_levels(fleet, fill(("a", 8), ("b", 8), ("c", 8))))
+    assert shape.fanout.tolist() == [1, 1, 1, 1, 2, 2]
+    assert shape.span == REGION
+
+
+def test_a_group_of_one_has_no_span() -> None:
+    shape = exact_shape(1, 4, build_levels(flat(2, 4), fill(("b0", 4), ("b1", 4))))
+    assert shape.span == -1
+    assert shape.fanout.tolist() == [1] * NUM_LEVELS
+
+
+def test_an_axis_that_does_not_tile_is_refused() -> None:
+    with pytest.raises(ValueError, match="degree 3 with stride 1 does not tile 8 positions"):
+        exact_shape(3, 1, build_levels(flat(2, 4), fill(("b0", 4), ("b1", 4))))
+
+
+def test_relaxed_shapes_of_many_axes_at_once() -> None:
+    levels = build_levels(topology([building("a", 12)]), fill(("a", 48)))
+    degree, stride = np.array([2, 4, 8, 48, 6]), np.array([1, 4, 2, 1, 8])
+    together = relaxed_shape(degree, stride, largest_children(levels))
+    for row, pair in enumerate(zip(degree, stride, strict=True)):
+        alone = relaxed_of(levels, *pair)
+        for field in ("degree", *FIELDS):
+            assert getattr(together, field)[row].tolist() == getattr(alone, field)[0].tolist()
+    assert together.span.tolist() == [SCALE_UP, ZONE, ZONE, BUILDING, BUILDING]
+    assert together.fanout[0, RACK] == 1

@@ -1,0 +1,79 @@
+"""What computation hides: the law of a window, and the windows of a step."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from machines import settings
+
+from scaleacross.cost_models.overlap import WINDOW_NAMES, Window, exposed_s, rounds, windows
+from scaleacross.cost_models.work import Work
+
+
+def window(length_s: float, pieces: float = 4.0, per_step: float = 1.0) -> Window:
+    return Window(np.array(length_s), np.array(pieces), np.array(per_step))
+
+
+def work(forward_s: float = 1.0, backward_s: float = 2.0, layers: float = 4.0) -> Work:
+    columns = {field.name: np.zeros(1) for field in fields(Work)}
+    return Work(**(columns | {name: np.array([value]) for name, value in locals().items() if name in columns}))
+
+
+def test_communication_longer_than_the_window_sticks_out() -> None:
+    assert exposed_s(np.array(10.0), window(6.0)) == 4.0
+
+
+def test_the_last_piece_is_always_exposed() -> None:
+    assert exposed_s(np.array(2.0), window(6.0)) == 0.5
+    assert exposed_s(np.array(2.0), window(6.0, pieces=1)) == 2.0
+    assert exposed_s(np.array(0.0), window(6.0)) == 0.0
+
+
+def test_exposure_is_paid_in_every_occurrence() -> None:
+    assert exposed_s(np.array(10.0), window(6.0, per_step=32)) == 128.0
+
+
+positive = st.floats(0, 1e3)
+
+
+@given(positive, positive, st.floats(0, 10), st.integers(1, 100), st.integers(1, 100))
+def test_more_overlap_is_never_slower(
+    time_s: float, length_s: float, more: float, pieces: int, more_pieces: int
+) -> None:
+    exposed = exposed_s(np.array(time_s), window(length_s, pieces))
+    assert max(0.0, time_s - length_s) <= exposed <= time_s
+    assert exposed_s(np.array(time_s), window(length_s + more, pieces)) <= exposed
+    assert exposed_s(np.array(time_s), window(length_s, pieces + more_pieces)) <= exposed
+    assert exposed_s(np.array(time_s + more), window(length_s, pieces)) >= exposed
+
+
+def test_rounds_count_fill_and_drain() -> None:
+    rows = settings(pp=[1, 4, 4, 8], num_chunks=[1, 1, 2, 4], num_micro_batches=[16, 16, 16, 8])
+    assert rounds(rows).tolist() == [16, 19, 17.5, 9.75]
+
+
+def test_windows_of_a_plain_pipeline() -> None:
+    # gradients hide behind all layers but one of the last backward pass, parameters behind those of the first forward
+    found = dict(zip(WINDOW_NAMES, windows(settings(pp=4, num_micro_batches=8), work()), strict=True))
+    assert found["gradient_reduce"] == (pytest.approx(2 * 3 / 4), 4, 1)
+    assert found["parameter_gather"] == (pytest.approx(1 * 3 / 4), 4, 1)
+    assert found["shard_forward"] == (1, 4, 11)
+    assert found["shard_backward"] == (2, 4, 11)
+
+
+@pytest.mark.parametrize(("num_micro_batches", "waiting"), [(8, 4 * 1 / 2 + 1 / 2), (2, 2 * 1 / 2 + 1 / 2)])
+def test_interleaving_hides_behind_the_other_chunks(num_micro_batches: int, waiting: float) -> None:
+    rows = settings(pp=4, num_chunks=2, schedule="Interleaved1F1B", num_micro_batches=num_micro_batches)
+    gradient, parameter, _, _ = windows(rows, work())
+    assert gradient.length_s == pytest.approx(2 * waiting * 3 / 4)
+    assert parameter.length_s == pytest.approx(1 * waiting * 3 / 4)
+
+
+def test_a_single_layer_hides_nothing() -> None:
+    gradient, _, forward, _ = windows(settings(), work(layers=1.0))
+    assert (gradient.length_s, gradient.pieces) == (0, 1)
+    assert exposed_s(np.array([0.25]), forward) == 0.25

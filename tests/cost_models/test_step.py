@@ -1,0 +1,159 @@
+"""The step: components add up, axes that take longer never make it faster, and arrays equal single candidates."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from machines import accelerator, building, fill, gpt, job, settings, topology, trunk
+
+from scaleacross.catalogue import load_workload
+from scaleacross.cost_models.axes import Terms, axis_terms
+from scaleacross.cost_models.collectives import links_of
+from scaleacross.cost_models.groups import largest_children, relaxed_shape
+from scaleacross.cost_models.levels import build_levels
+from scaleacross.cost_models.memory import PARTS, memory_parts
+from scaleacross.cost_models.settings import NOTHING, Settings, concatenate, settings_of
+from scaleacross.cost_models.stages import rank_classes
+from scaleacross.cost_models.step import exact_shapes, placement_free_s, step_times
+from scaleacross.cost_models.traffic import Volumes
+from scaleacross.cost_models.work import Work, block_counts, pipeline_groups, work_of
+from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS, Degrees
+
+FLEET = topology([building("a", 96), building("b", 32)], trunks=[trunk("a", "b")])
+LEVELS = build_levels(FLEET, fill(("a", 384), ("b", 128)))
+CHIPS = [accelerator(), accelerator("other", gemm_tile_rows=128, memory_bandwidth_bytes_per_s=0.7e12)]
+PROFILES = [gpt().profile(), load_workload("mixtral-8x22b").profile()]
+JOB = job(2048, 64)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> dict[str, int]:
+    """One legal candidate, by column."""
+    schedule = draw(st.sampled_from(SCHEDULE_NAMES))
+    pp = draw(st.sampled_from([1, 2, 4])) if schedule != "Interleaved1F1B" else draw(st.sampled_from([2, 4]))
+    dp_shard = draw(st.sampled_from([1, 2, 4]))
+    cp = draw(st.sampled_from([1, 2]))
+    ep = draw(st.sampled_from([n for n in (1, 2, 4) if dp_shard % n == 0]))
+    shard = "none" if dp_shard == 1 else draw(st.sampled_from(SHARD_LEVELS[1:]))
+    return {
+        "tp": draw(st.sampled_from([1, 2, 4])),
+        "cp": cp,
+        "dp_shard": dp_shard,
+        "dp_replicate": draw(st.sampled_from([1, 2])),
+        "pp": pp,
+        "ep": ep,
+        "micro_batch": draw(st.sampled_from([1, 2])),
+        "num_micro_batches": pp * draw(st.integers(1, 6)),
+        "num_chunks": 2 if schedule == "Interleaved1F1B" else 1,
+        "schedule": SCHEDULE_NAMES.index(schedule),
+        "recompute": draw(st.integers(0, len(RECOMPUTES) - 1)),
+        "shard": SHARD_LEVELS.index(shard),
+    }
+
+
+def priced(profile: Any, candidates: Settings, exact: bool = False) -> tuple[Volumes, list[Terms]]:
+    volumes = Volumes(JOB, profile, candidates, work_of(profile, JOB, CHIPS, candidates), 1e-5)
+    sizes, links = largest_children(LEVELS), links_of(LEVELS)
+    ones = np.ones(len(candidates), dtype=np.int64)
+    expert = relaxed_shape(candidates.dp_shard // candidates.ep, candidates.ep * 8, sizes)
+    ep = relaxed_shape(candidates.ep, ones * 8, sizes)
+    shapes = {axis: relaxed_shape(getattr(candidates, axis), ones * 8, sizes) for axis in GRID_AXES}
+    return volumes, [axis_terms(a, volumes, shapes[a], links, expert, ep, exact=exact) for a in GRID_AXES]
+
+
+@examples(max_examples=60)
+@given(st.lists(rows(), min_size=2, max_size=6), st.sampled_from(PROFILES))
+def test_n_candidates_at_once_equal_n_single_calls(columns: list[dict[str, int]], profile: Any) -> None:
+    together = settings(**{name: [row[name] for row in columns] for name in columns[0]})
+    volumes, terms = priced(profile, together, exact=True)
+    times = step_times(volumes, terms)
+    for index, row in enumerate(columns):
+        alone_volumes, alone_terms = priced(profile, settings(**row), exact=True)
+        alone = step_times(alone_volumes, alone_terms)
+        for field in fields(Work):
+            assert getattr(volumes.work, field.name)[index] == getattr(alone_volumes.work, field.name)[0], field.name
+        for term, alone_term in zip(terms, alone_terms, strict=True):
+            assert term.window_s[:, index].tolist() == alone_term.window_s[:, 0].tolist()
+            for name, seconds in term.serial_s.items():
+                assert seconds[index] == alone_term.serial_s[name][0], name
+        assert times.step_s[index] == alone.step_s[0]
+
+
+@examples(max_examples=60)
+@given(st.lists(rows(), min_size=2, max_size=6), st.sampled_from(PROFILES))
+def test_memory_of_n_candidates_equals_n_single_calls(columns: list[dict[str, int]], profile: Any) -> None:
+    together = settings(**{name: [row[name] for row in columns] for name in columns[0]})
+    for pp, num_chunks, group in pipeline_groups(together):
+        classes = rank_classes(block_counts(profile), pp, num_chunks)
+        parts = memory_parts(profile, JOB, together.take(group), classes)
+        for position, index in enumerate(group):
+            alone = memory_parts(profile, JOB, settings(**columns[index]), classes)
+            for name in PARTS:
+                assert parts[name][:, position].tolist() == alone[name][:, 0].tolist(), name
+
+
+@given(rows(), st.sampled_from(PROFILES))
+def test_components_are_not_negative_and_add_up(row: dict[str, int], profile: Any) -> None:
+    volumes, terms = priced(profile, settings(**row), exact=True)
+    times = step_times(volumes, terms)
+    parts = [times.compute_s, times.bubble_s, times.optimizer_s, *times.exposed_s.values()]
+    assert all(part[0] >= 0 for part in parts)
+    assert sum(part[0] for part in parts) == pytest.approx(times.step_s[0], rel=1e-12)
+    assert times.step_s[0] >= placement_free_s(volumes)[0] * (1 - 1e-12)
+    assert set(times.exposed_s) == {"tp", "cp", "ep", "pp", "dp"}
+
+
+@given(rows(), st.floats(1, 10))
+def test_slower_communication_is_never_a_faster_step(row: dict[str, int], factor: float) -> None:
+    volumes, terms = priced(PROFILES[0], settings(**row))
+    slower = [Terms({name: factor * s for name, s in t.serial_s.items()}, factor * t.window_s) for t in terms]
+    assert step_times(volumes, slower).step_s[0] >= step_times(volumes, terms).step_s[0]
+
+
+def test_a_step_without_communication_is_computation_bubble_and_update() -> None:
+    volumes, terms = priced(PROFILES[0], settings(pp=1, num_micro_batches=8))
+    times, work = step_times(volumes, terms), volumes.work
+    assert times.step_s == pytest.approx(8 * (work.forward_s + work.backward_s) + work.optimizer_s)
+    assert (times.bubble_s, sum(times.exposed_s.values())) == (0, 0)
+
+
+def test_the_bubble_is_the_rounds_that_carry_no_micro_batch() -> None:
+    # pp 4, m 8: 3 of 11 rounds idle; the tensor-parallel wait is paid in all 11 and shown in 8
+    rows_ = settings(pp=4, tp=2, num_micro_batches=8)
+    volumes, _ = priced(PROFILES[0], rows_)
+    nothing = np.zeros((4, 1))
+    times = step_times(volumes, [Terms({"tp": np.array([11.0])}, nothing)])
+    busy = volumes.work.forward_s + volumes.work.backward_s
+    assert times.exposed_s["tp"] == pytest.approx(8.0)
+    assert times.bubble_s == pytest.approx(3 * busy + 3.0)
+
+
+def test_settings_and_decisions_are_the_same_thing() -> None:
+    columns = {"tp": 2, "cp": 2, "dp_shard": 4, "ep": 2, "dp_replicate": 2, "pp": 4, "num_chunks": 2, "micro_batch": 2}
+    one = settings(schedule="Interleaved1F1B", recompute="full", shard="optimizer", num_micro_batches=4, **columns)
+    again = settings_of(one.decision(0), 4 * 8 * 2)
+    for field in fields(Settings):
+        assert getattr(again, field.name).tolist() == getattr(one, field.name).tolist()
+    assert (int(one.dp[0]), int(one.world_size[0])) == (8, 128)
+    with pytest.raises(ValueError, match="global batch of 60 sequences is no multiple of dp 8 × micro-batch 2 = 16"):
+        settings_of(one.decision(0), 60)
+    both = concatenate([one, again])
+    assert both.tp.tolist() == [2, 2]
+    assert len(concatenate([])) == len(NOTHING) == 0
+
+
+def test_exact_shapes_follow_the_axis_order() -> None:
+    degrees = Degrees(tp=4, dp_shard=8, ep=2, pp=16)
+    shapes = exact_shapes(degrees, ("tp", "dp_shard", "cp", "dp_replicate", "pp"), LEVELS)
+    assert {name: int(shape.degree) for name, shape in shapes.items()} == {
+        "tp": 4, "cp": 1, "dp_shard": 8, "dp_replicate": 1, "pp": 16, "ep": 2, "expert": 4,
+    }  # fmt: skip
+    assert shapes["tp"].fanout.tolist() == [4, 1, 1, 1, 1, 1]
+    assert shapes["ep"].fanout.tolist() == [1, 2, 1, 1, 1, 1], "two hosts of a rack"
+    assert shapes["pp"].fanout[4] == 2

@@ -1,0 +1,171 @@
+"""Bytes: sizes of the collectives, bytes per level, and when the pipeline sends less than data parallelism."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from machines import accelerator, fill, flat, gpt, job, settings
+
+from scaleacross.catalogue import load_workload
+from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
+from scaleacross.cost_models.traffic import Flow, Volumes, flows
+from scaleacross.cost_models.work import work_of
+from scaleacross.spec.parallelism import Degrees, PipelineChoice
+from scaleacross.spec.placement import Placement
+from scaleacross.spec.plan import Decision
+from scaleacross.workloads.dense_transformer import DenseTransformer
+from scaleacross.workloads.layer_profile import Workload
+
+ORDER = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
+
+
+def sent(workload: Workload, **columns: Any) -> dict[tuple[str, str, str], Flow]:
+    of, rows = job(2048, 64), settings(**columns)
+    profile = workload.profile()
+    work = work_of(profile, of, [accelerator()], rows)
+    found = flows(Volumes(of, profile, rows, work, 0.0))
+    keys = [(flow.axis, flow.op, flow.what) for flow in found]
+    assert len(set(keys)) == len(keys)
+    return dict(zip(keys, found, strict=True))
+
+
+def test_sizes_of_a_dense_model() -> None:
+    of = sent(gpt(), tp=2, cp=4, pp=2, micro_batch=3, num_micro_batches=8, dp_shard=2, shard="optimizer")
+    tokens = 3 * 2048 / 4
+    assert of["tp", "all_gather", "activations"].size_bytes == tokens * 1024 * 2
+    # attention and MLP gather and scatter once each, in both passes; the head once more; 4 layers, 8 micro-batches
+    assert (
+        of["tp", "all_gather", "activations"].per_step
+        == of["tp", "reduce_scatter", "activations"].per_step
+        == 8 * 2 * (4 * 2 + 1)
+    )
+    # keys and values of the whole sequence, 2 · 1024 features, 2 bytes, halved by tp; twice gathered, once reduced
+    assert of["cp", "all_gather", "keys and values"].size_bytes == 3 * 2048 * 2048 * 2 / 2
+    assert of["cp", "all_gather", "keys and values"].per_step == 4 * 8 * 2
+    assert of["cp", "reduce_scatter", "key and value gradients"].per_step == 4 * 8
+    assert of["pp", "send", "activations"].size_bytes == tokens * 1024 * 2 / 2
+    assert of["pp", "send", "activations"].per_step == 2 * 8
+
+
+def test_experts_exchange_their_copies_four_times_per_layer() -> None:
+    of = sent(load_workload("mixtral-8x22b"), dp_shard=8, ep=4, pp=4, num_micro_batches=8, shard="optimizer")
+    flow = of["ep", "all_to_all", "tokens"]
+    assert flow.size_bytes == 2048 * 2 * 6144 * 2  # top 2
+    assert flow.per_step == 14 * 8 * 4
+
+
+def test_gradients_are_reduced_once_and_parameters_gathered_back() -> None:
+    parameters = gpt().profile().total_parameters
+    of = sent(gpt(), dp_shard=4, dp_replicate=2, shard="optimizer", num_micro_batches=8)
+    assert of["dp_shard", "reduce_scatter", "gradients"].size_bytes == 4 * parameters
+    assert of["dp_shard", "all_gather", "parameters"].size_bytes == 2 * parameters
+    assert of["dp_replicate", "all_reduce", "gradients"].size_bytes == 4 * parameters / 4
+    assert {flow.per_step for flow in of.values()} == {1.0}
+    every = sent(gpt(), dp_shard=4, shard="parameters", num_micro_batches=8)
+    assert every["dp_shard", "reduce_scatter", "gradients"].per_step == 8
+    assert every["dp_shard", "all_gather", "parameters"].per_step == 16
+
+
+def across(workload: Workload, num_buildings: int, sequences: int, degrees: Degrees, **changes: Any) -> PlanCost:
+    """A decision on buildings of equal size, 16-bit gradients on the wire, micro-batches of one sequence."""
+    per_building = degrees.world_size // num_buildings
+    fleet, shares = flat(num_buildings, per_building), [(f"b{index}", per_building) for index in range(num_buildings)]
+    of = job(changes.pop("sequence_length", 4096), sequences, optimizer={"reduce_bytes": 2.0})
+    pipeline = PipelineChoice(schedule=changes.pop("schedule", "1F1B"), num_chunks=changes.pop("num_chunks", 1))
+    shard = changes.pop("shard", "none")
+    order = changes.pop("order", ORDER)
+    decision = Decision(
+        degrees=degrees,
+        pipeline=pipeline,
+        recompute="none",
+        shard=shard,
+        placement=Placement(axis_order=order, fill=fill(*shares)),
+    )
+    return plan_cost(of, workload.profile(), fleet, decision)
+
+
+def campus(cost: PlanCost) -> dict[str, float]:
+    """Bytes per step and direction over the trunk, by axis."""
+    return next(dict(level.bytes_per_step) for level in cost.traffic if level.level == "campus")
+
+
+MISTRAL_7B = DenseTransformer(  # arXiv 2310.06825, table 1
+    name="mistral-7b",
+    num_layers=32,
+    hidden_size=4096,
+    num_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+    intermediate_size=14_336,
+    vocabulary_size=32_000,
+    gated_mlp=True,
+    tied_embedding=False,
+)
+
+
+@pytest.mark.parametrize(
+    ("workload", "crossover_tokens"),
+    [
+        (load_workload("llama3.1-405b"), 24.8e6),
+        (MISTRAL_7B, 1.77e6),
+        (load_workload("deepseek-v3"), 93.6e6),  # 671.0e9 / 7168; 95.6e6 with the 14e9 of the MTP module
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_a_pipeline_sends_less_than_data_parallelism_below_n_over_d_tokens(
+    workload: Workload, crossover_tokens: float
+) -> None:
+    """Over two buildings, per direction: 2·T·d of activations against 2·N of gradients and parameters in 16 bit."""
+    profile = workload.profile()
+    exact = profile.total_parameters / profile.blocks[0][0].hidden_size
+    assert exact == pytest.approx(crossover_tokens, rel=0.005)
+    for factor, pipeline_sends_less in ((0.999, True), (1.001, False)):
+        sequences = round(factor * exact / 64 / 2) * 2
+        short = {"sequence_length": 64}
+        pipeline = campus(across(workload, 2, sequences, Degrees(pp=2), **short))["pp"]
+        sharded = campus(across(workload, 2, sequences, Degrees(dp_shard=2), shard="optimizer", **short))["dp_shard"]
+        replicated = campus(across(workload, 2, sequences, Degrees(dp_replicate=2), **short))["dp_replicate"]
+        assert pipeline == 2 * sequences * 64 * profile.blocks[0][0].hidden_size
+        assert sharded == pytest.approx(2 * profile.total_parameters)
+        assert replicated == pytest.approx(2 * profile.total_parameters)
+        assert (pipeline < sharded) == pipeline_sends_less
+
+
+def test_sharded_parameters_cross_in_every_micro_batch() -> None:
+    once = campus(across(gpt(), 2, 16, Degrees(dp_shard=2), shard="optimizer"))["dp_shard"]
+    every = campus(across(gpt(), 2, 16, Degrees(dp_shard=2), shard="parameters"))["dp_shard"]
+    assert every / once == pytest.approx(8 * 3 / 2)  # m times two gathers and a reduction, against one of each
+
+
+@pytest.mark.parametrize("num_chunks", [1, 2, 4])
+def test_interleaving_crosses_the_trunk_by_its_loop_back_too(num_chunks: int) -> None:
+    # per micro-batch and direction: v forwards of one building or v−1 looped back by the other
+    schedule = "1F1B" if num_chunks == 1 else "Interleaved1F1B"
+    cost = across(gpt(), 2, 8, Degrees(pp=2), schedule=schedule, num_chunks=num_chunks)
+    message = 4096 * 1024 * 2
+    assert campus(cost)["pp"] == 8 * (2 * num_chunks - 1) * message
+
+
+def test_a_middle_stage_sends_both_ways_over_its_own_uplink_but_once_over_each_trunk() -> None:
+    message = 4096 * 1024 * 2
+    assert campus(across(gpt(), 4, 8, Degrees(pp=4)))["pp"] == 8 * message
+    inside = next(level for level in across(gpt(), 1, 8, Degrees(pp=4)).traffic if level.level == "rack")
+    assert inside.bytes_per_step == {"pp": 2 * 8 * message}
+
+
+def test_side_by_side_groups_add_up_on_the_trunk() -> None:
+    one = campus(across(gpt(), 2, 8, Degrees(pp=2)))["pp"]
+    four = campus(across(gpt(), 2, 8, Degrees(pp=2, dp_replicate=4)))
+    assert four == {"pp": pytest.approx(one)}, "a quarter of the micro-batches in each of four pipelines"
+    tensor = campus(across(gpt(), 2, 8, Degrees(pp=2, tp=4)))
+    assert tensor == {"pp": pytest.approx(one)}, "each rank sends its share of the features"
+
+
+def test_utilisation_is_bytes_over_what_the_step_could_carry() -> None:
+    cost = across(gpt(), 2, 8, Degrees(pp=2, tp=2))
+    for level in cost.traffic:
+        total = sum(level.bytes_per_step.values())
+        assert level.utilisation == pytest.approx(total / level.capacity_bytes_per_s / cost.cost.step_s)
+    assert np.isfinite([level.utilisation for level in cost.traffic]).all()

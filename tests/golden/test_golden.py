@@ -1,0 +1,169 @@
+"""The cost model beside published numbers; every file of this folder names paper, table and tolerance.
+
+``pytest tests/golden -rP`` prints published beside ours.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+import yaml
+
+import scaleacross as sa
+from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
+from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import Degrees, PipelineChoice, Recompute
+from scaleacross.spec.placement import BuildingShare, Placement
+from scaleacross.spec.plan import Decision
+from scaleacross.verification import does_not_fit
+from scaleacross.workloads.dense_transformer import DenseTransformer
+
+HERE = Path(__file__).parent
+CLUSTER = sa.load_topology(HERE / "a100_cluster.yaml")
+MEGATRON_ORDER = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
+
+
+def golden(name: str) -> dict[str, Any]:
+    data: dict[str, Any] = yaml.safe_load((HERE / f"{name}.yaml").read_text(encoding="utf-8"))
+    assert {"paper", "table", "tolerance"} <= set(data), "a golden file names its source and its tolerance"
+    return data
+
+
+def rows(name: str) -> list[Any]:
+    """The rows of a file, each with what the file says for all of them."""
+    data = golden(name)
+    shared = {key: value for key, value in data.items() if key != "rows"}
+    return [pytest.param(shared | row, id=f"row {index}") for index, row in enumerate(data["rows"], start=1)]
+
+
+def compare(ours: float, published: float, tolerance: float, unit: str) -> None:
+    error = ours / published - 1
+    print(f"published {published:g} {unit}, ours {ours:.4g} {unit}: {error:+.1%}")
+    assert abs(error) <= tolerance
+
+
+@pytest.mark.parametrize("row", rows("llama3_table4"))
+def test_llama3_table4(row: dict[str, Any]) -> None:
+    plan = sa.evaluate(HERE.parents[1] / "configs" / "plans" / f"{row['plan']}.yaml")
+    compare(plan.cost.model_flop_per_s / 1e12, row["published_tflop_per_s"], row["tolerance"], "TFLOP/s")
+    assert not list(does_not_fit(plan.memory)), "it ran in 80 GB"
+
+
+def test_crosspipe_forward_time() -> None:
+    of = golden("crosspipe_405b")
+    block = sa.load_workload(of["workload"]).profile().blocks[0][0]
+    flop = block.forward_flop_per_token(of["sequence_length"]) * of["sequence_length"] * of["layers_per_stage"]
+    compare(flop / of["tp"] / of["assumed_flop_per_s"], of["published_s"], of["tolerance"], "s")
+
+
+@pytest.mark.parametrize("row", rows("parameter_counts"))
+def test_parameter_counts(row: dict[str, Any]) -> None:
+    profile = sa.load_workload(row["workload"]).profile()
+    if "exact" in row:
+        assert profile.total_parameters == row["exact"]
+        return
+    compare(profile.total_parameters / 1e9, row["total"] / 1e9, row["tolerance"], "billion")
+    if "active" in row:
+        compare(profile.active_parameters / 1e9, row["active"] / 1e9, row["tolerance"], "billion active")
+
+
+def megatron(row: dict[str, Any], micro_batch: int, chunks: int, recompute: Recompute) -> PlanCost:
+    """One of Megatron-LM's GPT runs: fp16 gradients, ranks in its order, hosts filled one after another."""
+    model = DenseTransformer(
+        name="gpt",
+        num_layers=row["layers"],
+        hidden_size=row["hidden"],
+        num_heads=row["heads"],
+        num_kv_heads=row["heads"],
+        head_dim=row["hidden"] // row["heads"],
+        intermediate_size=4 * row["hidden"],
+        vocabulary_size=row["vocabulary_size"],
+        gated_mlp=False,
+        tied_embedding=True,
+        norm="layernorm",
+        bias=True,
+        num_learned_positions=row["sequence_length"],
+        dropout=True,
+    )
+    job = Job(
+        name="gpt",
+        workload=model,
+        topology=CLUSTER,
+        sequence_length=row["sequence_length"],
+        global_batch_sequences=row["batch"],
+        precision="fp16",
+        optimizer={"gradient_bytes": 2.0, "reduce_bytes": 2.0},
+    )
+    degrees = Degrees(tp=row["tp"], pp=row["pp"], dp_replicate=row.get("dp", 1))
+    decision = Decision(
+        degrees=degrees,
+        pipeline=PipelineChoice(
+            schedule="Interleaved1F1B" if chunks > 1 else "1F1B", num_chunks=chunks, micro_batch_sequences=micro_batch
+        ),
+        recompute=recompute,
+        shard="none",
+        placement=Placement(
+            axis_order=MEGATRON_ORDER,
+            fill=(BuildingShare(building="selene", num_accelerators=degrees.world_size),),
+        ),
+    )
+    return plan_cost(job, model.profile(), CLUSTER, decision)
+
+
+def fastest(row: dict[str, Any]) -> PlanCost:
+    """Over micro-batch sizes and chunk counts that divide layers and micro-batches and fit in memory."""
+    found = []
+    for micro_batch in (1, 2, 4, 8, 16):
+        if row["batch"] % (row["dp"] * micro_batch):
+            continue
+        num_micro_batches = row["batch"] // (row["dp"] * micro_batch)
+        for chunks in (1, 2, 3, 4, 5, 6, 8):
+            whole = row["layers"] % (row["pp"] * chunks) == 0
+            if chunks > 1 and (not whole or row["pp"] == 1 or num_micro_batches % row["pp"]):
+                continue
+            cost = megatron(row, micro_batch, chunks, "full")
+            if not list(does_not_fit(cost.memory)):
+                found.append(cost)
+    return min(found, key=lambda cost: cost.cost.step_s)
+
+
+@pytest.mark.parametrize("row", rows("megatron_sc21_table1"))
+def test_megatron_sc21_table1(row: dict[str, Any]) -> None:
+    s, layers, h, vocabulary = (row[key] for key in ("sequence_length", "layers", "hidden", "vocabulary_size"))
+    flop = 96 * row["batch"] * s * layers * h**2 * (1 + s / (6 * h) + vocabulary / (16 * layers * h))
+    world = row["tp"] * row["pp"] * row["dp"]
+    assert flop / (world * row["achieved_tflop_per_s"] * 1e12) == pytest.approx(row["published_s"], rel=1e-3)
+    compare(fastest(row).cost.step_s, row["published_s"], row["tolerance"], "s")
+
+
+def test_megatron_scaling_up_to_a_common_factor() -> None:
+    table = golden("megatron_sc21_table1")
+    common = table["common_factor"]
+    shared = {key: value for key, value in table.items() if key != "rows"}
+    alike = [shared | row for row in table["rows"] if row["tp"] == common["tp"]]
+    factors = [fastest(row).cost.step_s / row["published_s"] for row in alike]
+    for factor in factors:
+        compare(factor, median(factors), common["tolerance"], "of the published time")
+
+
+@pytest.mark.parametrize("row", rows("korthikanti_table5"))
+def test_korthikanti_table5(row: dict[str, Any]) -> None:
+    cost = megatron(row, row["micro_batch"], row["chunks"], row["recompute"])
+    compare(cost.cost.step_s, row["published_s"], row["tolerance"], "s")
+    assert not list(does_not_fit(cost.memory)), "it ran in 80 GB"
+
+
+def test_recomputation_slows_down_as_published() -> None:
+    """The ratio between the two columns of the table needs no efficiency."""
+    table = golden("korthikanti_table5")
+    shared = {key: value for key, value in table.items() if key != "rows"}
+    for full, selective in zip(table["rows"][::2], table["rows"][1::2], strict=True):
+        ours = [
+            megatron(shared | row, row["micro_batch"], row["chunks"], row["recompute"]).cost.step_s
+            for row in (full, selective)
+        ]
+        published = full["published_s"] / selective["published_s"]
+        compare(ours[0] / ours[1], published, table["tolerance_of_ratio"], "times as long")
