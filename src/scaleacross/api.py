@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import scaleacross.verify as checks
 from scaleacross import catalogue
+from scaleacross import verification as checks
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.cost_models.settings import settings_of
 from scaleacross.cost_models.work import work_of
@@ -24,10 +24,15 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision, Plan, SolveReport
 from scaleacross.spec.progress import Progress
+from scaleacross.validation.crosscheck import CrossCheck
+from scaleacross.validation.crosscheck import cross_check as validation_cross_check
+from scaleacross.validation.runs import Run, read_runs
+from scaleacross.validation.score import Validation, validate_runs
 from scaleacross.workloads.problem import Problem
 
 REPORTED_VERSIONS = ("scaleacross", "ortools", "numpy", "pydantic")
 DEFAULT_TIME_LIMIT_S = 60.0
+DEFAULT_GAP_TOLERANCE = 1e-4
 
 
 def plan(
@@ -35,7 +40,7 @@ def plan(
     *,
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
     seed: int = 0,
-    gap_tolerance: float = 0.0,
+    gap_tolerance: float = DEFAULT_GAP_TOLERANCE,
     overrides: Sequence[str] = (),
     progress: Callable[[Progress], None] | None = None,
 ) -> Plan:
@@ -45,7 +50,7 @@ def plan(
         job: a Job, a path, or the name of a job of the catalogue.
         time_limit_s: seconds of search; the best plan so far is returned with its gap when it ends.
         seed: of the solver; equal seeds give equal plans.
-        gap_tolerance: relative gap at which the search stops; what remains is reported.
+        gap_tolerance: relative gap at which the search stops, 0 for a full proof; what remains is reported.
         overrides: ``a.b.c=value`` on any field of the job.
         progress: called now and then during the search.
 
@@ -115,6 +120,23 @@ def emit(plan: Plan | str | Path, target: str, directory: str | Path) -> list[Pa
     loaded = plan if isinstance(plan, Plan) else catalogue.load_plan(plan)
     checks.verify(loaded)
     return write_target(loaded, target, directory)
+
+
+def validate(runs: str | Path | Sequence[Run]) -> Validation:
+    """Predict measured training runs without looking at what was measured, then compare.
+
+    Args:
+        runs: a CSV file (columns as in ``validation.runs.Run``), or its rows.
+
+    Raises:
+        InputError: the file cannot be read, or none of its rows can be expressed.
+    """
+    return validate_runs(read_runs(runs) if isinstance(runs, str | Path) else runs)
+
+
+def cross_check(validation: Validation) -> CrossCheck:
+    """Errors with parameters refitted without each row's model, and without its source (about a minute per 400 rows)."""
+    return validation_cross_check(validation)
 
 
 def _problem(job: Job | str | Path, overrides: Sequence[str]) -> Problem:

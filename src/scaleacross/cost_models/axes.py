@@ -36,9 +36,16 @@ class Terms:
 
 
 def tp_terms(volumes: Volumes, shape: GroupShape, links: Links) -> Terms:
-    """Exposed in full: the layer waits for its gather and its scatter."""
-    one = gather(volumes.hidden_bytes, shape, links, volumes.launch_s).time_s
-    return _serial(volumes, "tp", rounds(volumes.settings) * volumes.work.tp_gathers * one)
+    """The layer waits for its gather and its scatter, but for the share that ``job.overlap`` hides.
+
+    Without sequence parallelism (tp does not divide the norms) the two are one all-reduce.
+    """
+    if any(block.replicated_elementwise_bytes for block, _ in volumes.profile.blocks):
+        one = all_reduce(volumes.hidden_bytes, shape, links, volumes.launch_s).time_s / 2
+    else:
+        one = gather(volumes.hidden_bytes, shape, links, volumes.launch_s).time_s
+    waited = (1 - volumes.job.overlap.tp_fraction) * one
+    return _serial(volumes, "tp", rounds(volumes.settings) * volumes.work.tp_gathers * waited)
 
 
 def cp_terms(volumes: Volumes, shape: GroupShape, links: Links) -> Terms:
@@ -97,6 +104,10 @@ def pp_terms(volumes: Volumes, shape: GroupShape, links: Links, exact: bool = Fa
     penalty = np.where(settings.pp > 1, delay_penalty_s(*pipeline, delays), 0.0)
     if exact:
         penalty = timed_penalty_s(settings, work, message, penalty)
+    if not volumes.job.overlap.pipeline_messages:
+        # every rank waits for one message in and one out per chunk and micro-batch, forward and backward
+        blocking = settings.num_micro_batches * 2 * settings.num_chunks * slow
+        penalty = np.where(settings.pp > 1, penalty + blocking, 0.0)
     return _serial(volumes, "pp", penalty)
 
 
@@ -117,10 +128,22 @@ def axis_terms(
     if axis == "dp_shard":
         if expert_shape is None or ep_shape is None:
             raise ValueError("dp_shard needs expert_shape and ep_shape")
-        return dp_shard_terms(volumes, shape, expert_shape, ep_shape, links)
+        return _waiting(volumes, dp_shard_terms(volumes, shape, expert_shape, ep_shape, links))
     if axis == "pp":
         return pp_terms(volumes, shape, links, exact)
-    return {"tp": tp_terms, "cp": cp_terms, "dp_replicate": dp_replicate_terms}[axis](volumes, shape, links)
+    terms = {"tp": tp_terms, "cp": cp_terms, "dp_replicate": dp_replicate_terms}[axis](volumes, shape, links)
+    return _waiting(volumes, terms)
+
+
+def _waiting(volumes: Volumes, terms: Terms) -> Terms:
+    """``terms`` with what ``job.overlap`` does not run beside computation moved out of its window."""
+    overlap, window, serial = volumes.job.overlap, terms.window_s.copy(), dict(terms.serial_s)
+    for name, hidden in (("gradient_reduce", overlap.gradient_reduce), ("parameter_gather", overlap.parameter_gather)):
+        if not hidden:
+            row = WINDOW_NAMES.index(name)
+            serial["dp"] = serial.get("dp", np.zeros(window.shape[1:])) + window[row]
+            window[row] = 0.0
+    return Terms(serial, window)
 
 
 def _serial(volumes: Volumes, component: str, seconds: Floats) -> Terms:

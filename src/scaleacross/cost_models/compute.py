@@ -22,6 +22,15 @@ ATTENTION_BACKWARD_RATIO: Final = 2.5
 ELEMENTWISE_BACKWARD_RATIO: Final = 2.0
 """HBM bytes of element-wise work, backward over forward: output gradients are read too, input gradients written."""
 
+HOST_BACKWARD_RATIO: Final = 2.0
+"""Kernels that the host launches backward over forward: two gradients per product and per element-wise operation."""
+CAST_BYTES: Final = 4.0
+"""HBM bytes per element of a 16-bit tensor cast for narrow Gemms: read once, written row-wise and transposed."""
+UNFUSED_FORWARD_BYTES: Final = 9.0
+"""HBM bytes per attention score beside the products: softmax reads 2 and writes 2, dropout too and a 1-byte mask."""
+UNFUSED_BACKWARD_BYTES: Final = 11.0
+"""The same, backward: dropout reads gradient and mask and writes (5), softmax reads gradient, output, writes (6)."""
+
 
 @dataclass(frozen=True)
 class Shards:
@@ -69,6 +78,7 @@ def gemm_time_s(
     waves = np.ceil(tiles / accelerator.num_multiprocessors)
     wave_flop = 2.0 * accelerator.num_multiprocessors * accelerator.gemm_tile_rows * accelerator.gemm_tile_cols * depth
     rate = accelerator.peak_flop_per_s[precision] * accelerator.gemm_efficiency_fraction
+    rate = rate * accelerator.training_gemm_ratio.get(precision, 1.0)
     moved = (rows * depth + depth * cols) * ELEMENT_BYTES[precision] + rows * cols * 2.0
     memory_rate = accelerator.memory_bandwidth_bytes_per_s * accelerator.memory_efficiency_fraction
     return np.maximum(waves * wave_flop / rate, moved * count / memory_rate) + accelerator.kernel_launch_s
@@ -85,11 +95,39 @@ def _gemm_shape(gemm: Gemm, shards: Shards, tokens: Floats, num_experts: int) ->
     return tokens * gemm.tokens_per_token / local_experts, cols, depth, local_experts
 
 
-def _attention_time_s(attention: Attention, accelerator: Accelerator, shards: Shards, sequence_length: int) -> Floats:
+def _attention_times_s(
+    attention: Attention, accelerator: Accelerator, shards: Shards, sequence_length: int
+) -> tuple[Floats, Floats]:
+    """Forward and backward of the attention core."""
+    if not attention.fused:
+        return _unfused_attention_times_s(attention, accelerator, shards, sequence_length)
     flop = attention.flop_per_token(sequence_length) * shards.tokens(sequence_length) / shards.tp
-    precision: Precision = "bf16" if "bf16" in accelerator.peak_flop_per_s else "fp16"
-    rate = accelerator.peak_flop_per_s[precision] * accelerator.attention_efficiency_fraction
-    return flop / rate + accelerator.kernel_launch_s
+    rate = accelerator.peak_flop_per_s[_sixteen_bit(accelerator)] * accelerator.attention_efficiency_fraction
+    rate = rate * accelerator.training_attention_ratio * attention.rate_ratio
+    forward = flop / rate + accelerator.kernel_launch_s
+    return forward, ATTENTION_BACKWARD_RATIO * forward
+
+
+def _unfused_attention_times_s(
+    attention: Attention, accelerator: Accelerator, shards: Shards, sequence_length: int
+) -> tuple[Floats, Floats]:
+    """Two batched products forward and four backward over the whole s × s square, and UNFUSED_*_BYTES per score."""
+    precision = _sixteen_bit(accelerator)
+    heads = shards.micro_batch * (attention.num_heads / shards.tp)
+    length, whole = sequence_length / shards.cp, np.full_like(heads, sequence_length, dtype=np.float64)
+    scores = gemm_time_s(accelerator, precision, length, whole, np.full_like(whole, attention.qk_head_dim), heads)
+    values = gemm_time_s(accelerator, precision, length, np.full_like(whole, attention.v_head_dim), whole, heads)
+    moved = heads * length * whole / _memory_rate(accelerator)
+    forward = scores + values + UNFUSED_FORWARD_BYTES * moved
+    return forward, 2 * (scores + values) + UNFUSED_BACKWARD_BYTES * moved
+
+
+def _sixteen_bit(accelerator: Accelerator) -> Precision:
+    return "bf16" if "bf16" in accelerator.peak_flop_per_s else "fp16"
+
+
+def _memory_rate(accelerator: Accelerator) -> float:
+    return accelerator.memory_bandwidth_bytes_per_s * accelerator.memory_efficiency_fraction
 
 
 def layer_times(
@@ -104,7 +142,9 @@ def layer_times(
 
     ``num_experts`` routed experts of the model share the tokens of expert Gemms evenly (balanced routing).
     Backward = the two gradient products of every Gemm with their own shapes, attention at ATTENTION_BACKWARD_RATIO,
-    element-wise work at ELEMENTWISE_BACKWARD_RATIO. Attention runs in 16 bit whatever the precision of the Gemms.
+    element-wise work at ELEMENTWISE_BACKWARD_RATIO. Attention and the Gemms marked so run in 16 bit whatever the
+    precision of the others, whose inputs are cast to it (CAST_BYTES). Selective recomputation repeats the element-wise
+    work and ``selective_gemm_fraction`` of the Gemms, or unfused attention where the layer has that.
 
     Raises:
         KeyError: the accelerator states no peak for ``precision``.
@@ -113,18 +153,27 @@ def layer_times(
     forward, backward = np.zeros_like(tokens), np.zeros_like(tokens)
     for gemm in layer.gemms:
         rows, cols, depth, count = _gemm_shape(gemm, shards, tokens, num_experts)
-        forward = forward + gemm_time_s(accelerator, precision, rows, cols, depth, count)
-        backward = backward + gemm_time_s(accelerator, precision, rows, depth, cols, count)
-        backward = backward + gemm_time_s(accelerator, precision, depth, cols, rows, count)
-    memory_rate = accelerator.memory_bandwidth_bytes_per_s * accelerator.memory_efficiency_fraction
-    elementwise = layer.elementwise_bytes * tokens / shards.tp / memory_rate
-    attention = np.zeros_like(tokens)
+        used = _sixteen_bit(accelerator) if gemm.always_16_bit else precision
+        forward = forward + gemm_time_s(accelerator, used, rows, cols, depth, count)
+        backward = backward + gemm_time_s(accelerator, used, rows, depth, cols, count)
+        backward = backward + gemm_time_s(accelerator, used, depth, cols, rows, count)
+        if ELEMENT_BYTES[used] < 2:
+            cast = CAST_BYTES * rows * count / _memory_rate(accelerator)
+            forward, backward = forward + cast * depth, backward + cast * cols
+    divided = layer.elementwise_bytes - layer.replicated_elementwise_bytes
+    elementwise = tokens * (divided / shards.tp + layer.replicated_elementwise_bytes) / _memory_rate(accelerator)
+    attention, attention_backward = np.zeros_like(tokens), np.zeros_like(tokens)
+    selective = elementwise + layer.selective_gemm_fraction * forward
     if layer.attention is not None:
-        attention = _attention_time_s(layer.attention, accelerator, shards, sequence_length)
+        attention, attention_backward = _attention_times_s(layer.attention, accelerator, shards, sequence_length)
+        selective = selective if layer.attention.fused else attention
+    host = accelerator.host_moe_pass_s if layer.routed_tokens else 0.0
     return LayerTimes(
-        forward_s=forward + attention + elementwise,
-        backward_s=backward + ATTENTION_BACKWARD_RATIO * attention + ELEMENTWISE_BACKWARD_RATIO * elementwise,
-        selective_s=elementwise,
+        forward_s=np.maximum(forward + attention + elementwise, host),
+        backward_s=np.maximum(
+            backward + attention_backward + ELEMENTWISE_BACKWARD_RATIO * elementwise, HOST_BACKWARD_RATIO * host
+        ),
+        selective_s=selective,
         attention_s=attention,
     )
 
@@ -132,4 +181,4 @@ def layer_times(
 def optimizer_time_s(accelerator: Accelerator, parameters: Floats, bytes_per_parameter: float) -> Floats:
     """Optimizer update of ``parameters`` at memory speed, ``bytes_per_parameter`` read and written in all."""
     rate = accelerator.memory_bandwidth_bytes_per_s * accelerator.memory_efficiency_fraction
-    return parameters * bytes_per_parameter / rate + accelerator.kernel_launch_s
+    return parameters * bytes_per_parameter / rate + accelerator.kernel_launch_s + accelerator.step_overhead_s

@@ -20,7 +20,7 @@ from scaleacross.cost_models.collectives import (
     neighbour_messages,
 )
 from scaleacross.cost_models.groups import GroupShape
-from scaleacross.cost_models.levels import NUM_LEVELS, Levels, build_levels
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, Levels, build_levels
 from scaleacross.cost_models.memory import memory_parts
 from scaleacross.cost_models.settings import Floats, Settings, settings_of
 from scaleacross.cost_models.stages import RankClasses, rank_layers
@@ -91,7 +91,7 @@ def plan_cost(
         num_micro_batches=int(settings.num_micro_batches[0]),
         cost=_breakdown(job, profile, levels, settings, times),
         memory=_stage_memory(job, profile, levels, settings),
-        traffic=_level_traffic(sent, shapes, levels, step_s),
+        traffic=_level_traffic(sent, shapes, levels, decision.pipeline.num_chunks, step_s),
         collectives=tuple(_predicted(flow, rows[flow.shape], links, launch_s) for flow in sent),
     )
 
@@ -147,7 +147,7 @@ def _stage_memory(job: Job, profile: ModelProfile, levels: Levels, settings: Set
 
 
 def _level_traffic(
-    sent: list[Flow], shapes: Mapping[str, GroupShape], levels: Levels, step_s: float
+    sent: list[Flow], shapes: Mapping[str, GroupShape], levels: Levels, num_chunks: int, step_s: float
 ) -> tuple[LevelTraffic, ...]:
     """Per level, bytes out of the busiest child: groups that cross × bytes that one group sends out of it."""
     out = []
@@ -156,7 +156,7 @@ def _level_traffic(
         for flow in sent:
             shape = shapes[flow.shape]
             if shape.fanout[level] > 1:
-                each = _bytes_out(flow, shape, level) * float(shape.crossing[level])
+                each = _bytes_out(flow, shape, level, num_chunks) * float(shape.crossing[level])
                 by_axis[flow.axis] = by_axis.get(flow.axis, 0.0) + each * flow.per_step
         if by_axis:
             capacity = float(levels.capacity[level])
@@ -171,14 +171,26 @@ def _level_traffic(
     return tuple(out)
 
 
-def _bytes_out(flow: Flow, shape: GroupShape, level: int) -> float:
-    """Bytes that one group sends out of one child of ``level`` in one collective."""
+def _bytes_out(flow: Flow, shape: GroupShape, level: int, num_chunks: int) -> float:
+    """Bytes that one group sends out of one child of ``level`` in one collective, per direction."""
     fanout, members, degree = float(shape.fanout[level]), float(shape.members[level]), float(shape.degree)
     if flow.op == "send":
-        return flow.size_bytes / 2  # per_step counts forward and backward, which run in opposite directions
+        return flow.size_bytes * _leaving_share(fanout, level, num_chunks)
     if flow.op == "all_to_all":
         return flow.size_bytes * members * (degree - members) / degree
     return flow.size_bytes * (fanout - 1) / fanout * (2 if flow.op == "all_reduce" else 1)
+
+
+def _leaving_share(fanout: float, level: int, num_chunks: int) -> float:
+    """Share of a rank's 2v messages per micro-batch that leaves one child of ``level``, by the busiest child.
+
+    Of two children the first sends v forwards on and, by the loop-back, v−1 backwards. Of three or more, a middle one
+    sends v forwards on and v backwards back; where these leave by trunks of their own (buildings, regions), each trunk
+    carries v.
+    """
+    if fanout == 2:
+        return (2 * num_chunks - 1) / (2 * num_chunks)
+    return 0.5 if level >= CAMPUS else 1.0
 
 
 def _predicted(flow: Flow, shape: GroupShape, links: Links, launch_s: float) -> PredictedCollective:

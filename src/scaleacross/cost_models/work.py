@@ -139,16 +139,14 @@ def _group_work(
     fullest = held.total.argmax(axis=0)
     dense, expert = held.dense[fullest, here], held.expert[fullest, here]
     blocks = [block for block, _ in profile.blocks]
-    gathers = classes.layers @ np.array([block.tp_gathers for block in blocks])
-    gathers = (
-        gathers + classes.has_embedding * profile.embedding.tp_gathers + classes.has_head * profile.head.tp_gathers
-    )
+    gathers = (classes.layers @ np.array([block.tp_gathers for block in blocks]))[busiest]
+    end_gathers = classes.has_embedding * profile.embedding.tp_gathers + classes.has_head * profile.head.tp_gathers
     passes = np.where(settings.recompute == RECOMPUTES.index("full"), 3.0, 2.0)
     return {
         "forward_s": forward,
         "backward_s": backward,
         "attention_s": attention,
-        "tp_gathers": 2.0 * passes * gathers[busiest],
+        "tp_gathers": 2.0 * (passes * gathers + 2.0 * end_gathers[busiest]),
         "layers": (classes.layers @ np.array([block.attention is not None for block in blocks]))[busiest].astype(float),
         "moe_layers": (classes.layers @ np.array([block.routed_tokens > 0 for block in blocks]))[busiest].astype(float),
         "dense_parameters": dense,
@@ -159,11 +157,11 @@ def _group_work(
 
 def _rank_times(times: _Times, settings: Settings, classes: RankClasses) -> tuple[Floats, Floats, Floats]:
     """Forward, backward (with recomputation) and attention time of every rank class, each (classes, n)."""
-    forward, backward, selective, attention = (
-        spread(part[:-2], classes, part[-2], part[-1])
-        for part in (times.forward, times.backward, times.selective, times.attention)
+    forward, backward, attention = (
+        spread(part[:-2], classes, part[-2], part[-1]) for part in (times.forward, times.backward, times.attention)
     )
-    again = spread(times.forward[:-2], classes, np.zeros(len(settings)), np.zeros(len(settings)))
+    nothing = np.zeros(len(settings))  # embedding and head keep what they need, whatever the policy
+    selective, again = (spread(part[:-2], classes, nothing, nothing) for part in (times.selective, times.forward))
     extra = np.choose(settings.recompute, [np.zeros_like(forward), selective, again])
     return forward, backward + extra, attention
 

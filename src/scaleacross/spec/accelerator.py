@@ -29,11 +29,26 @@ class Accelerator(SourcedSpec):
     gemm_efficiency_fraction: float = Field(
         gt=0, le=1, description="share of peak that a large, well-shaped GEMM reaches"
     )
+    training_gemm_ratio: dict[Precision, PositiveFloat] = Field(
+        default_factory=dict,
+        description="rate of products inside a training step over that of the kernel alone, per precision; absent: 1",
+    )
     attention_efficiency_fraction: float = Field(gt=0, le=1, description="share of peak that fused attention reaches")
+    training_attention_ratio: PositiveFloat = Field(
+        default=1.0, description="rate of attention inside a training step over that of the forward kernel alone"
+    )
     memory_efficiency_fraction: float = Field(
         gt=0, le=1, description="share of HBM bandwidth that element-wise kernels reach"
     )
     kernel_launch_s: float = Field(ge=0, description="fixed cost of one kernel that is not hidden, s")
+    host_moe_pass_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="host time to launch the forward pass of one layer with routed experts, s (backward: twice)",
+    )
+    step_overhead_s: float = Field(
+        default=0.0, ge=0, description="host work per step that nothing hides: data, norms, logging, jitter, s"
+    )
 
     @field_validator("peak_flop_per_s")
     @classmethod

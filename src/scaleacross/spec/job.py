@@ -57,6 +57,19 @@ class Optimizer(Spec):
     reduce_bytes: PositiveFloat = Field(default=4.0, description="one gradient element on the wire, bytes")
 
 
+class Overlap(Spec):
+    """What the framework runs beside computation. The defaults are Megatron-LM's overlap options switched on and PyTorch FSDP."""
+
+    gradient_reduce: bool = Field(default=True, description="gradients are reduced while earlier layers run backward")
+    parameter_gather: bool = Field(default=True, description="updated parameters are gathered during the next forward")
+    pipeline_messages: bool = Field(
+        default=True, description="pipeline messages travel while the sender and the receiver compute"
+    )
+    tp_fraction: float = Field(
+        default=0.0, ge=0, le=1, description="share of tp collectives that the products they feed hide (userbuffers)"
+    )
+
+
 class Job(Spec):
     """A training job as the user states it. Names and paths are resolved by ``catalogue``; a resolved job is self-contained."""
 
@@ -71,6 +84,7 @@ class Job(Spec):
     )
     precision: Precision = Field(default="bf16", description="precision of the matrix multiplications")
     optimizer: Optimizer = Optimizer()
+    overlap: Overlap = Overlap()
     degrees: DegreeRequest = DegreeRequest()
     micro_batch_sequences: tuple[PositiveInt, ...] = Field(
         default=(1, 2, 4, 8), description="allowed sequences per micro-batch"

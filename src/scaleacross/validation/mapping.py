@@ -2,8 +2,8 @@
 
 What a row does not state is filled by rules that never look at a measured value:
 
-* micro-batch, chunks (``mbs``, ``vpp`` blank): every value of MICRO_BATCHES and every number of chunks that divides the
-  layers of a stage; the fastest predicted one that fits in memory counts, as a team that tunes a run would choose it
+* micro-batch, chunks (``mbs``, ``vpp`` blank): every value of MICRO_BATCHES and up to MAX_CHUNKS chunks; the fastest
+  predicted one that fits in memory counts, as a team that tunes a run would choose it
 * recompute blank or unknown: the lightest of none, selective, full that fits in memory
 * states: ``fsdp`` > 1 shards parameters; otherwise FRAMEWORK_STATES says what the framework of that time did
 * ranks: tp fastest, then cp, dp, pp, which is both Megatron's order (tp-cp-ep-dp-pp) and torchtitan's ([pp, dp, cp, tp])
@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from scaleacross.cost_models.pipeline import is_legal
 from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import Precision
-from scaleacross.spec.job import Job, Optimizer
+from scaleacross.spec.job import Job, Optimizer, Overlap
 from scaleacross.spec.parallelism import RECOMPUTES, Degrees, GridAxis, PipelineChoice, Recompute, ShardLevel
 from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.plan import Decision
@@ -28,14 +28,29 @@ from scaleacross.validation.machines import machine_of, topology_of
 from scaleacross.validation.runs import Run
 from scaleacross.validation.workload_of import workload_of
 from scaleacross.workloads.layer_profile import ModelProfile
+from scaleacross.workloads.variants import (
+    with_attention_rate,
+    with_operator_recompute,
+    with_unfused_attention,
+    with_unfused_loss,
+    without_sequence_parallelism,
+)
 
 MICRO_BATCHES: Final = (1, 2, 4, 8)
+MAX_CHUNKS: Final = 8
 AXIS_ORDER: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 
 # fp16 or bf16 gradients accumulate and travel in 16 bit (Megatron-LM 2021/22, and NeMo's performance recipes, which set
 # grad_reduce_in_fp32=False); PyTorch FSDP2 keeps one fp32 shard of the parameters and reduces in fp32.
 HALF_GRADIENTS: Final = Optimizer(name="adam-half-gradients", gradient_bytes=2.0, reduce_bytes=2.0)
 FSDP2: Final = Optimizer(name="adam-fsdp2", parameter_bytes=2.0, gradient_bytes=4.0, state_bytes=10.0)
+
+# FlashAttention-2, which PyTorch's scaled_dot_product_attention runs, against the kernels of Transformer Engine and
+# FlashAttention-3 on Hopper: 1.5 to 2.0 times slower forward, 1.5 to 1.75 backward (arXiv 2407.08608, abstract and §4).
+FLASH2_RATIO: Final = 1 / 1.6
+
+# Share of the tensor-parallel collectives that userbuffers hide. Assumed: a free fit on the H100 rows gave 0.36 to 0.5.
+USERBUFFERS_TP_FRACTION: Final = 0.5
 
 # First match of a part of the ``framework`` column: what is sharded over data parallel, and in what precision.
 FRAMEWORK_STATES: Final[tuple[tuple[str, ShardLevel, Optimizer], ...]] = (
@@ -67,7 +82,7 @@ def case_of(run: Run) -> Case:
     """
     if run.exclude_from_fit:
         raise InputError("excluded by the file (exclude_from_fit = 1)")
-    profile = workload_of(run).profile()
+    profile = _as_run(run, workload_of(run).profile())
     degrees = _degrees(run)
     states, optimizer = _states(run)
     job = Job(
@@ -78,6 +93,7 @@ def case_of(run: Run) -> Case:
         global_batch_sequences=run.gbs,
         precision=_precision(run),
         optimizer=optimizer,
+        overlap=_overlap(run),
     )
     topology = topology_of(machine_of(run), run.n_gpus)
     accelerator = topology.buildings[0].accelerator
@@ -96,6 +112,21 @@ def case_of(run: Run) -> Case:
     return Case(run, job, profile, topology, decisions, (*filled, *(["recompute"] if len(recomputes) > 1 else [])))
 
 
+def _as_run(run: Run, profile: ModelProfile) -> ModelProfile:
+    """The profile as the framework of the row runs it.
+
+    Megatron before 2023 and Megatron-DeepSpeed have no fused attention; they and DeepSpeed have sequence parallelism only
+    where ``sp`` is 1. torchtitan's selective checkpointing is per operator.
+    """
+    if _is_early(run):
+        profile = with_unfused_attention(profile)
+        if not run.sp:
+            profile = without_sequence_parallelism(profile)
+    if "torchtitan" in run.framework:
+        profile = with_unfused_loss(with_attention_rate(with_operator_recompute(profile), FLASH2_RATIO))
+    return profile
+
+
 def _degrees(run: Run) -> Degrees:
     tp, cp, pp, ep = run.tp or 1, run.cp or 1, run.pp or 1, run.ep or 1
     dp, rest = divmod(run.n_gpus, tp * cp * pp)
@@ -104,7 +135,9 @@ def _degrees(run: Run) -> Degrees:
         raise InputError(f"tp {tp} · cp {cp} · pp {pp}{stated} does not make {run.n_gpus} GPUs")
     if ep > 1 and dp % ep:
         # experts whole over tp (expert tp 1): ep also spans the tensor-parallel ranks
-        raise InputError(f"ep {ep} inside tp · dp = {tp * dp}: ep spans more than dp {dp}, which the model cannot express")
+        raise InputError(
+            f"ep {ep} inside tp · dp = {tp * dp}: ep spans more than dp {dp}, which the model cannot express"
+        )
     shard = run.fsdp // cp if run.fsdp and run.fsdp > dp else run.fsdp or dp
     if dp % max(1, shard):
         raise InputError(f"fsdp {run.fsdp} does not divide dp {dp}")
@@ -119,6 +152,26 @@ def _degrees(run: Run) -> Degrees:
 def _states(run: Run) -> tuple[ShardLevel, Optimizer]:
     level, optimizer = next((level, opt) for name, level, opt in FRAMEWORK_STATES if name in run.framework)
     return ("parameters" if (run.fsdp or 0) > 1 and "Meta" not in run.framework else level), optimizer
+
+
+def _overlap(run: Run) -> Overlap:
+    """Megatron before the distributed optimizer, and DeepSpeed, reduce gradients after the backward pass and wait for
+    pipeline messages.
+
+    TP overlap counts where ``overlap`` states it, or where the framework's recipes switch it on.
+    """
+    if _is_early(run):
+        return Overlap(gradient_reduce=False, parameter_gather=False, pipeline_messages=False)
+    stated = run.overlap.lower()
+    if ("tp userbuffers" in stated and "no tp userbuffers" not in stated) or "tp-comm-overlap" in stated:
+        return Overlap(tp_fraction=USERBUFFERS_TP_FRACTION)
+    if "Megatron-Bridge" in run.framework and run.arch == "dense":  # its recipes switch tp_comm_overlap on
+        return Overlap(tp_fraction=USERBUFFERS_TP_FRACTION)
+    return Overlap()
+
+
+def _is_early(run: Run) -> bool:
+    return "Megatron-LM 202" in run.framework or "DeepSpeed" in run.framework
 
 
 def _precision(run: Run) -> Precision:
@@ -136,13 +189,13 @@ def _precision(run: Run) -> Precision:
 
 def _recomputes(run: Run) -> tuple[Recompute, ...]:
     stated = run.recompute.split("(")[0].strip()
-    return (stated,) if stated in RECOMPUTES else RECOMPUTES  # type: ignore[return-value]
+    return (stated,) if stated in RECOMPUTES else RECOMPUTES
 
 
 def _pipelines(run: Run, degrees: Degrees, num_layers: int) -> tuple[PipelineChoice, ...]:
     """Pipeline choices in the order smallest micro-batch, fewest chunks. Raises InputError when none is legal."""
     pp, out = degrees.pp, []
-    chunks = (run.vpp,) if run.vpp else _chunk_counts(pp, num_layers)
+    chunks = (run.vpp,) if run.vpp else _chunk_counts(run, pp, num_layers)
     for micro_batch in (run.mbs,) if run.mbs else MICRO_BATCHES:
         if run.gbs % (degrees.dp * micro_batch):
             continue
@@ -160,7 +213,7 @@ def _pipelines(run: Run, degrees: Degrees, num_layers: int) -> tuple[PipelineCho
     return tuple(dict.fromkeys(out))
 
 
-def _chunk_counts(pp: int, num_layers: int) -> tuple[int, ...]:
-    if pp == 1:
+def _chunk_counts(run: Run, pp: int, num_layers: int) -> tuple[int, ...]:
+    if pp == 1 or "DeepSpeed" in run.framework:  # DeepSpeed's pipeline does not interleave
         return (1,)
-    return tuple(v for v in range(1, num_layers // pp + 1) if num_layers % (pp * v) == 0) or (1,)
+    return tuple(range(1, min(MAX_CHUNKS, num_layers // pp) + 1))

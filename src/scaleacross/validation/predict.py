@@ -38,17 +38,16 @@ def predict(case: Case) -> Prediction:
     """Price the alternatives of ``case`` and take one, by rules that use no measured value.
 
     Per pipeline the lightest recompute policy that fits counts; of the pipelines the fastest that fits. Where nothing fits,
-    the alternative that needs least memory.
+    the fastest: the row did run, so the verdict is wrong, not the row.
     """
     lightest: dict[object, Prediction] = {}
     for decision in sorted(case.decisions, key=lambda decision: RECOMPUTES.index(decision.recompute)):
         key = decision.pipeline
         if key not in lightest or not lightest[key].fits:
             lightest[key] = _price(case, decision)
-    fitting = [prediction for prediction in lightest.values() if prediction.fits]
-    if fitting:
-        return min(fitting, key=lambda prediction: prediction.step_s)
-    return min(lightest.values(), key=lambda prediction: prediction.memory_bytes)
+    found = list(lightest.values())
+    fitting = [prediction for prediction in found if prediction.fits]
+    return min(fitting or found, key=lambda prediction: prediction.step_s)
 
 
 def _price(case: Case, decision: Decision) -> Prediction:

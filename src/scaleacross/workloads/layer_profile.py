@@ -21,6 +21,7 @@ class Gemm:
     """A matrix product ``tokens × in_features → out_features``.
 
     ``tokens_per_token`` is 1 for a dense layer and top-k for routed experts (summed over the experts of the layer).
+    ``always_16_bit`` marks products that 8- and 4-bit recipes leave in 16 bit (output projection, router).
     """
 
     name: str
@@ -28,6 +29,7 @@ class Gemm:
     out_features: int
     shard: GemmShard
     tokens_per_token: float = 1.0
+    always_16_bit: bool = False
 
     @property
     def flop_per_token(self) -> float:
@@ -37,12 +39,19 @@ class Gemm:
 
 @dataclass(frozen=True)
 class Attention:
-    """Scaled dot-product attention core (the projections are Gemms). Heads are divided by tp, the sequence by cp."""
+    """Scaled dot-product attention core (the projections are Gemms). Heads are divided by tp, the sequence by cp.
+
+    ``fused`` kernels skip the upper triangle and never store the s × s scores; unfused ones (before FlashAttention) do both,
+    with dropout on the scores. ``rate_ratio``: speed over that of the accelerator's own attention efficiency (an older
+    kernel is slower).
+    """
 
     num_heads: int
     num_kv_heads: int
     qk_head_dim: int
     v_head_dim: int
+    fused: bool = True
+    rate_ratio: float = 1.0
 
     def flop_per_token(self, sequence_length: int) -> float:
         """Causal forward FLOP per token: 2·(qk+v)·heads·s multiply-adds over half of the s × s square = heads·(qk+v)·s."""
@@ -76,6 +85,10 @@ class LayerProfile:
         activations: policy -> bytes per token held for the backward pass (keys none, selective, full).
         hidden_size: features of the tensor between layers (tp collectives, pipeline messages).
         tp_gathers: gathers (= scatters) of the tokens × hidden tensor over tp in one forward pass; the backward pass has as many.
+        stream_bytes: part of ``elementwise_bytes`` on the tensor between layers, and
+        stream_activation_bytes: part of the held activations there: both are divided by tp only with sequence parallelism.
+        replicated_elementwise_bytes: part of ``elementwise_bytes`` that tp does not divide.
+        selective_gemm_fraction: share of the forward GEMM time that selective recomputation repeats.
         kv_features: features of key and value together that cp exchanges per token (0 without attention).
         routed_tokens: token copies sent to experts per token (top-k; 0 for a dense layer).
     """
@@ -92,6 +105,10 @@ class LayerProfile:
     tp_gathers: int
     kv_features: int = 0
     routed_tokens: int = 0
+    stream_bytes: float = 0.0
+    stream_activation_bytes: float = 0.0
+    replicated_elementwise_bytes: float = 0.0
+    selective_gemm_fraction: float = 0.0
 
     @property
     def total_parameters(self) -> int:

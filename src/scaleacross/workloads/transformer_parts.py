@@ -53,7 +53,10 @@ class Held:
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a layer; the fields mean what they mean in ``LayerProfile``."""
+    """One part of a layer; the fields mean what they mean in ``LayerProfile``.
+
+    ``on_stream``: the part works on the tensor between layers (its norms, dropout and residual additions).
+    """
 
     gemms: tuple[Gemm, ...] = ()
     attention: Attention | None = None
@@ -64,21 +67,26 @@ class Part:
     held: tuple[Held, ...] = ()
     kv_features: int = 0
     routed_tokens: int = 0
+    on_stream: bool = False
 
 
-def norm(features: int, kind: Norm) -> Part:
+def norm(features: int, kind: Norm, *, on_stream: bool = True) -> Part:
     """A normalisation over ``features`` with its own weight (LayerNorm: and bias)."""
     weights = features * (2 if kind == "layernorm" else 1)
     held = (Held("norm input", BF16 * features), Held("norm output", BF16 * features, recomputed=True))
     return Part(
-        num_parameters=weights, num_replicated_parameters=weights, elementwise_bytes=2 * BF16 * features, held=held
+        num_parameters=weights,
+        num_replicated_parameters=weights,
+        elementwise_bytes=2 * BF16 * features,
+        held=held,
+        on_stream=on_stream,
     )
 
 
 def residual(features: int, *, dropout: bool = False) -> Part:
     """The addition that ends a sub-layer, with the dropout before it."""
     held = (Held("dropout mask", float(features)),) if dropout else ()
-    return Part(elementwise_bytes=3 * BF16 * features, held=held)
+    return Part(elementwise_bytes=3 * BF16 * features, held=held, on_stream=True)
 
 
 def _linear(gemm: Gemm, *, bias: bool = False) -> Part:
@@ -150,13 +158,13 @@ def latent_attention(
     else:
         query = (
             _linear(Gemm("q_down", hidden_size, q_lora_rank, "none")),
-            norm(q_lora_rank, "rmsnorm"),
+            norm(q_lora_rank, "rmsnorm", on_stream=False),
             _linear(Gemm("q_up", q_lora_rank, num_heads * qk_head_dim, "column")),
         )
     return (
         *query,
         _linear(Gemm("kv_down", hidden_size, kv_lora_rank + qk_rope_head_dim, "none")),
-        norm(kv_lora_rank, "rmsnorm"),
+        norm(kv_lora_rank, "rmsnorm", on_stream=False),
         _linear(Gemm("kv_up", kv_lora_rank, num_heads * (qk_nope_head_dim + v_head_dim), "column")),
         _core(Attention(num_heads, num_heads, qk_head_dim, v_head_dim)),
         _linear(Gemm("attention_output", num_heads * v_head_dim, hidden_size, "row")),
@@ -194,7 +202,7 @@ def routed_experts(
     router = num_experts * hidden_size + (num_experts if router_bias else 0)
     return (
         Part(
-            gemms=(Gemm("router", hidden_size, num_experts, "none"),),
+            gemms=(Gemm("router", hidden_size, num_experts, "none", always_16_bit=True),),
             num_parameters=router,
             num_replicated_parameters=router,
             elementwise_bytes=2 * FP32 * num_experts + 2 * BF16 * hidden_size * (1 + top_k),
@@ -227,6 +235,8 @@ def block(name: str, hidden_size: int, parts: Iterable[Part]) -> LayerProfile:
         num_replicated_parameters=sum(part.num_replicated_parameters for part in parts),
         num_expert_parameters=sum(part.num_expert_parameters for part in parts),
         elementwise_bytes=sum(part.elementwise_bytes for part in parts),
+        stream_bytes=sum(part.elementwise_bytes for part in parts if part.on_stream),
+        stream_activation_bytes=sum(tensor.num_bytes for part in parts if part.on_stream for tensor in part.held),
         activations={
             "none": ActivationBytes(sum(tensor.num_bytes for tensor in held)),
             "selective": ActivationBytes(sum(tensor.num_bytes for tensor in held if not tensor.recomputed)),
@@ -272,7 +282,7 @@ def head(vocabulary_size: int, hidden_size: int, kind: Norm, *, tied: bool) -> L
     held = ActivationBytes(2 * BF16 * hidden_size + FP32 * vocabulary_size)
     return LayerProfile(
         name="head",
-        gemms=(Gemm("logits", hidden_size, vocabulary_size, "column"),),
+        gemms=(Gemm("logits", hidden_size, vocabulary_size, "column", always_16_bit=True),),
         attention=None,
         num_parameters=final_norm.num_parameters + weights,
         num_replicated_parameters=final_norm.num_replicated_parameters,

@@ -1,0 +1,165 @@
+"""docs/accuracy.md: error tables, in-sample beside left-out, the worst rows and why, and what was fitted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import date
+
+from scaleacross.report.accuracy import ERROR_HEADS, coefficient, group_cells, plain, signed
+from scaleacross.validation.crosscheck import CrossCheck, Parameter
+from scaleacross.validation.metrics import Errors
+from scaleacross.validation.score import GROUPINGS, Group, Scored, Validation
+
+NUM_WORST = 20
+
+INTRODUCTION = """\
+Every figure below is the relative error predicted / measured − 1 of one training step. Predictions use the configuration
+of a row, the catalogue and nothing measured; what a row does not state is filled by rules that `validation/mapping.py` states
+(an unstated micro-batch or number of chunks: the fastest predicted one that fits; unstated recomputation: the lightest policy
+that fits). Rows that state only TFLOP/s are turned into seconds with the FLOP convention of their source.
+
+*Constant MFU* is the baseline that a model has to beat: one efficiency per accelerator and precision, fitted on the very rows
+that it is scored on."""
+
+FITTED = """\
+Inference kernels (ai-dynamo/aiconfigurator 095f58a, Apache-2.0) give the time of a product or an attention forward pass
+alone. The parameters below are fitted on step times, one set per accelerator generation and the same for every model, source
+and size of job: Huber loss on the logarithm of the step time, each configuration counted once, with the stated prior. They are
+kept in `configs/accelerators/*.yaml` with status `fitted`. *Left out* refits them without any row of the model (or source)
+that is then predicted."""
+
+
+def accuracy_page(validation: Validation, check: CrossCheck, today: date) -> str:
+    """The page as Markdown."""
+    return "\n".join([*_lines(validation, check, today), ""])
+
+
+def _lines(validation: Validation, check: CrossCheck, today: date) -> Iterator[str]:
+    used, skipped = len(validation.scored), validation.skipped
+    yield from (
+        "# Accuracy",
+        "",
+        f"Written by `scaleacross validate … --docs` on {today.isoformat()}; do not edit.",
+        "",
+    )
+    yield from (INTRODUCTION, "", f"{used} rows used, {len(skipped)} skipped:", "")
+    reasons = Counter(reason for _, reason in skipped).most_common()
+    yield from _table(("rows", "skipped because"), [(str(number), reason) for reason, number in reasons])
+    yield from ("## In sample and left out", "", *_checks(check))
+    for name in GROUPINGS:
+        yield from (f"## Step time by {name}", "")
+        heads = (name, *ERROR_HEADS, "MFU median", "MFU mean", "MFU p90")
+        yield from _table(heads, [_group(group) for group in (*validation.groups[name], validation.overall)])
+    yield from ("## Ranking", "", *_rankings(validation))
+    yield from ("## Noise floor and memory", "", *_floor(validation))
+    yield from (f"## The {NUM_WORST} worst rows", "", *_worst(validation))
+    yield from ("## What was fitted", "", FITTED, "", *_parameters(check.parameters))
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    for cells in (heads, ["---"] * len(heads), *rows):
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    yield ""
+
+
+def _group(group: Group) -> tuple[str, ...]:
+    return (group.name, *group_cells(group))
+
+
+def _checks(check: CrossCheck) -> Iterator[str]:
+    named = (("in sample", check.in_sample), ("model left out", check.by_model), ("source left out", check.by_source))
+    yield from _table(
+        ("parameters fitted on", "rows", "median", "mean", "p90", "bias"), [(name, *_errors(e)) for name, e in named]
+    )
+
+
+def _errors(found: Errors) -> tuple[str, ...]:
+    figures = (plain(found.median_abs), plain(found.mean_abs), plain(found.p90_abs), signed(found.bias))
+    return (str(found.rows), *figures)
+
+
+def _rankings(validation: Validation) -> Iterator[str]:
+    heads = (
+        "models with 4 or more configurations",
+        "configurations",
+        "slowest/fastest",
+        "Kendall",
+        "Spearman",
+        "regret",
+    )
+    yield from _table(
+        heads,
+        [
+            (
+                *(ranking.name, str(ranking.rows), f"{ranking.slowest_over_fastest:.2f}"),
+                *(coefficient(ranking.kendall), coefficient(ranking.spearman), plain(ranking.regret)),
+            )
+            for ranking in validation.rankings
+        ],
+    )
+
+
+def _floor(validation: Validation) -> Iterator[str]:
+    noise, memory = validation.noise, validation.memory
+    yield (
+        f"{noise.rows} rows repeat {noise.groups} configurations (software releases differ): slowest / fastest − 1 is "
+        f"{plain(noise.spread_median)} in the median, {plain(noise.spread_p90)} at p90 and {plain(noise.spread_max)} at "
+        f"most. Predicting every configuration's median would leave a mean error of {plain(noise.mean_abs)}."
+    )
+    yield ""
+    if memory.errors.rows:
+        yield (
+            f"Peak memory of the {memory.errors.rows} rows that state it: median {plain(memory.errors.median_abs)}, mean "
+            f"{plain(memory.errors.mean_abs)}, bias {signed(memory.errors.bias)}. Rows that ran and are predicted not to "
+            f"fit: {', '.join(memory.refused) or 'none'}."
+        )
+        yield ""
+
+
+def _worst(validation: Validation) -> Iterator[str]:
+    worst = sorted(validation.scored, key=lambda row: -abs(row.error))[:NUM_WORST]
+    rows = []
+    for row in worst:
+        run = row.run
+        what = f"{run.model}, {run.n_gpus} {run.gpu.split(' ', 1)[0]}, {run.precision}"
+        times = (f"{row.measured_s:.2f}", f"{row.prediction.step_s:.2f}", signed(row.error))
+        rows.append((run.id, what, *times, why(row, validation.scored)))
+    yield from _table(("row", "run", "measured s", "predicted s", "error", "why"), rows)
+
+
+def why(row: Scored, others: Sequence[Scored]) -> str:
+    """What is known about a row that is predicted badly, from the row, its repeats and its largest component."""
+    run, cost = row.run, row.prediction.cost.cost
+    reasons = []
+    times = [other.measured_s for other in others if other.run.configuration == run.configuration]
+    if len(times) > 1 and max(times) > 1.1 * min(times):
+        reasons.append(
+            f"the same configuration is reported at {min(times):.2f} to {max(times):.2f} s in {len(times)} releases"
+        )
+    if "DeepSpeed ZeRO-3" in run.framework:
+        reasons.append(
+            "ZeRO-3 of 2021 gathered parameters one by one, far below line rate and without prefetch; the model assumes "
+            "today's fully sharded data parallelism"
+        )
+    elif run.arch == "moe":
+        reasons.append(
+            "routing, permutation and launch cost of experts change with the release; the row does not state them"
+        )
+    elif "torchtitan" in run.framework:
+        reasons.append(
+            "eager or compiled, synchronous or asynchronous tp and the cast recipe are not inputs of the model"
+        )
+    if row.filled:
+        reasons.append(f"not stated and filled in: {', '.join(row.filled)}")
+    parts = {"computation": cost.compute_s, "bubble": cost.bubble_s, **{str(k): v for k, v in cost.exposed_s.items()}}
+    name, seconds = max(parts.items(), key=lambda item: item[1])
+    reasons.append(f"largest part: {name}, {seconds / cost.step_s * 100:.0f} %")
+    return "; ".join(reasons)
+
+
+def _parameters(parameters: Sequence[Parameter]) -> Iterator[str]:
+    yield from _table(
+        ("generation", "parameter", "value", "unit", "prior", "meaning"),
+        [(p.generation, f"`{p.name}`", f"{p.value:.3g}", p.unit, f"{p.prior:.3g}", p.meaning) for p in parameters],
+    )

@@ -1,0 +1,55 @@
+"""Errors with the catalogue's parameters beside errors with parameters that never saw the row's model or source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaleacross.validation.fitting import KNOBS, leave_out, linearise
+from scaleacross.validation.mapping import case_of
+from scaleacross.validation.metrics import Errors, errors
+from scaleacross.validation.score import Validation, measured_s
+
+SEEN = 1e-4
+"""A parameter that moves no row's logarithm by more than this per unit of its own was not determined by the rows."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A fitted parameter of one generation as the catalogue has it."""
+
+    generation: str
+    name: str
+    value: float
+    unit: str
+    prior: float
+    meaning: str
+
+
+@dataclass(frozen=True)
+class CrossCheck:
+    """Errors of the same rows in sample, with their model left out, and with their source left out."""
+
+    in_sample: Errors
+    by_model: Errors
+    by_source: Errors
+    parameters: tuple[Parameter, ...]
+
+
+def cross_check(validation: Validation) -> CrossCheck:
+    """Refit without each model and each source in turn, on the rows that ``validation`` used."""
+    cases = [case_of(scored.run) for scored in validation.scored]
+    measured = np.array([measured_s(case) for case in cases])
+    linear = linearise(cases)
+    by_model = leave_out(linear, cases, measured, lambda case: case.run.model)
+    by_source = leave_out(linear, cases, measured, lambda case: case.run.source)
+    parameters = tuple(
+        Parameter(generation, knob.name, float(np.exp(value)), knob.unit, knob.prior, knob.meaning)
+        for generation, logs in linear.start.items()
+        for column, (knob, value) in enumerate(zip(KNOBS, logs, strict=True))
+        if np.abs(linear.jacobian[np.array(linear.generation) == generation, column]).max() > SEEN
+    )
+    return CrossCheck(
+        errors(np.exp(linear.base), measured), errors(by_model, measured), errors(by_source, measured), parameters
+    )

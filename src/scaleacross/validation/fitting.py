@@ -1,0 +1,267 @@
+"""Few parameters per accelerator generation fitted to step times, and what they do to rows that the fit has not seen.
+
+A generation shares its KNOBS, whatever the model, the source or the size of the job. Knobs are fitted in logarithms x by
+minimising, over the rows of a generation,
+
+    Σ w · ρ(log measured − log predicted(x)) + Σ ((x − x_prior) / σ)² / 2
+
+with Huber's ρ (linear beyond HUBER), w = 1 / repeats of the configuration, and x_prior what is known without any step time
+(kernel sweeps, data sheets). Gauss-Newton with numerical derivatives and iteratively reweighted least squares; every
+iteration prices each row once per knob.
+
+Leaving out a group (a model, a source) refits on the others with the predictions linearised around the catalogue's values.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleacross.cost_models.plan_cost import plan_cost
+from scaleacross.spec.accelerator import Accelerator, Precision
+from scaleacross.spec.plan import Decision
+from scaleacross.spec.topology import Topology
+from scaleacross.validation.mapping import Case
+from scaleacross.validation.predict import predict
+
+Floats = NDArray[np.float64]
+
+HUBER: Final = 0.05
+"""Relative error beyond which a row pulls with constant force: about the spread of repeats."""
+STEP: Final = 0.05
+"""Change of a logarithm for a numerical derivative."""
+TRUST: Final = 0.35
+"""Largest change of a logarithm in one iteration."""
+SIXTEEN_BIT: Final[tuple[Precision, ...]] = ("fp16", "bf16")
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A parameter of an accelerator: how to read and set it, and what is known of it beforehand.
+
+    ``prior`` is the value without step times, ``sigma`` its standard deviation as a logarithm.
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    prior: float
+    sigma: float
+    read: Callable[[Accelerator], float]
+    write: Callable[[Accelerator, float], Accelerator]
+    applies: Callable[[Accelerator], bool] = lambda _: True
+
+
+def _grace(accelerator: Accelerator) -> bool:
+    return accelerator.name.startswith("gb")
+
+
+def _ratio(name: str, precisions: tuple[Precision, ...], sigma: float) -> Knob:
+    def write(accelerator: Accelerator, value: float) -> Accelerator:
+        stated = {**accelerator.training_gemm_ratio, **dict.fromkeys(precisions, value)}
+        return accelerator.model_copy(update={"training_gemm_ratio": stated})
+
+    return Knob(
+        name=name,
+        unit="–",
+        meaning=f"rate of {'/'.join(precisions)} products in a training step over that of the kernel alone",
+        prior=0.9,
+        sigma=sigma,
+        read=lambda accelerator: accelerator.training_gemm_ratio.get(precisions[-1], 1.0),
+        write=write,
+    )
+
+
+def _field(
+    name: str,
+    unit: str,
+    meaning: str,
+    prior: float,
+    sigma: float,
+    applies: Callable[[Accelerator], bool] = lambda _: True,
+) -> Knob:
+    return Knob(
+        *(name, unit, meaning, prior, sigma),
+        applies=applies,
+        read=lambda accelerator: float(getattr(accelerator, name)) or prior,
+        write=lambda accelerator, value: accelerator.model_copy(update={name: value}),
+    )
+
+
+KNOBS: Final[tuple[Knob, ...]] = (
+    _ratio("training_gemm_ratio.bf16", SIXTEEN_BIT, 0.2),
+    _ratio("training_gemm_ratio.fp8", ("fp8",), 0.2),
+    _ratio("training_gemm_ratio.nvfp4", ("nvfp4",), 0.2),
+    _field(
+        "training_attention_ratio",
+        "–",
+        "rate of attention in a training step over that of the forward kernel",
+        1.0,
+        0.3,
+    ),
+    _field("memory_efficiency_fraction", "–", "share of HBM bandwidth that element-wise kernels reach", 0.8, 0.2),
+    _field("kernel_launch_s", "s", "fixed cost of a product, an attention kernel or a collective", 4e-6, 0.15),
+    _field(
+        *(
+            "host_moe_pass_s",
+            "s",
+            "host time to launch the forward pass of a layer with routed experts, x86",
+            2e-3,
+            0.7,
+        ),
+        applies=lambda accelerator: not _grace(accelerator),
+    ),
+    _field(
+        *(
+            "host_moe_pass_s",
+            "s",
+            "host time to launch the forward pass of a layer with routed experts, Grace",
+            2e-3,
+            0.7,
+        ),
+        applies=_grace,
+    ),
+    _field("step_overhead_s", "s", "host work per step that nothing hides", 0.05, 0.5),
+)
+
+GENERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Ampere": ("a100-80gb",),
+    "Hopper": ("h100-sxm", "h200"),
+    "Hopper, 500 W": ("h100-96gb",),
+    "Blackwell": ("b200", "gb200-nvl72"),
+    "Blackwell Ultra": ("b300", "gb300-nvl72"),
+}
+
+
+def generation_of(case: Case) -> str:
+    """The generation that a case's accelerator belongs to, or the accelerator's own name."""
+    name = case.topology.buildings[0].accelerator.name
+    return next((generation for generation, members in GENERATIONS.items() if name in members), name)
+
+
+@dataclass(frozen=True)
+class Linearised:
+    """Predictions around the catalogue's parameters: log step = base + jacobian · (x − x0), x by generation.
+
+    Attributes:
+        base: log predicted seconds, (rows,).
+        jacobian: derivative by the knobs of the row's own generation, (rows, knobs).
+        start: log of the catalogue's knobs, [generation] -> (knobs,).
+        generation: of every row.
+    """
+
+    base: Floats
+    jacobian: Floats
+    start: Mapping[str, Floats]
+    generation: tuple[str, ...]
+
+
+def linearise(cases: Sequence[Case], values: Mapping[str, Floats] | None = None) -> Linearised:
+    """Price every case once per knob, around ``values`` (logs by generation) or the catalogue's."""
+    generation = tuple(generation_of(case) for case in cases)
+    start = dict(values or _catalogue_values(cases, generation))
+    placed = [_with(case, start[name] if values else None) for case, name in zip(cases, generation, strict=True)]
+    predictions = [predict(case) for case in placed]
+    decisions = [prediction.decision for prediction in predictions]
+    base = np.log([prediction.step_s for prediction in predictions])
+    jacobian = np.empty((len(cases), len(KNOBS)))
+    for column in range(len(KNOBS)):
+        moved = [
+            _with(case, start[name] + STEP * np.eye(len(KNOBS))[column])
+            for case, name in zip(cases, generation, strict=True)
+        ]
+        jacobian[:, column] = (_log_steps(moved, decisions) - base) / STEP
+    return Linearised(base, jacobian, start, generation)
+
+
+def _catalogue_values(cases: Sequence[Case], generation: Sequence[str]) -> dict[str, Floats]:
+    """Log of every knob by generation: from the first accelerator that it applies to, its prior where there is none."""
+    out: dict[str, Floats] = {}
+    for name in dict.fromkeys(generation):
+        members = {
+            case.topology.buildings[0].accelerator.name: case.topology.buildings[0].accelerator
+            for case, own in zip(cases, generation, strict=True)
+            if own == name
+        }
+        out[name] = np.log([next((k.read(a) for a in members.values() if k.applies(a)), k.prior) for k in KNOBS])
+    return out
+
+
+def _log_steps(cases: Sequence[Case], decisions: Sequence[Decision]) -> Floats:
+    steps = [
+        plan_cost(case.job, case.profile, case.topology, decision).cost.step_s
+        for case, decision in zip(cases, decisions, strict=True)
+    ]
+    return np.log(steps)
+
+
+def _with(case: Case, logs: Floats | None) -> Case:
+    """The case on its accelerator with other knobs; None leaves it alone."""
+    if logs is None:
+        return case
+    (building,) = case.topology.buildings
+    accelerator = building.accelerator
+    for knob, value in zip(KNOBS, np.exp(logs), strict=True):
+        if knob.applies(accelerator):
+            accelerator = knob.write(accelerator, float(value))
+    region = case.topology.regions[0]
+    changed = region.model_copy(update={"buildings": (building.model_copy(update={"accelerator": accelerator}),)})
+    topology: Topology = case.topology.model_copy(update={"regions": (changed,)})
+    return replace(case, topology=topology)
+
+
+def refit(linear: Linearised, log_measured: Floats, weights: Floats, rows: NDArray[np.bool_]) -> dict[str, Floats]:
+    """Optimal knobs (logs) per generation from the selected rows, on the linearised predictions."""
+    out = {}
+    prior = np.log([knob.prior for knob in KNOBS])
+    precision = np.array([1 / knob.sigma**2 for knob in KNOBS])
+    names = np.array(linear.generation)
+    for name, start in linear.start.items():
+        chosen = rows & (names == name)
+        jacobian, residual = linear.jacobian[chosen], (log_measured - linear.base)[chosen]
+        step = np.zeros(len(KNOBS))
+        for _ in range(60):
+            left = residual - jacobian @ step
+            pull = weights[chosen] * np.minimum(1.0, HUBER / np.maximum(np.abs(left), 1e-12)) / HUBER**2
+            normal = jacobian.T @ (pull[:, None] * jacobian) + np.diag(precision)
+            step = np.linalg.solve(normal, jacobian.T @ (pull * residual) + precision * (prior - start))
+        out[name] = start + step
+    return out
+
+
+def row_weights(cases: Sequence[Case]) -> Floats:
+    """1 / number of rows with the same configuration: a configuration counts once, however often it is reported."""
+    repeats = Counter(case.run.configuration for case in cases)
+    return np.array([1 / repeats[case.run.configuration] for case in cases])
+
+
+def fit(cases: Sequence[Case], measured_s: Floats, iterations: int = 6) -> dict[str, Floats]:
+    """Knobs in the order of KNOBS per generation that minimise the criterion of this module."""
+    values: Mapping[str, Floats] | None = None
+    weights, everything = row_weights(cases), np.ones(len(cases), dtype=bool)
+    for _ in range(iterations):
+        linear = linearise(cases, values)
+        best = refit(linear, np.log(measured_s), weights, everything)
+        values = {
+            name: linear.start[name] + np.clip(logs - linear.start[name], -TRUST, TRUST) for name, logs in best.items()
+        }
+    return {name: np.exp(logs) for name, logs in (values or {}).items()}
+
+
+def leave_out(linear: Linearised, cases: Sequence[Case], measured_s: Floats, group: Callable[[Case], str]) -> Floats:
+    """Predicted seconds of every row with parameters fitted without any row of its group, (rows,)."""
+    keys = np.array([group(case) for case in cases])
+    weights, log_measured = row_weights(cases), np.log(measured_s)
+    predicted = np.empty(len(cases))
+    for key in dict.fromkeys(keys.tolist()):
+        held = keys == key
+        values = refit(linear, log_measured, weights, ~held)
+        for row in np.flatnonzero(held):
+            name = linear.generation[row]
+            predicted[row] = linear.base[row] + linear.jacobian[row] @ (values[name] - linear.start[name])
+    return np.exp(predicted)

@@ -1,0 +1,98 @@
+"""The same model as an older or other framework runs it: changes to a profile that leave the mathematics alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from scaleacross.workloads.layer_profile import ActivationBytes, Gemm, LayerProfile, ModelProfile
+
+UNFUSED_LOSS_BYTES: Final = 10.0
+
+
+def _each_block(profile: ModelProfile, change: Callable[[LayerProfile], LayerProfile]) -> ModelProfile:
+    return replace(profile, blocks=tuple((change(block), count) for block, count in profile.blocks))
+
+
+def without_sequence_parallelism(profile: ModelProfile) -> ModelProfile:
+    """Norms, dropout and residual additions repeated on every tp rank, as before Korthikanti et al. (arXiv 2205.05198).
+
+    What is held there is replicated too, also the block input that full recomputation keeps.
+    """
+
+    def change(block: LayerProfile) -> LayerProfile:
+        stream = block.stream_activation_bytes
+        kept = {
+            policy: ActivationBytes(max(0.0, held.sharded - stream), held.replicated + min(stream, held.sharded))
+            for policy, held in block.activations.items()
+        }
+        return replace(block, replicated_elementwise_bytes=block.stream_bytes, activations=kept)
+
+    return _each_block(profile, change)
+
+
+def with_unfused_attention(profile: ModelProfile) -> ModelProfile:
+    """Attention as batched matrix products, softmax and dropout over stored s × s scores (before FlashAttention)."""
+
+    def change(block: LayerProfile) -> LayerProfile:
+        return replace(block, attention=block.attention and replace(block.attention, fused=False))
+
+    return _each_block(profile, change)
+
+
+def with_attention_rate(profile: ModelProfile, ratio: float) -> ModelProfile:
+    """Attention at ``ratio`` times the speed that the accelerator's attention efficiency implies: another kernel."""
+
+    def change(block: LayerProfile) -> LayerProfile:
+        return replace(block, attention=block.attention and replace(block.attention, rate_ratio=ratio))
+
+    return _each_block(profile, change)
+
+
+def with_unfused_loss(profile: ModelProfile) -> ModelProfile:
+    """Cross-entropy as PyTorch runs it op by op: beside the fp32 softmax (4V) it holds BF16 logits (2V), their fp32 copy (4V)
+    and the fp32 gradient (4V) per token.
+    """
+    extra = UNFUSED_LOSS_BYTES * profile.vocabulary_size
+    head = profile.head
+    kept = {policy: replace(held, sharded=held.sharded + extra) for policy, held in head.activations.items()}
+    return replace(profile, head=replace(head, activations=kept))
+
+
+def with_operator_recompute(profile: ModelProfile) -> ModelProfile:
+    """``selective`` as torchtitan's per-operator checkpointing: attention output and every second product are kept.
+
+    The products of a block count in the order q, k, v, output, gate, up, down (no gate in a plain MLP), the first is kept.
+    """
+
+    def change(block: LayerProfile) -> LayerProfile:
+        total = sum(gemm.flop_per_token for gemm in block.gemms)
+        repeated, dropped, index = 0.0, 0.0, 0
+        for gemm in block.gemms:
+            for features in _separate(gemm, block):
+                if index % 2:
+                    repeated += gemm.flop_per_token * features / gemm.out_features
+                    dropped += 2.0 * features * gemm.tokens_per_token
+                index += 1
+        selective = block.activations["selective"]
+        kept = {**block.activations, "selective": replace(selective, sharded=max(0.0, selective.sharded - dropped))}
+        return replace(block, selective_gemm_fraction=repeated / total, activations=kept)
+
+    return _each_block(profile, change)
+
+
+def _separate(gemm: Gemm, block: LayerProfile) -> tuple[float, ...]:
+    """Output features of the separate products that a framework without fused projections runs for ``gemm``."""
+    if gemm.name == "qkv":
+        half = block.kv_features / 2
+        return gemm.out_features - 2 * half, half, half
+    if gemm.name.endswith("_up") and gemm.out_features >= 2 * _width(gemm, block):
+        return gemm.out_features / 2, gemm.out_features / 2
+    return (float(gemm.out_features),)
+
+
+def _width(gemm: Gemm, block: LayerProfile) -> int:
+    """MLP width: input features of the down-projection that belongs to an up-projection."""
+    down = gemm.name.removesuffix("_up") + "_down"
+    return next(other.in_features for other in block.gemms if other.name == down)

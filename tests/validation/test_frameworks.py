@@ -1,0 +1,99 @@
+"""What frameworks do differently, priced: each effect alone against hand arithmetic or its limit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from measured_rows import run
+
+from scaleacross import catalogue
+from scaleacross.cost_models.compute import LayerTimes, Shards, layer_times
+from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
+from scaleacross.spec.accelerator import Accelerator, Precision
+from scaleacross.spec.job import Overlap
+from scaleacross.validation.mapping import Case, case_of
+from scaleacross.workloads.layer_profile import LayerProfile
+from scaleacross.workloads.variants import with_attention_rate, with_unfused_attention, without_sequence_parallelism
+
+H100 = catalogue.load_accelerator("h100-sxm")
+
+
+def times(
+    layer: LayerProfile, *, tp: int = 1, chip: Accelerator = H100, precision: Precision = "bf16", experts: int = 0
+) -> LayerTimes:
+    one = np.ones(1, dtype=np.int64)
+    return layer_times(layer, experts, chip, precision, Shards(tp * one, one, one, one), 4096)
+
+
+def block(name: str = "l1") -> LayerProfile:
+    return case_of(run(name)).profile.blocks[0][0]
+
+
+def price(case: Case, **overlap: object) -> PlanCost:
+    job = case.job.model_copy(update={"overlap": Overlap.model_validate(overlap)})
+    return plan_cost(job, case.profile, case.topology, case.decisions[0])
+
+
+def test_unfused_attention_moves_every_score() -> None:
+    profile = case_of(run("l1")).profile
+    unfused = with_unfused_attention(profile).blocks[0][0]
+    memory = H100.memory_bandwidth_bytes_per_s * H100.memory_efficiency_fraction
+    scores = 64 * 4096 * 4096  # heads · s²
+    extra = float(times(unfused).attention_s[0])
+    assert extra > 9 * scores / memory  # softmax and dropout alone
+    assert extra < (9 + 2 * 2 + 2) * scores / memory + 1e-3  # with the products that write and read the scores
+    assert float(times(unfused).selective_s[0]) == pytest.approx(extra)  # selective repeats the attention core
+
+
+def test_slower_attention_is_slower_by_its_ratio() -> None:
+    profile = case_of(run("l1")).profile
+    half = times(with_attention_rate(profile, 0.5).blocks[0][0])
+    launch = H100.kernel_launch_s
+    assert half.attention_s - launch == pytest.approx(2 * (times(block()).attention_s - launch))
+
+
+def test_without_sequence_parallelism_norms_take_as_long_on_every_rank() -> None:
+    profile = case_of(run("l1")).profile
+    with_sp, without = profile.blocks[0][0], without_sequence_parallelism(profile).blocks[0][0]
+    assert times(with_sp, tp=1).forward_s == pytest.approx(times(without, tp=1).forward_s)
+    memory = H100.memory_bandwidth_bytes_per_s * H100.memory_efficiency_fraction
+    more = times(without, tp=8).forward_s - times(with_sp, tp=8).forward_s
+    assert more == pytest.approx(20 * 8192 * 4096 * (1 - 1 / 8) / memory)
+
+
+def test_output_projection_stays_in_sixteen_bit() -> None:
+    head = case_of(run("n1")).profile.head
+    assert times(head, precision="fp8").forward_s == pytest.approx(times(head).forward_s)
+    assert times(block("n1"), precision="fp8").forward_s < 0.8 * times(block("n1")).forward_s
+
+
+def test_host_sets_a_floor_for_layers_with_experts_only() -> None:
+    slow = H100.model_copy(update={"host_moe_pass_s": 1.0})
+    routed = replace(block(), routed_tokens=2)
+    assert times(block(), chip=slow).forward_s < 1
+    assert times(routed, chip=slow, experts=8).forward_s == 1
+    assert times(routed, chip=slow, experts=8).backward_s == 2
+
+
+def test_gradients_that_do_not_overlap_are_exposed_in_full() -> None:
+    case = case_of(run("v1"))
+    hidden, waited = price(case), price(case, gradient_reduce=False, parameter_gather=False)
+    reduce = next(flow for flow in waited.collectives if "gradients" in flow.name)
+    assert waited.cost.exposed_s["dp"] == pytest.approx(reduce.time_s * reduce.per_step)
+    assert hidden.cost.exposed_s["dp"] < waited.cost.exposed_s["dp"]
+
+
+def test_pipeline_messages_that_block_cost_one_each_way_per_micro_batch() -> None:
+    case = case_of(run("v2"))  # 8 stages, 8 micro-batches
+    free, blocking = price(case), price(case, pipeline_messages=False)
+    send = next(flow for flow in free.collectives if flow.op == "send")
+    more = blocking.cost.exposed_s["pp"] - free.cost.exposed_s["pp"]
+    assert more == pytest.approx(2 * 8 * send.time_s, rel=0.02)
+
+
+def test_userbuffers_hide_their_share_of_tp() -> None:
+    case = case_of(run("l1"))
+    whole, half = price(case), price(case, tp_fraction=0.5)
+    assert half.cost.exposed_s["tp"] == pytest.approx(whole.cost.exposed_s["tp"] / 2)

@@ -1,0 +1,106 @@
+"""From a row to a job, a machine and decisions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from measured_rows import run
+
+from scaleacross.errors import InputError
+from scaleacross.validation.machines import MACHINES, machine_of, topology_of
+from scaleacross.validation.mapping import MICRO_BATCHES, case_of
+from scaleacross.validation.workload_of import workload_of
+from scaleacross.workloads.moe_transformer import MoeTransformer
+
+
+def test_stated_settings_leave_one_decision() -> None:
+    case = case_of(run("l1"))
+    (decision,) = case.decisions
+    assert (decision.degrees.tp, decision.degrees.cp, decision.degrees.pp, decision.degrees.dp) == (4, 2, 4, 2)
+    assert (decision.pipeline.schedule, decision.pipeline.num_chunks) == ("Interleaved1F1B", 5)
+    assert (decision.recompute, decision.shard) == ("none", "optimizer")
+    assert decision.placement is not None and decision.placement.axis_order[0] == "tp"
+    assert case.filled == ()
+
+
+def test_what_is_not_stated_becomes_alternatives() -> None:
+    case = case_of(replace(run("l1"), mbs=None, vpp=None, recompute=""))
+    assert case.filled == ("mbs", "vpp", "recompute")
+    assert {decision.pipeline.micro_batch_sequences for decision in case.decisions} == set(MICRO_BATCHES)
+    assert {decision.recompute for decision in case.decisions} == {"none", "selective", "full"}
+
+
+def test_frameworks_shard_what_they_shard() -> None:
+    assert case_of(run("v1")).decisions[0].shard == "none"
+    assert not case_of(run("v1")).job.overlap.gradient_reduce
+    assert case_of(run("n1")).job.overlap.gradient_reduce
+    sharded = replace(run("n1"), framework="torchtitan", tp=1, dp=16, fsdp=16)
+    assert case_of(sharded).decisions[0].shard == "parameters"
+    hybrid = case_of(replace(sharded, fsdp=4, framework="MaxText")).decisions[0].degrees
+    assert (hybrid.dp_shard, hybrid.dp_replicate) == (4, 4)
+
+
+def test_old_megatron_has_unfused_attention_and_no_sequence_parallelism_where_stated() -> None:
+    full, selective = (case_of(run(name)).profile.blocks[0][0] for name in ("k1", "k2"))
+    assert full.attention is not None and not full.attention.fused
+    assert full.replicated_elementwise_bytes > 0
+    assert selective.replicated_elementwise_bytes == 0
+    new = case_of(run("l1")).profile.blocks[0][0]
+    assert new.attention is not None and new.attention.fused
+
+
+def test_eight_bit_recipes_are_told_by_their_names() -> None:
+    named = {"fp8": "fp8", "mxfp8": "fp8", "fp8-cs": "fp8", "nvfp4": "nvfp4", "bf16": "bf16"}
+    row = replace(run("n1"), gpu="B200")
+    assert {text: case_of(replace(row, precision=text)).job.precision for text in named} == named
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"exclude_from_fit": 1}, "excluded by the file"),
+        ({"layers": None, "ffn": None}, "dimensions not stated: layers, ffn"),
+        ({"gpu": "TPU v9"}, "no machine is known for gpu 'TPU v9'; known: A100-80GB"),
+        ({"dp": 3}, "does not make 16 GPUs"),
+        ({"gbs": 63}, "no pipeline of 1 stages"),
+        ({"precision": "int4"}, "precision 'int4' is not known"),
+        ({"precision": "nvfp4"}, "h100-sxm states no nvfp4 peak"),
+        ({"arch": "moe", "experts": 8, "topk": 2, "moe_ffn": 1024, "ep": 16}, "ep 16 inside tp · dp = 16"),
+        ({"fsdp": 3}, "fsdp 3 does not divide dp 8"),
+    ],
+)
+def test_rows_that_cannot_be_expressed_say_why(changes: dict[str, object], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        case_of(replace(run("n1"), **changes))  # type: ignore[arg-type]
+
+
+def test_workload_has_the_published_number_of_parameters() -> None:
+    billions = {"k1": 174.6, "n1": 15.6, "l1": 70.6}
+    for name, published in billions.items():
+        assert workload_of(run(name)).profile().total_parameters / 1e9 == pytest.approx(published, rel=0.01)
+
+
+def test_latent_attention_rows_take_the_published_latent_widths() -> None:
+    deepseek = replace(
+        run("l1"),
+        **{"arch": "moe", "attn": "mla", "layers": 61, "hidden": 7168, "ffn": 18432, "heads": 128, "kv_heads": 128},
+        **{"vocab": 129280, "experts": 256, "topk": 8, "moe_ffn": 2048, "shared_ffn": 2048, "dense_layers": 3},
+    )
+    workload = workload_of(deepseek)
+    assert isinstance(workload, MoeTransformer)
+    assert workload.profile().total_parameters / 1e9 == pytest.approx(671, rel=0.005)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_machine_builds_a_topology(name: str) -> None:
+    topology = topology_of(MACHINES[name], 256)
+    assert topology.num_accelerators == 256
+    domain = topology.buildings[0].accelerators_per("scale_up")
+    assert domain == (64 if name.startswith("GB") else 8)
+
+
+def test_notes_refine_the_network() -> None:
+    plain = machine_of(run("v1"))
+    vtrain = machine_of(replace(run("v1"), notes="A100 nodes of 8, 4x HDR 800 Gbps/node"))
+    assert (plain.port, vtrain.port) == ("infiniband-hdr200", "infiniband-hdr100")

@@ -1,0 +1,63 @@
+"""Reading measured runs: blanks, numbers, and what is wrong with a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from measured_rows import TEXT, run, runs
+
+from scaleacross.errors import InputError
+from scaleacross.validation.runs import read_runs
+
+
+def test_blank_means_not_stated() -> None:
+    assert run("n1").vpp is None
+    assert run("k1").vpp == 3
+    assert run("k1").mem_gib is None  # a column that the file does not have
+
+
+def test_numbers_have_the_types_of_their_columns() -> None:
+    row = run("l1")
+    assert (row.n_gpus, row.tp, row.gbs) == (64, 4, 128)
+    assert row.step_time_s == 14.61
+
+
+def test_rows_without_an_id_are_named_after_their_line() -> None:
+    text = "model,gpu,n_gpus,seq,gbs\nx,H100-80GB,8,4096,64\ny,H100-80GB,8,4096,64\n"
+    assert [row.id for row in runs(text)] == ["line2", "line3"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model,gpu,n_gpus,seq\n", "column gbs is missing"),
+        ("model,gpu,n_gpus,seq,gbs\nx,H100,8,4096,\n", "line 2: gbs is blank"),
+        ("model,gpu,n_gpus,seq,gbs,tp\nx,H100,8,4096,64,two\n", "line 2: tp: 'two' is no number"),
+        ("model,gpu,n_gpus,seq,gbs\nx,H100,8.5,4096,64\n", "line 2: n_gpus: '8.5' is no whole number"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        runs(text)
+
+
+def test_a_file_reads_like_its_text(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(TEXT, encoding="utf-8")
+    assert read_runs(path) == runs()
+
+
+def test_a_file_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nothing\.csv: cannot be read"):
+        read_runs(tmp_path / "nothing.csv")
+
+
+def test_repeats_share_their_configuration_but_not_their_release() -> None:
+    again = (
+        TEXT.splitlines()[0]
+        + "\n"
+        + "\n".join(line for line in TEXT.splitlines() if line.startswith("n1")).replace("2.66", "2.84")
+    )
+    assert runs(again)[0].configuration == run("n1").configuration
+    assert run("n1").configuration != run("n2").configuration

@@ -1,0 +1,72 @@
+"""Older and other frameworks running the same model."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaleacross.workloads.dense_transformer import DenseTransformer
+from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
+from scaleacross.workloads.variants import (
+    with_attention_rate,
+    with_operator_recompute,
+    with_unfused_attention,
+    with_unfused_loss,
+    without_sequence_parallelism,
+)
+
+
+def model(*, gated: bool = True) -> ModelProfile:
+    return DenseTransformer(
+        name="m",
+        num_layers=4,
+        hidden_size=4096,
+        num_heads=32,
+        num_kv_heads=8,
+        head_dim=128,
+        intermediate_size=14336,
+        vocabulary_size=128256,
+        gated_mlp=gated,
+        tied_embedding=False,
+    ).profile()
+
+
+def block(profile: ModelProfile) -> LayerProfile:
+    return profile.blocks[0][0]
+
+
+def test_without_sequence_parallelism_norms_and_residuals_are_repeated() -> None:
+    before, after = block(model()), block(without_sequence_parallelism(model()))
+    assert before.stream_bytes == 20 * 4096  # two norms of 4d, two residual additions of 6d
+    assert (before.replicated_elementwise_bytes, after.replicated_elementwise_bytes) == (0, 20 * 4096)
+    for policy, stream in {"none": 8 * 4096, "full": 2 * 4096}.items():
+        kept, was = after.activations[policy], before.activations[policy]
+        assert kept.replicated == stream  # norm inputs and outputs; the block input
+        assert kept.sharded + kept.replicated == was.sharded + was.replicated
+
+
+def test_operator_recompute_repeats_every_second_product() -> None:
+    after = block(with_operator_recompute(model()))
+    # q, k, v, output, gate, up, down: k, output and up are repeated
+    repeated = 4096 * 1024 + 4096 * 4096 + 4096 * 14336
+    total = 2 * 4096 * 1024 + 2 * 4096 * 4096 + 3 * 4096 * 14336
+    assert after.selective_gemm_fraction == pytest.approx(repeated / total)
+    plain = block(with_operator_recompute(model(gated=False)))
+    # q, k, v, output, up, down: k, output and down
+    assert plain.selective_gemm_fraction == pytest.approx(
+        (4096 * 1024 + 4096 * 4096 + 4096 * 14336) / (2 * 4096 * 1024 + 2 * 4096 * 4096 + 2 * 4096 * 14336)
+    )
+    assert after.activations["selective"].sharded < block(model()).activations["selective"].sharded
+
+
+def test_attention_variants_change_only_attention() -> None:
+    base = block(model())
+    unfused, slower = block(with_unfused_attention(model())), block(with_attention_rate(model(), 0.5))
+    assert unfused.attention is not None and not unfused.attention.fused
+    assert slower.attention is not None and slower.attention.rate_ratio == 0.5
+    for other in (unfused, slower):
+        assert other.gemms == base.gemms and other.elementwise_bytes == base.elementwise_bytes
+
+
+def test_unfused_loss_holds_ten_more_bytes_per_word() -> None:
+    before, after = model().head, with_unfused_loss(model()).head
+    assert after.activations["none"].sharded - before.activations["none"].sharded == 10 * 128256
