@@ -93,14 +93,16 @@ def test_alike_buildings_are_filled_once() -> None:
 
 
 def test_the_trunk_that_closes_the_ring_tells_fills_apart() -> None:
-    """Four alike buildings on a square; the same three trunks in a row, but the fourth is narrower on one side."""
-    data = plain_topology(2, 2, 2, 2)
-    data["trunks"] = [
-        plain_trunk("b0", "b1"), plain_trunk("b1", "b2"), plain_trunk("b2", "b3"), plain_trunk("b3", "b0", gbyte_per_s=1.0),
-    ]  # fmt: skip
+    """16 + 8 + 12: the last may be b2 or b3, which are alike but for their trunk back to the first."""
+    data = plain_topology(4, 2, 3, 3)
+    wide = [("b0", "b1"), ("b1", "b2"), ("b1", "b3"), ("b0", "b3")]
+    data["trunks"] = [*(plain_trunk(*pair) for pair in wide), plain_trunk("b0", "b2", gbyte_per_s=1.0)]
     of = fleets(Topology.model_validate(data))[0]
-    capacities = {float(build_levels(of.topology, shares(fill)).capacity[CAMPUS]) for fill in of.fills(24, [8])}
-    assert len(capacities) == 2
+    found, expected = (
+        {price_of(build_levels(of.topology, shares(fill))) for fill in fills}
+        for fills in (of.fills(36, [4]), every_fill(of, 36, [4]))
+    )
+    assert found == expected
 
 
 def test_more_than_four_buildings_are_not_permuted() -> None:

@@ -1,0 +1,146 @@
+"""Relaxed shapes on optimistic links price no collective above any fill, whatever the message size and the topology."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from instances import instance, link, plain_topology, plain_trunk
+from scaleacross.cost_models.collectives import Boundary, all_reduce, all_to_all, gather, links_of, neighbour_messages
+from scaleacross.cost_models.groups import exact_shape, relaxed_shape
+from scaleacross.cost_models.levels import BUILDING, CAMPUS, build_levels
+from scaleacross.cost_models.settings import Floats
+from scaleacross.solvers.fleets import Fleet, fleets, shares
+from scaleacross.spec.topology import Topology
+
+SIZES = np.array([0.0, 1e3, 1e6, 1e9])
+SLACK = 1 + 1e-9
+
+
+def bounds_hold(fleet: Fleet, size: int, coarse: bool = False) -> int:
+    """Every axis on every fill of ``size`` accelerators; how many pairs were compared."""
+    links, compared = fleet.optimistic_links(), 0
+    largest = np.minimum(fleet.largest_children(), size)
+    largest[-1] = size
+    axes = [(d, e // d) for e in range(2, size + 1) if size % e == 0 for d in range(2, e + 1) if e % d == 0]
+    fills = [
+        build_levels(fleet.topology, shares(f), fleet.graph) for f in fleet.fills(size, [1, *{s for _, s in axes}])
+    ]
+    for d, s in axes:
+        degree, stride, world = np.array([d]), np.array([1 if coarse else s]), np.array([size])
+        cut, least = fleet.must_cross(degree, stride, world), fleet.fullest_children(world)
+        host = 1 if coarse else fleet.common_host
+        relaxed = relaxed_shape(degree, stride, largest[None], cut, least, host)
+        for levels in fills:
+            exact, real, compared = exact_shape(d, s, levels), links_of(levels), compared + 1
+            for price in (gather, all_reduce, all_to_all):
+                bound, time = price(SIZES, relaxed, links, 0.0).time_s, price(SIZES[:, None], exact, real, 0.0).time_s
+                assert (bound <= time.ravel() * SLACK).all(), (price.__name__, d, s, levels.cuts)
+            if not coarse:
+                loose, tight = (
+                    neighbour_messages(SIZES, relaxed, links),
+                    neighbour_messages(SIZES[:, None], exact, real),
+                )
+                assert loose.num_far <= tight.num_far
+                assert (along(loose, d) <= along(tight, d).ravel() * SLACK).all(), ("messages", d, s, levels.cuts)
+    return compared
+
+
+def along(message: Boundary, pp: int) -> Floats:
+    """Seconds of a message from the first rank to the last, boundaries as ``axes.pp_terms`` takes them."""
+    near, far = message.near_latency_s + message.near_occupancy_s, message.far_latency_s + message.far_occupancy_s
+    return (pp - 1 - message.num_far) * near + message.num_far * np.maximum(near, far)
+
+
+@pytest.mark.parametrize("coarse", [False, True], ids=["tight", "coarse: any stride"])
+@pytest.mark.parametrize("seed", range(0, 120, 3))
+def test_on_random_topologies(seed: int, coarse: bool) -> None:
+    for fleet in fleets(instance(seed).topology):
+        for size in {fleet.num_accelerators // fleet.unit * fleet.unit, 8, 12}:
+            bounds_hold(fleet, size, coarse)
+
+
+def links(rates: list[float], latencies: list[float], narrow: list[float]) -> dict[str, Any]:
+    names = ("scale_up", "rack", "zone", "building")
+    return {name: link(*figures) for name, *figures in zip(names, rates, latencies, narrow, strict=True)}
+
+
+FOUR = {"min_size": 4, "max_size": 4}
+
+
+@settings(max_examples=60)
+@given(
+    rates=st.lists(st.sampled_from([1.0, 3.0, 10.0, 100.0]), **FOUR),
+    latencies=st.lists(st.sampled_from([0.0, 1.0, 2.0, 5.0, 100.0]), **FOUR),
+    narrow=st.lists(st.sampled_from([1.0, 1.0, 7.0, 50.0]), **FOUR),
+    hosts=st.sampled_from([(4, 2), (3, 3), (5, 1), (6,), (2, 2, 2), (3, 2, 1)]),
+    domain=st.sampled_from(["host", "rack"]),
+    apart=st.booleans(),
+    coarse=st.booleans(),
+)
+def test_whatever_the_links(
+    rates: list[float],
+    latencies: list[float],
+    narrow: list[float],
+    hosts: tuple[int, ...],
+    domain: str,
+    apart: bool,
+    coarse: bool,
+) -> None:
+    """Also where an outer level is faster than an inner one, so that sparing the inner one pays."""
+    data = plain_topology(*hosts, apart=apart, links=links(rates, latencies, narrow), scale_up_domain=domain)
+    fleet = fleets(Topology.model_validate(data))[0]
+    assert bounds_hold(fleet, fleet.num_accelerators, coarse)
+
+
+def test_sparing_a_level_can_pay() -> None:
+    """4 ranks in one host take 3 µs of latency; 2 in each of two hosts 1 + 1.5 µs: a bound must not assume the former."""
+    slow = links([100.0, 100.0, 100.0, 100.0], [1.0, 1.5, 2.0, 2.0], [1.0] * 4)
+    fleet = fleets(Topology.model_validate(plain_topology(2, links=slow)))[0]
+    levels = build_levels(fleet.topology, shares((("b0", 8),)))
+    inside, across = (exact_shape(4, stride, levels) for stride in (1, 2))
+    tiny = np.array(8.0)
+    assert gather(tiny, across, links_of(levels), 0.0).time_s < gather(tiny, inside, links_of(levels), 0.0).time_s
+    assert bounds_hold(fleet, 8, coarse=True)
+
+
+def test_an_axis_inside_the_host_is_known() -> None:
+    """Where nothing is open, the bound is the price."""
+    fleet = fleets(Topology.model_validate(plain_topology(4, 2)))[0]
+    levels = build_levels(fleet.topology, shares((("b0", 16), ("b1", 8))))
+    for degree, stride in ((2, 1), (4, 1), (2, 2)):
+        least = fleet.fullest_children(np.array([24]))
+        relaxed = relaxed_shape(np.array([degree]), np.array([stride]), fleet.largest_children()[None], None, least, 4)
+        exact = exact_shape(degree, stride, levels)
+        for price in (gather, all_reduce):
+            bound = price(SIZES, relaxed, fleet.optimistic_links(), 0.0).time_s
+            assert bound == pytest.approx(price(SIZES[:, None], exact, links_of(levels), 0.0).time_s.ravel())
+
+
+def test_the_cut_of_two_buildings_is_counted() -> None:
+    """16 + 8 accelerators are cut at 8 or 16.
+
+    Of 12 pairs i, i + 12 that parts 8; all 8 triples i, i + 8, i + 16; no pair i, i + 4; the one group of everything.
+    """
+    fleet = fleets(Topology.model_validate(plain_topology(4, 2)))[0]
+    degree, stride = np.array([2, 3, 2, 24]), np.array([12, 8, 4, 1])
+    assert fleet.must_cross(degree, stride, np.full(4, 24)).tolist() == [8, 8, 0, 1]
+    assert fleet.must_cross(np.array([2]), np.array([8]), np.array([16])).tolist() == [0]  # one building holds them
+
+
+def test_groups_that_share_their_crossings_between_two_levels() -> None:
+    """24 + 8 accelerators in zones of 16, pairs i, i + 16: half of the pairs of zone 0 cross zones, half buildings.
+
+    Both uplinks carry 8 pairs of the 16 that leave the zone; a bound must not let 16 of them cross either.
+    """
+    narrow = links([100.0, 20.0, 20.0, 10.0], [0.0] * 4, [1.0, 1.0, 1.0, 50.0])
+    data = plain_topology(6, 2, links=narrow)
+    data["trunks"] = [plain_trunk("b0", "b1", gbyte_per_s=0.8 * 10 * 16 / 50, latency_us=0.0)]
+    fleet = fleets(Topology.model_validate(data))[0]
+    shape = exact_shape(2, 16, build_levels(fleet.topology, shares((("b0", 24), ("b1", 8)))))
+    assert (shape.crossing[BUILDING], shape.crossing[CAMPUS]) == (8, 8)
+    assert bounds_hold(fleet, 32)
