@@ -12,7 +12,7 @@ from scaleacross.report.memory import collapse, elide, memory, stacked_bar
 from scaleacross.report.plan import decision, placement
 from scaleacross.report.terminal import plan_report
 from scaleacross.report.traffic import collectives, traffic
-from scaleacross.spec.plan import COMPONENTS, CostBreakdown, Plan, SolveReport, StageMemory
+from scaleacross.spec.plan import COMPONENTS, Alternative, CostBreakdown, Plan, SolveReport, StageMemory
 
 GIB = 2.0**30
 Render = Callable[..., str]
@@ -166,3 +166,29 @@ def test_report_holds_every_section(plan: Plan, render: Render) -> None:
     for part in parts:
         assert render(part).strip() in whole
     assert "24 accelerators stay idle" in whole
+
+
+def test_same_settings_placed_otherwise_are_shown_whatever_their_rank(plan: Plan, render: Render) -> None:
+    order = plan.placement.axis_order
+    swapped = plan.placement.model_copy(update={"axis_order": (*order[1:], order[0])})
+    placed = Alternative(
+        label="cp across the buildings",
+        decision=plan.decision.model_copy(update={"placement": swapped}),
+        step_s=9 * plan.cost.step_s,
+        reason="+1 s exposed",
+    )
+    faster = [
+        placed.model_copy(
+            update={
+                "label": f"other recompute {rank}",
+                "decision": plan.decision.model_copy(update={"recompute": "full"}),
+                "step_s": plan.cost.step_s * (1 + rank / 10),
+            }
+        )
+        for rank in range(1, 5)
+    ]
+    report = plan.report.model_copy(update={"alternatives": (*faster, placed)})
+    shown = render(alternatives(plan.model_copy(update={"report": report})))
+    assert "other recompute 3" in shown
+    assert "other recompute 4" not in shown
+    assert "cp across the buildings" in shown

@@ -6,7 +6,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from scaleacross.report.format import add, bar, cell, columns, count, grid, large, percent, section
-from scaleacross.spec.plan import COMPONENTS, Plan, SolveReport
+from scaleacross.spec.plan import COMPONENTS, Alternative, Plan, SolveReport
 from scaleacross.units import human_seconds
 
 COMPONENT_MEANING = {
@@ -17,7 +17,7 @@ COMPONENT_MEANING = {
     "ep": "expert-parallel, exposed",
     "pp": "pipeline messages, exposed",
     "dp": "data-parallel, exposed",
-    "optimizer": "optimizer update",
+    "optimizer": "optimizer and host work",
 }
 STATUS_MEANING = {
     "optimal": ("optimal: no plan of the searched space is faster under this model", "green"),
@@ -83,16 +83,26 @@ def status(report: SolveReport) -> Text:
 
 
 def alternatives(plan: Plan, limit: int = NUM_ALTERNATIVES) -> RenderableType:
-    """The best plans that lost, each with the reason; feasible ones first, by step time."""
+    """The best plans that lost, each with the reason; feasible ones first, by step time.
+
+    Where none of them answers "why is it placed like this?", the same settings in another placement join as one more.
+    """
     table = columns(("plan", "step", "lost by", "reason"), right=("step", "lost by"), flexible=("plan", "reason"))
     ranked = sorted(plan.report.alternatives, key=lambda a: float("inf") if a.step_s is None else a.step_s)
-    for other in ranked[:limit]:
+    placed = [other for other in ranked if _only_placed_otherwise(plan, other)]
+    shown = ranked[:limit] if any(other in ranked[:limit] for other in placed) else [*ranked[:limit], *placed[:1]]
+    for other in shown:
         if other.step_s is None:
             times = "–", "infeasible"
         else:
             times = human_seconds(other.step_s), human_seconds(other.step_s - plan.cost.step_s)
         add(table, other.label, *times, other.reason)
     return section("Best alternatives", table)
+
+
+def _only_placed_otherwise(plan: Plan, other: Alternative) -> bool:
+    same = {"placement": plan.decision.placement}
+    return other.decision != plan.decision and other.decision.model_copy(update=same) == plan.decision
 
 
 def notes(plan: Plan) -> RenderableType:

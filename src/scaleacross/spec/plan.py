@@ -35,7 +35,7 @@ class CostBreakdown(Spec):
     exposed_s: dict[Axis | Literal["dp"], float] = Field(
         description="exposed communication per axis: tp, cp, ep, pp, dp"
     )
-    optimizer_s: float = Field(description="optimizer update")
+    optimizer_s: float = Field(description="optimizer update and host work per step that nothing hides")
     tokens_per_s: float
     model_flop_per_s: float = Field(
         description="model FLOP (causal attention counted half, no recompute) per accelerator and second"
