@@ -26,6 +26,7 @@ def random_job(seed: int) -> Job:
     rng = random.Random(seed)
     workload = _workload(rng)
     topology = _topology(rng)
+    _measure(random.Random(f"curves {seed}"), topology)
     batch = rng.choice([6, 8, 8, 12])
     data: dict[str, Any] = {
         "name": f"instance-{seed}",
@@ -99,6 +100,30 @@ def _topology(rng: random.Random) -> dict[str, Any]:
             }
         )
     return {"name": "small", "regions": _regions(rng, buildings), "trunks": _trunks(rng, num_buildings)}
+
+
+def _measure(rng: random.Random, topology: dict[str, Any]) -> None:
+    """Give the scale-up technology of some buildings measured curves, of some operations and group sizes."""
+    if rng.random() < 0.6:
+        return
+    operations = rng.sample(["all_gather", "reduce_scatter", "all_reduce", "all_to_all"], k=rng.randint(1, 4))
+    for region in topology["regions"]:
+        for building in region["buildings"]:
+            if rng.random() < 0.8:
+                scale_up = building["links"]["scale_up"]
+                rate = scale_up["technology"]["bandwidth_gbyte_per_s"] * 1e9 * rng.choice([0.3, 0.8, 1.2])
+                curves = [
+                    _curve(rng, op, ranks, rate) for op in operations for ranks in rng.choice([(2,), (2, 4), (4, 8)])
+                ]
+                technology = scale_up["technology"] | {"curves": curves}
+                building["links"] = building["links"] | {"scale_up": scale_up | {"technology": technology}}
+
+
+def _curve(rng: random.Random, op: str, num_ranks: int, bytes_per_s: float) -> dict[str, Any]:
+    latency_s, share = rng.choice([1e-6, 5e-6, 20e-6]), (num_ranks - 1) / num_ranks
+    twice = 2 if op == "all_reduce" else 1
+    times = {2**log: latency_s * num_ranks**0.5 + twice * share * 2**log / bytes_per_s for log in range(10, 31, 4)}
+    return {"op": op, "num_ranks": num_ranks, "time_s": times}
 
 
 def _regions(rng: random.Random, buildings: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -39,7 +39,7 @@ def test_405b_on_two_unequal_buildings_is_verified_and_proved(plan: Plan) -> Non
     sa.verify(plan)
     assert plan.report.gap <= 1e-4
     assert plan.report.status in ("optimal", "gap_tolerance")
-    assert plan.report.bound_s <= plan.cost.step_s
+    assert plan.report.bound_s <= plan.cost.step_s * (1 + 1e-12)
     assert {bound.name for bound in plan.report.bounds} == {"search", "compute", "cut", "pipeline"}
     assert plan.report.num_candidates > 100_000
 
@@ -79,12 +79,18 @@ def test_a_narrow_trunk_turns_the_placement_over(plan: Plan, narrow: Plan) -> No
 
 
 def test_a_far_trunk_is_answered_by_fewer_crossings(plan: Plan, far: Plan) -> None:
-    assert far.degrees != plan.degrees
+    """Key/value exchange crossed the near trunk, in small pieces and often; over 20 ms that alone costs seconds."""
+    assert plan.placement.spans["cp"] == "campus"
     assert far.placement.spans["cp"] != "campus"
-    [across] = [a for a in far.report.alternatives if a.label == "cp across the buildings"]
-    assert across.step_s is not None
-    assert across.step_s > 2 * far.cost.step_s
-    assert "exposed key/value exchange (cp crosses campus)" in across.reason
+    old = sa.evaluate((far.job, plan.decision))
+    assert old.cost.component("cp") - far.cost.component("cp") > 0.5 * (old.cost.step_s - far.cost.step_s)
+    assert old.cost.component("cp") > 10 * plan.cost.component("cp")
+    across = [a for a in far.report.alternatives if a.label.endswith("across the buildings")]
+    assert across
+    for alternative in across:
+        assert alternative.step_s is not None
+        assert alternative.step_s > far.cost.step_s
+        assert "crosses campus" in alternative.reason
 
 
 def same_but_for_time(plan: Plan) -> Plan:

@@ -43,6 +43,7 @@ ROOMS = {
     "verification": _room(COSTS, "numpy"),
     "solvers": _room(f"{COSTS} verification", "numpy networkx ortools pulp"),
     "emitters": _room(MODELS),
+    "calibration": _room(COSTS, "numpy"),
     "validation": _room(f"{COSTS} catalogue", "numpy pydantic"),
     "report": _room(f"{MODELS} validation", "rich"),
     "api": _room(f"{COSTS} catalogue verification solvers emitters report validation"),

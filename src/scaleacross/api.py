@@ -32,7 +32,6 @@ from scaleacross.workloads.problem import Problem
 
 REPORTED_VERSIONS = ("scaleacross", "ortools", "numpy", "pydantic")
 DEFAULT_TIME_LIMIT_S = 60.0
-DEFAULT_GAP_TOLERANCE = 1e-4
 
 
 def plan(
@@ -40,7 +39,7 @@ def plan(
     *,
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
     seed: int = 0,
-    gap_tolerance: float = DEFAULT_GAP_TOLERANCE,
+    gap_tolerance: float = 0.0,
     overrides: Sequence[str] = (),
     progress: Callable[[Progress], None] | None = None,
 ) -> Plan:
@@ -50,7 +49,7 @@ def plan(
         job: a Job, a path, or the name of a job of the catalogue.
         time_limit_s: seconds of search; the best plan so far is returned with its gap when it ends.
         seed: of the solver; equal seeds give equal plans.
-        gap_tolerance: relative gap at which the search stops, 0 for a full proof; what remains is reported.
+        gap_tolerance: relative gap at which the search stops; what remains is reported.
         overrides: ``a.b.c=value`` on any field of the job.
         progress: called now and then during the search.
 

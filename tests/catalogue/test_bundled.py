@@ -38,7 +38,9 @@ def figures(value: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
         for key, item in value.items():
             if key == "provenance":
                 continue
-            if is_physical(key):
+            if key == "gemm_models":  # a fit stands or falls as a whole
+                yield from (f"{key}.{kind}" for kind in item)
+            elif key == "attention_model" or is_physical(key):
                 yield ".".join((*path, key))
             else:
                 yield from figures(item, path if key in ("building_defaults", "regions", "buildings") else (*path, key))

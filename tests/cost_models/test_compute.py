@@ -60,9 +60,9 @@ def test_edge_tiles_are_paid_in_full() -> None:
 @pytest.mark.parametrize("name", ["a100-80gb", "h100-sxm", "h200", "b200", "mi300x"])
 @pytest.mark.parametrize("n", [16_384, 32_768])
 def test_a_large_square_product_runs_at_peak_times_efficiency(name: str, n: int) -> None:
-    chip = load_accelerator(name)
-    training = chip.training_gemm_ratio.get("bf16", 1.0)
-    ideal = 2 * n**3 / (chip.peak_flop_per_s["bf16"] * chip.gemm_efficiency_fraction * training)
+    # as the stated efficiencies have it: without the fitted kernels and what a training step adds
+    chip = load_accelerator(name).model_copy(update={"gemm_models": {}, "training_gemm_ratio": {}})
+    ideal = 2 * n**3 / (chip.peak_flop_per_s["bf16"] * chip.gemm_efficiency_fraction)
     assert ideal < gemm(n, n, n, chip=chip) < 1.05 * ideal + chip.kernel_launch_s
 
 

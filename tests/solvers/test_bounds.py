@@ -21,16 +21,18 @@ def test_compute_bound_by_hand() -> None:
 
 
 def test_cut_bound_by_hand() -> None:
-    topology = plain_topology(1, 1)
-    topology["trunks"] = [plain_trunk("b0", "b1", gbyte_per_s=0.001)]
-    problem = problem_of(plain_job(topology=topology))
-    bound = cut_bound(problem)
-    assert bound is not None
-    # the smallest block: 4 products of attention of 256 x 256, 3 of the MLP of 256 x 768, 2 norms; 4 bytes per gradient
+    """A trunk on which the gradients of the smallest block take 1.5 times as long as all the computation, then 9 times."""
+    problem = problem_of(plain_job(1, 1))
+    computing = compute_bound(problem).step_s
+    # a block: 4 products of attention of 256 x 256, 3 of the MLP of 256 x 768, 2 norms; activations would be 33 MB
     gradients = 4 * (4 * 256 * 256 + 3 * 256 * 768 + 2 * 256)
-    activations = 2 * 256 * 16 * 4096
-    crossing = min(gradients, activations) / 1e6
-    assert bound.step_s == pytest.approx(min(crossing, 2 * compute_bound(problem).step_s))
+    assert gradients < 2 * 256 * 16 * 4096
+    for times, expected in ((1.5, 1.5), (9.0, 2.0)):  # one building alone takes twice as long
+        topology = plain_topology(1, 1)
+        topology["trunks"] = [plain_trunk("b0", "b1", gbyte_per_s=gradients / (times * computing) / 1e9)]
+        bound = cut_bound(problem_of(plain_job(topology=topology)))
+        assert bound is not None
+        assert bound.step_s == pytest.approx(expected * computing)
     assert cut_bound(problem_of(plain_job(2))) is None
 
 
@@ -41,7 +43,7 @@ def test_a_wide_cut_does_not_bind() -> None:
     assert bound.step_s == pytest.approx(compute_bound(problem).step_s)
 
 
-@pytest.mark.parametrize("seed", [0, 4, 6, 7, 14, 23, 25, 50, 61, 73])
+@pytest.mark.parametrize("seed", [4, 6, 13, 14, 23, 50, 61, 73])
 def test_no_plan_is_below_any_bound(seed: int) -> None:
     problem = instance(seed)
     fastest = exhaustive(problem).step_s
@@ -59,7 +61,7 @@ def test_no_plan_is_below_any_bound(seed: int) -> None:
 
 @pytest.mark.parametrize("gap_tolerance", [0.05, 0.3])
 def test_stopping_early_leaves_a_true_bound(gap_tolerance: float) -> None:
-    for seed in (0, 7, 25, 50):
+    for seed in (4, 6, 13, 50):
         problem = instance(seed)
         fastest = exhaustive(problem).step_s
         state = search(problem, time_limit_s=600, gap_tolerance=gap_tolerance)
@@ -70,7 +72,7 @@ def test_stopping_early_leaves_a_true_bound(gap_tolerance: float) -> None:
 
 
 def test_no_time_leaves_a_true_bound() -> None:
-    problem = instance(0)
+    problem = instance(13)
     fastest = exhaustive(problem).step_s
     state = search(problem, time_limit_s=0.0, gap_tolerance=0.0)
     assert state.out_of_time

@@ -135,11 +135,13 @@ def test_the_cut_of_two_buildings_is_counted() -> None:
 def test_groups_that_share_their_crossings_between_two_levels() -> None:
     """24 + 8 accelerators in zones of 16, pairs i, i + 16: half of the pairs of zone 0 cross zones, half buildings.
 
-    Both uplinks carry 8 pairs of the 16 that leave the zone; a bound must not let 16 of them cross either.
+    Both uplinks carry 8 pairs of the 16 that leave the zone; a bound must not let 16 of them cross either. A third
+    building would hold all 32, so nothing is known about the cut.
     """
     narrow = links([100.0, 20.0, 20.0, 10.0], [0.0] * 4, [1.0, 1.0, 1.0, 50.0])
-    data = plain_topology(6, 2, links=narrow)
-    data["trunks"] = [plain_trunk("b0", "b1", gbyte_per_s=0.8 * 10 * 16 / 50, latency_us=0.0)]
+    data = plain_topology(6, 2, 8, links=narrow)
+    trunk = {"gbyte_per_s": 0.8 * 10 * 16 / 50, "latency_us": 0.0}
+    data["trunks"] = [plain_trunk("b0", "b1", **trunk), plain_trunk("b1", "b2", **trunk)]
     fleet = fleets(Topology.model_validate(data))[0]
     shape = exact_shape(2, 16, build_levels(fleet.topology, shares((("b0", 24), ("b1", 8)))))
     assert (shape.crossing[BUILDING], shape.crossing[CAMPUS]) == (8, 8)

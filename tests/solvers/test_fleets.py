@@ -56,7 +56,8 @@ def price_of(levels: Levels) -> tuple[object, ...]:
     """Everything about a fill that a cost depends on."""
     figures = (levels.bandwidth, levels.capacity, levels.latency, *levels.cuts)
     names = tuple(accelerator.name for accelerator in levels.accelerators)
-    return (levels.num_positions, frozenset(names), *(tuple(np.asarray(part).tolist()) for part in figures))
+    curves = None if levels.curves is None else levels.curves.tobytes()
+    return (levels.num_positions, frozenset(names), curves, *(tuple(np.asarray(part).tolist()) for part in figures))
 
 
 @pytest.mark.parametrize("seed", range(0, 100, 2))
@@ -134,7 +135,7 @@ def test_no_fill_beats_the_optimistic_links(seed: int) -> None:
     problem = instance(seed)
     for of in fleets(problem.topology):
         best = of.optimistic_links()
-        assert all(np.isfinite(figures).all() for figures in best)
+        assert all(np.isfinite(figures).all() for figures in (best.bandwidth, best.capacity, best.latency))
         for size in {of.num_accelerators, 8, 12}:
             for fill in of.fills(size, [1, 2, 4]):
                 levels = build_levels(of.topology, shares(fill))

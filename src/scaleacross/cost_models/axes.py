@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaleacross.cost_models.collectives import Links, all_reduce, all_to_all, gather, neighbour_messages
+from scaleacross.cost_models.collectives import Group, Links, all_reduce, all_to_all, neighbour_messages
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.overlap import WINDOW_NAMES, rounds
@@ -40,10 +40,11 @@ def tp_terms(volumes: Volumes, shape: GroupShape, links: Links) -> Terms:
 
     Without sequence parallelism (tp does not divide the norms) the two are one all-reduce.
     """
+    group = Group(shape, links, volumes.launch_s)
     if any(block.replicated_elementwise_bytes for block, _ in volumes.profile.blocks):
-        one = all_reduce(volumes.hidden_bytes, shape, links, volumes.launch_s).time_s / 2
+        one = group.all_reduce(volumes.hidden_bytes).time_s / 2
     else:
-        one = gather(volumes.hidden_bytes, shape, links, volumes.launch_s).time_s
+        one = _gather_and_scatter_s(group, volumes.hidden_bytes) / 2
     waited = (1 - volumes.job.overlap.tp_fraction) * one
     return _serial(volumes, "tp", rounds(volumes.settings) * volumes.work.tp_gathers * waited)
 
@@ -51,12 +52,14 @@ def tp_terms(volumes: Volumes, shape: GroupShape, links: Links) -> Terms:
 def cp_terms(volumes: Volumes, shape: GroupShape, links: Links) -> Terms:
     """Key/value exchange hides behind the attention of the same layer; gradients and parameters join the windows."""
     work, settings = volumes.work, volumes.settings
-    one = gather(volumes.kv_bytes, shape, links, volumes.launch_s).time_s * work.layers
+    group = Group(shape, links, volumes.launch_s)
+    one = group.gather(volumes.kv_bytes).time_s * work.layers
+    back = _gather_and_scatter_s(group, volumes.kv_bytes) * work.layers
     passes = 1 + volumes.full_recompute
     exposed = passes * np.maximum(0.0, one - work.attention_s)
-    exposed = exposed + np.maximum(0.0, 2 * one - ATTENTION_BACKWARD_RATIO * work.attention_s)
+    exposed = exposed + np.maximum(0.0, back - ATTENTION_BACKWARD_RATIO * work.attention_s)
     dense = work.dense_parameters + work.expert_parameters
-    window = _state_windows(volumes, dense, shape, links)
+    window = _state_windows(volumes, dense, group)
     return Terms({"cp": rounds(settings) * exposed}, window)
 
 
@@ -65,8 +68,9 @@ def dp_shard_terms(
 ) -> Terms:
     """Sharded states of dense and expert parameters in the windows; the experts' all-to-alls exposed in full."""
     settings, work = volumes.settings, volumes.work
-    window = _state_windows(volumes, work.dense_parameters / settings.cp, shape, links)
-    window = window + _state_windows(volumes, work.expert_parameters / settings.cp, expert_shape, links)
+    group, expert = (Group(each, links, volumes.launch_s) for each in (shape, expert_shape))
+    window = _state_windows(volumes, work.dense_parameters / settings.cp, group)
+    window = window + _state_windows(volumes, work.expert_parameters / settings.cp, expert)
     one = all_to_all(volumes.routed_bytes, ep_shape, links, volumes.launch_s).time_s
     count = work.moe_layers * (4 + 2 * volumes.full_recompute)
     return Terms({"ep": rounds(settings) * count * one}, window)
@@ -150,12 +154,17 @@ def _serial(volumes: Volumes, component: str, seconds: Floats) -> Terms:
     return Terms({component: seconds}, np.zeros((len(WINDOW_NAMES), len(volumes.settings))))
 
 
-def _state_windows(volumes: Volumes, held: Floats, shape: GroupShape, links: Links) -> Floats:
+def _gather_and_scatter_s(group: Group, size_bytes: Floats) -> Floats:
+    """One all-gather and one reduce-scatter of the same tensor."""
+    return group.gather(size_bytes).time_s + group.gather(size_bytes, "reduce_scatter").time_s
+
+
+def _state_windows(volumes: Volumes, held: Floats, group: Group) -> Floats:
     """Contributions of an axis over which ``held`` parameters are sharded (or only reduced), (windows, n)."""
     optimizer, shard = volumes.job.optimizer, volumes.settings.shard
-    reduced = gather(held * optimizer.reduce_bytes, shape, links, volumes.launch_s).time_s
-    whole = all_reduce(held * optimizer.reduce_bytes, shape, links, volumes.launch_s).time_s
-    gathered = gather(held * optimizer.parameter_bytes, shape, links, volumes.launch_s).time_s
+    reduced = group.gather(held * optimizer.reduce_bytes, "reduce_scatter").time_s
+    whole = group.all_reduce(held * optimizer.reduce_bytes).time_s
+    gathered = group.gather(held * optimizer.parameter_bytes).time_s
     empty = held <= 0
     by_step = np.choose(shard, [whole, reduced, np.zeros_like(whole)])
     back = np.choose(shard, [np.zeros_like(whole), gathered, np.zeros_like(whole)])

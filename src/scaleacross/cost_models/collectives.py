@@ -20,33 +20,79 @@ Algorithms (all-gather; reduce-scatter mirrors it, all-reduce is one of each):
 Sources: ring and tree volumes as in the NCCL tests' performance notes (bus bandwidth factors (d−1)/d and 2(d−1)/d);
 hierarchical decomposition as in Cho et al., BlueConnect (2019). Regime: messages large enough for full bandwidth; the
 fixed start-up cost of a collective is ``launch_s``. Sharing with *other* axes' traffic is not modelled here.
+
+Where the scale-up technology has measured curves (``collective_curves``), they take the place of level 0:
+
+* a group inside one domain       the curve of its operation, launch included
+* a group across domains          the algorithms above over the levels from rack outwards; hierarchical adds its inner
+                                  phase by the curve of f_0 ranks; and none is faster than the curve of min(d, domain)
+                                  ranks: fewer bytes over faster links with the same software
+
+An operation without a curve is priced by the formulas above at every level.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
+from scaleacross.cost_models.collective_curves import curve_s
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
-from scaleacross.cost_models.levels import CAMPUS, Levels
-from scaleacross.cost_models.settings import Floats, Ints
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, SCALE_UP, Levels
+from scaleacross.cost_models.settings import Bools, Floats, Ints
+from scaleacross.spec.network import CurveOp
 
-ALGORITHM_NAMES = ("none", "ring", "hierarchical", "tree", "pairwise", "point_to_point")
-NONE, RING, HIERARCHICAL, TREE, PAIRWISE, POINT_TO_POINT = range(len(ALGORITHM_NAMES))
+ALGORITHM_NAMES = ("none", "ring", "hierarchical", "tree", "pairwise", "point_to_point", "measured")
+NONE, RING, HIERARCHICAL, TREE, PAIRWISE, POINT_TO_POINT, MEASURED = range(len(ALGORITHM_NAMES))
+
+ALL_LEVELS: Final = np.ones(NUM_LEVELS, dtype=bool)
+OUTER_LEVELS: Final = np.arange(NUM_LEVELS) >= RACK
+
+GatherOp = Literal["all_gather", "reduce_scatter"]
 
 
 class Links(NamedTuple):
-    """Level figures as arrays (..., NUM_LEVELS); ``Levels`` has them for one fill, the search for many."""
+    """Level figures as arrays (..., NUM_LEVELS); ``Levels`` has them for one fill, the search for many.
+
+    ``curves`` are tables (tables, operations, group sizes, sizes) of measured collectives inside a domain, if any, and
+    ``curve`` (...) says which one holds.
+    """
 
     bandwidth: Floats
     capacity: Floats
     latency: Floats
+    curves: Floats | None = None
+    curve: Ints | int = 0
 
 
 def links_of(levels: Levels) -> Links:
     """The link figures of one fill."""
-    return Links(levels.bandwidth, levels.capacity, levels.latency)
+    return Links(levels.bandwidth, levels.capacity, levels.latency, *_tables([levels.curves]))
+
+
+def stacked_links(levels: Sequence[Levels]) -> Links:
+    """The link figures of many fills, one row each."""
+    bandwidth, capacity, latency = (
+        np.stack([getattr(one, name) for one in levels]) for name in ("bandwidth", "capacity", "latency")
+    )
+    return Links(bandwidth, capacity, latency, *_tables([one.curves for one in levels]))
+
+
+def _tables(tables: Sequence[Floats | None]) -> tuple[Floats | None, Ints | int]:
+    """The distinct tables and which of them each row takes; rows without one take NaN."""
+    distinct = list({id(table): table for table in tables}.values())
+    some = next((table for table in distinct if table is not None), None)
+    if some is None:
+        return None, 0
+    stacked = np.stack([np.full_like(some, np.nan) if table is None else table for table in distinct])
+    if len(distinct) == 1:
+        return stacked, 0
+    place = {id(table): index for index, table in enumerate(distinct)}
+    return stacked, np.array([place[id(table)] for table in tables])
 
 
 class Timed(NamedTuple):
@@ -62,35 +108,153 @@ def group_bandwidth(shape: GroupShape, links: Links) -> Floats:
     return np.where(shape.fanout > 1, shared, np.inf)
 
 
-def gather(size_bytes: Floats, shape: GroupShape, links: Links, launch_s: float) -> Timed:
+class _Laws(NamedTuple):
+    """Ring, hierarchical and (all-reduce by a) tree as seconds per byte and fixed seconds, each (...)."""
+
+    ring_s_per_byte: Floats
+    ring_s: Floats
+    hierarchical_s_per_byte: Floats
+    hierarchical_s: Floats
+    tree_s_per_byte: Floats
+    tree_s: Floats
+
+
+@dataclass(frozen=True)
+class Group:
+    """Groups on their links: the time of every collective; what no size changes is worked out once."""
+
+    shape: GroupShape
+    links: Links
+    launch_s: float
+
+    def gather(self, size_bytes: Floats, op: GatherOp = "all_gather") -> Timed:
+        """All-gather (or reduce-scatter: ``op`` chooses the curve) of a full tensor of ``size_bytes``."""
+        size = np.asarray(size_bytes)
+
+        def across(counted: Bools) -> Timed:
+            laws = self._laws(counted)
+            inner = self._inner_s(op, size) if counted is OUTER_LEVELS else 0.0
+            hierarchical = laws.hierarchical_s_per_byte * size + laws.hierarchical_s + inner
+            return self._best([(RING, laws.ring_s_per_byte * size + laws.ring_s), (HIERARCHICAL, hierarchical)])
+
+        return self._timed(op, size, across)
+
+    def all_reduce(self, size_bytes: Floats) -> Timed:
+        """All-reduce of ``size_bytes``."""
+        size = np.asarray(size_bytes)
+
+        def across(counted: Bools) -> Timed:
+            laws = self._laws(counted)
+            ring = 2 * (laws.ring_s_per_byte * size + laws.ring_s)
+            hierarchical = 2 * (laws.hierarchical_s_per_byte * size + laws.hierarchical_s)
+            if counted is OUTER_LEVELS:
+                both = self._inner_s("reduce_scatter", size) + self._inner_s("all_gather", size)
+                hierarchical = hierarchical + np.where(np.isnan(both), self._inner_s("all_reduce", size), both)
+            tree = laws.tree_s_per_byte * size + laws.tree_s
+            return self._best([(RING, ring), (HIERARCHICAL, hierarchical), (TREE, tree)])
+
+        return self._timed("all_reduce", size, across)
+
+    def all_to_all(self, sent_bytes: Floats) -> Timed:
+        """All-to-all in which every rank sends ``sent_bytes`` in all, evenly to the d ranks, itself included.
+
+        A rank's bytes for ranks outside its child of level l are (d − members_l)/d of them; all members send through
+        the child's W_l.
+        """
+        shape, links, size, degree = self.shape, self.links, np.asarray(sent_bytes), self.shape.degree[..., None]
+        outside = np.maximum(0.0, degree - shape.members) / degree
+        if isinstance(shape, RelaxedShape):  # m·(d−m) ≥ d−1 for any members m of d
+            uplink = (degree - 1) / degree * shape.crossing / links.capacity
+            each = np.where(shape.fanout > 1, np.maximum(outside / links.bandwidth, uplink), 0.0)
+        else:
+            each = outside * shape.members / group_bandwidth(shape, links)
+        latency = np.where(shape.fanout > 1, links.latency, 0.0)
+
+        def across(counted: Bools) -> Timed:
+            slowest = size * (counted * each).max(axis=-1) + (counted * latency).max(axis=-1)
+            return self._best([(PAIRWISE, slowest)])
+
+        return self._timed("all_to_all", size, across)
+
+    def _timed(self, op: CurveOp, size: Floats, across: Callable[[Bools], Timed]) -> Timed:
+        """The curve of ``op`` inside a domain, ``across`` the outer levels beyond it, all levels without a curve."""
+        links, degree = self.links, self.shape.degree
+        if links.curves is None:
+            return across(ALL_LEVELS)
+        inside = curve_s(links.curves, links.curve, op, degree, size)
+        outside = across(OUTER_LEVELS)
+        time = np.where(self._crosses, np.maximum(outside.time_s, inside), inside)
+        algorithm = np.where(self._crosses, outside.algorithm, np.where(degree > 1, MEASURED, NONE))
+        unknown = np.isnan(inside)
+        if unknown.any():
+            plain = across(ALL_LEVELS)
+            time = np.where(unknown, plain.time_s, time)
+            algorithm = np.where(unknown, plain.algorithm, algorithm)
+        return Timed(time, algorithm)
+
+    def _inner_s(self, op: CurveOp, size: Floats) -> Floats:
+        """Inner phase of a hierarchical collective, by the curve of f_0 ranks; a relaxed shape does not know f_0."""
+        if self.links.curves is None or isinstance(self.shape, RelaxedShape):
+            return np.zeros(())
+        return curve_s(self.links.curves, self.links.curve, op, self.shape.fanout[..., SCALE_UP], size)
+
+    def _best(self, options: list[tuple[int, Floats]]) -> Timed:
+        times = np.stack(np.broadcast_arrays(*(time for _, time in options)), axis=0)
+        alone = self.shape.degree <= 1
+        time = np.where(alone, 0.0, times.min(axis=0) + self.launch_s)
+        winner = np.array([code for code, _ in options])[times.argmin(axis=0)]
+        return Timed(time, np.where(alone, NONE, winner))
+
+    @cached_property
+    def _crosses(self) -> Bools:
+        crosses: Bools = np.any(self.shape.fanout[..., RACK:] > 1, axis=-1)
+        return crosses
+
+    def _laws(self, counted: Bools) -> _Laws:
+        return self._outer_laws if counted is OUTER_LEVELS else self._all_laws
+
+    @cached_property
+    def _all_laws(self) -> _Laws:
+        return _laws(self.shape, self.links, ALL_LEVELS)
+
+    @cached_property
+    def _outer_laws(self) -> _Laws:
+        return _laws(self.shape, self.links, OUTER_LEVELS)
+
+
+def gather(size_bytes: Floats, shape: GroupShape, links: Links, launch_s: float, op: GatherOp = "all_gather") -> Timed:
     """All-gather (or reduce-scatter) of a full tensor of ``size_bytes``; zero for a group of one."""
-    ring, hierarchical, _ = _candidates(size_bytes, shape, links)
-    return _best(shape, launch_s, [(RING, ring), (HIERARCHICAL, hierarchical)])
+    return Group(shape, links, launch_s).gather(size_bytes, op)
 
 
 def all_reduce(size_bytes: Floats, shape: GroupShape, links: Links, launch_s: float) -> Timed:
     """All-reduce of ``size_bytes``; zero for a group of one."""
-    ring, hierarchical, tree = _candidates(size_bytes, shape, links)
-    return _best(shape, launch_s, [(RING, 2 * ring), (HIERARCHICAL, 2 * hierarchical), (TREE, tree)])
+    return Group(shape, links, launch_s).all_reduce(size_bytes)
 
 
-def _candidates(size_bytes: Floats, shape: GroupShape, links: Links) -> tuple[Floats, Floats, Floats]:
-    """Seconds of ring, hierarchical and (all-reduce by a) tree."""
-    size = np.asarray(size_bytes)
+def all_to_all(sent_bytes: Floats, shape: GroupShape, links: Links, launch_s: float) -> Timed:
+    """All-to-all in which every rank sends ``sent_bytes`` in all (``Group.all_to_all``); zero for a group of one."""
+    return Group(shape, links, launch_s).all_to_all(sent_bytes)
+
+
+def _laws(shape: GroupShape, links: Links, counted: Bools) -> _Laws:
+    """The formulas of the module docstring; only ``counted`` levels limit bandwidth or are phases."""
     if isinstance(shape, RelaxedShape):
-        return _bounds(size, shape, links)
-    bandwidth = group_bandwidth(shape, links)
-    thinnest = bandwidth.min(axis=-1)
-    steps = shape.fanout - 1
-    ring = (shape.degree - 1) / shape.degree * size / thinnest + (shape.pairs * links.latency).sum(axis=-1)
-    hierarchical = size * (steps / shape.fanout / bandwidth).sum(axis=-1) + (steps * links.latency).sum(axis=-1)
-    hops = np.ceil(np.log2(shape.fanout))
-    tree = 2 * (size / thinnest + (hops * links.latency).sum(axis=-1))
-    return ring, hierarchical, tree
+        return _bounds(shape, links, counted)
+    bandwidth = np.where(counted, group_bandwidth(shape, links), np.inf)
+    thinnest, steps = bandwidth.min(axis=-1), shape.fanout - 1
+    return _Laws(
+        (shape.degree - 1) / shape.degree / thinnest,
+        (shape.pairs * links.latency).sum(axis=-1),
+        (steps / shape.fanout / bandwidth).sum(axis=-1),
+        (counted * steps * links.latency).sum(axis=-1),
+        2 / thinnest,
+        2 * (np.ceil(np.log2(shape.fanout)) * links.latency).sum(axis=-1),
+    )
 
 
-def _bounds(size: Floats, shape: RelaxedShape, links: Links) -> tuple[Floats, Floats, Floats]:
-    """Lower bounds of ``_candidates`` over all exact shapes that a relaxed one stands for, on monotone links.
+def _bounds(shape: RelaxedShape, links: Links, counted: Bools) -> _Laws:
+    """Lower bounds of ``_laws`` over all exact shapes that a relaxed one stands for, on monotone links.
 
     With n_l children touched by some group, fanouts f_l ≥ n_l/n_{l+1} and members ≤ d/n_l, so
 
@@ -99,46 +263,21 @@ def _bounds(size: Floats, shape: RelaxedShape, links: Links) -> tuple[Floats, Fl
     least for the least n_l where bandwidth falls outwards; f−1 and ⌈log2 f⌉ are at least log2 f, so latencies are at
     least Σ log2(n_l/n_{l+1}) · α_l, least likewise; and half of the tensor or more leaves a child through one uplink.
     """
-    bandwidth = group_bandwidth(shape, links)
-    thinnest, degree, crossed = bandwidth.min(axis=-1), shape.degree, shape.fanout > 1
-    doublings = (np.log2(shape.fanout) * links.latency).sum(axis=-1)
-    steps = ((shape.fanout - 1) * links.latency).sum(axis=-1)
-    hops = (np.ceil(np.log2(shape.fanout)) * links.latency).sum(axis=-1)
+    bandwidth = np.where(counted, group_bandwidth(shape, links), np.inf)
+    thinnest, degree, crossed = bandwidth.min(axis=-1), shape.degree, (shape.fanout > 1) & counted
+    doublings = np.log2(shape.fanout)
+    steps = (counted * (shape.fanout - 1) * links.latency).sum(axis=-1)
+    hops = (np.ceil(doublings) * links.latency).sum(axis=-1)
     uplink = np.where(crossed, shape.crossing / links.capacity, 0.0).max(axis=-1) / 2
-    nics = (shape.pairs / links.bandwidth).sum(axis=-1) / degree
-    ring = (degree - 1) / degree * size / thinnest + (shape.pairs * links.latency).sum(axis=-1)
-    hierarchical = size * np.maximum(nics, uplink) + np.where(shape.known, steps, doublings)
-    tree = 2 * (size / thinnest + np.where(shape.known, hops, doublings))
-    return ring, hierarchical, tree
-
-
-def _best(shape: GroupShape, launch_s: float, options: list[tuple[int, Floats]]) -> Timed:
-    times = np.stack(np.broadcast_arrays(*(time for _, time in options)), axis=0)
-    winner = times.argmin(axis=0)
-    alone = shape.degree <= 1
-    time = np.where(alone, 0.0, times.min(axis=0) + launch_s)
-    return Timed(time, np.where(alone, NONE, np.array([code for code, _ in options])[winner]))
-
-
-def all_to_all(sent_bytes: Floats, shape: GroupShape, links: Links, launch_s: float) -> Timed:
-    """All-to-all in which every rank sends ``sent_bytes`` in all, evenly to the d ranks, itself included.
-
-    Zero for a group of one.
-    A rank's bytes for ranks outside its child of level l are (d − members_l)/d of them; all members send through the
-    child's W_l.
-    """
-    degree = shape.degree[..., None]
-    outside = np.maximum(0.0, degree - shape.members) / degree
-    if isinstance(shape, RelaxedShape):  # m·(d−m) ≥ d−1 for any members m of d
-        uplink = (degree - 1) / degree * shape.crossing / links.capacity
-        each = np.where(shape.fanout > 1, np.maximum(outside / links.bandwidth, uplink), 0.0)
-    else:
-        each = outside * shape.members / group_bandwidth(shape, links)
-    slowest = (np.asarray(sent_bytes)[..., None] * each).max(axis=-1)
-    latency = np.where(shape.fanout > 1, links.latency, 0.0).max(axis=-1)
-    alone = shape.degree <= 1
-    time = np.where(alone, 0.0, slowest + latency + launch_s)
-    return Timed(time, np.where(alone, NONE, PAIRWISE))
+    nics = (counted * shape.pairs / links.bandwidth).sum(axis=-1) / degree
+    return _Laws(
+        (degree - 1) / degree / thinnest,
+        (shape.pairs * links.latency).sum(axis=-1),
+        np.maximum(nics, uplink),
+        np.where(shape.known, steps, (counted * doublings * links.latency).sum(axis=-1)),
+        2 / thinnest,
+        2 * np.where(shape.known, hops, (doublings * links.latency).sum(axis=-1)),
+    )
 
 
 class Boundary(NamedTuple):

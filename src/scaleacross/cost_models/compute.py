@@ -1,22 +1,30 @@
 """Time of the computation of one layer and one micro-batch on one accelerator.
 
-Regime: dense training kernels of at least a few microseconds; clocks and power at the level that the stated
-efficiencies imply. Rates and efficiencies come from the accelerator's catalogue entry, each with source and status; no
-constant lives here but the algorithmic ratios below.
+Regime: training kernels of at least a few microseconds. Products and attention take the time of the kernel alone
+(``kernels.py``), at the rate that a training step leaves them (``training_gemm_ratio``, ``training_attention_ratio``).
+Every figure comes from the accelerator's catalogue entry, with source and status; no constant lives here but the
+algorithmic ratios below.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.kernels import (
+    ELEMENT_BYTES,
+    attention_kernel_s,
+    attention_model_of,
+    gemm_kernel_s,
+    gemm_model_of,
+    machine_of,
+)
 from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.spec.accelerator import Accelerator, Precision
 from scaleacross.workloads.layer_profile import Attention, Gemm, LayerProfile
 
-ELEMENT_BYTES: Final[dict[Precision, float]] = {"fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "nvfp4": 0.5}
 ATTENTION_BACKWARD_RATIO: Final = 2.5
 """Backward over forward FLOP of fused attention: 5 matrix products against 2 (FlashAttention, arXiv 2205.14135, §3)."""
 ELEMENTWISE_BACKWARD_RATIO: Final = 2.0
@@ -66,22 +74,19 @@ class LayerTimes:
 def gemm_time_s(
     accelerator: Accelerator, precision: Precision, rows: Floats, cols: Floats, depth: Floats, count: Floats
 ) -> Floats:
-    """``count`` equal products (rows × depth)·(depth × cols), arrays broadcast, in one grouped launch.
+    """``count`` equal products (rows × depth)·(depth × cols) inside a training step, arrays broadcast, in one launch.
 
-        max(waves · tile FLOP · multiprocessors / (peak · efficiency), bytes / HBM) + launch,
-        waves = ⌈tiles / multiprocessors⌉
+    The kernel alone (``kernels.gemm_kernel_s``) at ``training_gemm_ratio`` of its compute rate, plus the launch: the
+    kernel's own or that of a training step, whichever is longer. Conversion of narrow operands is not in it.
 
-    The last wave and the edge tiles are paid in full (tile and wave quantisation, NVIDIA matrix multiplication
-    background guide).
+    Raises:
+        KeyError: the accelerator states no peak for ``precision``.
     """
-    tiles = np.ceil(rows / accelerator.gemm_tile_rows) * np.ceil(cols / accelerator.gemm_tile_cols) * count
-    waves = np.ceil(tiles / accelerator.num_multiprocessors)
-    wave_flop = 2.0 * accelerator.num_multiprocessors * accelerator.gemm_tile_rows * accelerator.gemm_tile_cols * depth
-    rate = accelerator.peak_flop_per_s[precision] * accelerator.gemm_efficiency_fraction
-    rate = rate * accelerator.training_gemm_ratio.get(precision, 1.0)
-    moved = (rows * depth + depth * cols) * ELEMENT_BYTES[precision] + rows * cols * 2.0
-    memory_rate = accelerator.memory_bandwidth_bytes_per_s * accelerator.memory_efficiency_fraction
-    return np.maximum(waves * wave_flop / rate, moved * count / memory_rate) + accelerator.kernel_launch_s
+    model, alone = gemm_model_of(accelerator, precision), machine_of(accelerator, precision)
+    rate = alone.peak_flop_per_s * accelerator.training_gemm_ratio.get(precision, 1.0)
+    machine = replace(alone, peak_flop_per_s=rate)
+    kernel = gemm_kernel_s(model, machine, ELEMENT_BYTES[precision], rows, cols, depth, count)
+    return kernel + max(model.launch_s, accelerator.kernel_launch_s)
 
 
 def _gemm_shape(gemm: Gemm, shards: Shards, tokens: Floats, num_experts: int) -> tuple[Floats, Floats, Floats, Floats]:
@@ -101,10 +106,20 @@ def _attention_times_s(
     """Forward and backward of the attention core."""
     if not attention.fused:
         return _unfused_attention_times_s(attention, accelerator, shards, sequence_length)
-    flop = attention.flop_per_token(sequence_length) * shards.tokens(sequence_length) / shards.tp
-    rate = accelerator.peak_flop_per_s[_sixteen_bit(accelerator)] * accelerator.attention_efficiency_fraction
-    rate = rate * accelerator.training_attention_ratio * attention.rate_ratio
-    forward = flop / rate + accelerator.kernel_launch_s
+    model, machine = attention_model_of(accelerator), machine_of(accelerator, _sixteen_bit(accelerator))
+    kernel = attention_kernel_s(
+        model,
+        machine,
+        sequences=shards.micro_batch.astype(np.float64),
+        queries=sequence_length / shards.cp,
+        keys=np.full(len(shards.cp), float(sequence_length)),
+        heads=attention.num_heads / shards.tp,
+        kv_heads=np.maximum(1.0, attention.num_kv_heads / shards.tp),
+        qk_head_dim=attention.qk_head_dim,
+        v_head_dim=attention.v_head_dim,
+    )
+    slower = accelerator.training_attention_ratio * attention.rate_ratio
+    forward = kernel / slower + max(model.launch_s, accelerator.kernel_launch_s)
     return forward, ATTENTION_BACKWARD_RATIO * forward
 
 
@@ -128,6 +143,20 @@ def _sixteen_bit(accelerator: Accelerator) -> Precision:
 
 def _memory_rate(accelerator: Accelerator) -> float:
     return accelerator.memory_bandwidth_bytes_per_s * accelerator.memory_efficiency_fraction
+
+
+def attainable_flop_per_s(accelerator: Accelerator, precision: Precision) -> float:
+    """A rate that no product and no attention call exceeds: full waves, no other cost, never slower than alone."""
+    kinds = {precision, _sixteen_bit(accelerator)}
+    products = (
+        machine_of(accelerator, kind).peak_flop_per_s
+        * gemm_model_of(accelerator, kind).compute_efficiency_fraction
+        * max(1.0, accelerator.training_gemm_ratio.get(kind, 1.0))
+        for kind in kinds
+    )
+    attention = attention_model_of(accelerator).compute_efficiency_fraction
+    attention *= machine_of(accelerator, _sixteen_bit(accelerator)).peak_flop_per_s
+    return max(*products, attention * max(1.0, accelerator.training_attention_ratio))
 
 
 def layer_times(

@@ -8,6 +8,7 @@ its link joins: accelerator, scale-up domain, rack, zone, building, region.
                  oversubscription; at campus and region level the thinnest trunk between two buildings that follow
                  each other in the fill
 * latency[l]     one-way latency of a message, s
+* curves         measured collectives inside a scale-up domain (``collective_curves``), None where a building has none
 
 Where the buildings used differ, the slowest figure counts: collectives are synchronous.
 """
@@ -23,6 +24,7 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 
+from scaleacross.cost_models.collective_curves import domain_table, slowest
 from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.network import LINK_LEVELS
@@ -47,6 +49,7 @@ class Levels:
     cuts: tuple[Ints, ...]
     num_positions: int
     accelerators: tuple[Accelerator, ...]
+    curves: Floats | None = None
 
     @cached_property
     def alignment(self) -> int:
@@ -103,7 +106,12 @@ def build_levels(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Gr
         cuts=_cuts(topology, fill),
         num_positions=sum(share.num_accelerators for share in fill),
         accelerators=accelerator_types(used),
+        curves=slowest([_domain_curves(building) for building in used]),
     )
+
+
+def _domain_curves(building: Building) -> Floats | None:
+    return domain_table(building.links.scale_up.technology.curves, building.accelerators_per("scale_up"))
 
 
 def accelerator_types(used: Sequence[Building]) -> tuple[Accelerator, ...]:

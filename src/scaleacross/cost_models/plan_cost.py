@@ -218,4 +218,4 @@ def _time(flow: Flow, shape: GroupShape, links: Links, launch_s: float) -> Timed
         delays = neighbour_messages(size, shape, links)
         near, far = delays.near_latency_s + delays.near_occupancy_s, delays.far_latency_s + delays.far_occupancy_s
         return Timed(np.maximum(near, far), np.array([POINT_TO_POINT]))
-    return gather(size, shape, links, launch_s)
+    return gather(size, shape, links, launch_s, "reduce_scatter" if flow.op == "reduce_scatter" else "all_gather")

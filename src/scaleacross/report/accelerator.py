@@ -29,8 +29,14 @@ def accelerator_report(accelerator: Accelerator) -> RenderableType:
             ("memory", memory),
             ("of peak reached", efficiencies),
             ("GEMM shape", f"{accelerator.num_multiprocessors} multiprocessors, tiles of {tile}"),
+            ("fitted kernels", _fitted(accelerator)),
             ("kernel launch", human_seconds(accelerator.kernel_launch_s)),
             ("figures", provenance_counts(accelerator)),
         ]
     )
     return Group(facts, sources(accelerator.provenance)) if accelerator.provenance else facts
+
+
+def _fitted(accelerator: Accelerator) -> str:
+    names = [*accelerator.gemm_models, *(("attention",) if accelerator.attention_model else ())]
+    return ", ".join(names) or "none: the efficiencies above hold at every shape"

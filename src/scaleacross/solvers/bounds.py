@@ -1,6 +1,6 @@
 """Lower bounds on the step time of every plan of a job, each with the numbers it comes from.
 
-compute    model FLOP / Σ accelerators · peak · best stated efficiency
+compute    model FLOP / Σ accelerators · the rate that no kernel of theirs exceeds
 cut        a job on several buildings either keeps every data-parallel group in one building, then each token's
            activations cross a trunk once in either direction, or some stage's gradients cross; the smaller of the two
            over the widest trunk. A job in one building has that building's accelerators only.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from scaleacross.cost_models.compute import attainable_flop_per_s
 from scaleacross.cost_models.levels import trunk_graph
 from scaleacross.cost_models.traffic import ACTIVATION_BYTES
 from scaleacross.solvers.joint import Search
@@ -25,7 +26,7 @@ def compute_bound(problem: Problem) -> Bound:
     """All accelerators of the topology busy with model FLOP alone."""
     flop = _step_flop(problem)
     rate = sum(_attainable_flop_per_s(problem, building) for building in problem.topology.buildings)
-    why = f"{flop:.3g} model FLOP at {rate:.3g} FLOP/s, the stated efficiency on all accelerators"
+    why = f"{flop:.3g} model FLOP at {rate:.3g} FLOP/s, the best that any kernel reaches on all accelerators"
     return Bound(name="compute", step_s=flop / rate, why=why)
 
 
@@ -67,7 +68,4 @@ def _step_flop(problem: Problem) -> float:
 
 
 def _attainable_flop_per_s(problem: Problem, building: Building) -> float:
-    accelerator = building.accelerator
-    best = max(accelerator.gemm_efficiency_fraction, accelerator.attention_efficiency_fraction)
-    peak = max(accelerator.peak_flop_per_s[problem.job.precision], accelerator.peak_flop_per_s.get("bf16", 0.0))
-    return building.num_accelerators * peak * best
+    return building.num_accelerators * attainable_flop_per_s(building.accelerator, problem.job.precision)

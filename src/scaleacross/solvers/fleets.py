@@ -24,6 +24,7 @@ from typing import Final
 import networkx as nx
 import numpy as np
 
+from scaleacross.cost_models.collective_curves import fastest
 from scaleacross.cost_models.collectives import Links
 from scaleacross.cost_models.levels import (
     CAMPUS,
@@ -95,10 +96,12 @@ class Fleet:
             latency[level] = min((p.latency[level] for p in at), default=np.inf)
             bandwidth[level] = bandwidth[level] if at else 0.0
         exists = capacity > 0  # the others are never crossed
+        curves = fastest([levels.curves for levels in single])
         return Links(
             np.where(exists, np.maximum.accumulate(bandwidth[::-1])[::-1], 1.0),
             np.where(exists, np.maximum.accumulate(capacity[::-1])[::-1], 1.0),
             np.where(exists, np.minimum.accumulate(latency[::-1])[::-1], 0.0),
+            None if curves is None else curves[None],
         )
 
     def largest_children(self) -> Floats:

@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from scaleacross.cost_models.axes import axis_terms
-from scaleacross.cost_models.collectives import Links
+from scaleacross.cost_models.collectives import stacked_links
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import Levels, build_levels
 from scaleacross.cost_models.overlap import WINDOW_NAMES, exposed_s, windows
@@ -139,8 +139,7 @@ class Placer:
             copies = np.zeros(len(arcs), dtype=np.int64)
             volumes = self.pricing.volumes(settings.take(copies), work.take(copies))
             shapes = [self._axis_shapes(settings, axis, subset, fills[index]) for index, subset, _ in arcs]
-            levels = [self.levels(fills[index]) for index, _, _ in arcs]
-            links = Links(*(np.stack([getattr(level, name) for level in levels]) for name in Links._fields))
+            links = stacked_links([self.levels(fills[index]) for index, _, _ in arcs])
             stacked = [_stacked(column) for column in zip(*shapes, strict=True)]
             expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
             terms = axis_terms(axis, volumes, stacked[0], links, expert, ep, exact=True)

@@ -7,8 +7,11 @@ from typing import Literal
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
 from scaleacross.spec.base import Name, SourcedSpec
+from scaleacross.spec.kernel_model import AttentionModel, GemmModel
 
 Precision = Literal["fp16", "bf16", "fp8", "nvfp4"]
+GemmKind = Literal[Precision, "fp8_block"]
+"""A precision, or fp8 with one scale per 128 × 128 block in place of one per tensor: another kernel at the same peak."""
 
 
 class Accelerator(SourcedSpec):
@@ -27,13 +30,25 @@ class Accelerator(SourcedSpec):
     gemm_tile_rows: PositiveInt = Field(description="rows of the output tile that one multiprocessor computes")
     gemm_tile_cols: PositiveInt = Field(description="columns of that tile")
     gemm_efficiency_fraction: float = Field(
-        gt=0, le=1, description="share of peak that a large, well-shaped GEMM reaches"
+        gt=0,
+        le=1,
+        description="share of peak that a large, well-shaped GEMM reaches (where no gemm_models entry says more)",
+    )
+    gemm_models: dict[GemmKind, GemmModel] = Field(
+        default_factory=dict,
+        description="fitted kernel time per kind of product; a precision without one (fp16: nor bf16's) runs whole "
+        "waves of the stated tile at gemm_efficiency_fraction",
+    )
+    attention_model: AttentionModel | None = Field(
+        default=None, description="fitted time of fused attention; absent: attention_efficiency_fraction throughout"
     )
     training_gemm_ratio: dict[Precision, PositiveFloat] = Field(
         default_factory=dict,
         description="rate of products inside a training step over that of the kernel alone, per precision; absent: 1",
     )
-    attention_efficiency_fraction: float = Field(gt=0, le=1, description="share of peak that fused attention reaches")
+    attention_efficiency_fraction: float = Field(
+        gt=0, le=1, description="share of peak that fused attention reaches (without attention_model)"
+    )
     training_attention_ratio: PositiveFloat = Field(
         default=1.0, description="rate of attention inside a training step over that of the forward kernel alone"
     )

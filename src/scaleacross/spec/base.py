@@ -52,7 +52,8 @@ class SourcedSpec(Spec):
     ``provenance``: ``memory_gib``, ``links.zone.one_way_latency_us``, ``trunks.oversubscription_ratio``. List indices, region and
     building levels and ``building_defaults`` are left out, so one entry covers all buildings or trunks that share a figure.
     Objects built in a launch script may leave it empty; every file of the bundled catalogue must fill it for each key with a
-    unit, ``*_fraction``, ``*_ratio``, and an accelerator's multiprocessors and tile (tests/catalogue/test_bundled.py).
+    unit, ``*_fraction``, ``*_ratio``, and an accelerator's multiprocessors and tile; a kernel model counts as one figure,
+    ``gemm_models.bf16`` (tests/catalogue/test_bundled.py).
     """
 
     provenance: dict[str, Provenance] = Field(default_factory=dict, description="figure -> its source and status")

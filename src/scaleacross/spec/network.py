@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from itertools import pairwise
+from typing import Annotated, Literal, get_args
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from scaleacross.spec.base import Name, SourcedSpec, Spec
 
 # The link used by two accelerators is named after the smallest unit that holds both of them.
 LinkLevel = Literal["scale_up", "rack", "zone", "building", "campus", "region"]
 LINK_LEVELS: tuple[LinkLevel, ...] = get_args(LinkLevel)
+
+CurveOp = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all"]
+CURVE_OPS: tuple[CurveOp, ...] = get_args(CurveOp)
+
+
+class CollectiveCurve(Spec):
+    """Time of one collective among ``num_ranks`` accelerators that share this link and nothing else, by size.
+
+    Sizes are nccl-tests': the full tensor of gather, scatter and reduce, what one rank sends in all of an all-to-all (itself
+    included). Between two sizes time is a straight line, so each pair has an α and β of its own; below the first it is constant
+    (latency), beyond the last proportional to size (bandwidth). Launch is part of it.
+    """
+
+    op: CurveOp
+    num_ranks: Annotated[int, Field(ge=2)] = Field(description="accelerators in the group")
+    time_s: dict[PositiveInt, PositiveFloat] = Field(min_length=2, description="size in bytes -> time, s")
+
+    @model_validator(mode="after")
+    def _more_bytes_never_take_less(self) -> CollectiveCurve:
+        for (small, early), (large, late) in pairwise(self.time_s.items()):
+            if large <= small:
+                raise ValueError(f"{self._label}: size {large:,} B follows {small:,} B; sizes must ascend")
+            if late < early:
+                raise ValueError(
+                    f"{self._label}: {large:,} B in {late:g} s, but {small:,} B already take {early:g} s; "
+                    "a curve must not fall (fit it to the measurements, or smooth it)"
+                )
+        return self
+
+    @property
+    def _label(self) -> str:
+        return f"curve of {self.op} among {self.num_ranks}"
 
 
 class NetworkTechnology(SourcedSpec):
@@ -21,6 +54,19 @@ class NetworkTechnology(SourcedSpec):
     efficiency_fraction: float = Field(gt=0, le=1, description="share of line rate that large collectives reach")
     congestion_control: Name = Field(default="none", description="e.g. dcqcn, receiver-driven, none")
     load_balancing: Name = Field(default="none", description="e.g. ecmp, adaptive-routing, spray, none")
+    curves: tuple[CollectiveCurve, ...] = Field(
+        default=(),
+        description="measured collectives inside one scale-up domain; operations without a curve are priced from bandwidth, "
+        "efficiency and latency alone",
+    )
+
+    @model_validator(mode="after")
+    def _one_curve_per_operation_and_group(self) -> NetworkTechnology:
+        keys = [(curve.op, curve.num_ranks) for curve in self.curves]
+        for op, num_ranks in keys:
+            if keys.count((op, num_ranks)) > 1:
+                raise ValueError(f"two curves of {op} among {num_ranks}: keep one")
+        return self
 
 
 class LevelLink(Spec):

@@ -86,7 +86,7 @@ class PredictedCollective(Spec):
     )
     per_step: float = Field(description="how often one rank issues it in a step")
     level: LinkLevel = Field(description="outermost level crossed")
-    algorithm: str = Field(description="ring | tree | hierarchical | pairwise | point_to_point")
+    algorithm: str = Field(description="ring | tree | hierarchical | pairwise | point_to_point | measured")
     time_s: float = Field(description="predicted time of one")
 
 

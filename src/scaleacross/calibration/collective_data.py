@@ -1,0 +1,114 @@
+"""Measured times of collectives inside one scale-up domain, read from a CSV or from the output of nccl-tests.
+
+CSV: columns ``op, n_gpus, size_bytes, time_us``; rows whose ``kind`` is not ``measured``, with ``n_nodes`` above 1, without a
+size or time, or of another operation are left out; ``system`` and ``source`` are kept where given. nccl-tests: the
+out-of-place time of every size; operation and ranks from the file's own comments where it has them.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from scaleacross.errors import InputError
+from scaleacross.spec.network import CURVE_OPS, CurveOp
+
+_COLUMNS: Final = ("op", "n_gpus", "size_bytes", "time_us")
+_OP_NAMES: Final[dict[str, CurveOp]] = {**{op: op for op in CURVE_OPS}, "alltoall": "all_to_all"}
+_STARTING: Final = re.compile(r"Collective test starting:\s*(\w+)_perf")
+_RANK: Final = re.compile(r"#\s+Rank\s+\d+\b")
+_TIME: Final = re.compile(r"\d+\.\d+")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One collective inside one scale-up domain."""
+
+    op: CurveOp
+    num_ranks: int
+    size_bytes: int
+    time_s: float
+    system: str = ""
+    source: str = ""
+
+
+def read_measurements(path: str | Path, op: CurveOp | None = None, num_ranks: int | None = None) -> list[Measurement]:
+    """Measurements of a CSV or of an nccl-tests output file, told apart by their first line.
+
+    Args:
+        op: operation of an nccl-tests file that does not name it (older versions).
+        num_ranks: ranks of an nccl-tests file without ``# Rank`` lines.
+
+    Raises:
+        InputError: unreadable, a column or figure is missing or no number, or nothing in it can be used.
+    """
+    path = Path(path)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    header = lines[0].split(",") if lines else []
+    if len(header) > 1 and not set(_COLUMNS) <= set(header):
+        missing = [column for column in _COLUMNS if column not in header]
+        raise InputError(f"{path}: no column {', '.join(missing)} (there are: {', '.join(header)})")
+    rows = _csv_rows(path, lines) if len(header) > 1 else _nccl_rows(path, lines, op, num_ranks)
+    if not rows:
+        raise InputError(
+            f"{path}: no measurement inside one node; expected a CSV with {', '.join(_COLUMNS)} or nccl-tests output"
+        )
+    return rows
+
+
+def _csv_rows(path: Path, lines: Sequence[str]) -> list[Measurement]:
+    out = []
+    for number, row in enumerate(csv.DictReader(lines), 2):
+        op = _OP_NAMES.get(row["op"] or "")
+        if op is None or row.get("kind", "measured") != "measured" or not row["size_bytes"] or not row["time_us"]:
+            continue
+        try:
+            num_nodes = int(row.get("n_nodes") or 1)
+            figures = int(row["n_gpus"]), int(float(row["size_bytes"])), float(row["time_us"]) * 1e-6
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{path}:{number}: n_gpus, n_nodes, size_bytes, time_us: {error}") from error
+        if num_nodes > 1:
+            continue
+        out.append(_checked(path, number, op, *figures, row.get("system") or "", row.get("source") or ""))
+    return out
+
+
+def _nccl_rows(path: Path, lines: Sequence[str], op: CurveOp | None, num_ranks: int | None) -> list[Measurement]:
+    named = next((found[1] for line in lines if (found := _STARTING.search(line))), None)
+    op = _OP_NAMES.get(named) if named else op
+    num_ranks = sum(bool(_RANK.match(line)) for line in lines) or num_ranks
+    if op is None:
+        known = ", ".join(CURVE_OPS)
+        raise InputError(f"{path}: says {named or 'nothing'} about the operation; state which one of {known} it is")
+    if num_ranks is None:
+        raise InputError(f"{path}: has no '# Rank' lines; state the number of ranks")
+    out = []
+    for number, line in enumerate(lines, 1):
+        cells = line.split()
+        # size count type redop root | time algbw busbw #wrong, out of place; older all_gather has no redop and root
+        if len(cells) < 7 or not cells[0].isdigit() or not cells[1].isdigit():
+            continue
+        first = next((index for index, cell in enumerate(cells[3:], 3) if _TIME.fullmatch(cell)), None)
+        if first is None:
+            raise InputError(f"{path}:{number}: no time in '{line.strip()}'")
+        if int(cells[0]) > 0:
+            out.append(_checked(path, number, op, num_ranks, int(cells[0]), float(cells[first]) * 1e-6))
+    return out
+
+
+def _checked(
+    path: Path, number: int, op: CurveOp, num_ranks: int, size_bytes: int, time_s: float, *labels: str
+) -> Measurement:
+    if num_ranks < 2 or size_bytes < 1 or not (0 < time_s < math.inf):
+        raise InputError(
+            f"{path}:{number}: {num_ranks} ranks, {size_bytes} B in {time_s:g} s: 2 ranks, 1 B, and some time at least"
+        )
+    return Measurement(op, num_ranks, size_bytes, time_s, *labels)

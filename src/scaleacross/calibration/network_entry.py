@@ -1,0 +1,94 @@
+"""Write a link technology with fitted curves as a catalogue file, with what the fit rests on and how far it is off."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Final
+
+from scaleacross.calibration.collective_data import Measurement
+from scaleacross.calibration.collectives import SIZE_CLASSES, TOLERANCE, CurveError, fit_curves, held_out, score
+from scaleacross.errors import InputError
+from scaleacross.spec.base import Provenance
+from scaleacross.spec.network import CollectiveCurve, NetworkTechnology
+from scaleacross.units import user_keys
+
+_BANDWIDTH: Final = "bandwidth_gbyte_per_s"
+_CURVES: Final = "curves.time_us"
+_POINTS_PER_LINE: Final = 8
+
+
+def network_entry(
+    base: NetworkTechnology,
+    name: str,
+    rows: Sequence[Measurement],
+    source: str,
+    date: str,
+    comment: str = "",
+    tolerance: float = TOLERANCE,
+) -> str:
+    """The YAML text of ``base`` under a new name, with curves fitted to ``rows`` in place of its own.
+
+    Args:
+        source: where the measurements come from; residuals and held-out errors are written after it.
+        date: of the fit, as it is to be printed.
+        comment: one line above the entry.
+
+    Raises:
+        InputError: no operation has two sizes.
+    """
+    curves = fit_curves(rows, tolerance)
+    if not curves:
+        raise InputError("no curve can be fitted: an operation needs two sizes at least for one number of ranks")
+    stated = {
+        _BANDWIDTH if key in user_keys("bandwidth_bytes_per_s") else key: provenance
+        for key, provenance in base.provenance.items()
+        if not key.startswith("curves.")
+    }
+    stated[_CURVES] = Provenance(source=f"{source}; {residuals(curves, rows, date, tolerance)}", status="fitted")
+    entry = NetworkTechnology.model_validate(base.model_dump() | {"name": name, "curves": curves})
+    lines = [
+        "# yaml-language-server: $schema=../schemas/network.schema.json",
+        *([f"# {comment}"] if comment else []),
+        f"name: {entry.name}",
+        f"{_BANDWIDTH}: {entry.bandwidth_bytes_per_s / 1e9:.6g}",
+        f"efficiency_fraction: {entry.efficiency_fraction:.6g}",
+        *(
+            f"{key}: {value}"
+            for key in ("congestion_control", "load_balancing")
+            if (value := getattr(entry, key)) != "none"
+        ),
+        *_curve_lines(curves),
+        "provenance:",
+        *(f"  {key}: {{source: {json.dumps(one.source)}, status: {one.status}}}" for key, one in stated.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def residuals(curves: Sequence[CollectiveCurve], rows: Sequence[Measurement], date: str, tolerance: float) -> str:
+    """One line: median absolute error by size class, of the fit on its own rows and on sizes left out."""
+    fitted, unseen = (
+        ", ".join(f"{label} {_pooled(errors, label):.1%}" for label in SIZE_CLASSES if _has(errors, label))
+        for errors in (score(curves, rows), held_out(rows, tolerance))
+    )
+    return f"fitted {date} to {len(rows)} times; median error {fitted}; on sizes left out {unseen}"
+
+
+def _pooled(errors: Sequence[CurveError], label: str) -> float:
+    return median(abs(error) for one in errors if one.op == "all" and one.size_class == label for error in one.errors)
+
+
+def _has(errors: Sequence[CurveError], label: str) -> bool:
+    return any(one.size_class == label for one in errors)
+
+
+def _curve_lines(curves: Sequence[CollectiveCurve]) -> Iterator[str]:
+    yield "curves: # bytes: microseconds"
+    for curve in curves:
+        yield f"  - op: {curve.op}"
+        yield f"    num_ranks: {curve.num_ranks}"
+        points = [f"{size}: {time_s * 1e6:.4g}" for size, time_s in curve.time_s.items()]
+        chunks = [points[at : at + _POINTS_PER_LINE] for at in range(0, len(points), _POINTS_PER_LINE)]
+        pieces = [", ".join(chunk) for chunk in chunks]
+        yield "    time_us: {" + (",\n      ".join(pieces)) + "}"

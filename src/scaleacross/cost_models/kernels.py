@@ -1,0 +1,194 @@
+"""Time of one GEMM or one fused attention call, from its shape.
+
+Regime: a kernel alone on an idle accelerator, inputs in HBM, tuned library kernels of 1 GFLOP and more. What a training
+step adds (power shared with communication, gradient layouts and accumulation, launch gaps) is not here:
+``training_gemm_ratio`` and its neighbours of the accelerator say that, and ``compute.py`` applies them.
+
+Symbols: P peak FLOP/s, B HBM bytes/s, M multiprocessors, (m, n, k) rows, cols, depth, (a, b) rows and cols of a tile,
+w = tiles / M waves. All functions broadcast over arrays of shapes; parameters are scalars of ``spec/kernel_model.py``.
+
+Sources: tile and wave quantisation, NVIDIA "Matrix Multiplication Background" user guide; split-K and persistent tiles
+with a shared last wave, Osama et al., "Stream-K", arXiv 2301.03598; attention tiles, Dao, "FlashAttention-2",
+arXiv 2307.08691, §3.2; list-scheduling bound W/M + longest task, Graham 1969, doi 10.1137/0117039.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleacross.spec.accelerator import Accelerator, GemmKind, Precision
+from scaleacross.spec.kernel_model import AttentionModel, GemmModel
+
+Floats = NDArray[np.float64]
+
+ELEMENT_BYTES: Final[dict[GemmKind, float]] = {"fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5}
+"""Bytes per operand element."""
+RESULT_BYTES: Final = 2.0
+"""Bytes per element of a GEMM's result: 16 bit whatever its operands."""
+PARTIAL_BYTES: Final = 8.0
+"""Bytes per output and part of split-K: an fp32 partial sum, written and read."""
+REFERENCE_TILE: Final = 256 * 128
+"""Outputs of the tile that ``tile_overhead_s`` is stated for."""
+REFERENCE_TRAFFIC: Final = 1.5
+"""Operand traffic of that tile: 128 · (1/256 + 1/128)."""
+QUERY_TILE: Final = 128
+"""Queries per attention tile."""
+ALIGNED_ROWS: Final = 4
+"""Rows per 16 bytes of fp32 block scales, the least that a bulk tensor copy addresses."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The figures of an accelerator that a kernel meets: peak of its precision, HBM, and who shares the tiles."""
+
+    peak_flop_per_s: float
+    memory_bandwidth_bytes_per_s: float
+    num_multiprocessors: int
+
+
+def machine_of(accelerator: Accelerator, kind: GemmKind) -> Machine:
+    """What ``kind`` meets on ``accelerator``. Raises KeyError when it states no peak for it."""
+    precision: Precision = "fp8" if kind == "fp8_block" else kind
+    return Machine(
+        accelerator.peak_flop_per_s[precision],
+        accelerator.memory_bandwidth_bytes_per_s,
+        accelerator.num_multiprocessors,
+    )
+
+
+def gemm_model_of(accelerator: Accelerator, kind: GemmKind) -> GemmModel:
+    """The stated model of ``kind`` (fp16 shares bf16's: same peak, same bytes), or what the stated efficiencies imply.
+
+    Efficiencies imply whole waves of one tile at ``gemm_efficiency_fraction``, or HBM at
+    ``memory_efficiency_fraction``, whichever takes longer.
+    """
+    same: GemmKind = "bf16" if kind == "fp16" and kind not in accelerator.gemm_models else kind
+    if same in accelerator.gemm_models:
+        return accelerator.gemm_models[same]
+    return GemmModel(
+        compute_efficiency_fraction=accelerator.gemm_efficiency_fraction,
+        memory_efficiency_fraction=accelerator.memory_efficiency_fraction,
+        launch_s=accelerator.kernel_launch_s,
+        tiles=((accelerator.gemm_tile_rows, accelerator.gemm_tile_cols),),
+        splits=(1,),
+    )
+
+
+def attention_model_of(accelerator: Accelerator) -> AttentionModel:
+    """The stated model, or ``attention_efficiency_fraction`` of the peak at every shape."""
+    return accelerator.attention_model or AttentionModel(
+        compute_efficiency_fraction=accelerator.attention_efficiency_fraction, launch_s=accelerator.kernel_launch_s
+    )
+
+
+def gemm_kernel_s(
+    model: GemmModel,
+    machine: Machine,
+    element_bytes: float,
+    rows: Floats,
+    cols: Floats,
+    depth: Floats,
+    count: Floats | float = 1.0,
+) -> Floats:
+    """``count`` equal products (rows × depth)·(depth × cols) in one grouped launch, without launch and conversion.
+
+    ‖compute, memory‖_p, where compute is that of the best tile and split, drawn out by the clock under sustained load,
+    and memory = (operands + result) · count / (B · memory_efficiency_fraction).
+    """
+    bandwidth = machine.memory_bandwidth_bytes_per_s
+    compute = _slowed(_best_tiling_s(model, machine, rows, cols, depth, count), model)
+    moved = (rows * depth + depth * cols) * element_bytes + rows * cols * RESULT_BYTES
+    memory = moved * count / (bandwidth * model.memory_efficiency_fraction)
+    unaligned = model.unaligned_passes * (rows % ALIGNED_ROWS > 0) * depth * cols * element_bytes * count / bandwidth
+    return _joined(compute, memory, model.overlap_exponent) + unaligned
+
+
+def gemm_call_s(
+    model: GemmModel, machine: Machine, element_bytes: float, rows: Floats, cols: Floats, depth: Floats
+) -> Floats:
+    """What a benchmark of the library call sees: the kernel, its launch, and the conversion of the left operand."""
+    cast = model.cast_bytes * rows * depth / machine.memory_bandwidth_bytes_per_s
+    return gemm_kernel_s(model, machine, element_bytes, rows, cols, depth) + model.launch_s + cast
+
+
+def _best_tiling_s(
+    model: GemmModel, machine: Machine, rows: Floats, cols: Floats, depth: Floats, count: Floats | float
+) -> Floats:
+    """Least compute time over tiles and splits: waves · (2·a·b·k·M / (P · efficiency) + overhead) + partial sums.
+
+    waves = credit · w + (1 − credit) · ⌈w⌉; a split s makes s times the tiles of depth k/s, and s fp32 results to add.
+    """
+    multiprocessors, outputs = machine.num_multiprocessors, rows * cols * count
+    best: Floats | None = None
+    for tile_rows, tile_cols in model.tiles:
+        tiles = np.ceil(rows / tile_rows) * np.ceil(cols / tile_cols) * count
+        area = float(tile_rows * tile_cols)
+        narrow = 128.0 * (1.0 / tile_rows + 1.0 / tile_cols) - REFERENCE_TRAFFIC
+        rate = machine.peak_flop_per_s * model.compute_efficiency_fraction
+        rate /= max(1.0, 1.0 + model.narrow_tile_slowdown * narrow)  # no tile is faster than the reference
+        overhead = model.tile_overhead_s * area / REFERENCE_TILE
+        for split in model.splits:
+            waves = _waves(model, tiles * split / multiprocessors)
+            time = waves * (2.0 * area * multiprocessors / rate * depth / split + overhead)
+            if split > 1:
+                added = model.split_passes * PARTIAL_BYTES * split / machine.memory_bandwidth_bytes_per_s
+                time = time + added * outputs
+            best = time if best is None else np.minimum(best, time)
+    if best is None:
+        raise ValueError("a GemmModel names at least one tile and one split")
+    return best
+
+
+def _waves(model: GemmModel, filled: Floats) -> Floats:
+    """Waves that are paid, of ``filled`` = tiles / multiprocessors."""
+    credit = np.where(filled < 1.0, model.first_wave_credit_fraction, model.wave_credit_fraction)
+    return credit * filled + (1.0 - credit) * np.ceil(filled)
+
+
+def attention_kernel_s(
+    model: AttentionModel,
+    machine: Machine,
+    sequences: Floats,
+    queries: Floats,
+    keys: Floats,
+    heads: Floats,
+    kv_heads: Floats,
+    qk_head_dim: float,
+    v_head_dim: float,
+) -> Floats:
+    """Fused causal attention, forward, of ``queries`` positions per sequence against up to ``keys``, without launch.
+
+    The causal half of 2·(qk + v) FLOP per query, key and head at P · efficiency, plus overhead / M per tile of 128
+    queries, plus drain · the longest tile (128 queries against all keys on one multiprocessor), all drawn out by the
+    clock; then the unhidden passes over query, key and value. Under context parallelism ``queries`` = keys / cp, spread
+    evenly over the triangle.
+    """
+    rate = machine.peak_flop_per_s * model.compute_efficiency_fraction
+    head_flop_per_pair = 2.0 * (qk_head_dim + v_head_dim)
+    tiles = sequences * heads * queries / QUERY_TILE
+    triangle = 0.5 * head_flop_per_pair * sequences * heads * queries * keys / rate
+    tile = head_flop_per_pair * QUERY_TILE * keys * machine.num_multiprocessors / rate + model.tile_overhead_s
+    compute = triangle + tiles * model.tile_overhead_s / machine.num_multiprocessors + model.drain_tiles * tile
+    elements = sequences * queries * (heads * qk_head_dim + kv_heads * (qk_head_dim + v_head_dim))
+    passes = model.unhidden_passes * 2.0 * elements / machine.memory_bandwidth_bytes_per_s
+    return _slowed(compute, model) + passes
+
+
+def _slowed(seconds: Floats, model: GemmModel | AttentionModel) -> Floats:
+    """t · (1 + slowdown · t / (t + slowdown_s)): short kernels run at boost clock, long ones under the power limit."""
+    slowed: Floats = seconds * (1.0 + model.slowdown_fraction * seconds / (seconds + model.slowdown_s))
+    return slowed
+
+
+def _joined(first: Floats, second: Floats, exponent: float | None) -> Floats:
+    """(first^p + second^p)^(1/p), or the maximum without an exponent; scaled so that no power underflows."""
+    longer = np.maximum(first, second)
+    if exponent is None:
+        return longer
+    share = np.minimum(first, second) / np.maximum(longer, np.finfo(np.float64).tiny)
+    joined: Floats = longer * (1.0 + share**exponent) ** (1.0 / exponent)
+    return joined
