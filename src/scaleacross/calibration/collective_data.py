@@ -109,6 +109,6 @@ def _checked(
 ) -> Measurement:
     if num_ranks < 2 or size_bytes < 1 or not (0 < time_s < math.inf):
         raise InputError(
-            f"{path}:{number}: {num_ranks} ranks, {size_bytes} B in {time_s:g} s: 2 ranks, 1 B, and some time at least"
+            f"{path}:{number}: {num_ranks} ranks, {size_bytes} B, {time_s:g} s; at least 2 ranks, 1 B and more than 0 s"
         )
     return Measurement(op, num_ranks, size_bytes, time_s, *labels)

@@ -29,6 +29,11 @@ Where the scale-up technology has measured curves (``collective_curves``), they 
                                   ranks: fewer bytes over faster links with the same software
 
 An operation without a curve is priced by the formulas above at every level.
+
+Beside NCCL 2.27.5's own tuning constants for nodes of 8 H100 (published in meta-pytorch/autoparallel), with one 400 Gbit/s
+port per accelerator at 0.9 of line rate: 4 GiB gathers on 2 to 32 nodes within 7 %, all-reduces on 4 to 32 nodes within 6 %;
+on two nodes its tree through the switches is 28 % faster than our best. A 1 KiB gather takes 18 to 73 µs here, 23 to 314 µs
+on its rings, which step through every rank; a 1 KiB all-reduce 16 to 64 µs, 25 to 65 µs there.
 """
 
 from __future__ import annotations

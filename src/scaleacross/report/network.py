@@ -6,19 +6,27 @@ from rich.console import Group, RenderableType
 
 from scaleacross.report.format import grid, percent, rate
 from scaleacross.report.provenance import provenance_counts, sources
-from scaleacross.spec.network import NetworkTechnology
+from scaleacross.spec.network import CURVE_OPS, NetworkTechnology
 
 
 def network_report(technology: NetworkTechnology) -> RenderableType:
-    """Line rate, the share of it that collectives reach, and the settings."""
+    """Line rate, the share of it that collectives reach, where measured curves stand in for it, and the settings."""
     facts = grid(
         [
             ("network", technology.name),
             ("line rate", f"{rate(technology.bandwidth_bytes_per_s)} per accelerator and direction"),
             ("of line rate reached", percent(technology.efficiency_fraction)),
+            ("inside a domain", _curves(technology)),
             ("congestion control", technology.congestion_control),
             ("load balancing", technology.load_balancing),
             ("figures", provenance_counts(technology)),
         ]
     )
     return Group(facts, sources(technology.provenance)) if technology.provenance else facts
+
+
+def _curves(technology: NetworkTechnology) -> str:
+    """What prices collectives inside a scale-up domain of this technology."""
+    groups = {op: [str(curve.num_ranks) for curve in technology.curves if curve.op == op] for op in CURVE_OPS}
+    measured = ", ".join(f"{op} among {'/'.join(sizes)}" for op, sizes in groups.items() if sizes)
+    return f"measured curves: {measured}" if measured else "no measured curves: latency + bytes / (share of line rate)"
