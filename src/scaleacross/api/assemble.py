@@ -1,0 +1,60 @@
+"""What every verb needs: the problem behind a job, the cost of a decision, and the plan around both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from scaleacross import catalogue
+from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
+from scaleacross.errors import InputError
+from scaleacross.spec.job import Job
+from scaleacross.spec.plan import Decision, Plan, SolveReport
+from scaleacross.workloads.problem import Problem
+
+REPORTED_VERSIONS = ("scaleacross", "ortools", "numpy", "pydantic")
+
+
+def problem_of(job: Job | str | Path, overrides: Sequence[str]) -> Problem:
+    """The job with all names resolved and overrides applied; InputError if an accelerator states no peak for its precision."""
+    problem = catalogue.resolve(catalogue.load_job(job, overrides))
+    for building in problem.topology.buildings:
+        if problem.job.precision not in building.accelerator.peak_flop_per_s:
+            known = ", ".join(building.accelerator.peak_flop_per_s)
+            raise InputError(
+                f"job '{problem.job.name}': precision {problem.job.precision} is not stated for {building.accelerator.name} "
+                f"in building '{building.name}'; it has {known}"
+            )
+    return problem
+
+
+def cost_of(problem: Problem, decision: Decision) -> PlanCost:
+    """The exact cost of a placed decision."""
+    return plan_cost(problem.job, problem.profile, problem.topology, decision)
+
+
+def assemble(problem: Problem, decision: Decision, cost: PlanCost, report: SolveReport) -> Plan:
+    """The plan: what was asked, what was decided, what it costs, and how that was found."""
+    return Plan(
+        job=problem.job,
+        decision=decision.model_copy(update={"placement": cost.placement}),
+        layers_per_stage=cost.layers_per_stage,
+        num_micro_batches=cost.num_micro_batches,
+        cost=cost.cost,
+        memory=cost.memory,
+        traffic=cost.traffic,
+        collectives=cost.collectives,
+        report=report,
+    )
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that a plan depends on."""
+    out = {}
+    for package in REPORTED_VERSIONS:
+        try:
+            out[package] = version(package)
+        except PackageNotFoundError:
+            out[package] = "not installed"
+    return out

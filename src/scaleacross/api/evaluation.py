@@ -1,0 +1,96 @@
+"""The verb evaluate: settings that the user brings, priced and nothing searched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from scaleacross import catalogue
+from scaleacross import verification as checks
+from scaleacross.api.assemble import assemble, cost_of, problem_of, versions
+from scaleacross.cost_models.plan_cost import PlanCost
+from scaleacross.cost_models.settings import settings_of
+from scaleacross.cost_models.work import work_of
+from scaleacross.errors import InfeasibleError, InputError
+from scaleacross.solvers.bounds import compute_bound
+from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.fleets import fleets, shares
+from scaleacross.solvers.joint import PLACE_LIMIT_S
+from scaleacross.solvers.place_parallelism import Placer
+from scaleacross.spec.job import Job
+from scaleacross.spec.placement import Placement
+from scaleacross.spec.plan import Decision, Plan, SolveReport
+from scaleacross.workloads.problem import Problem
+
+
+def evaluate(source: Plan | str | Path | tuple[Job, Decision], *, overrides: Sequence[str] = ()) -> Plan:
+    """Price settings that the user brings; ``report.status`` is ``evaluated`` and the only bound is arithmetic.
+
+    A decision without placement gets the best one (a note says so). A plan that does not fit in memory is priced all the same and
+    carries a note; it will not verify.
+
+    Raises:
+        InputError: the file, the job or the decision is wrong, or breaks a rule; every broken rule is listed.
+        InfeasibleError: no fill of the topology holds the degrees.
+    """
+    job, decision = _job_and_decision(source)
+    problem = problem_of(job, overrides)
+    notes: list[str] = []
+    broken = checks.refused_rules(problem, decision)
+    if broken:
+        raise InputError(f"'{job.name}' cannot run like this:\n" + "\n".join(f"- {line}" for line in broken))
+    if decision.placement is None:
+        decision = _place(problem, decision)
+        notes.append("the settings name no placement: the best one was chosen")
+    broken = list(checks.illegal(problem, decision))
+    if broken:
+        raise InputError(f"'{job.name}' cannot be placed like this:\n" + "\n".join(f"- {line}" for line in broken))
+    cost = cost_of(problem, decision)
+    notes += [f"does not fit: {line}" for line in checks.does_not_fit(cost.memory)]
+    return assemble(problem, decision, cost, _evaluation_report(problem, cost, notes))
+
+
+def _job_and_decision(source: Plan | str | Path | tuple[Job, Decision]) -> tuple[Job, Decision]:
+    loaded = catalogue.load_plan_or_decision(source) if isinstance(source, str | Path) else source
+    return (loaded.job, loaded.decision) if isinstance(loaded, Plan) else loaded
+
+
+def _place(problem: Problem, decision: Decision) -> Decision:
+    """The decision with the best placement that any fleet offers."""
+    settings = settings_of(decision, problem.job.global_batch_sequences)
+    best: tuple[float, Placement] | None = None
+    for fleet in fleets(problem.topology):
+        pricing = Pricing.on(fleet, problem.job, problem.profile)
+        work = work_of(problem.profile, problem.job, pricing.accelerators, settings)
+        placed = Placer(fleet, pricing).place(settings, work, PLACE_LIMIT_S)
+        if placed is None:
+            continue
+        placement = Placement(axis_order=placed.axis_order, fill=shares(placed.fill))
+        step_s = cost_of(problem, decision.model_copy(update={"placement": placement})).cost.step_s
+        if best is None or step_s < best[0]:
+            best = (step_s, placement)
+    if best is None:
+        raise InfeasibleError(
+            f"{decision.degrees} does not fit into {problem.topology.num_accelerators:,} accelerators in whole hosts: "
+            "lower a degree or add accelerators"
+        )
+    return decision.model_copy(update={"placement": best[1]})
+
+
+def _evaluation_report(problem: Problem, cost: PlanCost, notes: Sequence[str]) -> SolveReport:
+    bound = compute_bound(problem)
+    step_s = cost.cost.step_s
+    return SolveReport(
+        status="evaluated",
+        objective_s=step_s,
+        bound_s=bound.step_s,
+        gap=(step_s - bound.step_s) / step_s,
+        bounds=(bound,),
+        num_candidates=1,
+        num_pruned=0,
+        num_placed=1,
+        seconds=0.0,
+        seed=0,
+        versions=versions(),
+        notes=tuple(notes),
+    )

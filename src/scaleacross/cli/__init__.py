@@ -1,0 +1,63 @@
+"""The command line: arguments in, report out. Every decision is made behind ``api``; imports are late so that --help is quick."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from io import TextIOWrapper
+from typing import Annotated, Final
+
+import typer
+
+from scaleacross.cli.frame import EXIT_CODES, guarded
+from scaleacross.cli.look import catalogue_command, schema_command, show_command
+from scaleacross.cli.plan import emit_command, evaluate_command, plan_command
+from scaleacross.cli.validate import validate_command
+
+COMMANDS: Final[tuple[tuple[str, Callable[..., None], str], ...]] = (
+    ("plan", plan_command, "Find the fastest plan and write its launch files."),
+    ("evaluate", evaluate_command, "Price settings that you bring."),
+    ("emit", emit_command, "Write launch files of a plan."),
+    ("validate", validate_command, "Hold predictions against measured runs."),
+    ("show", show_command, "Show a topology, workload, accelerator or network."),
+    ("catalogue", catalogue_command, "List what can be given by name."),
+    ("schema", schema_command, "Print the JSON Schema of a kind of file."),
+)
+
+app = typer.Typer(
+    help="Plan AI training across buildings and regions: parallel degrees, placement, schedule, launch files.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+for _name, _command, _short_help in COMMANDS:
+    app.command(_name, short_help=_short_help)(guarded(_command))
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, help="Print the version and exit.", callback=lambda v: _version(v)),
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"scaleacross {version('scaleacross')}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point of the ``scaleacross`` command. Output is UTF-8 whatever the locale: JSON is, and tables need it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")
+    app(prog_name="scaleacross")

@@ -1,0 +1,83 @@
+"""What every command shares: exit codes, failures turned into one message, options that mean the same everywhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn, ParamSpec
+
+import typer
+
+from scaleacross.errors import ScaleAcrossError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+P = ParamSpec("P")
+EXIT_UNEXPECTED, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 1, 130, 141
+EXIT_CODES = "Exit codes: 0 done, 1 unexpected error, 2 bad input, 3 no plan fits, 4 time limit, 5 verification failed."
+
+Directory = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", metavar="DIR", file_okay=False, help="Write plan.json and launch files to DIR."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the plan as JSON and nothing else.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override a field of the job, e.g. sequence_length=4096. Repeatable."
+    ),
+]
+Targets = Annotated[
+    str | None,
+    typer.Option("--emit", metavar="TARGET,...", help="With -o: only these, and fail if one cannot be made."),
+]
+
+
+def guarded(command: Callable[P, None]) -> Callable[P, None]:
+    """``command`` with every failure turned into one message on stderr and its exit code."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+            sys.stdout.flush()
+        except (typer.Exit, typer.BadParameter):
+            raise
+        except ScaleAcrossError as error:
+            fail(str(error), error.exit_code)
+        except KeyboardInterrupt:
+            fail("interrupted", EXIT_INTERRUPTED)
+        except BrokenPipeError:
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+            )  # so that the interpreter's last flush is silent
+            raise typer.Exit(EXIT_BROKEN_PIPE) from None
+        except Exception as error:
+            if os.environ.get("SCALEACROSS_DEBUG"):
+                raise
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            fail(f"unexpected {reason} (rerun with SCALEACROSS_DEBUG=1 for the traceback)", EXIT_UNEXPECTED)
+
+    return run
+
+
+def names_of(targets: str) -> list[str]:
+    names = [target.strip() for target in targets.split(",") if target.strip()]
+    if not names:
+        raise typer.BadParameter("name at least one target, e.g. launch")
+    return names
+
+
+def display(renderable: RenderableType) -> None:
+    from scaleacross.report.console import PlainConsole
+
+    PlainConsole().print(renderable)
+
+
+def fail(message: str, exit_code: int) -> NoReturn:
+    typer.echo(f"error: {message}", err=True)
+    raise typer.Exit(exit_code)
