@@ -1,0 +1,196 @@
+"""Collective schedules as data: phases of algorithms in one file each, assembled here; ``check`` proves what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from scaleacross.errors import InputError
+from scaleacross.schedules.collective import all_to_all as exchange
+from scaleacross.schedules.collective import bruck, direct, halving_doubling, hierarchical, ring, tree
+from scaleacross.schedules.collective.hierarchical import Layout, depth_of, ranks_of
+from scaleacross.schedules.collective.team import Parts, Phases, everybody
+from scaleacross.schedules.collective.transfer import CollectiveSchedule, Kind, Operation, Step, Steps, Transfer
+
+__all__ = [
+    "PHASES",
+    "CollectiveSchedule",
+    "Kind",
+    "Layout",
+    "Operation",
+    "Step",
+    "Transfer",
+    "all_to_all",
+    "broadcast",
+    "flat",
+    "layered",
+    "multi_ring",
+    "send_recv",
+    "tree_all_reduce",
+]
+
+PHASES: Final[Mapping[str, Phases]] = {
+    "ring": Phases(ring.reduce_scatter, ring.all_gather),
+    "bidirectional_ring": Phases(ring.reduce_scatter, ring.bidirectional_all_gather),
+    "halving_doubling": Phases(halving_doubling.reduce_scatter, halving_doubling.all_gather),
+    "bruck": Phases(halving_doubling.reduce_scatter, bruck.all_gather),
+    "direct": Phases(direct.reduce_scatter, direct.all_gather),
+}
+"""Algorithms that a level can run. Those known for their all-gather only are named after it."""
+
+
+def flat(
+    operation: Operation, algorithm: str, num_ranks: int, num_channels: int = 1, order: Sequence[int] | None = None
+) -> CollectiveSchedule:
+    """All-reduce, reduce-scatter or all-gather among n equal ranks.
+
+    Args:
+        operation: one of the three.
+        algorithm: a name of ``PHASES``.
+        num_ranks: n.
+        num_channels: chunks that follow one another.
+        order: ring order of the ranks; rank order if None.
+
+    Raises:
+        InputError: unknown algorithm or operation, no ranks or channels, or an order that is no permutation.
+    """
+    return _rings(operation, algorithm, num_ranks, [range(num_ranks) if order is None else order] * num_channels)
+
+
+def multi_ring(operation: Operation, orders: Sequence[Sequence[int]]) -> CollectiveSchedule:
+    """One ring per order, each with its share of every block; raises as ``flat``."""
+    return _rings(operation, "ring", len(orders[0]) if orders else 0, orders)
+
+
+def layered(
+    operation: Operation, layout: Layout, algorithms: Sequence[str], num_channels: int = 1
+) -> CollectiveSchedule:
+    """All-reduce, reduce-scatter or all-gather level by level.
+
+    Args:
+        operation: one of the three.
+        layout: ranks 0 … n−1, nested as the network is, e.g. ``((0, 1), (2, 3, 4))``.
+        algorithms: a name of ``PHASES`` per level, outermost first.
+        num_channels: chunks that follow one another through the levels.
+
+    Raises:
+        InputError: unknown algorithm or operation, a layout that misses ranks, or not one algorithm per level.
+    """
+    ranks = ranks_of(layout)
+    _require_permutation(ranks, len(ranks))
+    if depth_of(layout) != len(algorithms):
+        raise InputError(f"{len(algorithms)} algorithms for a layout of {depth_of(layout)} levels")
+    phases = [_phases(name) for name in algorithms]
+    blocks = {rank: (rank,) for rank in ranks}
+
+    def program(rank: int, _: int) -> Steps:
+        if operation is not Operation.ALL_GATHER:
+            yield from _without_empty(hierarchical.reduce_scatter(layout, rank, blocks, phases))
+        if operation is not Operation.REDUCE_SCATTER:
+            yield from _without_empty(hierarchical.all_gather(layout, rank, blocks, phases))
+
+    name = f"hierarchical({', '.join(algorithms)})" if len(algorithms) > 1 else algorithms[0]
+    return _schedule(name, operation, len(ranks), len(ranks), program, num_channels)
+
+
+def tree_all_reduce(num_ranks: int, num_chunks: int = 1) -> CollectiveSchedule:
+    """Double binary tree: channels 2c and 2c + 1 run chunk c of either half up and down their tree."""
+    team = everybody(num_ranks)
+
+    def program(rank: int, channel: int) -> Steps:
+        return tree.tree_all_reduce(team, rank, (0,), shifted=channel % 2 == 1)
+
+    return _schedule("double_tree", Operation.ALL_REDUCE, num_ranks, 1, program, 2 * num_chunks)
+
+
+def broadcast(num_ranks: int, algorithm: str = "tree", num_channels: int = 1) -> CollectiveSchedule:
+    """From rank 0 to all: ``tree`` (binomial) or ``chain`` (for many chunks). Raises InputError on another name."""
+    programs = {"tree": tree.broadcast, "chain": tree.chain_broadcast}
+    if algorithm not in programs:
+        raise InputError(f"no broadcast '{algorithm}': choose from {', '.join(programs)}")
+    team = everybody(num_ranks)
+    return _schedule(
+        algorithm,
+        Operation.BROADCAST,
+        num_ranks,
+        1,
+        lambda rank, _: programs[algorithm](team, rank, (0,)),
+        num_channels,
+    )
+
+
+def send_recv(num_channels: int = 1) -> CollectiveSchedule:
+    """From rank 0 to rank 1, in chunks."""
+    team = everybody(2)
+    return _schedule(
+        "send_recv", Operation.SEND_RECV, 2, 1, lambda rank, _: tree.chain_broadcast(team, rank, (0,)), num_channels
+    )
+
+
+def all_to_all(buildings: Sequence[Sequence[int]], algorithm: str, num_channels: int = 1) -> CollectiveSchedule:
+    """All-to-all among the ranks of all ``buildings``: ``direct``, ``pairwise`` or ``two_level``.
+
+    Raises:
+        InputError: unknown algorithm, or buildings that do not hold every rank once.
+    """
+    num_ranks = sum(map(len, buildings))
+    _require_permutation([rank for building in buildings for rank in building], num_ranks)
+    programs: dict[str, Callable[[int, int], Steps]] = {
+        "direct": lambda rank, _: exchange.direct(num_ranks, rank),
+        "pairwise": lambda rank, _: exchange.pairwise(num_ranks, rank),
+        "two_level": lambda rank, _: exchange.two_level(buildings, rank),
+    }
+    if algorithm not in programs:
+        raise InputError(f"no all-to-all '{algorithm}': choose from {', '.join(programs)}")
+    sends = None if algorithm == "two_level" else lambda s, d, _: exchange.direct_sends(num_ranks, s, d)
+    return _schedule(algorithm, Operation.ALL_TO_ALL, num_ranks, num_ranks**2, programs[algorithm], num_channels, sends)
+
+
+def _rings(operation: Operation, algorithm: str, num_ranks: int, orders: Sequence[Sequence[int]]) -> CollectiveSchedule:
+    """A flat algorithm with an order per channel."""
+    phases = _phases(algorithm)
+    for order in orders:
+        _require_permutation(order, num_ranks)
+    teams = [everybody(num_ranks, order) for order in orders]
+    places = [{rank: place for place, rank in enumerate(order)} for order in orders]
+
+    def program(rank: int, channel: int) -> Steps:
+        team, me = teams[channel], places[channel][rank]
+        parts: Parts = [(member,) for member in team.members]
+        if operation is not Operation.ALL_GATHER:
+            yield from phases.reduce_scatter(team, me, parts)
+        if operation is not Operation.REDUCE_SCATTER:
+            yield from phases.all_gather(team, me, parts)
+
+    sends = None if algorithm != "direct" else lambda s, d, _: direct.sends(operation, s, d)
+    return _schedule(algorithm, operation, num_ranks, num_ranks, program, len(orders), sends)
+
+
+def _schedule(
+    name: str,
+    operation: Operation,
+    num_ranks: int,
+    num_blocks: int,
+    program: Callable[[int, int], Steps],
+    num_channels: int,
+    sends: Callable[[int, int, int], Iterable[Transfer]] | None = None,
+) -> CollectiveSchedule:
+    if num_ranks < 1 or num_channels < 1:
+        raise InputError(f"{name}: needs at least one rank and one channel, got {num_ranks} and {num_channels}")
+    return CollectiveSchedule(name, operation, num_ranks, num_blocks, program, num_channels, sends)
+
+
+def _phases(name: str) -> Phases:
+    if name not in PHASES:
+        raise InputError(f"no collective algorithm '{name}': choose from {', '.join(PHASES)}")
+    return PHASES[name]
+
+
+def _require_permutation(ranks: Sequence[int], num_ranks: int) -> None:
+    if sorted(ranks) != list(range(num_ranks)):
+        raise InputError(f"expected every rank 0 … {num_ranks - 1} once, got {list(ranks)[:16]}")
+
+
+def _without_empty(steps: Steps) -> Steps:
+    """Carriers without blocks of their own leave empty messages behind."""
+    return (tuple(transfer for transfer in step if transfer.blocks) for step in steps)

@@ -1,0 +1,141 @@
+"""What a collective schedule is: for each rank, which blocks it sends to whom and receives from whom, in order. No seconds.
+
+The tensor is cut into blocks (equal ones, except in an all-to-all) and a collective into channels. Each
+channel runs the same program on its own share of every block, independently of the other channels: that is how a large message is
+cut into chunks that follow one another through the network, and how several rings run side by side.
+
+A rank runs the steps of a channel in order. The sends of a step read what the rank holds when the step begins; the step ends
+when its receives have arrived. Sends never wait for their receiver. Messages from one rank to another on one channel arrive in
+the order in which they were sent.
+
+Every send says whose contributions it carries, so that ``check`` can prove a rank right without running the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+
+class Operation(Enum):
+    """What a collective computes, by the name PyTorch gives it. n ranks; blocks as numbered inside one channel."""
+
+    ALL_REDUCE = "all_reduce"
+    """every rank begins with its contribution to every block and ends with the sum of all"""
+    REDUCE_SCATTER = "reduce_scatter"
+    """the same beginning; rank r ends with the sum of block r"""
+    ALL_GATHER = "all_gather"
+    """rank r begins with block r; every rank ends with every block"""
+    ALL_TO_ALL = "all_to_all"
+    """block s·n + d begins on rank s and ends on rank d"""
+    BROADCAST = "broadcast"
+    """rank 0 begins with every block; every rank ends with every block"""
+    SEND_RECV = "send_recv"
+    """rank 0 begins with every block, rank 1 ends with them"""
+
+
+class Kind(Enum):
+    """What a transfer does at the rank that lists it."""
+
+    SEND = "send"
+    RECV = "recv"
+    """takes the value as it is"""
+    RECV_REDUCE = "recv_reduce"
+    """adds the value to what the rank holds"""
+
+
+class Transfer(NamedTuple):
+    """One message, as one of its two ends sees it.
+
+    Attributes:
+        kind: what happens here.
+        peer: rank of the other end.
+        blocks: blocks of the message, in order.
+        contributors: bit r is set if the contribution of rank r is in the sum; None for finished values. The same for all blocks.
+    """
+
+    kind: Kind
+    peer: int
+    blocks: Sequence[int]
+    contributors: int | None = None
+
+
+Step = tuple[Transfer, ...]
+Steps = Iterator[Step]
+
+
+@dataclass(frozen=True)
+class CollectiveSchedule:
+    """A collective as data; steps are made when they are asked for, one rank at a time.
+
+    Attributes:
+        name: algorithm, e.g. ``ring`` or ``hierarchical(ring, direct)``.
+        operation: what it computes.
+        num_ranks: n.
+        num_blocks: blocks of the tensor; a block of a channel is 1/``num_channels`` of it.
+        num_channels: copies of the program, each on its share of every block.
+        program: (rank, channel) -> steps.
+        sends: (source, destination, channel) -> the sends from one to the other, where that is cheaper than to filter the
+            steps of the source. ``sent`` uses it.
+    """
+
+    name: str
+    operation: Operation
+    num_ranks: int
+    num_blocks: int
+    program: Callable[[int, int], Steps]
+    num_channels: int = 1
+    sends: Callable[[int, int, int], Iterable[Transfer]] | None = None
+
+    def steps(self, rank: int, channel: int = 0) -> Steps:
+        """Steps of ``rank`` on ``channel``, in order; steps without a transfer are left out."""
+        return (step for step in self.program(rank, channel) if step)
+
+    def sent(self, source: int, destination: int, channel: int = 0) -> Iterable[Transfer]:
+        """The sends of ``source`` to ``destination`` on ``channel``, in order."""
+        if self.sends is not None:
+            return self.sends(source, destination, channel)
+        return (
+            transfer
+            for step in self.steps(source, channel)
+            for transfer in step
+            if transfer.kind is Kind.SEND and transfer.peer == destination
+        )
+
+    def begins_with(self, rank: int, block: int) -> bool:
+        """Whether ``rank`` holds ``block`` (finished, or its own contribution) before the first step."""
+        if self.operation is Operation.ALL_GATHER:
+            return block == rank
+        if self.operation is Operation.ALL_TO_ALL:
+            return block // self.num_ranks == rank
+        return not (self.operation in (Operation.BROADCAST, Operation.SEND_RECV) and rank)
+
+    def ends_with(self, rank: int, block: int) -> bool:
+        """Whether ``rank`` must hold the finished ``block`` after the last step."""
+        if self.operation is Operation.REDUCE_SCATTER:
+            return block == rank
+        if self.operation is Operation.ALL_TO_ALL:
+            return block % self.num_ranks == rank
+        return not (self.operation is Operation.SEND_RECV and rank != 1)
+
+    @property
+    def reduces(self) -> bool:
+        """Whether values are summed on the way."""
+        return self.operation in (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER)
+
+
+def send(peer: int, blocks: Sequence[int], contributors: int | None = None) -> Transfer:
+    """A message to ``peer``."""
+    return Transfer(Kind.SEND, peer, blocks, contributors)
+
+
+def recv(peer: int, blocks: Sequence[int], contributors: int | None = None) -> Transfer:
+    """A message from ``peer`` that is kept as it is."""
+    return Transfer(Kind.RECV, peer, blocks, contributors)
+
+
+def recv_reduce(peer: int, blocks: Sequence[int], contributors: int) -> Transfer:
+    """A message from ``peer`` that is added to what is held."""
+    return Transfer(Kind.RECV_REDUCE, peer, blocks, contributors)
