@@ -40,6 +40,7 @@ ROOMS = {
     "schedules": _room(NOUNS),
     "catalogue": _room(f"{NOUNS} workloads", "yaml pydantic pydantic_core"),
     "cost_models": _room(MODELS, "numpy networkx"),
+    "simulate": _room(MODELS, "numpy"),
     "verification": _room(COSTS, "numpy"),
     "solvers": _room(f"{COSTS} verification", "numpy networkx ortools pulp"),
     "emitters": _room(MODELS),

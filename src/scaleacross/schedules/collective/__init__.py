@@ -54,12 +54,12 @@ def flat(
     Raises:
         InputError: unknown algorithm or operation, no ranks or channels, or an order that is no permutation.
     """
-    return _rings(operation, algorithm, num_ranks, [range(num_ranks) if order is None else order] * num_channels)
+    return _rings(operation, algorithm, num_ranks, [range(num_ranks) if order is None else order] * num_channels, 1)
 
 
 def multi_ring(operation: Operation, orders: Sequence[Sequence[int]]) -> CollectiveSchedule:
     """One ring per order, each with its share of every block; raises as ``flat``."""
-    return _rings(operation, "ring", len(orders[0]) if orders else 0, orders)
+    return _rings(operation, "ring", len(orders[0]) if orders else 0, orders, len(orders))
 
 
 def layered(
@@ -100,7 +100,7 @@ def tree_all_reduce(num_ranks: int, num_chunks: int = 1) -> CollectiveSchedule:
     def program(rank: int, channel: int) -> Steps:
         return tree.tree_all_reduce(team, rank, (0,), shifted=channel % 2 == 1)
 
-    return _schedule("double_tree", Operation.ALL_REDUCE, num_ranks, 1, program, 2 * num_chunks)
+    return _schedule("double_tree", Operation.ALL_REDUCE, num_ranks, 1, program, 2 * num_chunks, num_parallel=2)
 
 
 def broadcast(num_ranks: int, algorithm: str = "tree", num_channels: int = 1) -> CollectiveSchedule:
@@ -146,7 +146,9 @@ def all_to_all(buildings: Sequence[Sequence[int]], algorithm: str, num_channels:
     return _schedule(algorithm, Operation.ALL_TO_ALL, num_ranks, num_ranks**2, programs[algorithm], num_channels, sends)
 
 
-def _rings(operation: Operation, algorithm: str, num_ranks: int, orders: Sequence[Sequence[int]]) -> CollectiveSchedule:
+def _rings(
+    operation: Operation, algorithm: str, num_ranks: int, orders: Sequence[Sequence[int]], num_parallel: int
+) -> CollectiveSchedule:
     """A flat algorithm with an order per channel."""
     phases = _phases(algorithm)
     for order in orders:
@@ -163,7 +165,7 @@ def _rings(operation: Operation, algorithm: str, num_ranks: int, orders: Sequenc
             yield from phases.all_gather(team, me, parts)
 
     sends = None if algorithm != "direct" else lambda s, d, _: direct.sends(operation, s, d)
-    return _schedule(algorithm, operation, num_ranks, num_ranks, program, len(orders), sends)
+    return _schedule(algorithm, operation, num_ranks, num_ranks, program, len(orders), sends, num_parallel)
 
 
 def _schedule(
@@ -174,10 +176,11 @@ def _schedule(
     program: Callable[[int, int], Steps],
     num_channels: int,
     sends: Callable[[int, int, int], Iterable[Transfer]] | None = None,
+    num_parallel: int = 1,
 ) -> CollectiveSchedule:
     if num_ranks < 1 or num_channels < 1:
         raise InputError(f"{name}: needs at least one rank and one channel, got {num_ranks} and {num_channels}")
-    return CollectiveSchedule(name, operation, num_ranks, num_blocks, program, num_channels, sends)
+    return CollectiveSchedule(name, operation, num_ranks, num_blocks, program, num_channels, num_parallel, sends)
 
 
 def _phases(name: str) -> Phases:

@@ -1,8 +1,8 @@
 """What a collective schedule is: for each rank, which blocks it sends to whom and receives from whom, in order. No seconds.
 
 The tensor is cut into blocks (equal ones, except in an all-to-all) and a collective into channels. Each
-channel runs the same program on its own share of every block, independently of the other channels: that is how a large message is
-cut into chunks that follow one another through the network, and how several rings run side by side.
+channel runs the same program on its own share of every block: side by side (several rings, two trees), or as chunks that follow
+one another through the network: a rank sends a step of a chunk when it has sent the same step of the chunk before.
 
 A rank runs the steps of a channel in order. The sends of a step read what the rank holds when the step begins; the step ends
 when its receives have arrived. Sends never wait for their receiver. Messages from one rank to another on one channel arrive in
@@ -76,6 +76,7 @@ class CollectiveSchedule:
         num_ranks: n.
         num_blocks: blocks of the tensor; a block of a channel is 1/``num_channels`` of it.
         num_channels: copies of the program, each on its share of every block.
+        num_parallel: how many of them run side by side; channel c follows channel c − num_parallel.
         program: (rank, channel) -> steps.
         sends: (source, destination, channel) -> the sends from one to the other, where that is cheaper than to filter the
             steps of the source. ``sent`` uses it.
@@ -87,6 +88,7 @@ class CollectiveSchedule:
     num_blocks: int
     program: Callable[[int, int], Steps]
     num_channels: int = 1
+    num_parallel: int = 1
     sends: Callable[[int, int, int], Iterable[Transfer]] | None = None
 
     def steps(self, rank: int, channel: int = 0) -> Steps:

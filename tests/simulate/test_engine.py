@@ -1,0 +1,184 @@
+"""The clock and the fairness of links, on cases with a known answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleacross.errors import InputError
+from scaleacross.schedules import collective as c
+from scaleacross.simulate.collectives import Route, add_collective
+from scaleacross.simulate.engine import Simulation, Timeline
+from scaleacross.simulate.fair_share import Incidence, fair_rates
+
+
+def simulation(*capacities: float) -> Simulation:
+    return Simulation(np.array(capacities, dtype=float))
+
+
+# --- fairness -------------------------------------------------------------------------------------------------------------
+
+
+def test_parking_lot() -> None:
+    """One flow over three links of 1, and one flow on each: everybody gets a half."""
+    paths = [[(0, 1), (1, 1), (2, 1)], [(0, 1)], [(1, 1)], [(2, 1)]]
+    rates = fair_rates(Incidence.of(paths), np.full(4, np.inf), np.ones(3))
+    assert rates == pytest.approx([0.5] * 4)
+
+
+def test_caps_leave_the_rest_to_others() -> None:
+    rates = fair_rates(Incidence.of([[(0, 1)]] * 3), np.array([1.0, np.inf, np.inf]), np.array([9.0]))
+    assert rates == pytest.approx([1, 4, 4])
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> tuple[list[list[tuple[int, float]]], np.ndarray, np.ndarray]:
+    num_links = draw(st.integers(1, 6))
+    links = st.lists(st.integers(0, num_links - 1), min_size=1, max_size=num_links, unique=True)
+    weights = st.sampled_from([1.0, 2.0, 5.0])
+    paths = [[(link, draw(weights)) for link in draw(links)] for _ in range(draw(st.integers(1, 8)))]
+    caps = np.array([draw(st.sampled_from([np.inf, 0.5, 2.0, 7.0])) for _ in paths])
+    capacities = np.array([draw(st.floats(0.5, 20.0)) for _ in range(num_links)])
+    return paths, caps, capacities
+
+
+@given(networks())
+@settings(max_examples=1000, deadline=None)
+def test_fair_rates_satisfy_the_definition(
+    network: tuple[list[list[tuple[int, float]]], np.ndarray, np.ndarray],
+) -> None:
+    """No link is overfull, and every flow is at its cap or crosses a full link on which nobody has more (max-min fairness)."""
+    paths, caps, capacities = network
+    rates = fair_rates(Incidence.of(paths), caps, capacities)
+    load = np.zeros(len(capacities))
+    for path, rate in zip(paths, rates, strict=True):
+        for link, weight in path:
+            load[link] += weight * rate
+    assert (load <= capacities * (1 + 1e-9)).all()
+    for flow, path in enumerate(paths):
+        full = [link for link, _ in path if load[link] >= capacities[link] * (1 - 1e-9)]
+        most = {link: max(rates[f] for f, p in enumerate(paths) if link in dict(p)) for link in full}
+        bottleneck = any(rates[flow] >= most[link] * (1 - 1e-9) for link in full)
+        assert bottleneck or rates[flow] == pytest.approx(caps[flow])
+
+
+# --- the clock ------------------------------------------------------------------------------------------------------------
+
+
+def test_one_flow_and_n_equal_flows() -> None:
+    one = simulation(10.0)
+    one.flow("f", 50, [(0, 1)], latency_s=0.25)
+    assert one.run().total_s == pytest.approx(5.25)
+    many = simulation(10.0)
+    for _ in range(7):
+        many.flow("f", 50, [(0, 1)])
+    assert many.run().end_s == pytest.approx([35.0] * 7)
+    folded = simulation(10.0)
+    folded.flow("seven like this", 50, [(0, 7)])
+    assert folded.run().total_s == pytest.approx(35.0)
+
+
+def test_a_flow_that_ends_leaves_its_share() -> None:
+    """10 and 30 bytes on a link of 2: both at 1 until 10 s, then 20 bytes at 2."""
+    shared = simulation(2.0)
+    shared.flow("short", 10, [(0, 1)])
+    shared.flow("long", 30, [(0, 1)])
+    assert shared.run().end_s == pytest.approx([10, 20])
+
+
+def test_lanes_and_dependencies() -> None:
+    run = simulation(1.0)
+    a = run.compute("a", 2, lane="x")
+    b = run.compute("b", 3, lane="x")
+    message = run.flow("m", 4, [(0, 1)], latency_s=1, after=[a])
+    c_ = run.compute("c", 1, lane="y", after=[message])
+    d = run.compute("d", 1, lane="y")
+    nothing = run.compute("nothing", 0, after=[c_, d])
+    timeline = run.run()
+    assert timeline.start_s[[a, b, message, c_, d, nothing]] == pytest.approx([0, 2, 2, 7, 8, 9])
+    assert timeline.total_s == pytest.approx(9)
+
+
+def test_computation_beside_a_transfer_that_holds_the_device() -> None:
+    """A quarter of the device is held for 2 s: 1.5 s of work are done by then, the other 2.5 s at full speed."""
+    run = simulation(5.0)
+    work = run.compute("work", 4, device=0)
+    other = run.compute("elsewhere", 4, device=1)
+    run.flow("gather", 10, [(0, 1)], device=0, held_fraction=0.25)
+    timeline = run.run()
+    assert timeline.end_s[[work, other]] == pytest.approx([4.5, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("capacity", "size", "after", "message"),
+    [
+        (0.0, 1.0, [], "never ends"),
+        (1.0, -1.0, [], "negative"),
+        (1.0, float("nan"), [], "negative"),
+        (1.0, 1.0, [3], "not added"),
+    ],
+)
+def test_bad_input(capacity: float, size: float, after: list[int], message: str) -> None:
+    run = simulation(capacity)
+    with pytest.raises(InputError, match=message):
+        run.flow("f", size, [(0, 1)], after=after)
+        run.run()
+
+
+# --- collectives ----------------------------------------------------------------------------------------------------------
+
+
+def replay(schedule: c.CollectiveSchedule, links: Simulation, route: object, size: float) -> Timeline:
+    add_collective(links, schedule, route, lambda _: size / schedule.num_blocks)  # type: ignore[arg-type]
+    return links.run()
+
+
+def homogeneous(num_ranks: int, latency_s: float) -> tuple[Simulation, object]:
+    """Everybody has one link out and one link in, of 1 byte/s."""
+    return (
+        simulation(*[1.0] * (2 * num_ranks)),
+        lambda a, b: Route([(a, 1.0), (num_ranks + b, 1.0)], latency_s),
+    )
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 7, 8])
+@pytest.mark.parametrize("latency_s", [0.0, 0.125])
+def test_ring_takes_its_closed_form(n: int, latency_s: float) -> None:
+    links, route = homogeneous(n, latency_s)
+    total = replay(c.flat(c.Operation.ALL_REDUCE, "ring", n), links, route, 24.0).total_s
+    assert total == pytest.approx(2 * (n - 1) * (24.0 / n + latency_s))
+
+
+@pytest.mark.parametrize("n", [2, 4, 8, 16])
+def test_halving_and_doubling_takes_its_closed_form(n: int) -> None:
+    links, route = homogeneous(n, 0.5)
+    total = replay(c.flat(c.Operation.ALL_REDUCE, "halving_doubling", n), links, route, 32.0).total_s
+    assert total == pytest.approx(2 * ((n - 1) / n * 32.0 + np.log2(n) * 0.5))
+
+
+@pytest.mark.parametrize("buildings", [2, 4])
+def test_hierarchical_takes_its_closed_form(buildings: int) -> None:
+    """g accelerators of 1 byte/s in each building, a trunk port of 0.25 byte/s in and out of each: phase after phase."""
+    g, size = 4, 48.0
+    n = buildings * g
+    links = simulation(*[1.0] * (2 * n), *[0.25] * (2 * buildings))
+
+    def route(a: int, b: int) -> Route:
+        ends = [(a, 1.0), (n + b, 1.0)]
+        far = [(2 * n + a // g, 1.0), (2 * n + buildings + b // g, 1.0)] if a // g != b // g else []
+        return Route(ends + far, 0.5 if far else 0.0)
+
+    layout = tuple(tuple(range(g * b, g * b + g)) for b in range(buildings))
+    schedule = c.layered(c.Operation.ALL_REDUCE, layout, ["ring", "ring"])
+    inside = 2 * (g - 1) / g * size
+    across = 2 * (buildings - 1) * (size / buildings / 0.25 + 0.5)
+    assert replay(schedule, links, route, size).total_s == pytest.approx(inside + across)
+    piped = c.layered(c.Operation.ALL_REDUCE, layout, ["ring", "ring"], num_channels=8)
+    links = simulation(*links.capacities_bytes_per_s)
+    assert (
+        2 * (buildings - 1) / buildings * size / 0.25
+        < replay(piped, links, route, size).total_s
+        < 0.9 * (inside + across)
+    )
