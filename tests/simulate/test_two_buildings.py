@@ -1,8 +1,8 @@
 """All-reduce among four processes in two emulated buildings: the simulator beside the measurement.
 
 Measured on one two-core Linux machine: a network namespace per process, a bridge per building, the trunk shaped by ``tc tbf``
-(iperf3: 384–391 of 400 Mbit/s, 3.9 Gbit/s inside), delay by a user-space relay; median of five, ms. Processes that share two cores
-are slower than their links, so times lie below the measured ones; the order of the variants is what must be exact.
+(iperf3: 384–391 of 400 Mbit/s, 3.9 Gbit/s inside), delay by a user-space relay; median of five, ms. Processes that share two
+cores are slower than their links, so times lie below the measured ones; the order of the variants is what must be exact.
 """
 
 from __future__ import annotations
