@@ -1,0 +1,65 @@
+"""What distance, hashing, loss and compression do to a link."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleacross.cost_models.network.codec import CodecRates, compressed_send_s, pays
+from scaleacross.cost_models.network.load_balance import ecmp_efficiency_fraction, sprayed_efficiency_fraction
+from scaleacross.cost_models.network.long_haul import bandwidth_delay_bytes, outstanding_for, window_rate_bytes_per_s
+from scaleacross.cost_models.network.loss import go_back_n_fraction, selective_repeat_fraction, tcp_rate_bytes_per_s
+
+MIB = 2**20
+
+
+def test_window_of_the_shipped_setting_is_far_above_any_campus() -> None:
+    """16 queue pairs × 1 MiB × 128 = 2 GiB in flight; 50 GB/s over a 1 ms round trip need 50 MB."""
+    assert bandwidth_delay_bytes(50e9, 0.5e-3) == pytest.approx(50e6)
+    assert window_rate_bytes_per_s(16, 128, MIB, 0.5e-3) == pytest.approx(2**31 / 1e-3)
+    assert outstanding_for(50e9, 0.5e-3, 16, MIB, 1.0) == 3
+
+
+@given(st.floats(1e8, 1e11), st.floats(1e-6, 0.1), st.integers(1, 128), st.sampled_from([2**17, 2**20, 2**22]))
+def test_outstanding_fills_the_link_or_is_at_its_limit(rate: float, latency: float, pairs: int, segment: int) -> None:
+    outstanding = int(outstanding_for(rate, latency, pairs, segment, 1.0))
+    reached = window_rate_bytes_per_s(pairs, outstanding, segment, latency)
+    assert reached >= rate * (1 - 1e-9) or outstanding == 256
+    if 1 < outstanding < 256:
+        assert window_rate_bytes_per_s(pairs, outstanding - 1, segment, latency) < rate
+
+
+@pytest.mark.parametrize(
+    ("flows", "pairs", "links"), [(8, 1, 8), (8, 4, 8), (64, 1, 16), (16, 16, 64), (256, 16, 76), (4, 2, 32)]
+)
+def test_ecmp_against_drawing_hashes(flows: int, pairs: int, links: int) -> None:
+    draws = np.random.default_rng(7).multinomial(flows * pairs, np.full(links, 1 / links), size=4000)
+    best = max(flows * pairs / links, 1.0)
+    assert ecmp_efficiency_fraction(flows, pairs, links) == pytest.approx(best / draws.max(axis=1).mean(), rel=0.03)
+
+
+def test_more_queue_pairs_even_out_and_spraying_loses_nothing() -> None:
+    efficiency = ecmp_efficiency_fraction(64, np.array([1, 2, 4, 16, 64, 1024]), 76)
+    assert (np.diff(efficiency) > 0).all() and efficiency[-1] > 0.9
+    assert ecmp_efficiency_fraction(5, 1, 1) == 1.0
+    assert (sprayed_efficiency_fraction(np.ones(3)) == 1).all()
+
+
+def test_loss() -> None:
+    """1e-5 with 12,207 packets (50 MB of 4 KiB) in flight costs go-back-N a tenth, selective repeat nothing to speak of."""
+    assert go_back_n_fraction(1e-5, 12207) == pytest.approx(1 / 1.12207, rel=1e-4)
+    assert selective_repeat_fraction(1e-5) == pytest.approx(0.99999)
+    assert go_back_n_fraction(0.0, 1e6) == 1
+    assert tcp_rate_bytes_per_s(1460, 5e-3, 1e-4) == pytest.approx(1460 / (10e-3 * np.sqrt(2e-4 / 3)))
+    assert np.isinf(tcp_rate_bytes_per_s(1460, 5e-3, 0.0))
+
+
+def test_compression_pays_on_the_thin_trunk_only() -> None:
+    """int8 at 0.6 GB/s of encoding: wins at 400 Mbit/s, loses to plain sending at 10 Gbit/s."""
+    int8 = CodecRates(ratio=3.94, encode_bytes_per_s=0.6e9, decode_bytes_per_s=6.2e9)
+    assert pays(16 * MIB, np.array([50e6, 1.25e9]), 0.0, int8, 8).tolist() == [True, False]
+    serial = compressed_send_s(16 * MIB, 50e6, 0.0, int8, 1)
+    assert serial == pytest.approx(16 * MIB * (1 / 0.6e9 + 1 / 3.94 / 50e6 + 1 / 6.2e9))
+    assert compressed_send_s(16 * MIB, 50e6, 0.0, int8, 10**6) == pytest.approx(16 * MIB / 3.94 / 50e6, rel=1e-3)
