@@ -19,7 +19,7 @@ from scaleacross.cli import app
 from scaleacross.emitters import EMITTERS
 from scaleacross.spec.plan import Plan
 
-COMMANDS = ("plan", "evaluate", "emit", "show", "catalogue", "schema")
+COMMANDS = ("plan", "evaluate", "emit", "validate", "collective", "show", "catalogue", "schema")
 JOB = """
 name: small
 workload: llama3.1-8b
@@ -148,6 +148,10 @@ def test_interrupt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("show", "planet", "earth"),
         ("show", "topology", "no-such-topology"),
         ("show", "workload", "llama3.1-8b", "--sequence-length", "0"),
+        ("collective", "--op", "all_reduce", "--size", "4Q", "--topology", "one_building"),
+        ("collective", "--op", "all_reduce", "--size", "0", "--topology", "one_building"),
+        ("collective", "--op", "all_reduce", "--size", "1GB", "--topology", "one_building", "--ranks", "100000"),
+        ("collective", "--op", "all_reduce", "--size", "1GB", "--topology", "no-such-topology"),
         ("schema", "no-such-kind"),
         ("no-such-command",),
     ],

@@ -91,6 +91,29 @@ def _scaled(value: Any, factor: float) -> Any:
     return value
 
 
+SIZE_UNITS = {"": 1.0, "B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12} | {
+    f"{prefix}IB": 1024.0**power for power, prefix in enumerate("KMGT", start=1)
+}
+"""Units of a size as people write it, in capitals: decimal prefixes without an i, binary ones with it."""
+
+
+def parse_bytes(text: str) -> float:
+    """Bytes of a size as people write it: ``512MiB``, ``4 GB``, ``65536``.
+
+    Raises:
+        ValueError: not a number with one of these units.
+    """
+    stripped = text.strip()
+    number = stripped.rstrip("BKMGTIbkmgti ")
+    unit = stripped[len(number) :].strip().upper()
+    try:
+        return float(number) * SIZE_UNITS[unit]
+    except (ValueError, KeyError):
+        raise ValueError(
+            f"'{text}' is no size: write a number and one of B, KB, MB, GB, TB, KiB, MiB, GiB, TiB"
+        ) from None
+
+
 def human_bytes(num_bytes: float) -> str:
     """``num_bytes`` with a binary prefix: 91.2 GiB."""
     for prefix in ("B", "KiB", "MiB", "GiB", "TiB"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from scaleacross.cost_models.collectives import ALL_LEVELS, Links
-from scaleacross.cost_models.collectives import _laws as laws_of
+from scaleacross.cost_models.collectives import laws as laws_of
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import NUM_LEVELS
 from scaleacross.errors import InputError, VerificationError

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from scaleacross.cli.collective import collective_command
 from scaleacross.cli.frame import EXIT_CODES, guarded
 from scaleacross.cli.look import catalogue_command, schema_command, show_command
 from scaleacross.cli.plan import emit_command, evaluate_command, plan_command
@@ -19,6 +20,7 @@ COMMANDS: Final[tuple[tuple[str, Callable[..., None], str], ...]] = (
     ("evaluate", evaluate_command, "Price settings that you bring."),
     ("emit", emit_command, "Write launch files of a plan."),
     ("validate", validate_command, "Hold predictions against measured runs."),
+    ("collective", collective_command, "Price every way to run one collective."),
     ("show", show_command, "Show a topology, workload, accelerator or network."),
     ("catalogue", catalogue_command, "List what can be given by name."),
     ("schema", schema_command, "Print the JSON Schema of a kind of file."),

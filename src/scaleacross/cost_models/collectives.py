@@ -113,7 +113,7 @@ def group_bandwidth(shape: GroupShape, links: Links) -> Floats:
     return np.where(shape.fanout > 1, shared, np.inf)
 
 
-class _Laws(NamedTuple):
+class Laws(NamedTuple):
     """Ring, hierarchical and (all-reduce by a) tree as seconds per byte and fixed seconds, each (...)."""
 
     ring_s_per_byte: Floats
@@ -215,16 +215,16 @@ class Group:
         crosses: Bools = np.any(self.shape.fanout[..., RACK:] > 1, axis=-1)
         return crosses
 
-    def _laws(self, counted: Bools) -> _Laws:
+    def _laws(self, counted: Bools) -> Laws:
         return self._outer_laws if counted is OUTER_LEVELS else self._all_laws
 
     @cached_property
-    def _all_laws(self) -> _Laws:
-        return _laws(self.shape, self.links, ALL_LEVELS)
+    def _all_laws(self) -> Laws:
+        return laws(self.shape, self.links, ALL_LEVELS)
 
     @cached_property
-    def _outer_laws(self) -> _Laws:
-        return _laws(self.shape, self.links, OUTER_LEVELS)
+    def _outer_laws(self) -> Laws:
+        return laws(self.shape, self.links, OUTER_LEVELS)
 
 
 def gather(size_bytes: Floats, shape: GroupShape, links: Links, launch_s: float, op: GatherOp = "all_gather") -> Timed:
@@ -242,13 +242,13 @@ def all_to_all(sent_bytes: Floats, shape: GroupShape, links: Links, launch_s: fl
     return Group(shape, links, launch_s).all_to_all(sent_bytes)
 
 
-def _laws(shape: GroupShape, links: Links, counted: Bools) -> _Laws:
+def laws(shape: GroupShape, links: Links, counted: Bools) -> Laws:
     """The formulas of the module docstring; only ``counted`` levels limit bandwidth or are phases."""
     if isinstance(shape, RelaxedShape):
         return _bounds(shape, links, counted)
     bandwidth = np.where(counted, group_bandwidth(shape, links), np.inf)
     thinnest, steps = bandwidth.min(axis=-1), shape.fanout - 1
-    return _Laws(
+    return Laws(
         (shape.degree - 1) / shape.degree / thinnest,
         (shape.pairs * links.latency).sum(axis=-1),
         (steps / shape.fanout / bandwidth).sum(axis=-1),
@@ -258,8 +258,8 @@ def _laws(shape: GroupShape, links: Links, counted: Bools) -> _Laws:
     )
 
 
-def _bounds(shape: RelaxedShape, links: Links, counted: Bools) -> _Laws:
-    """Lower bounds of ``_laws`` over all exact shapes that a relaxed one stands for, on monotone links.
+def _bounds(shape: RelaxedShape, links: Links, counted: Bools) -> Laws:
+    """Lower bounds of ``laws`` over all exact shapes that a relaxed one stands for, on monotone links.
 
     With n_l children touched by some group, fanouts f_l ≥ n_l/n_{l+1} and members ≤ d/n_l, so
 
@@ -275,7 +275,7 @@ def _bounds(shape: RelaxedShape, links: Links, counted: Bools) -> _Laws:
     hops = (np.ceil(doublings) * links.latency).sum(axis=-1)
     uplink = np.where(crossed, shape.crossing / links.capacity, 0.0).max(axis=-1) / 2
     nics = (counted * shape.pairs / links.bandwidth).sum(axis=-1) / degree
-    return _Laws(
+    return Laws(
         (degree - 1) / degree / thinnest,
         (shape.pairs * links.latency).sum(axis=-1),
         np.maximum(nics, uplink),

@@ -23,7 +23,7 @@ def selective_repeat_fraction(loss_fraction: ArrayLike) -> Floats:
 
 
 def tcp_rate_bytes_per_s(segment_bytes: ArrayLike, one_way_latency_s: ArrayLike, loss_fraction: ArrayLike) -> Floats:
-    """Most that one TCP connection with loss-based congestion control moves: MSS / (RTT·√(2p/3)). Source: Mathis et al. (1997)."""
+    """Most that one TCP connection with loss-based congestion control moves: MSS / (RTT·√(2p/3)); Mathis et al. (1997)."""
     with np.errstate(divide="ignore"):
         return np.asarray(segment_bytes, dtype=np.float64) / (
             2 * np.asarray(one_way_latency_s) * np.sqrt(2 * np.asarray(loss_fraction) / 3)

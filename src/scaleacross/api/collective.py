@@ -1,0 +1,91 @@
+"""The verb collective: every way to run one collective on a topology."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scaleacross import catalogue
+from scaleacross.cost_models.collectives import links_of
+from scaleacross.cost_models.groups import exact_shape
+from scaleacross.cost_models.levels import build_levels
+from scaleacross.cost_models.network.options import Option, bound_s, options
+from scaleacross.errors import InputError
+from scaleacross.spec.collective import CollectiveOption, CollectiveStudy
+from scaleacross.spec.network import LINK_LEVELS, CurveOp
+from scaleacross.spec.placement import BuildingShare
+from scaleacross.spec.topology import Topology
+
+
+def collective(
+    op: CurveOp,
+    size_bytes: float,
+    topology: Topology | str | Path,
+    *,
+    num_ranks: int | None = None,
+    stride: int = 1,
+) -> CollectiveStudy:
+    """Price every algorithm and chunking of one collective, beside a bound that none can beat.
+
+    Groups of ``num_ranks`` positions, ``stride`` apart, tile the topology: accelerators are numbered building by building as in
+    the file, and all groups run at the same time. Accelerators that do not fill a last tile are left out.
+
+    Args:
+        op: all_reduce, all_gather, reduce_scatter or all_to_all.
+        size_bytes: of the full tensor; of an all-to-all what one rank sends in all.
+        topology: a Topology, a path, or the name of one of the catalogue.
+        num_ranks: ranks per group; None: as many as there are at that stride.
+        stride: positions between neighbours.
+
+    Raises:
+        InputError: no such topology, a size that is not positive, or a group that the topology cannot hold.
+    """
+    found = topology if isinstance(topology, Topology) else catalogue.load_topology(topology)
+    if not 0 < size_bytes < float("inf"):
+        raise InputError(f"size: {size_bytes:g} bytes; state a positive, finite size")
+    degree = num_ranks if num_ranks is not None else max(1, found.num_accelerators // max(1, stride))
+    tile = degree * stride
+    if degree < 1 or stride < 1 or tile > found.num_accelerators:
+        raise InputError(
+            f"{degree:,} ranks, {stride:,} apart, do not fit: '{found.name}' has {found.num_accelerators:,} accelerators; "
+            "lower one of the two"
+        )
+    levels = build_levels(found, _fill(found, found.num_accelerators // tile * tile))
+    shape, links = exact_shape(degree, stride, levels), links_of(levels)
+    launch_s = max(accelerator.kernel_launch_s for accelerator in levels.accelerators)
+    seconds, level = bound_s(op, size_bytes, shape, links)
+    return CollectiveStudy(
+        op=op,
+        size_bytes=size_bytes,
+        topology=found.name,
+        num_ranks=degree,
+        stride=stride,
+        num_groups=levels.num_positions // degree,
+        members={name: float(f) for name, f in zip(LINK_LEVELS, shape.fanout, strict=True) if f > 1},
+        bound_s=seconds,
+        bound_level=None if level is None else LINK_LEVELS[level],
+        options=tuple(_stated(op, size_bytes, degree, one) for one in options(op, size_bytes, shape, links, launch_s)),
+    )
+
+
+def _fill(topology: Topology, num_positions: int) -> list[BuildingShare]:
+    """The first ``num_positions`` accelerators, building by building."""
+    shares, left = [], num_positions
+    for building in topology.buildings:
+        taken = min(left, building.num_accelerators)
+        if taken:
+            shares.append(BuildingShare(building=building.name, num_accelerators=taken))
+        left -= taken
+    return shares
+
+
+def _stated(op: CurveOp, size_bytes: float, degree: int, option: Option) -> CollectiveOption:
+    """nccl-tests' bus bandwidth: 2(d−1)/d of size over time for an all-reduce, (d−1)/d for the rest."""
+    rate = size_bytes / option.time_s
+    return CollectiveOption(
+        algorithm=option.algorithm,
+        num_chunks=option.num_chunks,
+        time_s=option.time_s,
+        algorithm_bytes_per_s=rate,
+        bus_bytes_per_s=rate * (degree - 1) / degree * (2 if op == "all_reduce" else 1),
+        bytes_per_level={LINK_LEVELS[level]: sent for level, sent in option.level_bytes.items()},
+    )

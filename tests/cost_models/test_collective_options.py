@@ -1,0 +1,121 @@
+"""Options of one collective: none beats the bound, the plain ones are the planner's price, and the simulator agrees."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleacross.cost_models.collectives import Group, Links
+from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, SCALE_UP, ZONE
+from scaleacross.cost_models.network.options import bound_s, options
+from scaleacross.schedules import collective as c
+from scaleacross.simulate.collectives import Route, add_collective
+from scaleacross.simulate.engine import Simulation
+from scaleacross.spec.network import CURVE_OPS, CurveOp
+
+LAUNCH_S = 1e-5
+
+
+def even(fanouts: dict[int, int], crossing: float = 1.0) -> GroupShape:
+    """A group that touches equally many children everywhere, in position order."""
+    fanout, members, pairs = np.ones(NUM_LEVELS), np.ones(NUM_LEVELS), np.zeros(NUM_LEVELS)
+    below = 1
+    degree = int(np.prod(list(fanouts.values())))
+    for level, count in sorted(fanouts.items()):
+        fanout[level], members[level] = count, below
+        pairs[level] = degree // below - degree // (below * count)
+        below *= count
+    crosses = np.where(fanout > 1, crossing, 1.0)
+    crosses[SCALE_UP] = 1.0
+    return GroupShape(np.array(float(degree)), fanout, members, crosses, pairs, np.array(float(degree)), np.array(1.0))
+
+
+def links(bandwidth: dict[int, float], capacity: dict[int, float], latency: dict[int, float]) -> Links:
+    def row(values: dict[int, float], default: float) -> np.ndarray:
+        return np.array([values.get(level, default) for level in range(NUM_LEVELS)])
+
+    return Links(row(bandwidth, np.inf), row(capacity, np.inf), row(latency, 0.0))
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> tuple[GroupShape, Links]:
+    levels = draw(st.lists(st.integers(0, NUM_LEVELS - 1), min_size=1, max_size=3, unique=True))
+    shape = even({level: draw(st.sampled_from([2, 3, 4, 8])) for level in levels}, draw(st.sampled_from([1.0, 8.0])))
+    rate = st.floats(1e8, 1e12)
+    return shape, links(
+        {level: draw(rate) for level in range(NUM_LEVELS)},
+        {level: draw(rate) * 8 for level in range(NUM_LEVELS)},
+        {level: draw(st.floats(0, 0.02)) for level in range(NUM_LEVELS)},
+    )
+
+
+@given(groups(), st.sampled_from(CURVE_OPS), st.floats(1.0, 1e11))
+def test_no_option_beats_the_bound(group: tuple[GroupShape, Links], op: CurveOp, size: float) -> None:
+    seconds, _ = bound_s(op, size, *group)
+    found = options(op, size, *group, launch_s=0.0)
+    assert found[0].time_s >= seconds * (1 - 1e-9)
+    assert [one.time_s for one in found] == sorted(one.time_s for one in found)
+
+
+@given(groups(), st.sampled_from(CURVE_OPS), st.floats(1.0, 1e11))
+def test_unchunked_rings_are_what_the_planner_prices(group: tuple[GroupShape, Links], op: CurveOp, size: float) -> None:
+    priced = Group(*group, LAUNCH_S)
+    time = {"all_reduce": priced.all_reduce, "all_to_all": priced.all_to_all}.get(op, priced.gather)(
+        np.array(size)
+    ).time_s
+    plain = [
+        one.time_s
+        for one in options(op, size, *group, LAUNCH_S)
+        if one.num_chunks == 1 and "halving" not in one.algorithm and one.algorithm != "two_level"
+    ]
+    assert min(plain) == pytest.approx(float(time))
+
+
+def test_a_group_of_one_has_nothing_to_choose() -> None:
+    shape, free = even({}), links({}, {}, {})
+    assert options("all_reduce", 1e9, shape, free, LAUNCH_S) == []
+    assert bound_s("all_reduce", 1e9, shape, free) == (0.0, None)
+
+
+def test_distance_and_size_decide() -> None:
+    """Two buildings of 4 zones of 8, 20 ms apart: small messages take few latencies, large ones are cut into chunks."""
+    shape = even({SCALE_UP: 8, ZONE: 4, CAMPUS: 2}, crossing=8.0)
+    far = links(
+        {SCALE_UP: 400e9, ZONE: 45e9, CAMPUS: 45e9},
+        {ZONE: 3e12, CAMPUS: 2e12},
+        {SCALE_UP: 2e-6, ZONE: 1e-5, CAMPUS: 0.02},
+    )
+    small, large = (options("all_reduce", size, shape, far, LAUNCH_S)[0] for size in (1e4, 4e9))
+    assert (small.num_chunks, large.num_chunks > 1) == (1, True)
+    assert small.time_s < 0.0402 + 1e-3
+    assert large.algorithm.startswith("hierarchical")
+
+
+@pytest.mark.parametrize("chunks", [1, 4, 16])
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter"])
+@pytest.mark.parametrize(
+    "names", [("ring", "ring"), ("halving_doubling", "ring"), ("halving_doubling", "halving_doubling")]
+)
+def test_the_simulator_takes_as_long(names: tuple[str, str], op: CurveOp, chunks: int) -> None:
+    """4 buildings of 4, a thin port per building: within 10 % of playing every message (most within 3 %)."""
+    g, k, size, near, thin = 4, 4, 64e6, 1e9, 0.5e9
+    n = g * k
+    shape = even({SCALE_UP: g, CAMPUS: k}, crossing=1.0)
+    level_links = links({SCALE_UP: near, CAMPUS: near}, {CAMPUS: thin}, {SCALE_UP: 1e-5, CAMPUS: 2e-3})
+    name = f"hierarchical({names[0]}, {names[1]})"
+    found = {(o.algorithm, o.num_chunks): o.time_s for o in options(op, size, shape, level_links, 0.0)}
+
+    simulation = Simulation(np.array([near] * (2 * n) + [thin] * (2 * k)))
+
+    def route(a: int, b: int) -> Route:
+        if a // g == b // g:
+            return Route([(a, 1.0), (n + b, 1.0)], 1e-5)
+        return Route([(2 * n + a // g, 1.0), (2 * n + k + b // g, 1.0)], 2e-3)
+
+    layout = tuple(tuple(range(g * b, g * b + g)) for b in range(k))
+    schedule = c.layered(c.Operation(op), layout, names, num_channels=chunks)
+    add_collective(simulation, schedule, route, lambda _: size / n)
+    assert found[name, chunks] == pytest.approx(simulation.run().total_s, rel=0.1)
