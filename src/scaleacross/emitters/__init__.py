@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from scaleacross.emitters import launch, megatron, nccl, torchrun, torchtitan
+from scaleacross.emitters import launch, megatron, nccl, ncclx, torchrun, torchtitan
 from scaleacross.errors import InputError
 from scaleacross.spec.plan import Plan
 
@@ -27,6 +27,7 @@ EMITTERS: Final[Mapping[str, Emitter]] = {
     "torchtitan": torchtitan.render,
     "megatron": megatron.render,
     "nccl": nccl.render,
+    "ncclx": ncclx.render,
 }
 
 

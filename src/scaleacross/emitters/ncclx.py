@@ -1,0 +1,156 @@
+"""Target ``ncclx``: what NCCLX and NCCL's tuner plugin read beside the environment of target ``nccl``.
+
+* ``ncclx/topology/<host>.conf``   one per host, for ``NCCL_TOPO_FILE_PATH``: building, zone and rack, from which NCCLX takes the
+                                   distance class of every connection (same zone, same building, other building)
+* ``ncclx/comm_hints.json``        axis -> hints for its communicators: the algorithm that the plan chose where CTRAN has it
+* ``ncclx/ncclx_tuner.csv``        the same for the ring and tree of NCCL proper; ``nccl_tuner.conf`` is its twin for the plugin
+* ``ncclx/ncclx.env``              where the files are, and from when on a collective counts as slow
+* ``ncclx/explain.md``             the reason of every line, and what the plan chose that no file can say
+
+Names and grammars: torchcomms 59426ba4 and NCCL 2.31, as in ``nccl`` and ``tuner_grammar``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from scaleacross.emitters.launch import launch_config
+from scaleacross.emitters.tuner_grammar import TunerRow, nccl_text, ncclx_text
+from scaleacross.spec.launch import LaunchConfig, LaunchHost, ProcessGroups
+from scaleacross.spec.parallelism import Axis
+from scaleacross.spec.plan import Plan, PredictedCollective
+from scaleacross.units import human_bytes, human_seconds
+
+FOLDER: Final = "ncclx"
+# torchcomms 59426ba4: NCCL_<X>_ALGO values and the hint of each operation.
+HINT_OF: Final = {
+    "all_gather": ("allgatherAlgo", {"ring": "ctring", "hierarchical": "cthierarchical_ring"}),
+    "all_reduce": ("allreduceAlgo", {"ring": "ctring", "hierarchical": "cthierarchical_ring", "tree": "ctree"}),
+    "all_to_all": ("alltoallAlgo", {"pairwise": "ctran"}),
+    "send": ("sendrecvAlgo", {"point_to_point": "ctp2p"}),
+}
+TUNED: Final = {"all_gather": "allgather", "all_reduce": "allreduce", "reduce_scatter": "reducescatter"}
+TUNED_ALGORITHMS: Final = ("ring", "tree")
+# assumed: a size within this factor of the predicted one is the same collective.
+SIZE_RATIO: Final = 4
+# assumed: several times the predicted time is a fault rather than jitter.
+SLOW_RATIO: Final = 5
+MIN_SLOW_MS: Final = 100
+
+
+def render(plan: Plan) -> dict[str, str]:
+    """All files of the target."""
+    config = launch_config(plan)
+    rows = [row for group in config.process_groups for row in _tuner_rows(config, group)]
+    hints = {group.axis: _hints(group) for group in config.process_groups}
+    files = {
+        "comm_hints.json": json.dumps({axis: hint for axis, hint in hints.items() if hint}, indent=2) + "\n",
+        "ncclx_tuner.csv": ncclx_text(rows),
+        "nccl_tuner.conf": nccl_text(rows),
+        "ncclx.env": _environment(config),
+        "explain.md": _explanation(config, rows, hints),
+    }
+    files |= {f"topology/{host.name}.conf": _topology(host) for host in config.hosts}
+    return {f"{FOLDER}/{name}": text for name, text in files.items()}
+
+
+def _topology(host: LaunchHost) -> str:
+    """Building / zone / scaling unit / rack switch: peers of one zone share the first two parts, of one building the first."""
+    where = f"{host.building}/z{host.zone}//r{host.rack}"
+    return (
+        f"DEVICE_NAME={host.name}\n"
+        f"DEVICE_BACKEND_NETWORK_TOPOLOGY={where}\n"
+        f"DEVICE_RACK_SERIAL={f'{host.building}-z{host.zone}-r{host.rack}'[-63:]}\n"
+    )
+
+
+def _hints(group: ProcessGroups) -> dict[str, str]:
+    """Hints of an axis whose groups leave the scale-up domain; inside one, NCCL's own choice stands."""
+    if group.level == "scale_up":
+        return {}
+    hints = {}
+    for collective in group.collectives:
+        hint, algorithms = HINT_OF.get(collective.op, ("", {}))
+        if collective.algorithm in algorithms:
+            hints[hint] = algorithms[collective.algorithm]
+    return hints | ({"commDesc": f"{group.axis} over {group.level}"} if hints else {})
+
+
+def _tuner_rows(config: LaunchConfig, group: ProcessGroups) -> Iterator[TunerRow]:
+    """A rule per collective whose algorithm NCCL has by that name; equal ranks per host, as the grammar demands."""
+    hosts = {frozenset(_ranks_per_host(config, ranks)) for ranks in group.ranks}
+    if len(hosts) != 1 or len(local := next(iter(hosts))) != 1:
+        return
+    num_nodes = group.degree // next(iter(local))
+    seen: set[tuple[str, float]] = set()
+    for collective in group.collectives:
+        key = (collective.op, collective.bytes_per_rank)
+        if collective.op in TUNED and collective.algorithm in TUNED_ALGORITHMS and key not in seen:
+            seen.add(key)
+            size = collective.bytes_per_rank
+            span = (int(size / SIZE_RATIO), math.ceil(size * SIZE_RATIO))
+            yield TunerRow(TUNED[collective.op], *span, collective.algorithm, "simple", num_nodes, group.degree)
+
+
+def _ranks_per_host(config: LaunchConfig, ranks: tuple[int, ...]) -> list[int]:
+    counts: dict[int, int] = {}
+    for rank in ranks:
+        host = config.ranks[rank][0]
+        counts[host] = counts.get(host, 0) + 1
+    return list(counts.values())
+
+
+def slow_ms(collectives: tuple[PredictedCollective, ...]) -> int:
+    """From when on a collective of these is slow: SLOW_RATIO times the longest prediction, at least MIN_SLOW_MS."""
+    return max(MIN_SLOW_MS, math.ceil(SLOW_RATIO * 1e3 * max((one.time_s for one in collectives), default=0.0)))
+
+
+def _environment(config: LaunchConfig) -> str:
+    thresholds = ",".join(f"{group.axis}:{slow_ms(group.collectives)}" for group in config.process_groups)
+    lines = [
+        f"# NCCLX settings of plan {' '.join(config.plan_name.split())}, beside nccl.env; the reasons are in explain.md.",
+        "# Paths are relative to this folder: make them absolute on your hosts, with the topology file of each host.",
+        "NCCLX_TUNER_CONFIG_FILE=ncclx_tuner.csv",
+        "NCCL_TOPO_FILE_PATH=topology/${HOSTNAME}.conf",
+        "NCCL_LAZY_SETUP_CHANNELS=true",
+        f"NCCL_COLLTRACE_SLOW_COLL_THRESHOLD_BY_PG={thresholds}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _explanation(config: LaunchConfig, rows: list[TunerRow], hints: Mapping[Axis, dict[str, str]]) -> str:
+    lines = [
+        f"# NCCLX files of plan {' '.join(config.plan_name.split())}",
+        "",
+        f"* topology/: {len(config.hosts):,} hosts; without them every peer counts as near.",
+        f"* slow from: {SLOW_RATIO} × the longest prediction of the group, at least {MIN_SLOW_MS} ms.",
+        f"* tuner: {len(rows)} rules, for messages within a factor {SIZE_RATIO} of the predicted size.",
+        "",
+        "| group | collective | size | predicted | algorithm of the plan | said by |",
+        "|---|---|---|---|---|---|",
+    ]
+    for group in config.process_groups:
+        for one in group.collectives:
+            lines.append(
+                f"| {group.axis} × {group.degree} over {group.level} | {one.op} | {human_bytes(one.bytes_per_rank)} "
+                f"| {human_seconds(one.time_s)} | {one.algorithm} | {_said_by(group, one, hints[group.axis], rows)} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _said_by(group: ProcessGroups, one: PredictedCollective, hints: dict[str, str], rows: list[TunerRow]) -> str:
+    hint, algorithms = HINT_OF.get(one.op, ("", {}))
+    said = []
+    if hint in hints and one.algorithm in algorithms:
+        said.append(f"hint {hint}={hints[hint]}")
+    if any(
+        row.collective == TUNED.get(one.op) and row.num_ranks == group.degree and row.algorithm == one.algorithm
+        for row in rows
+    ):
+        said.append("tuner")
+    return ", ".join(said) or (
+        "nothing: inside one domain NCCL chooses" if group.level == "scale_up" else "nothing: no setting for it"
+    )

@@ -1,0 +1,143 @@
+"""The two tuner files as rows: written here, read back here, so that nothing is emitted that their own grammar would refuse.
+
+* NCCL's example tuner plugin, ``NCCL_TUNER_CONFIG_FILE``:
+  ``collective,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks`` with −1 for any (NCCL 2.31, plugins/tuner/example)
+* NCCLX, ``NCCLX_TUNER_CONFIG_FILE``:
+  ``collective,bytesPerRank,algorithm,protocol,channels,nNodes,nLocalRanks``; sizes here as an interval ``[a,b]``, ``(a,b]``, ...;
+  the first row that fits wins (torchcomms 59426ba4)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from scaleacross.errors import EmitError
+
+COLLECTIVES: Final = ("allreduce", "broadcast", "reduce", "allgather", "reducescatter")
+ALGORITHMS: Final = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
+PROTOCOLS: Final = ("ll", "ll128", "simple")
+MAX_CHANNELS: Final = 64
+_INTERVAL: Final = re.compile(r"[\[(]\s*(\d*)\s*,\s*(\d*)\s*[\])]")
+
+
+class TunerRow(NamedTuple):
+    """One rule: where it holds, and what to run there.
+
+    Attributes:
+        collective, algorithm, protocol: names of the grammar.
+        min_bytes, max_bytes: size of the whole message, ends included.
+        num_nodes, num_ranks: of the communicator.
+        channels: −1 leaves the number to NCCL.
+    """
+
+    collective: str
+    min_bytes: int
+    max_bytes: int
+    algorithm: str
+    protocol: str
+    num_nodes: int
+    num_ranks: int
+    channels: int = -1
+
+    def check(self) -> None:
+        """Raise EmitError unless both grammars take the row."""
+        for value, known in ((self.collective, COLLECTIVES), (self.algorithm, ALGORITHMS), (self.protocol, PROTOCOLS)):
+            if value not in known:
+                raise EmitError(f"tuner row: '{value}' is none of {', '.join(known)}")
+        if not 0 <= self.min_bytes <= self.max_bytes < 2**63:
+            raise EmitError(f"tuner row: {self.min_bytes} to {self.max_bytes} bytes is no range")
+        if not 1 <= self.num_nodes <= self.num_ranks:
+            raise EmitError(f"tuner row: {self.num_ranks} ranks on {self.num_nodes} nodes")
+        if self.channels != -1 and not 1 <= self.channels <= MAX_CHANNELS:
+            raise EmitError(f"tuner row: {self.channels} channels; 1 to {MAX_CHANNELS}, or -1")
+
+
+def nccl_text(rows: Sequence[TunerRow]) -> str:
+    """The file of NCCL's example plugin."""
+    lines = []
+    for row in rows:
+        row.check()
+        where = f"{row.collective},{row.min_bytes},{row.max_bytes}"
+        lines.append(f"{where},{row.algorithm},{row.protocol},{row.channels},{row.num_nodes},{row.num_ranks}")
+    return "".join(
+        f"{line}\n" for line in ["# collective,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks", *lines]
+    )
+
+
+def ncclx_text(rows: Sequence[TunerRow]) -> str:
+    """The file of NCCLX; sizes there are per rank."""
+    lines = []
+    for row in rows:
+        row.check()
+        size = f"[{row.min_bytes // row.num_ranks},{-(-row.max_bytes // row.num_ranks)}]"
+        local = row.num_ranks // row.num_nodes
+        lines.append(f"{row.collective},{size},{row.algorithm},{row.protocol},{row.channels},{row.num_nodes},{local}")
+    return "".join(
+        f"{line}\n" for line in ["# collective,bytesPerRank,algorithm,protocol,channels,nNodes,nLocalRanks", *lines]
+    )
+
+
+def read_nccl(text: str) -> list[TunerRow]:
+    """Rows of NCCL's example plugin. Raises EmitError naming the line that the grammar refuses."""
+    return [_nccl_row(number, line.split(",")) for number, line in _rule_lines(text)]
+
+
+def read_ncclx(text: str) -> list[TunerRow]:
+    """Rows of NCCLX, sizes as whole messages. Raises EmitError naming the line that the grammar refuses."""
+    return [_ncclx_row(number, _fields(line)) for number, line in _rule_lines(text)]
+
+
+def _nccl_row(number: int, fields: list[str]) -> TunerRow:
+    if not 8 <= len(fields) <= 10:
+        raise EmitError(f"line {number}: {len(fields)} fields, 8 to 10 are needed")
+    low, high, channels, nodes, ranks = _ints(number, [*fields[1:3], *fields[5:8]])
+    row = TunerRow(fields[0], low, high, fields[3], fields[4], nodes, ranks, channels)
+    row.check()
+    return row
+
+
+def _ncclx_row(number: int, fields: list[str]) -> TunerRow:
+    if not 7 <= len(fields) <= 8:
+        raise EmitError(f"line {number}: {len(fields)} fields, 7 or 8 are needed")
+    low, high = _interval(number, fields[1])
+    channels, nodes, local = _ints(number, fields[4:7])
+    row = TunerRow(
+        fields[0], low * nodes * local, high * nodes * local, fields[2], fields[3], nodes, nodes * local, channels
+    )
+    row.check()
+    return row
+
+
+def _rule_lines(text: str) -> list[tuple[int, str]]:
+    stripped = ((number, line.split("#")[0].strip()) for number, line in enumerate(text.splitlines(), start=1))
+    return [(number, line) for number, line in stripped if line]
+
+
+def _fields(line: str) -> list[str]:
+    """Split at commas outside brackets."""
+    depth, fields = 0, [""]
+    for character in line:
+        depth += (character in "[(") - (character in "])")
+        if character == "," and not depth:
+            fields.append("")
+        else:
+            fields[-1] += character
+    return [field.strip() for field in fields]
+
+
+def _interval(number: int, text: str) -> tuple[int, int]:
+    """Both ends included; an open end is one byte further in."""
+    found = _INTERVAL.fullmatch(text)
+    if not found or not all(found.groups()):
+        raise EmitError(f"line {number}: '{text}' is no closed interval of bytes")
+    low, high = int(found[1]) + text.startswith("("), int(found[2]) - text.endswith(")")
+    return low, high
+
+
+def _ints(number: int, texts: list[str]) -> list[int]:
+    try:
+        return [int(text) for text in texts]
+    except ValueError:
+        raise EmitError(f"line {number}: {texts} are not all whole numbers") from None
