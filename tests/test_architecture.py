@@ -47,7 +47,7 @@ ROOMS = {
     "calibration": _room(COSTS, "numpy"),
     "validation": _room(f"{COSTS} catalogue", "numpy pydantic"),
     "report": _room(f"{MODELS} validation", "rich"),
-    "api": _room(f"{COSTS} catalogue verification solvers emitters report validation"),
+    "api": _room(f"{COSTS} catalogue verification solvers emitters report validation", "pyarrow"),
     "bundle": _room(f"{NOUNS} api emitters"),
     "cli": _room(f"{NOUNS} api bundle catalogue emitters report", "typer rich"),
     "__init__": _room(f"{NOUNS} workloads api catalogue"),

@@ -54,6 +54,8 @@ def test_walk_finds_figures_where_they_stand() -> None:
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=[f"{entry.kind}/{entry.name}" for entry in ENTRIES])
 def test_every_figure_has_a_source_and_nothing_else_has(entry: Any) -> None:
+    if entry.kind == "studies":
+        return  # what a study varies is a question, not a claim
     data = yaml.safe_load(entry.path.read_text())
     assert set(figures(data)) == set(data.get("provenance", {}))
 

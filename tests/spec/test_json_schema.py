@@ -23,6 +23,7 @@ FOLDERS = {
     "workload": "workloads",
     "job": "jobs",
     "decision": "plans",
+    "study": "studies",
 }
 FILES = [(kind, path) for kind, folder in FOLDERS.items() for path in sorted((CONFIGS / folder).glob("*.yaml"))]
 

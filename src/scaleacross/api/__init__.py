@@ -7,5 +7,6 @@ from scaleacross.api.collective import collective
 from scaleacross.api.evaluation import evaluate
 from scaleacross.api.files import emit, verify
 from scaleacross.api.planning import plan
+from scaleacross.api.sweeping import SweepResult, sweep
 
-__all__ = ["collective", "cross_check", "emit", "evaluate", "plan", "validate", "verify"]
+__all__ = ["SweepResult", "collective", "cross_check", "emit", "evaluate", "plan", "sweep", "validate", "verify"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from scaleacross.catalogue.jobs import load_decision, load_job, load_plan, load_plan_or_decision, resolve
 from scaleacross.catalogue.listing import SCHEMA_KINDS, Entry, entries, schema, schema_text
 from scaleacross.catalogue.load import load_accelerator, load_network, load_topology, load_workload
+from scaleacross.catalogue.studies import Point, load_study, points_of
 
 __all__ = [
     "SCHEMA_KINDS",
     "Entry",
+    "Point",
     "entries",
     "load_accelerator",
     "load_decision",
@@ -16,8 +18,10 @@ __all__ = [
     "load_network",
     "load_plan",
     "load_plan_or_decision",
+    "load_study",
     "load_topology",
     "load_workload",
+    "points_of",
     "resolve",
     "schema",
     "schema_text",

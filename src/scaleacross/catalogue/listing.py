@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from scaleacross.catalogue.find import KINDS, Kind, names
 from scaleacross.catalogue.jobs import DecisionFile, load_decision
 from scaleacross.catalogue.load import load_accelerator, load_network, load_topology, load_workload, read
+from scaleacross.catalogue.studies import load_study
 from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
@@ -19,10 +20,11 @@ from scaleacross.spec.json_schema import json_schema
 from scaleacross.spec.launch import LaunchConfig
 from scaleacross.spec.network import NetworkTechnology
 from scaleacross.spec.plan import Plan
+from scaleacross.spec.study import Study
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads import FAMILIES
 
-SCHEMA_KINDS: Final = ("accelerator", "network", "topology", "workload", "job", "plan", "decision", "launch")
+SCHEMA_KINDS: Final = ("accelerator", "network", "topology", "workload", "job", "plan", "decision", "launch", "study")
 
 
 class Entry(NamedTuple):
@@ -80,6 +82,11 @@ def _decision(path: Path) -> str:
     return f"{decision.degrees} for {job.name}"
 
 
+def _study(path: Path) -> str:
+    study, _ = load_study(path)
+    return study.description or f"{study.num_points:,} points over {', '.join(study.paths)}"
+
+
 _SUMMARIES: Final[Mapping[Kind, Callable[[Path], str]]] = {
     "accelerators": _accelerator,
     "networks": _network,
@@ -87,6 +94,7 @@ _SUMMARIES: Final[Mapping[Kind, Callable[[Path], str]]] = {
     "workloads": _workload,
     "jobs": _job,
     "plans": _decision,
+    "studies": _study,
 }
 
 
@@ -110,6 +118,8 @@ def schema(kind: str) -> dict[str, Any]:
             return json_schema(DecisionFile, "scaleacross decision", named_by_file=False)
         case "launch":
             return json_schema(LaunchConfig, "scaleacross launch configuration", named_by_file=False)
+        case "study":
+            return json_schema(Study, "scaleacross study")
     raise InputError(f"no schema '{kind}'; there are: {', '.join(SCHEMA_KINDS)}")
 
 

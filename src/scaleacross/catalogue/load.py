@@ -38,6 +38,7 @@ _SINGULAR: Final[Mapping[Kind, str]] = {
     "workloads": "workload",
     "jobs": "job",
     "plans": "plan",
+    "studies": "study",
 }
 
 # In a topology, a text under one of these keys names a catalogue entry.

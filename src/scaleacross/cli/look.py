@@ -61,7 +61,10 @@ def catalogue_command() -> None:
 
 def schema_command(
     kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="job, topology, workload, accelerator, network, decision, plan.")
+        str,
+        typer.Argument(
+            metavar="KIND", help="job, topology, workload, accelerator, network, decision, plan, launch, study."
+        ),
     ],
 ) -> None:
     """Print the JSON Schema of a kind of file.

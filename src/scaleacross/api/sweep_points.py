@@ -1,0 +1,104 @@
+"""One point of a study: its key, how it is run, and the figures that are kept of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from scaleacross.api.evaluation import evaluate
+from scaleacross.api.planning import plan
+from scaleacross.catalogue import Point
+from scaleacross.errors import InfeasibleError, InputError, TimeLimitError
+from scaleacross.spec.network import LINK_LEVELS
+from scaleacross.spec.plan import COMPONENTS, Plan
+from scaleacross.spec.study import Study
+
+Record = dict[str, Any]
+FAILED: Final = "failed"
+"""Status of a point that met an unexpected error; it is run again when the study is resumed."""
+REFUSALS: Final[Mapping[type[Exception], str]] = {
+    InputError: "refused",
+    InfeasibleError: "infeasible",
+    TimeLimitError: "no_plan_in_time",
+}
+WORDS: Final = ("provenance", "description")
+"""Keys that change no figure: points that differ in nothing else are one point."""
+DIGITS: Final = 12
+"""Significant digits of a float in the key, so that 25 µs and 0.000025 s are the same."""
+
+
+def key_of(study: Study, point: Point, version: str) -> str:
+    """Hash of everything that decides the figures: resolved job, decision, command with its limits, package version."""
+    how: dict[str, Any] = {"command": study.command, "version": version}
+    if study.command == "plan":
+        how |= {"time_limit_s": study.time_limit_s, "gap_tolerance": study.gap_tolerance, "seed": study.seed}
+    if point.job is None:
+        how |= {"base": point.base, "fields": dict(point.fields)}
+    else:
+        how["job"] = point.job.model_dump(mode="json", exclude={"name"})
+        how["decision"] = point.decision.model_dump(mode="json") if point.decision else None
+    text = json.dumps(_canonical(how), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _canonical(item) for key, item in value.items() if key not in WORDS}
+    if isinstance(value, list | tuple):
+        return [_canonical(item) for item in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def run_point(study: Study, point: Point) -> Record:
+    """``status``, ``reason``, ``seconds``, ``figures`` and ``decision`` of a point. Never raises for what a point may be."""
+    began = time.perf_counter()
+    record: Record = {"status": FAILED, "reason": "", "figures": {}, "decision": None}
+    try:
+        found = _run(study, point)
+        record |= {"status": found.report.status, "figures": figures_of(found)}
+        record["decision"] = found.decision.model_dump(mode="json")
+    except tuple(REFUSALS) as error:
+        record |= {"status": REFUSALS[type(error)], "reason": str(error)}
+    except Exception as error:  # a study of a thousand points must outlive one that meets a bug
+        record["reason"] = " ".join(f"{type(error).__name__}: {error}".split())
+    return record | {"seconds": time.perf_counter() - began}
+
+
+def _run(study: Study, point: Point) -> Plan:
+    if point.job is None:
+        raise InputError(point.refusal)
+    if point.decision is not None:
+        return evaluate((point.job, point.decision))
+    return plan(point.job, time_limit_s=study.time_limit_s, seed=study.seed, gap_tolerance=study.gap_tolerance)
+
+
+def figures_of(found: Plan) -> dict[str, Any]:
+    """A plan as one flat row: what was decided, what it costs, what is proved."""
+    decision, cost, report = found.decision, found.cost, found.report
+    fullest = max(found.memory, key=lambda stage: stage.total_bytes / stage.capacity_bytes)
+    spans = found.placement.spans
+    farthest = max(spans.values(), key=LINK_LEVELS.index, default="")
+    crossing = "+".join(axis for axis, level in spans.items() if level == farthest)
+    return {
+        "step_s": cost.step_s,
+        "bound_s": report.bound_s,
+        "gap": report.gap,
+        "tokens_per_s": cost.tokens_per_s,
+        "mfu": cost.mfu,
+        **{f"{name}_s": cost.component(name) for name in COMPONENTS},
+        "accelerators": decision.degrees.world_size,
+        **decision.degrees.model_dump(),
+        "schedule": decision.pipeline.schedule,
+        "chunks": decision.pipeline.num_chunks,
+        "micro_batch": decision.pipeline.micro_batch_sequences,
+        "micro_batches": found.num_micro_batches,
+        "recompute": decision.recompute,
+        "shard": decision.shard,
+        "axis_order": " ".join(found.placement.axis_order),
+        "fill": " ".join(f"{share.building}:{share.num_accelerators}" for share in found.placement.fill),
+        "crossing": f"{farthest}:{crossing}" if farthest else "",
+        "memory_fraction": fullest.total_bytes / fullest.capacity_bytes,
+    }

@@ -1,0 +1,106 @@
+"""Run points in parallel processes of this machine; a worker that dies costs its point, not the study.
+
+Processes are spawned, not forked: a fork of a process with running threads (a progress display, a solver) may deadlock. A
+script that calls ``sweep`` with more than one process therefore needs the usual ``if __name__ == "__main__":``.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection, get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+
+from scaleacross.api.sweep_points import FAILED, Record, run_point
+from scaleacross.catalogue import Point
+from scaleacross.spec.study import Study
+
+OnDone = Callable[[int, Record], None]
+JOIN_S = 5.0
+"""Time that a worker gets to end by itself once its pipe is closed."""
+
+
+def run_points(study: Study, points: Sequence[Point], processes: int, on_done: OnDone) -> None:
+    """Run every point; ``on_done(index, record)`` is called in this process as they end, in any order."""
+    if min(processes, len(points)) <= 1:
+        for index, point in enumerate(points):
+            on_done(index, run_point(study, point))
+        return
+    workers: list[_Worker] = []
+    try:
+        waiting = list(enumerate(points))[::-1]
+        workers += [_Worker(study) for _ in range(min(processes, len(points)))]
+        for worker in workers:
+            worker.start(*waiting.pop())
+        while busy := [worker for worker in workers if worker.index is not None]:
+            ready = connection.wait([worker.pipe for worker in busy])
+            for worker in [worker for worker in busy if worker.pipe in ready]:
+                index, record = worker.finish()
+                on_done(index, record)
+                if waiting:
+                    worker.start(*waiting.pop())
+    finally:
+        for worker in workers:
+            worker.stop()
+
+
+@dataclass
+class _Worker:
+    """One process and the point that it works on."""
+
+    study: Study
+    index: int | None = None
+
+    def __post_init__(self) -> None:
+        self._launch()
+
+    def _launch(self) -> None:
+        context = get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process: BaseProcess = context.Process(target=_serve, args=(self.study, theirs), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def start(self, index: int, point: Point) -> None:
+        self.index = index
+        self.pipe.send(point)
+
+    def finish(self) -> tuple[int, Record]:
+        """The finished point; a dead worker is replaced and its point failed."""
+        index, self.index = self.index, None
+        if index is None:
+            raise ValueError("this worker has no point")
+        try:
+            record: Record = self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join(JOIN_S)
+            reason = (
+                f"its process died (exit code {self.process.exitcode}; -9 is what running out of memory looks like)"
+            )
+            record = {"status": FAILED, "reason": reason, "figures": {}, "decision": None, "seconds": None}
+            self.stop()
+            self._launch()
+        return index, record
+
+    def stop(self) -> None:
+        """End the process at once when it works, gently when it waits."""
+        self.pipe.close()
+        if self.index is not None:
+            self.process.terminate()
+        self.process.join(JOIN_S)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+
+def _serve(study: Study, pipe: Connection) -> None:
+    """A worker's life: points in, records out, until the pipe is closed. Ctrl-C is the parent's to handle."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        try:
+            point: Point = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(run_point(study, point))

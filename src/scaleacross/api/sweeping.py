@@ -1,0 +1,139 @@
+"""The verb sweep: every point of a study, in parallel, resumable."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from scaleacross.api.sweep_points import FAILED, Record, key_of
+from scaleacross.api.sweep_store import Store, write_tables
+from scaleacross.api.sweep_workers import run_points
+from scaleacross.catalogue import Point, load_study, points_of
+from scaleacross.errors import InputError
+from scaleacross.spec.progress import Progress
+from scaleacross.spec.study import Study
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """Outcome of a study.
+
+    Attributes:
+        study: as it was run.
+        rows: one per point, in the study's order: ``point``, ``base``, the varied paths, ``status``, ``reason``, figures of
+            the plan, ``seconds``.
+        num_distinct: points that differ from each other in what decides their figures.
+        num_run, num_reused: distinct points that were run now, and that stood in the directory already.
+        files: what was written.
+        note: what was not, and why.
+    """
+
+    study: Study
+    rows: tuple[Record, ...]
+    num_distinct: int
+    num_run: int
+    num_reused: int
+    files: tuple[Path, ...] = ()
+    note: str = ""
+
+    @property
+    def statuses(self) -> dict[str, int]:
+        """Points by status."""
+        return dict(Counter(row["status"] for row in self.rows))
+
+    @property
+    def best(self) -> Record | None:
+        """The point with the most tokens per second, None when no point has a plan."""
+        return max(
+            (row for row in self.rows if "step_s" in row), key=lambda row: float(row["tokens_per_s"]), default=None
+        )
+
+
+def sweep(
+    study: Study | str | Path | Mapping[str, Any],
+    *,
+    directory: str | Path | None = None,
+    processes: int = 1,
+    progress: Callable[[Progress], None] | None = None,
+) -> SweepResult:
+    """Run every point of a study.
+
+    Equal points (same resolved job, decision and limits) are run once. With a directory, each finished point is one line of
+    ``points.jsonl`` there, and points that stand in it already (same package version) are not run again; points that met an
+    unexpected error are. Tidy tables are written at the end.
+
+    Args:
+        study: a Study, a path, a name of the catalogue, or a mapping.
+        directory: where results are kept; None keeps them in memory only.
+        processes: points that run at the same time, each in a process of its own; 1 runs them in this one.
+        progress: called after every point.
+
+    Raises:
+        InputError: the study is wrong, none of its points is a job, or the directory cannot be written.
+    """
+    if processes < 1:
+        raise InputError(f"{processes} processes: at least 1 is needed")
+    loaded, folder = load_study(study)
+    points = points_of(loaded, folder)
+    keys = [key_of(loaded, point, version("scaleacross")) for point in points]
+    distinct = dict(zip(reversed(keys), reversed(points), strict=True))  # the first of equal points stands for all
+    with Store(Path(directory)) if directory is not None else nullcontext() as store:
+        records = store.records if store else {}
+        todo = {key: distinct[key] for key in dict.fromkeys(keys) if _is_open(records.get(key))}
+        _run(loaded, todo, len(distinct), processes, progress or (lambda _: None), records, store)
+        rows = tuple(
+            _row(index, point, records[key]) for index, (point, key) in enumerate(zip(points, keys, strict=True))
+        )
+        files, note = write_tables(rows, Path(directory)) if directory is not None else ([], "")
+    kept = (*((store.path,) if store else ()), *files)
+    return SweepResult(loaded, rows, len(distinct), len(todo), len(distinct) - len(todo), kept, note)
+
+
+def _is_open(record: Record | None) -> bool:
+    return record is None or record["status"] == FAILED
+
+
+def _run(
+    study: Study,
+    todo: Mapping[str, Point],
+    num_distinct: int,
+    processes: int,
+    progress: Callable[[Progress], None],
+    records: dict[str, Record],
+    store: Store | None,
+) -> None:
+    began, done, keys = time.perf_counter(), num_distinct - len(todo), list(todo)
+
+    def tell() -> None:
+        progress(Progress("points", done, num_distinct, None, None, time.perf_counter() - began))
+
+    def on_done(index: int, outcome: Record) -> None:
+        nonlocal done
+        point, done = todo[keys[index]], done + 1
+        record = {"key": keys[index], "study": study.name, "base": point.base, "fields": dict(point.fields), **outcome}
+        if store:
+            store.append(record)
+        records[keys[index]] = record
+        tell()
+
+    tell()
+    run_points(study, list(todo.values()), processes, on_done)
+
+
+def _row(index: int, point: Point, record: Record) -> Record:
+    """A point's line of the tidy table; figures of the record, fields of the point (equal points may state them otherwise)."""
+    ends = {name: record[name] for name in ("status", "reason")}
+    return {
+        "point": index,
+        "base": point.base,
+        **point.fields,
+        **ends,
+        **record["figures"],
+        "seconds": record["seconds"],
+    }

@@ -1,0 +1,110 @@
+"""Studies: from a file to points, each a self-contained job (with a decision, where settings are priced)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from scaleacross.catalogue.find import find
+from scaleacross.catalogue.jobs import job_from, load_plan_or_decision
+from scaleacross.catalogue.load import Reference, read
+from scaleacross.catalogue.validation import validate
+from scaleacross.catalogue.yaml_source import Source
+from scaleacross.errors import InputError
+from scaleacross.spec.job import Job
+from scaleacross.spec.plan import Decision, Plan
+from scaleacross.spec.study import Study
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a study.
+
+    Attributes:
+        base: name of its base.
+        fields: dotted path -> value, in the order of ``Study.paths``.
+        job: self-contained; None when the values are refused.
+        decision: what is priced (``evaluate``), else None.
+        refusal: why there is no job.
+    """
+
+    base: str
+    fields: Mapping[str, Any]
+    job: Job | None
+    decision: Decision | None = None
+    refusal: str = ""
+
+
+def load_study(ref: Reference | Study) -> tuple[Study, Path | None]:
+    """A study by catalogue name, path or mapping, and the folder against which its paths are read. Raises InputError."""
+    if isinstance(ref, Study):
+        return ref, None
+    source = read("studies", ref)
+    return validate(Study, source), source.folder
+
+
+def points_of(study: Study, folder: Path | None = None) -> list[Point]:
+    """All points, bases slowest.
+
+    Values that a job refuses make a point without job, which says why; that is an answer of the study like any other.
+
+    Raises:
+        InputError: a base cannot be read, or no point has a job (then a path or a value is misspelt).
+    """
+    bases = [_base(study, ref, folder) for ref in study.base]
+    points = [
+        _point(study, name, job, decision, fields, folder)
+        for name, job, decision in _distinct_names(bases)
+        for fields in _combinations(study)
+    ]
+    if all(point.job is None for point in points):
+        raise InputError(f"study '{study.name}': none of {len(points)} points is a job; the first: {points[0].refusal}")
+    return points
+
+
+def _base(study: Study, ref: str | dict[str, Any], folder: Path | None) -> tuple[str, Job, Decision | None]:
+    if study.command == "plan":
+        job = job_from(read("jobs", ref, folder))
+        return job.name, job, None
+    if not isinstance(ref, str):
+        raise InputError(f"study '{study.name}': a base of 'evaluate' is the name or path of settings, not a mapping")
+    path = find("plans", ref, folder)
+    loaded = load_plan_or_decision(path)
+    job, decision = (loaded.job, loaded.decision) if isinstance(loaded, Plan) else loaded
+    return path.stem, job, decision
+
+
+def _distinct_names(
+    bases: list[tuple[str, Job, Decision | None]],
+) -> Iterator[tuple[str, Job, Decision | None]]:
+    """Bases of one name are told apart by their number."""
+    names = [name for name, *_ in bases]
+    for index, (name, job, decision) in enumerate(bases):
+        yield (name if names.count(name) == 1 else f"{name}#{index}"), job, decision
+
+
+def _combinations(study: Study) -> Iterator[dict[str, Any]]:
+    """Path -> value of every point, first grid field slowest."""
+    choices: list[list[dict[str, Any]]] = [[{path: value} for value in values] for path, values in study.grid.items()]
+    for group in study.zipped:
+        rows = zip(*group.values(), strict=True)
+        choices.append([dict(zip(group, row, strict=True)) for row in rows])
+    for parts in product(*choices):
+        yield {path: value for part in parts for path, value in part.items()}
+
+
+def _point(
+    study: Study, base: str, job: Job, decision: Decision | None, fields: dict[str, Any], folder: Path | None
+) -> Point:
+    overrides = {
+        path: json.dumps(fields[path], ensure_ascii=False) for path in sorted(fields, key=lambda path: path.count("."))
+    }
+    source = Source(f"study '{study.name}'", job.model_dump(mode="json", exclude_none=True), folder=folder)
+    try:
+        return Point(base, fields, job_from(source, overrides), decision)
+    except InputError as error:
+        return Point(base, fields, None, decision, str(error))

@@ -1,0 +1,61 @@
+"""sweep: every point of a study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scaleacross.cli.frame import EXIT_UNEXPECTED, Json, display
+
+
+def sweep_command(
+    study: Annotated[
+        str, typer.Argument(metavar="STUDY", help="A study YAML, or the name of a study of the catalogue.")
+    ],
+    processes: Annotated[
+        int | None,
+        typer.Option("-j", "--jobs", metavar="N", min=1, help="Points at the same time; default: one per core."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", file_okay=False, help="Where results are kept; default: ./NAME."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run every point of a study: what-if over any fields of a job.
+
+    Each finished point is a line of DIR/points.jsonl. The same command continues an interrupted study and runs only what is
+    new; DIR/points.csv (and points.parquet, where pyarrow is installed) hold one row per point.
+
+    \b
+    Examples:
+      scaleacross sweep two_buildings_trunk -j 2 -o build/trunk
+      scaleacross sweep my_study.yaml --json | jq .best
+    """
+    import os
+
+    from scaleacross.api import sweep
+    from scaleacross.catalogue import load_study
+    from scaleacross.report.console import PlainConsole
+    from scaleacross.report.sweep import SweepBar, sweep_json, sweep_report
+
+    directory = output or Path(load_study(study)[0].name)
+    try:
+        with SweepBar(PlainConsole(stderr=True)) as progress:
+            cores = len(os.sched_getaffinity(0))
+            result = sweep(study, directory=directory, processes=processes or cores, progress=progress)
+    except KeyboardInterrupt:
+        typer.echo(f"finished points are kept in {directory}; the same command continues", err=True)
+        raise
+    if as_json:
+        typer.echo(sweep_json(result, result.files))
+    else:
+        display(sweep_report(result))
+    typer.echo(f"wrote {', '.join(map(str, result.files))}", err=True)
+    if result.note:
+        typer.echo(result.note, err=True)
+    if failed := result.statuses.get("failed"):
+        typer.echo(f"error: {failed} points met an unexpected error; the same command tries them again", err=True)
+        raise typer.Exit(EXIT_UNEXPECTED)

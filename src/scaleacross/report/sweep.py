@@ -1,0 +1,134 @@
+"""A study's outcome: progress bar, summary, and the points as a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from string import ascii_lowercase
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.text import Text
+
+from scaleacross.report.format import add, columns, count, grid, large, percent, section
+from scaleacross.spec.parallelism import GRID_AXES
+from scaleacross.spec.progress import Progress
+from scaleacross.spec.study import Study
+from scaleacross.units import human_seconds
+
+MAX_ROWS = 40
+
+
+class Sweep(Protocol):
+    """What is shown of a sweep (``api.sweeping.SweepResult``)."""
+
+    @property
+    def study(self) -> Study: ...
+    @property
+    def rows(self) -> Sequence[dict[str, Any]]: ...
+    @property
+    def num_distinct(self) -> int: ...
+    @property
+    def num_run(self) -> int: ...
+    @property
+    def num_reused(self) -> int: ...
+    @property
+    def statuses(self) -> dict[str, int]: ...
+    @property
+    def best(self) -> dict[str, Any] | None: ...
+    @property
+    def note(self) -> str: ...
+
+
+class SweepBar:
+    """A context manager that is also the ``progress`` callback of ``sweep``: one bar, on terminals only."""
+
+    def __init__(self, console: Console) -> None:
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bars.add_task("points", total=None)
+
+    def __call__(self, progress: Progress) -> None:
+        """Show ``progress``."""
+        self._bars.update(self._task, completed=progress.done, total=progress.total)
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+
+def sweep_report(result: Sweep) -> RenderableType:
+    """Counts, then the points with what varies in them."""
+    counts = f"{count(len(result.rows))}, {count(result.num_distinct)} distinct"
+    facts = grid(
+        [
+            ("study", result.study.name),
+            ("points", f"{counts}: {count(result.num_run)} run, {count(result.num_reused)} were there already"),
+            ("status", ", ".join(f"{count(number)} {status}" for status, number in result.statuses.items())),
+        ]
+    )
+    shown = result.rows[:MAX_ROWS]
+    more = [Text(f"… and {count(len(result.rows) - MAX_ROWS)} more in the CSV")] if len(result.rows) > MAX_ROWS else []
+    return Group(facts, section("Points", _table(result, shown), *more))
+
+
+def _table(result: Sweep, rows: Sequence[dict[str, Any]]) -> RenderableType:
+    """Under the rows stands which path each lettered column is: paths are far longer than their values."""
+    varied = [path for path in result.study.paths if len({repr(row[path]) for row in result.rows}) > 1]
+    varied = (["base"] if len({row["base"] for row in result.rows}) > 1 else []) + varied
+    letters = [ascii_lowercase[index] if index < 26 else f"a{index}" for index in range(len(varied))]
+    numbers = ("step", "tokens/s", "MFU", "gap")
+    table = columns((*letters, *numbers, "status", "plan"), right=(*letters, *numbers), flexible=("plan",))
+    for row in rows:
+        fields = (row[path] if isinstance(row[path], str) else json.dumps(row[path]) for path in varied)
+        add(table, *fields, *_outcome(row), style="bold" if row is result.best else "")
+    return Group(table, Text(), grid(zip(letters, varied, strict=True)))
+
+
+def _outcome(row: dict[str, Any]) -> tuple[str, ...]:
+    if "step_s" not in row:
+        return "–", "–", "–", "–", str(row["status"]), str(row["reason"]).splitlines()[0][:120]
+    degrees = [f"{axis} {row[axis]}" for axis in (*GRID_AXES, "ep") if row[axis] > 1]
+    crossing = row["crossing"].replace(":", ": ")
+    plan = " ".join(degrees) + (f" ({crossing})" if crossing else "")
+    return (
+        human_seconds(row["step_s"]),
+        large(row["tokens_per_s"]),
+        percent(row["mfu"]),
+        percent(row["gap"]),
+        str(row["status"]),
+        plan,
+    )
+
+
+def sweep_json(result: Sweep, files: Sequence[object]) -> str:
+    """The summary for programs."""
+    data = {
+        "study": result.study.name,
+        "points": len(result.rows),
+        "distinct": result.num_distinct,
+        "run": result.num_run,
+        "reused": result.num_reused,
+        "status": result.statuses,
+        "best": result.best,
+        "files": [str(path) for path in files],
+        "note": result.note,
+    }
+    return json.dumps(data, indent=2, ensure_ascii=False)

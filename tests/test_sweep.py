@@ -1,0 +1,268 @@
+"""Studies: points and their keys, what is kept on disk, and what a resumed sweep runs again."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import scaleacross as sa
+from instances import plain_job
+from scaleacross.api import sweep_points, sweeping
+from scaleacross.api.sweep_points import key_of
+from scaleacross.api.sweep_store import POINTS_FILE, Store, csv_text
+from scaleacross.api.sweep_workers import _Worker
+from scaleacross.catalogue import load_study, points_of
+from scaleacross.cli import app
+from scaleacross.spec.study import Study
+
+SMALL: dict[str, Any] = {"degrees": {"tp": 1, "cp": 1}, "schedules": ["1F1B"], "recompute": ["none"]}
+
+
+def study(**changes: Any) -> dict[str, Any]:
+    """A study of one plain job on 8 accelerators."""
+    job = plain_job(2, **SMALL).model_dump(mode="json", exclude_none=True)
+    return {"name": "small", "base": [job], "grid": {"global_batch_sequences": [8, 16]}} | changes
+
+
+def lines(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / POINTS_FILE).read_text().splitlines()]
+
+
+# --- points ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_combination_with_zipped_groups() -> None:
+    data = study(
+        grid={"global_batch_sequences": [8, 16], "degrees.pp": [1, {"min": 2, "max": 4}]},
+        zipped=[{"sequence_length": [2048, 4096, 8192], "precision": ["bf16", "bf16", "bf16"]}],
+    )
+    points = points_of(Study.model_validate(data))
+    assert len(points) == Study.model_validate(data).num_points == 12
+    seen = {
+        (p.fields["global_batch_sequences"], str(p.fields["degrees.pp"]), p.fields["sequence_length"]) for p in points
+    }
+    assert len(seen) == 12
+    assert all(p.job is not None and p.job.sequence_length == p.fields["sequence_length"] for p in points)
+    assert {str(p.job.degrees.pp) for p in points if p.job} == {"1", "min=2 max=4"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"grid": {"degrees.tp": []}}, "grid 'degrees.tp' has no value"),
+        ({"zipped": [{"sequence_length": [1, 2], "precision": ["bf16"]}]}, "lists of one length"),
+        ({"zipped": [{"global_batch_sequences": [1]}]}, "'global_batch_sequences' varies twice"),
+        ({"grid": {f"a{i}": list(range(20)) for i in range(5)}}, "3,200,000 points"),
+        ({"base": []}, "at least 1 item"),
+    ],
+)
+def test_a_wrong_study_says_what_is_wrong(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(sa.InputError, match=message):
+        load_study(study(**changes))
+
+
+def test_a_misspelt_path_is_an_error_of_the_study() -> None:
+    with pytest.raises(sa.InputError, match="no key 'tq'; known keys: tp, cp"):
+        sa.sweep(study(grid={"degrees.tq": [1, 2]}))
+
+
+def test_equal_points_have_one_key_and_run_once() -> None:
+    same = study(grid={"topology.regions.0.buildings.0.links.zone.one_way_latency_us": [25, 50]})
+    other = study(grid={"topology.regions.0.buildings.0.links.zone.one_way_latency_s": [25e-6, 0.000025, 50e-6]})
+    first, second = Study.model_validate(same), Study.model_validate(other)
+    keys = [key_of(first, point, "1") for point in points_of(first)]
+    others = [key_of(second, point, "1") for point in points_of(second)]
+    assert keys[0] == others[0] == others[1]
+    assert keys[1] == others[2] != keys[0]
+    assert key_of(first, points_of(first)[0], "2") != keys[0]
+    slower = first.model_copy(update={"time_limit_s": 5.0})
+    assert key_of(slower, points_of(first)[0], "1") != keys[0]
+    result = sa.sweep(second)
+    assert (len(result.rows), result.num_distinct, result.num_run) == (3, 2, 2)
+    assert [row["topology.regions.0.buildings.0.links.zone.one_way_latency_s"] for row in result.rows] == [
+        25e-6,
+        0.000025,
+        50e-6,
+    ]
+    assert result.rows[0]["step_s"] == result.rows[1]["step_s"]
+
+
+# --- results --------------------------------------------------------------------------------------------------------
+
+
+def test_figures_are_those_of_plan(tmp_path: Path) -> None:
+    result = sa.sweep(study(), directory=tmp_path)
+    for row, batch in zip(result.rows, (8, 16), strict=True):
+        plan = sa.plan(plain_job(2, **SMALL), overrides=[f"global_batch_sequences={batch}"])
+        assert (row["step_s"], row["gap"], row["status"]) == (plan.cost.step_s, plan.report.gap, plan.report.status)
+        assert row["pp"] == plan.degrees.pp
+    assert result.best == max(result.rows, key=lambda row: row["tokens_per_s"])
+    kept = lines(tmp_path)
+    assert {line["key"] for line in kept} and len(kept) == 2
+    assert sa.Decision.model_validate(kept[0]["decision"]).placement is not None
+
+
+def test_refused_infeasible_and_failed_points_are_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    data = study(grid={"global_batch_sequences": [8, "many"], "degrees.tp": [1, 3]})
+    result = sa.sweep(data, directory=tmp_path)
+    assert [row["status"] for row in result.rows] == ["optimal", "infeasible", "refused", "refused"]
+    assert "No plan exists" in result.rows[1]["reason"]
+    assert "global_batch_sequences" in result.rows[2]["reason"]
+    monkeypatch.setattr(sweep_points, "plan", lambda *_, **__: 1 // 0)
+    broken = sa.sweep(data, directory=tmp_path / "other")
+    assert broken.rows[0]["status"] == "failed"
+    assert "ZeroDivisionError" in broken.rows[0]["reason"]
+    monkeypatch.undo()
+    mended = sa.sweep(data, directory=tmp_path / "other")
+    assert (mended.num_run, mended.num_reused) == (2, 2)  # both met the error; what was refused stays
+    assert mended.rows[0]["status"] == "optimal"
+
+
+def test_a_resumed_sweep_runs_only_what_is_new(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first = sa.sweep(study(), directory=tmp_path)
+    wider = study(grid={"global_batch_sequences": [8, 16, 24]})
+    with monkeypatch.context() as patched:
+        calls: list[int] = []
+        real = sweep_points.plan
+        patched.setattr(sweep_points, "plan", lambda *a, **k: (calls.append(1), real(*a, **k))[1])
+        result = sa.sweep(wider, directory=tmp_path)
+    assert (result.num_run, result.num_reused, len(calls)) == (1, 2, 1)
+    assert result.rows[:2] == first.rows
+    with (tmp_path / "points.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert [row["global_batch_sequences"] for row in table] == ["8", "16", "24"]
+    assert float(table[2]["step_s"]) == result.rows[2]["step_s"]
+
+
+def test_evaluate_prices_settings(tmp_path: Path) -> None:
+    plan = sa.plan(plain_job(2, **SMALL))
+    path = tmp_path / "settings.yaml"
+    decision = plan.decision.model_dump(mode="json")
+    path.write_text(yaml.safe_dump({"job": plan.job.model_dump(mode="json", exclude_none=True), "decision": decision}))
+    ratio = "topology.regions.0.buildings.0.links.zone.oversubscription_ratio"
+    result = sa.sweep({"name": "price", "command": "evaluate", "base": str(path), "grid": {ratio: [1, 16]}})
+    assert [row["status"] for row in result.rows] == ["evaluated", "evaluated"]
+    assert result.rows[0]["step_s"] == plan.cost.step_s
+    assert result.rows[1]["step_s"] >= plan.cost.step_s
+
+
+def test_csv_keeps_every_column_and_writes_structures_as_json() -> None:
+    text = csv_text([{"a": 1, "b": {"min": 2}}, {"a": 2, "c": "x,y"}])
+    assert text == 'a,b,c\n1,"{""min"": 2}",\n2,,"x,y"\n'
+
+
+def test_parquet_holds_the_same_rows(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    result = sa.sweep(study(grid={"degrees.tp": [1, [1, 2], 3]}), directory=tmp_path)
+    table = parquet.read_table(tmp_path / "points.parquet").to_pylist()
+    assert [row["status"] for row in table] == [row["status"] for row in result.rows]
+    assert [row.get("step_s") for row in table] == [row.get("step_s") for row in result.rows]
+
+
+# --- the file -------------------------------------------------------------------------------------------------------
+
+
+def test_a_half_written_last_line_is_taken_away(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        store.append({"key": "a", "status": "optimal"})
+    with (tmp_path / POINTS_FILE).open("a") as file:
+        file.write('{"key": "b", "sta')
+    with Store(tmp_path) as store:
+        assert list(store.records) == ["a"]
+        store.append({"key": "c", "status": "optimal"})
+    assert [line["key"] for line in lines(tmp_path)] == ["a", "c"]
+
+
+def test_a_file_that_is_none_of_ours_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / POINTS_FILE).write_text("my notes\n")
+    with pytest.raises(sa.InputError, match=r"points\.jsonl:1: no result of a sweep"):
+        sa.sweep(study(), directory=tmp_path)
+    assert (tmp_path / POINTS_FILE).read_text() == "my notes\n"
+
+
+def test_two_sweeps_do_not_write_one_file(tmp_path: Path) -> None:
+    with Store(tmp_path), pytest.raises(sa.InputError, match="another sweep is writing it"):
+        sa.sweep(study(), directory=tmp_path)
+
+
+# --- processes ------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_dies_costs_its_point_only() -> None:
+    loaded = Study.model_validate(study())
+    point = points_of(loaded)[0]
+    worker = _Worker(loaded)
+    try:
+        worker.process.kill()
+        worker.process.join()
+        worker.index = 7
+        index, record = worker.finish()
+        assert (index, record["status"]) == (7, "failed")
+        assert "-9" in record["reason"]
+        worker.start(8, point)
+        index, record = worker.finish()
+        assert (index, record["status"]) == (8, "optimal")
+    finally:
+        worker.stop()
+
+
+def test_processes_give_the_same_rows(tmp_path: Path) -> None:
+    done: list[int] = []
+    alone = sa.sweep(study())
+    result = sa.sweep(study(), directory=tmp_path, processes=2, progress=lambda p: done.append(p.done))
+    drop = {"seconds"}
+    assert [{k: v for k, v in row.items() if k not in drop} for row in result.rows] == [
+        {k: v for k, v in row.items() if k not in drop} for row in alone.rows
+    ]
+    assert done == [0, 1, 2]
+    with pytest.raises(sa.InputError, match="at least 1"):
+        sa.sweep(study(), processes=0)
+
+
+def test_ctrl_c_leaves_a_valid_file_and_the_next_run_continues(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    grid = {"num_accelerators": [8 * 2**k for k in range(6)], "sequence_length": [4096, 8192]}
+    path.write_text(yaml.safe_dump({"name": "long", "base": ["llama3_8b_one_building"], "grid": grid}))
+    command = [sys.executable, "-c", "from scaleacross.cli import main; main()", "sweep", str(path), "-j", "2"]
+    out = tmp_path / "out"
+    process = subprocess.Popen([*command, "-o", str(out)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    while process.poll() is None and not ((out / POINTS_FILE).exists() and lines(out)):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"finished points are kept in {out}; the same command continues" in err
+    kept = lines(out)
+    assert 1 <= len(kept) < 12
+    result = sa.sweep(path, directory=out)
+    assert (result.num_reused, result.num_run) == (len(kept), 12 - len(kept))
+
+
+def test_cli_writes_tables_and_says_what_it_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("scaleacross.api.sweep_store.find_spec", lambda _: None)
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump(study()))
+    result = CliRunner().invoke(app, ["sweep", str(path), "-j", "1", "-o", str(tmp_path / "out"), "--json"])
+    assert result.exit_code == 0, result.stderr
+    summary = json.loads(result.stdout)
+    assert (summary["points"], summary["status"]) == (2, {"optimal": 2})
+    assert "pyarrow is not installed" in summary["note"]
+    assert {Path(file).name for file in summary["files"]} == {"points.jsonl", "points.csv"}
+    shown = CliRunner().invoke(app, ["sweep", str(path), "-j", "1", "-o", str(tmp_path / "out")])
+    assert "0 run, 2 were there already" in shown.stdout
+    assert "global_batch_sequences" in shown.stdout
+    monkeypatch.setattr(sweeping, "_is_open", lambda _: True)
+    monkeypatch.setattr(sweep_points, "plan", lambda *_, **__: 1 // 0)
+    failed = CliRunner().invoke(app, ["sweep", str(path), "-j", "1", "-o", str(tmp_path / "out")])
+    assert failed.exit_code == 1
+    assert "2 points met an unexpected error" in failed.stderr
