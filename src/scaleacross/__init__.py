@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from scaleacross.api import emit, evaluate, plan, sweep, verify
+    from scaleacross.api import emit, evaluate, explain, plan, sweep, verify
     from scaleacross.catalogue import load_accelerator, load_job, load_network, load_plan, load_topology, load_workload
     from scaleacross.errors import (
         EmitError,
@@ -48,6 +48,7 @@ __all__ = [
     "__version__",
     "emit",
     "evaluate",
+    "explain",
     "load_accelerator",
     "load_job",
     "load_network",
@@ -60,7 +61,7 @@ __all__ = [
 ]
 
 _HOME: Final = {
-    "scaleacross.api": ("emit", "evaluate", "plan", "sweep", "verify"),
+    "scaleacross.api": ("emit", "evaluate", "explain", "plan", "sweep", "verify"),
     "scaleacross.catalogue": (
         "load_accelerator",
         "load_job",

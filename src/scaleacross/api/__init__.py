@@ -5,8 +5,9 @@ from __future__ import annotations
 from scaleacross.api.accuracy import cross_check, validate
 from scaleacross.api.collective import collective
 from scaleacross.api.evaluation import evaluate
+from scaleacross.api.explaining import explain
 from scaleacross.api.files import emit, verify
 from scaleacross.api.planning import plan
 from scaleacross.api.sweeping import SweepResult, sweep
 
-__all__ = ["SweepResult", "collective", "cross_check", "emit", "evaluate", "plan", "sweep", "validate", "verify"]
+__all__ = ["SweepResult", "collective", "cross_check", "emit", "evaluate", "explain", "plan", "sweep", "validate", "verify"]

@@ -15,6 +15,7 @@ from scaleacross.catalogue.load import load_accelerator, load_network, load_topo
 from scaleacross.catalogue.studies import load_study
 from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.explanation import Explanation
 from scaleacross.spec.job import Job
 from scaleacross.spec.json_schema import json_schema
 from scaleacross.spec.launch import LaunchConfig
@@ -24,7 +25,18 @@ from scaleacross.spec.study import Study
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads import FAMILIES
 
-SCHEMA_KINDS: Final = ("accelerator", "network", "topology", "workload", "job", "plan", "decision", "launch", "study")
+SCHEMA_KINDS: Final = (
+    "accelerator",
+    "network",
+    "topology",
+    "workload",
+    "job",
+    "plan",
+    "decision",
+    "launch",
+    "study",
+    "explanation",
+)
 
 
 class Entry(NamedTuple):
@@ -118,6 +130,8 @@ def schema(kind: str) -> dict[str, Any]:
             return json_schema(DecisionFile, "scaleacross decision", named_by_file=False)
         case "launch":
             return json_schema(LaunchConfig, "scaleacross launch configuration", named_by_file=False)
+        case "explanation":
+            return json_schema(Explanation, "scaleacross explanation", named_by_file=False)
         case "study":
             return json_schema(Study, "scaleacross study")
     raise InputError(f"no schema '{kind}'; there are: {', '.join(SCHEMA_KINDS)}")

@@ -63,7 +63,8 @@ def schema_command(
     kind: Annotated[
         str,
         typer.Argument(
-            metavar="KIND", help="job, topology, workload, accelerator, network, decision, plan, launch, study."
+            metavar="KIND",
+            help="job, topology, workload, accelerator, network, decision, plan, launch, study, explanation.",
         ),
     ],
 ) -> None:

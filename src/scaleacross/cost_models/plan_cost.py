@@ -55,12 +55,14 @@ def plan_cost(
     topology: Topology,
     decision: Decision,
     shapes: Mapping[str, GroupShape] | None = None,
+    levels: Levels | None = None,
 ) -> PlanCost:
     """Price one decision with its placement.
 
     Args:
         shapes: group shapes per axis, ``ep`` and ``expert``; None counts them from the placement (verification passes
             its own).
+        levels: figures of the fill; None reads them from the topology (``sensitivity`` changes them).
 
     Raises:
         ValueError: the decision has no placement, or its numbers do not divide.
@@ -71,7 +73,7 @@ def plan_cost(
     degrees, placement = decision.degrees, decision.placement
     if placement.num_accelerators != degrees.world_size:
         raise ValueError(f"the placement holds {placement.num_accelerators} accelerators, the degrees need {degrees}")
-    levels = build_levels(topology, placement.fill)
+    levels = levels or build_levels(topology, placement.fill)
     settings = settings_of(decision, job.global_batch_sequences)
     work = work_of(profile, job, levels.accelerators, settings)
     launch_s = max(accelerator.kernel_launch_s for accelerator in levels.accelerators)

@@ -20,9 +20,9 @@ priced like any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -115,6 +115,17 @@ class Placer:
                 best = found if best is None or found.communication_s < best.communication_s else best
         return None if best is None else replace(best, complete=proved)
 
+    def every(self, settings: Settings, work: Work) -> Iterator[PlacementDecision]:
+        """Every axis order on every fill of a single candidate, each with its exposed communication; nothing is solved."""
+        active = tuple(axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1)
+        idle = tuple(axis for axis in GRID_AXES if axis not in active)
+        for fill in self._fills(settings, active):
+            costs = self._arc_costs(settings, work, active, [fill])
+            for order in permutations(active):
+                arcs = [costs[0, frozenset(order[:at]), axis] for at, axis in enumerate(order)]
+                seconds = _communication_s(arcs, settings, work) if arcs else 0.0
+                yield PlacementDecision((*idle, *order), fill, seconds, complete=True)
+
     def levels(self, fill: Fill) -> Levels:
         """Link figures of a fill."""
         if fill not in self._levels:
@@ -152,12 +163,13 @@ class Placer:
     ) -> list[GroupShape]:
         stride = int(np.prod([getattr(settings, other)[0] for other in faster], dtype=np.int64))
         degree, ep = int(getattr(settings, axis)[0]), int(settings.ep[0])
-        shapes = [self._shape(degree, stride, fill)]
+        shapes = [self.shape(degree, stride, fill)]
         if axis == "dp_shard":
-            shapes += [self._shape(degree // ep, stride * ep, fill), self._shape(ep, stride, fill)]
+            shapes += [self.shape(degree // ep, stride * ep, fill), self.shape(ep, stride, fill)]
         return shapes
 
-    def _shape(self, degree: int, stride: int, fill: Fill) -> GroupShape:
+    def shape(self, degree: int, stride: int, fill: Fill) -> GroupShape:
+        """Shape of the groups of an axis on a fill."""
         key = (fill, degree, stride)
         if key not in self._shapes:
             self._shapes[key] = exact_shape(degree, stride, self.levels(fill))

@@ -1,0 +1,54 @@
+"""The verb explain: why a plan is as it is, and what would change it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from scaleacross import catalogue
+from scaleacross.api.assemble import problem_of
+from scaleacross.api.evaluation import evaluate
+from scaleacross.cost_models.sensitivity import Repricer, sensitivities
+from scaleacross.solvers.runner_up import runner_ups
+from scaleacross.spec.explanation import Explanation
+from scaleacross.spec.job import Job
+from scaleacross.spec.plan import Decision, Plan
+from scaleacross.spec.progress import Progress
+
+DEFAULT_TIME_LIMIT_S = 60.0
+
+
+def explain(
+    source: Plan | str | Path | tuple[Job, Decision],
+    *,
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+    progress: Callable[[Progress], None] | None = None,
+) -> Explanation:
+    """The runner-up of every decision, the binding resource of every phase, the sensitivity to every figure of the topology.
+
+    Args:
+        source: a plan, a path, a catalogue name, or a job with a decision (which is evaluated first).
+        time_limit_s: for the searches of the runner-ups together; what it cut short says so.
+        progress: called before every search.
+
+    Raises:
+        InputError: the file or the settings are wrong.
+    """
+    began = time.perf_counter()
+    loaded = catalogue.load_plan_or_decision(source) if isinstance(source, str | Path) else source
+    plan = loaded if isinstance(loaded, Plan) else evaluate(loaded)
+    problem = problem_of(plan.job, ())
+    pricer = Repricer.of(problem.job, problem.profile, problem.topology, plan.decision)
+    rows, phases = sensitivities(pricer)
+    rivals = runner_ups(
+        problem, plan.decision, time_limit_s=time_limit_s, seed=plan.report.seed, report=progress or (lambda _: None)
+    )
+    return Explanation(
+        name=plan.job.name,
+        step_s=pricer.cost().cost.step_s,
+        runner_ups=tuple(rivals),
+        phases=phases,
+        sensitivities=rows,
+        seconds=time.perf_counter() - began,
+    )

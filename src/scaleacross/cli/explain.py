@@ -1,0 +1,39 @@
+"""explain: why a plan is as it is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from scaleacross.cli.frame import display
+
+
+def explain_command(
+    source: Annotated[
+        str, typer.Argument(metavar="PLAN", help="A plan.json, a YAML with job and decision, or a catalogue name.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the explanation as JSON and nothing else.")] = False,
+    time_limit_s: Annotated[
+        float, typer.Option("--time-limit", metavar="S", min=0, help="Seconds for all searches of runner-ups together.")
+    ] = 60.0,
+) -> None:
+    """Say why a plan is as it is: the runner-up of every decision, what binds every phase, what the step answers to.
+
+    \b
+    Examples:
+      scaleacross explain build/llama3_405b/plan.json
+      scaleacross explain llama3_table4_row1 --time-limit 20
+      scaleacross explain plan.json --json | jq '.sensitivities[] | {figure, elasticity}'
+    """
+    from scaleacross.api import explain
+    from scaleacross.report.console import PlainConsole
+    from scaleacross.report.explanation import explanation_report
+    from scaleacross.report.progress import ProgressDisplay
+
+    with ProgressDisplay(PlainConsole(stderr=True)) as progress:
+        explanation = explain(source, time_limit_s=time_limit_s, progress=progress)
+    if as_json:
+        typer.echo(explanation.model_dump_json(indent=2))
+    else:
+        display(explanation_report(explanation))

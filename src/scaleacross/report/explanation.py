@@ -1,0 +1,68 @@
+"""An explanation as three tables: what was second, what binds, what the step answers to."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+
+from scaleacross.report.cost import COMPONENT_MEANING
+from scaleacross.report.format import add, columns, grid, percent, section
+from scaleacross.spec.explanation import Explanation, RunnerUp
+from scaleacross.units import human_seconds
+
+SHOWN_CHANGES = 2
+"""Component changes per runner-up in the table; the JSON has all."""
+STATUS_MARK = {"proved": "", "best_found": " (best found)", "none": "", "not_tried": ""}
+
+
+def explanation_report(explanation: Explanation) -> RenderableType:
+    """Everything in the explanation."""
+    facts = [("plan", explanation.name), ("step", human_seconds(explanation.step_s))]
+    facts.append(("took", human_seconds(explanation.seconds)))
+    return Group(grid(facts), _runner_ups(explanation), _phases(explanation), _sensitivities(explanation))
+
+
+def _runner_ups(explanation: Explanation) -> RenderableType:
+    heads = ("decision", "chosen", "runner-up", "costs", "of step", "why")
+    table = columns(heads, right=("costs", "of step"), flexible=("chosen", "runner-up", "why"))
+    for one in explanation.runner_ups:
+        add(
+            table,
+            one.decision,
+            one.chosen,
+            *_lost(one),
+            "; ".join(one.reason.split("; ")[:SHOWN_CHANGES]),
+            style="" if one.step_s is not None else "dim",
+        )
+    return section("Runner-up of every decision: the best plan that decides it otherwise, everything else free", table)
+
+
+def _lost(one: RunnerUp) -> tuple[str, str, str]:
+    if one.difference_s is None or one.difference_fraction is None:
+        return "–", "–", "–"
+    sign = "−" if one.difference_s < 0 else "+"
+    share = f"{sign}{percent(abs(one.difference_fraction))}"
+    return f"{one.runner_up}{STATUS_MARK[one.status]}", f"{sign}{human_seconds(abs(one.difference_s))}", share
+
+
+def _phases(explanation: Explanation) -> RenderableType:
+    table = columns(("phase", "time", "waits for", "% of it per % of"), right=("time",), flexible=("% of it per % of",))
+    for phase in explanation.phases:
+        seconds = "–" if phase.seconds is None else human_seconds(phase.seconds)
+        add(table, COMPONENT_MEANING.get(phase.name, phase.name), seconds, phase.resource, phase.why)
+    return section("What binds every phase", table)
+
+
+def _sensitivities(explanation: Explanation) -> RenderableType:
+    change = explanation.sensitivities[0].change_fraction
+    less, more = f"{change:.0%} less", f"{change:.0%} more"
+    table = columns(("figure", "% per %", less, more, ""), right=("% per %", less, more), flexible=("",))
+    for row in explanation.sensitivities:
+        elasticity = "–" if row.elasticity is None else f"{row.elasticity:+.3f}".replace("-", "−")
+        add(table, row.figure, elasticity, _signed(row.less_s), _signed(row.more_s), row.note)
+    return section("What the step time answers to, this decision kept", table)
+
+
+def _signed(seconds: float | None) -> str:
+    if seconds is None:
+        return "does not fit"
+    return "0" if seconds == 0 else f"{'+' if seconds > 0 else '−'}{human_seconds(abs(seconds))}"

@@ -1,0 +1,210 @@
+"""The runner-up of every decision of a plan: the best plan that decides one thing otherwise, everything else free again.
+
+degrees, schedule, chunks, micro-batch, recompute, shard level
+    The joint search on the job without the chosen value: its bound says that no such plan is faster than stated.
+axis order, fill, and how far each axis reaches
+    Every order on every fill of the plan's own settings, priced one by one (``Placer.every``): no solver, so the best
+    one is the best.
+
+``alternatives`` prices fewer of these, with less proof, each time a plan is made; this is the full account on demand.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
+from scaleacross.cost_models.settings import settings_of
+from scaleacross.cost_models.work import work_of
+from scaleacross.solvers.alternatives import decision_of, why_slower
+from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.fleets import Fleet, fleets, shares
+from scaleacross.solvers.joint import search
+from scaleacross.solvers.place_parallelism import PlacementDecision, Placer
+from scaleacross.solvers.search_space import Refusals, SearchSpace, divisors
+from scaleacross.spec.explanation import RunnerUp
+from scaleacross.spec.job import DegreeRequest, Job
+from scaleacross.spec.network import LINK_LEVELS
+from scaleacross.spec.parallelism import GRID_AXES
+from scaleacross.spec.placement import BuildingShare, Placement, strides
+from scaleacross.spec.plan import Decision
+from scaleacross.spec.progress import Progress
+from scaleacross.workloads.problem import Problem
+
+SEARCH_GAP: Final = 1e-3
+"""Relative gap at which the search of a runner-up stops; its bound is reported."""
+LEAST_LIMIT_S: Final = 0.5
+"""No search is begun with less time than this."""
+
+
+CHOICES: Final[Mapping[str, tuple[str, Callable[[Decision], Any]]]] = {
+    "schedule": ("schedules", lambda decision: decision.pipeline.schedule),
+    "chunks": ("num_chunks", lambda decision: decision.pipeline.num_chunks),
+    "micro-batch": ("micro_batch_sequences", lambda decision: decision.pipeline.micro_batch_sequences),
+    "recompute": ("recompute", lambda decision: decision.recompute),
+    "shard level": ("shard", lambda decision: decision.shard),
+}
+"""Decision -> the job's field that allows its values, and how a plan's value is read."""
+
+
+@dataclass(frozen=True)
+class Without:
+    """A decision, what was chosen, and the job that forbids it; None when the job allows nothing else."""
+
+    decision: str
+    chosen: str
+    job: Job | None
+    read: Callable[[Decision], str]
+
+
+def runner_ups(
+    problem: Problem,
+    decision: Decision,
+    *,
+    time_limit_s: float,
+    seed: int = 0,
+    report: Callable[[Progress], None] = lambda progress: None,
+) -> Iterator[RunnerUp]:
+    """The runner-up of every decision of a placed plan; searches share ``time_limit_s``, each an equal part of what is left."""
+    won = _cost(problem, decision)
+    forbidden = list(without(problem, decision))
+    began = time.perf_counter()
+    for index, one in enumerate(forbidden):
+        elapsed = time.perf_counter() - began
+        report(Progress("runner-ups", index, len(forbidden), won.cost.step_s, None, elapsed))
+        yield _searched(problem, one, won, (time_limit_s - elapsed) / (len(forbidden) - index), seed)
+    yield from _placed_otherwise(problem, decision, won)
+
+
+def without(problem: Problem, decision: Decision) -> Iterator[Without]:
+    """Every decision that a search can be kept from."""
+    job = problem.job
+    for axis in DegreeRequest.model_fields:
+        value = int(getattr(decision.degrees, axis))
+        left = tuple(other for other in _values(problem, axis) if other != value and job.degrees.allows(axis, other))
+        degrees = job.degrees.model_copy(update={axis: left})
+        restricted = job.model_copy(update={"degrees": degrees}) if left else None
+        yield Without(axis, str(value), restricted, lambda d, axis=axis: str(getattr(d.degrees, axis)))  # type: ignore[misc]
+    for name, (field, read) in CHOICES.items():
+        value = read(decision)
+        yield Without(name, str(value), _lacking(job, field, value), lambda d, read=read: str(read(d)))  # type: ignore[misc]
+
+
+def _lacking(job: Job, field: str, value: Any) -> Job | None:
+    left = tuple(other for other in getattr(job, field) if other != value)
+    return job.model_copy(update={field: left}) if left else None
+
+
+def _values(problem: Problem, axis: str) -> Sequence[int]:
+    """Values that the search space has for an axis on all accelerators."""
+    whole = fleets(problem.topology)[0]
+    free = problem.job.model_copy(update={"degrees": DegreeRequest()})
+    space = SearchSpace(free, problem.profile, problem.topology.num_accelerators, whole.unit)
+    if axis in ("tp", "cp", "pp"):
+        listed: list[int] = getattr(space, f"{axis}_values")(Refusals())
+        return listed
+    return divisors((problem.profile.num_experts or 1) if axis == "ep" else problem.job.global_batch_sequences)
+
+
+def _searched(problem: Problem, one: Without, won: PlanCost, limit_s: float, seed: int) -> RunnerUp:
+    if one.job is None:
+        return RunnerUp(
+            decision=one.decision, chosen=one.chosen, status="none", reason="the job and the model allow nothing else"
+        )
+    if limit_s < LEAST_LIMIT_S:
+        return RunnerUp(
+            decision=one.decision, chosen=one.chosen, status="not_tried", reason="the time limit came first"
+        )
+    restricted = Problem(one.job, problem.workload, problem.topology, problem.profile)
+    state = search(restricted, time_limit_s=limit_s, seed=seed, gap_tolerance=SEARCH_GAP)
+    if state.best is None:
+        late = state.out_of_time
+        reason = "none found within the time limit" if late else "nothing else is legal and fits in memory"
+        return RunnerUp(decision=one.decision, chosen=one.chosen, status="not_tried" if late else "none", reason=reason)
+    found = decision_of(state.best)
+    status = "best_found" if state.out_of_time else "proved"
+    return _against(problem, won, one.decision, one.chosen, one.read(found), found, state.bound_s, status)
+
+
+def _against(
+    problem: Problem,
+    won: PlanCost,
+    decision: str,
+    chosen: str,
+    instead: str,
+    found: Decision,
+    bound_s: float,
+    status: Any,
+) -> RunnerUp:
+    lost = _cost(problem, found)
+    step_s, own_s = lost.cost.step_s, won.cost.step_s
+    return RunnerUp(
+        decision=decision,
+        chosen=chosen,
+        runner_up=instead,
+        step_s=step_s,
+        difference_s=step_s - own_s,
+        difference_fraction=(step_s - own_s) / own_s,
+        bound_s=bound_s,
+        status=status,
+        reason=why_slower(won, lost),
+        alternative=found.model_copy(update={"placement": lost.placement}),
+    )
+
+
+def _placed_otherwise(problem: Problem, decision: Decision, won: PlanCost) -> Iterator[RunnerUp]:
+    """Axis order, fill, and the reach of every axis, among all placements of the plan's settings."""
+    placement = decision.placement
+    if placement is None:
+        raise ValueError("the decision has no placement")
+    fleet = _fleet_of(problem, placement)
+    pricing = Pricing.on(fleet, problem.job, problem.profile)
+    settings = settings_of(decision, problem.job.global_batch_sequences)
+    work = work_of(problem.profile, problem.job, pricing.accelerators, settings)
+    placer = Placer(fleet, pricing)
+    every = sorted(placer.every(settings, work), key=lambda placed: placed.communication_s)
+    active = [axis for axis in GRID_AXES if decision.degrees.of(axis) > 1]
+    order, fill = _order(placement.axis_order, decision), placement.fill
+
+    def rival(name: str, chosen: str, differs: Callable[[PlacementDecision], bool], read: Any) -> RunnerUp:
+        found = next((placed for placed in every if differs(placed)), None)
+        if found is None:
+            return RunnerUp(decision=name, chosen=chosen, status="none", reason="there is no other placement")
+        other = Placement(axis_order=found.axis_order, fill=shares(found.fill))
+        placed = decision.model_copy(update={"placement": other})
+        step_s = _cost(problem, placed).cost.step_s
+        return _against(problem, won, name, chosen, read(found), placed, step_s, "proved")
+
+    yield rival(
+        "axis order", order, lambda p: _order(p.axis_order, decision) != order, lambda p: _order(p.axis_order, decision)
+    )
+    yield rival("fill", _filled(fill), lambda p: shares(p.fill) != fill, lambda p: _filled(shares(p.fill)))
+    for axis in active:
+
+        def reach(placed: PlacementDecision, axis: Any = axis) -> str:
+            stride = strides(decision.degrees, placed.axis_order)[axis]
+            return LINK_LEVELS[int(placer.shape(decision.degrees.of(axis), stride, placed.fill).span)]
+
+        level = str(won.placement.spans.get(axis, "–"))
+        yield rival(f"reach of {axis}", level, lambda p, level=level, reach=reach: reach(p) != level, reach)  # type: ignore[misc]
+
+
+def _fleet_of(problem: Problem, placement: Placement) -> Fleet:
+    """The fleet whose accelerator types are those of the placement."""
+    used = {problem.topology.building(share.building).accelerator.name for share in placement.fill}
+    return next(fleet for fleet in fleets(problem.topology) if {a.name for a in fleet.accelerators} == used)
+
+
+def _order(axis_order: Sequence[str], decision: Decision) -> str:
+    return " ".join(axis for axis in axis_order if getattr(decision.degrees, axis) > 1) or "–"
+
+
+def _filled(fill: Sequence[BuildingShare]) -> str:
+    return ", ".join(f"{share.building} {share.num_accelerators:,}" for share in fill)
+
+
+def _cost(problem: Problem, decision: Decision) -> PlanCost:
+    return plan_cost(problem.job, problem.profile, problem.topology, decision)

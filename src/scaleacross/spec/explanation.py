@@ -1,0 +1,68 @@
+"""Why a plan is as it is: the runner-up of every decision, what binds every phase, and what the step time answers to."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from scaleacross.spec.base import Spec
+from scaleacross.spec.plan import Decision
+
+RunnerUpStatus = Literal["proved", "best_found", "none", "not_tried"]
+
+
+class RunnerUp(Spec):
+    """The best plan that decides one thing otherwise."""
+
+    decision: str = Field(description="what is decided otherwise, e.g. 'tp', 'schedule', 'reach of tp'")
+    chosen: str
+    runner_up: str | None = Field(default=None, description="what it has instead; None when there is no such plan")
+    step_s: float | None = None
+    difference_s: float | None = Field(default=None, description="its step time less the plan's")
+    difference_fraction: float | None = Field(default=None, description="difference_s over the plan's step time")
+    bound_s: float | None = Field(
+        default=None, description="no plan of the space that decides this otherwise is faster"
+    )
+    status: RunnerUpStatus = Field(
+        description="proved: none is faster; best_found: within the time limit; none: there is none; not_tried: no time"
+    )
+    reason: str = Field(description="component by component against the plan, or why there is none")
+    alternative: Decision | None = None
+
+
+class Phase(Spec):
+    """One component of the step and what it waits for."""
+
+    name: str = Field(description="one of the components of a step, or 'memory'")
+    seconds: float | None = Field(description="None for memory")
+    resource: str = Field(
+        description="compute | HBM | host | scale-up | NIC | <level> uplink | trunk | latency of <level> | memory | none"
+    )
+    shares: dict[str, float] = Field(
+        default_factory=dict,
+        description="figure -> % of this component per % of the figure, without sign; memory: share of the capacity",
+    )
+    why: str
+
+
+class Sensitivity(Spec):
+    """Step time of the same decision when one figure of the topology changes."""
+
+    figure: str = Field(description="e.g. 'zone bandwidth', 'campus latency', 'accelerator FLOP/s'")
+    change_fraction: float = Field(description="relative change of the figure in either direction")
+    elasticity: float | None = Field(description="% of step time per % of the figure, central difference")
+    less_s: float | None = Field(description="change of the step time when the figure falls by that much, s")
+    more_s: float | None = Field(description="the same when it rises, s")
+    note: str = ""
+
+
+class Explanation(Spec):
+    """Everything that ``explain`` says about a plan."""
+
+    name: str
+    step_s: float
+    runner_ups: tuple[RunnerUp, ...]
+    phases: tuple[Phase, ...]
+    sensitivities: tuple[Sensitivity, ...]
+    seconds: float = Field(description="time that the explanation took")

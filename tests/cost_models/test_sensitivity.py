@@ -1,0 +1,118 @@
+"""Finite differences of the step time: laws that they keep, and what they name as binding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import scaleacross as sa
+from instances import instance, plain_job, plain_topology, plain_trunk
+from scaleacross.cost_models.sensitivity import CHANGE, Repricer, figures, sensitivities
+from scaleacross.solvers.joint import search
+from scaleacross.solvers.runner_up import decision_of
+from scaleacross.spec.explanation import Phase, Sensitivity
+from scaleacross.workloads.problem import Problem, problem_of
+
+
+def repricer(problem: Problem) -> Repricer:
+    best = search(problem, time_limit_s=60).best
+    assert best is not None
+    return Repricer.of(problem.job, problem.profile, problem.topology, decision_of(best))
+
+
+def explained(**changes: Any) -> tuple[dict[str, Sensitivity], dict[str, Phase]]:
+    """Figures and phases of a plain job with everything pinned that would hide what is tested."""
+    rows, phases = sensitivities(repricer(problem_of(plain_job(2, 2, num_accelerators=16, **changes))))
+    return {row.figure: row for row in rows}, {phase.name: phase for phase in phases}
+
+
+@pytest.mark.parametrize("seed", [4, 6, 7, 10, 13, 41, 50, 65])
+def test_faster_machines_are_never_slower(seed: int) -> None:
+    rows, _ = sensitivities(repricer(instance(seed)))
+    for row in rows:
+        sign = 1 if row.figure.endswith(("latency", "time")) else -1
+        if row.more_s is not None and row.less_s is not None:
+            assert sign * row.more_s >= -1e-12, row.figure
+            assert sign * row.less_s <= 1e-12, row.figure
+
+
+@pytest.mark.parametrize("seed", [4, 6, 7, 10, 13, 41, 50, 65])
+def test_all_figures_together_scale_the_step(seed: int) -> None:
+    """Everything twice as fast halves the step: the figures are complete, and each is changed in one place only."""
+    pricer = repricer(instance(seed))
+
+    def all_faster(levels: Any, factor: float) -> Any:
+        for figure in figures(pricer.levels):
+            slower = figure.name.endswith(("latency", "time"))
+            levels = figure.change(levels, 1 / factor if slower else factor)
+        return levels
+
+    whole = pricer.cost().cost.step_s
+    assert pricer.cost(all_faster, 2.0).cost.step_s == pytest.approx(whole / 2, rel=1e-9)
+    assert pricer.cost(all_faster, 1.0).cost.step_s == whole
+
+
+def test_elasticities_add_up_to_one() -> None:
+    """Euler's theorem for a function of degree −1 in rates and 1 in times, up to the curvature of 1/f at ±10 %."""
+    rows, _ = sensitivities(repricer(problem_of(plain_job(2))))
+    total = sum(abs(row.elasticity) for row in rows if row.elasticity is not None)
+    curvature = (1 / (1 - CHANGE) - 1 / (1 + CHANGE)) / (2 * CHANGE)
+    assert 0.97 <= total <= curvature + 1e-6
+
+
+def test_the_original_is_untouched_and_the_step_is_the_plans() -> None:
+    plan = sa.plan(plain_job(2, 2))
+    problem = problem_of(plan.job)
+    pricer = Repricer.of(problem.job, problem.profile, problem.topology, plan.decision)
+    before = [array.copy() for array in (pricer.levels.bandwidth, pricer.levels.capacity, pricer.levels.latency)]
+    sensitivities(pricer)
+    after = (pricer.levels.bandwidth, pricer.levels.capacity, pricer.levels.latency)
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    assert pricer.cost().cost.step_s == plan.cost.step_s
+    with pytest.raises(ValueError, match="no placement"):
+        Repricer.of(
+            problem.job, problem.profile, problem.topology, plan.decision.model_copy(update={"placement": None})
+        )
+
+
+def crossing(gbyte_per_s: float, latency_us: float) -> dict[str, Any]:
+    topology = plain_topology(2, 2)
+    topology["trunks"] = [plain_trunk("b0", "b1", gbyte_per_s, latency_us)]
+    return {"topology": topology}
+
+
+def test_a_thin_trunk_binds_what_crosses_it() -> None:
+    pins = {"tp": 1, "cp": 1, "pp": 1, "dp_shard": 16, "dp_replicate": 1}
+    thin, phases = explained(degrees=pins, **crossing(0.05, 1.0))
+    assert phases["dp"].resource == "trunk"
+    assert thin["campus bandwidth"].elasticity == min(row.elasticity for row in thin.values() if row.elasticity)
+    wide, phases = explained(degrees=pins, **crossing(500.0, 1.0))
+    assert phases["dp"].resource in ("NIC", "building uplink", "scale-up")
+    assert abs(wide["campus bandwidth"].elasticity or 0) < abs(thin["campus bandwidth"].elasticity or 0)
+
+
+def test_a_far_trunk_binds_by_its_latency() -> None:
+    pins = {"tp": 1, "cp": 1, "pp": 1, "dp_shard": 16, "dp_replicate": 1}
+    _, phases = explained(degrees=pins, **crossing(500.0, 1e6))
+    assert phases["dp"].resource == "latency of campus"
+
+
+def test_computation_waits_for_flop_or_memory_and_the_host_for_nothing_else() -> None:
+    _, phases = explained()
+    assert phases["compute"].resource in ("compute", "HBM")
+    assert sum(phases["compute"].shares.values()) == pytest.approx(1.0, abs=0.03)
+
+
+def test_memory_says_when_the_decision_would_not_fit() -> None:
+    plan = sa.plan(plain_job(2, degrees={"tp": 1, "pp": 1, "cp": 1}, num_accelerators=8))
+    used = max(stage.total_bytes for stage in plan.memory)
+    job = plan.job.model_dump(mode="json")
+    for building in job["topology"]["regions"][0]["buildings"]:
+        building["accelerator"] |= {"memory_bytes": used * 1.05}
+    problem = problem_of(sa.Job.model_validate(job))
+    rows, phases = sensitivities(Repricer.of(problem.job, problem.profile, problem.topology, plan.decision))
+    assert (rows[-1].figure, rows[-1].less_s, rows[-1].elasticity) == ("memory capacity", None, None)
+    assert "does not fit into" in rows[-1].note
+    assert phases[-1].resource == "memory"

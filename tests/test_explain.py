@@ -1,0 +1,109 @@
+"""The runner-up of every decision against brute force, and the command around it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import scaleacross as sa
+from instances import instance, plain_job
+from scaleacross.cli import app
+from scaleacross.cost_models.plan_cost import plan_cost
+from scaleacross.solvers.exhaustive import candidates, exhaustive, placements
+from scaleacross.solvers.fleets import fleets
+from scaleacross.solvers.runner_up import SEARCH_GAP, without
+from scaleacross.spec.explanation import Explanation
+from scaleacross.workloads.problem import Problem
+
+
+@pytest.mark.parametrize("seed", [6, 7, 10, 41, 50, 65])
+def test_runner_ups_are_those_of_brute_force(seed: int) -> None:
+    problem = instance(seed)
+    plan = sa.plan(problem.job)
+    rows = {row.decision: row for row in sa.explain(plan).runner_ups}
+    tried = 0
+    for one in without(problem, plan.decision):
+        row = rows[one.decision]
+        if one.job is None:
+            assert row.status == "none"
+            continue
+        oracle = exhaustive(Problem(one.job, problem.workload, problem.topology, problem.profile))
+        if oracle.decision is None:
+            assert row.status == "none", one.decision
+            continue
+        tried += 1
+        assert row.status == "proved"
+        assert row.step_s is not None and row.bound_s is not None and row.alternative is not None
+        assert oracle.step_s * (1 - 1e-9) <= row.step_s <= oracle.step_s * (1 + SEARCH_GAP + 1e-9), one.decision
+        assert row.bound_s <= oracle.step_s * (1 + 1e-9)
+        assert one.read(row.alternative) == row.runner_up != row.chosen == one.chosen
+        assert row.difference_s == pytest.approx(row.step_s - plan.cost.step_s, abs=1e-12)
+        assert row.difference_s >= -1e-12
+    assert tried >= 2
+
+
+@pytest.mark.parametrize("seed", [6, 10, 41])
+def test_placements_are_compared_with_all_placements(seed: int) -> None:
+    problem = instance(seed)
+    plan = sa.plan(problem.job)
+    rows = {row.decision: row for row in sa.explain(plan, time_limit_s=0).runner_ups}
+    chosen = plan.placement
+    types = {problem.topology.building(share.building).accelerator.name for share in chosen.fill}
+    [fleet] = [fleet for fleet in fleets(problem.topology) if {a.name for a in fleet.accelerators} == types]
+    assert any(c.degrees == plan.degrees for c in candidates(problem, fleet))
+    costs = [
+        plan_cost(problem.job, problem.profile, problem.topology, plan.decision.model_copy(update={"placement": other}))
+        for other in placements(fleet, plan.degrees)
+    ]
+    fills = [cost.cost.step_s for cost in costs if cost.placement.fill != chosen.fill]
+    assert rows["fill"].step_s == (pytest.approx(min(fills), rel=1e-9) if fills else None)
+    for axis, level in chosen.spans.items():
+        if axis != "ep":
+            others = [cost.cost.step_s for cost in costs if cost.placement.spans.get(axis) != level]
+            assert rows[f"reach of {axis}"].chosen == level
+            assert rows[f"reach of {axis}"].step_s == (pytest.approx(min(others), rel=1e-9) if others else None)
+
+
+def test_no_time_is_said_and_not_called_optimal() -> None:
+    rows = sa.explain(sa.plan(plain_job(2)), time_limit_s=0).runner_ups
+    assert {row.status for row in rows if row.decision == "pp"} == {"not_tried"}
+
+
+def test_a_pinned_choice_has_no_runner_up() -> None:
+    rows = {row.decision: row for row in sa.explain(sa.plan(plain_job(2, degrees={"tp": 2}))).runner_ups}
+    assert (rows["tp"].status, rows["tp"].chosen) == ("none", "2")
+    assert rows["ep"].status == "none"  # a dense model has no experts
+
+
+def test_settings_that_somebody_brings_may_be_beaten() -> None:
+    job = plain_job(2, num_accelerators=8)
+    best = sa.plan(job)
+    slow = sa.Decision.model_validate(
+        {
+            "degrees": {"tp": 4, "dp_shard": 2},
+            "pipeline": {"schedule": "1F1B", "num_chunks": 1, "micro_batch_sequences": 1},
+            "recompute": "full",
+            "shard": "optimizer",
+        }
+    )
+    rows = {row.decision: row for row in sa.explain((job, slow)).runner_ups}
+    differences = [row.difference_s for row in rows.values() if row.difference_s is not None]
+    assert min(differences) < 0
+    assert min(row.step_s for row in rows.values() if row.step_s) >= best.cost.step_s * (1 - 1e-9)
+
+
+def test_command_prints_tables_and_json(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(sa.plan(plain_job(2, 2, num_accelerators=16)).model_dump_json())
+    shown = CliRunner().invoke(app, ["explain", str(path)])
+    assert shown.exit_code == 0, shown.output
+    for words in ("Runner-up of every decision", "What binds every phase", "campus bandwidth", "memory capacity"):
+        assert words in shown.stdout
+    made: Any = CliRunner().invoke(app, ["explain", str(path), "--json", "--time-limit", "5"])
+    explanation = Explanation.model_validate(json.loads(made.stdout))
+    assert {row.decision for row in explanation.runner_ups} >= {"tp", "pp", "schedule", "axis order", "fill"}
+    assert CliRunner().invoke(app, ["explain", "no-such-plan.json"]).exit_code == 2
