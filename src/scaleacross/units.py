@@ -1,6 +1,6 @@
 """SI inside, the user's units at the edge.
 
-Every physical field of the package ends in an SI suffix (``_s``, ``_bytes``, ``_bytes_per_s``, ``_flop_per_s``, ``_watt``).
+Every physical field of the package ends in an SI suffix (``_s``, ``_bytes``, ``_bytes_per_s``, ``_flop_per_s``, ``_watt``, ``_per_byte``),.
 A YAML key may end in one of the user's suffixes below instead; the value is converted once, when it is read.
 """
 
@@ -24,8 +24,11 @@ USER_UNITS: dict[str, tuple[str, float]] = {
     "_us": ("_s", 1e-6),
     "_ms": ("_s", 1e-3),
     "_kilowatt": ("_watt", 1e3),
+    "_per_gb": ("_per_byte", 1e-9),
 }
-SI_SUFFIXES = ("_bytes_per_s", "_flop_per_s", "_bytes", "_watt", "_s")
+SI_SUFFIXES = ("_bytes_per_s", "_flop_per_s", "_bytes", "_watt", "_per_byte", "_s")
+UNCONVERTED_SUFFIXES = ("_per_hour",)
+"""Units that are kept as they are stated: prices per hour are never written otherwise."""
 
 
 def si_key(key: str) -> tuple[str, float] | None:
@@ -43,7 +46,7 @@ def si_key(key: str) -> tuple[str, float] | None:
 
 def is_quantity(key: str) -> bool:
     """Whether the value under ``key`` is a physical figure: it carries a unit, or is a fraction or a ratio."""
-    return key.endswith((*USER_UNITS, *SI_SUFFIXES, "_fraction", "_ratio"))
+    return key.endswith((*USER_UNITS, *SI_SUFFIXES, *UNCONVERTED_SUFFIXES, "_fraction", "_ratio"))
 
 
 def user_keys(key: str) -> list[str]:

@@ -18,7 +18,7 @@ from scaleacross.catalogue import (
     load_topology,
     resolve,
 )
-from scaleacross.units import SI_SUFFIXES, USER_UNITS
+from scaleacross.units import SI_SUFFIXES, UNCONVERTED_SUFFIXES, USER_UNITS
 
 ENTRIES = entries()
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -26,7 +26,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 def is_physical(key: str) -> bool:
     hardware = ("num_multiprocessors", "gemm_tile_rows", "gemm_tile_cols")
-    return key in hardware or key.endswith((*USER_UNITS, *SI_SUFFIXES, "_fraction", "_ratio"))
+    return key in hardware or key.endswith((*USER_UNITS, *SI_SUFFIXES, *UNCONVERTED_SUFFIXES, "_fraction", "_ratio"))
 
 
 def figures(value: Any, path: tuple[str, ...] = ()) -> Iterator[str]:

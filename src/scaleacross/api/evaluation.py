@@ -8,6 +8,7 @@ from pathlib import Path
 from scaleacross import catalogue
 from scaleacross import verification as checks
 from scaleacross.api.assemble import assemble, cost_of, problem_of, versions
+from scaleacross.api.objectives import objective_value
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.cost_models.settings import settings_of
 from scaleacross.cost_models.work import work_of
@@ -47,7 +48,7 @@ def evaluate(source: Plan | str | Path | tuple[Job, Decision], *, overrides: Seq
         raise InputError(f"'{job.name}' cannot be placed like this:\n" + "\n".join(f"- {line}" for line in broken))
     cost = cost_of(problem, decision)
     notes += [f"does not fit: {line}" for line in checks.does_not_fit(cost.memory)]
-    return assemble(problem, decision, cost, _evaluation_report(problem, cost, notes))
+    return assemble(problem, decision, cost, _evaluation_report(problem, decision, cost, notes))
 
 
 def _job_and_decision(source: Plan | str | Path | tuple[Job, Decision]) -> tuple[Job, Decision]:
@@ -77,14 +78,18 @@ def _place(problem: Problem, decision: Decision) -> Decision:
     return decision.model_copy(update={"placement": best[1]})
 
 
-def _evaluation_report(problem: Problem, cost: PlanCost, notes: Sequence[str]) -> SolveReport:
+def _evaluation_report(problem: Problem, decision: Decision, cost: PlanCost, notes: Sequence[str]) -> SolveReport:
     bound = compute_bound(problem)
     step_s = cost.cost.step_s
+    value = objective_value(problem, cost, decision)
+    spent = value.spent_per_step if value else step_s
+    spent_bound = value.spent_bound_per_step if value else bound.step_s
     return SolveReport(
         status="evaluated",
         objective_s=step_s,
         bound_s=bound.step_s,
-        gap=(step_s - bound.step_s) / step_s,
+        gap=(spent - spent_bound) / spent,
+        objective=value,
         bounds=(bound,),
         num_candidates=1,
         num_pruned=0,

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from scaleacross import verification as checks
 from scaleacross.api.assemble import assemble, cost_of, problem_of, versions
-from scaleacross.errors import TimeLimitError
+from scaleacross.api.objectives import Limits, goal_of, objective_value, value_of
+from scaleacross.cost_models.plan_cost import PlanCost
+from scaleacross.errors import InfeasibleError, TimeLimitError
 from scaleacross.solvers.alternatives import alternatives, decision_of
-from scaleacross.solvers.bounds import search_bounds
-from scaleacross.solvers.infeasible import explain
-from scaleacross.solvers.joint import Search, search
+from scaleacross.solvers.bounds import arithmetic_bounds, search_bounds
+from scaleacross.solvers.infeasible import closest_candidate, explain
+from scaleacross.solvers.joint import Placed, Search, search
+from scaleacross.solvers.objectives import Goal, goal_placer
 from scaleacross.spec.job import Job
-from scaleacross.spec.plan import Plan, SolveReport
+from scaleacross.spec.plan import Alternative, ObjectiveValue, Plan, SolveReport
 from scaleacross.spec.progress import Progress
+from scaleacross.workloads.problem import Problem
 
 DEFAULT_TIME_LIMIT_S = 60.0
 
@@ -28,7 +34,7 @@ def plan(
     overrides: Sequence[str] = (),
     progress: Callable[[Progress], None] | None = None,
 ) -> Plan:
-    """The fastest plan for a job, verified, with its bound and the alternatives that lost.
+    """The best plan for a job by its objective (least step time by default), verified, with its bound and what lost.
 
     Args:
         job: a Job, a path, or the name of a job of the catalogue.
@@ -45,45 +51,110 @@ def plan(
         VerificationError: the plan does not recompute (a bug: please report it).
     """
     problem = problem_of(job, overrides)
-    report = progress or (lambda _: None)
-    state = search(problem, time_limit_s=time_limit_s, seed=seed, gap_tolerance=gap_tolerance, report=report)
+    return plan_problem(
+        problem, {}, time_limit_s=time_limit_s, seed=seed, gap_tolerance=gap_tolerance, progress=progress
+    )
+
+
+def plan_problem(
+    problem: Problem,
+    limits: Limits,
+    *,
+    time_limit_s: float,
+    seed: int,
+    gap_tolerance: float,
+    progress: Callable[[Progress], None] | None,
+) -> Plan:
+    """The best plan by the job's objective, with other objectives kept to ``limits``. Raises as ``plan`` does."""
+    report, goal = progress or (lambda _: None), goal_of(problem, limits)
+    placer_on = partial(goal_placer, goal, problem=problem, seed=seed) if goal else None
+    state = search(
+        problem,
+        time_limit_s=time_limit_s,
+        seed=seed,
+        gap_tolerance=gap_tolerance,
+        report=report,
+        placer_on=placer_on,
+    )
     best = state.best
     if best is None and state.out_of_time:
         raise TimeLimitError(
             f"No plan within {time_limit_s:g} s: {state.num_candidates:,} candidates seen. Raise the time limit."
         )
+    if best is None and limits and closest_candidate(problem) is not None:
+        stated = ", ".join(f"{name} {value:g}" for name, value in limits.items())
+        raise InfeasibleError(f"No plan of '{problem.job.name}' keeps to {stated}: loosen the limit.")
     if best is None:
         raise explain(state)
     decision = decision_of(best)
-    found = assemble(problem, decision, cost_of(problem, decision), _search_report(state, best.step_s))
+    cost = cost_of(problem, decision)
+    solved = _search_report(state, best) if goal is None else _goal_report(state, best, goal, cost, limits)
+    found = assemble(problem, decision, cost, solved)
     state.tell("verifying", state.num_candidates)
     checks.verify(found)
     return found
 
 
-def _search_report(state: Search, step_s: float) -> SolveReport:
-    seconds, bound_s, out_of_time = state.elapsed_s, state.bound_s, state.out_of_time
-    bounds = search_bounds(state)
+def _search_report(state: Search, best: Placed) -> SolveReport:
+    step_s, bound_s = best.step_s, state.bound_s
     gap = (step_s - bound_s) / step_s
-    best = state.best
+    return SolveReport(
+        objective_s=step_s,
+        bound_s=bound_s,
+        gap=gap,
+        bounds=search_bounds(state),
+        alternatives=alternatives(state, best),
+        **_found(state, gap),
+    )
+
+
+def _goal_report(state: Search, best: Placed, goal: Goal, cost: PlanCost, limits: Limits) -> SolveReport:
+    """The report of a search whose times are scores: its bound is one on spending, those on time are arithmetic."""
+    problem, step_s = state.problem, cost.cost.step_s
+    decision = decision_of(best)
+    value = objective_value(problem, cost, decision, goal.measure.spent(state.bound_s))
+    bounds = arithmetic_bounds(problem)
+    bound_s = max(bound.step_s for bound in bounds)
+    if value is None:  # the step time within limits: the score is the step time
+        bound_s = state.bound_s
+        gap = (step_s - bound_s) / step_s
+    else:
+        gap = (value.spent_per_step - value.spent_bound_per_step) / value.spent_per_step
+    return SolveReport(
+        objective_s=step_s,
+        bound_s=bound_s,
+        gap=gap,
+        objective=value,
+        limits=dict(limits),
+        bounds=bounds,
+        alternatives=tuple(_with_value(problem, value, one) for one in alternatives(state, best)) if not limits else (),
+        **_found(state, gap),
+    )
+
+
+def _with_value(problem: Problem, won: ObjectiveValue | None, other: Alternative) -> Alternative:
+    """An alternative whose reason begins with what it loses of the objective."""
+    if won is None or other.step_s is None:
+        return other
+    lost = value_of(problem, won.name, cost_of(problem, other.decision), other.decision)
+    return other.model_copy(update={"reason": f"{1 - lost / won.value:.1%} less {won.name}; {other.reason}"})
+
+
+def _found(state: Search, gap: float) -> dict[str, Any]:
+    """What every report says about the search itself."""
     notes = []
     if state.bound_violation_s > 1e-9:
         notes.append(
             f"a relaxed bound exceeded an exact cost by {state.bound_violation_s:.3g} s: the gap is not a proof here"
         )
-    return SolveReport(
-        status="time_limit" if out_of_time else "optimal" if gap <= checks.TOLERANCE else "gap_tolerance",
-        objective_s=step_s,
-        bound_s=bound_s,
-        gap=gap,
-        bounds=bounds,
-        num_candidates=state.num_candidates,
-        num_infeasible=dict(state.refused),
-        num_pruned=state.num_pruned,
-        num_placed=len(state.pool),
-        seconds=seconds,
-        seed=state.seed,
-        versions=versions(),
-        alternatives=alternatives(state, best) if best else (),
-        notes=tuple(notes),
-    )
+    return {
+        "status": "time_limit" if state.out_of_time else "optimal" if gap <= checks.TOLERANCE else "gap_tolerance",
+        "num_candidates": state.num_candidates,
+        "num_infeasible": dict(state.refused),
+        "num_pruned": state.num_pruned,
+        "num_placed": len(state.pool),
+        "seconds": state.elapsed_s,
+        "seed": state.seed,
+        "versions": versions(),
+        "notes": tuple(notes),
+    }

@@ -58,14 +58,15 @@ class Levels:
 
 
 def trunk_graph(topology: Topology) -> nx.Graph:
-    """Buildings as nodes; edges with ``latency_s`` and ``bytes_per_s`` (attainable capacity per direction)."""
+    """Buildings as nodes; edges with ``latency_s``, ``bytes_per_s`` (attainable capacity per direction), ``price_per_byte``."""
     graph = nx.Graph()
     graph.add_nodes_from(building.name for building in topology.buildings)
     for trunk in topology.trunks:
         ends = [topology.building(name) for name in trunk.between]
         whole = trunk.bandwidth_bytes_per_s or min(_line_rate(end) * end.num_accelerators for end in ends)
         capacity = whole * trunk.efficiency_fraction / trunk.oversubscription_ratio
-        graph.add_edge(*trunk.between, latency_s=trunk.one_way_latency_s, bytes_per_s=capacity)
+        price = trunk.egress_price_per_byte or 0.0
+        graph.add_edge(*trunk.between, latency_s=trunk.one_way_latency_s, bytes_per_s=capacity, price_per_byte=price)
     return graph
 
 

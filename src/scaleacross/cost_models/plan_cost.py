@@ -38,7 +38,7 @@ from scaleacross.workloads.layer_profile import ModelProfile
 
 @dataclass(frozen=True)
 class PlanCost:
-    """The computed part of a plan."""
+    """The computed part of a plan; ``sent`` is what its collectives and traffic were computed from."""
 
     placement: Placement
     layers_per_stage: tuple[tuple[int, ...], ...]
@@ -47,6 +47,7 @@ class PlanCost:
     memory: tuple[StageMemory, ...]
     traffic: tuple[LevelTraffic, ...]
     collectives: tuple[PredictedCollective, ...]
+    sent: tuple[Flow, ...]
 
 
 def plan_cost(
@@ -95,6 +96,7 @@ def plan_cost(
         memory=_stage_memory(job, profile, levels, settings),
         traffic=_level_traffic(sent, shapes, levels, decision.pipeline.num_chunks, step_s),
         collectives=tuple(_predicted(flow, rows[flow.shape], links, launch_s) for flow in sent),
+        sent=tuple(sent),
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from scaleacross.cost_models.compute import attainable_flop_per_s
 from scaleacross.cost_models.levels import trunk_graph
+from scaleacross.cost_models.spending import Spending
 from scaleacross.cost_models.traffic import ACTIVATION_BYTES
 from scaleacross.solvers.joint import Search
 from scaleacross.spec.plan import Bound
@@ -50,6 +51,19 @@ def cut_bound(problem: Problem) -> Bound | None:
     return Bound(name="cut", step_s=min(alone, together), why=why)
 
 
+def spending_bound(problem: Problem, spending: Spending) -> float:
+    """Joules or currency units that no plan spends less of per step: model FLOP where a FLOP costs least.
+
+    Σ_b n_b·(a_b·T + b_b·C) with T, C ≥ FLOP / Σ_b n_b·r_b is at least FLOP · min_b (a_b + b_b)/r_b.
+    """
+    best = min(
+        (spending.rates[b.name].step_per_s + spending.rates[b.name].compute_per_s)
+        / attainable_flop_per_s(b.accelerator, problem.job.precision)
+        for b in problem.topology.buildings
+    )
+    return _step_flop(problem) * best
+
+
 def search_bounds(state: Search) -> tuple[Bound, ...]:
     """All bounds of a finished search, each at most the objective."""
     bounds = [
@@ -58,9 +72,13 @@ def search_bounds(state: Search) -> tuple[Bound, ...]:
     if np.isfinite(state.free_bound_s):
         why = "least computation, bubble and optimizer time of any candidate that fits in memory"
         bounds.append(Bound(name="pipeline", step_s=state.free_bound_s, why=why))
-    bounds.append(compute_bound(state.problem))
-    cut = cut_bound(state.problem)
-    return (*bounds, cut) if cut else tuple(bounds)
+    return (*bounds, *arithmetic_bounds(state.problem))
+
+
+def arithmetic_bounds(problem: Problem) -> tuple[Bound, ...]:
+    """The bounds that need no search."""
+    cut = cut_bound(problem)
+    return (compute_bound(problem), *([cut] if cut else []))
 
 
 def _step_flop(problem: Problem) -> float:

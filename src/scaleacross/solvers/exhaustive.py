@@ -8,7 +8,7 @@ groups counted rank by rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import combinations, permutations
 from math import ceil, lcm, prod
@@ -30,17 +30,28 @@ MAX_ACCELERATORS: Final = 64
 """Beyond this the number of plans outgrows anybody's patience."""
 
 
+Score = Callable[[Decision, PlanCost], float]
+"""What is minimised; inf refuses a plan."""
+
+
+def _step_s(decision: Decision, cost: PlanCost) -> float:
+    return cost.cost.step_s
+
+
 @dataclass(frozen=True)
 class ExhaustiveResult:
-    """The fastest plan, its step time in seconds (None and inf when no plan fits), and how many plans were tried."""
+    """The best plan, its score (None and inf when no plan fits), and how many plans were tried.
+
+    ``step_s`` is the score: the step time in seconds, unless another one was asked for.
+    """
 
     decision: Decision | None
     step_s: float
     num_plans: int
 
 
-def exhaustive(problem: Problem) -> ExhaustiveResult:
-    """The fastest of all plans of a problem with at most MAX_ACCELERATORS accelerators; the first one among equals.
+def exhaustive(problem: Problem, score: Score = _step_s) -> ExhaustiveResult:
+    """The plan with the least score among all of a problem with at most MAX_ACCELERATORS accelerators; the first of equals.
 
     Raises:
         InputError: the topology is larger than that.
@@ -58,8 +69,9 @@ def exhaustive(problem: Problem) -> ExhaustiveResult:
                 num_plans += 1
                 if any(does_not_fit(cost.memory)):
                     break  # memory depends on no placement, only on the fleet
-                if cost.cost.step_s < best[0]:
-                    best = (cost.cost.step_s, decision)
+                reached = score(decision, cost)
+                if reached < best[0]:
+                    best = (reached, decision)
     return ExhaustiveResult(best[1], best[0], num_plans)
 
 
@@ -137,7 +149,7 @@ def _all_degrees(problem: Problem, fleet: Fleet) -> Iterator[Degrees]:
                 for dp_shard in _allowed(job, "dp_shard", most // (tp * cp * pp)):
                     for dp_replicate in _allowed(job, "dp_replicate", most // (tp * cp * pp * dp_shard)):
                         world = tp * cp * pp * dp_shard * dp_replicate
-                        if job.num_accelerators is not None and world != job.num_accelerators:  # R6
+                        if not job.allows_accelerators(world):  # R6
                             continue
                         if world % whole_host and whole_host % world:  # R6
                             continue

@@ -186,13 +186,14 @@ class Fleet:
         return (tuple(kinds), tuple(self._hops[pair] for pair in ring))
 
     @cached_property
-    def _hops(self) -> dict[tuple[str, str], tuple[float, float]]:
-        """Latency and least width of the path that ``levels`` takes between two buildings, either way."""
-        out = {}
+    def _hops(self) -> dict[tuple[str, str], tuple[float, ...]]:
+        """Latency, least width and price of the path that ``levels`` takes between two buildings, either way."""
+        out: dict[tuple[str, str], tuple[float, ...]] = {}
         for here, there in permutations((building.name for building in self.buildings), 2):
             path = nx.shortest_path(self.graph, here, there, weight="latency_s")
             edges = [self.graph.edges[edge] for edge in pairwise(path)]
-            out[here, there] = (sum(e["latency_s"] for e in edges), min(e["bytes_per_s"] for e in edges))
+            latency_s, price = (sum(e[name] for e in edges) for name in ("latency_s", "price_per_byte"))
+            out[here, there] = (latency_s, min(e["bytes_per_s"] for e in edges), price)
         return out
 
 

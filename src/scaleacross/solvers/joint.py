@@ -134,12 +134,17 @@ def search(
     seed: int = 0,
     gap_tolerance: float = 0.0,
     report: Callable[[Progress], None] = lambda progress: None,
+    placer_on: Callable[[Fleet], Placer] | None = None,
 ) -> Search:
-    """Search the whole space. ``best`` is None when nothing fits or the time limit came first (``out_of_time``)."""
+    """Search the whole space. ``best`` is None when nothing fits or the time limit came first (``out_of_time``).
+
+    ``placer_on`` makes the placer of a fleet; one with another goal (``objectives``) makes every ``_s`` of the outcome a score.
+    """
     state = Search(problem, time_limit_s, seed, gap_tolerance, report)
     survivors: list[tuple[Priced, Placer]] = []
     for fleet in fleets(problem.topology):
-        placer = Placer(fleet, Pricing.on(fleet, problem.job, problem.profile), seed=seed)
+        plain = Placer(fleet, Pricing.on(fleet, problem.job, problem.profile), seed=seed)
+        placer = placer_on(fleet) if placer_on else plain
         survivors += [(priced, placer) for priced in _price_fleet(state, fleet, placer)]
     tight = _tighten(state, survivors)
     _place_all(state, tight)

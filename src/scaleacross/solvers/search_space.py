@@ -12,7 +12,7 @@ R3 layers         pp·v ≤ L; pp is the smallest that reaches its ⌈L/pp⌉ or
                   (a larger one idles more and holds no less)
 R4 batch          dp_shard·dp_replicate·b divides G;  m = G/(dp·b)
 R5 experts        ep divides E and dp_shard; with ep > 1 something must be sharded
-R6 accelerators   tp·cp·pp·dp ≤ A (or = the number asked for), whole hosts
+R6 accelerators   tp·cp·pp·dp ≤ A (or = the number asked for, or in the range), whole hosts
 R7 schedule       1F1B: m ≥ pp; Interleaved1F1B: v ≥ 2, pp > 1, pp divides m; without pipeline only 1F1B
                   (nothing to choose)
 R8 shard level    none ⇔ dp_shard = 1 and nothing to shard over; otherwise dp_shard·cp > 1
@@ -184,10 +184,8 @@ class SearchSpace:
 
     def _fits(self, world_size: int, refusals: Refusals) -> bool:
         """R6."""
-        wanted = self.job.num_accelerators
-        if wanted is not None and not refusals.keep(
-            world_size == wanted, "R6 other than the number of accelerators asked for"
-        ):
+        asked = self.job.allows_accelerators(world_size)
+        if not refusals.keep(asked, "R6 other than the number of accelerators asked for"):
             return False
         if not refusals.keep(world_size <= self.max_accelerators, "R6 more accelerators than there are"):
             return False

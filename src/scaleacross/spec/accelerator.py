@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from scaleacross.spec.base import Name, SourcedSpec
 from scaleacross.spec.kernel_model import AttentionModel, GemmModel
@@ -64,6 +64,26 @@ class Accelerator(SourcedSpec):
     step_overhead_s: float = Field(
         default=0.0, ge=0, description="host work per step that nothing hides: data, norms, logging, jitter, s"
     )
+
+    load_power_watt: PositiveFloat | None = Field(
+        default=None,
+        description="power while it computes, with its share of the host, W; needed by the energy objective",
+    )
+    idle_power_watt: float | None = Field(
+        default=None, ge=0, description="the same while it waits, W; needed by the energy objective"
+    )
+    price_per_hour: float | None = Field(
+        default=None,
+        ge=0,
+        description="currency units per hour; needed by the cost objective, unless the building says",
+    )
+
+    @model_validator(mode="after")
+    def _computing_takes_no_less_than_waiting(self) -> Accelerator:
+        load, idle = self.load_power_watt, self.idle_power_watt
+        if load is not None and idle is not None and idle > load:
+            raise ValueError(f"idle_power_watt {idle:g} exceeds load_power_watt {load:g}")
+        return self
 
     @field_validator("peak_flop_per_s")
     @classmethod

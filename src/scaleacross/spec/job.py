@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
@@ -12,17 +12,27 @@ from scaleacross.spec.parallelism import Recompute, ScheduleName, ShardLevel
 
 
 class Range(Spec):
-    """Allowed values of a degree, both ends included."""
+    """Allowed values of a whole number, both ends included; without ``max`` there is no upper end."""
 
     min: PositiveInt = 1
-    max: PositiveInt
+    max: PositiveInt | None = None
 
     @model_validator(mode="after")
     def _not_empty(self) -> Range:
-        if self.min > self.max:
+        if not self.model_fields_set:
+            raise ValueError("an empty range says nothing: state min, max or both")
+        if self.max is not None and self.min > self.max:
             raise ValueError(f"empty range: min {self.min} > max {self.max}")
         return self
 
+    def allows(self, value: int) -> bool:
+        """Whether ``value`` lies in the range."""
+        return self.min <= value and (self.max is None or value <= self.max)
+
+
+ObjectiveName = Literal["step_time", "tokens_per_s_per_megawatt", "tokens_per_s_per_currency_unit"]
+OBJECTIVE_NAMES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
+"""Per megawatt that the job draws, and per currency unit that it costs per second."""
 
 DegreeChoice = PositiveInt | tuple[PositiveInt, ...] | Range | None
 
@@ -43,7 +53,7 @@ class DegreeRequest(Spec):
         if choice is None:
             return True
         if isinstance(choice, Range):
-            return choice.min <= value <= choice.max
+            return choice.allows(value)
         return value == choice if isinstance(choice, int) else value in choice
 
 
@@ -101,10 +111,13 @@ class Job(Spec):
     shard: tuple[ShardLevel, ...] = Field(
         default=("none", "optimizer", "parameters"), description="allowed shard levels"
     )
-    num_accelerators: PositiveInt | None = Field(
-        default=None, description="use exactly this many; default: as many as pay"
+    num_accelerators: PositiveInt | Range | None = Field(
+        default=None, description="use exactly this many, or {min, max}; default: as many as pay"
     )
-    objective: Literal["step_time"] = Field(default="step_time", description="what is minimised")
+    objective: ObjectiveName = Field(
+        default="step_time",
+        description="step_time: least; tokens_per_s_per_megawatt and tokens_per_s_per_currency_unit: most",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -140,6 +153,11 @@ class Job(Spec):
         if not value:
             raise ValueError("an empty list allows nothing: leave the key out to allow everything")
         return value
+
+    def allows_accelerators(self, number: int) -> bool:
+        """Whether the user leaves this number of accelerators open."""
+        wanted = self.num_accelerators
+        return wanted is None or (wanted.allows(number) if isinstance(wanted, Range) else number == wanted)
 
     @property
     def tokens_per_step(self) -> int:

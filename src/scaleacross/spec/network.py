@@ -97,3 +97,8 @@ class Trunk(SourcedSpec):
     efficiency_fraction: float = Field(
         default=1.0, gt=0, le=1, description="share of the capacity that the job's flows reach"
     )
+    egress_price_per_byte: float | None = Field(
+        default=None,
+        ge=0,
+        description="currency units per byte in either direction (0 where nothing is charged); needed by the cost objective",
+    )

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from scaleacross.spec.base import Spec
-from scaleacross.spec.job import Job
+from scaleacross.spec.job import Job, ObjectiveName
 from scaleacross.spec.network import LinkLevel
 from scaleacross.spec.parallelism import Axis, Degrees, PipelineChoice, Recompute, ShardLevel
 from scaleacross.spec.placement import Placement
@@ -116,15 +116,32 @@ class Bound(Spec):
     why: str
 
 
+class ObjectiveValue(Spec):
+    """An objective other than step time: what a step spends (joules or currency units), and tokens per spending."""
+
+    name: ObjectiveName
+    value: float = Field(description="tokens/s per megawatt, or tokens/s per currency unit and second")
+    bound: float = Field(description="no plan of the space has more")
+    unit: str = Field(description="unit of the spending: J or the topology's currency")
+    spent_per_step: float = Field(description="what is minimised")
+    spent_bound_per_step: float = Field(description="lower bound valid for the whole space")
+    parts: dict[str, float] = Field(description="parts of spent_per_step")
+
+
 class SolveReport(Spec):
     """How the plan was found and what is proved about it."""
 
     status: Literal["optimal", "gap_tolerance", "time_limit", "evaluated"] = Field(
         description="never flattened; infeasible raises instead"
     )
-    objective_s: float
-    bound_s: float = Field(description="lower bound valid for the whole space")
-    gap: float = Field(description="(objective - bound) / objective")
+    objective_s: float = Field(description="step time")
+    bound_s: float = Field(description="lower bound on the step time valid for the whole space")
+    gap: float = Field(description="(objective - bound) / objective; of spent_per_step where objective says so")
+    objective: ObjectiveValue | None = Field(default=None, description="None: the step time is the objective")
+    limits: dict[ObjectiveName, float] = Field(
+        default_factory=dict,
+        description="other objectives that the space was limited by: seconds at most, tokens per spending at least",
+    )
     bounds: tuple[Bound, ...] = ()
     num_candidates: int = Field(description="combinations of degrees, schedule, recompute and shard level enumerated")
     num_infeasible: dict[str, int] = Field(default_factory=dict, description="candidates refused, by reason")

@@ -40,6 +40,14 @@ class Building(SourcedSpec):
         default="host", description="the unit that one scale-up fabric joins"
     )
     links: BuildingLinks
+    power_usage_effectiveness_ratio: float | None = Field(
+        default=None,
+        ge=1,
+        description="power of the whole building over that of its machines (PUE); needed by the energy objective",
+    )
+    accelerator_price_per_hour: float | None = Field(
+        default=None, ge=0, description="currency units per accelerator and hour here; default: the accelerator's own"
+    )
 
     @model_validator(mode="after")
     def _size_is_stated_once(self) -> Building:
@@ -87,6 +95,9 @@ class Topology(SourcedSpec):
     description: str = ""
     regions: tuple[Region, ...] = Field(min_length=1)
     trunks: tuple[Trunk, ...] = ()
+    currency: Name | None = Field(
+        default=None, description="unit of all prices, e.g. USD; needed by the cost objective"
+    )
 
     @model_validator(mode="before")
     @classmethod

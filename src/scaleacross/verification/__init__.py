@@ -7,7 +7,9 @@ V2 rules      heads, sequence, layers, experts and batch divide; the schedule ac
 V3 memory     every pipeline rank fits its accelerator
 V4 placement  group shapes recounted rank by rank from the device list (not by the arithmetic that the solver uses)
 V5 figures    step time, components, memory, traffic and collectives recompute from the decision alone
-V6 proof      the objective is the step time, no bound exceeds it, and the gap follows from both
+V6 proof      the objective is the step time or what a step spends, no bound exceeds it, and the gap follows from both
+V7 spending   joules or currency units per step recompute, with the groups that cross buildings counted rank by rank, and the
+              limits are met
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from scaleacross.spec.placement import Placement, devices, strides
 from scaleacross.spec.plan import Decision, Plan, StageMemory
 from scaleacross.spec.topology import Topology
 from scaleacross.units import human_bytes
+from scaleacross.verification.spending import v7_spending
 from scaleacross.workloads.problem import Problem, problem_of
 
 TOLERANCE: Final = 1e-6
@@ -50,6 +53,7 @@ def verify(plan: Plan) -> None:
     if not wrong:
         cost = recompute(problem, plan.decision)
         wrong = [*does_not_fit(cost.memory), *_differences(plan, cost), *_proof(plan)]
+        wrong += v7_spending(plan, problem.topology, cost, TOLERANCE)
     if wrong:
         raise VerificationError(f"plan '{plan.job.name}' does not verify:\n" + "\n".join(f"- {line}" for line in wrong))
 
@@ -123,7 +127,7 @@ def _v2_pins(job: Job, decision: Decision) -> Iterator[str]:
         value = decision.degrees.model_dump()[axis]
         if not job.degrees.allows(axis, value):
             yield f"V2: the job pins degrees.{axis} to {getattr(job.degrees, axis)}, the decision has {value}"
-    if job.num_accelerators not in (None, decision.degrees.world_size):
+    if not job.allows_accelerators(decision.degrees.world_size):
         used = decision.degrees.world_size
         yield f"V2: the job asks for {job.num_accelerators} accelerators, the decision uses {used}"
     chosen = (("schedules", decision.pipeline.schedule), ("recompute", decision.recompute), ("shard", decision.shard))
@@ -266,7 +270,12 @@ def _proof(plan: Plan) -> Iterator[str]:
     for bound in (report.bound_s, *(bound.step_s for bound in report.bounds)):
         if bound > report.objective_s * (1 + TOLERANCE):
             yield f"V6: a lower bound of {bound} s exceeds the objective of {report.objective_s} s"
-    gap = (report.objective_s - report.bound_s) / report.objective_s
+    least, spent = report.bound_s, report.objective_s
+    if report.objective is not None:
+        least, spent = report.objective.spent_bound_per_step, report.objective.spent_per_step
+    if least > spent * (1 + TOLERANCE):
+        yield f"V6: a lower bound of {least} exceeds the objective of {spent}"
+    gap = (spent - least) / spent
     if not math.isclose(gap, report.gap, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
         yield f"V6: the gap is stated as {report.gap}, objective and bound give {gap}"
     if report.status == "optimal" and gap > TOLERANCE:

@@ -1,0 +1,124 @@
+"""What a step spends: joules or currency units, linear in step time and computation for a given fill.
+
+    energy = Σ_b PUE_b · n_b · (P_idle,b · T + (P_load,b − P_idle,b) · C)
+    money  = Σ_b n_b · price_b/3600 · T  +  egress                       (``egress.py``)
+
+T step time, C computation of the busiest stage (``CostBreakdown.compute_s``; every accelerator of the job is taken to compute
+as long as that one and to wait the rest of the step), n_b accelerators used in building b. Accelerators of a building that
+the job leaves idle are somebody else's: neither their power nor their price is counted.
+
+Tokens/s per megawatt are tokens per step over megajoules per step; tokens/s per currency unit and second are tokens per step
+over currency units per step: most of either is least spending, because the tokens of a step are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from scaleacross.cost_models.egress import Patterns, egress_price, hop_prices
+from scaleacross.cost_models.plan_cost import PlanCost
+from scaleacross.errors import InputError
+from scaleacross.spec.job import ObjectiveName
+from scaleacross.spec.placement import BuildingShare
+from scaleacross.spec.plan import Decision
+from scaleacross.spec.topology import Building, Topology
+
+MEGA = 1e6
+SECONDS_PER_HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What one accelerator of a building spends: per second of the step, and more per second of computation."""
+
+    step_per_s: float
+    compute_per_s: float
+
+
+@dataclass(frozen=True)
+class Spending:
+    """How an objective spends on a topology; ``scale`` turns spending into the unit that tokens are counted per."""
+
+    name: ObjectiveName
+    unit: str
+    scale: float
+    rates: Mapping[str, Rate]
+    pays_egress: bool
+
+    def parts(self, fill: Sequence[BuildingShare], step_s: float, compute_s: float, egress: float) -> dict[str, float]:
+        """Parts of what a step spends; ``egress`` counts where trunks are paid for."""
+        waiting = sum(share.num_accelerators * self.rates[share.building].step_per_s for share in fill) * step_s
+        computing = sum(share.num_accelerators * self.rates[share.building].compute_per_s for share in fill) * compute_s
+        if self.pays_egress:
+            return {"accelerators": waiting, "egress": egress}
+        return {"idle power": waiting, "computation": computing}
+
+    def value(self, tokens: int, spent: float) -> float:
+        """Tokens/s per megawatt, or per currency unit and second."""
+        return tokens * self.scale / spent
+
+
+def spent_parts(
+    topology: Topology, spending: Spending, decision: Decision, cost: PlanCost, patterns: Mapping[str, Patterns]
+) -> dict[str, float]:
+    """Parts of what a step of a placed decision spends; ``patterns`` of every axis, ``ep`` and ``expert``."""
+    fill = cost.placement.fill
+    egress = 0.0
+    if spending.pays_egress:
+        egress = egress_price(cost.sent, patterns, hop_prices(topology, fill), decision.pipeline.num_chunks)
+    return spending.parts(fill, cost.cost.step_s, cost.cost.compute_s, egress)
+
+
+def spending_of(topology: Topology, name: ObjectiveName) -> Spending:
+    """The figures of an objective other than step time.
+
+    Raises:
+        InputError: figures are missing; each is named with its place.
+    """
+    missing = list(_missing(topology, name))
+    if missing:
+        raise InputError(
+            f"objective {name} needs figures that topology '{topology.name}' does not state:\n"
+            + "\n".join(f"- {line}" for line in missing)
+        )
+    if name == "tokens_per_s_per_megawatt":
+        return Spending(name, "J", MEGA, {b.name: _power(b) for b in topology.buildings}, pays_egress=False)
+    rates = {b.name: Rate((_price_per_hour(b) or 0.0) / SECONDS_PER_HOUR, 0.0) for b in topology.buildings}
+    return Spending(name, topology.currency or "", 1.0, rates, pays_egress=True)
+
+
+def _missing(topology: Topology, name: ObjectiveName) -> Iterator[str]:
+    needs_power = name == "tokens_per_s_per_megawatt"
+    for region_index, region in enumerate(topology.regions):
+        for index, building in enumerate(region.buildings):
+            place = f"topology.regions.{region_index}.buildings.{index}"
+            for field, value in _figures(building, needs_power):
+                if value is None:
+                    yield f"{place}.{field} (building '{building.name}')"
+    if not needs_power:
+        if topology.currency is None:
+            yield "topology.currency"
+        for index, trunk in enumerate(topology.trunks):
+            if trunk.egress_price_per_byte is None:
+                yield f"topology.trunks.{index}.egress_price_per_gb (trunk {' – '.join(trunk.between)}; 0 if free)"
+
+
+def _figures(building: Building, needs_power: bool) -> Iterator[tuple[str, float | None]]:
+    if needs_power:
+        yield "power_usage_effectiveness_ratio", building.power_usage_effectiveness_ratio
+        yield "accelerator.load_power_watt", building.accelerator.load_power_watt
+        yield "accelerator.idle_power_watt", building.accelerator.idle_power_watt
+    else:
+        yield "accelerator_price_per_hour (or accelerator.price_per_hour)", _price_per_hour(building)
+
+
+def _price_per_hour(building: Building) -> float | None:
+    own = building.accelerator_price_per_hour
+    return building.accelerator.price_per_hour if own is None else own
+
+
+def _power(building: Building) -> Rate:
+    pue = building.power_usage_effectiveness_ratio or 1.0
+    idle, load = building.accelerator.idle_power_watt or 0.0, building.accelerator.load_power_watt or 0.0
+    return Rate(pue * idle, pue * (load - idle))

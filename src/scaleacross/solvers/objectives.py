@@ -1,0 +1,228 @@
+"""Objectives other than step time, and limits on them, in the joint search.
+
+The search compares one number per candidate and placement, its *score*. By default that is the step time T. Here it is
+
+    score = (a(j)·T + b(j)·C + egress(j, order)) / R
+
+with a(j) and b(j) the spending rates of fill j (``cost_models.spending``), C the candidate's computation, which no placement
+changes, and R the greatest a + b of any fill, so that a score is in seconds of the whole fleet. Bounds carry over:
+
+O1 rates      for N accelerators of the fleet, a(j) ≥ the N cheapest by a, b(j) ≥ the N cheapest by b
+O2 time       T ≥ the candidate's bound on step time, because a and b are not negative
+O3 egress     ≥ 0
+O4 limit      a limit L on another objective refuses a candidate whose bound (O1–O3) on it exceeds L, and every placement
+              whose exact spending does; the rest of the space stays as it is
+
+A candidate is placed by trying all orders on all fills (``Placer.every``): rates, egress and limits depend on both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from scaleacross.cost_models.egress import Patterns, Prices, egress_price, group_patterns, hop_prices
+from scaleacross.cost_models.settings import Floats, Settings
+from scaleacross.cost_models.spending import Spending, spending_of
+from scaleacross.cost_models.step import placement_free_s
+from scaleacross.cost_models.traffic import Flow, flows
+from scaleacross.cost_models.work import Work, work_of
+from scaleacross.solvers.candidates import Priced, Pricing
+from scaleacross.solvers.fleets import Fill, Fleet, shares
+from scaleacross.solvers.place_parallelism import PlacementDecision, Placer
+from scaleacross.spec.job import ObjectiveName
+from scaleacross.spec.parallelism import GRID_AXES, GridAxis
+from scaleacross.spec.placement import strides
+from scaleacross.spec.topology import Topology
+from scaleacross.workloads.problem import Problem
+
+SLACK: Final = 1 + 1e-12
+"""A limit is met up to floating-point noise."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One objective as a score, seconds of the whole fleet; ``spending`` None: the step time itself."""
+
+    name: ObjectiveName
+    spending: Spending | None
+    reference: float
+
+    @classmethod
+    def of(cls, topology: Topology, name: ObjectiveName) -> Measure:
+        """The measure of an objective. Raises InputError where the topology lacks a figure that it needs."""
+        if name == "step_time":
+            return cls(name, None, 1.0)
+        spending = spending_of(topology, name)
+        whole = sum(
+            building.num_accelerators * (rate.step_per_s + rate.compute_per_s)
+            for building in topology.buildings
+            for rate in (spending.rates[building.name],)
+        )
+        return cls(name, spending, whole or 1.0)
+
+    def bound(self, fleet: Fleet, num_accelerators: Floats, step_s: Floats, compute_s: Floats) -> Floats:
+        """O1–O3: lower bound on the score, (n,)."""
+        if self.spending is None:
+            return step_s
+        held = self._cheapest(fleet, "step_per_s", num_accelerators) * step_s
+        busy = self._cheapest(fleet, "compute_per_s", num_accelerators) * compute_s
+        return (held + busy) / self.reference
+
+    def exact(self, fill: Fill, step_s: float, compute_s: float, egress: float) -> float:
+        """Score of a placed candidate."""
+        if self.spending is None:
+            return step_s
+        return sum(self.spending.parts(shares(fill), step_s, compute_s, egress).values()) / self.reference
+
+    def spent(self, score: float) -> float:
+        """A score as joules or currency units."""
+        return score * self.reference
+
+    def _cheapest(self, fleet: Fleet, part: str, num_accelerators: Floats) -> Floats:
+        """Σ of the rates of the cheapest accelerators of the fleet: piecewise linear and convex in their number."""
+        if self.spending is None:
+            return np.zeros_like(num_accelerators)
+        rates = sorted((getattr(self.spending.rates[b.name], part), b.num_accelerators) for b in fleet.buildings)
+        sizes = np.cumsum([0, *(size for _, size in rates)])
+        totals = np.cumsum([0.0, *(rate * size for rate, size in rates)])
+        return np.interp(num_accelerators, sizes, totals)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is minimised, and scores of other objectives that must not be exceeded."""
+
+    measure: Measure
+    limits: tuple[tuple[Measure, float], ...] = ()
+
+    def allows(self, fill: Fill, step_s: float, compute_s: float, egress: float) -> bool:
+        """O4 on a placed candidate."""
+        return all(one.exact(fill, step_s, compute_s, egress) <= most * SLACK for one, most in self.limits)
+
+    def bound(self, fleet: Fleet, settings: Settings, step_s: Floats, compute_s: Floats) -> Floats:
+        """Lower bound on the score, inf where a limit cannot be met, (n,)."""
+        number = settings.world_size.astype(np.float64)
+        refused = np.zeros(len(settings), dtype=bool)
+        for one, most in self.limits:
+            refused |= one.bound(fleet, number, step_s, compute_s) > most * SLACK
+        return np.where(refused, np.inf, self.measure.bound(fleet, number, step_s, compute_s))
+
+    @property
+    def pays_egress(self) -> bool:
+        """Whether bytes between buildings count."""
+        every = (self.measure, *(one for one, _ in self.limits))
+        return any(one.spending is not None and one.spending.pays_egress for one in every)
+
+
+@dataclass(frozen=True)
+class GoalPricing(Pricing):
+    """Pricing whose bounds are scores of a goal; ``free_s`` stays the placement-free part of the step time."""
+
+    goal: Goal
+
+    @classmethod
+    def towards(cls, goal: Goal, fleet: Fleet, problem: Problem) -> GoalPricing:
+        """Pricing on a fleet."""
+        plain = Pricing.on(fleet, problem.job, problem.profile)
+        return cls(**{f.name: getattr(plain, f.name) for f in fields(Pricing)}, goal=goal)
+
+    def base_bound_s(self, bases: Settings) -> Floats:
+        """Lower bound on the scores of all candidates of a base, (n,)."""
+        work = work_of(self.profile, self.job, self.accelerators, bases)
+        return self.goal.bound(self.fleet, bases, super().base_bound_s(bases), compute_s(bases, work))
+
+    def coarse(self, settings: Settings) -> Priced:
+        """Work and coarse bound on the score."""
+        return self._scored(super().coarse(settings))
+
+    def tight(self, priced: Priced) -> Priced:
+        """The same candidates with the tight bound on the score."""
+        return self._scored(super().tight(priced))
+
+    def _scored(self, priced: Priced) -> Priced:
+        score = self.goal.bound(self.fleet, priced.settings, priced.bound_s, compute_s(priced.settings, priced.work))
+        return replace(priced, bound_s=score)
+
+
+def compute_s(settings: Settings, work: Work) -> Floats:
+    """Computation of the busiest stage (``CostBreakdown.compute_s``), (n,)."""
+    busy: Floats = settings.num_micro_batches * (work.forward_s + work.backward_s)
+    return busy
+
+
+@dataclass
+class GoalPlacer(Placer):
+    """Places candidates by their score; ``communication_s`` of its decisions is the score less ``Priced.free_s``."""
+
+    @cached_property
+    def goal(self) -> Goal:
+        """The goal of the pricing."""
+        if not isinstance(self.pricing, GoalPricing):
+            raise ValueError("a GoalPlacer needs a GoalPricing")
+        return self.pricing.goal
+
+    def place(
+        self,
+        settings: Settings,
+        work: Work,
+        time_limit_s: float,
+        slowest_axis: GridAxis | None = None,
+        enough_s: float = -np.inf,
+    ) -> PlacementDecision | None:
+        """The placement with the least score among those that the limits allow; None when there is none. All are tried."""
+        volumes = self.pricing.volumes(settings, work)
+        free_s, busy_s = float(placement_free_s(volumes)[0]), float(compute_s(settings, work)[0])
+        sent = flows(volumes) if self.goal.pays_egress else []
+        best: tuple[float, PlacementDecision] | None = None
+        for placed in self.every(settings, work):
+            if slowest_axis is not None and placed.axis_order[-1] != slowest_axis:
+                continue
+            step_s = free_s + placed.communication_s
+            if best is not None and self.goal.measure.exact(placed.fill, step_s, busy_s, 0.0) >= best[0]:
+                continue
+            egress = self._egress(settings, placed, sent)
+            score = self.goal.measure.exact(placed.fill, step_s, busy_s, egress)
+            if (best is None or score < best[0]) and self.goal.allows(placed.fill, step_s, busy_s, egress):
+                best = score, placed
+        if best is None:
+            return None
+        return replace(best[1], communication_s=best[0] - free_s)
+
+    def _egress(self, settings: Settings, placed: PlacementDecision, sent: list[Flow]) -> float:
+        if not sent or len(placed.fill) < 2:
+            return 0.0
+        degrees = settings.decision(0).degrees
+        stride = strides(degrees, placed.axis_order)
+        groups = {str(axis): (degrees.of(axis), stride[axis]) for axis in GRID_AXES}
+        groups["ep"] = (degrees.ep, stride["dp_shard"])
+        groups["expert"] = (degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
+        patterns = {flow.shape: self._patterns(placed.fill, *groups[flow.shape]) for flow in sent}
+        return egress_price(sent, patterns, self._prices(placed.fill), int(settings.num_chunks[0]))
+
+    def _patterns(self, fill: Fill, degree: int, stride: int) -> Patterns:
+        key = (fill, degree, stride)
+        if key not in self._known_patterns:
+            self._known_patterns[key] = group_patterns(shares(fill), degree, stride)
+        return self._known_patterns[key]
+
+    def _prices(self, fill: Fill) -> Prices:
+        if fill not in self._known_prices:
+            self._known_prices[fill] = hop_prices(self.fleet.topology, shares(fill))
+        return self._known_prices[fill]
+
+    @cached_property
+    def _known_patterns(self) -> dict[tuple[Fill, int, int], Patterns]:
+        return {}
+
+    @cached_property
+    def _known_prices(self) -> dict[Fill, Prices]:
+        return {}
+
+
+def goal_placer(goal: Goal, fleet: Fleet, problem: Problem, seed: int) -> Placer:
+    """The placer that ``joint.search`` uses for a goal."""
+    return GoalPlacer(fleet, GoalPricing.towards(goal, fleet, problem), seed=seed)

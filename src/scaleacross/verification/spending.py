@@ -1,0 +1,79 @@
+"""V7: what a step spends recomputes, with the groups that cross buildings counted rank by rank, and the limits are met."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from scaleacross.cost_models.plan_cost import PlanCost
+from scaleacross.cost_models.spending import Spending, spending_of, spent_parts
+from scaleacross.spec.job import ObjectiveName
+from scaleacross.spec.parallelism import GRID_AXES
+from scaleacross.spec.placement import strides
+from scaleacross.spec.plan import Decision, ObjectiveValue, Plan
+from scaleacross.spec.topology import Topology
+
+
+def v7_spending(plan: Plan, topology: Topology, cost: PlanCost, tolerance: float) -> Iterator[str]:
+    """What is wrong with the objective's value or a limit, with the numbers; ``tolerance`` is relative."""
+    stated, wanted = plan.report.objective, plan.job.objective
+    if wanted != (stated.name if stated else "step_time"):
+        yield f"V7: the job asks for {wanted}, the report is about {stated.name if stated else 'step_time'}"
+        return
+    names: set[ObjectiveName] = {wanted, *plan.report.limits}
+    spent: dict[ObjectiveName, float] = {}
+    for name in names - {"step_time"}:
+        spent[name] = _spent(plan, topology, cost, name)
+    if stated is not None:
+        yield from _value(stated, spending_of(topology, wanted), plan.job.tokens_per_step, spent[wanted], tolerance)
+    for name, limit in plan.report.limits.items():
+        if name == "step_time":
+            within, value = cost.cost.step_s <= limit * (1 + tolerance), cost.cost.step_s
+        else:
+            value = spending_of(topology, name).value(plan.job.tokens_per_step, spent[name])
+            within = value * (1 + tolerance) >= limit
+        if not within:
+            yield f"V7: {name} is {value}, the limit {limit}"
+
+
+def _spent(plan: Plan, topology: Topology, cost: PlanCost, name: ObjectiveName) -> float:
+    patterns = counted_patterns(plan.decision)
+    return sum(spent_parts(topology, spending_of(topology, name), plan.decision, cost, patterns).values())
+
+
+def _value(stated: ObjectiveValue, spending: Spending, tokens: int, spent: float, tolerance: float) -> Iterator[str]:
+    pairs = {
+        "value": (stated.value, spending.value(tokens, spent)),
+        "bound": (stated.bound, spending.value(tokens, stated.spent_bound_per_step)),
+        "spent_per_step": (stated.spent_per_step, spent),
+        "sum of the parts": (sum(stated.parts.values()), spent),
+    }
+    for where, (left, right) in pairs.items():
+        if not math.isclose(left, right, rel_tol=tolerance):
+            yield f"V7: {stated.name}: {where} is stated as {left}, recomputes as {right}"
+
+
+def counted_patterns(decision: Decision) -> Mapping[str, Mapping[tuple[int, ...], int]]:
+    """Members per building of every group of every axis, ``ep`` and ``expert``, walked through rank by rank.
+
+    Raises:
+        ValueError: the decision has no placement.
+    """
+    if decision.placement is None:
+        raise ValueError("the decision has no placement")
+    degrees, fill = decision.degrees, decision.placement.fill
+    stride = strides(degrees, decision.placement.axis_order)
+    owners = [index for index, share in enumerate(fill) for _ in range(share.num_accelerators)]
+    axes = {str(axis): (degrees.of(axis), stride[axis]) for axis in GRID_AXES}
+    axes["ep"] = (degrees.ep, stride["dp_shard"])
+    axes["expert"] = (degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
+    out = {}
+    for name, (degree, step) in axes.items():
+        found: Counter[tuple[int, ...]] = Counter()
+        for start in range(len(owners)):
+            if start // step % degree == 0:
+                inside = Counter(owners[start + rank * step] for rank in range(degree))
+                found[tuple(inside[index] for index in range(len(fill)))] += 1
+        out[name] = found
+    return out

@@ -1,0 +1,215 @@
+"""Objectives other than step time: against brute force, with limits, and what they answer to."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import scaleacross as sa
+from instances import plain_job, plain_topology, random_job
+from scaleacross.api.planning import plan_problem
+from scaleacross.cost_models.egress import axis_patterns
+from scaleacross.cost_models.plan_cost import PlanCost
+from scaleacross.cost_models.spending import spending_of, spent_parts
+from scaleacross.solvers.exhaustive import exhaustive
+from scaleacross.solvers.fleets import fleets
+from scaleacross.solvers.objectives import Goal, GoalPlacer, GoalPricing, Measure
+from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.spec.job import Job, ObjectiveName
+from scaleacross.spec.plan import Decision
+from scaleacross.verification.spending import counted_patterns
+from scaleacross.workloads.problem import Problem, problem_of
+
+POWER: ObjectiveName = "tokens_per_s_per_megawatt"
+MONEY: ObjectiveName = "tokens_per_s_per_currency_unit"
+SEEDS = (4, 6, 10, 13, 41, 50, 54, 65)
+
+
+def priced(data: dict[str, Any], seed: int, objective: str) -> Job:
+    """A job whose topology has prices and powers that differ from building to building."""
+    rng = random.Random(f"prices {seed}")
+    topology = data["topology"] | {"currency": "USD"}
+    for region in topology["regions"]:
+        for building in region["buildings"]:
+            idle = rng.choice([50.0, 200.0])
+            power = {"idle_power_watt": idle, "load_power_watt": idle + rng.choice([100.0, 900.0])}
+            building["accelerator"] = building["accelerator"] | power
+            building["power_usage_effectiveness_ratio"] = rng.choice([1.0, 1.1, 2.0])
+            building["accelerator_price_per_hour"] = rng.choice([1.0, 2.0, 3.0])
+    for trunk in topology.get("trunks", []):
+        trunk["egress_price_per_gb"] = rng.choice([0.0, 1e-7, 1e-5, 1e-3])
+    return Job.model_validate(data | {"topology": topology, "objective": objective})
+
+
+def instance(seed: int, objective: str) -> Problem:
+    job = random_job(seed).model_dump(mode="json", exclude_none=True)
+    return problem_of(priced(job, seed, objective))
+
+
+def spent(problem: Problem, name: ObjectiveName, decision: Decision, cost: PlanCost) -> float:
+    """Counted rank by rank."""
+    if name == "step_time":
+        return cost.cost.step_s
+    spending = spending_of(problem.topology, name)
+    return sum(spent_parts(problem.topology, spending, decision, cost, counted_patterns(decision)).values())
+
+
+@pytest.mark.parametrize("objective", [POWER, MONEY])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_search_finds_the_best_of_brute_force(seed: int, objective: ObjectiveName) -> None:
+    problem = instance(seed, objective)
+    oracle = exhaustive(problem, lambda decision, cost: spent(problem, objective, decision, cost))
+    plan = sa.plan(problem.job)  # verifies itself
+    value = plan.report.objective
+    assert value is not None
+    assert plan.report.status == "optimal"
+    assert value.spent_per_step == pytest.approx(oracle.step_s, rel=1e-9)
+    assert value.spent_bound_per_step <= oracle.step_s * (1 + 1e-9)
+    assert value.value == pytest.approx(
+        problem.job.tokens_per_step * (1e6 if objective == POWER else 1) / oracle.step_s
+    )
+    assert not plan.report.notes
+
+
+@pytest.mark.parametrize("seed", [10, 41])
+def test_a_limit_takes_away_what_exceeds_it_and_nothing_else(seed: int) -> None:
+    problem = instance(seed, "step_time")
+    least = exhaustive(problem, lambda d, c: spent(problem, MONEY, d, c)).step_s
+    fastest = exhaustive(problem)
+    assert fastest.decision is not None
+    tokens = problem.job.tokens_per_step
+    most = least * 1.1
+    oracle = exhaustive(problem, lambda d, c: c.cost.step_s if spent(problem, MONEY, d, c) <= most else np.inf)
+    options: Any = {"time_limit_s": 60, "seed": 0, "gap_tolerance": 0.0, "progress": None}
+    plan = plan_problem(problem, {MONEY: tokens / most}, **options)
+    assert plan.cost.step_s == pytest.approx(oracle.step_s, rel=1e-9)
+    assert plan.cost.step_s >= fastest.step_s * (1 - 1e-9)
+    assert plan.report.limits == {MONEY: tokens / most}
+    assert plan.report.status == "optimal"
+    with pytest.raises(sa.InfeasibleError, match="keeps to tokens_per_s_per_currency_unit"):
+        plan_problem(problem, {MONEY: tokens / (least * 0.9)}, **options)
+
+
+@pytest.mark.parametrize("objective", [POWER, MONEY])
+@pytest.mark.parametrize("seed", [100, 105, 110])
+def test_no_bound_on_spending_exceeds_a_placement(seed: int, objective: ObjectiveName) -> None:
+    problem = instance(seed, objective)
+    goal = Goal(Measure.of(problem.topology, objective))
+    for fleet in fleets(problem.topology):
+        pricing = GoalPricing.towards(goal, fleet, problem)
+        placer = GoalPlacer(fleet, pricing)
+        space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+        for bases in space.bases(Refusals()):
+            base_bounds = pricing.base_bound_s(bases)
+            for row in range(0, len(bases), 3):
+                coarse = pricing.coarse(space.expand(bases.take(np.array([row])), Refusals()))
+                assert (base_bounds[row] <= coarse.bound_s * (1 + 1e-12)).all()
+                tight = pricing.tight(coarse)
+                for index in range(0, len(coarse.bound_s), 5):
+                    one = tight.take(np.array([index]))
+                    placed = placer.place(one.settings, one.work, 60.0)
+                    if placed is not None:
+                        assert one.bound_s[0] <= (one.free_s[0] + placed.communication_s) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", [4, 6, 13, 41, 50])
+def test_groups_across_buildings_are_those_counted_rank_by_rank(seed: int) -> None:
+    placed = sa.plan(instance(seed, "step_time").job)
+    decision = placed.decision
+    counted = {name: dict(found) for name, found in counted_patterns(decision).items()}
+    assert axis_patterns(decision.degrees, placed.placement.axis_order, placed.placement.fill) == counted
+
+
+# --- what it answers to ---------------------------------------------------------------------------------------------
+
+
+def two(objective: str, **changes: Any) -> Job:
+    """Two equal buildings; ``b1`` dearer and less efficient."""
+    topology = plain_topology(2, 2) | {"currency": "EUR"}
+    for building, price, pue in zip(topology["regions"][0]["buildings"], (1.0, 3.0), (1.0, 1.5), strict=True):
+        building["accelerator"] = building["accelerator"] | {"load_power_watt": 1000.0, "idle_power_watt": 250.0}
+        building |= {"accelerator_price_per_hour": price, "power_usage_effectiveness_ratio": pue}
+    topology["trunks"][0]["egress_price_per_gb"] = 0.01
+    return plain_job(topology=topology, objective=objective, degrees={"tp": 1, "cp": 1}, **changes)
+
+
+@pytest.mark.parametrize("objective", [POWER, MONEY])
+def test_the_cheap_building_is_used_and_step_time_pays(objective: str) -> None:
+    cheap, fast = sa.plan(two(objective)), sa.plan(two("step_time"))
+    assert [share.building for share in cheap.placement.fill] == ["b0"]
+    assert {share.building for share in fast.placement.fill} == {"b0", "b1"}
+    assert cheap.cost.step_s > fast.cost.step_s
+    priced_fast = sa.evaluate((two(objective), fast.decision))
+    assert priced_fast.report.objective is not None and cheap.report.objective is not None
+    assert priced_fast.report.objective.value < cheap.report.objective.value
+    assert priced_fast.report.objective.bound >= cheap.report.objective.value
+
+
+def test_a_least_number_of_accelerators_is_kept() -> None:
+    plan = sa.plan(two(MONEY, num_accelerators={"min": 12}))
+    assert plan.degrees.world_size >= 12
+    assert sa.plan(two(MONEY, num_accelerators={"min": 2, "max": 4})).degrees.world_size <= 4
+    with pytest.raises(ValueError, match="an empty range says nothing"):
+        two(MONEY, num_accelerators={})
+
+
+def test_egress_is_part_of_the_price() -> None:
+    plan = sa.plan(two(MONEY, num_accelerators=16))
+    value = plan.report.objective
+    assert value is not None
+    assert set(value.parts) == {"accelerators", "egress"}
+    assert value.parts["accelerators"] == pytest.approx(8 * (1 + 3) / 3600 * plan.cost.step_s)
+    assert value.parts["egress"] > 0
+    energy = sa.plan(two(POWER, num_accelerators=16)).report.objective
+    assert energy is not None and energy.unit == "J"
+
+
+def test_egress_of_gradients_by_hand() -> None:
+    """16 replicas over two buildings, all of the model sharded: each building sends half of it, twice (gradients, parameters)."""
+    job = two(MONEY, num_accelerators=16, shard=["optimizer"])
+    pins = {"degrees": {"tp": 1, "cp": 1, "pp": 1, "dp_shard": 16, "dp_replicate": 1}}
+    plan = sa.plan(Job.model_validate(job.model_dump(mode="json", exclude_none=True) | pins))
+    parameters = problem_of(plan.job).profile.total_parameters
+    value = plan.report.objective
+    assert value is not None
+    assert value.parts["egress"] == pytest.approx(2 * parameters / 2 * (4 + 2) * 0.01e-9, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("objective", "words"),
+    [
+        (POWER, ["buildings.0.power_usage_effectiveness_ratio (building 'b0')", "accelerator.idle_power_watt"]),
+        (
+            MONEY,
+            ["buildings.1.accelerator_price_per_hour (or accelerator.price_per_hour)", "topology.currency", "b0 – b1"],
+        ),
+    ],
+)
+def test_missing_figures_are_named_with_their_place(objective: str, words: list[str]) -> None:
+    with pytest.raises(sa.InputError) as error:
+        sa.plan(plain_job(1, 1, objective=objective))
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_tampered_values_do_not_verify() -> None:
+    plan = sa.plan(two(MONEY, num_accelerators=16))
+    value = plan.report.objective
+    assert value is not None
+    for change in (
+        {"value": value.value * 1.01},
+        {"spent_per_step": value.spent_per_step * 0.99},
+        {"parts": {"egress": 0}},
+    ):
+        report = plan.report.model_copy(update={"objective": value.model_copy(update=change)})
+        with pytest.raises(sa.VerificationError, match="V7"):
+            sa.verify(plan.model_copy(update={"report": report}))
+    limited = plan.report.model_copy(update={"limits": {"step_time": plan.cost.step_s * 0.9}})
+    with pytest.raises(sa.VerificationError, match="V7: step_time is"):
+        sa.verify(plan.model_copy(update={"report": limited}))
+    without = plan.report.model_copy(update={"objective": None})
+    with pytest.raises(sa.VerificationError, match="the job asks for tokens_per_s_per_currency_unit"):
+        sa.verify(plan.model_copy(update={"report": without}))
