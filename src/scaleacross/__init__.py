@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from scaleacross.api import emit, evaluate, explain, plan, sweep, verify
+    from scaleacross.api import emit, evaluate, explain, pareto, plan, sweep, verify
     from scaleacross.catalogue import load_accelerator, load_job, load_network, load_plan, load_topology, load_workload
     from scaleacross.errors import (
         EmitError,
@@ -55,13 +55,14 @@ __all__ = [
     "load_plan",
     "load_topology",
     "load_workload",
+    "pareto",
     "plan",
     "sweep",
     "verify",
 ]
 
 _HOME: Final = {
-    "scaleacross.api": ("emit", "evaluate", "explain", "plan", "sweep", "verify"),
+    "scaleacross.api": ("emit", "evaluate", "explain", "pareto", "plan", "sweep", "verify"),
     "scaleacross.catalogue": (
         "load_accelerator",
         "load_job",

@@ -1,6 +1,6 @@
 """SI inside, the user's units at the edge.
 
-Every physical field of the package ends in an SI suffix (``_s``, ``_bytes``, ``_bytes_per_s``, ``_flop_per_s``, ``_watt``, ``_per_byte``),.
+Every physical field of the package ends in an SI suffix (``_s``, ``_bytes``, ``_bytes_per_s``, ``_flop_per_s``, ``_watt``, ...).
 A YAML key may end in one of the user's suffixes below instead; the value is converted once, when it is read.
 """
 

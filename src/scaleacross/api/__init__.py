@@ -7,7 +7,8 @@ from scaleacross.api.collective import collective
 from scaleacross.api.evaluation import evaluate
 from scaleacross.api.explaining import explain
 from scaleacross.api.files import emit, verify
+from scaleacross.api.frontier import Pareto, ParetoPoint, pareto
 from scaleacross.api.planning import plan
 from scaleacross.api.sweeping import SweepResult, sweep
 
-__all__ = ["SweepResult", "collective", "cross_check", "emit", "evaluate", "explain", "plan", "sweep", "validate", "verify"]
+__all__ = ["Pareto", "ParetoPoint", "SweepResult", "collective", "cross_check", "emit", "evaluate", "explain", "pareto", "plan", "sweep", "validate", "verify"]

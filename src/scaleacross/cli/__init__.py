@@ -13,6 +13,7 @@ from scaleacross.cli.collective import collective_command
 from scaleacross.cli.explain import explain_command
 from scaleacross.cli.frame import EXIT_CODES, guarded
 from scaleacross.cli.look import catalogue_command, schema_command, show_command
+from scaleacross.cli.pareto import pareto_command
 from scaleacross.cli.plan import emit_command, evaluate_command, plan_command
 from scaleacross.cli.sweep import sweep_command
 from scaleacross.cli.validate import validate_command
@@ -21,6 +22,7 @@ COMMANDS: Final[tuple[tuple[str, Callable[..., None], str], ...]] = (
     ("plan", plan_command, "Find the fastest plan and write its launch files."),
     ("evaluate", evaluate_command, "Price settings that you bring."),
     ("emit", emit_command, "Write launch files of a plan."),
+    ("pareto", pareto_command, "Find plans between two objectives."),
     ("explain", explain_command, "Say why a plan is as it is, and what would change it."),
     ("sweep", sweep_command, "Run every point of a study: what-if over any fields."),
     ("validate", validate_command, "Hold predictions against measured runs."),

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise, permutations
+from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
@@ -60,35 +61,58 @@ def axis_patterns(
     degrees: Degrees, axis_order: Sequence[GridAxis], fill: Sequence[BuildingShare]
 ) -> dict[str, Patterns]:
     """Patterns of every grid axis, ``ep`` and ``expert``."""
+    return {name: group_patterns(fill, *group) for name, group in group_strides(degrees, axis_order).items()}
+
+
+def group_strides(degrees: Degrees, axis_order: Sequence[GridAxis]) -> dict[str, tuple[int, int]]:
+    """(degree, stride) of every grid axis, ``ep`` and ``expert``."""
     stride = strides(degrees, axis_order)
-    out = {str(axis): group_patterns(fill, degrees.of(axis), stride[axis]) for axis in GRID_AXES}
-    out["ep"] = group_patterns(fill, degrees.ep, stride["dp_shard"])
-    out["expert"] = group_patterns(fill, degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
-    return out
+    groups = {str(axis): (degrees.of(axis), stride[axis]) for axis in GRID_AXES}
+    groups["ep"] = (degrees.ep, stride["dp_shard"])
+    groups["expert"] = (degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
+    return groups
+
+
+class UnitPrices(NamedTuple):
+    """Currency units for one byte of every group of an axis, by what is sent; the formulas of the module docstring.
+
+    ``ring`` for gather and scatter (twice for all-reduce), ``pairs`` for all-to-all, ``onward`` and ``back`` for the messages of
+    a pipeline: between neighbours, and from the last stage to the first.
+    """
+
+    ring: float
+    pairs: float
+    onward: float
+    back: float
+
+
+def unit_prices(patterns: Patterns, prices: Prices) -> UnitPrices:
+    """The prices of all groups of an axis together."""
+    ring = pairs = onward = back = 0.0
+    for members, number in patterns.items():
+        inside = [building for building, count in enumerate(members) if count]
+        if len(inside) < 2:
+            continue
+        neighbours, closing = list(pairwise(inside)), (inside[-1], inside[0])
+        ring += number * (len(inside) - 1) / len(inside) * sum(prices[hop] for hop in (*neighbours, closing))
+        shared = (members[a] * members[b] * prices[a, b] for a, b in permutations(inside, 2))
+        pairs += number * sum(shared) / sum(members)
+        onward += number * sum(prices[hop] + prices[hop[::-1]] for hop in neighbours) / 2
+        back += number * (prices[closing] + prices[closing[::-1]]) / 2
+    return UnitPrices(ring, pairs, onward, back)
+
+
+def flow_price(flow: Flow, units: UnitPrices, num_chunks: int) -> float:
+    """Currency units per step for one kind of collective, of all groups."""
+    if flow.op == "all_to_all":
+        each = units.pairs
+    elif flow.op == "send":
+        each = units.onward + units.back * (num_chunks - 1) / num_chunks
+    else:
+        each = units.ring * (2 if flow.op == "all_reduce" else 1)
+    return flow.per_step * flow.size_bytes * each
 
 
 def egress_price(sent: Sequence[Flow], patterns: Mapping[str, Patterns], prices: Prices, num_chunks: int) -> float:
     """Currency units per step for everything that passes between buildings."""
-    return sum(
-        flow.per_step * number * _group_price(flow, members, prices, num_chunks)
-        for flow in sent
-        for members, number in patterns[flow.shape].items()
-    )
-
-
-def _group_price(flow: Flow, members: Members, prices: Prices, num_chunks: int) -> float:
-    """Price of one collective of one group."""
-    inside = [building for building, number in enumerate(members) if number]
-    if len(inside) < 2:
-        return 0.0
-    back = (inside[-1], inside[0])
-    if flow.op == "all_to_all":
-        shared = ((a, b, members[a] * members[b] / sum(members)) for a, b in permutations(inside, 2))
-        return flow.size_bytes * sum(share * prices[a, b] for a, b, share in shared)
-    if flow.op == "send":
-        onward = sum(prices[hop] + prices[hop[::-1]] for hop in pairwise(inside)) / 2
-        again = (prices[back] + prices[back[::-1]]) / 2 * (num_chunks - 1) / num_chunks
-        return flow.size_bytes * (onward + again)
-    times = 2 if flow.op == "all_reduce" else 1
-    each = flow.size_bytes * (len(inside) - 1) / len(inside)
-    return times * each * sum(prices[hop] for hop in (*pairwise(inside), back))
+    return sum(flow_price(flow, unit_prices(patterns[flow.shape], prices), num_chunks) for flow in sent)

@@ -62,7 +62,7 @@ def proof(plan: Plan) -> RenderableType:
     facts = grid(
         [
             ("status", status(report)),
-            ("lower bound", f"{human_seconds(report.bound_s)} (gap {percent(report.gap)} of the step)"),
+            *_objective(report),
             ("searched", _searched(report)),
             *([("refused", refused)] if refused else []),
             ("solver", _solver(report)),
@@ -76,9 +76,28 @@ def proof(plan: Plan) -> RenderableType:
     return section("Proof", facts, Text(), table)
 
 
+def _objective(report: SolveReport) -> list[tuple[str, str]]:
+    """The bound of what was optimised, and what limited the space."""
+    value, within = report.objective, [f"{name} {limit:g}" for name, limit in report.limits.items()]
+    rows = [("within", ", ".join(within))] if within else []
+    if value is None:
+        return [*rows, ("lower bound", f"{human_seconds(report.bound_s)} (gap {percent(report.gap)} of the step)")]
+    parts = ", ".join(f"{name} {_amount(spent, value.unit)}" for name, spent in value.parts.items())
+    return [
+        *rows,
+        ("objective", f"{value.name} {large(value.value)}, at most {large(value.bound)} (gap {percent(report.gap)})"),
+        ("a step spends", f"{_amount(value.spent_per_step, value.unit)}: {parts}"),
+    ]
+
+
+def _amount(spent: float, unit: str) -> str:
+    return f"{large(spent)}{unit}" if unit == "J" and spent >= 1e3 else f"{spent:,.4g} {unit}"
+
+
 def status(report: SolveReport) -> Text:
     """The solver's status in words: different statuses are different statements."""
     words, style = STATUS_MEANING[report.status]
+    words = words.replace("faster", "better") if report.objective else words
     return Text(words, style=style)
 
 

@@ -9,7 +9,7 @@ changes, and R the greatest a + b of any fill, so that a score is in seconds of 
 
 O1 rates      for N accelerators of the fleet, a(j) ≥ the N cheapest by a, b(j) ≥ the N cheapest by b
 O2 time       T ≥ the candidate's bound on step time, because a and b are not negative
-O3 egress     ≥ 0
+O3 egress     ≥ 0, and where no building holds N accelerators ≥ the least of any placement (``egress_pricing``; tight bound)
 O4 limit      a limit L on another objective refuses a candidate whose bound (O1–O3) on it exceeds L, and every placement
               whose exact spending does; the rest of the space stays as it is
 
@@ -19,23 +19,21 @@ A candidate is placed by trying all orders on all fills (``Placer.every``): rate
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.egress import Patterns, Prices, egress_price, group_patterns, hop_prices
 from scaleacross.cost_models.settings import Floats, Settings
 from scaleacross.cost_models.spending import Spending, spending_of
 from scaleacross.cost_models.step import placement_free_s
-from scaleacross.cost_models.traffic import Flow, flows
+from scaleacross.cost_models.traffic import flows
 from scaleacross.cost_models.work import Work, work_of
 from scaleacross.solvers.candidates import Priced, Pricing
+from scaleacross.solvers.egress_pricing import EgressPricing
 from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer
 from scaleacross.spec.job import ObjectiveName
-from scaleacross.spec.parallelism import GRID_AXES, GridAxis
-from scaleacross.spec.placement import strides
+from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads.problem import Problem
 
@@ -64,13 +62,15 @@ class Measure:
         )
         return cls(name, spending, whole or 1.0)
 
-    def bound(self, fleet: Fleet, num_accelerators: Floats, step_s: Floats, compute_s: Floats) -> Floats:
+    def bound(
+        self, fleet: Fleet, num_accelerators: Floats, step_s: Floats, compute_s: Floats, egress: Floats | float
+    ) -> Floats:
         """O1–O3: lower bound on the score, (n,)."""
         if self.spending is None:
             return step_s
         held = self._cheapest(fleet, "step_per_s", num_accelerators) * step_s
         busy = self._cheapest(fleet, "compute_per_s", num_accelerators) * compute_s
-        return (held + busy) / self.reference
+        return (held + busy + (egress if self.spending.pays_egress else 0.0)) / self.reference
 
     def exact(self, fill: Fill, step_s: float, compute_s: float, egress: float) -> float:
         """Score of a placed candidate."""
@@ -103,13 +103,15 @@ class Goal:
         """O4 on a placed candidate."""
         return all(one.exact(fill, step_s, compute_s, egress) <= most * SLACK for one, most in self.limits)
 
-    def bound(self, fleet: Fleet, settings: Settings, step_s: Floats, compute_s: Floats) -> Floats:
+    def bound(
+        self, fleet: Fleet, settings: Settings, step_s: Floats, compute_s: Floats, egress: Floats | float = 0.0
+    ) -> Floats:
         """Lower bound on the score, inf where a limit cannot be met, (n,)."""
         number = settings.world_size.astype(np.float64)
         refused = np.zeros(len(settings), dtype=bool)
         for one, most in self.limits:
-            refused |= one.bound(fleet, number, step_s, compute_s) > most * SLACK
-        return np.where(refused, np.inf, self.measure.bound(fleet, number, step_s, compute_s))
+            refused |= one.bound(fleet, number, step_s, compute_s, egress) > most * SLACK
+        return np.where(refused, np.inf, self.measure.bound(fleet, number, step_s, compute_s, egress))
 
     @property
     def pays_egress(self) -> bool:
@@ -123,12 +125,13 @@ class GoalPricing(Pricing):
     """Pricing whose bounds are scores of a goal; ``free_s`` stays the placement-free part of the step time."""
 
     goal: Goal
+    egress: EgressPricing
 
     @classmethod
     def towards(cls, goal: Goal, fleet: Fleet, problem: Problem) -> GoalPricing:
         """Pricing on a fleet."""
         plain = Pricing.on(fleet, problem.job, problem.profile)
-        return cls(**{f.name: getattr(plain, f.name) for f in fields(Pricing)}, goal=goal)
+        return cls(**{f.name: getattr(plain, f.name) for f in fields(Pricing)}, goal=goal, egress=EgressPricing(fleet))
 
     def base_bound_s(self, bases: Settings) -> Floats:
         """Lower bound on the scores of all candidates of a base, (n,)."""
@@ -137,15 +140,26 @@ class GoalPricing(Pricing):
 
     def coarse(self, settings: Settings) -> Priced:
         """Work and coarse bound on the score."""
-        return self._scored(super().coarse(settings))
+        return self._scored(super().coarse(settings), 0.0)
 
     def tight(self, priced: Priced) -> Priced:
         """The same candidates with the tight bound on the score."""
-        return self._scored(super().tight(priced))
+        return self._scored(super().tight(priced), self._least_egress(priced) if self.goal.pays_egress else 0.0)
 
-    def _scored(self, priced: Priced) -> Priced:
-        score = self.goal.bound(self.fleet, priced.settings, priced.bound_s, compute_s(priced.settings, priced.work))
-        return replace(priced, bound_s=score)
+    def _scored(self, priced: Priced, egress: Floats | float) -> Priced:
+        busy_s = compute_s(priced.settings, priced.work)
+        return replace(priced, bound_s=self.goal.bound(self.fleet, priced.settings, priced.bound_s, busy_s, egress))
+
+    def _least_egress(self, priced: Priced) -> Floats:
+        """O3, (n,)."""
+        settings, out = priced.settings, np.zeros(len(priced.bound_s))
+        largest = max(building.num_accelerators for building in self.fleet.buildings)
+        for row in np.flatnonzero(settings.world_size > largest):
+            one = np.array([row])
+            alone = settings.take(one)
+            sent = flows(self.volumes(alone, priced.work.take(one)))
+            out[row] = self.egress.least(alone.decision(0).degrees, sent, int(alone.num_chunks[0]))
+        return out
 
 
 def compute_s(settings: Settings, work: Work) -> Floats:
@@ -158,12 +172,17 @@ def compute_s(settings: Settings, work: Work) -> Floats:
 class GoalPlacer(Placer):
     """Places candidates by their score; ``communication_s`` of its decisions is the score less ``Priced.free_s``."""
 
-    @cached_property
-    def goal(self) -> Goal:
-        """The goal of the pricing."""
+    @property
+    def goal_pricing(self) -> GoalPricing:
+        """The pricing, with its goal."""
         if not isinstance(self.pricing, GoalPricing):
             raise ValueError("a GoalPlacer needs a GoalPricing")
-        return self.pricing.goal
+        return self.pricing
+
+    @property
+    def goal(self) -> Goal:
+        """The goal of the pricing."""
+        return self.goal_pricing.goal
 
     def place(
         self,
@@ -177,6 +196,11 @@ class GoalPlacer(Placer):
         volumes = self.pricing.volumes(settings, work)
         free_s, busy_s = float(placement_free_s(volumes)[0]), float(compute_s(settings, work)[0])
         sent = flows(volumes) if self.goal.pays_egress else []
+        degrees, num_chunks, egress_of = (
+            settings.decision(0).degrees,
+            int(settings.num_chunks[0]),
+            self.goal_pricing.egress,
+        )
         best: tuple[float, PlacementDecision] | None = None
         for placed in self.every(settings, work):
             if slowest_axis is not None and placed.axis_order[-1] != slowest_axis:
@@ -184,43 +208,13 @@ class GoalPlacer(Placer):
             step_s = free_s + placed.communication_s
             if best is not None and self.goal.measure.exact(placed.fill, step_s, busy_s, 0.0) >= best[0]:
                 continue
-            egress = self._egress(settings, placed, sent)
+            egress = egress_of.exact(degrees, placed.axis_order, placed.fill, sent, num_chunks) if sent else 0.0
             score = self.goal.measure.exact(placed.fill, step_s, busy_s, egress)
             if (best is None or score < best[0]) and self.goal.allows(placed.fill, step_s, busy_s, egress):
                 best = score, placed
         if best is None:
             return None
         return replace(best[1], communication_s=best[0] - free_s)
-
-    def _egress(self, settings: Settings, placed: PlacementDecision, sent: list[Flow]) -> float:
-        if not sent or len(placed.fill) < 2:
-            return 0.0
-        degrees = settings.decision(0).degrees
-        stride = strides(degrees, placed.axis_order)
-        groups = {str(axis): (degrees.of(axis), stride[axis]) for axis in GRID_AXES}
-        groups["ep"] = (degrees.ep, stride["dp_shard"])
-        groups["expert"] = (degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
-        patterns = {flow.shape: self._patterns(placed.fill, *groups[flow.shape]) for flow in sent}
-        return egress_price(sent, patterns, self._prices(placed.fill), int(settings.num_chunks[0]))
-
-    def _patterns(self, fill: Fill, degree: int, stride: int) -> Patterns:
-        key = (fill, degree, stride)
-        if key not in self._known_patterns:
-            self._known_patterns[key] = group_patterns(shares(fill), degree, stride)
-        return self._known_patterns[key]
-
-    def _prices(self, fill: Fill) -> Prices:
-        if fill not in self._known_prices:
-            self._known_prices[fill] = hop_prices(self.fleet.topology, shares(fill))
-        return self._known_prices[fill]
-
-    @cached_property
-    def _known_patterns(self) -> dict[tuple[Fill, int, int], Patterns]:
-        return {}
-
-    @cached_property
-    def _known_prices(self) -> dict[Fill, Prices]:
-        return {}
 
 
 def goal_placer(goal: Goal, fleet: Fleet, problem: Problem, seed: int) -> Placer:

@@ -1,0 +1,169 @@
+"""The verb pareto: plans of which none is better in two objectives at once, by epsilon-constraint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from scaleacross.api.assemble import cost_of, problem_of
+from scaleacross.api.objectives import Limits, value_of
+from scaleacross.api.planning import DEFAULT_TIME_LIMIT_S, plan_problem
+from scaleacross.errors import InfeasibleError, InputError, TimeLimitError
+from scaleacross.solvers.objectives import Measure
+from scaleacross.spec.job import OBJECTIVE_NAMES, Job, ObjectiveName
+from scaleacross.spec.plan import Plan
+from scaleacross.spec.progress import Progress
+from scaleacross.workloads.problem import Problem
+
+SAME: Final = 1e-9
+"""Relative difference below which two values are one."""
+MAX_POINTS: Final = 1000
+
+
+@dataclass(frozen=True)
+class ParetoPoint:
+    """A plan, and its values of both objectives in their order: seconds, or tokens per spending."""
+
+    plan: Plan
+    values: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Pareto:
+    """Points from the best by the first objective to the best by the second; ``notes`` say what was not found in time."""
+
+    objectives: tuple[ObjectiveName, ObjectiveName]
+    points: tuple[ParetoPoint, ...]
+    notes: tuple[str, ...] = ()
+
+
+def pareto(
+    job: Job | str | Path,
+    objectives: Sequence[str],
+    *,
+    points: int = 8,
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+    seed: int = 0,
+    gap_tolerance: float = 0.0,
+    overrides: Sequence[str] = (),
+    progress: Callable[[Progress], None] | None = None,
+) -> Pareto:
+    """Up to ``points`` plans on the Pareto front of two objectives.
+
+    Both ends are lexicographic optima; between them the second objective is kept to evenly spaced limits ε and the first one
+    is optimised. Every plan is verified and carries its own bound (``report.bound_s`` or ``report.objective.bound``), which is
+    valid for the space within its limit (``report.limits``). Points that another one dominates are left out, so fewer may
+    come back.
+
+    Args:
+        objectives: two different ones of ``spec.job.OBJECTIVE_NAMES``; the job's own objective is not used.
+        time_limit_s: of every search; there are up to ``points`` + 2.
+
+    Raises:
+        InputError, InfeasibleError, TimeLimitError: as ``plan``.
+    """
+    first, second = _two(objectives)
+    if not 2 <= points <= MAX_POINTS:
+        raise InputError(f"{points} points: 2 to {MAX_POINTS} make a front")
+    problem = problem_of(job, overrides)
+    for name in (first, second):
+        Measure.of(problem.topology, name)
+    front = _Front(problem, (first, second), time_limit_s, seed, gap_tolerance, progress)
+    best_first = front.solve(first, {})
+    best_second = front.solve(second, {})
+    start = front.attempt(second, {first: best_first.values[0]}) or best_first
+    end = front.attempt(first, {second: best_second.values[1]}) or best_second
+    found = [start, *front.between(start, end, points), end]
+    return Pareto((first, second), tuple(_undominated(found, (first, second))), tuple(front.notes))
+
+
+def _two(objectives: Sequence[str]) -> tuple[ObjectiveName, ObjectiveName]:
+    known = [name for name in OBJECTIVE_NAMES if name in objectives]
+    unknown = [name for name in objectives if name not in OBJECTIVE_NAMES]
+    if unknown or len(objectives) != 2 or len(known) != 2:
+        wrong = f"'{unknown[0]}' is none" if unknown else f"{', '.join(objectives) or 'nothing'} was given"
+        raise InputError(f"two different objectives are needed, {wrong}; there are {', '.join(OBJECTIVE_NAMES)}")
+    return (known[0], known[1]) if known[0] == objectives[0] else (known[1], known[0])
+
+
+class _Front:
+    """The searches of one front."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        objectives: tuple[ObjectiveName, ObjectiveName],
+        time_limit_s: float,
+        seed: int,
+        gap_tolerance: float,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self.problem, self.objectives = problem, objectives
+        self.time_limit_s, self.seed, self.gap_tolerance, self.progress = time_limit_s, seed, gap_tolerance, progress
+        self.notes: list[str] = []
+
+    def solve(self, objective: ObjectiveName, limits: Limits) -> ParetoPoint:
+        """The best plan by one objective within limits of the other."""
+        job = self.problem.job.model_copy(update={"objective": objective})
+        problem = Problem(job, self.problem.workload, self.problem.topology, self.problem.profile)
+        plan = plan_problem(
+            problem,
+            limits,
+            time_limit_s=self.time_limit_s,
+            seed=self.seed,
+            gap_tolerance=self.gap_tolerance,
+            progress=self.progress,
+        )
+        cost = cost_of(problem, plan.decision)
+        first, second = (value_of(problem, name, cost, plan.decision) for name in self.objectives)
+        return ParetoPoint(plan, (first, second))
+
+    def attempt(self, objective: ObjectiveName, limits: Limits) -> ParetoPoint | None:
+        """``solve``, with a note instead of an error where the time limit, or rounding at the limit, leaves nothing."""
+        try:
+            return self.solve(objective, limits)
+        except (TimeLimitError, InfeasibleError) as error:
+            self.notes.append(str(error))
+            return None
+
+    def between(self, start: ParetoPoint, end: ParetoPoint, points: int) -> Iterator[ParetoPoint]:
+        """Optima of the first objective with the second one kept to evenly spaced limits."""
+        here = start
+        for index in range(1, points - 1):
+            limit = start.values[1] + (end.values[1] - start.values[1]) * index / (points - 1)
+            if not _better(self.objectives[1], limit, here.values[1]):
+                continue  # the last point keeps to this limit already
+            found = self.attempt(self.objectives[0], {self.objectives[1]: limit})
+            if found is not None:
+                here = found
+                yield found
+
+
+def _better(objective: ObjectiveName, value: float, than: float) -> bool:
+    """Whether a value is better by more than rounding."""
+    return value < than * (1 - SAME) if objective == "step_time" else value > than * (1 + SAME)
+
+
+def _undominated(
+    points: Sequence[ParetoPoint], objectives: tuple[ObjectiveName, ObjectiveName]
+) -> Iterator[ParetoPoint]:
+    """Points that no other one beats in one objective without losing in the other; one of equal points."""
+    for index, point in enumerate(points):
+        beaten = any(
+            not any(
+                _better(name, mine, its) for name, mine, its in zip(objectives, point.values, other.values, strict=True)
+            )
+            and (
+                position < index
+                or any(
+                    _better(name, its, mine)
+                    for name, mine, its in zip(objectives, point.values, other.values, strict=True)
+                )
+            )
+            for position, other in enumerate(points)
+            if other is not point
+        )
+        if not beaten:
+            yield point

@@ -1,0 +1,72 @@
+"""pareto: plans between two objectives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scaleacross.cli.frame import Json, Overrides, display, names_of
+
+
+def pareto_command(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="A job YAML, or the name of a job of the catalogue.")],
+    objectives: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B",
+            help="Two of step_time, tokens_per_s_per_megawatt, tokens_per_s_per_currency_unit.",
+        ),
+    ] = "step_time,tokens_per_s_per_currency_unit",
+    points: Annotated[int, typer.Option(min=2, help="Points at most, both ends included.")] = 8,
+    time_limit_s: Annotated[
+        float, typer.Option("--time-limit", metavar="S", min=0, help="Seconds of every search; points + 2 at most.")
+    ] = 60.0,
+    gap_tolerance: Annotated[
+        float, typer.Option("--gap", metavar="G", min=0, max=1, help="Relative gap at which a search stops.")
+    ] = 0.0,
+    overrides: Overrides = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the solver.")] = 0,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="DIR", file_okay=False, help="Write pareto.csv, pareto.json, point-N/plan.json."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Find plans of which none is better in two objectives at once, each with its proof.
+
+    \b
+    Examples:
+      scaleacross pareto llama3_70b_two_regions_priced --points 5 --gap 0.01
+      scaleacross pareto job.yaml --objectives step_time,tokens_per_s_per_megawatt -o build/front
+    """
+    from scaleacross.api import pareto
+    from scaleacross.emitters import write_files
+    from scaleacross.report.console import PlainConsole
+    from scaleacross.report.pareto import pareto_csv, pareto_json, pareto_report
+    from scaleacross.report.progress import ProgressDisplay
+
+    with ProgressDisplay(PlainConsole(stderr=True)) as progress:
+        front = pareto(
+            job,
+            names_of(objectives),
+            points=points,
+            time_limit_s=time_limit_s,
+            gap_tolerance=gap_tolerance,
+            seed=seed,
+            overrides=overrides or (),
+            progress=progress,
+        )
+    if output is not None:
+        files = {"pareto.csv": pareto_csv(front), "pareto.json": pareto_json(front) + "\n"}
+        for index, point in enumerate(front.points):
+            files[f"point-{index}/plan.json"] = point.plan.model_dump_json(indent=2) + "\n"
+        written = write_files(files, output)
+        typer.echo(f"wrote {len(written)} files to {output}", err=True)
+    if as_json:
+        typer.echo(pareto_json(front))
+    else:
+        display(pareto_report(front))

@@ -1,0 +1,99 @@
+"""A Pareto front as a table, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from typing import Any, Protocol, get_args
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from scaleacross.report.format import add, columns, large, percent
+from scaleacross.spec.parallelism import Axis
+from scaleacross.spec.plan import Plan
+from scaleacross.units import human_seconds
+
+AXES: tuple[Axis, ...] = get_args(Axis)
+
+
+class Point(Protocol):
+    """What is shown of a point (``api.frontier.ParetoPoint``)."""
+
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def values(self) -> tuple[float, float]: ...
+
+
+class Front(Protocol):
+    """What is shown of a front (``api.frontier.Pareto``)."""
+
+    @property
+    def objectives(self) -> tuple[str, str]: ...
+    @property
+    def points(self) -> Sequence[Point]: ...
+    @property
+    def notes(self) -> Sequence[str]: ...
+
+
+def pareto_report(front: Front) -> RenderableType:
+    """Points, best by the first objective at the top."""
+    numbers = ("point", *front.objectives, "accelerators", "gap")
+    table = columns((*numbers, "status", "buildings and degrees"), right=numbers, flexible=("buildings and degrees",))
+    for index, point in enumerate(front.points):
+        plan, report = point.plan, point.plan.report
+        fill = ", ".join(f"{share.building} {share.num_accelerators:,}" for share in plan.placement.fill)
+        degrees = " ".join(f"{axis} {plan.degrees.of(axis)}" for axis in AXES if plan.degrees.of(axis) > 1)
+        values = (_shown(name, value) for name, value in zip(front.objectives, point.values, strict=True))
+        size = f"{plan.degrees.world_size:,}"
+        add(table, str(index), *values, size, percent(report.gap), report.status, f"{fill}: {degrees}")
+    return Group(table, *(Text(f"• {note}") for note in front.notes))
+
+
+def _shown(objective: str, value: float) -> str:
+    return human_seconds(value) if objective == "step_time" else large(value)
+
+
+def pareto_rows(front: Front) -> list[dict[str, Any]]:
+    """One flat row per point."""
+    rows = []
+    for index, point in enumerate(front.points):
+        report = point.plan.report
+        limited = {f"limit_{name}": value for name, value in report.limits.items()}
+        rows.append(
+            {
+                "point": index,
+                **dict(zip(front.objectives, point.values, strict=True)),
+                "optimised": point.plan.job.objective,
+                **{f"limit_{name}": limited.get(f"limit_{name}") for name in front.objectives},
+                "status": report.status,
+                "gap": report.gap,
+                "step_s": point.plan.cost.step_s,
+                "accelerators": point.plan.degrees.world_size,
+                **point.plan.degrees.model_dump(),
+                "fill": " ".join(f"{share.building}:{share.num_accelerators}" for share in point.plan.placement.fill),
+            }
+        )
+    return rows
+
+
+def pareto_csv(front: Front) -> str:
+    """The rows as CSV."""
+    rows, out = pareto_rows(front), io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def pareto_json(front: Front) -> str:
+    """The rows with the decisions, for programs."""
+    rows = [
+        {**row, "decision": point.plan.decision.model_dump(mode="json")}
+        for row, point in zip(pareto_rows(front), front.points, strict=True)
+    ]
+    data = {"objectives": list(front.objectives), "points": rows, "notes": list(front.notes)}
+    return json.dumps(data, indent=2, ensure_ascii=False)

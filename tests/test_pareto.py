@@ -1,0 +1,81 @@
+"""The Pareto front of two objectives against all plans of a small problem, and the command around it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import scaleacross as sa
+from priced import MONEY, POWER, spent, two
+from scaleacross.cli import app
+from scaleacross.cost_models.plan_cost import PlanCost
+from scaleacross.solvers.exhaustive import exhaustive
+from scaleacross.spec.job import ObjectiveName
+from scaleacross.spec.plan import Decision
+from scaleacross.workloads.problem import problem_of
+
+SMALL = {"recompute": ["none"], "schedules": ["1F1B"], "num_chunks": [1], "micro_batch_sequences": [1]}
+
+
+@pytest.mark.parametrize("objective", [MONEY, POWER])
+def test_every_point_is_the_best_within_its_limit(objective: ObjectiveName) -> None:
+    job = two("step_time", **SMALL)
+    problem = problem_of(job)
+    plans: list[tuple[float, float]] = []
+
+    def note(decision: Decision, cost: PlanCost) -> float:
+        plans.append((cost.cost.step_s, spent(problem, objective, decision, cost)))
+        return cost.cost.step_s
+
+    exhaustive(problem, note)
+    tokens = job.tokens_per_step * (1e6 if objective == POWER else 1.0)
+    front = sa.pareto(job, ("step_time", objective), points=6)
+    assert 3 <= len(front.points) <= 6
+    assert not front.notes
+    for point in front.points:
+        step_s, value = point.values
+        assert not any(t < step_s * (1 - 1e-9) and j <= tokens / value * (1 + 1e-9) for t, j in plans)
+        assert point.plan.report.status == "optimal"
+        sa.verify(point.plan)
+        for name, limit in point.plan.report.limits.items():
+            assert step_s <= limit * (1 + 1e-6) if name == "step_time" else value >= limit * (1 - 1e-6)
+    assert front.points[0].values[0] == pytest.approx(min(t for t, _ in plans))
+    assert front.points[-1].values[1] == pytest.approx(tokens / min(j for _, j in plans))
+    steps, values = zip(*(point.values for point in front.points), strict=True)
+    assert list(steps) == sorted(steps)
+    assert list(values) == sorted(values)
+
+
+def test_one_plan_that_is_best_in_both_is_a_front_of_one() -> None:
+    ones = {"tp": 1, "cp": 1, "pp": 1, "dp_shard": 1, "dp_replicate": 1, "ep": 1}
+    assert len(sa.pareto(two("step_time", degrees=ones), ("step_time", MONEY), points=3).points) == 1
+
+
+@pytest.mark.parametrize("objectives", [("step_time",), ("step_time", "step_time"), ("step_time", "joy")])
+def test_two_different_objectives_are_needed(objectives: tuple[str, ...]) -> None:
+    with pytest.raises(sa.InputError, match="two different objectives are needed"):
+        sa.pareto(two("step_time"), objectives)
+    with pytest.raises(sa.InputError, match="2 to 1000"):
+        sa.pareto(two("step_time"), ("step_time", MONEY), points=1)
+
+
+def test_command_writes_table_csv_json_and_plans(tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(two("step_time", **SMALL).model_dump_json(exclude_none=True))
+    out = tmp_path / "front"
+    made = CliRunner().invoke(app, ["pareto", str(path), "--points", "3", "-o", str(out), "--json"])
+    assert made.exit_code == 0, made.output
+    data = json.loads(made.stdout)
+    assert data["objectives"] == ["step_time", MONEY]
+    with (out / "pareto.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["step_time"]) for row in rows] == [point["step_time"] for point in data["points"]]
+    for index in range(len(rows)):
+        sa.verify(sa.load_plan(out / f"point-{index}" / "plan.json"))
+    shown = CliRunner().invoke(app, ["pareto", str(path), "--points", "2"])
+    assert MONEY in shown.stdout
+    assert CliRunner().invoke(app, ["pareto", str(path), "--objectives", "joy,step_time"]).exit_code == 2
