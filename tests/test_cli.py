@@ -19,7 +19,19 @@ from scaleacross.cli import app
 from scaleacross.emitters import EMITTERS
 from scaleacross.spec.plan import Plan
 
-COMMANDS = ("plan", "evaluate", "emit", "validate", "collective", "show", "catalogue", "schema", "sweep", "explain", "pareto")
+COMMANDS = (
+    "plan",
+    "evaluate",
+    "emit",
+    "validate",
+    "collective",
+    "show",
+    "catalogue",
+    "schema",
+    "sweep",
+    "explain",
+    "pareto",
+)
 JOB = """
 name: small
 workload: llama3.1-8b

@@ -11,4 +11,18 @@ from scaleacross.api.frontier import Pareto, ParetoPoint, pareto
 from scaleacross.api.planning import plan
 from scaleacross.api.sweeping import SweepResult, sweep
 
-__all__ = ["Pareto", "ParetoPoint", "SweepResult", "collective", "cross_check", "emit", "evaluate", "explain", "pareto", "plan", "sweep", "validate", "verify"]
+__all__ = [
+    "Pareto",
+    "ParetoPoint",
+    "SweepResult",
+    "collective",
+    "cross_check",
+    "emit",
+    "evaluate",
+    "explain",
+    "pareto",
+    "plan",
+    "sweep",
+    "validate",
+    "verify",
+]
