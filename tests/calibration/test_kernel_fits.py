@@ -11,18 +11,15 @@ import numpy as np
 import pytest
 import yaml
 
+from scaleacross.calibration.kernel_data import AttentionTimes, GemmTimes, read_attention_times, read_gemm_times
 from scaleacross.calibration.kernels import (
     NUM_FOLDS,
-    AttentionTimes,
-    GemmTimes,
     Score,
     fit_attention,
     fit_gemm,
     folds,
     predict_attention_s,
     predict_gemm_s,
-    read_attention_times,
-    read_gemm_times,
     score,
     score_attention,
     score_gemm,
