@@ -38,6 +38,7 @@ HEADS: Final[Mapping[FileKind, tuple[str, ...]]] = {
     "collectives": ("system", "op", "size"),
 }
 """What the groups of a file are told apart by."""
+SMALL: Final = f"product below {MIN_GEMM_FLOP / 1e9:g} GFLOP: its time is launch"
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def score_gemm_file(path: str | Path, find: FindAccelerator) -> FileScore:
             continue
         used = times.take(times.flop >= MIN_GEMM_FLOP)
         if small := len(times.time_s) - len(used.time_s):
-            skipped.append(Skipped(label, small, f"product below {MIN_GEMM_FLOP / 1e9:g} GFLOP: its time is launch"))
+            skipped.append(Skipped(label, small, SMALL))
         if len(used.time_s):
             groups.append(((label, kind), accelerator.name, _gemm_errors(accelerator, kind, used)))
     return _outcome("gemm", [str(path)], sum(len(times.time_s) for times in sweeps.values()), groups, skipped)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scaleacross.calibration.kernel_data import AttentionTimes, GemmTimes
 from scaleacross.calibration.robust_fit import Fitted, Parameter, fit_times
 from scaleacross.cost_models.kernels import Machine, attention_kernel_s, gemm_call_s
-from scaleacross.errors import InputError
+from scaleacross.errors import TooFewError
 from scaleacross.spec.kernel_model import AttentionModel, GemmModel
 
 Floats = NDArray[np.float64]
@@ -104,13 +104,14 @@ class Score:
 class FitResult(Generic[Model]):
     """A fitted model, its error on the rows of the fit, and that of models fitted without the shapes they are scored on.
 
-    ``fitted`` names its free parameters; the others are stated beforehand or those of the base.
+    ``fitted`` names its free parameters; ``rest_of_base``: the others are those of the base.
     """
 
     model: Model
     in_sample: Score
     out_of_sample: Score
     fitted: tuple[str, ...]
+    rest_of_base: bool
 
 
 def _gemm_of(model: GemmModel, times: GemmTimes, machine: Machine, element_bytes: float) -> Floats:
@@ -134,7 +135,7 @@ def predict_attention_s(model: AttentionModel, machine: Machine, times: Attentio
 
 
 def score_gemm(model: GemmModel, machine: Machine, element_bytes: float, times: GemmTimes) -> Score:
-    """Error of ``model`` on the products of at least MIN_GEMM_FLOP. Raises InputError when there is none."""
+    """Error of ``model`` on the products of at least MIN_GEMM_FLOP. Raises TooFewError when there is none."""
     times = large(times)
     return score(predict_gemm_s(model, machine, element_bytes, times), times.time_s)
 
@@ -173,7 +174,7 @@ def fit_gemm(
         base: model of a similar accelerator; with few shapes only its efficiencies and launch are fitted.
 
     Raises:
-        InputError: fewer distinct shapes than free parameters times NUM_FOLDS.
+        TooFewError: fewer distinct shapes than free parameters times NUM_FOLDS.
     """
     times = large(times)
     narrow = element_bytes < 2.0
@@ -192,7 +193,7 @@ def fit_gemm(
 def fit_attention(
     times: AttentionTimes, machine: Machine, *, base: AttentionModel | None = None, seed: int = 0
 ) -> FitResult[AttentionModel]:
-    """The AttentionModel nearest to ``times``, with both errors; ``base`` as in ``fit_gemm``. InputError on too few shapes."""
+    """The AttentionModel nearest to ``times``, with both errors; ``base`` as in ``fit_gemm``. TooFewError on too few shapes."""
 
     predict = partial(_attention_of, machine=machine)
     few = _rates_of(base, _ATTENTION_PARAMETERS, _ATTENTION_RATES) if base else None
@@ -201,17 +202,18 @@ def fit_attention(
 
 @dataclass(frozen=True)
 class _Start:
-    """Free parameters with their starting values, and the fields that are not fitted."""
+    """Free parameters with their starting values, and the fields that are not fitted (``of_base``: those of a base)."""
 
     free: tuple[Parameter, ...]
     fixed: Mapping[str, Any]
+    of_base: bool = False
 
 
 def _rates_of(base: GemmModel | AttentionModel, free: Sequence[Parameter], names: Sequence[str]) -> _Start:
     """Start at ``base`` with the parameters ``names`` free and everything else as it is there."""
     own = base.model_dump()
     rates = tuple(replace(p, start=_inside(p, own[p.name])) for p in free if p.name in names)
-    return _Start(rates, {name: value for name, value in own.items() if name not in names})
+    return _Start(rates, {name: value for name, value in own.items() if name not in names}, of_base=True)
 
 
 def _inside(parameter: Parameter, value: float) -> float:
@@ -232,7 +234,7 @@ def _fit(
     options = [option for option in (starts, [few] if few else []) if option and _least(option) <= num_shapes]
     if not options:
         least = _least([few] if few else starts)
-        raise InputError(
+        raise TooFewError(
             f"a fit of {least // NUM_FOLDS} parameters with {NUM_FOLDS} folds needs {least} distinct shapes; there are "
             f"{num_shapes}: measure more shapes, or keep the stated model and only score it"
         )
@@ -261,7 +263,9 @@ def _cross_validated(
     for number in range(NUM_FOLDS):
         left_out[fold == number] = predict(best(times.take(fold != number)), times.take(fold == number))
     free = tuple(parameter.name for parameter in starts[0].free)
-    return FitResult(model, score(predict(model, times), times.time_s), score(left_out, times.time_s), free)
+    return FitResult(
+        model, score(predict(model, times), times.time_s), score(left_out, times.time_s), free, starts[0].of_base
+    )
 
 
 def _fitted(kind: type[Model], part: TimesT, start: _Start, predict: Callable[[Model, TimesT], Floats]) -> Fitted:
@@ -285,10 +289,10 @@ def folds(shapes: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
 
 
 def large(times: GemmTimes) -> GemmTimes:
-    """The products of at least MIN_GEMM_FLOP. Raises InputError when there is none."""
+    """The products of at least MIN_GEMM_FLOP. Raises TooFewError when there is none."""
     large = times.take(times.flop >= MIN_GEMM_FLOP)
     if not len(large.time_s):
-        raise InputError(
+        raise TooFewError(
             f"no product of at least {MIN_GEMM_FLOP / 1e9:g} GFLOP among {len(times.time_s)}: measure larger"
         )
     return large

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from scaleacross.cli.calibrate import calibrate_command
 from scaleacross.cli.collective import collective_command
 from scaleacross.cli.frame import EXIT_CODES, guarded
 from scaleacross.cli.look import catalogue_command, schema_command, show_command
@@ -19,7 +20,8 @@ COMMANDS: Final[tuple[tuple[str, Callable[..., None], str], ...]] = (
     ("plan", plan_command, "Find the fastest plan and write its launch files."),
     ("evaluate", evaluate_command, "Price settings that you bring."),
     ("emit", emit_command, "Write launch files of a plan."),
-    ("validate", validate_command, "Hold predictions against measured runs."),
+    ("validate", validate_command, "Hold predictions against measured runs or kernels."),
+    ("calibrate", calibrate_command, "Fit accelerators and links to your measurements."),
     ("collective", collective_command, "Price every way to run one collective."),
     ("show", show_command, "Show a topology, workload, accelerator or network."),
     ("catalogue", catalogue_command, "List what can be given by name."),
