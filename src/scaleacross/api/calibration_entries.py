@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from scaleacross.api.names import AcceleratorTarget, NetworkTarget
 from scaleacross.calibration.accelerator_entry import FittedFigure, accelerator_data
@@ -20,6 +20,8 @@ from scaleacross.validation.refit import Refit
 
 KernelFits = list[tuple[AcceleratorTarget, KernelFit]]
 LinkFits = list[tuple[NetworkTarget, LinkFit]]
+
+CALIBRATED: Final = "written by scaleacross calibrate; what is not fitted is that of {}"
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,11 @@ def assembled(kernels: KernelFits, links: LinkFits, steps: StepFits | None, skip
             figures |= _step_figures(steps, generation, target.name)
             residuals += _step_residuals(generation, target.name)
         data, kept = accelerator_data(target.data, target.name, figures)
-        text = entry_text(data, f"calibrated by scaleacross from {target.base.name}")
+        text = entry_text(data, CALIBRATED.format(target.base.name))
         entries.append(FittedEntry("accelerators", target.name, target.base.name, text, tuple(residuals), kept))
         notes += _remarks(target, own, kept, refitted=generation is not None)
     for link, fit in links:
-        text = network_text(fit.technology, f"calibrated by scaleacross from {link.base.name}")
+        text = network_text(fit.technology, CALIBRATED.format(link.base.name))
         kept = tuple(key for key in fit.technology.provenance if not key.startswith("curves."))
         entries.append(FittedEntry("networks", link.name, link.base.name, text, fit.residuals, kept))
         if fit.kept_ops:
@@ -73,16 +75,17 @@ def assembled(kernels: KernelFits, links: LinkFits, steps: StepFits | None, skip
 
 def _remarks(target: AcceleratorTarget, fits: Sequence[KernelFit], kept: Sequence[str], *, refitted: bool) -> list[str]:
     """What a reader needs to know before using the entry."""
-    out = [f"{target.name}, {fit.residual.what}: {fit.remark}" for fit in fits if fit.remark]
-    if target.name != target.base.name:
+    name, base = target.name, target.base.name
+    out = [f"{name}, {fit.residual.what}: {remark}" for fit in fits for remark in fit.remarks]
+    if name != base:
         out.append(
-            f"{target.name}: {len(kept)} figures are taken over from {target.base.name} and called assumed, peak rates and "
-            "memory among them: copy its file, state your own, and give the copy as --base"
+            f"{name}: {len(kept)} figures are taken over from {base} and called assumed, peak rates and memory among them: "
+            "copy its file, state your own, and give the copy as --base"
         )
     if fits and not refitted:
         out.append(
-            f"{target.name}: what a training step adds (training_gemm_ratio, ...) is still that of {target.base.name}, fitted on "
-            "other kernels: give --runs to refit it"
+            f"{name}: what a training step adds (training_gemm_ratio, ...) is that of {base} as it was; "
+            "give --runs to fit it on top of these kernels"
         )
     return out
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from scaleacross.calibration.accelerator_entry import ATTENTION, PRODUCTS, FittedFigure
 from scaleacross.calibration.kernel_data import AttentionTimes, GemmTimes
@@ -21,15 +22,20 @@ from scaleacross.cost_models.kernels import ELEMENT_BYTES, attention_model_of, g
 from scaleacross.spec.accelerator import Accelerator, GemmKind
 from scaleacross.spec.kernel_model import AttentionModel, GemmModel
 
+AT_LIMIT: Final = 0.99
+"""A fitted fraction beyond this is as large as it may be."""
+WORSE: Final = 1.1
+"""Error left out over that of the base from which on the fit is in doubt; below it the two are equal."""
+
 
 @dataclass(frozen=True)
 class KernelFit:
-    """A figure for the catalogue, its errors, and a remark where most of it is the base's; empty otherwise."""
+    """A figure for the catalogue, its errors, and what a reader has to know of it."""
 
     field: str
     figure: FittedFigure
     residual: Residual
-    remark: str
+    remarks: tuple[str, ...]
 
 
 def fit_products(label: str, kind: GemmKind, times: GemmTimes, base: Accelerator, source: str, date: str) -> KernelFit:
@@ -69,14 +75,29 @@ def _kernel_fit(
     date: str,
 ) -> KernelFit:
     residual = Residual(what, result.fitted, before, result.in_sample, {"shapes": result.out_of_sample})
-    remark = (
-        f"only {', '.join(result.fitted)} are fitted, the rest is that of {base.name}" if result.rest_of_base else ""
-    )
-    origin = (
+    part = f"only {', '.join(result.fitted)} are fitted, the rest is that of {base.name}" if result.rest_of_base else ""
+    source = (
         f"{source}, {result.in_sample.num_rows} rows of {label}, fitted {date}: error (median, p90) "
         f"{percents(result.in_sample)}, on shapes left out {percents(result.out_of_sample)}"
+        + (f"; {part}" if part else "")
     )
-    return KernelFit(field, FittedFigure(result.model, f"{origin}; {remark}" if remark else origin), residual, remark)
+    remarks = (*([part] if part else []), *_doubts(result, before, base))
+    return KernelFit(field, FittedFigure(result.model, source), residual, remarks)
+
+
+def _doubts(result: FitResult[GemmModel] | FitResult[AttentionModel], before: Score, base: Accelerator) -> list[str]:
+    """Signs that ``base`` is another machine, or that more shapes are needed."""
+    doubts = [
+        f"{name} is at its limit: {base.name} states less {rate} than these rows show; name another --base"
+        for name, rate in (("compute_efficiency_fraction", "peak"), ("memory_efficiency_fraction", "memory bandwidth"))
+        if result.rest_of_base and getattr(result.model, name, 0.0) > AT_LIMIT
+    ]
+    if result.out_of_sample.median_abs_error > WORSE * before.median_abs_error:
+        doubts.append(
+            f"on shapes left out the fit is off by {percents(result.out_of_sample)}, the figures of {base.name} by "
+            f"{percents(before)}: measure more shapes, or keep those"
+        )
+    return doubts
 
 
 def percents(score: Score) -> str:

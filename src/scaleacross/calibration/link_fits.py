@@ -12,7 +12,7 @@ from scaleacross.calibration.collective_data import Measurement
 from scaleacross.calibration.collectives import SIZE_CLASSES, CurveError, held_out, score
 from scaleacross.calibration.file_scores import Skipped
 from scaleacross.calibration.kernels import Score, score_of
-from scaleacross.calibration.network_entry import fitted_network, kept_curves
+from scaleacross.calibration.network_entry import as_one_system, fitted_network, kept_curves
 from scaleacross.calibration.plausible import check_collectives
 from scaleacross.calibration.result import Residual
 from scaleacross.errors import InputError
@@ -47,7 +47,7 @@ def fit_link(base: NetworkTechnology, name: str, rows: Sequence[Measurement], so
             f"left out; {most.label or 'the file'}: {most.reason}: measure more sizes (nccl-tests: -b 1K -e 1G -f 2)"
         )
     entry = fitted_network(base, name, used, source, date)
-    before, fitted, unseen = score(base.curves, used), score(entry.curves, used), held_out(used)
+    before, fitted, unseen = score(base.curves, used), score(entry.curves, used), held_out(as_one_system(used))
     residuals = []
     for label in SIZE_CLASSES:
         in_sample, left_out = _pooled(fitted, label), _pooled(unseen, label)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Final
 
@@ -100,12 +101,17 @@ def kept_curves(base: NetworkTechnology, rows: Sequence[Measurement]) -> tuple[C
 
 
 def residuals(curves: Sequence[CollectiveCurve], rows: Sequence[Measurement], date: str, tolerance: float) -> str:
-    """One line: median absolute error by size class, of the fit on its own rows and on sizes left out."""
+    """One line: median absolute error by size class, of the fit on its own rows and on sizes left out of all systems at once."""
     fitted, unseen = (
         ", ".join(f"{label} {_pooled(errors, label):.1%}" for label in SIZE_CLASSES if _has(errors, label))
-        for errors in (score(curves, rows), held_out(rows, tolerance))
+        for errors in (score(curves, rows), held_out(as_one_system(rows), tolerance))
     )
     return f"fitted {date} to {len(rows)} times; median error {fitted}; on sizes left out {unseen}"
+
+
+def as_one_system(rows: Sequence[Measurement]) -> list[Measurement]:
+    """``rows`` as the fit sees them: systems that share a technology share its curves."""
+    return [replace(row, system="") for row in rows]
 
 
 def _pooled(errors: Sequence[CurveError], label: str) -> float:

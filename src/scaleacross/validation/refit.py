@@ -32,6 +32,8 @@ Figure = float | Mapping[str, float]
 MIN_ROWS: Final = 6
 """Rows of a generation below which nothing is fitted: about as many as parameters that a row can tell."""
 ITERATIONS: Final = 6
+CONVERGED: Final = 2e-3
+"""Largest relative change of a parameter below which another iteration is not worth its time."""
 LEFT_OUT: Final[Mapping[str, Callable[[Case], str]]] = {
     "models": lambda case: case.run.model,
     "sources": lambda case: case.run.source,
@@ -122,10 +124,13 @@ def refit(cases: Sequence[Case], told: Callable[[int, int], None] = lambda _done
     measured = np.array([measured_s(case) for case in cases])
     before = np.array([predict(case).step_s for case in cases])
     moved = list(cases)
+    values: dict[str, Floats] = {}
     for number in range(ITERATIONS):
         told(number, ITERATIONS + 1)
-        values = fit(moved, measured, iterations=1)
+        last, values = values, fit(moved, measured, iterations=1)
         moved = [_with_knobs(case, values[generation_of(case)]) for case in moved]
+        if last and max(np.abs(values[name] / last[name] - 1).max() for name in values) < CONVERGED:
+            break
     told(ITERATIONS, ITERATIONS + 1)
     linear = linearise(moved)
     unseen = {
