@@ -21,10 +21,11 @@ from scaleacross.calibration.kernel_fits import KernelFit, fit_calls, fit_produc
 from scaleacross.calibration.kernels import MIN_GEMM_FLOP
 from scaleacross.calibration.link_fits import fit_link
 from scaleacross.calibration.result import Calibration
+from scaleacross.calibration.systems import ACCELERATOR_OF, SCALE_UP_OF
 from scaleacross.cost_models.kernels import ELEMENT_BYTES
 from scaleacross.errors import InputError, TooFewError
 from scaleacross.spec.progress import Progress
-from scaleacross.validation.refit import Machines, cases_on, refit
+from scaleacross.validation.refit import Machines, accelerator_of, cases_on, refit
 from scaleacross.validation.runs import read_runs
 
 
@@ -38,8 +39,8 @@ class _Request:
     progress: Callable[[Progress], None]
     start_s: float = field(default_factory=time.monotonic)
 
-    def wants(self, label: str) -> bool:
-        return not self.only or label in self.only
+    def wants(self, label: str, entry: str | None) -> bool:
+        return not self.only or label in self.only or entry in self.only
 
     def tell(self, stage: str, done: int, total: int) -> None:
         self.progress(Progress(stage, done, total, None, None, time.monotonic() - self.start_s))
@@ -77,7 +78,7 @@ def calibrate(
         runs: CSV of measured training runs, columns as in ``validation.runs.Run``.
         base: catalogue names or files of an accelerator, a link or both: they supply what is not fitted for names that the
             catalogue does not have. An entry of the catalogue starts from itself.
-        only: labels of the files (accelerator, system, gpu) that are used; () uses all.
+        only: labels of the files (accelerator, system, gpu), or entries that these mean, that are used; () uses all.
         today: date that the entries carry.
         progress: called before every fit.
 
@@ -101,7 +102,9 @@ def calibrate(
 
 def _product_tasks(request: _Request, path: Path, skipped: list[Skipped]) -> list[_Task]:
     source, tasks = read_data_file(path).label, []
-    sweeps = {key: times for key, times in read_gemm_times(path).items() if request.wants(key[0])}
+    sweeps = {
+        key: times for key, times in read_gemm_times(path).items() if request.wants(key[0], ACCELERATOR_OF.get(key[0]))
+    }
     targets = request.bases.accelerator_targets(dict.fromkeys(label for label, _ in sweeps))
     for (label, kind), times in sweeps.items():
         target = targets[label]
@@ -118,7 +121,11 @@ def _product_tasks(request: _Request, path: Path, skipped: list[Skipped]) -> lis
 
 def _call_tasks(request: _Request, path: Path) -> list[_Task]:
     source, tasks = read_data_file(path).label, []
-    sweeps = {label: times for label, times in read_attention_times(path).items() if request.wants(label)}
+    sweeps = {
+        label: times
+        for label, times in read_attention_times(path).items()
+        if request.wants(label, ACCELERATOR_OF.get(label))
+    }
     for label, target in request.bases.accelerator_targets(sweeps).items():
         if reason := dtype_refused(target.base, "bf16"):
             raise InputError(f"{path}: rows of {label}: {reason}")
@@ -157,11 +164,17 @@ def _kernel_fits(request: _Request, tasks: Sequence[_Task], skipped: list[Skippe
 def _link_fits(request: _Request, given: Sequence[str | Path], network: str | None, skipped: list[Skipped]) -> LinkFits:
     contents = [read_stated(one) for one in given]
     source = ", ".join(read_data_file(content.path).label for content in contents)
-    rows = [row for content in contents for row in content.rows if request.wants(row.system)]
+    rows = [
+        row for content in contents for row in content.rows if request.wants(row.system, SCALE_UP_OF.get(row.system))
+    ]
     if not rows:
         raise InputError(f"{source}: no row of {', '.join(request.only)} (--only)")
     for content in contents:
-        skipped += [Skipped(label, n, why) for (label, why), n in content.left_out.items() if request.wants(label)]
+        skipped += [
+            Skipped(label, n, why)
+            for (label, why), n in content.left_out.items()
+            if request.wants(label, SCALE_UP_OF.get(label))
+        ]
     targets = request.bases.network_targets(dict.fromkeys(row.system for row in rows), network)
     fits: LinkFits = []
     chosen = {target.name: target for target in targets.values()}
@@ -176,7 +189,7 @@ def _link_fits(request: _Request, given: Sequence[str | Path], network: str | No
 
 def _step_fits(request: _Request, path: Path, kernels: KernelFits, links: LinkFits, skipped: list[Skipped]) -> StepFits:
     everything = read_runs(path)
-    runs = [run for run in everything if request.wants(run.gpu.partition(" ")[0])]
+    runs = [run for run in everything if request.wants(gpu := run.gpu.partition(" ")[0], accelerator_of(gpu))]
     if not runs:
         raise InputError(f"{path}: no row" + (f" of {', '.join(request.only)} (--only)" if everything else "s"))
     base = request.bases.accelerator

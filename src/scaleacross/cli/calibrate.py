@@ -26,7 +26,7 @@ def calibrate_command(
     ] = None,
     network: Network = None,
     only: Annotated[
-        str | None, typer.Option("--only", metavar="LABEL,...", help="Use only rows with these labels.")
+        str | None, typer.Option("--only", metavar="LABEL,...", help="Use only rows of these labels or entries.")
     ] = None,
     output: Annotated[
         Path | None,

@@ -104,6 +104,11 @@ def _case_on(run: Run, machines: Machines) -> Case:
     return _in_building(case, {"accelerator": accelerator, "links": links})
 
 
+def accelerator_of(gpu: str) -> str | None:
+    """The catalogue entry that the first word of a ``gpu`` column means; None where no machine is known for it."""
+    return MACHINES[gpu].accelerator if gpu in MACHINES else None
+
+
 def _machine_with(accelerator: str | None) -> str | None:
     return next((label for label, machine in MACHINES.items() if machine.accelerator == accelerator), None)
 
