@@ -22,8 +22,8 @@ from scaleacross.cost_models.kernels import ELEMENT_BYTES, attention_model_of, g
 from scaleacross.spec.accelerator import Accelerator, GemmKind
 from scaleacross.spec.kernel_model import AttentionModel, GemmModel
 
-AT_LIMIT: Final = 0.99
-"""A fitted fraction beyond this is as large as it may be."""
+AT_LIMIT: Final = 0.97
+"""A fitted fraction beyond this: no kernel moves more of the stated bandwidth, or computes more of the stated peak."""
 WORSE: Final = 1.1
 """Error left out over that of the base from which on the fit is in doubt; below it the two are equal."""
 
