@@ -22,8 +22,8 @@ from scaleacross.cost_models.kernels import ELEMENT_BYTES, attention_model_of, g
 from scaleacross.spec.accelerator import Accelerator, GemmKind
 from scaleacross.spec.kernel_model import AttentionModel, GemmModel
 
-AT_LIMIT: Final = 0.97
-"""A fitted fraction beyond this: no kernel moves more of the stated bandwidth, or computes more of the stated peak."""
+AT_LIMIT: Final = 0.94
+"""A fraction that a fit has raised beyond this, against the pull of the base: the base states too little of it."""
 WORSE: Final = 1.1
 """Error left out over that of the base from which on the fit is in doubt; below it the two are equal."""
 
@@ -52,7 +52,7 @@ def fit_products(label: str, kind: GemmKind, times: GemmTimes, base: Accelerator
     check_gemm(label, kind, used, machine, base.name)
     result = fit_gemm(used, machine, each, base=model)
     before = score_gemm(model, machine, each, used)
-    return _kernel_fit(f"{PRODUCTS}.{kind}", f"gemm {kind}", label, result, before, base, source, date)
+    return _kernel_fit(f"{PRODUCTS}.{kind}", f"gemm {kind}", label, result, model, before, base, source, date)
 
 
 def fit_calls(label: str, times: AttentionTimes, base: Accelerator, source: str, date: str) -> KernelFit:
@@ -61,7 +61,7 @@ def fit_calls(label: str, times: AttentionTimes, base: Accelerator, source: str,
     check_attention(label, times, machine, base.name)
     result = fit_attention(times, machine, base=model)
     before = score_attention(model, machine, times)
-    return _kernel_fit(ATTENTION, "attention", label, result, before, base, source, date)
+    return _kernel_fit(ATTENTION, "attention", label, result, model, before, base, source, date)
 
 
 def _kernel_fit(
@@ -69,6 +69,7 @@ def _kernel_fit(
     what: str,
     label: str,
     result: FitResult[GemmModel] | FitResult[AttentionModel],
+    model: GemmModel | AttentionModel,
     before: Score,
     base: Accelerator,
     source: str,
@@ -81,16 +82,21 @@ def _kernel_fit(
         f"{percents(result.in_sample)}, on shapes left out {percents(result.out_of_sample)}"
         + (f"; {part}" if part else "")
     )
-    remarks = (*([part] if part else []), *_doubts(result, before, base))
+    remarks = (*([part] if part else []), *_doubts(result, model, before, base))
     return KernelFit(field, FittedFigure(result.model, source), residual, remarks)
 
 
-def _doubts(result: FitResult[GemmModel] | FitResult[AttentionModel], before: Score, base: Accelerator) -> list[str]:
+def _doubts(
+    result: FitResult[GemmModel] | FitResult[AttentionModel],
+    model: GemmModel | AttentionModel,
+    before: Score,
+    base: Accelerator,
+) -> list[str]:
     """Signs that ``base`` is another machine, or that more shapes are needed."""
     doubts = [
-        f"{name} is at its limit: {base.name} states less {rate} than these rows show; name another --base"
+        f"{name} is near its limit of 1: {base.name} states less {rate} than these rows show; name another --base"
         for name, rate in (("compute_efficiency_fraction", "peak"), ("memory_efficiency_fraction", "memory bandwidth"))
-        if result.rest_of_base and getattr(result.model, name, 0.0) > AT_LIMIT
+        if result.rest_of_base and getattr(result.model, name, 0.0) > max(AT_LIMIT, getattr(model, name, 0.0))
     ]
     if result.out_of_sample.median_abs_error > WORSE * before.median_abs_error:
         doubts.append(
