@@ -137,6 +137,14 @@ def test_missing_columns_are_named_with_those_that_there_are(tmp_path: Path) -> 
         api.calibrate(gemm=path)
 
 
+def test_an_empty_or_damaged_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "g.csv"
+    for content, message in ((b"", "the file is empty"), (b"\x1f\x8bnot gzip", "g.csv: cannot be read")):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=message):
+            api.calibrate(gemm=path)
+
+
 def test_rates_beyond_the_peak_of_the_base_are_refused_with_the_way_out(tmp_path: Path) -> None:
     path = write_gemm(tmp_path / "g.csv", "my-gpu", slower(0.9), 20, scale=0.5)
     with pytest.raises(InputError, match=r"times the 312 TFLOP/s that a100-80gb states: .* name the copy with --base"):

@@ -140,7 +140,8 @@ def test_older_nccl_tests_output_is_told_operation_and_ranks(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "says nothing about the operation"),
+        ("", "the file is empty"),
+        ("# nothing\n", "says nothing about the operation"),
         ("op,n_gpus,size_bytes\n", r"no column time_us \(there are: op, n_gpus, size_bytes\)"),
         ("op,n_gpus,size_bytes,time_us\nall_gather,8,many,3\n", ":2: n_gpus, n_nodes, size_bytes, time_us: could not"),
         ("op,n_gpus,size_bytes,time_us\nall_gather,8,1024,-3\n", ":2: 8 ranks, 1024 B, -3e-06 s; at least 2 ranks"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from scaleacross.api.names import known_accelerator, known_network
+from scaleacross.api.names import known_accelerator, known_network, listed
 from scaleacross.calibration.file_scores import (
     FileScore,
     score_attention_file,
@@ -35,7 +35,7 @@ def score_files(
     *,
     gemm: str | Path | None = None,
     attention: str | Path | None = None,
-    collectives: Sequence[str | Path] = (),
+    collectives: str | Path | Sequence[str | Path] = (),
     network: str | None = None,
 ) -> tuple[FileScore, ...]:
     """Benchmark files held against the catalogue's kernel models and curves of collectives, one score per kind of file.
@@ -57,7 +57,7 @@ def score_files(
         if attention is not None:
             yield score_attention_file(attention, known_accelerator)
         if collectives:
-            yield score_collective_files(collectives, known_network, network)
+            yield score_collective_files(listed(collectives), known_network, network)
 
     found = tuple(scores())
     if not found:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from scaleacross import catalogue
 from scaleacross.api.calibration_entries import KernelFits, LinkFits, StepFits, assembled, with_kernels
-from scaleacross.api.names import AcceleratorTarget, Bases, bases_of
+from scaleacross.api.names import AcceleratorTarget, Bases, bases_of, listed
 from scaleacross.calibration.collective_data import read_stated
 from scaleacross.calibration.data_file import read_data_file
 from scaleacross.calibration.file_scores import SMALL, Skipped, dtype_refused
@@ -61,11 +61,11 @@ def calibrate(
     *,
     gemm: str | Path | None = None,
     attention: str | Path | None = None,
-    collectives: Sequence[str | Path] = (),
+    collectives: str | Path | Sequence[str | Path] = (),
     runs: str | Path | None = None,
-    base: Sequence[str] = (),
+    base: str | Sequence[str] = (),
     network: str | None = None,
-    only: Sequence[str] = (),
+    only: str | Sequence[str] = (),
     today: date | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Calibration:
@@ -88,13 +88,15 @@ def calibrate(
     """
     if gemm is None and attention is None and not collectives and runs is None:
         raise InputError("nothing to fit: give gemm, attention, collectives or runs")
-    request = _Request(bases_of(base), tuple(only), (today or date.today()).isoformat(), progress or (lambda _: None))
+    request = _Request(
+        bases_of(listed(base)), tuple(listed(only)), (today or date.today()).isoformat(), progress or (lambda _: None)
+    )
     skipped: list[Skipped] = []
     tasks = [
         *(_product_tasks(request, Path(gemm), skipped) if gemm is not None else ()),
         *(_call_tasks(request, Path(attention)) if attention is not None else ()),
     ]
-    links = _link_fits(request, collectives, network, skipped) if collectives else []
+    links = _link_fits(request, listed(collectives), network, skipped) if collectives else []
     kernels = _kernel_fits(request, tasks, skipped)
     steps = _step_fits(request, Path(runs), kernels, links, skipped) if runs is not None else None
     return assembled(kernels, links, steps, skipped)

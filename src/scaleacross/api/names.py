@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from scaleacross import catalogue
 from scaleacross.calibration.systems import ACCELERATOR_OF, SCALE_UP_OF
@@ -16,6 +16,8 @@ from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.base import NAME_PATTERN
 from scaleacross.spec.network import NetworkTechnology
+
+Text = TypeVar("Text", str, str | Path)
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,11 @@ def _bases(kind: Kind, wanted: Mapping[str, str], stand_in: str | None) -> dict[
                 f"'{wanted[label]}' cannot name an entry: use letters, digits, '.', '_' and '-', or leave it out with --only"
             )
     return {label: (name, name if name in known else str(stand_in)) for label, name in wanted.items()}
+
+
+def listed(given: Text | Sequence[Text]) -> Sequence[Text]:
+    """One name or path, or several, as several."""
+    return [given] if isinstance(given, str | Path) else given
 
 
 def bases_of(given: Sequence[str]) -> Bases:

@@ -33,7 +33,7 @@ def read_data_file(path: str | Path) -> DataFile:
     """The UTF-8 text of ``path``, unpacked where it is gzip.
 
     Raises:
-        InputError: it cannot be read, is damaged, or is no text.
+        InputError: it cannot be read, is damaged, is no text, or is empty.
     """
     path = Path(path)
     try:
@@ -43,4 +43,6 @@ def read_data_file(path: str | Path) -> DataFile:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (UnicodeDecodeError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: cannot be read: no UTF-8 text, plain or gzip ({error})") from None
+    if not text.strip():
+        raise InputError(f"{path}: the file is empty")
     return DataFile(path, text, hashlib.sha256(raw).hexdigest()[:DIGEST_DIGITS])
