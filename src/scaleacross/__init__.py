@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from scaleacross.api import emit, evaluate, explain, pareto, plan, sweep, verify
+    from scaleacross.api import calibrate, emit, evaluate, explain, pareto, plan, sweep, verify
     from scaleacross.catalogue import load_accelerator, load_job, load_network, load_plan, load_topology, load_workload
     from scaleacross.errors import (
         EmitError,
@@ -46,6 +46,7 @@ __all__ = [
     "Topology",
     "VerificationError",
     "__version__",
+    "calibrate",
     "emit",
     "evaluate",
     "explain",
@@ -62,7 +63,7 @@ __all__ = [
 ]
 
 _HOME: Final = {
-    "scaleacross.api": ("emit", "evaluate", "explain", "pareto", "plan", "sweep", "verify"),
+    "scaleacross.api": ("calibrate", "emit", "evaluate", "explain", "pareto", "plan", "sweep", "verify"),
     "scaleacross.catalogue": (
         "load_accelerator",
         "load_job",

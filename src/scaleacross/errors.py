@@ -4,6 +4,7 @@
 
     ScaleAcrossError
     ├── InputError        the user's file, field or value is wrong           (CLI exit code 2)
+    │   └── TooFewError   measurements are fine, but too few for a fit
     ├── InfeasibleError   the input is fine, no plan satisfies it            (CLI exit code 3)
     ├── TimeLimitError    the time limit ended before any plan was found     (CLI exit code 4)
     ├── VerificationError a plan's stated figures do not recompute           (CLI exit code 5)
@@ -25,6 +26,10 @@ class InputError(ScaleAcrossError):
     """The user's file, field or value is wrong; the message names it and the nearest right one."""
 
     exit_code = 2
+
+
+class TooFewError(InputError):
+    """Measurements are too few for a fit; the message says how many it needs."""
 
 
 class InfeasibleError(ScaleAcrossError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaleacross import catalogue
-from scaleacross.calibration.collective_data import Measurement, read_measurements
+from scaleacross.calibration.collective_data import Measurement, read_collectives, read_measurements, read_stated
 from scaleacross.calibration.collectives import (
     CurveError,
     fewest_points,
@@ -90,6 +91,38 @@ def test_nccl_tests_output(tmp_path: Path) -> None:
     ]
 
 
+def test_times_without_a_decimal_point_are_times(tmp_path: Path) -> None:
+    # nccl-tests prints 10 ms and more without one; the first cell with a point is then the bandwidth
+    path = tmp_path / "out.txt"
+    line = "17179869184 4294967296 float sum -1 62651 274.22 479.88 0 62633 274.29 480.01 0\n"
+    path.write_text(NCCL_TESTS + line)
+    assert read_measurements(path)[-1] == Measurement("all_reduce", 4, 2**34, pytest.approx(62651e-6))
+
+
+def test_what_an_output_does_not_say_stands_before_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text(
+        "\n".join(line for line in NCCL_TESTS.splitlines() if "starting" not in line and "Rank" not in line)
+    )
+    assert {(row.op, row.num_ranks) for row in read_stated(f"alltoall@16={path}").rows} == {("all_to_all", 16)}
+    path.write_text("\n".join(line for line in NCCL_TESTS.splitlines() if "starting" not in line))
+    assert {(row.op, row.num_ranks) for row in read_stated(f"reduce_scatter={path}").rows} == {("reduce_scatter", 4)}
+    other = tmp_path / "odd=name.csv"
+    other.write_text(CSV)
+    assert len(read_stated(other).rows) == 3
+
+
+def test_rows_that_cannot_be_used_are_counted_by_reason(tmp_path: Path) -> None:
+    path = tmp_path / "c.csv.gz"
+    path.write_bytes(gzip.compress(CSV.encode()))
+    assert dict(read_collectives(path).left_out) == {
+        ("dgx", "more than one node: curves are of one scale-up domain"): 1,
+        ("dgx", "not measured but 'nccl-tuning-constant'"): 1,
+        ("dgx", "no curve is kept for operation 'p2p'"): 1,
+        ("dgx", "no size or no time"): 1,
+    }
+
+
 def test_older_nccl_tests_output_is_told_operation_and_ranks(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     path.write_text(
@@ -107,7 +140,8 @@ def test_older_nccl_tests_output_is_told_operation_and_ranks(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "says nothing about the operation"),
+        ("", "the file is empty"),
+        ("# nothing\n", "says nothing about the operation"),
         ("op,n_gpus,size_bytes\n", r"no column time_us \(there are: op, n_gpus, size_bytes\)"),
         ("op,n_gpus,size_bytes,time_us\nall_gather,8,many,3\n", ":2: n_gpus, n_nodes, size_bytes, time_us: could not"),
         ("op,n_gpus,size_bytes,time_us\nall_gather,8,1024,-3\n", ":2: 8 ranks, 1024 B, -3e-06 s; at least 2 ranks"),
@@ -207,7 +241,10 @@ def test_entry_loads_as_what_was_fitted(tmp_path: Path) -> None:
     entry = catalogue.load_network(path)
     assert entry.name == "ours"
     assert entry.bandwidth_bytes_per_s == base.bandwidth_bytes_per_s
-    (ours,), (fitted,) = entry.curves, fit_curves(rows)
+    (fitted,) = fit_curves(rows)
+    (ours,) = (curve for curve in entry.curves if curve.op == "all_gather")
+    others = [curve for curve in base.curves if curve.op != "all_gather"]
+    assert [curve.op for curve in entry.curves if curve is not ours] == [curve.op for curve in others]
     assert ours.time_s == pytest.approx(fitted.time_s)
     stated = entry.provenance["curves.time_us"]
     assert stated.status == "fitted"

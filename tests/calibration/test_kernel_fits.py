@@ -11,23 +11,21 @@ import numpy as np
 import pytest
 import yaml
 
+from scaleacross.calibration.kernel_data import AttentionTimes, GemmTimes, read_attention_times, read_gemm_times
 from scaleacross.calibration.kernels import (
     NUM_FOLDS,
-    AttentionTimes,
-    GemmTimes,
     Score,
     fit_attention,
     fit_gemm,
     folds,
     predict_attention_s,
     predict_gemm_s,
-    read_attention_times,
-    read_gemm_times,
     score,
     score_attention,
     score_gemm,
 )
 from scaleacross.calibration.robust_fit import Parameter, fit_times
+from scaleacross.calibration.systems import ACCELERATOR_OF
 from scaleacross.catalogue import load_accelerator
 from scaleacross.cost_models.kernels import (
     ELEMENT_BYTES,
@@ -43,14 +41,6 @@ from scaleacross.spec.kernel_model import AttentionModel, GemmModel
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("SCALEACROSS_DATA", ROOT.parent / "shared" / "data"))
 GOLDEN: dict[str, Any] = yaml.safe_load((ROOT / "tests" / "golden" / "kernel_errors.yaml").read_text(encoding="utf-8"))
-CHIPS = {
-    "a100_sxm": "a100-80gb",
-    "h100_sxm": "h100-sxm",
-    "h200_sxm": "h200",
-    "b200_sxm": "b200",
-    "b300_sxm": "b300",
-    "gb200": "gb200-nvl72",
-}
 MACHINE = Machine(peak_flop_per_s=1e15, memory_bandwidth_bytes_per_s=3e12, num_multiprocessors=132)
 MODEL = GemmModel(
     compute_efficiency_fraction=0.7,
@@ -189,7 +179,7 @@ def figures(errors: Score) -> list[float]:
 
 
 def catalogue_score(measured_on: str, kind: Any) -> Score:
-    chip: Accelerator = load_accelerator(CHIPS[measured_on])
+    chip: Accelerator = load_accelerator(ACCELERATOR_OF[measured_on])
     if kind == "attention":
         times = read_attention_times(DATA / "attention_measured.csv.gz")[measured_on]
         return score_attention(attention_model_of(chip), machine_of(chip, "bf16"), times)

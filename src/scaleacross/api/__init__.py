@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from scaleacross.api.accuracy import cross_check, validate
+from scaleacross.api.accuracy import cross_check, score_files, validate
+from scaleacross.api.calibration import calibrate
 from scaleacross.api.collective import collective
 from scaleacross.api.evaluation import evaluate
 from scaleacross.api.explaining import explain
@@ -15,6 +16,7 @@ __all__ = [
     "Pareto",
     "ParetoPoint",
     "SweepResult",
+    "calibrate",
     "collective",
     "cross_check",
     "emit",
@@ -22,6 +24,7 @@ __all__ = [
     "explain",
     "pareto",
     "plan",
+    "score_files",
     "sweep",
     "validate",
     "verify",

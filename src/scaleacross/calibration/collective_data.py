@@ -1,7 +1,7 @@
 """Measured times of collectives inside one scale-up domain, read from a CSV or from the output of nccl-tests.
 
 CSV: columns ``op, n_gpus, size_bytes, time_us``; rows whose ``kind`` is not ``measured``, with ``n_nodes`` above 1, without a
-size or time, or of another operation are left out; ``system`` and ``source`` are kept where given. nccl-tests: the
+size or time, or of another operation are left out and counted; ``system`` and ``source`` are kept where given. nccl-tests: the
 out-of-place time of every size; operation and ranks from the file's own comments where it has them.
 """
 
@@ -10,11 +10,13 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from scaleacross.calibration.data_file import read_data_file
 from scaleacross.errors import InputError
 from scaleacross.spec.network import CURVE_OPS, CurveOp
 
@@ -22,7 +24,10 @@ _COLUMNS: Final = ("op", "n_gpus", "size_bytes", "time_us")
 _OP_NAMES: Final[dict[str, CurveOp]] = {**{op: op for op in CURVE_OPS}, "alltoall": "all_to_all"}
 _STARTING: Final = re.compile(r"Collective test starting:\s*(\w+)_perf")
 _RANK: Final = re.compile(r"#\s+Rank\s+\d+\b")
-_TIME: Final = re.compile(r"\d+\.\d+")
+_TIME: Final = re.compile(r"\d+(\.\d+)?")
+_TIMED: Final = 8
+"""Cells of a line of nccl-tests from the out-of-place time on."""
+_STATED: Final = re.compile(r"(?P<op>[a-z_]+)(?:@(?P<ranks>\d+))?=(?P<path>.+)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -37,8 +42,34 @@ class Measurement:
     source: str = ""
 
 
+@dataclass(frozen=True)
+class CollectiveFile:
+    """What a file holds: rows that can be used, and how many cannot, by (system, reason)."""
+
+    path: Path
+    rows: tuple[Measurement, ...]
+    left_out: Mapping[tuple[str, str], int]
+
+
 def read_measurements(path: str | Path, op: CurveOp | None = None, num_ranks: int | None = None) -> list[Measurement]:
-    """Measurements of a CSV or of an nccl-tests output file, told apart by their first line.
+    """The rows of ``read_collectives`` that can be used. Raises InputError."""
+    return list(read_collectives(path, op, num_ranks).rows)
+
+
+def read_stated(given: str | Path) -> CollectiveFile:
+    """``read_collectives`` of a path, or of ``OP=PATH`` or ``OP@RANKS=PATH`` for nccl-tests output that does not say these.
+
+    Raises:
+        InputError: as there.
+    """
+    stated = _STATED.fullmatch(str(given))
+    if stated is None or stated["op"] not in _OP_NAMES:
+        return read_collectives(given)
+    return read_collectives(stated["path"], _OP_NAMES[stated["op"]], int(stated["ranks"] or 0) or None)
+
+
+def read_collectives(path: str | Path, op: CurveOp | None = None, num_ranks: int | None = None) -> CollectiveFile:
+    """Measurements of a CSV or of an nccl-tests output file, plain or gzip, told apart by their first line.
 
     Args:
         op: operation of an nccl-tests file that does not name it (older versions).
@@ -48,27 +79,26 @@ def read_measurements(path: str | Path, op: CurveOp | None = None, num_ranks: in
         InputError: unreadable, a column or figure is missing or no number, or nothing in it can be used.
     """
     path = Path(path)
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
+    lines = read_data_file(path).text.splitlines()
     header = lines[0].split(",") if lines else []
     if len(header) > 1 and not set(_COLUMNS) <= set(header):
         missing = [column for column in _COLUMNS if column not in header]
         raise InputError(f"{path}: no column {', '.join(missing)} (there are: {', '.join(header)})")
-    rows = _csv_rows(path, lines) if len(header) > 1 else _nccl_rows(path, lines, op, num_ranks)
+    left_out: Counter[tuple[str, str]] = Counter()
+    rows = _csv_rows(path, lines, left_out) if len(header) > 1 else _nccl_rows(path, lines, op, num_ranks)
     if not rows:
         raise InputError(
             f"{path}: no measurement inside one node; expected a CSV with {', '.join(_COLUMNS)} or nccl-tests output"
         )
-    return rows
+    return CollectiveFile(path, tuple(rows), left_out)
 
 
-def _csv_rows(path: Path, lines: Sequence[str]) -> list[Measurement]:
+def _csv_rows(path: Path, lines: Sequence[str], left_out: Counter[tuple[str, str]]) -> list[Measurement]:
     out = []
     for number, row in enumerate(csv.DictReader(lines), 2):
-        op = _OP_NAMES.get(row["op"] or "")
-        if op is None or row.get("kind", "measured") != "measured" or not row["size_bytes"] or not row["time_us"]:
+        op, system = _OP_NAMES.get(row["op"] or ""), row.get("system") or ""
+        if op is None or (reason := _unusable(row)):
+            left_out[system, reason if op else f"no curve is kept for operation '{row['op']}'"] += 1
             continue
         try:
             num_nodes = int(row.get("n_nodes") or 1)
@@ -76,9 +106,17 @@ def _csv_rows(path: Path, lines: Sequence[str]) -> list[Measurement]:
         except (TypeError, ValueError) as error:
             raise InputError(f"{path}:{number}: n_gpus, n_nodes, size_bytes, time_us: {error}") from error
         if num_nodes > 1:
+            left_out[system, "more than one node: curves are of one scale-up domain"] += 1
             continue
-        out.append(_checked(path, number, op, *figures, row.get("system") or "", row.get("source") or ""))
+        out.append(_checked(path, number, op, *figures, system, row.get("source") or ""))
     return out
+
+
+def _unusable(row: Mapping[str, str]) -> str:
+    """Why a row of a known operation is no measurement; empty when it is one."""
+    if (kind := row.get("kind", "measured")) != "measured":
+        return f"not measured but '{kind}'"
+    return "" if row["size_bytes"] and row["time_us"] else "no size or no time"
 
 
 def _nccl_rows(path: Path, lines: Sequence[str], op: CurveOp | None, num_ranks: int | None) -> list[Measurement]:
@@ -87,20 +125,24 @@ def _nccl_rows(path: Path, lines: Sequence[str], op: CurveOp | None, num_ranks: 
     num_ranks = sum(bool(_RANK.match(line)) for line in lines) or num_ranks
     if op is None:
         known = ", ".join(CURVE_OPS)
-        raise InputError(f"{path}: says {named or 'nothing'} about the operation; state which one of {known} it is")
+        raise InputError(
+            f"{path}: says {named or 'nothing'} about the operation; state which one of {known} it is, "
+            f"e.g. all_reduce={path.name}"
+        )
     if num_ranks is None:
-        raise InputError(f"{path}: has no '# Rank' lines; state the number of ranks")
+        raise InputError(f"{path}: has no '# Rank' lines; state the number of ranks, e.g. {op}@8={path.name}")
     out = []
     for number, line in enumerate(lines, 1):
         cells = line.split()
-        # size count type redop root | time algbw busbw #wrong, out of place; older all_gather has no redop and root
-        if len(cells) < 7 or not cells[0].isdigit() or not cells[1].isdigit():
+        # size count type redop root | time algbw busbw #wrong out of place | the same in place; older all_gather has no
+        # redop and root. Counted from the end: a time of 10 ms and more is printed without a decimal point.
+        if len(cells) < 3 + _TIMED or not cells[0].isdigit() or not cells[1].isdigit():
             continue
-        first = next((index for index, cell in enumerate(cells[3:], 3) if _TIME.fullmatch(cell)), None)
-        if first is None:
+        time_us = cells[-_TIMED]
+        if not _TIME.fullmatch(time_us):
             raise InputError(f"{path}:{number}: no time in '{line.strip()}'")
         if int(cells[0]) > 0:
-            out.append(_checked(path, number, op, num_ranks, int(cells[0]), float(cells[first]) * 1e-6))
+            out.append(_checked(path, number, op, num_ranks, int(cells[0]), float(time_us) * 1e-6))
     return out
 
 

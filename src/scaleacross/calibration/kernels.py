@@ -1,30 +1,24 @@
 """Fit the kernel-time models to benchmark sweeps, and say how well they hold on shapes that the fit has not seen.
 
-Two inputs, plain or gzip CSV:
-
-* GEMM: ``accelerator, gemm_dtype, m, n, k, time_us`` (gemm_dtype bfloat16, float16, fp8, fp8_block or nvfp4)
-* attention: ``accelerator, batch_size, isl, num_heads, num_key_value_heads, head_dim, time_us`` (causal, forward, 16 bit)
-
 The out-of-sample error leaves whole shapes out, NUM_FOLDS times; every fold is fitted from the same cold starts as the
-model that is kept.
+model that is kept. Few shapes cannot tell all parameters apart: then, given the model of a similar accelerator, only its
+rates and launch are fitted and the rest is kept.
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleacross.calibration.kernel_data import AttentionTimes, GemmTimes
 from scaleacross.calibration.robust_fit import Fitted, Parameter, fit_times
 from scaleacross.cost_models.kernels import Machine, attention_kernel_s, gemm_call_s
-from scaleacross.errors import InputError
+from scaleacross.errors import TooFewError
 from scaleacross.spec.kernel_model import AttentionModel, GemmModel
 
 Floats = NDArray[np.float64]
@@ -36,11 +30,6 @@ NUM_FOLDS: Final = 5
 LOSS_SCALE: Final = 0.02
 """Relative error beyond which a row pulls with constant force; small, so that the fit follows the median."""
 SIGNIFICANT_DIGITS: Final = 4
-DTYPE_KINDS: Final[Mapping[str, str]] = {"bfloat16": "bf16", "float16": "fp16"}
-"""Names of ``gemm_dtype`` that differ from the catalogue's; the others are taken as they are."""
-
-_GEMM_COLUMNS: Final = ("m", "n", "k")
-_ATTENTION_COLUMNS: Final = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim")
 
 _CREDIT_STARTS: Final = (0.3, 0.9)
 """Where the search starts: hardly any credit for part-filled waves, and nearly full credit."""
@@ -76,6 +65,15 @@ _ATTENTION_PARAMETERS: Final = (
 )
 
 
+_GEMM_RATES: Final = ("compute_efficiency_fraction", "memory_efficiency_fraction", "launch_s")
+_ATTENTION_RATES: Final = ("compute_efficiency_fraction", "launch_s")
+"""What few shapes can tell: how fast, and what an empty call costs."""
+LEASH: Final = 3 * LOSS_SCALE
+"""Pull towards the base while its rates are fitted: a factor e weighs as much as one row that is 6 % off."""
+SPARSE: Final = 4
+"""Below this many times the shapes that a full fit needs, the rates alone are fitted too, and the better of the two is kept."""
+
+
 class Times(Protocol):
     """Measured times with the shapes that they belong to."""
 
@@ -94,49 +92,6 @@ TimesT = TypeVar("TimesT", bound=Times)
 
 
 @dataclass(frozen=True)
-class GemmTimes:
-    """Measured products (rows × depth)·(depth × cols), columns of shape (n,)."""
-
-    rows: Floats
-    cols: Floats
-    depth: Floats
-    time_s: Floats
-
-    @property
-    def flop(self) -> Floats:
-        """Multiply-adds counted twice."""
-        return 2.0 * self.rows * self.cols * self.depth
-
-    def take(self, rows: NDArray[np.bool_]) -> Self:
-        """The rows of a mask."""
-        return type(self)(*(getattr(self, f.name)[rows] for f in fields(self)))
-
-    def shapes(self) -> NDArray[np.int64]:
-        """(rows, cols, depth) of every measurement."""
-        return np.stack([self.rows, self.cols, self.depth], axis=1).astype(np.int64)
-
-
-@dataclass(frozen=True)
-class AttentionTimes:
-    """Measured causal forward calls, columns of shape (n,)."""
-
-    sequences: Floats
-    length: Floats
-    heads: Floats
-    kv_heads: Floats
-    head_dim: Floats
-    time_s: Floats
-
-    def take(self, rows: NDArray[np.bool_]) -> Self:
-        """The rows of a mask."""
-        return type(self)(*(getattr(self, f.name)[rows] for f in fields(self)))
-
-    def shapes(self) -> NDArray[np.int64]:
-        """(sequences, length, heads, key-value heads, head dim) of every measurement."""
-        return np.stack([getattr(self, f.name) for f in fields(self)[:-1]], axis=1).astype(np.int64)
-
-
-@dataclass(frozen=True)
 class Score:
     """Relative errors |predicted / measured − 1| over rows; ``bias`` is the median of predicted / measured − 1."""
 
@@ -149,26 +104,16 @@ class Score:
 
 @dataclass(frozen=True)
 class FitResult(Generic[Model]):
-    """A fitted model, its error on the rows of the fit, and that of models fitted without the shapes they are scored on."""
+    """A fitted model, its error on the rows of the fit, and that of models fitted without the shapes they are scored on.
+
+    ``fitted`` names its free parameters; ``rest_of_base``: the others are those of the base.
+    """
 
     model: Model
     in_sample: Score
     out_of_sample: Score
-
-
-def read_gemm_times(path: Path) -> dict[tuple[str, str], GemmTimes]:
-    """(accelerator, kernel kind) -> measurements, kinds by the catalogue's names. Raises InputError."""
-    out: dict[tuple[str, str], GemmTimes] = {}
-    for (accelerator, dtype), columns in _read(path, ("accelerator", "gemm_dtype"), _GEMM_COLUMNS).items():
-        out[accelerator, DTYPE_KINDS.get(dtype, dtype)] = GemmTimes(*columns)
-    return out
-
-
-def read_attention_times(path: Path) -> dict[str, AttentionTimes]:
-    """accelerator -> measurements. Raises InputError."""
-    return {
-        key[0]: AttentionTimes(*columns) for key, columns in _read(path, ("accelerator",), _ATTENTION_COLUMNS).items()
-    }
+    fitted: tuple[str, ...]
+    rest_of_base: bool
 
 
 def _gemm_of(model: GemmModel, times: GemmTimes, machine: Machine, element_bytes: float) -> Floats:
@@ -192,8 +137,8 @@ def predict_attention_s(model: AttentionModel, machine: Machine, times: Attentio
 
 
 def score_gemm(model: GemmModel, machine: Machine, element_bytes: float, times: GemmTimes) -> Score:
-    """Error of ``model`` on the products of at least MIN_GEMM_FLOP. Raises InputError when there is none."""
-    times = _large(times)
+    """Error of ``model`` on the products of at least MIN_GEMM_FLOP. Raises TooFewError when there is none."""
+    times = large(times)
     return score(predict_gemm_s(model, machine, element_bytes, times), times.time_s)
 
 
@@ -204,7 +149,11 @@ def score_attention(model: AttentionModel, machine: Machine, times: AttentionTim
 
 def score(predicted_s: Floats, measured_s: Floats) -> Score:
     """Relative errors of predictions."""
-    relative = predicted_s / measured_s - 1.0
+    return score_of(predicted_s / measured_s - 1.0)
+
+
+def score_of(relative: Floats) -> Score:
+    """Statistics of relative errors, predicted / measured − 1, one at least."""
     size = np.abs(relative)
     return Score(
         num_rows=len(size),
@@ -215,16 +164,21 @@ def score(predicted_s: Floats, measured_s: Floats) -> Score:
     )
 
 
-def fit_gemm(times: GemmTimes, machine: Machine, element_bytes: float, *, seed: int = 0) -> FitResult[GemmModel]:
+def fit_gemm(
+    times: GemmTimes, machine: Machine, element_bytes: float, *, base: GemmModel | None = None, seed: int = 0
+) -> FitResult[GemmModel]:
     """The GemmModel nearest to ``times`` (products of at least MIN_GEMM_FLOP), with both errors.
 
     Operands narrower than 16 bit are converted inside the measured call, so ``cast_bytes`` is fitted for them, and
     ``unaligned_passes`` where some rows are no multiple of 4.
 
+    Args:
+        base: model of a similar accelerator; with few shapes only its efficiencies and launch are fitted.
+
     Raises:
-        InputError: fewer distinct shapes than parameters times NUM_FOLDS.
+        TooFewError: fewer distinct shapes than free parameters times NUM_FOLDS.
     """
-    times = _large(times)
+    times = large(times)
     narrow = element_bytes < 2.0
     free = _GEMM_PARAMETERS + ((_CAST, _UNALIGNED) if narrow and np.any(times.rows % 4) else (_CAST,) if narrow else ())
 
@@ -234,49 +188,86 @@ def fit_gemm(times: GemmTimes, machine: Machine, element_bytes: float, *, seed: 
         for credit in _CREDIT_STARTS
     ]
     predict = partial(_gemm_of, machine=machine, element_bytes=element_bytes)
-    return _fit(GemmModel, times, starts, predict, seed)
+    few = _rates_of(base, free, _GEMM_RATES) if base else None
+    return _fit(GemmModel, times, starts, few, predict, seed)
 
 
-def fit_attention(times: AttentionTimes, machine: Machine, *, seed: int = 0) -> FitResult[AttentionModel]:
-    """The AttentionModel nearest to ``times``, with both errors. Raises InputError on too few shapes."""
+def fit_attention(
+    times: AttentionTimes, machine: Machine, *, base: AttentionModel | None = None, seed: int = 0
+) -> FitResult[AttentionModel]:
+    """The AttentionModel nearest to ``times``, with both errors; ``base`` as in ``fit_gemm``. TooFewError on too few shapes."""
 
     predict = partial(_attention_of, machine=machine)
-    return _fit(AttentionModel, times, [_Start(_ATTENTION_PARAMETERS, {})], predict, seed)
+    few = _rates_of(base, _ATTENTION_PARAMETERS, _ATTENTION_RATES) if base else None
+    return _fit(AttentionModel, times, [_Start(_ATTENTION_PARAMETERS, {})], few, predict, seed)
 
 
 @dataclass(frozen=True)
 class _Start:
-    """Free parameters with their starting values, and the fields that are not fitted."""
+    """Free parameters with their starting values, and the fields that are not fitted (``of_base``: those of a base)."""
 
     free: tuple[Parameter, ...]
     fixed: Mapping[str, Any]
+    of_base: bool = False
+
+
+def _rates_of(base: GemmModel | AttentionModel, free: Sequence[Parameter], names: Sequence[str]) -> _Start:
+    """Start at ``base`` with the parameters ``names`` free and everything else as it is there."""
+    own = base.model_dump()
+    rates = tuple(replace(p, start=_inside(p, own[p.name])) for p in free if p.name in names)
+    return _Start(rates, {name: value for name, value in own.items() if name not in names}, of_base=True)
+
+
+def _inside(parameter: Parameter, value: float) -> float:
+    """``value`` as a start that has a finite coordinate."""
+    return min(max(value, 0.05), 0.95) if parameter.kind == "fraction" else value or parameter.start
 
 
 def _fit(
     kind: type[Model],
     times: TimesT,
     starts: Sequence[_Start],
+    few: _Start | None,
     predict: Callable[[Model, TimesT], Floats],
     seed: int,
 ) -> FitResult[Model]:
-    fold = folds(times.shapes(), seed)
-    least = len(starts[0].free) * NUM_FOLDS
-    if (num_shapes := len(np.unique(times.shapes(), axis=0))) < least:
-        raise InputError(
-            f"a fit of {len(starts[0].free)} parameters with {NUM_FOLDS} folds needs {least} distinct shapes; there are "
+    """All parameters from ``starts`` where the shapes allow, those of ``few`` where they are sparse; the better one left out."""
+    num_shapes = len(np.unique(times.shapes(), axis=0))
+    options = [option for option in (starts, [few] if few else []) if option and _least(option) <= num_shapes]
+    if not options:
+        least = _least([few] if few else starts)
+        raise TooFewError(
+            f"a fit of {least // NUM_FOLDS} parameters with {NUM_FOLDS} folds needs {least} distinct shapes; there are "
             f"{num_shapes}: measure more shapes, or keep the stated model and only score it"
         )
+    if num_shapes >= SPARSE * _least(starts):
+        options = options[:1]
+    results = [_cross_validated(kind, times, option, predict, seed) for option in options]
+    return min(results, key=lambda result: result.out_of_sample.median_abs_error)
 
+
+def _least(starts: Sequence[_Start]) -> int:
+    """Distinct shapes that a cross-validated fit needs."""
+    return len(starts[0].free) * NUM_FOLDS
+
+
+def _cross_validated(
+    kind: type[Model], times: TimesT, starts: Sequence[_Start], predict: Callable[[Model, TimesT], Floats], seed: int
+) -> FitResult[Model]:
     def best(part: TimesT) -> Model:
         tried = [(_fitted(kind, part, start, predict), start.fixed) for start in starts]
         fitted, fixed = min(tried, key=lambda pair: pair[0].loss)
         return kind.model_validate({**fixed, **{name: _rounded(value) for name, value in fitted.values.items()}})
 
+    fold = folds(times.shapes(), seed)
     model = best(times)
     left_out = np.empty_like(times.time_s)
     for number in range(NUM_FOLDS):
         left_out[fold == number] = predict(best(times.take(fold != number)), times.take(fold == number))
-    return FitResult(model, score(predict(model, times), times.time_s), score(left_out, times.time_s))
+    free = tuple(parameter.name for parameter in starts[0].free)
+    return FitResult(
+        model, score(predict(model, times), times.time_s), score(left_out, times.time_s), free, starts[0].of_base
+    )
 
 
 def _fitted(kind: type[Model], part: TimesT, start: _Start, predict: Callable[[Model, TimesT], Floats]) -> Fitted:
@@ -284,7 +275,7 @@ def _fitted(kind: type[Model], part: TimesT, start: _Start, predict: Callable[[M
         stated: dict[str, Any] = {**start.fixed, **values}
         return predict(kind.model_construct(None, **stated), part)  # unchecked: in range by construction
 
-    return fit_times(seconds, part.time_s, start.free, scale=LOSS_SCALE)
+    return fit_times(seconds, part.time_s, start.free, scale=LOSS_SCALE, leash=LEASH if start.of_base else 0.0)
 
 
 def _rounded(value: float) -> float:
@@ -299,44 +290,11 @@ def folds(shapes: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
     return fold
 
 
-def _large(times: GemmTimes) -> GemmTimes:
+def large(times: GemmTimes) -> GemmTimes:
+    """The products of at least MIN_GEMM_FLOP. Raises TooFewError when there is none."""
     large = times.take(times.flop >= MIN_GEMM_FLOP)
     if not len(large.time_s):
-        raise InputError(
+        raise TooFewError(
             f"no product of at least {MIN_GEMM_FLOP / 1e9:g} GFLOP among {len(times.time_s)}: measure larger"
         )
     return large
-
-
-def _read(path: Path, keys: tuple[str, ...], sizes: tuple[str, ...]) -> dict[tuple[str, ...], list[Floats]]:
-    """Rows grouped by ``keys``: columns ``sizes`` and the time in seconds."""
-    groups: dict[tuple[str, ...], list[list[float]]] = {}
-    try:
-        with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as file:
-            reader = csv.DictReader(file)
-            needed = (*keys, *sizes, "time_us")
-            if missing := [name for name in needed if name not in (reader.fieldnames or ())]:
-                raise InputError(f"{path}: no column {', '.join(missing)}; needed: {', '.join(needed)}")
-            for line, row in enumerate(reader, start=2):
-                numbers = [_positive(row[name], f"{path}, line {line}, {name}") for name in (*sizes, "time_us")]
-                groups.setdefault(tuple(row[key] for key in keys), []).append(numbers)
-    except (OSError, UnicodeDecodeError, EOFError) as error:
-        raise InputError(f"{path}: {error}") from None
-    if not groups:
-        raise InputError(f"{path}: no rows")
-    return {key: _columns(rows) for key, rows in groups.items()}
-
-
-def _columns(rows: Iterable[Sequence[float]]) -> list[Floats]:
-    *sizes, time_us = np.array(list(rows), dtype=np.float64).T
-    return [*sizes, time_us * 1e-6]
-
-
-def _positive(text: str, place: str) -> float:
-    try:
-        value = float(text)
-    except (TypeError, ValueError):
-        value = float("nan")
-    if not 0 < value < float("inf"):
-        raise InputError(f"{place}: {text!r} is no positive number")
-    return value

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Final
 
 from scaleacross.calibration.collective_data import Measurement
 from scaleacross.calibration.collectives import SIZE_CLASSES, TOLERANCE, CurveError, fit_curves, held_out, score
+from scaleacross.calibration.result import taken_over
 from scaleacross.errors import InputError
 from scaleacross.spec.base import Provenance
-from scaleacross.spec.network import CollectiveCurve, NetworkTechnology
+from scaleacross.spec.network import CURVE_OPS, CollectiveCurve, NetworkTechnology
 from scaleacross.units import user_keys
 
 _BANDWIDTH: Final = "bandwidth_gbyte_per_s"
@@ -28,12 +30,25 @@ def network_entry(
     comment: str = "",
     tolerance: float = TOLERANCE,
 ) -> str:
-    """The YAML text of ``base`` under a new name, with curves fitted to ``rows`` in place of its own.
+    """The YAML text of ``fitted_network``, with ``comment`` as a line above the entry. Raises InputError as that does."""
+    return network_text(fitted_network(base, name, rows, source, date, tolerance), comment)
+
+
+def fitted_network(
+    base: NetworkTechnology,
+    name: str,
+    rows: Sequence[Measurement],
+    source: str,
+    date: str,
+    tolerance: float = TOLERANCE,
+) -> NetworkTechnology:
+    """``base`` under a new name, with curves fitted to ``rows`` in place of its own.
+
+    Curves of operations that ``rows`` do not hold stay those of ``base``, and the source says so.
 
     Args:
         source: where the measurements come from; residuals and held-out errors are written after it.
         date: of the fit, as it is to be printed.
-        comment: one line above the entry.
 
     Raises:
         InputError: no operation has two sizes.
@@ -42,12 +57,25 @@ def network_entry(
     if not curves:
         raise InputError("no curve can be fitted: an operation needs two sizes at least for one number of ranks")
     stated = {
-        _BANDWIDTH if key in user_keys("bandwidth_bytes_per_s") else key: provenance
-        for key, provenance in base.provenance.items()
+        key: provenance
+        for key, provenance in taken_over(base.provenance, base.name, name).items()
         if not key.startswith("curves.")
     }
-    stated[_CURVES] = Provenance(source=f"{source}; {residuals(curves, rows, date, tolerance)}", status="fitted")
-    entry = NetworkTechnology.model_validate(base.model_dump() | {"name": name, "curves": curves})
+    others = kept_curves(base, rows)
+    kept = (
+        f"; curves of {', '.join(dict.fromkeys(curve.op for curve in others))} are those of {base.name}"
+        if others
+        else ""
+    )
+    stated[_CURVES] = Provenance(source=f"{source}; {residuals(curves, rows, date, tolerance)}{kept}", status="fitted")
+    curves = tuple(sorted((*curves, *others), key=lambda curve: (CURVE_OPS.index(curve.op), curve.num_ranks)))
+    return NetworkTechnology.model_validate(base.model_dump() | {"name": name, "curves": curves, "provenance": stated})
+
+
+def network_text(entry: NetworkTechnology, comment: str = "") -> str:
+    """``entry`` as a catalogue file, its bandwidth in GB/s, with ``comment`` as a line above it."""
+    bandwidth = user_keys("bandwidth_bytes_per_s")
+    stated = {_BANDWIDTH if key in bandwidth else key: one for key, one in entry.provenance.items()}
     lines = [
         "# yaml-language-server: $schema=../schemas/network.schema.json",
         *([f"# {comment}"] if comment else []),
@@ -59,20 +87,31 @@ def network_entry(
             for key in ("congestion_control", "load_balancing")
             if (value := getattr(entry, key)) != "none"
         ),
-        *_curve_lines(curves),
+        *_curve_lines(entry.curves),
         "provenance:",
         *(f"  {key}: {{source: {json.dumps(one.source)}, status: {one.status}}}" for key, one in stated.items()),
     ]
     return "\n".join(lines) + "\n"
 
 
+def kept_curves(base: NetworkTechnology, rows: Sequence[Measurement]) -> tuple[CollectiveCurve, ...]:
+    """Curves of ``base`` for operations that ``rows`` do not hold."""
+    measured = {row.op for row in rows}
+    return tuple(curve for curve in base.curves if curve.op not in measured)
+
+
 def residuals(curves: Sequence[CollectiveCurve], rows: Sequence[Measurement], date: str, tolerance: float) -> str:
-    """One line: median absolute error by size class, of the fit on its own rows and on sizes left out."""
+    """One line: median absolute error by size class, of the fit on its own rows and on sizes left out of all systems at once."""
     fitted, unseen = (
         ", ".join(f"{label} {_pooled(errors, label):.1%}" for label in SIZE_CLASSES if _has(errors, label))
-        for errors in (score(curves, rows), held_out(rows, tolerance))
+        for errors in (score(curves, rows), held_out(as_one_system(rows), tolerance))
     )
     return f"fitted {date} to {len(rows)} times; median error {fitted}; on sizes left out {unseen}"
+
+
+def as_one_system(rows: Sequence[Measurement]) -> list[Measurement]:
+    """``rows`` as the fit sees them: systems that share a technology share its curves."""
+    return [replace(row, system="") for row in rows]
 
 
 def _pooled(errors: Sequence[CurveError], label: str) -> float:

@@ -63,28 +63,43 @@ class Fitted:
 
 
 def fit_times(
-    predict: Predict, measured_s: Floats, parameters: Sequence[Parameter], *, scale: float, max_iterations: int = 80
+    predict: Predict,
+    measured_s: Floats,
+    parameters: Sequence[Parameter],
+    *,
+    scale: float,
+    leash: float = 0.0,
+    max_iterations: int = 80,
 ) -> Fitted:
-    """Figures of ``parameters`` for which ``predict`` comes nearest to ``measured_s``; ``scale`` is s of the module's ρ."""
+    """Figures of ``parameters`` for which ``predict`` comes nearest to ``measured_s``.
+
+    Args:
+        scale: s of the module's ρ.
+        leash: adds (leash · distance from the start)² per coordinate, so that what the rows do not show stays where it was.
+    """
     target = np.log(measured_s)
 
     def residuals(at: Floats) -> Floats:
         return np.log(predict(_values(parameters, at))) - target
 
-    here = np.array([parameter.coordinate(parameter.start) for parameter in parameters])
-    errors, damping = residuals(here), 1e-3
-    loss = _loss(errors, scale)
+    def total(at: Floats, errors: Floats) -> float:
+        return _loss(errors, scale) + leash**2 * float(np.sum((at - start) ** 2))
+
+    start = np.array([parameter.coordinate(parameter.start) for parameter in parameters])
+    here, errors, damping = start, residuals(start), 1e-3
+    loss = total(here, errors)
     for _ in range(max_iterations):
         slopes = np.stack([(residuals(here + STEP * unit) - errors) / STEP for unit in np.eye(len(here))], axis=1)
         weighted = slopes / np.sqrt(1.0 + (errors / scale) ** 2)[:, None]
-        curvature, slope = slopes.T @ weighted, weighted.T @ errors
+        curvature = slopes.T @ weighted + leash**2 * np.eye(len(here))
+        slope = weighted.T @ errors + leash**2 * (here - start)
         before = loss
         while damping < 1e8:
             lifted = curvature + np.diag(damping * np.diag(curvature) + 1e-9 * np.trace(curvature))
             move = np.clip(np.linalg.solve(lifted, -slope), -TRUST, TRUST)
             there = np.clip(here + move, -SPAN, SPAN)
             tried = residuals(there)
-            if (new := _loss(tried, scale)) < loss:
+            if (new := total(there, tried)) < loss:
                 here, errors, loss, damping = there, tried, new, max(damping / 5, 1e-7)
                 break
             damping *= 4

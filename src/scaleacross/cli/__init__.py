@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from scaleacross.cli.calibrate import calibrate_command
 from scaleacross.cli.collective import collective_command
 from scaleacross.cli.explain import explain_command
 from scaleacross.cli.frame import EXIT_CODES, guarded
@@ -25,7 +26,8 @@ COMMANDS: Final[tuple[tuple[str, Callable[..., None], str], ...]] = (
     ("pareto", pareto_command, "Find plans between two objectives."),
     ("explain", explain_command, "Say why a plan is as it is, and what would change it."),
     ("sweep", sweep_command, "Run every point of a study: what-if over any fields."),
-    ("validate", validate_command, "Hold predictions against measured runs."),
+    ("validate", validate_command, "Hold predictions against measured runs or kernels."),
+    ("calibrate", calibrate_command, "Fit accelerators and links to your measurements."),
     ("collective", collective_command, "Price every way to run one collective."),
     ("show", show_command, "Show a topology, workload, accelerator or network."),
     ("catalogue", catalogue_command, "List what can be given by name."),

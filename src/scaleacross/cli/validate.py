@@ -10,9 +10,30 @@ import typer
 
 from scaleacross.cli.frame import display, names_of
 
+Benchmark = Annotated[
+    Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Measured kernel times (CSV, plain or gzip).")
+]
+Collectives = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--collectives",
+        metavar="[OP[@RANKS]=]FILE",
+        help="Measured collectives: a CSV or an output of nccl-tests. Repeatable.",
+    ),
+]
+Network = Annotated[
+    str | None, typer.Option("--network", metavar="NAME", help="Link of all --collectives, where no column names it.")
+]
+
 
 def validate_command(
-    runs: Annotated[Path, typer.Argument(metavar="RUNS.csv", help="Measured training runs, one per row.")],
+    runs: Annotated[
+        Path | None, typer.Argument(metavar="[RUNS.csv]", help="Measured training runs, one per row.")
+    ] = None,
+    gemm: Benchmark = None,
+    attention: Benchmark = None,
+    collectives: Collectives = None,
+    network: Network = None,
     by: Annotated[
         str, typer.Option("--by", metavar="GROUP,...", help="Error tables per source, gpu, model, arch.")
     ] = "source,gpu",
@@ -27,27 +48,43 @@ def validate_command(
         Path | None, typer.Option("--docs", metavar="FILE", dir_okay=False, help="Write the accuracy page (Markdown).")
     ] = None,
 ) -> None:
-    """Predict every run of a CSV without looking at what was measured, then compare.
+    """Predict measured runs or kernels without looking at what was measured, then compare.
 
     \b
     Examples:
       scaleacross validate runs.csv --by source,model
       scaleacross validate runs.csv --json | jq .median_abs_error
       scaleacross validate runs.csv -o build/accuracy
+      scaleacross validate --gemm gemm.csv.gz --attention attention.csv
+      scaleacross validate --collectives all_reduce.txt --network nvlink4
     """
-    from scaleacross.api import cross_check, validate
+    from scaleacross.api import cross_check, score_files, validate
     from scaleacross.report.accuracy import accuracy_report, grouped_by
     from scaleacross.report.accuracy_files import as_json as to_json
     from scaleacross.report.accuracy_files import write_accuracy
     from scaleacross.report.accuracy_page import accuracy_page
+    from scaleacross.report.benchmark_scores import score_data, score_report
 
+    measured = gemm is not None or attention is not None or bool(collectives)
+    if runs is None and not measured:
+        raise typer.BadParameter("give RUNS.csv, --gemm, --attention or --collectives")
+    if runs is None and (output or docs):
+        raise typer.BadParameter("-o and --docs write about training runs: give RUNS.csv")
     groupings = grouped_by(names_of(by))
-    validation = validate(runs)
-    page = (docs, accuracy_page(validation, cross_check(validation), date.today())) if docs else None
-    written = write_accuracy(validation, groupings, output, page)
+    scores = (
+        score_files(gemm=gemm, attention=attention, collectives=collectives or (), network=network) if measured else ()
+    )
+    validation = validate(runs) if runs else None
+    written: list[Path] = []
+    if validation:
+        page = (docs, accuracy_page(validation, cross_check(validation), date.today())) if docs else None
+        written = write_accuracy(validation, groupings, output, page)
     if as_json:
-        typer.echo(to_json(validation, groupings))
+        typer.echo(to_json(validation, groupings, score_data(scores)))
     else:
-        display(accuracy_report(validation, groupings))
+        if validation:
+            display(accuracy_report(validation, groupings))
+        if scores:
+            display(score_report(scores))
     if written:
         typer.echo(f"wrote {', '.join(map(str, written))}", err=True)

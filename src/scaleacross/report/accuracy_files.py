@@ -23,10 +23,25 @@ COLUMNS: Final = (
 )
 
 
-def as_json(validation: Validation, by: Sequence[GroupBy]) -> str:
-    """Overall and per group: rows, used, skipped, median_abs_error, mean_abs_error, p90_abs_error, bias, kendall_tau."""
+def as_json(
+    validation: Validation | None, by: Sequence[GroupBy], benchmarks: Mapping[str, object] | None = None
+) -> str:
+    """Overall and per group: rows, used, skipped, median_abs_error, mean_abs_error, p90_abs_error, bias, kendall_tau.
+
+    ``benchmarks`` (kind of file -> figures) follow under their own keys.
+    """
+    data = {**(_runs_data(validation, by) if validation else {}), **(benchmarks or {})}
+    return json_text(data)
+
+
+def json_text(data: Mapping[str, object]) -> str:
+    """``data`` as JSON; null stands for a figure that does not exist."""
+    return json.dumps(_finite(data), indent=2, ensure_ascii=False)
+
+
+def _runs_data(validation: Validation, by: Sequence[GroupBy]) -> dict[str, object]:
     total = len(validation.scored) + len(validation.skipped)
-    data = {
+    return {
         **_figures(validation.overall, total, len(validation.skipped)),
         "groups": {
             name: {
@@ -40,7 +55,6 @@ def as_json(validation: Validation, by: Sequence[GroupBy]) -> str:
         "constant_mfu": dict(validation.efficiencies),
         "skipped_rows": [{"id": run.id, "reason": reason} for run, reason in validation.skipped],
     }
-    return json.dumps(_finite(data), indent=2, ensure_ascii=False)
 
 
 def _counts(validation: Validation, by: GroupBy, name: str) -> tuple[int, int]:

@@ -133,6 +133,8 @@ def _number(text: str, kind: type, place: str) -> float | int:
     except ValueError:
         raise InputError(f"{place}: {text!r} is no number") from None
     if kind is float:
+        if not 0 < value < float("inf"):
+            raise InputError(f"{place}: {text!r} is no positive number")
         return value
     if value != int(value) or value < 0:
         raise InputError(f"{place}: {text!r} is no whole number")

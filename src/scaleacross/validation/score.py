@@ -98,7 +98,7 @@ def validate_runs(runs: Sequence[Run]) -> Validation:
     Raises:
         InputError: no row can be used; the message counts the reasons.
     """
-    cases, skipped = _cases(runs)
+    cases, skipped = usable_cases(runs)
     predictions = [predict(case) for case in cases]  # nothing measured is read before this line
     measured = np.array([measured_s(case) for case in cases])
     if not cases:
@@ -133,14 +133,15 @@ def measured_s(case: Case) -> float:
     return flop / (run.n_gpus * (run.tflops_per_gpu or float("nan")) * 1e12)
 
 
-def _cases(runs: Sequence[Run]) -> tuple[list[Case], list[tuple[Run, str]]]:
+def usable_cases(runs: Sequence[Run], ask: Callable[[Run], Case] = case_of) -> tuple[list[Case], list[tuple[Run, str]]]:
+    """What ``ask`` makes of the rows, and the rows that it cannot express or that state no time, with the reason."""
     cases: list[Case] = []
     skipped: list[tuple[Run, str]] = []
     for run in runs:
         try:
             if run.step_time_s is None and run.tflops_per_gpu is None and not run.exclude_from_fit:
                 raise InputError("neither step_time_s nor tflops_per_gpu is stated")
-            cases.append(case_of(run))
+            cases.append(ask(run))
         except InputError as error:
             skipped.append((run, str(error)))
     return cases, skipped

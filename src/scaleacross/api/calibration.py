@@ -1,0 +1,209 @@
+"""The verb calibrate: a user's own measurements in, catalogue entries out, each with its errors on what was left out."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from functools import partial
+from pathlib import Path
+
+from scaleacross import catalogue
+from scaleacross.api.calibration_entries import KernelFits, LinkFits, StepFits, assembled, with_kernels
+from scaleacross.api.names import AcceleratorTarget, Bases, bases_of, listed
+from scaleacross.calibration.collective_data import read_stated
+from scaleacross.calibration.data_file import read_data_file
+from scaleacross.calibration.file_scores import SMALL, Skipped, dtype_refused
+from scaleacross.calibration.kernel_data import read_attention_times, read_gemm_times
+from scaleacross.calibration.kernel_fits import KernelFit, fit_calls, fit_products
+from scaleacross.calibration.kernels import MIN_GEMM_FLOP
+from scaleacross.calibration.link_fits import fit_link
+from scaleacross.calibration.result import Calibration
+from scaleacross.calibration.systems import ACCELERATOR_OF, SCALE_UP_OF
+from scaleacross.cost_models.kernels import ELEMENT_BYTES
+from scaleacross.errors import InputError, TooFewError
+from scaleacross.spec.progress import Progress
+from scaleacross.validation.refit import Machines, accelerator_of, cases_on, refit
+from scaleacross.validation.runs import read_runs
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What every fit needs besides its file."""
+
+    bases: Bases
+    only: tuple[str, ...]
+    date: str
+    progress: Callable[[Progress], None]
+    start_s: float = field(default_factory=time.monotonic)
+
+    def wants(self, label: str, entry: str | None) -> bool:
+        return not self.only or label in self.only or entry in self.only
+
+    def tell(self, stage: str, done: int, total: int) -> None:
+        self.progress(Progress(stage, done, total, None, None, time.monotonic() - self.start_s))
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A kernel fit that is still to be done: ``what`` (a kind of product, or attention) from the rows of ``label``."""
+
+    target: AcceleratorTarget
+    label: str
+    what: str
+    rows: int
+    fit: Callable[[], KernelFit]
+
+
+def calibrate(
+    *,
+    gemm: str | Path | None = None,
+    attention: str | Path | None = None,
+    collectives: str | Path | Sequence[str | Path] = (),
+    runs: str | Path | None = None,
+    base: str | Sequence[str] = (),
+    network: str | None = None,
+    only: str | Sequence[str] = (),
+    today: date | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Calibration:
+    """Fit accelerators and links to measurements, cross-validated, as entries for a directory of SCALEACROSS_CONFIGS.
+
+    Kernels are fitted first, then curves of collectives, then what a training step adds, on top of both.
+
+    Args:
+        gemm, attention, collectives, network: as in ``score_files``.
+        runs: CSV of measured training runs, columns as in ``validation.runs.Run``.
+        base: catalogue names or files of an accelerator, a link or both: they supply what is not fitted for names that the
+            catalogue does not have. An entry of the catalogue starts from itself.
+        only: labels of the files (accelerator, system, gpu), or entries that these mean, that are used; () uses all.
+        today: date that the entries carry.
+        progress: called before every fit.
+
+    Raises:
+        InputError: a file cannot be read; a name is not in the catalogue and has no base; measurements that cannot be what
+            they are taken for; too few of them, with the number that a fit needs.
+    """
+    if gemm is None and attention is None and not collectives and runs is None:
+        raise InputError("nothing to fit: give gemm, attention, collectives or runs")
+    request = _Request(
+        bases_of(listed(base)), tuple(listed(only)), (today or date.today()).isoformat(), progress or (lambda _: None)
+    )
+    skipped: list[Skipped] = []
+    tasks = [
+        *(_product_tasks(request, Path(gemm), skipped) if gemm is not None else ()),
+        *(_call_tasks(request, Path(attention)) if attention is not None else ()),
+    ]
+    links = _link_fits(request, listed(collectives), network, skipped) if collectives else []
+    kernels = _kernel_fits(request, tasks, skipped)
+    steps = _step_fits(request, Path(runs), kernels, links, skipped) if runs is not None else None
+    return assembled(kernels, links, steps, skipped)
+
+
+def _product_tasks(request: _Request, path: Path, skipped: list[Skipped]) -> list[_Task]:
+    source, tasks = read_data_file(path).label, []
+    sweeps = {
+        key: times for key, times in read_gemm_times(path).items() if request.wants(key[0], ACCELERATOR_OF.get(key[0]))
+    }
+    targets = request.bases.accelerator_targets(dict.fromkeys(label for label, _ in sweeps))
+    for (label, kind), times in sweeps.items():
+        target = targets[label]
+        if reason := dtype_refused(target.base, kind):
+            raise InputError(f"{path}: rows of {label}: {reason}")
+        small = int((times.flop < MIN_GEMM_FLOP).sum())
+        if small:
+            skipped.append(Skipped(label, small, SMALL))
+        known = next(one for one in ELEMENT_BYTES if one == kind)
+        fit = partial(fit_products, label, known, times, target.base, source, request.date)
+        tasks.append(_Task(target, label, kind, len(times.time_s) - small, fit))
+    return _checked(tasks, path, request)
+
+
+def _call_tasks(request: _Request, path: Path) -> list[_Task]:
+    source, tasks = read_data_file(path).label, []
+    sweeps = {
+        label: times
+        for label, times in read_attention_times(path).items()
+        if request.wants(label, ACCELERATOR_OF.get(label))
+    }
+    for label, target in request.bases.accelerator_targets(sweeps).items():
+        if reason := dtype_refused(target.base, "bf16"):
+            raise InputError(f"{path}: rows of {label}: {reason}")
+        fit = partial(fit_calls, label, sweeps[label], target.base, source, request.date)
+        tasks.append(_Task(target, label, "attention", len(sweeps[label].time_s), fit))
+    return _checked(tasks, path, request)
+
+
+def _checked(tasks: list[_Task], path: Path, request: _Request) -> list[_Task]:
+    """``tasks``. Raises InputError when there is none, or when two labels mean the same figure."""
+    if not tasks:
+        raise InputError(f"{path}: no row of {', '.join(request.only)} (--only)")
+    for (name, what), number in Counter((task.target.name, task.what) for task in tasks).items():
+        if number > 1:
+            labels = ", ".join(task.label for task in tasks if (task.target.name, task.what) == (name, what))
+            raise InputError(f"{path}: {labels} all mean {what} of {name}: use one name, or choose with --only")
+    return tasks
+
+
+def _kernel_fits(request: _Request, tasks: Sequence[_Task], skipped: list[Skipped]) -> KernelFits:
+    """Fits of ``tasks``; those with too few rows are skipped. Raises TooFewError when nothing remains."""
+    fits: KernelFits = []
+    few: list[str] = []
+    for number, task in enumerate(tasks):
+        request.tell("fitting kernels", number, len(tasks))
+        try:
+            fits.append((task.target, task.fit()))
+        except TooFewError as error:
+            few.append(f"- {task.label}, {task.what}, {task.rows} rows: {error}")
+            skipped.append(Skipped(f"{task.label} {task.what}", task.rows, str(error)))
+    if few and not fits:
+        raise TooFewError("no kernel can be fitted:\n" + "\n".join(few))
+    return fits
+
+
+def _link_fits(request: _Request, given: Sequence[str | Path], network: str | None, skipped: list[Skipped]) -> LinkFits:
+    contents = [read_stated(one) for one in given]
+    source = ", ".join(read_data_file(content.path).label for content in contents)
+    rows = [
+        row for content in contents for row in content.rows if request.wants(row.system, SCALE_UP_OF.get(row.system))
+    ]
+    if not rows:
+        raise InputError(f"{source}: no row of {', '.join(request.only)} (--only)")
+    for content in contents:
+        skipped += [
+            Skipped(label, n, why)
+            for (label, why), n in content.left_out.items()
+            if request.wants(label, SCALE_UP_OF.get(label))
+        ]
+    targets = request.bases.network_targets(dict.fromkeys(row.system for row in rows), network)
+    fits: LinkFits = []
+    chosen = {target.name: target for target in targets.values()}
+    for number, target in enumerate(chosen.values()):
+        request.tell("fitting collectives", number, len(chosen))
+        own = [row for row in rows if targets[row.system].name == target.name]
+        systems = ", ".join(filter(None, dict.fromkeys(row.system for row in own)))
+        origin = f"{source}, {len(own)} rows" + (f" of {systems}" if systems else "")
+        fits.append((target, fit_link(target.base, target.name, own, origin, request.date)))
+    return fits
+
+
+def _step_fits(request: _Request, path: Path, kernels: KernelFits, links: LinkFits, skipped: list[Skipped]) -> StepFits:
+    everything = read_runs(path)
+    runs = [run for run in everything if request.wants(gpu := run.gpu.partition(" ")[0], accelerator_of(gpu))]
+    if not runs:
+        raise InputError(f"{path}: no row" + (f" of {', '.join(request.only)} (--only)" if everything else "s"))
+    base = request.bases.accelerator
+    machines = Machines(
+        accelerators=with_kernels(kernels),
+        links={target.name: fit.technology for target, fit in links},
+        base=None if base is None else catalogue.load_accelerator(base).name,
+    )
+    request.tell("placing runs", 0, len(runs))
+    cases, left = cases_on(runs, machines)
+    for (label, reason), number in Counter((run.gpu.partition(" ")[0], reason) for run, reason in left).items():
+        skipped.append(Skipped(label, number, reason))
+    fits = refit(cases, partial(request.tell, "fitting step times"))
+    targets = request.bases.accelerator_targets(dict.fromkeys(name for fit in fits for name in fit.figures))
+    return StepFits(read_data_file(path).label, request.date, fits, targets)

@@ -1,0 +1,48 @@
+"""A file of measurements as text, plain or gzip, with what identifies it wherever it is quoted."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from scaleacross.errors import InputError
+
+DIGEST_DIGITS: Final = 12
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """The text of a file; ``digest`` is the start of the SHA-256 of its bytes as they are stored."""
+
+    path: Path
+    text: str
+    digest: str
+
+    @property
+    def label(self) -> str:
+        """How provenance quotes it: ``gemm.csv (sha256 0123456789ab)``."""
+        return f"{self.path.name} (sha256 {self.digest})"
+
+
+def read_data_file(path: str | Path) -> DataFile:
+    """The UTF-8 text of ``path``, unpacked where it is gzip.
+
+    Raises:
+        InputError: it cannot be read, is damaged, is no text, or is empty.
+    """
+    path = Path(path)
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if raw.startswith(_GZIP_MAGIC) else raw).decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (UnicodeDecodeError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: cannot be read: no UTF-8 text, plain or gzip ({error})") from None
+    if not text.strip():
+        raise InputError(f"{path}: the file is empty")
+    return DataFile(path, text, hashlib.sha256(raw).hexdigest()[:DIGEST_DIGITS])

@@ -1,0 +1,43 @@
+"""A catalogue entry as YAML text, in the form that this package reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from scaleacross.catalogue.yaml_source import parse_yaml
+from scaleacross.errors import InputError
+
+_ONE_LINE_EACH: Final = ("gemm_models", "provenance")
+"""Mappings whose parts get a line each."""
+
+
+def entry_text(data: Mapping[str, Any], comment: str = "") -> str:
+    """``data`` as YAML: keys in their order, a line per figure, kernel model or origin, ``comment`` above it.
+
+    Raises:
+        InputError: a value is no plain data.
+    """
+    lines = [f"# {comment}"] if comment else []
+    for key, value in data.items():
+        lines += _parts(key, value) if key in _ONE_LINE_EACH and value else [_line(key, value)]
+    text = "\n".join(lines) + "\n"
+    parse_yaml(text, "the written entry")
+    return text
+
+
+def _parts(key: str, value: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{key}:"
+    yield from (f"  {_line(part, each)}" for part, each in value.items())
+
+
+def _line(key: str, value: Any) -> str:
+    import yaml
+
+    try:
+        flow = yaml.safe_dump(
+            {key: value}, default_flow_style=True, sort_keys=False, allow_unicode=True, width=float("inf")
+        )
+    except yaml.YAMLError as error:
+        raise InputError(f"key '{key}' cannot be written: {error}") from None
+    return flow.strip()[1:-1]

@@ -1,0 +1,76 @@
+"""calibrate: catalogue entries fitted to the user's own measurements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scaleacross.cli.frame import display, names_of
+from scaleacross.cli.validate import Benchmark, Collectives, Network
+
+
+def calibrate_command(
+    gemm: Benchmark = None,
+    attention: Benchmark = None,
+    collectives: Collectives = None,
+    runs: Annotated[
+        Path | None, typer.Option("--runs", metavar="FILE", dir_okay=False, help="Measured training runs (CSV).")
+    ] = None,
+    base: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--base", metavar="NAME", help="Entry or file that supplies what is not fitted. Repeatable, one of a kind."
+        ),
+    ] = None,
+    network: Network = None,
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="LABEL,...", help="Use only rows of these labels or entries.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="DIR", file_okay=False, help="Write accelerators/ and networks/ to DIR."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+) -> None:
+    """Fit accelerators and links to your own measurements and write them as catalogue entries.
+
+    Errors are shown in sample and on what was left out of the fit: shapes, sizes, whole models, whole sources.
+
+    \b
+    Examples:
+      scaleacross calibrate --gemm gemm.csv --attention attention.csv -o fleet/
+      scaleacross calibrate --gemm my_gpu.csv --base h100-sxm -o fleet/
+      scaleacross calibrate --collectives all_reduce.txt --collectives all_gather.txt --network nvlink4 -o fleet/
+      scaleacross calibrate --gemm gemm.csv --runs runs.csv -o fleet/
+      SCALEACROSS_CONFIGS=fleet scaleacross plan job.yaml
+    """
+    from scaleacross.api import calibrate
+    from scaleacross.emitters import write_files
+    from scaleacross.report.calibration import calibration_json, calibration_report
+    from scaleacross.report.console import PlainConsole
+    from scaleacross.report.progress import ProgressDisplay
+
+    if gemm is None and attention is None and not collectives and runs is None:
+        raise typer.BadParameter("give --gemm, --attention, --collectives or --runs")
+    with ProgressDisplay(PlainConsole(stderr=True)) as progress:
+        found = calibrate(
+            gemm=gemm,
+            attention=attention,
+            collectives=collectives or (),
+            runs=runs,
+            base=base or (),
+            network=network,
+            only=names_of(only) if only else (),
+            progress=progress,
+        )
+    written = write_files(found.files, output) if output else []
+    if as_json:
+        typer.echo(calibration_json(found))
+    else:
+        display(calibration_report(found))
+    if written:
+        typer.echo(f"wrote {', '.join(map(str, written))}; use them with SCALEACROSS_CONFIGS={output}", err=True)

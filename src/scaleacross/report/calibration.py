@@ -1,0 +1,81 @@
+"""A calibration: errors of every fit in sample beside those on what was left out, what was not used, and what to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Group, RenderableType
+
+from scaleacross.calibration.kernels import Score
+from scaleacross.calibration.result import Calibration, FittedEntry, Residual
+from scaleacross.report.accuracy import plain, signed
+from scaleacross.report.accuracy_files import json_text
+from scaleacross.report.benchmark_scores import figures, skipped_table
+from scaleacross.report.format import add, cell, columns, count, section
+
+ERROR_HEADS = ("rows", "free", "base", "in sample", "bias", "left out", "error there")
+
+
+def calibration_report(calibration: Calibration) -> RenderableType:
+    """Everything a person needs to judge the fits."""
+    return Group(*_sections(calibration))
+
+
+def calibration_json(calibration: Calibration) -> str:
+    """Entries with their errors, rows that were not used, and notes."""
+    return json_text(
+        {
+            "entries": [_entry_data(entry) for entry in calibration.entries],
+            "skipped_rows": [vars(one) for one in calibration.skipped],
+            "notes": list(calibration.notes),
+        }
+    )
+
+
+def _sections(calibration: Calibration) -> Iterator[RenderableType]:
+    yield cell(
+        "predicted / measured − 1, median and 90th percentile; 'free' parameters are fitted, 'base' is before the fit"
+    )
+    table = columns(("entry", "fit", *ERROR_HEADS), right=("rows", "free", "bias"))
+    for entry in calibration.entries:
+        for residual in entry.residuals:
+            for cells in _lines(entry, residual):
+                add(table, *cells)
+    yield table
+    if calibration.skipped:
+        yield section("rows that no fit used", skipped_table(calibration.skipped))
+    if calibration.notes:
+        yield section("to know", *(cell(f"- {note}") for note in calibration.notes))
+
+
+def _lines(entry: FittedEntry, residual: Residual) -> Iterator[list[str]]:
+    """One line per way of leaving out, the fit itself on the first."""
+    own = residual.in_sample
+    free = "" if residual.fitted == ("curves",) else str(len(residual.fitted))
+    first = [entry.name, residual.what, count(own.num_rows), free, _pair(residual.base), _pair(own), signed(own.bias)]
+    for number, (what, score) in enumerate(residual.left_out.items() or [("nothing", None)]):
+        yield [*(first if number == 0 else [""] * len(first)), what, _pair(score)]
+
+
+def _pair(score: Score | None) -> str:
+    return f"{plain(score.median_abs_error)}, {plain(score.p90_abs_error)}" if score else "–"
+
+
+def _entry_data(entry: FittedEntry) -> dict[str, Any]:
+    return {
+        "file": entry.path,
+        "name": entry.name,
+        "base": entry.base,
+        "from_base": list(entry.kept),
+        "fits": [
+            {
+                "what": residual.what,
+                "fitted": list(residual.fitted),
+                "base": figures(residual.base) if residual.base else None,
+                "in_sample": figures(residual.in_sample),
+                "left_out": {what: figures(score) for what, score in residual.left_out.items()},
+            }
+            for residual in entry.residuals
+        ],
+    }

@@ -1,0 +1,187 @@
+"""Step-time parameters fitted to somebody's own runs, beside what the same fit does on models and sources left out.
+
+The criterion and its parameters are those of ``fitting``. A generation with fewer than MIN_ROWS usable rows is left alone. A
+parameter that no row depends on keeps its value.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleacross.errors import InputError
+from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.network import NetworkTechnology
+from scaleacross.spec.topology import Topology
+from scaleacross.validation.crosscheck import SEEN
+from scaleacross.validation.fitting import KNOBS, Linearised, fit, generation_of, leave_out, linearise
+from scaleacross.validation.machines import MACHINES
+from scaleacross.validation.mapping import Case, case_of
+from scaleacross.validation.predict import predict
+from scaleacross.validation.runs import Run
+from scaleacross.validation.score import measured_s, usable_cases
+
+Floats = NDArray[np.float64]
+Figure = float | Mapping[str, float]
+
+MIN_ROWS: Final = 6
+"""Rows of a generation below which nothing is fitted: about as many as parameters that a row can tell."""
+ITERATIONS: Final = 6
+CONVERGED: Final = 2e-3
+"""Largest relative change of a parameter below which another iteration is not worth its time."""
+LEFT_OUT: Final[Mapping[str, Callable[[Case], str]]] = {
+    "models": lambda case: case.run.model,
+    "sources": lambda case: case.run.source,
+}
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Fitted entries that stand in for the catalogue's while step times are predicted.
+
+    Attributes:
+        accelerators, links: by name of the entry that they replace or add.
+        base: accelerator whose hosts and networks a ``gpu`` has that no machine is known for.
+    """
+
+    accelerators: Mapping[str, Accelerator]
+    links: Mapping[str, NetworkTechnology]
+    base: str | None = None
+
+
+@dataclass(frozen=True)
+class Refit:
+    """One generation: accelerator -> SI field -> value, and predicted seconds of its rows before, after and unseen."""
+
+    generation: str
+    figures: Mapping[str, Mapping[str, Figure]]
+    measured_s: Floats
+    before_s: Floats
+    fitted_s: Floats
+    left_out_s: Mapping[str, Floats]
+
+
+def cases_on(runs: Sequence[Run], machines: Machines) -> tuple[list[Case], list[tuple[Run, str]]]:
+    """The rows that can be fitted, placed on ``machines``, and the others with the reason.
+
+    Raises:
+        InputError: no generation has MIN_ROWS rows.
+    """
+    cases, skipped = usable_cases(runs, lambda run: _case_on(run, machines))
+    rows = Counter(generation_of(case) for case in cases)
+    for case in cases:
+        if (number := rows[generation := generation_of(case)]) < MIN_ROWS:
+            skipped.append((case.run, f"{number} usable rows on {generation}; a fit needs {MIN_ROWS}"))
+    cases = [case for case in cases if rows[generation_of(case)] >= MIN_ROWS]
+    if not cases:
+        reasons = Counter(reason for _, reason in skipped).most_common()
+        listed = "\n".join(f"- {number} rows: {reason}" for reason, number in reasons)
+        raise InputError(f"no accelerator generation has {MIN_ROWS} usable rows, the least for a fit:\n{listed}")
+    return cases, skipped
+
+
+def _case_on(run: Run, machines: Machines) -> Case:
+    label, _, rest = run.gpu.partition(" ")
+    known = label if label in MACHINES else _machine_with(label) or _machine_with(machines.base)
+    if known is None:
+        raise InputError(
+            f"no machine is known for gpu '{label}'; known: {', '.join(MACHINES)}; "
+            "or name one of their accelerators with --base, whose hosts and networks then stand in"
+        )
+    case = case_of(replace(run, gpu=f"{known} {rest}".strip()))
+    own = MACHINES[known].accelerator
+    name = own if label in (known, own) else label
+    (building,) = case.topology.buildings
+    accelerator = machines.accelerators.get(name) or building.accelerator.model_copy(update={"name": name})
+    scale_up = building.links.scale_up
+    technology = machines.links.get(scale_up.technology.name, scale_up.technology)
+    links = building.links.model_copy(update={"scale_up": scale_up.model_copy(update={"technology": technology})})
+    return _in_building(case, {"accelerator": accelerator, "links": links})
+
+
+def accelerator_of(gpu: str) -> str | None:
+    """The catalogue entry that the first word of a ``gpu`` column means; None where no machine is known for it."""
+    return MACHINES[gpu].accelerator if gpu in MACHINES else None
+
+
+def _machine_with(accelerator: str | None) -> str | None:
+    return next((label for label, machine in MACHINES.items() if machine.accelerator == accelerator), None)
+
+
+def _in_building(case: Case, update: Mapping[str, object]) -> Case:
+    (building,) = case.topology.buildings
+    region = case.topology.regions[0].model_copy(update={"buildings": (building.model_copy(update=update),)})
+    topology: Topology = case.topology.model_copy(update={"regions": (region,)})
+    return replace(case, topology=topology)
+
+
+def refit(cases: Sequence[Case], told: Callable[[int, int], None] = lambda _done, _total: None) -> tuple[Refit, ...]:
+    """Parameters per generation that come nearest to the measured step times of ``cases``.
+
+    Args:
+        told: called with passes done and passes in all; a pass prices every row once per parameter.
+    """
+    measured = np.array([measured_s(case) for case in cases])
+    before = np.array([predict(case).step_s for case in cases])
+    moved = list(cases)
+    values: dict[str, Floats] = {}
+    for number in range(ITERATIONS):
+        told(number, ITERATIONS + 1)
+        last, values = values, fit(moved, measured, iterations=1)
+        moved = [_with_knobs(case, values[generation_of(case)]) for case in moved]
+        if last and max(np.abs(values[name] / last[name] - 1).max() for name in values) < CONVERGED:
+            break
+    told(ITERATIONS, ITERATIONS + 1)
+    linear = linearise(moved)
+    unseen = {
+        what: leave_out(linear, moved, measured, group)
+        for what, group in LEFT_OUT.items()
+        if len({group(case) for case in cases}) > 1
+    }
+    out = []
+    for generation in dict.fromkeys(linear.generation):
+        rows = np.array(linear.generation) == generation
+        figures = _figures(cases, linear, generation, values[generation])
+        left_out = {what: seconds[rows] for what, seconds in unseen.items()}
+        out.append(Refit(generation, figures, measured[rows], before[rows], np.exp(linear.base[rows]), left_out))
+    return tuple(out)
+
+
+def _with_knobs(case: Case, values: Floats) -> Case:
+    accelerator = case.topology.buildings[0].accelerator
+    for knob, value in zip(KNOBS, values, strict=True):
+        if knob.applies(accelerator):
+            accelerator = knob.write(accelerator, float(value))
+    return _in_building(case, {"accelerator": accelerator})
+
+
+def _figures(
+    cases: Sequence[Case], linear: Linearised, generation: str, values: Floats
+) -> dict[str, dict[str, Figure]]:
+    """Per accelerator the fields that some row of its generation depends on."""
+    rows = np.array(linear.generation) == generation
+    seen = np.abs(linear.jacobian[rows]).max(axis=0) > SEEN
+    out: dict[str, dict[str, Figure]] = {}
+    for case, own in zip(cases, rows, strict=True):
+        accelerator = case.topology.buildings[0].accelerator
+        if not own or accelerator.name in out:
+            continue
+        fields = []
+        for knob, value, counts in zip(KNOBS, values, seen, strict=True):
+            if counts and knob.applies(accelerator):
+                accelerator = knob.write(accelerator, float(value))
+                fields.append(knob.name.partition(".")[0])
+        out[accelerator.name] = {field: _value(accelerator, field) for field in dict.fromkeys(fields)}
+    return out
+
+
+def _value(accelerator: Accelerator, field: str) -> Figure:
+    value = getattr(accelerator, field)
+    if isinstance(value, Mapping):
+        return {str(key): float(each) for key, each in value.items() if key in accelerator.peak_flop_per_s}
+    return float(value)

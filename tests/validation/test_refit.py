@@ -1,0 +1,89 @@
+"""Step-time parameters fitted to rows whose maker is known, on the catalogue's machines and on a user's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from measured_rows import run
+
+from scaleacross.catalogue import load_accelerator, load_network
+from scaleacross.errors import InputError
+from scaleacross.validation import refit as module
+from scaleacross.validation.predict import predict
+from scaleacross.validation.refit import MIN_ROWS, Machines, cases_on, refit
+from scaleacross.validation.runs import Run
+
+NOTHING = Machines({}, {})
+
+
+def rows(gpu: str = "H100-80GB") -> list[Run]:
+    """Two models, two precisions, batches of 64 and 128, each model from a source of its own."""
+    small, eight, large = run("n1"), run("n2"), run("l1")
+    named = [replace(large, source="elsewhere"), small, eight]
+    batches = [replace(one, id=f"{one.id}{gbs}", gbs=gbs, gpu=gpu) for gbs in (64, 128) for one in named]
+    return [*batches, replace(small, id="n256", gbs=256, gpu=gpu)]
+
+
+def timed(runs: list[Run], machines: Machines) -> list[Run]:
+    """The rows with the step times that ``machines`` would give."""
+    cases, _ = cases_on(runs, machines)
+    return [replace(one, step_time_s=predict(case).step_s) for one, case in zip(runs, cases, strict=True)]
+
+
+@pytest.fixture(autouse=True)
+def _few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ITERATIONS", 2)
+
+
+def test_a_slower_accelerator_is_found_from_its_step_times() -> None:
+    own = load_accelerator("h100-sxm")
+    ratios = {key: 0.7 * value for key, value in own.training_gemm_ratio.items()}
+    slower = own.model_copy(update={"training_gemm_ratio": ratios})
+    cases, skipped = cases_on(timed(rows(), Machines({"h100-sxm": slower}, {})), NOTHING)
+    told: list[tuple[int, int]] = []
+    (fit,) = refit(cases, lambda done, total: told.append((done, total)))
+    assert skipped == []
+    assert (fit.generation, set(fit.figures)) == ("Hopper", {"h100-sxm"})
+    figures = fit.figures["h100-sxm"]
+    assert "training_gemm_ratio" in figures
+    assert "host_moe_pass_s" not in figures  # no row has experts: it keeps its value
+    before, after = (np.abs(seconds / fit.measured_s - 1).max() for seconds in (fit.before_s, fit.fitted_s))
+    assert after < 0.03 < 0.15 < before
+    assert set(fit.left_out_s) == {"models", "sources"}
+    unseen = np.abs(fit.left_out_s["models"] / fit.measured_s - 1).max()
+    assert after < unseen < before
+    assert told[0] == (0, 3)
+    assert told[-1] == (2, 3)
+
+
+def test_a_gpu_of_the_users_own_stands_on_the_hosts_of_the_base() -> None:
+    mine = load_accelerator("h100-sxm").model_copy(update={"name": "my-gpu", "memory_efficiency_fraction": 0.5})
+    machines = Machines({"my-gpu": mine}, {}, base="h100-sxm")
+    cases, _ = cases_on(rows("my-gpu"), machines)
+    assert all(case.topology.buildings[0].accelerator == mine for case in cases)
+    unfitted, _ = cases_on(rows("my-gpu"), replace(machines, accelerators={}))
+    assert {case.topology.buildings[0].accelerator.name for case in unfitted} == {"my-gpu"}
+    with pytest.raises(InputError, match=r"no machine is known for gpu 'my-gpu'; known: A100-80GB, .*--base"):
+        cases_on(rows("my-gpu"), NOTHING)
+
+
+def test_a_fitted_link_prices_the_runs() -> None:
+    link = load_network("nvlink4")
+    halved = link.model_copy(update={"curves": (), "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s / 10})
+    before, after = (cases_on(rows(), Machines({}, links))[0] for links in ({}, {"nvlink4": halved}))
+    assert predict(after[0]).step_s > 1.1 * predict(before[0]).step_s
+
+
+def test_a_generation_with_few_rows_is_left_alone_and_alone_refused() -> None:
+    few = [run("k1"), run("k2")]
+    cases, skipped = cases_on([*rows(), *few], NOTHING)
+    assert len(cases) == len(rows())
+    assert [(one.id, reason) for one, reason in skipped] == [
+        (name, f"2 usable rows on Ampere; a fit needs {MIN_ROWS}") for name in ("k1", "k2")
+    ]
+    with pytest.raises(
+        InputError, match=r"no accelerator generation has 6 usable rows.*\n- 2 rows: 2 usable rows on Ampere"
+    ):
+        cases_on(few, NOTHING)
