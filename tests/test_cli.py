@@ -22,6 +22,7 @@ from scaleacross.spec.plan import Plan
 COMMANDS = (
     "plan",
     "evaluate",
+    "compare",
     "emit",
     "validate",
     "collective",

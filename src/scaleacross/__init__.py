@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from scaleacross.api import calibrate, emit, evaluate, explain, pareto, plan, sweep, verify
+    from scaleacross.api import calibrate, compare, emit, evaluate, explain, pareto, plan, sweep, verify
     from scaleacross.catalogue import load_accelerator, load_job, load_network, load_plan, load_topology, load_workload
     from scaleacross.errors import (
         EmitError,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         TimeLimitError,
         VerificationError,
     )
+    from scaleacross.spec.comparison import Comparison
     from scaleacross.spec.job import Job
     from scaleacross.spec.parallelism import Degrees, PipelineChoice
     from scaleacross.spec.placement import Placement
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __version__: Final = "0.1.0"
 
 __all__ = [
+    "Comparison",
     "Decision",
     "Degrees",
     "EmitError",
@@ -47,6 +49,7 @@ __all__ = [
     "VerificationError",
     "__version__",
     "calibrate",
+    "compare",
     "emit",
     "evaluate",
     "explain",
@@ -63,7 +66,7 @@ __all__ = [
 ]
 
 _HOME: Final = {
-    "scaleacross.api": ("calibrate", "emit", "evaluate", "explain", "pareto", "plan", "sweep", "verify"),
+    "scaleacross.api": ("calibrate", "compare", "emit", "evaluate", "explain", "pareto", "plan", "sweep", "verify"),
     "scaleacross.catalogue": (
         "load_accelerator",
         "load_job",
@@ -80,6 +83,7 @@ _HOME: Final = {
         "TimeLimitError",
         "VerificationError",
     ),
+    "scaleacross.spec.comparison": ("Comparison",),
     "scaleacross.spec.job": ("Job",),
     "scaleacross.spec.parallelism": ("Degrees", "PipelineChoice"),
     "scaleacross.spec.placement": ("Placement",),

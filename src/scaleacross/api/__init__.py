@@ -5,6 +5,7 @@ from __future__ import annotations
 from scaleacross.api.accuracy import cross_check, score_files, validate
 from scaleacross.api.calibration import calibrate
 from scaleacross.api.collective import collective
+from scaleacross.api.comparison import compare
 from scaleacross.api.evaluation import evaluate
 from scaleacross.api.explaining import explain
 from scaleacross.api.files import emit, verify
@@ -18,6 +19,7 @@ __all__ = [
     "SweepResult",
     "calibrate",
     "collective",
+    "compare",
     "cross_check",
     "emit",
     "evaluate",

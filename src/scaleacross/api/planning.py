@@ -18,7 +18,7 @@ from scaleacross.solvers.infeasible import closest_candidate, explain
 from scaleacross.solvers.joint import Placed, Search, search
 from scaleacross.solvers.objectives import Goal, goal_placer
 from scaleacross.spec.job import Job
-from scaleacross.spec.plan import Alternative, ObjectiveValue, Plan, SolveReport
+from scaleacross.spec.plan import Alternative, Decision, ObjectiveValue, Plan, SolveReport
 from scaleacross.spec.progress import Progress
 from scaleacross.workloads.problem import Problem
 
@@ -33,6 +33,7 @@ def plan(
     gap_tolerance: float = 0.0,
     overrides: Sequence[str] = (),
     progress: Callable[[Progress], None] | None = None,
+    incumbents: Sequence[Decision] = (),
 ) -> Plan:
     """The best plan for a job by its objective (least step time by default), verified, with its bound and what lost.
 
@@ -43,6 +44,7 @@ def plan(
         gap_tolerance: relative gap at which the search stops; what remains is reported.
         overrides: ``a.b.c=value`` on any field of the job.
         progress: called now and then during the search.
+        incumbents: placed, legal decisions that fit; the plan is never slower than any of them (objective step_time only).
 
     Raises:
         InputError: the job is wrong.
@@ -52,7 +54,13 @@ def plan(
     """
     problem = problem_of(job, overrides)
     return plan_problem(
-        problem, {}, time_limit_s=time_limit_s, seed=seed, gap_tolerance=gap_tolerance, progress=progress
+        problem,
+        {},
+        time_limit_s=time_limit_s,
+        seed=seed,
+        gap_tolerance=gap_tolerance,
+        progress=progress,
+        incumbents=incumbents,
     )
 
 
@@ -64,6 +72,7 @@ def plan_problem(
     seed: int,
     gap_tolerance: float,
     progress: Callable[[Progress], None] | None,
+    incumbents: Sequence[Decision] = (),
 ) -> Plan:
     """The best plan by the job's objective, with other objectives kept to ``limits``. Raises as ``plan`` does."""
     report, goal = progress or (lambda _: None), goal_of(problem, limits)
@@ -75,6 +84,7 @@ def plan_problem(
         gap_tolerance=gap_tolerance,
         report=report,
         placer_on=placer_on,
+        incumbents=() if goal else incumbents,
     )
     best = state.best
     if best is None and state.out_of_time:

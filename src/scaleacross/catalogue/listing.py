@@ -15,6 +15,7 @@ from scaleacross.catalogue.load import load_accelerator, load_network, load_topo
 from scaleacross.catalogue.studies import load_study
 from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.comparison import Comparison
 from scaleacross.spec.explanation import Explanation
 from scaleacross.spec.job import Job
 from scaleacross.spec.json_schema import json_schema
@@ -36,6 +37,7 @@ SCHEMA_KINDS: Final = (
     "launch",
     "study",
     "explanation",
+    "comparison",
 )
 
 
@@ -134,6 +136,8 @@ def schema(kind: str) -> dict[str, Any]:
             return json_schema(Explanation, "scaleacross explanation", named_by_file=False)
         case "study":
             return json_schema(Study, "scaleacross study")
+        case "comparison":
+            return json_schema(Comparison, "scaleacross comparison", named_by_file=False)
     raise InputError(f"no schema '{kind}'; there are: {', '.join(SCHEMA_KINDS)}")
 
 

@@ -11,7 +11,7 @@ import typer
 
 from scaleacross.cli.calibrate import calibrate_command
 from scaleacross.cli.collective import collective_command
-from scaleacross.cli.explain import explain_command
+from scaleacross.cli.explain import compare_command, explain_command
 from scaleacross.cli.frame import EXIT_CODES, guarded
 from scaleacross.cli.look import catalogue_command, schema_command, show_command
 from scaleacross.cli.pareto import pareto_command
@@ -22,6 +22,7 @@ from scaleacross.cli.validate import validate_command
 COMMANDS: Final[tuple[tuple[str, Callable[..., None], str], ...]] = (
     ("plan", plan_command, "Find the fastest plan and write its launch files."),
     ("evaluate", evaluate_command, "Price settings that you bring."),
+    ("compare", compare_command, "Hold our plan against what others would run."),
     ("emit", emit_command, "Write launch files of a plan."),
     ("pareto", pareto_command, "Find plans between two objectives."),
     ("explain", explain_command, "Say why a plan is as it is, and what would change it."),
