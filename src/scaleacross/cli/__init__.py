@@ -11,7 +11,8 @@ import typer
 
 from scaleacross.cli.calibrate import calibrate_command
 from scaleacross.cli.collective import collective_command
-from scaleacross.cli.explain import compare_command, explain_command
+from scaleacross.cli.compare import compare_command
+from scaleacross.cli.explain import explain_command
 from scaleacross.cli.frame import EXIT_CODES, guarded
 from scaleacross.cli.look import catalogue_command, schema_command, show_command
 from scaleacross.cli.pareto import pareto_command
