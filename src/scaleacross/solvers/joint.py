@@ -154,8 +154,8 @@ def search(
     state = Search(problem, time_limit_s, seed, gap_tolerance, report)
     survivors: list[tuple[Priced, Placer]] = []
     for fleet in fleets(problem.topology):
-        plain = Placer(fleet, Pricing.on(fleet, problem.job, problem.profile), seed=seed)
-        placer = placer_on(fleet) if placer_on else plain
+        pricing = Pricing.on(fleet, problem.job, problem.profile)
+        placer = placer_on(fleet) if placer_on else Placer(fleet, pricing, seed=seed)
         _start_from(state, incumbents, placer)
         survivors += [(priced, placer) for priced in _price_fleet(state, fleet, placer)]
     tight = _tighten(state, survivors)
