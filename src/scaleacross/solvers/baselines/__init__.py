@@ -1,0 +1,23 @@
+"""How others would run a job, each rule as a short program from its published description.
+
+``BASELINES`` names them; every one takes a problem and a clock and answers with an ``Outcome``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from scaleacross.solvers.baselines import arnold, atlas, crosspipe, megatron_order, production, sailor
+from scaleacross.solvers.baselines.outcome import Baseline, Clock, Outcome
+
+__all__ = ["BASELINES", "Baseline", "Clock", "Outcome"]
+
+BASELINES: Final[Mapping[str, Baseline]] = {
+    "production": Baseline("HSDP replicas across buildings", "arXiv 2407.21783, 2510.20171", production.decide),
+    "megatron_order": Baseline("Megatron-LM's default rank order", "Megatron-LM parallel_state", megatron_order.decide),
+    "sailor": Baseline("Sailor: dp inside a region, pp across", "arXiv 2504.17096", sailor.decide),
+    "atlas": Baseline("Atlas: stages walk through the sites", "arXiv 2411.14458", atlas.decide),
+    "arnold": Baseline("Arnold: pipeline groups inside minipods", "arXiv 2509.15940", arnold.decide),
+    "crosspipe": Baseline("CrossPipe: delay-aware pipeline across", "arXiv 2507.00217", crosspipe.decide),
+}

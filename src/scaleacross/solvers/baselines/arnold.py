@@ -1,0 +1,90 @@
+"""Arnold (ByteDance, NeurIPS'25, arXiv 2509.15940): pipeline groups inside minipods, as few minipods as the weights ask for.
+
+A minipod is a zone here (the largest unit without oversubscription). The paper's integer program (``minipods``) gives every
+pipeline group its minipods; groups are then laid one after another. Weights by the paper: dense models α = 0, β = 1;
+mixture of experts α = 0.3, β = 0.7. Schedules and sharding are Megatron-LM's (1F1B, interleaved, ZeRO-1), which it builds on.
+
+A plan lists the first hosts of each building, so of the program's solution it keeps how many hosts each building gives; hosts
+that are left idle inside a zone cannot be skipped.
+
+The paper takes degrees as given. Here they are the fastest ones, by the exact cost model, of all that are placed by this rule
+(``family``), which no fixed choice of degrees can beat.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from scaleacross.cost_models.settings import Bools, Settings
+from scaleacross.errors import InfeasibleError
+from scaleacross.solvers.baselines.family import Family, tune
+from scaleacross.solvers.baselines.minipods import HostMatrix, row_hosts
+from scaleacross.solvers.baselines.outcome import Clock, Outcome
+from scaleacross.solvers.baselines.production import allowed_schedules
+from scaleacross.solvers.fleets import Fill, Fleet
+from scaleacross.spec.parallelism import Degrees, ShardLevel
+from scaleacross.workloads.problem import Problem
+
+DENSE_WEIGHTS: Final = (0.0, 1.0)
+EXPERT_WEIGHTS: Final = (0.3, 0.7)
+ZERO_1: tuple[ShardLevel, ...] = ("none", "optimizer")
+
+
+def decide(problem: Problem, clock: Clock) -> Outcome:
+    """The fastest plan that is placed by the rule."""
+    job, weights = problem.job, EXPERT_WEIGHTS if problem.profile.num_experts else DENSE_WEIGHTS
+
+    def fills(fleet: Fleet, degrees: Degrees) -> list[Fill]:
+        return minipod_fill(fleet, degrees, *weights)
+
+    fixed = {
+        "schedules": allowed_schedules(job, ("1F1B", "Interleaved1F1B")),
+        "shard": tuple(level for level in ZERO_1 if level in job.shard) or job.shard,
+    }
+    return tune(
+        problem,
+        Family(
+            job=job.model_copy(update=fixed),
+            orders=(("tp", "cp", "pp", "dp_shard", "dp_replicate"),),
+            fills=fills,
+            allows_split=_one_data_parallel_group,
+            farthest={"tp": "scale_up"},
+        ),
+        clock,
+    )
+
+
+def minipod_fill(fleet: Fleet, degrees: Degrees, alpha: float, beta: float) -> list[Fill]:
+    """Hosts per building as the integer program has them; none when the job is no matrix of hosts or does not fit."""
+    host = fleet.unit
+    per_stage = degrees.world_size // degrees.pp
+    if per_stage % host:
+        if degrees.pp > 1:
+            return []
+        return fleet.fills(degrees.world_size, [degrees.world_size])
+    zones = [(name, hosts) for name, hosts in _zones(fleet)]
+    try:
+        taken = row_hosts(HostMatrix(per_stage // host, degrees.pp), [hosts for _, hosts in zones], alpha, beta)
+    except InfeasibleError:
+        return []
+    shares = {building.name: 0 for building in fleet.buildings}
+    for (name, _), hosts in zip(zones, taken, strict=True):
+        shares[name] += hosts * host
+    fill = tuple((name, share) for name, share in shares.items() if share)
+    types = {fleet.topology.building(name).accelerator.name for name, _ in fill}
+    return [fill] if len(types) == len(fleet.accelerators) else []
+
+
+def _zones(fleet: Fleet) -> list[tuple[str, int]]:
+    """Building and host units of every zone, building by building."""
+    out = []
+    for building in fleet.buildings:
+        left, zone = building.num_accelerators, building.accelerators_per("zone")
+        while left > 0:
+            out.append((building.name, min(left, zone) // fleet.unit))
+            left -= zone
+    return out
+
+
+def _one_data_parallel_group(settings: Settings) -> Bools:
+    return (settings.dp_shard == 1) | (settings.dp_replicate == 1)

@@ -1,0 +1,101 @@
+"""Atlas (Microsoft, arXiv 2411.14458): the pipeline walks through the data centers, replicas share the trunks in turn.
+
+Algorithm 1, as Sailor's authors re-implemented it for their comparison: data centers (here: buildings) sorted by size, largest
+first; for every data-parallel degree D the stages are walked through them, stages_in_dc = min(left, ⌊GPUs / (tp · D)⌋); the
+fastest walk is kept. Time of a walk under temporal bandwidth sharing: a replica has the whole trunk while it sends, so a
+message of x bytes takes x / C, and D of them pass per micro-batch:
+
+    T = P · t + (m − 1) · max(t, D · x / C) + Σ_hops 2 · (latency + x / C) + t_sync + t_update
+
+with C the trunk or what the adapters of D · tp accelerators send, whichever is less. All replicas of a stage are in one
+building, so gradients never leave it. The cost model that prices the result afterwards divides a trunk evenly among those who
+send at once: equal in throughput; the earlier start of some replicas under temporal sharing is not rewarded (for nobody).
+
+Degrees: tp, P, micro-batch, recompute and shard level are tried too (the paper takes them as given), ranked by the same T.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from scaleacross.solvers.baselines.outcome import Clock, Outcome
+from scaleacross.solvers.baselines.own_model import (
+    Distance,
+    NothingFits,
+    Rows,
+    distance,
+    fitting_rows,
+    network_bytes_per_s,
+    ring_sync_s,
+)
+from scaleacross.solvers.fleets import Fill, Fleet, fleets, shares
+from scaleacross.spec.parallelism import GridAxis
+from scaleacross.spec.placement import Placement
+from scaleacross.spec.plan import Decision
+from scaleacross.spec.topology import Building
+from scaleacross.workloads.problem import Problem
+
+ORDER: tuple[GridAxis, ...] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
+
+
+def decide(problem: Problem, clock: Clock) -> Outcome:
+    """The walk with the least T."""
+    best: tuple[float, Decision] | None = None
+    reason = ""
+    for fleet in fleets(problem.topology):
+        rows = fitting_rows(problem, fleet)
+        if isinstance(rows, NothingFits):
+            reason = reason or rows.reason
+            continue
+        found = _fastest(fleet, rows, clock)
+        if found is not None and (best is None or found[0] < best[0]):
+            best = found
+    if best is None:
+        return Outcome(None, reason or "no data center holds a stage with all its replicas", complete=not clock.over)
+    return Outcome(best[1], complete=not clock.over)
+
+
+def walk(buildings: Sequence[Building], num_stages: int, stage_size: int) -> Fill | None:
+    """Algorithm 1: stages through the buildings, largest first; None when they do not hold all of them."""
+    left, fill = num_stages, []
+    for building in sorted(buildings, key=lambda building: -building.num_accelerators):
+        taken = min(left, building.num_accelerators // stage_size)
+        if taken:
+            fill.append((building.name, taken * stage_size))
+            left -= taken
+    return None if left else tuple(fill)
+
+
+def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> tuple[float, Decision] | None:
+    s, rate = rows.settings, network_bytes_per_s(fleet)
+    latency = max(building.links.building.one_way_latency_s for building in fleet.buildings)
+    fixed = (s.pp + s.num_micro_batches - 1) * rows.stage_s + rows.update_s + ring_sync_s(rows, latency, rate)
+    far = {(a.name, b.name): distance(fleet, a.name, b.name) for a in fleet.buildings for b in fleet.buildings if a != b}
+    best: tuple[float, Decision] | None = None
+    for row in np.argsort(fixed, kind="stable"):
+        if (best is not None and fixed[row] >= best[0]) or clock.over:
+            break
+        stage_size = int(s.tp[row] * s.dp[row])
+        fill = walk(fleet.buildings, int(s.pp[row]), stage_size)
+        if fill is None or (len(fill) > 1 and any(share % fleet.unit for _, share in fill)):
+            continue
+        hops = [far[a, b] for (a, _), (b, _) in pairwise(fill)]
+        total = float(fixed[row]) + _hops_s(rows, int(row), hops, stage_size * rate)
+        if best is None or total < best[0]:
+            placement = Placement(axis_order=ORDER, fill=shares(fill))
+            best = (total, s.decision(int(row)).model_copy(update={"placement": placement}))
+    return best
+
+
+def _hops_s(rows: Rows, row: int, hops: Sequence[Distance], adapters_bytes_per_s: float) -> float:
+    """What the hops between data centers add to T."""
+    if not hops:
+        return 0.0
+    s, message = rows.settings, float(rows.message_bytes[row])
+    sends = [message / min(hop.bytes_per_s, adapters_bytes_per_s) for hop in hops]
+    stalls = max(0.0, int(s.dp[row]) * max(sends) - float(rows.stage_s[row]))
+    there = sum(2 * (hop.latency_s + send) for hop, send in zip(hops, sends, strict=True))
+    return there + (float(s.num_micro_batches[row]) - 1) * stalls

@@ -1,0 +1,41 @@
+"""CrossPipe (ATC'25, arXiv 2507.00217): the pipeline crosses the slow links, and the schedule knows their delay.
+
+Stages are kept whole inside a building, data parallelism stays inside it too (ZeRO-1), and the schedule is chosen by timing it
+with the delay and bandwidth of every link under the memory limit (§4, "keep the best of static, solver and greedy"). Its
+solver's own orders are no schedule that a plan of this version can name, so the choice is among the schedules that the job
+allows, timed by the cost model; when a schedule is added to the catalogue, it is chosen from here too.
+
+The paper takes degrees as given. Here they are the fastest ones of the family by the exact cost model (``family``), which no
+fixed choice of degrees can beat.
+"""
+
+from __future__ import annotations
+
+from scaleacross.solvers.baselines.family import Family, tune
+from scaleacross.solvers.baselines.outcome import Clock, Outcome
+from scaleacross.solvers.fleets import Fill, Fleet
+from scaleacross.spec.parallelism import Degrees, ShardLevel
+from scaleacross.workloads.problem import Problem
+
+ZERO_1: tuple[ShardLevel, ...] = ("none", "optimizer")
+
+
+def decide(problem: Problem, clock: Clock) -> Outcome:
+    """The fastest plan of this kind."""
+    job = problem.job
+    shard = tuple(level for level in ZERO_1 if level in job.shard) or job.shard
+    return tune(
+        problem,
+        Family(
+            job=job.model_copy(update={"shard": shard}),
+            orders=(("tp", "cp", "dp_shard", "dp_replicate", "pp"),),
+            fills=whole_stages,
+            farthest={"tp": "scale_up", "cp": "building", "dp_shard": "building", "dp_replicate": "building"},
+        ),
+        clock,
+    )
+
+
+def whole_stages(fleet: Fleet, degrees: Degrees) -> list[Fill]:
+    """Fills in which every building holds whole stages with all their replicas."""
+    return fleet.fills(degrees.world_size, [degrees.world_size // degrees.pp])

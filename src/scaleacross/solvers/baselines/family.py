@@ -1,0 +1,188 @@
+"""Tuning by trial: the fastest member of a *family* of plans.
+
+A team that has fixed how the axes lie over the network still tries degrees, micro-batch, recompute and the rest, and keeps
+what runs fastest. Here the trial is the cost model, so such a rival gets the best settings that its own rule allows.
+
+Space        candidates of ``search_space`` (R1–R9) that the family's job and its ``allows`` leave, on the family's axis
+             orders and fills, with no axis crossing a level beyond its ``farthest``
+Objective    exact step time (``plan_cost``), minimised
+Method       bases in the order of their lower bound, expanded block by block; members priced in arrays
+             (``placed_rows``), then exactly from the lowest figure up until the next one is not below the best
+
+The result is the optimum of the family unless the clock ended the tuning (``Outcome.complete``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from scaleacross.cost_models.plan_cost import plan_cost
+from scaleacross.cost_models.settings import Bools, Ints, Settings, concatenate
+from scaleacross.solvers.baselines.outcome import Clock, Outcome
+from scaleacross.solvers.baselines.placed_rows import AxisOrder, RowPlacer
+from scaleacross.solvers.candidates import Priced, Pricing
+from scaleacross.solvers.fleets import Fill, Fleet, fleets, shares
+from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.spec.job import Job
+from scaleacross.spec.network import LINK_LEVELS, LinkLevel
+from scaleacross.spec.parallelism import Degrees
+from scaleacross.spec.placement import Placement
+from scaleacross.spec.plan import Decision
+from scaleacross.units import human_bytes
+from scaleacross.workloads.problem import Problem
+
+BASE_BLOCK: Final = 256
+"""Bases that are expanded together."""
+ROW_BLOCK: Final = 512
+"""Members that are priced together."""
+
+
+def everything(settings: Settings) -> Bools:
+    """The rule that refuses nothing."""
+    return np.ones(len(settings), dtype=bool)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A set of plans that look alike.
+
+    Attributes:
+        job: the job with what the family fixes (schedules, shard levels, pinned degrees).
+        orders: axis orders, fastest first.
+        fills: the fills that may hold given degrees on a fleet.
+        allows: rows that belong to the family, by their degrees alone; must hold for a base if it holds for a candidate
+            that the base stands for.
+        allows_split: rows that belong to it once dp is split and the shard level chosen.
+        farthest: axis → outermost level that its groups may cross.
+    """
+
+    job: Job
+    orders: tuple[AxisOrder, ...]
+    fills: Callable[[Fleet, Degrees], list[Fill]]
+    allows: Callable[[Settings], Bools] = everything
+    allows_split: Callable[[Settings], Bools] = everything
+    farthest: Mapping[str, LinkLevel] = field(default_factory=dict)
+
+
+def tune(problem: Problem, family: Family, clock: Clock) -> Outcome:
+    """The fastest member of a family, or why it has none."""
+    tuning = _Tuning(problem, family, clock)
+    for fleet in fleets(problem.topology):
+        tuning.on(fleet)
+    if tuning.best is not None:
+        return Outcome(tuning.best, complete=not clock.over)
+    return Outcome(None, tuning.why_none(), complete=not clock.over)
+
+
+def bases_that_fit(space: SearchSpace, pricing: Pricing, allows: Callable[[Settings], Bools]) -> tuple[Settings, float]:
+    """Bases of which something may fit, and the least memory that any base needs, bytes (inf without any base)."""
+    parts, least = [], np.inf
+    for bases in space.bases(Refusals()):
+        rows = bases.take(allows(bases))
+        if len(rows):
+            needed = pricing.base_needed_bytes(rows)
+            least = min(least, float(needed.min()))
+            parts.append(rows.take(needed <= pricing.capacity_bytes))
+    return concatenate(parts), least
+
+
+@dataclass
+class _Tuning:
+    problem: Problem
+    family: Family
+    clock: Clock
+    best: Decision | None = None
+    best_s: float = np.inf
+    least_bytes: float = np.inf
+    capacity_bytes: float = 0.0
+    fitted: bool = False
+    _fills: dict[tuple[tuple[str, ...], Degrees], list[Fill]] = field(default_factory=dict)
+
+    def on(self, fleet: Fleet) -> None:
+        """Tune on one fleet."""
+        pricing = Pricing.on(fleet, self.family.job, self.problem.profile)
+        placer = RowPlacer(pricing)
+        space = SearchSpace(self.family.job, self.problem.profile, fleet.num_accelerators, fleet.unit)
+        bases, least = bases_that_fit(space, pricing, self.family.allows)
+        self.least_bytes = min(self.least_bytes, least)
+        self.capacity_bytes = max(self.capacity_bytes, pricing.capacity_bytes)
+        if not len(bases):
+            return
+        bounds = pricing.base_bound_s(bases)
+        order = np.argsort(bounds, kind="stable")
+        for start in range(0, len(order), BASE_BLOCK):
+            rows = order[start : start + BASE_BLOCK]
+            if bounds[rows[0]] >= self.best_s or self.clock.over:
+                return
+            self._try_all(space.expand(bases.take(rows), Refusals()), placer)
+
+    def why_none(self) -> str:
+        """The reason, after all fleets."""
+        if not np.isfinite(self.least_bytes):
+            return "its rules leave no legal degrees"
+        if not self.fitted:
+            short = f"{human_bytes(self.least_bytes)} of {human_bytes(self.capacity_bytes)}"
+            return f"does not fit in memory: needs {short} per accelerator at least"
+        return "no placement keeps its axes inside the levels that it allows"
+
+    def _try_all(self, rows: Settings, placer: RowPlacer) -> None:
+        rows = rows.take(self.family.allows(rows) & self.family.allows_split(rows))
+        rows = rows.take(placer.pricing.needed_bytes(rows) <= placer.pricing.capacity_bytes) if len(rows) else rows
+        if not len(rows):
+            return
+        self.fitted = True
+        priced = placer.pricing.coarse(rows)
+        for block in _ascending(priced):
+            block = block.take(block.bound_s < self.best_s)
+            if not len(block.bound_s) or self.clock.over:
+                return
+            self._try_block(block, placer)
+
+    def _try_block(self, block: Priced, placer: RowPlacer) -> None:
+        """Price every (member, fill) pair of a block on every order, then exactly from the lowest figure up."""
+        pairs = [
+            (row, fill)
+            for row in range(len(block.bound_s))
+            for fill in self._fills_of(placer.pricing.fleet, block.settings.decision(row).degrees)
+        ]
+        if not pairs:
+            return
+        members = block.take(np.array([row for row, _ in pairs]))
+        fills = [fill for _, fill in pairs]
+        for order in self.family.orders:
+            placed = placer.price(members, order, fills)
+            step_s = np.where(self._near_enough(placed.spans), placed.step_s, np.inf)
+            for row in np.argsort(step_s, kind="stable"):
+                if step_s[row] >= self.best_s or self.clock.over:
+                    break
+                self._try_one(members.settings, int(row), order, fills[row], placer)
+
+    def _try_one(self, settings: Settings, row: int, order: AxisOrder, fill: Fill, placer: RowPlacer) -> None:
+        placement = Placement(axis_order=order, fill=shares(fill))
+        decision = settings.decision(row).model_copy(update={"placement": placement})
+        problem = self.problem
+        shapes = placer.shapes(settings, row, order, fill)
+        step_s = plan_cost(problem.job, problem.profile, problem.topology, decision, shapes).cost.step_s
+        if step_s < self.best_s:
+            self.best, self.best_s = decision, step_s
+
+    def _near_enough(self, spans: Mapping[str, Ints]) -> Bools:
+        limits = ((spans[axis], LINK_LEVELS.index(level)) for axis, level in self.family.farthest.items())
+        return np.all([span <= limit for span, limit in limits], axis=0)
+
+    def _fills_of(self, fleet: Fleet, degrees: Degrees) -> list[Fill]:
+        key = (tuple(building.name for building in fleet.buildings), degrees)
+        if key not in self._fills:
+            self._fills[key] = self.family.fills(fleet, degrees)
+        return self._fills[key]
+
+
+def _ascending(priced: Priced) -> Iterator[Priced]:
+    order: Ints = np.argsort(priced.bound_s, kind="stable")
+    for start in range(0, len(order), ROW_BLOCK):
+        yield priced.take(order[start : start + ROW_BLOCK])
+

@@ -1,0 +1,57 @@
+"""Megatron-LM as it starts by default: rank order tp-cp-ep-dp-pp over the hosts in the order of their names.
+
+The order is the default of ``--order`` in Megatron-LM (``parallel_state.initialize_model_parallel``); data parallelism is one
+group (the distributed optimizer over all of it, or no sharding), schedules are 1F1B and interleaved 1F1B. Nothing knows about
+buildings: the host list is sorted by name and filled from the front, and whatever lies on a border crosses it.
+
+Degrees, micro-batch, chunks and recompute: the fastest of the family by the exact cost model (``family``); a team tunes them
+by trial in that order.
+"""
+
+from __future__ import annotations
+
+from scaleacross.cost_models.settings import Bools, Settings
+from scaleacross.solvers.baselines.family import Family, tune
+from scaleacross.solvers.baselines.outcome import Clock, Outcome
+from scaleacross.solvers.baselines.production import allowed_schedules
+from scaleacross.solvers.fleets import Fill, Fleet
+from scaleacross.spec.parallelism import Degrees, ShardLevel
+from scaleacross.workloads.problem import Problem
+
+ONE_GROUP: tuple[ShardLevel, ...] = ("none", "optimizer")
+
+
+def decide(problem: Problem, clock: Clock) -> Outcome:
+    """The fastest plan of this kind."""
+    job = problem.job
+    fixed = {
+        "schedules": allowed_schedules(job, ("1F1B", "Interleaved1F1B")),
+        "shard": tuple(level for level in ONE_GROUP if level in job.shard) or job.shard,
+    }
+    return tune(
+        problem,
+        Family(
+            job=job.model_copy(update=fixed),
+            orders=(("tp", "cp", "dp_shard", "dp_replicate", "pp"),),
+            fills=by_name,
+            allows_split=_one_data_parallel_group,
+            farthest={"tp": "scale_up"},
+        ),
+        clock,
+    )
+
+
+def by_name(fleet: Fleet, degrees: Degrees) -> list[Fill]:
+    """The first hosts by name."""
+    left, fill = degrees.world_size, []
+    for building in sorted(fleet.buildings, key=lambda building: building.name):
+        share = min(left, building.num_accelerators)
+        if share:
+            fill.append((building.name, share))
+            left -= share
+    types = {fleet.topology.building(name).accelerator.name for name, _ in fill}
+    return [tuple(fill)] if len(types) == len(fleet.accelerators) else []
+
+
+def _one_data_parallel_group(settings: Settings) -> Bools:
+    return (settings.dp_shard == 1) | (settings.dp_replicate == 1)

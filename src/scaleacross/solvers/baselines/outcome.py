@@ -1,0 +1,47 @@
+"""What a baseline answers: a decision that can be priced, or the reason why it has none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from scaleacross.spec.plan import Decision
+from scaleacross.workloads.problem import Problem
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``decision`` is None when the rule finds nothing; ``reason`` then says why. ``complete``: no time limit cut it short."""
+
+    decision: Decision | None = None
+    reason: str = ""
+    complete: bool = True
+
+
+@dataclass(frozen=True)
+class Clock:
+    """A time limit that started when the clock was made."""
+
+    limit_s: float
+    began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def over(self) -> bool:
+        """Whether the limit has passed."""
+        return time.perf_counter() - self.began > self.limit_s
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """How somebody else would run the job.
+
+    Attributes:
+        title: one line for a table.
+        source: the publication or product whose description the rule follows.
+        decide: the rule; the clock ends it early with the best decision so far.
+    """
+
+    title: str
+    source: str
+    decide: Callable[[Problem, Clock], Outcome]

@@ -1,0 +1,131 @@
+"""What the rivals that rank plans by a time model of their own start from: candidates that fit, and their figures in seconds.
+
+Layer times, tensor-parallel collectives and message sizes come from our cost model (they would come from a profile); how a
+step is put together from them is the rival's own formula, and so is the choice that follows. Only the fit in memory is ours,
+because a decision that does not fit could not be priced.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from itertools import pairwise
+
+import networkx as nx
+import numpy as np
+
+from scaleacross.cost_models.axes import tp_terms
+from scaleacross.cost_models.collectives import links_of
+from scaleacross.cost_models.groups import GroupShape, exact_shape
+from scaleacross.cost_models.levels import build_levels
+from scaleacross.cost_models.overlap import rounds
+from scaleacross.cost_models.settings import Bools, Floats, Settings
+from scaleacross.solvers.baselines.family import bases_that_fit
+from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.fleets import Fleet, shares
+from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.spec.job import DegreeRequest, Job
+from scaleacross.spec.parallelism import ShardLevel
+from scaleacross.units import human_bytes
+from scaleacross.workloads.problem import Problem
+
+DDP_OR_ZERO_1: tuple[ShardLevel, ...] = ("none", "optimizer")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Candidates that fit, each column (n,).
+
+    Attributes:
+        stage_s: forward and backward of one micro-batch on one stage, tensor-parallel collectives included.
+        message_bytes: activations of one micro-batch between two stages, of one replica, all tp ranks together.
+        gradient_bytes: gradients that one rank reduces over data parallel.
+        update_s: the optimizer.
+    """
+
+    settings: Settings
+    stage_s: Floats
+    message_bytes: Floats
+    gradient_bytes: Floats
+    update_s: Floats
+
+
+@dataclass(frozen=True)
+class NothingFits:
+    """Why there are no rows."""
+
+    reason: str
+
+
+def plain_job(job: Job) -> Job:
+    """The job as planners without context and expert parallelism see it: 1F1B, data parallelism whole or ZeRO-1."""
+    pinned = job.degrees.model_copy(update={"cp": 1, "ep": 1})
+    return job.model_copy(
+        update={
+            "degrees": DegreeRequest.model_validate(pinned.model_dump()),
+            "schedules": ("1F1B",) if "1F1B" in job.schedules else job.schedules,
+            "shard": tuple(level for level in DDP_OR_ZERO_1 if level in job.shard) or job.shard,
+        }
+    )
+
+
+def fitting_rows(problem: Problem, fleet: Fleet) -> Rows | NothingFits:
+    """Every candidate of ``plain_job`` that fits on a fleet, tp inside a scale-up domain (H1 of Sailor), one group of dp."""
+    job = plain_job(problem.job)
+    pricing = Pricing.on(fleet, job, problem.profile)
+    space = SearchSpace(job, problem.profile, fleet.num_accelerators, fleet.unit)
+    domain = min(building.accelerators_per("scale_up") for building in fleet.buildings)
+
+    def inside_a_domain(settings: Settings) -> Bools:
+        return domain % settings.tp == 0
+
+    bases, least = bases_that_fit(space, pricing, inside_a_domain)
+    settings = space.expand(bases, Refusals())
+    settings = settings.take((settings.dp_shard == 1) | (settings.dp_replicate == 1))
+    if len(settings):
+        settings = settings.take(pricing.needed_bytes(settings) <= pricing.capacity_bytes)
+    if not len(settings):
+        short = f"{human_bytes(least)} of {human_bytes(pricing.capacity_bytes)}" if np.isfinite(least) else "no legal degrees"
+        return NothingFits(f"does not fit in memory without context and expert parallelism: {short}")
+    priced = pricing.coarse(settings)
+    volumes = pricing.volumes(settings, priced.work)
+    levels = build_levels(fleet.topology, shares(((fleet.buildings[0].name, domain),)))
+    shapes = {tp: exact_shape(tp, 1, levels) for tp in np.unique(settings.tp).tolist()}
+    stacked = [shapes[tp] for tp in settings.tp.tolist()]
+    shape = GroupShape(*(np.stack([getattr(one, f.name) for one in stacked]) for f in fields(GroupShape)))
+    tp_s = tp_terms(volumes, shape, links_of(levels)).serial_total_s / rounds(settings)
+    work = priced.work
+    held = work.dense_parameters + work.expert_parameters
+    return Rows(
+        settings,
+        stage_s=work.forward_s + work.backward_s + tp_s,
+        message_bytes=volumes.hidden_bytes,
+        gradient_bytes=held * job.optimizer.reduce_bytes,
+        update_s=work.optimizer_s,
+    )
+
+
+@dataclass(frozen=True)
+class Distance:
+    """One-way latency (s) and capacity of a whole trunk bundle (bytes/s) between two sites."""
+
+    latency_s: float
+    bytes_per_s: float
+
+
+def distance(fleet: Fleet, here: str, there: str) -> Distance:
+    """The path with the least latency between two buildings."""
+    path = nx.shortest_path(fleet.graph, here, there, weight="latency_s")
+    edges = [fleet.graph.edges[edge] for edge in pairwise(path)]
+    return Distance(sum(edge["latency_s"] for edge in edges), min(edge["bytes_per_s"] for edge in edges))
+
+
+def network_bytes_per_s(fleet: Fleet) -> float:
+    """What the network adapter of one accelerator sends."""
+    technologies = [building.links.building.technology for building in fleet.buildings]
+    return min(technology.bandwidth_bytes_per_s * technology.efficiency_fraction for technology in technologies)
+
+
+def ring_sync_s(rows: Rows, latency_s: float, bytes_per_s: float) -> Floats:
+    """Ring all-reduce of the gradients over data parallel, 2(D−1) steps of S/D bytes, (n,)."""
+    dp = rows.settings.dp
+    return 2 * (dp - 1) * (latency_s + rows.gradient_bytes / dp / bytes_per_s)

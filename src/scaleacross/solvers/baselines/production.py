@@ -1,0 +1,50 @@
+"""What large training runs do today: hybrid sharded data parallelism over the buildings.
+
+Every building holds whole replicas. Inside one, states are sharded (FSDP, or ZeRO-1 under a pipeline), tensor, context,
+expert and pipeline parallelism stay inside a zone, the schedule is interleaved 1F1B (plain 1F1B where there is no pipeline
+or the micro-batches do not divide). Only the gradient all-reduce over the replicas crosses buildings. This is how Llama 3
+(arXiv 2407.21783 §3.3: order tp, cp, pp, dp) and Llama 4 (arXiv 2510.20171: tp in the rack, pp and ep in the zone, HSDP
+outermost) are described. Network settings are the framework's defaults, as for every plan that this version prices.
+
+Degrees, micro-batch, chunks, recompute and shard level: the fastest of the family by the exact cost model (``family``).
+"""
+
+from __future__ import annotations
+
+from scaleacross.cost_models.settings import Bools, Settings
+from scaleacross.solvers.baselines.family import Family, tune
+from scaleacross.solvers.baselines.outcome import Clock, Outcome
+from scaleacross.solvers.fleets import Fill, Fleet
+from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import Degrees, ScheduleName
+from scaleacross.workloads.problem import Problem
+
+
+def decide(problem: Problem, clock: Clock) -> Outcome:
+    """The fastest plan of this kind."""
+    job = problem.job
+    return tune(
+        problem,
+        Family(
+            job=job.model_copy(update={"schedules": allowed_schedules(job, ("1F1B", "Interleaved1F1B"))}),
+            orders=(("tp", "cp", "pp", "dp_shard", "dp_replicate"), ("tp", "cp", "dp_shard", "pp", "dp_replicate")),
+            fills=_whole_replicas,
+            allows_split=_sharded_inside,
+            farthest={"tp": "scale_up", "cp": "zone", "ep": "zone", "pp": "zone", "dp_shard": "building"},
+        ),
+        clock,
+    )
+
+
+def allowed_schedules(job: Job, wanted: tuple[ScheduleName, ...]) -> tuple[ScheduleName, ...]:
+    """The wanted schedules that the job allows; all of its own when it allows none of them."""
+    return tuple(name for name in wanted if name in job.schedules) or job.schedules
+
+
+def _whole_replicas(fleet: Fleet, degrees: Degrees) -> list[Fill]:
+    return fleet.fills(degrees.world_size, [degrees.world_size // degrees.dp_replicate])
+
+
+def _sharded_inside(settings: Settings) -> Bools:
+    """A replica of one building is sharded over all data-parallel ranks that it has there."""
+    return (settings.dp_shard > 1) | (settings.dp == 1)

@@ -1,0 +1,175 @@
+"""Sailor (SOSP'25, arXiv 2504.17096): data parallelism inside a region, the pipeline across regions, by dynamic programming.
+
+Rules of the paper: H1 tp inside a host; H2 the smallest tp that fits; H3, H4 all data-parallel degrees are tried; H5 dp inside
+a region, pp across; H6 the zones (here: buildings) of a region are one pool; schedule 1F1B. Time of a plan, as in its
+simulator (sync is a ring):
+
+    T = Σ t_s + Σ c_s + (m − 1) · max_s(t_s + c_s) + t_update + t_sync,   c = 2 · (latency + bytes / bandwidth) to the next stage
+
+Its recursion gives stages to regions, T[l₀][P][R] = min_r T_total(…). Stages are equal here (a plan splits layers evenly), so
+what it decides is which regions are visited in which order, each taking as many stages as it holds; the state is (regions
+visited, last one). Accelerator types are not mixed inside one of our fleets, and prices are left out.
+
+The paper has neither recomputation nor sharding and leaves experts open; without them large models do not fit at all, so
+recomputation and ZeRO-1 are allowed, ranked by the same T. Of plans with equal T the one with fewer accelerators is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from scaleacross.cost_models.settings import Floats
+from scaleacross.solvers.baselines.outcome import Clock, Outcome
+from scaleacross.solvers.baselines.own_model import (
+    Distance,
+    NothingFits,
+    Rows,
+    distance,
+    fitting_rows,
+    network_bytes_per_s,
+    ring_sync_s,
+)
+from scaleacross.solvers.fleets import Fill, Fleet, fleets, shares
+from scaleacross.spec.parallelism import GridAxis
+from scaleacross.spec.placement import Placement
+from scaleacross.spec.plan import Decision
+from scaleacross.spec.topology import Building
+from scaleacross.workloads.problem import Problem
+
+ORDER: tuple[GridAxis, ...] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Regions in the order of the pipeline with the stages of each; sum and maximum of the hops between them, seconds."""
+
+    stages: tuple[tuple[int, int], ...]
+    sum_s: float
+    max_s: float
+
+
+def decide(problem: Problem, clock: Clock) -> Outcome:
+    """The plan with the least T."""
+    best: tuple[float, int, Decision] | None = None
+    reason = ""
+    for fleet in fleets(problem.topology):
+        rows = fitting_rows(problem, fleet)
+        if isinstance(rows, NothingFits):
+            reason = reason or rows.reason
+            continue
+        found = _fastest(fleet, rows, clock)
+        if found is not None and (best is None or found[:2] < best[:2]):
+            best = found
+    if best is None:
+        return Outcome(None, reason or "no region holds a stage with all its replicas", complete=not clock.over)
+    return Outcome(best[2], complete=not clock.over)
+
+
+def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> tuple[float, int, Decision] | None:
+    regions = pools(fleet)
+    rate = network_bytes_per_s(fleet)
+    latency = max(building.links.building.one_way_latency_s for building in fleet.buildings)
+    far = {pair: _between(fleet, *pair) for pair in ((a, b) for a in regions for b in regions if a != b)}
+    fixed = _without_hops(rows, latency, rate)
+    best: tuple[float, int, Decision] | None = None
+    for row in smallest_tp(rows)[np.argsort(fixed[smallest_tp(rows)], kind="stable")]:
+        if (best is not None and fixed[row] > best[0]) or clock.over:
+            break
+        at = rows.settings.take(np.array([row]))
+        tp, pp, size = int(at.tp[0]), int(at.pp[0]), int(at.tp[0] * at.dp[0])
+        message = float(rows.message_bytes[row]) / tp
+        hops = {pair: 2 * (d.latency_s + message / min(rate, d.bytes_per_s)) for pair, d in far.items()}
+        capacities = {name: sum(b.num_accelerators for b in pool) // size for name, pool in regions.items()}
+        walk = visit(pp, capacities, hops)
+        fill = None if walk is None else _fill(regions, walk, size, fleet.unit)
+        if walk is None or fill is None:
+            continue
+        near = 2 * (latency + message / rate) if pp > len(walk.stages) else 0.0
+        hop = max(near, walk.max_s)
+        inside = near * (pp - len(walk.stages))
+        total = fixed[row] + inside + walk.sum_s + (float(at.num_micro_batches[0]) - 1) * hop
+        key = (float(total), int(at.world_size[0]))
+        if best is None or key < best[:2]:
+            placement = Placement(axis_order=ORDER, fill=shares(fill))
+            best = (*key, at.decision(0).model_copy(update={"placement": placement}))
+    return best
+
+
+def smallest_tp(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """H2: of rows that differ in tp alone, the one with the smallest tp."""
+    s = rows.settings
+    key = np.stack([s.pp, s.dp_shard, s.dp_replicate, s.micro_batch, s.recompute, s.shard, s.schedule, s.tp], axis=1)
+    order = np.lexsort(key.T[::-1])
+    first = np.ones(len(order), dtype=bool)
+    first[1:] = (np.diff(key[order][:, :-1], axis=0) != 0).any(axis=1)
+    return order[first]
+
+
+def pools(fleet: Fleet) -> dict[str, list[Building]]:
+    """H6: the buildings of every region."""
+    out: dict[str, list[Building]] = {}
+    for building in fleet.buildings:
+        out.setdefault(fleet.topology.region_of(building.name), []).append(building)
+    return out
+
+
+def visit(num_stages: int, capacities: Mapping[str, int], hops: Mapping[tuple[str, str], float]) -> Walk | None:
+    """The recursion over (regions visited, last one): which sequence of regions holds all stages at least cost of hops.
+
+    A region that is visited takes as many stages as it holds: leaving room there never saves a hop.
+    """
+    names = list(capacities)
+
+    @lru_cache(maxsize=None)
+    def rest(left: int, visited: frozenset[str], last: str) -> Walk | None:
+        if left <= 0:
+            return Walk((), 0.0, 0.0)
+        best: Walk | None = None
+        for name in names:
+            if name in visited or not capacities[name]:
+                continue
+            taken = min(left, capacities[name])
+            behind = rest(left - taken, visited | {name}, name)
+            if behind is None:
+                continue
+            hop = hops[last, name] if last else 0.0
+            stages = ((names.index(name), taken), *behind.stages)
+            walk = Walk(stages, hop + behind.sum_s, max(hop, behind.max_s))
+            if best is None or (walk.max_s, walk.sum_s) < (best.max_s, best.sum_s):
+                best = walk
+        return best
+
+    return rest(num_stages, frozenset(), "")
+
+
+def _without_hops(rows: Rows, latency_s: float, bytes_per_s: float) -> Floats:
+    s = rows.settings
+    stages: Floats = (s.pp + s.num_micro_batches - 1) * rows.stage_s
+    return stages + rows.update_s + ring_sync_s(rows, latency_s, bytes_per_s)
+
+
+def _between(fleet: Fleet, here: str, there: str) -> Distance:
+    """The best trunk path between two regions."""
+    regions = pools(fleet)
+    pairs = [(a.name, b.name) for a in regions[here] for b in regions[there]]
+    return min((distance(fleet, *pair) for pair in pairs), key=lambda d: (d.latency_s, -d.bytes_per_s))
+
+
+def _fill(regions: Mapping[str, list[Building]], walk: Walk, stage_size: int, unit: int) -> Fill | None:
+    """Building shares of a walk; None when a host would be cut in two."""
+    fill: list[tuple[str, int]] = []
+    names = list(regions)
+    for index, num_stages in walk.stages:
+        left = num_stages * stage_size
+        if left % unit and len(walk.stages) > 1:
+            return None
+        for building in regions[names[index]]:
+            share = min(left, building.num_accelerators)
+            if share:
+                fill.append((building.name, share))
+                left -= share
+    return tuple(fill) if len(fill) == 1 or all(share % unit == 0 for _, share in fill) else None
