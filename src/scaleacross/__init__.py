@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from scaleacross.api import emit, evaluate, plan, verify
+    from scaleacross.api import compare, emit, evaluate, plan, verify
     from scaleacross.catalogue import load_accelerator, load_job, load_network, load_plan, load_topology, load_workload
     from scaleacross.errors import (
         EmitError,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         TimeLimitError,
         VerificationError,
     )
+    from scaleacross.spec.comparison import Comparison
     from scaleacross.spec.job import Job
     from scaleacross.spec.parallelism import Degrees, PipelineChoice
     from scaleacross.spec.placement import Placement
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __version__: Final = "0.1.0"
 
 __all__ = [
+    "Comparison",
     "Decision",
     "Degrees",
     "EmitError",
@@ -46,6 +48,7 @@ __all__ = [
     "Topology",
     "VerificationError",
     "__version__",
+    "compare",
     "emit",
     "evaluate",
     "load_accelerator",
@@ -59,7 +62,7 @@ __all__ = [
 ]
 
 _HOME: Final = {
-    "scaleacross.api": ("emit", "evaluate", "plan", "verify"),
+    "scaleacross.api": ("compare", "emit", "evaluate", "plan", "verify"),
     "scaleacross.catalogue": (
         "load_accelerator",
         "load_job",
@@ -76,6 +79,7 @@ _HOME: Final = {
         "TimeLimitError",
         "VerificationError",
     ),
+    "scaleacross.spec.comparison": ("Comparison",),
     "scaleacross.spec.job": ("Job",),
     "scaleacross.spec.parallelism": ("Degrees", "PipelineChoice"),
     "scaleacross.spec.placement": ("Placement",),

@@ -13,7 +13,7 @@ from scaleacross.solvers.bounds import search_bounds
 from scaleacross.solvers.infeasible import explain
 from scaleacross.solvers.joint import Search, search
 from scaleacross.spec.job import Job
-from scaleacross.spec.plan import Plan, SolveReport
+from scaleacross.spec.plan import Decision, Plan, SolveReport
 from scaleacross.spec.progress import Progress
 
 DEFAULT_TIME_LIMIT_S = 60.0
@@ -27,6 +27,7 @@ def plan(
     gap_tolerance: float = 0.0,
     overrides: Sequence[str] = (),
     progress: Callable[[Progress], None] | None = None,
+    incumbents: Sequence[Decision] = (),
 ) -> Plan:
     """The fastest plan for a job, verified, with its bound and the alternatives that lost.
 
@@ -37,6 +38,7 @@ def plan(
         gap_tolerance: relative gap at which the search stops; what remains is reported.
         overrides: ``a.b.c=value`` on any field of the job.
         progress: called now and then during the search.
+        incumbents: placed, legal decisions that fit; the plan is never slower than any of them.
 
     Raises:
         InputError: the job is wrong.
@@ -46,7 +48,9 @@ def plan(
     """
     problem = problem_of(job, overrides)
     report = progress or (lambda _: None)
-    state = search(problem, time_limit_s=time_limit_s, seed=seed, gap_tolerance=gap_tolerance, report=report)
+    state = search(
+        problem, time_limit_s=time_limit_s, seed=seed, gap_tolerance=gap_tolerance, report=report, incumbents=incumbents
+    )
     best = state.best
     if best is None and state.out_of_time:
         raise TimeLimitError(

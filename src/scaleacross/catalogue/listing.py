@@ -14,6 +14,7 @@ from scaleacross.catalogue.jobs import DecisionFile, load_decision
 from scaleacross.catalogue.load import load_accelerator, load_network, load_topology, load_workload, read
 from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.comparison import Comparison
 from scaleacross.spec.job import Job
 from scaleacross.spec.json_schema import json_schema
 from scaleacross.spec.launch import LaunchConfig
@@ -22,7 +23,17 @@ from scaleacross.spec.plan import Plan
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads import FAMILIES
 
-SCHEMA_KINDS: Final = ("accelerator", "network", "topology", "workload", "job", "plan", "decision", "launch")
+SCHEMA_KINDS: Final = (
+    "accelerator",
+    "network",
+    "topology",
+    "workload",
+    "job",
+    "plan",
+    "decision",
+    "launch",
+    "comparison",
+)
 
 
 class Entry(NamedTuple):
@@ -110,6 +121,8 @@ def schema(kind: str) -> dict[str, Any]:
             return json_schema(DecisionFile, "scaleacross decision", named_by_file=False)
         case "launch":
             return json_schema(LaunchConfig, "scaleacross launch configuration", named_by_file=False)
+        case "comparison":
+            return json_schema(Comparison, "scaleacross comparison", named_by_file=False)
     raise InputError(f"no schema '{kind}'; there are: {', '.join(SCHEMA_KINDS)}")
 
 

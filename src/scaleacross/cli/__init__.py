@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from scaleacross.cli.collective import collective_command
+from scaleacross.cli.compare import compare_command
 from scaleacross.cli.frame import EXIT_CODES, guarded
 from scaleacross.cli.look import catalogue_command, schema_command, show_command
 from scaleacross.cli.plan import emit_command, evaluate_command, plan_command
@@ -18,6 +19,7 @@ from scaleacross.cli.validate import validate_command
 COMMANDS: Final[tuple[tuple[str, Callable[..., None], str], ...]] = (
     ("plan", plan_command, "Find the fastest plan and write its launch files."),
     ("evaluate", evaluate_command, "Price settings that you bring."),
+    ("compare", compare_command, "Hold our plan against what others would run."),
     ("emit", emit_command, "Write launch files of a plan."),
     ("validate", validate_command, "Hold predictions against measured runs."),
     ("collective", collective_command, "Price every way to run one collective."),

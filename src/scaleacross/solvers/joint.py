@@ -13,6 +13,8 @@ Memory         the fullest pipeline rank fits in the smallest accelerator of the
 4. Survivors in the order of their coarse bound get the tight bound; again the incumbent prunes.
 5. What is left is placed exactly by CP-SAT, lowest bound first, until the next bound is not below the incumbent: proof.
 
+Decisions that the caller brings are incumbents from the start, whether they lie in the space or not.
+
 The reported bound is the smallest bound of anything not placed exactly, or the incumbent. ``gap_tolerance`` ends step 5
 early and is then visible in the gap.
 """
@@ -21,18 +23,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.settings import NOTHING, Floats, Ints, Settings, concatenate
+from scaleacross.cost_models.plan_cost import plan_cost
+from scaleacross.cost_models.settings import NOTHING, Floats, Ints, Settings, concatenate, settings_of
 from scaleacross.solvers.candidates import Priced, Pricing
 from scaleacross.solvers.fleets import Fleet, fleets
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.parallelism import GridAxis
+from scaleacross.spec.plan import Decision
 from scaleacross.spec.progress import Progress
 from scaleacross.workloads.problem import Problem
 
@@ -121,6 +125,10 @@ class Search:
             self.bound_violation_s = max(self.bound_violation_s, bound_s - placed.step_s)
             if not decision.complete:
                 self.open_bound_s = min(self.open_bound_s, bound_s)
+        return self.keep(placed)
+
+    def keep(self, placed: Placed) -> Placed:
+        """Remember a placed candidate; it is the incumbent if it is faster."""
         self.pool.append(placed)
         if placed.step_s < self.incumbent_s:
             self.best = placed
@@ -134,16 +142,40 @@ def search(
     seed: int = 0,
     gap_tolerance: float = 0.0,
     report: Callable[[Progress], None] = lambda progress: None,
+    incumbents: Sequence[Decision] = (),
 ) -> Search:
-    """Search the whole space. ``best`` is None when nothing fits or the time limit came first (``out_of_time``)."""
+    """Search the whole space. ``best`` is None when nothing fits or the time limit came first (``out_of_time``).
+
+    Args:
+        incumbents: placed, legal decisions that fit in memory; the result is never slower than any of them.
+    """
     state = Search(problem, time_limit_s, seed, gap_tolerance, report)
     survivors: list[tuple[Priced, Placer]] = []
     for fleet in fleets(problem.topology):
         placer = Placer(fleet, Pricing.on(fleet, problem.job, problem.profile), seed=seed)
+        _start_from(state, incumbents, placer)
         survivors += [(priced, placer) for priced in _price_fleet(state, fleet, placer)]
     tight = _tighten(state, survivors)
     _place_all(state, tight)
     return state
+
+
+def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -> None:
+    """The decisions that use exactly the accelerator types of this fleet, as incumbents at their exact cost."""
+    problem, fleet = state.problem, placer.fleet
+    types = {accelerator.name for accelerator in fleet.accelerators}
+    for decision in incumbents:
+        placement = decision.placement
+        if placement is None:
+            continue
+        used = {problem.topology.building(share.building).accelerator.name for share in placement.fill}
+        if used == types:
+            priced = placer.pricing.coarse(settings_of(decision, problem.job.global_batch_sequences))
+            step_s = plan_cost(problem.job, problem.profile, problem.topology, decision).cost.step_s
+            fill = tuple((share.building, share.num_accelerators) for share in placement.fill)
+            exposed_s = step_s - float(priced.free_s[0])
+            at = PlacementDecision(placement.axis_order, fill, exposed_s, complete=True)
+            state.keep(Placed(step_s, priced.settings, priced, at, placer))
 
 
 def _price_fleet(state: Search, fleet: Fleet, placer: Placer) -> list[Priced]:

@@ -73,7 +73,9 @@ def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> tuple[float, Decision] |
     s, rate = rows.settings, network_bytes_per_s(fleet)
     latency = max(building.links.building.one_way_latency_s for building in fleet.buildings)
     fixed = (s.pp + s.num_micro_batches - 1) * rows.stage_s + rows.update_s + ring_sync_s(rows, latency, rate)
-    far = {(a.name, b.name): distance(fleet, a.name, b.name) for a in fleet.buildings for b in fleet.buildings if a != b}
+    far = {
+        (a.name, b.name): distance(fleet, a.name, b.name) for a in fleet.buildings for b in fleet.buildings if a != b
+    }
     best: tuple[float, Decision] | None = None
     for row in np.argsort(fixed, kind="stable"):
         if (best is not None and fixed[row] >= best[0]) or clock.over:

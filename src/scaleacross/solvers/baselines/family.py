@@ -185,4 +185,3 @@ def _ascending(priced: Priced) -> Iterator[Priced]:
     order: Ints = np.argsort(priced.bound_s, kind="stable")
     for start in range(0, len(order), ROW_BLOCK):
         yield priced.take(order[start : start + ROW_BLOCK])
-

@@ -61,7 +61,9 @@ def row_hosts(matrix: HostMatrix, capacities: Sequence[int], alpha: float, beta:
     Raises:
         InfeasibleError: the minipods do not hold the job.
     """
-    room = sorted(((c, j) for j, c in enumerate(capacities) if c >= matrix.columns), key=lambda pair: (-pair[0], pair[1]))
+    room = sorted(
+        ((c, j) for j, c in enumerate(capacities) if c >= matrix.columns), key=lambda pair: (-pair[0], pair[1])
+    )
     straddling = _fill([(c, j) for c, j in room], matrix.num_hosts, len(capacities))
     whole = _fill([(c // matrix.columns * matrix.columns, j) for c, j in room], matrix.num_hosts, len(capacities))
     if straddling is None:

@@ -84,7 +84,11 @@ def fitting_rows(problem: Problem, fleet: Fleet) -> Rows | NothingFits:
     if len(settings):
         settings = settings.take(pricing.needed_bytes(settings) <= pricing.capacity_bytes)
     if not len(settings):
-        short = f"{human_bytes(least)} of {human_bytes(pricing.capacity_bytes)}" if np.isfinite(least) else "no legal degrees"
+        short = (
+            f"{human_bytes(least)} of {human_bytes(pricing.capacity_bytes)}"
+            if np.isfinite(least)
+            else "no legal degrees"
+        )
         return NothingFits(f"does not fit in memory without context and expert parallelism: {short}")
     priced = pricing.coarse(settings)
     volumes = pricing.volumes(settings, priced.work)

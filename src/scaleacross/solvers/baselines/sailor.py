@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -124,7 +124,7 @@ def visit(num_stages: int, capacities: Mapping[str, int], hops: Mapping[tuple[st
     """
     names = list(capacities)
 
-    @lru_cache(maxsize=None)
+    @cache
     def rest(left: int, visited: frozenset[str], last: str) -> Walk | None:
         if left <= 0:
             return Walk((), 0.0, 0.0)

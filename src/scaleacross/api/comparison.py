@@ -1,0 +1,123 @@
+"""The verb compare: our plan beside every baseline, all of them priced by the same cost model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from scaleacross import verification as checks
+from scaleacross.api.assemble import cost_of, problem_of
+from scaleacross.api.planning import DEFAULT_TIME_LIMIT_S, plan
+from scaleacross.cost_models.plan_cost import PlanCost
+from scaleacross.solvers.baselines import BASELINES, Baseline, Clock
+from scaleacross.spec.comparison import Comparison, Rival
+from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import Axis
+from scaleacross.spec.placement import Placement
+from scaleacross.spec.plan import Decision, Plan
+from scaleacross.spec.progress import Progress
+from scaleacross.workloads.problem import Problem
+
+DEFAULT_TIE_TOLERANCE = 0.005
+DEFAULT_GAP_TOLERANCE = 0.005
+
+
+def compare(
+    job: Job | str | Path,
+    *,
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+    seed: int = 0,
+    gap_tolerance: float = DEFAULT_GAP_TOLERANCE,
+    tie_tolerance: float = DEFAULT_TIE_TOLERANCE,
+    overrides: Sequence[str] = (),
+    progress: Callable[[Progress], None] | None = None,
+) -> Comparison:
+    """Price our plan and all baselines with the exact cost model.
+
+    The search starts from the baselines' decisions, so our plan is never slower than one of them.
+
+    Args:
+        job: a Job, a path, or the name of a job of the catalogue.
+        time_limit_s: seconds for our search, and for each baseline.
+        seed: of the solver.
+        gap_tolerance: relative gap at which our search stops.
+        tie_tolerance: relative difference of step times that counts as a tie.
+        overrides: ``a.b.c=value`` on any field of the job.
+        progress: called now and then.
+
+    Raises:
+        InputError: the job is wrong.
+        InfeasibleError: no plan fits; then no baseline has one either.
+        TimeLimitError: the time limit ended before the first plan.
+    """
+    problem = problem_of(job, overrides)
+    report = progress or (lambda _: None)
+    began, found = time.perf_counter(), []
+    for index, (name, baseline) in enumerate(BASELINES.items()):
+        report(Progress(f"baseline {name}", index, len(BASELINES), None, None, time.perf_counter() - began))
+        found.append(_rival(problem, name, baseline, time_limit_s))
+    ours = plan(
+        problem.job,
+        time_limit_s=time_limit_s,
+        seed=seed,
+        gap_tolerance=gap_tolerance,
+        progress=progress,
+        incumbents=[rival.decision for rival in found if rival.decision is not None],
+    )
+    rivals = sorted((_against(rival, ours, tie_tolerance) for rival in found), key=lambda r: r.step_s or float("inf"))
+    return Comparison(
+        plan=ours,
+        across=_across(ours.placement),
+        tie_tolerance=tie_tolerance,
+        rivals=tuple(rivals),
+        matched=next((rival.name for rival in rivals if rival.decision and _same(rival.decision, ours)), None),
+    )
+
+
+def _rival(problem: Problem, name: str, baseline: Baseline, time_limit_s: float) -> Rival:
+    """What the baseline decides, checked and priced."""
+    outcome = baseline.decide(problem, Clock(time_limit_s))
+    decision, reason, cost = outcome.decision, outcome.reason, None
+    if decision is not None:
+        wrong = list(checks.illegal(problem, decision))
+        cost = None if wrong else cost_of(problem, decision)
+        wrong += list(checks.does_not_fit(cost.memory)) if cost else []
+        if wrong:
+            decision, cost, reason = None, None, "; ".join(wrong)
+    rival = Rival(
+        name=name,
+        title=baseline.title,
+        source=baseline.source,
+        decision=decision,
+        reason=reason,
+        complete=outcome.complete,
+    )
+    return rival if cost is None else _priced(rival, cost)
+
+
+def _priced(rival: Rival, cost: PlanCost) -> Rival:
+    figures = {
+        "step_s": cost.cost.step_s,
+        "model_flop_per_s": cost.cost.model_flop_per_s,
+        "num_accelerators": cost.placement.num_accelerators,
+        "across": _across(cost.placement),
+    }
+    return rival.model_copy(update=figures)
+
+
+def _against(rival: Rival, ours: Plan, tie_tolerance: float) -> Rival:
+    if rival.step_s is None:
+        return rival
+    speed_up = rival.step_s / ours.cost.step_s
+    return rival.model_copy(update={"speed_up": speed_up, "is_tie": abs(speed_up - 1) <= tie_tolerance})
+
+
+def _across(placement: Placement) -> tuple[Axis, ...]:
+    return tuple(axis for axis, level in placement.spans.items() if level in ("campus", "region"))
+
+
+def _same(decision: Decision, ours: Plan) -> bool:
+    """Whether the decisions differ in nothing but the spans, which only a priced placement states."""
+    bare = ours.placement.model_copy(update={"spans": {}})
+    return decision == ours.decision.model_copy(update={"placement": bare})

@@ -1,0 +1,83 @@
+"""compare: our plan beside what others would run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scaleacross.cli.frame import Overrides, display
+
+if TYPE_CHECKING:
+    from scaleacross.spec.comparison import Comparison
+
+
+def compare_command(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="A job YAML, or the name of a job of the catalogue.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="DIR",
+            file_okay=False,
+            help="Write comparison.json, plan.json and rivals/NAME.json (settings for 'scaleacross evaluate') to DIR.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON and nothing else.")] = False,
+    time_limit_s: Annotated[
+        float, typer.Option("--time-limit", metavar="S", min=0, help="Seconds for our search, and for each rival.")
+    ] = 60.0,
+    overrides: Overrides = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the solver.")] = 0,
+    tie: Annotated[
+        float, typer.Option("--tie", metavar="FRACTION", min=0, help="Step times this close count as a tie.")
+    ] = 0.005,
+) -> None:
+    """Price our plan and what others would run with one cost model: speed-ups, ties, and who has no plan.
+
+    \b
+    Rivals: production, megatron_order, sailor, atlas, arnold, crosspipe.
+    Examples:
+      scaleacross compare llama3_405b_two_buildings
+      scaleacross compare job.yaml --set topology=three_regions --time-limit 20
+      scaleacross compare job.yaml --json | jq '.rivals[] | {name, step_s, speed_up}'
+    """
+    from scaleacross.api import compare
+    from scaleacross.emitters import write_files
+    from scaleacross.report.comparison import comparison_report
+    from scaleacross.report.console import PlainConsole
+    from scaleacross.report.progress import ProgressDisplay
+
+    with ProgressDisplay(PlainConsole(stderr=True)) as progress:
+        found = compare(
+            job,
+            time_limit_s=time_limit_s,
+            seed=seed,
+            tie_tolerance=tie,
+            overrides=overrides or (),
+            progress=progress,
+        )
+    written = write_files(_files(found), output) if output else []
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+    else:
+        display(comparison_report(found))
+    if written:
+        typer.echo(f"wrote {len(written)} files to {output}", err=True)
+
+
+def _files(found: Comparison) -> dict[str, str]:
+    """The comparison, our plan, and every rival's settings as ``scaleacross evaluate`` reads them."""
+    import json
+
+    job = found.plan.job.model_dump(mode="json")
+    rivals = {rival.name: rival.decision.model_dump(mode="json") for rival in found.rivals if rival.decision}
+    return {
+        "comparison.json": found.model_dump_json(indent=2) + "\n",
+        "plan.json": found.plan.model_dump_json(indent=2) + "\n",
+    } | {
+        f"rivals/{name}.json": json.dumps({"job": job, "decision": own}, indent=2) + "\n"
+        for name, own in rivals.items()
+    }

@@ -1,0 +1,41 @@
+"""Our plan beside what others would run, all priced by the same cost model."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from scaleacross.spec.base import Spec
+from scaleacross.spec.parallelism import Axis
+from scaleacross.spec.plan import Decision, Plan
+
+
+class Rival(Spec):
+    """One baseline: its decision and what it costs, or why it has none."""
+
+    name: str
+    title: str
+    source: str = Field(description="the publication or product whose rule it follows")
+    decision: Decision | None
+    reason: str = Field(default="", description="why there is no decision")
+    step_s: float | None = Field(default=None, description="exact step time, the same cost model as ours")
+    model_flop_per_s: float | None = Field(default=None, description="model FLOP per accelerator used and second")
+    num_accelerators: int | None = Field(default=None, description="accelerators that it uses")
+    across: tuple[Axis, ...] = Field(default=(), description="axes that cross buildings or regions")
+    speed_up: float | None = Field(default=None, description="its step time over ours")
+    is_tie: bool = Field(default=False, description="the step times differ by no more than the tolerance")
+    complete: bool = Field(default=True, description="no time limit cut its rule short")
+
+
+class Comparison(Spec):
+    """``plan`` is ours; rivals come fastest first, those without a decision last."""
+
+    schema_version: Literal[1] = 1
+    plan: Plan
+    across: tuple[Axis, ...] = Field(description="axes of our plan that cross buildings or regions")
+    tie_tolerance: float = Field(ge=0, description="relative difference of step times that counts as a tie")
+    rivals: tuple[Rival, ...]
+    matched: str | None = Field(
+        default=None, description="rival whose decision our plan is: the search found nothing faster than it"
+    )
