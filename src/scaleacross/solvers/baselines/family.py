@@ -6,7 +6,7 @@ what runs fastest. Here the trial is the cost model, so such a rival gets the be
 Space        candidates of ``search_space`` (R1–R9) that the family's job and its ``allows`` leave, on the family's axis
              orders and fills, with no axis crossing a level beyond its ``farthest``
 Objective    exact step time (``plan_cost``), minimised
-Method       bases in the order of their lower bound, expanded block by block; members priced in arrays
+Method       bases in the order of their computation, bounded and expanded block by block; members priced in arrays
              (``placed_rows``), then exactly from the lowest figure up until the next one is not below the best
 
 The result is the optimum of the family unless the clock ended the tuning (``Outcome.complete``).
@@ -22,6 +22,8 @@ import numpy as np
 
 from scaleacross.cost_models.plan_cost import plan_cost
 from scaleacross.cost_models.settings import Bools, Ints, Settings, concatenate
+from scaleacross.cost_models.step import placement_free_s
+from scaleacross.cost_models.work import work_of
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
 from scaleacross.solvers.baselines.placed_rows import AxisOrder, RowPlacer
 from scaleacross.solvers.candidates import Priced, Pricing
@@ -35,7 +37,7 @@ from scaleacross.spec.plan import Decision
 from scaleacross.units import human_bytes
 from scaleacross.workloads.problem import Problem
 
-BASE_BLOCK: Final = 256
+BASE_BLOCK: Final = 1024
 """Bases that are expanded together."""
 ROW_BLOCK: Final = 512
 """Members that are priced together."""
@@ -112,13 +114,17 @@ class _Tuning:
         self.capacity_bytes = max(self.capacity_bytes, pricing.capacity_bytes)
         if not len(bases):
             return
-        bounds = pricing.base_bound_s(bases)
-        order = np.argsort(bounds, kind="stable")
+        work = work_of(pricing.profile, pricing.job, pricing.accelerators, bases)
+        free_s = placement_free_s(pricing.volumes(bases, work)) - work.optimizer_s
+        order = np.argsort(free_s, kind="stable")
         for start in range(0, len(order), BASE_BLOCK):
             rows = order[start : start + BASE_BLOCK]
-            if bounds[rows[0]] >= self.best_s or self.clock.over:
+            if free_s[rows[0]] >= self.best_s or self.clock.over:
                 return
-            self._try_all(space.expand(bases.take(rows), Refusals()), placer)
+            block = bases.take(rows[free_s[rows] < self.best_s])
+            promising = pricing.base_bound_s(block) < self.best_s
+            if promising.any():
+                self._try_all(space.expand(block.take(promising), Refusals()), placer)
 
     def why_none(self) -> str:
         """The reason, after all fleets."""
