@@ -70,6 +70,9 @@ def plain_job(job: Job) -> Job:
 
 def fitting_rows(problem: Problem, fleet: Fleet) -> Rows | NothingFits:
     """Every candidate of ``plain_job`` that fits on a fleet, tp inside a scale-up domain (H1 of Sailor), one group of dp."""
+    for axis in ("cp", "ep"):
+        if not problem.job.degrees.allows(axis, 1):
+            return NothingFits(f"the job asks for {axis} {getattr(problem.job.degrees, axis)}, which it does not know")
     job = plain_job(problem.job)
     pricing = Pricing.on(fleet, job, problem.profile)
     space = SearchSpace(job, problem.profile, fleet.num_accelerators, fleet.unit)
