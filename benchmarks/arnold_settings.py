@@ -55,7 +55,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=50)
     draws = parser.parse_args().draws
-    print("| setting | weights | over the best rival: mean, max, worse | the same, better of two rank orders | s, slowest |")
+    print(
+        "| setting | weights | over the best rival: mean, max, worse | the same, better of two rank orders | s, slowest |"
+    )
     print("|---|---|---|---|---|")
     over: list[float] = []
     over_better: list[float] = []

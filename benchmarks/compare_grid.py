@@ -18,8 +18,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -148,7 +147,9 @@ def run_missing(points: Sequence[Point], path: Path, time_limit_s: float, proces
     missing = [point for point in points if key_of(point) not in known]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file, ProcessPoolExecutor(processes) as pool:
-        for index, line in enumerate(pool.map(partial(run, time_limit_s=time_limit_s), missing), start=1):
+        running = [pool.submit(run, point, time_limit_s) for point in missing]
+        for index, done in enumerate(as_completed(running), start=1):
+            line = done.result()
             file.write(json.dumps(line) + "\n")
             file.flush()
             print(f"{index} of {len(missing)}: {line['key']} {line.get('seconds', 0):.0f} s", file=sys.stderr)

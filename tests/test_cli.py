@@ -20,6 +20,7 @@ from scaleacross.emitters import EMITTERS
 from scaleacross.spec.plan import Plan
 
 COMMANDS = ("plan", "evaluate", "emit", "validate", "collective", "show", "catalogue", "schema")
+COMMANDS = ("plan", "evaluate", "compare", "emit", "show", "catalogue", "schema")
 JOB = """
 name: small
 workload: llama3.1-8b

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from itertools import permutations
+from itertools import pairwise, permutations
 from typing import Any
 
 import pytest
@@ -103,7 +103,7 @@ def test_recursion_of_sailor_finds_the_cheapest_walk(data: st.DataObject) -> Non
             if left > 0 and capacities[name]:
                 used.append(name)
                 left -= capacities[name]
-        steps = [hops[pair] for pair in zip(used, used[1:], strict=False)]
+        steps = [hops[pair] for pair in pairwise(used)]
         if left <= 0:
             costs.append((max(steps, default=0.0), sum(steps)))
     if not costs:
@@ -217,4 +217,3 @@ def test_a_job_that_pins_cp_is_not_for_planners_without_it() -> None:
         outcome = decide(name, problem(2, 2, degrees={"cp": 2}))
         assert outcome.decision is None
         assert "cp" in outcome.reason
-

@@ -1,0 +1,129 @@
+"""Our plan beside the baselines: never slower, ties and missing plans named, the same figures in every form."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+from typer.testing import CliRunner
+
+import scaleacross as sa
+from instances import instance, plain_job
+from scaleacross.cli import app
+from scaleacross.report.comparison import comparison_report
+from scaleacross.solvers.baselines import BASELINES, Baseline, Outcome
+from scaleacross.spec.comparison import Comparison, Rival
+from scaleacross.spec.job import Job
+from scaleacross.spec.progress import Progress
+
+
+def job() -> Job:
+    return plain_job(2, 3, degrees={"cp": 1}, micro_batch_sequences=1, recompute="none")
+
+
+@pytest.fixture(scope="module")
+def found() -> Comparison:
+    return sa.compare(job())
+
+
+def rival(found: Comparison, name: str) -> Rival:
+    return next(rival for rival in found.rivals if rival.name == name)
+
+
+def shown(found: Comparison, width: int = 140) -> str:
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(comparison_report(found))
+    return capture.get()
+
+
+def test_every_baseline_is_there_fastest_first(found: Comparison) -> None:
+    assert {rival.name for rival in found.rivals} == set(BASELINES)
+    times = [rival.step_s for rival in found.rivals if rival.step_s is not None]
+    assert len(times) >= 5
+    assert times == sorted(times)
+
+
+def test_ours_is_never_slower_and_ties_are_named(found: Comparison) -> None:
+    for rival in found.rivals:
+        assert rival.step_s is None or rival.step_s >= found.plan.cost.step_s
+        assert rival.speed_up is None or rival.speed_up == pytest.approx(rival.step_s / found.plan.cost.step_s)
+        assert rival.is_tie == (rival.speed_up is not None and rival.speed_up <= 1.005)
+
+
+@pytest.mark.parametrize("seed", [4, 6, 13, 50])
+def test_ours_is_never_slower_on_random_problems(seed: int) -> None:
+    found = sa.compare(instance(seed).job, gap_tolerance=0.0)
+    assert all(rival.step_s is None or rival.step_s >= found.plan.cost.step_s * (1 - 1e-9) for rival in found.rivals)
+    assert all(rival.decision is not None or rival.reason for rival in found.rivals)
+
+
+def test_a_rival_that_the_search_cannot_beat_is_our_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without time to search, the best baseline is what is left."""
+    best = sa.plan(job())
+    bare = best.placement.model_copy(update={"spans": {}})
+    decision = best.decision.model_copy(update={"placement": bare})
+    oracle = Baseline("what the search would find", "here", lambda problem, clock: Outcome(decision))
+    monkeypatch.setattr("scaleacross.api.comparison.BASELINES", {"oracle": oracle})
+    found = sa.compare(job(), time_limit_s=0.0)
+    assert found.matched == "oracle"
+    assert found.plan.report.status == "time_limit"
+    assert found.plan.cost.step_s == best.cost.step_s
+    assert rival(found, "oracle").is_tie
+
+
+def test_an_illegal_decision_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    decision = sa.plan(job()).decision
+    wrong = Baseline("no placement", "here", lambda *_: Outcome(decision.model_copy(update={"placement": None})))
+    monkeypatch.setattr("scaleacross.api.comparison.BASELINES", {"wrong": wrong})
+    found = sa.compare(job())
+    assert rival(found, "wrong").decision is None
+    assert "no placement" in rival(found, "wrong").reason
+    assert "no plan" in shown(found)
+
+
+def test_axes_that_cross_buildings_are_the_placement_s(found: Comparison) -> None:
+    crossing = {axis for axis, level in found.plan.placement.spans.items() if level in ("campus", "region")}
+    assert set(found.across) == crossing
+
+
+def test_progress_names_the_baselines() -> None:
+    stages: list[Progress] = []
+    sa.compare(job(), progress=stages.append)
+    assert {f"baseline {name}" for name in BASELINES} <= {progress.stage for progress in stages}
+
+
+def test_it_survives_json(found: Comparison) -> None:
+    assert Comparison.model_validate_json(found.model_dump_json()) == found
+
+
+def test_table_names_plans_speed_ups_ties_and_missing_plans(found: Comparison) -> None:
+    text = shown(found)
+    for name in ("scaleacross", *BASELINES):
+        assert name in text
+    assert ("a tie" in text) == any(rival.is_tie for rival in found.rivals)
+    assert "faster" in text
+    assert "SLOWER" not in text
+
+
+def test_command_writes_settings_that_evaluate_prices_alike(tmp_path: Path) -> None:
+    source = tmp_path / "job.yaml"
+    source.write_text(yaml.safe_dump(job().model_dump(mode="json")))
+    result = CliRunner().invoke(app, ["compare", str(source), "--json", "-o", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.stderr
+    printed = Comparison.model_validate(json.loads(result.stdout))
+    written = tmp_path / "out"
+    assert Comparison.model_validate_json((written / "comparison.json").read_text()) == printed
+    sa.verify(sa.load_plan(written / "plan.json"))
+    for other in printed.rivals:
+        if other.step_s is not None:
+            assert sa.evaluate(written / "rivals" / f"{other.name}.json").cost.step_s == pytest.approx(other.step_s)
+
+
+def test_command_says_what_is_wrong_with_a_job() -> None:
+    result = CliRunner().invoke(app, ["compare", "no_such_job"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "no_such_job" in result.stderr
