@@ -174,6 +174,7 @@ def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -
             step_s = plan_cost(problem.job, problem.profile, problem.topology, decision).cost.step_s
             fill = tuple((share.building, share.num_accelerators) for share in placement.fill)
             exposed_s = step_s - float(priced.free_s[0])
+            state.free_bound_s = min(state.free_bound_s, float(priced.free_s[0]))
             at = PlacementDecision(placement.axis_order, fill, exposed_s, complete=True)
             state.keep(Placed(step_s, priced.settings, priced, at, placer))
 
