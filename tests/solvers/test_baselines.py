@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise, permutations
+from collections.abc import Iterator
+from itertools import pairwise, permutations, product
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from scaleacross.solvers.baselines import BASELINES, Clock, Outcome
 from scaleacross.solvers.baselines.atlas import walk
 from scaleacross.solvers.baselines.family import Family, tune
 from scaleacross.solvers.baselines.sailor import visit
-from scaleacross.solvers.fleets import Fleet, fleets, shares
+from scaleacross.solvers.fleets import Fill, Fleet, fleets, shares
+from scaleacross.spec.network import LINK_LEVELS, LinkLevel
 from scaleacross.spec.parallelism import GRID_AXES, Degrees
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision
@@ -160,35 +162,39 @@ def test_decisions_are_legal_and_fit(seed: int) -> None:
         assert not list(does_not_fit(priced(where, outcome.decision).memory)), name
 
 
-@pytest.mark.parametrize("seed", [4, 6, 13])
-def test_tuning_finds_the_fastest_member_of_a_family(seed: int) -> None:
+BOTH_ENDS = (GRID_AXES, tuple(reversed(GRID_AXES)))
+LIMITS: list[tuple[int, dict[str, LinkLevel]]] = [
+    (4, {"dp_shard": "rack", "pp": "rack"}),
+    (50, {"tp": "scale_up", "pp": "zone"}),
+    (71, {"pp": "scale_up", "dp_replicate": "zone"}),
+]
+
+
+@pytest.mark.parametrize(("seed", "farthest"), LIMITS)
+def test_tuning_finds_the_fastest_member_of_a_family(seed: int, farthest: dict[str, LinkLevel]) -> None:
     """Against every plan of the family, tried one by one."""
     where = instance(seed)
-    orders = (GRID_AXES, tuple(reversed(GRID_AXES)))
-
-    def fills(fleet: Fleet, degrees: Degrees) -> list[Any]:
-        return fleet.fills(degrees.world_size, [degrees.world_size // degrees.pp])
-
-    found = tune(where, Family(where.job, orders, fills, farthest={"tp": "rack"}), Clock(60)).decision
-    best = min((cost.cost.step_s for cost in members(where, orders)), default=None)
-    assert (found is None) == (best is None)
-    if found is not None and best is not None:
-        assert priced(where, found).cost.step_s == pytest.approx(best, rel=1e-9)
+    found = tune(where, Family(where.job, BOTH_ENDS, fills_of_stages, farthest=farthest), Clock(60)).decision
+    assert found is not None
+    best = min(cost.cost.step_s for cost in members(where, farthest))
+    assert priced(where, found).cost.step_s == pytest.approx(best, rel=1e-9)
 
 
-def members(where: Problem, orders: tuple[Any, ...]) -> list[PlanCost]:
-    out = []
+def fills_of_stages(fleet: Fleet, degrees: Degrees) -> list[Fill]:
+    return fleet.fills(degrees.world_size, [degrees.world_size // degrees.pp])
+
+
+def members(where: Problem, farthest: dict[str, LinkLevel]) -> Iterator[PlanCost]:
+    """Every plan of the family that fits."""
     for fleet in fleets(where.topology):
         for candidate in oracle.candidates(where, fleet):
-            degrees = candidate.degrees
-            for fill in fleet.fills(degrees.world_size, [degrees.world_size // degrees.pp]):
-                for order in orders:
-                    placement = Placement(axis_order=order, fill=shares(fill))
-                    cost = priced(where, candidate.model_copy(update={"placement": placement}))
-                    near = cost.placement.spans.get("tp", "scale_up") in ("scale_up", "rack")
-                    if near and not list(does_not_fit(cost.memory)):
-                        out.append(cost)
-    return out
+            for fill, order in product(fills_of_stages(fleet, candidate.degrees), BOTH_ENDS):
+                placement = Placement(axis_order=order, fill=shares(fill))
+                cost = priced(where, candidate.model_copy(update={"placement": placement}))
+                reach = {axis: LINK_LEVELS.index(level) for axis, level in cost.placement.spans.items()}
+                near = all(reach.get(axis, 0) <= LINK_LEVELS.index(level) for axis, level in farthest.items())
+                if near and not list(does_not_fit(cost.memory)):
+                    yield cost
 
 
 def test_nothing_fits_is_said_with_numbers() -> None:

@@ -30,7 +30,7 @@ def decide(problem: Problem, clock: Clock) -> Outcome:
             orders=(("tp", "cp", "pp", "dp_shard", "dp_replicate"), ("tp", "cp", "dp_shard", "pp", "dp_replicate")),
             fills=_whole_replicas,
             allows_split=_sharded_inside,
-            farthest={"tp": "scale_up", "cp": "zone", "ep": "zone", "pp": "zone", "dp_shard": "building"},
+            farthest={"tp": "scale_up", "cp": "zone", "ep": "zone", "pp": "zone"},
         ),
         clock,
     )
