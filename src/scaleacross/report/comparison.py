@@ -46,10 +46,10 @@ def _row(rival: Rival) -> tuple[str | Text, ...]:
 def _choice(decision: Decision | None) -> str:
     if decision is None:
         return ""
-    pipeline = decision.pipeline
+    pipeline, degrees = decision.pipeline, decision.degrees.model_dump()
+    split = " ".join(f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1) or "one accelerator"
     chunks = f" × {pipeline.num_chunks}" if pipeline.num_chunks > 1 else ""
-    degrees = str(decision.degrees).partition(" = ")[0]
-    return f"{degrees}; {pipeline.schedule}{chunks}, recompute {decision.recompute}, shard {decision.shard}"
+    return f"{split}; {pipeline.schedule}{chunks}, recompute {decision.recompute}, shard {decision.shard}"
 
 
 def _names(axes: Sequence[str]) -> str:

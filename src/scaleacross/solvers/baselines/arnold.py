@@ -15,19 +15,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from scaleacross.cost_models.settings import Bools, Settings
 from scaleacross.errors import InfeasibleError
 from scaleacross.solvers.baselines.family import Family, tune
 from scaleacross.solvers.baselines.minipods import HostMatrix, row_hosts
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
-from scaleacross.solvers.baselines.production import allowed_schedules
+from scaleacross.solvers.baselines.rules import (
+    allowed_schedules,
+    one_data_parallel_group,
+    uses_all_types,
+    whole_or_zero_1,
+)
 from scaleacross.solvers.fleets import Fill, Fleet
-from scaleacross.spec.parallelism import Degrees, ShardLevel
+from scaleacross.spec.parallelism import Degrees
 from scaleacross.workloads.problem import Problem
 
 DENSE_WEIGHTS: Final = (0.0, 1.0)
 EXPERT_WEIGHTS: Final = (0.3, 0.7)
-ZERO_1: tuple[ShardLevel, ...] = ("none", "optimizer")
 
 
 def decide(problem: Problem, clock: Clock) -> Outcome:
@@ -39,7 +42,7 @@ def decide(problem: Problem, clock: Clock) -> Outcome:
 
     fixed = {
         "schedules": allowed_schedules(job, ("1F1B", "Interleaved1F1B")),
-        "shard": tuple(level for level in ZERO_1 if level in job.shard) or job.shard,
+        "shard": whole_or_zero_1(job),
     }
     return tune(
         problem,
@@ -47,7 +50,7 @@ def decide(problem: Problem, clock: Clock) -> Outcome:
             job=job.model_copy(update=fixed),
             orders=(("tp", "cp", "pp", "dp_shard", "dp_replicate"),),
             fills=fills,
-            allows_split=_one_data_parallel_group,
+            allows_split=one_data_parallel_group,
             farthest={"tp": "scale_up"},
         ),
         clock,
@@ -62,7 +65,7 @@ def minipod_fill(fleet: Fleet, degrees: Degrees, alpha: float, beta: float) -> l
         if degrees.pp > 1:
             return []
         return fleet.fills(degrees.world_size, [degrees.world_size])
-    zones = [(name, hosts) for name, hosts in _zones(fleet)]
+    zones = _zones(fleet)
     try:
         taken = row_hosts(HostMatrix(per_stage // host, degrees.pp), [hosts for _, hosts in zones], alpha, beta)
     except InfeasibleError:
@@ -71,8 +74,7 @@ def minipod_fill(fleet: Fleet, degrees: Degrees, alpha: float, beta: float) -> l
     for (name, _), hosts in zip(zones, taken, strict=True):
         shares[name] += hosts * host
     fill = tuple((name, share) for name, share in shares.items() if share)
-    types = {fleet.topology.building(name).accelerator.name for name, _ in fill}
-    return [fill] if len(types) == len(fleet.accelerators) else []
+    return [fill] if uses_all_types(fleet, fill) else []
 
 
 def _zones(fleet: Fleet) -> list[tuple[str, int]]:
@@ -84,7 +86,3 @@ def _zones(fleet: Fleet) -> list[tuple[str, int]]:
             out.append((building.name, min(left, zone) // fleet.unit))
             left -= zone
     return out
-
-
-def _one_data_parallel_group(settings: Settings) -> Bools:
-    return (settings.dp_shard == 1) | (settings.dp_replicate == 1)

@@ -31,14 +31,12 @@ from scaleacross.solvers.baselines.own_model import (
     network_bytes_per_s,
     ring_sync_s,
 )
+from scaleacross.solvers.baselines.rules import MEGATRON_ORDER
 from scaleacross.solvers.fleets import Fill, Fleet, fleets, shares
-from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Building
 from scaleacross.workloads.problem import Problem
-
-ORDER: tuple[GridAxis, ...] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 
 
 def decide(problem: Problem, clock: Clock) -> Outcome:
@@ -87,7 +85,7 @@ def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> tuple[float, Decision] |
         hops = [far[a, b] for (a, _), (b, _) in pairwise(fill)]
         total = float(fixed[row]) + _hops_s(rows, int(row), hops, stage_size * rate)
         if best is None or total < best[0]:
-            placement = Placement(axis_order=ORDER, fill=shares(fill))
+            placement = Placement(axis_order=MEGATRON_ORDER, fill=shares(fill))
             best = (total, s.decision(int(row)).model_copy(update={"placement": placement}))
     return best
 

@@ -13,22 +13,20 @@ from __future__ import annotations
 
 from scaleacross.solvers.baselines.family import Family, tune
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
+from scaleacross.solvers.baselines.rules import MEGATRON_ORDER, whole_or_zero_1
 from scaleacross.solvers.fleets import Fill, Fleet
-from scaleacross.spec.parallelism import Degrees, ShardLevel
+from scaleacross.spec.parallelism import Degrees
 from scaleacross.workloads.problem import Problem
-
-ZERO_1: tuple[ShardLevel, ...] = ("none", "optimizer")
 
 
 def decide(problem: Problem, clock: Clock) -> Outcome:
     """The fastest plan of this kind."""
     job = problem.job
-    shard = tuple(level for level in ZERO_1 if level in job.shard) or job.shard
     return tune(
         problem,
         Family(
-            job=job.model_copy(update={"shard": shard}),
-            orders=(("tp", "cp", "dp_shard", "dp_replicate", "pp"),),
+            job=job.model_copy(update={"shard": whole_or_zero_1(job)}),
+            orders=(MEGATRON_ORDER,),
             fills=whole_stages,
             farthest={"tp": "scale_up", "cp": "building", "dp_shard": "building", "dp_replicate": "building"},
         ),

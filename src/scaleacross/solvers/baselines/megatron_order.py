@@ -10,15 +10,18 @@ by trial in that order.
 
 from __future__ import annotations
 
-from scaleacross.cost_models.settings import Bools, Settings
 from scaleacross.solvers.baselines.family import Family, tune
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
-from scaleacross.solvers.baselines.production import allowed_schedules
+from scaleacross.solvers.baselines.rules import (
+    MEGATRON_ORDER,
+    allowed_schedules,
+    one_data_parallel_group,
+    uses_all_types,
+    whole_or_zero_1,
+)
 from scaleacross.solvers.fleets import Fill, Fleet
-from scaleacross.spec.parallelism import Degrees, ShardLevel
+from scaleacross.spec.parallelism import Degrees
 from scaleacross.workloads.problem import Problem
-
-ONE_GROUP: tuple[ShardLevel, ...] = ("none", "optimizer")
 
 
 def decide(problem: Problem, clock: Clock) -> Outcome:
@@ -26,15 +29,15 @@ def decide(problem: Problem, clock: Clock) -> Outcome:
     job = problem.job
     fixed = {
         "schedules": allowed_schedules(job, ("1F1B", "Interleaved1F1B")),
-        "shard": tuple(level for level in ONE_GROUP if level in job.shard) or job.shard,
+        "shard": whole_or_zero_1(job),
     }
     return tune(
         problem,
         Family(
             job=job.model_copy(update=fixed),
-            orders=(("tp", "cp", "dp_shard", "dp_replicate", "pp"),),
+            orders=(MEGATRON_ORDER,),
             fills=by_name,
-            allows_split=_one_data_parallel_group,
+            allows_split=one_data_parallel_group,
             farthest={"tp": "scale_up"},
         ),
         clock,
@@ -49,9 +52,4 @@ def by_name(fleet: Fleet, degrees: Degrees) -> list[Fill]:
         if share:
             fill.append((building.name, share))
             left -= share
-    types = {fleet.topology.building(name).accelerator.name for name, _ in fill}
-    return [tuple(fill)] if len(types) == len(fleet.accelerators) else []
-
-
-def _one_data_parallel_group(settings: Settings) -> Bools:
-    return (settings.dp_shard == 1) | (settings.dp_replicate == 1)
+    return [tuple(fill)] if uses_all_types(fleet, tuple(fill)) else []

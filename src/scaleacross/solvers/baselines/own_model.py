@@ -7,7 +7,7 @@ because a decision that does not fit could not be priced.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 
 import networkx as nx
@@ -15,20 +15,20 @@ import numpy as np
 
 from scaleacross.cost_models.axes import tp_terms
 from scaleacross.cost_models.collectives import links_of
-from scaleacross.cost_models.groups import GroupShape, exact_shape
+from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.overlap import rounds
 from scaleacross.cost_models.settings import Bools, Floats, Settings
+from scaleacross.cost_models.work import work_of
 from scaleacross.solvers.baselines.family import bases_that_fit
+from scaleacross.solvers.baselines.placed_rows import stacked
+from scaleacross.solvers.baselines.rules import allowed_schedules, one_data_parallel_group, whole_or_zero_1
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import Fleet, shares
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import DegreeRequest, Job
-from scaleacross.spec.parallelism import ShardLevel
 from scaleacross.units import human_bytes
 from scaleacross.workloads.problem import Problem
-
-DDP_OR_ZERO_1: tuple[ShardLevel, ...] = ("none", "optimizer")
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ def plain_job(job: Job) -> Job:
     return job.model_copy(
         update={
             "degrees": DegreeRequest.model_validate(pinned.model_dump()),
-            "schedules": ("1F1B",) if "1F1B" in job.schedules else job.schedules,
-            "shard": tuple(level for level in DDP_OR_ZERO_1 if level in job.shard) or job.shard,
+            "schedules": allowed_schedules(job, ("1F1B",)),
+            "shard": whole_or_zero_1(job),
         }
     )
 
@@ -73,42 +73,50 @@ def fitting_rows(problem: Problem, fleet: Fleet) -> Rows | NothingFits:
     for axis in ("cp", "ep"):
         if not problem.job.degrees.allows(axis, 1):
             return NothingFits(f"the job asks for {axis} {getattr(problem.job.degrees, axis)}, which it does not know")
-    job = plain_job(problem.job)
-    pricing = Pricing.on(fleet, job, problem.profile)
-    space = SearchSpace(job, problem.profile, fleet.num_accelerators, fleet.unit)
-    domain = min(building.accelerators_per("scale_up") for building in fleet.buildings)
+    pricing = Pricing.on(fleet, plain_job(problem.job), problem.profile)
+    settings, least = _that_fit(pricing)
+    if len(settings):
+        return _timed(pricing, settings)
+    short = (
+        f"needs {human_bytes(least)} of {human_bytes(pricing.capacity_bytes)}" if np.isfinite(least) else "no degrees"
+    )
+    return NothingFits(f"does not fit in memory without context and expert parallelism: {short}")
+
+
+def _that_fit(pricing: Pricing) -> tuple[Settings, float]:
+    """The candidates, and the least memory that any base needs, bytes."""
+    fleet, domain = pricing.fleet, _domain(pricing.fleet)
 
     def inside_a_domain(settings: Settings) -> Bools:
         return domain % settings.tp == 0
 
+    space = SearchSpace(pricing.job, pricing.profile, fleet.num_accelerators, fleet.unit)
     bases, least = bases_that_fit(space, pricing, inside_a_domain)
     settings = space.expand(bases, Refusals())
-    settings = settings.take((settings.dp_shard == 1) | (settings.dp_replicate == 1))
-    if len(settings):
-        settings = settings.take(pricing.needed_bytes(settings) <= pricing.capacity_bytes)
-    if not len(settings):
-        short = (
-            f"{human_bytes(least)} of {human_bytes(pricing.capacity_bytes)}"
-            if np.isfinite(least)
-            else "no legal degrees"
-        )
-        return NothingFits(f"does not fit in memory without context and expert parallelism: {short}")
-    priced = pricing.coarse(settings)
-    volumes = pricing.volumes(settings, priced.work)
-    levels = build_levels(fleet.topology, shares(((fleet.buildings[0].name, domain),)))
+    settings = settings.take(one_data_parallel_group(settings))
+    fits = pricing.needed_bytes(settings) <= pricing.capacity_bytes if len(settings) else np.zeros(0, dtype=bool)
+    return settings.take(fits), least
+
+
+def _timed(pricing: Pricing, settings: Settings) -> Rows:
+    """The figures of candidates; tp lies inside one scale-up domain."""
+    fleet = pricing.fleet
+    work = work_of(pricing.profile, pricing.job, pricing.accelerators, settings)
+    volumes = pricing.volumes(settings, work)
+    levels = build_levels(fleet.topology, shares(((fleet.buildings[0].name, _domain(fleet)),)))
     shapes = {tp: exact_shape(tp, 1, levels) for tp in np.unique(settings.tp).tolist()}
-    stacked = [shapes[tp] for tp in settings.tp.tolist()]
-    shape = GroupShape(*(np.stack([getattr(one, f.name) for one in stacked]) for f in fields(GroupShape)))
-    tp_s = tp_terms(volumes, shape, links_of(levels)).serial_total_s / rounds(settings)
-    work = priced.work
-    held = work.dense_parameters + work.expert_parameters
+    tp_s = tp_terms(volumes, stacked([shapes[tp] for tp in settings.tp.tolist()]), links_of(levels)).serial_total_s
     return Rows(
         settings,
-        stage_s=work.forward_s + work.backward_s + tp_s,
+        stage_s=work.forward_s + work.backward_s + tp_s / rounds(settings),
         message_bytes=volumes.hidden_bytes,
-        gradient_bytes=held * job.optimizer.reduce_bytes,
+        gradient_bytes=(work.dense_parameters + work.expert_parameters) * pricing.job.optimizer.reduce_bytes,
         update_s=work.optimizer_s,
     )
+
+
+def _domain(fleet: Fleet) -> int:
+    return min(building.accelerators_per("scale_up") for building in fleet.buildings)
 
 
 @dataclass(frozen=True)

@@ -91,4 +91,9 @@ class RowPlacer:
 
     def _stacked(self, degree: Ints, stride: Ints, fills: Sequence[Fill]) -> GroupShape:
         rows = [self._shape(d, s, fill) for d, s, fill in zip(degree.tolist(), stride.tolist(), fills, strict=True)]
-        return GroupShape(*(np.stack([getattr(shape, f.name) for shape in rows]) for f in fields(GroupShape)))
+        return stacked(rows)
+
+
+def stacked(shapes: Sequence[GroupShape]) -> GroupShape:
+    """One shape per candidate as arrays."""
+    return GroupShape(*(np.stack([getattr(shape, f.name) for shape in shapes]) for f in fields(GroupShape)))

@@ -14,9 +14,9 @@ from __future__ import annotations
 from scaleacross.cost_models.settings import Bools, Settings
 from scaleacross.solvers.baselines.family import Family, tune
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
+from scaleacross.solvers.baselines.rules import allowed_schedules
 from scaleacross.solvers.fleets import Fill, Fleet
-from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import Degrees, ScheduleName
+from scaleacross.spec.parallelism import Degrees
 from scaleacross.workloads.problem import Problem
 
 
@@ -34,11 +34,6 @@ def decide(problem: Problem, clock: Clock) -> Outcome:
         ),
         clock,
     )
-
-
-def allowed_schedules(job: Job, wanted: tuple[ScheduleName, ...]) -> tuple[ScheduleName, ...]:
-    """The wanted schedules that the job allows; all of its own when it allows none of them."""
-    return tuple(name for name in wanted if name in job.schedules) or job.schedules
 
 
 def _whole_replicas(fleet: Fleet, degrees: Degrees) -> list[Fill]:

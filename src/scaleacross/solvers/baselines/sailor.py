@@ -33,14 +33,12 @@ from scaleacross.solvers.baselines.own_model import (
     network_bytes_per_s,
     ring_sync_s,
 )
+from scaleacross.solvers.baselines.rules import MEGATRON_ORDER
 from scaleacross.solvers.fleets import Fill, Fleet, fleets, shares
-from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Building
 from scaleacross.workloads.problem import Problem
-
-ORDER: tuple[GridAxis, ...] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> tuple[float, int, Decisi
         total = fixed[row] + inside + walk.sum_s + (float(at.num_micro_batches[0]) - 1) * hop
         key = (float(total), int(at.world_size[0]))
         if best is None or key < best[:2]:
-            placement = Placement(axis_order=ORDER, fill=shares(fill))
+            placement = Placement(axis_order=MEGATRON_ORDER, fill=shares(fill))
             best = (*key, at.decision(0).model_copy(update={"placement": placement}))
     return best
 

@@ -1,0 +1,35 @@
+"""Rules that several baselines share."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from scaleacross.cost_models.settings import Bools, Settings
+from scaleacross.solvers.baselines.placed_rows import AxisOrder
+from scaleacross.solvers.fleets import Fill, Fleet
+from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import ScheduleName, ShardLevel
+
+MEGATRON_ORDER: Final[AxisOrder] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
+"""Default rank order tp-cp-ep-dp-pp, fastest first (ep is inside dp_shard); stages are whole blocks of positions."""
+
+
+def allowed_schedules(job: Job, wanted: tuple[ScheduleName, ...]) -> tuple[ScheduleName, ...]:
+    """The wanted schedules that the job allows; all of its own when it allows none of them."""
+    return tuple(name for name in wanted if name in job.schedules) or job.schedules
+
+
+def whole_or_zero_1(job: Job) -> tuple[ShardLevel, ...]:
+    """No sharding or ZeRO-1, as far as the job allows them; all that it allows when it allows neither."""
+    return tuple(level for level in job.shard if level != "parameters") or job.shard
+
+
+def one_data_parallel_group(settings: Settings) -> Bools:
+    """Rows whose data parallelism is either sharded or replicated, not a mixture."""
+    return (settings.dp_shard == 1) | (settings.dp_replicate == 1)
+
+
+def uses_all_types(fleet: Fleet, fill: Fill) -> bool:
+    """Whether a fill has every accelerator type of its fleet (other sets of types are fleets of their own)."""
+    used = {fleet.topology.building(name).accelerator.name for name, _ in fill}
+    return len(used) == len(fleet.accelerators)
