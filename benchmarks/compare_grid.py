@@ -155,10 +155,11 @@ def run_missing(points: Sequence[Point], path: Path, time_limit_s: float, proces
             print(f"{index} of {len(missing)}: {line['key']} {line.get('seconds', 0):.0f} s", file=sys.stderr)
 
 
-def summary(lines: Sequence[dict[str, Any]], command: str) -> str:
+def summary(lines: Sequence[dict[str, Any]], num_drawn: int, command: str) -> str:
     """The result page (Markdown)."""
     priced = [line for line in lines if "error" not in line]
-    return "\n".join([*_head(lines, priced, command), *_by_rival(priced), *_by_axis(priced), *_slower(priced)]) + "\n"
+    head = _head(lines, priced, num_drawn, command)
+    return "\n".join([*head, *_by_rival(priced), *_by_axis(priced), *_slower(priced)]) + "\n"
 
 
 def speed_up(line: dict[str, Any], name: str) -> float | None:
@@ -169,15 +170,18 @@ def speed_up(line: dict[str, Any], name: str) -> float | None:
     return min((rival["speed_up"] for rival in rivals.values() if rival["speed_up"]), default=None)
 
 
-def _head(lines: Sequence[dict[str, Any]], priced: Sequence[dict[str, Any]], command: str) -> Iterator[str]:
+def _head(
+    lines: Sequence[dict[str, Any]], priced: Sequence[dict[str, Any]], num_drawn: int, command: str
+) -> Iterator[str]:
     kept = sum(line["status"] == "time_limit" for line in priced)
     gaps = [line["gap"] for line in priced]
     cut = sum(not rival["complete"] for line in priced for rival in line["rivals"].values())
-    yield f"# Our plan against the baselines: {len(priced)} of {len(grid())} points of the grid\n"
+    yield f"# Our plan against the baselines: {len(priced)} of {len(grid()):,} points of the grid\n"
     yield "Written by the command below; the grid and what a point is stand in its docstring. All plans of a point are priced by"
-    yield "the same exact cost model. Rivals whose papers leave degrees open are tuned with that model too, so they are at least"
-    yield "as good here as their authors' rules make them.\n"
+    yield "the same exact cost model. Degrees that a rule leaves open are tuned with that model too, but for Sailor and Atlas,"
+    yield "which have time models of their own; so the best rival is a strong one.\n"
     yield f"```bash\n{command}\n```\n"
+    yield f"- Points drawn: {num_drawn:,}; done: {len(lines):,} (the command goes on with the others)"
     failed = [line for line in lines if "error" in line]
     yield f"- Points without any plan: {len(failed)}" + "".join(f"; {x['key']}: {x['error']}" for x in failed[:5])
     if priced:
@@ -251,8 +255,8 @@ def main() -> None:
     keys = {key_of(point) for point in points}
     limits = f"--seed {options.seed} --time-limit {options.time_limit:g}"
     done = [line for line in lines_of(options.output) if line["key"] in keys]
-    command = f"python benchmarks/compare_grid.py --sample {options.sample or len(done)} {limits}"
-    page = summary(done, command)
+    sample = f"--sample {options.sample} " if options.sample else ""
+    page = summary(done, len(points), f"python benchmarks/compare_grid.py {sample}{limits}")
     print(page)
     if options.docs:
         options.docs.parent.mkdir(parents=True, exist_ok=True)
