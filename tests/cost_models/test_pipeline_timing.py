@@ -51,6 +51,24 @@ def test_boundary_inside_a_rank_costs_nothing() -> None:
     assert time_schedule(schedule, 1.0, 2.0, 7.0, 7.0).total_s == 3 * 2 * 3
 
 
+def _placed(rows: list[str], m: int, num_copies: int) -> PipelineSchedule:
+    actions = tuple(tuple(Action(Kind(c[1]), int(c[2:]), int(c[0])) for c in row.split()) for row in rows)
+    return PipelineSchedule("hand-made", len(rows), m, 2, actions, "v", num_copies)
+
+
+def test_v_placement_crosses_no_boundary_at_the_turn() -> None:
+    schedule = _placed(["0F0 1F0 1B0 0B0", "0F0 1F0 1B0 0B0"], m=1, num_copies=1)
+    assert time_schedule(schedule, 1.0, 2.0, [3.0, 99.0, 5.0], 0.0).total_s == 4 * 1 + 4 * 2 + 2 * (3 + 5)
+
+
+def test_bidirectional_copies_run_at_the_same_time() -> None:
+    # forwards of both copies start at 0, cross for 10, and turn on the other rank: 1 + 10 + 1 + 2 + 10 + 2
+    schedule = _placed(["0F0 1F1 1B1 0B0", "1F1 0F0 0B0 1B1"], m=2, num_copies=2)
+    times = time_schedule(schedule, 1.0, 2.0, [10.0, 99.0, 10.0], 0.0)
+    assert times.start_s[0].tolist() == times.start_s[1].tolist() == [0, 11, 12, 24]
+    assert times.total_s == 26
+
+
 def test_split_backward() -> None:
     # one rank, F 1, B 5 of which W 2
     actions = (tuple(Action(kind, 0, 0) for kind in (Kind.F, Kind.I, Kind.W)),)

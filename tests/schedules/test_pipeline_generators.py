@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -99,3 +100,7 @@ def test_virtual_stage_and_location_invert() -> None:
     places = [schedule.locate(stage) for stage in range(schedule.num_virtual_stages)]
     assert places[:4] == [(0, 0), (1, 0), (2, 0), (0, 1)]
     assert [schedule.virtual_stage(*place) for place in places] == list(range(12))
+    wave = replace(schedule, placement="v")
+    places = [wave.locate(stage) for stage in range(wave.num_virtual_stages)]
+    assert [rank for rank, _ in places] == [0, 1, 2, 2, 1, 0, 0, 1, 2, 2, 1, 0]
+    assert [wave.virtual_stage(*place) for place in places] == list(range(12))

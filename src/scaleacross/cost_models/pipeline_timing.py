@@ -78,6 +78,8 @@ def compile_schedule(schedule: PipelineSchedule) -> CompiledSchedule:
     p, m, num_stages = schedule.num_ranks, schedule.num_microbatches, schedule.num_virtual_stages
     rank_of = np.array([schedule.locate(stage)[0] for stage in range(num_stages)])
     stage_of = np.array([[schedule.virtual_stage(r, c) for c in range(schedule.num_chunks)] for r in range(p)])
+    is_first = np.array([schedule.is_first(stage) for stage in range(num_stages)])
+    is_last = np.array([schedule.is_last(stage) for stage in range(num_stages)])
     order = np.array(execution_order(schedule), dtype=np.int64)
     by_rank = np.argsort(order, kind="stable")
 
@@ -92,7 +94,7 @@ def compile_schedule(schedule: PipelineSchedule) -> CompiledSchedule:
     there, nobody = 2 * num_stages * m, 2 * num_stages * m + 1
     forward, weight = kind == _F, kind == _W
     slot = stage * m + microbatch
-    sends = np.where(forward, stage < num_stages - 1, (stage > 0) & ~weight)
+    sends = np.where(forward, ~is_last[stage], ~is_first[stage] & ~weight)
     receiver = np.where(sends, np.where(forward, stage + 1, stage - 1), stage)
     return CompiledSchedule(
         schedule=schedule,
@@ -135,8 +137,8 @@ def time_compiled(
         forward_s: seconds of F per virtual stage, shape (p·v,) or scalar.
         backward_s: seconds of the full backward B, same shapes. An I takes ``backward_s - weight_s``.
         latency_s: seconds that a message travels after its last byte left, per boundary between consecutive virtual
-            stages (entry x between stages x and x+1; every p-th is the loop-back from rank p−1 to rank 0), shape
-            (p·v−1,) or scalar.
+            stages (entry x between stages x and x+1), shape (p·v−1,) or scalar. Every p-th entry is the loop-back from rank
+            p−1 to rank 0, or unused where the placement keeps both stages on one rank.
         occupancy_s: seconds that a message occupies the directed link, same shapes.
         weight_s: seconds of W per virtual stage; needed when the schedule splits its backward.
 
