@@ -51,6 +51,22 @@ def test_split_backward_is_legal() -> None:
     assert peak_in_flight(schedule) == (2, 1)
 
 
+def test_memory_limit_shows_the_forward_too_many() -> None:
+    schedule = generate("1F1B", 3, 5, 1)
+    check(schedule, 3)
+    check(schedule, [3, 2, 1])
+    with pytest.raises(
+        VerificationError, match=r"action 1 of rank 1, 0F1, is activation 2 of 1 that fit at once\n"
+    ) as error:
+        check(schedule, [3, 1, 1])
+    assert "[0F1]" in str(error.value)
+    with pytest.raises(VerificationError, match="0F0, is activation 1 of 0"):
+        check(schedule, 0)
+    # an input gradient frees nothing: its weight gradient still needs the activation
+    with pytest.raises(VerificationError, match="action 2 of rank 0, 0F1, is activation 2 of 1"):
+        check(_schedule(["0F0 0I0 0F1 0W0 0I1 0W1"], m=2), 1)
+
+
 def test_missing_row() -> None:
     schedule = generate("1F1B", 3, 3, 1)
     with pytest.raises(VerificationError, match="2 rows of actions for 3 ranks"):

@@ -1,4 +1,4 @@
-"""Proof that a schedule is legal: complete, ordered, free of deadlock. Knows nothing of how the schedule was generated.
+"""Proof that a schedule is legal: complete, ordered, within memory, free of deadlock. Knows nothing of how it was generated.
 
 A legal schedule runs, for each micro-batch and each virtual stage, on the rank that holds the stage, exactly one F and then
 either one B, or one I and after it one W (a bidirectional schedule: for each micro-batch and each stage of its own copy of the
@@ -9,6 +9,7 @@ and sends never block, so a cycle is the only way to deadlock.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 
 from scaleacross.errors import VerificationError
 from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
@@ -18,12 +19,16 @@ _GRID_MARGIN_RANKS = 3  # ranks shown above and below the offending one
 _MAX_STUCK_SHOWN = 8  # ranks named in a deadlock message
 
 
-def check(schedule: PipelineSchedule) -> None:
+def check(schedule: PipelineSchedule, max_in_flight: int | Sequence[int] | None = None) -> None:
     """Prove ``schedule`` legal.
 
+    Args:
+        max_in_flight: chunk activations that a rank may hold at once, as ``peak_in_flight`` counts them; one number or one per
+            rank, None for any number.
+
     Raises:
-        VerificationError: a computation is missing, repeated, misplaced or out of order, or the schedule deadlocks; the message
-            shows the grid (a row per rank, cells in execution order) around the offending cell.
+        VerificationError: a computation is missing, repeated, misplaced or out of order, a rank holds too much, or the schedule
+            deadlocks; the message shows the grid (a row per rank, cells in execution order) around the offending cell.
     """
     if len(schedule.actions) != schedule.num_ranks:
         raise VerificationError(
@@ -37,6 +42,8 @@ def check(schedule: PipelineSchedule) -> None:
         )
     for rank in range(schedule.num_ranks):
         _check_rank(schedule, rank)
+        if max_in_flight is not None:
+            _check_memory(schedule, rank, max_in_flight if isinstance(max_in_flight, int) else max_in_flight[rank])
     execution_order(schedule)
 
 
@@ -92,17 +99,15 @@ def execution_order(schedule: PipelineSchedule) -> list[int]:
 
 def peak_in_flight(schedule: PipelineSchedule) -> tuple[int, ...]:
     """Largest number of chunk activations that each rank holds at once: from F until B, or until W in a split backward."""
-    peaks = []
-    for row in schedule.actions:
-        held = peak = 0
-        for action in row:
-            if action.kind is Kind.F:
-                held += 1
-                peak = max(peak, held)
-            elif action.kind is not Kind.I:
-                held -= 1
-        peaks.append(peak)
-    return tuple(peaks)
+    return tuple(max(held_after(row), default=0) for row in schedule.actions)
+
+
+def held_after(row: Iterable[Action]) -> Iterator[int]:
+    """Chunk activations that a rank holds after each action of ``row``."""
+    held = 0
+    for action in row:
+        held += (action.kind is Kind.F) - (action.kind in (Kind.B, Kind.W))
+        yield held
 
 
 def grid(schedule: PipelineSchedule, rank: int, position: int) -> str:
@@ -157,6 +162,16 @@ def _check_rank(schedule: PipelineSchedule, rank: int) -> None:
             f"{schedule.name}: rank {rank} ends after {finished} of {expected} backward passes, {missing} never runs\n"
             f"{grid(schedule, rank, len(schedule.actions[rank]))}"
         )
+
+
+def _check_memory(schedule: PipelineSchedule, rank: int, limit: int) -> None:
+    """At most ``limit`` chunk activations at any time on this rank."""
+    for position, held in enumerate(held_after(schedule.actions[rank])):
+        if held > limit:
+            raise VerificationError(
+                f"{schedule.name}: action {position} of rank {rank}, {schedule.actions[rank][position]}, is activation {held} of "
+                f"{limit} that fit at once\n{grid(schedule, rank, position)}"
+            )
 
 
 def _first_missing(seen: set[Action], microbatches: list[range]) -> Action:
