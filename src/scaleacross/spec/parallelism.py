@@ -97,6 +97,11 @@ class PipelineChoice(Spec):
     micro_batch_sequences: PositiveInt = Field(
         default=1, description="sequences per micro-batch and data-parallel replica"
     )
+    order: tuple[str, ...] | None = Field(
+        default=None,
+        description="an order of the schedule's own, which keeps its stage placement: a line per rank of cells "
+        "<virtual stage><F|B|I|W><micro-batch>, separated by commas; None: the order that the name stands for",
+    )
 
     @model_validator(mode="after")
     def _chunks_suit_the_schedule(self) -> PipelineChoice:

@@ -19,16 +19,31 @@ from scaleacross.schedules.pipeline import (
     zero_bubble,
 )
 from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
-from scaleacross.spec.parallelism import ScheduleName
+from scaleacross.schedules.pipeline.cells import from_rows
+from scaleacross.schedules.pipeline.stage_placement import StagePlacement
+from scaleacross.spec.parallelism import PipelineChoice, ScheduleName
 
-__all__ = ["SCHEDULES", "Action", "Kind", "PipelineSchedule", "ScheduleFamily", "generate", "is_legal", "refusal"]
+__all__ = [
+    "SCHEDULES",
+    "Action",
+    "Kind",
+    "PipelineSchedule",
+    "ScheduleFamily",
+    "chosen",
+    "generate",
+    "is_legal",
+    "refusal",
+]
 
 
 class ScheduleFamily(NamedTuple):
-    """A family of schedules: ``generate(p, m, v)``, and ``refusal(p, m, v)`` with the reason why a shape has none."""
+    """A family of schedules: ``generate(p, m, v)``, ``refusal(p, m, v)`` with the reason why a shape has none, and where its
+    stages sit (as in ``PipelineSchedule``)."""
 
     generate: Callable[[int, int, int], PipelineSchedule]
     refusal: Callable[[int, int, int], str | None]
+    placement: StagePlacement = "loop"
+    num_copies: int = 1
 
 
 SCHEDULES: Final[Mapping[ScheduleName, ScheduleFamily]] = {
@@ -40,11 +55,11 @@ SCHEDULES: Final[Mapping[ScheduleName, ScheduleFamily]] = {
     "ZBH1": ScheduleFamily(zero_bubble.generate_h1, zero_bubble.h1_refusal),
     "ZBH2": ScheduleFamily(zero_bubble.generate_h2, zero_bubble.h2_refusal),
     "InterleavedZeroBubble": ScheduleFamily(zero_bubble.generate_interleaved, zero_bubble.interleaved_refusal),
-    "ZBVZeroBubble": ScheduleFamily(zbv.generate, zbv.refusal),
-    "VHalf": ScheduleFamily(building_block.generate_half, building_block.half_refusal),
-    "VMin": ScheduleFamily(building_block.generate_min, building_block.min_refusal),
-    "DualPipe": ScheduleFamily(dualpipe.generate, dualpipe.refusal),
-    "DualPipeV": ScheduleFamily(dualpipe.generate_folded, dualpipe.folded_refusal),
+    "ZBVZeroBubble": ScheduleFamily(zbv.generate, zbv.refusal, "v"),
+    "VHalf": ScheduleFamily(building_block.generate_half, building_block.half_refusal, "v"),
+    "VMin": ScheduleFamily(building_block.generate_min, building_block.min_refusal, "v"),
+    "DualPipe": ScheduleFamily(dualpipe.generate, dualpipe.refusal, "v", num_copies=2),
+    "DualPipeV": ScheduleFamily(dualpipe.generate_folded, dualpipe.folded_refusal, "v"),
 }
 
 
@@ -69,6 +84,21 @@ def generate(name: ScheduleName, num_ranks: int, num_microbatches: int, num_chun
         InputError: no schedule of that name, or ``refusal`` has a reason.
     """
     return _family(name).generate(num_ranks, num_microbatches, num_chunks)
+
+
+def chosen(choice: PipelineChoice, num_ranks: int, num_microbatches: int) -> PipelineSchedule:
+    """The schedule of a plan: its own order if it carries one, otherwise the one that its name generates.
+
+    Raises:
+        InputError: a carried order with the wrong number of rows or a cell that is none, or a shape that the name refuses.
+    """
+    if choice.order is None:
+        return generate(choice.schedule, num_ranks, num_microbatches, choice.num_chunks)
+    if len(choice.order) != num_ranks:
+        raise InputError(f"the pipeline's order has {len(choice.order)} rows for {num_ranks} ranks")
+    family = _family(choice.schedule)
+    name = f"{choice.schedule} reordered"
+    return from_rows(name, choice.order, num_microbatches, choice.num_chunks, family.placement, family.num_copies)
 
 
 def _family(name: str) -> ScheduleFamily:
