@@ -55,7 +55,7 @@ class Case:
         m = float(self.settings.num_micro_batches[0])
         home = "dp_shard" if axis == "ep" else axis
         terms = self.terms(home)
-        serial = terms.serial_s.get(axis, np.zeros(1))[0] * m / rounds(self.settings)[0]
+        serial = terms.serial_s.get(axis, np.zeros(1))[0] * m / rounds(self.settings, self.volumes.work)[0]
         once, every = terms.window_s[:2].sum(), terms.window_s[2:].sum()
         return float(serial + (0.0 if axis == "ep" else once + m * every))
 

@@ -7,5 +7,16 @@ from scaleacross.api.collective import collective
 from scaleacross.api.evaluation import evaluate
 from scaleacross.api.files import emit, verify
 from scaleacross.api.planning import plan
+from scaleacross.api.scheduling import schedule, schedule_of_plan
 
-__all__ = ["collective", "cross_check", "emit", "evaluate", "plan", "validate", "verify"]
+__all__ = [
+    "collective",
+    "cross_check",
+    "emit",
+    "evaluate",
+    "plan",
+    "schedule",
+    "schedule_of_plan",
+    "validate",
+    "verify",
+]

@@ -13,12 +13,14 @@ from scaleacross.cli.collective import collective_command
 from scaleacross.cli.frame import EXIT_CODES, guarded
 from scaleacross.cli.look import catalogue_command, schema_command, show_command
 from scaleacross.cli.plan import emit_command, evaluate_command, plan_command
+from scaleacross.cli.schedule import schedule_command
 from scaleacross.cli.validate import validate_command
 
 COMMANDS: Final[tuple[tuple[str, Callable[..., None], str], ...]] = (
     ("plan", plan_command, "Find the fastest plan and write its launch files."),
     ("evaluate", evaluate_command, "Price settings that you bring."),
     ("emit", emit_command, "Write launch files of a plan."),
+    ("schedule", schedule_command, "Show one pipeline step, of a plan or of a schedule by name."),
     ("validate", validate_command, "Hold predictions against measured runs."),
     ("collective", collective_command, "Price every way to run one collective."),
     ("show", show_command, "Show a topology, workload, accelerator or network."),

@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 
 from scaleacross.emitters.model import check_stages
+from scaleacross.emitters.trace import TRACE_FILE, trace_json
 from scaleacross.errors import EmitError, InputError
 from scaleacross.schedules.pipeline import PipelineSchedule, chosen
-from scaleacross.schedules.pipeline.cells import to_rows
+from scaleacross.schedules.pipeline.cells import from_rows, to_rows
 from scaleacross.spec.plan import Plan
+from scaleacross.spec.timeline import PipelineTimeline
 
 CSV_FILE, STAGES_FILE = "schedule.csv", "stages.json"
 
@@ -61,6 +63,17 @@ def schedule_files(schedule: PipelineSchedule, layers: list[int] | None = None) 
         CSV_FILE: "".join(f"{row}\n" for row in to_rows(schedule)),
         STAGES_FILE: "{\n" + ",\n".join(lines) + "\n}\n",
     }
+
+
+def timeline_files(timeline: PipelineTimeline) -> tuple[dict[str, str], str | None]:
+    """trace.json, and schedule.csv with stages.json or the reason why PyTorch cannot run the schedule."""
+    shape = (timeline.num_microbatches, timeline.num_chunks, timeline.placement, timeline.num_copies)
+    schedule = from_rows(timeline.schedule, [",".join(row.actions) for row in timeline.rows], *shape)
+    files = {TRACE_FILE: trace_json(timeline)}
+    try:
+        return files | schedule_files(schedule), None
+    except EmitError as error:
+        return files, str(error)
 
 
 def places(schedule: PipelineSchedule) -> list[tuple[int, int]]:

@@ -93,7 +93,8 @@ class Job(Spec):
         default=("none", "selective", "full"), description="allowed recompute policies"
     )
     schedules: tuple[ScheduleName, ...] = Field(
-        default=("GPipe", "1F1B", "Interleaved1F1B"), description="allowed pipeline schedules"
+        default=("GPipe", "1F1B", "Interleaved1F1B"),
+        description="allowed pipeline schedules; every schedule but DualPipe, whose second copy of the model is not priced",
     )
     num_chunks: tuple[PositiveInt, ...] = Field(
         default=(1, 2, 3, 4, 5, 6, 7, 8), description="allowed model chunks per rank"
@@ -139,6 +140,13 @@ class Job(Spec):
     def _not_empty(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
         if not value:
             raise ValueError("an empty list allows nothing: leave the key out to allow everything")
+        return value
+
+    @field_validator("schedules")
+    @classmethod
+    def _one_copy_of_the_model(cls, value: tuple[ScheduleName, ...]) -> tuple[ScheduleName, ...]:
+        if "DualPipe" in value:
+            raise ValueError("DualPipe holds a second copy of the model, which is not priced: use DualPipeV")
         return value
 
     @property
