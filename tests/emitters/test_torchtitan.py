@@ -76,6 +76,11 @@ print(json.dumps({{
             },
         ),
         (
+            Degrees(tp=2, pp=3),
+            {"schedule": "ZBVZeroBubble", "num_chunks": 2, "num_micro_batches": 9},
+            {"pipeline_parallel_degree": 3, "pipeline_parallel_schedule": "ZBVZeroBubble", "local_batch_size": 9},
+        ),
+        (
             Degrees(tp=2, cp=2, dp_shard=4),
             {"shard": "parameters", "recompute": "selective"},
             {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from scaleacross.cost_models.collectives import links_of, neighbour_messages
@@ -24,8 +26,15 @@ from scaleacross.spec.plan import Decision
 from scaleacross.spec.timeline import PipelineTimeline, TimelineMessage, TimelineRow
 from scaleacross.workloads.problem import Problem
 
+_NOTE: Final = (
+    "computation and messages of the pipeline alone, every rank as slow as the busiest; the step of the plan adds the exposed "
+    "collectives of the other axes and the optimizer"
+)
 
-def timeline(schedule: PipelineSchedule, times: PipelineTimes, message_bytes: float | None = None) -> PipelineTimeline:
+
+def timeline(
+    schedule: PipelineSchedule, times: PipelineTimes, message_bytes: float | None = None, note: str = ""
+) -> PipelineTimeline:
     """``times`` of ``schedule`` as a timeline."""
     cells = [row.split(",") for row in to_rows(schedule)]
     rows = tuple(
@@ -49,6 +58,7 @@ def timeline(schedule: PipelineSchedule, times: PipelineTimes, message_bytes: fl
         messages=_messages(schedule, times, cells),
         messages_per_cut=tuple(messages_over_cut(schedule, rank) for rank in range(1, schedule.num_ranks)),
         message_bytes=message_bytes,
+        note=note,
     )
 
 
@@ -96,4 +106,4 @@ def plan_timeline(problem: Problem, decision: Decision) -> PipelineTimeline:
     )
     F, B, W = (float(part[0]) / pipeline.num_chunks for part in (work.forward_s, work.backward_s, work.weight_s))
     times = time_schedule(schedule, F, B, latency, occupancy, weight_s=W)
-    return timeline(schedule, times, float(size[0]))
+    return timeline(schedule, times, float(size[0]), _NOTE)

@@ -76,6 +76,8 @@ def _totals(timeline: PipelineTimeline) -> list[Text]:
         ("peak in flight", f"{plural(max(peaks), 'chunk activation')}{listed}"),
         ("messages", _messages(timeline)),
     ]
+    if timeline.note:
+        rows.append(("note", timeline.note))
     return [Text(f"{name:<16}{value}") for name, value in rows]
 
 
