@@ -19,7 +19,7 @@ from scaleacross.cli import app
 from scaleacross.emitters import EMITTERS
 from scaleacross.spec.plan import Plan
 
-COMMANDS = ("plan", "evaluate", "emit", "validate", "collective", "show", "catalogue", "schema")
+COMMANDS = ("plan", "evaluate", "emit", "schedule", "validate", "collective", "show", "catalogue", "schema")
 JOB = """
 name: small
 workload: llama3.1-8b

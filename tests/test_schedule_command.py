@@ -139,7 +139,7 @@ def test_schedule_of_a_plan(tmp_path: Path) -> None:
     assert plan.decision.pipeline.schedule == "ZBVZeroBubble"
     result = run(str(tmp_path / "plan.json"))
     assert result.exit_code == 0, result.output
-    assert "the step of the plan adds the exposed" in result.stdout
+    assert "the step of the plan adds the exposed collectives" in " ".join(result.stdout.split())
     assert result.stdout.startswith(f"ZBVZeroBubble: 4 ranks, m = {plan.num_micro_batches} micro-batches, 2 chunks")
     timeline = api.schedule_of_plan(plan)
     parts = plan.cost.compute_s + plan.cost.exposed_s["pp"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from scaleacross.api.assemble import problem_of
 from scaleacross.catalogue import load_plan
 from scaleacross.cost_models.pipeline_exact import virtual_boundaries
@@ -68,7 +66,9 @@ def schedule(
     delayed = _delayed(num_ranks, boundaries)
     size = num_ranks if chunks > 1 else num_ranks - 1
     latency, occupancy = (
-        virtual_boundaries(label, np.where(delayed, seconds, 0.0)[:size], num_ranks, chunks, made.placement)
+        virtual_boundaries(
+            label, [seconds if slow else 0.0 for slow in delayed[:size]], num_ranks, chunks, made.placement
+        )
         for label, seconds in (("latency", latency_s), ("message time", message_s))
     )
     backward_s = input_gradient_s + weight_gradient_s
@@ -87,16 +87,16 @@ def schedule_of_plan(plan: Plan | str | Path) -> PipelineTimeline:
     return plan_timeline(problem_of(found.job, ()), found.decision)
 
 
-def _delayed(num_ranks: int, boundaries: Sequence[int] | None) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _delayed(num_ranks: int, boundaries: Sequence[int] | None) -> list[bool]:
     """Which boundaries between rank k and k+1 are delayed; the last entry is the loop-back from the last rank to the first."""
     if boundaries is None:
-        return np.ones(num_ranks, dtype=np.bool_)
-    out = np.zeros(num_ranks, dtype=np.bool_)
+        return [True] * num_ranks
+    out = [False] * num_ranks
     for boundary in boundaries:
         if not 0 <= boundary < num_ranks - 1:
             raise InputError(
                 f"there is no boundary {boundary}: between {num_ranks} ranks they are numbered 0 to {num_ranks - 2}"
             )
         out[boundary] = True
-    out[-1] = out.any()
+    out[-1] = any(out)
     return out
