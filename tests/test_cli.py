@@ -24,6 +24,8 @@ COMMANDS = (
     "evaluate",
     "compare",
     "emit",
+    "schedule",
+    "calibrate",
     "validate",
     "collective",
     "show",

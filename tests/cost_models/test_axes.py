@@ -15,8 +15,8 @@ from scaleacross.cost_models.collectives import links_of
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import Levels, build_levels
 from scaleacross.cost_models.overlap import rounds
-from scaleacross.cost_models.plan_cost import _one_row, _time
-from scaleacross.cost_models.step import exact_shapes
+from scaleacross.cost_models.plan_cost import _time
+from scaleacross.cost_models.step import exact_shapes, one_row
 from scaleacross.cost_models.traffic import Volumes, flows
 from scaleacross.cost_models.work import work_of
 from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS
@@ -38,7 +38,7 @@ class Case:
         work = replace(work, attention_s=np.zeros(1))
         self.volumes = Volumes(of, profile, self.settings, work, LAUNCH_S)
         shapes = exact_shapes(self.settings.decision(0).degrees, ORDER, self.levels)  # type: ignore[arg-type]
-        self.shapes: dict[str, GroupShape] = {name: _one_row(shape) for name, shape in shapes.items()}
+        self.shapes: dict[str, GroupShape] = {name: one_row(shape) for name, shape in shapes.items()}
 
     def terms(self, axis: Any) -> Terms:
         links = links_of(self.levels)
@@ -55,7 +55,7 @@ class Case:
         m = float(self.settings.num_micro_batches[0])
         home = "dp_shard" if axis == "ep" else axis
         terms = self.terms(home)
-        serial = terms.serial_s.get(axis, np.zeros(1))[0] * m / rounds(self.settings)[0]
+        serial = terms.serial_s.get(axis, np.zeros(1))[0] * m / rounds(self.settings, self.volumes.work)[0]
         once, every = terms.window_s[:2].sum(), terms.window_s[2:].sum()
         return float(serial + (0.0 if axis == "ep" else once + m * every))
 

@@ -12,6 +12,7 @@ from machines import settings
 
 from scaleacross.cost_models.overlap import WINDOW_NAMES, Window, exposed_s, rounds, windows
 from scaleacross.cost_models.work import Work
+from scaleacross.spec.parallelism import SCHEDULE_NAMES
 
 
 def window(length_s: float, pieces: float = 4.0, per_step: float = 1.0) -> Window:
@@ -53,7 +54,11 @@ def test_more_overlap_is_never_slower(
 
 def test_rounds_count_fill_and_drain() -> None:
     rows = settings(pp=[1, 4, 4, 8], num_chunks=[1, 1, 2, 4], num_micro_batches=[16, 16, 16, 8])
-    assert rounds(rows).tolist() == [16, 19, 17.5, 9.75]
+    assert rounds(rows, work()).tolist() == [16, 19, 17.5, 9.75]
+    # where weight gradients fill the drain only the first forwards are waited for: (pp − 1)/v · F/(F+B)
+    codes = [SCHEDULE_NAMES.index(name) for name in ("ZBH1", "ZBVZeroBubble", "Eager1F1B", "LoopedBFS")]
+    rows = settings(pp=[4] * 4, num_chunks=[1, 2, 1, 2], num_micro_batches=[16] * 4, schedule=codes)
+    assert rounds(rows, work()).tolist() == [17, 16.5, 19, 17.5]
 
 
 def test_windows_of_a_plain_pipeline() -> None:

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from scaleacross.cost_models import pipeline
 from scaleacross.cost_models.pipeline import BoundaryDelays
 from scaleacross.cost_models.pipeline_timing import CompiledSchedule, compile_schedule, time_compiled
-from scaleacross.schedules.pipeline import SCHEDULES, generate, refusal
+from scaleacross.schedules.pipeline import generate, refusal
 from scaleacross.schedules.pipeline import interleaved_1f1b as interleaved
 from scaleacross.schedules.pipeline.check import peak_in_flight
 from scaleacross.spec.parallelism import ScheduleName
 
-SHAPES = list(itertools.product(SCHEDULES, range(1, 13), range(1, 33), range(1, 4)))
+CLOSED: tuple[ScheduleName, ...] = ("GPipe", "1F1B", "Interleaved1F1B")
+SHAPES = list(itertools.product(CLOSED, range(1, 13), range(1, 33), range(1, 4)))
 LEGAL = [shape for shape in SHAPES if refusal(*shape) is None]
 
 

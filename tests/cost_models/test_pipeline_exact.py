@@ -9,8 +9,8 @@ from scaleacross.cost_models import pipeline_exact
 from scaleacross.cost_models.pipeline_exact import exact_time_s
 from scaleacross.cost_models.pipeline_timing import time_schedule
 from scaleacross.errors import InputError
-from scaleacross.schedules.pipeline import generate, is_legal
-from scaleacross.spec.parallelism import ScheduleName
+from scaleacross.schedules.pipeline import chosen, generate, is_legal
+from scaleacross.spec.parallelism import PipelineChoice, ScheduleName
 
 
 @pytest.mark.parametrize("name", ["GPipe", "1F1B", "Interleaved1F1B"])
@@ -43,13 +43,12 @@ def test_long_runs_equal_timing(v: int, busy: float, monkeypatch: pytest.MonkeyP
         occupancy = busy * rng.uniform(0, 1, size)
         timed: list[int] = []
 
-        def counted(name: ScheduleName, p: int, m: int, v: int, timed: list[int] = timed) -> object:
+        def counted(choice: PipelineChoice, p: int, m: int, timed: list[int] = timed) -> object:
             timed.append(m)
-            return generate(name, p, m, v)
+            return chosen(choice, p, m)
 
-        monkeypatch.setattr(pipeline_exact, "generate", counted)
+        monkeypatch.setattr(pipeline_exact, "chosen", counted)
         found = exact_time_s(name, p, m, v, forward, backward, latency, occupancy)
-        monkeypatch.setattr(pipeline_exact, "generate", generate)
         virtual = [np.tile(np.resize(row, p), v)[: p * v - 1] for row in (latency, occupancy)]
         assert found == pytest.approx(
             time_schedule(generate(name, p, m, v), forward, backward, *virtual).total_s, rel=1e-11

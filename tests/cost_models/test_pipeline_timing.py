@@ -51,6 +51,24 @@ def test_boundary_inside_a_rank_costs_nothing() -> None:
     assert time_schedule(schedule, 1.0, 2.0, 7.0, 7.0).total_s == 3 * 2 * 3
 
 
+def _placed(rows: list[str], m: int, num_copies: int) -> PipelineSchedule:
+    actions = tuple(tuple(Action(Kind(c[1]), int(c[2:]), int(c[0])) for c in row.split()) for row in rows)
+    return PipelineSchedule("hand-made", len(rows), m, 2, actions, "v", num_copies)
+
+
+def test_v_placement_crosses_no_boundary_at_the_turn() -> None:
+    schedule = _placed(["0F0 1F0 1B0 0B0", "0F0 1F0 1B0 0B0"], m=1, num_copies=1)
+    assert time_schedule(schedule, 1.0, 2.0, [3.0, 99.0, 5.0], 0.0).total_s == 4 * 1 + 4 * 2 + 2 * (3 + 5)
+
+
+def test_bidirectional_copies_run_at_the_same_time() -> None:
+    # forwards of both copies start at 0, cross for 10, and turn on the other rank: 1 + 10 + 1 + 2 + 10 + 2
+    schedule = _placed(["0F0 1F1 1B1 0B0", "1F1 0F0 0B0 1B1"], m=2, num_copies=2)
+    times = time_schedule(schedule, 1.0, 2.0, [10.0, 99.0, 10.0], 0.0)
+    assert times.start_s[0].tolist() == times.start_s[1].tolist() == [0, 11, 12, 24]
+    assert times.total_s == 26
+
+
 def test_split_backward() -> None:
     # one rank, F 1, B 5 of which W 2
     actions = (tuple(Action(kind, 0, 0) for kind in (Kind.F, Kind.I, Kind.W)),)
@@ -81,24 +99,43 @@ def test_equals_a_naive_event_simulation(data: st.DataObject) -> None:
     schedule = generate(*data.draw(st.sampled_from(SHAPES)))
     stages = schedule.num_virtual_stages
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    forward, backward = rng.integers(1, 9, (2, stages)).astype(float)
+    forward, gradient, weight = rng.integers(1, 9, (3, stages)).astype(float)
     latency, occupancy = rng.integers(0, 9, (2, stages - 1)).astype(float)
-    times = time_compiled(compile_schedule(schedule), forward, backward, latency, occupancy)
-    for found, expected in zip(times.start_s, _naive(schedule, forward, backward, latency, occupancy), strict=True):
+    backward = gradient + weight
+    times = time_compiled(compile_schedule(schedule), forward, backward, latency, occupancy, weight_s=weight)
+    seconds = {Kind.F: forward, Kind.B: backward, Kind.I: gradient, Kind.W: weight}
+    for found, expected in zip(times.start_s, _naive(schedule, seconds, latency, occupancy), strict=True):
         assert found.tolist() == expected
 
 
+def test_rendezvous_by_hand() -> None:
+    # as test_message_occupies_the_link_then_travels, but messages wait for their receiver: rank 1 asks at 0, gets the first at
+    # 1 + 13, works until 15, asks again and gets the second, which is ready since 2, at 15 + 13
+    times = time_schedule(generate("GPipe", 2, 2, 1), 1.0, 1.0, [10.0], [3.0], rendezvous=True)
+    assert times.start_s[1].tolist() == [14, 28, 29, 30]
+    assert times.start_s[0].tolist() == [0, 1, 30 + 13, 44 + 13]
+    assert times.arrival_s[0][:2].tolist() == [14, 28]
+
+
+@given(st.data())
+def test_rendezvous_without_delays_changes_nothing(data: st.DataObject) -> None:
+    compiled = compile_schedule(generate(*data.draw(st.sampled_from(SHAPES))))
+    plain, waiting = (
+        time_compiled(compiled, 1.0, 3.0, 0.0, 0.0, weight_s=1.0, rendezvous=rendezvous) for rendezvous in (False, True)
+    )
+    assert all((a == b).all() for a, b in zip(plain.start_s, waiting.start_s, strict=True))
+
+
 def _naive(
-    schedule: PipelineSchedule, forward: np.ndarray, backward: np.ndarray, latency: np.ndarray, occupancy: np.ndarray
+    schedule: PipelineSchedule, seconds: dict[Kind, np.ndarray], latency: np.ndarray, occupancy: np.ndarray
 ) -> list[list[float]]:
     """Starts by an event queue in order of time, with messages booked on links when they are produced."""
-    arrived: dict[tuple[Kind, int, int], float] = {}
+    arrived: dict[tuple[bool, int, int], float] = {}
     link_free: dict[tuple[int, int], float] = {}
     starts: list[list[float]] = [[] for _ in range(schedule.num_ranks)]
     free = [0.0] * schedule.num_ranks
     running: list[tuple[float, int]] = []
     idle = set(range(schedule.num_ranks))
-    last = schedule.num_virtual_stages - 1
     while True:
         for rank in sorted(idle):
             at = len(starts[rank])
@@ -106,12 +143,13 @@ def _naive(
                 continue
             action = schedule.actions[rank][at]
             stage = schedule.virtual_stage(rank, action.chunk)
-            own = stage == (0 if action.kind is Kind.F else last)
-            there = 0.0 if own else arrived.get((action.kind, stage, action.microbatch))
+            forward = action.kind is Kind.F
+            own = action.kind is Kind.W or (schedule.is_first(stage) if forward else schedule.is_last(stage))
+            there = 0.0 if own else arrived.get((forward, stage, action.microbatch))
             if there is None:
                 continue
             starts[rank].append(max(free[rank], there))
-            free[rank] = starts[rank][-1] + (forward if action.kind is Kind.F else backward)[stage]
+            free[rank] = starts[rank][-1] + seconds[action.kind][stage]
             idle.discard(rank)
             heapq.heappush(running, (free[rank], rank))
         if not running:
@@ -120,10 +158,11 @@ def _naive(
         idle.add(rank)
         action = schedule.actions[rank][len(starts[rank]) - 1]
         stage = schedule.virtual_stage(rank, action.chunk)
-        target = stage + 1 if action.kind is Kind.F else stage - 1
-        if 0 <= target <= last:
+        forward = action.kind is Kind.F
+        target = stage + 1 if forward else stage - 1
+        if action.kind is not Kind.W and not (schedule.is_last(stage) if forward else schedule.is_first(stage)):
             receiver, boundary = schedule.locate(target)[0], min(stage, target)
             local = receiver == rank
             leave = max(now, link_free.get((rank, receiver), 0.0)) + (0.0 if local else occupancy[boundary])
             link_free[rank, receiver] = leave
-            arrived[action.kind, target, action.microbatch] = leave + (0.0 if local else latency[boundary])
+            arrived[forward, target, action.microbatch] = leave + (0.0 if local else latency[boundary])

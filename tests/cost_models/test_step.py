@@ -19,11 +19,10 @@ from scaleacross.cost_models.groups import largest_children, relaxed_shape
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.memory import PARTS, memory_parts
 from scaleacross.cost_models.settings import NOTHING, Settings, concatenate, settings_of
-from scaleacross.cost_models.stages import rank_classes
 from scaleacross.cost_models.step import exact_shapes, placement_free_s, step_times
 from scaleacross.cost_models.traffic import Volumes
-from scaleacross.cost_models.work import Work, block_counts, pipeline_groups, work_of
-from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS, Degrees
+from scaleacross.cost_models.work import Work, pipeline_groups, work_of
+from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS, Degrees, has_chunks
 
 FLEET = topology([building("a", 96), building("b", 32)], trunks=[trunk("a", "b")])
 LEVELS = build_levels(FLEET, fill(("a", 384), ("b", 128)))
@@ -35,8 +34,9 @@ JOB = job(2048, 64)
 @st.composite
 def rows(draw: st.DrawFn) -> dict[str, int]:
     """One legal candidate, by column."""
-    schedule = draw(st.sampled_from(SCHEDULE_NAMES))
-    pp = draw(st.sampled_from([1, 2, 4])) if schedule != "Interleaved1F1B" else draw(st.sampled_from([2, 4]))
+    schedule = draw(st.sampled_from([name for name in SCHEDULE_NAMES if name != "DualPipe"]))
+    chunks = 1 if has_chunks(schedule, 1) else 2
+    pp = draw(st.sampled_from([1, 2, 4] if chunks == 1 else [2, 4]))
     dp_shard = draw(st.sampled_from([1, 2, 4]))
     cp = draw(st.sampled_from([1, 2]))
     ep = draw(st.sampled_from([n for n in (1, 2, 4) if dp_shard % n == 0]))
@@ -49,8 +49,8 @@ def rows(draw: st.DrawFn) -> dict[str, int]:
         "pp": pp,
         "ep": ep,
         "micro_batch": draw(st.sampled_from([1, 2])),
-        "num_micro_batches": pp * draw(st.integers(1, 6)),
-        "num_chunks": 2 if schedule == "Interleaved1F1B" else 1,
+        "num_micro_batches": 2 * pp * draw(st.integers(1, 3)),
+        "num_chunks": chunks,
         "schedule": SCHEDULE_NAMES.index(schedule),
         "recompute": draw(st.integers(0, len(RECOMPUTES) - 1)),
         "shard": SHARD_LEVELS.index(shard),
@@ -89,8 +89,7 @@ def test_n_candidates_at_once_equal_n_single_calls(columns: list[dict[str, int]]
 @given(st.lists(rows(), min_size=2, max_size=6), st.sampled_from(PROFILES))
 def test_memory_of_n_candidates_equals_n_single_calls(columns: list[dict[str, int]], profile: Any) -> None:
     together = settings(**{name: [row[name] for row in columns] for name in columns[0]})
-    for pp, num_chunks, group in pipeline_groups(together):
-        classes = rank_classes(block_counts(profile), pp, num_chunks)
+    for classes, group in pipeline_groups(profile, together):
         parts = memory_parts(profile, JOB, together.take(group), classes)
         for position, index in enumerate(group):
             alone = memory_parts(profile, JOB, settings(**columns[index]), classes)

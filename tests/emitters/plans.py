@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from scaleacross.schedules.pipeline import SCHEDULES
+from scaleacross.schedules.pipeline.stage_placement import virtual_stage
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.network import LINK_LEVELS, LevelLink, LinkLevel, NetworkTechnology, Trunk
@@ -161,7 +163,11 @@ def make_plan(
     placement = placement.model_copy(update={"spans": spans(topology, placement, degrees)})
     workload = workload or llama3_8b()
     parts = split_layers(workload.profile().num_layers, degrees.pp * num_chunks)
-    stages = tuple(tuple(parts[chunk * degrees.pp + rank] for chunk in range(num_chunks)) for rank in range(degrees.pp))
+    places = SCHEDULES[schedule].placement
+    stages = tuple(
+        tuple(parts[virtual_stage(places, degrees.pp, rank, chunk)] for chunk in range(num_chunks))
+        for rank in range(degrees.pp)
+    )
     settings: dict[str, Any] = {
         "sequence_length": 4096,
         "global_batch_sequences": degrees.dp * num_micro_batches,

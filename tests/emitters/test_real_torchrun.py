@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from interpreters import python_with_torch
 from plans import make_plan, two_buildings
 from shells import BASH, needs_bash, stand_in
 
@@ -23,16 +22,6 @@ open(os.path.join(os.environ["RECORD"], os.environ["RANK"]), "w").write(text)
 """
 
 
-def interpreter() -> str:
-    """A Python with torch, or skip with the reason."""
-    named = os.environ.get("SCALEACROSS_TORCHTITAN_PYTHON")
-    if named:
-        return named
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed and SCALEACROSS_TORCHTITAN_PYTHON names no interpreter that has it")
-    return sys.executable
-
-
 @needs_bash
 @pytest.mark.consumer
 def test_torchrun_gives_the_plans_ranks(tmp_path: Path) -> None:
@@ -40,7 +29,7 @@ def test_torchrun_gives_the_plans_ranks(tmp_path: Path) -> None:
     emit(plan, "torchrun", tmp_path)
     (tmp_path / "worker.py").write_text(WORKER)
     (tmp_path / "ranks").mkdir()
-    stand_in(tmp_path / "bin", "torchrun", f'exec {interpreter()} -m torch.distributed.run "$@"')
+    stand_in(tmp_path / "bin", "torchrun", f'exec {python_with_torch()} -m torch.distributed.run "$@"')
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

@@ -15,9 +15,9 @@ import pytest
 from plans import llama3_8b, make_plan, two_buildings
 
 from scaleacross.emitters import EMITTERS, emit
-from scaleacross.emitters.torchtitan import FLAVORS, MODULE_NAME, config_module, stage_modules
+from scaleacross.emitters.torchtitan import FLAVORS, MODULE_NAME, config_module, layers_in_model_order, stage_modules
 from scaleacross.errors import EmitError
-from scaleacross.spec.parallelism import Degrees, GridAxis
+from scaleacross.spec.parallelism import Degrees, GridAxis, ScheduleName, has_chunks
 from scaleacross.spec.plan import Plan
 
 DP_INSIDE: tuple[GridAxis, ...] = ("tp", "dp_shard", "cp", "pp", "dp_replicate")
@@ -74,6 +74,11 @@ print(json.dumps({{
                 "global_batch_size": 36, "fsdp_reshard_after_forward": "never", "recompute": "FullAC.Config",
                 "disable_cuda_graphs": True,
             },
+        ),
+        (
+            Degrees(tp=2, pp=3),
+            {"schedule": "ZBVZeroBubble", "num_chunks": 2, "num_micro_batches": 9},
+            {"pipeline_parallel_degree": 3, "pipeline_parallel_schedule": "ZBVZeroBubble", "local_batch_size": 9},
         ),
         (
             Degrees(tp=2, cp=2, dp_shard=4),
@@ -180,13 +185,30 @@ def test_processes_land_on_the_plans_devices() -> None:
 
 
 def test_stage_modules_by_hand() -> None:
-    # rank 0 holds 1 and 2 layers, rank 1 holds 3 and 1; the model runs rank 0, rank 1, rank 0, rank 1
-    assert stage_modules(((1, 2), (3, 1))) == [
+    # two chunks on two ranks
+    assert stage_modules([1, 3, 2, 1]) == [
         ["tok_embeddings", "layers.0"],
         ["layers.1", "layers.2", "layers.3"],
         ["layers.4", "layers.5"],
         ["layers.6", "norm", "lm_head"],
     ]
+
+
+def test_stages_of_a_v_keep_the_models_order() -> None:
+    plan = make_plan(Degrees(pp=3), schedule="ZBVZeroBubble", num_chunks=2, num_micro_batches=3)
+    assert plan.layers_per_stage == ((5, 5), (6, 5), (6, 5))
+    assert layers_in_model_order(plan) == [5, 6, 6, 5, 5, 5]
+    assert "pipeline_parallel_schedule='ZBVZeroBubble'" in config_module(plan)
+
+
+@pytest.mark.parametrize("schedule", ["Eager1F1B", "ZBH1", "ZBH2", "VHalf", "VMin", "DualPipe"])
+def test_schedules_that_torchtitan_does_not_name(schedule: ScheduleName) -> None:
+    chunks = 2 if has_chunks(schedule, 2) else 1
+    plan = make_plan(Degrees(pp=2), schedule=schedule, num_chunks=chunks, num_micro_batches=8)
+    with pytest.raises(EmitError, match=f"schedule {schedule}: torchtitan 0.3.0 names .*pipeline_csv"):
+        config_module(plan)
+    with pytest.raises(EmitError, match=f"schedule {schedule}: Megatron-LM has 1F1B and Interleaved1F1B only"):
+        EMITTERS["megatron"](plan)
 
 
 def test_module_compiles_under_any_job_name() -> None:

@@ -12,7 +12,7 @@ from scaleacross.emitters import EMITTERS, emit, write_files
 from scaleacross.errors import EmitError, InputError
 from scaleacross.spec.parallelism import Degrees
 
-PLAN = make_plan(Degrees(tp=4, dp_shard=5), num_micro_batches=1)
+PLAN = make_plan(Degrees(tp=2, pp=2, dp_shard=5), num_micro_batches=2)
 
 
 def everything(folder: Path) -> list[str]:

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
-import yaml
+from golden_tables import HERE, compare, golden, rows
 
 import scaleacross as sa
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
@@ -21,28 +20,8 @@ from scaleacross.spec.plan import Decision
 from scaleacross.verification import does_not_fit
 from scaleacross.workloads.dense_transformer import DenseTransformer
 
-HERE = Path(__file__).parent
 CLUSTER = sa.load_topology(HERE / "a100_cluster.yaml")
 MEGATRON_ORDER = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
-
-
-def golden(name: str) -> dict[str, Any]:
-    data: dict[str, Any] = yaml.safe_load((HERE / f"{name}.yaml").read_text(encoding="utf-8"))
-    assert {"paper", "table", "tolerance"} <= set(data), "a golden file names its source and its tolerance"
-    return data
-
-
-def rows(name: str) -> list[Any]:
-    """The rows of a file, each with what the file says for all of them."""
-    data = golden(name)
-    shared = {key: value for key, value in data.items() if key != "rows"}
-    return [pytest.param(shared | row, id=f"row {index}") for index, row in enumerate(data["rows"], start=1)]
-
-
-def compare(ours: float, published: float, tolerance: float, unit: str) -> None:
-    error = ours / published - 1
-    print(f"published {published:g} {unit}, ours {ours:.4g} {unit}: {error:+.1%}")
-    assert abs(error) <= tolerance
 
 
 @pytest.mark.parametrize("row", rows("llama3_table4"))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import SCHEDULES, Action, Kind, PipelineSchedule, generate, is_legal, refusal
 from scaleacross.schedules.pipeline.check import check, peak_in_flight
-from scaleacross.spec.parallelism import SCHEDULE_NAMES
+from scaleacross.schedules.pipeline.eager_1f1b import with_extra
+from scaleacross.spec.parallelism import SCHEDULE_NAMES, TWO_CHUNKS, ScheduleName, has_chunks
 
 SHAPES = [
     (name, p, m, v)
-    for name, p, m, v in itertools.product(SCHEDULES, range(1, 9), range(1, 25), range(1, 5))
+    for name, p, m, v in itertools.product(SCHEDULES, range(1, 9), (*range(1, 13), 16, 17, 24), range(1, 4))
     if is_legal(name, p, m, v)
 ]
 
@@ -60,6 +62,18 @@ def test_interleaved_rounds_of_more_than_p() -> None:
 @pytest.mark.parametrize(
     ("name", "p", "m", "v", "words"),
     [
+        ("Eager1F1B", 8, 7, 1, "7 on 8 ranks"),
+        ("ZBH1", 4, 8, 2, "1 model chunk per rank, got 2: use InterleavedZeroBubble"),
+        ("ZBH2", 4, 6, 1, "at least 7 micro-batches, got 6 on 4 ranks"),
+        ("InterleavedZeroBubble", 4, 8, 1, "at least 2 model chunks per rank, got 1: use ZBH1"),
+        ("LoopedBFS", 4, 8, 1, "use GPipe for one"),
+        ("ZBVZeroBubble", 4, 8, 3, "exactly 2 model chunks per rank, got 3"),
+        ("VHalf", 4, 8, 1, "exactly 2 model chunks per rank, got 1"),
+        ("VMin", 4, 0, 2, "at least 1 rank"),
+        ("DualPipe", 3, 8, 2, "an even number of ranks, got 3"),
+        ("DualPipe", 4, 9, 2, "an even number of micro-batches, half for each direction, got 9"),
+        ("DualPipe", 4, 6, 2, "at least 8 micro-batches, got 6 on 4 ranks"),
+        ("DualPipeV", 4, 7, 2, "at least 8 micro-batches, got 7 on 4 ranks"),
         ("1F1B", 8, 7, 1, "7 on 8 ranks"),
         ("1F1B", 2, 4, 2, "1 model chunk per rank, got 2"),
         ("GPipe", 2, 4, 3, "1 model chunk per rank, got 3"),
@@ -82,8 +96,53 @@ def test_suggested_microbatches_are_accepted() -> None:
             assert is_legal("Interleaved1F1B", p, low, v) and is_legal("Interleaved1F1B", p, high, v)
 
 
+def test_chunks_of_the_spec_are_those_of_the_generators() -> None:
+    for name, v in itertools.product(SCHEDULES, range(1, 6)):
+        assert has_chunks(name, v) == is_legal(name, 4, 16, v)
+
+
+def test_zero_bubble_by_hand() -> None:
+    # rank 1 of 2 waits one input gradient longer with its weights; ZBH2 runs 2·2 − 1 = 3 ahead on rank 0
+    schedule = generate("ZBH1", 2, 3, 1)
+    assert _cells(schedule, 0) == "0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2"
+    assert _cells(schedule, 1) == "0F0 0I0 0F1 0I1 0W0 0F2 0I2 0W1 0W2"
+    assert _cells(generate("ZBH2", 2, 3, 1), 1) == "0F0 0I0 0F1 0I1 0F2 0I2 0W0 0W1 0W2"
+
+
+def test_eager_runs_as_many_ahead_as_asked() -> None:
+    assert peak_in_flight(generate("Eager1F1B", 4, 12, 1)) == (7, 5, 3, 1)
+    schedule = with_extra(12, [3, 3, 0, 0])
+    check(schedule)
+    assert peak_in_flight(schedule) == (7, 6, 2, 1)
+    for extra in ([0, 2, 0, 0], [0, 0, -1, 0]):
+        with pytest.raises(InputError, match="at most one more than on rank"):
+            with_extra(12, extra)
+    with pytest.raises(InputError, match="3 on 4 ranks"):
+        with_extra(3, [0] * 4)
+
+
+@pytest.mark.parametrize("name", ["ZBH1", "ZBH2", "ZBVZeroBubble", "VHalf", "VMin"])
+def test_zero_bubble_schedules_hold_no_more_than_they_promise(name: ScheduleName) -> None:
+    chunks = 2 if name in TWO_CHUNKS else 1
+    for p, m in itertools.product(range(2, 13), (24, 32)):
+        limit = {"ZBH1": p, "ZBH2": 2 * p - 1, "ZBVZeroBubble": 2 * p, "VHalf": p + 2, "VMin": 2 * p // 3 + 3}[name]
+        check(generate(name, p, m, chunks), limit)
+
+
+def test_dualpipe_folds_into_dualpipe_v() -> None:
+    """Ranks 0 to p/2−1 of DualPipe run the program of DualPipeV's ranks; the others mirror it with the copies swapped."""
+    p, m = 8, 20
+    both, folded = generate("DualPipe", p, m, 2), generate("DualPipeV", p // 2, m // 2, 2)
+    for rank, row in enumerate(folded.actions):
+        assert [replace(a, microbatch=a.microbatch % (m // 2)) for a in both.actions[rank]] == list(row)
+        mirrored = [
+            replace(a, microbatch=a.microbatch % (m // 2), chunk=1 - a.chunk) for a in both.actions[p - 1 - rank]
+        ]
+        assert mirrored == list(row)
+
+
 def test_unknown_name_lists_the_known() -> None:
-    with pytest.raises(InputError, match="GPipe, 1F1B, Interleaved1F1B"):
+    with pytest.raises(InputError, match=r"GPipe, 1F1B, Interleaved1F1B.*did you mean '1F1B'"):
         generate("1F2B", 2, 2, 1)  # type: ignore[arg-type]
 
 
@@ -99,3 +158,7 @@ def test_virtual_stage_and_location_invert() -> None:
     places = [schedule.locate(stage) for stage in range(schedule.num_virtual_stages)]
     assert places[:4] == [(0, 0), (1, 0), (2, 0), (0, 1)]
     assert [schedule.virtual_stage(*place) for place in places] == list(range(12))
+    wave = replace(schedule, placement="v")
+    places = [wave.locate(stage) for stage in range(wave.num_virtual_stages)]
+    assert [rank for rank, _ in places] == [0, 1, 2, 2, 1, 0, 0, 1, 2, 2, 1, 0]
+    assert [wave.virtual_stage(*place) for place in places] == list(range(12))

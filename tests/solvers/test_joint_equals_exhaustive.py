@@ -16,7 +16,8 @@ from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.place_parallelism import Placer
 from scaleacross.solvers.search_space import Refusals, SearchSpace
-from scaleacross.spec.parallelism import GRID_AXES
+from scaleacross.spec.parallelism import GRID_AXES, ScheduleName
+from scaleacross.workloads.problem import problem_of
 
 # fmt: off
 INSTANCES = (0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 16, 17, 19, 20, 23, 24, 25, 26, 27, 28, 32, 34, 35, 37, 38, 41,
@@ -45,6 +46,20 @@ def test_search_finds_the_optimum_of_brute_force(seed: int) -> None:
     assert plan.cost.step_s == pytest.approx(oracle.step_s, rel=1e-9)
     assert all(bound.step_s <= oracle.step_s * (1 + 1e-9) for bound in plan.report.bounds)
     assert not plan.report.notes
+
+
+@pytest.mark.parametrize("seed", [4, 41, 50])
+@pytest.mark.parametrize("schedules", [("1F1B", "ZBH1", "ZBVZeroBubble"), ("Eager1F1B", "LoopedBFS", "VHalf", "VMin")])
+def test_timed_schedules_equal_brute_force_too(seed: int, schedules: tuple[ScheduleName, ...]) -> None:
+    drawn = instance(seed)
+    problem = problem_of(drawn.job.model_copy(update={"schedules": schedules, "num_chunks": (1, 2)}))
+    oracle, found = exhaustive(problem), search(problem, time_limit_s=600, gap_tolerance=0.0)
+    assert found.bound_violation_s <= 1e-12
+    assert (found.best is None) == (oracle.decision is None)
+    if found.best is not None:
+        plan = sa.plan(problem.job, gap_tolerance=0.0)  # verifies itself
+        assert plan.cost.step_s == pytest.approx(oracle.step_s, rel=1e-9)
+        assert plan.report.bound_s <= oracle.step_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("seed", [4, 6, 7, 13, 41, 50])

@@ -11,12 +11,11 @@ from scaleacross.api.explaining import explain
 from scaleacross.api.files import emit, verify
 from scaleacross.api.frontier import Pareto, ParetoPoint, pareto
 from scaleacross.api.planning import plan
-from scaleacross.api.sweeping import SweepResult, sweep
+    "validate",
+    "verify",
+]
 
 __all__ = [
-    "Pareto",
-    "ParetoPoint",
-    "SweepResult",
     "calibrate",
     "collective",
     "compare",
@@ -24,10 +23,11 @@ __all__ = [
     "emit",
     "evaluate",
     "explain",
+    "Pareto",
     "pareto",
+    "ParetoPoint",
     "plan",
     "score_files",
-    "sweep",
     "validate",
     "verify",
 ]

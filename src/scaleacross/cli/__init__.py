@@ -18,6 +18,7 @@ from scaleacross.cli.look import catalogue_command, schema_command, show_command
 from scaleacross.cli.pareto import pareto_command
 from scaleacross.cli.plan import emit_command, evaluate_command, plan_command
 from scaleacross.cli.sweep import sweep_command
+from scaleacross.cli.schedule import schedule_command
 from scaleacross.cli.validate import validate_command
 
 COMMANDS: Final[tuple[tuple[str, Callable[..., None], str], ...]] = (
@@ -28,8 +29,9 @@ COMMANDS: Final[tuple[tuple[str, Callable[..., None], str], ...]] = (
     ("pareto", pareto_command, "Find plans between two objectives."),
     ("explain", explain_command, "Say why a plan is as it is, and what would change it."),
     ("sweep", sweep_command, "Run every point of a study: what-if over any fields."),
-    ("validate", validate_command, "Hold predictions against measured runs or kernels."),
+    ("validate", validate_command, "Hold predictions against measured runs."),
     ("calibrate", calibrate_command, "Fit accelerators and links to your measurements."),
+    ("schedule", schedule_command, "Show one pipeline step, of a plan or of a schedule by name."),
     ("collective", collective_command, "Price every way to run one collective."),
     ("show", show_command, "Show a topology, workload, accelerator or network."),
     ("catalogue", catalogue_command, "List what can be given by name."),

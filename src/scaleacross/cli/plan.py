@@ -70,7 +70,10 @@ def evaluate_command(
 def emit_command(
     source: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan.json.")],
     to: Annotated[
-        str, typer.Option("--to", metavar="TARGET,...", help="launch, torchrun, torchtitan, megatron, nccl, ncclx.")
+        str,
+        typer.Option(
+            "--to", metavar="TARGET,...", help="launch, torchrun, torchtitan, megatron, nccl, ncclx, pipeline_csv."
+        ),
     ],
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="DIR", file_okay=False, help="Where to write.")

@@ -14,11 +14,11 @@ from scaleacross.cost_models.collectives import Group, Links, all_reduce, all_to
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.overlap import WINDOW_NAMES, rounds
-from scaleacross.cost_models.pipeline import BoundaryDelays, delay_penalty_s
-from scaleacross.cost_models.pipeline_penalty import timed_penalty_s
+from scaleacross.cost_models.pipeline import BoundaryDelays
+from scaleacross.cost_models.pipeline_penalty import bound_penalty_s, timed_penalty_s
 from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.traffic import Volumes
-from scaleacross.spec.parallelism import SCHEDULE_NAMES, SHARD_LEVELS, GridAxis
+from scaleacross.spec.parallelism import SHARD_LEVELS, GridAxis
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def tp_terms(volumes: Volumes, shape: GroupShape, links: Links) -> Terms:
     else:
         one = _gather_and_scatter_s(group, volumes.hidden_bytes) / 2
     waited = (1 - volumes.job.overlap.tp_fraction) * one
-    return _serial(volumes, "tp", rounds(volumes.settings) * volumes.work.tp_gathers * waited)
+    return _serial(volumes, "tp", rounds(volumes.settings, volumes.work) * volumes.work.tp_gathers * waited)
 
 
 def cp_terms(volumes: Volumes, shape: GroupShape, links: Links) -> Terms:
@@ -60,7 +60,7 @@ def cp_terms(volumes: Volumes, shape: GroupShape, links: Links) -> Terms:
     exposed = exposed + np.maximum(0.0, back - ATTENTION_BACKWARD_RATIO * work.attention_s)
     dense = work.dense_parameters + work.expert_parameters
     window = _state_windows(volumes, dense, group)
-    return Terms({"cp": rounds(settings) * exposed}, window)
+    return Terms({"cp": rounds(settings, work) * exposed}, window)
 
 
 def dp_shard_terms(
@@ -73,7 +73,7 @@ def dp_shard_terms(
     window = window + _state_windows(volumes, work.expert_parameters / settings.cp, expert)
     one = all_to_all(volumes.routed_bytes, ep_shape, links, volumes.launch_s).time_s
     count = work.moe_layers * (4 + 2 * volumes.full_recompute)
-    return Terms({"ep": rounds(settings) * count * one}, window)
+    return Terms({"ep": rounds(settings, work) * count * one}, window)
 
 
 def dp_replicate_terms(volumes: Volumes, shape: GroupShape, links: Links) -> Terms:
@@ -84,10 +84,10 @@ def dp_replicate_terms(volumes: Volumes, shape: GroupShape, links: Links) -> Ter
 
 
 def pp_terms(volumes: Volumes, shape: GroupShape, links: Links, exact: bool = False) -> Terms:
-    """Time that message delays add to the pipeline.
+    """Time that message delays add to the pipeline, and the bubble beyond ``rounds``.
 
-    ``exact`` times the schedule where no closed form is exact; otherwise the penalty is ``pipeline.lower_bound_s`` less
-    the time without delay, which is never above it. All ranks are taken to compute as long as the busiest one.
+    ``exact`` times the schedule where no closed form is exact; otherwise both are lower bounds (``pipeline``,
+    ``pipeline_timed``). All ranks are taken to compute as long as the busiest one.
     """
     settings, work = volumes.settings, volumes.work
     message = neighbour_messages(volumes.hidden_bytes / settings.tp, shape, links)
@@ -103,16 +103,16 @@ def pp_terms(volumes: Volumes, shape: GroupShape, links: Links, exact: bool = Fa
         loop_s=slow,
         occupancy_s=np.maximum(message.near_occupancy_s, message.far_occupancy_s),
     )
-    names = np.array(SCHEDULE_NAMES)[settings.schedule]
-    pipeline = (names, settings.pp, settings.num_micro_batches, settings.num_chunks, work.forward_s, work.backward_s)
-    penalty = np.where(settings.pp > 1, delay_penalty_s(*pipeline, delays), 0.0)
+    penalty = np.where(settings.pp > 1, bound_penalty_s(settings, work, delays), 0.0)
+    bubble = np.zeros_like(penalty)
     if exact:
-        penalty = timed_penalty_s(settings, work, message, penalty)
+        penalty, bubble = timed_penalty_s(settings, work, message, penalty, volumes.order)
     if not volumes.job.overlap.pipeline_messages:
         # every rank waits for one message in and one out per chunk and micro-batch, forward and backward
         blocking = settings.num_micro_batches * 2 * settings.num_chunks * slow
         penalty = np.where(settings.pp > 1, penalty + blocking, 0.0)
-    return _serial(volumes, "pp", penalty)
+    terms = _serial(volumes, "pp", penalty)
+    return Terms(terms.serial_s | {"bubble": bubble}, terms.window_s)
 
 
 def axis_terms(

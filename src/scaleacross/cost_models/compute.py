@@ -61,12 +61,14 @@ class LayerTimes:
     Attributes:
         forward_s: forward pass.
         backward_s: both gradients, without recomputation.
+        weight_s: weight gradients, part of ``backward_s``: every Gemm has one, attention and element-wise work none.
         selective_s: what selective recomputation adds to backward.
         attention_s: fused attention, part of ``forward_s``.
     """
 
     forward_s: Floats
     backward_s: Floats
+    weight_s: Floats
     selective_s: Floats
     attention_s: Floats
 
@@ -179,13 +181,14 @@ def layer_times(
         KeyError: the accelerator states no peak for ``precision``.
     """
     tokens = shards.tokens(sequence_length)
-    forward, backward = np.zeros_like(tokens), np.zeros_like(tokens)
+    forward, backward, weight = np.zeros_like(tokens), np.zeros_like(tokens), np.zeros_like(tokens)
     for gemm in layer.gemms:
         rows, cols, depth, count = _gemm_shape(gemm, shards, tokens, num_experts)
         used = _sixteen_bit(accelerator) if gemm.always_16_bit else precision
         forward = forward + gemm_time_s(accelerator, used, rows, cols, depth, count)
         backward = backward + gemm_time_s(accelerator, used, rows, depth, cols, count)
-        backward = backward + gemm_time_s(accelerator, used, depth, cols, rows, count)
+        own = gemm_time_s(accelerator, used, depth, cols, rows, count)
+        backward, weight = backward + own, weight + own
         if ELEMENT_BYTES[used] < 2:
             cast = CAST_BYTES * rows * count / _memory_rate(accelerator)
             forward, backward = forward + cast * depth, backward + cast * cols
@@ -202,6 +205,7 @@ def layer_times(
         backward_s=np.maximum(
             backward + attention_backward + ELEMENTWISE_BACKWARD_RATIO * elementwise, HOST_BACKWARD_RATIO * host
         ),
+        weight_s=weight,
         selective_s=selective,
         attention_s=attention,
     )

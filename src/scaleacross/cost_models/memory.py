@@ -21,7 +21,7 @@ from scaleacross.cost_models.pipeline import max_in_flight
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses, spread
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS
+from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS
 from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
 
 PARTS = ("parameters", "gradients", "optimizer", "activations", "buffers")
@@ -53,8 +53,13 @@ def _dense(layer: LayerProfile, tp: Ints) -> Floats:
     return (layer.num_parameters - layer.num_replicated_parameters) / tp + layer.num_replicated_parameters
 
 
-def memory_parts(profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses) -> dict[str, Floats]:
-    """Bytes of every one of PARTS on every rank class of candidates that share (pp, num_chunks), each (classes, n)."""
+def memory_parts(
+    profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses, in_flight: Ints | None = None
+) -> dict[str, Floats]:
+    """Bytes of every one of PARTS on every rank class of candidates that share their classes, each (classes, n).
+
+    ``in_flight`` gives the chunk activations held by each class, (classes,), where the schedule's name does not say it.
+    """
     held = held_parameters(profile, settings, classes)
     group = settings.dp_shard * settings.cp
     some = np.where(settings.shard == SHARD_LEVELS.index("none"), 1.0, group)
@@ -68,7 +73,7 @@ def memory_parts(profile: ModelProfile, job: Job, settings: Settings, classes: R
         "parameters": divided(all_of) * optimizer.parameter_bytes,
         "gradients": divided(all_of) * optimizer.gradient_bytes,
         "optimizer": divided(some) * optimizer.state_bytes,
-        "activations": _activations(profile, job, settings, classes),
+        "activations": _activations(profile, job, settings, classes, in_flight),
         "buffers": _buffers(profile, job, settings, classes),
     }
 
@@ -88,21 +93,18 @@ def _tokens(job: Job, settings: Settings) -> Floats:
     return settings.micro_batch * (job.sequence_length / settings.cp)
 
 
-def _activations(profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses) -> Floats:
+def _activations(
+    profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses, in_flight: Ints | None
+) -> Floats:
     """Kept activations: bytes per token · tokens · micro-batches in flight; the head's for one micro-batch only."""
     per_layer = np.stack([_by_policy(layer, settings) for layer, _ in profile.blocks])
     embedding = _by_policy(profile.embedding, settings)
     nothing = np.zeros(len(settings))
     kept = spread(per_layer, classes, embedding, nothing) / settings.num_chunks
-    flight = max_in_flight(
-        np.array(SCHEDULE_NAMES)[settings.schedule],
-        settings.pp,
-        settings.num_micro_batches,
-        settings.num_chunks,
-        classes.first_rank[:, None],
-    )
+    shape = (settings.schedule_names, settings.pp, settings.num_micro_batches, settings.num_chunks)
+    held = max_in_flight(*shape, classes.first_rank[:, None]) if in_flight is None else in_flight[:, None]
     head = classes.has_head[:, None] * _by_policy(profile.head, settings)
-    return (kept * flight + head) * _tokens(job, settings)
+    return (kept * held + head) * _tokens(job, settings)
 
 
 def _buffers(profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses) -> Floats:

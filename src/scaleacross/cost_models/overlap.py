@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from scaleacross.cost_models.pipeline_timed import idle_share
 from scaleacross.cost_models.settings import Floats, Settings
 from scaleacross.cost_models.work import Work
 
@@ -37,9 +38,13 @@ class Window(NamedTuple):
     per_step: Floats
 
 
-def rounds(settings: Settings) -> Floats:
-    """Micro-batches that pass the busiest rank in a step, idle ones of fill and drain included: m + (pp − 1)/v."""
-    bubble: Floats = (settings.pp - 1) / settings.num_chunks
+def rounds(settings: Settings, work: Work) -> Floats:
+    """Micro-batches that pass the busiest rank in a step, idle ones of fill and drain included: m + (pp − 1)/v · share.
+
+    The share is 1, but less where weight gradients fill the drain (``pipeline_timed.idle_share``).
+    """
+    share = idle_share(settings.schedule_names, work.forward_s, work.backward_s)
+    bubble: Floats = (settings.pp - 1) / settings.num_chunks * share
     return settings.num_micro_batches + bubble
 
 
@@ -49,7 +54,7 @@ def windows(settings: Settings, work: Work) -> tuple[Window, ...]:
     chunks = settings.num_chunks
     waiting = np.minimum(settings.pp, settings.num_micro_batches) * (chunks - 1) / chunks + 1.0 / chunks
     hidden = waiting * (1 - 1 / pieces)
-    once, every = np.ones(len(settings)), rounds(settings)
+    once, every = np.ones(len(settings)), rounds(settings, work)
     return (
         Window(work.backward_s * hidden, pieces, once),
         Window(work.forward_s * hidden, pieces, once),

@@ -33,6 +33,7 @@ from scaleacross.cost_models.pipeline_delay import (
     microbatches_per_round,
     one_f_one_b_delay_s,
 )
+from scaleacross.cost_models.pipeline_timed import in_flight
 
 Floats = NDArray[np.float64]
 
@@ -141,10 +142,12 @@ def max_in_flight(
 ) -> NDArray[np.int64]:
     """Largest number of chunk activations (1/v of a rank's layers, one micro-batch) that ``rank`` holds at once.
 
-    GPipe m; 1F1B min(m, p−s); Interleaved1F1B min(m·v, (v−1)·R + 2(p−s−1) + 1).
+    GPipe m; 1F1B min(m, p−s); Interleaved1F1B min(m·v, (v−1)·R + 2(p−s−1) + 1); the others: ``pipeline_timed.in_flight``.
     """
     name, p, m = np.asarray(schedule), np.asarray(num_ranks), np.asarray(num_microbatches)
     v, s = np.asarray(num_chunks), np.asarray(rank)
     one_f_one_b = np.minimum(m, p - s)
     interleaved = np.minimum(m * v, (v - 1) * microbatches_per_round(p, m) + 2 * (p - s - 1) + 1)
-    return np.asarray(np.where(name == "GPipe", m, np.where(name == "1F1B", one_f_one_b, interleaved)), dtype=np.int64)
+    forms = {"GPipe": m, "1F1B": one_f_one_b, "Interleaved1F1B": interleaved}
+    others = in_flight(name, p, m, v, s) if not np.isin(name, list(forms)).all() else 0
+    return np.asarray(np.select([name == key for key in forms], list(forms.values()), others), dtype=np.int64)

@@ -7,8 +7,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from scaleacross.cost_models.pipeline_timing import PipelineTimes, time_schedule
 from scaleacross.errors import InputError
-from scaleacross.schedules.pipeline import generate, refusal
-from scaleacross.spec.parallelism import ScheduleName
+from scaleacross.schedules.pipeline import SCHEDULES, chosen, refusal
+from scaleacross.schedules.pipeline.stage_placement import StagePlacement
+from scaleacross.spec.parallelism import PipelineChoice, ScheduleName
 
 Floats = NDArray[np.float64]
 
@@ -27,6 +28,9 @@ def exact_time_s(
     backward_s: ArrayLike,
     boundary_latency_s: ArrayLike,
     boundary_occupancy_s: ArrayLike,
+    *,
+    weight_s: ArrayLike | None = None,
+    order: tuple[str, ...] | None = None,
 ) -> float:
     """Seconds of one step of schedule ``name``, exact for ranks and boundaries of any kind.
 
@@ -42,26 +46,32 @@ def exact_time_s(
         boundary_latency_s, boundary_occupancy_s: per boundary between rank r and r+1, shape (p−1,) or scalar; with
             v > 1 shape (p,), the last entry for the loop-back from rank p−1 to rank 0. ``pipeline_timing`` defines
             both.
+        weight_s: seconds of the weight gradient, part of ``backward_s``, for schedules that split the backward.
+        order: an order of the schedule's own (``PipelineChoice.order``).
 
     Raises:
         InputError: the shape is refused by the schedule, an array has the wrong shape or a negative entry, or the run
             has more than ``MAX_ACTIONS`` actions and does not become periodic.
     """
-    if reason := refusal(name, num_ranks, num_microbatches, num_chunks):
-        raise InputError(reason)
     p, m, v = num_ranks, num_microbatches, num_chunks
-    latency = _per_virtual_boundary("boundary_latency_s", boundary_latency_s, p, v)
-    occupancy = _per_virtual_boundary("boundary_occupancy_s", boundary_occupancy_s, p, v)
+    if order is None and (reason := refusal(name, p, m, v)):
+        raise InputError(reason)
+    placement = SCHEDULES[name].placement
+    latency = virtual_boundaries("boundary_latency_s", boundary_latency_s, p, v, placement)
+    occupancy = virtual_boundaries("boundary_occupancy_s", boundary_occupancy_s, p, v, placement)
 
     def timed(microbatches: int) -> PipelineTimes:
-        return time_schedule(generate(name, p, microbatches, v), forward_s, backward_s, latency, occupancy)
+        choice = PipelineChoice(schedule=name, num_chunks=v, order=order)
+        schedule = chosen(choice, p, microbatches)
+        return time_schedule(schedule, forward_s, backward_s, latency, occupancy, weight_s=weight_s)
 
-    if name == "GPipe":
+    if name == "GPipe" and order is None:
         # one micro-batch is the sum of all stages and messages; each further one follows at the pace of the slowest
         slowest = [max(np.max(times), np.max(occupancy, initial=0.0)) for times in (forward_s, backward_s)]
         return timed(1).total_s + (m - 1) * float(sum(slowest))
     num_actions = 2 * p * m * v
-    if num_actions > _DIRECT_ACTIONS and (v == 1 or m % p == 0):
+    repeats = order is None and (name == "1F1B" or (name == "Interleaved1F1B" and m % p == 0))
+    if num_actions > _DIRECT_ACTIONS and repeats:
         beginning = 8 * p
         while 4 * p * beginning * v <= num_actions:
             if found := _period(timed(beginning), beginning, v, unit=1 if v == 1 else p):
@@ -101,8 +111,14 @@ def _period(times: PipelineTimes, num_microbatches: int, num_chunks: int, unit: 
     return None
 
 
-def _per_virtual_boundary(name: str, values: ArrayLike, num_ranks: int, num_chunks: int) -> Floats:
-    """``values`` of the boundaries between ranks, repeated for the p·v−1 boundaries between virtual stages."""
+def virtual_boundaries(
+    name: str, values: ArrayLike, num_ranks: int, num_chunks: int, placement: StagePlacement
+) -> Floats:
+    """``values`` of the boundaries between ranks (as in ``exact_time_s``) for the p·v−1 boundaries between virtual stages.
+
+    Raises:
+        InputError: wrong shape.
+    """
     array = np.asarray(values, dtype=np.float64)
     size = num_ranks - 1 if num_chunks == 1 else num_ranks
     if array.shape == ():
@@ -114,4 +130,8 @@ def _per_virtual_boundary(name: str, values: ArrayLike, num_ranks: int, num_chun
         )
     elif num_chunks == 1:
         array = np.append(array, 0.0)
+    if placement == "v":  # up the ranks the same boundaries in reverse; nothing is sent at the turns
+        down = np.append(array[:-1], 0.0)
+        up = np.append(array[-2::-1], 0.0)
+        return np.concatenate([down if chunk % 2 == 0 else up for chunk in range(num_chunks)])[:-1]
     return np.tile(array, num_chunks)[: num_ranks * num_chunks - 1]

@@ -1,41 +1,67 @@
-"""Exact delay penalties of placed candidates: the schedule is timed wherever no closed form is exact.
+"""Delay penalties of candidates: bounds in arrays, and exact ones of placed candidates, timed wherever no closed form is exact.
 
 Closed forms are exact for GPipe, for 1F1B with at most one far boundary, and for Interleaved1F1B whose delays all stay
-below half of a chunk's forward + backward; in either case as long as no message waits for its link (``pipeline``).
+below half of a chunk's forward + backward; in either case as long as no message waits for its link (``pipeline``). All other
+schedules, and orders of a plan's own, are timed; what that finds beyond ``overlap.rounds`` without any delay is bubble.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
 
 from scaleacross.cost_models.collectives import Boundary
-from scaleacross.cost_models.pipeline import zero_delay_time_s
+from scaleacross.cost_models.overlap import rounds
+from scaleacross.cost_models.pipeline import BoundaryDelays, delay_penalty_s, zero_delay_time_s
 from scaleacross.cost_models.pipeline_exact import exact_time_s
+from scaleacross.cost_models.pipeline_timed import CLOSED, bound_s
 from scaleacross.cost_models.settings import Bools, Floats, Settings
 from scaleacross.cost_models.work import Work
 from scaleacross.spec.parallelism import SCHEDULE_NAMES, ScheduleName
 
+Order = tuple[str, ...] | None
 
-def timed_penalty_s(settings: Settings, work: Work, message: Boundary, penalty_s: Floats) -> Floats:
-    """``penalty_s`` with the rows replaced in which the closed form is only a bound, (n,).
+
+def bound_penalty_s(settings: Settings, work: Work, delays: BoundaryDelays) -> Floats:
+    """Seconds that delays add at least to ``overlap.rounds`` of computation, (n,)."""
+    names = settings.schedule_names
+    shape = (names, settings.pp, settings.num_micro_batches, settings.num_chunks, work.forward_s, work.backward_s)
+    closed = np.isin(names, CLOSED)
+    penalty = delay_penalty_s(*shape, delays) if closed.any() else np.zeros(len(settings))
+    if closed.all():
+        return penalty
+    computed = rounds(settings, work) * (work.forward_s + work.backward_s)
+    return np.where(closed, penalty, bound_s(*shape, work.weight_s, delays) - computed)
+
+
+def timed_penalty_s(
+    settings: Settings, work: Work, message: Boundary, penalty_s: Floats, order: Order = None
+) -> tuple[Floats, Floats]:
+    """``penalty_s`` with the rows replaced in which it is only a bound, and the bubble beyond ``overlap.rounds``, each (n,).
+
+    Args:
+        order: the order of the single row's own (``PipelineChoice.order``).
 
     Raises:
         InputError: a pipeline is too long to be timed (``pipeline_exact.MAX_ACTIONS``).
     """
-    out = np.array(penalty_s, dtype=np.float64)
-    for row in np.flatnonzero(_needs_timing(settings, work, message)):
-        out[row] = _timed(
-            SCHEDULE_NAMES[int(settings.schedule[row])],
-            int(settings.pp[row]),
-            int(settings.num_micro_batches[row]),
-            int(settings.num_chunks[row]),
-            float(work.forward_s[row]),
-            float(work.backward_s[row]),
-            tuple(float(np.broadcast_to(part, len(settings))[row]) for part in message),
-        )
-    return out
+    out, bubble = np.array(penalty_s, dtype=np.float64), np.zeros(len(settings))
+    computed = rounds(settings, work) * (work.forward_s + work.backward_s)
+    here = (settings.pp > 1) & (_needs_timing(settings, work, message) | (order is not None))
+    for row in np.flatnonzero(here):
+        name = SCHEDULE_NAMES[int(settings.schedule[row])]
+        shape = tuple(int(part[row]) for part in (settings.pp, settings.num_micro_batches, settings.num_chunks))
+        times = tuple(float(part[row]) for part in (work.forward_s, work.backward_s, work.weight_s))
+        delays = tuple(float(np.broadcast_to(part, len(settings))[row]) for part in message)
+        if name in CLOSED and order is None:
+            alone = float(zero_delay_time_s(name, *shape, *times[:2]))
+        else:
+            alone = _timed(name, shape, times, _NO_DELAYS, order)
+            bubble[row] = alone - computed[row]
+        out[row] = _timed(name, shape, times, delays, order) - alone
+    return out, bubble
 
 
 def _needs_timing(settings: Settings, work: Work, message: Boundary) -> Bools:
@@ -47,22 +73,32 @@ def _needs_timing(settings: Settings, work: Work, message: Boundary) -> Bools:
     one_f_one_b = settings.schedule == SCHEDULE_NAMES.index("1F1B")
     intolerant = 2 * chunks * np.maximum(near, far) > work.forward_s + work.backward_s
     inexact = (interleaved & (queues | intolerant)) | (one_f_one_b & (queues | (message.num_far > 1)))
-    needs: Bools = inexact & (settings.pp > 1)
+    needs: Bools = inexact | ~np.isin(settings.schedule_names, CLOSED)
     return needs
+
+
+_NO_DELAYS: Final = (0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0)
+"""A ``Boundary`` that costs nothing."""
 
 
 @lru_cache(maxsize=65536)
 def _timed(
-    name: ScheduleName, pp: int, m: int, chunks: int, forward_s: float, backward_s: float, boundary: tuple[float, ...]
+    name: ScheduleName, shape: tuple[int, ...], rank_times: tuple[float, ...], boundary: tuple[float, ...], order: Order
 ) -> float:
-    """Seconds that the delays of a ``Boundary`` add to one pipeline."""
+    """Seconds of a pipeline of p, m, v = ``shape`` with the delays of a ``Boundary``; F, B, W of a rank: ``rank_times``."""
+    p, m, v = shape
+    forward_s, backward_s, weight_s = (seconds / v for seconds in rank_times)
+    latency, occupancy = boundary_times(p, boundary)
+    size = p if v > 1 else p - 1
+    delays = (latency[:size], occupancy[:size])
+    return exact_time_s(name, p, m, v, forward_s, backward_s, *delays, weight_s=weight_s, order=order)
+
+
+def boundary_times(pp: int, boundary: tuple[float, ...]) -> tuple[Floats, Floats]:
+    """Latency and occupancy between rank r and r+1, the last entry from rank pp−1 back to rank 0, each (pp,)."""
     near_latency, near_occupancy, far_latency, far_occupancy, num_far, tail, spacing = boundary
     far = [pp - 1 - int(tail) - int(spacing) * index for index in range(int(num_far))]
     crosses = np.zeros(pp, dtype=bool)
     crosses[[max(0, position) for position in far]] = True
     crosses[-1] = bool(far)  # the loop-back from the last rank to the first crosses whatever the pipeline crosses
-    latency, occupancy = np.where(crosses, far_latency, near_latency), np.where(crosses, far_occupancy, near_occupancy)
-    size = pp if chunks > 1 else pp - 1
-    times = (forward_s / chunks, backward_s / chunks)
-    total = exact_time_s(name, pp, m, chunks, *times, latency[:size], occupancy[:size])
-    return total - float(zero_delay_time_s(name, pp, m, chunks, forward_s, backward_s))
+    return np.where(crosses, far_latency, near_latency), np.where(crosses, far_occupancy, near_occupancy)

@@ -6,7 +6,10 @@ free, occupies it for ``occupancy_s`` (= bytes / bandwidth), and arrives ``laten
 link from one rank to the next, and messages leave in the order in which they are produced. Receives are posted ahead:
 computation never waits for a send. A boundary between two stages of the same rank costs nothing.
 
-Not modelled: rendezvous of sender and receiver, and sharing of one physical trunk by several pairs of ranks.
+``rendezvous``: a receive is posted only when its action is the next of its rank, as in runtimes that receive right before
+they compute. Then the message sets out when both sides are ready, and the receiver waits for all of occupancy and latency.
+
+Not modelled: sharing of one physical trunk by several pairs of ranks.
 Speed: 1-2 million actions per second once compiled, about a third of that with compilation (one core).
 """
 
@@ -46,6 +49,15 @@ class PipelineTimes:
         """Seconds that ``rank`` computes."""
         return float((self.finish_s[rank] - self.start_s[rank]).sum())
 
+    def span_s(self, rank: int) -> float:
+        """Seconds from the first start to the last end of ``rank``: its step if no rank waits for another at the end."""
+        return float(self.finish_s[rank][-1] - self.start_s[rank][0])
+
+    @property
+    def longest_span_s(self) -> float:
+        """Seconds per step of a rank when steps follow each other without a barrier, as zero-bubble papers count them."""
+        return max(self.span_s(rank) for rank in range(len(self.start_s)))
+
     def idle_s(self, rank: int) -> float:
         """Seconds of ``total_s`` that ``rank`` does not compute: its bubble."""
         return self.total_s - self.busy_s(rank)
@@ -78,6 +90,8 @@ def compile_schedule(schedule: PipelineSchedule) -> CompiledSchedule:
     p, m, num_stages = schedule.num_ranks, schedule.num_microbatches, schedule.num_virtual_stages
     rank_of = np.array([schedule.locate(stage)[0] for stage in range(num_stages)])
     stage_of = np.array([[schedule.virtual_stage(r, c) for c in range(schedule.num_chunks)] for r in range(p)])
+    is_first = np.array([schedule.is_first(stage) for stage in range(num_stages)])
+    is_last = np.array([schedule.is_last(stage) for stage in range(num_stages)])
     order = np.array(execution_order(schedule), dtype=np.int64)
     by_rank = np.argsort(order, kind="stable")
 
@@ -92,7 +106,7 @@ def compile_schedule(schedule: PipelineSchedule) -> CompiledSchedule:
     there, nobody = 2 * num_stages * m, 2 * num_stages * m + 1
     forward, weight = kind == _F, kind == _W
     slot = stage * m + microbatch
-    sends = np.where(forward, stage < num_stages - 1, (stage > 0) & ~weight)
+    sends = np.where(forward, ~is_last[stage], ~is_first[stage] & ~weight)
     receiver = np.where(sends, np.where(forward, stage + 1, stage - 1), stage)
     return CompiledSchedule(
         schedule=schedule,
@@ -114,9 +128,11 @@ def time_schedule(
     occupancy_s: ArrayLike,
     *,
     weight_s: ArrayLike | None = None,
+    rendezvous: bool = False,
 ) -> PipelineTimes:
     """Start and finish of every action of ``schedule``; see ``time_compiled`` for the arguments."""
-    return time_compiled(compile_schedule(schedule), forward_s, backward_s, latency_s, occupancy_s, weight_s=weight_s)
+    times = (forward_s, backward_s, latency_s, occupancy_s)
+    return time_compiled(compile_schedule(schedule), *times, weight_s=weight_s, rendezvous=rendezvous)
 
 
 def time_compiled(
@@ -127,6 +143,7 @@ def time_compiled(
     occupancy_s: ArrayLike,
     *,
     weight_s: ArrayLike | None = None,
+    rendezvous: bool = False,
 ) -> PipelineTimes:
     """Start and finish of every action.
 
@@ -135,10 +152,11 @@ def time_compiled(
         forward_s: seconds of F per virtual stage, shape (p·v,) or scalar.
         backward_s: seconds of the full backward B, same shapes. An I takes ``backward_s - weight_s``.
         latency_s: seconds that a message travels after its last byte left, per boundary between consecutive virtual
-            stages (entry x between stages x and x+1; every p-th is the loop-back from rank p−1 to rank 0), shape
-            (p·v−1,) or scalar.
+            stages (entry x between stages x and x+1), shape (p·v−1,) or scalar. Every p-th entry is the loop-back from rank
+            p−1 to rank 0, or unused where the placement keeps both stages on one rank.
         occupancy_s: seconds that a message occupies the directed link, same shapes.
         weight_s: seconds of W per virtual stage; needed when the schedule splits its backward.
+        rendezvous: receives are posted when their action is next, not ahead. Arrival is then the end of the receiver's wait.
 
     Raises:
         InputError: wrong shape, a negative or non-finite time, or a split backward without ``weight_s``.
@@ -157,7 +175,8 @@ def time_compiled(
     # one entry more, for actions that send nothing or stay on their rank
     latency = np.append(_times("latency_s", latency_s, num_stages - 1), 0.0)
     occupancy = np.append(_times("occupancy_s", occupancy_s, num_stages - 1), 0.0)
-    start, arrival = _run(
+    run = _run_with_rendezvous if rendezvous else _run
+    start, arrival = run(
         compiled, duration[compiled.kind, compiled.stage], latency[compiled.boundary], occupancy[compiled.boundary]
     )
     finish = start + duration[compiled.kind, compiled.stage]
@@ -197,6 +216,28 @@ def _run(compiled: CompiledSchedule, duration: Floats, latency: Floats, occupanc
         link_free[link] = leave
         arrived[fill] = leave + travel
         arrivals.append(leave + travel)
+    return np.array(starts), np.array(arrivals)
+
+
+def _run_with_rendezvous(
+    compiled: CompiledSchedule, duration: Floats, latency: Floats, occupancy: Floats
+) -> tuple[Floats, Floats]:
+    """As ``_run``. A link is never busy when its receiver asks, since the receiver takes one message after the other."""
+    num_slots = 2 * compiled.schedule.num_virtual_stages * compiled.schedule.num_microbatches + 2
+    rank_free = [0.0] * compiled.schedule.num_ranks
+    sent, delay, sender = [0.0] * num_slots, [0.0] * num_slots, [-1] * num_slots
+    starts: list[float] = []
+    arrivals = [0.0] * len(compiled.rank)
+    columns = (compiled.rank, compiled.needs, compiled.fills, duration, latency + occupancy)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for index, (r, need, fill, seconds, travel) in enumerate(rows):
+        start = max(rank_free[r], sent[need]) + delay[need]
+        if sender[need] >= 0:
+            arrivals[sender[need]] = start
+        starts.append(start)
+        rank_free[r] = sent[fill] = arrivals[index] = start + seconds
+        delay[fill] = travel
+        sender[fill] = index
     return np.array(starts), np.array(arrivals)
 
 

@@ -24,12 +24,15 @@ from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, Levels, build_lev
 from scaleacross.cost_models.memory import memory_parts
 from scaleacross.cost_models.settings import Floats, Settings, settings_of
 from scaleacross.cost_models.stages import RankClasses, rank_layers
-from scaleacross.cost_models.step import StepTimes, exact_shapes, step_times
+from scaleacross.cost_models.step import StepTimes, exact_shapes, one_row, step_times
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
 from scaleacross.cost_models.work import block_counts, work_of
+from scaleacross.schedules.pipeline import SCHEDULES, chosen
+from scaleacross.schedules.pipeline.check import peak_in_flight
+from scaleacross.schedules.pipeline.stage_placement import locate, virtual_stage
 from scaleacross.spec.job import Job
 from scaleacross.spec.network import LINK_LEVELS
-from scaleacross.spec.parallelism import GRID_AXES, split_layers
+from scaleacross.spec.parallelism import GRID_AXES, PipelineChoice, split_layers
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import CostBreakdown, Decision, LevelTraffic, PredictedCollective, StageMemory
 from scaleacross.spec.topology import Topology
@@ -78,11 +81,11 @@ def plan_cost(
     settings = settings_of(decision, job.global_batch_sequences)
     work = work_of(profile, job, levels.accelerators, settings)
     launch_s = max(accelerator.kernel_launch_s for accelerator in levels.accelerators)
-    volumes = Volumes(job, profile, settings, work, launch_s)
+    volumes = Volumes(job, profile, settings, work, launch_s, decision.pipeline.order)
     if shapes is None:
         shapes = exact_shapes(degrees, placement.axis_order, levels)
     links = links_of(levels)
-    rows = {name: _one_row(shape) for name, shape in shapes.items()}
+    rows = {name: one_row(shape) for name, shape in shapes.items()}
     terms = [axis_terms(axis, volumes, rows[axis], links, rows["expert"], rows["ep"], exact=True) for axis in GRID_AXES]
     times = step_times(volumes, terms)
     sent = flows(volumes)
@@ -93,24 +96,23 @@ def plan_cost(
         layers_per_stage=layers_per_stage(profile, decision),
         num_micro_batches=int(settings.num_micro_batches[0]),
         cost=_breakdown(job, profile, levels, settings, times),
-        memory=_stage_memory(job, profile, levels, settings),
-        traffic=_level_traffic(sent, shapes, levels, decision.pipeline.num_chunks, step_s),
+        memory=_stage_memory(job, profile, levels, settings, decision),
+        traffic=_level_traffic(sent, shapes, levels, decision.pipeline, step_s),
         collectives=tuple(_predicted(flow, rows[flow.shape], links, launch_s) for flow in sent),
         sent=tuple(sent),
     )
 
 
 def layers_per_stage(profile: ModelProfile, decision: Decision) -> tuple[tuple[int, ...], ...]:
-    """[stage][chunk] -> layers; chunk c of rank r is virtual stage c·pp + r."""
+    """[stage][chunk] -> layers, by the stage placement of the schedule."""
     pp, num_chunks = decision.degrees.pp, decision.pipeline.num_chunks
-    counts = split_layers(profile.num_layers, pp * num_chunks)
-    return tuple(tuple(counts[chunk * pp + rank] for chunk in range(num_chunks)) for rank in range(pp))
-
-
-def _one_row(shape: GroupShape) -> GroupShape:
-    """The shape of one decision as arrays with a leading candidate axis of length 1."""
-    parts = (shape.degree, shape.fanout, shape.members, shape.crossing, shape.pairs, shape.tail, shape.spacing)
-    return GroupShape(*(np.asarray(part)[None] for part in parts))
+    counts, placement = (
+        split_layers(profile.num_layers, pp * num_chunks),
+        SCHEDULES[decision.pipeline.schedule].placement,
+    )
+    return tuple(
+        tuple(counts[virtual_stage(placement, pp, rank, chunk)] for chunk in range(num_chunks)) for rank in range(pp)
+    )
 
 
 def _breakdown(job: Job, profile: ModelProfile, levels: Levels, settings: Settings, times: StepTimes) -> CostBreakdown:
@@ -130,13 +132,19 @@ def _breakdown(job: Job, profile: ModelProfile, levels: Levels, settings: Settin
     )
 
 
-def _stage_memory(job: Job, profile: ModelProfile, levels: Levels, settings: Settings) -> tuple[StageMemory, ...]:
+def _stage_memory(
+    job: Job, profile: ModelProfile, levels: Levels, settings: Settings, decision: Decision
+) -> tuple[StageMemory, ...]:
     """Every pipeline rank as a class of its own."""
-    pp, num_chunks = int(settings.pp[0]), int(settings.num_chunks[0])
-    layers = np.array(rank_layers(block_counts(profile), pp, num_chunks))
-    ranks = np.arange(pp)
-    classes = RankClasses(layers, (ranks == 0).astype(int), (ranks == pp - 1).astype(int), ranks)
-    parts = memory_parts(profile, job, settings, classes)
+    pp, pipeline = decision.degrees.pp, decision.pipeline
+    placement = SCHEDULES[pipeline.schedule].placement
+    layers = np.array(rank_layers(block_counts(profile), pp, pipeline.num_chunks, placement))
+    ranks, last_rank = np.arange(pp), locate(placement, pp, pp * pipeline.num_chunks - 1)[0]
+    classes = RankClasses(layers, (ranks == 0).astype(int), (ranks == last_rank).astype(int), ranks)
+    flight = None
+    if pipeline.order is not None:
+        flight = np.array(peak_in_flight(chosen(pipeline, pp, int(settings.num_micro_batches[0]))))
+    parts = memory_parts(profile, job, settings, classes, flight)
     tightest = min(levels.accelerators, key=lambda accelerator: accelerator.usable_memory_bytes)
     return tuple(
         StageMemory(
@@ -151,7 +159,7 @@ def _stage_memory(job: Job, profile: ModelProfile, levels: Levels, settings: Set
 
 
 def _level_traffic(
-    sent: list[Flow], shapes: Mapping[str, GroupShape], levels: Levels, num_chunks: int, step_s: float
+    sent: list[Flow], shapes: Mapping[str, GroupShape], levels: Levels, pipeline: PipelineChoice, step_s: float
 ) -> tuple[LevelTraffic, ...]:
     """Per level, bytes out of the busiest child: groups that cross × bytes that one group sends out of it."""
     out = []
@@ -160,7 +168,7 @@ def _level_traffic(
         for flow in sent:
             shape = shapes[flow.shape]
             if shape.fanout[level] > 1:
-                each = _bytes_out(flow, shape, level, num_chunks) * float(shape.crossing[level])
+                each = _bytes_out(flow, shape, level, pipeline) * float(shape.crossing[level])
                 by_axis[flow.axis] = by_axis.get(flow.axis, 0.0) + each * flow.per_step
         if by_axis:
             capacity = float(levels.capacity[level])
@@ -175,25 +183,27 @@ def _level_traffic(
     return tuple(out)
 
 
-def _bytes_out(flow: Flow, shape: GroupShape, level: int, num_chunks: int) -> float:
+def _bytes_out(flow: Flow, shape: GroupShape, level: int, pipeline: PipelineChoice) -> float:
     """Bytes that one group sends out of one child of ``level`` in one collective, per direction."""
     fanout, members, degree = float(shape.fanout[level]), float(shape.members[level]), float(shape.degree)
     if flow.op == "send":
-        return flow.size_bytes * _leaving_share(fanout, level, num_chunks)
+        return flow.size_bytes * _leaving_share(fanout, level, pipeline)
     if flow.op == "all_to_all":
         return flow.size_bytes * members * (degree - members) / degree
     return flow.size_bytes * (fanout - 1) / fanout * (2 if flow.op == "all_reduce" else 1)
 
 
-def _leaving_share(fanout: float, level: int, num_chunks: int) -> float:
+def _leaving_share(fanout: float, level: int, pipeline: PipelineChoice) -> float:
     """Share of a rank's 2v messages per micro-batch that leaves one child of ``level``, by the busiest child.
 
-    Of two children the first sends v forwards on and, by the loop-back, v−1 backwards. Of three or more, a middle one
+    Of two children the first sends v messages on and, in a loop, v−1 more by the loop-back. Of three or more, a middle one
     sends v forwards on and v backwards back; where these leave by trunks of their own (buildings, regions), each trunk
     carries v.
     """
+    if fanout == 2 and SCHEDULES[pipeline.schedule].placement == "loop":
+        return (2 * pipeline.num_chunks - 1) / (2 * pipeline.num_chunks)
     if fanout == 2:
-        return (2 * num_chunks - 1) / (2 * num_chunks)
+        return 0.5
     return 0.5 if level >= CAMPUS else 1.0
 
 

@@ -50,6 +50,11 @@ class Settings:
         """Accelerators used, shape (n,)."""
         return self.tp * self.cp * self.dp * self.pp
 
+    @property
+    def schedule_names(self) -> NDArray[np.str_]:
+        """Names of the schedules, shape (n,)."""
+        return np.array(SCHEDULE_NAMES)[self.schedule]
+
     def take(self, rows: Ints | Bools) -> Settings:
         """The rows selected by an index or mask array."""
         return Settings(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})

@@ -1,7 +1,8 @@
 """Which layers a pipeline rank holds, for one (pp, num_chunks): ranks that hold the same are one class.
 
-Chunk c of rank r is virtual stage c·pp + r (the looped placement of interleaved schedules); layers per virtual stage
-follow ``spec.parallelism.split_layers``. The embedding sits on rank 0, the head on rank pp − 1.
+Which virtual stage a chunk of a rank is follows ``schedules.pipeline.stage_placement``; layers per virtual stage follow
+``spec.parallelism.split_layers``. The embedding sits on rank 0, the head with the last virtual stage: on rank pp − 1 of a loop,
+on rank 0 of a V.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from scaleacross.cost_models.settings import Floats, Ints
+from scaleacross.schedules.pipeline.stage_placement import StagePlacement, locate
 from scaleacross.spec.parallelism import split_layers
 
 
@@ -38,7 +40,9 @@ class RankClasses:
 
 
 @lru_cache(maxsize=4096)
-def rank_layers(block_counts: tuple[int, ...], pp: int, num_chunks: int) -> tuple[tuple[int, ...], ...]:
+def rank_layers(
+    block_counts: tuple[int, ...], pp: int, num_chunks: int, placement: StagePlacement = "loop"
+) -> tuple[tuple[int, ...], ...]:
     """Layers of each type on each pipeline rank, [rank][type], for blocks of ``block_counts`` layers in model order.
 
     Raises:
@@ -48,22 +52,27 @@ def rank_layers(block_counts: tuple[int, ...], pp: int, num_chunks: int) -> tupl
     type_of_layer = np.repeat(np.arange(len(block_counts)), block_counts)
     start = 0
     for stage, count in enumerate(split_layers(sum(block_counts), pp * num_chunks)):
-        table[stage % pp] += np.bincount(type_of_layer[start : start + count], minlength=len(block_counts))
+        table[locate(placement, pp, stage)[0]] += np.bincount(
+            type_of_layer[start : start + count], minlength=len(block_counts)
+        )
         start += count
     return tuple(tuple(int(n) for n in row) for row in table)
 
 
 @lru_cache(maxsize=4096)
-def rank_classes(block_counts: tuple[int, ...], pp: int, num_chunks: int) -> RankClasses:
+def rank_classes(
+    block_counts: tuple[int, ...], pp: int, num_chunks: int, placement: StagePlacement = "loop"
+) -> RankClasses:
     """The distinct ranks of a pipeline. Raises ValueError when there are more virtual stages than layers."""
     first: dict[tuple[tuple[int, ...], bool, bool], int] = {}
-    for rank, layers in enumerate(rank_layers(block_counts, pp, num_chunks)):
-        first.setdefault((layers, rank == 0, rank == pp - 1), rank)
+    last_rank = locate(placement, pp, pp * num_chunks - 1)[0]
+    for rank, layers in enumerate(rank_layers(block_counts, pp, num_chunks, placement)):
+        first.setdefault((layers, rank == 0, rank == last_rank), rank)
     keys = list(first)
     return RankClasses(
         layers=np.array([layers for layers, _, _ in keys]),
-        has_embedding=np.array([int(first_rank) for _, first_rank, _ in keys]),
-        has_head=np.array([int(last_rank) for _, _, last_rank in keys]),
+        has_embedding=np.array([int(has_embedding) for _, has_embedding, _ in keys]),
+        has_head=np.array([int(has_head) for _, _, has_head in keys]),
         first_rank=np.array([first[key] for key in keys]),
     )
 

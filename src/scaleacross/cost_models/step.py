@@ -5,7 +5,8 @@
          + Σ_windows exposed(Σ_axes window time)    gradient, parameter and shard traffic that computation does not hide
          + optimizer
 
-``rounds`` = m + (pp−1)/v; of it m rounds are shown as computation (or as the axis that waits), the rest as bubble.
+``rounds`` = m + (pp−1)/v, less where weight gradients fill the drain; of it m rounds are shown as computation (or as the axis
+that waits), the rest as bubble, with what timing finds beyond it.
 """
 
 from __future__ import annotations
@@ -42,18 +43,21 @@ class StepTimes:
 def placement_free_s(volumes: Volumes) -> Floats:
     """The part of a step that no placement changes: computation with fill and drain, and the optimizer, (n,)."""
     work = volumes.work
-    fixed: Floats = rounds(volumes.settings) * (work.forward_s + work.backward_s) + work.optimizer_s
+    fixed: Floats = rounds(volumes.settings, work) * (work.forward_s + work.backward_s) + work.optimizer_s
     return fixed
 
 
 def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
     """Assemble a step from the terms of all axes."""
     settings, work = volumes.settings, volumes.work
-    busy = settings.num_micro_batches / rounds(settings)
+    busy = settings.num_micro_batches / rounds(settings, work)
     exposed: dict[str, Floats] = {name: np.zeros(len(settings)) for name in ("tp", "cp", "ep", "pp", "dp")}
-    bubble = (rounds(settings) - settings.num_micro_batches) * (work.forward_s + work.backward_s)
+    bubble = (rounds(settings, work) - settings.num_micro_batches) * (work.forward_s + work.backward_s)
     for term in terms:
         for name, seconds in term.serial_s.items():
+            if name == "bubble":
+                bubble = bubble + seconds
+                continue
             share = busy if name in PER_ROUND else np.ones_like(busy)
             exposed[name] = exposed[name] + share * seconds
             bubble = bubble + (1 - share) * seconds
@@ -76,3 +80,9 @@ def exact_shapes(degrees: Degrees, axis_order: Sequence[GridAxis], levels: Level
     shapes["ep"] = exact_shape(degrees.ep, stride["dp_shard"], levels)
     shapes["expert"] = exact_shape(degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep, levels)
     return shapes
+
+
+def one_row(shape: GroupShape) -> GroupShape:
+    """The shape of one decision as arrays with a leading candidate axis of length 1."""
+    parts = (shape.degree, shape.fanout, shape.members, shape.crossing, shape.pairs, shape.tail, shape.spacing)
+    return GroupShape(*(np.asarray(part)[None] for part in parts))

@@ -34,13 +34,17 @@ Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
 
 @dataclass(frozen=True)
 class Volumes:
-    """Sizes of what candidates communicate, bytes; ``launch_s`` is the start-up cost of a collective."""
+    """Sizes of what candidates communicate, bytes; ``launch_s`` is the start-up cost of a collective.
+
+    ``order`` is the pipeline order of its own that a single decision carries (``PipelineChoice.order``).
+    """
 
     job: Job
     profile: ModelProfile
     settings: Settings
     work: Work
     launch_s: float
+    order: tuple[str, ...] | None = None
 
     @property
     def tokens(self) -> Floats:

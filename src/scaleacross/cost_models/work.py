@@ -14,8 +14,10 @@ import numpy as np
 
 from scaleacross.cost_models.compute import LayerTimes, Shards, layer_times, optimizer_time_s
 from scaleacross.cost_models.memory import held_parameters
+from scaleacross.cost_models.pipeline_timed import FOLDED
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses, rank_classes, spread
+from scaleacross.schedules.pipeline.stage_placement import StagePlacement
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS
@@ -28,6 +30,7 @@ class Work:
 
     Attributes:
         forward_s, backward_s: computation; recomputation is part of backward.
+        weight_s: weight gradients, part of backward_s.
         attention_s: fused attention forward, part of forward_s (what context parallelism can hide behind).
         tp_gathers: gathers plus scatters over tp, forward and backward.
         layers, moe_layers: layers with attention, layers with routed experts.
@@ -37,6 +40,7 @@ class Work:
 
     forward_s: Floats
     backward_s: Floats
+    weight_s: Floats
     attention_s: Floats
     tp_gathers: Floats
     layers: Floats
@@ -50,13 +54,21 @@ class Work:
         return Work(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
-def pipeline_groups(settings: Settings) -> Iterator[tuple[int, int, Ints]]:
-    """Rows that share (pp, num_chunks), as (pp, num_chunks, row indices)."""
-    key = settings.pp * 1_000_003 + settings.num_chunks
+def pipeline_groups(profile: ModelProfile, settings: Settings) -> Iterator[tuple[RankClasses, Ints]]:
+    """Rows that share (pp, num_chunks, stage placement) and so their rank classes, as (classes, row indices).
+
+    Raises:
+        ValueError: more virtual stages than layers.
+    """
+    folded = np.isin(settings.schedule_names, FOLDED)
+    key = (settings.pp * 1_000_003 + settings.num_chunks) * 2 + folded
     order = np.argsort(key, kind="stable")
     starts = np.flatnonzero(np.diff(key[order], prepend=-1))
     for rows in np.split(order, starts[1:]) if len(order) else []:
-        yield int(settings.pp[rows[0]]), int(settings.num_chunks[rows[0]]), rows
+        first = rows[0]
+        placement: StagePlacement = "v" if folded[first] else "loop"
+        shape = (int(settings.pp[first]), int(settings.num_chunks[first]), placement)
+        yield rank_classes(block_counts(profile), *shape), rows
 
 
 def block_counts(profile: ModelProfile) -> tuple[int, ...]:
@@ -74,8 +86,7 @@ def work_of(profile: ModelProfile, job: Job, accelerators: Sequence[Accelerator]
     distinct, rows_to_distinct = _distinct_shards(settings)
     times = [_times(profile, job, accelerator, distinct) for accelerator in accelerators]
     columns = {f.name: np.empty(len(settings)) for f in fields(Work)}
-    for pp, num_chunks, rows in pipeline_groups(settings):
-        classes = rank_classes(block_counts(profile), pp, num_chunks)
+    for classes, rows in pipeline_groups(profile, settings):
         at = rows_to_distinct[rows]
         here = _group_work(profile, job, accelerators, [t.take(at) for t in times], settings.take(rows), classes)
         for name, values in here.items():
@@ -89,6 +100,7 @@ class _Times:
 
     forward: Floats
     backward: Floats
+    weight: Floats
     selective: Floats
     attention: Floats
 
@@ -112,6 +124,7 @@ def _times(profile: ModelProfile, job: Job, accelerator: Accelerator, shards: Sh
     return _Times(
         np.stack([t.forward_s for t in each]),
         np.stack([t.backward_s for t in each]),
+        np.stack([t.weight_s for t in each]),
         np.stack([t.selective_s for t in each]),
         np.stack([t.attention_s for t in each]),
     )
@@ -128,12 +141,12 @@ def _group_work(
     """Work of candidates that share their rank classes."""
     here = np.arange(len(settings))
     per_type = [_rank_times(t, settings, classes) for t in times]
-    totals = np.stack([forward + backward for forward, backward, _ in per_type])  # (types, classes, n)
+    totals = np.stack([forward + backward for forward, backward, _, _ in per_type])  # (types, classes, n)
     slowest, busiest = np.unravel_index(
         totals.reshape(-1, len(settings)).argmax(axis=0), (len(accelerators), len(classes.first_rank))
     )
-    forward, backward, attention = (
-        np.stack([rank[part] for rank in per_type])[slowest, busiest, here] for part in range(3)
+    forward, backward, weight, attention = (
+        np.stack([rank[part] for rank in per_type])[slowest, busiest, here] for part in range(4)
     )
     held = held_parameters(profile, settings, classes)
     fullest = held.total.argmax(axis=0)
@@ -145,6 +158,7 @@ def _group_work(
     return {
         "forward_s": forward,
         "backward_s": backward,
+        "weight_s": weight,
         "attention_s": attention,
         "tp_gathers": 2.0 * (passes * gathers + 2.0 * end_gathers[busiest]),
         "layers": (classes.layers @ np.array([block.attention is not None for block in blocks]))[busiest].astype(float),
@@ -155,15 +169,16 @@ def _group_work(
     }
 
 
-def _rank_times(times: _Times, settings: Settings, classes: RankClasses) -> tuple[Floats, Floats, Floats]:
-    """Forward, backward (with recomputation) and attention time of every rank class, each (classes, n)."""
-    forward, backward, attention = (
-        spread(part[:-2], classes, part[-2], part[-1]) for part in (times.forward, times.backward, times.attention)
+def _rank_times(times: _Times, settings: Settings, classes: RankClasses) -> tuple[Floats, Floats, Floats, Floats]:
+    """Forward, backward (with recomputation), weight gradients and attention of every rank class, each (classes, n)."""
+    forward, backward, weight, attention = (
+        spread(part[:-2], classes, part[-2], part[-1])
+        for part in (times.forward, times.backward, times.weight, times.attention)
     )
     nothing = np.zeros(len(settings))  # embedding and head keep what they need, whatever the policy
     selective, again = (spread(part[:-2], classes, nothing, nothing) for part in (times.selective, times.forward))
     extra = np.choose(settings.recompute, [np.zeros_like(forward), selective, again])
-    return forward, backward + extra, attention
+    return forward, backward + extra, weight, attention
 
 
 def _optimizer_s(

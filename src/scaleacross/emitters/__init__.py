@@ -2,7 +2,7 @@
 
 ``render(plan)`` of a target is pure and returns file names, relative to the output folder, with their text. ``launch`` and
 ``nccl`` write at the top of it; ``torchrun``, ``torchtitan`` and ``megatron`` each in a folder of their own, because each has
-a rank order of its own and their hosts.txt must not be mixed up.
+a rank order of its own and their hosts.txt must not be mixed up; ``pipeline_csv`` too, for its file names are general.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from scaleacross.emitters import launch, megatron, nccl, ncclx, torchrun, torchtitan
+from scaleacross.emitters import launch, megatron, nccl, ncclx, pipeline_csv, torchrun, torchtitan
 from scaleacross.errors import InputError
 from scaleacross.spec.plan import Plan
 
@@ -28,6 +28,7 @@ EMITTERS: Final[Mapping[str, Emitter]] = {
     "megatron": megatron.render,
     "nccl": nccl.render,
     "ncclx": ncclx.render,
+    "pipeline_csv": pipeline_csv.render,
 }
 
 

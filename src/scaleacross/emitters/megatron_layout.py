@@ -48,9 +48,11 @@ def pipeline_arguments(plan: Plan) -> list[str]:
                 "Megatron-LM interleaves only with pipeline-model-parallel-size > 1: set pp > 1 or num_chunks 1"
             )
         return []
-    if pipeline.schedule == "GPipe":
+    if pipeline.schedule not in ("1F1B", "Interleaved1F1B") or pipeline.order is not None:
+        order = " in an order of its own" if pipeline.order is not None else ""
         raise EmitError(
-            "schedule GPipe: Megatron-LM has 1F1B and Interleaved1F1B only; set schedules: [1F1B, Interleaved1F1B]"
+            f"schedule {pipeline.schedule}{order}: Megatron-LM has 1F1B and Interleaved1F1B only; set schedules: "
+            "[1F1B, Interleaved1F1B]"
         )
     if pipeline.num_chunks > 1 and plan.num_micro_batches < pp:
         raise EmitError(

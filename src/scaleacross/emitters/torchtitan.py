@@ -7,7 +7,7 @@ torchtitan/config/manager.py). Its mesh is [pp, dp_replicate, dp_shard, cp, tp],
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,13 +15,18 @@ from scaleacross.emitters.model import check_stages, workload_of
 from scaleacross.emitters.rank_order import rank_order, ranks_csv
 from scaleacross.emitters.shell import Launch, launch_files, one_line
 from scaleacross.errors import EmitError
-from scaleacross.spec.parallelism import Degrees, GridAxis
+from scaleacross.schedules.pipeline import SCHEDULES
+from scaleacross.schedules.pipeline.stage_placement import locate
+from scaleacross.spec.parallelism import Degrees, GridAxis, ScheduleName
 from scaleacross.spec.plan import Plan
 from scaleacross.workloads.layer_profile import ModelProfile
 
 TORCHTITAN_ORDER: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 MODULE_NAME: Final = "scaleacross_plan"
 FUNCTION_NAME: Final = "train"
+TORCH_SCHEDULES: Final[tuple[ScheduleName, ...]] = (
+    "GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV",
+)  # fmt: skip
 
 # torchtitan does not train router biases, some counts include them: 256 · 58 of DeepSeek-V3's 671e9 parameters.
 PARAMETER_TOLERANCE: Final = 1e-6
@@ -169,7 +174,7 @@ def _parallelism(plan: Plan) -> Mapping[str, Any]:
         _check_schedule(plan)
         out["pipeline_parallel_schedule"] = plan.decision.pipeline.schedule
         out["pipeline_parallel_microbatch_size"] = plan.decision.pipeline.micro_batch_sequences
-        out["module_fqns_per_model_part"] = stage_modules(plan.layers_per_stage)
+        out["module_fqns_per_model_part"] = stage_modules(layers_in_model_order(plan))
     return out
 
 
@@ -210,23 +215,35 @@ def _expert_degree(degrees: Degrees) -> int:
 def _check_schedule(plan: Plan) -> None:
     """What torch.distributed.pipelining (2.13) asks of the number of micro-batches."""
     schedule, pp, num = plan.decision.pipeline.schedule, plan.degrees.pp, plan.num_micro_batches
+    if schedule not in TORCH_SCHEDULES or plan.decision.pipeline.order is not None:
+        order = " in an order of its own" if plan.decision.pipeline.order is not None else ""
+        raise EmitError(
+            f"schedule {schedule}{order}: torchtitan 0.3.0 names {', '.join(TORCH_SCHEDULES)}; the target "
+            "pipeline_csv writes the order itself"
+        )
     if schedule == "1F1B" and num < pp:
         raise EmitError(
             f"1F1B with {num} micro-batches on {pp} stages: torch's schedule needs at least as many micro-batches as stages"
         )
-    if schedule == "Interleaved1F1B" and num % max(1, num // pp):
+    if schedule in ("Interleaved1F1B", "InterleavedZeroBubble") and num % max(1, num // pp):
         rounds = max(1, num // pp)
         raise EmitError(
-            f"Interleaved1F1B with {num} micro-batches on pp {pp}: torch runs {rounds} rounds and {num} is no multiple of that"
+            f"{schedule} with {num} micro-batches on pp {pp}: torch runs {rounds} rounds and {num} is no multiple of that"
         )
 
 
-def stage_modules(layers_per_stage: tuple[tuple[int, ...], ...]) -> list[list[str]]:
-    """Module names of every virtual stage in model order; torchtitan puts stage k on pipeline rank k % PP."""
-    num_chunks = len(layers_per_stage[0])
+def layers_in_model_order(plan: Plan) -> list[int]:
+    """Layers of every virtual stage. torchtitan places the stages as the schedule of that name does: in a loop, or in a V."""
+    placement, pp = SCHEDULES[plan.decision.pipeline.schedule].placement, plan.degrees.pp
+    places = (locate(placement, pp, stage) for stage in range(pp * plan.decision.pipeline.num_chunks))
+    return [plan.layers_per_stage[rank][chunk] for rank, chunk in places]
+
+
+def stage_modules(layers: Sequence[int]) -> list[list[str]]:
+    """Module names of every virtual stage in model order, from the layers of each."""
     out: list[list[str]] = []
     first = 0
-    for count in [stage[chunk] for chunk in range(num_chunks) for stage in layers_per_stage]:
+    for count in layers:
         out.append([f"layers.{layer}" for layer in range(first, first + count)])
         first += count
     out[0].insert(0, "tok_embeddings")

@@ -23,10 +23,9 @@ from scaleacross.cost_models.groups import RelaxedShape, relaxed_shape
 from scaleacross.cost_models.memory import memory_parts
 from scaleacross.cost_models.overlap import exposed_s, windows
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
-from scaleacross.cost_models.stages import rank_classes
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
-from scaleacross.cost_models.work import Work, block_counts, pipeline_groups, work_of
+from scaleacross.cost_models.work import Work, pipeline_groups, work_of
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
@@ -85,8 +84,7 @@ class Pricing:
     def needed_bytes(self, settings: Settings) -> Floats:
         """Bytes on the fullest pipeline rank, without the reserve, (n,)."""
         needed = np.empty(len(settings))
-        for pp, num_chunks, rows in pipeline_groups(settings):
-            classes = rank_classes(block_counts(self.profile), pp, num_chunks)
+        for classes, rows in pipeline_groups(self.profile, settings):
             parts = memory_parts(self.profile, self.job, settings.take(rows), classes)
             needed[rows] = sum(parts.values(), start=np.zeros(1)).max(axis=0)
         return needed

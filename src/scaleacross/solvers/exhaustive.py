@@ -17,6 +17,7 @@ from typing import Final
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.errors import InputError
+from scaleacross.schedules.pipeline import refusal
 from scaleacross.solvers.fleets import Fleet, fleets, shares
 from scaleacross.solvers.search_space import MIN_TOKENS_PER_RANK
 from scaleacross.spec.job import Job
@@ -200,6 +201,8 @@ def _pipelines(problem: Problem, pp: int, num_micro_batches: int, micro_batch: i
 def _schedule_exists(schedule: ScheduleName, pp: int, num_micro_batches: int, num_chunks: int, layers: int) -> bool:
     if pp == 1:
         return schedule == "1F1B" and num_chunks == 1
-    if schedule == "Interleaved1F1B":
-        return num_chunks >= 2 and pp * num_chunks <= layers and num_micro_batches % pp == 0
-    return num_chunks == 1 and (schedule == "GPipe" or num_micro_batches >= pp)
+    if refusal(schedule, pp, num_micro_batches, num_chunks) or pp * num_chunks > layers:
+        return False
+    if "Interleaved" in schedule:
+        return num_micro_batches % pp == 0
+    return schedule == "GPipe" or num_micro_batches >= pp

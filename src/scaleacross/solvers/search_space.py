@@ -13,8 +13,8 @@ R3 layers         pp·v ≤ L; pp is the smallest that reaches its ⌈L/pp⌉ or
 R4 batch          dp_shard·dp_replicate·b divides G;  m = G/(dp·b)
 R5 experts        ep divides E and dp_shard; with ep > 1 something must be sharded
 R6 accelerators   tp·cp·pp·dp ≤ A (or = the number asked for, or in the range), whole hosts
-R7 schedule       1F1B: m ≥ pp; Interleaved1F1B: v ≥ 2, pp > 1, pp divides m; without pipeline only 1F1B
-                  (nothing to choose)
+R7 schedule       GPipe: any m; Interleaved1F1B, InterleavedZeroBubble: pp divides m; the others: m ≥ pp and what their generator
+                  asks for; v as the schedule has chunks; without pipeline only 1F1B (nothing to choose)
 R8 shard level    none ⇔ dp_shard = 1 and nothing to shard over; otherwise dp_shard·cp > 1
 R9 user           whatever the job pins
 
@@ -34,10 +34,13 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.settings import Ints, Settings, concatenate
+from scaleacross.schedules.pipeline import is_legal
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS
+from scaleacross.spec.parallelism import RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS, ScheduleName, has_chunks
 from scaleacross.workloads.layer_profile import ModelProfile
 
+ROUNDS: Final[tuple[ScheduleName, ...]] = ("Interleaved1F1B", "InterleavedZeroBubble")
+"""Schedules that run micro-batches in rounds of pp."""
 MIN_TOKENS_PER_RANK: Final = 1024
 """Context parallelism stops here: below it ring attention has too little work per message to be of use."""
 
@@ -204,16 +207,19 @@ class SearchSpace:
                     out.append((micro_batch, m, num_chunks, SCHEDULE_NAMES.index(name)))
         return out
 
-    def _schedule_ok(self, name: str, pp: int, m: int, num_chunks: int, refusals: Refusals) -> bool:
+    def _schedule_ok(self, name: ScheduleName, pp: int, m: int, num_chunks: int, refusals: Refusals) -> bool:
         if pp == 1:
             return name == "1F1B" and num_chunks == 1
-        if name != "Interleaved1F1B":
-            return num_chunks == 1 and (name == "GPipe" or refusals.keep(m >= pp, "R7 fewer micro-batches than stages"))
-        return (
-            num_chunks >= 2
-            and refusals.keep(pp * num_chunks <= self.profile.num_layers, "R3 more chunks than layers")
-            and refusals.keep(m % pp == 0, "R7 interleaving needs micro-batches in multiples of pp")
-        )
+        if not has_chunks(name, num_chunks):
+            return False
+        if not refusals.keep(pp * num_chunks <= self.profile.num_layers, "R3 more chunks than layers"):
+            return False
+        if name in ROUNDS:
+            return refusals.keep(m % pp == 0, "R7 interleaving needs micro-batches in multiples of pp")
+        if name == "GPipe":
+            return True
+        enough = refusals.keep(m >= pp, "R7 fewer micro-batches than stages")
+        return enough and refusals.keep(is_legal(name, pp, m, num_chunks), "R7 too few micro-batches for the schedule")
 
     def _states(self, dp: int, with_cp: bool, refusals: Refusals) -> dict[int, list[tuple[int, int]]]:
         """R5, R8, R9: ep -> [(dp_shard, shard code)]."""

@@ -103,7 +103,8 @@ class Job(Spec):
         default=("none", "selective", "full"), description="allowed recompute policies"
     )
     schedules: tuple[ScheduleName, ...] = Field(
-        default=("GPipe", "1F1B", "Interleaved1F1B"), description="allowed pipeline schedules"
+        default=("GPipe", "1F1B", "Interleaved1F1B"),
+        description="allowed pipeline schedules; every schedule but DualPipe, whose second copy of the model is not priced",
     )
     num_chunks: tuple[PositiveInt, ...] = Field(
         default=(1, 2, 3, 4, 5, 6, 7, 8), description="allowed model chunks per rank"
@@ -158,6 +159,13 @@ class Job(Spec):
         """Whether the user leaves this number of accelerators open."""
         wanted = self.num_accelerators
         return wanted is None or (wanted.allows(number) if isinstance(wanted, Range) else number == wanted)
+
+    @field_validator("schedules")
+    @classmethod
+    def _one_copy_of_the_model(cls, value: tuple[ScheduleName, ...]) -> tuple[ScheduleName, ...]:
+        if "DualPipe" in value:
+            raise ValueError("DualPipe holds a second copy of the model, which is not priced: use DualPipeV")
+        return value
 
     @property
     def tokens_per_step(self) -> int:

@@ -13,8 +13,35 @@ Axis = Literal["tp", "cp", "dp_shard", "dp_replicate", "pp", "ep"]
 GridAxis = Literal["tp", "cp", "dp_shard", "dp_replicate", "pp"]
 GRID_AXES: tuple[GridAxis, ...] = get_args(GridAxis)
 
-ScheduleName = Literal["GPipe", "1F1B", "Interleaved1F1B"]
+# PyTorch's names where it has the schedule: ``schedules.pipeline`` says what each one is.
+ScheduleName = Literal[
+    "GPipe",
+    "1F1B",
+    "Interleaved1F1B",
+    "Eager1F1B",
+    "LoopedBFS",
+    "ZBH1",
+    "ZBH2",
+    "InterleavedZeroBubble",
+    "ZBVZeroBubble",
+    "VHalf",
+    "VMin",
+    "DualPipe",
+    "DualPipeV",
+]
 SCHEDULE_NAMES: tuple[ScheduleName, ...] = get_args(ScheduleName)
+
+# Model chunks per pipeline rank: exactly two, any number from two, or one for the others.
+TWO_CHUNKS: frozenset[ScheduleName] = frozenset({"ZBVZeroBubble", "VHalf", "VMin", "DualPipe", "DualPipeV"})
+MANY_CHUNKS: frozenset[ScheduleName] = frozenset({"Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble"})
+
+
+def has_chunks(schedule: ScheduleName, num_chunks: int) -> bool:
+    """Whether ``schedule`` can hold ``num_chunks`` model chunks per rank."""
+    if schedule in TWO_CHUNKS:
+        return num_chunks == 2
+    return num_chunks >= 2 if schedule in MANY_CHUNKS else num_chunks == 1
+
 
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
@@ -70,12 +97,18 @@ class PipelineChoice(Spec):
     micro_batch_sequences: PositiveInt = Field(
         default=1, description="sequences per micro-batch and data-parallel replica"
     )
+    order: tuple[str, ...] | None = Field(
+        default=None,
+        description="an order of the schedule's own, which keeps its stage placement: a line per rank of cells "
+        "<virtual stage><F|B|I|W><micro-batch>, separated by commas; None: the order that the name stands for",
+    )
 
     @model_validator(mode="after")
-    def _chunks_need_interleaving(self) -> PipelineChoice:
-        if (self.num_chunks > 1) != (self.schedule == "Interleaved1F1B"):
+    def _chunks_suit_the_schedule(self) -> PipelineChoice:
+        if not has_chunks(self.schedule, self.num_chunks):
             raise ValueError(
-                f"{self.schedule} with {self.num_chunks} chunk(s): Interleaved1F1B has ≥ 2 chunks, the others 1"
+                f"{self.schedule} with {self.num_chunks} chunk(s): {', '.join(sorted(MANY_CHUNKS))} have ≥ 2 chunks, "
+                f"{', '.join(sorted(TWO_CHUNKS))} exactly 2, the others 1"
             )
         return self
 

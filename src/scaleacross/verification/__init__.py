@@ -25,10 +25,11 @@ import numpy as np
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
-from scaleacross.errors import VerificationError
-from scaleacross.schedules.pipeline import refusal
+from scaleacross.errors import InputError, VerificationError
+from scaleacross.schedules.pipeline import chosen, refusal
+from scaleacross.schedules.pipeline.check import check
 from scaleacross.spec.job import DegreeRequest, Job
-from scaleacross.spec.parallelism import GRID_AXES, Degrees
+from scaleacross.spec.parallelism import GRID_AXES, Degrees, PipelineChoice
 from scaleacross.spec.placement import Placement, devices, strides
 from scaleacross.spec.plan import Decision, Plan, StageMemory
 from scaleacross.spec.topology import Topology
@@ -112,13 +113,24 @@ def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
         yield f"V2: a batch of {job.global_batch_sequences} sequences does not divide by dp · micro-batch = {per_round}"
     else:
         m = job.global_batch_sequences // per_round
-        reason = refusal(pipeline.schedule, degrees.pp, m, pipeline.num_chunks)
+        reason = _refused(pipeline, degrees.pp, m)
         if reason and degrees.pp > 1:
             yield f"V2: {reason}"
         elif pipeline.num_chunks > 1 and m < degrees.pp:
             yield f"V2: {pipeline.schedule} with {m} micro-batches leaves some of pp {degrees.pp} stages without one"
     if decision.shard == "none" and degrees.dp_shard > 1:
         yield f"V2: dp_shard {degrees.dp_shard} with nothing sharded: call it dp_replicate"
+
+
+def _refused(pipeline: PipelineChoice, pp: int, m: int) -> str | None:
+    """Why the schedule's name has no such shape, or the order that the plan carries is not legal; None if nothing is wrong."""
+    if pipeline.order is None:
+        return refusal(pipeline.schedule, pp, m, pipeline.num_chunks)
+    try:
+        check(chosen(pipeline, pp, m))
+    except (InputError, VerificationError) as error:
+        return str(error)
+    return None
 
 
 def _v2_pins(job: Job, decision: Decision) -> Iterator[str]:

@@ -1,29 +1,65 @@
-"""Pipeline schedules as data: one generator per file, one line each in ``SCHEDULES``; ``check`` proves what they produce."""
+"""Pipeline schedules as data: one family per file, one line per schedule in ``SCHEDULES``; ``check`` proves what they produce."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from scaleacross.errors import InputError
-from scaleacross.schedules.pipeline import gpipe, interleaved_1f1b, one_f_one_b
+from scaleacross.schedules.pipeline import (
+    building_block,
+    dualpipe,
+    eager_1f1b,
+    gpipe,
+    interleaved_1f1b,
+    looped_bfs,
+    one_f_one_b,
+    zbv,
+    zero_bubble,
+)
 from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
-from scaleacross.spec.parallelism import ScheduleName
+from scaleacross.schedules.pipeline.cells import from_rows
+from scaleacross.schedules.pipeline.stage_placement import StagePlacement
+from scaleacross.spec.parallelism import PipelineChoice, ScheduleName
 
-__all__ = ["SCHEDULES", "Action", "Kind", "PipelineSchedule", "ScheduleFamily", "generate", "is_legal", "refusal"]
+__all__ = [
+    "SCHEDULES",
+    "Action",
+    "Kind",
+    "PipelineSchedule",
+    "ScheduleFamily",
+    "chosen",
+    "generate",
+    "is_legal",
+    "refusal",
+]
 
 
 class ScheduleFamily(NamedTuple):
-    """A family of schedules: ``generate(p, m, v)``, and ``refusal(p, m, v)`` with the reason why a shape has none."""
+    """A family of schedules: ``generate(p, m, v)``, ``refusal(p, m, v)`` with the reason why a shape has none, and where its
+    stages sit (as in ``PipelineSchedule``)."""
 
     generate: Callable[[int, int, int], PipelineSchedule]
     refusal: Callable[[int, int, int], str | None]
+    placement: StagePlacement = "loop"
+    num_copies: int = 1
 
 
 SCHEDULES: Final[Mapping[ScheduleName, ScheduleFamily]] = {
     "GPipe": ScheduleFamily(gpipe.generate, gpipe.refusal),
     "1F1B": ScheduleFamily(one_f_one_b.generate, one_f_one_b.refusal),
     "Interleaved1F1B": ScheduleFamily(interleaved_1f1b.generate, interleaved_1f1b.refusal),
+    "Eager1F1B": ScheduleFamily(eager_1f1b.generate, eager_1f1b.refusal),
+    "LoopedBFS": ScheduleFamily(looped_bfs.generate, looped_bfs.refusal),
+    "ZBH1": ScheduleFamily(zero_bubble.generate_h1, zero_bubble.h1_refusal),
+    "ZBH2": ScheduleFamily(zero_bubble.generate_h2, zero_bubble.h2_refusal),
+    "InterleavedZeroBubble": ScheduleFamily(zero_bubble.generate_interleaved, zero_bubble.interleaved_refusal),
+    "ZBVZeroBubble": ScheduleFamily(zbv.generate, zbv.refusal, "v"),
+    "VHalf": ScheduleFamily(building_block.generate_half, building_block.half_refusal, "v"),
+    "VMin": ScheduleFamily(building_block.generate_min, building_block.min_refusal, "v"),
+    "DualPipe": ScheduleFamily(dualpipe.generate, dualpipe.refusal, "v", num_copies=2),
+    "DualPipeV": ScheduleFamily(dualpipe.generate_folded, dualpipe.folded_refusal, "v"),
 }
 
 
@@ -50,8 +86,25 @@ def generate(name: ScheduleName, num_ranks: int, num_microbatches: int, num_chun
     return _family(name).generate(num_ranks, num_microbatches, num_chunks)
 
 
+def chosen(choice: PipelineChoice, num_ranks: int, num_microbatches: int) -> PipelineSchedule:
+    """The schedule of a plan: its own order if it carries one, otherwise the one that its name generates.
+
+    Raises:
+        InputError: a carried order with the wrong number of rows or a cell that is none, or a shape that the name refuses.
+    """
+    if choice.order is None:
+        return generate(choice.schedule, num_ranks, num_microbatches, choice.num_chunks)
+    if len(choice.order) != num_ranks:
+        raise InputError(f"the pipeline's order has {len(choice.order)} rows for {num_ranks} ranks")
+    family = _family(choice.schedule)
+    name = f"{choice.schedule} reordered"
+    return from_rows(name, choice.order, num_microbatches, choice.num_chunks, family.placement, family.num_copies)
+
+
 def _family(name: str) -> ScheduleFamily:
     for known, family in SCHEDULES.items():
         if name == known:
             return family
-    raise InputError(f"no pipeline schedule '{name}': choose from {', '.join(SCHEDULES)}")
+    near = difflib.get_close_matches(name, SCHEDULES, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    raise InputError(f"no pipeline schedule '{name}': choose from {', '.join(SCHEDULES)}{hint}")

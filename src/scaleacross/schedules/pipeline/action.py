@@ -1,8 +1,12 @@
 """What a pipeline schedule is: for each rank, the order of its computations. No seconds, no messages.
 
-Symbols: p pipeline ranks, v model chunks per rank, m micro-batches. A model is cut into p·v virtual stages; the *loop* placement
-puts virtual stage ``chunk·p + rank`` on ``rank``. Messages follow from the order: an F sends its activations to the next virtual
-stage, a B or an I sends its input gradient to the previous one, a W sends nothing.
+Symbols: p pipeline ranks, v model chunks per rank, m micro-batches. A model is cut into p·v virtual stages, put on the
+ranks by the schedule's ``placement`` (``stage_placement``). Messages follow from the order: an F sends its activations to the
+next virtual stage, a B or an I sends its input gradient to the previous one, a W sends nothing.
+
+A *bidirectional* schedule (DualPipe) holds ``num_copies`` = 2 copies of the model: each is cut into p·v/2 virtual stages, copy 0
+has the first half of the chunks and of the micro-batches, copy 1 the second half, and no message passes between them. With the
+``v`` placement copy 1 runs up the ranks while copy 0 runs down.
 """
 
 from __future__ import annotations
@@ -10,6 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+
+from scaleacross.schedules.pipeline import stage_placement
+from scaleacross.schedules.pipeline.stage_placement import StagePlacement
 
 
 class Kind(Enum):
@@ -47,6 +54,8 @@ class PipelineSchedule:
         num_microbatches: m.
         num_chunks: v.
         actions: one tuple of actions per rank. ``check.check`` proves that they form a legal schedule; nothing is checked here.
+        placement: which rank holds which virtual stage.
+        num_copies: copies of the model, which divide the chunks and the micro-batches evenly.
     """
 
     name: str
@@ -54,10 +63,12 @@ class PipelineSchedule:
     num_microbatches: int
     num_chunks: int
     actions: tuple[tuple[Action, ...], ...]
+    placement: StagePlacement = "loop"
+    num_copies: int = 1
 
     @property
     def num_virtual_stages(self) -> int:
-        """p·v."""
+        """p·v, those of all copies of the model."""
         return self.num_ranks * self.num_chunks
 
     @cached_property
@@ -65,14 +76,31 @@ class PipelineSchedule:
         """Actions of all ranks together."""
         return sum(len(row) for row in self.actions)
 
+    @property
+    def stages_per_copy(self) -> int:
+        """Virtual stages of one copy of the model: stages k·this … (k+1)·this − 1 are copy k."""
+        return self.num_virtual_stages // self.num_copies
+
     def virtual_stage(self, rank: int, chunk: int) -> int:
-        """Position in the model, 0 … p·v−1, of ``chunk`` on ``rank``."""
-        return chunk * self.num_ranks + rank
+        """Position, 0 … p·v−1, of ``chunk`` on ``rank``."""
+        return stage_placement.virtual_stage(self.placement, self.num_ranks, rank, chunk)
 
     def locate(self, virtual_stage: int) -> tuple[int, int]:
         """(rank, chunk) that holds ``virtual_stage``; the inverse of ``virtual_stage``."""
-        chunk, rank = divmod(virtual_stage, self.num_ranks)
-        return rank, chunk
+        return stage_placement.locate(self.placement, self.num_ranks, virtual_stage)
+
+    def is_first(self, virtual_stage: int) -> bool:
+        """Whether forwards begin at ``virtual_stage``."""
+        return virtual_stage % self.stages_per_copy == 0
+
+    def is_last(self, virtual_stage: int) -> bool:
+        """Whether backwards begin at ``virtual_stage``."""
+        return (virtual_stage + 1) % self.stages_per_copy == 0
+
+    def microbatches(self, chunk: int) -> range:
+        """Micro-batches that run through ``chunk``: all of them, or those of the copy that the chunk belongs to."""
+        copy, each = chunk * self.num_copies // self.num_chunks, self.num_microbatches // self.num_copies
+        return range(copy * each, (copy + 1) * each)
 
     def predecessors(self, rank: int, action: Action) -> tuple[tuple[int, tuple[Action, ...]], ...]:
         """What must have ended before ``action`` of ``rank`` may start, the order on its own rank apart.
@@ -86,12 +114,12 @@ class PipelineSchedule:
             return ((rank, (Action(Kind.I, microbatch, chunk),)),)
         stage = self.virtual_stage(rank, chunk)
         if kind is Kind.F:
-            if stage == 0:
+            if self.is_first(stage):
                 return ()
             source, source_chunk = self.locate(stage - 1)
             return ((source, (Action(Kind.F, microbatch, source_chunk),)),)
         own_forward = (rank, (Action(Kind.F, microbatch, chunk),))
-        if stage == self.num_virtual_stages - 1:
+        if self.is_last(stage):
             return (own_forward,)
         source, source_chunk = self.locate(stage + 1)
         gradient = tuple(Action(kind, microbatch, source_chunk) for kind in (Kind.B, Kind.I))

@@ -1,13 +1,15 @@
-"""Proof that a schedule is legal: complete, ordered, free of deadlock. Knows nothing of how the schedule was generated.
+"""Proof that a schedule is legal: complete, ordered, within memory, free of deadlock. Knows nothing of how it was generated.
 
 A legal schedule runs, for each micro-batch and each virtual stage, on the rank that holds the stage, exactly one F and then
-either one B, or one I and after it one W; and the orders of all ranks together, with the messages between virtual stages, have
-no cycle. Receives are posted ahead and sends never block, so a cycle is the only way to deadlock.
+either one B, or one I and after it one W (a bidirectional schedule: for each micro-batch and each stage of its own copy of the
+model); and the orders of all ranks together, with the messages between virtual stages, have no cycle. Receives are posted ahead
+and sends never block, so a cycle is the only way to deadlock.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 
 from scaleacross.errors import VerificationError
 from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
@@ -17,19 +19,31 @@ _GRID_MARGIN_RANKS = 3  # ranks shown above and below the offending one
 _MAX_STUCK_SHOWN = 8  # ranks named in a deadlock message
 
 
-def check(schedule: PipelineSchedule) -> None:
+def check(schedule: PipelineSchedule, max_in_flight: int | Sequence[int] | None = None) -> None:
     """Prove ``schedule`` legal.
 
+    Args:
+        max_in_flight: chunk activations that a rank may hold at once, as ``peak_in_flight`` counts them; one number or one per
+            rank, None for any number.
+
     Raises:
-        VerificationError: a computation is missing, repeated, misplaced or out of order, or the schedule deadlocks; the message
-            shows the grid (a row per rank, cells in execution order) around the offending cell.
+        VerificationError: a computation is missing, repeated, misplaced or out of order, a rank holds too much, or the schedule
+            deadlocks; the message shows the grid (a row per rank, cells in execution order) around the offending cell.
     """
     if len(schedule.actions) != schedule.num_ranks:
         raise VerificationError(
             f"{schedule.name}: {len(schedule.actions)} rows of actions for {schedule.num_ranks} ranks"
         )
+    copies = schedule.num_copies
+    if schedule.num_chunks % copies or schedule.num_microbatches % copies:
+        raise VerificationError(
+            f"{schedule.name}: {schedule.num_chunks} chunks and {schedule.num_microbatches} micro-batches do not divide over "
+            f"{copies} copies of the model"
+        )
     for rank in range(schedule.num_ranks):
         _check_rank(schedule, rank)
+        if max_in_flight is not None:
+            _check_memory(schedule, rank, max_in_flight if isinstance(max_in_flight, int) else max_in_flight[rank])
     execution_order(schedule)
 
 
@@ -41,11 +55,13 @@ def execution_order(schedule: PipelineSchedule) -> list[int]:
     Raises:
         VerificationError: deadlock.
     """
-    m, last = schedule.num_microbatches, schedule.num_virtual_stages - 1
-    ready_forward, ready_backward = bytearray((last + 1) * m), bytearray((last + 1) * m)
-    ready_forward[:m] = b"\1" * m
-    ready_backward[last * m :] = b"\1" * m
-    rank_of = [schedule.locate(stage)[0] for stage in range(last + 1)]
+    m, num_stages = schedule.num_microbatches, schedule.num_virtual_stages
+    is_first = [schedule.is_first(stage) for stage in range(num_stages)]
+    is_last = [schedule.is_last(stage) for stage in range(num_stages)]
+    ready_forward = bytearray(b"".join(bytes([first]) * m for first in is_first))
+    ready_backward = bytearray(b"".join(bytes([last]) * m for last in is_last))
+    rank_of = [schedule.locate(stage)[0] for stage in range(num_stages)]
+    stage_of = [[schedule.virtual_stage(r, c) for c in range(schedule.num_chunks)] for r in range(schedule.num_ranks)]
     position = [0] * schedule.num_ranks
     order: list[int] = []
     queue, queued = deque(range(schedule.num_ranks)), [True] * schedule.num_ranks
@@ -55,19 +71,19 @@ def execution_order(schedule: PipelineSchedule) -> list[int]:
         row, at = schedule.actions[rank], position[rank]
         while at < len(row):
             action = row[at]
-            stage, kind = schedule.virtual_stage(rank, action.chunk), action.kind
+            stage, kind = stage_of[rank][action.chunk], action.kind
             slot = stage * m + action.microbatch
             receiver = -1
             if kind is Kind.F:
                 if not ready_forward[slot]:
                     break
-                if stage < last:
+                if not is_last[stage]:
                     ready_forward[slot + m] = 1
                     receiver = rank_of[stage + 1]
             elif kind is not Kind.W:
                 if not ready_backward[slot]:
                     break
-                if stage > 0:
+                if not is_first[stage]:
                     ready_backward[slot - m] = 1
                     receiver = rank_of[stage - 1]
             if receiver >= 0 and receiver != rank and not queued[receiver]:
@@ -83,17 +99,15 @@ def execution_order(schedule: PipelineSchedule) -> list[int]:
 
 def peak_in_flight(schedule: PipelineSchedule) -> tuple[int, ...]:
     """Largest number of chunk activations that each rank holds at once: from F until B, or until W in a split backward."""
-    peaks = []
-    for row in schedule.actions:
-        held = peak = 0
-        for action in row:
-            if action.kind is Kind.F:
-                held += 1
-                peak = max(peak, held)
-            elif action.kind is not Kind.I:
-                held -= 1
-        peaks.append(peak)
-    return tuple(peaks)
+    return tuple(max(held_after(row), default=0) for row in schedule.actions)
+
+
+def held_after(row: Iterable[Action]) -> Iterator[int]:
+    """Chunk activations that a rank holds after each action of ``row``."""
+    held = 0
+    for action in row:
+        held += (action.kind is Kind.F) - (action.kind in (Kind.B, Kind.W))
+        yield held
 
 
 def grid(schedule: PipelineSchedule, rank: int, position: int) -> str:
@@ -116,6 +130,8 @@ def grid(schedule: PipelineSchedule, rank: int, position: int) -> str:
 def _check_rank(schedule: PipelineSchedule, rank: int) -> None:
     """Exactly one F then B, or F then I then W, of every micro-batch and chunk, on this rank."""
     m, v = schedule.num_microbatches, schedule.num_chunks
+    allowed = [schedule.microbatches(chunk) for chunk in range(v)]
+    expected = sum(len(microbatches) for microbatches in allowed)
     seen: set[Action] = set()
     finished = 0
     for position, action in enumerate(schedule.actions[rank]):
@@ -123,6 +139,9 @@ def _check_rank(schedule: PipelineSchedule, rank: int) -> None:
         wrong = None
         if not (0 <= i < m and 0 <= chunk < v):
             wrong = f"is outside {m} micro-batches and {v} chunks"
+        elif i not in allowed[chunk]:
+            runs = allowed[chunk]
+            wrong = f"is of the other copy of the model: chunk {chunk} runs micro-batches {runs[0]} to {runs[-1]}"
         elif action in seen:
             wrong = "is repeated"
         elif kind is Kind.W and Action(Kind.I, i, chunk) not in seen:
@@ -137,18 +156,28 @@ def _check_rank(schedule: PipelineSchedule, rank: int) -> None:
             )
         seen.add(action)
         finished += kind in (Kind.B, Kind.W)
-    if finished != m * v:
-        missing = _first_missing(seen, m, v)
+    if finished != expected:
+        missing = _first_missing(seen, allowed)
         raise VerificationError(
-            f"{schedule.name}: rank {rank} ends after {finished} of {m * v} backward passes, {missing} never runs\n"
+            f"{schedule.name}: rank {rank} ends after {finished} of {expected} backward passes, {missing} never runs\n"
             f"{grid(schedule, rank, len(schedule.actions[rank]))}"
         )
 
 
-def _first_missing(seen: set[Action], num_microbatches: int, num_chunks: int) -> Action:
-    """First computation, in the order of chunks and micro-batches, that a rank with fewer backward passes than m·v lacks."""
-    for chunk in range(num_chunks):
-        for i in range(num_microbatches):
+def _check_memory(schedule: PipelineSchedule, rank: int, limit: int) -> None:
+    """At most ``limit`` chunk activations at any time on this rank."""
+    for position, held in enumerate(held_after(schedule.actions[rank])):
+        if held > limit:
+            raise VerificationError(
+                f"{schedule.name}: action {position} of rank {rank}, {schedule.actions[rank][position]}, is activation {held} of "
+                f"{limit} that fit at once\n{grid(schedule, rank, position)}"
+            )
+
+
+def _first_missing(seen: set[Action], microbatches: list[range]) -> Action:
+    """First computation that a rank lacks, in the order of chunks and of the micro-batches of each (``microbatches``)."""
+    for chunk, of_chunk in enumerate(microbatches):
+        for i in of_chunk:
             if Action(Kind.F, i, chunk) not in seen:
                 return Action(Kind.F, i, chunk)
             last = Kind.W if Action(Kind.I, i, chunk) in seen else Kind.B

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
+from scaleacross.schedules.pipeline.shape import too_small
 
 
 def refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
     """Why GPipe cannot run this shape, or None."""
-    if min(num_ranks, num_microbatches, num_chunks) < 1:
-        return f"GPipe needs at least 1 rank, micro-batch and chunk, got {num_ranks}, {num_microbatches}, {num_chunks}"
+    if reason := too_small("GPipe", num_ranks, num_microbatches, num_chunks):
+        return reason
     if num_chunks != 1:
-        return f"GPipe holds 1 model chunk per rank, got {num_chunks}: use Interleaved1F1B for more"
+        return f"GPipe holds 1 model chunk per rank, got {num_chunks}: use LoopedBFS for more"
     return None
 
 

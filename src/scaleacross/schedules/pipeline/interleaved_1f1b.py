@@ -9,19 +9,22 @@ from __future__ import annotations
 
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
+from scaleacross.schedules.pipeline.shape import too_small
+
+NAME = "Interleaved1F1B"
 
 
-def refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
-    """Why Interleaved1F1B cannot run this shape, or None."""
+def refusal(num_ranks: int, num_microbatches: int, num_chunks: int, name: str = NAME, flat: str = "1F1B") -> str | None:
+    """Why Interleaved1F1B, or its relative ``name`` (``flat`` with one chunk), cannot run this shape, or None."""
     p, m, v = num_ranks, num_microbatches, num_chunks
-    if min(p, m, v) < 1:
-        return f"Interleaved1F1B needs at least 1 rank, micro-batch and chunk, got {p}, {m}, {v}"
+    if reason := too_small(name, p, m, v):
+        return reason
     if v < 2:
-        return f"Interleaved1F1B holds at least 2 model chunks per rank, got {v}: use 1F1B for one"
+        return f"{name} holds at least 2 model chunks per rank, got {v}: use {flat} for one"
     rounds = max(1, m // p)
     if m % rounds:
         return (
-            f"Interleaved1F1B runs {m} micro-batches on {p} ranks in {rounds} rounds, which must divide them: "
+            f"{name} runs {m} micro-batches on {p} ranks in {rounds} rounds, which must divide them: "
             f"use {m - m % p} or {m - m % p + p} micro-batches"
         )
     return None
@@ -30,6 +33,13 @@ def refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | Non
 def microbatches_per_round(num_ranks: int, num_microbatches: int) -> int:
     """R: how many micro-batches a rank takes through one chunk before it turns to the next."""
     return num_microbatches // max(1, num_microbatches // num_ranks)
+
+
+def visits(num_ranks: int, num_microbatches: int, num_chunks: int) -> list[tuple[int, int]]:
+    """(micro-batch, chunk) in the order of the forwards of every rank."""
+    per_round = microbatches_per_round(num_ranks, num_microbatches)
+    firsts = range(0, num_microbatches, per_round)
+    return [(first + i, chunk) for first in firsts for chunk in range(num_chunks) for i in range(per_round)]
 
 
 def generate(num_ranks: int, num_microbatches: int, num_chunks: int) -> PipelineSchedule:
@@ -41,12 +51,9 @@ def generate(num_ranks: int, num_microbatches: int, num_chunks: int) -> Pipeline
     if reason := refusal(num_ranks, num_microbatches, num_chunks):
         raise InputError(reason)
     p, m, v = num_ranks, num_microbatches, num_chunks
-    per_round = microbatches_per_round(p, m)
-    visits = [
-        (first + i, chunk) for first in range(0, m, per_round) for chunk in range(v) for i in range(per_round)
-    ]  # (micro-batch, chunk) in the order of the forwards
-    forwards = [Action(Kind.F, i, chunk) for i, chunk in visits]
-    backwards = [Action(Kind.B, i, v - 1 - chunk) for i, chunk in visits]
+    per_round, order = microbatches_per_round(p, m), visits(p, m, v)
+    forwards = [Action(Kind.F, i, chunk) for i, chunk in order]
+    backwards = [Action(Kind.B, i, v - 1 - chunk) for i, chunk in order]
     rows = []
     for rank in range(p):
         ahead = min(m * v, (v - 1) * per_round + 2 * (p - rank - 1))
@@ -55,4 +62,4 @@ def generate(num_ranks: int, num_microbatches: int, num_chunks: int) -> Pipeline
             row.extend(forwards[ahead + i : ahead + i + 1])
             row.append(backward)
         rows.append(tuple(row))
-    return PipelineSchedule("Interleaved1F1B", p, m, v, tuple(rows))
+    return PipelineSchedule(NAME, p, m, v, tuple(rows))

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
+from scaleacross.schedules.pipeline.shape import needs_microbatches, too_small
+
+NAME = "1F1B"
 
 
-def refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
-    """Why 1F1B cannot run this shape, or None. PyTorch's Schedule1F1B demands as many micro-batches as ranks."""
-    if min(num_ranks, num_microbatches, num_chunks) < 1:
-        return f"1F1B needs at least 1 rank, micro-batch and chunk, got {num_ranks}, {num_microbatches}, {num_chunks}"
+def refusal(num_ranks: int, num_microbatches: int, num_chunks: int, name: str = NAME) -> str | None:
+    """Why 1F1B, or its relative ``name``, cannot run this shape, or None. PyTorch's Schedule1F1B also demands m ≥ p."""
+    if reason := too_small(name, num_ranks, num_microbatches, num_chunks):
+        return reason
     if num_chunks != 1:
-        return f"1F1B holds 1 model chunk per rank, got {num_chunks}: use Interleaved1F1B for more"
-    if num_microbatches < num_ranks:
-        return (
-            f"1F1B needs at least as many micro-batches as ranks, got {num_microbatches} on {num_ranks} ranks: "
-            f"raise the global batch, shrink the micro-batch, or use at most {num_microbatches} ranks"
-        )
-    return None
+        return f"{name} holds 1 model chunk per rank, got {num_chunks}: use Interleaved1F1B for more"
+    return needs_microbatches(name, num_ranks, num_ranks, num_microbatches)
 
 
 def generate(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> PipelineSchedule:
@@ -28,14 +28,18 @@ def generate(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> Pipe
     """
     if reason := refusal(num_ranks, num_microbatches, num_chunks):
         raise InputError(reason)
+    return with_ahead(NAME, num_microbatches, [num_ranks - rank for rank in range(num_ranks)])
+
+
+def with_ahead(name: str, num_microbatches: int, ahead: Sequence[int]) -> PipelineSchedule:
+    """Rank s runs ``ahead[s]`` forwards, then alternates one backward and one forward."""
     forwards = [Action(Kind.F, i, 0) for i in range(num_microbatches)]
     backwards = [Action(Kind.B, i, 0) for i in range(num_microbatches)]
     rows = []
-    for rank in range(num_ranks):
-        ahead = num_ranks - rank
-        row = forwards[:ahead]
+    for before in ahead:
+        row = forwards[:before]
         for i, backward in enumerate(backwards):
             row.append(backward)
-            row.extend(forwards[ahead + i : ahead + i + 1])
+            row.extend(forwards[before + i : before + i + 1])
         rows.append(tuple(row))
-    return PipelineSchedule("1F1B", num_ranks, num_microbatches, 1, tuple(rows))
+    return PipelineSchedule(name, len(rows), num_microbatches, 1, tuple(rows))

@@ -1,0 +1,102 @@
+"""The verb schedule: a pipeline schedule with its times, by name or out of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from scaleacross.api.assemble import problem_of
+from scaleacross.catalogue import load_plan
+from scaleacross.cost_models.pipeline_exact import virtual_boundaries
+from scaleacross.cost_models.pipeline_timing import time_schedule
+from scaleacross.cost_models.timeline import plan_timeline, timeline
+from scaleacross.errors import InputError, VerificationError
+from scaleacross.schedules.pipeline import SCHEDULES, generate
+from scaleacross.schedules.pipeline.check import check
+from scaleacross.spec.parallelism import ScheduleName, has_chunks
+from scaleacross.spec.plan import Plan
+from scaleacross.spec.timeline import PipelineTimeline
+
+
+def schedule(
+    name: ScheduleName,
+    num_ranks: int,
+    num_microbatches: int,
+    num_chunks: int | None = None,
+    *,
+    forward_s: float = 1e-3,
+    input_gradient_s: float = 1e-3,
+    weight_gradient_s: float = 1e-3,
+    latency_s: float = 0.0,
+    message_s: float = 0.0,
+    boundaries: Sequence[int] | None = None,
+    max_in_flight: int | None = None,
+    message_bytes: float | None = None,
+) -> PipelineTimeline:
+    """One step of schedule ``name``, timed.
+
+    Args:
+        name: of ``SCHEDULES``.
+        num_ranks, num_microbatches, num_chunks: p, m, v; None: 1 chunk, or 2 where the schedule needs more.
+        forward_s, input_gradient_s, weight_gradient_s: one micro-batch through all layers of a rank.
+        latency_s, message_s: how long a message travels, and how long it occupies the link.
+        boundaries: k: only messages between ranks k and k+1 (counted from 0) are delayed, and the loop-back; None: all.
+        max_in_flight: chunk activations that fit in a rank's memory.
+        message_bytes: bytes of one message, for the totals.
+
+    Raises:
+        InputError: a shape that the schedule refuses, a time that is negative or not finite, a boundary that is none, or a
+            schedule that does not fit in memory.
+    """
+    if name not in SCHEDULES:
+        generate(name, num_ranks, num_microbatches, 1)  # says which names there are
+    chunks = num_chunks if num_chunks is not None else 1 if has_chunks(name, 1) else 2
+    made = generate(name, num_ranks, num_microbatches, chunks)
+    if max_in_flight is not None:
+        try:
+            check(made, max_in_flight)
+        except VerificationError as error:
+            raise InputError(f"does not fit in memory: {error}") from error
+    if input_gradient_s < 0 or not forward_s + input_gradient_s + weight_gradient_s > 0:
+        raise InputError(
+            f"times must not be negative, nor all zero: forward {forward_s:g} s, input gradient {input_gradient_s:g} s, weight "
+            f"gradient {weight_gradient_s:g} s"
+        )
+    share = made.num_copies / made.num_chunks  # of a rank's layers in one chunk, as one micro-batch passes them
+    delayed = _delayed(num_ranks, boundaries)
+    size = num_ranks if chunks > 1 else num_ranks - 1
+    latency, occupancy = (
+        virtual_boundaries(
+            label, [seconds if slow else 0.0 for slow in delayed[:size]], num_ranks, chunks, made.placement
+        )
+        for label, seconds in (("latency", latency_s), ("message time", message_s))
+    )
+    backward_s = input_gradient_s + weight_gradient_s
+    rank_times = (forward_s * share, backward_s * share)
+    times = time_schedule(made, *rank_times, latency, occupancy, weight_s=weight_gradient_s * share)
+    return timeline(made, times, message_bytes)
+
+
+def schedule_of_plan(plan: Plan | str | Path) -> PipelineTimeline:
+    """One step of the pipeline of a plan, with the times of its cost model.
+
+    Raises:
+        InputError: the plan cannot be read, or has no pipeline.
+    """
+    found = plan if isinstance(plan, Plan) else load_plan(plan)
+    return plan_timeline(problem_of(found.job, ()), found.decision)
+
+
+def _delayed(num_ranks: int, boundaries: Sequence[int] | None) -> list[bool]:
+    """Which boundaries between rank k and k+1 are delayed; the last entry is the loop-back from the last rank to the first."""
+    if boundaries is None:
+        return [True] * num_ranks
+    out = [False] * num_ranks
+    for boundary in boundaries:
+        if not 0 <= boundary < num_ranks - 1:
+            raise InputError(
+                f"there is no boundary {boundary}: between {num_ranks} ranks they are numbered 0 to {num_ranks - 2}"
+            )
+        out[boundary] = True
+    out[-1] = any(out)
+    return out

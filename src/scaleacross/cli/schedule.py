@@ -1,0 +1,97 @@
+"""schedule: one pipeline step as a chart, its totals, and its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scaleacross.cli.frame import display
+
+if TYPE_CHECKING:
+    from scaleacross.spec.timeline import PipelineTimeline
+
+
+def schedule_command(
+    source: Annotated[
+        str | None, typer.Argument(metavar="[PLAN]", help="A plan.json; or give --name, --stages and --microbatches.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="1F1B, ZBVZeroBubble, ...")] = None,
+    stages: Annotated[int | None, typer.Option("--stages", metavar="P", help="Pipeline ranks.")] = None,
+    microbatches: Annotated[int | None, typer.Option("--microbatches", metavar="M", help="Micro-batches.")] = None,
+    chunks: Annotated[
+        int | None, typer.Option("--chunks", metavar="V", help="Model chunks per rank; default: 1, or 2 where needed.")
+    ] = None,
+    forward_ms: Annotated[float, typer.Option(metavar="MS", help="Forward of one micro-batch on one rank.")] = 1.0,
+    input_grad_ms: Annotated[float, typer.Option(metavar="MS", help="Its input gradient.")] = 1.0,
+    weight_grad_ms: Annotated[float, typer.Option(metavar="MS", help="Its weight gradient.")] = 1.0,
+    latency_ms: Annotated[float, typer.Option(metavar="MS", help="How long a message travels.")] = 0.0,
+    message_ms: Annotated[float, typer.Option(metavar="MS", help="How long a message occupies its link.")] = 0.0,
+    boundary: Annotated[
+        list[int] | None,
+        typer.Option("--boundary", metavar="K", help="Delay only between ranks K and K+1 (from 0). Repeatable."),
+    ] = None,
+    memory: Annotated[
+        int | None, typer.Option("--memory", metavar="N", help="Chunk activations that fit in a rank.")
+    ] = None,
+    message_mib: Annotated[
+        float | None, typer.Option(metavar="MIB", min=0, help="Size of a message, for the totals.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the timeline as JSON and nothing else.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="DIR", file_okay=False, help="Write schedule.csv, stages.json, trace.json."
+        ),
+    ] = None,
+) -> None:
+    """Show one pipeline step: who computes what when, the bubble, the memory and the messages.
+
+    \b
+    Examples:
+      scaleacross schedule build/llama3_405b/plan.json
+      scaleacross schedule --name ZBVZeroBubble --stages 8 --microbatches 16 --latency-ms 5 --boundary 3
+      scaleacross schedule --name 1F1B --stages 4 --microbatches 8 --weight-grad-ms 1.5 -o build/schedule
+    """
+    from scaleacross.api import schedule, schedule_of_plan
+
+    if source is not None and (name or stages or microbatches):
+        raise typer.BadParameter("give either a plan.json, or --name, --stages and --microbatches")
+    if source is not None:
+        return deliver(schedule_of_plan(source), as_json, output)
+    if name is None or stages is None or microbatches is None:
+        raise typer.BadParameter("give a plan.json, or --name, --stages and --microbatches")
+    found = schedule(
+        name,  # type: ignore[arg-type]  # an unknown name is refused with the names that there are
+        stages,
+        microbatches,
+        chunks,
+        forward_s=forward_ms * 1e-3,
+        input_gradient_s=input_grad_ms * 1e-3,
+        weight_gradient_s=weight_grad_ms * 1e-3,
+        latency_s=latency_ms * 1e-3,
+        message_s=message_ms * 1e-3,
+        boundaries=boundary,
+        max_in_flight=memory,
+        message_bytes=None if message_mib is None else message_mib * 2**20,
+    )
+    return deliver(found, as_json, output)
+
+
+def deliver(timeline: PipelineTimeline, as_json: bool, directory: Path | None) -> None:
+    """Files first, then the timeline on stdout, then what was written on stderr."""
+    from scaleacross.emitters import write_files
+    from scaleacross.emitters.pipeline_csv import timeline_files
+    from scaleacross.report.schedule import schedule_report
+
+    files, refused = timeline_files(timeline)
+    written = write_files(files, directory) if directory else []
+    if as_json:
+        typer.echo(timeline.model_dump_json(indent=2))
+    else:
+        display(schedule_report(timeline))
+    if written:
+        if refused:
+            typer.echo(f"not written: schedule.csv: {refused}", err=True)
+        typer.echo(f"wrote {', '.join(map(str, written))}", err=True)

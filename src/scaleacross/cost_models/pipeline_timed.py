@@ -1,0 +1,85 @@
+"""Bounds and memory slots of the pipeline schedules whose time has no closed form here: they are timed once placed.
+
+Symbols as in ``pipeline``; W seconds of the weight gradient, part of B. What is stated holds for every delay:
+
+    time ≥ m(F+B) + idle + P                 every rank computes m(F+B); the last to start waits for its first activations,
+                                             (p−1)·F/v and P; Eager1F1B and LoopedBFS end with the mirror image, their idle
+                                             time is (p−1)(F+B)/v and they pay 2P
+    time ≥ p(F+B−W) + 2·Σc over all boundaries of the model      one micro-batch down and back
+
+Timing adds what is left. ZBH1 without delay takes m(F+B) + (p−1)(F+B−2W) if W ≤ F (arXiv 2401.10241, tested).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scaleacross.cost_models.pipeline_delay import BoundaryDelays, microbatches_per_round
+from scaleacross.schedules.pipeline import SCHEDULES
+from scaleacross.spec.parallelism import SCHEDULE_NAMES, ScheduleName
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+CLOSED: Final[tuple[ScheduleName, ...]] = ("GPipe", "1F1B", "Interleaved1F1B")
+"""Schedules with a closed form (``pipeline``)."""
+MIRRORED: Final[tuple[ScheduleName, ...]] = ("Eager1F1B", "LoopedBFS")
+"""Schedules with a whole backward, which drain as they fill."""
+FOLDED: Final = tuple(name for name in SCHEDULE_NAMES if SCHEDULES[name].placement == "v")
+"""Schedules whose stages sit in a V."""
+
+
+def idle_share(schedule: ArrayLike, forward_s: ArrayLike, backward_s: ArrayLike) -> Floats:
+    """Idle time of a rank in a step without delay, at least, as a share of (p−1)(F+B)/v."""
+    name, F, B = np.asarray(schedule), np.asarray(forward_s, dtype=np.float64), np.asarray(backward_s)
+    whole = np.isin(name, (*CLOSED, *MIRRORED))
+    return np.asarray(np.where(whole, 1.0, F / np.where(F + B > 0, F + B, 1.0)))
+
+
+def bound_s(
+    schedule: ArrayLike,
+    num_ranks: ArrayLike,
+    num_microbatches: ArrayLike,
+    num_chunks: ArrayLike,
+    forward_s: ArrayLike,
+    backward_s: ArrayLike,
+    weight_s: ArrayLike,
+    delays: BoundaryDelays,
+) -> Floats:
+    """Seconds of a step at least, arguments as in ``pipeline.lower_bound_s``."""
+    name, F, B = np.asarray(schedule), np.asarray(forward_s, dtype=np.float64), np.asarray(backward_s)
+    p, m, v = np.asarray(num_ranks), np.asarray(num_microbatches), np.asarray(num_chunks)
+    across = delays.total_s(p)
+    ways = np.where(np.isin(name, MIRRORED), 2, 1)
+    busy = (m + (p - 1) / v * idle_share(name, F, B)) * (F + B) + ways * across
+    backs = np.where(np.isin(name, FOLDED), 0.0, (v - 1) * np.asarray(delays.loop_s))
+    split = np.where(np.isin(name, MIRRORED), 0.0, weight_s)
+    once = p * (F + B - split) + 2 * (v * across + backs)
+    return np.asarray(np.maximum(busy, once), dtype=np.float64)
+
+
+def in_flight(
+    schedule: ArrayLike, num_ranks: ArrayLike, num_microbatches: ArrayLike, num_chunks: ArrayLike, rank: ArrayLike
+) -> Ints:
+    """Chunk activations that ``rank`` holds at once, weight gradients that wait included; at most m·v of them.
+
+    Eager1F1B 2(p−s)−1; LoopedBFS m·v; ZBH1 p; ZBH2 2p−1; InterleavedZeroBubble (v−1)R + p; ZBVZeroBubble 2p (reached from
+    m = 2p−1 on); VHalf 2⌊p/2⌋ + 2; VMin 2⌊(p+1)/3⌋ + 2; DualPipe p + 1; DualPipeV 2p + 1.
+    """
+    name, p, m, v = np.asarray(schedule), np.asarray(num_ranks), np.asarray(num_microbatches), np.asarray(num_chunks)
+    held = {
+        "Eager1F1B": 2 * (p - np.asarray(rank)) - 1,
+        "LoopedBFS": m * v,
+        "ZBH1": p,
+        "ZBH2": 2 * p - 1,
+        "InterleavedZeroBubble": (v - 1) * microbatches_per_round(p, m) + p,
+        "ZBVZeroBubble": 2 * p,
+        "VHalf": 2 * (p // 2) + 2,
+        "VMin": 2 * ((p + 1) // 3) + 2,
+        "DualPipe": p + 1,
+        "DualPipeV": 2 * p + 1,
+    }
+    return np.asarray(np.minimum(m * v, np.select([name == key for key in held], list(held.values()), 0)))

@@ -1,0 +1,145 @@
+"""VHalf and VMin: two chunks in a V at half and a third of the activations of 1F1B (Qi et al., arXiv 2405.15362).
+
+A *building block* says when each rank runs the forwards and input gradients of one micro-batch, in slots of one action; the
+next micro-batch follows 6 slots later, and weight gradients take the slots that are left. Its life times set the memory. The
+offsets are those of the paper's two blocks. Repeating a block leaves bubbles while the pipeline fills and drains, so it is
+*squeezed*: slot by slot every rank takes the first of its actions that is ready, weight gradients last, as long as the rest,
+in the order of the block, still fits in the block's memory. That rest is always a way to go on, so nothing deadlocks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from scaleacross.errors import InputError
+from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
+from scaleacross.schedules.pipeline.check import held_after
+from scaleacross.schedules.pipeline.shape import needs_two_chunks, too_small
+
+HALF, MIN = "VHalf", "VMin"
+_PERIOD = 6  # slots: F, I, W of two chunks
+_ORDER = ((Kind.F, 0), (Kind.F, 1), (Kind.I, 1), (Kind.I, 0))  # of one micro-batch on one rank
+
+Offsets = tuple[int, int, int, int]
+"""Slot of each entry of ``_ORDER`` for micro-batch 0 on one rank."""
+
+
+def half_refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
+    """Why VHalf cannot run this shape, or None."""
+    return too_small(HALF, num_ranks, num_microbatches, num_chunks) or needs_two_chunks(HALF, num_chunks)
+
+
+def min_refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
+    """Why VMin cannot run this shape, or None."""
+    return too_small(MIN, num_ranks, num_microbatches, num_chunks) or needs_two_chunks(MIN, num_chunks)
+
+
+def generate_half(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> PipelineSchedule:
+    """The VHalf schedule.
+
+    Raises:
+        InputError: ``half_refusal`` has a reason.
+    """
+    if reason := half_refusal(num_ranks, num_microbatches, num_chunks):
+        raise InputError(reason)
+    p = num_ranks
+    turn = 3 * p - 1 + (3 if p % 2 == 0 else 0)  # slots of the turn are moved so that no two actions fall into one
+    return _generate(HALF, p, num_microbatches, lambda s: (2 * s, 3 * p - 2 - s, turn + 2 * s, turn + 3 * p - 1 - s))
+
+
+def generate_min(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> PipelineSchedule:
+    """The VMin schedule.
+
+    Raises:
+        InputError: ``min_refusal`` has a reason.
+    """
+    if reason := min_refusal(num_ranks, num_microbatches, num_chunks):
+        raise InputError(reason)
+    p = num_ranks
+    turn = 2 * p + (2 if p % 3 == 0 else 0)
+    return _generate(MIN, p, num_microbatches, lambda s: (s, 2 * p - 1 - s, turn + s, turn + 2 * p - 1 - s))
+
+
+def _generate(name: str, num_ranks: int, num_microbatches: int, offsets: Callable[[int], Offsets]) -> PipelineSchedule:
+    blocks = [_repeat(offsets(rank), num_microbatches) for rank in range(num_ranks)]
+    rows = _Squeeze(blocks).run()
+    return PipelineSchedule(name, num_ranks, num_microbatches, 2, rows, "v")
+
+
+def _repeat(offsets: Offsets, num_microbatches: int) -> list[Action]:
+    """The block of one rank, once per micro-batch, with weight gradients in the first free slots after their input gradients."""
+    taken = {
+        offset + _PERIOD * i: Action(kind, i, chunk)
+        for (kind, chunk), offset in zip(_ORDER, offsets, strict=True)
+        for i in range(num_microbatches)
+    }
+    row: list[Action] = []
+    waiting: deque[Action] = deque()
+    for slot in range(max(taken) + 1):
+        if action := taken.get(slot):
+            row.append(action)
+            if action.kind is Kind.I:
+                waiting.append(Action(Kind.W, action.microbatch, action.chunk))
+        elif waiting:
+            row.append(waiting.popleft())
+    return [*row, *waiting]
+
+
+class _Squeeze:
+    """Actions of every rank taken as early as they are ready, one slot each; see the module."""
+
+    def __init__(self, blocks: list[list[Action]]) -> None:
+        self._left = blocks  # [rank] -> what is left, in the order of the block
+        self._limit = max(max(held_after(block)) for block in blocks)
+        self._held = [0] * len(blocks)
+        self._done: set[tuple[int, Action]] = set()
+        self._rows: list[list[Action]] = [[] for _ in blocks]
+
+    def run(self) -> tuple[tuple[Action, ...], ...]:
+        """The rows of all ranks."""
+        while any(self._left):
+            taken = [(rank, at) for rank in range(len(self._left)) if (at := self._next(rank)) is not None]
+            for rank, at in taken:
+                action = self._left[rank].pop(at)
+                self._held[rank] += _change(action)
+                self._rows[rank].append(action)
+                self._done.add((rank, action))
+        return tuple(tuple(row) for row in self._rows)
+
+    def _next(self, rank: int) -> int | None:
+        """Where the action that ``rank`` takes now stands in what is left; None if none is ready."""
+        highest = held = self._held[rank]  # most that is held on the way to the action
+        weight, seen = None, set()
+        for at, action in enumerate(self._left[rank]):
+            queue = (action.kind, action.chunk)
+            if queue not in seen:  # micro-batches stay in order
+                seen.add(queue)
+                fits = action.kind is not Kind.F or highest < self._limit
+                if fits and self._is_ready(rank, action):
+                    if action.kind is not Kind.W:
+                        return at
+                    weight = at if weight is None else weight
+                if len(seen) == _PERIOD:
+                    break
+            held += _change(action)
+            highest = max(highest, held)
+        return weight
+
+    def _is_ready(self, rank: int, action: Action) -> bool:
+        """Whether what ``action`` waits for was done in an earlier slot."""
+        i, last = action.microbatch, len(self._left) - 1
+        if action.kind is Kind.W:
+            return (rank, Action(Kind.I, i, action.chunk)) in self._done
+        # forwards of chunk 0 and input gradients of chunk 1 run down the ranks, the others up
+        down = (action.kind is Kind.F) == (action.chunk == 0)
+        at_end = rank == 0 if down else rank == last
+        if not at_end:
+            return (rank - 1 if down else rank + 1, action) in self._done
+        place = _ORDER.index((action.kind, action.chunk))
+        return place == 0 or (rank, Action(_ORDER[place - 1][0], i, _ORDER[place - 1][1])) in self._done
+
+
+def _change(action: Action) -> int:
+    """What ``action`` adds to the activations that its rank holds."""
+    return {Kind.F: 1, Kind.W: -1}.get(action.kind, 0)

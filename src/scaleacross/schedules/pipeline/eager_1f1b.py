@@ -1,0 +1,51 @@
+"""Eager 1F1B: 1F1B with more forwards ahead, so that a delay between ranks is hidden by the micro-batches in flight.
+
+Rank s runs ``ahead`` forwards before its first backward. The default 2(p−s)−1 (Zhuang et al., arXiv 2211.05322) gives every
+boundary one micro-batch of slack; ``with_extra`` adds any number on any rank, e.g. E ≥ ⌈2c/(F+B)⌉ on the ranks before a
+boundary of delay c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scaleacross.errors import InputError
+from scaleacross.schedules.pipeline import one_f_one_b
+from scaleacross.schedules.pipeline.action import PipelineSchedule
+
+NAME = "Eager1F1B"
+
+
+def refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
+    """Why eager 1F1B cannot run this shape, or None: as 1F1B."""
+    return one_f_one_b.refusal(num_ranks, num_microbatches, num_chunks, NAME)
+
+
+def generate(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> PipelineSchedule:
+    """Eager 1F1B with 2(p−s)−1 forwards ahead.
+
+    Raises:
+        InputError: ``refusal`` has a reason.
+    """
+    if reason := refusal(num_ranks, num_microbatches, num_chunks):
+        raise InputError(reason)
+    return with_extra(num_microbatches, [num_ranks - rank - 1 for rank in range(num_ranks)])
+
+
+def with_extra(num_microbatches: int, extra: Sequence[int]) -> PipelineSchedule:
+    """1F1B with ``extra[s]`` more forwards ahead on rank s than the p−s of 1F1B.
+
+    Raises:
+        InputError: fewer micro-batches than ranks; an extra that is negative or grows from one rank to the next by more than
+            the one that 1F1B takes back (the rank before would never send what the rank waits for).
+    """
+    p = len(extra)
+    if reason := refusal(p, num_microbatches, 1):
+        raise InputError(reason)
+    for rank, more in enumerate(extra):
+        if more < 0 or (rank > 0 and more > extra[rank - 1] + 1):
+            raise InputError(
+                f"{NAME}: {more} extra forwards on rank {rank}: they must be ≥ 0 and at most one more than on rank {rank - 1}"
+            )
+    ahead = [p - rank + more for rank, more in enumerate(extra)]
+    return one_f_one_b.with_ahead(NAME, num_microbatches, ahead)

@@ -1,0 +1,74 @@
+"""What families of schedules have in common: checks of p ranks, m micro-batches and v chunks, and rows built cell by cell."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+
+from scaleacross.schedules.pipeline.action import Action, Kind
+
+
+def too_small(name: str, num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
+    """The reason to refuse a shape with nothing in it, or None."""
+    if min(num_ranks, num_microbatches, num_chunks) < 1:
+        return f"{name} needs at least 1 rank, micro-batch and chunk, got {num_ranks}, {num_microbatches}, {num_chunks}"
+    return None
+
+
+def needs_microbatches(name: str, least: int, num_ranks: int, num_microbatches: int) -> str | None:
+    """The reason to refuse fewer than ``least`` micro-batches, or None."""
+    if num_microbatches >= least:
+        return None
+    rule = "at least as many micro-batches as ranks" if least == num_ranks else f"at least {least} micro-batches"
+    return (
+        f"{name} needs {rule}, got {num_microbatches} on {num_ranks} ranks: raise the global batch, shrink the micro-batch, or "
+        "use fewer ranks"
+    )
+
+
+def needs_two_chunks(name: str, num_chunks: int) -> str | None:
+    """The reason to refuse any number of chunks but 2, or None."""
+    return None if num_chunks == 2 else f"{name} holds exactly 2 model chunks per rank, got {num_chunks}"
+
+
+class Row:
+    """The actions of one rank in the making. Every call takes the next micro-batch of its kind and chunk.
+
+    Args:
+        first: first micro-batch of each chunk.
+    """
+
+    def __init__(self, first: Sequence[int] = (0, 0)) -> None:
+        self.actions: list[Action] = []
+        self._first = first
+        self._done: Counter[tuple[Kind, int]] = Counter()
+        self._pending: deque[Action] = deque()
+
+    def done(self, kind: Kind, chunk: int) -> int:
+        """How many micro-batches of ``chunk`` have run ``kind``; a B counts as I and as W."""
+        return self._done[kind, chunk]
+
+    def run(self, cells: str, times: int = 1) -> None:
+        """Append ``cells``, each a kind and a chunk such as ``F0 I1 W1``, ``times`` over."""
+        for _ in range(times):
+            for cell in cells.split():
+                self._append(Kind(cell[0]), int(cell[1:]))
+
+    def run_oldest_weight(self) -> None:
+        """Append the W of the input gradient that waits longest for it, if any."""
+        if self._pending:
+            action = self._pending.popleft()
+            self._done[Kind.W, action.chunk] += 1
+            self.actions.append(Action(Kind.W, action.microbatch, action.chunk))
+
+    def _append(self, kind: Kind, chunk: int) -> None:
+        counted = Kind.I if kind is Kind.B else kind
+        action = Action(kind, self._first[chunk] + self._done[counted, chunk], chunk)
+        self._done[counted, chunk] += 1
+        if kind is Kind.B:
+            self._done[Kind.W, chunk] += 1
+        elif kind is Kind.I:
+            self._pending.append(action)
+        elif kind is Kind.W:
+            self._pending.remove(Action(Kind.I, action.microbatch, chunk))
+        self.actions.append(action)

@@ -1,0 +1,49 @@
+"""ZB-V: two chunks in a V, nearly no bubble at the memory of 1F1B if F = I = W (Qi et al., arXiv 2401.10241, section 6).
+
+The order is that of PyTorch's ScheduleZBVZeroBubble. Rank s fills the pipeline with forwards of chunk 0, alternates them with
+forwards of chunk 1 as these come back, and from its first backward on runs one F, I, W of each chunk in turn. While the
+pipeline drains, input gradients go first and weight gradients fill.
+"""
+
+from __future__ import annotations
+
+from scaleacross.errors import InputError
+from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
+from scaleacross.schedules.pipeline.shape import Row, needs_two_chunks, too_small
+
+NAME = "ZBVZeroBubble"
+
+
+def refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
+    """Why ZB-V cannot run this shape, or None."""
+    return too_small(NAME, num_ranks, num_microbatches, num_chunks) or needs_two_chunks(NAME, num_chunks)
+
+
+def generate(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> PipelineSchedule:
+    """The ZB-V schedule.
+
+    Raises:
+        InputError: ``refusal`` has a reason.
+    """
+    if reason := refusal(num_ranks, num_microbatches, num_chunks):
+        raise InputError(reason)
+    rows = tuple(_row(rank, num_ranks, num_microbatches) for rank in range(num_ranks))
+    return PipelineSchedule(NAME, num_ranks, num_microbatches, 2, rows, "v")
+
+
+def _row(rank: int, num_ranks: int, num_microbatches: int) -> tuple[Action, ...]:
+    below = num_ranks - rank
+    filled = max(2 * num_ranks - 1, num_microbatches)  # fewer micro-batches leave holes in the row of a full pipeline
+    row = Row()
+    row.run("F0", 2 * below - 1)
+    row.run("F1 F0", rank)
+    row.run("F1 I1 W1", below)
+    while row.done(Kind.F, 1) < filled:
+        if row.done(Kind.F, 0) < filled:
+            row.run("F0")
+        row.run("I0 W0 F1 I1 W1")
+    row.run("I0 I1", rank)
+    row.run("I0 W0", below)
+    for chunk in (1, 0):
+        row.run(f"W{chunk}", row.done(Kind.I, chunk) - row.done(Kind.W, chunk))
+    return tuple(action for action in row.actions if action.microbatch < num_microbatches)

@@ -1,0 +1,105 @@
+"""Zero-bubble schedules in a line: weight gradients fill what would be bubble (Qi et al., arXiv 2401.10241).
+
+Rank s runs ``ahead`` forwards, then alternates one input gradient and one forward; weight gradients follow ``lag`` input
+gradients behind, so that a rank always holds ahead + lag activations:
+
+* ZBH1: p−s ahead, lag s: p activations on every rank, a bubble of (p−1)(F+I−W).
+* ZBH2: 2(p−s)−1 ahead, lag 2s: 2p−1 activations, (p−1)(F+I−2W), nothing if F = I = W. Ranks start and end one after
+  the other, so an optimizer that waits for all of them adds the skew (p−1)·F.
+* InterleavedZeroBubble: ZBH1 over v chunks in the rounds of Interleaved1F1B, as PyTorch's ScheduleInterleavedZeroBubble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from scaleacross.errors import InputError
+from scaleacross.schedules.pipeline import interleaved_1f1b
+from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
+from scaleacross.schedules.pipeline.shape import needs_microbatches, too_small
+
+H1, H2, INTERLEAVED = "ZBH1", "ZBH2", "InterleavedZeroBubble"
+
+
+def h1_refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
+    """Why ZBH1 cannot run this shape, or None."""
+    return _refusal(H1, num_ranks, num_ranks, num_microbatches, num_chunks)
+
+
+def h2_refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
+    """Why ZBH2 cannot run this shape, or None."""
+    return _refusal(H2, 2 * num_ranks - 1, num_ranks, num_microbatches, num_chunks)
+
+
+def interleaved_refusal(num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
+    """Why InterleavedZeroBubble cannot run this shape, or None: as Interleaved1F1B."""
+    return interleaved_1f1b.refusal(num_ranks, num_microbatches, num_chunks, INTERLEAVED, flat=H1)
+
+
+def generate_h1(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> PipelineSchedule:
+    """The ZBH1 schedule.
+
+    Raises:
+        InputError: ``h1_refusal`` has a reason.
+    """
+    if reason := h1_refusal(num_ranks, num_microbatches, num_chunks):
+        raise InputError(reason)
+    return _in_a_line(H1, num_ranks, num_microbatches, lambda rank: num_ranks - rank, lambda rank: rank)
+
+
+def generate_h2(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> PipelineSchedule:
+    """The ZBH2 schedule.
+
+    Raises:
+        InputError: ``h2_refusal`` has a reason.
+    """
+    if reason := h2_refusal(num_ranks, num_microbatches, num_chunks):
+        raise InputError(reason)
+    return _in_a_line(H2, num_ranks, num_microbatches, lambda rank: 2 * (num_ranks - rank) - 1, lambda rank: 2 * rank)
+
+
+def generate_interleaved(num_ranks: int, num_microbatches: int, num_chunks: int) -> PipelineSchedule:
+    """The interleaved zero-bubble schedule, in the order of PyTorch.
+
+    Raises:
+        InputError: ``interleaved_refusal`` has a reason.
+    """
+    if reason := interleaved_refusal(num_ranks, num_microbatches, num_chunks):
+        raise InputError(reason)
+    p, m, v = num_ranks, num_microbatches, num_chunks
+    visits = interleaved_1f1b.visits(p, m, v)
+    per_round = interleaved_1f1b.microbatches_per_round(p, m)
+    rows = []
+    for rank in range(p):
+        ahead = min(m * v, (v - 1) * per_round + p - 1 - rank)
+        rows.append(_row(visits, [(i, v - 1 - chunk) for i, chunk in visits], ahead + 1, rank))
+    return PipelineSchedule(INTERLEAVED, p, m, v, tuple(rows))
+
+
+def _refusal(name: str, least: int, num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
+    if reason := too_small(name, num_ranks, num_microbatches, num_chunks):
+        return reason
+    if num_chunks != 1:
+        return f"{name} holds 1 model chunk per rank, got {num_chunks}: use {INTERLEAVED} for more"
+    return needs_microbatches(name, least, num_ranks, num_microbatches)
+
+
+def _in_a_line(
+    name: str, num_ranks: int, num_microbatches: int, ahead: Callable[[int], int], lag: Callable[[int], int]
+) -> PipelineSchedule:
+    """One chunk per rank."""
+    visits = [(i, 0) for i in range(num_microbatches)]
+    rows = tuple(_row(visits, visits, ahead(rank), lag(rank)) for rank in range(num_ranks))
+    return PipelineSchedule(name, num_ranks, num_microbatches, 1, rows)
+
+
+def _row(forwards: list[tuple[int, int]], backwards: list[tuple[int, int]], ahead: int, lag: int) -> tuple[Action, ...]:
+    """``ahead`` forwards, then an input gradient, a weight gradient ``lag`` behind it, and a forward, until all are done."""
+    row = [Action(Kind.F, *visit) for visit in forwards[:ahead]]
+    for at, visit in enumerate(backwards):
+        row.append(Action(Kind.I, *visit))
+        if at >= lag:
+            row.append(Action(Kind.W, *backwards[at - lag]))
+        row.extend(Action(Kind.F, *forward) for forward in forwards[ahead + at : ahead + at + 1])
+    row.extend(Action(Kind.W, *visit) for visit in backwards[max(0, len(backwards) - lag) :])
+    return tuple(row)

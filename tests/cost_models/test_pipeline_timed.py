@@ -1,0 +1,93 @@
+"""Bounds and memory of the schedules without closed form, against timing and counting of what is generated."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleacross.cost_models.pipeline import max_in_flight
+from scaleacross.cost_models.pipeline_delay import BoundaryDelays
+from scaleacross.cost_models.pipeline_exact import exact_time_s
+from scaleacross.cost_models.pipeline_timed import CLOSED, bound_s, idle_share
+from scaleacross.cost_models.pipeline_timing import time_schedule
+from scaleacross.schedules.pipeline import SCHEDULES, generate, is_legal
+from scaleacross.schedules.pipeline.check import peak_in_flight
+from scaleacross.schedules.pipeline.eager_1f1b import with_extra
+from scaleacross.spec.parallelism import ScheduleName
+
+OTHERS = [name for name in SCHEDULES if name not in CLOSED and name != "DualPipe"]
+SHAPES = [
+    shape for shape in itertools.product(OTHERS, range(2, 8), (2, 4, 7, 8, 12, 16), (1, 2, 3)) if is_legal(*shape)
+]
+
+
+def test_in_flight_equals_the_count() -> None:
+    for name, p, m, v in itertools.product((*OTHERS, "DualPipe"), range(1, 11), (4, 7, 8, 12, 20, 24), (1, 2, 3)):
+        if m < p or not is_legal(name, p, m, v):
+            continue
+        counted = peak_in_flight(generate(name, p, m, v))
+        stated = max_in_flight(name, p, m, v, np.arange(p)).tolist()
+        assert all(have <= limit for have, limit in zip(counted, stated, strict=True)), (name, p, m, v)
+        if m >= 2 * p:
+            assert list(counted) == stated, (name, p, m, v)
+
+
+@given(st.data())
+def test_bound_never_exceeds_the_exact_time(data: st.DataObject) -> None:
+    name, p, m, v = data.draw(st.sampled_from(SHAPES))
+    F, B = data.draw(st.floats(0.1, 4.0)), data.draw(st.floats(0.1, 4.0))
+    W = data.draw(st.floats(0.0, 1.0)) * B
+    slow, near = data.draw(st.floats(0.0, 6.0)), data.draw(st.floats(0.0, 1.0))
+    tails = sorted(data.draw(st.lists(st.integers(1, p - 1), max_size=2, unique=True)))
+    latency = np.full(p, near)
+    latency[[p - 1 - tail for tail in tails]] = near + slow
+    latency[-1] = near + slow * bool(tails)
+    delays = BoundaryDelays(
+        inner_s=near, slow_s=near + slow, loop_s=latency[-1], occupancy_s=0.0,
+        num_slow=len(tails), slow_tail=tails[0] if tails else 1, slow_spacing=tails[1] - tails[0] if len(tails) > 1 else 1,
+    )  # fmt: skip
+    boundaries = latency if v > 1 else latency[:-1]
+    exact = exact_time_s(name, p, m, v, F / v, B / v, boundaries, 0.0, weight_s=W / v)
+    bound = float(bound_s(name, p, m, v, F, B, W, delays))
+    assert bound <= exact * (1 + 1e-12)
+    assert bound >= (m + (p - 1) / v * float(idle_share(name, F, B))) * (F + B) * (1 - 1e-12)
+
+
+def test_exact_time_follows_the_v() -> None:
+    # p = 2, one micro-batch: down over the boundary, turn on rank 1, up over it again, and back; the path holds two weight
+    # gradients, the one of rank 1 between its two input gradients and the last
+    assert exact_time_s("ZBVZeroBubble", 2, 1, 2, 1.0, 3.0, [5.0, 99.0], 0.0, weight_s=1.0) == 4 * 1 + 4 * 2 + 4 * 5 + 2
+    order = ("0F0,3F0,3B0,0B0", "1F0,2F0,2B0,1B0")
+    assert exact_time_s("ZBVZeroBubble", 2, 1, 2, 1.0, 3.0, [5.0, 99.0], 0.0, order=order) == 4 * 1 + 4 * 3 + 4 * 5
+
+
+@pytest.mark.parametrize(("name", "k"), [("ZBH1", 1), ("ZBH2", 2)])
+def test_law_of_zb_h1_and_h2(name: ScheduleName, k: int) -> None:
+    """A rank's step without barrier takes m(F+I+W) + (p−1)(F+I−kW), k = 1 and 2, as long as W ≤ min(F, I)."""
+    rng = np.random.default_rng(5)
+    for p, extra in itertools.product(range(2, 10), (0, 1, 7)):
+        m = 2 * p - 1 + extra
+        W = 0.5
+        F, gradient = W + rng.uniform(0, 2, 2)
+        found = time_schedule(generate(name, p, m, 1), F, gradient + W, 0.0, 0.0, weight_s=W).longest_span_s
+        assert found == pytest.approx(m * (F + gradient + W) + (p - 1) * (F + gradient - k * W))
+
+
+@pytest.mark.parametrize("c", [0.5, 1.0, 2.0, 3.0])
+def test_eager_hides_a_delay_with_enough_in_flight(c: float) -> None:
+    """E ≥ ⌈2c/(F+B)⌉ more forwards before the slow boundary leave only 2c of it, whatever m."""
+    p, F, B = 4, 1.0, 2.0
+    delay = c * (F + B)
+    for boundary, m in itertools.product(range(p - 1), (16, 40)):
+        latency = np.zeros(p - 1)
+        latency[boundary] = delay
+        needed = int(np.ceil(2 * c))
+        extra = [needed if rank <= boundary else 0 for rank in range(p)]
+        total = time_schedule(with_extra(m, extra), F, B, latency, 0.0).total_s
+        assert total == pytest.approx((m + p - 1) * (F + B) + 2 * delay)
+        fewer = [max(0, more - 1) for more in extra]
+        assert time_schedule(with_extra(m, fewer), F, B, latency, 0.0).total_s > total + 1e-9
