@@ -128,11 +128,13 @@ def time_schedule(
     occupancy_s: ArrayLike,
     *,
     weight_s: ArrayLike | None = None,
+    ready_s: ArrayLike = 0.0,
     rendezvous: bool = False,
 ) -> PipelineTimes:
     """Start and finish of every action of ``schedule``; see ``time_compiled`` for the arguments."""
     times = (forward_s, backward_s, latency_s, occupancy_s)
-    return time_compiled(compile_schedule(schedule), *times, weight_s=weight_s, rendezvous=rendezvous)
+    compiled = compile_schedule(schedule)
+    return time_compiled(compiled, *times, weight_s=weight_s, ready_s=ready_s, rendezvous=rendezvous)
 
 
 def time_compiled(
@@ -143,6 +145,7 @@ def time_compiled(
     occupancy_s: ArrayLike,
     *,
     weight_s: ArrayLike | None = None,
+    ready_s: ArrayLike = 0.0,
     rendezvous: bool = False,
 ) -> PipelineTimes:
     """Start and finish of every action.
@@ -153,9 +156,11 @@ def time_compiled(
         backward_s: seconds of the full backward B, same shapes. An I takes ``backward_s - weight_s``.
         latency_s: seconds that a message travels after its last byte left, per boundary between consecutive virtual
             stages (entry x between stages x and x+1), shape (p·v−1,) or scalar. Every p-th entry is the loop-back from rank
-            p−1 to rank 0, or unused where the placement keeps both stages on one rank.
+            p−1 to rank 0, or unused where the placement keeps both stages on one rank. Shape (2, p·v−1) tells forward
+            messages (row 0) from backward ones.
         occupancy_s: seconds that a message occupies the directed link, same shapes.
         weight_s: seconds of W per virtual stage; needed when the schedule splits its backward.
+        ready_s: when each rank can start to compute, shape (p,) or scalar.
         rendezvous: receives are posted when their action is next, not ahead. Arrival is then the end of the receiver's wait.
 
     Raises:
@@ -173,14 +178,18 @@ def time_compiled(
             f"{compiled.schedule.name} splits its backward: give weight_s, the seconds of the weight gradient"
         )
     # one entry more, for actions that send nothing or stay on their rank
-    latency = np.append(_times("latency_s", latency_s, num_stages - 1), 0.0)
-    occupancy = np.append(_times("occupancy_s", occupancy_s, num_stages - 1), 0.0)
+    latency = np.pad(_times("latency_s", latency_s, 2, num_stages - 1), ((0, 0), (0, 1)))
+    occupancy = np.pad(_times("occupancy_s", occupancy_s, 2, num_stages - 1), ((0, 0), (0, 1)))
+    p, message = compiled.schedule.num_ranks, ((compiled.kind != _F).astype(np.int64), compiled.boundary)
     run = _run_with_rendezvous if rendezvous else _run
     start, arrival = run(
-        compiled, duration[compiled.kind, compiled.stage], latency[compiled.boundary], occupancy[compiled.boundary]
+        compiled,
+        _times("ready_s", ready_s, p).tolist(),
+        duration[compiled.kind, compiled.stage],
+        latency[message],
+        occupancy[message],
     )
     finish = start + duration[compiled.kind, compiled.stage]
-    p = compiled.schedule.num_ranks
     by_rank = np.argsort(compiled.rank, kind="stable")
     ends = np.cumsum(np.bincount(compiled.rank, minlength=p))[:-1]
     return PipelineTimes(
@@ -191,13 +200,15 @@ def time_compiled(
     )
 
 
-def _run(compiled: CompiledSchedule, duration: Floats, latency: Floats, occupancy: Floats) -> tuple[Floats, Floats]:
-    """Start of every action and arrival of its message, in the compiled order.
+def _run(
+    compiled: CompiledSchedule, rank_free: list[float], duration: Floats, latency: Floats, occupancy: Floats
+) -> tuple[Floats, Floats]:
+    """Start of every action and arrival of its message, in the compiled order; ``rank_free`` is used up.
 
     Plain lists: element access of an array is several times slower.
     """
     p, m = compiled.schedule.num_ranks, compiled.schedule.num_microbatches
-    rank_free, link_free = [0.0] * p, [0.0] * (p * p)
+    link_free = [0.0] * (p * p)
     arrived = [0.0] * (2 * compiled.schedule.num_virtual_stages * m + 2)
     starts: list[float] = []
     arrivals: list[float] = []
@@ -220,11 +231,10 @@ def _run(compiled: CompiledSchedule, duration: Floats, latency: Floats, occupanc
 
 
 def _run_with_rendezvous(
-    compiled: CompiledSchedule, duration: Floats, latency: Floats, occupancy: Floats
+    compiled: CompiledSchedule, rank_free: list[float], duration: Floats, latency: Floats, occupancy: Floats
 ) -> tuple[Floats, Floats]:
     """As ``_run``. A link is never busy when its receiver asks, since the receiver takes one message after the other."""
     num_slots = 2 * compiled.schedule.num_virtual_stages * compiled.schedule.num_microbatches + 2
-    rank_free = [0.0] * compiled.schedule.num_ranks
     sent, delay, sender = [0.0] * num_slots, [0.0] * num_slots, [-1] * num_slots
     starts: list[float] = []
     arrivals = [0.0] * len(compiled.rank)
@@ -241,13 +251,13 @@ def _run_with_rendezvous(
     return np.array(starts), np.array(arrivals)
 
 
-def _times(name: str, values: ArrayLike, size: int) -> Floats:
-    """``values`` as ``size`` finite, non-negative numbers."""
+def _times(name: str, values: ArrayLike, *shape: int) -> Floats:
+    """``values`` broadcast to ``shape``, finite and not negative."""
     array = np.asarray(values, dtype=np.float64)
-    if array.shape not in ((), (size,)):
-        raise InputError(f"{name} has shape {array.shape}, expected a scalar or ({size},)")
+    if array.shape not in ((), shape, shape[1:] or shape):
+        raise InputError(f"{name} has shape {array.shape}, expected a scalar or {shape[1:] or shape}")
     if not np.isfinite(array).all() or (array < 0).any():
         raise InputError(
             f"{name} must be finite and not negative, got {array[~(np.isfinite(array) & (array >= 0))].ravel()[0]}"
         )
-    return np.broadcast_to(array, (size,))
+    return np.broadcast_to(array, shape)
