@@ -1,0 +1,212 @@
+"""The best order of a pipeline step: what each rank computes next, for given times, links and memory, with a lower bound.
+
+1. Lower bound: heads and tails with the lags that memory imposes, one rank and one link at a time (``pipeline_order.bounds``).
+2. List scheduling by a few rules, the offsets of a periodic steady state among them, and local search over the rules
+   (``greedy``, ``periodic``, ``climb``); what the generators make of the problem, and orders that the caller brings, join.
+3. CP-SAT on the whole order while it is small enough, large-neighbourhood search where it is not (``model``, ``neighbourhood``).
+
+Whatever reaches the bound ends the search: proof. The objective reported is the order timed by ``cost_models.pipeline_timing``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from scaleacross.schedules.pipeline import PipelineSchedule
+from scaleacross.schedules.pipeline.check import check
+from scaleacross.solvers.pipeline_order.bounds import Windows, earliest_and_latest, lower_bound
+from scaleacross.solvers.pipeline_order.climb import Found, best_rule, climb, first_rules
+from scaleacross.solvers.pipeline_order.greedy import ListScheduler
+from scaleacross.solvers.pipeline_order.known import fitting_schedules
+from scaleacross.solvers.pipeline_order.model import OrderModel
+from scaleacross.solvers.pipeline_order.neighbourhood import LIGHT_PRESOLVE, search_neighbourhoods
+from scaleacross.solvers.pipeline_order.periodic import steady_rule
+from scaleacross.solvers.pipeline_order.problem import OrderProblem, step_s
+from scaleacross.solvers.pipeline_order.streams import Streams, make_streams
+from scaleacross.spec.progress import Progress
+
+GREEDY_S: Final = 1.5
+"""Rules and their local search take at most this long, and at most a fourth of the time limit ..."""
+GREEDY_SHARE: Final = 0.4
+"""... or this share of the time limit, where the order is too large for CP-SAT to take it whole."""
+WHOLE_COMPUTATIONS: Final = 2_000
+"""Up to so many computations CP-SAT gets the whole order first."""
+WHOLE_SHARE: Final = 0.5
+"""... for this share of the time that is left; neighbourhoods get the rest."""
+PROVED_RATIO: Final = 1e-4
+"""A gap up to this counts as optimal: times without a common tick are rounded by less."""
+
+Method = Literal["greedy", "whole", "neighbourhoods"]
+METHODS: Final[tuple[Method, ...]] = ("greedy", "whole", "neighbourhoods")
+
+
+@dataclass(frozen=True)
+class PipelineOrder:
+    """The best order found.
+
+    Attributes:
+        schedule: the order; ``check`` has proved it legal.
+        status: ``optimal`` if the gap is at most ``PROVED_RATIO``, else ``time_limit``.
+        objective_s: seconds of the step in this order.
+        bound_s: no order of this problem is faster.
+        elapsed_s: seconds that the search took.
+        found_by: the stage that found the order.
+    """
+
+    schedule: PipelineSchedule
+    status: Literal["optimal", "time_limit"]
+    objective_s: float
+    bound_s: float
+    elapsed_s: float
+    found_by: str
+
+    @property
+    def gap(self) -> float:
+        """(objective − bound) / objective."""
+        return (self.objective_s - self.bound_s) / self.objective_s
+
+
+def order_pipeline(
+    problem: OrderProblem,
+    time_limit_s: float = 60.0,
+    *,
+    seed: int = 0,
+    num_workers: int = 2,
+    methods: Sequence[Method] = METHODS,
+    starts: Sequence[PipelineSchedule] = (),
+    report: Callable[[Progress], None] = lambda progress: None,
+) -> PipelineOrder:
+    """The best order of ``problem``'s computations.
+
+    Args:
+        methods: stages of the search that may run; ``greedy`` always does.
+        starts: legal orders to start from that fit in memory, besides those of the generators.
+        report: told every improvement.
+
+    Raises:
+        VerificationError: one of ``starts`` is illegal.
+    """
+    search = _Search(make_streams(problem), time_limit_s, seed, num_workers, report)
+    for schedule in (*starts, *fitting_schedules(search.streams)):
+        search.offer(schedule)
+    is_small = problem.num_microbatches * len(search.streams.streams) <= WHOLE_COMPUTATIONS
+    search.greedy(min(GREEDY_S, time_limit_s / 4) if is_small else GREEDY_SHARE * time_limit_s)
+    if "whole" in methods and is_small:
+        search.whole(WHOLE_SHARE if "neighbourhoods" in methods else 1.0)
+    if "neighbourhoods" in methods:
+        search.neighbourhoods()
+    return search.result()
+
+
+@dataclass
+class _Search:
+    """State of one search; all times in ticks."""
+
+    streams: Streams
+    time_limit_s: float
+    seed: int
+    num_workers: int
+    report: Callable[[Progress], None]
+    began: float = field(default_factory=time.perf_counter)
+    best: Found | None = None
+    found_by: str = "greedy"
+
+    def __post_init__(self) -> None:
+        self.scheduler = ListScheduler(self.streams)
+        self.windows: Windows = earliest_and_latest(self.streams)
+        self.lower = lower_bound(self.streams, self.windows)
+
+    @property
+    def deadline(self) -> float:
+        """In ``time.perf_counter`` seconds."""
+        return self.began + self.time_limit_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left."""
+        return self.deadline - time.perf_counter()
+
+    def offer(self, schedule: PipelineSchedule) -> None:
+        """Consider an order that the caller brings."""
+        check(schedule)
+        starts = self.streams.starts_of(schedule)
+        self._keep(Found(self.scheduler.step(starts), starts), schedule.name)
+
+    def greedy(self, limit_s: float) -> None:
+        """Rules, a periodic rule where the step is long, and the local search over the best of them."""
+        found = best_rule(self.scheduler, first_rules(self.streams, self.windows))
+        if found.ticks > self.lower and self.streams.count > 2 * self.streams.problem.num_ranks:
+            rule = steady_rule(self.streams, min(limit_s, GREEDY_S) / 2, self.seed, self.num_workers)
+            if rule:
+                found = min(found, Found(*self.scheduler.run(rule), rule), key=lambda f: f.ticks)
+        self._keep(climb(self.scheduler, found, self.lower, self.began + limit_s, self.seed), "greedy")
+
+    def whole(self, share: float) -> None:
+        """CP-SAT on the whole order."""
+        best = self._best()
+        if best.ticks <= self.lower or self.left_s <= 0:
+            return
+        model = OrderModel(self.streams, self.windows, self.lower, best.ticks, best.starts)
+        result = model.solve(self.left_s * share, self.seed, self.num_workers, self._tell, LIGHT_PRESOLVE)
+        self.lower = max(self.lower, result.bound)
+        if result.starts:
+            self._keep(Found(self.scheduler.step(result.starts), result.starts), "whole")
+
+    def neighbourhoods(self) -> None:
+        """Large-neighbourhood search until the time is up."""
+        found = search_neighbourhoods(
+            self.scheduler,
+            self.windows,
+            self._best(),
+            self.lower,
+            self.deadline,
+            self.seed,
+            self.num_workers,
+            self._tell,
+        )
+        self._keep(found, "neighbourhoods")
+
+    def result(self) -> PipelineOrder:
+        """What was found, timed and checked."""
+        problem, best = self.streams.problem, self._best()
+        schedule = self.streams.schedule(best.starts, "Optimized")
+        check(schedule)
+        objective_s, bound_s = step_s(problem, schedule), self.lower * self.streams.tick_s
+        bound_s = min(bound_s, objective_s)
+        proved = objective_s - bound_s <= PROVED_RATIO * objective_s
+        return PipelineOrder(
+            schedule=schedule,
+            status="optimal" if proved else "time_limit",
+            objective_s=objective_s,
+            bound_s=bound_s,
+            elapsed_s=time.perf_counter() - self.began,
+            found_by=self.found_by,
+        )
+
+    def _best(self) -> Found:
+        if self.best is None:
+            raise ValueError("greedy runs first")
+        return self.best
+
+    def _keep(self, found: Found, stage: str) -> None:
+        """Time ``found`` with messages in the order of the computations, which CP-SAT need not respect; keep it if better."""
+        starts = self.streams.starts_of(self.streams.schedule(found.starts, stage))
+        found = Found(self.scheduler.step(starts), starts, found.rule)
+        if self.best is None or found.ticks < self.best.ticks:
+            self.best, self.found_by = found, stage
+            self._tell(found.ticks)
+
+    def _tell(self, ticks: int) -> None:
+        self.report(
+            Progress(
+                stage="ordering",
+                done=0,
+                total=None,
+                incumbent_s=ticks * self.streams.tick_s,
+                bound_s=self.lower * self.streams.tick_s,
+                elapsed_s=time.perf_counter() - self.began,
+            )
+        )

@@ -1,0 +1,40 @@
+"""Schedules of the generators that fit a problem: orders to start from, and what an optimised order is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scaleacross.schedules.pipeline import SCHEDULES, Kind, PipelineSchedule, generate, refusal
+from scaleacross.solvers.pipeline_order.streams import Streams
+
+
+def fitting_schedules(streams: Streams) -> Iterator[PipelineSchedule]:
+    """What the generators make of the problem's shape, with its placement and kind of backward, if it fits in memory."""
+    problem = streams.problem
+    shape = (problem.num_ranks, problem.num_microbatches, problem.num_chunks)
+    for name in SCHEDULES:
+        if refusal(name, *shape):
+            continue
+        schedule = generate(name, *shape)
+        same_stages = schedule.num_copies == 1 and schedule.num_chunks == problem.num_chunks
+        if problem.num_chunks > 1:
+            same_stages = same_stages and schedule.placement == problem.placement
+        is_split = all(action.kind is not Kind.B for row in schedule.actions for action in row)
+        if same_stages and is_split is streams.split and fits(streams, schedule):
+            yield schedule
+
+
+def fits(streams: Streams, schedule: PipelineSchedule) -> bool:
+    """Whether no rank ever holds more than its memory."""
+    for rank, row in enumerate(schedule.actions):
+        held = 0
+        for action in row:
+            stage = schedule.virtual_stage(rank, action.chunk)
+            before, after = streams.held[stage], streams.held_after[stage] if streams.split else 0
+            if action.kind is Kind.F:
+                held += before
+                if held > streams.limit[rank]:
+                    return False
+            else:
+                held -= after if action.kind is Kind.W else before - after
+    return True

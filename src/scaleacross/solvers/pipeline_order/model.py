@@ -1,0 +1,209 @@
+"""The CP-SAT model of a pipeline order, whole or with most of the order kept.
+
+Per stream and micro-batch a start; per rank and per directed link that several streams share, no overlap. Memory: on a rank
+with one stage, which computations must have ended before each F (a staircase of alternatives: several times faster than a
+cumulative); on a rank with several, a cumulative of what is held from F to the backward and from F to W. The domains of the
+starts come from ``bounds`` and the incumbent, and the micro-batches of a stream are in order (``streams`` proves that nothing
+is lost). A link sends in any order here, in the order of the computations when timed, so the bound of the model still holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from ortools.sat.python import cp_model
+
+from scaleacross.solvers.pipeline_order.bounds import Windows, memory_depths
+from scaleacross.solvers.pipeline_order.greedy import Starts
+from scaleacross.solvers.pipeline_order.streams import Streams
+
+_PROVED: Final = (cp_model.OPTIMAL, cp_model.INFEASIBLE)
+Free = Callable[[int, int], bool]  # (stream, micro-batch) -> whether its place in the order is open
+
+
+@dataclass(frozen=True)
+class ModelResult:
+    """``bound`` ≤ least step of the model; ``starts`` None if nothing better than the horizon was found."""
+
+    bound: int
+    starts: Starts | None
+    proved: bool
+
+
+class OrderModel:
+    """One model, built for steps of at most ``horizon`` ticks.
+
+    Args:
+        incumbent: hint, and the order that everything keeps which is not ``free``.
+        free: None opens the whole order.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        windows: Windows,
+        lower: int,
+        horizon: int,
+        incumbent: Starts,
+        free: Free | None = None,
+    ) -> None:
+        self.streams, self.cp = streams, cp_model.CpModel()
+        self.lower, self.horizon = lower, horizon
+        m = streams.count
+        self.step = self.cp.new_int_var(lower, horizon, "step")
+        self.start = [
+            [
+                self.cp.new_int_var(int(windows.head[k, j]), int(horizon - windows.tail[k, j] - s.ticks), "")
+                for j in range(m)
+            ]
+            for k, s in enumerate(streams.streams)
+        ]
+        for k, s in enumerate(streams.streams):
+            for j in range(m - 1):
+                self.cp.add(self.start[k][j + 1] >= self.start[k][j] + s.ticks)
+            self.cp.add(self.step >= self.start[k][m - 1] + s.ticks + streams.reduce[s.rank])
+            for j in range(m):
+                if windows.tail[k, j] > streams.reduce[s.rank]:
+                    self.cp.add(self.step >= self.start[k][j] + s.ticks + int(windows.tail[k, j]))
+        self._links()
+        for rank in range(streams.problem.num_ranks):
+            self._rank(rank, incumbent, free)
+        self.cp.minimize(self.step)
+        for row, values in zip(self.start, incumbent, strict=True):
+            for variable, value in zip(row, values, strict=True):
+                self.cp.add_hint(variable, value)
+
+    def _links(self) -> None:
+        """Precedences, with the message in between."""
+        cp, streams = self.cp, self.streams
+        shared: dict[tuple[int, int], list[Any]] = {}
+        users: dict[tuple[int, int], int] = {}
+        for arc in streams.arcs:
+            if arc.link and arc.occupancy:
+                users[arc.link] = users.get(arc.link, 0) + 1
+        for arc in streams.arcs:
+            length = streams.streams[arc.source].ticks
+            before: Any = None
+            for source, target in zip(self.start[arc.source], self.start[arc.target], strict=True):
+                if not arc.occupancy:
+                    cp.add(target >= source + length + arc.latency)
+                    continue
+                leave = cp.new_int_var(0, self.horizon, "")
+                cp.add(leave >= source + length)
+                cp.add(target >= leave + arc.occupancy + arc.latency)
+                if before is not None:
+                    cp.add(leave >= before + arc.occupancy)
+                before = leave
+                if arc.link and users[arc.link] > 1:
+                    shared.setdefault(arc.link, []).append(cp.new_fixed_size_interval_var(leave, arc.occupancy, ""))
+        for intervals in shared.values():
+            cp.add_no_overlap(intervals)
+
+    def _rank(self, rank: int, incumbent: Starts, free: Free | None) -> None:
+        """Order and memory of one rank."""
+        cp, streams = self.cp, self.streams
+        jobs = [(k, j) for k in streams.on_rank[rank] for j in range(streams.count) if streams.streams[k].ticks]
+        kept = [] if free is None else [job for job in jobs if not free(*job)]
+        kept.sort(key=lambda job: incumbent[job[0]][job[1]])
+        for (k, j), (after, i) in pairwise(kept):
+            if k != after:
+                cp.add(self.start[after][i] >= self.start[k][j] + streams.streams[k].ticks)
+        if len(kept) < len(jobs):
+            cp.add_no_overlap(
+                [cp.new_fixed_size_interval_var(self.start[k][j], streams.streams[k].ticks, "") for k, j in jobs]
+            )
+        self._memory(rank)
+
+    def _memory(self, rank: int) -> None:
+        """Never more held than the limit; the depths that it implies as precedences too."""
+        cp, streams = self.cp, self.streams
+        stages = [x for x in range(streams.problem.num_virtual_stages) if streams.streams[x].rank == rank]
+        for frees, x, depth, gap in memory_depths(streams):
+            if x in stages:
+                for freed, first in zip(self.start[frees], self.start[x][depth:], strict=False):
+                    cp.add(first >= freed + streams.streams[frees].ticks + gap)
+        if sum(streams.held[x] for x in stages) * streams.count <= streams.limit[rank]:
+            return
+        if len(stages) == 1:
+            self._staircase(stages[0])
+            return
+        intervals, weights = [], []
+        for x in stages:
+            for end, weight in (
+                (streams.backward(x), streams.held[x] - (streams.held_after[x] if streams.split else 0)),
+                (streams.weight(x), streams.held_after[x] if streams.split else 0),
+            ):
+                if not weight:
+                    continue
+                for first, last in zip(self.start[x], self.start[end], strict=True):
+                    size = cp.new_int_var(0, self.horizon, "")
+                    intervals.append(cp.new_interval_var(first, size, last + streams.streams[end].ticks, ""))
+                    weights.append(weight)
+        cp.add_cumulative(intervals, weights, streams.limit[rank])
+
+    def _staircase(self, stage: int) -> None:
+        """Memory of a rank with one stage, exact, beyond its depths.
+
+        When F of micro-batch j starts, let a I's and b W's have ended. For every a that the depth allows there is a least b;
+        so either a + 1 I's have ended or that many W's.
+        """
+        streams, cp = self.streams, self.cp
+        limit, held, after = streams.limit[streams.streams[stage].rank], streams.held[stage], streams.held_after[stage]
+        back, weight = streams.backward(stage), streams.weight(stage)
+        if not streams.split or held == after or not after:
+            return  # the depths say it all
+        for j in range(limit // held, streams.count):
+            for a in range(j + 1 - limit // held, j + 1):
+                least = a - (limit - (j + 1 - a) * held) // after
+                if least <= max(0, j + 1 - limit // after):
+                    continue
+                more = cp.new_bool_var("")
+                first = self.start[stage][j]
+                cp.add(first >= self.start[weight][least - 1] + streams.streams[weight].ticks).only_enforce_if(~more)
+                if a < j:
+                    cp.add(first >= self.start[back][a] + streams.streams[back].ticks).only_enforce_if(more)
+                else:
+                    cp.add(more == 0)
+
+    def solve(
+        self,
+        time_limit_s: float,
+        seed: int,
+        num_workers: int,
+        on_solution: Callable[[int], None] | None = None,
+        parameters: dict[str, Any] | None = None,
+    ) -> ModelResult:
+        """The best starts within the time limit."""
+        solver = cp_model.CpSolver()
+        solver.parameters.max_time_in_seconds = max(time_limit_s, 0.01)
+        solver.parameters.num_workers = num_workers
+        solver.parameters.random_seed = seed
+        for name, value in (parameters or {}).items():
+            field = getattr(solver.parameters, name)
+            if isinstance(value, list):
+                field.extend(value)
+            else:
+                setattr(solver.parameters, name, value)
+        callback = None if on_solution is None else _Progress(on_solution)
+        status = solver.solve(self.cp, callback)
+        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            starts = [[solver.value(v) for v in row] for row in self.start]
+            return ModelResult(int(solver.best_objective_bound), starts, status in _PROVED)
+        if status == cp_model.INFEASIBLE:
+            return ModelResult(self.horizon + 1, None, True)
+        return ModelResult(max(self.lower, int(solver.best_objective_bound)), None, False)
+
+
+class _Progress(cp_model.CpSolverSolutionCallback):
+    """Tells each new objective."""
+
+    def __init__(self, tell: Callable[[int], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def on_solution_callback(self) -> None:
+        """Called by the solver."""
+        self._tell(int(self.objective_value))

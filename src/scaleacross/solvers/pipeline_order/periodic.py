@@ -1,0 +1,95 @@
+"""The steady state: an order that repeats every micro-batch, found once and unrolled for any number of micro-batches.
+
+Computation j of stream k starts at ``offset[k] + j · period``. In one period a rank runs each of its streams once, so their
+places modulo the period must not overlap; on a link neither. Memory: a micro-batch is held for the offset between F and W, so
+at most ⌈that / period⌉ at once. The least period is the busiest rank's or link's work per micro-batch; memory may demand a
+longer one. The offsets become a rule of the list scheduler, which adds the warm-up and the end.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ortools.sat.python import cp_model
+
+from scaleacross.solvers.pipeline_order.greedy import Rule
+from scaleacross.solvers.pipeline_order.streams import Streams
+
+_STRETCHES: Final = (1.0, 1.01, 1.03, 1.1, 1.3)
+"""Periods that are tried, over the least."""
+
+
+def steady_rule(streams: Streams, time_limit_s: float, seed: int, num_workers: int) -> Rule | None:
+    """The rule of the shortest periodic order found, None when there is none within the limits."""
+    least = max(max(streams.work) // streams.count, *_link_work(streams).values(), 1)
+    for stretch in _STRETCHES:
+        period = round(least * stretch)
+        offsets = _solve(streams, period, time_limit_s / len(_STRETCHES), seed, num_workers)
+        if offsets:
+            return Rule(tuple(start / period for start in offsets), (1.0,) * len(offsets))
+    return None
+
+
+def _link_work(streams: Streams) -> dict[tuple[int, int], int]:
+    """Ticks that the messages of one micro-batch occupy each directed link."""
+    work: dict[tuple[int, int], int] = {}
+    for arc in streams.arcs:
+        if arc.link:
+            work[arc.link] = work.get(arc.link, 0) + arc.occupancy
+    return work
+
+
+def _solve(streams: Streams, period: int, time_limit_s: float, seed: int, num_workers: int) -> list[int] | None:
+    """Offsets of all streams that minimise the time of one micro-batch through the pipeline."""
+    cp = cp_model.CpModel()
+    longest = sum(s.ticks for s in streams.streams) + sum(a.occupancy + a.latency for a in streams.arcs)
+    horizon = 2 * longest + period
+    start = [cp.new_int_var(0, horizon, "") for _ in streams.streams]
+    for row in streams.on_rank:
+        _no_overlap_modulo(cp, [(start[k], streams.streams[k].ticks) for k in row], period, horizon)
+    on_link: dict[tuple[int, int], list[tuple[Any, int]]] = {}
+    for arc in streams.arcs:
+        end = start[arc.source] + streams.streams[arc.source].ticks
+        if arc.link and arc.occupancy:
+            leave = cp.new_int_var(0, horizon, "")
+            cp.add(leave >= end)
+            on_link.setdefault(arc.link, []).append((leave, arc.occupancy))
+            end = leave + arc.occupancy
+        cp.add(start[arc.target] >= end + arc.latency)
+    for jobs in on_link.values():
+        _no_overlap_modulo(cp, jobs, period, horizon)
+    for rank, limit in enumerate(streams.limit):
+        stages = [x for x in range(streams.problem.num_virtual_stages) if streams.streams[x].rank == rank]
+        held = []
+        for x in stages:
+            after = streams.held_after[x] if streams.split else 0
+            for last, weight in ((streams.backward(x), streams.held[x] - after), (streams.weight(x), after)):
+                count = cp.new_int_var(0, streams.count, "")
+                cp.add(start[last] + streams.streams[last].ticks - start[x] <= count * period)
+                held.append(count * weight)
+        cp.add(sum(held) <= limit)
+    end = cp.new_int_var(0, horizon, "")
+    for k, stream in enumerate(streams.streams):
+        cp.add(end >= start[k] + stream.ticks)
+    cp.minimize(end)
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = time_limit_s
+    solver.parameters.num_workers = num_workers
+    solver.parameters.random_seed = seed
+    if solver.solve(cp) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return [solver.value(variable) for variable in start]
+    return None
+
+
+def _no_overlap_modulo(cp: Any, jobs: list[tuple[Any, int]], period: int, horizon: int) -> None:
+    """Jobs that each repeat every ``period`` never overlap: neither in one period, nor with those of the next."""
+    busy = [(start, ticks) for start, ticks in jobs if ticks]
+    if len(busy) < 2:
+        return
+    intervals = []
+    for start, ticks in busy:
+        place, turn = cp.new_int_var(0, period - 1, ""), cp.new_int_var(0, horizon // period + 1, "")
+        cp.add(start == place + turn * period)
+        intervals.append(cp.new_fixed_size_interval_var(place, ticks, ""))
+        intervals.append(cp.new_fixed_size_interval_var(place + period, ticks, ""))
+    cp.add_no_overlap(intervals)

@@ -1,0 +1,64 @@
+"""An independent answer for tiny instances: every order of every rank, timed and checked for memory one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from scaleacross.errors import VerificationError
+from scaleacross.schedules.pipeline import Action, Kind, PipelineSchedule
+from scaleacross.solvers.pipeline_order.problem import OrderProblem, step_s
+
+
+def rows(kinds: tuple[Kind, ...], num_microbatches: int, num_chunks: int) -> Iterator[tuple[Action, ...]]:
+    """All orders of one rank in which a micro-batch's computations on a chunk follow each other; micro-batches in any order."""
+
+    def extend(row: tuple[Action, ...], stage_of: dict[tuple[int, int], int]) -> Iterator[tuple[Action, ...]]:
+        if len(row) == len(kinds) * num_microbatches * num_chunks:
+            yield row
+        for (i, chunk), done in stage_of.items():
+            if done < len(kinds):
+                action = Action(kinds[done], i, chunk)
+                yield from extend((*row, action), {**stage_of, (i, chunk): done + 1})
+
+    yield from extend((), {(i, c): 0 for i in range(num_microbatches) for c in range(num_chunks)})
+
+
+def peak_bytes(problem: OrderProblem, schedule: PipelineSchedule, rank: int) -> float:
+    """Most activation bytes that ``rank`` holds at once."""
+    held = peak = 0.0
+    for action in schedule.actions[rank]:
+        stage = schedule.virtual_stage(rank, action.chunk)
+        activation, released = problem.activation_bytes[stage], problem.released_bytes[stage]
+        if action.kind is Kind.F:
+            held += activation
+        elif action.kind is Kind.B:
+            held -= activation
+        else:
+            held -= released if action.kind is Kind.I else activation - released
+        peak = max(peak, held)
+    return peak
+
+
+def fits(problem: OrderProblem, schedule: PipelineSchedule) -> bool:
+    """Whether every rank stays within its memory."""
+    return all(
+        peak_bytes(problem, schedule, rank) <= problem.memory_limit_bytes[rank] + 1e-9
+        for rank in range(problem.num_ranks)
+    )
+
+
+def least_step_s(problem: OrderProblem) -> float:
+    """The optimum by enumeration."""
+    kinds = (Kind.F, Kind.B) if problem.weight_s is None else (Kind.F, Kind.I, Kind.W)
+    p, m, v = problem.num_ranks, problem.num_microbatches, problem.num_chunks
+    best = float("inf")
+    for actions in product(list(rows(kinds, m, v)), repeat=p):
+        schedule = PipelineSchedule("enumerated", p, m, v, actions, problem.placement)
+        if not fits(problem, schedule):
+            continue
+        try:
+            best = min(best, step_s(problem, schedule))
+        except VerificationError:  # a deadlock
+            continue
+    return best
