@@ -10,6 +10,7 @@ import typer
 from scaleacross.cli.frame import display
 
 if TYPE_CHECKING:
+    from scaleacross.spec.plan import Plan
     from scaleacross.spec.timeline import PipelineTimeline
 
 
@@ -38,6 +39,8 @@ def schedule_command(
     message_mib: Annotated[
         float | None, typer.Option(metavar="MIB", min=0, help="Size of a message, for the totals.")
     ] = None,
+    optimal: Annotated[bool, typer.Option("--optimal", help="Search the best order of a plan's step.")] = False,
+    time_limit: Annotated[float, typer.Option(metavar="S", min=0.1, help="Seconds for --optimal.")] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the timeline as JSON and nothing else.")] = False,
     output: Annotated[
         Path | None,
@@ -51,6 +54,7 @@ def schedule_command(
     \b
     Examples:
       scaleacross schedule build/llama3_405b/plan.json
+      scaleacross schedule build/llama3_405b/plan.json --optimal --time-limit 30 -o build/schedule
       scaleacross schedule --name ZBVZeroBubble --stages 8 --microbatches 16 --latency-ms 5 --boundary 3
       scaleacross schedule --name 1F1B --stages 4 --microbatches 8 --weight-grad-ms 1.5 -o build/schedule
     """
@@ -58,8 +62,10 @@ def schedule_command(
 
     if source is not None and (name or stages or microbatches):
         raise typer.BadParameter("give either a plan.json, or --name, --stages and --microbatches")
+    if optimal and source is None:
+        raise typer.BadParameter("--optimal takes a plan.json: times, links and memory come from it")
     if source is not None:
-        return deliver(schedule_of_plan(source), as_json, output)
+        return deliver(schedule_of_plan(_refined(source, time_limit) if optimal else source), as_json, output)
     if name is None or stages is None or microbatches is None:
         raise typer.BadParameter("give a plan.json, or --name, --stages and --microbatches")
     found = schedule(
@@ -77,6 +83,20 @@ def schedule_command(
         message_bytes=None if message_mib is None else message_mib * 2**20,
     )
     return deliver(found, as_json, output)
+
+
+def _refined(source: str, time_limit_s: float) -> Plan:
+    """The plan with the best order found; its bound, or that nothing better was found, on stderr."""
+    from scaleacross.api import refine_schedule
+    from scaleacross.catalogue import load_plan
+    from scaleacross.report.console import PlainConsole
+    from scaleacross.report.progress import ProgressDisplay
+
+    given = load_plan(source)
+    with ProgressDisplay(PlainConsole(stderr=True)) as show:
+        plan = refine_schedule(given, time_limit_s, progress=show)
+    typer.echo("no better order was found" if plan is given else plan.report.notes[-1], err=True)
+    return plan
 
 
 def deliver(timeline: PipelineTimeline, as_json: bool, directory: Path | None) -> None:

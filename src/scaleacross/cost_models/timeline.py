@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,7 @@ from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.pipeline_exact import virtual_boundaries
 from scaleacross.cost_models.pipeline_penalty import boundary_times
 from scaleacross.cost_models.pipeline_timing import PipelineTimes, time_schedule
-from scaleacross.cost_models.settings import settings_of
+from scaleacross.cost_models.settings import Floats, settings_of
 from scaleacross.cost_models.step import one_row
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import work_of
@@ -79,8 +80,28 @@ def _messages(schedule: PipelineSchedule, times: PipelineTimes, cells: list[list
     return tuple(out)
 
 
-def plan_timeline(problem: Problem, decision: Decision) -> PipelineTimeline:
+@dataclass(frozen=True)
+class PlannedPipeline:
     """The pipeline of a decided plan, as ``pipeline_penalty`` times it: all ranks as slow as the busiest one.
+
+    Attributes:
+        schedule: the plan's order.
+        forward_s, backward_s, weight_s: of one micro-batch on one chunk.
+        latency_s, occupancy_s: per boundary between virtual stages, shape (p·v−1,).
+        message_bytes: of one message.
+    """
+
+    schedule: PipelineSchedule
+    forward_s: float
+    backward_s: float
+    weight_s: float
+    latency_s: Floats
+    occupancy_s: Floats
+    message_bytes: float
+
+
+def planned_pipeline(problem: Problem, decision: Decision) -> PlannedPipeline:
+    """Schedule and times of the pipeline of a decided plan.
 
     Raises:
         InputError: the plan has no pipeline, or no placement.
@@ -105,5 +126,16 @@ def plan_timeline(problem: Problem, decision: Decision) -> PipelineTimeline:
         for name, values in zip(("latency_s", "occupancy_s"), boundary_times(degrees.pp, far), strict=True)
     )
     F, B, W = (float(part[0]) / pipeline.num_chunks for part in (work.forward_s, work.backward_s, work.weight_s))
-    times = time_schedule(schedule, F, B, latency, occupancy, weight_s=W)
-    return timeline(schedule, times, float(size[0]), _NOTE)
+    return PlannedPipeline(schedule, F, B, W, latency, occupancy, float(size[0]))
+
+
+def plan_timeline(problem: Problem, decision: Decision) -> PipelineTimeline:
+    """The pipeline of a decided plan with its times.
+
+    Raises:
+        InputError: the plan has no pipeline, or no placement.
+    """
+    pipe = planned_pipeline(problem, decision)
+    seconds = (pipe.forward_s, pipe.backward_s, pipe.latency_s, pipe.occupancy_s)
+    times = time_schedule(pipe.schedule, *seconds, weight_s=pipe.weight_s)
+    return timeline(pipe.schedule, times, pipe.message_bytes, _NOTE)

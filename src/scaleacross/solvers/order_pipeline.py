@@ -113,6 +113,7 @@ class _Search:
     began: float = field(default_factory=time.perf_counter)
     best: Found | None = None
     found_by: str = "greedy"
+    improvements: int = 0
 
     def __post_init__(self) -> None:
         self.scheduler = ListScheduler(self.streams)
@@ -200,10 +201,11 @@ class _Search:
             self._tell(found.ticks)
 
     def _tell(self, ticks: int) -> None:
+        self.improvements += 1
         self.report(
             Progress(
                 stage="ordering",
-                done=0,
+                done=self.improvements,
                 total=None,
                 incumbent_s=ticks * self.streams.tick_s,
                 bound_s=self.lower * self.streams.tick_s,

@@ -10,8 +10,8 @@ class Progress:
     """A snapshot of the search.
 
     Attributes:
-        stage: ``enumerating``, ``pricing`` or ``placing``.
-        done: candidates handled in this stage.
+        stage: ``enumerating``, ``pricing`` or ``placing``; ``ordering`` a pipeline step.
+        done: candidates handled in this stage, orders found when ordering.
         total: candidates of this stage, None while unknown.
         incumbent_s: step time of the best plan so far, s; None before the first.
         bound_s: lower bound on the step time proved so far, s; None before the first.

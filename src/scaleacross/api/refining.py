@@ -1,0 +1,80 @@
+"""The verb refine_schedule: a better order of a plan's pipeline step, when there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from scaleacross.api.assemble import cost_of, problem_of
+from scaleacross.api.evaluation import evaluate
+from scaleacross.catalogue import load_plan
+from scaleacross.cost_models.timeline import PlannedPipeline, planned_pipeline
+from scaleacross.errors import InfeasibleError, InputError
+from scaleacross.schedules.pipeline import Kind
+from scaleacross.schedules.pipeline.cells import to_rows
+from scaleacross.solvers.order_pipeline import order_pipeline
+from scaleacross.solvers.pipeline_order.of_plan import problem_of_plan
+from scaleacross.spec.parallelism import PipelineChoice, ScheduleName
+from scaleacross.spec.plan import Decision, Plan, StageMemory
+from scaleacross.spec.progress import Progress
+from scaleacross.verification import does_not_fit
+from scaleacross.workloads.problem import Problem
+
+_SPLIT_FAMILIES: Final[dict[tuple[str, bool], ScheduleName]] = {
+    ("loop", False): "ZBH1",
+    ("loop", True): "InterleavedZeroBubble",
+    ("v", True): "ZBVZeroBubble",
+}
+"""(placement, several chunks) -> the family with a split backward whose stages an order keeps."""
+
+
+def refine_schedule(
+    source: Plan | str | Path,
+    time_limit_s: float = 60.0,
+    *,
+    seed: int = 0,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> Plan:
+    """The plan with the best order found for its pipeline; the same plan when no better order was found.
+
+    Degrees, stages, links and memory stay as they are. The backward is split where the job allows a schedule that splits it
+    (ZBH1; with chunks InterleavedZeroBubble or ZBVZeroBubble). A note states the order's bound and gap. ``evaluate`` prices it.
+
+    Raises:
+        InputError: the plan cannot be read, has no pipeline, or holds two copies of the model (DualPipe).
+    """
+    plan = source if isinstance(source, Plan) else load_plan(source)
+    problem, decision = problem_of(plan.job, ()), plan.decision
+    pipe = planned_pipeline(problem, decision)
+    if pipe.schedule.num_copies > 1:
+        raise InputError(f"{pipe.schedule.name} holds two copies of the model; orders are searched for one copy only")
+    split_family = _SPLIT_FAMILIES[pipe.schedule.placement, pipe.schedule.num_chunks > 1]
+    family = split_family if split_family in plan.job.schedules else decision.pipeline.schedule
+    split = family == split_family or any(action.kind is Kind.I for action in pipe.schedule.actions[0])
+    try:
+        open_order = problem_of_plan(pipe, _memory_of_order(problem, decision, pipe), split=split)
+    except InfeasibleError as error:
+        raise InputError(f"the plan does not fit in memory, so no order of it does: {error}") from error
+    order = order_pipeline(open_order, time_limit_s, seed=seed, report=progress)
+    choice = PipelineChoice(
+        schedule=family,
+        num_chunks=decision.pipeline.num_chunks,
+        micro_batch_sequences=decision.pipeline.micro_batch_sequences,
+        order=to_rows(order.schedule),
+    )
+    refined = evaluate((plan.job, decision.model_copy(update={"pipeline": choice})))
+    if refined.cost.step_s >= plan.cost.step_s or any(does_not_fit(refined.memory)):
+        return plan
+    note = (
+        f"order of the pipeline step: {order.status}, {order.objective_s:.4g} s, no order of these stages takes less than "
+        f"{order.bound_s:.4g} s (gap {order.gap:.2%})"
+    )
+    report = refined.report.model_copy(update={"notes": (*refined.report.notes, note)})
+    return refined.model_copy(update={"report": report})
+
+
+def _memory_of_order(problem: Problem, decision: Decision, pipe: PlannedPipeline) -> tuple[StageMemory, ...]:
+    """Memory with the plan's order counted action by action, not by the formula of its family."""
+    kept = decision.pipeline.model_copy(update={"order": to_rows(pipe.schedule)})
+    return cost_of(problem, decision.model_copy(update={"pipeline": kept})).memory

@@ -1,0 +1,39 @@
+"""The order problem of a decided plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from scaleacross.cost_models.timeline import PlannedPipeline
+from scaleacross.schedules.pipeline.check import peak_in_flight
+from scaleacross.solvers.pipeline_order.problem import OrderProblem, order_problem
+from scaleacross.spec.plan import StageMemory
+
+
+def problem_of_plan(pipe: PlannedPipeline, memory: Sequence[StageMemory], *, split: bool) -> OrderProblem:
+    """``pipe`` with an open order; activations count as the memory model counts them: all of them until B or W.
+
+    Args:
+        memory: per rank, priced with the order of ``pipe.schedule``.
+        split: whether the backward is split into I and W.
+
+    Raises:
+        InfeasibleError: a rank cannot hold even one micro-batch.
+    """
+    per_chunk = np.array([rank.activations_bytes for rank in memory]) / np.maximum(1, peak_in_flight(pipe.schedule))
+    free = np.array([rank.capacity_bytes - rank.total_bytes + rank.activations_bytes for rank in memory])
+    most = pipe.schedule.num_microbatches * pipe.schedule.num_chunks
+    return order_problem(
+        pipe.schedule.num_ranks,
+        pipe.schedule.num_microbatches,
+        pipe.forward_s,
+        pipe.backward_s,
+        weight_s=pipe.weight_s if split else None,
+        num_chunks=pipe.schedule.num_chunks,
+        placement=pipe.schedule.placement,
+        latency_s=pipe.latency_s,
+        occupancy_s=pipe.occupancy_s,
+        memory_limit_bytes=np.minimum(most, np.floor(np.maximum(free, 0.0) / np.maximum(per_chunk, 1.0))),
+    )

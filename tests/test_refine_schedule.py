@@ -1,0 +1,63 @@
+"""refine_schedule: a plan with a better order of its pipeline, priced and verified like any other plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import scaleacross as sa
+from scaleacross import api
+from scaleacross.api.assemble import problem_of
+from scaleacross.cli import app
+from scaleacross.cost_models.timeline import planned_pipeline
+from scaleacross.schedules.pipeline.check import check
+from scaleacross.spec.plan import Plan
+from scaleacross.spec.timeline import PipelineTimeline
+
+JOB = {
+    "name": "small", "workload": "llama3.1-8b", "topology": "two_buildings_unequal", "sequence_length": 8192,
+    "global_batch_sequences": 64, "num_accelerators": 16, "num_chunks": 1,
+}  # fmt: skip
+
+
+def plan_with(schedule: str, **job: object) -> Plan:
+    """The best plan with ``schedule`` of a job that allows ZBH1 too."""
+    found = sa.plan(sa.load_job(JOB | job | {"degrees": {"pp": 4}, "schedules": schedule}))
+    allowed = sa.load_job(JOB | job | {"degrees": {"pp": 4}, "schedules": ["1F1B", "ZBH1"]})
+    return sa.evaluate((allowed, found.decision))
+
+
+def test_a_better_order_is_priced_and_verified() -> None:
+    plan = plan_with("1F1B")
+    refined = api.refine_schedule(plan, 2.0)
+    assert refined.cost.step_s < plan.cost.step_s
+    assert refined.decision.pipeline.order is not None
+    assert refined.decision.degrees == plan.decision.degrees
+    assert any("no order of these stages takes less than" in note for note in refined.report.notes)
+    api.verify(refined)
+    pipe = planned_pipeline(problem_of(refined.job, ()), refined.decision)
+    check(pipe.schedule)
+    assert max(stage.total_bytes / stage.capacity_bytes for stage in refined.memory) <= 1
+
+
+def test_nothing_better_gives_the_same_plan() -> None:
+    refined = api.refine_schedule(plan_with("1F1B"), 2.0)
+    assert api.refine_schedule(refined, 1.0) == refined
+
+
+def test_command(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(plan_with("1F1B").model_dump_json(), encoding="utf-8")
+    result = CliRunner().invoke(app, ["schedule", str(path), "--optimal", "--time-limit", "2", "--json"])
+    assert result.exit_code == 0, result.output
+    assert "order of the pipeline step: optimal" in result.stderr
+    assert PipelineTimeline.model_validate_json(result.stdout).num_ranks == 4
+    assert CliRunner().invoke(app, ["schedule", "--name", "1F1B", "--optimal"]).exit_code == 2
+
+
+def test_no_pipeline() -> None:
+    plan = sa.plan(sa.load_job(JOB | {"degrees": {"pp": 1}}))
+    with pytest.raises(sa.InputError, match="pp 1 has no pipeline"):
+        api.refine_schedule(plan, 1.0)
