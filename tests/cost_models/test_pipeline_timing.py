@@ -166,3 +166,12 @@ def _naive(
             leave = max(now, link_free.get((rank, receiver), 0.0)) + (0.0 if local else occupancy[boundary])
             link_free[rank, receiver] = leave
             arrived[forward, target, action.microbatch] = leave + (0.0 if local else latency[boundary])
+
+
+def test_directions_differ_and_a_rank_may_be_ready_late() -> None:
+    """One micro-batch on two ranks: F 0–1, message of 2 + 3, rank 1 ready at 10 only, B 11–13, message of 1 + 5, B 19–21."""
+    one = generate("GPipe", 2, 1, 1)
+    times = time_schedule(one, 1.0, 2.0, [[3.0], [5.0]], [[2.0], [1.0]], ready_s=[0.0, 10.0])
+    assert times.start_s[1].tolist() == [10.0, 11.0]
+    assert times.total_s == 21.0
+    assert time_schedule(one, 1.0, 2.0, [[3.0], [5.0]], [[2.0], [1.0]]).total_s == 6 + 1 + 2 + 6 + 2

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from scaleacross.errors import VerificationError
 from scaleacross.schedules.pipeline import PipelineSchedule
 from scaleacross.schedules.pipeline.check import check
 from scaleacross.solvers.pipeline_order.bounds import Windows, earliest_and_latest, lower_bound
@@ -38,6 +39,8 @@ WHOLE_SHARE: Final = 0.5
 """... for this share of the time that is left; neighbourhoods get the rest."""
 PROVED_RATIO: Final = 1e-4
 """A gap up to this counts as optimal: times without a common tick are rounded by less."""
+
+_ROUNDING: Final = 1e-9
 
 Method = Literal["greedy", "whole", "neighbourhoods"]
 METHODS: Final[tuple[Method, ...]] = ("greedy", "whole", "neighbourhoods")
@@ -87,7 +90,7 @@ def order_pipeline(
         report: told every improvement.
 
     Raises:
-        VerificationError: one of ``starts`` is illegal.
+        VerificationError: one of ``starts`` is illegal; or the bound exceeds the order's time, which would be a defect.
     """
     search = _Search(make_streams(problem), time_limit_s, seed, num_workers, report)
     for schedule in (*starts, *fitting_schedules(search.streams)):
@@ -176,13 +179,14 @@ class _Search:
         schedule = self.streams.schedule(best.starts, "Optimized")
         check(schedule)
         objective_s, bound_s = step_s(problem, schedule), self.lower * self.streams.tick_s
-        bound_s = min(bound_s, objective_s)
+        if bound_s > objective_s * (1 + _ROUNDING):
+            raise VerificationError(f"the order takes {objective_s} s, less than its lower bound of {bound_s} s")
         proved = objective_s - bound_s <= PROVED_RATIO * objective_s
         return PipelineOrder(
             schedule=schedule,
             status="optimal" if proved else "time_limit",
             objective_s=objective_s,
-            bound_s=bound_s,
+            bound_s=min(bound_s, objective_s),
             elapsed_s=time.perf_counter() - self.began,
             found_by=self.found_by,
         )
