@@ -13,7 +13,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from scaleacross.api import calibrate, compare, emit, evaluate, explain, pareto, plan, refine_schedule, sweep, verify
+    from scaleacross.api import (
+        calibrate,
+        compare,
+        emit,
+        evaluate,
+        explain,
+        pareto,
+        plan,
+        refine_schedule,
+        sweep,
+        verify,
+    )
     from scaleacross.catalogue import load_accelerator, load_job, load_network, load_plan, load_topology, load_workload
     from scaleacross.errors import (
         EmitError,
@@ -61,13 +72,24 @@ __all__ = [
     "load_workload",
     "pareto",
     "plan",
-    "sweep",
     "refine_schedule",
+    "sweep",
     "verify",
 ]
 
 _HOME: Final = {
-    "scaleacross.api": ("calibrate", "compare", "emit", "evaluate", "explain", "pareto", "plan", "refine_schedule", "sweep", "verify"),
+    "scaleacross.api": (
+        "calibrate",
+        "compare",
+        "emit",
+        "evaluate",
+        "explain",
+        "pareto",
+        "plan",
+        "refine_schedule",
+        "sweep",
+        "verify",
+    ),
     "scaleacross.catalogue": (
         "load_accelerator",
         "load_job",

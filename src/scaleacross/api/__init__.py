@@ -11,11 +11,14 @@ from scaleacross.api.explaining import explain
 from scaleacross.api.files import emit, verify
 from scaleacross.api.frontier import Pareto, ParetoPoint, pareto
 from scaleacross.api.planning import plan
-    "validate",
-    "verify",
-]
+from scaleacross.api.refining import refine_schedule
+from scaleacross.api.scheduling import schedule, schedule_of_plan
+from scaleacross.api.sweeping import SweepResult, sweep
 
 __all__ = [
+    "Pareto",
+    "ParetoPoint",
+    "SweepResult",
     "calibrate",
     "collective",
     "compare",
@@ -24,10 +27,12 @@ __all__ = [
     "evaluate",
     "explain",
     "pareto",
-    "Pareto",
-    "ParetoPoint",
     "plan",
+    "refine_schedule",
+    "schedule",
+    "schedule_of_plan",
     "score_files",
+    "sweep",
     "validate",
     "verify",
 ]

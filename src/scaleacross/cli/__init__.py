@@ -17,8 +17,8 @@ from scaleacross.cli.frame import EXIT_CODES, guarded
 from scaleacross.cli.look import catalogue_command, schema_command, show_command
 from scaleacross.cli.pareto import pareto_command
 from scaleacross.cli.plan import emit_command, evaluate_command, plan_command
-from scaleacross.cli.sweep import sweep_command
 from scaleacross.cli.schedule import schedule_command
+from scaleacross.cli.sweep import sweep_command
 from scaleacross.cli.validate import validate_command
 
 COMMANDS: Final[tuple[tuple[str, Callable[..., None], str], ...]] = (
