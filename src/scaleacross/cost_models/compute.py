@@ -15,6 +15,7 @@ import numpy as np
 
 from scaleacross.cost_models.kernels import (
     ELEMENT_BYTES,
+    RESULT_BYTES,
     attention_kernel_s,
     attention_model_of,
     gemm_kernel_s,
@@ -23,6 +24,7 @@ from scaleacross.cost_models.kernels import (
 )
 from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.spec.accelerator import Accelerator, Precision
+from scaleacross.spec.job import Optimizer
 from scaleacross.workloads.layer_profile import Attention, Gemm, LayerProfile
 
 ATTENTION_BACKWARD_RATIO: Final = 2.5
@@ -72,7 +74,13 @@ class LayerTimes:
 
 
 def gemm_time_s(
-    accelerator: Accelerator, precision: Precision, rows: Floats, cols: Floats, depth: Floats, count: Floats
+    accelerator: Accelerator,
+    precision: Precision,
+    rows: Floats,
+    cols: Floats,
+    depth: Floats,
+    count: Floats,
+    result_bytes: float = RESULT_BYTES,
 ) -> Floats:
     """``count`` equal products (rows × depth)·(depth × cols) inside a training step, arrays broadcast, in one launch.
 
@@ -85,7 +93,7 @@ def gemm_time_s(
     model, alone = gemm_model_of(accelerator, precision), machine_of(accelerator, precision)
     rate = alone.peak_flop_per_s * accelerator.training_gemm_ratio.get(precision, 1.0)
     machine = replace(alone, peak_flop_per_s=rate)
-    kernel = gemm_kernel_s(model, machine, ELEMENT_BYTES[precision], rows, cols, depth, count)
+    kernel = gemm_kernel_s(model, machine, ELEMENT_BYTES[precision], rows, cols, depth, count, result_bytes)
     return kernel + max(model.launch_s, accelerator.kernel_launch_s)
 
 
@@ -166,8 +174,11 @@ def layer_times(
     precision: Precision,
     shards: Shards,
     sequence_length: int,
+    weight_gradient_bytes: float = RESULT_BYTES,
 ) -> LayerTimes:
     """Times of ``layer`` for every row of ``shards``.
+
+    ``weight_gradient_bytes``: moved per parameter by the product that makes its gradient (``weight_gradient_bytes``).
 
     ``num_experts`` routed experts of the model share the tokens of expert Gemms evenly (balanced routing).
     Backward = the two gradient products of every Gemm with their own shapes, attention at ATTENTION_BACKWARD_RATIO,
@@ -185,7 +196,7 @@ def layer_times(
         used = _sixteen_bit(accelerator) if gemm.always_16_bit else precision
         forward = forward + gemm_time_s(accelerator, used, rows, cols, depth, count)
         backward = backward + gemm_time_s(accelerator, used, rows, depth, cols, count)
-        backward = backward + gemm_time_s(accelerator, used, depth, cols, rows, count)
+        backward = backward + gemm_time_s(accelerator, used, depth, cols, rows, count, weight_gradient_bytes)
         if ELEMENT_BYTES[used] < 2:
             cast = CAST_BYTES * rows * count / _memory_rate(accelerator)
             forward, backward = forward + cast * depth, backward + cast * cols
@@ -205,6 +216,24 @@ def layer_times(
         selective_s=selective,
         attention_s=attention,
     )
+
+
+def weight_gradient_bytes(optimizer: Optimizer) -> float:
+    """HBM bytes per parameter that the product of a weight gradient moves for its result.
+
+    Fused accumulation reads and writes the accumulated gradient (Megatron-LM's gradient_accumulation_fusion).
+    """
+    return 2.0 * optimizer.gradient_bytes if optimizer.fused_accumulation else RESULT_BYTES
+
+
+def accumulation_time_s(accelerator: Accelerator, optimizer: Optimizer, parameters: Floats) -> Floats:
+    """Adding the gradients of one micro-batch to those of the ones before by a kernel of its own, 0 where it is fused.
+
+    Reads the new 16-bit gradient, reads and writes the accumulated one: RESULT_BYTES + 2 · gradient_bytes per parameter.
+    """
+    if optimizer.fused_accumulation:
+        return np.zeros_like(parameters)
+    return parameters * (RESULT_BYTES + 2.0 * optimizer.gradient_bytes) / _memory_rate(accelerator)
 
 
 def optimizer_time_s(accelerator: Accelerator, parameters: Floats, bytes_per_parameter: float) -> Floats:

@@ -131,7 +131,7 @@ def _stage_memory(job: Job, profile: ModelProfile, levels: Levels, settings: Set
     pp, num_chunks = int(settings.pp[0]), int(settings.num_chunks[0])
     layers = np.array(rank_layers(block_counts(profile), pp, num_chunks))
     ranks = np.arange(pp)
-    classes = RankClasses(layers, (ranks == 0).astype(int), (ranks == pp - 1).astype(int), ranks)
+    classes = RankClasses(layers, (ranks == 0).astype(int), (ranks == pp - 1).astype(int), ranks, np.ones_like(ranks))
     parts = memory_parts(profile, job, settings, classes)
     tightest = min(levels.accelerators, key=lambda accelerator: accelerator.usable_memory_bytes)
     return tuple(

@@ -23,12 +23,14 @@ class RankClasses:
         layers: layers per block type, (classes, block types).
         has_embedding, has_head: 0 or 1, (classes,).
         first_rank: lowest pipeline rank of the class: the one with most micro-batches in flight, (classes,).
+        num_ranks: ranks of the class, (classes,).
     """
 
     layers: Ints
     has_embedding: Ints
     has_head: Ints
     first_rank: Ints
+    num_ranks: Ints
 
     @property
     def num_layers(self) -> Ints:
@@ -56,15 +58,16 @@ def rank_layers(block_counts: tuple[int, ...], pp: int, num_chunks: int) -> tupl
 @lru_cache(maxsize=4096)
 def rank_classes(block_counts: tuple[int, ...], pp: int, num_chunks: int) -> RankClasses:
     """The distinct ranks of a pipeline. Raises ValueError when there are more virtual stages than layers."""
-    first: dict[tuple[tuple[int, ...], bool, bool], int] = {}
+    ranks: dict[tuple[tuple[int, ...], bool, bool], list[int]] = {}
     for rank, layers in enumerate(rank_layers(block_counts, pp, num_chunks)):
-        first.setdefault((layers, rank == 0, rank == pp - 1), rank)
-    keys = list(first)
+        ranks.setdefault((layers, rank == 0, rank == pp - 1), []).append(rank)
+    keys = list(ranks)
     return RankClasses(
         layers=np.array([layers for layers, _, _ in keys]),
         has_embedding=np.array([int(first_rank) for _, first_rank, _ in keys]),
         has_head=np.array([int(last_rank) for _, _, last_rank in keys]),
-        first_rank=np.array([first[key] for key in keys]),
+        first_rank=np.array([ranks[key][0] for key in keys]),
+        num_ranks=np.array([len(ranks[key]) for key in keys]),
     )
 
 

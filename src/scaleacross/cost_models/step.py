@@ -1,11 +1,13 @@
 """One optimizer step from its parts.
 
-    step = rounds · (forward + backward)            computation of the busiest rank, with the pipeline's fill and drain
+    step = m · (forward + backward)                 computation of the busiest rank
+         + fill                                     the other ranks' forward + backward once, a chunk each: fill and drain
          + Σ_axes serial                            tp, cp, ep collectives on the critical path; pipeline message delays
          + Σ_windows exposed(Σ_axes window time)    gradient, parameter and shard traffic that computation does not hide
          + optimizer
 
-``rounds`` = m + (pp−1)/v; of it m rounds are shown as computation (or as the axis that waits), the rest as bubble.
+Components of the busiest rank's layers that wait are paid in ``rounds`` = m + (pp−1)/v; m of them are shown as the axis
+that waits, the rest as bubble.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class StepTimes:
 def placement_free_s(volumes: Volumes) -> Floats:
     """The part of a step that no placement changes: computation with fill and drain, and the optimizer, (n,)."""
     work = volumes.work
-    fixed: Floats = rounds(volumes.settings) * (work.forward_s + work.backward_s) + work.optimizer_s
+    computing = volumes.settings.num_micro_batches * (work.forward_s + work.backward_s)
+    fixed: Floats = computing + work.fill_s + work.optimizer_s
     return fixed
 
 
@@ -51,7 +54,7 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
     settings, work = volumes.settings, volumes.work
     busy = settings.num_micro_batches / rounds(settings)
     exposed: dict[str, Floats] = {name: np.zeros(len(settings)) for name in ("tp", "cp", "ep", "pp", "dp")}
-    bubble = (rounds(settings) - settings.num_micro_batches) * (work.forward_s + work.backward_s)
+    bubble = np.array(work.fill_s)
     for term in terms:
         for name, seconds in term.serial_s.items():
             share = busy if name in PER_ROUND else np.ones_like(busy)

@@ -12,7 +12,14 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from scaleacross.cost_models.compute import LayerTimes, Shards, layer_times, optimizer_time_s
+from scaleacross.cost_models.compute import (
+    LayerTimes,
+    Shards,
+    accumulation_time_s,
+    layer_times,
+    optimizer_time_s,
+    weight_gradient_bytes,
+)
 from scaleacross.cost_models.memory import held_parameters
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses, rank_classes, spread
@@ -28,6 +35,7 @@ class Work:
 
     Attributes:
         forward_s, backward_s: computation; recomputation is part of backward.
+        fill_s: forward and backward of one micro-batch through one chunk of every other rank: what fill and drain add.
         attention_s: fused attention forward, part of forward_s (what context parallelism can hide behind).
         tp_gathers: gathers plus scatters over tp, forward and backward.
         layers, moe_layers: layers with attention, layers with routed experts.
@@ -37,6 +45,7 @@ class Work:
 
     forward_s: Floats
     backward_s: Floats
+    fill_s: Floats
     attention_s: Floats
     tp_gathers: Floats
     layers: Floats
@@ -104,9 +113,10 @@ def _distinct_shards(settings: Settings) -> tuple[Shards, Ints]:
 
 
 def _times(profile: ModelProfile, job: Job, accelerator: Accelerator, shards: Shards) -> _Times:
+    moved = weight_gradient_bytes(job.optimizer)
     layers: list[LayerProfile] = [*(block for block, _ in profile.blocks), profile.embedding, profile.head]
     each: list[LayerTimes] = [
-        layer_times(layer, profile.num_experts, accelerator, job.precision, shards, job.sequence_length)
+        layer_times(layer, profile.num_experts, accelerator, job.precision, shards, job.sequence_length, moved)
         for layer in layers
     ]
     return _Times(
@@ -127,7 +137,13 @@ def _group_work(
 ) -> dict[str, Floats]:
     """Work of candidates that share their rank classes."""
     here = np.arange(len(settings))
-    per_type = [_rank_times(t, settings, classes) for t in times]
+    held = held_parameters(profile, settings, classes)
+    again = 1 - 1 / settings.num_micro_batches  # the first micro-batch has nothing to add to
+    per_type = []
+    for accelerator, t in zip(accelerators, times, strict=True):
+        forward, backward, attention = _rank_times(t, settings, classes)
+        added = accumulation_time_s(accelerator, job.optimizer, held.total)
+        per_type.append((forward, backward + again * added, attention))
     totals = np.stack([forward + backward for forward, backward, _ in per_type])  # (types, classes, n)
     slowest, busiest = np.unravel_index(
         totals.reshape(-1, len(settings)).argmax(axis=0), (len(accelerators), len(classes.first_rank))
@@ -135,7 +151,9 @@ def _group_work(
     forward, backward, attention = (
         np.stack([rank[part] for rank in per_type])[slowest, busiest, here] for part in range(3)
     )
-    held = held_parameters(profile, settings, classes)
+    # every rank at the pace of the slowest type, the busiest one left out
+    through = np.einsum("c,cn->n", classes.num_ranks, totals.max(axis=0))
+    fill = (through - forward - backward) / settings.num_chunks
     fullest = held.total.argmax(axis=0)
     dense, expert = held.dense[fullest, here], held.expert[fullest, here]
     blocks = [block for block, _ in profile.blocks]
@@ -145,6 +163,7 @@ def _group_work(
     return {
         "forward_s": forward,
         "backward_s": backward,
+        "fill_s": fill,
         "attention_s": attention,
         "tp_gathers": 2.0 * (passes * gathers + 2.0 * end_gathers[busiest]),
         "layers": (classes.layers @ np.array([block.attention is not None for block in blocks]))[busiest].astype(float),

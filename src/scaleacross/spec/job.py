@@ -55,6 +55,11 @@ class Optimizer(Spec):
     gradient_bytes: PositiveFloat = Field(default=4.0, description="accumulated gradient of a parameter, bytes")
     state_bytes: float = Field(default=12.0, ge=0, description="master weight and moments of a parameter, bytes")
     reduce_bytes: PositiveFloat = Field(default=4.0, description="one gradient element on the wire, bytes")
+    fused_accumulation: bool = Field(
+        default=True,
+        description="gradients are added to those of earlier micro-batches by the product that makes them (Megatron's "
+        "gradient accumulation fusion), not by a kernel of its own",
+    )
 
 
 class Overlap(Spec):

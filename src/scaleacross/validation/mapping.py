@@ -43,6 +43,9 @@ AXIS_ORDER: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard", "dp_replicate
 # fp16 or bf16 gradients accumulate and travel in 16 bit (Megatron-LM 2021/22, and NeMo's performance recipes, which set
 # grad_reduce_in_fp32=False); PyTorch FSDP2 keeps one fp32 shard of the parameters and reduces in fp32.
 HALF_GRADIENTS: Final = Optimizer(name="adam-half-gradients", gradient_bytes=2.0, reduce_bytes=2.0)
+UNFUSED_HALF_GRADIENTS: Final = HALF_GRADIENTS.model_copy(
+    update={"name": "adam-half-gradients-unfused", "fused_accumulation": False}
+)
 FSDP2: Final = Optimizer(name="adam-fsdp2", parameter_bytes=2.0, gradient_bytes=4.0, state_bytes=10.0)
 
 # FlashAttention-2, which PyTorch's scaled_dot_product_attention runs, against the kernels of Transformer Engine and
@@ -56,8 +59,9 @@ USERBUFFERS_TP_FRACTION: Final = 0.5
 FRAMEWORK_STATES: Final[tuple[tuple[str, ShardLevel, Optimizer], ...]] = (
     ("torchtitan", "parameters", FSDP2),
     ("Meta in-house", "optimizer", Optimizer()),
-    ("Megatron-DeepSpeed", "none", HALF_GRADIENTS),
-    ("Megatron-LM 202", "none", HALF_GRADIENTS),  # 2021 and 2022: before the distributed optimizer
+    ("DeepSpeed", "none", UNFUSED_HALF_GRADIENTS),
+    ("Megatron-LM 2021", "none", UNFUSED_HALF_GRADIENTS),  # before the distributed optimizer and fused accumulation
+    ("Megatron-LM 202", "none", HALF_GRADIENTS),
     ("", "optimizer", HALF_GRADIENTS),
 )
 
