@@ -71,9 +71,23 @@ def dp_shard_terms(
     group, expert = (Group(each, links, volumes.launch_s) for each in (shape, expert_shape))
     window = _state_windows(volumes, work.dense_parameters / settings.cp, group)
     window = window + _state_windows(volumes, work.expert_parameters / settings.cp, expert)
-    one = all_to_all(volumes.routed_bytes, ep_shape, links, volumes.launch_s).time_s
-    count = work.moe_layers * (4 + 2 * volumes.full_recompute)
-    return Terms({"ep": rounds(settings) * count * one}, window)
+    one = all_to_all(volumes.routed_bytes, ep_shape, links, volumes.launch_s, volumes.equal_copies).time_s
+    each = work.moe_layers * (4 + 2 * volumes.full_recompute) * one
+    return Terms({"ep": _expert_wait_s(volumes, each)}, window)
+
+
+def _expert_wait_s(volumes: Volumes, each_s: Floats) -> Floats:
+    """Seconds of a step in which nothing but all-to-alls of ``each_s`` per micro-batch runs.
+
+    Overlapped, those of one micro-batch run beside the forward and backward pass of another; the first forward and the last
+    backward pass have no other, nor have fill and drain.
+    """
+    settings, work = volumes.settings, volumes.work
+    if not volumes.job.experts.overlap:
+        return rounds(settings) * each_s
+    m = settings.num_micro_batches
+    beside = np.maximum(0.0, each_s - work.forward_s - work.backward_s)
+    return (m - 1) * beside + (rounds(settings) - m + 1) * each_s
 
 
 def dp_replicate_terms(volumes: Volumes, shape: GroupShape, links: Links) -> Terms:

@@ -8,6 +8,7 @@ algorithmic ratios below.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -34,6 +35,9 @@ ELEMENTWISE_BACKWARD_RATIO: Final = 2.0
 
 HOST_BACKWARD_RATIO: Final = 2.0
 """Kernels that the host launches backward over forward: two gradients per product and per element-wise operation."""
+HOST_SHARES: Final[Mapping[str, float]] = {"none": 1.0, "partial": 0.5, "full": 0.0}
+"""Share of the host's time to launch a layer with experts that CUDA graphs leave, by ``ExpertRuntime.graphs``: ``partial``
+graphs hold attention, router and dispatch preprocessing, about half of the kernels (assumed)."""
 CAST_BYTES: Final = 4.0
 """HBM bytes per element of a 16-bit tensor cast for narrow Gemms: read once, written row-wise and transposed."""
 UNFUSED_FORWARD_BYTES: Final = 9.0
@@ -104,7 +108,10 @@ def _gemm_shape(gemm: Gemm, shards: Shards, tokens: Floats, num_experts: int) ->
     if not gemm.shard.startswith("expert"):
         return tokens * gemm.tokens_per_token, cols, depth, np.ones_like(tokens)
     # ep ranks pool their tokens: a rank receives as many token copies as it sends, spread over its own experts
-    local_experts = np.maximum(1.0, num_experts / shards.ep.astype(np.float64))
+    over = shards.ep * (shards.tp if gemm.shard == "expert" else 1)
+    local_experts = np.maximum(1.0, num_experts / over.astype(np.float64))
+    if gemm.shard == "expert":
+        tokens = tokens / shards.tp
     return tokens * gemm.tokens_per_token / local_experts, cols, depth, local_experts
 
 
@@ -174,11 +181,13 @@ def layer_times(
     precision: Precision,
     shards: Shards,
     sequence_length: int,
-    weight_gradient_bytes: float = RESULT_BYTES,
+    gradient_result_bytes: float = RESULT_BYTES,
+    host_share: float = 1.0,
 ) -> LayerTimes:
     """Times of ``layer`` for every row of ``shards``.
 
-    ``weight_gradient_bytes``: moved per parameter by the product that makes its gradient (``weight_gradient_bytes``).
+    ``gradient_result_bytes``: moved per parameter by the product that makes its gradient (``weight_gradient_bytes``);
+    ``host_share``: of ``host_moe_pass_s`` that CUDA graphs leave (HOST_SHARES).
 
     ``num_experts`` routed experts of the model share the tokens of expert Gemms evenly (balanced routing).
     Backward = the two gradient products of every Gemm with their own shapes, attention at ATTENTION_BACKWARD_RATIO,
@@ -196,10 +205,10 @@ def layer_times(
         used = _sixteen_bit(accelerator) if gemm.always_16_bit else precision
         forward = forward + gemm_time_s(accelerator, used, rows, cols, depth, count)
         backward = backward + gemm_time_s(accelerator, used, rows, depth, cols, count)
-        backward = backward + gemm_time_s(accelerator, used, depth, cols, rows, count, weight_gradient_bytes)
+        backward = backward + gemm_time_s(accelerator, used, depth, cols, rows, count, gradient_result_bytes)
         if ELEMENT_BYTES[used] < 2:
             cast = CAST_BYTES * rows * count / _memory_rate(accelerator)
-            forward, backward = forward + cast * depth, backward + cast * cols
+            forward, backward = forward + gemm.cast_input * cast * depth, backward + gemm.cast_gradient * cast * cols
     divided = layer.elementwise_bytes - layer.replicated_elementwise_bytes
     elementwise = tokens * (divided / shards.tp + layer.replicated_elementwise_bytes) / _memory_rate(accelerator)
     attention, attention_backward = np.zeros_like(tokens), np.zeros_like(tokens)
@@ -207,7 +216,7 @@ def layer_times(
     if layer.attention is not None:
         attention, attention_backward = _attention_times_s(layer.attention, accelerator, shards, sequence_length)
         selective = selective if layer.attention.fused else attention
-    host = accelerator.host_moe_pass_s if layer.routed_tokens else 0.0
+    host = host_share * accelerator.host_moe_pass_s if layer.routed_tokens else 0.0
     return LayerTimes(
         forward_s=np.maximum(forward + attention + elementwise, host),
         backward_s=np.maximum(

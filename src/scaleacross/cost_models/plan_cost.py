@@ -77,7 +77,7 @@ def plan_cost(
     launch_s = max(accelerator.kernel_launch_s for accelerator in levels.accelerators)
     volumes = Volumes(job, profile, settings, work, launch_s)
     if shapes is None:
-        shapes = exact_shapes(degrees, placement.axis_order, levels)
+        shapes = exact_shapes(degrees, placement.axis_order, levels, profile.whole_experts)
     links = links_of(levels)
     rows = {name: _one_row(shape) for name, shape in shapes.items()}
     terms = [axis_terms(axis, volumes, rows[axis], links, rows["expert"], rows["ep"], exact=True) for axis in GRID_AXES]
@@ -92,7 +92,9 @@ def plan_cost(
         cost=_breakdown(job, profile, levels, settings, times),
         memory=_stage_memory(job, profile, levels, settings),
         traffic=_level_traffic(sent, shapes, levels, decision.pipeline.num_chunks, step_s),
-        collectives=tuple(_predicted(flow, rows[flow.shape], links, launch_s) for flow in sent),
+        collectives=tuple(
+            _predicted(flow, rows[flow.shape], links, launch_s, volumes.equal_copies) for flow in sent
+        ),
     )
 
 
@@ -193,8 +195,10 @@ def _leaving_share(fanout: float, level: int, num_chunks: int) -> float:
     return 0.5 if level >= CAMPUS else 1.0
 
 
-def _predicted(flow: Flow, shape: GroupShape, links: Links, launch_s: float) -> PredictedCollective:
-    timed = _time(flow, shape, links, launch_s)
+def _predicted(
+    flow: Flow, shape: GroupShape, links: Links, launch_s: float, equal_copies: float
+) -> PredictedCollective:
+    timed = _time(flow, shape, links, launch_s, equal_copies)
     return PredictedCollective(
         name=f"{flow.axis} {flow.op} of {flow.what}",
         axis=flow.axis,
@@ -208,10 +212,10 @@ def _predicted(flow: Flow, shape: GroupShape, links: Links, launch_s: float) -> 
     )
 
 
-def _time(flow: Flow, shape: GroupShape, links: Links, launch_s: float) -> Timed:
+def _time(flow: Flow, shape: GroupShape, links: Links, launch_s: float, equal_copies: float) -> Timed:
     size: Floats = np.array([flow.size_bytes])
     if flow.op == "all_to_all":
-        return all_to_all(size, shape, links, launch_s)
+        return all_to_all(size, shape, links, launch_s, equal_copies)
     if flow.op == "all_reduce":
         return all_reduce(size, shape, links, launch_s)
     if flow.op == "send":

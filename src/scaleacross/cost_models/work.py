@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from scaleacross.cost_models.compute import (
+    HOST_SHARES,
     LayerTimes,
     Shards,
     accumulation_time_s,
@@ -113,10 +114,10 @@ def _distinct_shards(settings: Settings) -> tuple[Shards, Ints]:
 
 
 def _times(profile: ModelProfile, job: Job, accelerator: Accelerator, shards: Shards) -> _Times:
-    moved = weight_gradient_bytes(job.optimizer)
+    moved, host = weight_gradient_bytes(job.optimizer), HOST_SHARES[job.experts.graphs]
     layers: list[LayerProfile] = [*(block for block, _ in profile.blocks), profile.embedding, profile.head]
     each: list[LayerTimes] = [
-        layer_times(layer, profile.num_experts, accelerator, job.precision, shards, job.sequence_length, moved)
+        layer_times(layer, profile.num_experts, accelerator, job.precision, shards, job.sequence_length, moved, host)
         for layer in layers
     ]
     return _Times(

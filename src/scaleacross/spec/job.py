@@ -75,6 +75,23 @@ class Overlap(Spec):
     )
 
 
+class ExpertRuntime(Spec):
+    """How the framework runs routed experts. The defaults are Megatron-Core's all-to-all dispatcher with eager kernels."""
+
+    dispatch: Literal["copies", "deduplicated"] = Field(
+        default="copies",
+        description="copies: a token is sent once per expert; deduplicated: once per accelerator, and over a slower level "
+        "once per child of it, and results are summed there before they return (DeepEP, HybridEP)",
+    )
+    overlap: bool = Field(
+        default=False, description="all-to-alls of one micro-batch run beside the computation of another"
+    )
+    graphs: Literal["none", "partial", "full"] = Field(
+        default="none",
+        description="CUDA graphs: none, of all but the experts (router, attention), or of the whole iteration",
+    )
+
+
 class Job(Spec):
     """A training job as the user states it. Names and paths are resolved by ``catalogue``; a resolved job is self-contained."""
 
@@ -90,6 +107,7 @@ class Job(Spec):
     precision: Precision = Field(default="bf16", description="precision of the matrix multiplications")
     optimizer: Optimizer = Optimizer()
     overlap: Overlap = Overlap()
+    experts: ExpertRuntime = ExpertRuntime()
     degrees: DegreeRequest = DegreeRequest()
     micro_batch_sequences: tuple[PositiveInt, ...] = Field(
         default=(1, 2, 4, 8), description="allowed sequences per micro-batch"

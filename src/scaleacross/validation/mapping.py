@@ -25,14 +25,17 @@ from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Topology
 from scaleacross.validation.machines import machine_of, topology_of
+from scaleacross.validation.recipes import expert_recipe
 from scaleacross.validation.runs import Run
 from scaleacross.validation.workload_of import workload_of
 from scaleacross.workloads.layer_profile import ModelProfile
 from scaleacross.workloads.variants import (
     with_attention_rate,
+    with_fused_experts,
     with_operator_recompute,
     with_unfused_attention,
     with_unfused_loss,
+    with_whole_experts,
     without_sequence_parallelism,
 )
 
@@ -86,7 +89,9 @@ def case_of(run: Run) -> Case:
     """
     if run.exclude_from_fit:
         raise InputError("excluded by the file (exclude_from_fit = 1)")
+    recipe = expert_recipe(run)
     profile = _as_run(run, workload_of(run).profile())
+    profile = with_fused_experts(profile) if recipe.fused else profile
     degrees = _degrees(run)
     states, optimizer = _states(run)
     job = Job(
@@ -98,6 +103,7 @@ def case_of(run: Run) -> Case:
         precision=_precision(run),
         optimizer=optimizer,
         overlap=_overlap(run),
+        experts=recipe.runtime,
     )
     topology = topology_of(machine_of(run), run.n_gpus)
     accelerator = topology.buildings[0].accelerator
@@ -126,6 +132,8 @@ def _as_run(run: Run, profile: ModelProfile) -> ModelProfile:
         profile = with_unfused_attention(profile)
         if not run.sp:
             profile = without_sequence_parallelism(profile)
+    if _whole_experts(run):
+        profile = with_whole_experts(profile)
     if "torchtitan" in run.framework:
         profile = with_unfused_loss(with_attention_rate(with_operator_recompute(profile), FLASH2_RATIO))
     return profile
@@ -137,11 +145,12 @@ def _degrees(run: Run) -> Degrees:
     if rest or not dp or (run.dp is not None and run.dp != dp):
         stated = "" if run.dp is None else f" · dp {run.dp}"
         raise InputError(f"tp {tp} · cp {cp} · pp {pp}{stated} does not make {run.n_gpus} GPUs")
-    if ep > 1 and dp % ep:
-        # experts whole over tp (expert tp 1): ep also spans the tensor-parallel ranks
-        raise InputError(
-            f"ep {ep} inside tp · dp = {tp * dp}: ep spans more than dp {dp}, which the model cannot express"
-        )
+    if _whole_experts(run):
+        if ep % tp or dp % (ep // tp) or cp > 1:
+            raise InputError(f"ep {ep} over tp {tp} · dp {dp} (expert tp 1, cp {cp}): tp must divide it, cp must be 1")
+        ep //= tp
+    elif ep > 1 and dp % ep:
+        raise InputError(f"ep {ep} does not divide dp {dp}")
     shard = run.fsdp // cp if run.fsdp and run.fsdp > dp else run.fsdp or dp
     if dp % max(1, shard):
         raise InputError(f"fsdp {run.fsdp} does not divide dp {dp}")
@@ -151,6 +160,12 @@ def _degrees(run: Run) -> Degrees:
         return Degrees(tp=tp, cp=cp, pp=pp, ep=ep, dp_shard=shard, dp_replicate=dp // shard)
     except ValidationError as error:
         raise InputError("; ".join(item["msg"] for item in error.errors())) from None
+
+
+def _whole_experts(run: Run) -> bool:
+    """Whether experts are spread over tp too: stated (etp 1), or Megatron-Bridge, whose recipes all set it so."""
+    spread = run.etp == 1 or (run.etp is None and "Megatron-Bridge" in run.framework)
+    return run.arch == "moe" and spread and (run.tp or 1) > 1
 
 
 def _states(run: Run) -> tuple[ShardLevel, Optimizer]:

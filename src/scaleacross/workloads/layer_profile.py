@@ -12,8 +12,8 @@ from typing import Literal
 from scaleacross.spec.base import Name, Spec
 
 # column: output features divided by tp; row: input features divided by tp; none: replicated;
-# expert_*: the same inside a routed expert, whose weights are also divided by ep.
-GemmShard = Literal["column", "row", "none", "expert_column", "expert_row"]
+# expert_*: the same inside a routed expert, whose weights are also divided by ep; expert: whole experts, spread over tp · ep.
+GemmShard = Literal["column", "row", "none", "expert_column", "expert_row", "expert"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class Gemm:
     """A matrix product ``tokens × in_features → out_features``.
 
     ``tokens_per_token`` is 1 for a dense layer and top-k for routed experts (summed over the experts of the layer).
-    ``always_16_bit`` marks products that 8- and 4-bit recipes leave in 16 bit (output projection, router).
+    ``always_16_bit`` marks products that 8- and 4-bit recipes leave in 16 bit (output projection, router); of the others
+    ``cast_input`` and ``cast_gradient`` say whether a kernel of its own converts the input and the gradient of the output.
     """
 
     name: str
@@ -30,6 +31,8 @@ class Gemm:
     shard: GemmShard
     tokens_per_token: float = 1.0
     always_16_bit: bool = False
+    cast_input: bool = True
+    cast_gradient: bool = True
 
     @property
     def flop_per_token(self) -> float:
@@ -111,6 +114,11 @@ class LayerProfile:
     selective_gemm_fraction: float = 0.0
 
     @property
+    def whole_experts(self) -> bool:
+        """Whether routed experts are spread over the tensor-parallel ranks too, none of them divided."""
+        return any(gemm.shard == "expert" for gemm in self.gemms)
+
+    @property
     def total_parameters(self) -> int:
         """All parameters of the layer."""
         return self.num_parameters + self.num_expert_parameters
@@ -151,6 +159,11 @@ class ModelProfile:
     def num_layers(self) -> int:
         """Transformer layers, without embedding and head."""
         return sum(count for _, count in self.blocks)
+
+    @property
+    def whole_experts(self) -> bool:
+        """Whether routed experts are spread over the tensor-parallel ranks too, none of them divided."""
+        return any(layer.whole_experts for layer, _ in self.blocks)
 
     @property
     def total_parameters(self) -> int:

@@ -9,6 +9,8 @@ from typing import Final
 from scaleacross.workloads.layer_profile import ActivationBytes, Gemm, LayerProfile, ModelProfile
 
 UNFUSED_LOSS_BYTES: Final = 10.0
+FUSED_ACTIVATION_BYTES: Final = 6.0
+"""Bytes per feature and row that the gated activation of its own moves (gate and up in, product out)."""
 
 
 def _each_block(profile: ModelProfile, change: Callable[[LayerProfile], LayerProfile]) -> ModelProfile:
@@ -58,6 +60,47 @@ def with_unfused_loss(profile: ModelProfile) -> ModelProfile:
     head = profile.head
     kept = {policy: replace(held, sharded=held.sharded + extra) for policy, held in head.activations.items()}
     return replace(profile, head=replace(head, activations=kept))
+
+
+def with_whole_experts(profile: ModelProfile) -> ModelProfile:
+    """Experts that tensor parallelism does not divide but spreads (Megatron-Core's expert tensor parallel size 1).
+
+    Tokens, divided by sequence parallelism already, go straight to their experts: the gather and the scatter around the
+    experts of a layer fall away, those of attention stay.
+    """
+
+    def change(block: LayerProfile) -> LayerProfile:
+        if not block.routed_tokens:
+            return block
+        gemms = tuple(
+            replace(gemm, shard="expert") if gemm.shard.startswith("expert") else gemm for gemm in block.gemms
+        )
+        return replace(block, gemms=gemms, tp_gathers=1)
+
+    return _each_block(profile, change)
+
+
+def with_fused_experts(profile: ModelProfile) -> ModelProfile:
+    """Experts as one kernel per product that also applies the activation and converts its result for the next one.
+
+    The activation's own traffic and the conversions between the two products fall away (CuTe DSL fused grouped MLP of
+    Megatron-Core; release notes of Megatron-Bridge 0.5.1).
+    """
+
+    def change(block: LayerProfile) -> LayerProfile:
+        if not block.routed_tokens:
+            return block
+        gemms, saved = [], 0.0
+        for gemm in block.gemms:
+            if gemm.name == "expert_up":
+                gemm = replace(gemm, cast_gradient=False)
+            elif gemm.name == "expert_down":
+                saved += FUSED_ACTIVATION_BYTES * gemm.in_features * gemm.tokens_per_token
+                gemm = replace(gemm, cast_input=False)
+            gemms.append(gemm)
+        return replace(block, gemms=tuple(gemms), elementwise_bytes=block.elementwise_bytes - saved)
+
+    return _each_block(profile, change)
 
 
 def with_operator_recompute(profile: ModelProfile) -> ModelProfile:
