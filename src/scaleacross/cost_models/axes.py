@@ -79,15 +79,13 @@ def dp_shard_terms(
 def _expert_wait_s(volumes: Volumes, each_s: Floats) -> Floats:
     """Seconds of a step in which nothing but all-to-alls of ``each_s`` per micro-batch runs.
 
-    Overlapped, those of one micro-batch run beside the forward and backward pass of another; the first forward and the last
-    backward pass have no other, nor have fill and drain.
+    The stated share of those of one micro-batch runs beside the forward and backward pass of another, as far as these are
+    long enough; the first forward and the last backward pass have no other, nor have fill and drain.
     """
     settings, work = volumes.settings, volumes.work
-    if not volumes.job.experts.overlap:
-        return rounds(settings) * each_s
-    m = settings.num_micro_batches
-    beside = np.maximum(0.0, each_s - work.forward_s - work.backward_s)
-    return (m - 1) * beside + (rounds(settings) - m + 1) * each_s
+    hidden = np.minimum(volumes.job.experts.overlap_fraction * each_s, work.forward_s + work.backward_s)
+    waited: Floats = rounds(settings) * each_s - (settings.num_micro_batches - 1) * hidden
+    return waited
 
 
 def dp_replicate_terms(volumes: Volumes, shape: GroupShape, links: Links) -> Terms:

@@ -83,8 +83,11 @@ class ExpertRuntime(Spec):
         description="copies: a token is sent once per expert; deduplicated: once per accelerator, and over a slower level "
         "once per child of it, and results are summed there before they return (DeepEP, HybridEP)",
     )
-    overlap: bool = Field(
-        default=False, description="all-to-alls of one micro-batch run beside the computation of another"
+    overlap_fraction: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="share of the all-to-alls of one micro-batch that the computation of another hides",
     )
     graphs: Literal["none", "partial", "full"] = Field(
         default="none",

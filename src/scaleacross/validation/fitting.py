@@ -5,7 +5,8 @@ minimising, over the rows of a generation,
 
     Σ w · ρ(log measured − log predicted(x)) + Σ ((x − x_prior) / σ)² / 2
 
-with Huber's ρ (linear beyond HUBER), w = 1 / repeats of the configuration, and x_prior what is known without any step time
+with Cauchy's ρ(r) = c² log(1 + (r/c)²) / 2, c = TAIL, r the residual over SPREAD: a row far off pulls less than one
+nearby, because it was run in a way that its columns do not tell; w = 1 / repeats of the configuration, and x_prior what is known without any step time
 (kernel sweeps, data sheets). Gauss-Newton with numerical derivatives and iteratively reweighted least squares; every
 iteration prices each row once per knob.
 
@@ -31,8 +32,11 @@ from scaleacross.validation.predict import predict
 
 Floats = NDArray[np.float64]
 
-HUBER: Final = 0.05
-"""Relative error beyond which a row pulls with constant force: about the spread of repeats."""
+SPREAD: Final = 0.05
+"""Relative error of a row in the bulk: about the spread of repeats."""
+TAIL: Final = 2.385
+"""Residual in units of SPREAD beyond which a row's pull falls: 95 % efficient on Gaussian errors (Holland & Welsch 1977,
+doi 10.1080/03610927708827533)."""
 STEP: Final = 0.05
 """Change of a logarithm for a numerical derivative."""
 TRUST: Final = 0.35
@@ -227,7 +231,7 @@ def refit(linear: Linearised, log_measured: Floats, weights: Floats, rows: NDArr
         step = np.zeros(len(KNOBS))
         for _ in range(60):
             left = residual - jacobian @ step
-            pull = weights[chosen] * np.minimum(1.0, HUBER / np.maximum(np.abs(left), 1e-12)) / HUBER**2
+            pull = weights[chosen] / SPREAD**2 / (1 + (left / (TAIL * SPREAD)) ** 2)
             normal = jacobian.T @ (pull[:, None] * jacobian) + np.diag(precision)
             step = np.linalg.solve(normal, jacobian.T @ (pull * residual) + precision * (prior - start))
         out[name] = start + step
