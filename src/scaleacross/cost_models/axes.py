@@ -13,7 +13,7 @@ import numpy as np
 from scaleacross.cost_models.collectives import Group, Links, all_reduce, all_to_all, neighbour_messages
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.groups import GroupShape
-from scaleacross.cost_models.overlap import WINDOW_NAMES, rounds
+from scaleacross.cost_models.overlap import WINDOW_NAMES, occurrences, rounds
 from scaleacross.cost_models.pipeline import BoundaryDelays, delay_penalty_s
 from scaleacross.cost_models.pipeline_penalty import timed_penalty_s
 from scaleacross.cost_models.settings import Floats
@@ -154,10 +154,15 @@ def axis_terms(
 def _waiting(volumes: Volumes, terms: Terms) -> Terms:
     """``terms`` with what ``job.overlap`` does not run beside computation moved out of its window."""
     overlap, window, serial = volumes.job.overlap, terms.window_s.copy(), dict(terms.serial_s)
-    for name, hidden in (("gradient_reduce", overlap.gradient_reduce), ("parameter_gather", overlap.parameter_gather)):
-        if not hidden:
-            row = WINDOW_NAMES.index(name)
-            serial["dp"] = serial.get("dp", np.zeros(window.shape[1:])) + window[row]
+    hidden = {
+        "gradient_reduce": overlap.gradient_reduce,
+        "parameter_gather": overlap.parameter_gather,
+        "shard_forward": overlap.shard_prefetch,
+        "shard_backward": overlap.shard_prefetch,
+    }
+    for row, (name, often) in enumerate(zip(WINDOW_NAMES, occurrences(volumes.settings), strict=True)):
+        if not hidden[name]:
+            serial["dp"] = serial.get("dp", np.zeros(window.shape[1:])) + often * window[row]
             window[row] = 0.0
     return Terms(serial, window)
 

@@ -25,7 +25,7 @@ from scaleacross.cost_models.kernels import (
 )
 from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.spec.accelerator import Accelerator, Precision
-from scaleacross.spec.job import Optimizer
+from scaleacross.spec.job import Job, Optimizer
 from scaleacross.workloads.layer_profile import Attention, Gemm, LayerProfile
 
 ATTENTION_BACKWARD_RATIO: Final = 2.5
@@ -38,6 +38,11 @@ HOST_BACKWARD_RATIO: Final = 2.0
 HOST_SHARES: Final[Mapping[str, float]] = {"none": 1.0, "partial": 0.5, "full": 0.0}
 """Share of the host's time to launch a layer with experts that CUDA graphs leave, by ``ExpertRuntime.graphs``: ``partial``
 graphs hold attention, router and dispatch preprocessing, about half of the kernels (assumed)."""
+RING_FORWARD_BYTES: Final = 10.0
+"""HBM bytes per output element and call of ring attention: 2 read, 4 read and 4 written of the fp32 sum (Transformer
+Engine's context-parallel attention; Ring Attention, arXiv 2310.01889)."""
+RING_BACKWARD_BYTES: Final = 6.0
+"""The same, backward: the query gradient of every call is read and added to a 16-bit sum."""
 CAST_BYTES: Final = 4.0
 """HBM bytes per element of a 16-bit tensor cast for narrow Gemms: read once, written row-wise and transposed."""
 UNFUSED_FORWARD_BYTES: Final = 9.0
@@ -58,6 +63,31 @@ class Shards:
     def tokens(self, sequence_length: int) -> Floats:
         """Tokens of one micro-batch on one rank, before tp: micro_batch · sequence / cp."""
         return self.micro_batch * (sequence_length / self.cp)
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What a job's framework decides about kernels.
+
+    Attributes:
+        gradient_result_bytes: HBM bytes per parameter that the product of a weight gradient moves for its result.
+        host_share: of ``host_moe_pass_s`` that CUDA graphs leave.
+        ring_attention: context parallelism runs attention block by block round a ring.
+    """
+
+    gradient_result_bytes: float = RESULT_BYTES
+    host_share: float = 1.0
+    ring_attention: bool = True
+
+
+def runtime_of(job: Job) -> Runtime:
+    """The runtime that a job states.
+
+    Fused accumulation reads and writes the accumulated gradient (Megatron-LM's gradient_accumulation_fusion).
+    """
+    optimizer = job.optimizer
+    moved = 2.0 * optimizer.gradient_bytes if optimizer.fused_accumulation else RESULT_BYTES
+    return Runtime(moved, HOST_SHARES[job.experts.graphs], job.context_exchange == "ring")
 
 
 @dataclass(frozen=True)
@@ -116,26 +146,36 @@ def _gemm_shape(gemm: Gemm, shards: Shards, tokens: Floats, num_experts: int) ->
 
 
 def _attention_times_s(
-    attention: Attention, accelerator: Accelerator, shards: Shards, sequence_length: int
+    attention: Attention, accelerator: Accelerator, shards: Shards, sequence_length: int, runtime: Runtime
 ) -> tuple[Floats, Floats]:
-    """Forward and backward of the attention core."""
+    """Forward and backward of the attention core.
+
+    Round a ring, cp calls of sequence / cp queries against as many keys: the first causal, the others full over half of
+    them, the same work each (zigzag order); RING_*_BYTES per query feature put the results of every call together.
+    Gathered, one call against all keys.
+    """
     if not attention.fused:
         return _unfused_attention_times_s(attention, accelerator, shards, sequence_length)
     model, machine = attention_model_of(accelerator), machine_of(accelerator, _sixteen_bit(accelerator))
+    queries = sequence_length / shards.cp
+    calls = shards.cp if runtime.ring_attention else np.ones_like(shards.cp)
     kernel = attention_kernel_s(
         model,
         machine,
         sequences=shards.micro_batch.astype(np.float64),
-        queries=sequence_length / shards.cp,
-        keys=np.full(len(shards.cp), float(sequence_length)),
+        queries=queries,
+        keys=sequence_length / calls,
         heads=attention.num_heads / shards.tp,
         kv_heads=np.maximum(1.0, attention.num_kv_heads / shards.tp),
         qk_head_dim=attention.qk_head_dim,
         v_head_dim=attention.v_head_dim,
     )
     slower = accelerator.training_attention_ratio * attention.rate_ratio
-    forward = kernel / slower + max(model.launch_s, accelerator.kernel_launch_s)
-    return forward, ATTENTION_BACKWARD_RATIO * forward
+    forward = calls * (kernel / slower + max(model.launch_s, accelerator.kernel_launch_s))
+    features = attention.num_heads * attention.v_head_dim / shards.tp
+    combined = np.where(calls > 1, calls, 0) * shards.micro_batch * queries * features / _memory_rate(accelerator)
+    backward = ATTENTION_BACKWARD_RATIO * forward + RING_BACKWARD_BYTES * combined
+    return forward + RING_FORWARD_BYTES * combined, backward
 
 
 def _unfused_attention_times_s(
@@ -181,13 +221,9 @@ def layer_times(
     precision: Precision,
     shards: Shards,
     sequence_length: int,
-    gradient_result_bytes: float = RESULT_BYTES,
-    host_share: float = 1.0,
+    runtime: Runtime,
 ) -> LayerTimes:
     """Times of ``layer`` for every row of ``shards``.
-
-    ``gradient_result_bytes``: moved per parameter by the product that makes its gradient (``weight_gradient_bytes``);
-    ``host_share``: of ``host_moe_pass_s`` that CUDA graphs leave (HOST_SHARES).
 
     ``num_experts`` routed experts of the model share the tokens of expert Gemms evenly (balanced routing).
     Backward = the two gradient products of every Gemm with their own shapes, attention at ATTENTION_BACKWARD_RATIO,
@@ -205,7 +241,7 @@ def layer_times(
         used = _sixteen_bit(accelerator) if gemm.always_16_bit else precision
         forward = forward + gemm_time_s(accelerator, used, rows, cols, depth, count)
         backward = backward + gemm_time_s(accelerator, used, rows, depth, cols, count)
-        backward = backward + gemm_time_s(accelerator, used, depth, cols, rows, count, gradient_result_bytes)
+        backward = backward + gemm_time_s(accelerator, used, depth, cols, rows, count, runtime.gradient_result_bytes)
         if ELEMENT_BYTES[used] < 2:
             cast = CAST_BYTES * rows * count / _memory_rate(accelerator)
             forward, backward = forward + gemm.cast_input * cast * depth, backward + gemm.cast_gradient * cast * cols
@@ -214,9 +250,9 @@ def layer_times(
     attention, attention_backward = np.zeros_like(tokens), np.zeros_like(tokens)
     selective = elementwise + layer.selective_gemm_fraction * forward
     if layer.attention is not None:
-        attention, attention_backward = _attention_times_s(layer.attention, accelerator, shards, sequence_length)
+        attention, attention_backward = _attention_times_s(layer.attention, accelerator, shards, sequence_length, runtime)
         selective = selective if layer.attention.fused else attention
-    host = host_share * accelerator.host_moe_pass_s if layer.routed_tokens else 0.0
+    host = runtime.host_share * accelerator.host_moe_pass_s if layer.routed_tokens else 0.0
     return LayerTimes(
         forward_s=np.maximum(forward + attention + elementwise, host),
         backward_s=np.maximum(
@@ -225,14 +261,6 @@ def layer_times(
         selective_s=selective,
         attention_s=attention,
     )
-
-
-def weight_gradient_bytes(optimizer: Optimizer) -> float:
-    """HBM bytes per parameter that the product of a weight gradient moves for its result.
-
-    Fused accumulation reads and writes the accumulated gradient (Megatron-LM's gradient_accumulation_fusion).
-    """
-    return 2.0 * optimizer.gradient_bytes if optimizer.fused_accumulation else RESULT_BYTES
 
 
 def accumulation_time_s(accelerator: Accelerator, optimizer: Optimizer, parameters: Floats) -> Floats:

@@ -66,22 +66,12 @@ def plan_cost(
         ValueError: the decision has no placement, or its numbers do not divide.
         KeyError: a building of the placement is not in the topology.
     """
-    if decision.placement is None:
-        raise ValueError("the decision has no placement")
-    degrees, placement = decision.degrees, decision.placement
-    if placement.num_accelerators != degrees.world_size:
-        raise ValueError(f"the placement holds {placement.num_accelerators} accelerators, the degrees need {degrees}")
-    levels = build_levels(topology, placement.fill)
-    settings = settings_of(decision, job.global_batch_sequences)
-    work = work_of(profile, job, levels.accelerators, settings)
-    launch_s = max(accelerator.kernel_launch_s for accelerator in levels.accelerators)
-    volumes = Volumes(job, profile, settings, work, launch_s)
+    placement, levels = _placement(decision), build_levels(topology, _placement(decision).fill)
     if shapes is None:
-        shapes = exact_shapes(degrees, placement.axis_order, levels, profile.whole_experts)
-    links = links_of(levels)
+        shapes = placed_shapes(profile, topology, decision)
+    volumes, times = _timed_step(job, profile, levels, decision, shapes)
+    settings, links, launch_s = volumes.settings, links_of(levels), volumes.launch_s
     rows = {name: _one_row(shape) for name, shape in shapes.items()}
-    terms = [axis_terms(axis, volumes, rows[axis], links, rows["expert"], rows["ep"], exact=True) for axis in GRID_AXES]
-    times = step_times(volumes, terms)
     sent = flows(volumes)
     step_s = float(times.step_s[0])
     spans = {flow.axis: LINK_LEVELS[int(shapes[flow.axis].span)] for flow in sent}
@@ -96,6 +86,42 @@ def plan_cost(
             _predicted(flow, rows[flow.shape], links, launch_s, volumes.equal_copies) for flow in sent
         ),
     )
+
+
+def step_seconds(
+    job: Job, profile: ModelProfile, topology: Topology, decision: Decision, shapes: Mapping[str, GroupShape]
+) -> float:
+    """The step time of ``plan_cost`` alone, s: for fits, which price the same placement many times."""
+    levels = build_levels(topology, _placement(decision).fill)
+    return float(_timed_step(job, profile, levels, decision, shapes)[1].step_s[0])
+
+
+def placed_shapes(profile: ModelProfile, topology: Topology, decision: Decision) -> Mapping[str, GroupShape]:
+    """Group shapes of a placed decision, per axis, ``ep`` and ``expert``. Raises ValueError as ``plan_cost`` does."""
+    placement = _placement(decision)
+    levels = build_levels(topology, placement.fill)
+    return exact_shapes(decision.degrees, placement.axis_order, levels, profile.whole_experts)
+
+
+def _placement(decision: Decision) -> Placement:
+    if decision.placement is None:
+        raise ValueError("the decision has no placement")
+    placed, needed = decision.placement.num_accelerators, decision.degrees.world_size
+    if placed != needed:
+        raise ValueError(f"the placement holds {placed} accelerators, the degrees need {needed}: {decision.degrees}")
+    return decision.placement
+
+
+def _timed_step(
+    job: Job, profile: ModelProfile, levels: Levels, decision: Decision, shapes: Mapping[str, GroupShape]
+) -> tuple[Volumes, StepTimes]:
+    settings = settings_of(decision, job.global_batch_sequences)
+    work = work_of(profile, job, levels.accelerators, settings)
+    launch_s = max(accelerator.kernel_launch_s for accelerator in levels.accelerators)
+    volumes, links = Volumes(job, profile, settings, work, launch_s), links_of(levels)
+    rows = {name: _one_row(shape) for name, shape in shapes.items()}
+    terms = [axis_terms(axis, volumes, rows[axis], links, rows["expert"], rows["ep"], exact=True) for axis in GRID_AXES]
+    return volumes, step_times(volumes, terms)
 
 
 def layers_per_stage(profile: ModelProfile, decision: Decision) -> tuple[tuple[int, ...], ...]:

@@ -13,13 +13,12 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from scaleacross.cost_models.compute import (
-    HOST_SHARES,
     LayerTimes,
     Shards,
     accumulation_time_s,
     layer_times,
     optimizer_time_s,
-    weight_gradient_bytes,
+    runtime_of,
 )
 from scaleacross.cost_models.memory import held_parameters
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
@@ -100,6 +99,7 @@ class _Times:
     forward: Floats
     backward: Floats
     selective: Floats
+    full: Floats
     attention: Floats
 
     def take(self, rows: Ints) -> _Times:
@@ -114,16 +114,17 @@ def _distinct_shards(settings: Settings) -> tuple[Shards, Ints]:
 
 
 def _times(profile: ModelProfile, job: Job, accelerator: Accelerator, shards: Shards) -> _Times:
-    moved, host = weight_gradient_bytes(job.optimizer), HOST_SHARES[job.experts.graphs]
+    runtime = runtime_of(job)
     layers: list[LayerProfile] = [*(block for block, _ in profile.blocks), profile.embedding, profile.head]
     each: list[LayerTimes] = [
-        layer_times(layer, profile.num_experts, accelerator, job.precision, shards, job.sequence_length, moved, host)
+        layer_times(layer, profile.num_experts, accelerator, job.precision, shards, job.sequence_length, runtime)
         for layer in layers
     ]
     return _Times(
         np.stack([t.forward_s for t in each]),
         np.stack([t.backward_s for t in each]),
         np.stack([t.selective_s for t in each]),
+        np.stack([t.forward_s * layer.full_recompute_fraction for t, layer in zip(each, layers, strict=True)]),
         np.stack([t.attention_s for t in each]),
     )
 
@@ -181,7 +182,7 @@ def _rank_times(times: _Times, settings: Settings, classes: RankClasses) -> tupl
         spread(part[:-2], classes, part[-2], part[-1]) for part in (times.forward, times.backward, times.attention)
     )
     nothing = np.zeros(len(settings))  # embedding and head keep what they need, whatever the policy
-    selective, again = (spread(part[:-2], classes, nothing, nothing) for part in (times.selective, times.forward))
+    selective, again = (spread(part[:-2], classes, nothing, nothing) for part in (times.selective, times.full))
     extra = np.choose(settings.recompute, [np.zeros_like(forward), selective, again])
     return forward, backward + extra, attention
 

@@ -67,6 +67,9 @@ class Overlap(Spec):
 
     gradient_reduce: bool = Field(default=True, description="gradients are reduced while earlier layers run backward")
     parameter_gather: bool = Field(default=True, description="updated parameters are gathered during the next forward")
+    shard_prefetch: bool = Field(
+        default=True, description="sharded parameters are gathered one layer ahead and their gradients reduced one behind"
+    )
     pipeline_messages: bool = Field(
         default=True, description="pipeline messages travel while the sender and the receiver compute"
     )
@@ -111,6 +114,11 @@ class Job(Spec):
     optimizer: Optimizer = Optimizer()
     overlap: Overlap = Overlap()
     experts: ExpertRuntime = ExpertRuntime()
+    context_exchange: Literal["ring", "gather"] = Field(
+        default="ring",
+        description="context parallelism: keys and values go round a ring and attention runs block by block (Megatron's "
+        "cp_comm_type p2p, torchtitan), or are gathered before one attention call (Llama 3)",
+    )
     degrees: DegreeRequest = DegreeRequest()
     micro_batch_sequences: tuple[PositiveInt, ...] = Field(
         default=(1, 2, 4, 8), description="allowed sequences per micro-batch"

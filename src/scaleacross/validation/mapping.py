@@ -2,7 +2,8 @@
 
 What a row does not state is filled by rules that never look at a measured value:
 
-* micro-batch, chunks (``mbs``, ``vpp`` blank): every value of MICRO_BATCHES and up to MAX_CHUNKS chunks; the fastest
+* micro-batch, chunks (``mbs``, ``vpp`` blank): every value of MICRO_BATCHES and up to MAX_CHUNKS chunks
+  (MEGATRON_PAPER_CHUNKS for Megatron-LM's own publications); the fastest
   predicted one that fits in memory counts, as a team that tunes a run would choose it
 * recompute blank or unknown: the lightest of none, selective, full that fits in memory
 * states: ``fsdp`` > 1 shards parameters; otherwise FRAMEWORK_STATES says what the framework of that time did
@@ -32,7 +33,9 @@ from scaleacross.workloads.layer_profile import ModelProfile
 from scaleacross.workloads.variants import (
     with_attention_rate,
     with_fused_experts,
+    with_lean_activations,
     with_operator_recompute,
+    with_pruned_recompute,
     with_unfused_attention,
     with_unfused_loss,
     with_whole_experts,
@@ -41,6 +44,7 @@ from scaleacross.workloads.variants import (
 
 MICRO_BATCHES: Final = (1, 2, 4, 8)
 MAX_CHUNKS: Final = 8
+MEGATRON_PAPER_CHUNKS: Final = 3  # the most that Megatron-LM's own publications state (arXiv 2205.05198, table 3)
 AXIS_ORDER: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 
 # fp16 or bf16 gradients accumulate and travel in 16 bit (Megatron-LM 2021/22, and NeMo's performance recipes, which set
@@ -104,6 +108,7 @@ def case_of(run: Run) -> Case:
         optimizer=optimizer,
         overlap=_overlap(run),
         experts=recipe.runtime,
+        context_exchange="gather" if "Meta" in run.framework else "ring",  # all-gather: arXiv 2407.21783, section 3.3.2
     )
     topology = topology_of(machine_of(run), run.n_gpus)
     accelerator = topology.buildings[0].accelerator
@@ -134,6 +139,10 @@ def _as_run(run: Run, profile: ModelProfile) -> ModelProfile:
             profile = without_sequence_parallelism(profile)
     if _whole_experts(run):
         profile = with_whole_experts(profile)
+    if "NeMo" in run.framework or "Megatron-Bridge" in run.framework:
+        profile = with_lean_activations(profile, narrow=_precision(run) in ("fp8", "nvfp4"))
+    if "torchtitan" in run.framework or "MaxText" in run.framework:
+        profile = with_pruned_recompute(profile)
     if "torchtitan" in run.framework:
         profile = with_unfused_loss(with_attention_rate(with_operator_recompute(profile), FLASH2_RATIO))
     return profile
@@ -180,7 +189,8 @@ def _overlap(run: Run) -> Overlap:
     TP overlap counts where ``overlap`` states it, or where the framework's recipes switch it on.
     """
     if _is_early(run):
-        return Overlap(gradient_reduce=False, parameter_gather=False, pipeline_messages=False)
+        waiting = {"gradient_reduce": False, "parameter_gather": False, "pipeline_messages": False}
+        return Overlap.model_validate(waiting | {"shard_prefetch": False})
     stated = run.overlap.lower()
     if ("tp userbuffers" in stated and "no tp userbuffers" not in stated) or "tp-comm-overlap" in stated:
         return Overlap(tp_fraction=USERBUFFERS_TP_FRACTION)
@@ -208,6 +218,8 @@ def _precision(run: Run) -> Precision:
 
 def _recomputes(run: Run) -> tuple[Recompute, ...]:
     stated = run.recompute.split("(")[0].strip()
+    if "Meta" in run.framework:  # "none" is recalled, and the paper frees tensors early instead (section 3.3.2)
+        return RECOMPUTES
     return (stated,) if stated in RECOMPUTES else RECOMPUTES
 
 
@@ -235,4 +247,5 @@ def _pipelines(run: Run, degrees: Degrees, num_layers: int) -> tuple[PipelineCho
 def _chunk_counts(run: Run, pp: int, num_layers: int) -> tuple[int, ...]:
     if pp == 1 or "DeepSpeed" in run.framework:  # DeepSpeed's pipeline does not interleave
         return (1,)
-    return tuple(range(1, min(MAX_CHUNKS, num_layers // pp) + 1))
+    published = "Megatron-LM 202" in run.framework or "Megatron-LM README" in run.source
+    return tuple(range(1, min(MEGATRON_PAPER_CHUNKS if published else MAX_CHUNKS, num_layers // pp) + 1))

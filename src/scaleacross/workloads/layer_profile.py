@@ -92,6 +92,7 @@ class LayerProfile:
         stream_activation_bytes: part of the held activations there: both are divided by tp only with sequence parallelism.
         replicated_elementwise_bytes: part of ``elementwise_bytes`` that tp does not divide.
         selective_gemm_fraction: share of the forward GEMM time that selective recomputation repeats.
+        full_recompute_fraction: share of the forward time that full recomputation repeats.
         kv_features: features of key and value together that cp exchanges per token (0 without attention).
         routed_tokens: token copies sent to experts per token (top-k; 0 for a dense layer).
     """
@@ -112,6 +113,7 @@ class LayerProfile:
     stream_activation_bytes: float = 0.0
     replicated_elementwise_bytes: float = 0.0
     selective_gemm_fraction: float = 0.0
+    full_recompute_fraction: float = 1.0
 
     @property
     def whole_experts(self) -> bool:

@@ -103,6 +103,44 @@ def with_fused_experts(profile: ModelProfile) -> ModelProfile:
     return _each_block(profile, change)
 
 
+def with_pruned_recompute(profile: ModelProfile) -> ModelProfile:
+    """Full recomputation that leaves out a layer's last product, whose result no gradient needs.
+
+    XLA and torch.compile remove dead code, and PyTorch's non-reentrant checkpoint stops at the last tensor that the backward
+    pass asks for. Megatron-LM's checkpoint runs the whole layer again. The share is that of the product's FLOP.
+    """
+
+    def change(block: LayerProfile) -> LayerProfile:
+        total = sum(gemm.flop_per_token for gemm in block.gemms)
+        last = sum(gemm.flop_per_token for gemm in block.gemms if gemm.name.endswith("_down"))
+        return replace(block, full_recompute_fraction=1.0 - last / total)
+
+    return _each_block(profile, change)
+
+
+def with_lean_activations(profile: ModelProfile, *, narrow: bool) -> ModelProfile:
+    """Without recomputation, as Megatron-Core with Transformer Engine holds a gated block.
+
+    The fused gated activation recomputes SiLU(gate) and holds its inputs and its product only: 2f bytes less. ``narrow``
+    products (8 bit and less) hold their inputs as they were converted, 1 byte per element: norm outputs d each and the
+    product f less; the attention output, which attention holds in 16 bit, v·h more.
+    """
+
+    def change(block: LayerProfile) -> LayerProfile:
+        saved = 0.0
+        for gemm in block.gemms:
+            if gemm.name.endswith("_down"):
+                wide = 2.0 if any(up.out_features == 2 * gemm.in_features for up in block.gemms) else 0.0
+                saved += (wide + narrow) * gemm.in_features * gemm.tokens_per_token
+        if narrow and block.attention is not None:
+            saved += 2.0 * block.hidden_size - block.attention.num_heads * block.attention.v_head_dim
+        none = block.activations["none"]
+        kept = {**block.activations, "none": replace(none, sharded=none.sharded - saved)}
+        return replace(block, activations=kept)
+
+    return _each_block(profile, change)
+
+
 def with_operator_recompute(profile: ModelProfile) -> ModelProfile:
     """``selective`` as torchtitan's per-operator checkpointing: attention output and every second product are kept.
 
