@@ -98,7 +98,7 @@ def _field(
 
 
 KNOBS: Final[tuple[Knob, ...]] = (
-    _ratio("training_gemm_ratio.bf16", SIXTEEN_BIT, 0.2),
+    _ratio("training_gemm_ratio.bf16", SIXTEEN_BIT, 0.1),
     _ratio("training_gemm_ratio.fp8", ("fp8",), 0.2),
     _ratio("training_gemm_ratio.nvfp4", ("nvfp4",), 0.2),
     _field(

@@ -35,6 +35,7 @@ from scaleacross.workloads.variants import (
     with_fused_experts,
     with_lean_activations,
     with_operator_recompute,
+    with_padded_experts,
     with_pruned_recompute,
     with_unfused_attention,
     with_unfused_loss,
@@ -95,7 +96,10 @@ def case_of(run: Run) -> Case:
         raise InputError("excluded by the file (exclude_from_fit = 1)")
     recipe = expert_recipe(run)
     profile = _as_run(run, workload_of(run).profile())
-    profile = with_fused_experts(profile) if recipe.fused else profile
+    if recipe.fused:
+        profile = with_fused_experts(profile)
+    elif profile.num_experts and _precision(run) in ("fp8", "nvfp4"):
+        profile = with_padded_experts(profile)
     degrees = _degrees(run)
     states, optimizer = _states(run)
     job = Job(

@@ -9,6 +9,8 @@ from typing import Final
 from scaleacross.workloads.layer_profile import ActivationBytes, Gemm, LayerProfile, ModelProfile
 
 UNFUSED_LOSS_BYTES: Final = 10.0
+PADDING_BYTES: Final = 8.0
+"""Bytes per feature of a token copy: read and written in 16 bit, into the padded batch and out of it."""
 FUSED_ACTIVATION_BYTES: Final = 6.0
 """Bytes per feature and row that the gated activation of its own moves (gate and up in, product out)."""
 
@@ -76,6 +78,19 @@ def with_whole_experts(profile: ModelProfile) -> ModelProfile:
             replace(gemm, shard="expert") if gemm.shard.startswith("expert") else gemm for gemm in block.gemms
         )
         return replace(block, gemms=gemms, tp_gathers=1)
+
+    return _each_block(profile, change)
+
+
+def with_padded_experts(profile: ModelProfile) -> ModelProfile:
+    """Experts whose products need rows in multiples of 16 or 32: tokens are copied into padded batches and results out of them.
+
+    Two copies of k·d elements, read and written (Megatron-Core's Fp8Padding and Fp8Unpadding around its grouped products).
+    """
+
+    def change(block: LayerProfile) -> LayerProfile:
+        copied = PADDING_BYTES * block.hidden_size * block.routed_tokens
+        return replace(block, elementwise_bytes=block.elementwise_bytes + copied)
 
     return _each_block(profile, change)
 
