@@ -48,7 +48,7 @@ class Case:
         """Σ time × count per step."""
         sent = [flow for flow in flows(self.volumes) if flow.axis == axis]
         links = links_of(self.levels)
-        return sum(float(_time(f, self.shapes[f.shape], links, LAUNCH_S).time_s[0]) * f.per_step for f in sent)
+        return sum(float(_time(f, self.shapes[f.shape], links, LAUNCH_S, 0.0).time_s[0]) * f.per_step for f in sent)
 
     def term_seconds(self, axis: str) -> float:
         """The serial part for m micro-batches, and every window as often as a step has it."""

@@ -9,7 +9,7 @@ import pytest
 from measured_rows import run
 
 from scaleacross import catalogue
-from scaleacross.cost_models.compute import LayerTimes, Shards, layer_times
+from scaleacross.cost_models.compute import LayerTimes, Runtime, Shards, layer_times
 from scaleacross.cost_models.kernels import attention_model_of
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.spec.accelerator import Accelerator, Precision
@@ -25,7 +25,7 @@ def times(
     layer: LayerProfile, *, tp: int = 1, chip: Accelerator = H100, precision: Precision = "bf16", experts: int = 0
 ) -> LayerTimes:
     one = np.ones(1, dtype=np.int64)
-    return layer_times(layer, experts, chip, precision, Shards(tp * one, one, one, one), 4096)
+    return layer_times(layer, experts, chip, precision, Shards(tp * one, one, one, one), 4096, Runtime())
 
 
 def block(name: str = "l1") -> LayerProfile:

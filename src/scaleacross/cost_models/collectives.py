@@ -240,9 +240,7 @@ def all_reduce(size_bytes: Floats, shape: GroupShape, links: Links, launch_s: fl
     return Group(shape, links, launch_s).all_reduce(size_bytes)
 
 
-def all_to_all(
-    sent_bytes: Floats, shape: GroupShape, links: Links, launch_s: float, copies: float = 0.0
-) -> Timed:
+def all_to_all(sent_bytes: Floats, shape: GroupShape, links: Links, launch_s: float, copies: float = 0.0) -> Timed:
     """All-to-all in which every rank sends ``sent_bytes`` in all (``Group.all_to_all``); zero for a group of one."""
     return Group(shape, links, launch_s).all_to_all(sent_bytes, copies)
 

@@ -250,7 +250,9 @@ def layer_times(
     attention, attention_backward = np.zeros_like(tokens), np.zeros_like(tokens)
     selective = elementwise + layer.selective_gemm_fraction * forward
     if layer.attention is not None:
-        attention, attention_backward = _attention_times_s(layer.attention, accelerator, shards, sequence_length, runtime)
+        attention, attention_backward = _attention_times_s(
+            layer.attention, accelerator, shards, sequence_length, runtime
+        )
         selective = selective if layer.attention.fused else attention
     host = runtime.host_share * accelerator.host_moe_pass_s if layer.routed_tokens else 0.0
     return LayerTimes(

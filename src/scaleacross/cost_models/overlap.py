@@ -56,9 +56,7 @@ def windows(settings: Settings, work: Work) -> tuple[Window, ...]:
     waiting = np.minimum(settings.pp, settings.num_micro_batches) * (chunks - 1) / chunks + 1.0 / chunks
     hidden = waiting * (1 - 1 / pieces)
     lengths = (work.backward_s * hidden, work.forward_s * hidden, work.forward_s, work.backward_s)
-    return tuple(
-        Window(length, pieces, often) for length, often in zip(lengths, occurrences(settings), strict=True)
-    )
+    return tuple(Window(length, pieces, often) for length, often in zip(lengths, occurrences(settings), strict=True))
 
 
 def exposed_s(time_s: Floats, window: Window) -> Floats:

@@ -82,9 +82,7 @@ def plan_cost(
         cost=_breakdown(job, profile, levels, settings, times),
         memory=_stage_memory(job, profile, levels, settings),
         traffic=_level_traffic(sent, shapes, levels, decision.pipeline.num_chunks, step_s),
-        collectives=tuple(
-            _predicted(flow, rows[flow.shape], links, launch_s, volumes.equal_copies) for flow in sent
-        ),
+        collectives=tuple(_predicted(flow, rows[flow.shape], links, launch_s, volumes.equal_copies) for flow in sent),
     )
 
 

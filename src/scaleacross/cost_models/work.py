@@ -153,9 +153,8 @@ def _group_work(
     forward, backward, attention = (
         np.stack([rank[part] for rank in per_type])[slowest, busiest, here] for part in range(3)
     )
-    # every rank at the pace of the slowest type, the busiest one left out
-    through = np.einsum("c,cn->n", classes.num_ranks, totals.max(axis=0))
-    fill = (through - forward - backward) / settings.num_chunks
+    others = classes.num_ranks[:, None] - (np.arange(len(classes.num_ranks))[:, None] == busiest)
+    fill = (others * totals.max(axis=0)).sum(axis=0) / settings.num_chunks  # all at the pace of the slowest type
     fullest = held.total.argmax(axis=0)
     dense, expert = held.dense[fullest, here], held.expert[fullest, here]
     blocks = [block for block, _ in profile.blocks]

@@ -25,7 +25,7 @@ that it is scored on."""
 FITTED = """\
 Inference kernels (ai-dynamo/aiconfigurator 095f58a, Apache-2.0) give the time of a product or an attention forward pass
 alone. The parameters below are fitted on step times, one set per accelerator generation and the same for every model, source
-and size of job: Huber loss on the logarithm of the step time, each configuration counted once, with the stated prior. They are
+and size of job: Cauchy loss on the logarithm of the step time, each configuration counted once, with the stated prior. They are
 kept in `configs/accelerators/*.yaml` with status `fitted`. *Left out* refits them without any row of the model (or source)
 that is then predicted."""
 

@@ -68,7 +68,8 @@ class Overlap(Spec):
     gradient_reduce: bool = Field(default=True, description="gradients are reduced while earlier layers run backward")
     parameter_gather: bool = Field(default=True, description="updated parameters are gathered during the next forward")
     shard_prefetch: bool = Field(
-        default=True, description="sharded parameters are gathered one layer ahead and their gradients reduced one behind"
+        default=True,
+        description="sharded parameters are gathered one layer ahead and their gradients reduced one behind",
     )
     pipeline_messages: bool = Field(
         default=True, description="pipeline messages travel while the sender and the receiver compute"

@@ -32,6 +32,7 @@ from scaleacross.validation.workload_of import workload_of
 from scaleacross.workloads.layer_profile import ModelProfile
 from scaleacross.workloads.variants import (
     with_attention_rate,
+    with_eager_operators,
     with_fused_experts,
     with_lean_activations,
     with_operator_recompute,
@@ -148,6 +149,7 @@ def _as_run(run: Run, profile: ModelProfile) -> ModelProfile:
     if "torchtitan" in run.framework or "MaxText" in run.framework:
         profile = with_pruned_recompute(profile)
     if "torchtitan" in run.framework:
+        profile = with_eager_operators(profile) if run.notes.startswith("eager") else profile
         profile = with_unfused_loss(with_attention_rate(with_operator_recompute(profile), FLASH2_RATIO))
     return profile
 
@@ -196,6 +198,8 @@ def _overlap(run: Run) -> Overlap:
         waiting = {"gradient_reduce": False, "parameter_gather": False, "pipeline_messages": False}
         return Overlap.model_validate(waiting | {"shard_prefetch": False})
     stated = run.overlap.lower()
+    if "async" in stated and "tp" in stated:  # torchtitan: products split into the pieces that arrive
+        return Overlap(tp_fraction=USERBUFFERS_TP_FRACTION)
     if ("tp userbuffers" in stated and "no tp userbuffers" not in stated) or "tp-comm-overlap" in stated:
         return Overlap(tp_fraction=USERBUFFERS_TP_FRACTION)
     if "Megatron-Bridge" in run.framework and run.arch == "dense":  # its recipes switch tp_comm_overlap on

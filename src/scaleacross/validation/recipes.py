@@ -1,8 +1,9 @@
 """What published recipes say of rows whose columns are silent: how a release of Megatron-Bridge ran routed experts.
 
 Sources: NVIDIA-NeMo/Megatron-Bridge (Apache-2.0), scripts/performance/configs at commits 0fa501a (2025), 01b2977 (Qwen3),
-0426418 (DeepSeek-V3), 07eea52 (GPT-OSS), 013180a (Kimi-K2), and the release notes of 0.5.1 (whole-iteration CUDA graphs and
-fused grouped MLPs for MXFP8 from container 26.06 on). The release of a row is the last word of its ``source_ref``.
+0426418 (DeepSeek-V3), 07eea52 (GPT-OSS), 013180a (Kimi-K2), and the release notes of 0.5.1 with
+src/megatron/bridge/perf_recipes (whole-iteration CUDA graphs, fused grouped MLPs and overlapped all-to-alls for MXFP8 from
+container 26.06 on). The release of a row is the last word of its ``source_ref``.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class ExpertRecipe:
 
 _DEDUPLICATED: Final = ExpertRuntime(dispatch="deduplicated")
 _PARTIAL: Final = ExpertRuntime(dispatch="deduplicated", graphs="partial")
-_WHOLE: Final = ExpertRuntime(dispatch="deduplicated", graphs="full")
+_WHOLE: Final = ExpertRuntime(dispatch="deduplicated", overlap_fraction=OVERLAPPED_FRACTION, graphs="full")
 _ALL: Final = ("H100", "B", "GB")
 
 # Newest first: the first that fits counts.
@@ -55,11 +56,7 @@ EXPERT_RECIPES: Final[tuple[ExpertRecipe, ...]] = (
     ExpertRecipe("deepseek_v3", ("GB300",), (25, 11), _PARTIAL),
     ExpertRecipe("deepseek_v3", _ALL, (25, 9), _DEDUPLICATED),
     ExpertRecipe("kimi_k2", _ALL, (26, 2), _DEDUPLICATED),
-    ExpertRecipe(
-        *("gpt_oss", ("GB",), (26, 6)),
-        ExpertRuntime(dispatch="deduplicated", overlap_fraction=OVERLAPPED_FRACTION, graphs="full"),
-        fused=True,
-    ),
+    ExpertRecipe("gpt_oss", ("GB",), (26, 6), _WHOLE, fused=True),
     ExpertRecipe("gpt_oss", ("GB",), (26, 2), ExpertRuntime(graphs="partial")),
 )
 

@@ -9,6 +9,15 @@ from typing import Final
 from scaleacross.workloads.layer_profile import ActivationBytes, Gemm, LayerProfile, ModelProfile
 
 UNFUSED_LOSS_BYTES: Final = 10.0
+FUSED_NORM_BYTES: Final = 4.0
+FUSED_ROTARY_BYTES: Final = 4.0
+"""Bytes per feature of one kernel that reads its input and writes its output in 16 bit."""
+EAGER_NORM_BYTES: Final = 34.0
+"""2+4 cast, 4+4 square, 4 mean, 4+4 scale, 4+2 cast back, 2+2 weight."""
+EAGER_ROTARY_BYTES: Final = 20.0
+"""2+4 cast, 4+4 complex product, 4+2 cast back."""
+EAGER_ACTIVATION_BYTES: Final = 10.0
+"""2+2 SiLU, 4+2 product."""
 PADDING_BYTES: Final = 8.0
 """Bytes per feature of a token copy: read and written in 16 bit, into the padded batch and out of it."""
 FUSED_ACTIVATION_BYTES: Final = 6.0
@@ -78,6 +87,27 @@ def with_whole_experts(profile: ModelProfile) -> ModelProfile:
             replace(gemm, shard="expert") if gemm.shard.startswith("expert") else gemm for gemm in block.gemms
         )
         return replace(block, gemms=gemms, tp_gathers=1)
+
+    return _each_block(profile, change)
+
+
+def with_eager_operators(profile: ModelProfile) -> ModelProfile:
+    """Element-wise operators of a gated block one kernel each, as PyTorch runs them without compilation.
+
+    Per feature, forward, in 16 bit unless said: RMSNorm casts to fp32, squares, averages, scales, casts back and multiplies
+    by its weight (EAGER_NORM_BYTES); rotary embedding casts to fp32, multiplies complex numbers and casts back
+    (EAGER_ROTARY_BYTES); SiLU and the product with the other half are two kernels (EAGER_ACTIVATION_BYTES); residual
+    additions stay as they are.
+    """
+
+    def change(block: LayerProfile) -> LayerProfile:
+        d, core = block.hidden_size, block.attention
+        rotated = 0 if core is None else (core.num_heads + core.num_kv_heads) * core.qk_head_dim
+        width = sum(gemm.in_features * gemm.tokens_per_token for gemm in block.gemms if gemm.name.endswith("_down"))
+        norms = 2 * (EAGER_NORM_BYTES - FUSED_NORM_BYTES) * d
+        more = norms + (EAGER_ROTARY_BYTES - FUSED_ROTARY_BYTES) * rotated
+        more += (EAGER_ACTIVATION_BYTES - FUSED_ACTIVATION_BYTES) * width
+        return replace(block, elementwise_bytes=block.elementwise_bytes + more, stream_bytes=block.stream_bytes + norms)
 
     return _each_block(profile, change)
 
