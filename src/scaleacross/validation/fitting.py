@@ -39,6 +39,8 @@ TAIL: Final = 2.385
 doi 10.1080/03610927708827533)."""
 STEP: Final = 0.05
 """Change of a logarithm for a numerical derivative."""
+SETTLED: Final = 2e-3
+"""Largest change of a logarithm in the last iteration."""
 TRUST: Final = 0.35
 """Largest change of a logarithm in one iteration."""
 SIXTEEN_BIT: Final[tuple[Precision, ...]] = ("fp16", "bf16")
@@ -282,9 +284,10 @@ def fit(cases: Sequence[Case], measured_s: Floats, iterations: int = 6) -> dict[
     for _ in range(iterations):
         linear = linearise(cases, values)
         best = refit(linear, np.log(measured_s), weights, everything)
-        values = {
-            name: linear.start[name] + np.clip(logs - linear.start[name], -TRUST, TRUST) for name, logs in best.items()
-        }
+        steps = {name: np.clip(logs - linear.start[name], -TRUST, TRUST) for name, logs in best.items()}
+        values = {name: linear.start[name] + step for name, step in steps.items()}
+        if max(np.abs(step).max() for step in steps.values()) < SETTLED:
+            break
     return {name: np.exp(logs) for name, logs in (values or {}).items()}
 
 
