@@ -32,7 +32,7 @@ that is then predicted."""
 NOT_FOUND = """\
 Tried on these rows and left out, because it did not help rows that the fit had not seen or has no public source:
 
-* ZeRO-3 of 2021 (six rows): waiting for every gather explains a tenth to a fifth of the gap. The rest grows with the number of ranks as
+* ZeRO-3 of 2021 (six rows): waiting for every gather explains a tenth to a fifth of the gap. The rest grows with ranks as
   ring latency paid per tensor would, and its constant part is a fifth of line rate; neither is published.
 * GPT-OSS is predicted 15 to 25 % too fast: sliding windows and heads of 64 features cancel in the attention model, and its
   recipe fuses biases and activation.

@@ -268,7 +268,8 @@ def _prior(generation: str, fitted: Mapping[str, Floats]) -> Floats:
     parent, slower = PARENTS.get(generation, ("", 1.0))
     if parent not in fitted:
         return np.log([knob.prior for knob in KNOBS])
-    return fitted[parent] + np.array([np.log(slower) * knob.name.startswith("training_") for knob in KNOBS])
+    prior: Floats = fitted[parent] + np.array([np.log(slower) * knob.name.startswith("training_") for knob in KNOBS])
+    return prior
 
 
 def row_weights(cases: Sequence[Case]) -> Floats:
