@@ -39,7 +39,7 @@ Tried on these rows and left out, because it did not help rows that the fit had 
 * DeepSeek-V3 in NeMo 25.05 (three rows on GB200): three times as slow as predicted on any number of nodes; the rows do not state
   whether they recompute.
 * Llama 3 405B had its first and last virtual stage without layers (arXiv 2407.21783, section 3.3.2), hence 8 chunks for 126
-  layers, which cannot be expressed; tried in a private copy it makes table 4 +10, +9 and +1 % instead of +5, +1 and −7 % (4 chunks).
+  layers, which cannot be expressed; tried in a private copy it makes table 4 +10, +9 and +1 % (4 chunks: +5, +1 and −7 %).
 * Multi-token prediction: one row states it. SM interference: overlapped collectives hide a stated share (0.5) instead.
 * fp8 with row-wise scales (torchtitan, four rows) runs no faster than bf16; no sweep of such kernels is public.
 * The order of gpt_18.4b_vtrain: three rows (tp 8 with micro-batch 16, tp 4 · pp 2 with 4 and 8) are slower than both of their
