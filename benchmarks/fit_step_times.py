@@ -17,7 +17,7 @@ import numpy as np
 
 from scaleacross import catalogue
 from scaleacross.errors import InputError
-from scaleacross.validation.fitting import GENERATIONS, KNOBS, fit, generation_of
+from scaleacross.validation.fitting import GENERATIONS, KNOBS, PARENTS, fit, generation_of
 from scaleacross.validation.mapping import Case, case_of
 from scaleacross.validation.runs import read_runs
 from scaleacross.validation.score import measured_s
@@ -41,7 +41,7 @@ def main() -> None:
     arguments = parser.parse_args()
     cases = _cases(arguments.runs)
     fitted = fit(cases, np.array([measured_s(case) for case in cases]))
-    rows = {name: sum(generation_of(case) == name for case in cases) for name in fitted}
+    rows = {name: [case for case in cases if generation_of(case) == name] for name in fitted}
     for generation, values in fitted.items():
         for name in GENERATIONS.get(generation, ()):
             text = _changed(name, values, rows[generation], generation)
@@ -63,8 +63,8 @@ def _cases(path: Path) -> list[Case]:
     return out
 
 
-def _changed(name: str, values: np.ndarray, num_rows: int, generation: str) -> str:
-    """The text of an accelerator's file with the fitted values in place of the old ones."""
+def _changed(name: str, values: np.ndarray, cases: list[Case], generation: str) -> str:
+    """The text of an accelerator's file with the values fitted on ``cases`` in place of the old ones."""
     text = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
     accelerator = catalogue.load_accelerator(FOLDER / f"{name}.yaml")
     ratios: dict[str, str] = {}
@@ -77,11 +77,14 @@ def _changed(name: str, values: np.ndarray, num_rows: int, generation: str) -> s
                     ratios[each] = f"{value:.4g}"
         elif knob.applies(accelerator):
             key, factor = KEYS.get(field, (field, 1.0))
-            lines[key] = (f"{value * factor:.4g}", abs(value / knob.prior - 1) > UNMOVED)
+            seen = any(knob.matters(case) and knob.applies(case.topology.buildings[0].accelerator) for case in cases)
+            lines[key] = (f"{value * factor:.4g}", seen and abs(value / knob.prior - 1) > UNMOVED)
     lines["training_gemm_ratio"] = ("{" + ", ".join(f"{key}: {value}" for key, value in ratios.items()) + "}", True)
-    origin = f"step times of {num_rows} reported runs on {generation}, benchmarks/fit_step_times.py, {date.today()}"
+    origin = f"step times of {len(cases)} reported runs on {generation}, benchmarks/fit_step_times.py, {date.today()}"
     for key, (value, moved) in lines.items():
-        source = (origin, "fitted") if moved else ("prior of the fit to step times: no row determines it", "assumed")
+        parent = f", {PARENTS[generation][0]}'s value" if generation in PARENTS else ""
+        unseen = f"prior of the fit to step times{parent}: no row determines it"
+        source = (origin, "fitted") if moved else (unseen, "assumed")
         text = _replaced(text, key, value, f'{{source: "{source[0]}", status: {source[1]}}}')
     return text
 

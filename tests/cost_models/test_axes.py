@@ -19,6 +19,7 @@ from scaleacross.cost_models.plan_cost import _time
 from scaleacross.cost_models.step import exact_shapes, one_row
 from scaleacross.cost_models.traffic import Volumes, flows
 from scaleacross.cost_models.work import work_of
+from scaleacross.spec.job import ExpertRuntime, Overlap
 from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS
 from scaleacross.workloads.layer_profile import ModelProfile
 
@@ -48,7 +49,7 @@ class Case:
         """Σ time × count per step."""
         sent = [flow for flow in flows(self.volumes) if flow.axis == axis]
         links = links_of(self.levels)
-        return sum(float(_time(f, self.shapes[f.shape], links, LAUNCH_S).time_s[0]) * f.per_step for f in sent)
+        return sum(float(_time(f, self.shapes[f.shape], links, LAUNCH_S, 0.0).time_s[0]) * f.per_step for f in sent)
 
     def term_seconds(self, axis: str) -> float:
         """The serial part for m micro-batches, and every window as often as a step has it."""
@@ -114,3 +115,36 @@ def test_dp_shard_needs_the_shapes_of_its_experts() -> None:
     case = Case(gpt().profile(), dp_shard=2, shard=SHARD_LEVELS[1])
     with pytest.raises(ValueError, match="expert_shape"):
         axis_terms("dp_shard", case.volumes, case.shapes["dp_shard"], links_of(case.levels))
+
+
+def stating(case: Case, **changes: object) -> Case:
+    """The case with other answers of its job."""
+    case.volumes = replace(case.volumes, job=case.volumes.job.model_copy(update=changes))
+    return case
+
+
+def test_all_to_alls_are_hidden_by_their_share_or_by_the_computation_that_is_there() -> None:
+    workload, columns = CASES["experts"]  # pp 4, 8 micro-batches: 11 rounds, of which the first forward stays alone
+    case = Case(workload.profile(), **columns)
+    each = case.terms("dp_shard").serial_s["ep"][0] / 11
+    half = stating(case, experts=ExpertRuntime(overlap_fraction=0.5)).terms("dp_shard").serial_s["ep"][0]
+    assert half == pytest.approx(11 * each - 7 * 0.5 * each)
+    short = replace(case.volumes.work, forward_s=np.array([0.1 * each]), backward_s=np.array([0.2 * each]))
+    case.volumes = replace(case.volumes, work=short)
+    assert case.terms("dp_shard").serial_s["ep"][0] == pytest.approx(11 * each - 7 * 0.3 * each)
+
+
+def test_tokens_sent_once_per_place_travel_less() -> None:
+    workload, columns = CASES["experts"]
+    every = Case(workload.profile(), **columns).terms("dp_shard").serial_s["ep"][0]
+    case = stating(Case(workload.profile(), **columns), experts=ExpertRuntime(dispatch="deduplicated"))
+    fewer = case.terms("dp_shard").serial_s["ep"][0]
+    assert 0.5 * every < fewer < every  # top 2: at best both copies go to the same place
+
+
+def test_sharded_parameters_without_prefetch_are_waited_for_in_every_round() -> None:
+    case = Case(gpt().profile(), dp_shard=4, pp=2, num_micro_batches=3, shard="parameters")
+    ahead = case.terms("dp_shard")
+    waited = stating(case, overlap=Overlap(shard_prefetch=False)).terms("dp_shard")
+    assert waited.serial_s["dp"][0] == pytest.approx(4 * ahead.window_s[2:].sum())
+    assert not waited.window_s[2:].any()

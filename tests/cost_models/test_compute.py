@@ -13,16 +13,23 @@ from scaleacross.cost_models.compute import (
     ATTENTION_BACKWARD_RATIO,
     CAST_BYTES,
     ELEMENTWISE_BACKWARD_RATIO,
+    RING_BACKWARD_BYTES,
+    RING_FORWARD_BYTES,
+    Runtime,
     Shards,
+    accumulation_time_s,
     gemm_time_s,
     layer_times,
     optimizer_time_s,
+    runtime_of,
 )
 from scaleacross.cost_models.work import work_of
+from scaleacross.spec.job import Optimizer
 from scaleacross.workloads.layer_profile import ActivationBytes, Attention, Gemm, LayerProfile
 
 CHIP = accelerator()
 QUIET = accelerator(kernel_launch_s=0.0)
+PLAIN = Runtime()
 RATE = 100e12 * 0.5
 HBM = 1e12 * 0.8
 
@@ -94,24 +101,24 @@ def test_tensor_parallelism_divides_columns_or_depth() -> None:
     column, row, whole = (Gemm("g", 1024, 4096, shard) for shard in ("column", "row", "none"))
     tokens = 512
     sharded = shards(tp=4)
-    times = [layer_times(layer(g), 0, QUIET, "bf16", sharded, tokens).forward_s[0] for g in (column, row, whole)]
+    times = [layer_times(layer(g), 0, QUIET, "bf16", sharded, tokens, PLAIN).forward_s[0] for g in (column, row, whole)]
     assert times == pytest.approx([gemm(512, 1024, 1024), gemm(512, 4096, 256), gemm(512, 4096, 1024)])
 
 
 def test_backward_multiplies_by_the_weight_and_by_the_input() -> None:
     # 100 tokens, so that every product has edge tiles of its own
-    timed = layer_times(layer(Gemm("g", 1024, 4096, "column")), 0, QUIET, "bf16", shards(tp=2), 100)
+    timed = layer_times(layer(Gemm("g", 1024, 4096, "column")), 0, QUIET, "bf16", shards(tp=2), 100, PLAIN)
     assert timed.backward_s[0] == pytest.approx(gemm(100, 1024, 2048) + gemm(1024, 2048, 100))
 
 
 def test_experts_share_the_tokens_of_their_expert_parallel_group() -> None:
     # 8 experts, top 2, 100 tokens per rank: with ep 4 two local experts of 100·2/2 rows, as 4 ranks pool their tokens
     expert = layer(Gemm("up", 256, 1024, "expert_column", tokens_per_token=2))
-    timed = layer_times(expert, 8, QUIET, "bf16", shards(ep=4), 100)
+    timed = layer_times(expert, 8, QUIET, "bf16", shards(ep=4), 100, PLAIN)
     assert timed.forward_s[0] == pytest.approx(gemm(100, 1024, 256, count=2))
-    alone = layer_times(expert, 8, QUIET, "bf16", shards(), 100)
+    alone = layer_times(expert, 8, QUIET, "bf16", shards(), 100, PLAIN)
     assert alone.forward_s[0] == pytest.approx(gemm(25, 1024, 256, count=8))
-    divided = layer_times(expert, 8, QUIET, "bf16", shards(ep=4, tp=2), 100)
+    divided = layer_times(expert, 8, QUIET, "bf16", shards(ep=4, tp=2), 100, PLAIN)
     assert divided.forward_s[0] == pytest.approx(gemm(100, 512, 256, count=2))
 
 
@@ -119,14 +126,57 @@ def test_causal_attention_is_half_of_the_square() -> None:
     core = Attention(num_heads=16, num_kv_heads=4, qk_head_dim=64, v_head_dim=32)
     s = 512
     square = 2 * 16 * (64 + 32) * s * s  # scores and weighted values, multiply and add
-    timed = layer_times(layer(attention=core), 0, QUIET, "bf16", shards(tp=2, cp=4, micro_batch=8), s)
+    gathered = Runtime(ring_attention=False)
+    timed = layer_times(layer(attention=core), 0, QUIET, "bf16", shards(tp=2, cp=4, micro_batch=8), s, gathered)
     assert timed.attention_s[0] == pytest.approx(8 * square / 2 / (2 * 4) / (100e12 * 0.25))
     assert timed.forward_s[0] == timed.attention_s[0]
     assert timed.backward_s[0] == pytest.approx(ATTENTION_BACKWARD_RATIO * timed.attention_s[0])
 
 
+def test_attention_round_a_ring_is_the_same_work_in_more_calls() -> None:
+    # 4 calls of 128 queries against 128 keys; every call's result of 8 local heads × 32 features is put together
+    chip = accelerator(kernel_launch_s=1e-6)
+    core = layer(attention=Attention(num_heads=16, num_kv_heads=4, qk_head_dim=64, v_head_dim=32))
+    sharded = shards(tp=2, cp=4, micro_batch=8)
+    one = layer_times(core, 0, chip, "bf16", sharded, 512, Runtime(ring_attention=False))
+    ring = layer_times(core, 0, chip, "bf16", sharded, 512, PLAIN)
+    combined = 4 * 8 * 128 * (8 * 32) / HBM
+    assert ring.forward_s[0] - one.forward_s[0] == pytest.approx(3e-6 + RING_FORWARD_BYTES * combined)
+    more = ATTENTION_BACKWARD_RATIO * 3e-6 + RING_BACKWARD_BYTES * combined
+    assert ring.backward_s[0] - one.backward_s[0] == pytest.approx(more)
+    alone = layer_times(core, 0, chip, "bf16", shards(tp=2), 512, PLAIN)
+    assert (
+        alone.forward_s
+        == layer_times(core, 0, chip, "bf16", shards(tp=2), 512, Runtime(ring_attention=False)).forward_s
+    )
+
+
+def test_gradients_of_weights_are_added_in_their_product_or_after_it() -> None:
+    # a product bound by memory: 2 bytes written per parameter, or 4 read and 4 written where it adds to fp32
+    slow = accelerator(kernel_launch_s=0.0, memory_bandwidth_bytes_per_s=1e9)
+    thin = layer(Gemm("g", 1024, 4096, "none"))
+    fused, separate = (Optimizer(fused_accumulation=flag) for flag in (True, False))
+    once, added = (
+        layer_times(thin, 0, slow, "bf16", shards(), 1, runtime_of(job().model_copy(update={"optimizer": each})))
+        for each in (separate, fused)
+    )
+    assert added.forward_s == once.forward_s
+    assert added.backward_s[0] - once.backward_s[0] == pytest.approx((8 - 2) * 1024 * 4096 / (1e9 * 0.8))
+    assert accumulation_time_s(slow, fused, np.array(1e6)) == 0
+    assert accumulation_time_s(slow, separate, np.array(1e6)) == pytest.approx((2 + 8) * 1e6 / (1e9 * 0.8))
+
+
+def test_whole_experts_keep_their_width() -> None:
+    # 8 experts over tp 2 · ep 2: two local ones, each with the tokens that four ranks of half as many tokens send it
+    whole = layer(Gemm("up", 256, 1024, "expert", tokens_per_token=2))
+    timed = layer_times(whole, 8, QUIET, "bf16", shards(ep=2, tp=2), 100, PLAIN)
+    assert timed.forward_s[0] == pytest.approx(gemm(50, 1024, 256, count=2))
+
+
 def test_elementwise_work_runs_at_memory_speed() -> None:
-    timed = layer_times(layer(elementwise_bytes=1000.0), 0, QUIET, "bf16", shards(tp=2, cp=2, micro_batch=4), 512)
+    timed = layer_times(
+        layer(elementwise_bytes=1000.0), 0, QUIET, "bf16", shards(tp=2, cp=2, micro_batch=4), 512, PLAIN
+    )
     seconds = 1000 * 512 * 4 / 2 / 2 / HBM
     assert timed.forward_s[0] == pytest.approx(seconds)
     assert timed.backward_s[0] == pytest.approx(ELEMENTWISE_BACKWARD_RATIO * seconds)
@@ -139,10 +189,10 @@ def test_eight_bit_products_run_at_their_own_peak_but_attention_does_not() -> No
     core = layer(attention=Attention(16, 16, 64, 64))
     cast = CAST_BYTES * 4096 * 8192 / HBM
     for part, ratio, extra in ((heavy, 2.0, cast), (core, 1.0, 0.0)):
-        slow, fast = (layer_times(part, 0, chip, p, shards(), 4096).forward_s[0] for p in ("bf16", "fp8"))
+        slow, fast = (layer_times(part, 0, chip, p, shards(), 4096, PLAIN).forward_s[0] for p in ("bf16", "fp8"))
         assert fast == pytest.approx(slow / ratio + extra)
     with pytest.raises(KeyError, match="nvfp4"):
-        layer_times(heavy, 0, chip, "nvfp4", shards(), 4096)
+        layer_times(heavy, 0, chip, "nvfp4", shards(), 4096, PLAIN)
 
 
 def test_recomputation_adds_what_it_repeats() -> None:
@@ -150,7 +200,7 @@ def test_recomputation_adds_what_it_repeats() -> None:
     work = work_of(profile, job(), [CHIP], settings(recompute=["none", "selective", "full"]))
     assert len(set(work.forward_s)) == 1
     block = profile.blocks[0][0]
-    timed = layer_times(block, 0, CHIP, "bf16", shards(), 512)
+    timed = layer_times(block, 0, CHIP, "bf16", shards(), 512, PLAIN)
     none, selective, full = work.backward_s
     # embedding and head are not repeated; of their gathers over tp, only those of the layers come again
     assert selective - none == pytest.approx(8 * timed.selective_s[0])
@@ -163,8 +213,8 @@ def test_the_work_of_a_stage_is_that_of_its_layers() -> None:
     # 8 layers on 4 ranks: two each; the last one has the head too and is the busiest
     profile = gpt().profile()
     work = work_of(profile, job(), [CHIP], settings(pp=4, num_micro_batches=4))
-    block = layer_times(profile.blocks[0][0], 0, CHIP, "bf16", shards(), 512)
-    head = layer_times(profile.head, 0, CHIP, "bf16", shards(), 512)
+    block = layer_times(profile.blocks[0][0], 0, CHIP, "bf16", shards(), 512, PLAIN)
+    head = layer_times(profile.head, 0, CHIP, "bf16", shards(), 512, PLAIN)
     assert work.forward_s[0] == pytest.approx(2 * block.forward_s[0] + head.forward_s[0])
     assert work.attention_s[0] == pytest.approx(2 * block.attention_s[0])
     assert work.layers[0] == 2

@@ -122,15 +122,20 @@ def test_a_step_without_communication_is_computation_bubble_and_update() -> None
     assert (times.bubble_s, sum(times.exposed_s.values())) == (0, 0)
 
 
-def test_the_bubble_is_the_rounds_that_carry_no_micro_batch() -> None:
-    # pp 4, m 8: 3 of 11 rounds idle; the tensor-parallel wait is paid in all 11 and shown in 8
+def test_the_bubble_is_one_pass_through_the_other_ranks() -> None:
+    # pp 4, m 8: the last rank has the head and is the busiest; it waits for one pass through three lighter ones. The
+    # tensor-parallel wait is paid in all 11 rounds and shown in 8.
     rows_ = settings(pp=4, tp=2, num_micro_batches=8)
     volumes, _ = priced(PROFILES[0], rows_)
     nothing = np.zeros((4, 1))
     times = step_times(volumes, [Terms({"tp": np.array([11.0])}, nothing)])
-    busy = volumes.work.forward_s + volumes.work.backward_s
+    whole = priced(PROFILES[0], settings(tp=2, num_micro_batches=8))[
+        0
+    ].work  # all layers, embedding and head on one rank
+    one_pass, busy = (work.forward_s + work.backward_s for work in (whole, volumes.work))
     assert times.exposed_s["tp"] == pytest.approx(8.0)
-    assert times.bubble_s == pytest.approx(3 * busy + 3.0)
+    assert times.bubble_s == pytest.approx(one_pass - busy + 3.0)
+    assert times.bubble_s < 3 * busy + 3.0
 
 
 def test_settings_and_decisions_are_the_same_thing() -> None:
@@ -156,3 +161,13 @@ def test_exact_shapes_follow_the_axis_order() -> None:
     assert shapes["tp"].fanout.tolist() == [4, 1, 1, 1, 1, 1]
     assert shapes["ep"].fanout.tolist() == [1, 2, 1, 1, 1, 1], "two hosts of a rack"
     assert shapes["pp"].fanout[4] == 2
+
+
+def test_whole_experts_are_spread_over_neighbouring_tp_ranks() -> None:
+    degrees = Degrees(tp=4, dp_shard=4, ep=2)
+    order = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
+    inside, spread = (exact_shapes(degrees, order, LEVELS, whole) for whole in (False, True))  # type: ignore[arg-type]
+    assert (int(inside["ep"].degree), int(spread["ep"].degree)) == (2, 8)
+    apart = ("dp_shard", "tp", "cp", "dp_replicate", "pp")
+    with pytest.raises(ValueError, match="right behind tp"):
+        exact_shapes(degrees, apart, LEVELS, whole_experts=True)  # type: ignore[arg-type]

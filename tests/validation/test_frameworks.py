@@ -9,7 +9,7 @@ import pytest
 from measured_rows import run
 
 from scaleacross import catalogue
-from scaleacross.cost_models.compute import LayerTimes, Shards, layer_times
+from scaleacross.cost_models.compute import LayerTimes, Runtime, Shards, layer_times
 from scaleacross.cost_models.kernels import attention_model_of
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.spec.accelerator import Accelerator, Precision
@@ -22,10 +22,18 @@ H100 = catalogue.load_accelerator("h100-sxm")
 
 
 def times(
-    layer: LayerProfile, *, tp: int = 1, chip: Accelerator = H100, precision: Precision = "bf16", experts: int = 0
+    layer: LayerProfile,
+    *,
+    tp: int = 1,
+    chip: Accelerator = H100,
+    precision: Precision = "bf16",
+    experts: int = 0,
+    host_share: float = 1.0,
 ) -> LayerTimes:
     one = np.ones(1, dtype=np.int64)
-    return layer_times(layer, experts, chip, precision, Shards(tp * one, one, one, one), 4096)
+    return layer_times(
+        layer, experts, chip, precision, Shards(tp * one, one, one, one), 4096, Runtime(host_share=host_share)
+    )
 
 
 def block(name: str = "l1") -> LayerProfile:
@@ -76,6 +84,8 @@ def test_host_sets_a_floor_for_layers_with_experts_only() -> None:
     assert times(block(), chip=slow).forward_s < 1
     assert times(routed, chip=slow, experts=8).forward_s == 1
     assert times(routed, chip=slow, experts=8).backward_s == 2
+    assert times(routed, chip=slow, experts=8, host_share=0.5).forward_s == 0.5
+    assert times(routed, chip=slow, experts=8, host_share=0.0).forward_s < 0.1
 
 
 def test_gradients_that_do_not_overlap_are_exposed_in_full() -> None:

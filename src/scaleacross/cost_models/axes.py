@@ -13,7 +13,7 @@ import numpy as np
 from scaleacross.cost_models.collectives import Group, Links, all_reduce, all_to_all, neighbour_messages
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.groups import GroupShape
-from scaleacross.cost_models.overlap import WINDOW_NAMES, rounds
+from scaleacross.cost_models.overlap import WINDOW_NAMES, occurrences, rounds
 from scaleacross.cost_models.pipeline import BoundaryDelays
 from scaleacross.cost_models.pipeline_penalty import bound_penalty_s, timed_penalty_s
 from scaleacross.cost_models.settings import Floats
@@ -71,9 +71,21 @@ def dp_shard_terms(
     group, expert = (Group(each, links, volumes.launch_s) for each in (shape, expert_shape))
     window = _state_windows(volumes, work.dense_parameters / settings.cp, group)
     window = window + _state_windows(volumes, work.expert_parameters / settings.cp, expert)
-    one = all_to_all(volumes.routed_bytes, ep_shape, links, volumes.launch_s).time_s
-    count = work.moe_layers * (4 + 2 * volumes.full_recompute)
-    return Terms({"ep": rounds(settings, work) * count * one}, window)
+    one = all_to_all(volumes.routed_bytes, ep_shape, links, volumes.launch_s, volumes.equal_copies).time_s
+    each = work.moe_layers * (4 + 2 * volumes.full_recompute) * one
+    return Terms({"ep": _expert_wait_s(volumes, each)}, window)
+
+
+def _expert_wait_s(volumes: Volumes, each_s: Floats) -> Floats:
+    """Seconds of a step in which nothing but all-to-alls of ``each_s`` per micro-batch runs.
+
+    The stated share of those of one micro-batch runs beside the forward and backward pass of another, as far as these are
+    long enough; the first forward and the last backward pass have no other, nor have fill and drain.
+    """
+    settings, work = volumes.settings, volumes.work
+    hidden = np.minimum(volumes.job.experts.overlap_fraction * each_s, work.forward_s + work.backward_s)
+    waited: Floats = rounds(settings, work) * each_s - (settings.num_micro_batches - 1) * hidden
+    return waited
 
 
 def dp_replicate_terms(volumes: Volumes, shape: GroupShape, links: Links) -> Terms:
@@ -142,10 +154,15 @@ def axis_terms(
 def _waiting(volumes: Volumes, terms: Terms) -> Terms:
     """``terms`` with what ``job.overlap`` does not run beside computation moved out of its window."""
     overlap, window, serial = volumes.job.overlap, terms.window_s.copy(), dict(terms.serial_s)
-    for name, hidden in (("gradient_reduce", overlap.gradient_reduce), ("parameter_gather", overlap.parameter_gather)):
-        if not hidden:
-            row = WINDOW_NAMES.index(name)
-            serial["dp"] = serial.get("dp", np.zeros(window.shape[1:])) + window[row]
+    hidden = {
+        "gradient_reduce": overlap.gradient_reduce,
+        "parameter_gather": overlap.parameter_gather,
+        "shard_forward": overlap.shard_prefetch,
+        "shard_backward": overlap.shard_prefetch,
+    }
+    for row, (name, often) in enumerate(zip(WINDOW_NAMES, occurrences(volumes.settings, volumes.work), strict=True)):
+        if not hidden[name]:
+            serial["dp"] = serial.get("dp", np.zeros(window.shape[1:])) + often * window[row]
             window[row] = 0.0
     return Terms(serial, window)
 

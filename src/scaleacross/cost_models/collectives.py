@@ -160,11 +160,12 @@ class Group:
 
         return self._timed("all_reduce", size, across)
 
-    def all_to_all(self, sent_bytes: Floats) -> Timed:
+    def all_to_all(self, sent_bytes: Floats, copies: float = 0.0) -> Timed:
         """All-to-all in which every rank sends ``sent_bytes`` in all, evenly to the d ranks, itself included.
 
         A rank's bytes for ranks outside its child of level l are (d − members_l)/d of them; all members send through
-        the child's W_l.
+        the child's W_l. Where they are ``copies`` equal copies per token, a token is sent but once to each child that it
+        is meant for (``distinct_share``); 0: every copy is sent.
         """
         shape, links, size, degree = self.shape, self.links, np.asarray(sent_bytes), self.shape.degree[..., None]
         outside = np.maximum(0.0, degree - shape.members) / degree
@@ -174,12 +175,14 @@ class Group:
         else:
             each = outside * shape.members / group_bandwidth(shape, links)
         latency = np.where(shape.fanout > 1, links.latency, 0.0)
+        each = each * distinct_share(degree / shape.members, copies)
+        inside = size * distinct_share(shape.degree, copies)
 
         def across(counted: Bools) -> Timed:
             slowest = size * (counted * each).max(axis=-1) + (counted * latency).max(axis=-1)
             return self._best([(PAIRWISE, slowest)])
 
-        return self._timed("all_to_all", size, across)
+        return self._timed("all_to_all", inside, across)
 
     def _timed(self, op: CurveOp, size: Floats, across: Callable[[Bools], Timed]) -> Timed:
         """The curve of ``op`` inside a domain, ``across`` the outer levels beyond it, all levels without a curve."""
@@ -237,9 +240,20 @@ def all_reduce(size_bytes: Floats, shape: GroupShape, links: Links, launch_s: fl
     return Group(shape, links, launch_s).all_reduce(size_bytes)
 
 
-def all_to_all(sent_bytes: Floats, shape: GroupShape, links: Links, launch_s: float) -> Timed:
+def all_to_all(sent_bytes: Floats, shape: GroupShape, links: Links, launch_s: float, copies: float = 0.0) -> Timed:
     """All-to-all in which every rank sends ``sent_bytes`` in all (``Group.all_to_all``); zero for a group of one."""
-    return Group(shape, links, launch_s).all_to_all(sent_bytes)
+    return Group(shape, links, launch_s).all_to_all(sent_bytes, copies)
+
+
+def distinct_share(places: Floats, copies: float) -> Floats:
+    """Expected number of distinct places of ``copies`` equally likely ones, over ``copies``: C·(1 − (1 − 1/C)^k) / k.
+
+    1 for no copies.
+    """
+    if not copies:
+        return np.ones_like(places, dtype=np.float64)
+    share: Floats = places * (1.0 - (1.0 - 1.0 / places) ** copies) / copies
+    return share
 
 
 def laws(shape: GroupShape, links: Links, counted: Bools) -> Laws:

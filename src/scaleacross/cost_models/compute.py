@@ -8,6 +8,7 @@ algorithmic ratios below.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from scaleacross.cost_models.kernels import (
     ELEMENT_BYTES,
+    RESULT_BYTES,
     attention_kernel_s,
     attention_model_of,
     gemm_kernel_s,
@@ -23,6 +25,7 @@ from scaleacross.cost_models.kernels import (
 )
 from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.spec.accelerator import Accelerator, Precision
+from scaleacross.spec.job import Job, Optimizer
 from scaleacross.workloads.layer_profile import Attention, Gemm, LayerProfile
 
 ATTENTION_BACKWARD_RATIO: Final = 2.5
@@ -32,6 +35,14 @@ ELEMENTWISE_BACKWARD_RATIO: Final = 2.0
 
 HOST_BACKWARD_RATIO: Final = 2.0
 """Kernels that the host launches backward over forward: two gradients per product and per element-wise operation."""
+HOST_SHARES: Final[Mapping[str, float]] = {"none": 1.0, "partial": 0.5, "full": 0.0}
+"""Share of the host's time to launch a layer with experts that CUDA graphs leave, by ``ExpertRuntime.graphs``: ``partial``
+graphs hold attention, router and dispatch preprocessing, about half of the kernels (assumed)."""
+RING_FORWARD_BYTES: Final = 10.0
+"""HBM bytes per output element and call of ring attention: 2 read, 4 read and 4 written of the fp32 sum (Transformer
+Engine's context-parallel attention; Ring Attention, arXiv 2310.01889)."""
+RING_BACKWARD_BYTES: Final = 6.0
+"""The same, backward: the query gradient of every call is read and added to a 16-bit sum."""
 CAST_BYTES: Final = 4.0
 """HBM bytes per element of a 16-bit tensor cast for narrow Gemms: read once, written row-wise and transposed."""
 UNFUSED_FORWARD_BYTES: Final = 9.0
@@ -55,6 +66,31 @@ class Shards:
 
 
 @dataclass(frozen=True)
+class Runtime:
+    """What a job's framework decides about kernels.
+
+    Attributes:
+        gradient_result_bytes: HBM bytes per parameter that the product of a weight gradient moves for its result.
+        host_share: of ``host_moe_pass_s`` that CUDA graphs leave.
+        ring_attention: context parallelism runs attention block by block round a ring.
+    """
+
+    gradient_result_bytes: float = RESULT_BYTES
+    host_share: float = 1.0
+    ring_attention: bool = True
+
+
+def runtime_of(job: Job) -> Runtime:
+    """The runtime that a job states.
+
+    Fused accumulation reads and writes the accumulated gradient (Megatron-LM's gradient_accumulation_fusion).
+    """
+    optimizer = job.optimizer
+    moved = 2.0 * optimizer.gradient_bytes if optimizer.fused_accumulation else RESULT_BYTES
+    return Runtime(moved, HOST_SHARES[job.experts.graphs], job.context_exchange == "ring")
+
+
+@dataclass(frozen=True)
 class LayerTimes:
     """Seconds per micro-batch and layer, shape (n,).
 
@@ -74,7 +110,13 @@ class LayerTimes:
 
 
 def gemm_time_s(
-    accelerator: Accelerator, precision: Precision, rows: Floats, cols: Floats, depth: Floats, count: Floats
+    accelerator: Accelerator,
+    precision: Precision,
+    rows: Floats,
+    cols: Floats,
+    depth: Floats,
+    count: Floats,
+    result_bytes: float = RESULT_BYTES,
 ) -> Floats:
     """``count`` equal products (rows × depth)·(depth × cols) inside a training step, arrays broadcast, in one launch.
 
@@ -87,7 +129,7 @@ def gemm_time_s(
     model, alone = gemm_model_of(accelerator, precision), machine_of(accelerator, precision)
     rate = alone.peak_flop_per_s * accelerator.training_gemm_ratio.get(precision, 1.0)
     machine = replace(alone, peak_flop_per_s=rate)
-    kernel = gemm_kernel_s(model, machine, ELEMENT_BYTES[precision], rows, cols, depth, count)
+    kernel = gemm_kernel_s(model, machine, ELEMENT_BYTES[precision], rows, cols, depth, count, result_bytes)
     return kernel + max(model.launch_s, accelerator.kernel_launch_s)
 
 
@@ -98,31 +140,44 @@ def _gemm_shape(gemm: Gemm, shards: Shards, tokens: Floats, num_experts: int) ->
     if not gemm.shard.startswith("expert"):
         return tokens * gemm.tokens_per_token, cols, depth, np.ones_like(tokens)
     # ep ranks pool their tokens: a rank receives as many token copies as it sends, spread over its own experts
-    local_experts = np.maximum(1.0, num_experts / shards.ep.astype(np.float64))
+    over = shards.ep * (shards.tp if gemm.shard == "expert" else 1)
+    local_experts = np.maximum(1.0, num_experts / over.astype(np.float64))
+    if gemm.shard == "expert":
+        tokens = tokens / shards.tp
     return tokens * gemm.tokens_per_token / local_experts, cols, depth, local_experts
 
 
 def _attention_times_s(
-    attention: Attention, accelerator: Accelerator, shards: Shards, sequence_length: int
+    attention: Attention, accelerator: Accelerator, shards: Shards, sequence_length: int, runtime: Runtime
 ) -> tuple[Floats, Floats]:
-    """Forward and backward of the attention core."""
+    """Forward and backward of the attention core.
+
+    Round a ring, cp calls of sequence / cp queries against as many keys: the first causal, the others full over half of
+    them, the same work each (zigzag order); RING_*_BYTES per query feature put the results of every call together.
+    Gathered, one call against all keys.
+    """
     if not attention.fused:
         return _unfused_attention_times_s(attention, accelerator, shards, sequence_length)
     model, machine = attention_model_of(accelerator), machine_of(accelerator, _sixteen_bit(accelerator))
+    queries = sequence_length / shards.cp
+    calls = shards.cp if runtime.ring_attention else np.ones_like(shards.cp)
     kernel = attention_kernel_s(
         model,
         machine,
         sequences=shards.micro_batch.astype(np.float64),
-        queries=sequence_length / shards.cp,
-        keys=np.full(len(shards.cp), float(sequence_length)),
+        queries=queries,
+        keys=sequence_length / calls,
         heads=attention.num_heads / shards.tp,
         kv_heads=np.maximum(1.0, attention.num_kv_heads / shards.tp),
         qk_head_dim=attention.qk_head_dim,
         v_head_dim=attention.v_head_dim,
     )
     slower = accelerator.training_attention_ratio * attention.rate_ratio
-    forward = kernel / slower + max(model.launch_s, accelerator.kernel_launch_s)
-    return forward, ATTENTION_BACKWARD_RATIO * forward
+    forward = calls * (kernel / slower + max(model.launch_s, accelerator.kernel_launch_s))
+    features = attention.num_heads * attention.v_head_dim / shards.tp
+    combined = np.where(calls > 1, calls, 0) * shards.micro_batch * queries * features / _memory_rate(accelerator)
+    backward = ATTENTION_BACKWARD_RATIO * forward + RING_BACKWARD_BYTES * combined
+    return forward + RING_FORWARD_BYTES * combined, backward
 
 
 def _unfused_attention_times_s(
@@ -168,6 +223,7 @@ def layer_times(
     precision: Precision,
     shards: Shards,
     sequence_length: int,
+    runtime: Runtime,
 ) -> LayerTimes:
     """Times of ``layer`` for every row of ``shards``.
 
@@ -187,19 +243,21 @@ def layer_times(
         used = _sixteen_bit(accelerator) if gemm.always_16_bit else precision
         forward = forward + gemm_time_s(accelerator, used, rows, cols, depth, count)
         backward = backward + gemm_time_s(accelerator, used, rows, depth, cols, count)
-        own = gemm_time_s(accelerator, used, depth, cols, rows, count)
+        own = gemm_time_s(accelerator, used, depth, cols, rows, count, runtime.gradient_result_bytes)
         backward, weight = backward + own, weight + own
         if ELEMENT_BYTES[used] < 2:
             cast = CAST_BYTES * rows * count / _memory_rate(accelerator)
-            forward, backward = forward + cast * depth, backward + cast * cols
+            forward, backward = forward + gemm.cast_input * cast * depth, backward + gemm.cast_gradient * cast * cols
     divided = layer.elementwise_bytes - layer.replicated_elementwise_bytes
     elementwise = tokens * (divided / shards.tp + layer.replicated_elementwise_bytes) / _memory_rate(accelerator)
     attention, attention_backward = np.zeros_like(tokens), np.zeros_like(tokens)
     selective = elementwise + layer.selective_gemm_fraction * forward
     if layer.attention is not None:
-        attention, attention_backward = _attention_times_s(layer.attention, accelerator, shards, sequence_length)
+        attention, attention_backward = _attention_times_s(
+            layer.attention, accelerator, shards, sequence_length, runtime
+        )
         selective = selective if layer.attention.fused else attention
-    host = accelerator.host_moe_pass_s if layer.routed_tokens else 0.0
+    host = runtime.host_share * accelerator.host_moe_pass_s if layer.routed_tokens else 0.0
     return LayerTimes(
         forward_s=np.maximum(forward + attention + elementwise, host),
         backward_s=np.maximum(
@@ -209,6 +267,16 @@ def layer_times(
         selective_s=selective,
         attention_s=attention,
     )
+
+
+def accumulation_time_s(accelerator: Accelerator, optimizer: Optimizer, parameters: Floats) -> Floats:
+    """Adding the gradients of one micro-batch to those of the ones before by a kernel of its own, 0 where it is fused.
+
+    Reads the new 16-bit gradient, reads and writes the accumulated one: RESULT_BYTES + 2 · gradient_bytes per parameter.
+    """
+    if optimizer.fused_accumulation:
+        return np.zeros_like(parameters)
+    return parameters * (RESULT_BYTES + 2.0 * optimizer.gradient_bytes) / _memory_rate(accelerator)
 
 
 def optimizer_time_s(accelerator: Accelerator, parameters: Floats, bytes_per_parameter: float) -> Floats:

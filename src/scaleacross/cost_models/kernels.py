@@ -93,15 +93,17 @@ def gemm_kernel_s(
     cols: Floats,
     depth: Floats,
     count: Floats | float = 1.0,
+    result_bytes: float = RESULT_BYTES,
 ) -> Floats:
     """``count`` equal products (rows × depth)·(depth × cols) in one grouped launch, without launch and conversion.
 
     ‖compute, memory‖_p, where compute is that of the best tile and split, drawn out by the clock under sustained load,
-    and memory = (operands + result) · count / (B · memory_efficiency_fraction).
+    and memory = (operands + result) · count / (B · memory_efficiency_fraction). ``result_bytes``: bytes moved per element
+    of the result, more than RESULT_BYTES where the product is added to what stands there.
     """
     bandwidth = machine.memory_bandwidth_bytes_per_s
     compute = _slowed(_best_tiling_s(model, machine, rows, cols, depth, count), model)
-    moved = (rows * depth + depth * cols) * element_bytes + rows * cols * RESULT_BYTES
+    moved = (rows * depth + depth * cols) * element_bytes + rows * cols * result_bytes
     memory = moved * count / (bandwidth * model.memory_efficiency_fraction)
     unaligned = model.unaligned_passes * (rows % ALIGNED_ROWS > 0) * depth * cols * element_bytes * count / bandwidth
     return _joined(compute, memory, model.overlap_exponent) + unaligned

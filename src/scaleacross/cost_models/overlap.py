@@ -48,18 +48,21 @@ def rounds(settings: Settings, work: Work) -> Floats:
     return settings.num_micro_batches + bubble
 
 
+def occurrences(settings: Settings, work: Work) -> tuple[Floats, ...]:
+    """How often each of WINDOW_NAMES comes on the critical path of a step, each (n,)."""
+    once, every = np.ones(len(settings)), rounds(settings, work)
+    return once, once, every, every
+
+
 def windows(settings: Settings, work: Work) -> tuple[Window, ...]:
     """The windows in the order of WINDOW_NAMES."""
     pieces = np.maximum(1.0, work.layers)
     chunks = settings.num_chunks
     waiting = np.minimum(settings.pp, settings.num_micro_batches) * (chunks - 1) / chunks + 1.0 / chunks
     hidden = waiting * (1 - 1 / pieces)
-    once, every = np.ones(len(settings)), rounds(settings, work)
-    return (
-        Window(work.backward_s * hidden, pieces, once),
-        Window(work.forward_s * hidden, pieces, once),
-        Window(work.forward_s, pieces, every),
-        Window(work.backward_s, pieces, every),
+    lengths = (work.backward_s * hidden, work.forward_s * hidden, work.forward_s, work.backward_s)
+    return tuple(
+        Window(length, pieces, often) for length, often in zip(lengths, occurrences(settings, work), strict=True)
     )
 
 

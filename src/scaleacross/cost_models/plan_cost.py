@@ -72,22 +72,13 @@ def plan_cost(
         ValueError: the decision has no placement, or its numbers do not divide.
         KeyError: a building of the placement is not in the topology.
     """
-    if decision.placement is None:
-        raise ValueError("the decision has no placement")
-    degrees, placement = decision.degrees, decision.placement
-    if placement.num_accelerators != degrees.world_size:
-        raise ValueError(f"the placement holds {placement.num_accelerators} accelerators, the degrees need {degrees}")
+    placement = _placement(decision)
     levels = levels or build_levels(topology, placement.fill)
-    settings = settings_of(decision, job.global_batch_sequences)
-    work = work_of(profile, job, levels.accelerators, settings)
-    launch_s = max(accelerator.kernel_launch_s for accelerator in levels.accelerators)
-    volumes = Volumes(job, profile, settings, work, launch_s, decision.pipeline.order)
     if shapes is None:
-        shapes = exact_shapes(degrees, placement.axis_order, levels)
-    links = links_of(levels)
+        shapes = exact_shapes(decision.degrees, placement.axis_order, levels, profile.whole_experts)
+    volumes, times = _timed_step(job, profile, levels, decision, shapes)
+    settings, links, launch_s = volumes.settings, links_of(levels), volumes.launch_s
     rows = {name: one_row(shape) for name, shape in shapes.items()}
-    terms = [axis_terms(axis, volumes, rows[axis], links, rows["expert"], rows["ep"], exact=True) for axis in GRID_AXES]
-    times = step_times(volumes, terms)
     sent = flows(volumes)
     step_s = float(times.step_s[0])
     spans = {flow.axis: LINK_LEVELS[int(shapes[flow.axis].span)] for flow in sent}
@@ -98,9 +89,45 @@ def plan_cost(
         cost=_breakdown(job, profile, levels, settings, times),
         memory=_stage_memory(job, profile, levels, settings, decision),
         traffic=_level_traffic(sent, shapes, levels, decision.pipeline, step_s),
-        collectives=tuple(_predicted(flow, rows[flow.shape], links, launch_s) for flow in sent),
+        collectives=tuple(_predicted(flow, rows[flow.shape], links, launch_s, volumes.equal_copies) for flow in sent),
         sent=tuple(sent),
     )
+
+
+def step_seconds(
+    job: Job, profile: ModelProfile, topology: Topology, decision: Decision, shapes: Mapping[str, GroupShape]
+) -> float:
+    """The step time of ``plan_cost`` alone, s: for fits, which price the same placement many times."""
+    levels = build_levels(topology, _placement(decision).fill)
+    return float(_timed_step(job, profile, levels, decision, shapes)[1].step_s[0])
+
+
+def placed_shapes(profile: ModelProfile, topology: Topology, decision: Decision) -> Mapping[str, GroupShape]:
+    """Group shapes of a placed decision, per axis, ``ep`` and ``expert``. Raises ValueError as ``plan_cost`` does."""
+    placement = _placement(decision)
+    levels = build_levels(topology, placement.fill)
+    return exact_shapes(decision.degrees, placement.axis_order, levels, profile.whole_experts)
+
+
+def _placement(decision: Decision) -> Placement:
+    if decision.placement is None:
+        raise ValueError("the decision has no placement")
+    placed, needed = decision.placement.num_accelerators, decision.degrees.world_size
+    if placed != needed:
+        raise ValueError(f"the placement holds {placed} accelerators, the degrees need {needed}: {decision.degrees}")
+    return decision.placement
+
+
+def _timed_step(
+    job: Job, profile: ModelProfile, levels: Levels, decision: Decision, shapes: Mapping[str, GroupShape]
+) -> tuple[Volumes, StepTimes]:
+    settings = settings_of(decision, job.global_batch_sequences)
+    work = work_of(profile, job, levels.accelerators, settings)
+    launch_s = max(accelerator.kernel_launch_s for accelerator in levels.accelerators)
+    volumes, links = Volumes(job, profile, settings, work, launch_s, decision.pipeline.order), links_of(levels)
+    rows = {name: one_row(shape) for name, shape in shapes.items()}
+    terms = [axis_terms(axis, volumes, rows[axis], links, rows["expert"], rows["ep"], exact=True) for axis in GRID_AXES]
+    return volumes, step_times(volumes, terms)
 
 
 def layers_per_stage(profile: ModelProfile, decision: Decision) -> tuple[tuple[int, ...], ...]:
@@ -140,7 +167,9 @@ def _stage_memory(
     placement = SCHEDULES[pipeline.schedule].placement
     layers = np.array(rank_layers(block_counts(profile), pp, pipeline.num_chunks, placement))
     ranks, last_rank = np.arange(pp), locate(placement, pp, pp * pipeline.num_chunks - 1)[0]
-    classes = RankClasses(layers, (ranks == 0).astype(int), (ranks == last_rank).astype(int), ranks)
+    classes = RankClasses(
+        layers, (ranks == 0).astype(int), (ranks == last_rank).astype(int), ranks, np.ones_like(ranks)
+    )
     flight = None
     if pipeline.order is not None:
         flight = np.array(peak_in_flight(chosen(pipeline, pp, int(settings.num_micro_batches[0]))))
@@ -207,8 +236,10 @@ def _leaving_share(fanout: float, level: int, pipeline: PipelineChoice) -> float
     return 0.5 if level >= CAMPUS else 1.0
 
 
-def _predicted(flow: Flow, shape: GroupShape, links: Links, launch_s: float) -> PredictedCollective:
-    timed = _time(flow, shape, links, launch_s)
+def _predicted(
+    flow: Flow, shape: GroupShape, links: Links, launch_s: float, equal_copies: float
+) -> PredictedCollective:
+    timed = _time(flow, shape, links, launch_s, equal_copies)
     return PredictedCollective(
         name=f"{flow.axis} {flow.op} of {flow.what}",
         axis=flow.axis,
@@ -222,10 +253,10 @@ def _predicted(flow: Flow, shape: GroupShape, links: Links, launch_s: float) -> 
     )
 
 
-def _time(flow: Flow, shape: GroupShape, links: Links, launch_s: float) -> Timed:
+def _time(flow: Flow, shape: GroupShape, links: Links, launch_s: float, equal_copies: float) -> Timed:
     size: Floats = np.array([flow.size_bytes])
     if flow.op == "all_to_all":
-        return all_to_all(size, shape, links, launch_s)
+        return all_to_all(size, shape, links, launch_s, equal_copies)
     if flow.op == "all_reduce":
         return all_reduce(size, shape, links, launch_s)
     if flow.op == "send":

@@ -25,12 +25,14 @@ class RankClasses:
         layers: layers per block type, (classes, block types).
         has_embedding, has_head: 0 or 1, (classes,).
         first_rank: lowest pipeline rank of the class: the one with most micro-batches in flight, (classes,).
+        num_ranks: ranks of the class, (classes,).
     """
 
     layers: Ints
     has_embedding: Ints
     has_head: Ints
     first_rank: Ints
+    num_ranks: Ints
 
     @property
     def num_layers(self) -> Ints:
@@ -64,16 +66,17 @@ def rank_classes(
     block_counts: tuple[int, ...], pp: int, num_chunks: int, placement: StagePlacement = "loop"
 ) -> RankClasses:
     """The distinct ranks of a pipeline. Raises ValueError when there are more virtual stages than layers."""
-    first: dict[tuple[tuple[int, ...], bool, bool], int] = {}
+    ranks: dict[tuple[tuple[int, ...], bool, bool], list[int]] = {}
     last_rank = locate(placement, pp, pp * num_chunks - 1)[0]
     for rank, layers in enumerate(rank_layers(block_counts, pp, num_chunks, placement)):
-        first.setdefault((layers, rank == 0, rank == last_rank), rank)
-    keys = list(first)
+        ranks.setdefault((layers, rank == 0, rank == last_rank), []).append(rank)
+    keys = list(ranks)
     return RankClasses(
         layers=np.array([layers for layers, _, _ in keys]),
         has_embedding=np.array([int(has_embedding) for _, has_embedding, _ in keys]),
         has_head=np.array([int(has_head) for _, _, has_head in keys]),
-        first_rank=np.array([first[key] for key in keys]),
+        first_rank=np.array([ranks[key][0] for key in keys]),
+        num_ranks=np.array([len(ranks[key]) for key in keys]),
     )
 
 

@@ -1,12 +1,13 @@
 """One optimizer step from its parts.
 
-    step = rounds · (forward + backward)            computation of the busiest rank, with the pipeline's fill and drain
+    step = m · (forward + backward)                 computation of the busiest rank
+         + fill                                     the other ranks' forward + backward once, a chunk each: fill and drain
          + Σ_axes serial                            tp, cp, ep collectives on the critical path; pipeline message delays
          + Σ_windows exposed(Σ_axes window time)    gradient, parameter and shard traffic that computation does not hide
          + optimizer
 
-``rounds`` = m + (pp−1)/v, less where weight gradients fill the drain; of it m rounds are shown as computation (or as the axis
-that waits), the rest as bubble, with what timing finds beyond it.
+Components of the busiest rank's layers that wait are paid in ``rounds`` = m + (pp−1)/v, less where weight gradients fill the
+drain; m of them are shown as the axis that waits, the rest as bubble, with what timing finds beyond it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class StepTimes:
 def placement_free_s(volumes: Volumes) -> Floats:
     """The part of a step that no placement changes: computation with fill and drain, and the optimizer, (n,)."""
     work = volumes.work
-    fixed: Floats = rounds(volumes.settings, work) * (work.forward_s + work.backward_s) + work.optimizer_s
+    computing = volumes.settings.num_micro_batches * (work.forward_s + work.backward_s)
+    fixed: Floats = computing + work.fill_s + work.optimizer_s
     return fixed
 
 
@@ -52,7 +54,7 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
     settings, work = volumes.settings, volumes.work
     busy = settings.num_micro_batches / rounds(settings, work)
     exposed: dict[str, Floats] = {name: np.zeros(len(settings)) for name in ("tp", "cp", "ep", "pp", "dp")}
-    bubble = (rounds(settings, work) - settings.num_micro_batches) * (work.forward_s + work.backward_s)
+    bubble = np.array(work.fill_s)
     for term in terms:
         for name, seconds in term.serial_s.items():
             if name == "bubble":
@@ -69,15 +71,23 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
     return StepTimes(total, compute, bubble, exposed, work.optimizer_s)
 
 
-def exact_shapes(degrees: Degrees, axis_order: Sequence[GridAxis], levels: Levels) -> Mapping[str, GroupShape]:
+def exact_shapes(
+    degrees: Degrees, axis_order: Sequence[GridAxis], levels: Levels, whole_experts: bool = False
+) -> Mapping[str, GroupShape]:
     """Shapes of the groups of every grid axis under an axis order, and of the expert groups (``ep``, ``expert``).
 
+    ``whole_experts``: experts are spread over tp · ep ranks, tp fastest, instead of over ep.
+
     Raises:
-        ValueError: the degrees do not fill the device list of ``levels``.
+        ValueError: the degrees do not fill the device list of ``levels``, or tp and dp_shard are not neighbours.
     """
     stride = strides(degrees, axis_order)
     shapes = {str(axis): exact_shape(degrees.of(axis), stride[axis], levels) for axis in GRID_AXES}
     shapes["ep"] = exact_shape(degrees.ep, stride["dp_shard"], levels)
+    if whole_experts and degrees.tp > 1:
+        if stride["dp_shard"] != stride["tp"] * degrees.tp:
+            raise ValueError("whole experts over tp and ep need dp_shard right behind tp in the axis order, and cp 1")
+        shapes["ep"] = exact_shape(degrees.tp * degrees.ep, stride["tp"], levels)
     shapes["expert"] = exact_shape(degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep, levels)
     return shapes
 

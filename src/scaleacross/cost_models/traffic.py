@@ -69,6 +69,13 @@ class Volumes:
         return self.hidden_bytes * copies / self.settings.tp
 
     @property
+    def equal_copies(self) -> float:
+        """Copies of a token of which every place gets one at most, 0 if it gets them all."""
+        if self.job.experts.dispatch == "copies":
+            return 0.0
+        return float(max(block.routed_tokens for block, _ in self.profile.blocks))
+
+    @property
     def full_recompute(self) -> Floats:
         """1 where the forward pass runs twice, else 0."""
         return (self.settings.recompute == RECOMPUTES.index("full")).astype(float)

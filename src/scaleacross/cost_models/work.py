@@ -12,9 +12,16 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from scaleacross.cost_models.compute import LayerTimes, Shards, layer_times, optimizer_time_s
+from scaleacross.cost_models.compute import (
+    LayerTimes,
+    Shards,
+    accumulation_time_s,
+    layer_times,
+    optimizer_time_s,
+    runtime_of,
+)
 from scaleacross.cost_models.memory import held_parameters
-from scaleacross.cost_models.pipeline_timed import FOLDED
+from scaleacross.cost_models.pipeline_timed import FOLDED, idle_share
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses, rank_classes, spread
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
@@ -31,6 +38,8 @@ class Work:
     Attributes:
         forward_s, backward_s: computation; recomputation is part of backward.
         weight_s: weight gradients, part of backward_s.
+        fill_s: forward and backward of one micro-batch through one chunk of every other rank: what fill and drain add, less
+            where weight gradients fill the drain (``pipeline_timed.idle_share``).
         attention_s: fused attention forward, part of forward_s (what context parallelism can hide behind).
         tp_gathers: gathers plus scatters over tp, forward and backward.
         layers, moe_layers: layers with attention, layers with routed experts.
@@ -41,6 +50,7 @@ class Work:
     forward_s: Floats
     backward_s: Floats
     weight_s: Floats
+    fill_s: Floats
     attention_s: Floats
     tp_gathers: Floats
     layers: Floats
@@ -102,6 +112,7 @@ class _Times:
     backward: Floats
     weight: Floats
     selective: Floats
+    full: Floats
     attention: Floats
 
     def take(self, rows: Ints) -> _Times:
@@ -116,9 +127,10 @@ def _distinct_shards(settings: Settings) -> tuple[Shards, Ints]:
 
 
 def _times(profile: ModelProfile, job: Job, accelerator: Accelerator, shards: Shards) -> _Times:
+    runtime = runtime_of(job)
     layers: list[LayerProfile] = [*(block for block, _ in profile.blocks), profile.embedding, profile.head]
     each: list[LayerTimes] = [
-        layer_times(layer, profile.num_experts, accelerator, job.precision, shards, job.sequence_length)
+        layer_times(layer, profile.num_experts, accelerator, job.precision, shards, job.sequence_length, runtime)
         for layer in layers
     ]
     return _Times(
@@ -126,6 +138,7 @@ def _times(profile: ModelProfile, job: Job, accelerator: Accelerator, shards: Sh
         np.stack([t.backward_s for t in each]),
         np.stack([t.weight_s for t in each]),
         np.stack([t.selective_s for t in each]),
+        np.stack([t.forward_s * layer.full_recompute_fraction for t, layer in zip(each, layers, strict=True)]),
         np.stack([t.attention_s for t in each]),
     )
 
@@ -140,7 +153,13 @@ def _group_work(
 ) -> dict[str, Floats]:
     """Work of candidates that share their rank classes."""
     here = np.arange(len(settings))
-    per_type = [_rank_times(t, settings, classes) for t in times]
+    held = held_parameters(profile, settings, classes)
+    again = 1 - 1 / settings.num_micro_batches  # the first micro-batch has nothing to add to
+    per_type = []
+    for accelerator, t in zip(accelerators, times, strict=True):
+        forward, backward, weight, attention = _rank_times(t, settings, classes)
+        added = again * accumulation_time_s(accelerator, job.optimizer, held.total)
+        per_type.append((forward, backward + added, weight + added, attention))
     totals = np.stack([forward + backward for forward, backward, _, _ in per_type])  # (types, classes, n)
     slowest, busiest = np.unravel_index(
         totals.reshape(-1, len(settings)).argmax(axis=0), (len(accelerators), len(classes.first_rank))
@@ -148,7 +167,9 @@ def _group_work(
     forward, backward, weight, attention = (
         np.stack([rank[part] for rank in per_type])[slowest, busiest, here] for part in range(4)
     )
-    held = held_parameters(profile, settings, classes)
+    others = classes.num_ranks[:, None] - (np.arange(len(classes.num_ranks))[:, None] == busiest)
+    fill = (others * totals.max(axis=0)).sum(axis=0) / settings.num_chunks  # all at the pace of the slowest type
+    fill = fill * idle_share(settings.schedule_names, forward, backward)
     fullest = held.total.argmax(axis=0)
     dense, expert = held.dense[fullest, here], held.expert[fullest, here]
     blocks = [block for block, _ in profile.blocks]
@@ -176,7 +197,7 @@ def _rank_times(times: _Times, settings: Settings, classes: RankClasses) -> tupl
         for part in (times.forward, times.backward, times.weight, times.attention)
     )
     nothing = np.zeros(len(settings))  # embedding and head keep what they need, whatever the policy
-    selective, again = (spread(part[:-2], classes, nothing, nothing) for part in (times.selective, times.forward))
+    selective, again = (spread(part[:-2], classes, nothing, nothing) for part in (times.selective, times.full))
     extra = np.choose(settings.recompute, [np.zeros_like(forward), selective, again])
     return forward, backward + extra, weight, attention
 

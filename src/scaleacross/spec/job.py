@@ -65,6 +65,11 @@ class Optimizer(Spec):
     gradient_bytes: PositiveFloat = Field(default=4.0, description="accumulated gradient of a parameter, bytes")
     state_bytes: float = Field(default=12.0, ge=0, description="master weight and moments of a parameter, bytes")
     reduce_bytes: PositiveFloat = Field(default=4.0, description="one gradient element on the wire, bytes")
+    fused_accumulation: bool = Field(
+        default=True,
+        description="gradients are added to those of earlier micro-batches by the product that makes them (Megatron's "
+        "gradient accumulation fusion), not by a kernel of its own",
+    )
 
 
 class Overlap(Spec):
@@ -72,11 +77,35 @@ class Overlap(Spec):
 
     gradient_reduce: bool = Field(default=True, description="gradients are reduced while earlier layers run backward")
     parameter_gather: bool = Field(default=True, description="updated parameters are gathered during the next forward")
+    shard_prefetch: bool = Field(
+        default=True,
+        description="sharded parameters are gathered one layer ahead and their gradients reduced one behind",
+    )
     pipeline_messages: bool = Field(
         default=True, description="pipeline messages travel while the sender and the receiver compute"
     )
     tp_fraction: float = Field(
         default=0.0, ge=0, le=1, description="share of tp collectives that the products they feed hide (userbuffers)"
+    )
+
+
+class ExpertRuntime(Spec):
+    """How the framework runs routed experts. The defaults are Megatron-Core's all-to-all dispatcher with eager kernels."""
+
+    dispatch: Literal["copies", "deduplicated"] = Field(
+        default="copies",
+        description="copies: a token is sent once per expert; deduplicated: once per accelerator, and over a slower level "
+        "once per child of it, and results are summed there before they return (DeepEP, HybridEP)",
+    )
+    overlap_fraction: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="share of the all-to-alls of one micro-batch that the computation of another hides",
+    )
+    graphs: Literal["none", "partial", "full"] = Field(
+        default="none",
+        description="CUDA graphs: none, of all but the experts (router, attention), or of the whole iteration",
     )
 
 
@@ -95,6 +124,12 @@ class Job(Spec):
     precision: Precision = Field(default="bf16", description="precision of the matrix multiplications")
     optimizer: Optimizer = Optimizer()
     overlap: Overlap = Overlap()
+    experts: ExpertRuntime = ExpertRuntime()
+    context_exchange: Literal["ring", "gather"] = Field(
+        default="ring",
+        description="context parallelism: keys and values go round a ring and attention runs block by block (Megatron's "
+        "cp_comm_type p2p, torchtitan), or are gathered before one attention call (Llama 3)",
+    )
     degrees: DegreeRequest = DegreeRequest()
     micro_batch_sequences: tuple[PositiveInt, ...] = Field(
         default=(1, 2, 4, 8), description="allowed sequences per micro-batch"

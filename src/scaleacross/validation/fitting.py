@@ -5,9 +5,10 @@ minimising, over the rows of a generation,
 
     Σ w · ρ(log measured − log predicted(x)) + Σ ((x − x_prior) / σ)² / 2
 
-with Huber's ρ (linear beyond HUBER), w = 1 / repeats of the configuration, and x_prior what is known without any step time
-(kernel sweeps, data sheets). Gauss-Newton with numerical derivatives and iteratively reweighted least squares; every
-iteration prices each row once per knob.
+with Cauchy's ρ(r) = c² log(1 + (r/c)²) / 2, r the residual over SPREAD, c = TAIL: a row far off pulls less than one nearby,
+because it ran in a way that its columns do not tell. w = 1 / repeats of the configuration; x_prior is what is known without
+any step time of the generation: kernel sweeps, data sheets, the generation before it (PARENTS). Gauss-Newton with numerical
+derivatives and iteratively reweighted least squares; every iteration prices each row once per knob that matters to it.
 
 Leaving out a group (a model, a source) refits on the others with the predictions linearised around the catalogue's values.
 """
@@ -22,7 +23,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleacross.cost_models.plan_cost import plan_cost
+from scaleacross.cost_models.plan_cost import placed_shapes, step_seconds
 from scaleacross.spec.accelerator import Accelerator, Precision
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Topology
@@ -31,10 +32,15 @@ from scaleacross.validation.predict import predict
 
 Floats = NDArray[np.float64]
 
-HUBER: Final = 0.05
-"""Relative error beyond which a row pulls with constant force: about the spread of repeats."""
+SPREAD: Final = 0.05
+"""Relative error of a row in the bulk: about the spread of repeats."""
+TAIL: Final = 2.385
+"""Residual in units of SPREAD beyond which a row's pull falls: 95 % efficient on Gaussian errors (Holland & Welsch 1977,
+doi 10.1080/03610927708827533)."""
 STEP: Final = 0.05
 """Change of a logarithm for a numerical derivative."""
+SETTLED: Final = 2e-3
+"""Largest change of a logarithm in the last iteration."""
 TRUST: Final = 0.35
 """Largest change of a logarithm in one iteration."""
 SIXTEEN_BIT: Final[tuple[Precision, ...]] = ("fp16", "bf16")
@@ -44,7 +50,8 @@ SIXTEEN_BIT: Final[tuple[Precision, ...]] = ("fp16", "bf16")
 class Knob:
     """A parameter of an accelerator: how to read and set it, and what is known of it beforehand.
 
-    ``prior`` is the value without step times, ``sigma`` its standard deviation as a logarithm.
+    ``prior`` is the value without step times, ``sigma`` its standard deviation as a logarithm; ``applies`` to an
+    accelerator and ``matters`` to a case: where it does not, no row is priced for it.
     """
 
     name: str
@@ -55,6 +62,11 @@ class Knob:
     read: Callable[[Accelerator], float]
     write: Callable[[Accelerator, float], Accelerator]
     applies: Callable[[Accelerator], bool] = lambda _: True
+    matters: Callable[[Case], bool] = lambda _: True
+
+
+def _has_experts(case: Case) -> bool:
+    return case.profile.num_experts > 0
 
 
 def _grace(accelerator: Accelerator) -> bool:
@@ -74,6 +86,7 @@ def _ratio(name: str, precisions: tuple[Precision, ...], sigma: float) -> Knob:
         sigma=sigma,
         read=lambda accelerator: accelerator.training_gemm_ratio.get(precisions[-1], 1.0),
         write=write,
+        matters=lambda case: case.job.precision in precisions or precisions == SIXTEEN_BIT,
     )
 
 
@@ -84,17 +97,19 @@ def _field(
     prior: float,
     sigma: float,
     applies: Callable[[Accelerator], bool] = lambda _: True,
+    matters: Callable[[Case], bool] = lambda _: True,
 ) -> Knob:
     return Knob(
         *(name, unit, meaning, prior, sigma),
         applies=applies,
+        matters=matters,
         read=lambda accelerator: float(getattr(accelerator, name)) or prior,
         write=lambda accelerator, value: accelerator.model_copy(update={name: value}),
     )
 
 
 KNOBS: Final[tuple[Knob, ...]] = (
-    _ratio("training_gemm_ratio.bf16", SIXTEEN_BIT, 0.2),
+    _ratio("training_gemm_ratio.bf16", SIXTEEN_BIT, 0.1),
     _ratio("training_gemm_ratio.fp8", ("fp8",), 0.2),
     _ratio("training_gemm_ratio.nvfp4", ("nvfp4",), 0.2),
     _field(
@@ -115,6 +130,7 @@ KNOBS: Final[tuple[Knob, ...]] = (
             0.7,
         ),
         applies=lambda accelerator: not _grace(accelerator),
+        matters=_has_experts,
     ),
     _field(
         *(
@@ -125,6 +141,7 @@ KNOBS: Final[tuple[Knob, ...]] = (
             0.7,
         ),
         applies=_grace,
+        matters=_has_experts,
     ),
     _field("step_overhead_s", "s", "host work per step that nothing hides", 0.05, 0.5),
 )
@@ -136,6 +153,16 @@ GENERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Blackwell": ("b200", "gb200-nvl72"),
     "Blackwell Ultra": ("b300", "gb300-nvl72"),
 }
+
+
+POWER_RATIO: Final = 500 / 700
+"""Board power of the 96 GB H100 over that of the 80 GB SXM part (NVIDIA data sheets)."""
+PARENTS: Final[Mapping[str, tuple[str, float]]] = {
+    "Hopper, 500 W": ("Hopper", POWER_RATIO ** (1 / 3)),
+    "Blackwell Ultra": ("Blackwell", 1.0),
+}
+"""Generation -> the one whose fitted knobs are its priors, and what a lower power limit leaves of rates of computation:
+dynamic power grows with the cube of the clock."""
 
 
 def generation_of(case: Case) -> str:
@@ -169,13 +196,12 @@ def linearise(cases: Sequence[Case], values: Mapping[str, Floats] | None = None)
     predictions = [predict(case) for case in placed]
     decisions = [prediction.decision for prediction in predictions]
     base = np.log([prediction.step_s for prediction in predictions])
-    jacobian = np.empty((len(cases), len(KNOBS)))
-    for column in range(len(KNOBS)):
-        moved = [
-            _with(case, start[name] + STEP * np.eye(len(KNOBS))[column])
-            for case, name in zip(cases, generation, strict=True)
+    jacobian = np.stack(
+        [
+            _derivatives(case, decision, start[name], here)
+            for case, decision, name, here in zip(cases, decisions, generation, base, strict=True)
         ]
-        jacobian[:, column] = (_log_steps(moved, decisions) - base) / STEP
+    )
     return Linearised(base, jacobian, start, generation)
 
 
@@ -192,12 +218,15 @@ def _catalogue_values(cases: Sequence[Case], generation: Sequence[str]) -> dict[
     return out
 
 
-def _log_steps(cases: Sequence[Case], decisions: Sequence[Decision]) -> Floats:
-    steps = [
-        plan_cost(case.job, case.profile, case.topology, decision).cost.step_s
-        for case, decision in zip(cases, decisions, strict=True)
-    ]
-    return np.log(steps)
+def _derivatives(case: Case, decision: Decision, logs: Floats, base: float) -> Floats:
+    """Derivatives of the log step of one case by every knob, (knobs,)."""
+    out = np.zeros(len(KNOBS))
+    accelerator, shapes = case.topology.buildings[0].accelerator, placed_shapes(case.profile, case.topology, decision)
+    for column, knob in enumerate(KNOBS):
+        if knob.applies(accelerator) and knob.matters(case):
+            moved = _with(case, logs + STEP * np.eye(len(KNOBS))[column])
+            out[column] = (np.log(step_seconds(case.job, case.profile, moved.topology, decision, shapes)) - base) / STEP
+    return out
 
 
 def _with(case: Case, logs: Floats | None) -> Case:
@@ -217,21 +246,30 @@ def _with(case: Case, logs: Floats | None) -> Case:
 
 def refit(linear: Linearised, log_measured: Floats, weights: Floats, rows: NDArray[np.bool_]) -> dict[str, Floats]:
     """Optimal knobs (logs) per generation from the selected rows, on the linearised predictions."""
-    out = {}
-    prior = np.log([knob.prior for knob in KNOBS])
+    out: dict[str, Floats] = {}
     precision = np.array([1 / knob.sigma**2 for knob in KNOBS])
     names = np.array(linear.generation)
-    for name, start in linear.start.items():
+    for name in sorted(linear.start, key=lambda each: each in PARENTS):  # parents first
+        start, prior = linear.start[name], _prior(name, out)
         chosen = rows & (names == name)
         jacobian, residual = linear.jacobian[chosen], (log_measured - linear.base)[chosen]
         step = np.zeros(len(KNOBS))
         for _ in range(60):
             left = residual - jacobian @ step
-            pull = weights[chosen] * np.minimum(1.0, HUBER / np.maximum(np.abs(left), 1e-12)) / HUBER**2
+            pull = weights[chosen] / SPREAD**2 / (1 + (left / (TAIL * SPREAD)) ** 2)
             normal = jacobian.T @ (pull[:, None] * jacobian) + np.diag(precision)
             step = np.linalg.solve(normal, jacobian.T @ (pull * residual) + precision * (prior - start))
         out[name] = start + step
     return out
+
+
+def _prior(generation: str, fitted: Mapping[str, Floats]) -> Floats:
+    """Logs of the priors of a generation: its parent's fitted knobs where it has one, else those of KNOBS."""
+    parent, slower = PARENTS.get(generation, ("", 1.0))
+    if parent not in fitted:
+        return np.log([knob.prior for knob in KNOBS])
+    prior: Floats = fitted[parent] + np.array([np.log(slower) * knob.name.startswith("training_") for knob in KNOBS])
+    return prior
 
 
 def row_weights(cases: Sequence[Case]) -> Floats:
@@ -247,9 +285,10 @@ def fit(cases: Sequence[Case], measured_s: Floats, iterations: int = 6) -> dict[
     for _ in range(iterations):
         linear = linearise(cases, values)
         best = refit(linear, np.log(measured_s), weights, everything)
-        values = {
-            name: linear.start[name] + np.clip(logs - linear.start[name], -TRUST, TRUST) for name, logs in best.items()
-        }
+        steps = {name: np.clip(logs - linear.start[name], -TRUST, TRUST) for name, logs in best.items()}
+        values = {name: linear.start[name] + step for name, step in steps.items()}
+        if max(np.abs(step).max() for step in steps.values()) < SETTLED:
+            break
     return {name: np.exp(logs) for name, logs in (values or {}).items()}
 
 

@@ -2,7 +2,8 @@
 
 What a row does not state is filled by rules that never look at a measured value:
 
-* micro-batch, chunks (``mbs``, ``vpp`` blank): every value of MICRO_BATCHES and up to MAX_CHUNKS chunks; the fastest
+* micro-batch, chunks (``mbs``, ``vpp`` blank): every value of MICRO_BATCHES and up to MAX_CHUNKS chunks
+  (MEGATRON_PAPER_CHUNKS for Megatron-LM's own publications); the fastest
   predicted one that fits in memory counts, as a team that tunes a run would choose it
 * recompute blank or unknown: the lightest of none, selective, full that fits in memory
 * states: ``fsdp`` > 1 shards parameters; otherwise FRAMEWORK_STATES says what the framework of that time did
@@ -25,24 +26,35 @@ from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Topology
 from scaleacross.validation.machines import machine_of, topology_of
+from scaleacross.validation.recipes import expert_recipe
 from scaleacross.validation.runs import Run
 from scaleacross.validation.workload_of import workload_of
 from scaleacross.workloads.layer_profile import ModelProfile
 from scaleacross.workloads.variants import (
     with_attention_rate,
+    with_eager_operators,
+    with_fused_experts,
+    with_lean_activations,
     with_operator_recompute,
+    with_padded_experts,
+    with_pruned_recompute,
     with_unfused_attention,
     with_unfused_loss,
+    with_whole_experts,
     without_sequence_parallelism,
 )
 
 MICRO_BATCHES: Final = (1, 2, 4, 8)
 MAX_CHUNKS: Final = 8
+MEGATRON_PAPER_CHUNKS: Final = 3  # the most that Megatron-LM's own publications state (arXiv 2205.05198, table 3)
 AXIS_ORDER: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 
 # fp16 or bf16 gradients accumulate and travel in 16 bit (Megatron-LM 2021/22, and NeMo's performance recipes, which set
 # grad_reduce_in_fp32=False); PyTorch FSDP2 keeps one fp32 shard of the parameters and reduces in fp32.
 HALF_GRADIENTS: Final = Optimizer(name="adam-half-gradients", gradient_bytes=2.0, reduce_bytes=2.0)
+UNFUSED_HALF_GRADIENTS: Final = HALF_GRADIENTS.model_copy(
+    update={"name": "adam-half-gradients-unfused", "fused_accumulation": False}
+)
 FSDP2: Final = Optimizer(name="adam-fsdp2", parameter_bytes=2.0, gradient_bytes=4.0, state_bytes=10.0)
 
 # FlashAttention-2, which PyTorch's scaled_dot_product_attention runs, against the kernels of Transformer Engine and
@@ -56,8 +68,9 @@ USERBUFFERS_TP_FRACTION: Final = 0.5
 FRAMEWORK_STATES: Final[tuple[tuple[str, ShardLevel, Optimizer], ...]] = (
     ("torchtitan", "parameters", FSDP2),
     ("Meta in-house", "optimizer", Optimizer()),
-    ("Megatron-DeepSpeed", "none", HALF_GRADIENTS),
-    ("Megatron-LM 202", "none", HALF_GRADIENTS),  # 2021 and 2022: before the distributed optimizer
+    ("DeepSpeed", "none", UNFUSED_HALF_GRADIENTS),
+    ("Megatron-LM 2021", "none", UNFUSED_HALF_GRADIENTS),  # before the distributed optimizer and fused accumulation
+    ("Megatron-LM 202", "none", HALF_GRADIENTS),
     ("", "optimizer", HALF_GRADIENTS),
 )
 
@@ -82,7 +95,12 @@ def case_of(run: Run) -> Case:
     """
     if run.exclude_from_fit:
         raise InputError("excluded by the file (exclude_from_fit = 1)")
+    recipe = expert_recipe(run)
     profile = _as_run(run, workload_of(run).profile())
+    if recipe.fused:
+        profile = with_fused_experts(profile)
+    elif profile.num_experts and _precision(run) in ("fp8", "nvfp4"):
+        profile = with_padded_experts(profile)
     degrees = _degrees(run)
     states, optimizer = _states(run)
     job = Job(
@@ -94,6 +112,8 @@ def case_of(run: Run) -> Case:
         precision=_precision(run),
         optimizer=optimizer,
         overlap=_overlap(run),
+        experts=recipe.runtime,
+        context_exchange="gather" if "Meta" in run.framework else "ring",  # all-gather: arXiv 2407.21783, section 3.3.2
     )
     topology = topology_of(machine_of(run), run.n_gpus)
     accelerator = topology.buildings[0].accelerator
@@ -122,7 +142,14 @@ def _as_run(run: Run, profile: ModelProfile) -> ModelProfile:
         profile = with_unfused_attention(profile)
         if not run.sp:
             profile = without_sequence_parallelism(profile)
+    if _whole_experts(run):
+        profile = with_whole_experts(profile)
+    if "NeMo" in run.framework or "Megatron-Bridge" in run.framework:
+        profile = with_lean_activations(profile, narrow=_precision(run) in ("fp8", "nvfp4"))
+    if "torchtitan" in run.framework or "MaxText" in run.framework:
+        profile = with_pruned_recompute(profile)
     if "torchtitan" in run.framework:
+        profile = with_eager_operators(profile) if run.notes.startswith("eager") else profile
         profile = with_unfused_loss(with_attention_rate(with_operator_recompute(profile), FLASH2_RATIO))
     return profile
 
@@ -133,11 +160,12 @@ def _degrees(run: Run) -> Degrees:
     if rest or not dp or (run.dp is not None and run.dp != dp):
         stated = "" if run.dp is None else f" · dp {run.dp}"
         raise InputError(f"tp {tp} · cp {cp} · pp {pp}{stated} does not make {run.n_gpus} GPUs")
-    if ep > 1 and dp % ep:
-        # experts whole over tp (expert tp 1): ep also spans the tensor-parallel ranks
-        raise InputError(
-            f"ep {ep} inside tp · dp = {tp * dp}: ep spans more than dp {dp}, which the model cannot express"
-        )
+    if _whole_experts(run):
+        if ep % tp or dp % (ep // tp) or cp > 1:
+            raise InputError(f"ep {ep} over tp {tp} · dp {dp} (expert tp 1, cp {cp}): tp must divide it, cp must be 1")
+        ep //= tp
+    elif ep > 1 and dp % ep:
+        raise InputError(f"ep {ep} does not divide dp {dp}")
     shard = run.fsdp // cp if run.fsdp and run.fsdp > dp else run.fsdp or dp
     if dp % max(1, shard):
         raise InputError(f"fsdp {run.fsdp} does not divide dp {dp}")
@@ -147,6 +175,12 @@ def _degrees(run: Run) -> Degrees:
         return Degrees(tp=tp, cp=cp, pp=pp, ep=ep, dp_shard=shard, dp_replicate=dp // shard)
     except ValidationError as error:
         raise InputError("; ".join(item["msg"] for item in error.errors())) from None
+
+
+def _whole_experts(run: Run) -> bool:
+    """Whether experts are spread over tp too: stated (etp 1), or Megatron-Bridge, whose recipes all set it so."""
+    spread = run.etp == 1 or (run.etp is None and "Megatron-Bridge" in run.framework)
+    return run.arch == "moe" and spread and (run.tp or 1) > 1
 
 
 def _states(run: Run) -> tuple[ShardLevel, Optimizer]:
@@ -161,8 +195,11 @@ def _overlap(run: Run) -> Overlap:
     TP overlap counts where ``overlap`` states it, or where the framework's recipes switch it on.
     """
     if _is_early(run):
-        return Overlap(gradient_reduce=False, parameter_gather=False, pipeline_messages=False)
+        waiting = {"gradient_reduce": False, "parameter_gather": False, "pipeline_messages": False}
+        return Overlap.model_validate(waiting | {"shard_prefetch": False})
     stated = run.overlap.lower()
+    if "async" in stated and "tp" in stated:  # torchtitan: products split into the pieces that arrive
+        return Overlap(tp_fraction=USERBUFFERS_TP_FRACTION)
     if ("tp userbuffers" in stated and "no tp userbuffers" not in stated) or "tp-comm-overlap" in stated:
         return Overlap(tp_fraction=USERBUFFERS_TP_FRACTION)
     if "Megatron-Bridge" in run.framework and run.arch == "dense":  # its recipes switch tp_comm_overlap on
@@ -189,6 +226,8 @@ def _precision(run: Run) -> Precision:
 
 def _recomputes(run: Run) -> tuple[Recompute, ...]:
     stated = run.recompute.split("(")[0].strip()
+    if "Meta" in run.framework:  # "none" is recalled, and the paper frees tensors early instead (section 3.3.2)
+        return RECOMPUTES
     return (stated,) if stated in RECOMPUTES else RECOMPUTES
 
 
@@ -216,4 +255,5 @@ def _pipelines(run: Run, degrees: Degrees, num_layers: int) -> tuple[PipelineCho
 def _chunk_counts(run: Run, pp: int, num_layers: int) -> tuple[int, ...]:
     if pp == 1 or "DeepSpeed" in run.framework:  # DeepSpeed's pipeline does not interleave
         return (1,)
-    return tuple(range(1, min(MAX_CHUNKS, num_layers // pp) + 1))
+    published = "Megatron-LM 202" in run.framework or "Megatron-LM README" in run.source
+    return tuple(range(1, min(MEGATRON_PAPER_CHUNKS if published else MAX_CHUNKS, num_layers // pp) + 1))

@@ -12,8 +12,8 @@ from typing import Literal
 from scaleacross.spec.base import Name, Spec
 
 # column: output features divided by tp; row: input features divided by tp; none: replicated;
-# expert_*: the same inside a routed expert, whose weights are also divided by ep.
-GemmShard = Literal["column", "row", "none", "expert_column", "expert_row"]
+# expert_*: the same inside a routed expert, whose weights are also divided by ep; expert: whole experts, spread over tp · ep.
+GemmShard = Literal["column", "row", "none", "expert_column", "expert_row", "expert"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class Gemm:
     """A matrix product ``tokens × in_features → out_features``.
 
     ``tokens_per_token`` is 1 for a dense layer and top-k for routed experts (summed over the experts of the layer).
-    ``always_16_bit`` marks products that 8- and 4-bit recipes leave in 16 bit (output projection, router).
+    ``always_16_bit`` marks products that 8- and 4-bit recipes leave in 16 bit (output projection, router); of the others
+    ``cast_input`` and ``cast_gradient`` say whether a kernel of its own converts the input and the gradient of the output.
     """
 
     name: str
@@ -30,6 +31,8 @@ class Gemm:
     shard: GemmShard
     tokens_per_token: float = 1.0
     always_16_bit: bool = False
+    cast_input: bool = True
+    cast_gradient: bool = True
 
     @property
     def flop_per_token(self) -> float:
@@ -89,6 +92,7 @@ class LayerProfile:
         stream_activation_bytes: part of the held activations there: both are divided by tp only with sequence parallelism.
         replicated_elementwise_bytes: part of ``elementwise_bytes`` that tp does not divide.
         selective_gemm_fraction: share of the forward GEMM time that selective recomputation repeats.
+        full_recompute_fraction: share of the forward time that full recomputation repeats.
         kv_features: features of key and value together that cp exchanges per token (0 without attention).
         routed_tokens: token copies sent to experts per token (top-k; 0 for a dense layer).
     """
@@ -109,6 +113,12 @@ class LayerProfile:
     stream_activation_bytes: float = 0.0
     replicated_elementwise_bytes: float = 0.0
     selective_gemm_fraction: float = 0.0
+    full_recompute_fraction: float = 1.0
+
+    @property
+    def whole_experts(self) -> bool:
+        """Whether routed experts are spread over the tensor-parallel ranks too, none of them divided."""
+        return any(gemm.shard == "expert" for gemm in self.gemms)
 
     @property
     def total_parameters(self) -> int:
@@ -151,6 +161,11 @@ class ModelProfile:
     def num_layers(self) -> int:
         """Transformer layers, without embedding and head."""
         return sum(count for _, count in self.blocks)
+
+    @property
+    def whole_experts(self) -> bool:
+        """Whether routed experts are spread over the tensor-parallel ranks too, none of them divided."""
+        return any(layer.whole_experts for layer, _ in self.blocks)
 
     @property
     def total_parameters(self) -> int:

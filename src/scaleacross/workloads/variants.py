@@ -9,6 +9,19 @@ from typing import Final
 from scaleacross.workloads.layer_profile import ActivationBytes, Gemm, LayerProfile, ModelProfile
 
 UNFUSED_LOSS_BYTES: Final = 10.0
+FUSED_NORM_BYTES: Final = 4.0
+FUSED_ROTARY_BYTES: Final = 4.0
+"""Bytes per feature of one kernel that reads its input and writes its output in 16 bit."""
+EAGER_NORM_BYTES: Final = 34.0
+"""2+4 cast, 4+4 square, 4 mean, 4+4 scale, 4+2 cast back, 2+2 weight."""
+EAGER_ROTARY_BYTES: Final = 20.0
+"""2+4 cast, 4+4 complex product, 4+2 cast back."""
+EAGER_ACTIVATION_BYTES: Final = 10.0
+"""2+2 SiLU, 4+2 product."""
+PADDING_BYTES: Final = 8.0
+"""Bytes per feature of a token copy: read and written in 16 bit, into the padded batch and out of it."""
+FUSED_ACTIVATION_BYTES: Final = 6.0
+"""Bytes per feature and row that the gated activation of its own moves (gate and up in, product out)."""
 
 
 def _each_block(profile: ModelProfile, change: Callable[[LayerProfile], LayerProfile]) -> ModelProfile:
@@ -58,6 +71,119 @@ def with_unfused_loss(profile: ModelProfile) -> ModelProfile:
     head = profile.head
     kept = {policy: replace(held, sharded=held.sharded + extra) for policy, held in head.activations.items()}
     return replace(profile, head=replace(head, activations=kept))
+
+
+def with_whole_experts(profile: ModelProfile) -> ModelProfile:
+    """Experts that tensor parallelism does not divide but spreads (Megatron-Core's expert tensor parallel size 1).
+
+    Tokens, divided by sequence parallelism already, go straight to their experts: the gather and the scatter around the
+    experts of a layer fall away, those of attention stay.
+    """
+
+    def change(block: LayerProfile) -> LayerProfile:
+        if not block.routed_tokens:
+            return block
+        gemms = tuple(
+            replace(gemm, shard="expert") if gemm.shard.startswith("expert") else gemm for gemm in block.gemms
+        )
+        return replace(block, gemms=gemms, tp_gathers=1)
+
+    return _each_block(profile, change)
+
+
+def with_eager_operators(profile: ModelProfile) -> ModelProfile:
+    """Element-wise operators of a gated block one kernel each, as PyTorch runs them without compilation.
+
+    Per feature, forward, in 16 bit unless said: RMSNorm casts to fp32, squares, averages, scales, casts back and multiplies
+    by its weight (EAGER_NORM_BYTES); rotary embedding casts to fp32, multiplies complex numbers and casts back
+    (EAGER_ROTARY_BYTES); SiLU and the product with the other half are two kernels (EAGER_ACTIVATION_BYTES); residual
+    additions stay as they are.
+    """
+
+    def change(block: LayerProfile) -> LayerProfile:
+        d, core = block.hidden_size, block.attention
+        rotated = 0 if core is None else (core.num_heads + core.num_kv_heads) * core.qk_head_dim
+        width = sum(gemm.in_features * gemm.tokens_per_token for gemm in block.gemms if gemm.name.endswith("_down"))
+        norms = 2 * (EAGER_NORM_BYTES - FUSED_NORM_BYTES) * d
+        more = norms + (EAGER_ROTARY_BYTES - FUSED_ROTARY_BYTES) * rotated
+        more += (EAGER_ACTIVATION_BYTES - FUSED_ACTIVATION_BYTES) * width
+        return replace(block, elementwise_bytes=block.elementwise_bytes + more, stream_bytes=block.stream_bytes + norms)
+
+    return _each_block(profile, change)
+
+
+def with_padded_experts(profile: ModelProfile) -> ModelProfile:
+    """Experts whose products need rows in multiples of 16 or 32: tokens are copied into padded batches and results out of them.
+
+    Two copies of k·d elements, read and written (Megatron-Core's Fp8Padding and Fp8Unpadding around its grouped products).
+    """
+
+    def change(block: LayerProfile) -> LayerProfile:
+        copied = PADDING_BYTES * block.hidden_size * block.routed_tokens
+        return replace(block, elementwise_bytes=block.elementwise_bytes + copied)
+
+    return _each_block(profile, change)
+
+
+def with_fused_experts(profile: ModelProfile) -> ModelProfile:
+    """Experts as one kernel per product that also applies the activation and converts its result for the next one.
+
+    The activation's own traffic and the conversions between the two products fall away (CuTe DSL fused grouped MLP of
+    Megatron-Core; release notes of Megatron-Bridge 0.5.1).
+    """
+
+    def change(block: LayerProfile) -> LayerProfile:
+        if not block.routed_tokens:
+            return block
+        gemms, saved = [], 0.0
+        for gemm in block.gemms:
+            if gemm.name == "expert_up":
+                gemm = replace(gemm, cast_gradient=False)
+            elif gemm.name == "expert_down":
+                saved += FUSED_ACTIVATION_BYTES * gemm.in_features * gemm.tokens_per_token
+                gemm = replace(gemm, cast_input=False)
+            gemms.append(gemm)
+        return replace(block, gemms=tuple(gemms), elementwise_bytes=block.elementwise_bytes - saved)
+
+    return _each_block(profile, change)
+
+
+def with_pruned_recompute(profile: ModelProfile) -> ModelProfile:
+    """Full recomputation that leaves out a layer's last product, whose result no gradient needs.
+
+    XLA and torch.compile remove dead code, and PyTorch's non-reentrant checkpoint stops at the last tensor that the backward
+    pass asks for. Megatron-LM's checkpoint runs the whole layer again. The share is that of the product's FLOP.
+    """
+
+    def change(block: LayerProfile) -> LayerProfile:
+        total = sum(gemm.flop_per_token for gemm in block.gemms)
+        last = sum(gemm.flop_per_token for gemm in block.gemms if gemm.name.endswith("_down"))
+        return replace(block, full_recompute_fraction=1.0 - last / total)
+
+    return _each_block(profile, change)
+
+
+def with_lean_activations(profile: ModelProfile, *, narrow: bool) -> ModelProfile:
+    """Without recomputation, as Megatron-Core with Transformer Engine holds a gated block.
+
+    The fused gated activation recomputes SiLU(gate) and holds its inputs and its product only: 2f bytes less. ``narrow``
+    products (8 bit and less) hold their inputs as they were converted, 1 byte per element: norm outputs d each and the
+    product f less; the attention output, which attention holds in 16 bit, v·h more.
+    """
+
+    def change(block: LayerProfile) -> LayerProfile:
+        saved = 0.0
+        for gemm in block.gemms:
+            if gemm.name.endswith("_down"):
+                wide = 2.0 if any(up.out_features == 2 * gemm.in_features for up in block.gemms) else 0.0
+                saved += (wide + narrow) * gemm.in_features * gemm.tokens_per_token
+        if narrow and block.attention is not None:
+            saved += 2.0 * block.hidden_size - block.attention.num_heads * block.attention.v_head_dim
+        none = block.activations["none"]
+        kept = {**block.activations, "none": replace(none, sharded=none.sharded - saved)}
+        return replace(block, activations=kept)
+
+    return _each_block(profile, change)
 
 
 def with_operator_recompute(profile: ModelProfile) -> ModelProfile:
