@@ -180,6 +180,7 @@ def _group_work(
         "forward_s": forward,
         "backward_s": backward,
         "weight_s": weight,
+        "fill_s": fill,
         "attention_s": attention,
         "tp_gathers": 2.0 * (passes * gathers + 2.0 * end_gathers[busiest]),
         "layers": (classes.layers @ np.array([block.attention is not None for block in blocks]))[busiest].astype(float),
