@@ -144,7 +144,8 @@ def test_schedule_of_a_plan(tmp_path: Path) -> None:
     timeline = api.schedule_of_plan(plan)
     parts = plan.cost.compute_s + plan.cost.exposed_s["pp"]
     # computation, bubble without the idle share of exposed collectives, message delays
-    assert parts <= timeline.step_s <= parts + plan.cost.bubble_s + 1e-12
+    # (the chart takes every rank as slow as the busiest, fill and drain of the plan take each rank's own layers)
+    assert parts <= timeline.step_s <= 1.02 * (parts + plan.cost.bubble_s)
     assert timeline.rows[0].busy_s == pytest.approx(plan.cost.compute_s)
     # the head sits with the last virtual stage, on rank 0
     assert plan.memory[0].parameters_bytes > max(stage.parameters_bytes for stage in plan.memory[1:])

@@ -50,7 +50,7 @@ def test_a_slower_accelerator_is_found_from_its_step_times() -> None:
     assert "training_gemm_ratio" in figures
     assert "host_moe_pass_s" not in figures  # no row has experts: it keeps its value
     before, after = (np.abs(seconds / fit.measured_s - 1).max() for seconds in (fit.before_s, fit.fitted_s))
-    assert after < 0.03 < 0.15 < before
+    assert after < 0.04 < 0.15 < before
     assert set(fit.left_out_s) == {"models", "sources"}
     unseen = np.abs(fit.left_out_s["models"] / fit.measured_s - 1).max()
     assert after < unseen < before
