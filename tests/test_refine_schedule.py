@@ -61,3 +61,16 @@ def test_no_pipeline() -> None:
     plan = sa.plan(sa.load_job(JOB | {"degrees": {"pp": 1}}))
     with pytest.raises(sa.InputError, match="pp 1 has no pipeline"):
         api.refine_schedule(plan, 1.0)
+
+
+def test_finalists_of_a_search_are_refined(tmp_path: Path) -> None:
+    job = sa.load_job(JOB | {"degrees": {"pp": {"min": 2, "max": 4}}, "schedules": ["1F1B", "ZBH1"]})
+    plan = sa.plan(job)
+    refined = api.refine_finalists(plan, 4.0)
+    assert refined.cost.step_s <= plan.cost.step_s
+    assert refined.cost.step_s <= api.refine_schedule(plan, 2.0).cost.step_s * (1 + 1e-9)
+    if refined != plan:
+        assert refined.report.status == "evaluated"
+        assert any("among named schedules the search found" in note for note in refined.report.notes)
+    flat = sa.plan(sa.load_job(JOB | {"degrees": {"pp": 1}}))
+    assert api.refine_finalists(flat, 1.0) == flat

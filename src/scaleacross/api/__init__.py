@@ -11,7 +11,7 @@ from scaleacross.api.explaining import explain
 from scaleacross.api.files import emit, verify
 from scaleacross.api.frontier import Pareto, ParetoPoint, pareto
 from scaleacross.api.planning import plan
-from scaleacross.api.refining import refine_schedule
+from scaleacross.api.refining import refine_finalists, refine_schedule
 from scaleacross.api.scheduling import schedule, schedule_of_plan
 from scaleacross.api.sweeping import SweepResult, sweep
 
@@ -28,6 +28,7 @@ __all__ = [
     "explain",
     "pareto",
     "plan",
+    "refine_finalists",
     "refine_schedule",
     "schedule",
     "schedule_of_plan",

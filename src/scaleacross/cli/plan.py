@@ -25,6 +25,13 @@ def plan_command(
         int, typer.Option(min=0, max=2**31 - 1, help="Seed of the solver; equal seeds give equal plans.")
     ] = 0,
     emit: Targets = None,
+    gap: Annotated[
+        float, typer.Option("--gap", metavar="FRACTION", min=0, max=1, help="Stop at this gap; 0 proves the optimum.")
+    ] = 0.0,
+    refine_s: Annotated[
+        float,
+        typer.Option("--refine", metavar="S", min=0, help="Seconds for orders of their own of the best pipelines."),
+    ] = 0.0,
 ) -> None:
     """Find the fastest plan for a job, with proof, and write its launch files.
 
@@ -33,14 +40,19 @@ def plan_command(
       scaleacross plan configs/jobs/llama3_405b_two_buildings.yaml -o build/llama3_405b
       scaleacross plan llama3_405b_two_buildings --set degrees.tp=8 --set global_batch_sequences=4096
       scaleacross plan job.yaml --json | jq .cost.step_s
+      scaleacross plan job.yaml --refine 60   # then search a better order of the pipeline step of the finalists
     """
-    from scaleacross.api import plan
+    from scaleacross.api import plan, refine_finalists
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.progress import ProgressDisplay
 
     targets = targets_of(emit, output)
     with ProgressDisplay(PlainConsole(stderr=True)) as progress:
-        found = plan(job, time_limit_s=time_limit_s, seed=seed, overrides=overrides or (), progress=progress)
+        found = plan(
+            job, time_limit_s=time_limit_s, seed=seed, overrides=overrides or (), progress=progress, gap_tolerance=gap
+        )
+        if refine_s:
+            found = refine_finalists(found, refine_s, seed=seed, progress=progress)
     deliver(found, as_json, output, targets)
 
 
