@@ -230,10 +230,12 @@ def test_options_reach_the_api(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> N
         return plan
 
     monkeypatch.setattr(api, "plan", fake)
-    result = run("plan", "job.yaml", "--time-limit", "7", "--seed", "3", "--set", "degrees.tp=8", "--set", "name=x")
+    limits = ("--time-limit", "7", "--seed", "3", "--gap", "0.03")
+    result = run("plan", "job.yaml", *limits, "--set", "degrees.tp=8", "--set", "name=x")
     assert result.exit_code == 0, result.output
     del seen["progress"]
-    assert seen == {"job": "job.yaml", "time_limit_s": 7.0, "seed": 3, "overrides": ["degrees.tp=8", "name=x"]}
+    overrides = ["degrees.tp=8", "name=x"]
+    assert seen == {"job": "job.yaml", "time_limit_s": 7.0, "seed": 3, "gap_tolerance": 0.03, "overrides": overrides}
 
 
 # --- files ----------------------------------------------------------------------------------------------------------------
