@@ -15,7 +15,7 @@ Ints = NDArray[np.int64]
 
 MAX_TABLE: Final = 1 << 20
 """Largest lookup table; values beyond are sorted instead."""
-TABLE_RATIO: Final = 16
+TABLE_RATIO: Final = 4
 """A table may be this many times longer than the column before sorting is quicker."""
 
 
@@ -44,7 +44,9 @@ def distinct(*columns: Ints) -> Distinct:
 
 def _dense(column: Ints) -> tuple[Ints, int]:
     """The column with its values numbered 0, 1, … in ascending order, and how many there are."""
-    top = int(column.max(initial=0))
+    if not len(column):
+        return column, 0
+    top = int(column.max())
     if top >= min(MAX_TABLE, TABLE_RATIO * (len(column) + 64)):
         values, code = np.unique(column, return_inverse=True)
         return code, len(values)

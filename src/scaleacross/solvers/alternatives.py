@@ -162,6 +162,8 @@ def _one_building(state: Search, best: Placed, won: PlanCost) -> Alternative | N
     problem = Problem(state.problem.job, state.problem.workload, alone, state.problem.profile)
     found = search(problem, time_limit_s=ONE_BUILDING_LIMIT_S, seed=state.seed, gap_tolerance=0.01)
     label = f"{largest.name} alone"
+    if found.best is None and found.out_of_time:
+        return None
     if found.best is None:
         decision = decision_of(best)
         closest = closest_candidate(problem)

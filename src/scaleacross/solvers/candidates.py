@@ -15,6 +15,8 @@ calls on (tp, cp, ep, pp, dp, micro-batch), computation and serial terms on *bas
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import permutations
 from typing import Final
@@ -26,7 +28,7 @@ from scaleacross.cost_models.collectives import Group, Links
 from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.groups import relaxed_shape
 from scaleacross.cost_models.memory import memory_parts
-from scaleacross.cost_models.overlap import exposed_s, windows
+from scaleacross.cost_models.overlap import WINDOW_NAMES, exposed_s, windows
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.stages import rank_classes
 from scaleacross.cost_models.step import placement_free_s
@@ -157,6 +159,24 @@ class Pricing:
             best = np.minimum(best, communication_s(volumes, *terms))
         return Priced(settings, priced.work, priced.free_s, priced.free_s + (best if active else 0.0))
 
+    def order_bounds_s(self, settings: Settings, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
+        """Lower bounds on the exposed communication of one candidate (one row), one for each axis order, (orders,)."""
+        arcs = sorted({(axis, tuple(sorted(order[:at]))) for order in orders for at, axis in enumerate(order)})
+        serial, window = np.zeros(len(arcs)), np.zeros((len(WINDOW_NAMES), len(arcs)))
+        for axis in GRID_AXES:
+            here = np.array([index for index, (own, _) in enumerate(arcs) if own == axis], dtype=np.int64)
+            if len(here):
+                copies = np.zeros(len(here), dtype=np.int64)
+                volumes = self.volumes(settings.take(copies), work.take(copies))
+                stride = np.array([math.prod(int(getattr(settings, o)[0]) for o in arcs[index][1]) for index in here])
+                window[:, here] = self._window_s(axis, volumes, stride)
+                serial[here] = self._serial_s(axis, volumes, stride)
+        place = {arc: index for index, arc in enumerate(arcs)}
+        used = np.array([[place[axis, tuple(sorted(order[:at]))] for at, axis in enumerate(order)] for order in orders])
+        terms = waiting(self.job, Terms({"": serial[used].sum(axis=1)}, window[:, used].sum(axis=2)))
+        copies = np.zeros(len(orders), dtype=np.int64)
+        return communication_s(self.volumes(settings.take(copies), work.take(copies)), terms)
+
     def _strided_terms(
         self, axis: GridAxis, faster: frozenset[GridAxis], volumes: Volumes, base: Distinct, state: Distinct
     ) -> Terms:
@@ -169,9 +189,7 @@ class Pricing:
         window = self._window_s(axis, volumes.take(carries.first), stride[carries.first])
         return waiting(self.job, Terms({axis: serial}, window[:, carries.code]))
 
-    def _serial_s(
-        self, axis: GridAxis, volumes: Volumes, stride: Ints | None = None, coarse: bool = False
-    ) -> Floats:
+    def _serial_s(self, axis: GridAxis, volumes: Volumes, stride: Ints | None = None, coarse: bool = False) -> Floats:
         """Lower bound on what the step waits for on an axis, (n,); ``coarse``: at that stride or any larger one."""
         settings = volumes.settings
         stride = np.ones(len(settings), dtype=np.int64) if stride is None else stride

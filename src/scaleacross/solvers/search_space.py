@@ -33,6 +33,7 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.settings import Ints, Settings, concatenate
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS
@@ -94,10 +95,15 @@ class SearchSpace:
 
     def num_candidates(self, bases: Settings) -> Ints:
         """How many candidates each base stands for, (n,)."""
-        counts = np.zeros(len(bases), dtype=np.int64)
-        for (dp, with_cp, ep), rows in self._alike(bases):
-            counts[rows] = len(self._states(dp, with_cp, Refusals()).get(ep, []))
-        return counts
+        kinds = distinct(bases.dp, (bases.cp > 1).astype(np.int64), bases.ep)
+        known: dict[tuple[int, bool], dict[int, list[tuple[int, int]]]] = {}
+        counts = []
+        for row in kinds.first:
+            key = (int(bases.dp[row]), bool(bases.cp[row] > 1))
+            if key not in known:
+                known[key] = self._states(*key, Refusals())
+            counts.append(len(known[key].get(int(bases.ep[row]), [])))
+        return np.array(counts, dtype=np.int64)[kinds.code]
 
     def _alike(self, bases: Settings) -> Iterator[tuple[tuple[int, bool, int], Ints]]:
         """Rows with equal (dp, cp > 1, ep), which have the same states."""
