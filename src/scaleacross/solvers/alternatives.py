@@ -27,7 +27,8 @@ from scaleacross.units import human_seconds
 from scaleacross.workloads.problem import Problem
 
 MAX_ALTERNATIVES: Final = 6
-ONE_BUILDING_LIMIT_S: Final = 5.0
+ONE_BUILDING_LIMIT_S: Final = 3.0
+ONE_BUILDING_GAP: Final = 0.02
 WORTH_NAMING: Final = 0.002
 """Component differences below this share of the step are not listed."""
 
@@ -160,7 +161,7 @@ def _one_building(state: Search, best: Placed, won: PlanCost) -> Alternative | N
     region = Region(name=topology.region_of(largest.name), buildings=(largest,))
     alone = Topology(name=topology.name, regions=(region,), provenance=topology.provenance)
     problem = Problem(state.problem.job, state.problem.workload, alone, state.problem.profile)
-    found = search(problem, time_limit_s=ONE_BUILDING_LIMIT_S, seed=state.seed, gap_tolerance=0.01)
+    found = search(problem, time_limit_s=ONE_BUILDING_LIMIT_S, seed=state.seed, gap_tolerance=ONE_BUILDING_GAP)
     label = f"{largest.name} alone"
     if found.best is None and found.out_of_time:
         return None

@@ -28,7 +28,7 @@ from scaleacross.cost_models.collectives import Group, Links
 from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.groups import relaxed_shape
 from scaleacross.cost_models.memory import memory_parts
-from scaleacross.cost_models.overlap import WINDOW_NAMES, exposed_s, windows
+from scaleacross.cost_models.overlap import WINDOW_NAMES, exposed_s, rounds, windows
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.stages import rank_classes
 from scaleacross.cost_models.step import placement_free_s
@@ -42,6 +42,8 @@ from scaleacross.workloads.layer_profile import ModelProfile
 
 SPLIT: Final = frozenset({"dp_shard", "dp_replicate", "shard"})
 """Columns that change neither computation nor any collective that the step waits for."""
+TIMELESS: Final = SPLIT | {"num_micro_batches", "schedule"}
+"""Columns that change no time of a micro-batch on a rank."""
 SHAPE: Final = frozenset({"micro_batch", "num_micro_batches", "schedule", "recompute"})
 """Columns that change no traffic of gradients, parameters and optimizer states."""
 
@@ -110,19 +112,22 @@ class Pricing:
 
     def base_free_s(self, bases: Settings) -> Floats:
         """Computation with fill and drain, (n,): the part of a base's step that no placement and no split changes."""
-        work = self.work(bases)
-        return placement_free_s(self.volumes(bases, work)) - work.optimizer_s
+        kinds = _kinds(bases, TIMELESS)
+        work = work_of(self.profile, self.job, self.accelerators, bases.take(kinds.first))
+        seconds: Floats = rounds(bases) * (work.forward_s + work.backward_s)[kinds.code]
+        return seconds
 
     def base_bound_s(self, bases: Settings) -> Floats:
         """Lower bound on all candidates of a base, (n,): computation, bubble, serial terms at their relaxed best."""
-        work = self.work(bases)
+        kinds = _kinds(bases, TIMELESS)
+        work = work_of(self.profile, self.job, self.accelerators, bases.take(kinds.first)).take(kinds.code)
         volumes = self.volumes(bases, work)
         waited = sum(self._serial_s(axis, volumes, coarse=True) for axis in GRID_AXES)
         return placement_free_s(volumes) - work.optimizer_s + waited
 
     def work(self, settings: Settings) -> Work:
         """``work_of`` on the fleet, computed once for candidates that share it."""
-        base, state = _kinds(settings, SPLIT), _kinds(settings, SHAPE)
+        base, state = _kinds(settings, TIMELESS), _kinds(settings, SHAPE)
         busy, updated = (
             work_of(self.profile, self.job, self.accelerators, settings.take(kinds.first)) for kinds in (base, state)
         )
@@ -143,12 +148,22 @@ class Pricing:
 
     def tight(self, priced: Priced) -> Priced:
         """The same candidates with the tight bound."""
-        settings = priced.settings
-        volumes = self.volumes(settings, priced.work)
-        active = [axis for axis in GRID_AXES if (getattr(settings, axis) > 1).any()]
-        base, state = _kinds(settings, SPLIT), _kinds(settings, SHAPE)
+        best = np.empty(len(priced.bound_s))
+        pattern = distinct(*((getattr(priced.settings, axis) > 1).astype(np.int64) for axis in GRID_AXES))
+        for kind, row in enumerate(pattern.first):
+            active = [axis for axis in GRID_AXES if int(getattr(priced.settings, axis)[row]) > 1]
+            alike = np.flatnonzero(pattern.code == kind)
+            best[alike] = self._best_order_s(priced.take(alike), active)
+        return replace(priced, bound_s=priced.free_s + best)
+
+    def _best_order_s(self, priced: Priced, active: Sequence[GridAxis]) -> Floats:
+        """Exposed communication at least, under the best order of the axes, (n,)."""
+        volumes = self.volumes(priced.settings, priced.work)
+        if not active:
+            return np.zeros(len(priced.bound_s))
+        base, state = _kinds(priced.settings, SPLIT), _kinds(priced.settings, SHAPE)
         known: dict[tuple[GridAxis, frozenset[GridAxis]], Terms] = {}
-        best = np.full(len(settings), np.inf)
+        best = np.full(len(priced.bound_s), np.inf)
         for order in permutations(active):
             terms = []
             for position, axis in enumerate(order):
@@ -157,7 +172,7 @@ class Pricing:
                     known[key] = self._strided_terms(axis, key[1], volumes, base, state)
                 terms.append(known[key])
             best = np.minimum(best, communication_s(volumes, *terms))
-        return Priced(settings, priced.work, priced.free_s, priced.free_s + (best if active else 0.0))
+        return best
 
     def order_bounds_s(self, settings: Settings, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
         """Lower bounds on the exposed communication of one candidate (one row), one for each axis order, (orders,)."""

@@ -178,12 +178,16 @@ class Fleet:
         """Fills with equal signatures cost the same: equal shares of alike buildings over alike trunks."""
         kinds = []
         for name, share in fill:
-            building = self.topology.building(name)
-            figures = building.model_dump_json(exclude={"name", "num_hosts", "num_zones", "provenance"})
-            kinds.append((self.topology.region_of(name), figures, share))
+            kinds.append((self.topology.region_of(name), self._figures[name], share))
         names = [name for name, _ in fill]
         ring = [*pairwise(names), *([(names[-1], names[0])] if len(names) > 2 else [])]
         return (tuple(kinds), tuple(self._hops[pair] for pair in ring))
+
+    @cached_property
+    def _figures(self) -> dict[str, str]:
+        """Everything that costs depend on but a building's size."""
+        apart = {"name", "num_hosts", "num_zones", "provenance"}
+        return {building.name: building.model_dump_json(exclude=apart) for building in self.buildings}
 
     @cached_property
     def _hops(self) -> dict[tuple[str, str], tuple[float, float]]:

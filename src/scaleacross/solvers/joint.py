@@ -36,11 +36,13 @@ from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.progress import Progress
 from scaleacross.workloads.problem import Problem
 
-TIGHT_BLOCK: Final = 2048
+TIGHT_BLOCK: Final = 16_384
 """Candidates per tight-bound evaluation: large enough for arrays to pay, small enough to stop early."""
+PROMISING: Final = 512
+"""Candidates of a block that get the tight bound at once, so that the best of them is placed."""
 BASE_BLOCK: Final = 1024
 """Bases that are expanded together."""
-PROBED: Final = 16_384
+PROBED: Final = 8192
 """Bases in the sample that gives the first incumbent."""
 PROBED_DEEPLY: Final = 128
 """Bases of the sample that are expanded."""
@@ -179,7 +181,7 @@ def _price_fleet(state: Search, fleet: Fleet, placer: Placer) -> list[Priced]:
     space = SearchSpace(state.problem.job, state.problem.profile, fleet.num_accelerators, fleet.unit)
     enumerated = _enumerate(state, space)
     _probe(state, space, placer, enumerated)
-    bases, bounds, counts = _bases(state, space, placer.pricing, enumerated)
+    bases, bounds, counts = _bases(state, placer.pricing, enumerated)
     for start in range(0, len(bases), BASE_BLOCK):
         if bounds[start] >= state.target_s or state.out_of_time:
             state.drop(bounds[start:], counts[start:])
@@ -196,23 +198,23 @@ def _price_fleet(state: Search, fleet: Fleet, placer: Placer) -> list[Priced]:
     return kept
 
 
-def _enumerate(state: Search, space: SearchSpace) -> list[Settings]:
-    """All bases, in batches."""
+def _enumerate(state: Search, space: SearchSpace) -> list[tuple[Settings, Ints]]:
+    """All bases in batches, with the number of candidates that each stands for."""
     batches = []
     for bases in space.bases(state.refusals):
-        batches.append(bases)
-        state.num_candidates += int(space.num_candidates(bases).sum())
+        batches.append((bases, space.num_candidates(bases)))
+        state.num_candidates += int(batches[-1][1].sum())
         state.tell("enumerating", state.num_candidates)
     return batches
 
 
-def _probe(state: Search, space: SearchSpace, placer: Placer, enumerated: list[Settings]) -> None:
+def _probe(state: Search, space: SearchSpace, placer: Placer, enumerated: list[tuple[Settings, Ints]]) -> None:
     """Place the most promising candidate of a sample of bases: a first incumbent, which prunes bases unseen."""
-    total = sum(map(len, enumerated))
+    total = sum(len(bases) for bases, _ in enumerated)
     if total < 2 * PROBED:
         return
     every, pricing = total // PROBED, placer.pricing
-    sample = concatenate([bases.take(np.arange(0, len(bases), every)) for bases in enumerated])
+    sample = concatenate([bases.take(np.arange(0, len(bases), every)) for bases, _ in enumerated])
     sample = sample.take(pricing.base_needed_bytes(sample) <= pricing.capacity_bytes)
     best = sample.take(np.argsort(pricing.base_bound_s(sample), kind="stable")[:PROBED_DEEPLY])
     rows = space.expand(best, Refusals())
@@ -221,16 +223,13 @@ def _probe(state: Search, space: SearchSpace, placer: Placer, enumerated: list[S
         _place_most_promising(state, pricing.coarse(rows), placer)
 
 
-def _bases(
-    state: Search, space: SearchSpace, pricing: Pricing, enumerated: list[Settings]
-) -> tuple[Settings, Floats, Ints]:
+def _bases(state: Search, pricing: Pricing, enumerated: list[tuple[Settings, Ints]]) -> tuple[Settings, Floats, Ints]:
     """Step 1: the bases that may fit and win, with their bounds and the candidates that they stand for, least bound first.
 
     Computation alone prunes first, then memory, then the bound with communication.
     """
     parts, bounds, counts = [], [], []
-    for batch in enumerated:
-        count = space.num_candidates(batch)
+    for batch, count in enumerated:
         keep = state.keep(pricing.base_free_s(batch), count)
         bases, count = batch.take(keep), count[keep]
         fits = pricing.base_needed_bytes(bases) <= pricing.capacity_bytes
@@ -250,7 +249,7 @@ def _bases(
 
 def _place_most_promising(state: Search, priced: Priced, placer: Placer) -> None:
     """Place the candidate with the least tight bound, if that is below the incumbent."""
-    block = priced.take(np.argsort(priced.bound_s, kind="stable")[:TIGHT_BLOCK])
+    block = priced.take(np.argsort(priced.bound_s, kind="stable")[:PROMISING])
     block = block.take(block.bound_s < state.target_s)
     if len(block.bound_s) and not state.out_of_time:
         block = placer.pricing.tight(block)

@@ -27,7 +27,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import Final
 
@@ -96,13 +96,10 @@ class SearchSpace:
     def num_candidates(self, bases: Settings) -> Ints:
         """How many candidates each base stands for, (n,)."""
         kinds = distinct(bases.dp, (bases.cp > 1).astype(np.int64), bases.ep)
-        known: dict[tuple[int, bool], dict[int, list[tuple[int, int]]]] = {}
-        counts = []
-        for row in kinds.first:
-            key = (int(bases.dp[row]), bool(bases.cp[row] > 1))
-            if key not in known:
-                known[key] = self._states(*key, Refusals())
-            counts.append(len(known[key].get(int(bases.ep[row]), [])))
+        counts = [
+            len(self._states(int(bases.dp[row]), bool(bases.cp[row] > 1), Refusals()).get(int(bases.ep[row]), []))
+            for row in kinds.first
+        ]
         return np.array(counts, dtype=np.int64)[kinds.code]
 
     def _alike(self, bases: Settings) -> Iterator[tuple[tuple[int, bool, int], Ints]]:
@@ -225,6 +222,19 @@ class SearchSpace:
 
     def _states(self, dp: int, with_cp: bool, refusals: Refusals) -> dict[int, list[tuple[int, int]]]:
         """R5, R8, R9: ep -> [(dp_shard, shard code)]."""
+        key = (dp, with_cp)
+        if key not in self._known_states:
+            refused = Refusals()
+            self._known_states[key] = (self._work_out_states(dp, with_cp, refused), refused.counts)
+        states, counts = self._known_states[key]
+        refusals.counts.update(counts)
+        return states
+
+    @cached_property
+    def _known_states(self) -> dict[tuple[int, bool], tuple[dict[int, list[tuple[int, int]]], Counter[str]]]:
+        return {}
+
+    def _work_out_states(self, dp: int, with_cp: bool, refusals: Refusals) -> dict[int, list[tuple[int, int]]]:
         allows = self.job.degrees.allows
         out: dict[int, list[tuple[int, int]]] = {}
         for dp_shard, level in product(divisors(dp), self.job.shard):
