@@ -8,10 +8,10 @@ from pathlib import Path
 from scaleacross import verification as checks
 from scaleacross.api.assemble import assemble, cost_of, problem_of, versions
 from scaleacross.errors import TimeLimitError
-from scaleacross.solvers.alternatives import alternatives, decision_of
+from scaleacross.solvers.alternatives import alternatives
 from scaleacross.solvers.bounds import search_bounds
 from scaleacross.solvers.infeasible import explain
-from scaleacross.solvers.joint import Search, search
+from scaleacross.solvers.joint import Search, decision_of, search
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Plan, SolveReport
 from scaleacross.spec.progress import Progress

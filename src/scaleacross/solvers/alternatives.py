@@ -14,13 +14,11 @@ import numpy as np
 
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.cost_models.settings import concatenate
-from scaleacross.solvers.fleets import shares
 from scaleacross.solvers.infeasible import closest_candidate
-from scaleacross.solvers.joint import Placed, Search, search
+from scaleacross.solvers.joint import Placed, Search, decision_of, search
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import DegreeRequest
 from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS
-from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import COMPONENTS, Alternative, Decision
 from scaleacross.spec.topology import Region, Topology
 from scaleacross.units import human_seconds
@@ -49,12 +47,6 @@ CHOICES: Final = {
     "shard": (),
     "micro_batch": ("num_micro_batches",),
 }
-
-
-def decision_of(placed: Placed) -> Decision:
-    """The full decision of a placed candidate."""
-    placement = Placement(axis_order=placed.placement.axis_order, fill=shares(placed.placement.fill))
-    return placed.settings.decision(0).model_copy(update={"placement": placement})
 
 
 def alternatives(state: Search, best: Placed) -> tuple[Alternative, ...]:

@@ -29,10 +29,12 @@ import numpy as np
 
 from scaleacross.cost_models.settings import NOTHING, Bools, Floats, Ints, Settings, concatenate
 from scaleacross.solvers.candidates import Priced, Pricing
-from scaleacross.solvers.fleets import Fleet, fleets
+from scaleacross.solvers.fleets import Fleet, fleets, shares
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.parallelism import GridAxis
+from scaleacross.spec.placement import Placement
+from scaleacross.spec.plan import Decision
 from scaleacross.spec.progress import Progress
 from scaleacross.workloads.problem import Problem
 
@@ -154,6 +156,12 @@ class Search:
         if placed.step_s < self.incumbent_s:
             self.best = placed
         return placed
+
+
+def decision_of(placed: Placed) -> Decision:
+    """The full decision of a placed candidate."""
+    placement = Placement(axis_order=placed.placement.axis_order, fill=shares(placed.placement.fill))
+    return placed.settings.decision(0).model_copy(update={"placement": placement})
 
 
 def search(
