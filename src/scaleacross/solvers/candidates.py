@@ -174,6 +174,15 @@ class Pricing:
             best = np.minimum(best, communication_s(volumes, *terms))
         return best
 
+    def order_terms(self, axis_order: Sequence[GridAxis], volumes: Volumes) -> list[Terms]:
+        """Terms of all axes placed in one order, fastest first."""
+        base, state = _kinds(volumes.settings, SPLIT), _kinds(volumes.settings, SHAPE)
+        return [
+            self._strided_terms(axis, frozenset(axis_order[:position]), volumes, base, state)
+            for position, axis in enumerate(axis_order)
+            if (getattr(volumes.settings, axis) > 1).any()
+        ]
+
     def order_bounds_s(self, settings: Settings, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
         """Lower bounds on the exposed communication of one candidate (one row), one for each axis order, (orders,)."""
         arcs = sorted({(axis, tuple(sorted(order[:at]))) for order in orders for at, axis in enumerate(order)})
