@@ -8,7 +8,7 @@ group; nothing is relaxed. Only pipelines whose delays have no exact closed form
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -18,9 +18,10 @@ from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import Levels, build_levels
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.step import placement_free_s
+from scaleacross.cost_models.work import Work
 from scaleacross.solvers.candidates import Pricing, communication_s
 from scaleacross.solvers.fleets import Fill, Fleet, shares
-from scaleacross.spec.job import Job
+from scaleacross.spec.job import Job, Overlap
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.workloads.layer_profile import ModelProfile
 
@@ -39,13 +40,18 @@ class FixedPlacement(Pricing):
         links = Links(*(part[None] if index < 3 else part for index, part in enumerate(links_of(levels))))
         return cls(fleet, job, profile, links, fleet.largest_children(), levels)
 
-    def step_s(self, settings: Settings, axis_order: Sequence[GridAxis]) -> Floats:
+    def under(self, overlap: Overlap) -> FixedPlacement:
+        """The same placement for a job with other overlap settings; counted groups are shared."""
+        return replace(self, job=self.job.model_copy(update={"overlap": overlap}))
+
+    def step_s(self, settings: Settings, work: Work, axis_order: Sequence[GridAxis]) -> Floats:
         """Step time of candidates that fill the devices, axes placed in this order, fastest first, (n,).
+
+        ``work`` is ``self.work(settings)``, which no overlap setting changes.
 
         Raises:
             ValueError: a candidate does not fill the devices.
         """
-        work = self.work(settings)
         volumes = self.volumes(settings, work)
         terms = self.order_terms(axis_order, volumes)
         return placement_free_s(volumes) + communication_s(volumes, *terms)

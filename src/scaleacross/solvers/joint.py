@@ -1,20 +1,40 @@
 """The joint search: degrees, micro-batch, schedule, recompute, shard level and placement together, with a bound.
 
-Space          the candidates of ``search_space`` (R1–R9) on every fleet, times the placements of ``place_parallelism``
-               (axis orders × fills S1–S3)
-Objective      step time of the cost model (``cost_models.step``), minimised
-Memory         the fullest pipeline rank fits in the smallest accelerator of the fleet, reserve taken off
+Sets          B buildings with their zones, racks and hosts as *classes* (counts and link figures, never single devices);
+              T  accelerator types; F fleets, the non-empty subsets of T (``fleets``); L layers; G sequences per step
+Variables     f ∈ F                                       fleet
+              tp, cp, pp, dp_shard, dp_replicate, ep ∈ ℕ    degrees
+              b ∈ ℕ sequences per micro-batch, m = G / (dp·b) micro-batches per replica
+              σ ∈ SCHEDULE_NAMES with v ∈ ℕ chunks, ρ ∈ RECOMPUTES, ζ ∈ SHARD_LEVELS
+              π   order of the axes of degree > 1, fastest first
+              n_β ∈ ℕ accelerators of building β, in the sequence of a fill (S1–S3, ``fleets``)
+Constraints   C1 heads        tp divides heads, key/value heads and MLP widths                          (R1)
+              C2 sequence     2·cp and tp divide the sequence, enough tokens per rank                   (R2)
+              C3 layers       pp·v ≤ L, no stage count that another serves as well                      (R3)
+              C4 batch        dp·b divides G                                                            (R4)
+              C5 experts      ep divides the experts and dp_shard                                       (R5)
+              C6 accelerators tp·cp·pp·dp = Σ n_β ≤ all of the fleet, whole hosts, n_β ≤ size of β      (R6, S2)
+              C7 schedule     σ exists for (pp, m, v)                                                   (R7)
+              C8 sharding     ζ = none exactly where there is nothing to shard over                     (R8)
+              C9 user         pins of the job                                                           (R9)
+              C10 memory      the fullest pipeline rank fits in the smallest accelerator of f, reserve taken off
+              C11 types       every type of f is used
+Objective     min step time of the cost model (``cost_models.step``)
 
-1. Enumerate *bases* (everything but the split of dp and the shard level), drop those of which nothing fits,
-   bound them, sort.
+R1–R9 are those of ``search_space``; π and n are decided by ``place_parallelism``.
+
+1. Enumerate *bases* (all but dp's split, ζ, π, n). A sample of them gives the first incumbent. The others are dropped by
+   computation alone, then by memory, then by the bound with communication; what is left is sorted.
 2. Expand the bases block by block, least bound first; drop what does not fit; coarse bound for every candidate.
 3. After every block the most promising candidate is placed exactly: the incumbent prunes everything whose bound is not
    below it, and ends the expansion once the next base is.
 4. Survivors in the order of their coarse bound get the tight bound; again the incumbent prunes.
-5. What is left is placed exactly by CP-SAT, lowest bound first, until the next bound is not below the incumbent: proof.
+5. What is left is placed exactly by CP-SAT, lowest bound first, over the axis orders whose own bound is below the
+   incumbent, until the next candidate's bound is not: proof.
 
-The reported bound is the smallest bound of anything not placed exactly, or the incumbent. ``gap_tolerance`` ends step 5
-early and is then visible in the gap.
+Proof: every candidate is refused by a rule, too large, dropped with a bound that holds under any placement, or placed
+exactly. The reported bound is the least of the dropped ones, or the incumbent: it is valid for the whole space. With a
+``gap_tolerance`` everything within that share of the incumbent is dropped too, which the reported bound then shows.
 """
 
 from __future__ import annotations
