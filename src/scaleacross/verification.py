@@ -216,7 +216,8 @@ def _touched(children: Places, parents: Places) -> tuple[Places, Places, Places,
 
 def _changes(children: Places) -> NDArray[np.bool_]:
     """Where neighbours of a group, (groups, ranks), sit in different children."""
-    return children[:, 1:] != children[:, :-1]
+    changes: NDArray[np.bool_] = children[:, 1:] != children[:, :-1]
+    return changes
 
 
 def _pairs(places: Places) -> NDArray[np.float64]:

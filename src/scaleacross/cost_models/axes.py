@@ -146,9 +146,9 @@ def axis_terms(
     """
     if axis == "dp_shard" and (expert_shape is None or ep_shape is None):
         raise ValueError("dp_shard needs expert_shape and ep_shape")
-    group, expert, exchange = (
-        None if each is None else Group(each, links, volumes.launch_s) for each in (shape, expert_shape, ep_shape)
-    )
+    group = Group(shape, links, volumes.launch_s)
+    expert = None if expert_shape is None else Group(expert_shape, links, volumes.launch_s)
+    exchange = None if ep_shape is None else Group(ep_shape, links, volumes.launch_s)
     window = window_s(axis, volumes, group, expert)
     calls = axis_calls(axis, volumes, group, exchange)
     return waiting(volumes.job, Terms(serial_s(axis, volumes, calls, exact), window))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from scaleacross.cost_models.collectives import Group, Links, links_of
+from scaleacross.cost_models.collectives import Group, links_of
 from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import Levels, build_levels
@@ -37,7 +37,8 @@ class FixedPlacement(Pricing):
     def of(cls, fleet: Fleet, fill: Fill, job: Job, profile: ModelProfile) -> FixedPlacement:
         """Pricing with the links of this fill."""
         levels = build_levels(fleet.topology, shares(fill), fleet.graph)
-        links = Links(*(part[None] if index < 3 else part for index, part in enumerate(links_of(levels))))
+        one = links_of(levels)
+        links = one._replace(bandwidth=one.bandwidth[None], capacity=one.capacity[None], latency=one.latency[None])
         return cls(fleet, job, profile, links, fleet.largest_children(), levels)
 
     def under(self, overlap: Overlap) -> FixedPlacement:
