@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import combinations, permutations
 
 import numpy as np
 import pytest
 
 import scaleacross as sa
 from instances import instance, random_job
+from scaleacross.cost_models.axes import Terms, waiting
 from scaleacross.cost_models.overlap import WINDOW_NAMES
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.exhaustive import exhaustive
@@ -16,7 +17,7 @@ from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.place_parallelism import Placer
 from scaleacross.solvers.search_space import Refusals, SearchSpace
-from scaleacross.spec.parallelism import GRID_AXES, ScheduleName
+from scaleacross.spec.parallelism import GRID_AXES, GridAxis, ScheduleName
 from scaleacross.workloads.problem import problem_of
 
 # fmt: off
@@ -123,13 +124,22 @@ def _bounds_hold(placer: Placer, priced: object) -> None:
     assert priced.bound_s[0] <= (priced.free_s[0] + placed.communication_s) * (1 + 1e-12)  # type: ignore[attr-defined]
     active = tuple(axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1)
     fills = placer._fills(settings, active)
-    volumes, sizes = placer.pricing.volumes(settings, work), placer.pricing._sizes(settings)
-    for (_, faster, axis), cost in placer._arc_costs(settings, work, active, fills).items():
+    volumes = placer.pricing.volumes(settings, work)
+    for (_, faster, axis), cost in placer._arc_costs(settings, work, _every_arc(active), fills).items():
         stride = np.prod([getattr(settings, other) for other in faster], axis=0, dtype=np.int64) * np.ones(1, np.int64)
-        relaxed = placer.pricing._relaxed_terms(axis, volumes, stride, sizes)
+        relaxed = Terms(
+            {axis: placer.pricing._serial_s(axis, volumes, stride)}, placer.pricing._window_s(axis, volumes, stride)
+        )
+        relaxed = waiting(placer.pricing.job, relaxed)
         assert relaxed.serial_total_s[0] <= cost.serial_s * (1 + 1e-9) + 1e-15, (axis, faster)
         for name, less, more in zip(WINDOW_NAMES, relaxed.window_s[:, 0], cost.window_s, strict=True):
             assert less <= more * (1 + 1e-9) + 1e-15, (axis, faster, name)
+
+
+def _every_arc(active: tuple[GridAxis, ...]) -> dict[GridAxis, list[frozenset[GridAxis]]]:
+    """Every axis after every set of others."""
+    others = {axis: [other for other in active if other != axis] for axis in active}
+    return {a: [frozenset(s) for n in range(len(o) + 1) for s in combinations(o, n)] for a, o in others.items()}
 
 
 def test_every_axis_order_is_a_path() -> None:
@@ -142,6 +152,6 @@ def test_every_axis_order_is_a_path() -> None:
     active = tuple(axis for axis in GRID_AXES if int(getattr(row, axis)[0]) > 1)
     priced = pricing.coarse(row)
     placer = Placer(fleet, pricing)
-    arcs = placer._arc_costs(row, priced.work, active, placer._fills(row, active)[:1])
+    arcs = placer._arc_costs(row, priced.work, _every_arc(active), placer._fills(row, active)[:1])
     orders = {tuple((frozenset(order[:i]), axis) for i, axis in enumerate(order)) for order in permutations(active)}
     assert {(faster, axis) for _, faster, axis in arcs} == {step for order in orders for step in order}

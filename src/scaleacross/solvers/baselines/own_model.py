@@ -13,7 +13,7 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 
-from scaleacross.cost_models.axes import tp_terms
+from scaleacross.cost_models.axes import axis_terms
 from scaleacross.cost_models.collectives import links_of
 from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import build_levels
@@ -105,10 +105,11 @@ def _timed(pricing: Pricing, settings: Settings) -> Rows:
     volumes = pricing.volumes(settings, work)
     levels = build_levels(fleet.topology, shares(((fleet.buildings[0].name, _domain(fleet)),)))
     shapes = {tp: exact_shape(tp, 1, levels) for tp in np.unique(settings.tp).tolist()}
-    tp_s = tp_terms(volumes, stacked([shapes[tp] for tp in settings.tp.tolist()]), links_of(levels)).serial_total_s
+    shape = stacked([shapes[tp] for tp in settings.tp.tolist()])
+    tp_s = axis_terms("tp", volumes, shape, links_of(levels)).serial_total_s
     return Rows(
         settings,
-        stage_s=work.forward_s + work.backward_s + tp_s / rounds(settings),
+        stage_s=work.forward_s + work.backward_s + tp_s / rounds(settings, work),
         message_bytes=volumes.hidden_bytes,
         gradient_bytes=(work.dense_parameters + work.expert_parameters) * pricing.job.optimizer.reduce_bytes,
         update_s=work.optimizer_s,

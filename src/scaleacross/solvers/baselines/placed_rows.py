@@ -1,7 +1,7 @@
 """Candidates at stated placements, priced in arrays from exact group shapes.
 
 The figure is the cost model's step time except for pipeline messages, which take their closed-form lower bound
-(``cost_models.axes.pp_terms``): so it is never above the exact step time, and equal to it without a pipeline.
+(``cost_models.axes.axis_terms``): so it is never above the exact step time, and equal to it without a pipeline.
 """
 
 from __future__ import annotations
