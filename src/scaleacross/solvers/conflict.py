@@ -101,8 +101,11 @@ def _requirements(problem: Problem) -> dict[str, str]:
         wanted = getattr(job.degrees, axis)
         if wanted is not None:
             out[f"degrees.{axis}"] = f"degrees.{axis} {wanted}"
-    if job.num_accelerators is not None:
-        out["num_accelerators"] = f"num_accelerators {job.num_accelerators}"
+    asked = job.num_accelerators
+    if asked is not None:
+        out["num_accelerators"] = (
+            f"num_accelerators {asked:,}" if isinstance(asked, int) else f"num_accelerators {asked}"
+        )
     most = max(fleet.num_accelerators for fleet in fleets(problem.topology))
     hosts = sorted({building.accelerators_per_host for building in problem.topology.buildings})
     memory = max(building.accelerator.usable_memory_bytes for building in problem.topology.buildings)

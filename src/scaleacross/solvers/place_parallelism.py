@@ -129,8 +129,8 @@ class Placer:
         for fill in self._fills(settings, active):
             costs = self._arc_costs(settings, work, arcs, [fill])
             for order in permutations(active):
-                arcs = [costs[0, frozenset(order[:at]), axis] for at, axis in enumerate(order)]
-                seconds = _communication_s(arcs, settings, work) if arcs else 0.0
+                path = [costs[0, frozenset(order[:at]), axis] for at, axis in enumerate(order)]
+                seconds = _communication_s(path, settings, work) if path else 0.0
                 yield PlacementDecision((*idle, *order), fill, seconds, complete=True)
 
     def levels(self, fill: Fill) -> Levels:

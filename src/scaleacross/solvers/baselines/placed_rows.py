@@ -62,7 +62,7 @@ class RowPlacer:
             terms[axis] = axis_terms(axis, volumes, shape, links, expert, ep)
             spans[axis] = shape.span
             stride = stride * degree
-        return PlacedRows(priced.free_s + communication_s(volumes, list(terms.values())), terms, spans)
+        return PlacedRows(priced.free_s + communication_s(volumes, *terms.values()), terms, spans)
 
     def shapes(self, settings: Settings, row: int, order: AxisOrder, fill: Fill) -> dict[str, GroupShape]:
         """The shapes of one candidate, as ``plan_cost`` takes them."""
