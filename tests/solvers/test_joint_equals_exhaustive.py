@@ -11,10 +11,11 @@ import scaleacross as sa
 from instances import instance, random_job
 from scaleacross.cost_models.axes import Terms, waiting
 from scaleacross.cost_models.overlap import WINDOW_NAMES
+from scaleacross.solvers.bounds import search_bounds
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.exhaustive import exhaustive
 from scaleacross.solvers.fleets import fleets
-from scaleacross.solvers.joint import search
+from scaleacross.solvers.joint import decision_of, search
 from scaleacross.solvers.place_parallelism import Placer
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.parallelism import GRID_AXES, GridAxis, ScheduleName
@@ -74,6 +75,29 @@ def test_fills_tried_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
     assert found.bound_s == pytest.approx(found.best.step_s, rel=1e-9)
 
 
+@pytest.mark.parametrize("seed", [4, 6, 13, 50])
+def test_incumbents_of_the_caller_and_a_sample_leave_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the caller brings: the optimum, a slow plan, or one whose fill (the buildings backwards) is none of the space's."""
+    monkeypatch.setattr("scaleacross.solvers.joint.PROBED", 4)
+    problem = instance(seed)
+    oracle = exhaustive(problem)
+    assert oracle.decision is not None
+    slow = search(problem, time_limit_s=600, gap_tolerance=0.9).best
+    assert slow is not None
+    placement = decision_of(slow).placement
+    assert placement is not None
+    backwards = decision_of(slow).model_copy(
+        update={"placement": placement.model_copy(update={"fill": placement.fill[::-1]})}
+    )
+    for incumbents in ([], [oracle.decision], [decision_of(slow)], [backwards, oracle.decision]):
+        found = search(problem, time_limit_s=600, incumbents=incumbents)
+        assert found.best is not None
+        assert found.best.step_s <= oracle.step_s * (1 + 1e-9)
+        assert found.bound_s <= oracle.step_s * (1 + 1e-12)
+        assert found.bound_violation_s <= 1e-12
+        assert all(bound.step_s <= found.best.step_s * (1 + 1e-9) for bound in search_bounds(found))
+
+
 def test_instances_are_of_every_kind() -> None:
     """What the proof above covers: otherwise fifty trivial problems would pass it as well."""
     outcomes = [search(instance(seed), time_limit_s=600) for seed in INSTANCES]
@@ -105,6 +129,7 @@ def test_no_bound_exceeds_any_placement(seed: int) -> None:
         space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
         for bases in space.bases(Refusals()):
             base_bounds = pricing.base_bound_s(bases)
+            assert (pricing.base_free_s(bases) <= base_bounds * (1 + 1e-12)).all()
             for row in range(len(bases)):
                 one = np.array([row])
                 coarse = pricing.coarse(space.expand(bases.take(one), Refusals()))

@@ -44,10 +44,8 @@ def rounds(settings: Settings, work: Work) -> Floats:
     The share is 1, but less where weight gradients fill the drain (``pipeline_timed.idle_share``).
     """
     bubble: Floats = (settings.pp - 1) / settings.num_chunks
-    less = np.flatnonzero(~among(settings.schedule, WHOLE))
-    if len(less):
-        names = settings.take(less).schedule_names
-        bubble[less] *= idle_share(names, work.forward_s[less], work.backward_s[less])
+    if not among(settings.schedule, WHOLE).all():
+        bubble = bubble * idle_share(settings.schedule_names, work.forward_s, work.backward_s)
     return settings.num_micro_batches + bubble
 
 
