@@ -77,7 +77,7 @@ def test_fills_tried_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("seed", [4, 6, 13, 50])
 def test_incumbents_of_the_caller_and_a_sample_leave_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the caller brings: the optimum, a slow plan, or one whose fill (the buildings backwards) is none of the space's."""
+    """Whatever the caller brings: the optimum, a slow plan, or a fill (buildings backwards) that the space lacks."""
     monkeypatch.setattr("scaleacross.solvers.joint.PROBED", 4)
     problem = instance(seed)
     oracle = exhaustive(problem)
