@@ -25,7 +25,7 @@ from scaleacross.units import human_seconds
 from scaleacross.workloads.problem import Problem
 
 MAX_ALTERNATIVES: Final = 6
-ONE_BUILDING_LIMIT_S: Final = 5.0
+ONE_BUILDING_LIMIT_S: Final = 10.0
 ONE_BUILDING_GAP: Final = 0.02
 WORTH_NAMING: Final = 0.002
 """Component differences below this share of the step are not listed."""
