@@ -53,7 +53,7 @@ def test_every_combination_with_zipped_groups() -> None:
     }
     assert len(seen) == 12
     assert all(p.job is not None and p.job.sequence_length == p.fields["sequence_length"] for p in points)
-    assert {str(p.job.degrees.pp) for p in points if p.job} == {"1", "min=2 max=4"}
+    assert {str(p.job.degrees.pp) for p in points if p.job} == {"1", "from 2 to 4"}
 
 
 @pytest.mark.parametrize(

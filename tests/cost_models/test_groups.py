@@ -87,7 +87,7 @@ def test_exact_shape_equals_two_literal_counts(axis: tuple[Topology, tuple[Build
     fleet, shares, degree, stride = axis
     levels = build_levels(fleet, shares)
     shape, expected = exact_shape(degree, stride, levels), literal(levels, degree, stride)
-    walked = count_groups(list(places_of(fleet, Placement(axis_order=ORDER, fill=shares))), degree, stride)
+    walked = count_groups(places_of(fleet, Placement(axis_order=ORDER, fill=shares)), degree, stride)
     for field in FIELDS:
         assert getattr(shape, field).tolist() == expected[field], field
         assert getattr(shape, field).tolist() == getattr(walked, field).tolist(), field

@@ -10,8 +10,7 @@ import pytest
 import scaleacross as sa
 from instances import instance, plain_job, plain_topology, plain_trunk
 from scaleacross.cost_models.sensitivity import CHANGE, Repricer, figures, sensitivities
-from scaleacross.solvers.joint import search
-from scaleacross.solvers.runner_up import decision_of
+from scaleacross.solvers.joint import decision_of, search
 from scaleacross.spec.explanation import Phase, Sensitivity
 from scaleacross.workloads.problem import Problem, problem_of
 

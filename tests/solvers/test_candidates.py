@@ -51,7 +51,7 @@ def bounds_hold(fleet: Fleet, size: int, coarse: bool = False) -> int:
 
 
 def along(message: Boundary, pp: int) -> Floats:
-    """Seconds of a message from the first rank to the last, boundaries as ``axes.pp_terms`` takes them."""
+    """Seconds of a message from the first rank to the last, boundaries as ``axes.axis_terms`` takes them."""
     near, far = message.near_latency_s + message.near_occupancy_s, message.far_latency_s + message.far_occupancy_s
     return (pp - 1 - message.num_far) * near + message.num_far * np.maximum(near, far)
 

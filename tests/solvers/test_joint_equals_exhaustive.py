@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import combinations, permutations
 
 import numpy as np
 import pytest
 
 import scaleacross as sa
 from instances import instance, random_job
+from scaleacross.cost_models.axes import Terms, waiting
 from scaleacross.cost_models.overlap import WINDOW_NAMES
+from scaleacross.solvers.bounds import search_bounds
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.exhaustive import exhaustive
 from scaleacross.solvers.fleets import fleets
-from scaleacross.solvers.joint import search
+from scaleacross.solvers.joint import decision_of, search
 from scaleacross.solvers.place_parallelism import Placer
 from scaleacross.solvers.search_space import Refusals, SearchSpace
-from scaleacross.spec.parallelism import GRID_AXES, ScheduleName
+from scaleacross.spec.parallelism import GRID_AXES, GridAxis, ScheduleName
 from scaleacross.workloads.problem import problem_of
 
 # fmt: off
@@ -73,6 +75,29 @@ def test_fills_tried_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
     assert found.bound_s == pytest.approx(found.best.step_s, rel=1e-9)
 
 
+@pytest.mark.parametrize("seed", [4, 6, 13, 50])
+def test_incumbents_of_the_caller_and_a_sample_leave_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the caller brings: the optimum, a slow plan, or a fill (buildings backwards) that the space lacks."""
+    monkeypatch.setattr("scaleacross.solvers.joint.PROBED", 4)
+    problem = instance(seed)
+    oracle = exhaustive(problem)
+    assert oracle.decision is not None
+    slow = search(problem, time_limit_s=600, gap_tolerance=0.9).best
+    assert slow is not None
+    placement = decision_of(slow).placement
+    assert placement is not None
+    backwards = decision_of(slow).model_copy(
+        update={"placement": placement.model_copy(update={"fill": placement.fill[::-1]})}
+    )
+    for incumbents in ([], [oracle.decision], [decision_of(slow)], [backwards, oracle.decision]):
+        found = search(problem, time_limit_s=600, incumbents=incumbents)
+        assert found.best is not None
+        assert found.best.step_s <= oracle.step_s * (1 + 1e-9)
+        assert found.bound_s <= oracle.step_s * (1 + 1e-12)
+        assert found.bound_violation_s <= 1e-12
+        assert all(bound.step_s <= found.best.step_s * (1 + 1e-9) for bound in search_bounds(found))
+
+
 def test_instances_are_of_every_kind() -> None:
     """What the proof above covers: otherwise fifty trivial problems would pass it as well."""
     outcomes = [search(instance(seed), time_limit_s=600) for seed in INSTANCES]
@@ -104,6 +129,7 @@ def test_no_bound_exceeds_any_placement(seed: int) -> None:
         space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
         for bases in space.bases(Refusals()):
             base_bounds = pricing.base_bound_s(bases)
+            assert (pricing.base_free_s(bases) <= base_bounds * (1 + 1e-12)).all()
             for row in range(len(bases)):
                 one = np.array([row])
                 coarse = pricing.coarse(space.expand(bases.take(one), Refusals()))
@@ -123,13 +149,22 @@ def _bounds_hold(placer: Placer, priced: object) -> None:
     assert priced.bound_s[0] <= (priced.free_s[0] + placed.communication_s) * (1 + 1e-12)  # type: ignore[attr-defined]
     active = tuple(axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1)
     fills = placer._fills(settings, active)
-    volumes, sizes = placer.pricing.volumes(settings, work), placer.pricing._sizes(settings)
-    for (_, faster, axis), cost in placer._arc_costs(settings, work, active, fills).items():
+    volumes = placer.pricing.volumes(settings, work)
+    for (_, faster, axis), cost in placer._arc_costs(settings, work, _every_arc(active), fills).items():
         stride = np.prod([getattr(settings, other) for other in faster], axis=0, dtype=np.int64) * np.ones(1, np.int64)
-        relaxed = placer.pricing._relaxed_terms(axis, volumes, stride, sizes)
+        relaxed = Terms(
+            {axis: placer.pricing._serial_s(axis, volumes, stride)}, placer.pricing._window_s(axis, volumes, stride)
+        )
+        relaxed = waiting(placer.pricing.job, relaxed)
         assert relaxed.serial_total_s[0] <= cost.serial_s * (1 + 1e-9) + 1e-15, (axis, faster)
         for name, less, more in zip(WINDOW_NAMES, relaxed.window_s[:, 0], cost.window_s, strict=True):
             assert less <= more * (1 + 1e-9) + 1e-15, (axis, faster, name)
+
+
+def _every_arc(active: tuple[GridAxis, ...]) -> dict[GridAxis, list[frozenset[GridAxis]]]:
+    """Every axis after every set of others."""
+    others = {axis: [other for other in active if other != axis] for axis in active}
+    return {a: [frozenset(s) for n in range(len(o) + 1) for s in combinations(o, n)] for a, o in others.items()}
 
 
 def test_every_axis_order_is_a_path() -> None:
@@ -142,6 +177,6 @@ def test_every_axis_order_is_a_path() -> None:
     active = tuple(axis for axis in GRID_AXES if int(getattr(row, axis)[0]) > 1)
     priced = pricing.coarse(row)
     placer = Placer(fleet, pricing)
-    arcs = placer._arc_costs(row, priced.work, active, placer._fills(row, active)[:1])
+    arcs = placer._arc_costs(row, priced.work, _every_arc(active), placer._fills(row, active)[:1])
     orders = {tuple((frozenset(order[:i]), axis) for i, axis in enumerate(order)) for order in permutations(active)}
     assert {(faster, axis) for _, faster, axis in arcs} == {step for order in orders for step in order}

@@ -45,6 +45,20 @@ def test_search_finds_the_best_of_brute_force(seed: int, objective: ObjectiveNam
     assert not plan.report.notes
 
 
+@pytest.mark.parametrize("objective", [POWER, MONEY])
+@pytest.mark.parametrize("seed", [4, 41])
+def test_a_first_incumbent_from_a_sample_prunes_by_score(
+    seed: int, objective: ObjectiveName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small spaces are not sampled by default."""
+    monkeypatch.setattr("scaleacross.solvers.joint.PROBED", 4)
+    problem = instance(seed, objective)
+    oracle = exhaustive(problem, lambda decision, cost: spent(problem, objective, decision, cost))
+    value = sa.plan(problem.job).report.objective
+    assert value is not None
+    assert value.spent_per_step == pytest.approx(oracle.step_s, rel=1e-9)
+
+
 @pytest.mark.parametrize("seed", [10, 41])
 def test_a_limit_takes_away_what_exceeds_it_and_nothing_else(seed: int) -> None:
     problem = instance(seed, "step_time")
@@ -75,6 +89,7 @@ def test_no_bound_on_spending_exceeds_a_placement(seed: int, objective: Objectiv
         space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
         for bases in space.bases(Refusals()):
             base_bounds = pricing.base_bound_s(bases)
+            assert (pricing.base_free_s(bases) <= base_bounds * (1 + 1e-12)).all()
             for row in range(0, len(bases), 3):
                 coarse = pricing.coarse(space.expand(bases.take(np.array([row])), Refusals()))
                 assert (base_bounds[row] <= coarse.bound_s * (1 + 1e-12)).all()
@@ -84,6 +99,9 @@ def test_no_bound_on_spending_exceeds_a_placement(seed: int, objective: Objectiv
                     placed = placer.place(one.settings, one.work, 60.0)
                     if placed is not None:
                         assert one.bound_s[0] <= (one.free_s[0] + placed.communication_s) * (1 + 1e-12)
+                        reached = placed.communication_s
+                        assert placer.place(one.settings, one.work, 60.0, cutoff_s=reached - 1e-9) is None
+                        assert placer.place(one.settings, one.work, 60.0, cutoff_s=reached + 1e-9) == placed
 
 
 @pytest.mark.parametrize("seed", [4, 6, 13, 41, 50])

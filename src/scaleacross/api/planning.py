@@ -12,10 +12,10 @@ from scaleacross.api.assemble import assemble, cost_of, problem_of, versions
 from scaleacross.api.objectives import Limits, goal_of, objective_value, value_of
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.errors import InfeasibleError, TimeLimitError
-from scaleacross.solvers.alternatives import alternatives, decision_of
+from scaleacross.solvers.alternatives import alternatives
 from scaleacross.solvers.bounds import arithmetic_bounds, search_bounds
 from scaleacross.solvers.infeasible import closest_candidate, explain
-from scaleacross.solvers.joint import Placed, Search, search
+from scaleacross.solvers.joint import Placed, Search, decision_of, search
 from scaleacross.solvers.objectives import Goal, goal_placer
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Alternative, Decision, ObjectiveValue, Plan, SolveReport

@@ -1,22 +1,25 @@
 """What each parallel axis communicates in a step, as seconds for a given group shape.
 
 Sizes are those of ``traffic.Volumes``. ``Terms`` splits an axis into a serial part (nothing hides it) and contributions
-to the windows of ``overlap``.
+to the windows of ``overlap``. A serial part is *calls* (``axis_calls``: seconds of one collective, which depend on degrees,
+micro-batch and group shape alone) times how often they are waited for (``serial_s``), so that a search prices a call once
+for all candidates that share it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.collectives import Group, Links, all_reduce, all_to_all, neighbour_messages
+from scaleacross.cost_models.collectives import Boundary, Group, Links, neighbour_messages
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.overlap import WINDOW_NAMES, occurrences, rounds
 from scaleacross.cost_models.pipeline import BoundaryDelays
 from scaleacross.cost_models.pipeline_penalty import bound_penalty_s, timed_penalty_s
-from scaleacross.cost_models.settings import Floats
+from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.spec.parallelism import SHARD_LEVELS, GridAxis
 
@@ -35,45 +38,120 @@ class Terms:
         return total
 
 
-def tp_terms(volumes: Volumes, shape: GroupShape, links: Links) -> Terms:
-    """The layer waits for its gather and its scatter, but for the share that ``job.overlap`` hides.
+class Calls(NamedTuple):
+    """One call of the collectives that an axis waits for, arrays of shape (n,); what an axis does not have is None.
 
-    Without sequence parallelism (tp does not divide the norms) the two are one all-reduce.
+    ``gather_s`` of activations (tp, with its scatter: half of both) or keys and values (cp); ``both_s`` gather and scatter
+    of these; ``exchange_s`` an all-to-all; ``message`` a pipeline message.
     """
-    group = Group(shape, links, volumes.launch_s)
-    if any(block.replicated_elementwise_bytes for block, _ in volumes.profile.blocks):
-        one = group.all_reduce(volumes.hidden_bytes).time_s / 2
-    else:
-        one = _gather_and_scatter_s(group, volumes.hidden_bytes) / 2
-    waited = (1 - volumes.job.overlap.tp_fraction) * one
-    return _serial(volumes, "tp", rounds(volumes.settings, volumes.work) * volumes.work.tp_gathers * waited)
+
+    gather_s: Floats | None = None
+    both_s: Floats | None = None
+    exchange_s: Floats | None = None
+    message: Boundary | None = None
+
+    def take(self, rows: Ints | Bools) -> Calls:
+        """The rows selected by an index or mask array."""
+        gather, both, exchange = (None if part is None else part[rows] for part in self[:3])
+        return Calls(gather, both, exchange, self.message and Boundary(*(part[rows] for part in self.message)))
 
 
-def cp_terms(volumes: Volumes, shape: GroupShape, links: Links) -> Terms:
-    """Key/value exchange hides behind the attention of the same layer; gradients and parameters join the windows."""
-    work, settings = volumes.work, volumes.settings
-    group = Group(shape, links, volumes.launch_s)
-    one = group.gather(volumes.kv_bytes).time_s * work.layers
-    back = _gather_and_scatter_s(group, volumes.kv_bytes) * work.layers
-    passes = 1 + volumes.full_recompute
-    exposed = passes * np.maximum(0.0, one - work.attention_s)
-    exposed = exposed + np.maximum(0.0, back - ATTENTION_BACKWARD_RATIO * work.attention_s)
-    dense = work.dense_parameters + work.expert_parameters
-    window = _state_windows(volumes, dense, group)
-    return Terms({"cp": rounds(settings, work) * exposed}, window)
+def axis_calls(axis: GridAxis, volumes: Volumes, group: Group, ep_group: Group | None = None) -> Calls:
+    """Seconds of one call; depends on tp, cp, ep, pp and the micro-batch of a candidate, and on its groups.
+
+    tp: without sequence parallelism (tp does not divide the norms) gather and scatter are one all-reduce.
+
+    Raises:
+        ValueError: ``dp_shard`` without its expert-parallel groups.
+    """
+    if axis == "tp":
+        if any(block.replicated_elementwise_bytes for block, _ in volumes.profile.blocks):
+            return Calls(group.all_reduce(volumes.hidden_bytes).time_s / 2)
+        return Calls(_gather_and_scatter_s(group, volumes.hidden_bytes) / 2)
+    if axis == "cp":
+        return Calls(group.gather(volumes.kv_bytes).time_s, _gather_and_scatter_s(group, volumes.kv_bytes))
+    if axis == "dp_shard":
+        if ep_group is None:
+            raise ValueError("dp_shard needs its expert-parallel groups")
+        return Calls(exchange_s=ep_group.all_to_all(volumes.routed_bytes, volumes.equal_copies).time_s)
+    if axis == "pp":
+        one = np.ones(len(volumes.settings))
+        message = neighbour_messages(volumes.hidden_bytes / volumes.settings.tp, group.shape, group.links)
+        return Calls(message=Boundary(*(part * one for part in message)))
+    return Calls()
 
 
-def dp_shard_terms(
-    volumes: Volumes, shape: GroupShape, expert_shape: GroupShape, ep_shape: GroupShape, links: Links
-) -> Terms:
-    """Sharded states of dense and expert parameters in the windows; the experts' all-to-alls exposed in full."""
+def serial_s(axis: GridAxis, volumes: Volumes, calls: Calls, exact: bool = False) -> dict[str, Floats]:
+    """Seconds of a step that wait for the calls of an axis, by component, each (n,). ``exact``: see ``_pipeline_s``.
+
+    tp: every gather and scatter, but for the share that ``job.overlap`` hides. cp: what the attention of the same layer does
+    not hide. Experts: ``_expert_wait_s``.
+    """
     settings, work = volumes.settings, volumes.work
-    group, expert = (Group(each, links, volumes.launch_s) for each in (shape, expert_shape))
-    window = _state_windows(volumes, work.dense_parameters / settings.cp, group)
-    window = window + _state_windows(volumes, work.expert_parameters / settings.cp, expert)
-    one = all_to_all(volumes.routed_bytes, ep_shape, links, volumes.launch_s, volumes.equal_copies).time_s
-    each = work.moe_layers * (4 + 2 * volumes.full_recompute) * one
-    return Terms({"ep": _expert_wait_s(volumes, each)}, window)
+    if calls.message is not None:
+        penalty, bubble = _pipeline_s(volumes, calls.message, exact)
+        return {axis: penalty, "bubble": bubble}
+    if calls.exchange_s is not None:
+        each = work.moe_layers * (4 + 2 * volumes.full_recompute) * calls.exchange_s
+        return {"ep": _expert_wait_s(volumes, each)}
+    if calls.gather_s is None:
+        return {}
+    if calls.both_s is None:
+        waited = (1 - volumes.job.overlap.tp_fraction) * calls.gather_s
+        return {axis: rounds(settings, work) * work.tp_gathers * waited}
+    exposed = (1 + volumes.full_recompute) * np.maximum(0.0, calls.gather_s * work.layers - work.attention_s)
+    back = calls.both_s * work.layers
+    exposed = exposed + np.maximum(0.0, back - ATTENTION_BACKWARD_RATIO * work.attention_s)
+    return {axis: rounds(settings, work) * exposed}
+
+
+def window_s(axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None = None) -> Floats:
+    """Seconds that an axis adds to the windows, (windows, n); depends on degrees, chunks and shard level alone.
+
+    cp and dp_shard: gradients and sharded states (of the experts over their own groups); dp_replicate: all-reduce of the
+    (sharded) gradients.
+
+    Raises:
+        ValueError: ``dp_shard`` without its expert groups.
+    """
+    settings, work = volumes.settings, volumes.work
+    if axis == "cp":
+        return _state_windows(volumes, work.dense_parameters + work.expert_parameters, group)
+    if axis == "dp_shard":
+        if expert_group is None:
+            raise ValueError("dp_shard needs its expert groups")
+        dense = _state_windows(volumes, work.dense_parameters / settings.cp, group)
+        if not work.expert_parameters.any():
+            return dense
+        return dense + _state_windows(volumes, work.expert_parameters / settings.cp, expert_group)
+    out = np.zeros((len(WINDOW_NAMES), len(settings)))
+    if axis == "dp_replicate":
+        out[0] = group.all_reduce(volumes.replica_gradient_bytes).time_s
+    return out
+
+
+def axis_terms(
+    axis: GridAxis,
+    volumes: Volumes,
+    shape: GroupShape,
+    links: Links,
+    expert_shape: GroupShape | None = None,
+    ep_shape: GroupShape | None = None,
+    exact: bool = False,
+) -> Terms:
+    """Terms of one grid axis; ``dp_shard`` also needs the shapes of its expert sub-groups. ``exact``: see ``_pipeline_s``.
+
+    Raises:
+        ValueError: ``dp_shard`` without the expert shapes.
+    """
+    if axis == "dp_shard" and (expert_shape is None or ep_shape is None):
+        raise ValueError("dp_shard needs expert_shape and ep_shape")
+    group = Group(shape, links, volumes.launch_s)
+    expert = None if expert_shape is None else Group(expert_shape, links, volumes.launch_s)
+    exchange = None if ep_shape is None else Group(ep_shape, links, volumes.launch_s)
+    window = window_s(axis, volumes, group, expert)
+    calls = axis_calls(axis, volumes, group, exchange)
+    return waiting(volumes, Terms(serial_s(axis, volumes, calls, exact), window))
 
 
 def _expert_wait_s(volumes: Volumes, each_s: Floats) -> Floats:
@@ -88,24 +166,15 @@ def _expert_wait_s(volumes: Volumes, each_s: Floats) -> Floats:
     return waited
 
 
-def dp_replicate_terms(volumes: Volumes, shape: GroupShape, links: Links) -> Terms:
-    """All-reduce of the (sharded) gradients over replicas."""
-    window = np.zeros((len(WINDOW_NAMES), len(volumes.settings)))
-    window[0] = all_reduce(volumes.replica_gradient_bytes, shape, links, volumes.launch_s).time_s
-    return Terms({}, window)
-
-
-def pp_terms(volumes: Volumes, shape: GroupShape, links: Links, exact: bool = False) -> Terms:
-    """Time that message delays add to the pipeline, and the bubble beyond ``rounds``.
+def _pipeline_s(volumes: Volumes, message: Boundary, exact: bool) -> tuple[Floats, Floats]:
+    """Time that message delays add to the pipeline, and the bubble beyond ``rounds``, each (n,).
 
     ``exact`` times the schedule where no closed form is exact; otherwise both are lower bounds (``pipeline``,
     ``pipeline_timed``). All ranks are taken to compute as long as the busiest one.
     """
     settings, work = volumes.settings, volumes.work
-    message = neighbour_messages(volumes.hidden_bytes / settings.tp, shape, links)
     near, far = message.near_latency_s + message.near_occupancy_s, message.far_latency_s + message.far_occupancy_s
-    crosses = message.num_far > 0
-    slow = np.where(crosses, np.maximum(near, far), near)
+    slow = np.where(message.num_far > 0, np.maximum(near, far), near)
     delays = BoundaryDelays(
         inner_s=near,
         slow_s=slow,
@@ -115,7 +184,7 @@ def pp_terms(volumes: Volumes, shape: GroupShape, links: Links, exact: bool = Fa
         loop_s=slow,
         occupancy_s=np.maximum(message.near_occupancy_s, message.far_occupancy_s),
     )
-    penalty = np.where(settings.pp > 1, bound_penalty_s(settings, work, delays), 0.0)
+    penalty = bound_penalty_s(settings, work, delays)
     bubble = np.zeros_like(penalty)
     if exact:
         penalty, bubble = timed_penalty_s(settings, work, message, penalty, volumes.order)
@@ -123,52 +192,26 @@ def pp_terms(volumes: Volumes, shape: GroupShape, links: Links, exact: bool = Fa
         # every rank waits for one message in and one out per chunk and micro-batch, forward and backward
         blocking = settings.num_micro_batches * 2 * settings.num_chunks * slow
         penalty = np.where(settings.pp > 1, penalty + blocking, 0.0)
-    terms = _serial(volumes, "pp", penalty)
-    return Terms(terms.serial_s | {"bubble": bubble}, terms.window_s)
+    return penalty, bubble
 
 
-def axis_terms(
-    axis: GridAxis,
-    volumes: Volumes,
-    shape: GroupShape,
-    links: Links,
-    expert_shape: GroupShape | None = None,
-    ep_shape: GroupShape | None = None,
-    exact: bool = False,
-) -> Terms:
-    """Terms of one grid axis; ``dp_shard`` also needs the shapes of its expert sub-groups. ``exact``: see ``pp_terms``.
-
-    Raises:
-        ValueError: ``dp_shard`` without the expert shapes.
-    """
-    if axis == "dp_shard":
-        if expert_shape is None or ep_shape is None:
-            raise ValueError("dp_shard needs expert_shape and ep_shape")
-        return _waiting(volumes, dp_shard_terms(volumes, shape, expert_shape, ep_shape, links))
-    if axis == "pp":
-        return pp_terms(volumes, shape, links, exact)
-    terms = {"tp": tp_terms, "cp": cp_terms, "dp_replicate": dp_replicate_terms}[axis](volumes, shape, links)
-    return _waiting(volumes, terms)
-
-
-def _waiting(volumes: Volumes, terms: Terms) -> Terms:
+def waiting(volumes: Volumes, terms: Terms) -> Terms:
     """``terms`` with what ``job.overlap`` does not run beside computation moved out of its window."""
-    overlap, window, serial = volumes.job.overlap, terms.window_s.copy(), dict(terms.serial_s)
+    overlap = volumes.job.overlap
     hidden = {
         "gradient_reduce": overlap.gradient_reduce,
         "parameter_gather": overlap.parameter_gather,
         "shard_forward": overlap.shard_prefetch,
         "shard_backward": overlap.shard_prefetch,
     }
+    if all(hidden.values()):
+        return terms
+    window, serial = terms.window_s.copy(), dict(terms.serial_s)
     for row, (name, often) in enumerate(zip(WINDOW_NAMES, occurrences(volumes.settings, volumes.work), strict=True)):
         if not hidden[name]:
             serial["dp"] = serial.get("dp", np.zeros(window.shape[1:])) + often * window[row]
             window[row] = 0.0
     return Terms(serial, window)
-
-
-def _serial(volumes: Volumes, component: str, seconds: Floats) -> Terms:
-    return Terms({component: seconds}, np.zeros((len(WINDOW_NAMES), len(volumes.settings))))
 
 
 def _gather_and_scatter_s(group: Group, size_bytes: Floats) -> Floats:

@@ -126,11 +126,24 @@ class Laws(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """Groups on their links: the time of every collective; what no size changes is worked out once."""
+    """Groups on their links: the time of every collective; what no size changes is worked out once.
+
+    ``rows`` (n,), if given, names the row of ``shape`` that each of n sizes meets: many candidates share few groups.
+    """
 
     shape: GroupShape
     links: Links
     launch_s: float
+    rows: Ints | None = None
+
+    @cached_property
+    def degree(self) -> Floats:
+        """Ranks of the group that each size meets."""
+        return self._each(self.shape.degree)
+
+    def _each(self, values: Floats) -> Floats:
+        """``values`` of the shapes, for every size."""
+        return values if self.rows is None else values[self.rows]
 
     def gather(self, size_bytes: Floats, op: GatherOp = "all_gather") -> Timed:
         """All-gather (or reduce-scatter: ``op`` chooses the curve) of a full tensor of ``size_bytes``."""
@@ -179,14 +192,14 @@ class Group:
         inside = size * distinct_share(shape.degree, copies)
 
         def across(counted: Bools) -> Timed:
-            slowest = size * (counted * each).max(axis=-1) + (counted * latency).max(axis=-1)
-            return self._best([(PAIRWISE, slowest)])
+            s_per_byte, fixed_s = ((counted * figures).max(axis=-1) for figures in (each, latency))
+            return self._best([(PAIRWISE, size * self._each(s_per_byte) + self._each(fixed_s))])
 
         return self._timed("all_to_all", inside, across)
 
     def _timed(self, op: CurveOp, size: Floats, across: Callable[[Bools], Timed]) -> Timed:
         """The curve of ``op`` inside a domain, ``across`` the outer levels beyond it, all levels without a curve."""
-        links, degree = self.links, self.shape.degree
+        links, degree = self.links, self.degree
         if links.curves is None:
             return across(ALL_LEVELS)
         inside = curve_s(links.curves, links.curve, op, degree, size)
@@ -204,30 +217,30 @@ class Group:
         """Inner phase of a hierarchical collective, by the curve of f_0 ranks; a relaxed shape does not know f_0."""
         if self.links.curves is None or isinstance(self.shape, RelaxedShape):
             return np.zeros(())
-        return curve_s(self.links.curves, self.links.curve, op, self.shape.fanout[..., SCALE_UP], size)
+        return curve_s(self.links.curves, self.links.curve, op, self._each(self.shape.fanout[..., SCALE_UP]), size)
 
     def _best(self, options: list[tuple[int, Floats]]) -> Timed:
-        times = np.stack(np.broadcast_arrays(*(time for _, time in options)), axis=0)
-        alone = self.shape.degree <= 1
-        time = np.where(alone, 0.0, times.min(axis=0) + self.launch_s)
-        winner = np.array([code for code, _ in options])[times.argmin(axis=0)]
-        return Timed(time, np.where(alone, NONE, winner))
+        winner, time = (np.asarray(part) for part in options[0])
+        for code, other in options[1:]:
+            winner, time = np.where(other < time, code, winner), np.minimum(time, other)
+        alone = self.degree <= 1
+        return Timed(np.where(alone, 0.0, time + self.launch_s), np.where(alone, NONE, winner))
 
     @cached_property
     def _crosses(self) -> Bools:
-        crosses: Bools = np.any(self.shape.fanout[..., RACK:] > 1, axis=-1)
-        return crosses
+        crosses = np.any(self.shape.fanout[..., RACK:] > 1, axis=-1)
+        return crosses if self.rows is None else crosses[self.rows]
 
     def _laws(self, counted: Bools) -> Laws:
         return self._outer_laws if counted is OUTER_LEVELS else self._all_laws
 
     @cached_property
     def _all_laws(self) -> Laws:
-        return laws(self.shape, self.links, ALL_LEVELS)
+        return Laws(*(self._each(law) for law in laws(self.shape, self.links, ALL_LEVELS)))
 
     @cached_property
     def _outer_laws(self) -> Laws:
-        return laws(self.shape, self.links, OUTER_LEVELS)
+        return Laws(*(self._each(law) for law in laws(self.shape, self.links, OUTER_LEVELS)))
 
 
 def gather(size_bytes: Floats, shape: GroupShape, links: Links, launch_s: float, op: GatherOp = "all_gather") -> Timed:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, Levels
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, SCALE_UP, Levels
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 
 
@@ -51,69 +51,85 @@ class GroupShape:
 def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:
     """Shape of the groups of an axis, counted on the device list of ``levels``.
 
-    Groups that start in the same aligned unit lie alike, so one of them is counted for all.
-    Cost: O(positions / unit · levels).
+    Groups that start in the same aligned unit lie alike, so one of them is counted for all; neighbouring ranks that share
+    an aligned unit are counted as one. Cost: O(positions / unit · levels).
 
     Raises:
         ValueError: the axis does not tile the device list.
     """
-    if levels.num_positions % (degree * stride):
+    extent = degree * stride
+    if levels.num_positions % extent:
         raise ValueError(f"degree {degree} with stride {stride} does not tile {levels.num_positions} positions")
     unit = math.gcd(stride, levels.alignment)
-    shape = (levels.num_positions // (degree * stride), degree, stride // unit)
+    together = math.gcd(extent, levels.alignment) // stride if unit == stride else 1
+    together = together if together * stride in (extent, levels.alignment) else 1
+    grid = (levels.num_positions // extent, degree // together, stride // unit)
+    children = levels.children(unit * together).reshape(-1, *grid).transpose(0, 1, 3, 2)
+    apart = _apart(children.reshape(len(children), -1, grid[1]))
     fanout, members, crossing = np.ones(NUM_LEVELS), np.ones(NUM_LEVELS), np.ones(NUM_LEVELS)
-    position = np.arange(levels.num_positions // unit).reshape(shape).transpose(0, 2, 1).reshape(-1, degree)
-    ids = [position, *(np.searchsorted(cut, position * unit, side="right") for cut in levels.cuts[1:])]
-    ids.append(np.zeros_like(position))
-    tail, far = float(degree), np.diff(ids[CAMPUS], axis=1) != 0
+    tail, far = float(degree), apart[CAMPUS]
     for level in range(NUM_LEVELS):
-        child, parent = ids[level], ids[level + 1]
-        steps = np.diff(child, axis=1) != 0
-        crossed = (steps & (np.diff(parent, axis=1) == 0)).any(axis=1)
-        members[level] = _smallest_run(child, steps, crossed)
-        if not crossed.any():
-            continue
-        fanout[level] = _largest_fanout(child, parent)
-        crossing[level] = _busiest_child(child, crossed) * unit if level else 1.0  # an accelerator is in one group
+        steps, crossed = apart[level], (apart[level] & ~apart[level + 1]).any(axis=1)
+        if level:
+            members[level] = _smallest_run(steps, crossed) * together
+        if level and crossed.any():
+            fanout[level] = _largest_fanout(steps, apart[level + 1])
+            crossing[level] = _busiest_child(children[level - 1].reshape(-1, grid[1]), steps, crossed) * unit
+    fanout[SCALE_UP] = _longest_run(apart[RACK]) * together
     if far.any():
-        tail = float(degree - 1 - _last_step(far[far.any(axis=1)]).max())
-    measures = (np.array(float(degree)), fanout, members, crossing, _farthest_pairs(ids))
-    return GroupShape(*measures, np.array(tail), np.array(_largest_gap(far)))
+        tail = degree - (1 + _last_step(far[far.any(axis=1)]).max()) * float(together)
+    pairs = _farthest_pairs(apart)
+    pairs[SCALE_UP] += (together - 1) * grid[1]
+    measures = (np.array(float(degree)), fanout, members, crossing, pairs)
+    return GroupShape(*measures, np.array(tail), np.array(_largest_gap(far) * (together if _has_two(far) else 1)))
 
 
-def _farthest_pairs(ids: list[Ints]) -> Floats:
+def _apart(children: Ints) -> Bools:
+    """Whether neighbours of a group sit in different children, (NUM_LEVELS + 1, groups, ranks − 1), from ids of levels ≥ 1."""
+    apart = np.ones((NUM_LEVELS + 1, children.shape[1], children.shape[2] - 1), dtype=bool)
+    np.not_equal(children[:, :, 1:], children[:, :, :-1], out=apart[1:NUM_LEVELS])
+    apart[NUM_LEVELS] = False
+    return apart
+
+
+def _farthest_pairs(apart: Bools) -> Floats:
     """Neighbour pairs per level of the group with most pairs on the outermost level; ties by the next level inwards."""
-    apart = [np.diff(child, axis=1) != 0 for child in ids]
-    per_level = np.stack([(apart[level] & ~apart[level + 1]).sum(axis=1) for level in range(NUM_LEVELS)], axis=1)
-    worst = np.lexsort(per_level.T)[-1]
-    return per_level[worst].astype(np.float64)
+    per_level = np.count_nonzero(apart[:-1] & ~apart[1:], axis=2)
+    worst = np.lexsort(per_level)[-1]
+    return per_level[:, worst].astype(np.float64)
 
 
-def _smallest_run(child: Ints, steps: Bools, crossed: Bools) -> float:
+def _runs(steps: Bools) -> tuple[Ints, Ints]:
+    """First ranks and lengths of the stretches without a step, over all groups one after another."""
+    edges = np.ones((steps.shape[0], steps.shape[1] + 1), dtype=bool)
+    edges[:, 1:] = steps
+    starts = np.flatnonzero(edges)
+    return starts, np.diff(starts, append=edges.size)
+
+
+def _smallest_run(steps: Bools, crossed: Bools) -> float:
     """Fewest ranks of a group in one child, over groups that cross (over all groups when none does)."""
-    rows = steps[crossed] if crossed.any() else steps
-    edges = np.ones((len(rows), child.shape[1] + 1), dtype=bool)
-    edges[:, 1:-1] = rows
-    where = np.flatnonzero(edges)
-    runs = np.diff(where)
-    inside = (where[:-1] // edges.shape[1]) == (where[1:] // edges.shape[1])
-    return float(runs[inside].min())
+    return float(_runs(steps[crossed] if crossed.any() else steps)[1].min())
 
 
-def _largest_fanout(child: Ints, parent: Ints) -> float:
+def _longest_run(steps: Bools) -> float:
+    """Most ranks of a group in one child."""
+    return float(_runs(steps)[1].max())
+
+
+def _largest_fanout(steps: Bools, parent_steps: Bools) -> float:
     """Most children that one group touches inside one parent: longest stretch of child changes within a parent."""
-    new_child = np.diff(child, axis=1) != 0
-    new_parent = np.diff(parent, axis=1) != 0
-    count = np.cumsum(new_child, axis=1)
-    at_parent = np.maximum.accumulate(np.where(new_parent, count, 0), axis=1)
-    return float((count - at_parent).max()) + 1.0
+    starts, _ = _runs(parent_steps)
+    inside = np.zeros((steps.shape[0], steps.shape[1] + 1), dtype=np.int64)
+    inside[:, 1:] = steps & ~parent_steps
+    return float(np.add.reduceat(inside.reshape(-1), starts).max()) + 1.0
 
 
-def _busiest_child(child: Ints, crossed: Bools) -> float:
-    rows = child[crossed]
-    first = np.ones(rows.shape, dtype=bool)
-    first[:, 1:] = np.diff(rows, axis=1) != 0
-    return float(np.unique(rows[first], return_counts=True)[1].max())
+def _busiest_child(child: Ints, steps: Bools, crossed: Bools) -> float:
+    """Most groups that cross and have a rank in one child."""
+    first = np.ones(child.shape, dtype=bool)
+    first[:, 1:] = steps
+    return float(np.bincount(child[first & crossed[:, None]]).max())
 
 
 def _largest_gap(far: Bools) -> float:
@@ -121,6 +137,11 @@ def _largest_gap(far: Bools) -> float:
     row, boundary = np.nonzero(far)
     same = np.diff(row) == 0
     return float(np.diff(boundary)[same].max(initial=1))
+
+
+def _has_two(far: Bools) -> bool:
+    """Whether some group has two far boundaries."""
+    return bool((np.count_nonzero(far, axis=1) > 1).any())
 
 
 def _last_step(steps: Bools) -> Ints:

@@ -56,6 +56,17 @@ class Levels:
         """Greatest unit that divides every cut: groups that differ only inside a unit behave alike."""
         return int(np.gcd.reduce(np.concatenate([*self.cuts[1:], [self.num_positions]])))
 
+    def children(self, unit: int) -> Ints:
+        """Child of every level from rack outwards that holds each aligned ``unit`` positions, (NUM_LEVELS − 1, units)."""
+        if unit not in self._children:
+            starts = np.arange(0, self.num_positions, unit)
+            self._children[unit] = np.stack([np.searchsorted(cut, starts, side="right") for cut in self.cuts[1:]])
+        return self._children[unit]
+
+    @cached_property
+    def _children(self) -> dict[int, Ints]:
+        return {}
+
 
 def trunk_graph(topology: Topology) -> nx.Graph:
     """Buildings as nodes; edges with ``latency_s``, ``bytes_per_s`` (attainable capacity per direction), ``price_per_byte``."""

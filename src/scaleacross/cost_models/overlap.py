@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.pipeline_timed import idle_share
+from scaleacross.cost_models.pipeline_timed import WHOLE, among, idle_share
 from scaleacross.cost_models.settings import Floats, Settings
 from scaleacross.cost_models.work import Work
 
@@ -43,8 +43,9 @@ def rounds(settings: Settings, work: Work) -> Floats:
 
     The share is 1, but less where weight gradients fill the drain (``pipeline_timed.idle_share``).
     """
-    share = idle_share(settings.schedule_names, work.forward_s, work.backward_s)
-    bubble: Floats = (settings.pp - 1) / settings.num_chunks * share
+    bubble: Floats = (settings.pp - 1) / settings.num_chunks
+    if not among(settings.schedule, WHOLE).all():
+        bubble = bubble * idle_share(settings.schedule_names, work.forward_s, work.backward_s)
     return settings.num_micro_batches + bubble
 
 

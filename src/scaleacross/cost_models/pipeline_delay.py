@@ -19,7 +19,7 @@ Derived here; tested against ``pipeline_timing``. Symbols as in ``pipeline``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 
 import numpy as np
@@ -64,6 +64,10 @@ class BoundaryDelays:
         beyond = (length - np.asarray(self.slow_tail)) // np.asarray(self.slow_spacing) + 1
         crossed = np.clip(beyond, 0, self.num_slow)
         return np.asarray(length * np.asarray(self.inner_s) + crossed * self.excess_s, dtype=np.float64)
+
+    def take(self, rows: Ints) -> BoundaryDelays:
+        """The rows selected by an index array; all fields must be arrays."""
+        return BoundaryDelays(**{f.name: np.asarray(getattr(self, f.name))[rows] for f in fields(self)})
 
     @property
     def excess_s(self) -> Floats:

@@ -25,15 +25,23 @@ Order = tuple[str, ...] | None
 
 
 def bound_penalty_s(settings: Settings, work: Work, delays: BoundaryDelays) -> Floats:
-    """Seconds that delays add at least to ``overlap.rounds`` of computation, (n,)."""
-    names = settings.schedule_names
-    shape = (names, settings.pp, settings.num_micro_batches, settings.num_chunks, work.forward_s, work.backward_s)
-    closed = np.isin(names, CLOSED)
-    penalty = delay_penalty_s(*shape, delays) if closed.any() else np.zeros(len(settings))
-    if closed.all():
-        return penalty
-    computed = rounds(settings, work) * (work.forward_s + work.backward_s)
-    return np.where(closed, penalty, bound_s(*shape, work.weight_s, delays) - computed)
+    """Seconds that delays add at least to ``overlap.rounds`` of computation, (n,); 0 without a pipeline.
+
+    All fields of ``delays`` are arrays of shape (n,). Schedules are priced one after another, each on its own rows.
+    """
+    penalty = np.zeros(len(settings))
+    for code, name in enumerate(SCHEDULE_NAMES):
+        rows = np.flatnonzero((settings.schedule == code) & (settings.pp > 1))
+        if len(rows):
+            penalty[rows] = _bound_penalty_s(name, settings.take(rows), work.take(rows), delays.take(rows))
+    return penalty
+
+
+def _bound_penalty_s(name: ScheduleName, settings: Settings, work: Work, delays: BoundaryDelays) -> Floats:
+    shape = (name, settings.pp, settings.num_micro_batches, settings.num_chunks, work.forward_s, work.backward_s)
+    if name in CLOSED:
+        return delay_penalty_s(*shape, delays)
+    return bound_s(*shape, work.weight_s, delays) - rounds(settings, work) * (work.forward_s + work.backward_s)
 
 
 def timed_penalty_s(

@@ -12,6 +12,7 @@ Timing adds what is left. ZBH1 without delay takes m(F+B) + (p−1)(F+B−2W) if
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -23,19 +24,28 @@ from scaleacross.spec.parallelism import SCHEDULE_NAMES, ScheduleName
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 CLOSED: Final[tuple[ScheduleName, ...]] = ("GPipe", "1F1B", "Interleaved1F1B")
 """Schedules with a closed form (``pipeline``)."""
 MIRRORED: Final[tuple[ScheduleName, ...]] = ("Eager1F1B", "LoopedBFS")
 """Schedules with a whole backward, which drain as they fill."""
+WHOLE: Final[tuple[ScheduleName, ...]] = (*CLOSED, *MIRRORED)
+"""All schedules with a whole backward: their weight gradients fill no idle time."""
 FOLDED: Final = tuple(name for name in SCHEDULE_NAMES if SCHEDULES[name].placement == "v")
 """Schedules whose stages sit in a V."""
+
+
+def among(schedule_codes: Ints, names: Sequence[ScheduleName]) -> Bools:
+    """Which codes (indices of SCHEDULE_NAMES) stand for one of these schedules, (n,)."""
+    listed: Bools = np.array([name in names for name in SCHEDULE_NAMES])[schedule_codes]
+    return listed
 
 
 def idle_share(schedule: ArrayLike, forward_s: ArrayLike, backward_s: ArrayLike) -> Floats:
     """Idle time of a rank in a step without delay, at least, as a share of (p−1)(F+B)/v."""
     name, F, B = np.asarray(schedule), np.asarray(forward_s, dtype=np.float64), np.asarray(backward_s)
-    whole = np.isin(name, (*CLOSED, *MIRRORED))
+    whole = np.isin(name, WHOLE)
     return np.asarray(np.where(whole, 1.0, F / np.where(F + B > 0, F + B, 1.0)))
 
 

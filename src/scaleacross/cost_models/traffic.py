@@ -15,12 +15,12 @@ Sizes (t = tokens of a micro-batch on a rank, h = hidden size, activations in 2 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Floats, Settings
+from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.work import Work
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS, Axis
@@ -45,6 +45,10 @@ class Volumes:
     work: Work
     launch_s: float
     order: tuple[str, ...] | None = None
+
+    def take(self, rows: Ints | Bools) -> Volumes:
+        """The rows selected by an index or mask array."""
+        return replace(self, settings=self.settings.take(rows), work=self.work.take(rows))
 
     @property
     def tokens(self) -> Floats:

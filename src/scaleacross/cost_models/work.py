@@ -21,7 +21,7 @@ from scaleacross.cost_models.compute import (
     runtime_of,
 )
 from scaleacross.cost_models.memory import held_parameters
-from scaleacross.cost_models.pipeline_timed import FOLDED, idle_share
+from scaleacross.cost_models.pipeline_timed import FOLDED, among, idle_share
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses, rank_classes, spread
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
@@ -70,7 +70,7 @@ def pipeline_groups(profile: ModelProfile, settings: Settings) -> Iterator[tuple
     Raises:
         ValueError: more virtual stages than layers.
     """
-    folded = np.isin(settings.schedule_names, FOLDED)
+    folded = among(settings.schedule, FOLDED)
     key = (settings.pp * 1_000_003 + settings.num_chunks) * 2 + folded
     order = np.argsort(key, kind="stable")
     starts = np.flatnonzero(np.diff(key[order], prepend=-1))

@@ -14,20 +14,19 @@ import numpy as np
 
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.cost_models.settings import concatenate
-from scaleacross.solvers.fleets import shares
 from scaleacross.solvers.infeasible import closest_candidate
-from scaleacross.solvers.joint import Placed, Search, search
+from scaleacross.solvers.joint import Placed, Search, decision_of, search
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import DegreeRequest
 from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS
-from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import COMPONENTS, Alternative, Decision
 from scaleacross.spec.topology import Region, Topology
 from scaleacross.units import human_seconds
 from scaleacross.workloads.problem import Problem
 
 MAX_ALTERNATIVES: Final = 6
-ONE_BUILDING_LIMIT_S: Final = 5.0
+ONE_BUILDING_LIMIT_S: Final = 10.0
+ONE_BUILDING_GAP: Final = 0.02
 WORTH_NAMING: Final = 0.002
 """Component differences below this share of the step are not listed."""
 
@@ -48,12 +47,6 @@ CHOICES: Final = {
     "shard": (),
     "micro_batch": ("num_micro_batches",),
 }
-
-
-def decision_of(placed: Placed) -> Decision:
-    """The full decision of a placed candidate."""
-    placement = Placement(axis_order=placed.placement.axis_order, fill=shares(placed.placement.fill))
-    return placed.settings.decision(0).model_copy(update={"placement": placement})
 
 
 def alternatives(state: Search, best: Placed) -> tuple[Alternative, ...]:
@@ -160,8 +153,10 @@ def _one_building(state: Search, best: Placed, won: PlanCost) -> Alternative | N
     region = Region(name=topology.region_of(largest.name), buildings=(largest,))
     alone = Topology(name=topology.name, regions=(region,), provenance=topology.provenance)
     problem = Problem(state.problem.job, state.problem.workload, alone, state.problem.profile)
-    found = search(problem, time_limit_s=ONE_BUILDING_LIMIT_S, seed=state.seed, gap_tolerance=0.01)
+    found = search(problem, time_limit_s=ONE_BUILDING_LIMIT_S, seed=state.seed, gap_tolerance=ONE_BUILDING_GAP)
     label = f"{largest.name} alone"
+    if found.best is None and found.out_of_time:
+        return None
     if found.best is None:
         decision = decision_of(best)
         closest = closest_candidate(problem)

@@ -4,19 +4,26 @@ compute    model FLOP / Σ accelerators · the rate that no kernel of theirs exc
 cut        a job on several buildings either keeps every data-parallel group in one building, then each token's
            activations cross a trunk once in either direction, or some stage's gradients cross; the smaller of the two
            over the widest trunk. A job in one building has that building's accelerators only.
-pipeline   the least computation + bubble + optimizer time of any candidate that fits in memory
+critical   one micro-batch passes every layer forward and backward, one after another, whatever the placement:
+path       Σ_layers (F + B) at the degrees and micro-batch that make it least. Every schedule of the space lasts at least
+           as long, one that splits the backward too: its busiest rank computes m ≥ p rounds of F + B (R7; GPipe m + p − 1
+           ≥ p with its bubble), and no rank computes more per round
+pipeline   the least computation + bubble + optimizer time of any candidate that fits in memory and was not ruled out
 search     branch and bound: nothing that was not placed exactly can be faster
 """
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
-from scaleacross.cost_models.compute import attainable_flop_per_s
-from scaleacross.cost_models.levels import trunk_graph
+from scaleacross.cost_models.compute import Shards, attainable_flop_per_s, layer_times, runtime_of
+from scaleacross.cost_models.levels import accelerator_types, trunk_graph
 from scaleacross.cost_models.spending import Spending
 from scaleacross.cost_models.traffic import ACTIVATION_BYTES
 from scaleacross.solvers.joint import Search
+from scaleacross.solvers.search_space import Refusals, SearchSpace, divisors
 from scaleacross.spec.plan import Bound
 from scaleacross.spec.topology import Building
 from scaleacross.units import human_bytes
@@ -64,21 +71,51 @@ def spending_bound(problem: Problem, spending: Spending) -> float:
     return _step_flop(problem) * best
 
 
+def critical_path_bound(problem: Problem) -> Bound:
+    """One micro-batch through all layers and back, kernels at their fastest shapes (docstring of the module)."""
+    job, profile = problem.job, problem.profile
+    space = SearchSpace(job, profile, problem.topology.num_accelerators, 1)
+    rows = np.array(
+        list(
+            product(
+                space.tp_values(Refusals()),
+                space.cp_values(Refusals()),
+                divisors(profile.num_experts or 1),
+                job.micro_batch_sequences,
+            )
+        ),
+        dtype=np.int64,
+    ).reshape(-1, 4)
+    shards = Shards(*rows.T)
+    layers = [*profile.blocks, (profile.embedding, 1), (profile.head, 1)]
+    least = np.inf
+    for accelerator in accelerator_types(problem.topology.buildings):
+        total = np.zeros(len(rows))
+        for layer, count in layers:
+            times = layer_times(
+                layer, profile.num_experts, accelerator, job.precision, shards, job.sequence_length, runtime_of(job)
+            )
+            total += count * (times.forward_s + times.backward_s)
+        least = min(least, float(total.min(initial=np.inf)))
+    why = "one micro-batch through all layers, forward and backward, at the degrees that make it least"
+    return Bound(name="critical_path", step_s=least, why=why)
+
+
 def search_bounds(state: Search) -> tuple[Bound, ...]:
     """All bounds of a finished search, each at most the objective."""
     bounds = [
         Bound(name="search", step_s=state.bound_s, why="least bound of any candidate that was not placed exactly")
     ]
     if np.isfinite(state.free_bound_s):
-        why = "least computation, bubble and optimizer time of any candidate that fits in memory"
-        bounds.append(Bound(name="pipeline", step_s=state.free_bound_s, why=why))
+        why = "least computation, bubble and optimizer time of any candidate that fits and was not ruled out"
+        bounds.append(Bound(name="pipeline", step_s=min(state.free_bound_s, state.bound_s), why=why))
     return (*bounds, *arithmetic_bounds(state.problem))
 
 
 def arithmetic_bounds(problem: Problem) -> tuple[Bound, ...]:
     """The bounds that need no search."""
     cut = cut_bound(problem)
-    return (compute_bound(problem), *([cut] if cut else []))
+    return (compute_bound(problem), critical_path_bound(problem), *([cut] if cut else []))
 
 
 def _step_flop(problem: Problem) -> float:

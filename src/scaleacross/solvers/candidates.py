@@ -7,21 +7,29 @@ Two lower bounds per candidate, both the cost model itself on shapes that no pla
 * tight:  the best axis order, every axis at the stride which that order gives it (all orders are enumerated)
 
 The tight bound misses only what the cut between unequal buildings adds; ``place_parallelism`` settles that exactly.
+
+A million candidates share few collectives (``cost_models.distinct``). What depends on a part of the columns is priced once:
+calls on (tp, cp, ep, pp, dp, micro-batch), computation and serial terms on *bases* (all but SPLIT), state traffic on *states*
+(all but SHAPE).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import permutations
+from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.axes import Terms, axis_terms
-from scaleacross.cost_models.collectives import Links
-from scaleacross.cost_models.groups import RelaxedShape, relaxed_shape
+from scaleacross.cost_models.axes import Terms, axis_calls, serial_s, waiting, window_s
+from scaleacross.cost_models.collectives import Group, Links
+from scaleacross.cost_models.distinct import Distinct, distinct
+from scaleacross.cost_models.groups import relaxed_shape
 from scaleacross.cost_models.memory import memory_parts
-from scaleacross.cost_models.overlap import exposed_s, windows
+from scaleacross.cost_models.overlap import WINDOW_NAMES, exposed_s, windows
+from scaleacross.cost_models.pipeline_timed import FOLDED, among
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
@@ -31,6 +39,11 @@ from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS, GridAxis
 from scaleacross.workloads.layer_profile import ModelProfile
+
+SPLIT: Final = frozenset({"dp_shard", "dp_replicate", "shard"})
+"""Columns that change neither computation nor any collective that the step waits for."""
+SHAPE: Final = frozenset({"micro_batch", "num_micro_batches", "schedule", "recompute"})
+"""Columns that change no traffic of gradients, parameters and optimizer states, but for folded stages (``_kinds``)."""
 
 
 @dataclass(frozen=True)
@@ -94,69 +107,154 @@ class Pricing:
         levels = [SHARD_LEVELS.index(level) for level in self.job.shard]
         return np.min([self.needed_bytes(replace(bases, shard=np.full(len(bases), code))) for code in levels], axis=0)
 
+    def base_free_s(self, bases: Settings) -> Floats:
+        """Computation with fill and drain, (n,): the part of a base's step that no placement and no split changes."""
+        kinds = _kinds(bases, SPLIT)
+        work = work_of(self.profile, self.job, self.accelerators, bases.take(kinds.first)).take(kinds.code)
+        seconds: Floats = bases.num_micro_batches * (work.forward_s + work.backward_s) + work.fill_s
+        return seconds
+
     def base_bound_s(self, bases: Settings) -> Floats:
         """Lower bound on all candidates of a base, (n,): computation, bubble, serial terms at their relaxed best."""
-        work = work_of(self.profile, self.job, self.accelerators, bases)
+        kinds = _kinds(bases, SPLIT)
+        work = work_of(self.profile, self.job, self.accelerators, bases.take(kinds.first)).take(kinds.code)
         volumes = self.volumes(bases, work)
-        ones, sizes = np.ones(len(bases), dtype=np.int64), self._sizes(bases)
-        terms = [self._relaxed_terms(axis, volumes, ones, sizes, coarse=True) for axis in GRID_AXES]
-        # gradients and parameters ("dp", where the job does not overlap them) depend on the split that is still open
-        serial = sum(seconds for term in terms for name, seconds in term.serial_s.items() if name != "dp")
-        return placement_free_s(volumes) - work.optimizer_s + serial
+        waited = sum(self._serial_s(axis, volumes, coarse=True) for axis in GRID_AXES)
+        return placement_free_s(volumes) - work.optimizer_s + waited
+
+    def work(self, settings: Settings) -> Work:
+        """``work_of`` on the fleet, computed once for candidates that share it."""
+        base, state = _kinds(settings, SPLIT), _kinds(settings, SHAPE)
+        busy, updated = (
+            work_of(self.profile, self.job, self.accelerators, settings.take(kinds.first)) for kinds in (base, state)
+        )
+        return replace(busy.take(base.code), optimizer_s=updated.optimizer_s[state.code])
 
     def coarse(self, settings: Settings) -> Priced:
         """Work and coarse bound of candidates."""
-        work = work_of(self.profile, self.job, self.accelerators, settings)
+        work = self.work(settings)
         volumes = self.volumes(settings, work)
         free = placement_free_s(volumes)
-        sizes = self._sizes(settings)
-        ones = np.ones(len(settings), dtype=np.int64)
-        terms = [self._relaxed_terms(axis, volumes, ones, sizes, coarse=True) for axis in GRID_AXES]
-        return Priced(settings, work, free, free + communication_s(volumes, terms))
+        base, state = _kinds(settings, SPLIT), _kinds(settings, SHAPE)
+        bases, states = volumes.take(base.first), volumes.take(state.first)
+        serial = sum((self._serial_s(axis, bases, coarse=True) for axis in GRID_AXES), start=np.zeros(len(base.first)))
+        windows = [self._window_s(axis, states, coarse=True) for axis in GRID_AXES]
+        terms = waiting(volumes, Terms({}, np.sum(windows, axis=0)[:, state.code]))
+        exposed = communication_s(volumes, terms)
+        return Priced(settings, work, free, free + serial[base.code] + exposed)
 
     def tight(self, priced: Priced) -> Priced:
         """The same candidates with the tight bound."""
-        settings = priced.settings
-        volumes = self.volumes(settings, priced.work)
-        sizes = self._sizes(settings)
-        active = [axis for axis in GRID_AXES if (getattr(settings, axis) > 1).any()]
+        best = np.empty(len(priced.bound_s))
+        pattern = distinct(*((getattr(priced.settings, axis) > 1).astype(np.int64) for axis in GRID_AXES))
+        for kind, row in enumerate(pattern.first):
+            active = [axis for axis in GRID_AXES if int(getattr(priced.settings, axis)[row]) > 1]
+            alike = np.flatnonzero(pattern.code == kind)
+            best[alike] = self._best_order_s(priced.take(alike), active)
+        return replace(priced, bound_s=priced.free_s + best)
+
+    def _best_order_s(self, priced: Priced, active: Sequence[GridAxis]) -> Floats:
+        """Exposed communication at least, under the best order of the axes, (n,)."""
+        volumes = self.volumes(priced.settings, priced.work)
+        if not active:
+            return np.zeros(len(priced.bound_s))
+        base, state = _kinds(priced.settings, SPLIT), _kinds(priced.settings, SHAPE)
         known: dict[tuple[GridAxis, frozenset[GridAxis]], Terms] = {}
-        best = np.full(len(settings), np.inf)
+        best = np.full(len(priced.bound_s), np.inf)
         for order in permutations(active):
             terms = []
             for position, axis in enumerate(order):
                 key = (axis, frozenset(order[:position]))
                 if key not in known:
-                    stride = np.prod([getattr(settings, faster) for faster in key[1]], axis=0, dtype=np.int64)
-                    known[key] = self._relaxed_terms(axis, volumes, stride * np.ones(len(settings), np.int64), sizes)
+                    known[key] = self._strided_terms(axis, key[1], volumes, base, state)
                 terms.append(known[key])
-            best = np.minimum(best, communication_s(volumes, terms))
-        return Priced(settings, priced.work, priced.free_s, priced.free_s + (best if active else 0.0))
+            best = np.minimum(best, communication_s(volumes, *terms))
+        return best
 
-    def _sizes(self, settings: Settings) -> Floats:
-        sizes = np.minimum(self.sizes, settings.world_size[:, None])
-        sizes[:, -1] = settings.world_size
-        return sizes
+    def order_terms(self, axis_order: Sequence[GridAxis], volumes: Volumes) -> list[Terms]:
+        """Terms of all axes placed in one order, fastest first."""
+        base, state = _kinds(volumes.settings, SPLIT), _kinds(volumes.settings, SHAPE)
+        return [
+            self._strided_terms(axis, frozenset(axis_order[:position]), volumes, base, state)
+            for position, axis in enumerate(axis_order)
+            if (getattr(volumes.settings, axis) > 1).any()
+        ]
 
-    def _relaxed_terms(
-        self, axis: GridAxis, volumes: Volumes, stride: Ints, sizes: Floats, coarse: bool = False
+    def order_bounds_s(self, settings: Settings, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
+        """Lower bounds on the exposed communication of one candidate (one row), one for each axis order, (orders,)."""
+        arcs = sorted({(axis, tuple(sorted(order[:at]))) for order in orders for at, axis in enumerate(order)})
+        serial, window = np.zeros(len(arcs)), np.zeros((len(WINDOW_NAMES), len(arcs)))
+        for axis in GRID_AXES:
+            here = np.array([index for index, (own, _) in enumerate(arcs) if own == axis], dtype=np.int64)
+            if len(here):
+                copies = np.zeros(len(here), dtype=np.int64)
+                volumes = self.volumes(settings.take(copies), work.take(copies))
+                stride = np.array([math.prod(int(getattr(settings, o)[0]) for o in arcs[index][1]) for index in here])
+                window[:, here] = self._window_s(axis, volumes, stride)
+                serial[here] = self._serial_s(axis, volumes, stride)
+        place = {arc: index for index, arc in enumerate(arcs)}
+        used = np.array([[place[axis, tuple(sorted(order[:at]))] for at, axis in enumerate(order)] for order in orders])
+        copies = np.zeros(len(orders), dtype=np.int64)
+        volumes = self.volumes(settings.take(copies), work.take(copies))
+        terms = waiting(volumes, Terms({"": serial[used].sum(axis=1)}, window[:, used].sum(axis=2)))
+        return communication_s(volumes, terms)
+
+    def _strided_terms(
+        self, axis: GridAxis, faster: frozenset[GridAxis], volumes: Volumes, base: Distinct, state: Distinct
     ) -> Terms:
-        """Terms at a stride; ``coarse``: at that stride or any larger one."""
-        settings, fleet = volumes.settings, self.fleet
-        least, host = fleet.fullest_children(settings.world_size), fleet.common_host
+        """Relaxed terms of an axis behind the faster ones."""
+        stride = np.ones(len(volumes.settings), dtype=np.int64)
+        for other in faster:
+            stride = stride * getattr(volumes.settings, other)
+        waits, carries = distinct(base.code, stride), distinct(state.code, stride)
+        serial = self._serial_s(axis, volumes.take(waits.first), stride[waits.first])[waits.code]
+        window = self._window_s(axis, volumes.take(carries.first), stride[carries.first])
+        return waiting(volumes, Terms({axis: serial}, window[:, carries.code]))
 
-        def shape(degree: Ints, apart: Ints) -> RelaxedShape:
-            cut = fleet.must_cross(degree, apart, settings.world_size)
-            return relaxed_shape(degree, apart, sizes, cut, least, 1 if coarse else host)
+    def _serial_s(self, axis: GridAxis, volumes: Volumes, stride: Ints | None = None, coarse: bool = False) -> Floats:
+        """Lower bound on what the step waits for on an axis, (n,); ``coarse``: at that stride or any larger one."""
+        settings = volumes.settings
+        stride = np.ones(len(settings), dtype=np.int64) if stride is None else stride
+        columns = (settings.tp, settings.cp, settings.ep, settings.pp, settings.dp, settings.micro_batch, stride)
+        kinds = distinct(*columns)
+        alike, apart = volumes.take(kinds.first), stride[kinds.first]
+        group = self._group(alike.settings, getattr(alike.settings, axis), apart, coarse)
+        experts = self._group(alike.settings, alike.settings.ep, apart, coarse) if axis == "dp_shard" else None
+        calls = axis_calls(axis, alike, group, experts).take(kinds.code)
+        return sum(serial_s(axis, volumes, calls).values(), start=np.zeros(len(settings)))
 
-        whole = shape(getattr(settings, axis), stride)
-        if axis != "dp_shard":
-            return axis_terms(axis, volumes, whole, self.links)
-        expert = shape(settings.dp_shard // settings.ep, stride * settings.ep)
-        return axis_terms(axis, volumes, whole, self.links, expert, shape(settings.ep, stride))
+    def _window_s(self, axis: GridAxis, volumes: Volumes, stride: Ints | None = None, coarse: bool = False) -> Floats:
+        """Lower bound on what an axis adds to the windows, (windows, n)."""
+        settings = volumes.settings
+        stride = np.ones(len(settings), dtype=np.int64) if stride is None else stride
+        kinds = distinct(getattr(settings, axis), settings.ep, stride, settings.world_size)
+        some = settings.take(kinds.first)
+        degree, apart = getattr(some, axis), stride[kinds.first]
+        group = self._group(some, degree, apart, coarse, kinds.code)
+        experts = None
+        if axis == "dp_shard":
+            experts = self._group(some, some.dp_shard // some.ep, apart * some.ep, coarse, kinds.code)
+        return window_s(axis, volumes, group, experts)
+
+    def _group(self, settings: Settings, degree: Ints, stride: Ints, coarse: bool, rows: Ints | None = None) -> Group:
+        """Groups of ``degree`` at ``stride`` at their best; ``coarse``: at that stride or any larger one."""
+        fleet, world = self.fleet, settings.world_size
+        sizes = np.minimum(self.sizes, world[:, None])
+        sizes[:, -1] = world
+        cut, least = fleet.must_cross(degree, stride, world), fleet.fullest_children(world)
+        shape = relaxed_shape(degree, stride, sizes, cut, least, 1 if coarse else fleet.common_host)
+        return Group(shape, self.links, self.launch_s, rows)
 
 
-def communication_s(volumes: Volumes, terms: Sequence[Terms]) -> Floats:
+def _kinds(settings: Settings, without: frozenset[str]) -> Distinct:
+    """Candidates that agree on all columns but some, and on whether their stages are folded, which moves layers."""
+    columns = [getattr(settings, f.name) for f in fields(settings) if f.name not in without]
+    if "schedule" in without:
+        columns.append(among(settings.schedule, FOLDED).astype(np.int64))
+    return distinct(*columns)
+
+
+def communication_s(volumes: Volumes, *terms: Terms) -> Floats:
     """Exposed communication of a step, (n,): serial terms and what the windows do not hide."""
     total = np.zeros(len(volumes.settings))
     if not terms:

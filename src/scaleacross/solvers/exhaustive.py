@@ -24,7 +24,7 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis, PipelineChoice, ScheduleName
 from scaleacross.spec.placement import BuildingShare, Placement, strides
 from scaleacross.spec.plan import Decision
-from scaleacross.verification import Place, count_groups, does_not_fit, places_of
+from scaleacross.verification import Places, count_groups, does_not_fit, places_of
 from scaleacross.workloads.problem import Problem
 
 MAX_ACCELERATORS: Final = 64
@@ -81,7 +81,7 @@ class _Pricer:
     """``verification.recompute`` that remembers the groups it has counted."""
 
     problem: Problem
-    _places: dict[tuple[BuildingShare, ...], list[Place]] = field(default_factory=dict)
+    _places: dict[tuple[BuildingShare, ...], Places] = field(default_factory=dict)
     _shapes: dict[tuple[tuple[BuildingShare, ...], int, int], GroupShape] = field(default_factory=dict)
 
     def cost(self, decision: Decision) -> PlanCost:
@@ -98,7 +98,7 @@ class _Pricer:
         key = (placement.fill, degree, stride)
         if key not in self._shapes:
             if placement.fill not in self._places:
-                self._places[placement.fill] = list(places_of(self.problem.topology, placement))
+                self._places[placement.fill] = places_of(self.problem.topology, placement)
             self._shapes[key] = count_groups(self._places[placement.fill], degree, stride)
         return self._shapes[key]
 

@@ -1,19 +1,32 @@
-"""Why there is no plan, and what would help: every way out is tried before it is named."""
+"""Why there is no plan, and what would help.
+
+What is short, the requirements that exclude each other (``conflict``), and ways out, each of which was planned and passed
+``verification`` before it is named.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
 from scaleacross.errors import InfeasibleError
 from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.conflict import conflict_of
 from scaleacross.solvers.fleets import fleets
-from scaleacross.solvers.joint import Search
+from scaleacross.solvers.joint import Search, decision_of, search
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.plan import Decision
 from scaleacross.units import human_bytes
+from scaleacross.verification import does_not_fit, illegal, recompute
 from scaleacross.workloads.problem import Problem
+
+CONFLICT_LIMIT_S: Final = 10.0
+WAYS_LIMIT_S: Final = 20.0
+ANY_PLAN: Final = 0.99
+"""A gap that the first plan closes."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +45,8 @@ class Closest:
 def explain(state: Search) -> InfeasibleError:
     """The error for a finished search without a plan."""
     problem = state.problem
-    ways = list(_ways_out(problem))
-    nothing = " No single change of the job helps: use more accelerators or a smaller model."
-    out = f" Ways out: {'; '.join(ways)}." if ways else nothing
+    conflict = conflict_of(problem, CONFLICT_LIMIT_S)
+    out = (f" Conflict: {conflict}." if conflict else "") + _said(problem)
     closest = closest_candidate(problem)
     if closest is None:
         rules = ", ".join(f"{rule} ({count})" for rule, count in sorted(state.refusals.counts.items()))
@@ -68,12 +80,37 @@ def closest_candidate(problem: Problem) -> Closest | None:
     return replace(best, num_candidates=count) if best else None
 
 
-def _ways_out(problem: Problem) -> Iterator[str]:
-    """Relaxed jobs that have a candidate which fits."""
-    job = problem.job
-    for label, relaxed in _relaxations(job):
-        if _fits(Problem(relaxed, problem.workload, problem.topology, problem.profile)):
-            yield label
+def _said(problem: Problem) -> str:
+    """The ways out, in words."""
+    ways, untried = _ways_out(problem)
+    if ways:
+        return f" Ways out: {'; '.join(ways)}."
+    if untried:
+        return f" Not tried for lack of time: {'; '.join(untried)}."
+    return " No single change of the job helps: use more accelerators or a smaller model."
+
+
+def _ways_out(problem: Problem) -> tuple[list[str], list[str]]:
+    """Relaxations of the job with a plan that verifies, and those that the time limit left untried."""
+    began, ways, untried = time.perf_counter(), [], []
+    for label, job in _relaxations(problem.job):
+        left_s = WAYS_LIMIT_S - (time.perf_counter() - began)
+        if left_s <= 0:
+            untried.append(label)
+        elif _has_plan(Problem(job, problem.workload, problem.topology, problem.profile), left_s):
+            ways.append(label)
+    return ways, untried
+
+
+def _has_plan(problem: Problem, time_limit_s: float) -> bool:
+    """Whether a search finds a plan, the first one that comes, and ``verification`` accepts it."""
+    found = search(problem, time_limit_s=time_limit_s, gap_tolerance=ANY_PLAN)
+    if found.best is None:
+        return False
+    decision = decision_of(found.best)
+    if any(illegal(problem, decision)):
+        return False
+    return not any(does_not_fit(recompute(problem, decision).memory))
 
 
 def _relaxations(job: Job) -> Iterator[tuple[str, Job]]:
@@ -98,8 +135,3 @@ def _relaxations(job: Job) -> Iterator[tuple[str, Job]]:
                 job.model_copy(update={"sequence_length": shorter}),
             )
             break
-
-
-def _fits(problem: Problem) -> bool:
-    closest = closest_candidate(problem)
-    return closest is not None and closest.needed_bytes <= closest.capacity_bytes

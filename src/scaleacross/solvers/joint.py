@@ -1,22 +1,43 @@
 """The joint search: degrees, micro-batch, schedule, recompute, shard level and placement together, with a bound.
 
-Space          the candidates of ``search_space`` (R1–R9) on every fleet, times the placements of ``place_parallelism``
-               (axis orders × fills S1–S3)
-Objective      step time of the cost model (``cost_models.step``), minimised
-Memory         the fullest pipeline rank fits in the smallest accelerator of the fleet, reserve taken off
+Sets          B buildings with their zones, racks and hosts as *classes* (counts and link figures, never single devices);
+              T  accelerator types; F fleets, the non-empty subsets of T (``fleets``); L layers; G sequences per step
+Variables     f ∈ F                                       fleet
+              tp, cp, pp, dp_shard, dp_replicate, ep ∈ ℕ    degrees
+              b ∈ ℕ sequences per micro-batch, m = G / (dp·b) micro-batches per replica
+              σ ∈ SCHEDULE_NAMES with v ∈ ℕ chunks, ρ ∈ RECOMPUTES, ζ ∈ SHARD_LEVELS
+              π   order of the axes of degree > 1, fastest first
+              n_β ∈ ℕ accelerators of building β, in the sequence of a fill (S1–S3, ``fleets``)
+Constraints   C1 heads        tp divides heads, key/value heads and MLP widths                          (R1)
+              C2 sequence     2·cp and tp divide the sequence, enough tokens per rank                   (R2)
+              C3 layers       pp·v ≤ L, no stage count that another serves as well                      (R3)
+              C4 batch        dp·b divides G                                                            (R4)
+              C5 experts      ep divides the experts and dp_shard                                       (R5)
+              C6 accelerators tp·cp·pp·dp = Σ n_β ≤ all of the fleet, whole hosts, n_β ≤ size of β      (R6, S2)
+              C7 schedule     σ exists for (pp, m, v)                                                   (R7)
+              C8 sharding     ζ = none exactly where there is nothing to shard over                     (R8)
+              C9 user         pins of the job                                                           (R9)
+              C10 memory      the fullest pipeline rank fits in the smallest accelerator of f, reserve taken off
+              C11 types       every type of f is used
+Objective     min step time of the cost model (``cost_models.step``)
 
-1. Enumerate *bases* (everything but the split of dp and the shard level), drop those of which nothing fits,
-   bound them, sort.
+R1–R9 are those of ``search_space``; π and n are decided by ``place_parallelism``.
+
+1. Enumerate *bases* (all but dp's split, ζ, π, n). A sample of them gives the first incumbent. The others are dropped by
+   computation alone, then by memory, then by the bound with communication; what is left is sorted.
 2. Expand the bases block by block, least bound first; drop what does not fit; coarse bound for every candidate.
 3. After every block the most promising candidate is placed exactly: the incumbent prunes everything whose bound is not
    below it, and ends the expansion once the next base is.
 4. Survivors in the order of their coarse bound get the tight bound; again the incumbent prunes.
-5. What is left is placed exactly by CP-SAT, lowest bound first, until the next bound is not below the incumbent: proof.
+5. What is left is placed exactly by CP-SAT, lowest bound first, over the axis orders whose own bound is below the
+   incumbent, until the next candidate's bound is not: proof.
 
 Decisions that the caller brings are incumbents from the start, whether they lie in the space or not.
 
-The reported bound is the smallest bound of anything not placed exactly, or the incumbent. ``gap_tolerance`` ends step 5
-early and is then visible in the gap.
+Proof: every candidate is refused by a rule, too large, dropped with a bound that holds under any placement, or placed
+exactly. The reported bound is the least of the dropped ones, or the incumbent: it is valid for the whole space and for the
+decisions that the caller brought. With a ``gap_tolerance`` everything within that share of the incumbent is dropped too,
+which the reported bound then shows.
 """
 
 from __future__ import annotations
@@ -30,20 +51,27 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.plan_cost import plan_cost
-from scaleacross.cost_models.settings import NOTHING, Floats, Ints, Settings, concatenate, settings_of
+from scaleacross.cost_models.settings import NOTHING, Bools, Floats, Ints, Settings, concatenate, settings_of
 from scaleacross.solvers.candidates import Priced, Pricing
-from scaleacross.solvers.fleets import Fleet, fleets
+from scaleacross.solvers.fleets import Fleet, fleets, shares
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.parallelism import GridAxis
+from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.progress import Progress
 from scaleacross.workloads.problem import Problem
 
-TIGHT_BLOCK: Final = 2048
+TIGHT_BLOCK: Final = 16_384
 """Candidates per tight-bound evaluation: large enough for arrays to pay, small enough to stop early."""
+PROMISING: Final = 512
+"""Candidates of a block that get the tight bound at once, so that the best of them is placed."""
 BASE_BLOCK: Final = 1024
 """Bases that are expanded together."""
+PROBED: Final = 8192
+"""Bases in the sample that gives the first incumbent."""
+PROBED_DEEPLY: Final = 128
+"""Bases of the sample that are expanded."""
 ENOUGH: Final = 1e-4
 """A placement this close to its candidate's bound ends the trial of further fills; the reported gap shows it."""
 PLACE_LIMIT_S: Final = 10.0
@@ -97,6 +125,11 @@ class Search:
         return self.best.step_s if self.best else np.inf
 
     @property
+    def target_s(self) -> float:
+        """Nothing with a bound of this or more is looked at: the incumbent less the gap that the user tolerates."""
+        return self.incumbent_s * (1 - self.gap_tolerance)
+
+    @property
     def bound_s(self) -> float:
         """Lower bound on the whole space: the incumbent, unless something with a smaller bound was left open."""
         return min(self.incumbent_s, self.open_bound_s)
@@ -106,18 +139,36 @@ class Search:
         """Refused candidates by reason, memory included."""
         return self.refusals.counts + Counter({"memory": self.num_too_large})
 
+    def keep(self, bounds_s: Floats, counts: Ints | None = None) -> Bools:
+        """Which rows may still beat the target; the others are dropped, ``counts`` candidates each (one by default)."""
+        below = bounds_s < self.target_s
+        self.drop(bounds_s[~below], None if counts is None else counts[~below])
+        return below
+
+    def drop(self, bounds_s: Floats, counts: Ints | None = None) -> None:
+        """Leave rows unplaced; what their bounds allow stays visible in ``bound_s``."""
+        self.num_pruned += len(bounds_s) if counts is None else int(counts.sum())
+        self.open_bound_s = min(self.open_bound_s, float(bounds_s.min(initial=np.inf)))
+
     def tell(self, stage: str, done: int, total: int | None = None) -> None:
         """Report progress."""
         incumbent = self.incumbent_s if self.best else None
         bound = self.bound_s if np.isfinite(self.bound_s) else None
         self.report(Progress(stage, done, total, incumbent, bound, self.elapsed_s))
 
-    def place(self, priced: Priced, row: int, placer: Placer, slowest_axis: GridAxis | None = None) -> Placed | None:
-        """Place one candidate exactly and remember it; None when no fill holds it."""
+    def place(
+        self,
+        priced: Priced,
+        row: int,
+        placer: Placer,
+        slowest_axis: GridAxis | None = None,
+        below_s: float = np.inf,
+    ) -> Placed | None:
+        """Place one candidate exactly and remember it; None when no fill holds it or it cannot stay below ``below_s``."""
         one = priced.take(np.array([row]))
         free_s, bound_s = float(one.free_s[0]), float(one.bound_s[0])
         enough_s = bound_s * (1 + min(ENOUGH, self.gap_tolerance)) - free_s
-        decision = placer.place(one.settings, one.work, PLACE_LIMIT_S, slowest_axis, enough_s)
+        decision = placer.place(one.settings, one.work, PLACE_LIMIT_S, slowest_axis, enough_s, below_s - free_s)
         if decision is None:
             return None
         placed = Placed(free_s + decision.communication_s, one.settings, one, decision, placer)
@@ -125,14 +176,20 @@ class Search:
             self.bound_violation_s = max(self.bound_violation_s, bound_s - placed.step_s)
             if not decision.complete:
                 self.open_bound_s = min(self.open_bound_s, bound_s)
-        return self.keep(placed)
+        return self.remember(placed)
 
-    def keep(self, placed: Placed) -> Placed:
+    def remember(self, placed: Placed) -> Placed:
         """Remember a placed candidate; it is the incumbent if it is faster."""
         self.pool.append(placed)
         if placed.step_s < self.incumbent_s:
             self.best = placed
         return placed
+
+
+def decision_of(placed: Placed) -> Decision:
+    """The full decision of a placed candidate."""
+    placement = Placement(axis_order=placed.placement.axis_order, fill=shares(placed.placement.fill))
+    return placed.settings.decision(0).model_copy(update={"placement": placement})
 
 
 def search(
@@ -179,48 +236,75 @@ def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -
             exposed_s = step_s - float(priced.free_s[0])
             state.free_bound_s = min(state.free_bound_s, float(priced.free_s[0]))
             at = PlacementDecision(placement.axis_order, fill, exposed_s, complete=True)
-            state.keep(Placed(step_s, priced.settings, priced, at, placer))
+            state.remember(Placed(step_s, priced.settings, priced, at, placer))
 
 
 def _price_fleet(state: Search, fleet: Fleet, placer: Placer) -> list[Priced]:
     """Steps 1 to 3 on one fleet: candidates whose coarse bound is below the incumbent."""
-    pricing, kept = placer.pricing, []
+    kept = []
     space = SearchSpace(state.problem.job, state.problem.profile, fleet.num_accelerators, fleet.unit)
-    bases, bounds, counts = _bases(state, space, pricing)
+    enumerated = _enumerate(state, space)
+    _probe(state, space, placer, enumerated)
+    bases, bounds, counts = _bases(state, placer.pricing, enumerated)
     for start in range(0, len(bases), BASE_BLOCK):
-        if bounds[start] >= state.incumbent_s or state.out_of_time:
-            state.num_pruned += int(counts[start:].sum())
-            if bounds[start] < state.incumbent_s:
-                state.open_bound_s = min(state.open_bound_s, float(bounds[start]))
+        if bounds[start] >= state.target_s or state.out_of_time:
+            state.drop(bounds[start:], counts[start:])
             break
-        fitting = _that_fit(
-            state,
-            pricing,
-            space.expand(bases.take(np.arange(start, min(start + BASE_BLOCK, len(bases)))), state.refusals),
-        )
+        block = bases.take(np.arange(start, min(start + BASE_BLOCK, len(bases))))
+        fitting = _that_fit(state, placer.pricing, space.expand(block, state.refusals))
         if not len(fitting):
             continue
-        priced = pricing.coarse(fitting)
+        priced = placer.pricing.coarse(fitting)
         state.free_bound_s = min(state.free_bound_s, float(priced.free_s.min()))
         _place_most_promising(state, priced, placer)
-        kept.append(_below_incumbent(state, priced))
+        kept.append(priced.take(state.keep(priced.bound_s)))
         state.tell("pricing", start + BASE_BLOCK, len(bases))
     return kept
 
 
-def _bases(state: Search, space: SearchSpace, pricing: Pricing) -> tuple[Settings, Floats, Ints]:
-    """Step 1: the bases that may fit, with their bounds and the candidates that they stand for, least bound first."""
-    parts, bounds, counts = [], [], []
+def _enumerate(state: Search, space: SearchSpace) -> list[tuple[Settings, Ints]]:
+    """All bases in batches, with the number of candidates that each stands for."""
+    batches = []
     for bases in space.bases(state.refusals):
-        count = space.num_candidates(bases)
-        state.num_candidates += int(count.sum())
+        batches.append((bases, space.num_candidates(bases)))
+        state.num_candidates += int(batches[-1][1].sum())
+        state.tell("enumerating", state.num_candidates)
+    return batches
+
+
+def _probe(state: Search, space: SearchSpace, placer: Placer, enumerated: list[tuple[Settings, Ints]]) -> None:
+    """Place the most promising candidate of a sample of bases: a first incumbent, which prunes bases unseen."""
+    total = sum(len(bases) for bases, _ in enumerated)
+    if total < 2 * PROBED:
+        return
+    every, pricing = total // PROBED, placer.pricing
+    sample = concatenate([bases.take(np.arange(0, len(bases), every)) for bases, _ in enumerated])
+    sample = sample.take(pricing.base_needed_bytes(sample) <= pricing.capacity_bytes)
+    best = sample.take(np.argsort(pricing.base_bound_s(sample), kind="stable")[:PROBED_DEEPLY])
+    rows = space.expand(best, Refusals())
+    rows = rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes)
+    if len(rows):
+        _place_most_promising(state, pricing.coarse(rows), placer)
+
+
+def _bases(state: Search, pricing: Pricing, enumerated: list[tuple[Settings, Ints]]) -> tuple[Settings, Floats, Ints]:
+    """Step 1: the bases that may fit and win, with their bounds and the candidates that they stand for, least bound first.
+
+    Computation alone prunes first, then memory, then the bound with communication.
+    """
+    parts, bounds, counts = [], [], []
+    for batch, count in enumerated:
+        keep = state.keep(pricing.base_free_s(batch), count)
+        bases, count = batch.take(keep), count[keep]
         fits = pricing.base_needed_bytes(bases) <= pricing.capacity_bytes
         state.num_too_large += int(count[~fits].sum())
-        if fits.any():
-            parts.append(bases.take(fits))
-            bounds.append(pricing.base_bound_s(parts[-1]))
-            counts.append(count[fits])
-        state.tell("enumerating", state.num_candidates)
+        bases, count = bases.take(fits), count[fits]
+        bound = pricing.base_bound_s(bases)
+        keep = state.keep(bound, count)
+        parts.append(bases.take(keep))
+        bounds.append(bound[keep])
+        counts.append(count[keep])
+        state.tell("bounding", sum(map(len, parts)))
     if not parts:
         return NOTHING, np.zeros(0), np.zeros(0, dtype=np.int64)
     order = np.argsort(np.concatenate(bounds), kind="stable")
@@ -229,12 +313,12 @@ def _bases(state: Search, space: SearchSpace, pricing: Pricing) -> tuple[Setting
 
 def _place_most_promising(state: Search, priced: Priced, placer: Placer) -> None:
     """Place the candidate with the least tight bound, if that is below the incumbent."""
-    block = priced.take(np.argsort(priced.bound_s, kind="stable")[:TIGHT_BLOCK])
-    block = block.take(block.bound_s < state.incumbent_s)
+    block = priced.take(np.argsort(priced.bound_s, kind="stable")[:PROMISING])
+    block = block.take(block.bound_s < state.target_s)
     if len(block.bound_s) and not state.out_of_time:
         block = placer.pricing.tight(block)
-        if block.bound_s.min() < state.incumbent_s:
-            state.place(block, int(block.bound_s.argmin()), placer)
+        if block.bound_s.min() < state.target_s:
+            state.place(block, int(block.bound_s.argmin()), placer, below_s=state.incumbent_s)
 
 
 def _that_fit(state: Search, pricing: Pricing, settings: Settings) -> Settings:
@@ -243,25 +327,20 @@ def _that_fit(state: Search, pricing: Pricing, settings: Settings) -> Settings:
     return settings.take(fits)
 
 
-def _below_incumbent(state: Search, priced: Priced) -> Priced:
-    keep = priced.bound_s < state.incumbent_s
-    state.num_pruned += int((~keep).sum())
-    return priced.take(keep)
-
-
 def _tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tuple[Priced, Placer]]:
     """Step 4, block by block in the order of the coarse bounds."""
     out = []
     total = sum(len(priced.bound_s) for priced, _ in survivors)
     done = 0
     for priced, placer in survivors:
-        ordered = _below_incumbent(state, priced.take(np.argsort(priced.bound_s, kind="stable")))
+        ordered = priced.take(np.argsort(priced.bound_s, kind="stable"))
+        ordered = ordered.take(state.keep(ordered.bound_s))
         for start in range(0, len(ordered.bound_s), TIGHT_BLOCK):
             block = ordered.take(np.arange(start, min(start + TIGHT_BLOCK, len(ordered.bound_s))))
             done += len(block.bound_s)
             if not state.out_of_time:
                 block = placer.pricing.tight(block)
-            out.append((_below_incumbent(state, block), placer))
+            out.append((block.take(state.keep(block.bound_s)), placer))
             state.tell("pricing", done, total)
     return [(block, placer) for block, placer in out if len(block.bound_s)]
 
@@ -274,10 +353,9 @@ def _place_all(state: Search, blocks: list[tuple[Priced, Placer]]) -> None:
         for row, bound in enumerate(priced.bound_s)
     )
     for done, (bound, block, row) in enumerate(queue):
-        if bound >= state.incumbent_s * (1 - state.gap_tolerance) or state.out_of_time:
-            state.open_bound_s = min(state.open_bound_s, bound)
-            state.num_pruned += len(queue) - done
+        if bound >= state.target_s or state.out_of_time:
+            state.drop(np.array([bound]), np.array([len(queue) - done]))
             return
-        state.place(blocks[block][0], row, blocks[block][1])
+        state.place(blocks[block][0], row, blocks[block][1], below_s=state.incumbent_s)
         if done % 16 == 0:
             state.tell("placing", done, len(queue))

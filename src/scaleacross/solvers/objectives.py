@@ -27,7 +27,7 @@ from scaleacross.cost_models.settings import Floats, Settings
 from scaleacross.cost_models.spending import Spending, spending_of
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import flows
-from scaleacross.cost_models.work import Work, work_of
+from scaleacross.cost_models.work import Work
 from scaleacross.solvers.candidates import Priced, Pricing
 from scaleacross.solvers.egress_pricing import EgressPricing
 from scaleacross.solvers.fleets import Fill, Fleet, shares
@@ -133,10 +133,13 @@ class GoalPricing(Pricing):
         plain = Pricing.on(fleet, problem.job, problem.profile)
         return cls(**{f.name: getattr(plain, f.name) for f in fields(Pricing)}, goal=goal, egress=EgressPricing(fleet))
 
+    def base_free_s(self, bases: Settings) -> Floats:
+        """Lower bound on the scores of all candidates of a base by computation alone, (n,)."""
+        return self._of_bases(bases, super().base_free_s(bases))
+
     def base_bound_s(self, bases: Settings) -> Floats:
         """Lower bound on the scores of all candidates of a base, (n,)."""
-        work = work_of(self.profile, self.job, self.accelerators, bases)
-        return self.goal.bound(self.fleet, bases, super().base_bound_s(bases), compute_s(bases, work))
+        return self._of_bases(bases, super().base_bound_s(bases))
 
     def coarse(self, settings: Settings) -> Priced:
         """Work and coarse bound on the score."""
@@ -145,6 +148,9 @@ class GoalPricing(Pricing):
     def tight(self, priced: Priced) -> Priced:
         """The same candidates with the tight bound on the score."""
         return self._scored(super().tight(priced), self._least_egress(priced) if self.goal.pays_egress else 0.0)
+
+    def _of_bases(self, bases: Settings, step_s: Floats) -> Floats:
+        return self.goal.bound(self.fleet, bases, step_s, compute_s(bases, self.work(bases)))
 
     def _scored(self, priced: Priced, egress: Floats | float) -> Priced:
         busy_s = compute_s(priced.settings, priced.work)
@@ -191,8 +197,12 @@ class GoalPlacer(Placer):
         time_limit_s: float,
         slowest_axis: GridAxis | None = None,
         enough_s: float = -np.inf,
+        cutoff_s: float = np.inf,
     ) -> PlacementDecision | None:
-        """The placement with the least score among those that the limits allow; None when there is none. All are tried."""
+        """The placement with the least score among those that the limits allow; None when there is none. All are tried.
+
+        ``cutoff_s`` is a score less ``Priced.free_s``, as ``communication_s`` is; placements that reach it are left out.
+        """
         volumes = self.pricing.volumes(settings, work)
         free_s, busy_s = float(placement_free_s(volumes)[0]), float(compute_s(settings, work)[0])
         sent = flows(volumes) if self.goal.pays_egress else []
@@ -201,20 +211,19 @@ class GoalPlacer(Placer):
             int(settings.num_chunks[0]),
             self.goal_pricing.egress,
         )
-        best: tuple[float, PlacementDecision] | None = None
+        best: PlacementDecision | None = None
+        least = cutoff_s + free_s
         for placed in self.every(settings, work):
             if slowest_axis is not None and placed.axis_order[-1] != slowest_axis:
                 continue
             step_s = free_s + placed.communication_s
-            if best is not None and self.goal.measure.exact(placed.fill, step_s, busy_s, 0.0) >= best[0]:
+            if self.goal.measure.exact(placed.fill, step_s, busy_s, 0.0) >= least:
                 continue
             egress = egress_of.exact(degrees, placed.axis_order, placed.fill, sent, num_chunks) if sent else 0.0
             score = self.goal.measure.exact(placed.fill, step_s, busy_s, egress)
-            if (best is None or score < best[0]) and self.goal.allows(placed.fill, step_s, busy_s, egress):
-                best = score, placed
-        if best is None:
-            return None
-        return replace(best[1], communication_s=best[0] - free_s)
+            if score < least and self.goal.allows(placed.fill, step_s, busy_s, egress):
+                best, least = placed, score
+        return None if best is None else replace(best, communication_s=least - free_s)
 
 
 def goal_placer(goal: Goal, fleet: Fleet, problem: Problem, seed: int) -> Placer:

@@ -20,7 +20,7 @@ priced like any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import combinations, permutations
 from typing import Final, NamedTuple
@@ -86,6 +86,7 @@ class Placer:
         time_limit_s: float,
         slowest_axis: GridAxis | None = None,
         enough_s: float = -np.inf,
+        cutoff_s: float = np.inf,
     ) -> PlacementDecision | None:
         """The best placement of a single candidate (``settings`` has one row), None when no fill holds it.
 
@@ -93,6 +94,8 @@ class Placer:
             slowest_axis: C5: only orders that end with this axis.
             enough_s: fills are tried block by block, largest granule first; no further block once a placement exposes
                 no more communication than this. The decision says whether all of them were tried.
+            cutoff_s: placements that expose this much communication or more are of no interest: axis orders whose lower
+                bound says so are left out, and None is returned when all are.
         """
         active = tuple(axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1)
         idle = tuple(axis for axis in GRID_AXES if axis not in active)
@@ -101,16 +104,19 @@ class Placer:
             return PlacementDecision(idle, fills[0], 0.0, complete=True)
         best: PlacementDecision | None = None
         proved = True
+        arcs = self._promising(settings, work, active, cutoff_s)
+        if not arcs:
+            return None
         for start in range(0, len(fills), FILL_BLOCK):
             if best is not None and best.communication_s <= enough_s:
                 return replace(best, complete=False)
             block = fills[start : start + FILL_BLOCK]
-            costs = self._arc_costs(settings, work, active, block)
-            model, arcs = build_model(costs, active, settings, work, slowest_axis)
+            costs = self._arc_costs(settings, work, arcs, block)
+            model, variables = build_model(costs, active, settings, work, slowest_axis)
             solution = self.solver(model, time_limit_s, self.seed)
             proved &= solution.status in ("optimal", "infeasible")
             if solution.values:
-                chosen = {arc: costs[arc] for arc, variable in arcs.items() if solution.values[variable] > 0.5}
+                chosen = {arc: costs[arc] for arc, variable in variables.items() if solution.values[variable] > 0.5}
                 found = _decode(chosen, idle, block, _communication_s(list(chosen.values()), settings, work))
                 best = found if best is None or found.communication_s < best.communication_s else best
         return None if best is None else replace(best, complete=proved)
@@ -119,11 +125,12 @@ class Placer:
         """Every axis order on every fill of a single candidate, each with its exposed communication; nothing is solved."""
         active = tuple(axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1)
         idle = tuple(axis for axis in GRID_AXES if axis not in active)
+        arcs = self._promising(settings, work, active, np.inf)
         for fill in self._fills(settings, active):
-            costs = self._arc_costs(settings, work, active, [fill])
+            costs = self._arc_costs(settings, work, arcs, [fill])
             for order in permutations(active):
-                arcs = [costs[0, frozenset(order[:at]), axis] for at, axis in enumerate(order)]
-                seconds = _communication_s(arcs, settings, work) if arcs else 0.0
+                path = [costs[0, frozenset(order[:at]), axis] for at, axis in enumerate(order)]
+                seconds = _communication_s(path, settings, work) if path else 0.0
                 yield PlacementDecision((*idle, *order), fill, seconds, complete=True)
 
     def levels(self, fill: Fill) -> Levels:
@@ -139,13 +146,29 @@ class Placer:
             granules |= {int(np.prod([degrees[axis] for axis in subset])) for subset in combinations(active, size)}
         return self.fleet.fills(int(settings.world_size[0]), sorted(granules))
 
+    def _promising(
+        self, settings: Settings, work: Work, active: Sequence[GridAxis], cutoff_s: float
+    ) -> dict[GridAxis, list[frozenset[GridAxis]]]:
+        """The (axis, faster axes) of every axis order whose lower bound is below the cutoff, in a fixed order."""
+        orders = list(permutations(active))
+        if np.isfinite(cutoff_s):
+            bounds = self.pricing.order_bounds_s(settings, work, orders)
+            orders = [order for order, bound in zip(orders, bounds, strict=True) if bound < cutoff_s]
+        out: dict[GridAxis, list[frozenset[GridAxis]]] = {}
+        for axis in active if orders else ():
+            faster = {tuple(sorted(order[: order.index(axis)])) for order in orders}
+            out[axis] = [frozenset(subset) for subset in sorted(faster)]
+        return out
+
     def _arc_costs(
-        self, settings: Settings, work: Work, active: Sequence[GridAxis], fills: Sequence[Fill]
+        self,
+        settings: Settings,
+        work: Work,
+        promising: Mapping[GridAxis, Sequence[frozenset[GridAxis]]],
+        fills: Sequence[Fill],
     ) -> dict[Arc, ArcCost]:
         costs: dict[Arc, ArcCost] = {}
-        for axis in active:
-            others = [other for other in active if other != axis]
-            subsets = [frozenset(s) for count in range(len(others) + 1) for s in combinations(others, count)]
+        for axis, subsets in promising.items():
             arcs: list[Arc] = [(index, subset, axis) for index in range(len(fills)) for subset in subsets]
             copies = np.zeros(len(arcs), dtype=np.int64)
             volumes = self.pricing.volumes(settings.take(copies), work.take(copies))

@@ -19,10 +19,10 @@ from typing import Any, Final
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.cost_models.settings import settings_of
 from scaleacross.cost_models.work import work_of
-from scaleacross.solvers.alternatives import decision_of, why_slower
+from scaleacross.solvers.alternatives import why_slower
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import Fleet, fleets, shares
-from scaleacross.solvers.joint import search
+from scaleacross.solvers.joint import decision_of, search
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer
 from scaleacross.solvers.search_space import Refusals, SearchSpace, divisors
 from scaleacross.spec.explanation import RunnerUp

@@ -27,12 +27,13 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.settings import Ints, Settings, concatenate
 from scaleacross.schedules.pipeline import is_legal
 from scaleacross.spec.job import Job
@@ -97,10 +98,12 @@ class SearchSpace:
 
     def num_candidates(self, bases: Settings) -> Ints:
         """How many candidates each base stands for, (n,)."""
-        counts = np.zeros(len(bases), dtype=np.int64)
-        for (dp, with_cp, ep), rows in self._alike(bases):
-            counts[rows] = len(self._states(dp, with_cp, Refusals()).get(ep, []))
-        return counts
+        kinds = distinct(bases.dp, (bases.cp > 1).astype(np.int64), bases.ep)
+        counts = [
+            len(self._states(int(bases.dp[row]), bool(bases.cp[row] > 1), Refusals()).get(int(bases.ep[row]), []))
+            for row in kinds.first
+        ]
+        return np.array(counts, dtype=np.int64)[kinds.code]
 
     def _alike(self, bases: Settings) -> Iterator[tuple[tuple[int, bool, int], Ints]]:
         """Rows with equal (dp, cp > 1, ep), which have the same states."""
@@ -223,6 +226,19 @@ class SearchSpace:
 
     def _states(self, dp: int, with_cp: bool, refusals: Refusals) -> dict[int, list[tuple[int, int]]]:
         """R5, R8, R9: ep -> [(dp_shard, shard code)]."""
+        key = (dp, with_cp)
+        if key not in self._known_states:
+            refused = Refusals()
+            self._known_states[key] = (self._work_out_states(dp, with_cp, refused), refused.counts)
+        states, counts = self._known_states[key]
+        refusals.counts.update(counts)
+        return states
+
+    @cached_property
+    def _known_states(self) -> dict[tuple[int, bool], tuple[dict[int, list[tuple[int, int]]], Counter[str]]]:
+        return {}
+
+    def _work_out_states(self, dp: int, with_cp: bool, refusals: Refusals) -> dict[int, list[tuple[int, int]]]:
         allows = self.job.degrees.allows
         out: dict[int, list[tuple[int, int]]] = {}
         for dp_shard, level in product(divisors(dp), self.job.shard):

@@ -29,6 +29,9 @@ class Range(Spec):
         """Whether ``value`` lies in the range."""
         return self.min <= value and (self.max is None or value <= self.max)
 
+    def __str__(self) -> str:
+        return f"from {self.min:,}" + (f" to {self.max:,}" if self.max is not None else "")
+
 
 ObjectiveName = Literal["step_time", "tokens_per_s_per_megawatt", "tokens_per_s_per_currency_unit"]
 OBJECTIVE_NAMES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)

@@ -111,7 +111,7 @@ class Alternative(Spec):
 class Bound(Spec):
     """A lower bound on the step time of every plan of the stated space."""
 
-    name: Literal["search", "compute", "cut", "pipeline"]
+    name: Literal["search", "compute", "cut", "pipeline", "critical_path"]
     step_s: float
     why: str
 

@@ -15,12 +15,13 @@ V7 spending   joules or currency units per step recompute, with the groups that 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS
@@ -40,7 +41,7 @@ from scaleacross.workloads.problem import Problem, problem_of
 TOLERANCE: Final = 1e-6
 """Relative: far above floating-point noise, far below anything a model can claim."""
 
-Place = tuple[int, ...]
+Places = NDArray[np.int64]
 
 
 def verify(plan: Plan) -> None:
@@ -158,7 +159,7 @@ def does_not_fit(memory: Sequence[StageMemory]) -> Iterator[str]:
 
 
 def counted_shapes(topology: Topology, decision: Decision) -> Mapping[str, GroupShape]:
-    """Group shapes of every axis, ``ep`` and ``expert``, by walking through every group rank by rank.
+    """Group shapes of every axis, ``ep`` and ``expert``, by looking at every group rank by rank.
 
     Raises:
         ValueError: the decision has no placement.
@@ -166,71 +167,81 @@ def counted_shapes(topology: Topology, decision: Decision) -> Mapping[str, Group
     if decision.placement is None:
         raise ValueError("the decision has no placement")
     degrees, stride = decision.degrees, strides(decision.degrees, decision.placement.axis_order)
-    places = list(places_of(topology, decision.placement))
+    places = places_of(topology, decision.placement)
     axes = {str(axis): (degrees.of(axis), stride[axis]) for axis in GRID_AXES}
     axes["ep"] = (degrees.ep, stride["dp_shard"])
     axes["expert"] = (degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
     return {name: count_groups(places, degree, step) for name, (degree, step) in axes.items()}
 
 
-def places_of(topology: Topology, placement: Placement) -> Iterator[Place]:
-    """Per position, its child of every level: accelerator, scale-up domain, rack, zone, building, run of a region."""
-    run, last_region = -1, ""
+def places_of(topology: Topology, placement: Placement) -> Places:
+    """Per position, its child of every level: accelerator, scale-up domain, rack, zone, building, run of a region.
+
+    Children of a level have numbers of their own, in no particular order. Shape (positions, NUM_LEVELS).
+    """
+    rows = []
+    names = [share.building for share in placement.fill]
+    regions = [topology.region_of(name) for name in names]
+    runs = np.cumsum([0, *(here != there for here, there in pairwise(regions))])
+    buildings = {name: (number, topology.building(name)) for number, name in enumerate(names)}
     for position, device in enumerate(devices(topology, placement)):
-        building = topology.building(device.building)
-        region = topology.region_of(device.building)
-        if region != last_region:
-            run += 1
-        last_region = region
+        number, building = buildings[device.building]
         rack = device.zone * building.racks_per_zone + device.rack
         domain = device.host if building.scale_up_domain == "host" else rack
-        key = hash(device.building)
-        yield (position, hash((key, domain)), hash((key, rack, "r")), hash((key, device.zone, "z")), key, run)
+        rows.append((position, domain, rack, device.zone, 0, runs[number], number))
+    ids = np.array(rows, dtype=np.int64)
+    ids[:, 1:5] = ids[:, 1:5] * len(names) + ids[:, 6:]
+    return ids[:, :NUM_LEVELS]
 
 
-def count_groups(places: Sequence[Place], degree: int, stride: int) -> GroupShape:
-    """Shape of the groups of an axis: the definition of ``GroupShape``, literally, rank by rank."""
-    crossing: list[Counter[int]] = [Counter() for _ in range(NUM_LEVELS)]
-    members, alone, fanout = [math.inf] * NUM_LEVELS, [math.inf] * NUM_LEVELS, [1] * NUM_LEVELS
-    pairs, tail, spacing = (0,) * NUM_LEVELS, degree, 1
-    for start in range(len(places)):
-        if start // stride % degree:
-            continue
-        group = [places[start + rank * stride] for rank in range(degree)]
-        for level in range(NUM_LEVELS):
-            sizes = Counter(place[level] for place in group)
-            inside: defaultdict[int, set[int]] = defaultdict(set)
-            for place in group:
-                inside[place[level + 1] if level + 1 < NUM_LEVELS else 0].add(place[level])
-            spread = max(map(len, inside.values()))
-            fanout[level] = max(fanout[level], spread)
-            smallest = min(sizes.values())
-            alone[level] = min(alone[level], smallest)
-            if spread > 1:
-                members[level] = min(members[level], smallest)
-                crossing[level].update(sizes.keys())
-        pairs = max(pairs, _pairs(group), key=lambda counts: counts[::-1])
-        far = [rank for rank in range(1, degree) if group[rank][CAMPUS] != group[rank - 1][CAMPUS]]
-        if far:
-            tail = min(tail, degree - far[-1])
-            spacing = max(spacing, *(b - a for a, b in pairwise(far)), 1)
+def count_groups(places: Places, degree: int, stride: int) -> GroupShape:
+    """Shape of the groups of an axis: the definition of ``GroupShape``, literally, from the set of children of each group."""
+    ranks = np.arange(len(places)).reshape(-1, degree, stride).transpose(0, 2, 1).reshape(-1, degree)
+    members, crossing, fanout = np.ones(NUM_LEVELS), np.ones(NUM_LEVELS), np.ones(NUM_LEVELS)
+    for level in range(NUM_LEVELS):
+        inside = places[ranks, level + 1] if level + 1 < NUM_LEVELS else np.zeros_like(ranks)
+        group, child, parent, sizes = _touched(places[ranks, level], inside)
+        _, owner, spread = np.unique(group * (parent.max() + 1) + parent, return_inverse=True, return_counts=True)
+        crosses = np.zeros(len(ranks), dtype=bool)
+        crosses[group] = np.bincount(group, weights=spread[owner] > 1)[group] > 0
+        fanout[level] = spread.max()
+        members[level] = sizes[crosses[group]].min() if crosses.any() else sizes.min()
+        if crosses.any():
+            crossing[level] = np.bincount(child[crosses[group]]).max()
+    far = _changes(places[ranks, CAMPUS])
+    boundaries = [np.flatnonzero(row) for row in far[far.any(axis=1)]]
     return GroupShape(
         degree=np.array(float(degree)),
-        fanout=np.array(fanout, dtype=float),
-        members=np.array([m if math.isfinite(m) else a for m, a in zip(members, alone, strict=True)], dtype=float),
-        crossing=np.array([max(level.values(), default=1) for level in crossing], dtype=float),
-        pairs=np.array(pairs, dtype=float),
-        tail=np.array(float(tail)),
-        spacing=np.array(float(spacing)),
+        fanout=fanout,
+        members=members,
+        crossing=crossing,
+        pairs=_pairs(places[ranks]),
+        tail=np.array(float(min((degree - 1 - row[-1] for row in boundaries), default=degree))),
+        spacing=np.array(float(max((np.diff(row).max(initial=1) for row in boundaries), default=1))),
     )
 
 
-def _pairs(group: Sequence[Place]) -> tuple[int, ...]:
-    """Neighbour pairs of a group by the outermost level on which they differ."""
-    counts = [0] * NUM_LEVELS
-    for here, there in pairwise(group):
-        counts[max(level for level in range(NUM_LEVELS) if here[level] != there[level])] += 1
-    return tuple(counts)
+def _touched(children: Places, parents: Places) -> tuple[Places, Places, Places, Places]:
+    """Group, child, the child's parent and the group's ranks in it, one row for each child that a group touches."""
+    group = np.repeat(np.arange(len(children)), children.shape[1])
+    _, first, sizes = np.unique(
+        group * (children.max() + 1) + children.reshape(-1), return_index=True, return_counts=True
+    )
+    return group[first], children.reshape(-1)[first], parents.reshape(-1)[first], sizes
+
+
+def _changes(children: Places) -> NDArray[np.bool_]:
+    """Where neighbours of a group, (groups, ranks), sit in different children."""
+    changes: NDArray[np.bool_] = children[:, 1:] != children[:, :-1]
+    return changes
+
+
+def _pairs(places: Places) -> NDArray[np.float64]:
+    """Neighbour pairs per outermost level on which they differ, (groups, ranks, levels) -> of the group reaching farthest."""
+    differ = places[:, 1:] != places[:, :-1]
+    outermost = NUM_LEVELS - 1 - np.argmax(differ[:, :, ::-1], axis=2)
+    counts = np.stack([(outermost == level).sum(axis=1) for level in range(NUM_LEVELS)], axis=1)
+    return np.array(max(map(tuple, np.unique(counts, axis=0)), key=lambda each: each[::-1]), dtype=float)
 
 
 def _differences(plan: Plan, cost: PlanCost) -> Iterator[str]:

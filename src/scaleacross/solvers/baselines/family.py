@@ -22,8 +22,6 @@ import numpy as np
 
 from scaleacross.cost_models.plan_cost import plan_cost
 from scaleacross.cost_models.settings import Bools, Ints, Settings, concatenate
-from scaleacross.cost_models.step import placement_free_s
-from scaleacross.cost_models.work import work_of
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
 from scaleacross.solvers.baselines.placed_rows import AxisOrder, RowPlacer
 from scaleacross.solvers.candidates import Priced, Pricing
@@ -114,8 +112,7 @@ class _Tuning:
         self.capacity_bytes = max(self.capacity_bytes, pricing.capacity_bytes)
         if not len(bases):
             return
-        work = work_of(pricing.profile, pricing.job, pricing.accelerators, bases)
-        free_s = placement_free_s(pricing.volumes(bases, work)) - work.optimizer_s
+        free_s = pricing.base_free_s(bases)
         order = np.argsort(free_s, kind="stable")
         for start in range(0, len(order), BASE_BLOCK):
             rows = order[start : start + BASE_BLOCK]

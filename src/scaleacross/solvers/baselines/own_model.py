@@ -13,13 +13,12 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 
-from scaleacross.cost_models.axes import tp_terms
+from scaleacross.cost_models.axes import axis_terms
 from scaleacross.cost_models.collectives import links_of
 from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.overlap import rounds
 from scaleacross.cost_models.settings import Bools, Floats, Settings
-from scaleacross.cost_models.work import work_of
 from scaleacross.solvers.baselines.family import bases_that_fit
 from scaleacross.solvers.baselines.placed_rows import stacked
 from scaleacross.solvers.baselines.rules import allowed_schedules, one_data_parallel_group, whole_or_zero_1
@@ -101,11 +100,12 @@ def _that_fit(pricing: Pricing) -> tuple[Settings, float]:
 def _timed(pricing: Pricing, settings: Settings) -> Rows:
     """The figures of candidates; tp lies inside one scale-up domain."""
     fleet = pricing.fleet
-    work = work_of(pricing.profile, pricing.job, pricing.accelerators, settings)
+    work = pricing.work(settings)
     volumes = pricing.volumes(settings, work)
     levels = build_levels(fleet.topology, shares(((fleet.buildings[0].name, _domain(fleet)),)))
     shapes = {tp: exact_shape(tp, 1, levels) for tp in np.unique(settings.tp).tolist()}
-    tp_s = tp_terms(volumes, stacked([shapes[tp] for tp in settings.tp.tolist()]), links_of(levels)).serial_total_s
+    shape = stacked([shapes[tp] for tp in settings.tp.tolist()])
+    tp_s = axis_terms("tp", volumes, shape, links_of(levels)).serial_total_s
     return Rows(
         settings,
         stage_s=work.forward_s + work.backward_s + tp_s / rounds(settings, work),

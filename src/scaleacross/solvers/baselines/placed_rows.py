@@ -1,7 +1,7 @@
 """Candidates at stated placements, priced in arrays from exact group shapes.
 
 The figure is the cost model's step time except for pipeline messages, which take their closed-form lower bound
-(``cost_models.axes.pp_terms``): so it is never above the exact step time, and equal to it without a pipeline.
+(``cost_models.axes.axis_terms``): so it is never above the exact step time, and equal to it without a pipeline.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class RowPlacer:
             terms[axis] = axis_terms(axis, volumes, shape, links, expert, ep)
             spans[axis] = shape.span
             stride = stride * degree
-        return PlacedRows(priced.free_s + communication_s(volumes, list(terms.values())), terms, spans)
+        return PlacedRows(priced.free_s + communication_s(volumes, *terms.values()), terms, spans)
 
     def shapes(self, settings: Settings, row: int, order: AxisOrder, fill: Fill) -> dict[str, GroupShape]:
         """The shapes of one candidate, as ``plan_cost`` takes them."""

@@ -1,0 +1,56 @@
+"""Rows that agree on some columns: what they share is computed once and handed to all of them.
+
+A million candidates have few different groups, messages and layer shapes, so a cost that depends on some columns only is
+computed on the distinct rows of these columns (``Distinct.first``) and spread again (``Distinct.code``).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+MAX_TABLE: Final = 1 << 20
+"""Largest lookup table; values beyond are sorted instead."""
+TABLE_RATIO: Final = 4
+"""A table may be this many times longer than the column before sorting is quicker."""
+
+
+class Distinct(NamedTuple):
+    """``first[k]`` is a row of kind k, (kinds,); ``code[i]`` is the kind of row i, (n,)."""
+
+    first: Ints
+    code: Ints
+
+
+def distinct(*columns: Ints) -> Distinct:
+    """The kinds of rows of some columns of non-negative integers, all of shape (n,). No column: all rows are alike."""
+    rows = len(columns[0]) if columns else 0
+    code, kinds = np.zeros(rows, dtype=np.int64), 1
+    for column in columns:
+        inner, count = _dense(column)
+        if count > 1:
+            code, kinds = (code * count + inner, kinds * count) if kinds > 1 else (inner, count)
+            if kinds > MAX_TABLE:
+                code, kinds = _dense(code)
+    code, kinds = _dense(code)
+    first = np.empty(kinds, dtype=np.int64)
+    first[code] = np.arange(rows)
+    return Distinct(first, code)
+
+
+def _dense(column: Ints) -> tuple[Ints, int]:
+    """The column with its values numbered 0, 1, … in ascending order, and how many there are."""
+    if not len(column):
+        return column, 0
+    top = int(column.max())
+    if top >= min(MAX_TABLE, TABLE_RATIO * (len(column) + 64)):
+        values, code = np.unique(column, return_inverse=True)
+        return code, len(values)
+    present = np.zeros(top + 1, dtype=bool)
+    present[column] = True
+    number = np.cumsum(present) - 1
+    return number[column], int(number[-1]) + 1

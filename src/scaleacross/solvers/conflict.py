@@ -1,0 +1,128 @@
+"""Which requirements of a job cannot hold together: an irreducible set, by a deletion filter.
+
+A requirement is something that the user or the machine asks for: memory, the accelerators there are, whole hosts, the batch,
+a pinned degree, a restricted choice. Starting from all of them, one after another is dropped for good if the rest is
+still impossible (Chinneck and Dravnieks 1991, doi 10.1287/ijoc.3.2.157). What stays is impossible together, and possible
+as soon as any one of it is given up (while everything outside of the set is given up).
+
+"Impossible" means here: no candidate of ``search_space`` satisfies the rules and fits in memory. Relaxed, memory is unlimited,
+accelerators are MANY, hosts are single accelerators, and the batch is BATCH_FACTOR times as long (so every divisor stays one).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.fleets import fleets
+from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.spec.job import DegreeRequest, Job
+from scaleacross.units import human_bytes
+from scaleacross.workloads.problem import Problem
+
+MANY: Final = 1 << 20
+BATCH_FACTOR: Final = 12
+EXPANDED: Final = 4096
+"""Bases that are expanded at once to find one candidate that fits."""
+CHOICES: Final = ("recompute", "micro_batch_sequences", "shard", "schedules", "num_chunks")
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Requirements that exclude each other, in words; ``irreducible`` is False when the time limit ended the filter."""
+
+    requirements: tuple[str, ...]
+    irreducible: bool
+
+    def __str__(self) -> str:
+        together = " and ".join(self.requirements)
+        if len(self.requirements) == 1:
+            return f"{together} is impossible by itself"
+        without = "" if self.irreducible else " (not reduced to the end: time limit)"
+        return f"{together} exclude each other{without}"
+
+
+def conflict_of(problem: Problem, time_limit_s: float) -> Conflict | None:
+    """The conflict of a job without any candidate that fits; None when there is one."""
+    deadline = time.perf_counter() + time_limit_s
+    named = _requirements(problem)
+    kept = list(named)
+    if possible(problem, frozenset()):
+        return None
+    for name in named:
+        if time.perf_counter() > deadline:
+            return Conflict(tuple(named[each] for each in kept), irreducible=False)
+        dropped = frozenset(named) - frozenset(kept) | {name}
+        if not possible(problem, dropped):
+            kept.remove(name)
+    return Conflict(tuple(named[each] for each in kept), irreducible=True)
+
+
+def possible(problem: Problem, dropped: frozenset[str]) -> bool:
+    """Whether some candidate satisfies what is left of the requirements, on any fleet."""
+    job = _relaxed(problem.job, dropped)
+    for fleet in fleets(problem.topology):
+        most = MANY if "accelerators" in dropped else fleet.num_accelerators
+        space = SearchSpace(job, problem.profile, most, 1 if "hosts" in dropped else fleet.unit)
+        pricing = Pricing.on(fleet, job, problem.profile)
+        if _any_fits(space, pricing, np.inf if "memory" in dropped else pricing.capacity_bytes):
+            return True
+    return False
+
+
+def _any_fits(space: SearchSpace, pricing: Pricing, capacity_bytes: float) -> bool:
+    """Whether one candidate needs no more than the capacity; bases that cannot are not expanded."""
+    for bases in space.bases(Refusals()):
+        fitting = bases
+        if np.isfinite(capacity_bytes):
+            needed = pricing.base_needed_bytes(bases)
+            fitting = bases.take(np.argsort(needed, kind="stable")[: int((needed <= capacity_bytes).sum())])
+        for start in range(0, len(fitting), EXPANDED):
+            block = fitting.take(np.arange(start, min(start + EXPANDED, len(fitting))))
+            rows = space.expand(block, Refusals())
+            if len(rows) and (pricing.needed_bytes(rows) <= capacity_bytes).any():
+                return True
+    return False
+
+
+def _requirements(problem: Problem) -> dict[str, str]:
+    """Requirements in the order in which the filter tries to do without them: what nobody can change comes last."""
+    job, defaults = problem.job, Job.model_fields
+    out = {}
+    for name in CHOICES:
+        chosen = getattr(job, name)
+        if set(chosen) != set(defaults[name].default):
+            out[name] = f"{name} {', '.join(map(str, chosen))}"
+    for axis in DegreeRequest.model_fields:
+        wanted = getattr(job.degrees, axis)
+        if wanted is not None:
+            out[f"degrees.{axis}"] = f"degrees.{axis} {wanted}"
+    asked = job.num_accelerators
+    if asked is not None:
+        out["num_accelerators"] = (
+            f"num_accelerators {asked:,}" if isinstance(asked, int) else f"num_accelerators {asked}"
+        )
+    most = max(fleet.num_accelerators for fleet in fleets(problem.topology))
+    hosts = sorted({building.accelerators_per_host for building in problem.topology.buildings})
+    memory = max(building.accelerator.usable_memory_bytes for building in problem.topology.buildings)
+    out["hosts"] = f"whole hosts of {', '.join(map(str, hosts))} accelerators"
+    out["batch"] = f"a batch of {job.global_batch_sequences} sequences"
+    out["accelerators"] = f"{most:,} accelerators"
+    out["memory"] = f"{human_bytes(memory)} of memory per accelerator"
+    return out
+
+
+def _relaxed(job: Job, dropped: frozenset[str]) -> Job:
+    """The job without the requirements of the user that are dropped."""
+    changes: dict[str, object] = {name: Job.model_fields[name].default for name in CHOICES if name in dropped}
+    free = {axis: None for axis in DegreeRequest.model_fields if f"degrees.{axis}" in dropped}
+    changes["degrees"] = job.degrees.model_copy(update=free)
+    if "num_accelerators" in dropped:
+        changes["num_accelerators"] = None
+    if "batch" in dropped:
+        changes["global_batch_sequences"] = job.global_batch_sequences * BATCH_FACTOR
+    return job.model_copy(update=changes)

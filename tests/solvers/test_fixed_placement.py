@@ -1,0 +1,36 @@
+"""Arrays of candidates on one placement cost what their plans cost, one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from instances import instance
+from scaleacross.cost_models.plan_cost import plan_cost
+from scaleacross.solvers.fixed_placement import FixedPlacement
+from scaleacross.solvers.fleets import fleets, shares
+from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.spec.parallelism import GRID_AXES
+from scaleacross.spec.placement import Placement
+
+
+@pytest.mark.parametrize("seed", [0, 4, 6, 13, 41, 306, 312])
+def test_rows_cost_what_their_plans_cost(seed: int) -> None:
+    problem = instance(seed)
+    fleet = fleets(problem.topology)[0]
+    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    equal = total = 0
+    for rows in space.batches(Refusals()):
+        for size in np.unique(rows.world_size):
+            some = rows.take(np.flatnonzero(rows.world_size == size)[::7])
+            for fill in fleet.fills(int(size), [1])[:1] if len(some) else []:
+                pricing = FixedPlacement.of(fleet, fill, problem.job, problem.profile)
+                step_s = pricing.step_s(some, pricing.work(some), GRID_AXES)
+                placement = Placement(axis_order=GRID_AXES, fill=shares(fill))
+                for row in range(len(some)):
+                    decision = some.decision(row).model_copy(update={"placement": placement})
+                    plan = plan_cost(problem.job, problem.profile, problem.topology, decision)
+                    assert step_s[row] <= plan.cost.step_s * (1 + 1e-9)  # pipelines without a closed form are bounded
+                    equal += bool(np.isclose(step_s[row], plan.cost.step_s, rtol=1e-9))
+                    total += 1
+    assert equal > 0.5 * total > 0

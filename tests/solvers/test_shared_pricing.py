@@ -1,0 +1,41 @@
+"""What candidates share is priced once: every candidate costs what it costs when it is priced alone, on every schedule."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from instances import instance
+from scaleacross.cost_models.pipeline_timed import FOLDED, among
+from scaleacross.cost_models.settings import concatenate
+from scaleacross.cost_models.work import Work, work_of
+from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.fleets import fleets
+from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.spec.parallelism import SCHEDULE_NAMES
+from scaleacross.workloads.problem import problem_of
+
+EVERY = tuple(name for name in SCHEDULE_NAMES if name != "DualPipe")
+
+
+@pytest.mark.parametrize("seed", [4, 13, 41])
+def test_candidates_together_cost_what_each_costs_alone(seed: int) -> None:
+    drawn = instance(seed)
+    problem = problem_of(drawn.job.model_copy(update={"schedules": EVERY, "num_chunks": (1, 2)}))
+    fleet = fleets(problem.topology)[0]
+    pricing = Pricing.on(fleet, problem.job, problem.profile)
+    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    rows = concatenate(list(space.batches(Refusals())))
+    work = work_of(problem.profile, problem.job, fleet.accelerators, rows)
+    shared = pricing.work(rows)
+    for column in fields(Work):
+        assert getattr(shared, column.name).tolist() == getattr(work, column.name).tolist(), column.name
+    some = np.arange(0, len(rows), 7)
+    together = pricing.tight(pricing.coarse(rows)).take(some)
+    alone = [pricing.tight(pricing.coarse(rows.take(np.array([row])))) for row in some]
+    assert together.bound_s == pytest.approx(np.concatenate([one.bound_s for one in alone]), rel=1e-12)
+    free_s = pricing.base_free_s(rows.take(some))
+    assert free_s == pytest.approx(together.free_s - together.work.optimizer_s, rel=1e-9)
+    assert among(rows.schedule, FOLDED).any() and not among(rows.schedule, FOLDED).all()
