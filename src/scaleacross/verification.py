@@ -4,8 +4,10 @@ V1 devices    every building exists, holds its share, and no host is cut in two;
               product
 V2 rules      heads, sequence, layers, experts and batch divide; the schedule accepts its micro-batches; shard level and
               degrees agree
+              stated layers fill every stage and add up; batch shares name the replicas there are and add up
 V3 memory     every pipeline rank fits its accelerator
-V4 placement  group shapes recounted rank by rank from the device list (not by the arithmetic that the solver uses)
+V4 placement  group shapes and replica classes recounted rank by rank from the device list (not by the arithmetic that
+              the solver uses)
 V5 figures    step time, components, memory, traffic and collectives recompute from the decision alone
 V6 proof      the objective is the step time, no bound exceeds it, and the gap follows from both
 """
@@ -21,6 +23,7 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.layout import Layout, ReplicaClass
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.errors import VerificationError
@@ -56,8 +59,8 @@ def verify(plan: Plan) -> None:
 
 def recompute(problem: Problem, decision: Decision) -> PlanCost:
     """The cost of a decision from group shapes that are counted rank by rank (V4)."""
-    shapes = counted_shapes(problem.topology, decision)
-    return plan_cost(problem.job, problem.profile, problem.topology, decision, shapes)
+    shapes, layout = counted_shapes(problem.topology, decision), counted_layout(problem.topology, decision)
+    return plan_cost(problem.job, problem.profile, problem.topology, decision, shapes, layout)
 
 
 def illegal(problem: Problem, decision: Decision) -> Iterator[str]:
@@ -65,8 +68,11 @@ def illegal(problem: Problem, decision: Decision) -> Iterator[str]:
     if decision.placement is None:
         yield "V1: there is no placement"
         return
-    yield from _v1_devices(problem.topology, decision.degrees, decision.placement)
+    placed = list(_v1_devices(problem.topology, decision.degrees, decision.placement))
+    yield from placed
     yield from _v2_rules(problem, decision)
+    if decision.batch_shares is not None and not placed:
+        yield from _v2_batch_shares(problem, decision)
 
 
 def _v1_devices(topology: Topology, degrees: Degrees, placement: Placement) -> Iterator[str]:
@@ -113,8 +119,39 @@ def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
             yield f"V2: {reason}"
         elif pipeline.num_chunks > 1 and m < degrees.pp:
             yield f"V2: {pipeline.schedule} with {m} micro-batches leaves some of pp {degrees.pp} stages without one"
+    yield from _v2_layers(problem, decision)
     if decision.shard == "none" and degrees.dp_shard > 1:
         yield f"V2: dp_shard {degrees.dp_shard} with nothing sharded: call it dp_replicate"
+
+
+def _v2_layers(problem: Problem, decision: Decision) -> Iterator[str]:
+    split, pp, num_chunks = decision.layers_per_stage, decision.degrees.pp, decision.pipeline.num_chunks
+    if split is None:
+        return
+    if [len(stage) for stage in split] != [num_chunks] * pp:
+        yield f"V2: layers_per_stage has {[len(stage) for stage in split]} entries, pp {pp} × {num_chunks} chunks need as many"
+    if sum(map(sum, split)) != problem.profile.num_layers:
+        yield f"V2: layers_per_stage holds {sum(map(sum, split))} layers, the model has {problem.profile.num_layers}"
+
+
+def _v2_batch_shares(problem: Problem, decision: Decision) -> Iterator[str]:
+    """Shares against the replicas of a legal placement, the batch, and the schedule."""
+    pipeline, pp = decision.pipeline, decision.degrees.pp
+    shares = decision.batch_shares or ()
+    stated = Counter({share.buildings: share.num_replicas for share in shares})
+    there = {one.buildings: one.num_replicas for one in counted_layout(problem.topology, decision)}
+    if len(stated) != len(shares) or stated != there:
+        has = ", ".join(f"{count} in {'+'.join(names)}" for names, count in there.items())
+        yield f"V2: batch_shares do not match the replicas of the placement: {has}"
+    sequences = pipeline.micro_batch_sequences * sum(share.num_replicas * share.num_micro_batches for share in shares)
+    if sequences != problem.job.global_batch_sequences:
+        yield f"V2: batch_shares hold {sequences} sequences, the batch has {problem.job.global_batch_sequences}"
+    for share in shares:
+        reason = refusal(pipeline.schedule, pp, share.num_micro_batches, pipeline.num_chunks)
+        if reason and pp > 1:
+            yield f"V2: replicas in {'+'.join(share.buildings)}: {reason}"
+        elif pipeline.num_chunks > 1 and share.num_micro_batches < pp:
+            yield f"V2: {pipeline.schedule} with {share.num_micro_batches} micro-batches leaves stages without one"
 
 
 def _v2_pins(job: Job, decision: Decision) -> Iterator[str]:
@@ -155,6 +192,37 @@ def counted_shapes(topology: Topology, decision: Decision) -> Mapping[str, Group
     axes["ep"] = (degrees.ep, stride["dp_shard"])
     axes["expert"] = (degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
     return {name: count_groups(places, degree, step) for name, (degree, step) in axes.items()}
+
+
+def counted_layout(topology: Topology, decision: Decision) -> Layout:
+    """Replica classes and the accelerator types of their stages, rank by rank, in the order of their first replica.
+
+    Raises:
+        ValueError: the decision has no placement.
+    """
+    if decision.placement is None:
+        raise ValueError("the decision has no placement")
+    degrees, stride = decision.degrees, strides(decision.degrees, decision.placement.axis_order)
+    seen: dict[int, list[set[str]]] = {replica: [set() for _ in range(degrees.pp)] for replica in range(degrees.dp)}
+    for position, device in enumerate(devices(topology, decision.placement)):
+        at = {axis: position // stride[axis] % degrees.of(axis) for axis in GRID_AXES}
+        seen[at["dp_replicate"] * degrees.dp_shard + at["dp_shard"]][at["pp"]].add(device.building)
+    classes: dict[tuple[str, ...], list[list[set[str]]]] = {}
+    order = [share.building for share in decision.placement.fill]
+    for stages in seen.values():
+        touched = set().union(*stages)
+        classes.setdefault(tuple(name for name in order if name in touched), []).append(stages)
+    kind = {name: topology.building(name).accelerator.name for name in order}
+    return tuple(
+        ReplicaClass(
+            buildings,
+            len(replicas),
+            tuple(
+                frozenset(kind[name] for stage in stages for name in stage) for stages in zip(*replicas, strict=True)
+            ),
+        )
+        for buildings, replicas in classes.items()
+    )
 
 
 def places_of(topology: Topology, placement: Placement) -> Iterator[Place]:

@@ -6,6 +6,7 @@ follow ``spec.parallelism.split_layers``. The embedding sits on rank 0, the head
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -37,6 +38,31 @@ class RankClasses:
         return total
 
 
+def equal_stages(num_layers: int, pp: int, num_chunks: int) -> tuple[tuple[int, ...], ...]:
+    """[rank][chunk] -> layers of the equal split (``spec.parallelism.split_layers``).
+
+    Raises:
+        ValueError: more virtual stages than layers.
+    """
+    counts = split_layers(num_layers, pp * num_chunks)
+    return tuple(tuple(counts[chunk * pp + rank] for chunk in range(num_chunks)) for rank in range(pp))
+
+
+def layers_of_ranks(block_counts: tuple[int, ...], layers_per_stage: Sequence[Sequence[int]]) -> Ints:
+    """Layers of each type on each pipeline rank, (ranks, types), for any split [rank][chunk] -> layers.
+
+    Raises:
+        ValueError: the split does not hold the layers of the model.
+    """
+    counts = [stage[chunk] for chunk in range(len(layers_per_stage[0])) for stage in layers_per_stage]
+    if sum(counts) != sum(block_counts):
+        raise ValueError(f"the stages hold {sum(counts)} layers, the model has {sum(block_counts)}")
+    table = np.zeros((len(layers_per_stage), len(block_counts)), dtype=np.int64)
+    rank_of_layer = np.repeat(np.arange(len(counts)) % len(layers_per_stage), counts)
+    np.add.at(table, (rank_of_layer, np.repeat(np.arange(len(block_counts)), block_counts)), 1)
+    return table
+
+
 @lru_cache(maxsize=4096)
 def rank_layers(block_counts: tuple[int, ...], pp: int, num_chunks: int) -> tuple[tuple[int, ...], ...]:
     """Layers of each type on each pipeline rank, [rank][type], for blocks of ``block_counts`` layers in model order.
@@ -44,13 +70,14 @@ def rank_layers(block_counts: tuple[int, ...], pp: int, num_chunks: int) -> tupl
     Raises:
         ValueError: more virtual stages than layers.
     """
-    table = np.zeros((pp, len(block_counts)), dtype=np.int64)
-    type_of_layer = np.repeat(np.arange(len(block_counts)), block_counts)
-    start = 0
-    for stage, count in enumerate(split_layers(sum(block_counts), pp * num_chunks)):
-        table[stage % pp] += np.bincount(type_of_layer[start : start + count], minlength=len(block_counts))
-        start += count
+    table = layers_of_ranks(block_counts, equal_stages(sum(block_counts), pp, num_chunks))
     return tuple(tuple(int(n) for n in row) for row in table)
+
+
+def every_rank(layers: Ints) -> RankClasses:
+    """Every pipeline rank as a class of its own, from its layers by type, (ranks, types)."""
+    ranks = np.arange(len(layers))
+    return RankClasses(layers, (ranks == 0).astype(np.int64), (ranks == len(ranks) - 1).astype(np.int64), ranks)
 
 
 @lru_cache(maxsize=4096)

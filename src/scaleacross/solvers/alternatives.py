@@ -53,7 +53,11 @@ CHOICES: Final = {
 def decision_of(placed: Placed) -> Decision:
     """The full decision of a placed candidate."""
     placement = Placement(axis_order=placed.placement.axis_order, fill=shares(placed.placement.fill))
-    return placed.settings.decision(0).model_copy(update={"placement": placement})
+    chosen: dict[str, object] = {"placement": placement}
+    if placed.placement.balance is not None:
+        balance = placed.placement.balance
+        chosen |= {"layers_per_stage": balance.layers_per_stage, "batch_shares": balance.batch_shares}
+    return placed.settings.decision(0).model_copy(update=chosen)
 
 
 def alternatives(state: Search, best: Placed) -> tuple[Alternative, ...]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from scaleacross.errors import InfeasibleError
-from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.joint import Search
+from scaleacross.solvers.mixed_fleets import pricing_on
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.plan import Decision
@@ -55,7 +55,7 @@ def closest_candidate(problem: Problem) -> Closest | None:
     best: Closest | None = None
     count = 0
     for fleet in fleets(problem.topology):
-        pricing = Pricing.on(fleet, problem.job, problem.profile)
+        pricing = pricing_on(fleet, problem.job, problem.profile)
         space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
         for rows in space.batches(Refusals()):
             if not len(rows):

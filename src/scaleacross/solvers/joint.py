@@ -1,9 +1,10 @@
 """The joint search: degrees, micro-batch, schedule, recompute, shard level and placement together, with a bound.
 
 Space          the candidates of ``search_space`` (R1–R9) on every fleet, times the placements of ``place_parallelism``
-               (axis orders × fills S1–S3)
+               (axis orders × fills S1–S3), times the balances B1–B3 on fleets of several accelerator types
+               (``mixed_fleets``, ``balance``)
 Objective      step time of the cost model (``cost_models.step``), minimised
-Memory         the fullest pipeline rank fits in the smallest accelerator of the fleet, reserve taken off
+Memory         every pipeline rank fits in the smallest accelerator on it, reserve taken off
 
 1. Enumerate *bases* (everything but the split of dp and the shard level), drop those of which nothing fits,
    bound them, sort.
@@ -30,6 +31,7 @@ import numpy as np
 from scaleacross.cost_models.settings import NOTHING, Floats, Ints, Settings, concatenate
 from scaleacross.solvers.candidates import Priced, Pricing
 from scaleacross.solvers.fleets import Fleet, fleets
+from scaleacross.solvers.mixed_fleets import placer_on
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.parallelism import GridAxis
@@ -139,7 +141,7 @@ def search(
     state = Search(problem, time_limit_s, seed, gap_tolerance, report)
     survivors: list[tuple[Priced, Placer]] = []
     for fleet in fleets(problem.topology):
-        placer = Placer(fleet, Pricing.on(fleet, problem.job, problem.profile), seed=seed)
+        placer = placer_on(fleet, problem.job, problem.profile, seed, lambda: state.incumbent_s)
         survivors += [(priced, placer) for priced in _price_fleet(state, fleet, placer)]
     tight = _tighten(state, survivors)
     _place_all(state, tight)

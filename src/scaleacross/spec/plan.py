@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
-from scaleacross.spec.base import Spec
+from scaleacross.spec.base import Name, Spec
 from scaleacross.spec.job import Job
 from scaleacross.spec.network import LinkLevel
 from scaleacross.spec.parallelism import Axis, Degrees, PipelineChoice, Recompute, ShardLevel
@@ -14,6 +14,14 @@ from scaleacross.spec.placement import Placement
 
 # Components of a step, in the order in which they are shown. They add up to ``step_s``.
 COMPONENTS = ("compute", "bubble", "tp", "cp", "ep", "pp", "dp", "optimizer")
+
+
+class BatchShare(Spec):
+    """Micro-batches of the data-parallel replicas that touch exactly these buildings."""
+
+    buildings: tuple[Name, ...] = Field(min_length=1, description="buildings of a replica, in the order of the fill")
+    num_replicas: PositiveInt = Field(description="replicas that touch these buildings and no others")
+    num_micro_batches: PositiveInt = Field(description="micro-batches of each of them in a step")
 
 
 class Decision(Spec):
@@ -24,6 +32,12 @@ class Decision(Spec):
     recompute: Recompute
     shard: ShardLevel
     placement: Placement | None = Field(default=None, description="None: to be chosen")
+    layers_per_stage: tuple[tuple[PositiveInt, ...], ...] | None = Field(
+        default=None, description="[pipeline rank][chunk] -> layers; None: as equal as possible"
+    )
+    batch_shares: tuple[BatchShare, ...] | None = Field(
+        default=None, description="micro-batches by replica class; None: every replica has equally many"
+    )
 
 
 class CostBreakdown(Spec):
@@ -144,7 +158,7 @@ class Plan(Spec):
     job: Job
     decision: Decision
     layers_per_stage: tuple[tuple[int, ...], ...] = Field(description="[stage][chunk] -> number of layers")
-    num_micro_batches: int
+    num_micro_batches: int = Field(description="of the replicas with most; equal unless decision.batch_shares says so")
     cost: CostBreakdown
     memory: tuple[StageMemory, ...]
     traffic: tuple[LevelTraffic, ...]
