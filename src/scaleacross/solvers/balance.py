@@ -24,7 +24,7 @@ from scaleacross.cost_models.layout import Layout, types_of_ranks
 from scaleacross.cost_models.settings import Ints, Settings
 from scaleacross.cost_models.stages import equal_stages, layers_of_ranks
 from scaleacross.cost_models.uneven import LayerCosts, Split, layer_costs, uneven_rows
-from scaleacross.cost_models.work import StackedTimes, Work, times_by_type
+from scaleacross.cost_models.work import StackedTimes, Work
 from scaleacross.solvers.partition_stages import partition_stages
 from scaleacross.solvers.share_batch import share_batch
 from scaleacross.spec.accelerator import Accelerator
@@ -61,17 +61,13 @@ class Balance:
 
 @dataclass(frozen=True)
 class Balancer:
-    """The balances of one candidate (``settings`` has one row)."""
+    """The balances of one candidate (``settings`` has one row); ``times`` of its layers on every accelerator type."""
 
     job: Job
     profile: ModelProfile
     accelerators: tuple[Accelerator, ...]
     settings: Settings
-
-    @cached_property
-    def times(self) -> list[StackedTimes]:
-        """Layer times on every type."""
-        return times_by_type(self.profile, self.job, self.accelerators, self.settings)
+    times: list[StackedTimes]
 
     @cached_property
     def costs(self) -> LayerCosts:

@@ -8,6 +8,9 @@ Bound         With Q[k] = min_t P[t,k] and f[t] = max_k Q[k]/P[t,k] ≤ 1, a gro
               ⌊(A of the i fastest types)/(tp·cp)⌋ groups are of the i fastest types, and at least one has the slowest.
               Summed over all groups, for any layers per stage and any batch shares:
                   step ≥ (m + (pp−1)/v) · dp · Σ_k N[k]·Q[k] / Σ_g f[g]  +  optimizer
+              Sharded parameters: some class has m micro-batches or more, so step ≥ (m + (pp−1)/v) · (gather + gather and
+              scatter of what the fullest rank holds at least). Gradients and parameters once per step: what the share
+              h/(m⁻ + (pp−1)/v) of the computation cannot hide adds to it (h of ``overlap``, m⁻ fewest micro-batches).
 Placement     every axis order on every fill (S1–S3 of ``fleets``) has a *layout*: the types on each stage of each replica
               class. Layouts are few. Each is balanced (B1–B3 of ``balance``), floors of computation sort the balances, and
               all orders and fills of a layout are priced in arrays until the next floor is not below the best.
@@ -22,14 +25,15 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.axes import axis_terms
+from scaleacross.cost_models.axes import Terms, axis_terms
 from scaleacross.cost_models.collectives import Links, stacked_links
 from scaleacross.cost_models.layout import Layout, layout_of
-from scaleacross.cost_models.memory import memory_parts
-from scaleacross.cost_models.overlap import rounds
+from scaleacross.cost_models.memory import held_parameters, memory_parts
+from scaleacross.cost_models.overlap import WINDOW_NAMES, rounds
 from scaleacross.cost_models.settings import Floats, Settings
 from scaleacross.cost_models.stages import RankClasses
 from scaleacross.cost_models.step import placement_free_s, step_times
+from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.uneven import layer_pass_s
 from scaleacross.cost_models.work import StackedTimes, Work, pipeline_groups, times_by_type, update_s
 from scaleacross.solvers.balance import Balance, Balancer
@@ -37,15 +41,12 @@ from scaleacross.solvers.candidates import Priced, Pricing
 from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer, stacked_shapes
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, GridAxis
+from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, SCHEDULE_NAMES, Degrees, GridAxis
 from scaleacross.spec.placement import strides
-from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
+from scaleacross.workloads.layer_profile import ModelProfile
 
 EXACT_BLOCK: Final = 8
 """Placements whose pipelines are timed together."""
-SERIAL_AXES: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard")
-"""Axes with collectives per layer and micro-batch that computation does not hide (dp_shard: the experts')."""
-
 LAYOUT_AXES: Final[tuple[GridAxis, ...]] = ("pp", "dp_shard", "dp_replicate")
 """Axes whose degrees and strides decide which types a stage of a replica has."""
 
@@ -102,33 +103,115 @@ class MixedPricing(Pricing):
         return needed
 
     def base_bound_s(self, bases: Settings) -> Floats:
-        """The bound without the optimizer, which depends on the split of dp, (n,)."""
-        return self._computation_s(bases)
+        """Computation and what it waits for at best, (n,); gradients and optimizer depend on the split of dp."""
+        times = self._times(bases)
+        return self._computation_s(bases, times, self._coarse_terms(self._unit_volumes(bases, times))[:3])
 
     def coarse(self, settings: Settings) -> Priced:
-        """The bound as computation that no placement changes."""
-        seconds, nothing = self._computation_s(settings), np.zeros(len(settings))
-        held = self.profile.total_parameters / (settings.pp * settings.tp * np.maximum(1, settings.ep))
-        optimizer = update_s(self.job, self.accelerators, settings, held, nothing).min(axis=0)
-        columns = {f.name: nothing for f in fields(Work)}
-        work = Work(**columns | {"forward_s": seconds / rounds(settings), "optimizer_s": optimizer})
+        """The bound with every axis as if it were the innermost; inf where no split of the layers fits in memory."""
+        times = self._times(settings)
+        terms = self._coarse_terms(self._unit_volumes(settings, times))
+        work = self._least_work(settings, self._computation_s(settings, times, terms))
         free = placement_free_s(self.volumes(settings, work))
-        return Priced(settings, work, free, free)
+        bound = self._bound_s(settings, times, terms) + work.optimizer_s
+        bound = np.where(self._layers_that_fit(settings) < self.profile.num_layers, np.inf, bound)
+        return Priced(settings, work, free, bound)
 
     def tight(self, priced: Priced) -> Priced:
-        """Nothing tighter is known before the placement."""
-        return priced
+        """The bound with every axis at the stride that the best axis order gives it."""
+        settings = priced.settings
+        times, sizes = self._times(settings), self._sizes(settings)
+        volumes = self._unit_volumes(settings, times)
+        active = [axis for axis in GRID_AXES if (getattr(settings, axis) > 1).any()]
+        known: dict[tuple[GridAxis, frozenset[GridAxis]], Terms] = {}
+        best = np.full(len(settings), np.inf)
+        for order in permutations(active):
+            terms = []
+            for axis in (axis for axis in order if axis != "pp"):
+                key = (axis, _faster(order, axis))
+                if key not in known:
+                    stride = np.prod([getattr(settings, faster) for faster in key[1]], axis=0, dtype=np.int64)
+                    known[key] = self._relaxed_terms(axis, volumes, stride * np.ones(len(settings), np.int64), sizes)
+                terms.append(known[key])
+            best = np.minimum(best, self._bound_s(settings, times, terms))
+        return replace(priced, bound_s=np.maximum(priced.bound_s, best + priced.work.optimizer_s))
 
-    def _computation_s(self, settings: Settings) -> Floats:
-        """Bound of the module docstring without the optimizer, (n,)."""
-        times = times_by_type(self.profile, self.job, self.accelerators, settings)
-        seconds = np.stack([layer_pass_s(each, settings) + self._waits_s(each, settings) for each in times])
+    def _times(self, settings: Settings) -> list[StackedTimes]:
+        return times_by_type(self.profile, self.job, self.accelerators, settings)
+
+    def _least_work(self, settings: Settings, computation_s: Floats) -> Work:
+        """Work of which the part that no placement changes is ``computation_s`` and the least optimizer update."""
+        nothing = np.zeros(len(settings))
+        held = self.profile.total_parameters / (settings.pp * settings.tp * settings.ep)
+        optimizer = update_s(self.job, self.accelerators, settings, held, nothing).min(axis=0)
+        columns = {f.name: nothing for f in fields(Work)}
+        return Work(**columns | {"forward_s": computation_s / rounds(settings), "optimizer_s": optimizer})
+
+    def _unit_volumes(self, settings: Settings, times: Sequence[StackedTimes]) -> Volumes:
+        """Volumes of one gather, one layer, one expert layer, and the dense parameters that the fullest rank holds at least."""
+        nothing, one = np.zeros(len(settings)), np.ones(len(settings))
+        pp, counts = settings.pp, np.array([count for _, count in self.profile.blocks])
+        nobody = RankClasses(np.eye(len(counts), dtype=np.int64), *(np.zeros(len(counts), dtype=np.int64),) * 3)
+        ends = RankClasses(np.zeros((1, len(counts)), dtype=np.int64), *(np.ones(1, dtype=np.int64),) * 3)
+        each, outer = (held_parameters(self.profile, settings, classes) for classes in (nobody, ends))
+        total = (counts @ each.total + outer.total[0]) / pp
+        dense = total * (each.dense / each.total).min(axis=0)
+        work = Work(
+            **{f.name: nothing for f in fields(Work)}
+            | {
+                "tp_gathers": one,
+                "layers": one,
+                "moe_layers": one * bool(self.profile.num_experts),
+                "attention_s": np.max([each.attention.max(axis=0) for each in times], axis=0),
+                "dense_parameters": dense,
+            }
+        )
+        return self.volumes(settings, work)
+
+    def _coarse_terms(self, volumes: Volumes) -> list[Terms]:
+        """tp, cp, dp_shard and dp_replicate, each as if it were the innermost axis."""
+        ones, sizes = np.ones(len(volumes.settings), dtype=np.int64), self._sizes(volumes.settings)
+        axes = (axis for axis in GRID_AXES if axis != "pp")
+        return [self._relaxed_terms(axis, volumes, ones, sizes, coarse=True) for axis in axes]
+
+    def _bound_s(self, settings: Settings, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> Floats:
+        """The bound without the optimizer for collectives that take ``terms``, (n,)."""
+        computation = self._computation_s(settings, times, terms)
+        windows = sum((term.window_s for term in terms), start=np.zeros((len(WINDOW_NAMES), len(settings))))
+        waited = sum((term.serial_s.get("dp", 0.0) for term in terms), start=np.zeros(len(settings)))
+        chunks, pp = settings.num_chunks, settings.pp
+        hidden = (pp * (chunks - 1) + 1) / chunks
+        fewest = np.where(settings.schedule == SCHEDULE_NAMES.index("GPipe"), 1, pp) + (pp - 1) / chunks
+        once = windows[0] + windows[1] - computation * np.minimum(1.0, hidden / fewest)
+        every = rounds(settings) * (windows[2] + windows[3])
+        return np.maximum(computation + np.maximum(0.0, once), every) + waited
+
+    def _computation_s(self, settings: Settings, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> Floats:
+        """Computation and the collectives per layer that nothing hides, without the optimizer, (n,)."""
+        seconds = np.stack([layer_pass_s(each, settings) for each in times]) + self._waits_s(settings, terms)
         layers, ends = seconds[:, :-2], seconds[:, -2:]  # (types, block types, n)
         least = layers.min(axis=0)
         share = (least / layers).max(axis=1)  # f, (types, n)
         counts = np.array([count for _, count in self.profile.blocks])
         whole = counts @ least + (share[:, None] * ends).min(axis=0).sum(axis=0)
         return rounds(settings) * settings.dp * whole / self._speed(settings, share)
+
+    def _waits_s(self, settings: Settings, terms: Sequence[Terms]) -> Floats:
+        """Exposed tp, cp and ep collectives of each layer and micro-batch, (block types + 2, n), from unit ``terms``."""
+        unit = {
+            name: sum((term.serial_s.get(name, 0.0) for term in terms), start=np.zeros(len(settings)))
+            / rounds(settings)
+            for name in ("tp", "cp", "ep")
+        }
+        passes = np.where(settings.recompute == RECOMPUTES.index("full"), 3.0, 2.0)
+        out = [
+            2.0 * passes * block.tp_gathers * unit["tp"]
+            + (block.attention is not None) * unit["cp"]
+            + (block.routed_tokens > 0) * unit["ep"]
+            for block, _ in self.profile.blocks
+        ]
+        out += [4.0 * end.tp_gathers * unit["tp"] for end in (self.profile.embedding, self.profile.head)]
+        return np.stack(out)
 
     def _speed(self, settings: Settings, share: Floats) -> Floats:
         """Σ_g f[g] of the module docstring, at most, (n,)."""
@@ -140,33 +223,34 @@ class MixedPricing(Pricing):
         groups = settings.pp * settings.dp
         upto = np.minimum(available, groups - 1)
         upto[-1] = groups
-        return (np.diff(upto, axis=0, prepend=0) * np.take_along_axis(share, order, axis=0)).sum(axis=0)
+        each = np.diff(upto, axis=0, prepend=0) * np.take_along_axis(share, order, axis=0)
+        return np.asarray(each.sum(axis=0), dtype=np.float64)
 
-    def _waits_s(self, times: StackedTimes, settings: Settings) -> Floats:
-        """Exposed tp, cp and ep collectives of one layer and micro-batch at their relaxed best, (block types + 2, n)."""
-        layers = [*(block for block, _ in self.profile.blocks), self.profile.embedding, self.profile.head]
-        attention = times.attention.max(axis=0)
-        return np.stack(
-            [self._wait_s(layer, settings, attention) for layer in layers[:-2]]
-            + [self._wait_s(layer, settings, attention, is_end=True) for layer in layers[-2:]]
-        )
+    def _layers_that_fit(self, settings: Settings) -> Floats:
+        """Layers that all ranks together hold at most, whichever of them have the larger type, (n,).
 
-    def _wait_s(self, layer: LayerProfile, settings: Settings, attention_s: Floats, is_end: bool = False) -> Floats:
-        nothing, one = np.zeros(len(settings)), np.ones(len(settings))
-        passes = np.where((settings.recompute == RECOMPUTES.index("full")) & (not is_end), 3.0, 2.0)
-        work = Work(
-            **{f.name: nothing for f in fields(Work)}
-            | {
-                "tp_gathers": 2.0 * passes * layer.tp_gathers,
-                "layers": one * (layer.attention is not None and not is_end),
-                "moe_layers": one * (layer.routed_tokens > 0 and not is_end),
-                "attention_s": attention_s,
-            }
-        )
-        volumes, sizes = self.volumes(settings, work), self._sizes(settings)
-        ones = np.ones(len(settings), dtype=np.int64)
-        terms = (self._relaxed_terms(axis, volumes, ones, sizes, coarse=True) for axis in SERIAL_AXES)
-        return sum((term.serial_total_s for term in terms), start=nothing) / rounds(settings)
+        A rank has the larger type if all dp·tp·cp accelerators of its stage are of it. Ranks are taken in quarters of the
+        pipeline, each as light as its last rank; layers as the cheapest block type; embedding and head left out.
+        """
+        usable = {accelerator.name: accelerator.usable_memory_bytes for accelerator in self.accelerators}
+        least, most = min(usable.values()), max(usable.values())
+        large = sum(b.num_accelerators for b in self.fleet.buildings if usable[b.accelerator.name] > least)
+        out, types = np.empty(len(settings)), len(self.profile.blocks)
+        probes = np.concatenate([np.zeros((1, types), dtype=np.int64), np.eye(types, dtype=np.int64)])
+        for pp, _, rows in pipeline_groups(settings):
+            here = settings.take(rows)
+            last = np.unique((np.arange(1, 5) * pp) // 4 - 1)
+            last = last[last >= 0]
+            layers, none = np.tile(probes, (len(last), 1)), np.zeros(len(last) * len(probes), dtype=np.int64)
+            classes = RankClasses(layers, none, none, np.repeat(last, len(probes)))
+            parts = memory_parts(self.profile, self.job, here, classes)
+            needed = sum(parts.values(), start=np.zeros(1)).reshape(len(last), len(probes), -1)
+            fixed, each = needed[:, 0], (needed[:, 1:] - needed[:, :1]).min(axis=1)
+            small, big = (np.maximum(0.0, np.floor((size - fixed) / each + 1e-9)) for size in (least, most))
+            ranks = np.diff(last, prepend=-1)[:, None]
+            of_large = np.minimum(pp, large // (here.dp * here.tp * here.cp))
+            out[rows] = (ranks * small).sum(axis=0) + of_large * (big - small).max(axis=0)
+        return out
 
 
 @dataclass
@@ -176,6 +260,7 @@ class MixedPlacer(Placer):
     incumbent_s: Callable[[], float] = lambda: np.inf
     balanced: bool = True
     _layouts: dict[tuple[object, ...], Layout] = field(default_factory=dict)
+    _times: dict[tuple[int, ...], list[StackedTimes]] = field(default_factory=dict)
 
     def place(
         self,
@@ -210,10 +295,11 @@ class MixedPlacer(Placer):
     ) -> list[tuple[float, Balance, tuple[Settings, Work], list[Place]]]:
         """Every balance of every layout with its floor, its rows and the places of the layout, lowest floor first."""
         pricing = self.pricing
-        balancer = Balancer(pricing.job, pricing.profile, pricing.accelerators, settings)
+        balancer = Balancer(pricing.job, pricing.profile, pricing.accelerators, settings, self._layer_times(settings))
         places: dict[Layout, list[Place]] = {}
+        degrees = settings.decision(0).degrees
         for place in self._places(settings, slowest_axis):
-            places.setdefault(self._layout(settings, place), []).append(place)
+            places.setdefault(self._layout(degrees, place), []).append(place)
         out = []
         for layout, alike in places.items():
             for balance in balancer.balances(layout) if self.balanced else [balancer.equal(layout)]:
@@ -230,9 +316,15 @@ class MixedPlacer(Placer):
                 if slowest_axis is None or order[-1] == slowest_axis:
                     yield fill, (*idle, *order)
 
-    def _layout(self, settings: Settings, place: Place) -> Layout:
+    def _layer_times(self, settings: Settings) -> list[StackedTimes]:
+        key = tuple(int(getattr(settings, name)[0]) for name in ("tp", "cp", "ep", "micro_batch"))
+        if key not in self._times:
+            pricing = self.pricing
+            self._times[key] = times_by_type(pricing.profile, pricing.job, pricing.accelerators, settings)
+        return self._times[key]
+
+    def _layout(self, degrees: Degrees, place: Place) -> Layout:
         fill, order = place
-        degrees = settings.decision(0).degrees
         stride = strides(degrees, order)
         key = (fill, *((degrees.of(axis), stride[axis]) for axis in LAYOUT_AXES))
         if key not in self._layouts:
