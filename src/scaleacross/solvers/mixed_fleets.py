@@ -333,31 +333,31 @@ class MixedPlacer(Placer):
 
     def _fastest(self, rows: tuple[Settings, Work], places: Sequence[Place], limit_s: float) -> tuple[float, Place]:
         """The fastest of the places, and its step; what cannot be below ``limit_s`` is not timed."""
-        floors = self._steps_s(rows, places, exact=False)
+        floors = self._steps_s(rows, places, timed=False)
         best_s, best = np.inf, places[0]
         order = np.argsort(floors, kind="stable")
         for start in range(0, len(order), EXACT_BLOCK):
             block = [int(index) for index in order[start : start + EXACT_BLOCK]]
             if floors[block[0]] >= min(limit_s, best_s):
                 break
-            steps = self._steps_s(rows, [places[index] for index in block], exact=True)
+            steps = self._steps_s(rows, [places[index] for index in block], timed=True)
             if steps.min() < best_s:
                 best_s, best = float(steps.min()), places[block[int(steps.argmin())]]
         return best_s, best
 
-    def _steps_s(self, rows: tuple[Settings, Work], places: Sequence[Place], *, exact: bool) -> Floats:
-        """Step of every place, (places,): the longest of its rows. ``exact``: see ``axes.pp_terms``."""
+    def _steps_s(self, rows: tuple[Settings, Work], places: Sequence[Place], *, timed: bool) -> Floats:
+        """Step of every place, (places,): the longest of its rows; without ``timed`` pipeline messages take no time."""
         settings, work = rows
         place, row = (index.ravel() for index in np.indices((len(places), len(settings))))
         one = settings.take(row[: len(settings)])
         volumes = self.pricing.volumes(settings.take(row), work.take(row))
         links: Links = stacked_links([self.levels(places[int(index)][0]) for index in place])
         terms = []
-        for axis in GRID_AXES:
+        for axis in (axis for axis in GRID_AXES if timed or axis != "pp"):
             each = [self._axis_shapes(one, axis, _faster(order, axis), fill) for fill, order in places]
             stacked = [stacked_shapes([each[int(index)][part] for index in place]) for part in range(len(each[0]))]
             expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
-            terms.append(axis_terms(axis, volumes, stacked[0], links, expert, ep, exact=exact))
+            terms.append(axis_terms(axis, volumes, stacked[0], links, expert, ep, exact=True))
         return step_times(volumes, terms).step_s.reshape(len(places), len(settings)).max(axis=1)
 
 
