@@ -80,7 +80,13 @@ def mixed_job(seed: int) -> Job:
         "sequence_length": 2048,
         "global_batch_sequences": rng.choice([8, 12, 16, 24]),
     }
-    return Job.model_validate(data | _mixed_pins(rng, "num_experts" in workload))
+    data |= _mixed_pins(rng, "num_experts" in workload)
+    if rng.random() < 0.4:
+        several = [building for building in buildings if building["num_hosts"] > 1]
+        data["spare_hosts"] = {building["name"]: 1 for building in several}
+    if rng.random() < 0.2:
+        data["failure_domains"] = {"level": rng.choice(["zone", "building"]), "max_replicas_lost": rng.choice([1, 2])}
+    return Job.model_validate(data)
 
 
 def _mixed_pins(rng: random.Random, has_experts: bool) -> dict[str, Any]:

@@ -9,6 +9,7 @@ V3 memory     every pipeline rank fits its accelerator
 V4 placement  group shapes and replica classes recounted rank by rank from the device list (not by the arithmetic that
               the solver uses)
 V5 figures    step time, components, memory, traffic and collectives recompute from the decision alone
+V7 failures   no zone (building) holds more data-parallel replicas than the job allows to lose
 V6 proof      the objective is the step time, no bound exceeds it, and the gap follows from both
 """
 
@@ -22,6 +23,7 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.failures import degraded_states
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Layout, ReplicaClass
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS
@@ -30,8 +32,8 @@ from scaleacross.errors import VerificationError
 from scaleacross.schedules.pipeline import refusal
 from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.parallelism import GRID_AXES, Degrees
-from scaleacross.spec.placement import Placement, devices, strides
-from scaleacross.spec.plan import Decision, Plan, StageMemory
+from scaleacross.spec.placement import Placement, coordinates, devices, strides
+from scaleacross.spec.plan import Decision, DegradedState, Plan, StageMemory
 from scaleacross.spec.topology import Topology
 from scaleacross.units import human_bytes
 from scaleacross.workloads.problem import Problem, problem_of
@@ -52,9 +54,16 @@ def verify(plan: Plan) -> None:
     wrong = list(illegal(problem, plan.decision))
     if not wrong:
         cost = recompute(problem, plan.decision)
-        wrong = [*does_not_fit(cost.memory), *_differences(plan, cost), *_proof(plan)]
+        wrong = [*does_not_fit(cost.memory), *_differences(plan, cost, _degraded(problem, plan)), *_proof(plan)]
     if wrong:
         raise VerificationError(f"plan '{plan.job.name}' does not verify:\n" + "\n".join(f"- {line}" for line in wrong))
+
+
+def _degraded(problem: Problem, plan: Plan) -> tuple[DegradedState, ...]:
+    """Degraded states, where the plan states any."""
+    if not plan.degraded:
+        return ()
+    return degraded_states(problem.job, problem.profile, problem.topology, plan.decision)
 
 
 def recompute(problem: Problem, decision: Decision) -> PlanCost:
@@ -71,8 +80,10 @@ def illegal(problem: Problem, decision: Decision) -> Iterator[str]:
     placed = list(_v1_devices(problem.topology, decision.degrees, decision.placement))
     yield from placed
     yield from _v2_rules(problem, decision)
-    if decision.batch_shares is not None and not placed:
-        yield from _v2_batch_shares(problem, decision)
+    if not placed:
+        if decision.batch_shares is not None:
+            yield from _v2_batch_shares(problem, decision)
+        yield from _v7_failures(problem, decision)
 
 
 def _v1_devices(topology: Topology, degrees: Degrees, placement: Placement) -> Iterator[str]:
@@ -168,6 +179,27 @@ def _v2_pins(job: Job, decision: Decision) -> Iterator[str]:
         allowed = getattr(job, name)
         if value not in allowed:
             yield f"V2: the job allows {name} {', '.join(allowed)}; the decision has {value}"
+
+
+def _v7_failures(problem: Problem, decision: Decision) -> Iterator[str]:
+    wanted = problem.job.failure_domains
+    if wanted is None:
+        return
+    for (building, zone), replicas in replicas_by_unit(problem.topology, decision, wanted.level).items():
+        if len(replicas) > wanted.max_replicas_lost:
+            where = f"zone {zone} of '{building}'" if wanted.level == "zone" else f"building '{building}'"
+            yield f"V7: {len(replicas)} replicas lose a stage with {where}, at most {wanted.max_replicas_lost} may"
+
+
+def replicas_by_unit(topology: Topology, decision: Decision, level: str) -> dict[tuple[str, int], set[int]]:
+    """(building, zone) -> data-parallel replicas with an accelerator there, rank by rank; zone 0 for whole buildings."""
+    degrees, out = decision.degrees, defaultdict(set)
+    if decision.placement is not None:
+        for position, device in enumerate(devices(topology, decision.placement)):
+            at = coordinates(degrees, decision.placement.axis_order, position)
+            unit = (device.building, device.zone if level == "zone" else 0)
+            out[unit].add(at["dp_replicate"] * degrees.dp_shard + at["dp_shard"])
+    return out
 
 
 def does_not_fit(memory: Sequence[StageMemory]) -> Iterator[str]:
@@ -285,7 +317,7 @@ def _pairs(group: Sequence[Place]) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def _differences(plan: Plan, cost: PlanCost) -> Iterator[str]:
+def _differences(plan: Plan, cost: PlanCost, degraded: Sequence[DegradedState]) -> Iterator[str]:
     """V5."""
     stated: dict[str, object] = {
         "step": plan.cost.model_dump(),
@@ -295,6 +327,7 @@ def _differences(plan: Plan, cost: PlanCost) -> Iterator[str]:
         "layers_per_stage": plan.layers_per_stage,
         "num_micro_batches": plan.num_micro_batches,
         "spans": plan.placement.spans,
+        "degraded": [state.model_dump() for state in plan.degraded],
     }
     computed: dict[str, object] = {
         "step": cost.cost.model_dump(),
@@ -304,6 +337,7 @@ def _differences(plan: Plan, cost: PlanCost) -> Iterator[str]:
         "layers_per_stage": cost.layers_per_stage,
         "num_micro_batches": cost.num_micro_batches,
         "spans": cost.placement.spans,
+        "degraded": [state.model_dump() for state in degraded],
     }
     for where, left, right in _unequal("", stated, computed):
         yield f"V5: {where} is stated as {left}, recomputes as {right}"

@@ -11,10 +11,10 @@ import scaleacross as sa
 from instances import instance, random_job
 from scaleacross.cost_models.overlap import WINDOW_NAMES
 from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.every_placement import placer_on
 from scaleacross.solvers.exhaustive import exhaustive
 from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.joint import search
-from scaleacross.solvers.mixed_fleets import placer_on
 from scaleacross.solvers.place_parallelism import Placer
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.parallelism import GRID_AXES

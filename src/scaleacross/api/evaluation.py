@@ -12,9 +12,9 @@ from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.cost_models.settings import settings_of
 from scaleacross.errors import InfeasibleError, InputError
 from scaleacross.solvers.bounds import compute_bound
+from scaleacross.solvers.every_placement import placer_on
 from scaleacross.solvers.fleets import fleets, shares
 from scaleacross.solvers.joint import PLACE_LIMIT_S
-from scaleacross.solvers.mixed_fleets import placer_on
 from scaleacross.spec.job import Job
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision, Plan, SolveReport

@@ -24,7 +24,7 @@ from scaleacross.cost_models.layout import Layout, types_of_ranks
 from scaleacross.cost_models.settings import Ints, Settings
 from scaleacross.cost_models.stages import equal_stages, layers_of_ranks
 from scaleacross.cost_models.uneven import LayerCosts, Split, layer_costs, uneven_rows
-from scaleacross.cost_models.work import StackedTimes, Work
+from scaleacross.cost_models.work import StackedTimes, Work, work_of
 from scaleacross.solvers.partition_stages import partition_stages
 from scaleacross.solvers.share_batch import share_batch
 from scaleacross.spec.accelerator import Accelerator
@@ -88,7 +88,9 @@ class Balancer:
                     yield Balance(layout, split, micro_batches)
 
     def rows(self, balance: Balance) -> tuple[Settings, Work]:
-        """The rows that price a balance (``uneven``)."""
+        """The rows that price a balance: as ``plan_cost.rows_of`` has them."""
+        if len(self.accelerators) == 1:
+            return self.settings, work_of(self.profile, self.job, self.accelerators, self.settings)
         return uneven_rows(
             self.profile,
             self.job,

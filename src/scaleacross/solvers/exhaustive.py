@@ -25,7 +25,7 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis, PipelineChoice, ScheduleName
 from scaleacross.spec.placement import BuildingShare, Placement, strides
 from scaleacross.spec.plan import Decision
-from scaleacross.verification import Place, count_groups, counted_layout, does_not_fit, places_of
+from scaleacross.verification import Place, count_groups, counted_layout, does_not_fit, places_of, replicas_by_unit
 from scaleacross.workloads.problem import Problem
 
 MAX_ACCELERATORS: Final = 64
@@ -58,6 +58,8 @@ def exhaustive(problem: Problem) -> ExhaustiveResult:
             balancer = BruteBalancer(problem, fleet, candidate)
             for placement in placements(fleet, candidate.degrees):
                 placed = candidate.model_copy(update={"placement": placement})
+                if not pricer.may_fail(placed):
+                    continue
                 fits = False
                 for decision in [placed] if one_type else balancer.balanced(pricer.layout(placed)):
                     decision = decision.model_copy(update={"placement": placement})
@@ -87,6 +89,14 @@ class _Pricer:
         if key not in self._layouts:
             self._layouts[key] = counted_layout(self.problem.topology, decision)
         return self._layouts[key]
+
+    def may_fail(self, decision: Decision) -> bool:
+        """C1 of ``every_placement``."""
+        wanted = self.problem.job.failure_domains
+        if wanted is None:
+            return True
+        lost = replicas_by_unit(self.problem.topology, decision, wanted.level)
+        return all(len(replicas) <= wanted.max_replicas_lost for replicas in lost.values())
 
     def cost(self, decision: Decision) -> PlanCost:
         placement, degrees = decision.placement, decision.degrees

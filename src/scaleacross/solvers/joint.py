@@ -30,8 +30,8 @@ import numpy as np
 
 from scaleacross.cost_models.settings import NOTHING, Floats, Ints, Settings, concatenate
 from scaleacross.solvers.candidates import Priced, Pricing
+from scaleacross.solvers.every_placement import placer_on
 from scaleacross.solvers.fleets import Fleet, fleets
-from scaleacross.solvers.mixed_fleets import placer_on
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.parallelism import GridAxis

@@ -1,4 +1,4 @@
-"""Candidates on fleets of several accelerator types: bounds that hold for any balance, and the exact best placement.
+"""Candidates on fleets of several accelerator types: does one fit, and what can a step cost at best, however balanced?
 
 Sets          T  accelerator types;  K  block types, N[k] layers each;  groups g: one stage of one replica, pp·dp of them
 Parameters    P[t,k]  seconds of a layer per micro-batch on type t: forward, backward, recomputation, and the tp, cp and ep
@@ -11,71 +11,35 @@ Bound         With Q[k] = min_t P[t,k] and f[t] = max_k Q[k]/P[t,k] ≤ 1, a gro
               Sharded parameters: some class has m micro-batches or more, so step ≥ (m + (pp−1)/v) · (gather + gather and
               scatter of what the fullest rank holds at least). Gradients and parameters once per step: what the share
               h/(m⁻ + (pp−1)/v) of the computation cannot hide adds to it (h of ``overlap``, m⁻ fewest micro-batches).
-Placement     every axis order on every fill (S1–S3 of ``fleets``) has a *layout*: the types on each stage of each replica
-              class. Layouts are few. Each is balanced (B1–B3 of ``balance``), floors of computation sort the balances, and
-              all orders and fills of a layout are priced in arrays until the next floor is not below the best.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import permutations
-from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.axes import Terms, axis_terms
-from scaleacross.cost_models.collectives import Links, stacked_links
-from scaleacross.cost_models.layout import Layout, layout_of
+from scaleacross.cost_models.axes import Terms
 from scaleacross.cost_models.memory import held_parameters, memory_parts
 from scaleacross.cost_models.overlap import WINDOW_NAMES, rounds
 from scaleacross.cost_models.settings import Floats, Settings
 from scaleacross.cost_models.stages import RankClasses
-from scaleacross.cost_models.step import placement_free_s, step_times
+from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.uneven import layer_pass_s
 from scaleacross.cost_models.work import StackedTimes, Work, pipeline_groups, times_by_type, update_s
-from scaleacross.solvers.balance import Balance, Balancer
 from scaleacross.solvers.candidates import Priced, Pricing
-from scaleacross.solvers.fleets import Fill, Fleet, shares
-from scaleacross.solvers.place_parallelism import PlacementDecision, Placer, stacked_shapes
+from scaleacross.solvers.fleets import Fleet
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, SCHEDULE_NAMES, Degrees, GridAxis
-from scaleacross.spec.placement import strides
+from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, SCHEDULE_NAMES, GridAxis
 from scaleacross.workloads.layer_profile import ModelProfile
-
-EXACT_BLOCK: Final = 8
-"""Placements whose pipelines are timed together."""
-LAYOUT_AXES: Final[tuple[GridAxis, ...]] = ("pp", "dp_shard", "dp_replicate")
-"""Axes whose degrees and strides decide which types a stage of a replica has."""
-
-Place = tuple[Fill, tuple[GridAxis, ...]]
 
 
 def pricing_on(fleet: Fleet, job: Job, profile: ModelProfile) -> Pricing:
     """The pricing for a fleet: of one type, or of several."""
     return (MixedPricing if len(fleet.accelerators) > 1 else Pricing).on(fleet, job, profile)
-
-
-def placer_on(
-    fleet: Fleet,
-    job: Job,
-    profile: ModelProfile,
-    seed: int = 0,
-    incumbent_s: Callable[[], float] = lambda: np.inf,
-    balanced: bool = True,
-) -> Placer:
-    """The placer for a fleet.
-
-    Args:
-        incumbent_s: on several types nothing at or above this is placed.
-        balanced: False on several types: equal layers and batches only, whether they fit in memory or not.
-    """
-    pricing = pricing_on(fleet, job, profile)
-    if isinstance(pricing, MixedPricing):
-        return MixedPlacer(fleet, pricing, seed=seed, incumbent_s=incumbent_s, balanced=balanced)
-    return Placer(fleet, pricing, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -128,7 +92,7 @@ class MixedPricing(Pricing):
         for order in permutations(active):
             terms = []
             for axis in (axis for axis in order if axis != "pp"):
-                key = (axis, _faster(order, axis))
+                key = (axis, frozenset(order[: order.index(axis)]))
                 if key not in known:
                     stride = np.prod([getattr(settings, faster) for faster in key[1]], axis=0, dtype=np.int64)
                     known[key] = self._relaxed_terms(axis, volumes, stride * np.ones(len(settings), np.int64), sizes)
@@ -251,115 +215,3 @@ class MixedPricing(Pricing):
             of_large = np.minimum(pp, large // (here.dp * here.tp * here.cp))
             out[rows] = (ranks * small).sum(axis=0) + of_large * (big - small).max(axis=0)
         return out
-
-
-@dataclass
-class MixedPlacer(Placer):
-    """Places and balances candidates on a fleet of several types by trying every placement."""
-
-    incumbent_s: Callable[[], float] = lambda: np.inf
-    balanced: bool = True
-    _layouts: dict[tuple[object, ...], Layout] = field(default_factory=dict)
-    _times: dict[tuple[int, ...], list[StackedTimes]] = field(default_factory=dict)
-
-    def place(
-        self,
-        settings: Settings,
-        work: Work,
-        time_limit_s: float,
-        slowest_axis: GridAxis | None = None,
-        enough_s: float = -np.inf,
-    ) -> PlacementDecision | None:
-        """The best placement and balance of a single candidate.
-
-        None when no fill holds it, nothing fits in memory, or (unless ``slowest_axis`` is asked for) nothing is faster than
-        the incumbent. ``work`` is that of ``MixedPricing.coarse``; ``communication_s`` of the decision is the step less that
-        work, so that both add up to the step. There is no time limit: the work is bounded by fills times axis orders.
-        """
-        free_s = float(placement_free_s(self.pricing.volumes(settings, work))[0])
-        limit_s = np.inf if slowest_axis else self.incumbent_s()
-        best: PlacementDecision | None = None
-        for floor_s, balance, rows, places in self._balanced(settings, slowest_axis):
-            if floor_s >= limit_s:
-                break
-            if best is not None and best.communication_s <= enough_s:
-                return replace(best, complete=False)
-            step_s, (fill, order) = self._fastest(rows, places, limit_s)
-            if step_s < limit_s:
-                limit_s = step_s
-                best = PlacementDecision(order, fill, step_s - free_s, complete=True, balance=balance)
-        return best
-
-    def _balanced(
-        self, settings: Settings, slowest_axis: GridAxis | None
-    ) -> list[tuple[float, Balance, tuple[Settings, Work], list[Place]]]:
-        """Every balance of every layout with its floor, its rows and the places of the layout, lowest floor first."""
-        pricing = self.pricing
-        balancer = Balancer(pricing.job, pricing.profile, pricing.accelerators, settings, self._layer_times(settings))
-        places: dict[Layout, list[Place]] = {}
-        degrees = settings.decision(0).degrees
-        for place in self._places(settings, slowest_axis):
-            places.setdefault(self._layout(degrees, place), []).append(place)
-        out = []
-        for layout, alike in places.items():
-            for balance in balancer.balances(layout) if self.balanced else [balancer.equal(layout)]:
-                rows = balancer.rows(balance)
-                floor_s = float(placement_free_s(pricing.volumes(*rows)).max())
-                out.append((floor_s, balance, rows, alike))
-        return sorted(out, key=lambda entry: entry[0])
-
-    def _places(self, settings: Settings, slowest_axis: GridAxis | None) -> Iterator[Place]:
-        active = [axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1]
-        idle = [axis for axis in GRID_AXES if axis not in active]
-        for fill in self._fills(settings, active):
-            for order in permutations(active):
-                if slowest_axis is None or order[-1] == slowest_axis:
-                    yield fill, (*idle, *order)
-
-    def _layer_times(self, settings: Settings) -> list[StackedTimes]:
-        key = tuple(int(getattr(settings, name)[0]) for name in ("tp", "cp", "ep", "micro_batch"))
-        if key not in self._times:
-            pricing = self.pricing
-            self._times[key] = times_by_type(pricing.profile, pricing.job, pricing.accelerators, settings)
-        return self._times[key]
-
-    def _layout(self, degrees: Degrees, place: Place) -> Layout:
-        fill, order = place
-        stride = strides(degrees, order)
-        key = (fill, *((degrees.of(axis), stride[axis]) for axis in LAYOUT_AXES))
-        if key not in self._layouts:
-            self._layouts[key] = layout_of(self.fleet.topology, shares(fill), degrees, order)
-        return self._layouts[key]
-
-    def _fastest(self, rows: tuple[Settings, Work], places: Sequence[Place], limit_s: float) -> tuple[float, Place]:
-        """The fastest of the places, and its step; what cannot be below ``limit_s`` is not timed."""
-        floors = self._steps_s(rows, places, timed=False)
-        best_s, best = np.inf, places[0]
-        order = np.argsort(floors, kind="stable")
-        for start in range(0, len(order), EXACT_BLOCK):
-            block = [int(index) for index in order[start : start + EXACT_BLOCK]]
-            if floors[block[0]] >= min(limit_s, best_s):
-                break
-            steps = self._steps_s(rows, [places[index] for index in block], timed=True)
-            if steps.min() < best_s:
-                best_s, best = float(steps.min()), places[block[int(steps.argmin())]]
-        return best_s, best
-
-    def _steps_s(self, rows: tuple[Settings, Work], places: Sequence[Place], *, timed: bool) -> Floats:
-        """Step of every place, (places,): the longest of its rows; without ``timed`` pipeline messages take no time."""
-        settings, work = rows
-        place, row = (index.ravel() for index in np.indices((len(places), len(settings))))
-        one = settings.take(row[: len(settings)])
-        volumes = self.pricing.volumes(settings.take(row), work.take(row))
-        links: Links = stacked_links([self.levels(places[int(index)][0]) for index in place])
-        terms = []
-        for axis in (axis for axis in GRID_AXES if timed or axis != "pp"):
-            each = [self._axis_shapes(one, axis, _faster(order, axis), fill) for fill, order in places]
-            stacked = [stacked_shapes([each[int(index)][part] for index in place]) for part in range(len(each[0]))]
-            expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
-            terms.append(axis_terms(axis, volumes, stacked[0], links, expert, ep, exact=True))
-        return step_times(volumes, terms).step_s.reshape(len(places), len(settings)).max(axis=1)
-
-
-def _faster(order: Sequence[GridAxis], axis: GridAxis) -> frozenset[GridAxis]:
-    return frozenset(order[: order.index(axis)])

@@ -119,6 +119,10 @@ class Placer:
                 best = found if best is None or found.communication_s < best.communication_s else best
         return None if best is None else replace(best, complete=proved)
 
+    def unlimited(self) -> Placer:
+        """A placer that places candidates however slow they are: this one."""
+        return self
+
     def levels(self, fill: Fill) -> Levels:
         """Link figures of a fill."""
         if fill not in self._levels:

@@ -79,6 +79,9 @@ class LevelLink(Spec):
     technology: NetworkTechnology
     one_way_latency_s: float = Field(ge=0, description="latency of one message, sender to receiver, s")
     oversubscription_ratio: float = Field(default=1.0, ge=1.0, description="o of 1:o")
+    num_planes: int | None = Field(
+        default=None, ge=2, description="equal planes that share the traffic; states what the loss of one costs"
+    )
 
 
 class Trunk(SourcedSpec):
@@ -96,4 +99,7 @@ class Trunk(SourcedSpec):
     one_way_latency_s: float = Field(ge=0, description="one-way latency of a message, s")
     efficiency_fraction: float = Field(
         default=1.0, gt=0, le=1, description="share of the capacity that the job's flows reach"
+    )
+    num_planes: int | None = Field(
+        default=None, ge=2, description="equal planes that share the traffic; states what the loss of one costs"
     )

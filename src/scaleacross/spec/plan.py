@@ -113,6 +113,15 @@ class LevelTraffic(Spec):
     utilisation: float = Field(description="bytes / (capacity · step time)")
 
 
+class DegradedState(Spec):
+    """The plan after a failure: the replicas that are left take over the micro-batches of those that are lost."""
+
+    what: str = Field(description="what is lost: the zone or building that costs most replicas, or one network plane")
+    replicas_lost: int = Field(ge=0, description="data-parallel replicas that stop")
+    step_s: float | None = Field(description="step time after the failure; None: no replica is left")
+    fits: bool = Field(description="whether the replicas that are left have memory for it")
+
+
 class Alternative(Spec):
     """A plan that lost, and why."""
 
@@ -163,6 +172,7 @@ class Plan(Spec):
     memory: tuple[StageMemory, ...]
     traffic: tuple[LevelTraffic, ...]
     collectives: tuple[PredictedCollective, ...]
+    degraded: tuple[DegradedState, ...] = Field(default=(), description="the plan with something lost")
     report: SolveReport
 
     @property
