@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import scaleacross as sa
-from instances import mixed_instance, mixed_job
+from instances import mixed_instance, mixed_job, plain_job, plain_topology
 from scaleacross.solvers.alternatives import decision_of
 from scaleacross.solvers.every_placement import placer_on
 from scaleacross.solvers.exhaustive import exhaustive
@@ -74,3 +74,25 @@ def test_no_bound_exceeds_any_balance(seed: int) -> None:
                         assert one.bound_s[0] <= (one.free_s[0] + placed.communication_s) * (1 + 1e-12)
                         needed = placer.pricing.needed_bytes(one.settings)
                         assert needed[0] <= placer.pricing.capacity_bytes
+
+
+@pytest.mark.parametrize("axis", ["pp", "dp_replicate"])
+def test_balance_beats_equal_shares(axis: str) -> None:
+    """Four accelerators of a slow type and four of a fast one, as two stages or as two replicas: who is faster gets more."""
+    topology = plain_topology(1, 1)
+    slow, fast = (building["accelerator"] for building in topology["regions"][0]["buildings"])
+    slow |= {"name": "slow", "peak_tflop_per_s": {"bf16": 10.0}, "memory_bandwidth_gbyte_per_s": 300.0}
+    fast |= {"name": "fast", "peak_tflop_per_s": {"bf16": 30.0}, "memory_bandwidth_gbyte_per_s": 900.0}
+    degrees = {"tp": 4, "cp": 1, "pp": 1, "dp_shard": 1, "dp_replicate": 1, "ep": 1} | {axis: 2}
+    job = plain_job(topology=topology, degrees=degrees, schedules=["1F1B"], shard="none", recompute="none")
+    plan = sa.plan(job)
+    decision = plan.decision
+    if axis == "pp":
+        layers = dict(zip((share.building for share in plan.placement.fill), plan.layers_per_stage, strict=True))
+        assert layers["b1"][0] > layers["b0"][0]
+    else:
+        assert decision.batch_shares is not None
+        batches = {share.buildings[0]: share.num_micro_batches for share in decision.batch_shares}
+        assert batches["b1"] > batches["b0"]
+    equal = decision.model_copy(update={"layers_per_stage": None, "batch_shares": None})
+    assert sa.evaluate((job, equal)).cost.step_s > 1.2 * plan.cost.step_s
