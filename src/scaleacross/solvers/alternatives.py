@@ -53,7 +53,11 @@ CHOICES: Final = {
 def decision_of(placed: Placed) -> Decision:
     """The full decision of a placed candidate."""
     placement = Placement(axis_order=placed.placement.axis_order, fill=shares(placed.placement.fill))
-    return placed.settings.decision(0).model_copy(update={"placement": placement})
+    chosen: dict[str, object] = {"placement": placement}
+    if placed.placement.balance is not None:
+        balance = placed.placement.balance
+        chosen |= {"layers_per_stage": balance.layers_per_stage, "batch_shares": balance.batch_shares}
+    return placed.settings.decision(0).model_copy(update=chosen)
 
 
 def alternatives(state: Search, best: Placed) -> tuple[Alternative, ...]:
@@ -136,7 +140,7 @@ def _other_choices(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
         same &= getattr(rows, choice) != getattr(best.settings, choice)[0]
         if same.any():
             priced = pricing.tight(pricing.coarse(rows.take(same)))
-            placed = state.place(priced, int(priced.bound_s.argmin()), best.placer)
+            placed = state.place(priced, int(priced.bound_s.argmin()), best.placer.unlimited())
             if placed is not None:
                 yield _choice_label(choice, placed), placed
 

@@ -1,9 +1,10 @@
 """The joint search: degrees, micro-batch, schedule, recompute, shard level and placement together, with a bound.
 
 Space          the candidates of ``search_space`` (R1–R9) on every fleet, times the placements of ``place_parallelism``
-               (axis orders × fills S1–S3)
+               (axis orders × fills S1–S3), times the balances B1–B3 on fleets of several accelerator types
+               (``mixed_fleets``, ``balance``)
 Objective      step time of the cost model (``cost_models.step``), minimised
-Memory         the fullest pipeline rank fits in the smallest accelerator of the fleet, reserve taken off
+Memory         every pipeline rank fits in the smallest accelerator on it, reserve taken off
 
 1. Enumerate *bases* (everything but the split of dp and the shard level), drop those of which nothing fits,
    bound them, sort.
@@ -31,7 +32,9 @@ import numpy as np
 
 from scaleacross.cost_models.plan_cost import plan_cost
 from scaleacross.cost_models.settings import NOTHING, Floats, Ints, Settings, concatenate, settings_of
+from scaleacross.solvers.balance import balance_of
 from scaleacross.solvers.candidates import Priced, Pricing
+from scaleacross.solvers.every_placement import placer_on as step_placer_on
 from scaleacross.solvers.fleets import Fleet, fleets
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer
 from scaleacross.solvers.search_space import Refusals, SearchSpace
@@ -154,13 +157,18 @@ def search(
     state = Search(problem, time_limit_s, seed, gap_tolerance, report)
     survivors: list[tuple[Priced, Placer]] = []
     for fleet in fleets(problem.topology):
-        pricing = Pricing.on(fleet, problem.job, problem.profile)
-        placer = placer_on(fleet) if placer_on else Placer(fleet, pricing, seed=seed)
+        placer = placer_on(fleet) if placer_on else _step_placer(state, fleet)
         _start_from(state, incumbents, placer)
         survivors += [(priced, placer) for priced in _price_fleet(state, fleet, placer)]
     tight = _tighten(state, survivors)
     _place_all(state, tight)
     return state
+
+
+def _step_placer(state: Search, fleet: Fleet) -> Placer:
+    """The placer for step time."""
+    problem = state.problem
+    return step_placer_on(fleet, problem.job, problem.profile, state.seed, lambda: state.incumbent_s)
 
 
 def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -> None:
@@ -173,12 +181,15 @@ def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -
             continue
         used = {problem.topology.building(share.building).accelerator.name for share in placement.fill}
         if used == types:
+            named = decision.pipeline.model_copy(update={"order": None})  # candidates have the order of their schedule
+            decision = decision.model_copy(update={"pipeline": named})
             priced = placer.pricing.coarse(settings_of(decision, problem.job.global_batch_sequences))
             step_s = plan_cost(problem.job, problem.profile, problem.topology, decision).cost.step_s
             fill = tuple((share.building, share.num_accelerators) for share in placement.fill)
             exposed_s = step_s - float(priced.free_s[0])
             state.free_bound_s = min(state.free_bound_s, float(priced.free_s[0]))
-            at = PlacementDecision(placement.axis_order, fill, exposed_s, complete=True)
+            balance = balance_of(problem, decision, placement, priced.settings)
+            at = PlacementDecision(placement.axis_order, fill, exposed_s, complete=True, balance=balance)
             state.keep(Placed(step_s, priced.settings, priced, at, placer))
 
 

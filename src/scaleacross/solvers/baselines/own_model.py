@@ -108,7 +108,7 @@ def _timed(pricing: Pricing, settings: Settings) -> Rows:
     tp_s = tp_terms(volumes, stacked([shapes[tp] for tp in settings.tp.tolist()]), links_of(levels)).serial_total_s
     return Rows(
         settings,
-        stage_s=work.forward_s + work.backward_s + tp_s / rounds(settings),
+        stage_s=work.forward_s + work.backward_s + tp_s / rounds(settings, work),
         message_bytes=volumes.hidden_bytes,
         gradient_bytes=(work.dense_parameters + work.expert_parameters) * pricing.job.optimizer.reduce_bytes,
         update_s=work.optimizer_s,
