@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import scaleacross as sa
-from instances import plain_job, random_job
+from instances import mixed_job, plain_job, random_job
 from priced import MONEY, POWER, priced, spent, two
 from scaleacross.api.planning import plan_problem
 from scaleacross.cost_models.egress import axis_patterns
@@ -21,6 +21,7 @@ from scaleacross.verification.spending import counted_patterns
 from scaleacross.workloads.problem import Problem, problem_of
 
 SEEDS = (4, 6, 10, 13, 41, 50, 54, 65)
+MIXED_SEEDS = tuple(range(24))
 
 
 def instance(seed: int, objective: str) -> Problem:
@@ -42,6 +43,23 @@ def test_search_finds_the_best_of_brute_force(seed: int, objective: ObjectiveNam
     assert value.value == pytest.approx(
         problem.job.tokens_per_step * (1e6 if objective == POWER else 1) / oracle.step_s
     )
+    assert not plan.report.notes
+
+
+@pytest.mark.parametrize("objective", [POWER, MONEY])
+@pytest.mark.parametrize("seed", MIXED_SEEDS)
+def test_mixed_fleets_equal_brute_force_over_every_balance(seed: int, objective: ObjectiveName) -> None:
+    problem = problem_of(priced(mixed_job(seed).model_dump(mode="json", exclude_none=True), seed, objective))
+    oracle = exhaustive(problem, lambda decision, cost: spent(problem, objective, decision, cost))
+    if oracle.decision is None:
+        with pytest.raises(sa.InfeasibleError):
+            sa.plan(problem.job)
+        return
+    plan = sa.plan(problem.job)  # verifies itself
+    value = plan.report.objective
+    assert value is not None
+    assert plan.report.status == "optimal"
+    assert value.spent_per_step == pytest.approx(oracle.step_s, rel=1e-9)
     assert not plan.report.notes
 
 
