@@ -60,7 +60,7 @@ def test_too_strict_says_what_a_plan_would_lose() -> None:
 def test_verification_counts_the_replicas() -> None:
     plan = sa.plan(domains("building", 4))
     problem = problem_of(domains("building", 1))
-    assert any("V7: " in line and "at most 1 may" in line for line in illegal(problem, plan.decision))
+    assert any("V8: " in line and "at most 1 may" in line for line in illegal(problem, plan.decision))
 
 
 def test_spare_hosts_are_not_filled() -> None:

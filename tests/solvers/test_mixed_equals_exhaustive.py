@@ -13,6 +13,8 @@ from scaleacross.solvers.exhaustive import exhaustive
 from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.spec.job import Job
+from scaleacross.workloads.problem import problem_of
 
 QUICK = range(60)
 SLOW = range(60, 200)
@@ -35,6 +37,20 @@ def test_search_equals_brute_force_and_verifies(seed: int) -> None:
     assert plan.report.status == "optimal"
     assert plan.cost.step_s == pytest.approx(oracle.step_s, rel=1e-9)
     assert all(bound.step_s <= oracle.step_s * (1 + 1e-9) for bound in plan.report.bounds)
+
+
+@pytest.mark.parametrize("seed", [1, 11, 12, 15, 32, 37, 44])
+def test_every_family_of_schedules_equals_brute_force(seed: int) -> None:
+    """Split backwards and stages in a V: 32 is a plan with ZBV on both types, 37 has unequal batches and 44 uneven layers."""
+    families = ("ZBVZeroBubble", "DualPipeV", "ZBH1", "ZBH2", "VHalf", "InterleavedZeroBubble")
+    data = mixed_job(seed).model_dump(mode="json", exclude_none=True)
+    pair = families[seed % 6], families[(seed + 1) % 6]
+    job = Job.model_validate(data | {"schedules": ["1F1B", *pair], "num_chunks": [1, 2]})
+    oracle = exhaustive(problem_of(job))
+    plan = sa.plan(job)  # verifies itself
+    assert plan.cost.step_s == pytest.approx(oracle.step_s, rel=1e-9)
+    assert plan.report.status == "optimal"
+    assert not plan.report.notes
 
 
 def test_instances_are_of_every_kind() -> None:

@@ -21,7 +21,7 @@ from scaleacross.verification.spending import counted_patterns
 from scaleacross.workloads.problem import Problem, problem_of
 
 SEEDS = (4, 6, 10, 13, 41, 50, 54, 65)
-MIXED_SEEDS = tuple(range(24))
+MIXED_SEEDS = (1, 4, 10, 12, 17, 24, 15)
 
 
 def instance(seed: int, objective: str) -> Problem:
