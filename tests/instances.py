@@ -38,6 +38,80 @@ def random_job(seed: int) -> Job:
     return Job.model_validate(data | _pins(rng, topology, "num_experts" in workload))
 
 
+def mixed_instance(seed: int) -> Problem:
+    """The problem of a seed with two buildings or more, unequal in size, of two accelerator types."""
+    return problem_of(mixed_job(seed))
+
+
+def mixed_job(seed: int) -> Job:
+    """Few candidates, many balances: mostly pinned degrees; types that differ in speed, memory or both; spare hosts."""
+    rng = random.Random(f"mixed {seed}")
+    num_buildings = rng.choice([2, 2, 2, 3])
+    memory_mib = rng.choice([40.0, 60.0, 80.0, 150.0, 1000.0, 1000.0, 1000.0])
+    types = [accelerator(rng, "slow", memory_mib), accelerator(rng, "fast", memory_mib * rng.choice([0.7, 1.0, 2.0]))]
+    types[0]["peak_tflop_per_s"], types[1]["peak_tflop_per_s"] = (
+        {"bf16": 20.0},
+        {"bf16": rng.choice([30.0, 40.0, 80.0])},
+    )
+    host, shared = rng.choice([2, 2, 4]), _links(rng)
+    buildings = [
+        {
+            "name": f"b{index}",
+            "accelerator": types[index % 2 if index < 2 else rng.randrange(2)],
+            "accelerators_per_host": host,
+            "hosts_per_rack": rng.choice([1, 2]),
+            "racks_per_zone": rng.choice([1, 2]),
+            "num_hosts": rng.randint(1, (10 if num_buildings == 2 else 8) // host),
+            "scale_up_domain": "host",
+            "links": shared if rng.random() < 0.6 else _links(rng),
+        }
+        for index in range(num_buildings)
+    ]
+    trunks = _trunks(rng, num_buildings)
+    for trunk in trunks:
+        if rng.random() < 0.7:  # otherwise one building alone is mostly best
+            trunk |= {"bandwidth_gbyte_per_s": 50.0, "one_way_latency_us": 20.0, "oversubscription_ratio": 1.0}
+    topology = {"name": "mixed", "regions": _regions(rng, buildings), "trunks": trunks}
+    workload = _workload(rng)
+    data: dict[str, Any] = {
+        "name": f"mixed-{seed}",
+        "workload": workload,
+        "topology": topology,
+        "sequence_length": 2048,
+        "global_batch_sequences": rng.choice([8, 12, 16, 24]),
+    }
+    data |= _mixed_pins(rng, "num_experts" in workload)
+    if rng.random() < 0.4:
+        several = [building for building in buildings if building["num_hosts"] > 1]
+        data["spare_hosts"] = {building["name"]: 1 for building in several}
+    if rng.random() < 0.2:
+        data["failure_domains"] = {"level": rng.choice(["zone", "building"]), "max_replicas_lost": rng.choice([1, 2])}
+    return Job.model_validate(data)
+
+
+def _mixed_pins(rng: random.Random, has_experts: bool) -> dict[str, Any]:
+    """Pipelines, replicas or both; one value of everything else."""
+    pipeline = rng.choice([["1F1B"], ["1F1B"], ["GPipe"], ["Interleaved1F1B"]])
+    shard = rng.choice([["none"], ["optimizer"], ["none", "optimizer"], ["parameters"]])
+    open_to = [1, 2] if "none" in shard else [2, [2, 4]]
+    degrees: dict[str, Any] = {
+        "tp": rng.choice([1, 1, 1, 2]),
+        "cp": 1,
+        "pp": rng.choice([1, 2, 2, 3, 4, [1, 2], [2, 3], {"max": 4}]),
+        "ep": rng.choice([1, {"max": 2}]) if has_experts else 1,
+        "dp_shard": rng.choice(open_to) if shard != ["none"] else 1,
+        "dp_replicate": rng.choice([1, 2, 3, [1, 2], [2, 4], {"max": 4}]),
+    }
+    return {
+        "micro_batch_sequences": [1],
+        "recompute": [rng.choice(["none", "selective", "full"])],
+        "num_chunks": rng.choice([[1, 2], [1, 2, 3]]),
+        "schedules": pipeline,
+        "shard": shard,
+        "degrees": degrees,
+    }
+
+
 def accelerator(rng: random.Random, name: str, memory_mib: float) -> dict[str, Any]:
     """A toy accelerator with an H100's proportions."""
     return {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import scaleacross as sa
-from instances import plain_job, random_job
+from instances import mixed_job, plain_job, random_job
 from priced import MONEY, POWER, priced, spent, two
 from scaleacross.api.planning import plan_problem
 from scaleacross.cost_models.egress import axis_patterns
@@ -21,6 +21,7 @@ from scaleacross.verification.spending import counted_patterns
 from scaleacross.workloads.problem import Problem, problem_of
 
 SEEDS = (4, 6, 10, 13, 41, 50, 54, 65)
+MIXED_SEEDS = (1, 4, 10, 12, 17, 24, 15)
 
 
 def instance(seed: int, objective: str) -> Problem:
@@ -57,6 +58,22 @@ def test_a_first_incumbent_from_a_sample_prunes_by_score(
     value = sa.plan(problem.job).report.objective
     assert value is not None
     assert value.spent_per_step == pytest.approx(oracle.step_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", MIXED_SEEDS)
+def test_mixed_fleets_equal_brute_force_over_every_balance(seed: int, objective: ObjectiveName) -> None:
+    problem = problem_of(priced(mixed_job(seed).model_dump(mode="json", exclude_none=True), seed, objective))
+    oracle = exhaustive(problem, lambda decision, cost: spent(problem, objective, decision, cost))
+    if oracle.decision is None:
+        with pytest.raises(sa.InfeasibleError):
+            sa.plan(problem.job)
+        return
+    plan = sa.plan(problem.job)  # verifies itself
+    value = plan.report.objective
+    assert value is not None
+    assert plan.report.status == "optimal"
+    assert value.spent_per_step == pytest.approx(oracle.step_s, rel=1e-9)
+    assert not plan.report.notes
 
 
 @pytest.mark.parametrize("seed", [10, 41])

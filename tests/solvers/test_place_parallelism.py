@@ -125,9 +125,9 @@ def test_the_cheaper_fill_wins(solve: object) -> None:
 
 
 def rows_of(problem: Problem) -> list[tuple[Placer, Priced]]:
-    """A few candidates of every fleet that have many placements."""
+    """A few candidates, with many placements, of every fleet of one accelerator type (``mixed_fleets`` places the others)."""
     out = []
-    for fleet in fleets(problem.topology):
+    for fleet in (fleet for fleet in fleets(problem.topology) if len(fleet.accelerators) == 1):
         placer = Placer(fleet, Pricing.on(fleet, problem.job, problem.profile))
         space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
         for rows in space.batches(Refusals()):

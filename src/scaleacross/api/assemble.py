@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from scaleacross import catalogue
+from scaleacross.cost_models.failures import degraded_states
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.errors import InputError
 from scaleacross.spec.job import Job
@@ -45,6 +46,7 @@ def assemble(problem: Problem, decision: Decision, cost: PlanCost, report: Solve
         memory=cost.memory,
         traffic=cost.traffic,
         collectives=cost.collectives,
+        degraded=degraded_states(problem.job, problem.profile, problem.topology, decision),
         report=report,
     )
 

@@ -11,13 +11,11 @@ from scaleacross.api.assemble import assemble, cost_of, problem_of, versions
 from scaleacross.api.objectives import objective_value
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.cost_models.settings import settings_of
-from scaleacross.cost_models.work import work_of
 from scaleacross.errors import InfeasibleError, InputError
 from scaleacross.solvers.bounds import compute_bound
-from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.every_placement import placer_on
 from scaleacross.solvers.fleets import fleets, shares
 from scaleacross.solvers.joint import PLACE_LIMIT_S
-from scaleacross.solvers.place_parallelism import Placer
 from scaleacross.spec.job import Job
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision, Plan, SolveReport
@@ -40,6 +38,8 @@ def evaluate(source: Plan | str | Path | tuple[Job, Decision], *, overrides: Seq
     broken = checks.refused_rules(problem, decision)
     if broken:
         raise InputError(f"'{job.name}' cannot run like this:\n" + "\n".join(f"- {line}" for line in broken))
+    if decision.placement is None and decision.batch_shares is not None:
+        raise InputError(f"'{job.name}': batch_shares name replicas by building: state the placement too")
     if decision.placement is None:
         decision = _place(problem, decision)
         notes.append("the settings name no placement: the best one was chosen")
@@ -61,9 +61,8 @@ def _place(problem: Problem, decision: Decision) -> Decision:
     settings = settings_of(decision, problem.job.global_batch_sequences)
     best: tuple[float, Placement] | None = None
     for fleet in fleets(problem.topology):
-        pricing = Pricing.on(fleet, problem.job, problem.profile)
-        work = work_of(problem.profile, problem.job, pricing.accelerators, settings)
-        placed = Placer(fleet, pricing).place(settings, work, PLACE_LIMIT_S)
+        placer = placer_on(fleet, problem.job, problem.profile, balanced=False)
+        placed = placer.place(settings, placer.pricing.coarse(settings).work, PLACE_LIMIT_S)
         if placed is None:
             continue
         placement = Placement(axis_order=placed.axis_order, fill=shares(placed.fill))

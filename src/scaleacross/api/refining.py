@@ -46,10 +46,14 @@ def refine_schedule(
     (ZBH1; with chunks InterleavedZeroBubble or ZBVZeroBubble). A note states the order's bound and gap. ``evaluate`` prices it.
 
     Raises:
-        InputError: the plan cannot be read, has no pipeline, or holds two copies of the model (DualPipe).
+        InputError: the plan cannot be read, has no pipeline, or holds two copies of the model (DualPipe), or its
+            replicas run different numbers of micro-batches.
     """
     plan = source if isinstance(source, Plan) else load_plan(source)
     problem, decision = problem_of(plan.job, ()), plan.decision
+    if decision.batch_shares is not None:
+        each = ", ".join(str(share.num_micro_batches) for share in decision.batch_shares)
+        raise InputError(f"replicas run different numbers of micro-batches ({each}); an order is of one number")
     pipe = planned_pipeline(problem, decision)
     if pipe.schedule.num_copies > 1:
         raise InputError(f"{pipe.schedule.name} holds two copies of the model; orders are searched for one copy only")

@@ -22,7 +22,7 @@ from scaleacross.errors import InputError
 from scaleacross.spec.base import Spec
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Decision, Plan
-from scaleacross.spec.topology import Topology
+from scaleacross.spec.topology import Topology, without_spares
 from scaleacross.workloads.layer_profile import Workload
 from scaleacross.workloads.problem import Problem
 
@@ -101,7 +101,8 @@ def resolve(job: Job, base_dir: Path | None = None) -> Problem:
         workload_from(_part("workloads", source, "workload")),
         topology_from(_part("topologies", source, "topology")),
     )
-    return Problem(_self_contained(job, workload, topology), workload, topology, workload.profile())
+    usable = without_spares(topology, job.spare_hosts)
+    return Problem(_self_contained(job, workload, topology), workload, usable, workload.profile())
 
 
 def load_plan(path: str | Path) -> Plan:

@@ -29,7 +29,7 @@ from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.placement import BuildingShare
-from scaleacross.spec.topology import Building, Topology
+from scaleacross.spec.topology import Building, Topology, trunk_bytes_per_s
 
 NUM_LEVELS = len(LINK_LEVELS)
 SCALE_UP, RACK, ZONE, BUILDING, CAMPUS, REGION = range(NUM_LEVELS)
@@ -73,17 +73,11 @@ def trunk_graph(topology: Topology) -> nx.Graph:
     graph = nx.Graph()
     graph.add_nodes_from(building.name for building in topology.buildings)
     for trunk in topology.trunks:
-        ends = [topology.building(name) for name in trunk.between]
-        whole = trunk.bandwidth_bytes_per_s or min(_line_rate(end) * end.num_accelerators for end in ends)
+        whole = trunk_bytes_per_s(topology, trunk)
         capacity = whole * trunk.efficiency_fraction / trunk.oversubscription_ratio
         price = trunk.egress_price_per_byte or 0.0
         graph.add_edge(*trunk.between, latency_s=trunk.one_way_latency_s, bytes_per_s=capacity, price_per_byte=price)
     return graph
-
-
-def _line_rate(building: Building) -> float:
-    technology = building.links.building.technology
-    return technology.bandwidth_bytes_per_s * technology.efficiency_fraction
 
 
 def build_levels(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Graph | None = None) -> Levels:
@@ -103,7 +97,7 @@ def build_levels(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Gr
             bandwidth[index] = min(bandwidth[index], rate)
             capacity[index] = min(capacity[index], rate * size / link.oversubscription_ratio)
             latency[index] = max(latency[index], link.one_way_latency_s)
-    bandwidth[CAMPUS:] = min(_line_rate(building) for building in used)
+    bandwidth[CAMPUS:] = min(building.line_rate_bytes_per_s for building in used)
     graph = graph if graph is not None else trunk_graph(topology)
     for here, there in _neighbours([share.building for share in fill]):
         path = nx.shortest_path(graph, here, there, weight="latency_s")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,19 +20,21 @@ from scaleacross.cost_models.collectives import (
     neighbour_messages,
 )
 from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.layout import Layout, layout_of, types_of_ranks
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, Levels, build_levels
 from scaleacross.cost_models.memory import memory_parts
 from scaleacross.cost_models.settings import Floats, Settings, settings_of
-from scaleacross.cost_models.stages import RankClasses, rank_layers
+from scaleacross.cost_models.stages import equal_stages, every_rank, head_rank, layers_of_ranks
 from scaleacross.cost_models.step import StepTimes, exact_shapes, one_row, step_times
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
-from scaleacross.cost_models.work import block_counts, work_of
+from scaleacross.cost_models.uneven import uneven_rows
+from scaleacross.cost_models.work import Work, block_counts, times_by_type, work_of
 from scaleacross.schedules.pipeline import SCHEDULES, chosen
 from scaleacross.schedules.pipeline.check import peak_in_flight
-from scaleacross.schedules.pipeline.stage_placement import locate, virtual_stage
+from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.network import LINK_LEVELS
-from scaleacross.spec.parallelism import GRID_AXES, PipelineChoice, split_layers
+from scaleacross.spec.parallelism import GRID_AXES, PipelineChoice
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import CostBreakdown, Decision, LevelTraffic, PredictedCollective, StageMemory
 from scaleacross.spec.topology import Topology
@@ -41,7 +43,11 @@ from scaleacross.workloads.layer_profile import ModelProfile
 
 @dataclass(frozen=True)
 class PlanCost:
-    """The computed part of a plan; ``sent`` is what its collectives and traffic were computed from."""
+    """The computed part of a plan.
+
+    ``volumes`` has the single row that makes the step (the longest kind of rank); ``sent`` is what it communicates, from which
+    collectives and traffic are computed.
+    """
 
     placement: Placement
     layers_per_stage: tuple[tuple[int, ...], ...]
@@ -50,6 +56,7 @@ class PlanCost:
     memory: tuple[StageMemory, ...]
     traffic: tuple[LevelTraffic, ...]
     collectives: tuple[PredictedCollective, ...]
+    volumes: Volumes
     sent: tuple[Flow, ...]
 
 
@@ -60,6 +67,7 @@ def plan_cost(
     decision: Decision,
     shapes: Mapping[str, GroupShape] | None = None,
     levels: Levels | None = None,
+    layout: Layout | None = None,
 ) -> PlanCost:
     """Price one decision with its placement.
 
@@ -67,29 +75,36 @@ def plan_cost(
         shapes: group shapes per axis, ``ep`` and ``expert``; None counts them from the placement (verification passes
             its own).
         levels: figures of the fill; None reads them from the topology (``sensitivity`` changes them).
+        layout: replica classes of the placement; None likewise.
 
     Raises:
-        ValueError: the decision has no placement, or its numbers do not divide.
+        ValueError: the decision has no placement, its numbers do not divide, or its batch shares name other classes of
+            replicas than the placement has.
         KeyError: a building of the placement is not in the topology.
     """
     placement = _placement(decision)
     levels = levels or build_levels(topology, placement.fill)
+    if layout is None:
+        layout = layout_of(topology, placement.fill, decision.degrees, placement.axis_order)
     if shapes is None:
         shapes = exact_shapes(decision.degrees, placement.axis_order, levels, profile.whole_experts)
-    volumes, times = _timed_step(job, profile, levels, decision, shapes)
-    settings, links, launch_s = volumes.settings, links_of(levels), volumes.launch_s
-    rows = {name: one_row(shape) for name, shape in shapes.items()}
+    settings = settings_of(decision, job.global_batch_sequences)
+    volumes, times = _timed_step(job, profile, levels, decision, shapes, settings, layout)
+    links, shape_rows = links_of(levels), {name: one_row(shape) for name, shape in shapes.items()}
     sent = flows(volumes)
     step_s = float(times.step_s[0])
     spans = {flow.axis: LINK_LEVELS[int(shapes[flow.axis].span)] for flow in sent}
     return PlanCost(
         placement=placement.model_copy(update={"spans": spans}),
         layers_per_stage=layers_per_stage(profile, decision),
-        num_micro_batches=int(settings.num_micro_batches[0]),
-        cost=_breakdown(job, profile, levels, settings, times),
-        memory=_stage_memory(job, profile, levels, settings, decision),
+        num_micro_batches=max(micro_batches_of(decision, settings, layout)),
+        cost=_breakdown(job, profile, peak_flop_per_s(topology, placement, job), settings, times),
+        memory=stage_memory(job, profile, levels.accelerators, decision, settings, layout),
         traffic=_level_traffic(sent, shapes, levels, decision.pipeline, step_s),
-        collectives=tuple(_predicted(flow, rows[flow.shape], links, launch_s, volumes.equal_copies) for flow in sent),
+        collectives=tuple(
+            _predicted(flow, shape_rows[flow.shape], links, volumes.launch_s, volumes.equal_copies) for flow in sent
+        ),
+        volumes=volumes,
         sent=tuple(sent),
     )
 
@@ -98,8 +113,11 @@ def step_seconds(
     job: Job, profile: ModelProfile, topology: Topology, decision: Decision, shapes: Mapping[str, GroupShape]
 ) -> float:
     """The step time of ``plan_cost`` alone, s: for fits, which price the same placement many times."""
-    levels = build_levels(topology, _placement(decision).fill)
-    return float(_timed_step(job, profile, levels, decision, shapes)[1].step_s[0])
+    placement = _placement(decision)
+    levels = build_levels(topology, placement.fill)
+    layout = layout_of(topology, placement.fill, decision.degrees, placement.axis_order)
+    settings = settings_of(decision, job.global_batch_sequences)
+    return float(_timed_step(job, profile, levels, decision, shapes, settings, layout)[1].step_s[0])
 
 
 def placed_shapes(profile: ModelProfile, topology: Topology, decision: Decision) -> Mapping[str, GroupShape]:
@@ -119,33 +137,91 @@ def _placement(decision: Decision) -> Placement:
 
 
 def _timed_step(
-    job: Job, profile: ModelProfile, levels: Levels, decision: Decision, shapes: Mapping[str, GroupShape]
+    job: Job,
+    profile: ModelProfile,
+    levels: Levels,
+    decision: Decision,
+    shapes: Mapping[str, GroupShape],
+    settings: Settings,
+    layout: Layout,
 ) -> tuple[Volumes, StepTimes]:
-    settings = settings_of(decision, job.global_batch_sequences)
-    work = work_of(profile, job, levels.accelerators, settings)
+    """The row that makes the step longest, and its times."""
+    rows, work = rows_of(job, profile, levels.accelerators, decision, settings, layout)
     launch_s = max(accelerator.kernel_launch_s for accelerator in levels.accelerators)
-    volumes, links = Volumes(job, profile, settings, work, launch_s, decision.pipeline.order), links_of(levels)
-    rows = {name: one_row(shape) for name, shape in shapes.items()}
-    terms = [axis_terms(axis, volumes, rows[axis], links, rows["expert"], rows["ep"], exact=True) for axis in GRID_AXES]
-    return volumes, step_times(volumes, terms)
+    links, shape_rows = links_of(levels), {name: one_row(shape) for name, shape in shapes.items()}
+
+    def priced(volumes: Volumes) -> StepTimes:
+        expert, ep = shape_rows["expert"], shape_rows["ep"]
+        terms = [axis_terms(axis, volumes, shape_rows[axis], links, expert, ep, exact=True) for axis in GRID_AXES]
+        return step_times(volumes, terms)
+
+    volumes = Volumes(job, profile, rows, work, launch_s, decision.pipeline.order)
+    if len(rows) > 1:
+        longest = np.array([priced(volumes).step_s.argmax()])
+        volumes = replace(volumes, settings=rows.take(longest), work=work.take(longest))
+    return volumes, priced(volumes)
 
 
 def layers_per_stage(profile: ModelProfile, decision: Decision) -> tuple[tuple[int, ...], ...]:
-    """[stage][chunk] -> layers, by the stage placement of the schedule."""
-    pp, num_chunks = decision.degrees.pp, decision.pipeline.num_chunks
-    counts, placement = (
-        split_layers(profile.num_layers, pp * num_chunks),
-        SCHEDULES[decision.pipeline.schedule].placement,
-    )
-    return tuple(
-        tuple(counts[virtual_stage(placement, pp, rank, chunk)] for chunk in range(num_chunks)) for rank in range(pp)
+    """[stage][chunk] -> layers, stated or as equal as possible."""
+    if decision.layers_per_stage is not None:
+        return decision.layers_per_stage
+    return _equal(profile, decision)
+
+
+def _equal(profile: ModelProfile, decision: Decision) -> tuple[tuple[int, ...], ...]:
+    pipeline = decision.pipeline
+    return equal_stages(
+        profile.num_layers, decision.degrees.pp, pipeline.num_chunks, SCHEDULES[pipeline.schedule].placement
     )
 
 
-def _breakdown(job: Job, profile: ModelProfile, levels: Levels, settings: Settings, times: StepTimes) -> CostBreakdown:
+def micro_batches_of(decision: Decision, settings: Settings, layout: Layout) -> tuple[int, ...]:
+    """Micro-batches of every replica class.
+
+    Raises:
+        ValueError: the batch shares are not those of the placement's replica classes.
+    """
+    if decision.batch_shares is None:
+        return (int(settings.num_micro_batches[0]),) * len(layout)
+    stated = {share.buildings: share for share in decision.batch_shares}
+    if {one.buildings: one.num_replicas for one in layout} != {
+        share.buildings: share.num_replicas for share in decision.batch_shares
+    }:
+        has = ", ".join(f"{one.num_replicas} in {'+'.join(one.buildings)}" for one in layout)
+        raise ValueError(f"the batch shares do not match the replicas of the placement: {has}")
+    return tuple(stated[one.buildings].num_micro_batches for one in layout)
+
+
+def rows_of(
+    job: Job,
+    profile: ModelProfile,
+    accelerators: Sequence[Accelerator],
+    decision: Decision,
+    settings: Settings,
+    layout: Layout,
+) -> tuple[Settings, Work]:
+    """The rows of a decision: one where all ranks are of one type and as equal as possible (``uneven`` otherwise)."""
+    split = layers_per_stage(profile, decision)
+    if len(accelerators) == 1 and split == _equal(profile, decision) and decision.batch_shares is None:
+        return settings, work_of(profile, job, accelerators, settings)
+    times = times_by_type(profile, job, accelerators, settings)
+    micro_batches = micro_batches_of(decision, settings, layout)
+    return uneven_rows(profile, job, accelerators, settings, times, layout, split, micro_batches)
+
+
+def peak_flop_per_s(topology: Topology, placement: Placement, job: Job) -> float:
+    """Dense peak of an accelerator, the mean over those used."""
+    peaks = (
+        share.num_accelerators * topology.building(share.building).accelerator.peak_flop_per_s[job.precision]
+        for share in placement.fill
+    )
+    return sum(peaks) / placement.num_accelerators
+
+
+def _breakdown(job: Job, profile: ModelProfile, peak: float, settings: Settings, times: StepTimes) -> CostBreakdown:
     step_s, world = float(times.step_s[0]), int(settings.world_size[0])
     flop = profile.model_flop_per_token(job.sequence_length) * job.tokens_per_step
-    peak = min(accelerator.peak_flop_per_s[job.precision] for accelerator in levels.accelerators)
     rate = flop / step_s / world
     return CostBreakdown(
         step_s=step_s,
@@ -159,32 +235,36 @@ def _breakdown(job: Job, profile: ModelProfile, levels: Levels, settings: Settin
     )
 
 
-def _stage_memory(
-    job: Job, profile: ModelProfile, levels: Levels, settings: Settings, decision: Decision
+def stage_memory(
+    job: Job,
+    profile: ModelProfile,
+    accelerators: Sequence[Accelerator],
+    decision: Decision,
+    settings: Settings,
+    layout: Layout,
 ) -> tuple[StageMemory, ...]:
-    """Every pipeline rank as a class of its own."""
+    """Every pipeline rank, with the micro-batches of the replicas that have most, on its type with least memory."""
     pp, pipeline = decision.degrees.pp, decision.pipeline
     placement = SCHEDULES[pipeline.schedule].placement
-    layers = np.array(rank_layers(block_counts(profile), pp, pipeline.num_chunks, placement))
-    ranks, last_rank = np.arange(pp), locate(placement, pp, pp * pipeline.num_chunks - 1)[0]
-    classes = RankClasses(
-        layers, (ranks == 0).astype(int), (ranks == last_rank).astype(int), ranks, np.ones_like(ranks)
-    )
-    flight = None
-    if pipeline.order is not None:
-        flight = np.array(peak_in_flight(chosen(pipeline, pp, int(settings.num_micro_batches[0]))))
-    parts = memory_parts(profile, job, settings, classes, flight)
-    tightest = min(levels.accelerators, key=lambda accelerator: accelerator.usable_memory_bytes)
-    return tuple(
-        StageMemory(
-            stage=rank,
-            num_layers=int(layers[rank].sum()),
-            **{f"{name}_bytes": float(values[rank, 0]) for name, values in parts.items()},
-            reserved_bytes=tightest.reserved_memory_bytes,
-            capacity_bytes=tightest.memory_bytes,
+    layers = layers_of_ranks(block_counts(profile), layers_per_stage(profile, decision), placement)
+    classes = every_rank(layers, head_rank(pp, pipeline.num_chunks, placement))
+    most = max(micro_batches_of(decision, settings, layout))
+    flight = None if pipeline.order is None else np.array(peak_in_flight(chosen(pipeline, pp, most)))
+    parts = memory_parts(profile, job, replace(settings, num_micro_batches=np.array([most])), classes, flight)
+    out = []
+    for rank, types in enumerate(types_of_ranks(layout)):
+        here = (accelerator for accelerator in accelerators if accelerator.name in types)
+        tightest = min(here, key=lambda one: one.usable_memory_bytes)
+        out.append(
+            StageMemory(
+                stage=rank,
+                num_layers=int(layers[rank].sum()),
+                **{f"{name}_bytes": float(values[rank, 0]) for name, values in parts.items()},
+                reserved_bytes=tightest.reserved_memory_bytes,
+                capacity_bytes=tightest.memory_bytes,
+            )
         )
-        for rank in range(pp)
-    )
+    return tuple(out)
 
 
 def _level_traffic(

@@ -7,13 +7,14 @@ on rank 0 of a V.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from scaleacross.cost_models.settings import Floats, Ints
-from scaleacross.schedules.pipeline.stage_placement import StagePlacement, locate
+from scaleacross.schedules.pipeline.stage_placement import StagePlacement, locate, virtual_stage
 from scaleacross.spec.parallelism import split_layers
 
 
@@ -41,6 +42,44 @@ class RankClasses:
         return total
 
 
+def head_rank(pp: int, num_chunks: int, placement: StagePlacement = "loop") -> int:
+    """The rank with the last virtual stage, and so with the head."""
+    return locate(placement, pp, pp * num_chunks - 1)[0]
+
+
+def equal_stages(
+    num_layers: int, pp: int, num_chunks: int, placement: StagePlacement = "loop"
+) -> tuple[tuple[int, ...], ...]:
+    """[rank][chunk] -> layers of the equal split (``spec.parallelism.split_layers``).
+
+    Raises:
+        ValueError: more virtual stages than layers.
+    """
+    counts = split_layers(num_layers, pp * num_chunks)
+    return tuple(
+        tuple(counts[virtual_stage(placement, pp, rank, chunk)] for chunk in range(num_chunks)) for rank in range(pp)
+    )
+
+
+def layers_of_ranks(
+    block_counts: tuple[int, ...], layers_per_stage: Sequence[Sequence[int]], placement: StagePlacement = "loop"
+) -> Ints:
+    """Layers of each type on each pipeline rank, (ranks, types), for any split [rank][chunk] -> layers.
+
+    Raises:
+        ValueError: the split does not hold the layers of the model.
+    """
+    pp, num_chunks = len(layers_per_stage), len(layers_per_stage[0])
+    places = [locate(placement, pp, stage) for stage in range(pp * num_chunks)]
+    counts = [layers_per_stage[rank][chunk] for rank, chunk in places]
+    if sum(counts) != sum(block_counts):
+        raise ValueError(f"the stages hold {sum(counts)} layers, the model has {sum(block_counts)}")
+    table = np.zeros((pp, len(block_counts)), dtype=np.int64)
+    rank_of_layer = np.repeat([rank for rank, _ in places], counts)
+    np.add.at(table, (rank_of_layer, np.repeat(np.arange(len(block_counts)), block_counts)), 1)
+    return table
+
+
 @lru_cache(maxsize=4096)
 def rank_layers(
     block_counts: tuple[int, ...], pp: int, num_chunks: int, placement: StagePlacement = "loop"
@@ -50,15 +89,16 @@ def rank_layers(
     Raises:
         ValueError: more virtual stages than layers.
     """
-    table = np.zeros((pp, len(block_counts)), dtype=np.int64)
-    type_of_layer = np.repeat(np.arange(len(block_counts)), block_counts)
-    start = 0
-    for stage, count in enumerate(split_layers(sum(block_counts), pp * num_chunks)):
-        table[locate(placement, pp, stage)[0]] += np.bincount(
-            type_of_layer[start : start + count], minlength=len(block_counts)
-        )
-        start += count
+    table = layers_of_ranks(block_counts, equal_stages(sum(block_counts), pp, num_chunks, placement), placement)
     return tuple(tuple(int(n) for n in row) for row in table)
+
+
+def every_rank(layers: Ints, head: int) -> RankClasses:
+    """Every pipeline rank as a class of its own, from its layers by type, (ranks, types); ``head``: the rank that holds it."""
+    ranks = np.arange(len(layers))
+    return RankClasses(
+        layers, (ranks == 0).astype(np.int64), (ranks == head).astype(np.int64), ranks, np.ones_like(ranks)
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -67,7 +107,7 @@ def rank_classes(
 ) -> RankClasses:
     """The distinct ranks of a pipeline. Raises ValueError when there are more virtual stages than layers."""
     ranks: dict[tuple[tuple[int, ...], bool, bool], list[int]] = {}
-    last_rank = locate(placement, pp, pp * num_chunks - 1)[0]
+    last_rank = head_rank(pp, num_chunks, placement)
     for rank, layers in enumerate(rank_layers(block_counts, pp, num_chunks, placement)):
         ranks.setdefault((layers, rank == 0, rank == last_rank), []).append(rank)
     keys = list(ranks)

@@ -13,10 +13,9 @@ from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.pipeline_exact import virtual_boundaries
 from scaleacross.cost_models.pipeline_penalty import boundary_times
 from scaleacross.cost_models.pipeline_timing import PipelineTimes, time_schedule
-from scaleacross.cost_models.settings import Floats, settings_of
+from scaleacross.cost_models.plan_cost import plan_cost
+from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.step import one_row
-from scaleacross.cost_models.traffic import Volumes
-from scaleacross.cost_models.work import work_of
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import Kind, PipelineSchedule, chosen
 from scaleacross.schedules.pipeline.cells import to_rows
@@ -82,7 +81,7 @@ def _messages(schedule: PipelineSchedule, times: PipelineTimes, cells: list[list
 
 @dataclass(frozen=True)
 class PlannedPipeline:
-    """The pipeline of a decided plan, as ``pipeline_penalty`` times it: all ranks as slow as the busiest one.
+    """The pipeline of a decided plan, as ``pipeline_penalty`` times it: all ranks as slow as the one that makes the step.
 
     Attributes:
         schedule: the plan's order.
@@ -112,9 +111,9 @@ def planned_pipeline(problem: Problem, decision: Decision) -> PlannedPipeline:
             f"a plan with pp {degrees.pp} has no pipeline to show" if placement else "the plan is not placed"
         )
     levels = build_levels(problem.topology, placement.fill)
-    settings = settings_of(decision, problem.job.global_batch_sequences)
-    work = work_of(problem.profile, problem.job, levels.accelerators, settings)
-    size = Volumes(problem.job, problem.profile, settings, work, 0.0).hidden_bytes / settings.tp
+    volumes = plan_cost(problem.job, problem.profile, problem.topology, decision, levels=levels).volumes
+    settings, work = volumes.settings, volumes.work
+    size = volumes.hidden_bytes / settings.tp
     shape = one_row(exact_shape(degrees.pp, strides(degrees, placement.axis_order)["pp"], levels))
     message = neighbour_messages(size, shape, links_of(levels))
     schedule = chosen(pipeline, degrees.pp, int(settings.num_micro_batches[0]))

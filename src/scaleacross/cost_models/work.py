@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scaleacross.cost_models.compute import (
     LayerTimes,
@@ -24,10 +25,11 @@ from scaleacross.cost_models.memory import held_parameters
 from scaleacross.cost_models.pipeline_timed import FOLDED, among, idle_share
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses, rank_classes, spread
+from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS
+from scaleacross.spec.parallelism import RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS
 from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
 
 
@@ -76,9 +78,13 @@ def pipeline_groups(profile: ModelProfile, settings: Settings) -> Iterator[tuple
     starts = np.flatnonzero(np.diff(key[order], prepend=-1))
     for rows in np.split(order, starts[1:]) if len(order) else []:
         first = rows[0]
-        placement: StagePlacement = "v" if folded[first] else "loop"
-        shape = (int(settings.pp[first]), int(settings.num_chunks[first]), placement)
+        shape = (int(settings.pp[first]), int(settings.num_chunks[first]), placement_of(settings, first))
         yield rank_classes(block_counts(profile), *shape), rows
+
+
+def placement_of(settings: Settings, row: int = 0) -> StagePlacement:
+    """Where the schedule of a candidate has its virtual stages."""
+    return SCHEDULES[SCHEDULE_NAMES[int(settings.schedule[row])]].placement
 
 
 def block_counts(profile: ModelProfile) -> tuple[int, ...]:
@@ -94,7 +100,7 @@ def work_of(profile: ModelProfile, job: Job, accelerators: Sequence[Accelerator]
         ValueError: more virtual stages than layers.
     """
     distinct, rows_to_distinct = _distinct_shards(settings)
-    times = [_times(profile, job, accelerator, distinct) for accelerator in accelerators]
+    times = [_stacked_times(profile, job, accelerator, distinct) for accelerator in accelerators]
     columns = {f.name: np.empty(len(settings)) for f in fields(Work)}
     for classes, rows in pipeline_groups(profile, settings):
         at = rows_to_distinct[rows]
@@ -104,8 +110,12 @@ def work_of(profile: ModelProfile, job: Job, accelerators: Sequence[Accelerator]
     return Work(**columns)
 
 
+RankTimes = tuple[Floats, Floats, Floats, Floats]
+"""Forward, backward with recomputation, weight gradients (part of backward) and attention of rank classes."""
+
+
 @dataclass(frozen=True)
-class _Times:
+class StackedTimes:
     """Layer times stacked over [block types..., embedding, head], (types + 2, n)."""
 
     forward: Floats
@@ -115,8 +125,9 @@ class _Times:
     full: Floats
     attention: Floats
 
-    def take(self, rows: Ints) -> _Times:
-        return _Times(*(getattr(self, f.name)[:, rows] for f in fields(self)))
+    def take(self, rows: Ints) -> StackedTimes:
+        """The candidates selected by an index array."""
+        return StackedTimes(*(getattr(self, f.name)[:, rows] for f in fields(self)))
 
 
 def _distinct_shards(settings: Settings) -> tuple[Shards, Ints]:
@@ -126,14 +137,27 @@ def _distinct_shards(settings: Settings) -> tuple[Shards, Ints]:
     return Shards(settings.tp[first], settings.cp[first], settings.ep[first], settings.micro_batch[first]), inverse
 
 
-def _times(profile: ModelProfile, job: Job, accelerator: Accelerator, shards: Shards) -> _Times:
+def times_by_type(
+    profile: ModelProfile, job: Job, accelerators: Sequence[Accelerator], settings: Settings
+) -> list[StackedTimes]:
+    """Layer times of every candidate on every accelerator type.
+
+    Raises:
+        KeyError: an accelerator states no peak for the job's precision.
+    """
+    distinct, rows_to_distinct = _distinct_shards(settings)
+    times = (_stacked_times(profile, job, accelerator, distinct) for accelerator in accelerators)
+    return [each.take(rows_to_distinct) for each in times]
+
+
+def _stacked_times(profile: ModelProfile, job: Job, accelerator: Accelerator, shards: Shards) -> StackedTimes:
     runtime = runtime_of(job)
     layers: list[LayerProfile] = [*(block for block, _ in profile.blocks), profile.embedding, profile.head]
     each: list[LayerTimes] = [
         layer_times(layer, profile.num_experts, accelerator, job.precision, shards, job.sequence_length, runtime)
         for layer in layers
     ]
-    return _Times(
+    return StackedTimes(
         np.stack([t.forward_s for t in each]),
         np.stack([t.backward_s for t in each]),
         np.stack([t.weight_s for t in each]),
@@ -147,19 +171,17 @@ def _group_work(
     profile: ModelProfile,
     job: Job,
     accelerators: Sequence[Accelerator],
-    times: list[_Times],
+    times: list[StackedTimes],
     settings: Settings,
     classes: RankClasses,
 ) -> dict[str, Floats]:
     """Work of candidates that share their rank classes."""
     here = np.arange(len(settings))
     held = held_parameters(profile, settings, classes)
-    again = 1 - 1 / settings.num_micro_batches  # the first micro-batch has nothing to add to
-    per_type = []
-    for accelerator, t in zip(accelerators, times, strict=True):
-        forward, backward, weight, attention = _rank_times(t, settings, classes)
-        added = again * accumulation_time_s(accelerator, job.optimizer, held.total)
-        per_type.append((forward, backward + added, weight + added, attention))
+    per_type = [
+        with_accumulation(rank_times(each, settings, classes), job, accelerator, settings, held.total)
+        for accelerator, each in zip(accelerators, times, strict=True)
+    ]
     totals = np.stack([forward + backward for forward, backward, _, _ in per_type])  # (types, classes, n)
     slowest, busiest = np.unravel_index(
         totals.reshape(-1, len(settings)).argmax(axis=0), (len(accelerators), len(classes.first_rank))
@@ -172,26 +194,44 @@ def _group_work(
     fill = fill * idle_share(settings.schedule_names, forward, backward)
     fullest = held.total.argmax(axis=0)
     dense, expert = held.dense[fullest, here], held.expert[fullest, here]
-    blocks = [block for block, _ in profile.blocks]
-    gathers = (classes.layers @ np.array([block.tp_gathers for block in blocks]))[busiest]
-    end_gathers = classes.has_embedding * profile.embedding.tp_gathers + classes.has_head * profile.head.tp_gathers
-    passes = np.where(settings.recompute == RECOMPUTES.index("full"), 3.0, 2.0)
     return {
         "forward_s": forward,
         "backward_s": backward,
         "weight_s": weight,
         "fill_s": fill,
         "attention_s": attention,
-        "tp_gathers": 2.0 * (passes * gathers + 2.0 * end_gathers[busiest]),
-        "layers": (classes.layers @ np.array([block.attention is not None for block in blocks]))[busiest].astype(float),
-        "moe_layers": (classes.layers @ np.array([block.routed_tokens > 0 for block in blocks]))[busiest].astype(float),
+        **layer_counts(profile, settings, classes, busiest),
         "dense_parameters": dense,
         "expert_parameters": expert,
-        "optimizer_s": _optimizer_s(job, accelerators, settings, dense, expert),
+        "optimizer_s": update_s(job, accelerators, settings, dense, expert).max(axis=0),
     }
 
 
-def _rank_times(times: _Times, settings: Settings, classes: RankClasses) -> tuple[Floats, Floats, Floats, Floats]:
+def with_accumulation(
+    times: RankTimes, job: Job, accelerator: Accelerator, settings: Settings, held: Floats
+) -> RankTimes:
+    """``rank_times`` with gradients added up over micro-batches; the first of them has nothing to add to."""
+    forward, backward, weight, attention = times
+    added = (1 - 1 / settings.num_micro_batches) * accumulation_time_s(accelerator, job.optimizer, held)
+    return forward, backward + added, weight + added, attention
+
+
+def layer_counts(
+    profile: ModelProfile, settings: Settings, classes: RankClasses, at: NDArray[np.intp]
+) -> dict[str, Floats]:
+    """``tp_gathers``, ``layers`` and ``moe_layers`` of ``Work`` for the rank class ``at`` of every candidate."""
+    blocks = [block for block, _ in profile.blocks]
+    gathers = (classes.layers @ np.array([block.tp_gathers for block in blocks]))[at]
+    end_gathers = classes.has_embedding * profile.embedding.tp_gathers + classes.has_head * profile.head.tp_gathers
+    passes = np.where(settings.recompute == RECOMPUTES.index("full"), 3.0, 2.0)
+    return {
+        "tp_gathers": 2.0 * (passes * gathers + 2.0 * end_gathers[at]),
+        "layers": (classes.layers @ np.array([block.attention is not None for block in blocks]))[at].astype(float),
+        "moe_layers": (classes.layers @ np.array([block.routed_tokens > 0 for block in blocks]))[at].astype(float),
+    }
+
+
+def rank_times(times: StackedTimes, settings: Settings, classes: RankClasses) -> RankTimes:
     """Forward, backward (with recomputation), weight gradients and attention of every rank class, each (classes, n)."""
     forward, backward, weight, attention = (
         spread(part[:-2], classes, part[-2], part[-1])
@@ -203,10 +243,11 @@ def _rank_times(times: _Times, settings: Settings, classes: RankClasses) -> tupl
     return forward, backward + extra, weight, attention
 
 
-def _optimizer_s(
+def update_s(
     job: Job, accelerators: Sequence[Accelerator], settings: Settings, dense: Floats, expert: Floats
 ) -> Floats:
+    """The optimizer update of what a rank holds, by accelerator type, (types, n)."""
     group = np.where(settings.shard == SHARD_LEVELS.index("none"), 1.0, settings.dp_shard * settings.cp)
     updated = dense / group + expert / np.maximum(1.0, group / settings.ep)
     moved = 2 * job.optimizer.state_bytes + job.optimizer.gradient_bytes + job.optimizer.parameter_bytes
-    return np.stack([optimizer_time_s(accelerator, updated, moved) for accelerator in accelerators]).max(axis=0)
+    return np.stack([optimizer_time_s(accelerator, updated, moved) for accelerator in accelerators])

@@ -7,7 +7,15 @@ import json
 
 from scaleacross.emitters.nccl import environment
 from scaleacross.emitters.rank_order import RankOrder, plan_topology, rank_order, ranks_csv
-from scaleacross.spec.launch import ALL_AXES, LaunchConfig, LaunchHost, ProcessGroups, RankRow, rank_groups
+from scaleacross.spec.launch import (
+    ALL_AXES,
+    LaunchConfig,
+    LaunchHost,
+    ProcessGroups,
+    RankRow,
+    ReplicaBatch,
+    rank_groups,
+)
 from scaleacross.spec.network import LINK_LEVELS, LinkLevel
 from scaleacross.spec.parallelism import Axis
 from scaleacross.spec.placement import Device
@@ -47,6 +55,7 @@ def launch_config(plan: Plan) -> LaunchConfig:
         sequence_length=plan.job.sequence_length,
         global_batch_sequences=plan.job.global_batch_sequences,
         num_micro_batches=plan.num_micro_batches,
+        replica_batches=_replica_batches(plan, order),
         pipeline=decision.pipeline,
         layers_per_stage=plan.layers_per_stage,
         recompute=decision.recompute,
@@ -68,6 +77,27 @@ def launch_json(config: LaunchConfig) -> str:
     body = config.model_dump(mode="json")
     lines = (f"  {json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}" for key, value in body.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _replica_batches(plan: Plan, order: RankOrder) -> tuple[ReplicaBatch, ...]:
+    """Batch shares with the numbers of their replicas and their gradient weights."""
+    shares = plan.decision.batch_shares
+    if shares is None:
+        return ()
+    touched: dict[int, set[str]] = {}
+    for process in order.processes:
+        replica = process.coordinates["dp_replicate"] * plan.degrees.dp_shard + process.coordinates["dp_shard"]
+        touched.setdefault(replica, set()).add(process.device.building)
+    total = sum(share.num_replicas * share.num_micro_batches for share in shares)
+    return tuple(
+        ReplicaBatch(
+            buildings=share.buildings,
+            replicas=tuple(d for d in sorted(touched) if touched[d] == set(share.buildings)),
+            num_micro_batches=share.num_micro_batches,
+            gradient_weight=share.num_micro_batches * plan.degrees.dp / total,
+        )
+        for share in shares
+    )
 
 
 def _rows(order: RankOrder) -> tuple[RankRow, ...]:

@@ -12,7 +12,7 @@ import shlex
 from typing import Final
 
 from scaleacross.emitters.megatron_layout import model_arguments, pipeline_arguments
-from scaleacross.emitters.model import check_stages, workload_of
+from scaleacross.emitters.model import check_stages, refuse_unequal_batches, workload_of
 from scaleacross.emitters.rank_order import RankOrder, plan_topology, rank_order, ranks_csv
 from scaleacross.emitters.shell import Launch, launch_files, one_line
 from scaleacross.errors import EmitError
@@ -34,6 +34,7 @@ def render(plan: Plan) -> dict[str, str]:
         EmitError: the plan uses something that Megatron-LM has no option for; the message names it.
     """
     check_stages(plan)
+    refuse_unequal_batches(plan, "Megatron-LM")
     _refuse_what_is_missing(plan)
     mapping, order = megatron_order(plan)
     program = '"${MEGATRON_LM:?set MEGATRON_LM to the Megatron-LM checkout}/pretrain_gpt.py" "${MEGATRON_ARGS[@]}" "$@"'

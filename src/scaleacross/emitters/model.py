@@ -40,9 +40,26 @@ def check_stages(plan: Plan) -> None:
     planned, needed = sum(sum(stage) for stage in plan.layers_per_stage), workload_of(plan).profile().num_layers
     if planned != needed:
         raise EmitError(f"layers_per_stage holds {planned} layers; the model has {needed}")
+    if plan.decision.batch_shares is not None:
+        return  # unequal micro-batches: whoever can express them checks them
     sequences = degrees.dp * pipeline.micro_batch_sequences * plan.num_micro_batches
     if sequences != plan.job.global_batch_sequences:
         raise EmitError(
             f"dp {degrees.dp} × micro-batch {pipeline.micro_batch_sequences} × {plan.num_micro_batches} micro-batches = "
             f"{sequences} sequences; the job's global batch has {plan.job.global_batch_sequences}"
+        )
+
+
+def refuse_unequal_batches(plan: Plan, framework: str) -> None:
+    """For frameworks in which every data-parallel replica runs equally many micro-batches.
+
+    Raises:
+        EmitError: the plan gives replicas of different buildings different numbers of micro-batches.
+    """
+    shares = plan.decision.batch_shares
+    if shares is not None:
+        each = ", ".join(f"{share.num_micro_batches} in {'+'.join(share.buildings)}" for share in shares)
+        raise EmitError(
+            f"micro-batches per replica differ ({each}): {framework} runs equally many on every replica; use the targets "
+            "launch or torchrun, or pin degrees so that pp and not dp crosses the buildings"
         )

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from scaleacross.emitters.model import check_stages, workload_of
+from scaleacross.emitters.model import check_stages, refuse_unequal_batches, workload_of
 from scaleacross.emitters.rank_order import rank_order, ranks_csv
 from scaleacross.emitters.shell import Launch, launch_files, one_line
 from scaleacross.errors import EmitError
@@ -71,6 +71,7 @@ def render(plan: Plan) -> dict[str, str]:
         EmitError: the plan uses something that torchtitan 0.3.0 has no setting for; the message names it.
     """
     check_stages(plan)
+    refuse_unequal_batches(plan, "torchtitan 0.3.0")
     order = rank_order(plan, TORCHTITAN_ORDER)
     program = f'-m torchtitan.train --module {MODULE_NAME} --config {FUNCTION_NAME} "$@"'
     launch = Launch(

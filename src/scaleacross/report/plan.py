@@ -47,7 +47,7 @@ def decision(plan: Plan) -> RenderableType:
             ("degrees", str(plan.degrees)),
             (
                 "pipeline",
-                f"{pipeline.schedule}, {plural(pipeline.num_chunks, 'chunk')} per rank, {count(plan.num_micro_batches)} "
+                f"{pipeline.schedule}, {plural(pipeline.num_chunks, 'chunk')} per rank, {_micro_batches(plan)} "
                 f"micro-batches of {plural(pipeline.micro_batch_sequences, 'sequence')} per replica",
             ),
             ("layers", f"{layers} per {'virtual stage, in model order' if pipeline.num_chunks > 1 else 'stage'}"),
@@ -55,6 +55,14 @@ def decision(plan: Plan) -> RenderableType:
             ("shard", SHARD_MEANING[chosen.shard]),
         ]
     )
+
+
+def _micro_batches(plan: Plan) -> str:
+    """How many per replica; by the buildings of the replica where replicas differ."""
+    shares = plan.decision.batch_shares
+    if shares is None:
+        return count(plan.num_micro_batches)
+    return ", ".join(f"{count(share.num_micro_batches)} (in {' + '.join(share.buildings)})" for share in shares)
 
 
 def placement(plan: Plan) -> RenderableType:

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.rule import Rule
 
 from scaleacross.report.cost import alternatives, notes, proof, step
+from scaleacross.report.degraded import degraded
 from scaleacross.report.format import cell
 from scaleacross.report.memory import memory
 from scaleacross.report.plan import decision, placement
@@ -30,6 +31,8 @@ def _sections(plan: Plan) -> Iterator[RenderableType]:
         yield traffic(plan)
     if plan.collectives:
         yield collectives(plan)
+    if plan.degraded:
+        yield degraded(plan)
     yield proof(plan)
     if plan.report.alternatives:
         yield alternatives(plan)

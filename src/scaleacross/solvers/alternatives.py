@@ -129,7 +129,7 @@ def _other_choices(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
         same &= getattr(rows, choice) != getattr(best.settings, choice)[0]
         if same.any():
             priced = pricing.tight(pricing.coarse(rows.take(same)))
-            placed = state.place(priced, int(priced.bound_s.argmin()), best.placer)
+            placed = state.place(priced, int(priced.bound_s.argmin()), best.placer.unlimited())
             if placed is not None:
                 yield _choice_label(choice, placed), placed
 

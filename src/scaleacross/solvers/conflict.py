@@ -19,6 +19,7 @@ import numpy as np
 
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import fleets
+from scaleacross.solvers.mixed_fleets import pricing_on
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.units import human_bytes
@@ -68,7 +69,7 @@ def possible(problem: Problem, dropped: frozenset[str]) -> bool:
     for fleet in fleets(problem.topology):
         most = MANY if "accelerators" in dropped else fleet.num_accelerators
         space = SearchSpace(job, problem.profile, most, 1 if "hosts" in dropped else fleet.unit)
-        pricing = Pricing.on(fleet, job, problem.profile)
+        pricing = pricing_on(fleet, job, problem.profile)
         if _any_fits(space, pricing, np.inf if "memory" in dropped else pricing.capacity_bytes):
             return True
     return False

@@ -2,8 +2,8 @@
 
 Nothing is pruned, bounded or vectorised, and neither ``search_space`` nor ``candidates`` nor ``place_parallelism`` takes
 part. The rules R1–R9 (docstring of ``search_space``) are written again as plain loops; every candidate meets every axis
-order and every fill (S1–S3, docstring of ``fleets``), and each plan is priced as ``verification.recompute`` prices it, from
-groups counted rank by rank.
+order and every fill (S1–S3, docstring of ``fleets``), on several accelerator types every balance (B1–B3, docstring of
+``balance``), and each plan is priced as ``verification.recompute`` prices it, from groups counted rank by rank.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from math import ceil, lcm, prod
 from typing import Final
 
 from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.layout import Layout
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.errors import InputError
-from scaleacross.schedules.pipeline import refusal
+from scaleacross.solvers.exhaustive_balance import BruteBalancer, runs
 from scaleacross.solvers.fleets import Fleet, fleets, shares
 from scaleacross.solvers.search_space import MIN_TOKENS_PER_RANK
 from scaleacross.spec.job import Job
@@ -25,6 +26,8 @@ from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis, PipelineC
 from scaleacross.spec.placement import BuildingShare, Placement, strides
 from scaleacross.spec.plan import Decision
 from scaleacross.verification import Places, count_groups, does_not_fit, places_of
+from scaleacross.verification.failures import replicas_by_unit
+from scaleacross.verification.shares import counted_layout
 from scaleacross.workloads.problem import Problem
 
 MAX_ACCELERATORS: Final = 64
@@ -63,16 +66,25 @@ def exhaustive(problem: Problem, score: Score = _step_s) -> ExhaustiveResult:
     best: tuple[float, Decision | None] = (float("inf"), None)
     num_plans, pricer = 0, _Pricer(problem)
     for fleet in fleets(problem.topology):
+        one_type = len(fleet.accelerators) == 1
         for candidate in candidates(problem, fleet):
+            balancer = BruteBalancer(problem, fleet, candidate)
             for placement in placements(fleet, candidate.degrees):
-                decision = candidate.model_copy(update={"placement": placement})
-                cost = pricer.cost(decision)
-                num_plans += 1
-                if any(does_not_fit(cost.memory)):
-                    break  # memory depends on no placement, only on the fleet
-                reached = score(decision, cost)
-                if reached < best[0]:
-                    best = (reached, decision)
+                placed = candidate.model_copy(update={"placement": placement})
+                if not pricer.may_fail(placed):
+                    continue
+                fits = False
+                for decision in [placed] if one_type else balancer.balanced(pricer.layout(placed)):
+                    decision = decision.model_copy(update={"placement": placement})
+                    cost = pricer.cost(decision)
+                    num_plans += 1
+                    if any(does_not_fit(cost.memory)):
+                        continue
+                    fits, reached = True, score(decision, cost)
+                    if reached < best[0]:
+                        best = (reached, decision)
+                if one_type and not fits:
+                    break  # memory depends on no placement, only on the type
     return ExhaustiveResult(best[1], best[0], num_plans)
 
 
@@ -83,6 +95,23 @@ class _Pricer:
     problem: Problem
     _places: dict[tuple[BuildingShare, ...], Places] = field(default_factory=dict)
     _shapes: dict[tuple[tuple[BuildingShare, ...], int, int], GroupShape] = field(default_factory=dict)
+    _layouts: dict[tuple[object, ...], Layout] = field(default_factory=dict)
+
+    def layout(self, decision: Decision) -> Layout:
+        if decision.placement is None:
+            raise ValueError("the decision has no placement")
+        key = (decision.degrees, decision.placement.axis_order, decision.placement.fill)
+        if key not in self._layouts:
+            self._layouts[key] = counted_layout(self.problem.topology, decision)
+        return self._layouts[key]
+
+    def may_fail(self, decision: Decision) -> bool:
+        """C1 of ``every_placement``."""
+        wanted = self.problem.job.failure_domains
+        if wanted is None:
+            return True
+        lost = replicas_by_unit(self.problem.topology, decision, wanted.level)
+        return all(len(replicas) <= wanted.max_replicas_lost for replicas in lost.values())
 
     def cost(self, decision: Decision) -> PlanCost:
         placement, degrees = decision.placement, decision.degrees
@@ -92,7 +121,8 @@ class _Pricer:
         shapes = {str(axis): self._count(placement, degrees.of(axis), stride[axis]) for axis in GRID_AXES}
         shapes["ep"] = self._count(placement, degrees.ep, stride["dp_shard"])
         shapes["expert"] = self._count(placement, degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
-        return plan_cost(self.problem.job, self.problem.profile, self.problem.topology, decision, shapes)
+        problem, layout = self.problem, self.layout(decision)
+        return plan_cost(problem.job, problem.profile, problem.topology, decision, shapes, layout=layout)
 
     def _count(self, placement: Placement, degree: int, stride: int) -> GroupShape:
         key = (placement.fill, degree, stride)
@@ -201,8 +231,4 @@ def _pipelines(problem: Problem, pp: int, num_micro_batches: int, micro_batch: i
 def _schedule_exists(schedule: ScheduleName, pp: int, num_micro_batches: int, num_chunks: int, layers: int) -> bool:
     if pp == 1:
         return schedule == "1F1B" and num_chunks == 1
-    if refusal(schedule, pp, num_micro_batches, num_chunks) or pp * num_chunks > layers:
-        return False
-    if "Interleaved" in schedule:
-        return num_micro_batches % pp == 0
-    return schedule == "GPipe" or num_micro_batches >= pp
+    return pp * num_chunks <= layers and runs(schedule, pp, num_micro_batches, num_chunks)

@@ -11,17 +11,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from scaleacross.cost_models.failures import replicas_lost
 from scaleacross.errors import InfeasibleError
-from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.conflict import conflict_of
-from scaleacross.solvers.fleets import fleets
+from scaleacross.solvers.fleets import fleets, shares
 from scaleacross.solvers.joint import Search, decision_of, search
+from scaleacross.solvers.mixed_fleets import pricing_on
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.plan import Decision
 from scaleacross.units import human_bytes
 from scaleacross.verification import does_not_fit, illegal, recompute
-from scaleacross.workloads.problem import Problem
+from scaleacross.workloads.problem import Problem, problem_of
+
+FREED_LIMIT_S: Final = 5.0
+"""Search for a plan without the failure domains, to say what it would lose."""
 
 CONFLICT_LIMIT_S: Final = 10.0
 WAYS_LIMIT_S: Final = 20.0
@@ -59,7 +63,30 @@ def explain(state: Search) -> InfeasibleError:
             f"No plan fits: {closest.num_candidates:,} candidates, the closest ({which}) needs {closest}, "
             f"{short} too much.{out}"
         )
-    return InfeasibleError(f"No placement holds any of the {closest.num_candidates:,} candidates in whole hosts.{out}")
+    if problem.job.failure_domains is not None:
+        return InfeasibleError(_too_strict(state))
+    return InfeasibleError(
+        f"No placement holds any of the {closest.num_candidates:,} candidates in whole hosts and in memory.{out}"
+    )
+
+
+def _too_strict(state: Search) -> str:
+    """The message for failure domains that no placement keeps: what the fastest plan without them would lose."""
+    job = state.problem.job
+    wanted = job.failure_domains
+    if wanted is None:
+        raise ValueError(f"job '{job.name}' states no failure domains")
+    stated = f"at most {wanted.max_replicas_lost} replicas may lose a stage with one {wanted.level}"
+    free = replace(state.problem, job=job.model_copy(update={"failure_domains": None}))
+    found = search(free, time_limit_s=FREED_LIMIT_S, seed=state.seed, gap_tolerance=0.03)
+    if found.best is None:
+        return f"No placement keeps failure_domains: {stated}; without them nothing was found in {FREED_LIMIT_S:g} s."
+    placed, degrees = found.best.placement, found.best.settings.decision(0).degrees
+    lost = replicas_lost(free.topology, shares(placed.fill), degrees, placed.axis_order, wanted.level)
+    return (
+        f"No placement keeps failure_domains: {stated}. Ways out: max_replicas_lost: {lost}, with which {degrees} is a plan "
+        f"({lost} of its {degrees.dp} replicas lose a stage); or leave failure_domains out."
+    )
 
 
 def closest_candidate(problem: Problem) -> Closest | None:
@@ -67,7 +94,7 @@ def closest_candidate(problem: Problem) -> Closest | None:
     best: Closest | None = None
     count = 0
     for fleet in fleets(problem.topology):
-        pricing = Pricing.on(fleet, problem.job, problem.profile)
+        pricing = pricing_on(fleet, problem.job, problem.profile)
         space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
         for rows in space.batches(Refusals()):
             if not len(rows):
@@ -97,7 +124,7 @@ def _ways_out(problem: Problem) -> tuple[list[str], list[str]]:
         left_s = WAYS_LIMIT_S - (time.perf_counter() - began)
         if left_s <= 0:
             untried.append(label)
-        elif _has_plan(Problem(job, problem.workload, problem.topology, problem.profile), left_s):
+        elif _has_plan(problem_of(job), left_s):
             ways.append(label)
     return ways, untried
 
@@ -125,6 +152,8 @@ def _relaxations(job: Job) -> Iterator[tuple[str, Job]]:
             yield f"leave degrees.{axis} free", job.model_copy(update={"degrees": freed})
     if job.degrees != DegreeRequest():
         yield "leave all degrees free", job.model_copy(update={"degrees": DegreeRequest()})
+    if any(job.spare_hosts.values()):
+        yield "hold no spare hosts back", job.model_copy(update={"spare_hosts": {}})
     if job.num_accelerators is not None:
         yield "leave num_accelerators free", job.model_copy(update={"num_accelerators": None})
     for factor in (2, 4, 8):

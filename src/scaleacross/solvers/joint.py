@@ -8,6 +8,7 @@ Variables     f ∈ F                                       fleet
               σ ∈ SCHEDULE_NAMES with v ∈ ℕ chunks, ρ ∈ RECOMPUTES, ζ ∈ SHARD_LEVELS
               π   order of the axes of degree > 1, fastest first
               n_β ∈ ℕ accelerators of building β, in the sequence of a fill (S1–S3, ``fleets``)
+              layers per stage and micro-batches per replica class, where f has several types (B1–B3, ``balance``)
 Constraints   C1 heads        tp divides heads, key/value heads and MLP widths                          (R1)
               C2 sequence     2·cp and tp divide the sequence, enough tokens per rank                   (R2)
               C3 layers       pp·v ≤ L, no stage count that another serves as well                      (R3)
@@ -17,8 +18,9 @@ Constraints   C1 heads        tp divides heads, key/value heads and MLP widths  
               C7 schedule     σ exists for (pp, m, v)                                                   (R7)
               C8 sharding     ζ = none exactly where there is nothing to shard over                     (R8)
               C9 user         pins of the job                                                           (R9)
-              C10 memory      the fullest pipeline rank fits in the smallest accelerator of f, reserve taken off
+              C10 memory      every pipeline rank fits in the smallest accelerator on it, reserve taken off
               C11 types       every type of f is used
+              C12 failures    no unit holds more replicas than the job allows to lose (``every_placement``)
 Objective     min step time of the cost model (``cost_models.step``)
 
 R1–R9 are those of ``search_space``; π and n are decided by ``place_parallelism``.
@@ -52,7 +54,9 @@ import numpy as np
 
 from scaleacross.cost_models.plan_cost import plan_cost
 from scaleacross.cost_models.settings import NOTHING, Bools, Floats, Ints, Settings, concatenate, settings_of
+from scaleacross.solvers.balance import balance_of
 from scaleacross.solvers.candidates import Priced, Pricing
+from scaleacross.solvers.every_placement import placer_on as step_placer_on
 from scaleacross.solvers.fleets import Fleet, fleets, shares
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer
 from scaleacross.solvers.search_space import Refusals, SearchSpace
@@ -189,7 +193,11 @@ class Search:
 def decision_of(placed: Placed) -> Decision:
     """The full decision of a placed candidate."""
     placement = Placement(axis_order=placed.placement.axis_order, fill=shares(placed.placement.fill))
-    return placed.settings.decision(0).model_copy(update={"placement": placement})
+    chosen: dict[str, object] = {"placement": placement}
+    if placed.placement.balance is not None:
+        balance = placed.placement.balance
+        chosen |= {"layers_per_stage": balance.layers_per_stage, "batch_shares": balance.batch_shares}
+    return placed.settings.decision(0).model_copy(update=chosen)
 
 
 def search(
@@ -211,13 +219,18 @@ def search(
     state = Search(problem, time_limit_s, seed, gap_tolerance, report)
     survivors: list[tuple[Priced, Placer]] = []
     for fleet in fleets(problem.topology):
-        pricing = Pricing.on(fleet, problem.job, problem.profile)
-        placer = placer_on(fleet) if placer_on else Placer(fleet, pricing, seed=seed)
+        placer = placer_on(fleet) if placer_on else _step_placer(state, fleet)
         _start_from(state, incumbents, placer)
         survivors += [(priced, placer) for priced in _price_fleet(state, fleet, placer)]
     tight = _tighten(state, survivors)
     _place_all(state, tight)
     return state
+
+
+def _step_placer(state: Search, fleet: Fleet) -> Placer:
+    """The placer for step time."""
+    problem = state.problem
+    return step_placer_on(fleet, problem.job, problem.profile, state.seed, lambda: state.incumbent_s)
 
 
 def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -> None:
@@ -230,12 +243,15 @@ def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -
             continue
         used = {problem.topology.building(share.building).accelerator.name for share in placement.fill}
         if used == types:
+            named = decision.pipeline.model_copy(update={"order": None})  # candidates have the order of their schedule
+            decision = decision.model_copy(update={"pipeline": named})
             priced = placer.pricing.coarse(settings_of(decision, problem.job.global_batch_sequences))
             step_s = plan_cost(problem.job, problem.profile, problem.topology, decision).cost.step_s
             fill = tuple((share.building, share.num_accelerators) for share in placement.fill)
             exposed_s = step_s - float(priced.free_s[0])
             state.free_bound_s = min(state.free_bound_s, float(priced.free_s[0]))
-            at = PlacementDecision(placement.axis_order, fill, exposed_s, complete=True)
+            balance = balance_of(problem, decision, placement, priced.settings)
+            at = PlacementDecision(placement.axis_order, fill, exposed_s, complete=True, balance=balance)
             state.remember(Placed(step_s, priced.settings, priced, at, placer))
 
 

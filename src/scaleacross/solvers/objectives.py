@@ -13,7 +13,10 @@ O3 egress     ≥ 0, and where no building holds N accelerators ≥ the least of
 O4 limit      a limit L on another objective refuses a candidate whose bound (O1–O3) on it exceeds L, and every placement
               whose exact spending does; the rest of the space stays as it is
 
-A candidate is placed by trying all orders on all fills (``Placer.every``): rates, egress and limits depend on both.
+A candidate is placed by trying all orders on all fills (``Placer.every``): rates, egress and limits depend on both. On fleets of
+several accelerator types every balance of every layout is tried as well (``EveryPlacement``); the balances themselves are those
+for speed (B1, B2). There T has the bound of ``mixed_fleets``, and O2 and O3 say no more than C ≥ 0 and egress ≥ 0, because what
+the slowest rank computes and sends depends on the balance. Failure domains (C1) hold as they do for step time.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ from scaleacross.cost_models.traffic import flows
 from scaleacross.cost_models.work import Work
 from scaleacross.solvers.candidates import Priced, Pricing
 from scaleacross.solvers.egress_pricing import EgressPricing
+from scaleacross.solvers.every_placement import EveryPlacement
 from scaleacross.solvers.fleets import Fill, Fleet, shares
+from scaleacross.solvers.mixed_fleets import pricing_on
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer
 from scaleacross.spec.job import ObjectiveName
 from scaleacross.spec.parallelism import GridAxis
@@ -122,38 +127,59 @@ class Goal:
 
 @dataclass(frozen=True)
 class GoalPricing(Pricing):
-    """Pricing whose bounds are scores of a goal; ``free_s`` stays the placement-free part of the step time."""
+    """Pricing whose bounds are scores of a goal; ``free_s`` stays the placement-free part of the step time.
+
+    ``times`` prices step time and memory.
+    """
 
     goal: Goal
     egress: EgressPricing
+    times: Pricing
 
     @classmethod
     def towards(cls, goal: Goal, fleet: Fleet, problem: Problem) -> GoalPricing:
         """Pricing on a fleet."""
-        plain = Pricing.on(fleet, problem.job, problem.profile)
-        return cls(**{f.name: getattr(plain, f.name) for f in fields(Pricing)}, goal=goal, egress=EgressPricing(fleet))
+        times = pricing_on(fleet, problem.job, problem.profile)
+        same = {f.name: getattr(times, f.name) for f in fields(Pricing)}
+        return cls(**same, goal=goal, egress=EgressPricing(fleet), times=times)
+
+    @property
+    def capacity_bytes(self) -> float:
+        """Memory that the job may use per accelerator, as ``times`` has it."""
+        return self.times.capacity_bytes
+
+    def needed_bytes(self, settings: Settings) -> Floats:
+        """Bytes to hold against ``capacity_bytes``, as ``times`` has them, (n,)."""
+        return self.times.needed_bytes(settings)
 
     def base_free_s(self, bases: Settings) -> Floats:
         """Lower bound on the scores of all candidates of a base by computation alone, (n,)."""
-        return self._of_bases(bases, super().base_free_s(bases))
+        return self._of_bases(bases, self.times.base_free_s(bases))
 
     def base_bound_s(self, bases: Settings) -> Floats:
         """Lower bound on the scores of all candidates of a base, (n,)."""
-        return self._of_bases(bases, super().base_bound_s(bases))
+        return self._of_bases(bases, self.times.base_bound_s(bases))
 
     def coarse(self, settings: Settings) -> Priced:
         """Work and coarse bound on the score."""
-        return self._scored(super().coarse(settings), 0.0)
+        return self._scored(self.times.coarse(settings), 0.0)
 
     def tight(self, priced: Priced) -> Priced:
         """The same candidates with the tight bound on the score."""
-        return self._scored(super().tight(priced), self._least_egress(priced) if self.goal.pays_egress else 0.0)
+        egress = self._least_egress(priced) if self.goal.pays_egress and self._of_one_type else 0.0
+        timed = priced if self._of_one_type else self.times.coarse(priced.settings)  # bounds of ``priced`` are scores
+        return self._scored(self.times.tight(timed), egress)
+
+    @property
+    def _of_one_type(self) -> bool:
+        return len(self.accelerators) == 1
 
     def _of_bases(self, bases: Settings, step_s: Floats) -> Floats:
-        return self.goal.bound(self.fleet, bases, step_s, compute_s(bases, self.work(bases)))
+        busy_s = compute_s(bases, self.work(bases)) if self._of_one_type else np.zeros(len(bases))
+        return self.goal.bound(self.fleet, bases, step_s, busy_s)
 
     def _scored(self, priced: Priced, egress: Floats | float) -> Priced:
-        busy_s = compute_s(priced.settings, priced.work)
+        busy_s = compute_s(priced.settings, priced.work) if self._of_one_type else np.zeros(len(priced.bound_s))
         return replace(priced, bound_s=self.goal.bound(self.fleet, priced.settings, priced.bound_s, busy_s, egress))
 
     def _least_egress(self, priced: Priced) -> Floats:
@@ -226,6 +252,48 @@ class GoalPlacer(Placer):
         return None if best is None else replace(best, communication_s=least - free_s)
 
 
+@dataclass
+class BalancedGoalPlacer(EveryPlacement):
+    """``GoalPlacer`` where work is balanced over accelerator types, or failures restrict the placement."""
+
+    def place(
+        self,
+        settings: Settings,
+        work: Work,
+        time_limit_s: float,
+        slowest_axis: GridAxis | None = None,
+        enough_s: float = -np.inf,
+        cutoff_s: float = np.inf,
+    ) -> PlacementDecision | None:
+        """The placement and balance with the least score that the limits allow; None when there is none. All are tried."""
+        pricing = self.pricing
+        if not isinstance(pricing, GoalPricing):
+            raise ValueError("a BalancedGoalPlacer needs a GoalPricing")
+        goal, degrees, num_chunks = pricing.goal, settings.decision(0).degrees, int(settings.num_chunks[0])
+        best_score, best = np.inf, None
+        for _, balance, rows, places in self._balanced(settings, slowest_axis):
+            floors = self._steps_s(rows, places, timed=False)
+            open_ = [
+                place
+                for place, floor_s in zip(places, floors, strict=True)
+                if goal.measure.exact(place[0], float(floor_s), 0.0, 0.0) < best_score
+            ]
+            steps = self._row_steps_s(rows, open_, timed=True) if open_ else np.zeros((0, 1))
+            for (fill, order), row_steps in zip(open_, steps, strict=True):
+                longest = np.array([row_steps.argmax()])  # what it computes and sends is what counts (``plan_cost``)
+                one = rows[0].take(longest), rows[1].take(longest)
+                step_s, busy_s = float(row_steps.max()), float(compute_s(*one)[0])
+                sent = flows(pricing.volumes(*one)) if goal.pays_egress else []
+                egress = pricing.egress.exact(degrees, order, fill, sent, num_chunks) if sent else 0.0
+                score = goal.measure.exact(fill, step_s, busy_s, egress)
+                if score < best_score and goal.allows(fill, step_s, busy_s, egress):
+                    best_score, best = score, PlacementDecision(order, fill, 0.0, complete=True, balance=balance)
+        free_s = float(placement_free_s(pricing.volumes(settings, work))[0])
+        return None if best is None else replace(best, communication_s=best_score - free_s)
+
+
 def goal_placer(goal: Goal, fleet: Fleet, problem: Problem, seed: int) -> Placer:
     """The placer that ``joint.search`` uses for a goal."""
-    return GoalPlacer(fleet, GoalPricing.towards(goal, fleet, problem), seed=seed)
+    one_type = len(fleet.accelerators) == 1
+    placer = GoalPlacer if one_type and problem.job.failure_domains is None else BalancedGoalPlacer
+    return placer(fleet, GoalPricing.towards(goal, fleet, problem), seed=seed)

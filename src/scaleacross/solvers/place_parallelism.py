@@ -36,6 +36,7 @@ from scaleacross.cost_models.settings import Floats, Settings
 from scaleacross.cost_models.work import Work
 from scaleacross.solvers.backends import cpsat
 from scaleacross.solvers.backends.linear_model import Expression, LinearModel, Solution
+from scaleacross.solvers.balance import Balance
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.spec.parallelism import GRID_AXES, GridAxis
@@ -58,6 +59,8 @@ class ArcCost(NamedTuple):
 class PlacementDecision:
     """Axis order (fastest first, axes of degree 1 first of all), fill, and the exposed communication in seconds.
 
+    ``balance`` holds layers and batch shares on fleets of several accelerator types, None where they are equal.
+
     ``complete`` says that nothing of the space is better; otherwise some fills were not tried, or a time limit ended
     the proof.
     """
@@ -66,6 +69,7 @@ class PlacementDecision:
     fill: Fill
     communication_s: float
     complete: bool
+    balance: Balance | None = None
 
 
 @dataclass
@@ -133,6 +137,10 @@ class Placer:
                 seconds = _communication_s(path, settings, work) if path else 0.0
                 yield PlacementDecision((*idle, *order), fill, seconds, complete=True)
 
+    def unlimited(self) -> Placer:
+        """A placer that places candidates however slow they are: this one."""
+        return self
+
     def levels(self, fill: Fill) -> Levels:
         """Link figures of a fill."""
         if fill not in self._levels:
@@ -174,7 +182,7 @@ class Placer:
             volumes = self.pricing.volumes(settings.take(copies), work.take(copies))
             shapes = [self._axis_shapes(settings, axis, subset, fills[index]) for index, subset, _ in arcs]
             links = stacked_links([self.levels(fills[index]) for index, _, _ in arcs])
-            stacked = [_stacked(column) for column in zip(*shapes, strict=True)]
+            stacked = [stacked_shapes(column) for column in zip(*shapes, strict=True)]
             expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
             terms = axis_terms(axis, volumes, stacked[0], links, expert, ep, exact=True)
             serial = terms.serial_total_s
@@ -219,7 +227,8 @@ def _communication_s(chosen: Sequence[ArcCost], settings: Settings, work: Work) 
     return sum(arc.serial_s for arc in chosen) + float(sum(exposed))
 
 
-def _stacked(shapes: Sequence[GroupShape]) -> GroupShape:
+def stacked_shapes(shapes: Sequence[GroupShape]) -> GroupShape:
+    """One row per shape."""
     return GroupShape(*(np.stack([getattr(shape, f.name) for shape in shapes]) for f in fields(GroupShape)))
 
 

@@ -3,8 +3,8 @@
 degrees, schedule, chunks, micro-batch, recompute, shard level
     The joint search on the job without the chosen value: its bound says that no such plan is faster than stated.
 axis order, fill, and how far each axis reaches
-    Every order on every fill of the plan's own settings, priced one by one (``Placer.every``): no solver, so the best
-    one is the best.
+    Every order on every fill of the plan's own settings, layers per stage and batch shares, priced one by one
+    (``EveryPlacement.every_of``): no solver, so the best one is the best.
 
 ``alternatives`` prices fewer of these, with less proof, each time a plan is made; this is the full account on demand.
 """
@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
-from scaleacross.cost_models.settings import settings_of
-from scaleacross.cost_models.work import work_of
 from scaleacross.solvers.alternatives import why_slower
-from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.every_placement import EveryPlacement
 from scaleacross.solvers.fleets import Fleet, fleets, shares
 from scaleacross.solvers.joint import decision_of, search
-from scaleacross.solvers.place_parallelism import PlacementDecision, Placer
+from scaleacross.solvers.mixed_fleets import pricing_on
+from scaleacross.solvers.place_parallelism import PlacementDecision
 from scaleacross.solvers.search_space import Refusals, SearchSpace, divisors
 from scaleacross.spec.explanation import RunnerUp
 from scaleacross.spec.job import DegreeRequest, Job
@@ -161,11 +160,8 @@ def _placed_otherwise(problem: Problem, decision: Decision, won: PlanCost) -> It
     if placement is None:
         raise ValueError("the decision has no placement")
     fleet = _fleet_of(problem, placement)
-    pricing = Pricing.on(fleet, problem.job, problem.profile)
-    settings = settings_of(decision, problem.job.global_batch_sequences)
-    work = work_of(problem.profile, problem.job, pricing.accelerators, settings)
-    placer = Placer(fleet, pricing)
-    every = sorted(placer.every(settings, work), key=lambda placed: placed.communication_s)
+    placer = EveryPlacement(fleet, pricing_on(fleet, problem.job, problem.profile))
+    every = [placed for _, placed in sorted(placer.every_of(decision), key=lambda entry: entry[0])]
     active = [axis for axis in GRID_AXES if decision.degrees.of(axis) > 1]
     order, fill = _order(placement.axis_order, decision), placement.fill
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from scaleacross.spec.accelerator import Precision
 from scaleacross.spec.base import Name, Spec
@@ -112,6 +112,13 @@ class ExpertRuntime(Spec):
     )
 
 
+class FailureDomains(Spec):
+    """How much one failure may take: at most so many data-parallel replicas lose a stage when one unit is lost."""
+
+    level: Literal["zone", "building"] = Field(description="the unit that is lost")
+    max_replicas_lost: NonNegativeInt = Field(description="replicas with an accelerator in any one unit, at most")
+
+
 class Job(Spec):
     """A training job as the user states it. Names and paths are resolved by ``catalogue``; a resolved job is self-contained."""
 
@@ -156,6 +163,12 @@ class Job(Spec):
     objective: ObjectiveName = Field(
         default="step_time",
         description="step_time: least; tokens_per_s_per_megawatt and tokens_per_s_per_currency_unit: most",
+    )
+    spare_hosts: dict[Name, NonNegativeInt] = Field(
+        default_factory=dict, description="building -> hosts held back for repairs, the last ones of the building"
+    )
+    failure_domains: FailureDomains | None = Field(
+        default=None, description="placements that lose more replicas with one unit are not allowed"
     )
 
     @model_validator(mode="before")

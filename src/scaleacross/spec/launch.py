@@ -5,7 +5,10 @@ stored as plain integers, one row per rank and one list per group, so that a rea
 ranks that is about 1.5 MB of JSON.
 
 Ring order. Every group lists its ranks in ascending order. Positions run building by building, zone by zone, down to the host, so
-a ring over ascending ranks enters and leaves each unit of each level once: no order crosses a level less often.
+a ring over ascending ranks enters and leaves each unit of each level once. That is optimal on all levels at once: a ring that
+has ranks inside and outside of a unit must enter and leave it at least once, so it crosses the border of each of the K units
+that it touches (K > 1) at least twice, in all at least K edges; ascending order has exactly these. In which order the buildings
+follow each other is chosen with the fill.
 """
 
 from __future__ import annotations
@@ -61,6 +64,22 @@ class ProcessGroups(Spec):
     )
 
 
+class ReplicaBatch(Spec):
+    """Micro-batches of some data-parallel replicas, where replicas differ.
+
+    Replica d has the coordinates dp_replicate = d // degrees.dp_shard and dp_shard = d % degrees.dp_shard. A gradient that is
+    the mean over a replica's own micro-batches must be weighted before the mean over replicas, or replicas with fewer
+    micro-batches would count for more.
+    """
+
+    buildings: tuple[str, ...] = Field(description="buildings that these replicas touch")
+    replicas: tuple[int, ...] = Field(min_length=1, description="their numbers d")
+    num_micro_batches: PositiveInt = Field(description="micro-batches of each of them in a step")
+    gradient_weight: float = Field(
+        gt=0, description="num_micro_batches · replicas of the job / micro-batches of the step"
+    )
+
+
 class LaunchConfig(Spec):
     """A plan made executable: hosts, ranks, process groups, schedule and environment."""
 
@@ -72,7 +91,12 @@ class LaunchConfig(Spec):
     axis_order: tuple[GridAxis, ...] = Field(description="mixed radix of the ranks, fastest axis first")
     sequence_length: PositiveInt
     global_batch_sequences: PositiveInt
-    num_micro_batches: PositiveInt = Field(description="micro-batches per data-parallel replica and step")
+    num_micro_batches: PositiveInt = Field(
+        description="micro-batches per data-parallel replica and step; of the replicas with most where replica_batches differ"
+    )
+    replica_batches: tuple[ReplicaBatch, ...] = Field(
+        default=(), description="micro-batches by replica where they differ; empty: all have num_micro_batches"
+    )
     pipeline: PipelineChoice
     layers_per_stage: tuple[tuple[int, ...], ...] = Field(description="[pipeline rank][chunk] -> number of layers")
     recompute: Recompute

@@ -79,6 +79,9 @@ class LevelLink(Spec):
     technology: NetworkTechnology
     one_way_latency_s: float = Field(ge=0, description="latency of one message, sender to receiver, s")
     oversubscription_ratio: float = Field(default=1.0, ge=1.0, description="o of 1:o")
+    num_planes: int | None = Field(
+        default=None, ge=2, description="equal planes that share the traffic; states what the loss of one costs"
+    )
 
 
 class Trunk(SourcedSpec):
@@ -101,4 +104,7 @@ class Trunk(SourcedSpec):
         default=None,
         ge=0,
         description="currency units per byte in either direction (0 where nothing is charged); needed by the cost objective",
+    )
+    num_planes: int | None = Field(
+        default=None, ge=2, description="equal planes that share the traffic; states what the loss of one costs"
     )

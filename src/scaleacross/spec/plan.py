@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
-from scaleacross.spec.base import Spec
+from scaleacross.spec.base import Name, Spec
 from scaleacross.spec.job import Job, ObjectiveName
 from scaleacross.spec.network import LinkLevel
 from scaleacross.spec.parallelism import Axis, Degrees, PipelineChoice, Recompute, ShardLevel
@@ -14,6 +14,14 @@ from scaleacross.spec.placement import Placement
 
 # Components of a step, in the order in which they are shown. They add up to ``step_s``.
 COMPONENTS = ("compute", "bubble", "tp", "cp", "ep", "pp", "dp", "optimizer")
+
+
+class BatchShare(Spec):
+    """Micro-batches of the data-parallel replicas that touch exactly these buildings."""
+
+    buildings: tuple[Name, ...] = Field(min_length=1, description="buildings of a replica, in the order of the fill")
+    num_replicas: PositiveInt = Field(description="replicas that touch these buildings and no others")
+    num_micro_batches: PositiveInt = Field(description="micro-batches of each of them in a step")
 
 
 class Decision(Spec):
@@ -24,6 +32,12 @@ class Decision(Spec):
     recompute: Recompute
     shard: ShardLevel
     placement: Placement | None = Field(default=None, description="None: to be chosen")
+    layers_per_stage: tuple[tuple[PositiveInt, ...], ...] | None = Field(
+        default=None, description="[pipeline rank][chunk] -> layers; None: as equal as possible"
+    )
+    batch_shares: tuple[BatchShare, ...] | None = Field(
+        default=None, description="micro-batches by replica class; None: every replica has equally many"
+    )
 
 
 class CostBreakdown(Spec):
@@ -99,6 +113,15 @@ class LevelTraffic(Spec):
     utilisation: float = Field(description="bytes / (capacity · step time)")
 
 
+class DegradedState(Spec):
+    """The plan after a failure: the replicas that are left take over the micro-batches of those that are lost."""
+
+    what: str = Field(description="what is lost: the zone or building that costs most replicas, or one network plane")
+    replicas_lost: int = Field(ge=0, description="data-parallel replicas that stop")
+    step_s: float | None = Field(description="step time after the failure; None: no replica is left")
+    fits: bool = Field(description="whether the replicas that are left have memory for it")
+
+
 class Alternative(Spec):
     """A plan that lost, and why."""
 
@@ -161,11 +184,12 @@ class Plan(Spec):
     job: Job
     decision: Decision
     layers_per_stage: tuple[tuple[int, ...], ...] = Field(description="[stage][chunk] -> number of layers")
-    num_micro_batches: int
+    num_micro_batches: int = Field(description="of the replicas with most; equal unless decision.batch_shares says so")
     cost: CostBreakdown
     memory: tuple[StageMemory, ...]
     traffic: tuple[LevelTraffic, ...]
     collectives: tuple[PredictedCollective, ...]
+    degraded: tuple[DegradedState, ...] = Field(default=(), description="the plan with something lost")
     report: SolveReport
 
     @property

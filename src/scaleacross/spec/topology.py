@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
+from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.base import Name, SourcedSpec, Spec
 from scaleacross.spec.network import LevelLink, LinkLevel, Trunk
@@ -66,6 +67,12 @@ class Building(SourcedSpec):
     def num_accelerators(self) -> int:
         """Number of accelerators in the building."""
         return self.hosts * self.accelerators_per_host
+
+    @property
+    def line_rate_bytes_per_s(self) -> float:
+        """What one accelerator sends out of the building at best."""
+        technology = self.links.building.technology
+        return technology.bandwidth_bytes_per_s * technology.efficiency_fraction
 
     def accelerators_per(self, level: LinkLevel) -> int:
         """Accelerators in one unit that ``level``'s link joins: scale_up domain, rack, zone, or the whole building."""
@@ -190,3 +197,41 @@ def _merge(under: Any, over: Any) -> Any:
             **{key: value if key in whole else _merge(under.get(key), value) for key, value in over.items()},
         }
     return over
+
+
+def without_spares(topology: Topology, spare_hosts: dict[str, int]) -> Topology:
+    """The topology that a job may fill: every building without its last ``spare_hosts``; trunks keep their capacity.
+
+    Raises:
+        InputError: an unknown building, or no host left in one.
+    """
+    if not any(spare_hosts.values()):
+        return topology
+    sizes = {building.name: building for building in topology.buildings}
+    for name, spare in spare_hosts.items():
+        if name not in sizes:
+            raise InputError(f"spare_hosts: no building '{name}'; there are {', '.join(sizes)}")
+        if spare >= sizes[name].hosts:
+            raise InputError(f"spare_hosts: {spare} of the {sizes[name].hosts} hosts of '{name}': none is left to use")
+    regions = tuple(
+        region.model_copy(
+            update={"buildings": tuple(_without(b, spare_hosts.get(b.name, 0)) for b in region.buildings)}
+        )
+        for region in topology.regions
+    )
+    trunks = tuple(
+        trunk.model_copy(update={"bandwidth_bytes_per_s": trunk_bytes_per_s(topology, trunk)})
+        for trunk in topology.trunks
+    )
+    return topology.model_copy(update={"regions": regions, "trunks": trunks})
+
+
+def _without(building: Building, spare: int) -> Building:
+    return building.model_copy(update={"num_hosts": building.hosts - spare, "num_zones": None}) if spare else building
+
+
+def trunk_bytes_per_s(topology: Topology, trunk: Trunk) -> float:
+    """Capacity of a trunk before oversubscription and efficiency, bytes/s per direction: as stated, or the line rate of all
+    accelerators of the smaller building."""
+    ends = [topology.building(name) for name in trunk.between]
+    return trunk.bandwidth_bytes_per_s or min(end.line_rate_bytes_per_s * end.num_accelerators for end in ends)

@@ -4,12 +4,15 @@ V1 devices    every building exists, holds its share, and no host is cut in two;
               product
 V2 rules      heads, sequence, layers, experts and batch divide; the schedule accepts its micro-batches; shard level and
               degrees agree
+              stated layers fill every stage and add up; batch shares name the replicas there are and add up
 V3 memory     every pipeline rank fits its accelerator
-V4 placement  group shapes recounted rank by rank from the device list (not by the arithmetic that the solver uses)
+V4 placement  group shapes and replica classes recounted rank by rank from the device list (not by the arithmetic that
+              the solver uses)
 V5 figures    step time, components, memory, traffic and collectives recompute from the decision alone
 V6 proof      the objective is the step time or what a step spends, no bound exceeds it, and the gap follows from both
 V7 spending   joules or currency units per step recompute, with the groups that cross buildings counted rank by rank, and the
               limits are met
+V8 failures   no zone (building) holds more data-parallel replicas than the job allows to lose
 """
 
 from __future__ import annotations
@@ -23,18 +26,19 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleacross.cost_models.failures import degraded_states
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
-from scaleacross.errors import InputError, VerificationError
-from scaleacross.schedules.pipeline import chosen, refusal
-from scaleacross.schedules.pipeline.check import check
+from scaleacross.errors import VerificationError
 from scaleacross.spec.job import DegreeRequest, Job
-from scaleacross.spec.parallelism import GRID_AXES, Degrees, PipelineChoice
+from scaleacross.spec.parallelism import GRID_AXES, Degrees
 from scaleacross.spec.placement import Placement, devices, strides
-from scaleacross.spec.plan import Decision, Plan, StageMemory
+from scaleacross.spec.plan import Decision, DegradedState, Plan, StageMemory
 from scaleacross.spec.topology import Topology
 from scaleacross.units import human_bytes
+from scaleacross.verification.failures import v8_failures
+from scaleacross.verification.shares import counted_layout, refused, v2_batch_shares, v2_layers
 from scaleacross.verification.spending import v7_spending
 from scaleacross.workloads.problem import Problem, problem_of
 
@@ -45,7 +49,7 @@ Places = NDArray[np.int64]
 
 
 def verify(plan: Plan) -> None:
-    """Check V1–V6.
+    """Check V1–V8.
 
     Raises:
         VerificationError: everything that is wrong, one line each.
@@ -54,16 +58,23 @@ def verify(plan: Plan) -> None:
     wrong = list(illegal(problem, plan.decision))
     if not wrong:
         cost = recompute(problem, plan.decision)
-        wrong = [*does_not_fit(cost.memory), *_differences(plan, cost), *_proof(plan)]
+        wrong = [*does_not_fit(cost.memory), *_differences(plan, cost, _degraded(problem, plan)), *_proof(plan)]
         wrong += v7_spending(plan, problem.topology, cost, TOLERANCE)
     if wrong:
         raise VerificationError(f"plan '{plan.job.name}' does not verify:\n" + "\n".join(f"- {line}" for line in wrong))
 
 
+def _degraded(problem: Problem, plan: Plan) -> tuple[DegradedState, ...]:
+    """Degraded states, where the plan states any."""
+    if not plan.degraded:
+        return ()
+    return degraded_states(problem.job, problem.profile, problem.topology, plan.decision)
+
+
 def recompute(problem: Problem, decision: Decision) -> PlanCost:
     """The cost of a decision from group shapes that are counted rank by rank (V4)."""
-    shapes = counted_shapes(problem.topology, decision)
-    return plan_cost(problem.job, problem.profile, problem.topology, decision, shapes)
+    shapes, layout = counted_shapes(problem.topology, decision), counted_layout(problem.topology, decision)
+    return plan_cost(problem.job, problem.profile, problem.topology, decision, shapes, layout=layout)
 
 
 def illegal(problem: Problem, decision: Decision) -> Iterator[str]:
@@ -71,8 +82,13 @@ def illegal(problem: Problem, decision: Decision) -> Iterator[str]:
     if decision.placement is None:
         yield "V1: there is no placement"
         return
-    yield from _v1_devices(problem.topology, decision.degrees, decision.placement)
+    placed = list(_v1_devices(problem.topology, decision.degrees, decision.placement))
+    yield from placed
     yield from _v2_rules(problem, decision)
+    if not placed:
+        if decision.batch_shares is not None:
+            yield from v2_batch_shares(problem, decision)
+        yield from v8_failures(problem, decision)
 
 
 def _v1_devices(topology: Topology, degrees: Degrees, placement: Placement) -> Iterator[str]:
@@ -114,24 +130,14 @@ def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
         yield f"V2: a batch of {job.global_batch_sequences} sequences does not divide by dp · micro-batch = {per_round}"
     else:
         m = job.global_batch_sequences // per_round
-        reason = _refused(pipeline, degrees.pp, m)
+        reason = refused(pipeline, degrees.pp, m)
         if reason and degrees.pp > 1:
             yield f"V2: {reason}"
         elif pipeline.num_chunks > 1 and m < degrees.pp:
             yield f"V2: {pipeline.schedule} with {m} micro-batches leaves some of pp {degrees.pp} stages without one"
+    yield from v2_layers(problem, decision)
     if decision.shard == "none" and degrees.dp_shard > 1:
         yield f"V2: dp_shard {degrees.dp_shard} with nothing sharded: call it dp_replicate"
-
-
-def _refused(pipeline: PipelineChoice, pp: int, m: int) -> str | None:
-    """Why the schedule's name has no such shape, or the order that the plan carries is not legal; None if nothing is wrong."""
-    if pipeline.order is None:
-        return refusal(pipeline.schedule, pp, m, pipeline.num_chunks)
-    try:
-        check(chosen(pipeline, pp, m))
-    except (InputError, VerificationError) as error:
-        return str(error)
-    return None
 
 
 def _v2_pins(job: Job, decision: Decision) -> Iterator[str]:
@@ -244,7 +250,7 @@ def _pairs(places: Places) -> NDArray[np.float64]:
     return np.array(max(map(tuple, np.unique(counts, axis=0)), key=lambda each: each[::-1]), dtype=float)
 
 
-def _differences(plan: Plan, cost: PlanCost) -> Iterator[str]:
+def _differences(plan: Plan, cost: PlanCost, degraded: Sequence[DegradedState]) -> Iterator[str]:
     """V5."""
     stated: dict[str, object] = {
         "step": plan.cost.model_dump(),
@@ -254,6 +260,7 @@ def _differences(plan: Plan, cost: PlanCost) -> Iterator[str]:
         "layers_per_stage": plan.layers_per_stage,
         "num_micro_batches": plan.num_micro_batches,
         "spans": plan.placement.spans,
+        "degraded": [state.model_dump() for state in plan.degraded],
     }
     computed: dict[str, object] = {
         "step": cost.cost.model_dump(),
@@ -263,6 +270,7 @@ def _differences(plan: Plan, cost: PlanCost) -> Iterator[str]:
         "layers_per_stage": cost.layers_per_stage,
         "num_micro_batches": cost.num_micro_batches,
         "spans": cost.placement.spans,
+        "degraded": [state.model_dump() for state in degraded],
     }
     for where, left, right in _unequal("", stated, computed):
         yield f"V5: {where} is stated as {left}, recomputes as {right}"

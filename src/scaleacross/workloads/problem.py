@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from scaleacross.errors import InputError
 from scaleacross.spec.job import Job
-from scaleacross.spec.topology import Topology
+from scaleacross.spec.topology import Topology, without_spares
 from scaleacross.workloads import FAMILIES
 from scaleacross.workloads.layer_profile import ModelProfile, Workload
 
@@ -18,7 +18,7 @@ class Problem:
     Attributes:
         job: self-contained: ``workload`` and ``topology`` are full mappings.
         workload: the model as described.
-        topology: the fleet.
+        topology: the fleet without the job's spare hosts.
         profile: the model as layers (``workload.profile()``).
     """
 
@@ -40,4 +40,5 @@ def problem_of(job: Job) -> Problem:
     if family is None:
         raise InputError(f"workload family '{job.workload.get('family')}' is unknown; there are {', '.join(FAMILIES)}")
     workload = family.model_validate(job.workload)
-    return Problem(job, workload, Topology.model_validate(job.topology), workload.profile())
+    topology = without_spares(Topology.model_validate(job.topology), job.spare_hosts)
+    return Problem(job, workload, topology, workload.profile())

@@ -1,0 +1,194 @@
+"""Work of decisions whose pipeline ranks or replicas differ: mixed accelerator types, uneven layers, unequal batches.
+
+A step lasts as long as if every rank were like the one that makes it longest. So one decision becomes *rows*, one for each
+kind of rank: its computation on the slowest type that its replica class has on that stage, its layers, the micro-batches of
+its class; fill and drain run through the other ranks of its class, each at its own pace. Every row is priced like a candidate
+of equal ranks, and the longest row is the step. What is synchronised over all ranks at the end of a step is the same in every
+row: gradients of the fullest rank, the slowest optimizer update.
+
+Everything is linear in the layers of a rank, which is what ``solvers.partition_stages`` builds on (``LayerCosts``):
+
+    pass_s(rank, type)  = Σ_k n_k · layer_s[type, k] + ends         forward + backward of one micro-batch
+    bytes(rank)         = fixed_bytes[rank] + Σ_k n_k · layer_bytes[rank, k]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from scaleacross.cost_models.layout import Layout, types_of_ranks
+from scaleacross.cost_models.memory import held_parameters, memory_parts
+from scaleacross.cost_models.pipeline_timed import idle_share
+from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
+from scaleacross.cost_models.stages import RankClasses, every_rank, head_rank, layers_of_ranks
+from scaleacross.cost_models.work import (
+    StackedTimes,
+    Work,
+    block_counts,
+    layer_counts,
+    placement_of,
+    rank_times,
+    update_s,
+    with_accumulation,
+)
+from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.job import Job
+from scaleacross.workloads.layer_profile import ModelProfile
+
+Split = tuple[tuple[int, ...], ...]
+"""[pipeline rank][chunk] -> layers."""
+
+
+@dataclass(frozen=True)
+class LayerCosts:
+    """What one layer of each block type costs one candidate.
+
+    Attributes:
+        types: names of the accelerator types.
+        counts: layers of each block type, in model order.
+        layer_s: forward + backward with recomputation, (types, block types).
+        ends_s: embedding and head, (types, 2).
+        fixed_bytes, layer_bytes: per pipeline rank, (pp,) and (pp, block types).
+        capacity_bytes: usable memory by accelerator type, (types,).
+        head_rank: the rank that holds the head (``stages.head_rank``); -1 is the last one.
+    """
+
+    types: tuple[str, ...]
+    counts: tuple[int, ...]
+    layer_s: Floats
+    ends_s: Floats
+    fixed_bytes: Floats
+    layer_bytes: Floats
+    capacity_bytes: Floats
+    head_rank: int = -1
+
+    def pass_s(self, layers: Ints) -> Floats:
+        """Forward + backward of one micro-batch on every rank and type, (types, pp), of ``layers`` (pp, block types)."""
+        seconds = self.layer_s @ layers.T
+        seconds[:, 0] += self.ends_s[:, 0]
+        seconds[:, self.head_rank] += self.ends_s[:, 1]
+        return seconds
+
+    def slowest_pass_s(self, layers: Ints, types: Sequence[frozenset[str]]) -> Floats:
+        """``pass_s`` of the slowest of the ``types`` on each rank, (pp,)."""
+        return np.max(np.where(self._is_on(types), self.pass_s(layers), 0.0), axis=0)
+
+    def least_capacity_bytes(self, types: Sequence[frozenset[str]]) -> Floats:
+        """Usable memory of the smallest of the ``types`` on each rank, (pp,)."""
+        return np.min(np.where(self._is_on(types), self.capacity_bytes[:, None], np.inf), axis=0)
+
+    def _is_on(self, types: Sequence[frozenset[str]]) -> Bools:
+        return np.array([[name in here for here in types] for name in self.types])
+
+    def bytes(self, layers: Ints) -> Floats:
+        """Memory of every rank without the reserve, (pp,), of ``layers`` (pp, block types)."""
+        needed: Floats = self.fixed_bytes + (self.layer_bytes * layers).sum(axis=1)
+        return needed
+
+
+def layer_pass_s(times: StackedTimes, settings: Settings) -> Floats:
+    """Forward + backward with recomputation of [block types..., embedding, head], (types + 2, n)."""
+    again = np.choose(settings.recompute, [np.zeros_like(times.forward), times.selective, times.full])
+    again[-2:] = 0.0  # embedding and head keep what they need, whatever the policy
+    total: Floats = times.forward + times.backward + again
+    return total
+
+
+def layer_costs(
+    profile: ModelProfile,
+    job: Job,
+    accelerators: Sequence[Accelerator],
+    settings: Settings,
+    times: Sequence[StackedTimes],
+) -> LayerCosts:
+    """The costs of a single candidate (``settings`` has one row) on every accelerator type (``work.times_by_type``)."""
+    seconds = np.stack([layer_pass_s(each, settings)[:, 0] for each in times])
+    fixed, per_layer = _bytes(profile, job, settings)
+    usable = np.array([accelerator.usable_memory_bytes for accelerator in accelerators])
+    names = tuple(accelerator.name for accelerator in accelerators)
+    counts, head = block_counts(profile), head_rank_of(settings)
+    return LayerCosts(names, counts, seconds[:, :-2], seconds[:, -2:], fixed, per_layer, usable, head)
+
+
+def head_rank_of(settings: Settings) -> int:
+    """The rank that holds the head of a single candidate."""
+    return head_rank(int(settings.pp[0]), int(settings.num_chunks[0]), placement_of(settings))
+
+
+def _bytes(profile: ModelProfile, job: Job, settings: Settings) -> tuple[Floats, Floats]:
+    """``fixed_bytes`` and ``layer_bytes``: every rank with no layer, and with one of each type."""
+    pp, types = int(settings.pp[0]), len(profile.blocks)
+    probes = np.concatenate([np.zeros((1, types), dtype=np.int64), np.eye(types, dtype=np.int64)])
+    ranks, first = np.repeat(np.arange(pp), len(probes)), np.tile(probes, (pp, 1))
+    has_head = (ranks == head_rank_of(settings)).astype(np.int64)
+    classes = RankClasses(first, (ranks == 0).astype(np.int64), has_head, ranks, np.ones_like(ranks))
+    parts = memory_parts(profile, job, settings, classes)
+    needed = sum(parts.values(), start=np.zeros(1))[:, 0].reshape(pp, len(probes))
+    return needed[:, 0], needed[:, 1:] - needed[:, :1]
+
+
+def uneven_rows(
+    profile: ModelProfile,
+    job: Job,
+    accelerators: Sequence[Accelerator],
+    settings: Settings,
+    times: Sequence[StackedTimes],
+    layout: Layout,
+    split: Split,
+    micro_batches: Sequence[int],
+) -> tuple[Settings, Work]:
+    """The distinct rows of one decision (``settings`` has one row).
+
+    Args:
+        times: of every accelerator type (``work.times_by_type``).
+        micro_batches: of every replica class of ``layout``.
+
+    Raises:
+        ValueError: the split does not hold the layers of the model.
+    """
+    table = layers_of_ranks(block_counts(profile), split, placement_of(settings))
+    classes = every_rank(table, head_rank_of(settings))
+    held = held_parameters(profile, settings, classes)
+    by_type = [
+        with_accumulation(rank_times(each, settings, classes), job, accelerator, settings, held.total)
+        for accelerator, each in zip(accelerators, times, strict=True)
+    ]
+    forward, backward, weight, attention = (np.stack([each[part] for each in by_type])[:, :, 0] for part in range(4))
+    rank = np.tile(np.arange(len(split)), len(layout))
+    names = [accelerator.name for accelerator in accelerators]
+    kinds = np.array([_slowest(one.types, names, forward + backward) for one in layout]).ravel()
+    fullest = int(held.total[:, 0].argmax())
+    update = update_s(job, accelerators, settings, held.dense[:, 0], held.expert[:, 0])
+    slowest_update = max(update[names.index(one), r] for r, here in enumerate(types_of_ranks(layout)) for one in here)
+    counts = layer_counts(profile, settings, classes, rank)
+    same = np.ones(len(rank))
+    passes = (forward + backward)[kinds, rank].reshape(len(layout), -1)
+    others = (passes.sum(axis=1, keepdims=True) - passes).ravel()
+    idle = idle_share(settings.schedule_names, forward[kinds, rank], backward[kinds, rank])
+    work = Work(
+        forward_s=forward[kinds, rank],
+        backward_s=backward[kinds, rank],
+        weight_s=weight[kinds, rank],
+        fill_s=idle * others / settings.num_chunks,
+        attention_s=attention[kinds, rank],
+        **counts,
+        dense_parameters=held.dense[fullest, 0] * same,
+        expert_parameters=held.expert[fullest, 0] * same,
+        optimizer_s=slowest_update * same,
+    )
+    batches = np.repeat(np.array(micro_batches, dtype=np.int64), len(split))
+    columns = np.stack([batches, *(getattr(work, f.name) for f in fields(Work))], axis=1)
+    _, distinct = np.unique(columns, axis=0, return_index=True)
+    rows = settings.take(np.zeros(len(distinct), dtype=np.int64))
+    return replace(rows, num_micro_batches=batches[distinct]), work.take(distinct)
+
+
+def _slowest(types: Sequence[frozenset[str]], names: Sequence[str], seconds: Floats) -> list[int]:
+    """Per rank the index of the slowest of its types; ``seconds`` (types, ranks)."""
+    return [
+        max((names.index(one) for one in sorted(here)), key=lambda kind: float(seconds[kind, rank]))
+        for rank, here in enumerate(types)
+    ]

@@ -1,0 +1,170 @@
+"""How much of the work each stage and each replica takes when a placement mixes accelerator types.
+
+For a candidate on a given placement the choices are
+
+B1 layers     the equal split, or the one of ``partition_stages`` for the types that the placement has on each stage
+              (where all stages have the same types: the equal split only)
+B2 batch      equally many micro-batches for every replica, or those of ``share_batch`` for the pace that each class has
+              under the split chosen by B1 (where there is one class: equally many only)
+B3 memory     every stage fits the smallest type on it, with the micro-batches of the replicas that have most
+
+so at most four balances, all of which are priced. Their number, and the size of both models, depends on the buildings, the
+layers and the micro-batches, not on the accelerators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from scaleacross.cost_models.layout import Layout, layout_of, types_of_ranks
+from scaleacross.cost_models.plan_cost import layers_per_stage, micro_batches_of
+from scaleacross.cost_models.settings import Ints, Settings
+from scaleacross.cost_models.stages import equal_stages, layers_of_ranks
+from scaleacross.cost_models.uneven import LayerCosts, Split, layer_costs, uneven_rows
+from scaleacross.cost_models.work import StackedTimes, Work, placement_of, work_of
+from scaleacross.schedules.pipeline import is_legal
+from scaleacross.schedules.pipeline.stage_placement import StagePlacement
+from scaleacross.solvers.partition_stages import partition_stages
+from scaleacross.solvers.search_space import ROUNDS
+from scaleacross.solvers.share_batch import share_batch
+from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import SCHEDULE_NAMES, ScheduleName
+from scaleacross.spec.placement import Placement
+from scaleacross.spec.plan import BatchShare, Decision
+from scaleacross.workloads.layer_profile import ModelProfile
+from scaleacross.workloads.problem import Problem
+
+
+@dataclass(frozen=True)
+class Balance:
+    """Layers [rank][chunk] and micro-batches by replica class, on one layout; ``placement``: where virtual stages sit."""
+
+    layout: Layout
+    split: Split
+    micro_batches: tuple[int, ...]
+    placement: StagePlacement = "loop"
+
+    @property
+    def layers_per_stage(self) -> Split | None:
+        """The split as a decision states it: None when it is the equal one."""
+        equal = equal_stages(sum(map(sum, self.split)), len(self.split), len(self.split[0]), self.placement)
+        return None if self.split == equal else self.split
+
+    @property
+    def batch_shares(self) -> tuple[BatchShare, ...] | None:
+        """The micro-batches as a decision states them: None when they are equal."""
+        if len(set(self.micro_batches)) == 1:
+            return None
+        return tuple(
+            BatchShare(buildings=one.buildings, num_replicas=one.num_replicas, num_micro_batches=m)
+            for one, m in zip(self.layout, self.micro_batches, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Balancer:
+    """The balances of one candidate (``settings`` has one row); ``times`` of its layers on every accelerator type."""
+
+    job: Job
+    profile: ModelProfile
+    accelerators: tuple[Accelerator, ...]
+    settings: Settings
+    times: list[StackedTimes]
+
+    @property
+    def placement(self) -> StagePlacement:
+        """Where the schedule has its virtual stages."""
+        return placement_of(self.settings)
+
+    @cached_property
+    def costs(self) -> LayerCosts:
+        """Layer costs with equal batch shares."""
+        return self._costs(int(self.settings.num_micro_batches[0]))
+
+    def equal(self, layout: Layout) -> Balance:
+        """Equal layers and batches, whether they fit or not."""
+        pp, num_chunks, m = (int(getattr(self.settings, name)[0]) for name in ("pp", "num_chunks", "num_micro_batches"))
+        split = equal_stages(self.profile.num_layers, pp, num_chunks, self.placement)
+        return Balance(layout, split, (m,) * len(layout), self.placement)
+
+    def balances(self, layout: Layout) -> Iterator[Balance]:
+        """B1–B3, the equal ones first."""
+        alike = self.equal(layout).micro_batches
+        for split in self._splits(layout):
+            for micro_batches in dict.fromkeys((alike, *self._shares(layout, split))):
+                if self._fits(layout, split, max(micro_batches)):
+                    yield Balance(layout, split, micro_batches, self.placement)
+
+    def rows(self, balance: Balance) -> tuple[Settings, Work]:
+        """The rows that price a balance: as ``plan_cost.rows_of`` has them."""
+        if len(self.accelerators) == 1:
+            return self.settings, work_of(self.profile, self.job, self.accelerators, self.settings)
+        return uneven_rows(
+            self.profile,
+            self.job,
+            self.accelerators,
+            self.settings,
+            self.times,
+            balance.layout,
+            balance.split,
+            balance.micro_batches,
+        )
+
+    def _splits(self, layout: Layout) -> list[Split]:
+        types, num_chunks = types_of_ranks(layout), int(self.settings.num_chunks[0])
+        equal = self.equal(layout).split
+        if len(set(types)) == 1:
+            return [equal]
+        other = partition_stages(self.costs, types, num_chunks, self.placement)
+        return [equal] if other is None or other == equal else [equal, other]
+
+    def _shares(self, layout: Layout, split: Split) -> list[tuple[int, ...]]:
+        if len(layout) == 1:
+            return []
+        m, pp, num_chunks = (int(getattr(self.settings, name)[0]) for name in ("num_micro_batches", "pp", "num_chunks"))
+        replicas = [one.num_replicas for one in layout]
+        unit, least = batch_rule(SCHEDULE_NAMES[int(self.settings.schedule[0])], pp, m, num_chunks)
+        idle = (pp - 1) / num_chunks
+        shares = share_batch(self.paces(layout, split), replicas, m * sum(replicas), idle, unit, least)
+        return [] if shares is None else [shares]
+
+    def paces(self, layout: Layout, split: Split) -> list[float]:
+        """Seconds of a micro-batch on the slowest stage of every replica class."""
+        layers = self._table(split)
+        return [float(self.costs.slowest_pass_s(layers, one.types).max()) for one in layout]
+
+    def _fits(self, layout: Layout, split: Split, most: int) -> bool:
+        costs = self.costs if most == int(self.settings.num_micro_batches[0]) else self._costs(most)
+        capacity = costs.least_capacity_bytes(types_of_ranks(layout))
+        return bool((costs.bytes(self._table(split)) <= capacity).all())
+
+    def _costs(self, num_micro_batches: int) -> LayerCosts:
+        settings = replace(self.settings, num_micro_batches=np.array([num_micro_batches]))
+        return layer_costs(self.profile, self.job, self.accelerators, settings, self.times)
+
+    def _table(self, split: Sequence[Sequence[int]]) -> Ints:
+        return layers_of_ranks(self.costs.counts, split, self.placement)
+
+
+def balance_of(problem: Problem, decision: Decision, placement: Placement, settings: Settings) -> Balance:
+    """The balance that a placed decision states, the equal one where it states none (``settings`` is its row)."""
+    layout = layout_of(problem.topology, placement.fill, decision.degrees, placement.axis_order)
+    split = layers_per_stage(problem.profile, decision)
+    return Balance(layout, split, micro_batches_of(decision, settings, layout), placement_of(settings))
+
+
+def batch_rule(schedule: ScheduleName, pp: int, num_micro_batches: int, num_chunks: int) -> tuple[int, int]:
+    """(unit, least): R7 for the micro-batches of one replica class, m a multiple of ``unit`` and at least ``least``.
+
+    ``num_micro_batches`` is a legal number; what a generator asks for beyond R7 is a least number, so it is found below.
+    """
+    if pp == 1 or schedule == "GPipe":
+        return 1, 1
+    unit = pp if schedule in ROUNDS else 1
+    legal = (m for m in range(pp, num_micro_batches, unit) if is_legal(schedule, pp, m, num_chunks))
+    return unit, next(legal, num_micro_batches)

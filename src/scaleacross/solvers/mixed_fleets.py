@@ -1,0 +1,259 @@
+"""Candidates on fleets of several accelerator types: does one fit, and what can a step cost at best, however balanced?
+
+Sets          T  accelerator types;  K  block types, N[k] layers each;  groups g: one stage of one replica, pp·dp of them
+Parameters    P[t,k]  seconds of a layer per micro-batch on type t: forward, backward, recomputation, and the tp, cp and ep
+              collectives that nothing hides, as fast as the best links allow;  A[t] accelerators of type t in the fleet
+Bound         With Q[k] = min_t P[t,k] and f[t] = max_k Q[k]/P[t,k] ≤ 1, a group of type t does at most f[t] of the
+              reference work in a given time. A group is as slow as its slowest accelerator, so at most
+              ⌊(A of the i fastest types)/(tp·cp)⌋ groups are of the i fastest types, and at least one has the slowest.
+              The busiest rank computes m times, fill and drain pass the other ranks once: (m − 1/v)·busiest + all ranks/v.
+              Summed over all groups, for any layers per stage and any batch shares:
+                  step ≥ (m − 1/v) · dp · Σ_k N[k]·Q[k] / Σ_g f[g]  +  Σ_k N[k]·C[k] / v  +  optimizer
+              with C[k] the computation in Q[k]. Sharded parameters: some class has m micro-batches or more, so step ≥
+              m · (gather + gather and scatter of what the fullest rank holds at least). Gradients and parameters once per
+              step: what the share h/m⁻ of the computation cannot hide adds to it (h of ``overlap``, m⁻ fewest micro-batches).
+              Where weight gradients fill the drain, 1/v is multiplied by the least share of forward that a layer, or an
+              end, has on any type (``pipeline_timed.idle_share``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import permutations
+
+import numpy as np
+
+from scaleacross.cost_models.axes import Terms, waiting
+from scaleacross.cost_models.memory import held_parameters, memory_parts
+from scaleacross.cost_models.overlap import WINDOW_NAMES
+from scaleacross.cost_models.pipeline_timed import idle_share
+from scaleacross.cost_models.settings import Floats, Ints, Settings
+from scaleacross.cost_models.stages import RankClasses
+from scaleacross.cost_models.step import placement_free_s
+from scaleacross.cost_models.traffic import Volumes
+from scaleacross.cost_models.uneven import layer_pass_s
+from scaleacross.cost_models.work import StackedTimes, Work, times_by_type, update_s
+from scaleacross.solvers.candidates import Priced, Pricing
+from scaleacross.solvers.fleets import Fleet
+from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, SCHEDULE_NAMES, GridAxis
+from scaleacross.workloads.layer_profile import ModelProfile
+
+
+def pricing_on(fleet: Fleet, job: Job, profile: ModelProfile) -> Pricing:
+    """The pricing for a fleet: of one type, or of several."""
+    return (MixedPricing if len(fleet.accelerators) > 1 else Pricing).on(fleet, job, profile)
+
+
+@dataclass(frozen=True)
+class MixedPricing(Pricing):
+    """Bounds for fleets of several types; the bound is the module's, whatever the placement."""
+
+    @property
+    def capacity_bytes(self) -> float:
+        """Memory of the largest type: ``needed_bytes`` is that of the least loaded placement."""
+        return max(accelerator.usable_memory_bytes for accelerator in self.accelerators)
+
+    def needed_bytes(self, settings: Settings) -> Floats:
+        """Bytes that the rank with most layers needs at least, under any split, without the reserve, (n,).
+
+        That rank has ⌈L/pp⌉ layers or more; the cheapest block type, no embedding, the last rank (fewest in flight).
+        """
+        needed = np.empty(len(settings))
+        types = len(self.profile.blocks)
+        for pp, rows in _by_pipeline(settings):
+            layers = np.eye(types, dtype=np.int64) * -(-self.profile.num_layers // pp)
+            nothing = np.zeros(types, dtype=np.int64)
+            classes = RankClasses(layers, nothing, nothing, nothing + pp - 1, nothing + 1)
+            parts = memory_parts(self.profile, self.job, settings.take(rows), classes)
+            needed[rows] = sum(parts.values(), start=np.zeros(1)).min(axis=0)
+        return needed
+
+    def base_free_s(self, bases: Settings) -> Floats:
+        """Computation at best, (n,), whatever the split of dp."""
+        return self._computation_s(bases, self._times(bases), ())
+
+    def base_bound_s(self, bases: Settings) -> Floats:
+        """Computation and what it waits for at best, (n,); gradients and optimizer depend on the split of dp."""
+        times = self._times(bases)
+        return self._computation_s(bases, times, self._coarse_terms(self._unit_volumes(bases, times))[:3])
+
+    def coarse(self, settings: Settings) -> Priced:
+        """The bound with every axis as if it were the innermost; inf where no split of the layers fits in memory."""
+        times = self._times(settings)
+        terms = self._coarse_terms(self._unit_volumes(settings, times))
+        work = self._least_work(settings, self._computation_s(settings, times, terms))
+        free = placement_free_s(self.volumes(settings, work))
+        bound = self._bound_s(settings, times, terms) + work.optimizer_s
+        bound = np.where(self._layers_that_fit(settings) < self.profile.num_layers, np.inf, bound)
+        return Priced(settings, work, free, bound)
+
+    def tight(self, priced: Priced) -> Priced:
+        """The bound with every axis at the stride that the best axis order gives it."""
+        settings = priced.settings
+        times = self._times(settings)
+        volumes = self._unit_volumes(settings, times)
+        active = [axis for axis in GRID_AXES if (getattr(settings, axis) > 1).any()]
+        known: dict[tuple[GridAxis, frozenset[GridAxis]], Terms] = {}
+        best = np.full(len(settings), np.inf)
+        for order in permutations(active):
+            terms = []
+            for axis in (axis for axis in order if axis != "pp"):
+                key = (axis, frozenset(order[: order.index(axis)]))
+                if key not in known:
+                    stride = np.prod([getattr(settings, faster) for faster in key[1]], axis=0, dtype=np.int64)
+                    known[key] = self._relaxed_terms(axis, volumes, stride * np.ones(len(settings), np.int64))
+                terms.append(known[key])
+            best = np.minimum(best, self._bound_s(settings, times, terms))
+        return replace(priced, bound_s=np.maximum(priced.bound_s, best + priced.work.optimizer_s))
+
+    def _times(self, settings: Settings) -> list[StackedTimes]:
+        return times_by_type(self.profile, self.job, self.accelerators, settings)
+
+    def _least_work(self, settings: Settings, computation_s: Floats) -> Work:
+        """Work of which the part that no placement changes is ``computation_s`` and the least optimizer update."""
+        nothing = np.zeros(len(settings))
+        held = self.profile.total_parameters / (settings.pp * settings.tp * settings.ep)
+        optimizer = update_s(self.job, self.accelerators, settings, held, nothing).min(axis=0)
+        columns = {f.name: nothing for f in fields(Work)}
+        each = computation_s / settings.num_micro_batches
+        return Work(**columns | {"forward_s": each, "optimizer_s": optimizer})
+
+    def _unit_volumes(self, settings: Settings, times: Sequence[StackedTimes]) -> Volumes:
+        """Volumes of one gather, one layer, one expert layer, and the dense parameters that the fullest rank holds at least."""
+        nothing, one = np.zeros(len(settings)), np.ones(len(settings))
+        pp, counts = settings.pp, np.array([count for _, count in self.profile.blocks])
+        nobody = RankClasses(np.eye(len(counts), dtype=np.int64), *(np.zeros(len(counts), dtype=np.int64),) * 4)
+        ends = RankClasses(np.zeros((1, len(counts)), dtype=np.int64), *(np.ones(1, dtype=np.int64),) * 4)
+        each, outer = (held_parameters(self.profile, settings, classes) for classes in (nobody, ends))
+        total = (counts @ each.total + outer.total[0]) / pp
+        dense = total * (each.dense / each.total).min(axis=0)
+        work = Work(
+            **{f.name: nothing for f in fields(Work)}
+            | {
+                "tp_gathers": one,
+                "layers": one,
+                "moe_layers": one * bool(self.profile.num_experts),
+                "attention_s": np.max([each.attention.max(axis=0) for each in times], axis=0),
+                "dense_parameters": dense,
+            }
+        )
+        return self.volumes(settings, work)
+
+    def _relaxed_terms(
+        self, axis: GridAxis, volumes: Volumes, stride: Ints | None = None, coarse: bool = False
+    ) -> Terms:
+        """Terms of an axis at their least, under the name of the component that waits."""
+        name = "ep" if axis == "dp_shard" else axis
+        serial = self._serial_s(axis, volumes, stride, coarse)
+        return waiting(volumes, Terms({name: serial}, self._window_s(axis, volumes, stride, coarse)))
+
+    def _coarse_terms(self, volumes: Volumes) -> list[Terms]:
+        """tp, cp, dp_shard and dp_replicate, each as if it were the innermost axis."""
+        axes = (axis for axis in GRID_AXES if axis != "pp")
+        return [self._relaxed_terms(axis, volumes, coarse=True) for axis in axes]
+
+    def _bound_s(self, settings: Settings, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> Floats:
+        """The bound without the optimizer for collectives that take ``terms``, (n,)."""
+        computation = self._computation_s(settings, times, terms)
+        windows = sum((term.window_s for term in terms), start=np.zeros((len(WINDOW_NAMES), len(settings))))
+        waited = sum((term.serial_s.get("dp", 0.0) for term in terms), start=np.zeros(len(settings)))
+        chunks, pp = settings.num_chunks, settings.pp
+        hidden = (pp * (chunks - 1) + 1) / chunks
+        fewest = np.where(settings.schedule == SCHEDULE_NAMES.index("GPipe"), 1, pp)
+        once = windows[0] + windows[1] - computation * np.minimum(1.0, hidden / fewest)
+        every = settings.num_micro_batches * (windows[2] + windows[3])
+        return np.maximum(computation + np.maximum(0.0, once), every) + waited
+
+    def _computation_s(self, settings: Settings, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> Floats:
+        """Computation and the collectives per layer that nothing hides, without the optimizer, (n,)."""
+        alone = np.stack([layer_pass_s(each, settings) for each in times])
+        seconds = alone + self._waits_s(settings, terms)
+        layers, ends = seconds[:, :-2], seconds[:, -2:]  # (types, block types, n)
+        least = layers.min(axis=0)
+        share = (least / layers).max(axis=1)  # f, (types, n)
+        counts = np.array([count for _, count in self.profile.blocks])
+        whole = counts @ least + (share[:, None] * ends).min(axis=0).sum(axis=0)
+        once = counts @ alone[:, :-2].min(axis=0) + alone[:, -2:].min(axis=0).sum(axis=0)
+        drained = self._drained(settings, times)
+        busiest: Floats = (settings.num_micro_batches - drained) * settings.dp * whole / self._speed(settings, share)
+        return busiest + drained * once
+
+    def _drained(self, settings: Settings, times: Sequence[StackedTimes]) -> Floats:
+        """Share of a pass through all ranks that fill and drain add, at least, (n,): 1/v, less for a split backward."""
+        forward = np.concatenate([each.forward for each in times])
+        both = np.concatenate([layer_pass_s(each, settings) for each in times])
+        share = np.where(both > 0, forward / np.where(both > 0, both, 1.0), 1.0).min(axis=0)
+        return _idle(settings, share, 1 - share) / np.maximum(settings.pp - 1, 1)
+
+    def _waits_s(self, settings: Settings, terms: Sequence[Terms]) -> Floats:
+        """Exposed tp, cp and ep collectives of each layer and micro-batch, (block types + 2, n), from unit ``terms``."""
+        nothing = np.zeros(len(settings))
+        per_step = settings.num_micro_batches + _idle(settings, nothing, nothing)
+        unit = {
+            name: sum((term.serial_s.get(name, 0.0) for term in terms), start=np.zeros(len(settings))) / per_step
+            for name in ("tp", "cp", "ep")
+        }
+        unit["ep"] = unit["ep"] * (1 - self.job.experts.overlap_fraction)  # the rest may hide
+        passes = np.where(settings.recompute == RECOMPUTES.index("full"), 3.0, 2.0)
+        out = [
+            2.0 * passes * block.tp_gathers * unit["tp"]
+            + (block.attention is not None) * unit["cp"]
+            + (block.routed_tokens > 0) * unit["ep"]
+            for block, _ in self.profile.blocks
+        ]
+        out += [4.0 * end.tp_gathers * unit["tp"] for end in (self.profile.embedding, self.profile.head)]
+        return np.stack(out)
+
+    def _speed(self, settings: Settings, share: Floats) -> Floats:
+        """Σ_g f[g] of the module docstring, at most, (n,)."""
+        sizes = dict.fromkeys((accelerator.name for accelerator in self.accelerators), 0)
+        for building in self.fleet.buildings:
+            sizes[building.accelerator.name] += building.num_accelerators
+        order = np.argsort(-share, axis=0)
+        available = np.cumsum(np.array(list(sizes.values()))[order], axis=0) // (settings.tp * settings.cp)
+        groups = settings.pp * settings.dp
+        upto = np.minimum(available, groups - 1)
+        upto[-1] = groups
+        each = np.diff(upto, axis=0, prepend=0) * np.take_along_axis(share, order, axis=0)
+        return np.asarray(each.sum(axis=0), dtype=np.float64)
+
+    def _layers_that_fit(self, settings: Settings) -> Floats:
+        """Layers that all ranks together hold at most, whichever of them have the larger type, (n,).
+
+        A rank has the larger type if all dp·tp·cp accelerators of its stage are of it. Ranks are taken in quarters of the
+        pipeline, each as light as its last rank; layers as the cheapest block type; embedding and head left out.
+        """
+        usable = {accelerator.name: accelerator.usable_memory_bytes for accelerator in self.accelerators}
+        least, most = min(usable.values()), max(usable.values())
+        large = sum(b.num_accelerators for b in self.fleet.buildings if usable[b.accelerator.name] > least)
+        out, types = np.empty(len(settings)), len(self.profile.blocks)
+        probes = np.concatenate([np.zeros((1, types), dtype=np.int64), np.eye(types, dtype=np.int64)])
+        for pp, rows in _by_pipeline(settings):
+            here = settings.take(rows)
+            last = np.unique((np.arange(1, 5) * pp) // 4 - 1)
+            last = last[last >= 0]
+            layers, none = np.tile(probes, (len(last), 1)), np.zeros(len(last) * len(probes), dtype=np.int64)
+            classes = RankClasses(layers, none, none, np.repeat(last, len(probes)), none + 1)
+            parts = memory_parts(self.profile, self.job, here, classes)
+            needed = sum(parts.values(), start=np.zeros(1)).reshape(len(last), len(probes), -1)
+            fixed, each = needed[:, 0], (needed[:, 1:] - needed[:, :1]).min(axis=1)
+            small, big = (np.maximum(0.0, np.floor((size - fixed) / each + 1e-9)) for size in (least, most))
+            ranks = np.diff(last, prepend=-1)[:, None]
+            of_large = np.minimum(pp, large // (here.dp * here.tp * here.cp))
+            out[rows] = (ranks * small).sum(axis=0) + of_large * (big - small).max(axis=0)
+        return out
+
+
+def _idle(settings: Settings, forward_s: Floats, backward_s: Floats) -> Floats:
+    """Idle micro-batches of fill and drain, (n,)."""
+    bubble: Floats = (
+        (settings.pp - 1) / settings.num_chunks * idle_share(settings.schedule_names, forward_s, backward_s)
+    )
+    return bubble
+
+
+def _by_pipeline(settings: Settings) -> Iterator[tuple[int, Ints]]:
+    """Rows of equal pp, as (pp, row indices)."""
+    yield from ((int(pp), np.flatnonzero(settings.pp == pp)) for pp in np.unique(settings.pp))

@@ -1,0 +1,89 @@
+"""V2 of uneven plans: layers per stage and batch shares, held against replica classes that are counted rank by rank (V4)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from scaleacross.cost_models.layout import Layout, ReplicaClass
+from scaleacross.errors import InputError, VerificationError
+from scaleacross.schedules.pipeline import chosen, refusal
+from scaleacross.schedules.pipeline.check import check
+from scaleacross.spec.parallelism import GRID_AXES, PipelineChoice
+from scaleacross.spec.placement import devices, strides
+from scaleacross.spec.plan import Decision
+from scaleacross.spec.topology import Topology
+from scaleacross.workloads.problem import Problem
+
+
+def refused(pipeline: PipelineChoice, pp: int, m: int) -> str | None:
+    """Why the schedule's name has no such shape, or the order that the plan carries is not legal; None if nothing is wrong."""
+    if pipeline.order is None:
+        return refusal(pipeline.schedule, pp, m, pipeline.num_chunks)
+    try:
+        check(chosen(pipeline, pp, m))
+    except (InputError, VerificationError) as error:
+        return str(error)
+    return None
+
+
+def v2_layers(problem: Problem, decision: Decision) -> Iterator[str]:
+    """Stated layers against the stages and the model."""
+    split, pp, num_chunks = decision.layers_per_stage, decision.degrees.pp, decision.pipeline.num_chunks
+    if split is None:
+        return
+    if [len(stage) for stage in split] != [num_chunks] * pp:
+        yield f"V2: layers_per_stage has {[len(stage) for stage in split]} entries, pp {pp} × {num_chunks} chunks need as many"
+    if sum(map(sum, split)) != problem.profile.num_layers:
+        yield f"V2: layers_per_stage holds {sum(map(sum, split))} layers, the model has {problem.profile.num_layers}"
+
+
+def v2_batch_shares(problem: Problem, decision: Decision) -> Iterator[str]:
+    """Shares against the replicas of a legal placement, the batch, and the schedule."""
+    pipeline, pp = decision.pipeline, decision.degrees.pp
+    shares = decision.batch_shares or ()
+    stated = Counter({share.buildings: share.num_replicas for share in shares})
+    there = {one.buildings: one.num_replicas for one in counted_layout(problem.topology, decision)}
+    if len(stated) != len(shares) or stated != there:
+        has = ", ".join(f"{count} in {'+'.join(names)}" for names, count in there.items())
+        yield f"V2: batch_shares do not match the replicas of the placement: {has}"
+    sequences = pipeline.micro_batch_sequences * sum(share.num_replicas * share.num_micro_batches for share in shares)
+    if sequences != problem.job.global_batch_sequences:
+        yield f"V2: batch_shares hold {sequences} sequences, the batch has {problem.job.global_batch_sequences}"
+    for share in shares:
+        reason = refused(pipeline, pp, share.num_micro_batches)
+        if reason and pp > 1:
+            yield f"V2: replicas in {'+'.join(share.buildings)}: {reason}"
+        elif pipeline.num_chunks > 1 and share.num_micro_batches < pp:
+            yield f"V2: {pipeline.schedule} with {share.num_micro_batches} micro-batches leaves stages without one"
+
+
+def counted_layout(topology: Topology, decision: Decision) -> Layout:
+    """Replica classes and the accelerator types of their stages, rank by rank, in the order of their first replica.
+
+    Raises:
+        ValueError: the decision has no placement.
+    """
+    if decision.placement is None:
+        raise ValueError("the decision has no placement")
+    degrees, stride = decision.degrees, strides(decision.degrees, decision.placement.axis_order)
+    seen: dict[int, list[set[str]]] = {replica: [set() for _ in range(degrees.pp)] for replica in range(degrees.dp)}
+    for position, device in enumerate(devices(topology, decision.placement)):
+        at = {axis: position // stride[axis] % degrees.of(axis) for axis in GRID_AXES}
+        seen[at["dp_replicate"] * degrees.dp_shard + at["dp_shard"]][at["pp"]].add(device.building)
+    classes: dict[tuple[str, ...], list[list[set[str]]]] = {}
+    order = [share.building for share in decision.placement.fill]
+    for stages in seen.values():
+        touched = set().union(*stages)
+        classes.setdefault(tuple(name for name in order if name in touched), []).append(stages)
+    kind = {name: topology.building(name).accelerator.name for name in order}
+    return tuple(
+        ReplicaClass(
+            buildings,
+            len(replicas),
+            tuple(
+                frozenset(kind[name] for stage in stages for name in stage) for stages in zip(*replicas, strict=True)
+            ),
+        )
+        for buildings, replicas in classes.items()
+    )

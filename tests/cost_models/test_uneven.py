@@ -1,0 +1,121 @@
+"""Decisions whose ranks differ: the longest row is the step, everything is linear in layers, checks name what is wrong."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from instances import mixed_instance, plain_job, plain_topology
+from scaleacross.cost_models.layout import layout_of
+from scaleacross.cost_models.plan_cost import plan_cost, stage_memory
+from scaleacross.cost_models.settings import settings_of
+from scaleacross.cost_models.stages import equal_stages, layers_of_ranks
+from scaleacross.cost_models.uneven import layer_costs, uneven_rows
+from scaleacross.cost_models.work import block_counts, times_by_type
+from scaleacross.solvers.exhaustive import candidates, placements
+from scaleacross.solvers.fleets import fleets
+from scaleacross.spec.parallelism import Degrees, PipelineChoice
+from scaleacross.spec.placement import Placement
+from scaleacross.spec.plan import BatchShare, Decision
+from scaleacross.verification import illegal
+from scaleacross.verification.shares import counted_layout
+from scaleacross.workloads.problem import Problem, problem_of
+
+
+def two_stages(**changes: Any) -> tuple[Problem, Decision]:
+    """8 layers on two stages of four accelerators (tp 4), one building each; 16 micro-batches."""
+    problem = problem_of(plain_job(topology=plain_topology(1, 1)))
+    fill = [{"building": name, "num_accelerators": 4} for name in ("b0", "b1")]
+    placement = {"axis_order": ("tp", "cp", "dp_shard", "dp_replicate", "pp"), "fill": fill}
+    decision = Decision(
+        degrees=Degrees(tp=4, pp=2),
+        pipeline=PipelineChoice(schedule="1F1B"),
+        recompute="none",
+        shard="none",
+        placement=Placement.model_validate(placement),
+    )
+    return problem, decision.model_copy(update=changes)
+
+
+def two_replicas(*micro_batches: int) -> tuple[Problem, Decision]:
+    """The same accelerators as two replicas (dp_replicate 2 instead of pp 2)."""
+    problem, decision = two_stages(degrees=Degrees(tp=4, dp_replicate=2))
+    shares = tuple(
+        BatchShare(buildings=(name,), num_replicas=1, num_micro_batches=m)
+        for name, m in zip(("b0", "b1"), micro_batches, strict=False)
+    )
+    return problem, decision.model_copy(update={"batch_shares": shares or None})
+
+
+def step_s(problem: Problem, decision: Decision) -> float:
+    return plan_cost(problem.job, problem.profile, problem.topology, decision).cost.step_s
+
+
+def test_the_equal_split_stated_or_not_is_one_price() -> None:
+    problem, decision = two_stages()
+    assert step_s(*two_stages(layers_per_stage=((4,), (4,)))) == step_s(problem, decision)
+
+
+def test_a_lopsided_split_costs_its_longest_stage() -> None:
+    problem, equal = two_stages()
+    _, lopsided = two_stages(layers_per_stage=((2,), (6,)))
+    cost = plan_cost(problem.job, problem.profile, problem.topology, lopsided)
+    assert cost.layers_per_stage == ((2,), (6,))
+    assert [stage.num_layers for stage in cost.memory] == [2, 6]
+    assert cost.memory[1].parameters_bytes > cost.memory[0].parameters_bytes
+    assert 1.3 < cost.cost.step_s / step_s(problem, equal) < 1.5  # 6 layers instead of 4, and the head
+
+
+def test_more_micro_batches_on_one_replica_cost_as_many_on_both() -> None:
+    problem, more = two_replicas(10, 6)
+    twenty = problem_of(problem.job.model_copy(update={"global_batch_sequences": 20}))
+    assert step_s(problem, more) == pytest.approx(step_s(twenty, two_replicas()[1]))
+    assert step_s(problem, two_replicas(8, 8)[1]) == pytest.approx(step_s(problem, two_replicas()[1]))
+
+
+@pytest.mark.parametrize(
+    ("update", "message"),
+    [
+        ({"layers_per_stage": ((4,), (5,))}, "holds 9 layers, the model has 8"),
+        ({"layers_per_stage": ((2, 2), (2, 2))}, r"has \[2, 2\] entries"),
+        ({"batch_shares": (BatchShare(buildings=("b0",), num_replicas=1, num_micro_batches=16),)}, "1 in b0.b1"),
+    ],
+)
+def test_verification_names_what_is_wrong(update: dict[str, Any], message: str) -> None:
+    said = "\n".join(illegal(*two_stages(**update)))
+    assert said.startswith("V2: ")
+    assert re.search(message, said)
+
+
+def test_verification_adds_the_shares_up() -> None:
+    assert not list(illegal(*two_replicas(10, 6)))
+    assert "V2: batch_shares hold 15 sequences, the batch has 16" in list(illegal(*two_replicas(9, 6)))
+
+
+@pytest.mark.parametrize("seed", [9, 32, 39, 44, 54, 60])
+def test_layer_costs_are_those_of_the_rows_and_of_the_memory(seed: int) -> None:
+    """What ``partition_stages`` adds up is what the plan is priced with, and classes are counted alike."""
+    problem = mixed_instance(seed)
+    job, profile = problem.job, problem.profile
+    for fleet in (fleet for fleet in fleets(problem.topology) if len(fleet.accelerators) == 2):
+        for candidate in list(candidates(problem, fleet))[:4]:
+            settings = settings_of(candidate, job.global_batch_sequences)
+            times = times_by_type(profile, job, fleet.accelerators, settings)
+            costs = layer_costs(profile, job, fleet.accelerators, settings, times)
+            split = equal_stages(profile.num_layers, candidate.degrees.pp, candidate.pipeline.num_chunks)
+            table = layers_of_ranks(block_counts(profile), split)
+            for placement in list(placements(fleet, candidate.degrees))[:6]:
+                layout = layout_of(problem.topology, placement.fill, candidate.degrees, placement.axis_order)
+                decision = candidate.model_copy(update={"placement": placement})
+                assert layout == counted_layout(problem.topology, decision)
+                same = (int(settings.num_micro_batches[0]),) * len(layout)
+                _, work = uneven_rows(profile, job, fleet.accelerators, settings, times, layout, split, same)
+                slowest = max(costs.slowest_pass_s(table, one.types).max() for one in layout)
+                assert (work.forward_s + work.backward_s).max() == pytest.approx(slowest)
+                stages = stage_memory(job, profile, fleet.accelerators, decision, settings, layout)
+                assert np.array([stage.total_bytes - stage.reserved_bytes for stage in stages]) == pytest.approx(
+                    costs.bytes(table)
+                )

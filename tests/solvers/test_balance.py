@@ -1,0 +1,149 @@
+"""Layers per stage and batch shares: by hand, against brute force, and the laws that they follow."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaleacross.cost_models.stages import equal_stages, layers_of_ranks
+from scaleacross.cost_models.uneven import LayerCosts
+from scaleacross.solvers.exhaustive_balance import _compositions
+from scaleacross.solvers.partition_stages import partition_stages
+from scaleacross.solvers.share_batch import share_batch
+
+SLOW, FAST, BOTH = frozenset({"slow"}), frozenset({"fast"}), frozenset({"slow", "fast"})
+
+
+def costs(
+    counts: tuple[int, ...] = (12,),
+    layer_s: tuple[tuple[float, ...], ...] = ((2.0,), (1.0,)),
+    ends_s: tuple[float, float] = (0.0, 0.0),
+    layer_bytes: float = 1.0,
+    capacity: tuple[float, float] = (100.0, 100.0),
+    pp: int = 2,
+) -> LayerCosts:
+    """Type slow takes 2 s per layer, fast 1 s, unless said otherwise; a layer has 1 byte of 100."""
+    return LayerCosts(
+        ("slow", "fast"),
+        counts,
+        np.array(layer_s),
+        np.array([ends_s, ends_s]),
+        np.zeros(pp),
+        np.full((pp, len(counts)), layer_bytes),
+        np.array(capacity),
+    )
+
+
+def test_twice_the_speed_twice_the_layers() -> None:
+    assert partition_stages(costs(), (SLOW, FAST), 1) == ((4,), (8,))
+    assert partition_stages(costs(), (FAST, SLOW), 1) == ((8,), (4,))
+
+
+def test_a_stage_on_both_types_is_as_slow_as_the_slower() -> None:
+    assert partition_stages(costs(), (BOTH, FAST), 1) == ((4,), (8,))
+
+
+def test_memory_takes_layers_back() -> None:
+    assert partition_stages(costs(capacity=(100.0, 6.0)), (SLOW, FAST), 1) == ((6,), (6,))
+    assert partition_stages(costs(capacity=(5.0, 6.0)), (SLOW, FAST), 1) is None
+
+
+def test_the_head_counts() -> None:
+    assert partition_stages(costs(ends_s=(0.0, 4.0)), (SLOW, FAST), 1) == ((5,), (7,))
+
+
+def test_dense_layers_at_the_front_are_light() -> None:
+    """Three layers of 1 s and nine of 4 s on equal ranks: 39 s in all, 19 + 20 is the best cut."""
+    found = partition_stages(costs((3, 9), ((1.0, 4.0), (1.0, 4.0))), (FAST, SLOW), 1)
+    assert found == ((7,), (5,))
+
+
+def test_chunks_share_the_layers_of_their_rank() -> None:
+    assert partition_stages(costs(), (SLOW, FAST), 2) == ((2, 2), (4, 4))
+    assert partition_stages(costs(counts=(3,)), (SLOW, FAST), 2) is None
+
+
+@given(num_layers=st.integers(4, 40), pp=st.integers(1, 8), num_chunks=st.integers(1, 3))
+def test_equal_ranks_get_the_equal_split(num_layers: int, pp: int, num_chunks: int) -> None:
+    if num_layers < pp * num_chunks:
+        return
+    found = partition_stages(costs((num_layers,), pp=pp), (FAST,) * pp, num_chunks)
+    assert found is not None
+    equal = equal_stages(num_layers, pp, num_chunks)
+    assert max(map(sum, found)) == -(-num_layers // pp) or max(map(sum, found)) == max(map(sum, equal))
+    if num_chunks == 1:
+        assert found == equal
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    counts=st.tuples(st.integers(1, 3), st.integers(2, 6)),
+    seconds=st.lists(st.sampled_from([1.0, 2.0, 3.5]), min_size=4, max_size=4),
+    types=st.lists(st.sampled_from([SLOW, FAST, BOTH]), min_size=2, max_size=4),
+    capacity=st.tuples(st.integers(2, 9), st.integers(2, 9)),
+    head=st.sampled_from([0.0, 1.5]),
+)
+def test_no_other_split_is_faster(
+    counts: tuple[int, int],
+    seconds: list[float],
+    types: list[frozenset[str]],
+    capacity: tuple[int, int],
+    head: float,
+) -> None:
+    layer_s = ((seconds[0], seconds[1]), (seconds[2], seconds[3]))
+    given_costs = costs(counts, layer_s, (0.5, head), capacity=capacity, pp=len(types))
+    pace = {}
+    for split in _compositions(sum(counts), len(types), 1):
+        table = layers_of_ranks(counts, [(count,) for count in split])
+        if (given_costs.bytes(table) <= given_costs.least_capacity_bytes(types)).all():
+            pace[split] = float(given_costs.slowest_pass_s(table, types).max())
+    found = partition_stages(given_costs, types, 1) if sum(counts) >= len(types) else None
+    if not pace:
+        assert found is None
+        return
+    assert found is not None
+    assert pace[tuple(sum(stage) for stage in found)] == pytest.approx(min(pace.values()))
+
+
+def test_replicas_of_twice_the_speed_take_twice_the_micro_batches() -> None:
+    assert share_batch([2.0, 1.0], [3, 3], 18, idle=0.0, unit=1, least=1) == (2, 4)
+    assert share_batch([1.0, 1.0], [3, 3], 18, idle=1.0, unit=1, least=1) == (3, 3)
+
+
+def test_shares_follow_the_schedule() -> None:
+    assert share_batch([2.0, 1.0], [1, 1], 12, idle=0.0, unit=4, least=4) == (4, 8)
+    assert share_batch([9.0, 1.0], [1, 1], 12, idle=0.0, unit=1, least=3) == (3, 9)
+    assert share_batch([2.0, 1.0], [1, 1], 13, idle=0.0, unit=4, least=4) is None
+    assert share_batch([2.0, 1.0], [2, 3], 5, idle=0.0, unit=1, least=2) is None
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    classes=st.lists(st.tuples(st.sampled_from([1.0, 1.3, 2.0, 5.0]), st.integers(1, 3)), min_size=1, max_size=3),
+    mean=st.integers(1, 5),
+    idle=st.sampled_from([0.0, 0.5, 3.0]),
+    unit=st.sampled_from([1, 2]),
+    least=st.integers(1, 2),
+)
+def test_no_other_shares_are_faster(
+    classes: list[tuple[float, int]], mean: int, idle: float, unit: int, least: int
+) -> None:
+    pace, replicas = [c[0] for c in classes], [c[1] for c in classes]
+    total = mean * sum(replicas)
+    every = {
+        m: max((one + idle) * seconds for one, seconds in zip(m, pace, strict=True))
+        for m in product(*(range(1, total + 1) for _ in classes))
+        if sum(one * count for one, count in zip(m, replicas, strict=True)) == total
+        and min(m) >= least
+        and all(one % unit == 0 for one in m)
+    }
+    found = share_batch(pace, replicas, total, idle, unit, least)
+    if not every:
+        assert found is None
+    else:
+        assert found is not None
+        assert every[found] == pytest.approx(min(every.values()))

@@ -1,0 +1,106 @@
+"""Failure domains, spare hosts and lost planes: constraints hold, degraded states are priced, refusals are explained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import scaleacross as sa
+from instances import plain_job, plain_topology
+from scaleacross.cost_models.failures import degraded_states, replicas_lost
+from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import Degrees
+from scaleacross.spec.placement import BuildingShare
+from scaleacross.verification import illegal
+from scaleacross.verification.failures import replicas_by_unit
+from scaleacross.workloads.problem import problem_of
+
+FOUR_REPLICAS = {"tp": 1, "cp": 1, "pp": 4, "dp_shard": 1, "dp_replicate": 4, "ep": 1}
+
+
+def domains(level: str, lost: int, **changes: Any) -> Job:
+    """16 accelerators in two buildings of 8 (two hosts of 4, one zone each): 4 replicas of 4 stages."""
+    limits = {"level": level, "max_replicas_lost": lost}
+    return plain_job(2, 2, degrees=FOUR_REPLICAS, schedules="1F1B", shard="none", failure_domains=limits, **changes)
+
+
+def test_replicas_are_kept_apart() -> None:
+    """pp across the buildings would lose all four replicas with one of them; two are the least possible."""
+    plan = sa.plan(domains("building", 2))
+    problem = problem_of(plan.job)
+    lost = replicas_by_unit(problem.topology, plan.decision, "building")
+    assert max(map(len, lost.values())) == 2
+    assert plan.report.status == "optimal"
+    assert plan.cost.step_s >= sa.plan(domains("building", 4)).cost.step_s
+
+
+def test_counting_by_arithmetic_equals_counting_rank_by_rank() -> None:
+    problem = problem_of(domains("zone", 4))
+    for order in (("pp", "dp_replicate"), ("dp_replicate", "pp")):
+        fill = (BuildingShare(building="b0", num_accelerators=8), BuildingShare(building="b1", num_accelerators=8))
+        axes = ("tp", "cp", "dp_shard", *order)
+        decision = sa.plan(problem.job).decision
+        placed = decision.placement.model_copy(update={"axis_order": axes, "fill": fill})  # type: ignore[union-attr]
+        here = decision.model_copy(update={"placement": placed})
+        counted = replicas_by_unit(problem.topology, here, "zone")
+        found = replicas_lost(problem.topology, fill, Degrees(**FOUR_REPLICAS), axes, "zone")  # type: ignore[arg-type]
+        assert found == max(map(len, counted.values()))
+
+
+def test_too_strict_says_what_a_plan_would_lose() -> None:
+    with pytest.raises(
+        sa.InfeasibleError, match=r"at most 1 replicas .* one building.*max_replicas_lost: \d"
+    ) as caught:
+        sa.plan(domains("building", 1))
+    way_out = int(str(caught.value).split("max_replicas_lost: ")[1].split(",")[0])
+    assert sa.plan(domains("building", way_out)).cost.step_s > 0
+
+
+def test_verification_counts_the_replicas() -> None:
+    plan = sa.plan(domains("building", 4))
+    problem = problem_of(domains("building", 1))
+    assert any("V8: " in line and "at most 1 may" in line for line in illegal(problem, plan.decision))
+
+
+def test_spare_hosts_are_not_filled() -> None:
+    plan = sa.plan(plain_job(3, 2, spare_hosts={"b0": 1, "b1": 1}))
+    used = {share.building: share.num_accelerators for share in plan.placement.fill}
+    assert used.get("b0", 0) <= 8
+    assert used.get("b1", 0) <= 4
+    with pytest.raises(sa.InputError, match="none is left"):
+        sa.plan(plain_job(3, 2, spare_hosts={"b1": 2}))
+    with pytest.raises(sa.InputError, match="no building 'b7'; there are b0, b1"):
+        sa.plan(plain_job(3, 2, spare_hosts={"b7": 1}))
+
+
+def test_the_replicas_that_are_left_take_the_batch() -> None:
+    """Of 4 replicas 2 are lost with a building: 16 sequences are 8 instead of 4 micro-batches each."""
+    plan = sa.plan(domains("building", 2))
+    states = {state.what: state for state in plan.degraded}
+    assert states["one building"].replicas_lost == 2
+    twice = sa.evaluate((plain_job(2, 2, global_batch_sequences=32), plan.decision)).cost.step_s
+    assert states["one building"].step_s == pytest.approx(twice)
+
+
+def test_nothing_is_left_when_every_replica_is_hit() -> None:
+    plan = sa.plan(plain_job(2, 2, degrees={**FOUR_REPLICAS, "dp_replicate": 1}, schedules="1F1B", shard="none"))
+    lost = {state.what: state for state in plan.degraded}["one building"]
+    assert (lost.replicas_lost, lost.step_s) == (1, None)
+
+
+def test_a_lost_plane_slows_its_level() -> None:
+    topology = plain_topology(2, 2)
+    topology["trunks"][0] |= {"num_planes": 2, "bandwidth_gbyte_per_s": 0.05}
+    job = plain_job(topology=topology, degrees=FOUR_REPLICAS, schedules="1F1B", shard="none")
+    plan = sa.plan(job)
+    assert len(plan.placement.fill) == 2
+    problem = problem_of(job)
+    states = degraded_states(problem.job, problem.profile, problem.topology, plan.decision)
+    plane = next(state for state in states if state.what == "one of 2 planes between buildings")
+    assert plane.step_s is not None
+    assert plane.step_s > plan.cost.step_s
+    halved = plain_topology(2, 2)
+    halved["trunks"][0] |= {"bandwidth_gbyte_per_s": 0.025}
+    slower = sa.evaluate((plain_job(topology=halved), plan.decision)).cost.step_s
+    assert plane.step_s == pytest.approx(slower)

@@ -1,0 +1,47 @@
+"""Plans with uneven layers or unequal batches: a better order of their pipeline, and why they are as they are."""
+
+from __future__ import annotations
+
+import pytest
+
+import scaleacross as sa
+from instances import mixed_job
+from scaleacross import api
+from scaleacross.spec.job import Job
+from scaleacross.spec.plan import Plan
+
+
+def plan_of(seed: int) -> Plan:
+    """The best plan of a mixed fleet; the backward may be split and stages may sit in a V."""
+    data = mixed_job(seed).model_dump(mode="json", exclude_none=True)
+    schedules = {"schedules": ["1F1B", "ZBH1", "ZBVZeroBubble", "DualPipeV"], "num_chunks": [1, 2]}
+    return sa.plan(Job.model_validate(data | schedules))
+
+
+@pytest.mark.parametrize("seed", [9, 44])
+def test_uneven_layers_get_a_better_order_and_still_verify(seed: int) -> None:
+    plan = plan_of(seed)
+    assert plan.decision.layers_per_stage is not None
+    refined = api.refine_schedule(plan, 2.0)
+    assert refined.cost.step_s < plan.cost.step_s
+    assert refined.layers_per_stage == plan.layers_per_stage
+    api.verify(refined)
+
+
+def test_unequal_batches_have_no_single_order() -> None:
+    plan = plan_of(37)
+    assert plan.decision.batch_shares is not None
+    with pytest.raises(sa.InputError, match="different numbers of micro-batches"):
+        api.refine_schedule(plan, 2.0)
+
+
+@pytest.mark.parametrize("seed", [37, 44])
+def test_no_placement_of_the_same_shares_is_faster(seed: int) -> None:
+    plan = plan_of(seed)
+    explained = sa.explain(plan, time_limit_s=0.1)
+    assert explained.step_s == pytest.approx(plan.cost.step_s)
+    placed = [one for one in explained.runner_ups if one.decision in ("axis order", "fill")]
+    assert any(one.step_s is not None for one in placed)
+    for one in explained.runner_ups:
+        if one.difference_s is not None:
+            assert one.difference_s >= -1e-9 * plan.cost.step_s
