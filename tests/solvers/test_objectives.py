@@ -60,6 +60,7 @@ def test_a_first_incumbent_from_a_sample_prunes_by_score(
     assert value.spent_per_step == pytest.approx(oracle.step_s, rel=1e-9)
 
 
+@pytest.mark.parametrize("objective", [POWER, MONEY])
 @pytest.mark.parametrize("seed", MIXED_SEEDS)
 def test_mixed_fleets_equal_brute_force_over_every_balance(seed: int, objective: ObjectiveName) -> None:
     problem = problem_of(priced(mixed_job(seed).model_dump(mode="json", exclude_none=True), seed, objective))
