@@ -155,7 +155,7 @@ def _bounds_hold(placer: Placer, priced: object) -> None:
         relaxed = Terms(
             {axis: placer.pricing._serial_s(axis, volumes, stride)}, placer.pricing._window_s(axis, volumes, stride)
         )
-        relaxed = waiting(placer.pricing.job, relaxed)
+        relaxed = waiting(volumes, relaxed)
         assert relaxed.serial_total_s[0] <= cost.serial_s * (1 + 1e-9) + 1e-15, (axis, faster)
         for name, less, more in zip(WINDOW_NAMES, relaxed.window_s[:, 0], cost.window_s, strict=True):
             assert less <= more * (1 + 1e-9) + 1e-15, (axis, faster, name)
