@@ -26,7 +26,9 @@ from scaleacross.workloads.problem import Problem
 
 MAX_ALTERNATIVES: Final = 6
 ONE_BUILDING_LIMIT_S: Final = 10.0
-ONE_BUILDING_GAP: Final = 0.02
+ONE_BUILDING_GAP: Final = 0.1
+MANY_CANDIDATES: Final = 10_000_000
+"""A search that saw more than these is not run a second time for one building."""
 WORTH_NAMING: Final = 0.002
 """Component differences below this share of the step are not listed."""
 
@@ -145,8 +147,8 @@ def _choice_label(choice: str, placed: Placed) -> str:
 
 
 def _one_building(state: Search, best: Placed, won: PlanCost) -> Alternative | None:
-    """The job in its largest building alone."""
-    if len(best.placement.fill) < 2:
+    """The job in its largest building alone; None where that takes too long to find out (``MANY_CANDIDATES``, the time limit)."""
+    if len(best.placement.fill) < 2 or state.num_candidates > MANY_CANDIDATES:
         return None
     topology = state.problem.topology
     largest = max(topology.buildings, key=lambda building: building.num_accelerators)
@@ -164,5 +166,7 @@ def _one_building(state: Search, best: Placed, won: PlanCost) -> Alternative | N
         return Alternative(label=label, decision=decision, step_s=None, reason=reason)
     decision = decision_of(found.best)
     lost = _cost(state.problem, decision)
-    reason = f"{found.best.settings.world_size[0]:,} accelerators; {why_slower(won, lost)}"
+    gap = max(0.0, 1 - found.bound_s / found.best.step_s)
+    near = f" (at most {gap:.0%} from the best there)" if gap > 0.005 else ""
+    reason = f"{found.best.settings.world_size[0]:,} accelerators{near}; {why_slower(won, lost)}"
     return Alternative(label=label, decision=decision, step_s=lost.cost.step_s, reason=reason)
