@@ -196,7 +196,7 @@ def _room_of(path: Path) -> str:
 
 def _texts() -> list[Path]:
     """Text files that belong to the repository; build output and caches do not."""
-    own = [path for path in ROOT.iterdir() if path.is_file()]
+    own = [path for path in ROOT.iterdir() if path.is_file() and path.name != ".git"]  # a worktree has it as a file
     for folder in ("src", "tests", "configs", "benchmarks", ".ci", "docs", "examples"):
         own += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
     suffixes = {".py", ".md", ".toml", ".yaml", ".yml", ".json", ".sh", ".csv", ".txt", ""}

@@ -15,7 +15,7 @@ from scaleacross.cost_models.collectives import links_of
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import Levels, build_levels
 from scaleacross.cost_models.overlap import rounds
-from scaleacross.cost_models.plan_cost import _time
+from scaleacross.cost_models.plan_traffic import time_of
 from scaleacross.cost_models.step import exact_shapes, one_row
 from scaleacross.cost_models.traffic import Volumes, flows
 from scaleacross.cost_models.work import work_of
@@ -49,7 +49,7 @@ class Case:
         """Σ time × count per step."""
         sent = [flow for flow in flows(self.volumes) if flow.axis == axis]
         links = links_of(self.levels)
-        return sum(float(_time(f, self.shapes[f.shape], links, LAUNCH_S, 0.0).time_s[0]) * f.per_step for f in sent)
+        return sum(float(time_of(f, self.shapes[f.shape], links, LAUNCH_S, 0.0).time_s[0]) * f.per_step for f in sent)
 
     def term_seconds(self, axis: str) -> float:
         """The serial part for m micro-batches, and every window as often as a step has it."""

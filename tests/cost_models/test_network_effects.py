@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scaleacross.cost_models.network.codec import CodecRates, compressed_send_s, pays
 from scaleacross.cost_models.network.load_balance import ecmp_efficiency_fraction, sprayed_efficiency_fraction
-from scaleacross.cost_models.network.long_haul import bandwidth_delay_bytes, outstanding_for, window_rate_bytes_per_s
+from scaleacross.cost_models.network.long_haul import bandwidth_delay_bytes, window_rate_bytes_per_s
 from scaleacross.cost_models.network.loss import go_back_n_fraction, selective_repeat_fraction, tcp_rate_bytes_per_s
 
 MIB = 2**20
@@ -19,16 +19,15 @@ def test_window_of_the_shipped_setting_is_far_above_any_campus() -> None:
     """16 queue pairs × 1 MiB × 128 = 2 GiB in flight; 50 GB/s over a 1 ms round trip need 50 MB."""
     assert bandwidth_delay_bytes(50e9, 0.5e-3) == pytest.approx(50e6)
     assert window_rate_bytes_per_s(16, 128, MIB, 0.5e-3) == pytest.approx(2**31 / 1e-3)
-    assert outstanding_for(50e9, 0.5e-3, 16, MIB, 1.0) == 3
 
 
 @given(st.floats(1e8, 1e11), st.floats(1e-6, 0.1), st.integers(1, 128), st.sampled_from([2**17, 2**20, 2**22]))
-def test_outstanding_fills_the_link_or_is_at_its_limit(rate: float, latency: float, pairs: int, segment: int) -> None:
-    outstanding = int(outstanding_for(rate, latency, pairs, segment, 1.0))
-    reached = window_rate_bytes_per_s(pairs, outstanding, segment, latency)
-    assert reached >= rate * (1 - 1e-9) or outstanding == 256
-    if 1 < outstanding < 256:
-        assert window_rate_bytes_per_s(pairs, outstanding - 1, segment, latency) < rate
+def test_a_window_of_the_bandwidth_delay_product_fills_the_link(
+    rate: float, latency: float, pairs: int, segment: int
+) -> None:
+    outstanding = bandwidth_delay_bytes(rate, latency) / (pairs * segment)
+    assert window_rate_bytes_per_s(pairs, outstanding, segment, latency) == pytest.approx(rate)
+    assert window_rate_bytes_per_s(pairs, outstanding / 2, segment, latency) == pytest.approx(rate / 2)
 
 
 @pytest.mark.parametrize(

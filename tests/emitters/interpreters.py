@@ -9,11 +9,11 @@ import sys
 import pytest
 
 
-def python_with_torch() -> str:
-    """A Python with torch, or skip with the reason."""
-    named = os.environ.get("SCALEACROSS_TORCHTITAN_PYTHON")
+def python_with(package: str, variable: str = "SCALEACROSS_TORCHTITAN_PYTHON") -> str:
+    """The Python that ``variable`` names, this one if it has ``package``, or skip with the reason."""
+    named = os.environ.get(variable)
     if named:
         return named
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed and SCALEACROSS_TORCHTITAN_PYTHON names no interpreter that has it")
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed and {variable} names no interpreter that has it")
     return sys.executable

@@ -6,15 +6,14 @@ Set SCALEACROSS_MEGATRON_PYTHON to an interpreter with megatron-core, or install
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from interpreters import python_with
 from plans import make_plan
 
 from scaleacross.emitters import EMITTERS
@@ -40,13 +39,7 @@ print(json.dumps({token: ranks.get_ranks(token) for token in tokens}))
 
 def ask_megatron(program: str, question: Any, folder: Path) -> Any:
     """Run ``program`` under an interpreter with Megatron Core; its last line is JSON. Skips with the reason."""
-    python = os.environ.get("SCALEACROSS_MEGATRON_PYTHON")
-    if not python:
-        if importlib.util.find_spec("megatron") is None:
-            pytest.skip(
-                "megatron-core is not installed and SCALEACROSS_MEGATRON_PYTHON names no interpreter that has it"
-            )
-        python = sys.executable
+    python = python_with("megatron", "SCALEACROSS_MEGATRON_PYTHON")
     env = {"PATH": os.environ.get("PATH", ""), "HOME": str(folder), "ASK": json.dumps(question)}
     done = subprocess.run(
         [python, "-c", program], cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False

@@ -14,13 +14,13 @@ from scaleacross.emitters.nccl import (
     CTRAN_SEGMENT_BYTES,
     HEADROOM,
     MIB,
-    VARIABLES,
     ack_timeout,
     buffer_bytes,
     crossed_levels,
     ctran_outstanding,
     environment,
 )
+from scaleacross.emitters.nccl_variables import VARIABLES
 from scaleacross.spec.network import Trunk
 from scaleacross.spec.parallelism import Degrees
 from scaleacross.spec.plan import Plan

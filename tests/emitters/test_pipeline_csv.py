@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from interpreters import python_with_torch
+from interpreters import python_with
 from plans import make_plan
 
 from scaleacross.emitters import emit
@@ -78,7 +78,7 @@ def test_pytorch_executes_every_schedule(tmp_path: Path) -> None:
         (tmp_path / label).mkdir()
         for name, text in schedule_files(schedule).items():
             (tmp_path / label / name).write_text(text, encoding="utf-8")
-    command = [python_with_torch(), "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+    command = [python_with("torch"), "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
     done = subprocess.run([*command, str(WORKER), str(tmp_path)], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-4000:]
     outcomes = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from interpreters import python_with_torch
+from interpreters import python_with
 from plans import make_plan, two_buildings
 from shells import BASH, needs_bash, stand_in
 
@@ -29,7 +29,7 @@ def test_torchrun_gives_the_plans_ranks(tmp_path: Path) -> None:
     emit(plan, "torchrun", tmp_path)
     (tmp_path / "worker.py").write_text(WORKER)
     (tmp_path / "ranks").mkdir()
-    stand_in(tmp_path / "bin", "torchrun", f'exec {python_with_torch()} -m torch.distributed.run "$@"')
+    stand_in(tmp_path / "bin", "torchrun", f'exec {python_with("torch")} -m torch.distributed.run "$@"')
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

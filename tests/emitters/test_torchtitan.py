@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from interpreters import python_with
 from plans import llama3_8b, make_plan, two_buildings
 
 from scaleacross.emitters import EMITTERS, emit
@@ -23,21 +22,11 @@ from scaleacross.spec.plan import Plan
 DP_INSIDE: tuple[GridAxis, ...] = ("tp", "dp_shard", "cp", "pp", "dp_replicate")
 
 
-def interpreter() -> str:
-    """A Python with torchtitan, or skip with the reason."""
-    named = os.environ.get("SCALEACROSS_TORCHTITAN_PYTHON")
-    if named:
-        return named
-    if importlib.util.find_spec("torchtitan") is None:
-        pytest.skip("torchtitan is not installed and SCALEACROSS_TORCHTITAN_PYTHON names no interpreter that has it")
-    return sys.executable
-
-
 def ask_torchtitan(program: str, folder: Path, **env: str) -> Any:
     """Run ``program`` under torchtitan's interpreter with ``folder`` importable; its last line is JSON."""
     keep = {"PATH": os.environ.get("PATH", ""), "HOME": str(folder), "PYTHONPATH": str(folder)}
     done = subprocess.run(
-        [interpreter(), "-c", program],
+        [python_with("torchtitan"), "-c", program],
         cwd=folder,
         env={**keep, **env},
         capture_output=True,

@@ -19,11 +19,11 @@ NOTHING = Machines({}, {})
 
 
 def rows(gpu: str = "H100-80GB") -> list[Run]:
-    """Two models, two precisions, batches of 64 and 128, each model from a source of its own."""
+    """Two models, two precisions, batches of 64 to 512, each model from a source of its own: enough to outweigh the prior."""
     small, eight, large = run("n1"), run("n2"), run("l1")
     named = [replace(large, source="elsewhere"), small, eight]
-    batches = [replace(one, id=f"{one.id}{gbs}", gbs=gbs, gpu=gpu) for gbs in (64, 128) for one in named]
-    return [*batches, replace(small, id="n256", gbs=256, gpu=gpu)]
+    batches = [replace(one, id=f"{one.id}{gbs}", gbs=gbs, gpu=gpu) for gbs in (64, 128, 256, 512) for one in named]
+    return [*batches, replace(small, id="n1024", gbs=1024, gpu=gpu)]
 
 
 def timed(runs: list[Run], machines: Machines) -> list[Run]:
@@ -50,7 +50,7 @@ def test_a_slower_accelerator_is_found_from_its_step_times() -> None:
     assert "training_gemm_ratio" in figures
     assert "host_moe_pass_s" not in figures  # no row has experts: it keeps its value
     before, after = (np.abs(seconds / fit.measured_s - 1).max() for seconds in (fit.before_s, fit.fitted_s))
-    assert after < 0.04 < 0.15 < before
+    assert after < 0.03 < 0.15 < before
     assert set(fit.left_out_s) == {"models", "sources"}
     unseen = np.abs(fit.left_out_s["models"] / fit.measured_s - 1).max()
     assert after < unseen < before

@@ -20,6 +20,7 @@ from scaleacross.solvers.objectives import Goal, goal_placer
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Alternative, Decision, ObjectiveValue, Plan, SolveReport
 from scaleacross.spec.progress import Progress
+from scaleacross.verification.figures import TOLERANCE
 from scaleacross.workloads.problem import Problem
 
 DEFAULT_TIME_LIMIT_S = 60.0
@@ -158,7 +159,7 @@ def _found(state: Search, gap: float) -> dict[str, Any]:
             f"a relaxed bound exceeded an exact cost by {state.bound_violation_s:.3g} s: the gap is not a proof here"
         )
     return {
-        "status": "time_limit" if state.out_of_time else "optimal" if gap <= checks.TOLERANCE else "gap_tolerance",
+        "status": "time_limit" if state.out_of_time else "optimal" if gap <= TOLERANCE else "gap_tolerance",
         "num_candidates": state.num_candidates,
         "num_infeasible": dict(state.refused),
         "num_pruned": state.num_pruned,

@@ -4,22 +4,20 @@ Sizing. A connection that is to keep a link of B bytes/s busy over a round trip 
 NCCL keeps at most NCCL_BUFFSIZE per channel in flight; NCCLX/CTRAN keeps queue pairs × segment × outstanding segments. Both are
 set from f·B·RTT with f = HEADROOM. A variable whose default is enough is left alone, and the explanation says so.
 
-Names, defaults and ranges: NCCL 2.31 (src/include, docs "Environment Variables") and torchcomms 59426ba4
-(comms/utils/cvars/nccl_cvars.yaml; which setting a peer gets: comms/ctran/backends/ib/CtranIbVc.cc).
+Names, defaults and ranges: ``nccl_variables``. Which setting a peer gets: torchcomms 59426ba4,
+comms/ctran/backends/ib/CtranIbVc.cc.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-import re
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from scaleacross.emitters.nccl_variables import DEFAULT_IB_TIMEOUT, VARIABLES, check_variable
 from scaleacross.emitters.rank_order import plan_topology
-from scaleacross.errors import EmitError
 from scaleacross.spec.launch import EnvVariable
 from scaleacross.spec.network import LINK_LEVELS, LinkLevel
 from scaleacross.spec.plan import Plan
@@ -45,29 +43,8 @@ CTRAN_SEGMENT_BYTES: Final = MIB
 CTRAN_QPS: Final = 16
 CTRAN_MAX_QPS: Final = 128
 CTRAN_MAX_OUTSTANDING: Final = 256
-# InfiniBand local ack timeout: 4.096 µs · 2^t; NCCL's default t.
+# InfiniBand local ack timeout: 4.096 µs · 2^t.
 ACK_TIMEOUT_UNIT_S: Final = 4.096e-6
-DEFAULT_IB_TIMEOUT: Final = 20
-
-
-@dataclass(frozen=True)
-class Variable:
-    """What a variable accepts: ``pattern`` on the whole value; for plain integers also bounds."""
-
-    default: str
-    pattern: str = r"\d+"
-    low: int = 0
-    high: int = 2**31 - 1
-
-
-VARIABLES: Final[Mapping[str, Variable]] = {
-    "NCCL_BUFFSIZE": Variable("4194304", low=1),
-    "NCCL_IB_QPS_PER_CONNECTION": Variable("1", low=1, high=128),
-    "NCCL_IB_SPLIT_DATA_ON_QPS": Variable("0", high=1),
-    "NCCL_IB_TIMEOUT": Variable(str(DEFAULT_IB_TIMEOUT), low=1, high=31),
-    "NCCL_CTRAN_IB_QP_CONFIG_XZONE": Variable("1048576,16,spray,128", pattern=r"\d+,\d+,(spray|dqplb),\d+"),
-    "NCCL_CTRAN_IB_QP_CONFIG_XDC": Variable("1048576,16,spray,128", pattern=r"\d+,\d+,(spray|dqplb),\d+"),
-}
 
 
 @dataclass(frozen=True)
@@ -101,7 +78,7 @@ def environment(plan: Plan) -> tuple[EnvVariable, ...]:
     if levels:
         out += [*_buffer(levels), *_queue_pairs(levels), *_timeout(levels), *_ctran(levels)]
     for variable in out:
-        _check(variable)
+        check_variable(variable)
     return tuple(out)
 
 
@@ -264,17 +241,6 @@ def _product(figures: LevelFigures) -> str:
         f"{figures.bandwidth_bytes_per_s / 1e9:.1f} GB/s × {human_seconds(figures.round_trip_s)} round trip = "
         f"{human_bytes(figures.in_flight_bytes)} in flight"
     )
-
-
-def _check(variable: EnvVariable) -> None:
-    known = VARIABLES.get(variable.name)
-    if known is None:
-        raise EmitError(
-            f"{variable.name} is not a variable of NCCL 2.31 or torchcomms 59426ba4 that this emitter knows"
-        )
-    whole = re.fullmatch(known.pattern, variable.value)
-    if not whole or (variable.value.isdigit() and not known.low <= int(variable.value) <= known.high):
-        raise EmitError(f"{variable.name}={variable.value} is outside {known.low}..{known.high} / {known.pattern}")
 
 
 def _one_line(text: str) -> str:

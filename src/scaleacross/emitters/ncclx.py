@@ -18,8 +18,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from scaleacross.emitters.launch import launch_config
+from scaleacross.emitters.nccl_variables import check_variable
 from scaleacross.emitters.tuner_grammar import TunerRow, nccl_text, ncclx_text
-from scaleacross.spec.launch import LaunchConfig, LaunchHost, ProcessGroups
+from scaleacross.spec.launch import EnvVariable, LaunchConfig, LaunchHost, ProcessGroups
 from scaleacross.spec.parallelism import Axis
 from scaleacross.spec.plan import Plan, PredictedCollective
 from scaleacross.units import human_bytes, human_seconds
@@ -46,12 +47,13 @@ def render(plan: Plan) -> dict[str, str]:
     config = launch_config(plan)
     rows = [row for group in config.process_groups for row in _tuner_rows(config, group)]
     hints = {group.axis: _hints(group) for group in config.process_groups}
+    settings = _environment(config, bool(rows))
     files = {
         "comm_hints.json": json.dumps({axis: hint for axis, hint in hints.items() if hint}, indent=2) + "\n",
         "ncclx_tuner.csv": ncclx_text(rows),
         "nccl_tuner.conf": nccl_text(rows),
-        "ncclx.env": _environment(config),
-        "explain.md": _explanation(config, rows, hints),
+        "ncclx.env": _env_text(config, settings),
+        "explain.md": _explanation(config, rows, hints, settings),
     }
     files |= {f"topology/{host.name}.conf": _topology(host) for host in config.hosts}
     return {f"{FOLDER}/{name}": text for name, text in files.items()}
@@ -108,26 +110,52 @@ def slow_ms(collectives: tuple[PredictedCollective, ...]) -> int:
     return max(MIN_SLOW_MS, math.ceil(SLOW_RATIO * 1e3 * max((one.time_s for one in collectives), default=0.0)))
 
 
-def _environment(config: LaunchConfig) -> str:
+def _environment(config: LaunchConfig, tuned: bool) -> list[EnvVariable]:
+    """Variables with their reasons, each checked against the table."""
     thresholds = ",".join(f"{group.axis}:{slow_ms(group.collectives)}" for group in config.process_groups)
+    out = [
+        EnvVariable(
+            name="NCCL_TOPO_FILE_PATH",
+            value="topology/${HOSTNAME}.conf",
+            why="without it every peer counts as near and the settings for far peers never act",
+        ),
+        EnvVariable(
+            name="NCCL_LAZY_SETUP_CHANNELS",
+            value="true",
+            why=f"{config.world_size:,} ranks: channels are made when a collective first needs them",
+        ),
+    ]
+    if tuned:
+        why = f"rules for messages within a factor {SIZE_RATIO} of the predicted size"
+        out.append(EnvVariable(name="NCCLX_TUNER_CONFIG_FILE", value="ncclx_tuner.csv", why=why))
+    if thresholds:
+        why = f"ms; {SLOW_RATIO} × the longest prediction of the group, at least {MIN_SLOW_MS} ms"
+        out.append(EnvVariable(name="NCCL_COLLTRACE_SLOW_COLL_THRESHOLD_BY_PG", value=thresholds, why=why))
+    for variable in out:
+        check_variable(variable)
+    return out
+
+
+def _env_text(config: LaunchConfig, settings: list[EnvVariable]) -> str:
     lines = [
         f"# NCCLX settings of plan {' '.join(config.plan_name.split())}, beside nccl.env; the reasons are in explain.md.",
         "# Paths are relative to this folder: make them absolute on your hosts, with the topology file of each host.",
-        "NCCLX_TUNER_CONFIG_FILE=ncclx_tuner.csv",
-        "NCCL_TOPO_FILE_PATH=topology/${HOSTNAME}.conf",
-        "NCCL_LAZY_SETUP_CHANNELS=true",
-        f"NCCL_COLLTRACE_SLOW_COLL_THRESHOLD_BY_PG={thresholds}",
+        *(f"{variable.name}={variable.value}" for variable in settings),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _explanation(config: LaunchConfig, rows: list[TunerRow], hints: Mapping[Axis, dict[str, str]]) -> str:
+def _explanation(
+    config: LaunchConfig, rows: list[TunerRow], hints: Mapping[Axis, dict[str, str]], settings: list[EnvVariable]
+) -> str:
     lines = [
         f"# NCCLX files of plan {' '.join(config.plan_name.split())}",
         "",
-        f"* topology/: {len(config.hosts):,} hosts; without them every peer counts as near.",
-        f"* slow from: {SLOW_RATIO} × the longest prediction of the group, at least {MIN_SLOW_MS} ms.",
-        f"* tuner: {len(rows)} rules, for messages within a factor {SIZE_RATIO} of the predicted size.",
+        f"{len(config.hosts):,} topology files, {len(rows)} tuner rules.",
+        "",
+        "| variable | value | why |",
+        "|---|---|---|",
+        *(f"| {variable.name} | `{variable.value}` | {variable.why} |" for variable in settings),
         "",
         "| group | collective | size | predicted | algorithm of the plan | said by |",
         "|---|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""The two tuner files as rows: written here, read back here, so that nothing is emitted that their own grammar would refuse.
+"""The two tuner files as rows. Every row is checked before it is written; the readers let tests hold files against the grammar.
 
 * NCCL's example tuner plugin, ``NCCL_TUNER_CONFIG_FILE``:
   ``collective,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks`` with −1 for any (NCCL 2.31, plugins/tuner/example)

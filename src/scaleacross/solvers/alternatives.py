@@ -26,7 +26,7 @@ from scaleacross.workloads.problem import Problem
 
 MAX_ALTERNATIVES: Final = 6
 ONE_BUILDING_LIMIT_S: Final = 10.0
-ONE_BUILDING_GAP: Final = 0.1
+ONE_BUILDING_GAP: Final = 0.02
 MANY_CANDIDATES: Final = 10_000_000
 """A search that saw more than these is not run a second time for one building."""
 WORTH_NAMING: Final = 0.002

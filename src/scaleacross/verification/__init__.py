@@ -17,11 +17,9 @@ V8 failures   no zone (building) holds more data-parallel replicas than the job 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,12 +36,10 @@ from scaleacross.spec.plan import Decision, DegradedState, Plan, StageMemory
 from scaleacross.spec.topology import Topology
 from scaleacross.units import human_bytes
 from scaleacross.verification.failures import v8_failures
+from scaleacross.verification.figures import TOLERANCE, v5_figures, v6_proof
 from scaleacross.verification.shares import counted_layout, refused, v2_batch_shares, v2_layers
 from scaleacross.verification.spending import v7_spending
 from scaleacross.workloads.problem import Problem, problem_of
-
-TOLERANCE: Final = 1e-6
-"""Relative: far above floating-point noise, far below anything a model can claim."""
 
 Places = NDArray[np.int64]
 
@@ -58,7 +54,7 @@ def verify(plan: Plan) -> None:
     wrong = list(illegal(problem, plan.decision))
     if not wrong:
         cost = recompute(problem, plan.decision)
-        wrong = [*does_not_fit(cost.memory), *_differences(plan, cost, _degraded(problem, plan)), *_proof(plan)]
+        wrong = [*does_not_fit(cost.memory), *v5_figures(plan, cost, _degraded(problem, plan)), *v6_proof(plan)]
         wrong += v7_spending(plan, problem.topology, cost, TOLERANCE)
     if wrong:
         raise VerificationError(f"plan '{plan.job.name}' does not verify:\n" + "\n".join(f"- {line}" for line in wrong))
@@ -248,69 +244,6 @@ def _pairs(places: Places) -> NDArray[np.float64]:
     outermost = NUM_LEVELS - 1 - np.argmax(differ[:, :, ::-1], axis=2)
     counts = np.stack([(outermost == level).sum(axis=1) for level in range(NUM_LEVELS)], axis=1)
     return np.array(max(map(tuple, np.unique(counts, axis=0)), key=lambda each: each[::-1]), dtype=float)
-
-
-def _differences(plan: Plan, cost: PlanCost, degraded: Sequence[DegradedState]) -> Iterator[str]:
-    """V5."""
-    stated: dict[str, object] = {
-        "step": plan.cost.model_dump(),
-        "memory": [stage.model_dump() for stage in plan.memory],
-        "traffic": [level.model_dump() for level in plan.traffic],
-        "collectives": [collective.model_dump() for collective in plan.collectives],
-        "layers_per_stage": plan.layers_per_stage,
-        "num_micro_batches": plan.num_micro_batches,
-        "spans": plan.placement.spans,
-        "degraded": [state.model_dump() for state in plan.degraded],
-    }
-    computed: dict[str, object] = {
-        "step": cost.cost.model_dump(),
-        "memory": [stage.model_dump() for stage in cost.memory],
-        "traffic": [level.model_dump() for level in cost.traffic],
-        "collectives": [collective.model_dump() for collective in cost.collectives],
-        "layers_per_stage": cost.layers_per_stage,
-        "num_micro_batches": cost.num_micro_batches,
-        "spans": cost.placement.spans,
-        "degraded": [state.model_dump() for state in degraded],
-    }
-    for where, left, right in _unequal("", stated, computed):
-        yield f"V5: {where} is stated as {left}, recomputes as {right}"
-    parts = plan.cost.compute_s + plan.cost.bubble_s + plan.cost.optimizer_s + sum(plan.cost.exposed_s.values())
-    if not math.isclose(parts, plan.cost.step_s, rel_tol=TOLERANCE):
-        yield f"V5: the components add up to {parts} s, the step is stated as {plan.cost.step_s} s"
-
-
-def _unequal(where: str, left: object, right: object) -> Iterator[tuple[str, object, object]]:
-    if isinstance(left, dict) and isinstance(right, dict):
-        for key in {**left, **right}:
-            yield from _unequal(f"{where}.{key}".lstrip("."), left.get(key), right.get(key))
-    elif isinstance(left, list | tuple) and isinstance(right, list | tuple) and len(left) == len(right):
-        for index, (a, b) in enumerate(zip(left, right, strict=True)):
-            yield from _unequal(f"{where}[{index}]", a, b)
-    elif isinstance(left, float) and isinstance(right, float | int):
-        if not math.isclose(left, right, rel_tol=TOLERANCE, abs_tol=1e-12):
-            yield where, left, right
-    elif left != right:
-        yield where, left, right
-
-
-def _proof(plan: Plan) -> Iterator[str]:
-    """V6."""
-    report = plan.report
-    if not math.isclose(report.objective_s, plan.cost.step_s, rel_tol=TOLERANCE):
-        yield f"V6: the objective is {report.objective_s} s, the step {plan.cost.step_s} s"
-    for bound in (report.bound_s, *(bound.step_s for bound in report.bounds)):
-        if bound > report.objective_s * (1 + TOLERANCE):
-            yield f"V6: a lower bound of {bound} s exceeds the objective of {report.objective_s} s"
-    least, spent = report.bound_s, report.objective_s
-    if report.objective is not None:
-        least, spent = report.objective.spent_bound_per_step, report.objective.spent_per_step
-    if least > spent * (1 + TOLERANCE):
-        yield f"V6: a lower bound of {least} exceeds the objective of {spent}"
-    gap = (spent - least) / spent
-    if not math.isclose(gap, report.gap, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
-        yield f"V6: the gap is stated as {report.gap}, objective and bound give {gap}"
-    if report.status == "optimal" and gap > TOLERANCE:
-        yield f"V6: called optimal with a gap of {gap}"
 
 
 def refused_rules(problem: Problem, decision: Decision) -> list[str]:

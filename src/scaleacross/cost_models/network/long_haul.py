@@ -6,15 +6,10 @@ q·w·s / RTT, however fast the link is; to fill a link of rate B it needs the b
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
-
-MAX_OUTSTANDING: Final = 256
-"""Send work requests per queue pair that NCCLX's CTRAN accepts (torchcomms 59426ba4, CtranIbVc.cc)."""
 
 
 def bandwidth_delay_bytes(bytes_per_s: ArrayLike, one_way_latency_s: ArrayLike) -> Floats:
@@ -29,19 +24,6 @@ def window_rate_bytes_per_s(
     window = _floats(queue_pairs) * _floats(outstanding) * _floats(segment_bytes)
     with np.errstate(divide="ignore"):
         return np.asarray(window / (2 * _floats(one_way_latency_s)))
-
-
-def outstanding_for(
-    bytes_per_s: ArrayLike,
-    one_way_latency_s: ArrayLike,
-    queue_pairs: ArrayLike,
-    segment_bytes: ArrayLike,
-    headroom_ratio: float,
-) -> NDArray[np.int64]:
-    """Segments in flight per queue pair that keep ``headroom_ratio`` bandwidth-delay products on the way, 1 … 256."""
-    needed = headroom_ratio * bandwidth_delay_bytes(bytes_per_s, one_way_latency_s)
-    segments = np.ceil(needed / (_floats(queue_pairs) * _floats(segment_bytes)) - 1e-9)
-    return np.clip(segments, 1, MAX_OUTSTANDING).astype(np.int64)
 
 
 def _floats(value: ArrayLike) -> Floats:

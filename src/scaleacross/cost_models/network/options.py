@@ -40,7 +40,7 @@ from scaleacross.spec.network import CurveOp
 
 CHUNKS: Final = (1, 2, 4, 8, 16, 32)
 MIN_CHUNK_BYTES: Final = 64 * 1024
-"""Chunks below this only add latency; smaller messages are not cut."""
+"""Assumed: below this a chunk is dominated by per-message cost, so smaller messages are not cut."""
 
 
 class Option(NamedTuple):

@@ -20,10 +20,9 @@ from scaleacross.solvers.baselines.family import Family, tune
 from scaleacross.solvers.baselines.minipods import HostMatrix, row_hosts
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
 from scaleacross.solvers.baselines.rules import (
-    allowed_schedules,
+    as_megatron_runs_it,
     one_data_parallel_group,
     uses_all_types,
-    whole_or_zero_1,
 )
 from scaleacross.solvers.fleets import Fill, Fleet
 from scaleacross.spec.parallelism import Degrees
@@ -35,19 +34,15 @@ EXPERT_WEIGHTS: Final = (0.3, 0.7)
 
 def decide(problem: Problem, clock: Clock) -> Outcome:
     """The fastest plan that is placed by the rule."""
-    job, weights = problem.job, EXPERT_WEIGHTS if problem.profile.num_experts else DENSE_WEIGHTS
+    weights = EXPERT_WEIGHTS if problem.profile.num_experts else DENSE_WEIGHTS
 
     def fills(fleet: Fleet, degrees: Degrees) -> list[Fill]:
         return minipod_fill(fleet, degrees, *weights)
 
-    fixed = {
-        "schedules": allowed_schedules(job, ("1F1B", "Interleaved1F1B")),
-        "shard": whole_or_zero_1(job),
-    }
     return tune(
         problem,
         Family(
-            job=job.model_copy(update=fixed),
+            job=as_megatron_runs_it(problem.job),
             orders=(("tp", "cp", "pp", "dp_shard", "dp_replicate"),),
             fills=fills,
             allows_split=one_data_parallel_group,

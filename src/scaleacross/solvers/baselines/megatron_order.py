@@ -14,10 +14,9 @@ from scaleacross.solvers.baselines.family import Family, tune
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
 from scaleacross.solvers.baselines.rules import (
     MEGATRON_ORDER,
-    allowed_schedules,
+    as_megatron_runs_it,
     one_data_parallel_group,
     uses_all_types,
-    whole_or_zero_1,
 )
 from scaleacross.solvers.fleets import Fill, Fleet
 from scaleacross.spec.parallelism import Degrees
@@ -26,15 +25,10 @@ from scaleacross.workloads.problem import Problem
 
 def decide(problem: Problem, clock: Clock) -> Outcome:
     """The fastest plan of this kind."""
-    job = problem.job
-    fixed = {
-        "schedules": allowed_schedules(job, ("1F1B", "Interleaved1F1B")),
-        "shard": whole_or_zero_1(job),
-    }
     return tune(
         problem,
         Family(
-            job=job.model_copy(update=fixed),
+            job=as_megatron_runs_it(problem.job),
             orders=(MEGATRON_ORDER,),
             fills=by_name,
             allows_split=one_data_parallel_group,

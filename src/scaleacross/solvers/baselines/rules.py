@@ -33,3 +33,9 @@ def uses_all_types(fleet: Fleet, fill: Fill) -> bool:
     """Whether a fill has every accelerator type of its fleet (other sets of types are fleets of their own)."""
     used = {fleet.topology.building(name).accelerator.name for name, _ in fill}
     return len(used) == len(fleet.accelerators)
+
+
+def as_megatron_runs_it(job: Job) -> Job:
+    """The job with what Megatron-LM offers: 1F1B, plain or interleaved, and no sharding or ZeRO-1."""
+    fixed = {"schedules": allowed_schedules(job, ("1F1B", "Interleaved1F1B")), "shard": whole_or_zero_1(job)}
+    return job.model_copy(update=fixed)

@@ -1,0 +1,105 @@
+"""What a plan says of its communication: bytes out of the busiest unit of every level, and every kind of collective by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from scaleacross.cost_models.collectives import (
+    ALGORITHM_NAMES,
+    POINT_TO_POINT,
+    Links,
+    Timed,
+    all_reduce,
+    all_to_all,
+    gather,
+    neighbour_messages,
+)
+from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, Levels
+from scaleacross.cost_models.settings import Floats
+from scaleacross.cost_models.traffic import Flow
+from scaleacross.schedules.pipeline import SCHEDULES
+from scaleacross.spec.network import LINK_LEVELS
+from scaleacross.spec.parallelism import PipelineChoice
+from scaleacross.spec.plan import LevelTraffic, PredictedCollective
+
+
+def level_traffic(
+    sent: list[Flow], shapes: Mapping[str, GroupShape], levels: Levels, pipeline: PipelineChoice, step_s: float
+) -> tuple[LevelTraffic, ...]:
+    """Per level, bytes out of the busiest child: groups that cross × bytes that one group sends out of it."""
+    out = []
+    for level in range(NUM_LEVELS):
+        by_axis: dict[str, float] = {}
+        for flow in sent:
+            shape = shapes[flow.shape]
+            if shape.fanout[level] > 1:
+                each = _bytes_out(flow, shape, level, pipeline) * float(shape.crossing[level])
+                by_axis[flow.axis] = by_axis.get(flow.axis, 0.0) + each * flow.per_step
+        if by_axis:
+            capacity = float(levels.capacity[level])
+            out.append(
+                LevelTraffic(
+                    level=LINK_LEVELS[level],
+                    bytes_per_step=by_axis,
+                    capacity_bytes_per_s=capacity,
+                    utilisation=sum(by_axis.values()) / (capacity * step_s),
+                )
+            )
+    return tuple(out)
+
+
+def _bytes_out(flow: Flow, shape: GroupShape, level: int, pipeline: PipelineChoice) -> float:
+    """Bytes that one group sends out of one child of ``level`` in one collective, per direction."""
+    fanout, members, degree = float(shape.fanout[level]), float(shape.members[level]), float(shape.degree)
+    if flow.op == "send":
+        return flow.size_bytes * _leaving_share(fanout, level, pipeline)
+    if flow.op == "all_to_all":
+        return flow.size_bytes * members * (degree - members) / degree
+    return flow.size_bytes * (fanout - 1) / fanout * (2 if flow.op == "all_reduce" else 1)
+
+
+def _leaving_share(fanout: float, level: int, pipeline: PipelineChoice) -> float:
+    """Share of a rank's 2v messages per micro-batch that leaves one child of ``level``, by the busiest child.
+
+    Of two children the first sends v messages on and, in a loop, v−1 more by the loop-back. Of three or more, a middle one
+    sends v forwards on and v backwards back; where these leave by trunks of their own (buildings, regions), each trunk
+    carries v.
+    """
+    if fanout == 2 and SCHEDULES[pipeline.schedule].placement == "loop":
+        return (2 * pipeline.num_chunks - 1) / (2 * pipeline.num_chunks)
+    if fanout == 2:
+        return 0.5
+    return 0.5 if level >= CAMPUS else 1.0
+
+
+def predicted(flow: Flow, shape: GroupShape, links: Links, launch_s: float, equal_copies: float) -> PredictedCollective:
+    """One kind of collective as a plan states it, alone on the network; shape and links of one row."""
+    timed = time_of(flow, shape, links, launch_s, equal_copies)
+    return PredictedCollective(
+        name=f"{flow.axis} {flow.op} of {flow.what}",
+        axis=flow.axis,
+        op=flow.op,
+        group_size=int(shape.degree[0]),
+        bytes_per_rank=flow.size_bytes,
+        per_step=flow.per_step,
+        level=LINK_LEVELS[int(shape.span[0])],
+        algorithm=ALGORITHM_NAMES[int(timed.algorithm[0])],
+        time_s=float(timed.time_s[0]),
+    )
+
+
+def time_of(flow: Flow, shape: GroupShape, links: Links, launch_s: float, equal_copies: float) -> Timed:
+    """Time and algorithm of one of ``flow``."""
+    size: Floats = np.array([flow.size_bytes])
+    if flow.op == "all_to_all":
+        return all_to_all(size, shape, links, launch_s, equal_copies)
+    if flow.op == "all_reduce":
+        return all_reduce(size, shape, links, launch_s)
+    if flow.op == "send":
+        delays = neighbour_messages(size, shape, links)
+        near, far = delays.near_latency_s + delays.near_occupancy_s, delays.far_latency_s + delays.far_occupancy_s
+        return Timed(np.maximum(near, far), np.array([POINT_TO_POINT]))
+    return gather(size, shape, links, launch_s, "reduce_scatter" if flow.op == "reduce_scatter" else "all_gather")

@@ -1,0 +1,53 @@
+"""The variables of NCCL and NCCLX that are emitted: default and what each accepts. Nothing is written that is not in here.
+
+Names, defaults and ranges: NCCL 2.31 (src/include, docs "Environment Variables") and torchcomms 59426ba4
+(comms/utils/cvars/nccl_cvars.yaml).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from scaleacross.errors import EmitError
+from scaleacross.spec.launch import EnvVariable
+
+DEFAULT_IB_TIMEOUT: Final = 20
+
+
+@dataclass(frozen=True)
+class Variable:
+    """What a variable accepts: ``pattern`` on the whole value; for plain integers also bounds."""
+
+    default: str
+    pattern: str = r"\d+"
+    low: int = 0
+    high: int = 2**31 - 1
+
+
+VARIABLES: Final[Mapping[str, Variable]] = {
+    "NCCL_BUFFSIZE": Variable("4194304", low=1),
+    "NCCL_IB_QPS_PER_CONNECTION": Variable("1", low=1, high=128),
+    "NCCL_IB_SPLIT_DATA_ON_QPS": Variable("0", high=1),
+    "NCCL_IB_TIMEOUT": Variable(str(DEFAULT_IB_TIMEOUT), low=1, high=31),
+    "NCCL_LAZY_SETUP_CHANNELS": Variable("false", pattern=r"true|false"),
+    "NCCL_COLLTRACE_SLOW_COLL_THRESHOLD_BY_PG": Variable("unset", pattern=r"\w+:(-1|\d+)(,\w+:(-1|\d+))*"),
+    "NCCL_TOPO_FILE_PATH": Variable("fbwhoami in the system's etc folder", pattern=r"[\w./${}-]+"),
+    "NCCLX_TUNER_CONFIG_FILE": Variable("unset", pattern=r"[\w./${}-]+"),
+    "NCCL_CTRAN_IB_QP_CONFIG_XZONE": Variable("1048576,16,spray,128", pattern=r"\d+,\d+,(spray|dqplb),\d+"),
+    "NCCL_CTRAN_IB_QP_CONFIG_XDC": Variable("1048576,16,spray,128", pattern=r"\d+,\d+,(spray|dqplb),\d+"),
+}
+
+
+def check_variable(variable: EnvVariable) -> None:
+    """Raise EmitError unless the name is known and the value is one that it accepts."""
+    known = VARIABLES.get(variable.name)
+    if known is None:
+        raise EmitError(
+            f"{variable.name} is not a variable of NCCL 2.31 or torchcomms 59426ba4 that this emitter knows"
+        )
+    whole = re.fullmatch(known.pattern, variable.value)
+    if not whole or (variable.value.isdigit() and not known.low <= int(variable.value) <= known.high):
+        raise EmitError(f"{variable.name}={variable.value} is outside {known.low}..{known.high} / {known.pattern}")

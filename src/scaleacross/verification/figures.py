@@ -1,0 +1,72 @@
+"""V5 and V6: what a plan states against what its decision costs, and what it calls proved against its own bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from scaleacross.cost_models.plan_cost import PlanCost
+from scaleacross.spec.placement import Placement
+from scaleacross.spec.plan import DegradedState, Plan
+
+TOLERANCE: Final = 1e-6
+"""Relative: far above floating-point noise, far below anything a model can claim."""
+
+
+def v5_figures(plan: Plan, cost: PlanCost, degraded: Sequence[DegradedState]) -> Iterator[str]:
+    """Every figure of the plan that does not recompute, and components that do not add up to the step."""
+    stated, computed = _figures(plan, plan.placement, plan.degraded), _figures(cost, cost.placement, degraded)
+    for where, left, right in _unequal("", stated, computed):
+        yield f"V5: {where} is stated as {left}, recomputes as {right}"
+    parts = plan.cost.compute_s + plan.cost.bubble_s + plan.cost.optimizer_s + sum(plan.cost.exposed_s.values())
+    if not math.isclose(parts, plan.cost.step_s, rel_tol=TOLERANCE):
+        yield f"V5: the components add up to {parts} s, the step is stated as {plan.cost.step_s} s"
+
+
+def _figures(source: Plan | PlanCost, placement: Placement, degraded: Sequence[DegradedState]) -> dict[str, object]:
+    """What a plan and its cost state alike, as plain data."""
+    return {
+        "step": source.cost.model_dump(),
+        "memory": [stage.model_dump() for stage in source.memory],
+        "traffic": [level.model_dump() for level in source.traffic],
+        "collectives": [collective.model_dump() for collective in source.collectives],
+        "layers_per_stage": source.layers_per_stage,
+        "num_micro_batches": source.num_micro_batches,
+        "spans": placement.spans,
+        "degraded": [state.model_dump() for state in degraded],
+    }
+
+
+def _unequal(where: str, left: object, right: object) -> Iterator[tuple[str, object, object]]:
+    if isinstance(left, dict) and isinstance(right, dict):
+        for key in {**left, **right}:
+            yield from _unequal(f"{where}.{key}".lstrip("."), left.get(key), right.get(key))
+    elif isinstance(left, list | tuple) and isinstance(right, list | tuple) and len(left) == len(right):
+        for index, (a, b) in enumerate(zip(left, right, strict=True)):
+            yield from _unequal(f"{where}[{index}]", a, b)
+    elif isinstance(left, float) and isinstance(right, float | int):
+        if not math.isclose(left, right, rel_tol=TOLERANCE, abs_tol=1e-12):
+            yield where, left, right
+    elif left != right:
+        yield where, left, right
+
+
+def v6_proof(plan: Plan) -> Iterator[str]:
+    """Objective, bounds, gap and status that contradict one another."""
+    report = plan.report
+    if not math.isclose(report.objective_s, plan.cost.step_s, rel_tol=TOLERANCE):
+        yield f"V6: the objective is {report.objective_s} s, the step {plan.cost.step_s} s"
+    for bound in (report.bound_s, *(bound.step_s for bound in report.bounds)):
+        if bound > report.objective_s * (1 + TOLERANCE):
+            yield f"V6: a lower bound of {bound} s exceeds the objective of {report.objective_s} s"
+    least, spent = report.bound_s, report.objective_s
+    if report.objective is not None:
+        least, spent = report.objective.spent_bound_per_step, report.objective.spent_per_step
+    if least > spent * (1 + TOLERANCE):
+        yield f"V6: a lower bound of {least} exceeds the objective of {spent}"
+    gap = (spent - least) / spent
+    if not math.isclose(gap, report.gap, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
+        yield f"V6: the gap is stated as {report.gap}, objective and bound give {gap}"
+    if report.status == "optimal" and gap > TOLERANCE:
+        yield f"V6: called optimal with a gap of {gap}"
