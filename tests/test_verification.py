@@ -61,6 +61,11 @@ def test_plans_of_every_kind_pass() -> None:
         assert complaints(sa.plan(job)) == []
 
 
+def test_a_plan_of_an_older_version_states_no_work(plan: Plan) -> None:
+    assert plan.work is not None
+    assert complaints(plan.model_copy(update={"work": None})) == []
+
+
 def test_a_plan_survives_its_file(plan: Plan) -> None:
     assert complaints(Plan.model_validate_json(plan.model_dump_json())) == []
 
@@ -117,6 +122,11 @@ def test_v5_noise_is_no_difference(plan: Plan) -> None:
         ("traffic", lambda all_of_them: all_of_them[:-1]),
         ("memory", lambda all_of_them: all_of_them[:1]),
         ("memory.0.num_layers", 5),
+        ("collectives.0.phases", {"gradients": 1.0}),
+        (
+            "work",
+            lambda work: {name: {**one, "optimizer_s": [9.0] * len(one["optimizer_s"])} for name, one in work.items()},
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

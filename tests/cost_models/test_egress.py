@@ -24,7 +24,7 @@ PRICES = {(0, 1): 2.0, (1, 0): 2.0, (1, 2): 3.0, (2, 1): 3.0, (0, 2): 5.0, (2, 0
     ],
 )
 def test_one_group_by_hand(op: Op, members: tuple[int, ...], price: float) -> None:
-    flow = Flow("pp", op, "", "pp", size_bytes=10.0, per_step=1.0)
+    flow = Flow("pp", op, "", "pp", size_bytes=10.0, phases={"message": 1.0})
     assert flow_price(flow, unit_prices({members: 1}, PRICES), num_chunks=4) == pytest.approx(price)
     assert flow_price(flow, unit_prices({members: 7}, PRICES), num_chunks=4) == pytest.approx(7 * price)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scaleacross import catalogue
 from scaleacross.cost_models.failures import degraded_states
-from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
+from scaleacross.cost_models.plan_cost import PlanCost, plan_cost, replayed_work
 from scaleacross.errors import InputError
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Decision, Plan, SolveReport
@@ -46,6 +46,7 @@ def assemble(problem: Problem, decision: Decision, cost: PlanCost, report: Solve
         memory=cost.memory,
         traffic=cost.traffic,
         collectives=cost.collectives,
+        work=replayed_work(problem.job, problem.profile, problem.topology, decision),
         degraded=degraded_states(problem.job, problem.profile, problem.topology, decision),
         report=report,
     )

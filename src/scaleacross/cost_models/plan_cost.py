@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scaleacross.cost_models.axes import axis_terms
+from scaleacross.cost_models.chunk_work import chunk_work
 from scaleacross.cost_models.collectives import links_of
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Layout, layout_of, types_of_ranks
-from scaleacross.cost_models.levels import Levels, build_levels
+from scaleacross.cost_models.levels import Levels, accelerator_types, build_levels
 from scaleacross.cost_models.memory import memory_parts
 from scaleacross.cost_models.plan_traffic import level_traffic, predicted
 from scaleacross.cost_models.settings import Settings, settings_of
@@ -28,6 +29,7 @@ from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.parallelism import GRID_AXES
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import CostBreakdown, Decision, LevelTraffic, PredictedCollective, StageMemory
+from scaleacross.spec.step_work import PipelineWork
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads.layer_profile import ModelProfile
 
@@ -98,6 +100,13 @@ def plan_cost(
         volumes=volumes,
         sent=tuple(sent),
     )
+
+
+def replayed_work(job: Job, profile: ModelProfile, topology: Topology, decision: Decision) -> dict[str, PipelineWork]:
+    """Computation of a placed decision by accelerator type, as a plan states it. Raises ValueError as ``plan_cost`` does."""
+    accelerators = accelerator_types([topology.building(share.building) for share in _placement(decision).fill])
+    settings = settings_of(decision, job.global_batch_sequences)
+    return chunk_work(profile, job, accelerators, settings, layers_per_stage(profile, decision))
 
 
 def step_seconds(

@@ -85,6 +85,7 @@ def predicted(flow: Flow, shape: GroupShape, links: Links, launch_s: float, equa
         group_size=int(shape.degree[0]),
         bytes_per_rank=flow.size_bytes,
         per_step=flow.per_step,
+        phases=dict(flow.phases),
         level=LINK_LEVELS[int(shape.span[0])],
         algorithm=ALGORITHM_NAMES[int(timed.algorithm[0])],
         time_s=float(timed.time_s[0]),

@@ -69,14 +69,29 @@ def layers_of_ranks(
     Raises:
         ValueError: the split does not hold the layers of the model.
     """
+    by_stage = layers_of_stages(block_counts, layers_per_stage, placement)
+    pp = len(layers_per_stage)
+    table = np.zeros((pp, len(block_counts)), dtype=np.int64)
+    np.add.at(table, [locate(placement, pp, stage)[0] for stage in range(len(by_stage))], by_stage)
+    return table
+
+
+def layers_of_stages(
+    block_counts: tuple[int, ...], layers_per_stage: Sequence[Sequence[int]], placement: StagePlacement = "loop"
+) -> Ints:
+    """Layers of each type of each virtual stage in model order, (pp·v, types), for any split [rank][chunk] -> layers.
+
+    Raises:
+        ValueError: the split does not hold the layers of the model.
+    """
     pp, num_chunks = len(layers_per_stage), len(layers_per_stage[0])
     places = [locate(placement, pp, stage) for stage in range(pp * num_chunks)]
     counts = [layers_per_stage[rank][chunk] for rank, chunk in places]
     if sum(counts) != sum(block_counts):
         raise ValueError(f"the stages hold {sum(counts)} layers, the model has {sum(block_counts)}")
-    table = np.zeros((pp, len(block_counts)), dtype=np.int64)
-    rank_of_layer = np.repeat([rank for rank, _ in places], counts)
-    np.add.at(table, (rank_of_layer, np.repeat(np.arange(len(block_counts)), block_counts)), 1)
+    table = np.zeros((pp * num_chunks, len(block_counts)), dtype=np.int64)
+    stage_of_layer = np.repeat(np.arange(pp * num_chunks), counts)
+    np.add.at(table, (stage_of_layer, np.repeat(np.arange(len(block_counts)), block_counts)), 1)
     return table
 
 

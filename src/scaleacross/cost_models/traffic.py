@@ -15,6 +15,7 @@ Sizes (t = tokens of a micro-batch on a rank, h = hidden size, activations in 2 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
@@ -24,6 +25,7 @@ from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.work import Work
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS, Axis
+from scaleacross.spec.step_work import Phase
 from scaleacross.workloads.layer_profile import ModelProfile
 
 ACTIVATION_BYTES: Final = 2.0
@@ -99,7 +101,7 @@ class Flow:
     """One kind of collective of a single decision.
 
     ``shape`` names the group: a grid axis, ``ep`` or ``expert``. ``size_bytes`` is the full tensor, or what a rank
-    sends for all_to_all and send; ``per_step`` counts one rank's calls in a step.
+    sends for all_to_all and send; ``phases`` counts one rank's calls in a step by where they are issued.
     """
 
     axis: Axis
@@ -107,11 +109,18 @@ class Flow:
     what: str
     shape: str
     size_bytes: float
-    per_step: float
+    phases: Mapping[Phase, float]
+
+    @property
+    def per_step(self) -> float:
+        """Calls of one rank in a step."""
+        return sum(self.phases.values())
 
 
 class _Add(Protocol):
-    def __call__(self, axis: Axis, op: Op, what: str, size: float, per_step: float, shape: str = "") -> None: ...
+    def __call__(
+        self, axis: Axis, op: Op, what: str, size: float, phases: Mapping[Phase, float], shape: str = ""
+    ) -> None: ...
 
 
 def flows(volumes: Volumes) -> list[Flow]:
@@ -121,22 +130,26 @@ def flows(volumes: Volumes) -> list[Flow]:
     degree["expert"] = degree["dp_shard"] // degree["ep"]
     out: list[Flow] = []
 
-    def add(axis: Axis, op: Op, what: str, size: float, per_step: float, shape: str = "") -> None:
-        if degree[shape or axis] > 1 and size > 0 and per_step > 0:
-            out.append(Flow(axis, op, what, shape or axis, size, per_step))
+    def add(axis: Axis, op: Op, what: str, size: float, phases: Mapping[Phase, float], shape: str = "") -> None:
+        issued = {phase: count for phase, count in phases.items() if count > 0}
+        if degree[shape or axis] > 1 and size > 0 and issued:
+            out.append(Flow(axis, op, what, shape or axis, size, issued))
 
     again = float(volumes.full_recompute[0])
     hidden, kv, routed = (float(v[0]) for v in (volumes.hidden_bytes, volumes.kv_bytes, volumes.routed_bytes))
-    half = float(work.tp_gathers[0]) / 2 * m
-    add("tp", "all_gather", "activations", hidden, half)
-    add("tp", "reduce_scatter", "activations", hidden, half)
+    forward = float(work.tp_forward[0])
+    pairs: dict[Phase, float] = {"forward": forward * m, "backward": (float(work.tp_gathers[0]) / 2 - forward) * m}
+    add("tp", "all_gather", "activations", hidden, pairs)
+    add("tp", "reduce_scatter", "activations", hidden, pairs)
     layers, moe_layers = float(work.layers[0]) * m, float(work.moe_layers[0]) * m
-    add("cp", "all_gather", "keys and values", kv, layers * (2 + again))
-    add("cp", "reduce_scatter", "key and value gradients", kv, layers)
-    add("ep", "all_to_all", "tokens", routed, moe_layers * (4 + 2 * again))
-    add("pp", "send", "activations", hidden / degree["tp"], 2 * m * float(settings.num_chunks[0]))
+    add("cp", "all_gather", "keys and values", kv, {"forward": layers, "backward": layers * (1 + again)})
+    add("cp", "reduce_scatter", "key and value gradients", kv, {"backward": layers})
+    exchanges: dict[Phase, float] = {"forward": 2 * moe_layers, "backward": 2 * moe_layers * (1 + again)}
+    add("ep", "all_to_all", "tokens", routed, exchanges)
+    add("pp", "send", "activations", hidden / degree["tp"], {"message": 2 * m * float(settings.num_chunks[0])})
     _state_flows(volumes, add, m)
-    add("dp_replicate", "all_reduce", "gradients", float(volumes.replica_gradient_bytes[0]), 1.0)
+    gradients = float(volumes.replica_gradient_bytes[0])
+    add("dp_replicate", "all_reduce", "gradients", gradients, {"gradients": 1.0})
     return out
 
 
@@ -150,11 +163,11 @@ def _state_flows(volumes: Volumes, add: _Add, m: float) -> None:
         ("dp_shard", "dp_shard", dense / cp),
         ("dp_shard", "expert", expert / cp),
     )
+    reduce: Op = "all_reduce" if level == "none" else "reduce_scatter"
+    reduced: dict[Phase, float] = {"backward": m} if level == "parameters" else {"gradients": 1.0}
+    gathered: dict[Phase, float] = {"forward": m, "backward": m} if level == "parameters" else {"parameters": 1.0}
     for axis, shape, parameters in held:
         what = "expert " if shape == "expert" else ""
-        reduce: Op = "all_reduce" if level == "none" else "reduce_scatter"
-        each = m if level == "parameters" else 1.0
-        add(axis, reduce, f"{what}gradients", parameters * optimizer.reduce_bytes, each, shape)
+        add(axis, reduce, f"{what}gradients", parameters * optimizer.reduce_bytes, reduced, shape)
         if level != "none":
-            gathers = 2 * m if level == "parameters" else 1.0
-            add(axis, "all_gather", f"{what}parameters", parameters * optimizer.parameter_bytes, gathers, shape)
+            add(axis, "all_gather", f"{what}parameters", parameters * optimizer.parameter_bytes, gathered, shape)

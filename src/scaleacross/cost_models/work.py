@@ -44,6 +44,7 @@ class Work:
             where weight gradients fill the drain (``pipeline_timed.idle_share``).
         attention_s: fused attention forward, part of forward_s (what context parallelism can hide behind).
         tp_gathers: gathers plus scatters over tp, forward and backward.
+        tp_forward: gathers (and as many scatters) of the forward pass, part of tp_gathers.
         layers, moe_layers: layers with attention, layers with routed experts.
         dense_parameters, expert_parameters: held by the fullest rank before sharding over data parallel.
         optimizer_s: the update at the end of the step.
@@ -55,6 +56,7 @@ class Work:
     fill_s: Floats
     attention_s: Floats
     tp_gathers: Floats
+    tp_forward: Floats
     layers: Floats
     moe_layers: Floats
     dense_parameters: Floats
@@ -219,13 +221,14 @@ def with_accumulation(
 def layer_counts(
     profile: ModelProfile, settings: Settings, classes: RankClasses, at: NDArray[np.intp]
 ) -> dict[str, Floats]:
-    """``tp_gathers``, ``layers`` and ``moe_layers`` of ``Work`` for the rank class ``at`` of every candidate."""
+    """``tp_gathers``, ``tp_forward``, ``layers`` and ``moe_layers`` of ``Work`` for the rank class ``at`` of every candidate."""
     blocks = [block for block, _ in profile.blocks]
     gathers = (classes.layers @ np.array([block.tp_gathers for block in blocks]))[at]
     end_gathers = classes.has_embedding * profile.embedding.tp_gathers + classes.has_head * profile.head.tp_gathers
     passes = np.where(settings.recompute == RECOMPUTES.index("full"), 3.0, 2.0)
     return {
         "tp_gathers": 2.0 * (passes * gathers + 2.0 * end_gathers[at]),
+        "tp_forward": (gathers + end_gathers[at]).astype(float),
         "layers": (classes.layers @ np.array([block.attention is not None for block in blocks]))[at].astype(float),
         "moe_layers": (classes.layers @ np.array([block.routed_tokens > 0 for block in blocks]))[at].astype(float),
     }

@@ -11,6 +11,7 @@ from scaleacross.spec.job import Job, ObjectiveName
 from scaleacross.spec.network import LinkLevel
 from scaleacross.spec.parallelism import Axis, Degrees, PipelineChoice, Recompute, ShardLevel
 from scaleacross.spec.placement import Placement
+from scaleacross.spec.step_work import Phase, PipelineWork
 
 # Components of a step, in the order in which they are shown. They add up to ``step_s``.
 COMPONENTS = ("compute", "bubble", "tp", "cp", "ep", "pp", "dp", "optimizer")
@@ -99,6 +100,9 @@ class PredictedCollective(Spec):
         description="full tensor for gathers, scatters and reductions; bytes sent for all_to_all and send"
     )
     per_step: float = Field(description="how often one rank issues it in a step")
+    phases: dict[Phase, float] = Field(
+        default_factory=dict, description="per_step by the part of the step in which it is issued"
+    )
     level: LinkLevel = Field(description="outermost level crossed")
     algorithm: str = Field(description="ring | tree | hierarchical | pairwise | point_to_point | measured")
     time_s: float = Field(description="predicted time of one")
@@ -189,6 +193,9 @@ class Plan(Spec):
     memory: tuple[StageMemory, ...]
     traffic: tuple[LevelTraffic, ...]
     collectives: tuple[PredictedCollective, ...]
+    work: dict[Name, PipelineWork] | None = Field(
+        default=None, description="computation by accelerator type, for a replay; None: a plan of an older version"
+    )
     degraded: tuple[DegradedState, ...] = Field(default=(), description="the plan with something lost")
     report: SolveReport
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scaleacross.cost_models.failures import degraded_states
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS
-from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
+from scaleacross.cost_models.plan_cost import PlanCost, plan_cost, replayed_work
 from scaleacross.errors import VerificationError
 from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.parallelism import GRID_AXES, Degrees
@@ -54,7 +54,8 @@ def verify(plan: Plan) -> None:
     wrong = list(illegal(problem, plan.decision))
     if not wrong:
         cost = recompute(problem, plan.decision)
-        wrong = [*does_not_fit(cost.memory), *v5_figures(plan, cost, _degraded(problem, plan)), *v6_proof(plan)]
+        work = replayed_work(problem.job, problem.profile, problem.topology, plan.decision)
+        wrong = [*does_not_fit(cost.memory), *v5_figures(plan, cost, _degraded(problem, plan), work), *v6_proof(plan)]
         wrong += v7_spending(plan, problem.topology, cost, TOLERANCE)
     if wrong:
         raise VerificationError(f"plan '{plan.job.name}' does not verify:\n" + "\n".join(f"- {line}" for line in wrong))

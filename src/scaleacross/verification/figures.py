@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import DegradedState, Plan
+from scaleacross.spec.step_work import PipelineWork
 
 TOLERANCE: Final = 1e-6
 """Relative: far above floating-point noise, far below anything a model can claim."""
 
 
-def v5_figures(plan: Plan, cost: PlanCost, degraded: Sequence[DegradedState]) -> Iterator[str]:
+def v5_figures(
+    plan: Plan, cost: PlanCost, degraded: Sequence[DegradedState], work: Mapping[str, PipelineWork]
+) -> Iterator[str]:
     """Every figure of the plan that does not recompute, and components that do not add up to the step."""
     stated, computed = _figures(plan, plan.placement, plan.degraded), _figures(cost, cost.placement, degraded)
+    if plan.work is not None:  # a plan of an older version states less
+        stated["work"], computed["work"] = ({k: v.model_dump() for k, v in each.items()} for each in (plan.work, work))
     for where, left, right in _unequal("", stated, computed):
         yield f"V5: {where} is stated as {left}, recomputes as {right}"
     parts = plan.cost.compute_s + plan.cost.bubble_s + plan.cost.optimizer_s + sum(plan.cost.exposed_s.values())

@@ -1,0 +1,59 @@
+"""Computation of a step, stated so that other code can replay it: seconds and sizes of every model chunk, no communication."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, model_validator
+
+from scaleacross.spec.base import Spec
+
+Phase = Literal["forward", "backward", "message", "gradients", "parameters"]
+"""Where in a step a collective is issued: in the forward or backward pass of a layer (of every micro-batch), between two stages,
+once a layer's gradients are complete, or before a layer's first forward pass."""
+PHASES: tuple[Phase, ...] = get_args(Phase)
+
+
+class ChunkWork(Spec):
+    """One model chunk (virtual stage) on one accelerator: one micro-batch, communication left out."""
+
+    forward_s: NonNegativeFloat
+    input_gradient_s: NonNegativeFloat = Field(
+        description="backward pass without weight gradients, recomputation included"
+    )
+    weight_gradient_s: NonNegativeFloat = Field(description="weight gradients, added to those of earlier micro-batches")
+    attention_s: NonNegativeFloat = Field(
+        description="attention, part of forward_s: what an exchange of keys can hide behind"
+    )
+    num_layers: NonNegativeInt = Field(description="transformer layers, without embedding and head")
+    num_attention_layers: NonNegativeInt = Field(description="of them with attention")
+    num_moe_layers: NonNegativeInt = Field(description="of them with routed experts")
+    tp_forward: NonNegativeInt = Field(description="gathers (and as many scatters) over tp in the forward pass")
+    tp_backward: NonNegativeInt = Field(description="the same in the backward pass, recomputation included")
+    dense_parameters: NonNegativeFloat = Field(
+        description="held before sharding over data parallel, routed experts left out"
+    )
+    expert_parameters: NonNegativeFloat = Field(description="of routed experts, likewise")
+
+
+class PipelineWork(Spec):
+    """All pipeline ranks on one accelerator type; chunks that are alike are stated once."""
+
+    kinds: tuple[ChunkWork, ...] = Field(min_length=1, description="the distinct chunks")
+    kind_of: tuple[tuple[NonNegativeInt, ...], ...] = Field(description="[pipeline rank][chunk] -> index into kinds")
+    optimizer_s: tuple[NonNegativeFloat, ...] = Field(
+        description="per pipeline rank: the update at the end of the step"
+    )
+
+    @model_validator(mode="after")
+    def _indices_exist(self) -> PipelineWork:
+        if len(self.kind_of) != len(self.optimizer_s):
+            raise ValueError(f"{len(self.kind_of)} ranks of chunks, but {len(self.optimizer_s)} of optimizer_s")
+        last = max((kind for chunks in self.kind_of for kind in chunks), default=0)
+        if last >= len(self.kinds):
+            raise ValueError(f"kind_of names kind {last}, there are {len(self.kinds)}")
+        return self
+
+    def chunk(self, rank: int, chunk: int) -> ChunkWork:
+        """Work of ``chunk`` of pipeline ``rank``."""
+        return self.kinds[self.kind_of[rank][chunk]]
