@@ -93,6 +93,20 @@ def test_alike_buildings_are_filled_once() -> None:
     assert len(fleet(2, 3).fills(20, [1])) == 2  # which is first matters
 
 
+def test_alike_regions_are_filled_once_but_their_borders_count() -> None:
+    assert fleet(2, 2, apart=True).fills(16, [1]) == [(("b0", 8), ("b1", 8))]
+    data = plain_topology(2, 2, 2)
+    first, second, third = data["regions"][0]["buildings"]
+    data["regions"] = [{"name": "one", "buildings": [first, third]}, {"name": "two", "buildings": [second]}]
+    data["trunks"] = [plain_trunk(*pair) for pair in (("b0", "b1"), ("b1", "b2"), ("b0", "b2"))]
+    found = fleets(Topology.model_validate(data))[0].fills(24, [1])
+    assert {tuple(name for name, _ in fill) for fill in found} == {
+        ("b0", "b1", "b2"),  # a region left and entered again
+        ("b0", "b2", "b1"),
+        ("b1", "b0", "b2"),
+    }
+
+
 def test_the_trunk_that_closes_the_ring_tells_fills_apart() -> None:
     """16 + 8 + 12: the last may be b2 or b3, which are alike but for their trunk back to the first."""
     data = plain_topology(4, 2, 3, 3)

@@ -144,7 +144,7 @@ class Fleet:
         out: dict[Fill, None] = {}
         seen: set[tuple[object, ...]] = set()
         for granule in sorted({math.lcm(granule, self.unit) for granule in granules}, reverse=True):
-            for sequence in self._sequences():
+            for sequence in self._sequences:
                 for fill in _spread(size, granule, sequence):
                     signature = self._signature(fill)
                     if signature not in seen and self._uses_all_types(fill):
@@ -156,14 +156,13 @@ class Fleet:
         used = {self.topology.building(name).accelerator.name for name, _ in fill}
         return len(used) == len(self.accelerators)
 
-    def _sequences(self) -> Iterator[tuple[Building, ...]]:
+    @cached_property
+    def _sequences(self) -> tuple[tuple[Building, ...], ...]:
+        """S1."""
         if len(self.buildings) <= MAX_PERMUTED:
-            yield from permutations(self.buildings)
-            return
-        yield self.buildings
-        yield tuple(sorted(self.buildings, key=lambda b: -b.num_accelerators))
-        for start in self.buildings:
-            yield tuple(self._nearest_chain(start))
+            return tuple(permutations(self.buildings))
+        by_size = tuple(sorted(self.buildings, key=lambda b: -b.num_accelerators))
+        return (self.buildings, by_size, *(tuple(self._nearest_chain(start)) for start in self.buildings))
 
     def _nearest_chain(self, start: Building) -> Iterator[Building]:
         here, left = start, [building for building in self.buildings if building is not start]
@@ -175,13 +174,23 @@ class Fleet:
             yield here
 
     def _signature(self, fill: Fill) -> tuple[object, ...]:
-        """Fills with equal signatures cost the same: equal shares of alike buildings over alike trunks."""
-        kinds = []
+        """Fills with equal signatures cost the same: equal shares of alike buildings over alike trunks.
+
+        Of regions only their borders count, so they are numbered as the fill meets them.
+        """
+        kinds: list[tuple[object, ...]] = []
+        seen: dict[str, int] = {}
         for name, share in fill:
-            kinds.append((self.topology.region_of(name), self._figures[name], share))
+            region = self._regions[name]
+            kinds.append((seen.setdefault(region, len(seen)), self._figures[name], share))
         names = [name for name, _ in fill]
         ring = [*pairwise(names), *([(names[-1], names[0])] if len(names) > 2 else [])]
         return (tuple(kinds), tuple(self._hops[pair] for pair in ring))
+
+    @cached_property
+    def _regions(self) -> dict[str, str]:
+        """Region of every building, by name."""
+        return {building.name: self.topology.region_of(building.name) for building in self.buildings}
 
     @cached_property
     def _figures(self) -> dict[str, str]:

@@ -100,7 +100,7 @@ class _Tuning:
     least_bytes: float = np.inf
     capacity_bytes: float = 0.0
     fitted: bool = False
-    _fills: dict[tuple[tuple[str, ...], Degrees], list[Fill]] = field(default_factory=dict)
+    _fills: dict[tuple[tuple[str, ...], tuple[int, ...]], list[Fill]] = field(default_factory=dict)
 
     def on(self, fleet: Fleet) -> None:
         """Tune on one fleet."""
@@ -149,10 +149,11 @@ class _Tuning:
 
     def _try_block(self, block: Priced, placer: RowPlacer) -> None:
         """Price every (member, fill) pair of a block on every order, then exactly from the lowest figure up."""
+        columns = (getattr(block.settings, axis).tolist() for axis in Degrees.model_fields)
         pairs = [
             (row, fill)
-            for row in range(len(block.bound_s))
-            for fill in self._fills_of(placer.pricing.fleet, block.settings.decision(row).degrees)
+            for row, degrees in enumerate(zip(*columns, strict=True))
+            for fill in self._fills_of(placer.pricing.fleet, degrees)
         ]
         if not pairs:
             return
@@ -179,10 +180,12 @@ class _Tuning:
         limits = ((spans[axis], LINK_LEVELS.index(level)) for axis, level in self.family.farthest.items())
         return np.all([span <= limit for span, limit in limits], axis=0)
 
-    def _fills_of(self, fleet: Fleet, degrees: Degrees) -> list[Fill]:
+    def _fills_of(self, fleet: Fleet, degrees: tuple[int, ...]) -> list[Fill]:
+        """Fills for degrees in the order of the fields of ``Degrees``."""
         key = (tuple(building.name for building in fleet.buildings), degrees)
         if key not in self._fills:
-            self._fills[key] = self.family.fills(fleet, degrees)
+            named = dict(zip(Degrees.model_fields, degrees, strict=True))
+            self._fills[key] = self.family.fills(fleet, Degrees(**named))
         return self._fills[key]
 
 

@@ -90,8 +90,11 @@ class RowPlacer:
         return self._shapes[key]
 
     def _stacked(self, degree: Ints, stride: Ints, fills: Sequence[Fill]) -> GroupShape:
-        rows = [self._shape(d, s, fill) for d, s, fill in zip(degree.tolist(), stride.tolist(), fills, strict=True)]
-        return stacked(rows)
+        keys = list(zip(degree.tolist(), stride.tolist(), fills, strict=True))
+        place = {key: index for index, key in enumerate(dict.fromkeys(keys))}
+        alike = stacked([self._shape(*key) for key in place])
+        rows = np.array([place[key] for key in keys])
+        return GroupShape(*(getattr(alike, f.name)[rows] for f in fields(GroupShape)))
 
 
 def stacked(shapes: Sequence[GroupShape]) -> GroupShape:
