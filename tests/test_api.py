@@ -203,10 +203,10 @@ def decision(**changes: object) -> Decision:
 
 
 def test_settings_that_break_rules_are_refused_all_at_once() -> None:
-    wrong = decision(degrees={"tp": 3, "pp": 9})
+    wrong = decision(degrees={"tp": 3, "pp": 11})
     with pytest.raises(sa.InputError, match="tp 3 does not divide") as caught:
         sa.evaluate((plain_job(8), wrong))
-    assert "8 layers cannot fill pp 9" in str(caught.value)
+    assert "8 layers cannot fill pp 11" in str(caught.value)
 
 
 def test_settings_that_no_building_holds() -> None:

@@ -17,7 +17,7 @@ from scaleacross.cost_models.uneven import layer_costs, uneven_rows
 from scaleacross.cost_models.work import block_counts, times_by_type
 from scaleacross.solvers.exhaustive import candidates, placements
 from scaleacross.solvers.fleets import fleets
-from scaleacross.spec.parallelism import Degrees, PipelineChoice
+from scaleacross.spec.parallelism import Degrees, PipelineChoice, split_layers
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import BatchShare, Decision
 from scaleacross.verification import illegal
@@ -69,6 +69,27 @@ def test_a_lopsided_split_costs_its_longest_stage() -> None:
     assert 1.3 < cost.cost.step_s / step_s(problem, equal) < 1.5  # 6 layers instead of 4, and the head
 
 
+def test_the_ends_may_be_without_layers() -> None:
+    """Embedding and head alone in the first and the last of ten virtual stages: a rank has one layer a chunk elsewhere."""
+    pipeline = PipelineChoice(schedule="Interleaved1F1B", num_chunks=5)
+    problem, decision = two_stages(pipeline=pipeline)
+    assert not list(illegal(problem, decision))
+    cost = plan_cost(problem.job, problem.profile, problem.topology, decision)
+    assert cost.layers_per_stage == ((0, 1, 1, 1, 1), (1, 1, 1, 1, 0))
+    assert [stage.num_layers for stage in cost.memory] == [4, 4]
+    four = pipeline.model_copy(update={"num_chunks": 4})
+    fewer = plan_cost(problem.job, problem.profile, problem.topology, decision.model_copy(update={"pipeline": four}))
+    assert cost.cost.compute_s == fewer.cost.compute_s  # the same layers on the same ranks
+    assert cost.cost.bubble_s == pytest.approx(fewer.cost.bubble_s * 4 / 5, rel=0.02)
+
+
+def test_layers_split_over_more_stages_than_layers() -> None:
+    assert split_layers(126, 128) == (0, *[1] * 126, 0)
+    assert split_layers(3, 4) == (1, 1, 1, 0)
+    with pytest.raises(ValueError, match="3 layers cannot fill 6 virtual stages"):
+        split_layers(3, 6)
+
+
 def test_more_micro_batches_on_one_replica_cost_as_many_on_both() -> None:
     problem, more = two_replicas(10, 6)
     twenty = problem_of(problem.job.model_copy(update={"global_batch_sequences": 20}))
@@ -80,6 +101,13 @@ def test_more_micro_batches_on_one_replica_cost_as_many_on_both() -> None:
     ("update", "message"),
     [
         ({"layers_per_stage": ((4,), (5,))}, "holds 9 layers, the model has 8"),
+        (
+            {
+                "layers_per_stage": ((4, 1), (0, 3)),
+                "pipeline": PipelineChoice(schedule="Interleaved1F1B", num_chunks=2),
+            },
+            "chunk 0 of stage 1 holds no layer",
+        ),
         ({"layers_per_stage": ((2, 2), (2, 2))}, r"has \[2, 2\] entries"),
         ({"batch_shares": (BatchShare(buildings=("b0",), num_replicas=1, num_micro_batches=16),)}, "1 in b0.b1"),
     ],

@@ -88,6 +88,7 @@ def test_axes_of_degree_one_leave_their_options_out() -> None:
         (((1,), (2,), (3,), (1,)), "Et|t*2|t*3|tL"),
         (((3,), (2,)), "Et*3|t*2L"),
         (((2, 3), (3, 2)), "Et*2|(t*3|)*2t*2L"),  # virtual stages in model order: 2, 3, 3, 2
+        (((0, 1), (1, 0)), "E|(t|)*2L"),  # embedding and head in virtual stages of their own
         (((4,),), "Et*4L"),
     ],
 )
@@ -117,7 +118,7 @@ def read_flat(text: str) -> str:
 
 @given(st.integers(1, 5), st.integers(1, 4), st.data())
 def test_layout_reads_back(pp: int, num_chunks: int, data: st.DataObject) -> None:
-    stages = tuple(tuple(data.draw(st.integers(1, 4)) for _ in range(num_chunks)) for _ in range(pp))
+    stages = tuple(tuple(data.draw(st.integers(0, 4)) for _ in range(num_chunks)) for _ in range(pp))
     found = read_layout(layout(stages))
     virtual = [stages[k % pp][k // pp] for k in range(pp * num_chunks)]
     assert [stage.count("t") for stage in found] == virtual

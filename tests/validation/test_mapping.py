@@ -31,6 +31,20 @@ def test_what_is_not_stated_becomes_alternatives() -> None:
     assert {decision.recompute for decision in case.decisions} == {"none", "selective", "full"}
 
 
+def test_the_ends_of_a_pipeline_may_hold_embedding_and_head_alone() -> None:
+    assert case_of(replace(run("l1"), layers=18)).decisions[0].pipeline.num_chunks == 5  # 20 virtual stages
+    with pytest.raises(InputError, match="no pipeline of 4 stages × 5 chunks for 17 layers"):
+        case_of(replace(run("l1"), layers=17))
+
+
+def test_llama_3_ran_a_layer_a_chunk_and_data_parallelism_outermost() -> None:
+    row = replace(run("l1"), framework="Meta in-house", layers=30, pp=16, n_gpus=64 * 8, dp=None, vpp=None)
+    case = case_of(row)
+    assert {decision.pipeline.num_chunks for decision in case.decisions} == {2}
+    assert case.decisions[0].placement is not None
+    assert case.decisions[0].placement.axis_order == ("tp", "cp", "pp", "dp_shard", "dp_replicate")
+
+
 def test_frameworks_shard_what_they_shard() -> None:
     assert case_of(run("v1")).decisions[0].shard == "none"
     assert not case_of(run("v1")).job.overlap.gradient_reduce

@@ -53,7 +53,7 @@ def equal_stages(
     """[rank][chunk] -> layers of the equal split (``spec.parallelism.split_layers``).
 
     Raises:
-        ValueError: more virtual stages than layers.
+        ValueError: more virtual stages than layers, but for two empty ends.
     """
     counts = split_layers(num_layers, pp * num_chunks)
     return tuple(
@@ -102,7 +102,7 @@ def rank_layers(
     """Layers of each type on each pipeline rank, [rank][type], for blocks of ``block_counts`` layers in model order.
 
     Raises:
-        ValueError: more virtual stages than layers.
+        ValueError: more virtual stages than layers, but for two empty ends.
     """
     table = layers_of_ranks(block_counts, equal_stages(sum(block_counts), pp, num_chunks, placement), placement)
     return tuple(tuple(int(n) for n in row) for row in table)
@@ -120,7 +120,7 @@ def every_rank(layers: Ints, head: int) -> RankClasses:
 def rank_classes(
     block_counts: tuple[int, ...], pp: int, num_chunks: int, placement: StagePlacement = "loop"
 ) -> RankClasses:
-    """The distinct ranks of a pipeline. Raises ValueError when there are more virtual stages than layers."""
+    """The distinct ranks of a pipeline. Raises ValueError when more than the two ends would be empty."""
     ranks: dict[tuple[tuple[int, ...], bool, bool], list[int]] = {}
     last_rank = head_rank(pp, num_chunks, placement)
     for rank, layers in enumerate(rank_layers(block_counts, pp, num_chunks, placement)):

@@ -72,7 +72,7 @@ def pipeline_groups(profile: ModelProfile, settings: Settings) -> Iterator[tuple
     """Rows that share (pp, num_chunks, stage placement) and so their rank classes, as (classes, row indices).
 
     Raises:
-        ValueError: more virtual stages than layers.
+        ValueError: more virtual stages than layers, but for two empty ends.
     """
     folded = among(settings.schedule, FOLDED)
     key = (settings.pp * 1_000_003 + settings.num_chunks) * 2 + folded
@@ -99,7 +99,7 @@ def work_of(profile: ModelProfile, job: Job, accelerators: Sequence[Accelerator]
 
     Raises:
         KeyError: an accelerator states no peak for the job's precision.
-        ValueError: more virtual stages than layers.
+        ValueError: more virtual stages than layers, but for two empty ends.
     """
     distinct, rows_to_distinct = _distinct_shards(settings)
     times = [_stacked_times(profile, job, accelerator, distinct) for accelerator in accelerators]

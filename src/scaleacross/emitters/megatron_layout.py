@@ -32,7 +32,7 @@ def layout(layers_per_stage: tuple[tuple[int, ...], ...]) -> str:
 
 
 def _layers(count: int) -> str:
-    return "t" if count == 1 else f"t*{count}"
+    return "t" * count if count < 2 else f"t*{count}"
 
 
 def pipeline_arguments(plan: Plan) -> list[str]:

@@ -113,16 +113,21 @@ class PipelineChoice(Spec):
         return self
 
 
+EMPTY_ENDS = 2
+"""Virtual stages that may be without layers: the first, which has the embedding, and the last, which has the head."""
+
+
 def split_layers(num_layers: int, num_parts: int) -> tuple[int, ...]:
     """Layers per virtual stage, in model order: as even as possible, the ends lightest (they also hold embedding and head).
 
-    The remainder goes to the middle parts first, so 126 layers on 16 parts are 7, 8 × 14, 7.
+    The remainder goes to the middle parts first, so 126 layers on 16 parts are 7, 8 × 14, 7, and on 128 parts 0, 1 × 126, 0
+    (Llama 3 405B, arXiv 2407.21783, section 3.3.2).
 
     Raises:
-        ValueError: more parts than layers.
+        ValueError: so many parts that others than the ends would be empty.
     """
-    if num_parts > num_layers:
-        raise ValueError(f"{num_layers} layers cannot fill {num_parts} virtual stages")
+    if num_parts > num_layers + EMPTY_ENDS:
+        raise ValueError(f"{num_layers} layers cannot fill {num_parts} virtual stages, even with both ends empty")
     base, remainder = divmod(num_layers, num_parts)
     # parts ordered by how willingly they take an extra layer: the middle from the front, then the first, then the last
     takers = [*range(1, num_parts - 1), 0, num_parts - 1][:remainder] if num_parts > 1 else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from scaleacross.spec.base import Name, Spec
 from scaleacross.spec.job import Job, ObjectiveName
@@ -33,8 +33,8 @@ class Decision(Spec):
     recompute: Recompute
     shard: ShardLevel
     placement: Placement | None = Field(default=None, description="None: to be chosen")
-    layers_per_stage: tuple[tuple[PositiveInt, ...], ...] | None = Field(
-        default=None, description="[pipeline rank][chunk] -> layers; None: as equal as possible"
+    layers_per_stage: tuple[tuple[NonNegativeInt, ...], ...] | None = Field(
+        default=None, description="[pipeline rank][chunk] -> layers, 0 at the ends only; None: as equal as possible"
     )
     batch_shares: tuple[BatchShare, ...] | None = Field(
         default=None, description="micro-batches by replica class; None: every replica has equally many"

@@ -7,7 +7,8 @@ What a row does not state is filled by rules that never look at a measured value
   predicted one that fits in memory counts, as a team that tunes a run would choose it
 * recompute blank or unknown: the lightest of none, selective, full that fits in memory
 * states: ``fsdp`` > 1 shards parameters; otherwise FRAMEWORK_STATES says what the framework of that time did
-* ranks: tp fastest, then cp, dp, pp, which is both Megatron's order (tp-cp-ep-dp-pp) and torchtitan's ([pp, dp, cp, tp])
+* ranks: tp fastest, then cp, dp, pp, which is both Megatron's order (tp-cp-ep-dp-pp) and torchtitan's ([pp, dp, cp, tp]);
+  Meta's Llama 3 runs tp, cp, pp, dp (META_*)
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ from scaleacross.cost_models.pipeline import is_legal
 from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import Precision
 from scaleacross.spec.job import Job, Optimizer, Overlap
-from scaleacross.spec.parallelism import RECOMPUTES, Degrees, GridAxis, PipelineChoice, Recompute, ShardLevel
+from scaleacross.spec.parallelism import (
+    EMPTY_ENDS,
+    RECOMPUTES,
+    Degrees,
+    GridAxis,
+    PipelineChoice,
+    Recompute,
+    ShardLevel,
+)
 from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Topology
@@ -48,6 +57,7 @@ MICRO_BATCHES: Final = (1, 2, 4, 8)
 MAX_CHUNKS: Final = 8
 MEGATRON_PAPER_CHUNKS: Final = 3  # the most that Megatron-LM's own publications state (arXiv 2205.05198, table 3)
 AXIS_ORDER: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
+META_AXIS_ORDER: Final[tuple[GridAxis, ...]] = ("tp", "cp", "pp", "dp_shard", "dp_replicate")  # arXiv 2407.21783, 3.3.2
 
 # fp16 or bf16 gradients accumulate and travel in 16 bit (Megatron-LM 2021/22, and NeMo's performance recipes, which set
 # grad_reduce_in_fp32=False); PyTorch FSDP2 keeps one fp32 shard of the parameters and reduces in fp32.
@@ -120,7 +130,8 @@ def case_of(run: Run) -> Case:
     if job.precision not in accelerator.peak_flop_per_s:
         raise InputError(f"{accelerator.name} states no {job.precision} peak")
     placement = Placement(
-        axis_order=AXIS_ORDER, fill=(BuildingShare(building="building", num_accelerators=run.n_gpus),)
+        axis_order=META_AXIS_ORDER if "Meta" in run.framework else AXIS_ORDER,
+        fill=(BuildingShare(building="building", num_accelerators=run.n_gpus),),
     )
     recomputes = _recomputes(run)
     decisions = tuple(
@@ -242,7 +253,7 @@ def _pipelines(run: Run, degrees: Degrees, num_layers: int) -> tuple[PipelineCho
         for v in chunks:
             name = "Interleaved1F1B" if v > 1 and pp > 1 else "1F1B"
             v = v if name == "Interleaved1F1B" else 1
-            if pp == 1 or (pp * v <= num_layers and is_legal(name, pp, m, v)):
+            if pp == 1 or (pp * v <= num_layers + EMPTY_ENDS and is_legal(name, pp, m, v)):
                 out.append(PipelineChoice(schedule=name, num_chunks=v, micro_batch_sequences=micro_batch))
     if not out:
         raise InputError(
@@ -255,5 +266,7 @@ def _pipelines(run: Run, degrees: Degrees, num_layers: int) -> tuple[PipelineCho
 def _chunk_counts(run: Run, pp: int, num_layers: int) -> tuple[int, ...]:
     if pp == 1 or "DeepSpeed" in run.framework:  # DeepSpeed's pipeline does not interleave
         return (1,)
+    if "Meta" in run.framework:  # a layer a chunk, the first with the embedding alone, the last with the head (3.3.2)
+        return (-(-num_layers // pp),)
     published = "Megatron-LM 202" in run.framework or "Megatron-LM README" in run.source
     return tuple(range(1, min(MEGATRON_PAPER_CHUNKS if published else MAX_CHUNKS, num_layers // pp) + 1))

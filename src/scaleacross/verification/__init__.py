@@ -30,7 +30,7 @@ from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost, replayed_work
 from scaleacross.errors import VerificationError
 from scaleacross.spec.job import DegreeRequest, Job
-from scaleacross.spec.parallelism import GRID_AXES, Degrees
+from scaleacross.spec.parallelism import EMPTY_ENDS, GRID_AXES, Degrees
 from scaleacross.spec.placement import Placement, devices, strides
 from scaleacross.spec.plan import Decision, DegradedState, Plan, StageMemory
 from scaleacross.spec.topology import Topology
@@ -120,8 +120,8 @@ def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
         yield f"V2: {job.sequence_length} tokens do not divide by 2·cp {degrees.cp} and tp {degrees.tp}"
     if degrees.ep > 1 and (not profile.num_experts or profile.num_experts % degrees.ep):
         yield f"V2: ep {degrees.ep} does not divide {profile.num_experts} experts"
-    if profile.num_layers < degrees.pp * pipeline.num_chunks:
-        yield f"V2: {profile.num_layers} layers cannot fill pp {degrees.pp} × {pipeline.num_chunks} chunks"
+    if profile.num_layers + EMPTY_ENDS < degrees.pp * pipeline.num_chunks:
+        yield f"V2: {profile.num_layers} layers cannot fill pp {degrees.pp} × {pipeline.num_chunks} chunks, ends left empty"
     per_round = degrees.dp * pipeline.micro_batch_sequences
     if job.global_batch_sequences % per_round:
         yield f"V2: a batch of {job.global_batch_sequences} sequences does not divide by dp · micro-batch = {per_round}"

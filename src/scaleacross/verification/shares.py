@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from scaleacross.cost_models.layout import Layout, ReplicaClass
 from scaleacross.errors import InputError, VerificationError
-from scaleacross.schedules.pipeline import chosen, refusal
+from scaleacross.schedules.pipeline import SCHEDULES, chosen, refusal
 from scaleacross.schedules.pipeline.check import check
+from scaleacross.schedules.pipeline.stage_placement import locate
 from scaleacross.spec.parallelism import GRID_AXES, PipelineChoice
 from scaleacross.spec.placement import devices, strides
 from scaleacross.spec.plan import Decision
@@ -34,6 +35,11 @@ def v2_layers(problem: Problem, decision: Decision) -> Iterator[str]:
         return
     if [len(stage) for stage in split] != [num_chunks] * pp:
         yield f"V2: layers_per_stage has {[len(stage) for stage in split]} entries, pp {pp} × {num_chunks} chunks need as many"
+        return
+    places = [locate(SCHEDULES[decision.pipeline.schedule].placement, pp, stage) for stage in range(pp * num_chunks)]
+    for rank, chunk in places[1:-1]:
+        if split[rank][chunk] == 0:
+            yield f"V2: chunk {chunk} of stage {rank} holds no layer; only the model's first and last chunk may be empty"
     if sum(map(sum, split)) != problem.profile.num_layers:
         yield f"V2: layers_per_stage holds {sum(map(sum, split))} layers, the model has {problem.profile.num_layers}"
 
