@@ -25,7 +25,7 @@ def test_rows_cost_what_their_plans_cost(seed: int) -> None:
             some = rows.take(np.flatnonzero(rows.world_size == size)[::7])
             for fill in fleet.fills(int(size), [1])[:1] if len(some) else []:
                 pricing = FixedPlacement.of(fleet, fill, problem.job, problem.profile)
-                step_s = pricing.step_s(some, pricing.work(some), GRID_AXES)
+                step_s = pricing.arranged(some, GRID_AXES).step_s(problem.job)
                 placement = Placement(axis_order=GRID_AXES, fill=shares(fill))
                 for row in range(len(some)):
                     decision = some.decision(row).model_copy(update={"placement": placement})

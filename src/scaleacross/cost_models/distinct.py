@@ -33,9 +33,9 @@ def distinct(*columns: Ints) -> Distinct:
     for column in columns:
         inner, count = _dense(column)
         if count > 1:
-            code, kinds = (code * count + inner, kinds * count) if kinds > 1 else (inner, count)
-            if kinds > MAX_TABLE:
+            if kinds * count > _table_length(rows):
                 code, kinds = _dense(code)
+            code, kinds = (code * count + inner, kinds * count) if kinds > 1 else (inner, count)
     code, kinds = _dense(code)
     first = np.empty(kinds, dtype=np.int64)
     first[code] = np.arange(rows)
@@ -47,10 +47,15 @@ def _dense(column: Ints) -> tuple[Ints, int]:
     if not len(column):
         return column, 0
     top = int(column.max())
-    if top >= min(MAX_TABLE, TABLE_RATIO * (len(column) + 64)):
+    if top >= _table_length(len(column)):
         values, code = np.unique(column, return_inverse=True)
         return code, len(values)
     present = np.zeros(top + 1, dtype=bool)
     present[column] = True
     number = np.cumsum(present) - 1
     return number[column], int(number[-1]) + 1
+
+
+def _table_length(rows: int) -> int:
+    """Values up to here are looked up in a table, beyond they are sorted."""
+    return min(MAX_TABLE, TABLE_RATIO * (rows + 64))

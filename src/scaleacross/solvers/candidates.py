@@ -17,33 +17,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import permutations
-from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.axes import Terms, axis_calls, serial_s, waiting, window_s
+from scaleacross.cost_models.axes import Calls, Terms, axis_calls, serial_s, waiting, window_s
 from scaleacross.cost_models.collectives import Group, Links
 from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.groups import relaxed_shape
 from scaleacross.cost_models.memory import memory_parts
-from scaleacross.cost_models.overlap import WINDOW_NAMES, exposed_s, windows
-from scaleacross.cost_models.pipeline_timed import FOLDED, among
+from scaleacross.cost_models.overlap import WINDOW_NAMES, windows
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import Work, pipeline_groups, work_of
+from scaleacross.solvers.arcs import SPLIT, Arc, Arranged, Kinds, alike, exposed_in_windows_s, kinds_of
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS, GridAxis
 from scaleacross.workloads.layer_profile import ModelProfile
-
-SPLIT: Final = frozenset({"dp_shard", "dp_replicate", "shard"})
-"""Columns that change neither computation nor any collective that the step waits for."""
-SHAPE: Final = frozenset({"micro_batch", "num_micro_batches", "schedule", "recompute"})
-"""Columns that change no traffic of gradients, parameters and optimizer states, but for folded stages (``_kinds``)."""
 
 
 @dataclass(frozen=True)
@@ -109,33 +103,29 @@ class Pricing:
 
     def base_free_s(self, bases: Settings) -> Floats:
         """Computation with fill and drain, (n,): the part of a base's step that no placement and no split changes."""
-        kinds = _kinds(bases, SPLIT)
-        work = work_of(self.profile, self.job, self.accelerators, bases.take(kinds.first)).take(kinds.code)
+        work = self._base_work(bases, alike(bases, SPLIT))
         seconds: Floats = bases.num_micro_batches * (work.forward_s + work.backward_s) + work.fill_s
         return seconds
 
     def base_bound_s(self, bases: Settings) -> Floats:
         """Lower bound on all candidates of a base, (n,): computation, bubble, serial terms at their relaxed best."""
-        kinds = _kinds(bases, SPLIT)
-        work = work_of(self.profile, self.job, self.accelerators, bases.take(kinds.first)).take(kinds.code)
+        work = self._base_work(bases, alike(bases, SPLIT))
         volumes = self.volumes(bases, work)
         waited = sum(self._serial_s(axis, volumes, coarse=True) for axis in GRID_AXES)
         return placement_free_s(volumes) - work.optimizer_s + waited
 
-    def work(self, settings: Settings) -> Work:
-        """``work_of`` on the fleet, computed once for candidates that share it."""
-        base, state = _kinds(settings, SPLIT), _kinds(settings, SHAPE)
-        busy, updated = (
-            work_of(self.profile, self.job, self.accelerators, settings.take(kinds.first)) for kinds in (base, state)
-        )
-        return replace(busy.take(base.code), optimizer_s=updated.optimizer_s[state.code])
+    def work(self, settings: Settings, kinds: Kinds | None = None) -> Work:
+        """``work_of`` on the fleet, computed once for candidates that share it (``kinds`` of the settings, if known)."""
+        base, state = kinds or kinds_of(settings)
+        updated = self._work_of(settings.take(state.first)).optimizer_s
+        return replace(self._base_work(settings, base), optimizer_s=updated[state.code])
 
     def coarse(self, settings: Settings) -> Priced:
         """Work and coarse bound of candidates."""
-        work = self.work(settings)
+        base, state = kinds = kinds_of(settings)
+        work = self.work(settings, kinds)
         volumes = self.volumes(settings, work)
         free = placement_free_s(volumes)
-        base, state = _kinds(settings, SPLIT), _kinds(settings, SHAPE)
         bases, states = volumes.take(base.first), volumes.take(state.first)
         serial = sum((self._serial_s(axis, bases, coarse=True) for axis in GRID_AXES), start=np.zeros(len(base.first)))
         windows = [self._window_s(axis, states, coarse=True) for axis in GRID_AXES]
@@ -158,7 +148,7 @@ class Pricing:
         volumes = self.volumes(priced.settings, priced.work)
         if not active:
             return np.zeros(len(priced.bound_s))
-        base, state = _kinds(priced.settings, SPLIT), _kinds(priced.settings, SHAPE)
+        kinds = kinds_of(priced.settings)
         known: dict[tuple[GridAxis, frozenset[GridAxis]], Terms] = {}
         best = np.full(len(priced.bound_s), np.inf)
         for order in permutations(active):
@@ -166,19 +156,21 @@ class Pricing:
             for position, axis in enumerate(order):
                 key = (axis, frozenset(order[:position]))
                 if key not in known:
-                    known[key] = self._strided_terms(axis, key[1], volumes, base, state)
+                    known[key] = waiting(volumes, self._arc(*key, volumes, kinds).terms(self.job))
                 terms.append(known[key])
             best = np.minimum(best, communication_s(volumes, *terms))
         return best
 
-    def order_terms(self, axis_order: Sequence[GridAxis], volumes: Volumes) -> list[Terms]:
-        """Terms of all axes placed in one order, fastest first."""
-        base, state = _kinds(volumes.settings, SPLIT), _kinds(volumes.settings, SHAPE)
-        return [
-            self._strided_terms(axis, frozenset(axis_order[:position]), volumes, base, state)
+    def arranged(self, settings: Settings, axis_order: Sequence[GridAxis]) -> Arranged:
+        """Candidates with all axes placed in one order, fastest first, priced but for the overlap settings of a job."""
+        kinds = kinds_of(settings)
+        volumes = self.volumes(settings, self.work(settings, kinds))
+        arcs = (
+            self._arc(axis, frozenset(axis_order[:position]), volumes, kinds)
             for position, axis in enumerate(axis_order)
-            if (getattr(volumes.settings, axis) > 1).any()
-        ]
+            if (getattr(settings, axis) > 1).any()
+        )
+        return Arranged(volumes, tuple(arcs))
 
     def order_bounds_s(self, settings: Settings, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
         """Lower bounds on the exposed communication of one candidate (one row), one for each axis order, (orders,)."""
@@ -199,29 +191,38 @@ class Pricing:
         terms = waiting(volumes, Terms({"": serial[used].sum(axis=1)}, window[:, used].sum(axis=2)))
         return communication_s(volumes, terms)
 
-    def _strided_terms(
-        self, axis: GridAxis, faster: frozenset[GridAxis], volumes: Volumes, base: Distinct, state: Distinct
-    ) -> Terms:
-        """Relaxed terms of an axis behind the faster ones."""
+    def _arc(self, axis: GridAxis, faster: frozenset[GridAxis], volumes: Volumes, kinds: Kinds) -> Arc:
+        """An axis behind the faster ones."""
         stride = np.ones(len(volumes.settings), dtype=np.int64)
         for other in faster:
             stride = stride * getattr(volumes.settings, other)
-        waits, carries = distinct(base.code, stride), distinct(state.code, stride)
-        serial = self._serial_s(axis, volumes.take(waits.first), stride[waits.first])[waits.code]
+        waits, carries = distinct(kinds.base.code, stride), distinct(kinds.state.code, stride)
+        some = volumes.take(waits.first)
         window = self._window_s(axis, volumes.take(carries.first), stride[carries.first])
-        return waiting(volumes, Terms({axis: serial}, window[:, carries.code]))
+        return Arc(axis, waits, some, self._calls(axis, some, stride[waits.first], False), window[:, carries.code])
+
+    def _base_work(self, settings: Settings, base: Distinct) -> Work:
+        """Work with the optimizer of any candidate of the base."""
+        return self._work_of(settings.take(base.first)).take(base.code)
+
+    def _work_of(self, settings: Settings) -> Work:
+        return work_of(self.profile, self.job, self.accelerators, settings)
 
     def _serial_s(self, axis: GridAxis, volumes: Volumes, stride: Ints | None = None, coarse: bool = False) -> Floats:
         """Lower bound on what the step waits for on an axis, (n,); ``coarse``: at that stride or any larger one."""
+        stride = np.ones(len(volumes.settings), dtype=np.int64) if stride is None else stride
+        calls = self._calls(axis, volumes, stride, coarse)
+        return sum(serial_s(axis, volumes, calls).values(), start=np.zeros(len(volumes.settings)))
+
+    def _calls(self, axis: GridAxis, volumes: Volumes, stride: Ints, coarse: bool) -> Calls:
+        """Lower bound on one call of the collectives that the step waits for."""
         settings = volumes.settings
-        stride = np.ones(len(settings), dtype=np.int64) if stride is None else stride
         columns = (settings.tp, settings.cp, settings.ep, settings.pp, settings.dp, settings.micro_batch, stride)
         kinds = distinct(*columns)
-        alike, apart = volumes.take(kinds.first), stride[kinds.first]
-        group = self._group(alike.settings, getattr(alike.settings, axis), apart, coarse)
-        experts = self._group(alike.settings, alike.settings.ep, apart, coarse) if axis == "dp_shard" else None
-        calls = axis_calls(axis, alike, group, experts).take(kinds.code)
-        return sum(serial_s(axis, volumes, calls).values(), start=np.zeros(len(settings)))
+        some, apart = volumes.take(kinds.first), stride[kinds.first]
+        group = self._group(some.settings, getattr(some.settings, axis), apart, coarse)
+        experts = self._group(some.settings, some.settings.ep, apart, coarse) if axis == "dp_shard" else None
+        return axis_calls(axis, some, group, experts).take(kinds.code)
 
     def _window_s(self, axis: GridAxis, volumes: Volumes, stride: Ints | None = None, coarse: bool = False) -> Floats:
         """Lower bound on what an axis adds to the windows, (windows, n)."""
@@ -246,22 +247,10 @@ class Pricing:
         return Group(shape, self.links, self.launch_s, rows)
 
 
-def _kinds(settings: Settings, without: frozenset[str]) -> Distinct:
-    """Candidates that agree on all columns but some, and on whether their stages are folded, which moves layers."""
-    columns = [getattr(settings, f.name) for f in fields(settings) if f.name not in without]
-    if "schedule" in without:
-        columns.append(among(settings.schedule, FOLDED).astype(np.int64))
-    return distinct(*columns)
-
-
 def communication_s(volumes: Volumes, *terms: Terms) -> Floats:
     """Exposed communication of a step, (n,): serial terms and what the windows do not hide."""
-    total = np.zeros(len(volumes.settings))
     if not terms:
-        return total
-    for term in terms:
-        total = total + term.serial_total_s
+        return np.zeros(len(volumes.settings))
+    serial = sum((term.serial_total_s for term in terms), start=np.zeros(len(volumes.settings)))
     in_windows = sum((term.window_s for term in terms), start=np.zeros_like(terms[0].window_s))
-    for seconds, window in zip(in_windows, windows(volumes.settings, volumes.work), strict=True):
-        total = total + exposed_s(seconds, window)
-    return total
+    return serial + exposed_in_windows_s(in_windows, windows(volumes.settings, volumes.work))

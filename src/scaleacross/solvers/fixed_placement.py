@@ -7,8 +7,7 @@ group; nothing is relaxed. Only pipelines whose delays have no exact closed form
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -16,19 +15,19 @@ from scaleacross.cost_models.collectives import Group, links_of
 from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import Levels, build_levels
-from scaleacross.cost_models.settings import Floats, Ints, Settings
-from scaleacross.cost_models.step import placement_free_s
-from scaleacross.cost_models.work import Work
-from scaleacross.solvers.candidates import Pricing, communication_s
+from scaleacross.cost_models.settings import Ints, Settings
+from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import Fill, Fleet, shares
-from scaleacross.spec.job import Job, Overlap
-from scaleacross.spec.parallelism import GridAxis
+from scaleacross.spec.job import Job
 from scaleacross.workloads.layer_profile import ModelProfile
 
 
 @dataclass(frozen=True)
 class FixedPlacement(Pricing):
-    """Pricing on the devices of one fill, which every candidate fills exactly."""
+    """Pricing on the devices of one fill, which every candidate fills exactly (``exact_shape`` raises ValueError otherwise).
+
+    ``arranged(settings, order).step_s(job)`` is the step time of candidates under the overlap settings of a job.
+    """
 
     levels: Levels
     _shapes: dict[tuple[int, int], GroupShape] = field(default_factory=dict)
@@ -40,22 +39,6 @@ class FixedPlacement(Pricing):
         one = links_of(levels)
         links = one._replace(bandwidth=one.bandwidth[None], capacity=one.capacity[None], latency=one.latency[None])
         return cls(fleet, job, profile, links, fleet.largest_children(), levels)
-
-    def under(self, overlap: Overlap) -> FixedPlacement:
-        """The same placement for a job with other overlap settings; counted groups are shared."""
-        return replace(self, job=self.job.model_copy(update={"overlap": overlap}))
-
-    def step_s(self, settings: Settings, work: Work, axis_order: Sequence[GridAxis]) -> Floats:
-        """Step time of candidates that fill the devices, axes placed in this order, fastest first, (n,).
-
-        ``work`` is ``self.work(settings)``, which no overlap setting changes.
-
-        Raises:
-            ValueError: a candidate does not fill the devices.
-        """
-        volumes = self.volumes(settings, work)
-        terms = self.order_terms(axis_order, volumes)
-        return placement_free_s(volumes) + communication_s(volumes, *terms)
 
     def _group(self, settings: Settings, degree: Ints, stride: Ints, coarse: bool, rows: Ints | None = None) -> Group:
         kinds = distinct(degree, stride)
