@@ -48,6 +48,7 @@ ROOMS = {
     "validation": _room(f"{COSTS} catalogue", "numpy pydantic"),
     "report": _room(f"{MODELS} validation calibration", "rich"),
     "api": _room(f"{COSTS} catalogue verification solvers emitters report validation calibration", "pyarrow"),
+    "runtime": _room(f"{NOUNS} schedules", "torch triton numpy"),
     "bundle": _room(f"{NOUNS} api emitters"),
     "cli": _room(f"{NOUNS} api bundle catalogue emitters report", "typer rich"),
     "__init__": _room(f"{NOUNS} workloads api catalogue"),

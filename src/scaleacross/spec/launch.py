@@ -63,6 +63,18 @@ class ProcessGroups(Spec):
         description="what is issued on each group, with predicted seconds"
     )
 
+    def predicted_s(self, op: str, num_bytes: float) -> float | None:
+        """Predicted seconds of ``op`` on ``num_bytes`` (as ``bytes_per_rank``), alone on the network.
+
+        That of the planned size nearest to it, in proportion to the bytes; None when no planned size is within a factor of two,
+        where latency would make the proportion wrong. An ``all_to_allv`` counts as ``all_to_all``, a ``recv`` as ``send``.
+        """
+        planned_op = {"all_to_allv": "all_to_all", "recv": "send"}.get(op, op)
+        same = [one for one in self.collectives if one.op == planned_op and one.bytes_per_rank > 0]
+        ratios = [(num_bytes / one.bytes_per_rank, one.time_s) for one in same]
+        near = [(max(ratio, 1 / ratio), ratio * time_s) for ratio, time_s in ratios if 0.5 <= ratio <= 2]
+        return min(near)[1] if near else None
+
 
 class ReplicaBatch(Spec):
     """Micro-batches of some data-parallel replicas, where replicas differ.

@@ -1,0 +1,1 @@
+"""Runs a plan: reads launch.json and executes what it names. Needs the extra ``runtime``."""

@@ -1,0 +1,289 @@
+"""The flight recorder: a ring buffer of this rank's last collectives, with the plan's prediction beside each.
+
+One record per operation. It is filled in place as the operation proceeds, so tracing costs an object and a few clock readings per
+collective (``benchmarks/trace_cost.py``), and a dump taken at any moment, from any thread, shows how far each peer has come.
+
+    recorder = FlightRecorder(rank, world_size)
+    group = recorder.group("dp_shard.0", ranks, "dp_shard", launch.process_groups[0])
+    record = recorder.begin(group, "all_reduce", 1024, 1024, "float32", num_bytes=4096, algorithm="ring")
+    record.start()
+    record.expect(peer, chunks_to_send=4, chunks_to_receive=4)
+    record.sent(peer, num_bytes=1024, nanoseconds=8000)
+    record.end()
+    recorder.dump(directory)
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from scaleacross.errors import InputError
+from scaleacross.spec.launch import ProcessGroups
+from scaleacross.spec.trace import State
+
+DEFAULT_CAPACITY = 2000
+
+
+class Record:
+    """One operation of this rank. Times are nanoseconds of ``time.perf_counter_ns``."""
+
+    __slots__ = (
+        "algorithm",
+        "awaited",
+        "completed_ns",
+        "created_ns",
+        "cursors",
+        "dtype",
+        "error",
+        "group",
+        "num_bytes",
+        "num_inputs",
+        "num_outputs",
+        "op",
+        "pair",
+        "predicted_s",
+        "record_id",
+        "sequence",
+        "started_ns",
+    )
+
+    def __init__(
+        self,
+        group: RecordedGroup,
+        op: str,
+        num_inputs: int,
+        num_outputs: int,
+        dtype: str,
+        pair: tuple[int, int] | None = None,
+    ) -> None:
+        self.group, self.op, self.pair = group, op, pair
+        self.num_inputs, self.num_outputs, self.dtype = num_inputs, num_outputs, dtype
+        self.record_id = self.sequence = -1
+        self.created_ns = 0
+        self.started_ns: int | None = None
+        self.completed_ns: int | None = None
+        self.num_bytes: int | None = None
+        self.algorithm = self.error = ""
+        self.predicted_s: float | None = None
+        self.awaited = False
+        self.cursors: dict[int, list[int]] = {}
+
+    @property
+    def state(self) -> State:
+        """``scheduled``, ``started`` or ``completed``; an operation that failed stays where it was."""
+        if self.completed_ns is not None:
+            return "completed"
+        return "scheduled" if self.started_ns is None else "started"
+
+    def start(self) -> None:
+        """The operation leaves its queue: from now on peers may expect its bytes."""
+        self.started_ns = time.perf_counter_ns()
+
+    def end(self, error: object = None) -> None:
+        """Its result is there; with ``error`` it is not: the record stays incomplete and keeps the reason."""
+        if error is None:
+            self.completed_ns = time.perf_counter_ns()
+        else:
+            self.error = str(error) or type(error).__name__
+
+    def await_result(self) -> None:
+        """The program stands still from here until the operation completes. Tells a stuck program from a waiting one."""
+        self.awaited = True
+
+    def expect(self, peer: int, *, chunks_to_send: int = 0, chunks_to_receive: int = 0) -> None:
+        """How many chunks the schedule will move to and from ``peer`` (a rank of the job)."""
+        cursor = self._cursor(peer)
+        cursor[1] += chunks_to_send
+        cursor[3] += chunks_to_receive
+
+    def sent(self, peer: int, num_bytes: int, nanoseconds: int = 0) -> None:
+        """One more chunk has gone to ``peer``; it took ``nanoseconds`` from posting to completion."""
+        cursor = self._cursor(peer)
+        cursor[0] += 1
+        cursor[4] += num_bytes
+        cursor[5] += nanoseconds
+
+    def received(self, peer: int, num_bytes: int, nanoseconds: int = 0) -> None:
+        """One more chunk has come from ``peer``; it took ``nanoseconds`` from posting to completion."""
+        cursor = self._cursor(peer)
+        cursor[2] += 1
+        cursor[6] += num_bytes
+        cursor[7] += nanoseconds
+
+    def _cursor(self, peer: int) -> list[int]:
+        cursor = self.cursors.get(peer)
+        if cursor is None:
+            cursor = self.cursors.setdefault(peer, [0, 0, 0, 0, 0, 0, 0, 0])
+        return cursor
+
+
+class RecordedGroup:
+    """A process group with its sequence numbers; made by ``FlightRecorder.group``."""
+
+    __slots__ = ("_predicted", "desc", "name", "next_collective", "next_on_pair", "number", "planned", "ranks")
+
+    def __init__(
+        self, number: int, name: str, ranks: tuple[int, ...], desc: str, planned: ProcessGroups | None
+    ) -> None:
+        self.number, self.name, self.ranks, self.desc, self.planned = number, name, ranks, desc, planned
+        self.next_collective = 0
+        self.next_on_pair: dict[tuple[int, int], int] = {}
+        self._predicted: dict[tuple[str, int], float | None] = {}
+
+    def predicted_s(self, op: str, num_bytes: int) -> float | None:
+        """What launch.json says of it, looked up once per operation and size."""
+        key = (op, num_bytes)
+        if key not in self._predicted and self.planned is not None:
+            self._predicted[key] = self.planned.predicted_s(op, num_bytes)
+        return self._predicted.get(key)
+
+
+class FlightRecorder:
+    """The last ``capacity`` operations of one rank. All methods may be called from any thread.
+
+    Raises:
+        InputError: capacity, rank or world size make no sense.
+    """
+
+    def __init__(self, rank: int, world_size: int, capacity: int = DEFAULT_CAPACITY) -> None:
+        if capacity < 1 or not 0 <= rank < world_size:
+            raise InputError(f"a trace of {capacity} operations for rank {rank} of {world_size}: no such thing")
+        self.rank, self.world_size, self.capacity = rank, world_size, capacity
+        self._ring: list[Record | None] = [None] * capacity
+        self._next = 0
+        self._groups: dict[str, RecordedGroup] = {}
+        self._lock = threading.Lock()
+        self._epoch_ns = time.time_ns() - time.perf_counter_ns()
+
+    def group(
+        self, name: str, ranks: Sequence[int], desc: str = "", planned: ProcessGroups | None = None
+    ) -> RecordedGroup:
+        """Group ``name`` of ``ranks``; ``planned`` is its entry in launch.json, where predictions come from.
+
+        Raises:
+            InputError: the name stands for other ranks already, or this rank is not among them.
+        """
+        members = tuple(sorted(ranks))
+        with self._lock:
+            known = self._groups.get(name)
+            if known is None and self.rank in members:
+                known = RecordedGroup(len(self._groups), name, members, desc or name, planned)
+                self._groups[name] = known
+        if known is None:
+            raise InputError(f"rank {self.rank} is not in group {name!r} of {len(members)} ranks: nothing to record")
+        if known.ranks != members:
+            raise InputError(f"group {name!r} has ranks {list(known.ranks)[:8]} already, got {list(members)[:8]}")
+        return known
+
+    def begin(
+        self,
+        group: RecordedGroup,
+        op: str,
+        num_inputs: int,
+        num_outputs: int,
+        dtype: str,
+        *,
+        num_bytes: int | None = None,
+        algorithm: str = "",
+        predicted_s: float | None = None,
+        pair: tuple[int, int] | None = None,
+    ) -> Record:
+        """A new record, ``scheduled`` now.
+
+        Args:
+            group: where it runs.
+            op: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``broadcast``, ``all_to_allv``, ``send``, ...
+            num_inputs, num_outputs: elements that go in and come out on this rank.
+            dtype: element type as torch names it.
+            num_bytes: full tensor of gathers, scatters and reductions, bytes sent of all_to_all and send, as launch.json counts.
+            algorithm: the schedule that runs.
+            predicted_s: what the plan says, s; None takes it from the group's entry in launch.json.
+            pair: source and target of a send or recv, ranks of the job.
+        """
+        record = Record(group, op, num_inputs, num_outputs, dtype, pair)
+        record.num_bytes, record.algorithm, record.predicted_s = num_bytes, algorithm, predicted_s
+        if predicted_s is None and num_bytes and group.planned is not None:
+            record.predicted_s = group.predicted_s(op, num_bytes)
+        with self._lock:
+            if pair is None:
+                group.next_collective += 1
+                record.sequence = group.next_collective
+            else:
+                record.sequence = group.next_on_pair[pair] = group.next_on_pair.get(pair, 0) + 1
+            record.record_id = self._next
+            record.created_ns = time.perf_counter_ns()
+            self._ring[self._next % self.capacity] = record
+            self._next += 1
+        return record
+
+    def records(self) -> list[Record]:
+        """What the buffer holds, oldest first."""
+        with self._lock:
+            end = self._next
+            held = self._ring[end % self.capacity :] + self._ring[: end % self.capacity]
+        return [record for record in held if record is not None]
+
+    def groups(self) -> list[RecordedGroup]:
+        """Groups registered so far."""
+        with self._lock:
+            return list(self._groups.values())
+
+    def wall_ns(self, perf_ns: int | None) -> int | None:
+        """Wall clock of a time stamp; the offset is read once, so that durations never jump."""
+        return None if perf_ns is None else perf_ns + self._epoch_ns
+
+    def dump(self, directory: str | Path, form: Literal["pickle", "json"] = "pickle") -> Path:
+        """Write this rank's file into ``directory``, all or nothing; returns its path."""
+        from scaleacross.runtime.trace_dump import write_dump
+
+        return write_dump(self, Path(directory), form)
+
+
+class Watchdog:
+    """Dumps when an operation takes longer than ``timeout_s``, and when another rank says that one of its own did.
+
+    A rank that is stuck in its own program has no late operation, so it would never dump by itself: ``announce`` and
+    ``announced`` carry the word, e.g. a key of the store (``lambda: store.set("dump", "1")``, ``lambda: store.check(["dump"])``).
+    Use as a context manager; it dumps once.
+    """
+
+    def __init__(
+        self,
+        recorder: FlightRecorder,
+        directory: str | Path,
+        timeout_s: float,
+        announce: Callable[[], object] = lambda: None,
+        announced: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.dumped: Path | None = None
+        self._recorder, self._directory, self._timeout_s = recorder, Path(directory), timeout_s
+        self._announce, self._announced = announce, announced
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="scaleacross-watchdog", daemon=True)
+
+    def __enter__(self) -> Watchdog:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def late(self) -> Record | None:
+        """The oldest operation that is not complete after ``timeout_s``."""
+        before = time.perf_counter_ns() - int(self._timeout_s * 1e9)
+        pending = (one for one in self._recorder.records() if one.completed_ns is None and one.created_ns < before)
+        return next(pending, None)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(min(1.0, self._timeout_s / 4)):
+            late = self.late()
+            if late is not None:
+                self._announce()
+            if late is not None or self._announced():
+                self.dumped = self._recorder.dump(self._directory)
+                return

@@ -1,0 +1,106 @@
+"""Writes a rank's records as a file of PyTorch's flight recorder, which its ``fr_trace`` and ``scaleacross diagnose`` read.
+
+Field names are those of format 2.10. ``fr_trace`` accepts a fixed set of names: the library in front of the colon
+is ``gloo``, ``all_to_allv`` is its ``all_to_all``. Ranks of a send or receive count within the group there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from scaleacross.spec.trace import DUMP_PREFIX, EXTRA_KEY, FORMAT_VERSION
+
+if TYPE_CHECKING:
+    from scaleacross.runtime.trace import FlightRecorder, Record
+
+LIBRARY: Final = "gloo"
+_NAMES: Final = {"all_to_allv": "all_to_all"}
+
+
+def write_dump(recorder: FlightRecorder, directory: Path, form: Literal["pickle", "json"]) -> Path:
+    """The file of ``recorder``'s rank in ``directory``; a reader never sees a half-written one."""
+    directory.mkdir(parents=True, exist_ok=True)
+    content = dump_content(recorder)
+    data = pickle.dumps(content, protocol=4) if form == "pickle" else json.dumps(content).encode()
+    target = directory / f"{DUMP_PREFIX}{recorder.rank}{'' if form == 'pickle' else '.json'}"
+    partial = (
+        directory / f".{os.getpid()}-{recorder.rank}.partial"
+    )  # a name that no reader of the folder takes for a dump
+    try:
+        partial.write_bytes(data)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return target
+
+
+def dump_content(recorder: FlightRecorder) -> dict[str, Any]:
+    """Plain containers and scalars, as format 2.10 has them. Only groups with a record appear."""
+    records = recorder.records()
+    used = {record.group.number: record.group for record in records}
+    return {
+        "version": FORMAT_VERSION,
+        "comm_lib_version": "scaleacross",
+        "pg_config": {
+            group.name: {"name": group.name, "desc": group.desc, "ranks": str(list(group.ranks))}
+            for group in used.values()
+        },
+        "pg_status": {str(number): _status(records, number) for number in used},
+        "entries": [_entry(recorder, record) for record in records],
+        "rank": recorder.rank,
+        "world_size": recorder.world_size,
+        "host_name": socket.gethostname(),
+    }
+
+
+def _status(records: list[Record], number: int) -> dict[str, int]:
+    """Last sequence number of each state in one group, -1 where there is none."""
+    own = [one for one in records if one.group.number == number and one.pair is None]
+    return {
+        "last_enqueued_collective": max((one.sequence for one in own), default=-1),
+        "last_started_collective": max((one.sequence for one in own if one.started_ns is not None), default=-1),
+        "last_completed_collective": max((one.sequence for one in own if one.completed_ns is not None), default=-1),
+    }
+
+
+def _entry(recorder: FlightRecorder, record: Record) -> dict[str, Any]:
+    group, state = record.group, record.state
+    pair = record.pair
+    name = f"{LIBRARY}:{_NAMES.get(record.op, record.op)}"
+    if pair is not None:
+        source, target = group.ranks.index(pair[0]), group.ranks.index(pair[1])
+        name += f" {source}->{target}" if record.op == "send" else f" {target}<-{source}"
+    return {
+        "frames": [],
+        "record_id": record.record_id,
+        "pg_id": group.number,
+        "process_group": (group.name, group.desc),
+        "collective_seq_id": record.sequence if pair is None else 0,
+        "p2p_seq_id": 0 if pair is None else record.sequence,
+        "op_id": record.record_id + 1,
+        "profiling_name": name,
+        "time_created_ns": recorder.wall_ns(record.created_ns),
+        "input_sizes": [[record.num_inputs]],
+        "input_dtypes": [record.dtype],
+        "output_sizes": [[record.num_outputs]],
+        "output_dtypes": [record.dtype],
+        "state": state,
+        "time_discovered_started_ns": recorder.wall_ns(record.started_ns),
+        "time_discovered_completed_ns": recorder.wall_ns(record.completed_ns),
+        "retired": state == "completed",
+        "is_p2p": pair is not None,
+        EXTRA_KEY: {
+            "op": record.op,
+            "algorithm": record.algorithm,
+            "bytes": record.num_bytes,
+            "predicted_s": record.predicted_s,
+            "awaited": record.awaited,
+            "error": record.error,
+            "cursors": {str(peer): list(cursor) for peer, cursor in record.cursors.copy().items()},
+        },
+    }

@@ -1,0 +1,107 @@
+"""What a rank remembers of its collectives: the record that the runtime keeps and ``diagnose`` reads.
+
+A dump is a file of PyTorch's flight recorder, format 2.10 (``torch/distributed/flight_recorder/components``): one file per rank,
+named by a common prefix and the rank. What that format has no key for stands in every entry under ``EXTRA_KEY``; its own readers
+pass over unknown keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+State = Literal["scheduled", "started", "completed"]
+
+FORMAT_VERSION: Final = "2.10"
+DUMP_PREFIX: Final = "trace_rank_"
+"""Files are ``trace_rank_0``, ``trace_rank_1``, ... (pickles), or ``trace_rank_0.json``."""
+EXTRA_KEY: Final = "scaleacross"
+CURSOR_FIELDS: Final = (
+    "sent_chunks",
+    "chunks_to_send",
+    "received_chunks",
+    "chunks_to_receive",
+    "sent_bytes",
+    "send_ns",
+    "received_bytes",
+    "receive_ns",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceGroup:
+    """A process group as a dump names it: ``ranks`` are ranks of the job, in ascending order."""
+
+    name: str
+    desc: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Cursor:
+    """How far one operation has come with one peer.
+
+    Chunks sent to it and received from it, of how many (0 where the schedule did not say); bytes, and the nanoseconds that the
+    transfers took from posting to completion.
+    """
+
+    sent_chunks: int = 0
+    chunks_to_send: int = 0
+    received_chunks: int = 0
+    chunks_to_receive: int = 0
+    sent_bytes: int = 0
+    send_ns: int = 0
+    received_bytes: int = 0
+    receive_ns: int = 0
+
+
+@dataclass(slots=True)
+class Operation:
+    """One collective, send or receive on one rank.
+
+    Attributes:
+        record_id: how many operations the rank had recorded before.
+        group: the group that it runs on.
+        sequence: its number within the group, equal on all ranks; of a send or receive its number on that ordered pair of ranks.
+        op: ``all_reduce``, ``all_gather``, ..., ``send``, ``recv``.
+        pair: (source, target) of a send or receive, ranks of the job.
+        input_sizes, output_sizes: shapes of the tensors.
+        dtypes: element types of inputs and outputs.
+        state: ``scheduled`` (enqueued), ``started`` or ``completed``.
+        created_ns, started_ns, completed_ns: wall clock of the rank's host; None where it has not happened or was not noted.
+        num_bytes, algorithm: size and schedule, where noted.
+        predicted_s: what the plan says of it, alone on the network, s.
+        awaited: whether the program stands still until it completes; None where the recorder cannot know.
+        cursors: peer (rank of the job) -> progress.
+    """
+
+    record_id: int
+    group: TraceGroup
+    sequence: int
+    op: str
+    pair: tuple[int, int] | None
+    input_sizes: tuple[tuple[int, ...], ...]
+    output_sizes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    state: State
+    created_ns: int
+    started_ns: int | None = None
+    completed_ns: int | None = None
+    num_bytes: int | None = None
+    algorithm: str = ""
+    predicted_s: float | None = None
+    awaited: bool | None = None
+    cursors: dict[int, Cursor] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class RankTrace:
+    """The last operations of one rank, oldest first; ``complete_from_start``: none was overwritten."""
+
+    rank: int
+    source: str
+    groups: tuple[TraceGroup, ...]
+    operations: list[Operation]
+    world_size: int | None = None
+    host: str | None = None
+    complete_from_start: bool = True
