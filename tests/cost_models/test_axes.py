@@ -11,9 +11,9 @@ from machines import accelerator, fill, flat, gpt, job, settings
 
 from scaleacross.catalogue import load_workload
 from scaleacross.cost_models.axes import Terms, axis_terms
-from scaleacross.cost_models.collectives import links_of
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import Levels, build_levels
+from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.overlap import rounds
 from scaleacross.cost_models.plan_traffic import time_of
 from scaleacross.cost_models.step import exact_shapes, one_row

@@ -14,9 +14,10 @@ from machines import LATENCIES, RATES, building, fill, topology, trunk
 from scaleacross import catalogue
 from scaleacross.cost_models import collectives
 from scaleacross.cost_models.collective_curves import curve_s, domain_table, fastest, slowest
-from scaleacross.cost_models.collectives import ALGORITHM_NAMES, HIERARCHICAL, MEASURED, Links, links_of, stacked_links
+from scaleacross.cost_models.collectives import ALGORITHM_NAMES, HIERARCHICAL, MEASURED
 from scaleacross.cost_models.groups import exact_shape, largest_children, relaxed_shape
 from scaleacross.cost_models.levels import Levels, build_levels
+from scaleacross.cost_models.links import Links, links_of, stacked_links
 from scaleacross.spec.network import CURVE_OPS, CollectiveCurve, CurveOp, NetworkTechnology
 from scaleacross.spec.topology import Building
 

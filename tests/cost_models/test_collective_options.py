@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleacross.cost_models.collectives import Group, Links
+from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, SCALE_UP, ZONE
+from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.network.options import bound_s, options
 from scaleacross.schedules import collective as c
 from scaleacross.simulate.collectives import Route, add_collective

@@ -21,17 +21,15 @@ from scaleacross.cost_models.collectives import (
     NONE,
     PAIRWISE,
     RING,
-    Links,
     all_reduce,
     all_to_all,
     distinct_share,
     gather,
-    group_bandwidth,
-    links_of,
-    neighbour_messages,
 )
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, Levels, build_levels
+from scaleacross.cost_models.links import Links, group_bandwidth, links_of
+from scaleacross.cost_models.messages import neighbour_messages
 
 B = RATES[1]  # ranks of a building are hosts of one rack
 ALPHA = LATENCIES[1]

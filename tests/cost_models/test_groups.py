@@ -15,6 +15,7 @@ from scaleacross.cost_models import collectives
 from scaleacross.cost_models.groups import GroupShape, exact_shape, largest_children, relaxed_shape
 from scaleacross.cost_models.levels import BUILDING, CAMPUS, NUM_LEVELS, RACK, REGION, SCALE_UP, ZONE, build_levels
 from scaleacross.cost_models.levels import Levels as LinkLevels
+from scaleacross.cost_models.links import links_of
 from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.topology import Topology
 from scaleacross.verification import count_groups, places_of
@@ -125,7 +126,7 @@ def test_relaxed_shape_prices_no_collective_above_the_exact_one(
     fleet, shares, degree, stride = axis
     assume(degree > 1)
     levels = build_levels(fleet, shares)
-    links = collectives.links_of(levels)
+    links = links_of(levels)
     exact, relaxed = exact_shape(degree, stride, levels), relaxed_of(levels, degree, stride)
     for price in (collectives.gather, collectives.all_reduce, collectives.all_to_all):
         loose, tight = price(np.array([size]), relaxed, links, 0.0), price(np.array(size), exact, links, 0.0)

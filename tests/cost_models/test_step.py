@@ -14,9 +14,9 @@ from machines import accelerator, building, fill, gpt, job, settings, topology, 
 
 from scaleacross.catalogue import load_workload
 from scaleacross.cost_models.axes import Terms, axis_terms
-from scaleacross.cost_models.collectives import links_of
 from scaleacross.cost_models.groups import largest_children, relaxed_shape
 from scaleacross.cost_models.levels import build_levels
+from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.memory import PARTS, memory_parts
 from scaleacross.cost_models.settings import NOTHING, Settings, concatenate, settings_of
 from scaleacross.cost_models.step import exact_shapes, placement_free_s, step_times

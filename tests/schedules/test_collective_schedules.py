@@ -10,10 +10,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from scaleacross.cost_models.collectives import ALL_LEVELS, Links
+from scaleacross.cost_models.collectives import ALL_LEVELS
 from scaleacross.cost_models.collectives import laws as laws_of
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import NUM_LEVELS
+from scaleacross.cost_models.links import Links
 from scaleacross.errors import InputError, VerificationError
 from scaleacross.schedules import collective as c
 from scaleacross.schedules.collective.check import check, check_rank

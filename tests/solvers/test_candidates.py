@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from instances import instance, link, plain_topology, plain_trunk
-from scaleacross.cost_models.collectives import Boundary, all_reduce, all_to_all, gather, links_of, neighbour_messages
+from scaleacross.cost_models.collectives import all_reduce, all_to_all, gather
 from scaleacross.cost_models.groups import exact_shape, relaxed_shape
 from scaleacross.cost_models.levels import BUILDING, CAMPUS, build_levels
+from scaleacross.cost_models.links import links_of
+from scaleacross.cost_models.messages import Boundary, neighbour_messages
 from scaleacross.cost_models.settings import Floats
 from scaleacross.solvers.fleets import Fleet, fleets, shares
 from scaleacross.spec.topology import Topology

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from instances import instance, plain_building, plain_topology, plain_trunk
-from scaleacross.cost_models.collectives import Links
 from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, REGION, Levels, build_levels
+from scaleacross.cost_models.links import Links
 from scaleacross.solvers.fleets import Fill, Fleet, fleets, shares
 from scaleacross.spec.topology import Topology
 

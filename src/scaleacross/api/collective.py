@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from scaleacross import catalogue
-from scaleacross.cost_models.collectives import links_of
 from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import build_levels
+from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.network.options import Option, bound_s, options
 from scaleacross.errors import InputError
 from scaleacross.spec.collective import CollectiveOption, CollectiveStudy

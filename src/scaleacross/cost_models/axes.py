@@ -13,9 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.collectives import Boundary, Group, Links, neighbour_messages
+from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.links import Links
+from scaleacross.cost_models.messages import Boundary, neighbour_messages
 from scaleacross.cost_models.overlap import WINDOW_NAMES, occurrences, rounds
 from scaleacross.cost_models.pipeline import BoundaryDelays
 from scaleacross.cost_models.pipeline_penalty import bound_penalty_s, timed_penalty_s

@@ -38,7 +38,7 @@ on its rings, which step through every rank; a 1 KiB all-reduce 16 to 64 µs, 25
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, NamedTuple
@@ -47,7 +47,8 @@ import numpy as np
 
 from scaleacross.cost_models.collective_curves import curve_s
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
-from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, SCALE_UP, Levels
+from scaleacross.cost_models.levels import NUM_LEVELS, RACK, SCALE_UP
+from scaleacross.cost_models.links import Links, group_bandwidth
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.spec.network import CurveOp
 
@@ -60,57 +61,11 @@ OUTER_LEVELS: Final = np.arange(NUM_LEVELS) >= RACK
 GatherOp = Literal["all_gather", "reduce_scatter"]
 
 
-class Links(NamedTuple):
-    """Level figures as arrays (..., NUM_LEVELS); ``Levels`` has them for one fill, the search for many.
-
-    ``curves`` are tables (tables, operations, group sizes, sizes) of measured collectives inside a domain, if any, and
-    ``curve`` (...) says which one holds.
-    """
-
-    bandwidth: Floats
-    capacity: Floats
-    latency: Floats
-    curves: Floats | None = None
-    curve: Ints | int = 0
-
-
-def links_of(levels: Levels) -> Links:
-    """The link figures of one fill."""
-    return Links(levels.bandwidth, levels.capacity, levels.latency, *_tables([levels.curves]))
-
-
-def stacked_links(levels: Sequence[Levels]) -> Links:
-    """The link figures of many fills, one row each."""
-    bandwidth, capacity, latency = (
-        np.stack([getattr(one, name) for one in levels]) for name in ("bandwidth", "capacity", "latency")
-    )
-    return Links(bandwidth, capacity, latency, *_tables([one.curves for one in levels]))
-
-
-def _tables(tables: Sequence[Floats | None]) -> tuple[Floats | None, Ints | int]:
-    """The distinct tables and which of them each row takes; rows without one take NaN."""
-    distinct = list({id(table): table for table in tables}.values())
-    some = next((table for table in distinct if table is not None), None)
-    if some is None:
-        return None, 0
-    stacked = np.stack([np.full_like(some, np.nan) if table is None else table for table in distinct])
-    if len(distinct) == 1:
-        return stacked, 0
-    place = {id(table): index for index, table in enumerate(distinct)}
-    return stacked, np.array([place[id(table)] for table in tables])
-
-
 class Timed(NamedTuple):
     """Seconds and index into ALGORITHM_NAMES."""
 
     time_s: Floats
     algorithm: Ints
-
-
-def group_bandwidth(shape: GroupShape, links: Links) -> Floats:
-    """W_l in bytes/s, inf where level l is not crossed, shape (..., NUM_LEVELS)."""
-    shared = np.minimum(shape.members * links.bandwidth, links.capacity / shape.crossing)
-    return np.where(shape.fanout > 1, shared, np.inf)
 
 
 class Laws(NamedTuple):
@@ -309,47 +264,4 @@ def _bounds(shape: RelaxedShape, links: Links, counted: Bools) -> Laws:
         np.where(shape.known, steps, (counted * doublings * links.latency).sum(axis=-1)),
         2 / thinnest,
         2 * np.where(shape.known, hops, (doublings * links.latency).sum(axis=-1)),
-    )
-
-
-class Boundary(NamedTuple):
-    """Delay of one message between pipeline neighbours, near (inside a building) and far (across buildings), (...).
-
-    ``*_latency_s`` passes without occupying the link, ``*_occupancy_s`` is bytes over bandwidth. ``num_far`` boundaries
-    of a pipeline are far; ``tail`` ranks lie behind the last of them, ``spacing`` between two of them.
-    """
-
-    near_latency_s: Floats
-    near_occupancy_s: Floats
-    far_latency_s: Floats
-    far_occupancy_s: Floats
-    num_far: Floats
-    tail: Floats
-    spacing: Floats
-
-
-def neighbour_messages(size_bytes: Floats, shape: GroupShape, links: Links) -> Boundary:
-    """Send of ``size_bytes`` from every rank to its successor on the axis.
-
-    A message has its own NIC (bandwidth_l) and, where all crossing groups send at once, its share of the uplink
-    (capacity_l / crossing_l). Near delay: the slowest inner level that any neighbour pair uses; of a relaxed shape the
-    fastest, with the whole uplink, since pairs that it counts on an outer level may be far ones.
-    """
-    used, crossing = shape.pairs > 0, shape.crossing
-    if isinstance(shape, RelaxedShape):
-        inner = np.arange(used.shape[-1]) < CAMPUS
-        crossing = np.where(inner, 1.0, crossing)
-        used = used & (~inner | (np.cumsum(used, axis=-1) == 1))
-    rate = np.minimum(links.bandwidth, links.capacity / np.where(used, crossing, 1.0))
-    occupancy = np.where(used, np.asarray(size_bytes)[..., None] / rate, 0.0)
-    latency = np.where(used, links.latency, 0.0)
-    near, far = slice(None, CAMPUS), slice(CAMPUS, None)
-    return Boundary(
-        latency[..., near].max(axis=-1),
-        occupancy[..., near].max(axis=-1),
-        latency[..., far].max(axis=-1),
-        occupancy[..., far].max(axis=-1),
-        shape.pairs[..., far].sum(axis=-1),
-        shape.tail,
-        shape.spacing,
     )

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.collectives import Boundary
+from scaleacross.cost_models.messages import Boundary
 from scaleacross.cost_models.overlap import rounds
 from scaleacross.cost_models.pipeline import BoundaryDelays, delay_penalty_s, zero_delay_time_s
 from scaleacross.cost_models.pipeline_exact import exact_time_s

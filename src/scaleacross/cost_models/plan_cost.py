@@ -9,10 +9,10 @@ import numpy as np
 
 from scaleacross.cost_models.axes import axis_terms
 from scaleacross.cost_models.chunk_work import chunk_work
-from scaleacross.cost_models.collectives import links_of
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Layout, layout_of, types_of_ranks
 from scaleacross.cost_models.levels import Levels, accelerator_types, build_levels
+from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.memory import memory_parts
 from scaleacross.cost_models.plan_traffic import level_traffic, predicted
 from scaleacross.cost_models.settings import Settings, settings_of

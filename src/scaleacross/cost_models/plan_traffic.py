@@ -6,18 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from scaleacross.cost_models.collectives import (
-    ALGORITHM_NAMES,
-    POINT_TO_POINT,
-    Links,
-    Timed,
-    all_reduce,
-    all_to_all,
-    gather,
-    neighbour_messages,
-)
+from scaleacross.cost_models.collectives import ALGORITHM_NAMES, POINT_TO_POINT, Timed, all_reduce, all_to_all, gather
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, Levels
+from scaleacross.cost_models.links import Links
+from scaleacross.cost_models.messages import neighbour_messages
 from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.traffic import Flow
 from scaleacross.schedules.pipeline import SCHEDULES

@@ -7,9 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.collectives import links_of, neighbour_messages
 from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import build_levels
+from scaleacross.cost_models.links import links_of
+from scaleacross.cost_models.messages import neighbour_messages
 from scaleacross.cost_models.pipeline_exact import virtual_boundaries
 from scaleacross.cost_models.pipeline_penalty import boundary_times
 from scaleacross.cost_models.pipeline_timing import PipelineTimes, time_schedule

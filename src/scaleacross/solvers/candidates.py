@@ -23,9 +23,10 @@ from itertools import permutations
 import numpy as np
 
 from scaleacross.cost_models.axes import Calls, Terms, axis_calls, serial_s, waiting, window_s
-from scaleacross.cost_models.collectives import Group, Links
+from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.groups import relaxed_shape
+from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.memory import memory_parts
 from scaleacross.cost_models.overlap import WINDOW_NAMES, windows
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings

@@ -19,9 +19,9 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.axes import axis_terms
-from scaleacross.cost_models.collectives import Links, stacked_links
 from scaleacross.cost_models.failures import replicas_lost
 from scaleacross.cost_models.layout import Layout, layout_of
+from scaleacross.cost_models.links import Links, stacked_links
 from scaleacross.cost_models.pipeline_penalty import Order
 from scaleacross.cost_models.plan_cost import rows_of, stage_memory
 from scaleacross.cost_models.settings import Floats, Settings, settings_of

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from scaleacross.cost_models.collectives import Group, links_of
+from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import Levels, build_levels
+from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.settings import Ints, Settings
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import Fill, Fleet, shares

@@ -25,7 +25,6 @@ import networkx as nx
 import numpy as np
 
 from scaleacross.cost_models.collective_curves import fastest
-from scaleacross.cost_models.collectives import Links
 from scaleacross.cost_models.levels import (
     CAMPUS,
     NUM_LEVELS,
@@ -35,6 +34,7 @@ from scaleacross.cost_models.levels import (
     host_unit,
     trunk_graph,
 )
+from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.placement import BuildingShare

@@ -28,9 +28,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from scaleacross.cost_models.axes import axis_terms
-from scaleacross.cost_models.collectives import stacked_links
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import Levels, build_levels
+from scaleacross.cost_models.links import stacked_links
 from scaleacross.cost_models.overlap import WINDOW_NAMES, exposed_s, windows
 from scaleacross.cost_models.settings import Floats, Settings
 from scaleacross.cost_models.work import Work

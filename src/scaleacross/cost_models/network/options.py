@@ -33,9 +33,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from scaleacross.cost_models.collective_curves import curve_s
-from scaleacross.cost_models.collectives import ALL_LEVELS, Links, group_bandwidth, laws
+from scaleacross.cost_models.collectives import ALL_LEVELS, laws
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import SCALE_UP
+from scaleacross.cost_models.links import Links, group_bandwidth
 from scaleacross.spec.network import CurveOp
 
 CHUNKS: Final = (1, 2, 4, 8, 16, 32)

@@ -14,9 +14,9 @@ import networkx as nx
 import numpy as np
 
 from scaleacross.cost_models.axes import axis_terms
-from scaleacross.cost_models.collectives import links_of
 from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import build_levels
+from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.overlap import rounds
 from scaleacross.cost_models.settings import Bools, Floats, Settings
 from scaleacross.solvers.baselines.family import bases_that_fit

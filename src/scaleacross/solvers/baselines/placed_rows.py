@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from scaleacross.cost_models.axes import Terms, axis_terms
-from scaleacross.cost_models.collectives import stacked_links
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import Levels, build_levels
+from scaleacross.cost_models.links import stacked_links
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.solvers.candidates import Priced, Pricing, communication_s
 from scaleacross.solvers.fleets import Fill, shares

@@ -1,0 +1,58 @@
+"""Link figures per level as arrays: of one fill, of many fills side by side, and what one group has of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.levels import Levels
+from scaleacross.cost_models.settings import Floats, Ints
+
+
+class Links(NamedTuple):
+    """Level figures as arrays (..., NUM_LEVELS); ``Levels`` has them for one fill, the search for many.
+
+    ``curves`` are tables (tables, operations, group sizes, sizes) of measured collectives inside a domain, if any, and
+    ``curve`` (...) says which one holds.
+    """
+
+    bandwidth: Floats
+    capacity: Floats
+    latency: Floats
+    curves: Floats | None = None
+    curve: Ints | int = 0
+
+
+def links_of(levels: Levels) -> Links:
+    """The link figures of one fill."""
+    return Links(levels.bandwidth, levels.capacity, levels.latency, *_tables([levels.curves]))
+
+
+def stacked_links(levels: Sequence[Levels]) -> Links:
+    """The link figures of many fills, one row each."""
+    bandwidth, capacity, latency = (
+        np.stack([getattr(one, name) for one in levels]) for name in ("bandwidth", "capacity", "latency")
+    )
+    return Links(bandwidth, capacity, latency, *_tables([one.curves for one in levels]))
+
+
+def _tables(tables: Sequence[Floats | None]) -> tuple[Floats | None, Ints | int]:
+    """The distinct tables and which of them each row takes; rows without one take NaN."""
+    distinct = list({id(table): table for table in tables}.values())
+    some = next((table for table in distinct if table is not None), None)
+    if some is None:
+        return None, 0
+    stacked = np.stack([np.full_like(some, np.nan) if table is None else table for table in distinct])
+    if len(distinct) == 1:
+        return stacked, 0
+    place = {id(table): index for index, table in enumerate(distinct)}
+    return stacked, np.array([place[id(table)] for table in tables])
+
+
+def group_bandwidth(shape: GroupShape, links: Links) -> Floats:
+    """W_l in bytes/s, inf where level l is not crossed, shape (..., NUM_LEVELS)."""
+    shared = np.minimum(shape.members * links.bandwidth, links.capacity / shape.crossing)
+    return np.where(shape.fanout > 1, shared, np.inf)

@@ -1,0 +1,55 @@
+"""Messages between pipeline neighbours: the delay of one, near (inside a building) and far (across buildings)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from scaleacross.cost_models.groups import GroupShape, RelaxedShape
+from scaleacross.cost_models.levels import CAMPUS
+from scaleacross.cost_models.links import Links
+from scaleacross.cost_models.settings import Floats
+
+
+class Boundary(NamedTuple):
+    """Delay of one message between pipeline neighbours, near (inside a building) and far (across buildings), (...).
+
+    ``*_latency_s`` passes without occupying the link, ``*_occupancy_s`` is bytes over bandwidth. ``num_far`` boundaries
+    of a pipeline are far; ``tail`` ranks lie behind the last of them, ``spacing`` between two of them.
+    """
+
+    near_latency_s: Floats
+    near_occupancy_s: Floats
+    far_latency_s: Floats
+    far_occupancy_s: Floats
+    num_far: Floats
+    tail: Floats
+    spacing: Floats
+
+
+def neighbour_messages(size_bytes: Floats, shape: GroupShape, links: Links) -> Boundary:
+    """Send of ``size_bytes`` from every rank to its successor on the axis.
+
+    A message has its own NIC (bandwidth_l) and, where all crossing groups send at once, its share of the uplink
+    (capacity_l / crossing_l). Near delay: the slowest inner level that any neighbour pair uses; of a relaxed shape the
+    fastest, with the whole uplink, since pairs that it counts on an outer level may be far ones.
+    """
+    used, crossing = shape.pairs > 0, shape.crossing
+    if isinstance(shape, RelaxedShape):
+        inner = np.arange(used.shape[-1]) < CAMPUS
+        crossing = np.where(inner, 1.0, crossing)
+        used = used & (~inner | (np.cumsum(used, axis=-1) == 1))
+    rate = np.minimum(links.bandwidth, links.capacity / np.where(used, crossing, 1.0))
+    occupancy = np.where(used, np.asarray(size_bytes)[..., None] / rate, 0.0)
+    latency = np.where(used, links.latency, 0.0)
+    near, far = slice(None, CAMPUS), slice(CAMPUS, None)
+    return Boundary(
+        latency[..., near].max(axis=-1),
+        occupancy[..., near].max(axis=-1),
+        latency[..., far].max(axis=-1),
+        occupancy[..., far].max(axis=-1),
+        shape.pairs[..., far].sum(axis=-1),
+        shape.tail,
+        shape.spacing,
+    )
