@@ -47,7 +47,9 @@ ROOMS = {
     "calibration": _room(COSTS, "numpy"),
     "validation": _room(f"{COSTS} catalogue", "numpy pydantic"),
     "report": _room(f"{MODELS} validation calibration", "rich"),
-    "api": _room(f"{COSTS} catalogue verification solvers emitters report validation calibration", "pyarrow"),
+    "api": _room(
+        f"{COSTS} catalogue verification solvers emitters report validation calibration", "pyarrow distributed ray"
+    ),
     "runtime": _room(f"{NOUNS} schedules", "torch triton numpy"),
     "bundle": _room(f"{NOUNS} api emitters"),
     "cli": _room(f"{NOUNS} api bundle catalogue emitters report", "typer rich"),

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from typer.testing import CliRunner
 import scaleacross as sa
 from instances import plain_job
 from scaleacross.api import sweep_points, sweeping
-from scaleacross.api.sweep_points import key_of
+from scaleacross.api.engines.local import _Worker
+from scaleacross.api.sweep_points import key_of, run_point
 from scaleacross.api.sweep_store import POINTS_FILE, Store, csv_text
-from scaleacross.api.sweep_workers import _Worker
 from scaleacross.catalogue import load_study, points_of
 from scaleacross.cli import app
 from scaleacross.spec.study import Study
@@ -201,7 +202,7 @@ def test_two_sweeps_do_not_write_one_file(tmp_path: Path) -> None:
 def test_a_worker_that_dies_costs_its_point_only() -> None:
     loaded = Study.model_validate(study())
     point = points_of(loaded)[0]
-    worker = _Worker(loaded)
+    worker = _Worker(partial(run_point, loaded))
     try:
         worker.process.kill()
         worker.process.join()

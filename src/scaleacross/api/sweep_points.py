@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
+from scaleacross.api.engines.outcome import FAILED, Record
 from scaleacross.api.evaluation import evaluate
 from scaleacross.api.planning import plan
 from scaleacross.catalogue import Point
@@ -16,9 +17,6 @@ from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.plan import COMPONENTS, Plan
 from scaleacross.spec.study import Study
 
-Record = dict[str, Any]
-FAILED: Final = "failed"
-"""Status of a point that met an unexpected error; it is run again when the study is resumed."""
 REFUSALS: Final[Mapping[type[Exception], str]] = {
     InputError: "refused",
     InfeasibleError: "infeasible",

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from scaleacross.api.sweep_points import Record
+from scaleacross.api.engines.outcome import Record
 from scaleacross.emitters import write_files
 from scaleacross.errors import InputError
 

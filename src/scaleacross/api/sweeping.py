@@ -7,15 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from scaleacross.api.sweep_points import FAILED, Record, key_of
+from scaleacross.api.engines import Engine, run_points
+from scaleacross.api.engines.outcome import FAILED, Record
+from scaleacross.api.sweep_points import key_of, run_point
 from scaleacross.api.sweep_store import Store, write_tables
-from scaleacross.api.sweep_workers import run_points
 from scaleacross.catalogue import Point, load_study, points_of
-from scaleacross.errors import InputError
 from scaleacross.spec.progress import Progress
 from scaleacross.spec.study import Study
 
@@ -60,6 +61,8 @@ def sweep(
     *,
     directory: str | Path | None = None,
     processes: int = 1,
+    engine: str = "local",
+    address: str | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> SweepResult:
     """Run every point of a study.
@@ -72,13 +75,16 @@ def sweep(
         study: a Study, a path, a name of the catalogue, or a mapping.
         directory: where results are kept; None keeps them in memory only.
         processes: points that run at the same time, each in a process of its own; 1 runs them in this one.
+        engine: ``local``, or the cluster whose workers run the points: ``dask``, ``ray``; results are kept here all the same.
+        address: of the cluster (``Engine``).
         progress: called after every point.
 
     Raises:
-        InputError: the study is wrong, none of its points is a job, or the directory cannot be written.
+        InputError: the study is wrong, none of its points is a job, the directory cannot be written, or the cluster
+            cannot be used.
     """
-    if processes < 1:
-        raise InputError(f"{processes} processes: at least 1 is needed")
+    where = Engine(engine, processes, address)
+    where.check()
     loaded, folder = load_study(study)
     points = points_of(loaded, folder)
     keys = [key_of(loaded, point, version("scaleacross")) for point in points]
@@ -86,7 +92,7 @@ def sweep(
     with Store(Path(directory)) if directory is not None else nullcontext() as store:
         records = store.records if store else {}
         todo = {key: distinct[key] for key in dict.fromkeys(keys) if _is_open(records.get(key))}
-        _run(loaded, todo, len(distinct), processes, progress or (lambda _: None), records, store)
+        _run(loaded, todo, len(distinct), where, progress or (lambda _: None), records, store)
         rows = tuple(
             _row(index, point, records[key]) for index, (point, key) in enumerate(zip(points, keys, strict=True))
         )
@@ -103,7 +109,7 @@ def _run(
     study: Study,
     todo: Mapping[str, Point],
     num_distinct: int,
-    processes: int,
+    where: Engine,
     progress: Callable[[Progress], None],
     records: dict[str, Record],
     store: Store | None,
@@ -123,7 +129,7 @@ def _run(
         tell()
 
     tell()
-    run_points(study, list(todo.values()), processes, on_done)
+    run_points(partial(run_point, study), list(todo.values()), where, on_done)
 
 
 def _row(index: int, point: Point, record: Record) -> Record:

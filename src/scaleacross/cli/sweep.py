@@ -9,33 +9,47 @@ import typer
 
 from scaleacross.cli.frame import EXIT_UNEXPECTED, Json, display
 
+Processes = Annotated[
+    int | None,
+    typer.Option("-j", "--jobs", metavar="N", min=1, help="Points at the same time here; default: one per core."),
+]
+EngineName = Annotated[
+    str,
+    typer.Option("--engine", metavar="NAME", help="Where points run: local, or the workers of a dask or ray cluster."),
+]
+Address = Annotated[
+    str | None,
+    typer.Option("--address", metavar="ADDR", help="Of the cluster: tcp://HOST:8786 (dask), HOST:6379 or auto (ray)."),
+]
+
 
 def sweep_command(
     study: Annotated[
         str, typer.Argument(metavar="STUDY", help="A study YAML, or the name of a study of the catalogue.")
     ],
-    processes: Annotated[
-        int | None,
-        typer.Option("-j", "--jobs", metavar="N", min=1, help="Points at the same time; default: one per core."),
-    ] = None,
+    processes: Processes = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="DIR", file_okay=False, help="Where results are kept; default: ./NAME."),
     ] = None,
     as_json: Json = False,
+    engine: EngineName = "local",
+    address: Address = None,
 ) -> None:
     """Run every point of a study: what-if over any fields of a job.
 
     Each finished point is a line of DIR/points.jsonl. The same command continues an interrupted study and runs only what is
     new; DIR/points.csv (and points.parquet, where pyarrow is installed) hold one row per point.
 
+    A running Dask or Ray cluster takes over with --engine and --address (pip install 'scaleacross[dask]' or
+    'scaleacross[ray]', here and on its workers); results are kept in DIR on this machine all the same.
+
     \b
     Examples:
       scaleacross sweep two_buildings_trunk -j 2 -o build/trunk
       scaleacross sweep my_study.yaml --json | jq .best
+      scaleacross sweep my_study.yaml --engine dask --address tcp://head:8786
     """
-    import os
-
     from scaleacross.api import sweep
     from scaleacross.catalogue import load_study
     from scaleacross.report.console import PlainConsole
@@ -44,8 +58,14 @@ def sweep_command(
     directory = output or Path(load_study(study)[0].name)
     try:
         with SweepBar(PlainConsole(stderr=True)) as progress:
-            cores = len(os.sched_getaffinity(0))
-            result = sweep(study, directory=directory, processes=processes or cores, progress=progress)
+            result = sweep(
+                study,
+                directory=directory,
+                processes=processes or cores(),
+                engine=engine,
+                address=address,
+                progress=progress,
+            )
     except KeyboardInterrupt:
         typer.echo(f"finished points are kept in {directory}; the same command continues", err=True)
         raise
@@ -59,3 +79,10 @@ def sweep_command(
     if failed := result.statuses.get("failed"):
         typer.echo(f"error: {failed} points met an unexpected error; the same command tries them again", err=True)
         raise typer.Exit(EXIT_UNEXPECTED)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    import os
+
+    return len(os.sched_getaffinity(0))

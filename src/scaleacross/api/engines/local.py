@@ -7,31 +7,29 @@ script that calls ``sweep`` with more than one process therefore needs the usual
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from typing import Any, Final
 
-from scaleacross.api.sweep_points import FAILED, Record, run_point
-from scaleacross.catalogue import Point
-from scaleacross.spec.study import Study
+from scaleacross.api.engines.outcome import OnDone, Record, Task, failed
 
-OnDone = Callable[[int, Record], None]
-JOIN_S = 5.0
+JOIN_S: Final = 5.0
 """Time that a worker gets to end by itself once its pipe is closed."""
 
 
-def run_points(study: Study, points: Sequence[Point], processes: int, on_done: OnDone) -> None:
+def run_points(task: Task, points: Sequence[Any], processes: int, on_done: OnDone) -> None:
     """Run every point; ``on_done(index, record)`` is called in this process as they end, in any order."""
     if min(processes, len(points)) <= 1:
         for index, point in enumerate(points):
-            on_done(index, run_point(study, point))
+            on_done(index, task(point))
         return
     workers: list[_Worker] = []
     try:
         waiting = list(enumerate(points))[::-1]
-        workers += [_Worker(study) for _ in range(min(processes, len(points)))]
+        workers += [_Worker(task) for _ in range(min(processes, len(points)))]
         for worker in workers:
             worker.start(*waiting.pop())
         while busy := [worker for worker in workers if worker.index is not None]:
@@ -50,7 +48,7 @@ def run_points(study: Study, points: Sequence[Point], processes: int, on_done: O
 class _Worker:
     """One process and the point that it works on."""
 
-    study: Study
+    task: Task
     index: int | None = None
 
     def __post_init__(self) -> None:
@@ -59,11 +57,11 @@ class _Worker:
     def _launch(self) -> None:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_serve, args=(self.study, theirs), daemon=True)
+        self.process: BaseProcess = context.Process(target=_serve, args=(self.task, theirs), daemon=True)
         self.process.start()
         theirs.close()
 
-    def start(self, index: int, point: Point) -> None:
+    def start(self, index: int, point: Any) -> None:
         self.index = index
         self.pipe.send(point)
 
@@ -79,7 +77,7 @@ class _Worker:
             reason = (
                 f"its process died (exit code {self.process.exitcode}; -9 is what running out of memory looks like)"
             )
-            record = {"status": FAILED, "reason": reason, "figures": {}, "decision": None, "seconds": None}
+            record = failed(reason)
             self.stop()
             self._launch()
         return index, record
@@ -95,12 +93,12 @@ class _Worker:
             self.process.join()
 
 
-def _serve(study: Study, pipe: Connection) -> None:
+def _serve(task: Task, pipe: Connection) -> None:
     """A worker's life: points in, records out, until the pipe is closed. Ctrl-C is the parent's to handle."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         try:
-            point: Point = pipe.recv()
+            point = pipe.recv()
         except EOFError:
             return
-        pipe.send(run_point(study, point))
+        pipe.send(task(point))

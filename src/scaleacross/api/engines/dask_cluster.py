@@ -1,0 +1,47 @@
+"""Run points on the workers of a Dask cluster. Workers of one thread each suit best: a search keeps a core busy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from distributed import Client, as_completed
+
+from scaleacross.api.engines.outcome import OnDone, Task, check_versions, failed, package_version
+from scaleacross.errors import InputError
+
+CONNECT_S: Final = 10.0
+"""Wait for a scheduler to answer, and for its first worker."""
+
+
+def run_points(task: Task, points: Sequence[Any], address: str, on_done: OnDone) -> None:
+    """Run every point. Raises InputError when the cluster does not answer, is empty, or runs another version."""
+    try:
+        client = Client(address, timeout=CONNECT_S, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"no Dask scheduler answers at {address}: {error}") from None
+    with client:
+        _check(client, address)
+        futures = {client.submit(task, point, pure=False): index for index, point in enumerate(points)}
+        try:
+            for future in as_completed(list(futures), loop=client.loop):
+                wrong = future.exception() if future.status != "finished" else None
+                record = future.result() if wrong is None else failed(f"its worker: {type(wrong).__name__}: {wrong}")
+                on_done(futures.pop(future), record)
+        finally:
+            client.cancel(list(futures))
+
+
+def _check(client: Client, address: str) -> None:
+    try:
+        client.wait_for_workers(1, timeout=CONNECT_S)
+    except TimeoutError:
+        raise InputError(f"the Dask scheduler at {address} has no worker; start some: dask worker {address}") from None
+    try:
+        check_versions(client.run(package_version))
+    except InputError:
+        raise
+    except Exception as error:  # whatever a worker without the package raises when it unpickles the question
+        raise InputError(
+            f"the workers at {address} cannot import scaleacross: {type(error).__name__}: {error}"
+        ) from None
