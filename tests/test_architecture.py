@@ -50,7 +50,7 @@ ROOMS = {
     "api": _room(
         f"{COSTS} catalogue verification solvers emitters report validation calibration", "pyarrow distributed ray"
     ),
-    "runtime": _room(f"{NOUNS} schedules", "torch triton numpy"),
+    "runtime": _room(f"{NOUNS} schedules", "torch triton numpy pydantic"),
     "bundle": _room(f"{NOUNS} api emitters"),
     "cli": _room(f"{NOUNS} api bundle catalogue emitters report", "typer rich"),
     "__init__": _room(f"{NOUNS} workloads api catalogue"),

@@ -1,0 +1,287 @@
+"""The links of one group and the thread that runs its collectives, one after the other in the order in which they were queued."""
+
+from __future__ import annotations
+
+import queue
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from scaleacross.runtime.endpoint import Caller, Contact, call, endpoint_of_process
+from scaleacross.runtime.engine import Cursor, Run, Task
+from scaleacross.runtime.faults import CollectiveError, CollectiveTimeoutError, PeerLostError
+from scaleacross.runtime.links import Incoming, Outbound, Outgoing
+
+MAX_MISSING_SHOWN: Final = 6
+MAX_SHARED_BYTES: Final = 1 << 28
+
+
+class Store(Protocol):
+    """What is used of ``torch.distributed.Store``: one ``set`` per rank and group, one ``get`` per peer that is talked to."""
+
+    def set(self, key: str, value: str) -> None:
+        """Publish."""
+
+    def get(self, key: str) -> bytes:
+        """Wait for a key and read it; raises after the store's own timeout."""
+
+
+@dataclass(frozen=True)
+class LinkSettings:
+    """How the link to one peer is used.
+
+    Attributes:
+        window_bytes: most bytes in flight.
+        segment_bytes: most bytes of a segment.
+        share_memory: payloads through shared memory if both processes have it.
+    """
+
+    window_bytes: int = 4 << 20
+    segment_bytes: int = 1 << 19
+    share_memory: bool = True
+
+
+class Communicator:
+    """One group as its member ``rank`` sees it.
+
+    Args:
+        group: name, equal on all members and unique in the job.
+        rank, names: own rank in the group; how every rank is called in messages.
+        store: the rendezvous of the group.
+        address: where this process listens.
+        settings: peer -> how the link to it is used.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        rank: int,
+        names: Sequence[str],
+        store: Store,
+        address: str,
+        process_id: int,
+        settings: Callable[[int], LinkSettings],
+    ) -> None:
+        self.group, self.rank, self.names = group, rank, names
+        self.broken: CollectiveError | None = None
+        self._store, self._settings = store, settings
+        self._endpoint = endpoint_of_process(address, process_id)
+        self._outgoing: dict[int, Outgoing] = {}
+        self._incoming: dict[int, Incoming] = {}
+        self._writing: set[int] = set()
+        self._busy: set[int] = set()
+        self._selector = selectors.DefaultSelector()
+        self._callers: queue.SimpleQueue[Caller] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._wake_up, self._woken = socket.socketpair()
+        self._woken.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ, None)
+        self._endpoint.register(group, self._called)
+        self._deadline = 0.0
+        store.set(f"contact/{rank}", self._endpoint.contact.to_json())
+        self._thread = threading.Thread(target=self._work, name=f"scaleacross-{group}", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Queue ``job`` for the thread of the group; it must not raise."""
+        self._jobs.put(job)
+
+    def close(self, reason: str | None = None) -> None:
+        """End the thread when what is queued is done. With a ``reason`` the collective under way gives up at once."""
+        if reason is not None and self.broken is None:
+            self.broken = CollectiveError(f"group {self.group} was aborted: {reason}")
+            self._wake_up.send(b"x")
+        self._endpoint.unregister(self.group)
+        self._jobs.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=5.0)
+
+    def run(self, task: Task, timeout_s: float, cursor: Cursor) -> None:
+        """Run one collective, in the thread of the group.
+
+        Raises:
+            CollectiveError: it cannot end: a peer is lost or runs something else, or the time is over. The group is broken then.
+        """
+        if self.broken is not None:
+            raise self.broken
+        self._deadline = time.monotonic() + timeout_s
+        run = Run(task, self._post, cursor)
+        try:
+            run.start()
+            self._resume(run)
+            self._loop(run)
+            for link in self._incoming.values():
+                link.settle()
+        except CollectiveError as error:
+            self._give_up(error, task)
+            raise self.broken from None  # type: ignore[misc]
+
+    def exchanged_bytes(self) -> tuple[int, int]:
+        """(sent, received) bytes of payload since the group began."""
+        return (
+            sum(link.sent_bytes for link in self._outgoing.values()),
+            sum(link.received_bytes for link in self._incoming.values()),
+        )
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+        for link in self._links():
+            link.close()
+        self._selector.close()
+        self._wake_up.close()
+        self._woken.close()
+
+    def _loop(self, run: Run) -> None:
+        while True:
+            self._pump()
+            if run.finished:
+                return
+            self._require_peers(run)
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise CollectiveTimeoutError(self._overdue(run))
+            for key, events in self._selector.select(min(left, 1.0)):
+                link = key.data
+                if link is None:
+                    self._greet(run)
+                elif isinstance(link, Incoming):
+                    self._read(link, run)
+                elif events & selectors.EVENT_READ:
+                    link.read_credit()
+                    self._busy.add(link.peer)
+                else:
+                    self._busy.add(link.peer)
+
+    def _pump(self) -> None:
+        while self._busy:
+            link = self._outgoing[self._busy.pop()]
+            full = link.pump()
+            if full != (link.peer in self._writing):
+                events = selectors.EVENT_READ | (selectors.EVENT_WRITE if full else 0)
+                self._selector.modify(link.connection, events, link)
+                self._writing ^= {link.peer}
+
+    def _read(self, link: Incoming, run: Run) -> None:
+        link.read(run.wanted, run.take)
+        if link.closed or link.parked:
+            self._selector.unregister(link.connection)
+
+    def _resume(self, run: Run) -> None:
+        """Go on with links whose next segment belonged to a later collective."""
+        for link in self._incoming.values():
+            if link.parked and not link.closed:
+                self._selector.register(link.connection, selectors.EVENT_READ, link)
+                self._read(link, run)
+
+    def _greet(self, run: Run) -> None:
+        """Take in those who have connected."""
+        with suppress(BlockingIOError):
+            self._woken.recv(4096)
+        if self.broken is not None:
+            raise self.broken
+        while not self._callers.empty():
+            caller = self._callers.get()
+            link = Incoming(caller.rank, self.names[caller.rank], caller.connection, caller.memory)
+            self._incoming[caller.rank] = link
+            self._selector.register(link.connection, selectors.EVENT_READ, link)
+            self._read(link, run)
+
+    def _called(self, caller: Caller) -> None:
+        """In the thread of the listener."""
+        if not 0 <= caller.rank < len(self.names):
+            caller.connection.close()
+            return
+        self._callers.put(caller)
+        self._wake_up.send(b"x")
+
+    # --- links --------------------------------------------------------------------------------------------------------
+
+    def _post(self, peer: int, message: Outbound) -> None:
+        link = self._outgoing.get(peer) or self._connect(peer)
+        link.post(message)
+        self._busy.add(peer)
+
+    def _connect(self, peer: int) -> Outgoing:
+        try:
+            contact = Contact.from_json(self._store.get(f"contact/{peer}"))
+        except (RuntimeError, OSError, ValueError) as error:
+            raise CollectiveTimeoutError(f"{self.names[peer]} has not joined the group: {_first_line(error)}") from None
+        settings = self._settings(peer)
+        shared = settings.share_memory and contact.machine == self._endpoint.contact.machine
+        left = max(self._deadline - time.monotonic(), 0.001)
+        caller = call(
+            contact, self.group, self.rank, min(settings.window_bytes, MAX_SHARED_BYTES) if shared else 0, left
+        )
+        link = Outgoing(
+            peer,
+            self.names[peer],
+            caller.connection,
+            caller.memory,
+            settings.window_bytes,
+            settings.segment_bytes,
+        )
+        self._outgoing[peer] = link
+        self._selector.register(link.connection, selectors.EVENT_READ, link)
+        return link
+
+    def _require_peers(self, run: Run) -> None:
+        """Nobody can send who has hung up."""
+        if not any(link.closed for link in self._incoming.values()):
+            return
+        for peer, channel, got, expected in run.missing():
+            link = self._incoming.get(peer)
+            if link is not None and link.closed:
+                raise PeerLostError(
+                    f"{self.names[peer]} closed the connection after {got} of {expected} bytes on channel {channel}"
+                )
+
+    def _overdue(self, run: Run) -> str:
+        missing = run.missing()
+        shown = "; ".join(
+            f"{got} of {expected} bytes of {self.names[peer]} on channel {channel}"
+            + ("" if peer in self._incoming else " (never connected)")
+            for peer, channel, got, expected in missing[:MAX_MISSING_SHOWN]
+        )
+        unsent = [self.names[link.peer] for link in self._outgoing.values() if not link.idle]
+        more = f", and {len(missing) - MAX_MISSING_SHOWN} more" if len(missing) > MAX_MISSING_SHOWN else ""
+        parts = [f"missing: {shown}{more}"] if missing else []
+        parts += [f"not taken by: {', '.join(unsent[:MAX_MISSING_SHOWN])}"] if unsent else []
+        return f"the time limit is over; {'; '.join(parts) or 'nothing is missing'}"
+
+    def _give_up(self, error: CollectiveError, task: Task) -> None:
+        """Break the group, and say why to everybody who is connected."""
+        if self.broken is None:
+            identity = task.identity
+            self.broken = type(error)(
+                f"group {self.group}, {self.names[self.rank]}, collective {identity.sequence} ({identity.text}): {error}"
+            )
+        reason = getattr(error, "reason", None) or str(self.broken)
+        self._greet_quietly()
+        for link in self._links():
+            if isinstance(link, Outgoing) or not (link.closed or link.parked):
+                with suppress(KeyError, ValueError):
+                    self._selector.unregister(link.connection)
+            link.abort(reason)
+
+    def _links(self) -> list[Outgoing | Incoming]:
+        return [*self._outgoing.values(), *self._incoming.values()]
+
+    def _greet_quietly(self) -> None:
+        """Whoever connected in the meantime gets the reason too."""
+        while not self._callers.empty():
+            caller = self._callers.get()
+            self._incoming[caller.rank] = Incoming(
+                caller.rank, self.names[caller.rank], caller.connection, caller.memory
+            )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__

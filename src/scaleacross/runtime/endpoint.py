@@ -1,0 +1,246 @@
+"""Where a process listens for the other ranks, and how they introduce themselves.
+
+One listener per process serves all of its groups. Its address and a random token go into the rendezvous store; a connection that
+does not begin with the token is dropped, so only who can read the store can talk to this process. It listens on one address:
+``SCALEACROSS_LISTEN`` if set, else that of the interface ``GLOO_SOCKET_IFNAME``, else the one from which ``MASTER_ADDR`` is
+reached (for a job on one host that is the loopback, and nobody else can connect).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hmac
+import json
+import mmap
+import os
+import secrets
+import socket
+import struct
+import tempfile
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from scaleacross.runtime.faults import CollectiveError, CollectiveTimeoutError, PeerLostError
+
+HELLO_TIMEOUT_S: Final = 10.0
+MAX_HELLO_BYTES: Final = 4096
+SHARED_FOLDER: Final = Path("/dev/shm")
+SHARED_PREFIX: Final = "scaleacross-"
+_LENGTH: Final = struct.Struct("<I")
+_SIOCGIFADDR: Final = 0x8915
+WITH_MEMORY, WITHOUT_MEMORY = b"\x01", b"\x00"
+
+
+class Contact(NamedTuple):
+    """How a process is reached.
+
+    Attributes:
+        address, port: where it listens.
+        token: what a connection must begin with.
+        machine: equal for processes that share memory.
+    """
+
+    address: str
+    port: int
+    token: str
+    machine: str
+
+    def to_json(self) -> str:
+        """For the store."""
+        return json.dumps(self._asdict())
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Contact:
+        """From the store."""
+        return cls(**json.loads(text))
+
+
+class Caller(NamedTuple):
+    """Somebody who connected, and the memory that both share."""
+
+    rank: int
+    connection: socket.socket
+    memory: mmap.mmap | None
+
+
+class Endpoint:
+    """The listener of this process; accepts in a thread of its own, so that connecting never waits for a collective."""
+
+    def __init__(self, address: str) -> None:
+        try:
+            self._listener = socket.create_server((address, 0), backlog=1024)
+        except OSError as error:
+            raise CollectiveError(
+                f"cannot listen on {address}: {error.strerror or error}. Set SCALEACROSS_LISTEN to an address of this host"
+            ) from None
+        self.contact = Contact(address, self._listener.getsockname()[1], secrets.token_hex(16), machine_identity())
+        self._lock = threading.Lock()
+        self._groups: dict[str, Callable[[Caller], None]] = {}
+        self._early: defaultdict[str, list[Caller]] = defaultdict(list)
+        threading.Thread(target=self._accept, name="scaleacross-accept", daemon=True).start()
+
+    def register(self, group: str, deliver: Callable[[Caller], None]) -> None:
+        """Hand callers of ``group`` to ``deliver`` (in the accepting thread), those already here first."""
+        with self._lock:
+            self._groups[group] = deliver
+            early = self._early.pop(group, [])
+        for caller in early:
+            deliver(caller)
+
+    def unregister(self, group: str) -> None:
+        """Callers of ``group`` are no longer wanted."""
+        with self._lock:
+            self._groups.pop(group, None)
+            for caller in self._early.pop(group, []):
+                caller.connection.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._greet, args=(connection,), name="scaleacross-greet", daemon=True).start()
+
+    def _greet(self, connection: socket.socket) -> None:
+        connection.settimeout(HELLO_TIMEOUT_S)
+        try:
+            (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
+            if length > MAX_HELLO_BYTES:
+                raise ValueError("hello too long")
+            hello = json.loads(_exactly(connection, length))
+            if not hmac.compare_digest(str(hello["token"]).encode(), self.contact.token.encode()):
+                raise ValueError("wrong token")
+            memory = _open_memory(hello.get("memory"))
+            connection.sendall(WITH_MEMORY if memory is not None else WITHOUT_MEMORY)
+            caller, group = Caller(int(hello["rank"]), connection, memory), str(hello["group"])
+        except (OSError, ValueError, KeyError, TypeError):
+            connection.close()
+            return
+        with self._lock:
+            deliver = self._groups.get(group)
+            if deliver is None:
+                self._early[group].append(caller)
+        if deliver is not None:
+            deliver(caller)
+
+
+@lru_cache(maxsize=8)
+def endpoint_of_process(address: str, process_id: int) -> Endpoint:
+    """The one listener of this process on ``address``; a forked process gets its own."""
+    del process_id
+    return Endpoint(address)
+
+
+def call(contact: Contact, group: str, rank: int, share_bytes: int, timeout_s: float) -> Caller:
+    """Connect to ``contact`` as ``rank`` of ``group``.
+
+    Args:
+        share_bytes: memory to share for payloads; 0 for none. Without room for it payloads travel in the stream.
+
+    Raises:
+        PeerLostError: nobody listens there, or they do not accept us.
+        CollectiveTimeoutError: no answer in time.
+    """
+    where = f"{contact.address}:{contact.port}"
+    path, memory = _create_memory(share_bytes) if share_bytes else (None, None)
+    try:
+        connection = socket.create_connection((contact.address, contact.port), timeout=max(timeout_s, 0.001))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        hello = {"token": contact.token, "group": group, "rank": rank, "memory": path and path.name}
+        text = json.dumps(hello).encode()
+        connection.sendall(_LENGTH.pack(len(text)) + text)
+        answer = _exactly(connection, 1)
+    except TimeoutError:
+        raise CollectiveTimeoutError(f"no answer from {where} within {timeout_s:.1f} s") from None
+    except OSError as error:
+        raise PeerLostError(f"cannot connect to {where}: {error.strerror or error}") from None
+    finally:
+        if path is not None:
+            path.unlink(missing_ok=True)
+    return Caller(rank, connection, memory if answer == WITH_MEMORY else None)
+
+
+def listen_address() -> str:
+    """The address to listen on; see the module. Raises CollectiveError where the environment names none that works."""
+    if stated := os.environ.get("SCALEACROSS_LISTEN"):
+        return stated
+    if interface := os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]:
+        return _address_of_interface(interface)
+    master = os.environ.get("MASTER_ADDR", "localhost")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((master, 9))  # sends nothing: only asks for the route
+        except OSError as error:
+            raise CollectiveError(
+                f"no route to MASTER_ADDR {master}: {error.strerror or error}. Set SCALEACROSS_LISTEN to an address of this host"
+            ) from None
+        return str(probe.getsockname()[0])
+
+
+def machine_identity() -> str:
+    """Equal for processes of one kernel, one network namespace and one shared-memory folder."""
+    parts = []
+    for name in ("/proc/sys/kernel/random/boot_id",):
+        with contextlib.suppress(OSError):
+            parts.append(Path(name).read_text(encoding="ascii").strip())
+    for name in ("/proc/self/ns/net", str(SHARED_FOLDER)):
+        with contextlib.suppress(OSError):
+            status = Path(name).stat()
+            parts.append(f"{status.st_dev}-{status.st_ino}")
+    return "/".join(parts) if len(parts) == 3 else f"alone-{secrets.token_hex(8)}"
+
+
+def _address_of_interface(name: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        except OSError as error:
+            raise CollectiveError(f"interface {name} of GLOO_SOCKET_IFNAME: {error.strerror or error}") from None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _create_memory(num_bytes: int) -> tuple[Path | None, mmap.mmap | None]:
+    """A file in shared memory, with its bytes reserved: writing beyond what the folder holds would kill the process."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=SHARED_PREFIX, dir=SHARED_FOLDER)
+    except OSError:
+        return None, None
+    try:
+        os.posix_fallocate(handle, 0, num_bytes)
+        return Path(name), mmap.mmap(handle, num_bytes)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        return None, None
+    finally:
+        os.close(handle)
+
+
+def _open_memory(name: object) -> mmap.mmap | None:
+    """The file of that name in the shared folder, and no other file."""
+    if not isinstance(name, str) or not name.startswith(SHARED_PREFIX) or "/" in name:
+        return None
+    try:
+        handle = os.open(SHARED_FOLDER / name, os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        return mmap.mmap(handle, 0)
+    finally:
+        os.close(handle)
+
+
+def _exactly(connection: socket.socket, num_bytes: int) -> bytes:
+    """The next ``num_bytes``. Raises ConnectionError where the stream ends before."""
+    data = b""
+    while len(data) < num_bytes:
+        more = connection.recv(num_bytes - len(data))
+        if not more:
+            raise ConnectionError("the other side hung up")
+        data += more
+    return data

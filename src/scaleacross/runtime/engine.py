@@ -1,0 +1,283 @@
+"""Runs one collective of one rank: steps begin when what they need is there, and nothing is taken out of order.
+
+Deadlock-free by construction: sends never wait for their receiver, and whatever arrives for the running collective is taken off
+the wire at once, into its target or, if its step has not begun, into a copy. Arrivals of later collectives stay on the wire.
+Deterministic: two messages that are reduced into the same elements are taken in the order of the schedule, whoever is first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from scaleacross.runtime.encoding import GRAIN, Encoding
+from scaleacross.runtime.faults import MismatchError
+from scaleacross.runtime.links import Outbound
+from scaleacross.runtime.messages import ADD, COPY, INPUT, Message, Piece, RankProgram, RankStep
+from scaleacross.runtime.reduction import Combine
+from scaleacross.runtime.wire import Header, Identity
+
+
+class Cursor(Protocol):
+    """Is told how far a collective has come; peers are ranks of the group."""
+
+    def sent(self, peer: int, num_bytes: int, nanoseconds: int) -> None:
+        """A message has left, so long after it was queued."""
+
+    def received(self, peer: int, num_bytes: int, nanoseconds: int) -> None:
+        """A message has arrived, so long after its step began."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one rank is to run.
+
+    Attributes:
+        program: its steps.
+        buffers: INPUT, WORK and PASSING, flat.
+        combine: how arriving elements are reduced; None where nothing is.
+        identity: what all ranks must agree on.
+        encoding: peer -> how elements travel to and from it.
+        settle: rounds finished values, flat, in place, to what the encodings can carry; None where they carry everything.
+    """
+
+    program: RankProgram
+    buffers: Sequence[torch.Tensor]
+    combine: Combine | None
+    identity: Identity
+    encoding: Callable[[int], Encoding]
+    settle: Callable[[torch.Tensor], None] | None = None
+
+
+@dataclass(eq=False, slots=True)
+class _Arrival:
+    """A message that this rank receives."""
+
+    message: Message
+    encoding: Encoding
+    channel: int
+    num_bytes: int
+    ready: bool = False
+    done: bool = False
+    begun_ns: int = 0
+    got_bytes: int = 0
+    piece: int = 0
+    offset: int = 0
+    staged: list[torch.Tensor] = field(default_factory=list)
+
+
+class _Channel:
+    """How far a channel is."""
+
+    def __init__(self, steps: Sequence[RankStep]) -> None:
+        self.steps = steps
+        self.begun = 0
+        self.open: list[_Arrival] = []
+        self.left: list[bool] = []
+        self.num_left = 0
+
+    @property
+    def finished(self) -> bool:
+        return self.begun == len(self.steps) and not self.open and self.num_left == len(self.left)
+
+
+class Run:
+    """A collective under way.
+
+    Args:
+        task: what to run.
+        post: (peer, message): queue a message for a peer.
+        cursor: is told of every message that has left or arrived.
+    """
+
+    def __init__(self, task: Task, post: Callable[[int, Outbound], None], cursor: Cursor) -> None:
+        self.task, self.post, self.cursor = task, post, cursor
+        self._channels = [_Channel(steps) for steps in task.program.channels]
+        self._arrivals: dict[tuple[int, int, int], _Arrival] = {}
+        self._early: dict[tuple[int, int, int], tuple[int, list[torch.Tensor]]] = {}
+
+    def start(self) -> None:
+        """Begin whatever can begin."""
+        for channel in range(len(self._channels)):
+            self._advance(channel)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all has arrived and all has left."""
+        return all(channel.finished for channel in self._channels)
+
+    def wanted(self, peer: int, header: Header) -> bool:
+        """Whether a segment belongs to this collective. Raises MismatchError where the peer runs another one in its place."""
+        identity = self.task.identity
+        if header.sequence > identity.sequence:
+            return False
+        if header.sequence < identity.sequence:
+            raise MismatchError(
+                f"rank {peer} still sends for collective {header.sequence} of the group, this rank is at {identity.sequence} "
+                f"({identity.text})"
+            )
+        if header.code != identity.code or header.num_elements != identity.num_elements:
+            theirs = (
+                f"{header.num_elements} elements" if header.num_elements != identity.num_elements else "another one"
+            )
+            raise MismatchError(
+                f"collective {identity.sequence} of the group is {identity.text} of {identity.num_elements} elements here, "
+                f"and {theirs} on rank {peer}"
+            )
+        return True
+
+    def take(self, peer: int, header: Header, payload: torch.Tensor) -> None:
+        """A segment has arrived; ``payload`` is only valid during the call."""
+        key = (peer, header.channel, header.message)
+        arrival = self._arrivals.get(key)
+        if arrival is None:
+            self._early.setdefault(key, (header.message_bytes, []))[1].append(payload.clone())
+            return
+        self._check_size(arrival, header.message_bytes)
+        if arrival.ready:
+            self._apply(arrival, payload)
+            if arrival.done:
+                self._advance(arrival.channel)
+        else:
+            arrival.staged.append(payload.clone())
+
+    def missing(self) -> list[tuple[int, int, int, int]]:
+        """(peer, channel, bytes here, bytes expected) of every message that steps wait for."""
+        return [
+            (arrival.message.peer, arrival.channel, arrival.got_bytes, arrival.num_bytes)
+            for channel in self._channels
+            for arrival in channel.open
+            if not arrival.done
+        ]
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def _advance(self, number: int) -> None:
+        """Begin the steps of channel ``number`` that can begin, and those of the channels that follow it."""
+        waiting = [number]
+        while waiting:
+            index = waiting.pop()
+            channel = self._channels[index]
+            follower = index + self.task.program.num_parallel
+            while True:
+                if not all(arrival.done for arrival in channel.open):
+                    break
+                channel.open = []
+                if channel.begun == len(channel.steps) or not self._may_begin(index):
+                    break
+                step = channel.steps[channel.begun]
+                channel.begun += 1
+                self._begin(index, step)
+                if follower < len(self._channels):
+                    waiting.append(follower)
+
+    def _may_begin(self, index: int) -> bool:
+        """A channel begins a step when the one that it follows has begun it."""
+        before = index - self.task.program.num_parallel
+        return before < 0 or self._channels[before].begun > self._channels[index].begun
+
+    def _begin(self, index: int, step: RankStep) -> None:
+        channel, task, now = self._channels[index], self.task, time.perf_counter_ns()
+        for message in step.sends:
+            pieces = [self._values(piece) for piece in message.pieces]
+            if message.settles and task.settle is not None:
+                for values in pieces:
+                    task.settle(values)
+            channel.left.append(False)
+            left = self._left_callback(index, len(channel.left) - 1, message, now)
+            encoding = task.encoding(message.peer)
+            self.post(message.peer, Outbound(task.identity, index, message.ordinal, pieces, encoding, left))
+        arrivals = []
+        for message in step.receives:
+            encoding = task.encoding(message.peer)
+            size = sum(encoding.num_bytes(piece.length) for piece in message.pieces)
+            arrival = _Arrival(message, encoding, index, size, begun_ns=now)
+            key = (message.peer, index, message.ordinal)
+            if early := self._early.pop(key, None):
+                self._check_size(arrival, early[0])
+                arrival.staged = early[1]
+            self._arrivals[key] = arrival
+            arrivals.append(arrival)
+        channel.open = arrivals
+        self._make_ready(channel)
+
+    def _make_ready(self, channel: _Channel) -> None:
+        """Take what has been staged for messages whose target is free now."""
+        for arrival in channel.open:
+            message = arrival.message
+            if arrival.ready or channel.num_left < message.after_sends:
+                continue
+            if message.behind >= 0 and not channel.open[message.behind].done:
+                continue
+            arrival.ready = True
+            staged, arrival.staged = arrival.staged, []
+            for payload in staged:
+                self._apply(arrival, payload)
+
+    def _left_callback(self, index: int, position: int, message: Message, posted_ns: int) -> Callable[[int], None]:
+        def left(num_bytes: int) -> None:
+            self.cursor.sent(message.peer, num_bytes, time.perf_counter_ns() - posted_ns)
+            channel = self._channels[index]
+            channel.left[position] = True
+            while channel.num_left < len(channel.left) and channel.left[channel.num_left]:
+                channel.num_left += 1
+            if any(not arrival.ready for arrival in channel.open):
+                self._make_ready(channel)
+                self._advance(index)
+
+        return left
+
+    # --- elements -----------------------------------------------------------------------------------------------------
+
+    def _values(self, piece: Piece) -> torch.Tensor:
+        return self.task.buffers[piece.buffer][piece.start : piece.start + piece.length]
+
+    def _apply(self, arrival: _Arrival, payload: torch.Tensor) -> None:
+        """Put one segment where it belongs. Segments of a message come in order and never span two pieces."""
+        if payload.numel():
+            piece = arrival.message.pieces[arrival.piece]
+            left = piece.length - arrival.offset
+            count = min(left, self._elements(arrival.encoding, payload.numel(), left))
+            values = arrival.encoding.read(payload, count)
+            target = Piece(piece.buffer, piece.start + arrival.offset, count)
+            self._combine(arrival.message.modes[arrival.piece], target, values)
+            arrival.offset += count
+            if arrival.offset == piece.length:
+                arrival.piece, arrival.offset = arrival.piece + 1, 0
+            arrival.got_bytes += payload.numel()
+        if arrival.got_bytes == arrival.num_bytes:
+            arrival.done = True
+            now = time.perf_counter_ns()
+            self.cursor.received(arrival.message.peer, arrival.num_bytes, now - arrival.begun_ns)
+            del self._arrivals[(arrival.message.peer, arrival.channel, arrival.message.ordinal)]
+            channel = self._channels[arrival.channel]
+            if any(not other.ready for other in channel.open):
+                self._make_ready(channel)
+
+    def _combine(self, mode: int, target: Piece, values: torch.Tensor) -> None:
+        held = self._values(target)
+        if mode == COPY:
+            held.copy_(values)
+            return
+        if mode != ADD:
+            held.copy_(self._values(target._replace(buffer=INPUT)))
+        if self.task.combine is not None:
+            self.task.combine(held, values)
+
+    @staticmethod
+    def _elements(encoding: Encoding, num_bytes: int, at_most: int) -> int:
+        """Elements that ``num_bytes`` hold: whole grains, or all that is left of the piece."""
+        if encoding.num_bytes(at_most) == num_bytes:
+            return at_most
+        return num_bytes // encoding.num_bytes(GRAIN) * GRAIN
+
+    def _check_size(self, arrival: _Arrival, message_bytes: int) -> None:
+        if message_bytes != arrival.num_bytes:
+            raise MismatchError(
+                f"collective {self.task.identity.sequence} ({self.task.identity.text}): rank {arrival.message.peer} sends "
+                f"{message_bytes} bytes where this rank expects {arrival.num_bytes}"
+            )

@@ -1,0 +1,232 @@
+"""torch's collectives as tasks of the engine: buffers, reduction, and what is left to do when the last message is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+
+from scaleacross.runtime.encoding import Encoding, Plain
+from scaleacross.runtime.engine import Task
+from scaleacross.runtime.messages import (
+    INPUT,
+    WORK,
+    RankProgram,
+    block_major,
+    channel_major,
+    exchanged,
+    rank_program,
+)
+from scaleacross.runtime.reduction import COMBINE, sum_dtype
+from scaleacross.runtime.wire import Identity
+from scaleacross.schedules.collective import CollectiveSchedule, Operation
+from scaleacross.schedules.collective import all_to_all as all_to_all_schedule
+from scaleacross.schedules.collective.transfer import Steps
+
+
+@dataclass(frozen=True)
+class Codes:
+    """How elements travel where not as they are.
+
+    Attributes:
+        encoding: peer -> encoding; None: as they are.
+        settle: rounds values, in place, to what the encodings can carry.
+        name: of the codec, for messages and traces.
+    """
+
+    encoding: Callable[[int], Encoding | None]
+    settle: Callable[[torch.Tensor], None]
+    name: str
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A task and what follows it."""
+
+    task: Task
+    finish: Callable[[], None]
+
+
+def all_reduce(
+    schedule: CollectiveSchedule,
+    rank: int,
+    sequence: int,
+    tensor: torch.Tensor,
+    reduction: str,
+    codes: Codes | None = None,
+) -> Prepared:
+    """Reduce ``tensor``, contiguous, in place."""
+    values = tensor.view(-1)
+    wide = sum_dtype(tensor.dtype)
+    in_place = wide == tensor.dtype
+    work = values if in_place else torch.empty(values.numel(), dtype=wide)
+    program = _reducing_program(schedule, rank, values.numel(), in_place, codes is not None)
+
+    def finish() -> None:
+        for piece in program.untouched:
+            work[piece.start : piece.start + piece.length] = values[piece.start : piece.start + piece.length]
+        _divide(work, reduction, schedule.num_ranks)
+        if not in_place:
+            values.copy_(work)
+
+    return Prepared(_task(schedule, sequence, program, (values, work), tensor.dtype, reduction, codes), finish)
+
+
+def reduce_scatter(
+    schedule: CollectiveSchedule,
+    rank: int,
+    sequence: int,
+    output: torch.Tensor,
+    tensor: torch.Tensor,
+    reduction: str,
+    codes: Codes | None = None,
+) -> Prepared:
+    """Reduce ``tensor`` (ranks · shard, contiguous, left as it is) and keep shard ``rank`` in ``output``."""
+    values, shard = tensor.view(-1), output.numel()
+    work = torch.empty(values.numel(), dtype=sum_dtype(tensor.dtype))
+    program = _scattering_program(schedule, rank, shard, codes is not None)
+
+    def finish() -> None:
+        for piece in program.untouched:
+            work[piece.start : piece.start + piece.length] = values[piece.start : piece.start + piece.length]
+        mine = work[rank * shard : (rank + 1) * shard]
+        _divide(mine, reduction, schedule.num_ranks)
+        output.view(-1).copy_(mine)
+
+    return Prepared(_task(schedule, sequence, program, (values, work), tensor.dtype, reduction, codes), finish)
+
+
+def all_gather(
+    schedule: CollectiveSchedule,
+    rank: int,
+    sequence: int,
+    output: torch.Tensor,
+    tensor: torch.Tensor,
+    codes: Codes | None = None,
+) -> Prepared:
+    """Every rank's ``tensor`` into ``output`` (ranks · elements of tensor, contiguous)."""
+    work, shard = output.view(-1), tensor.numel()
+    mine = work[rank * shard : (rank + 1) * shard]
+    if mine.data_ptr() != tensor.data_ptr():
+        mine.copy_(tensor.reshape(-1))
+    if codes is not None:
+        codes.settle(mine)
+    program = _scattering_program(schedule, rank, shard, codes is not None)
+    return Prepared(_task(schedule, sequence, program, (work, work), tensor.dtype, None, codes), _nothing)
+
+
+def broadcast(
+    schedule: CollectiveSchedule, rank: int, sequence: int, tensor: torch.Tensor, root: int, codes: Codes | None = None
+) -> Prepared:
+    """``tensor`` of ``root`` into everybody's, contiguous; the schedule's rank 0 is ``root``."""
+    values = tensor.view(-1)
+    program = _reducing_program(_rotated(schedule, root), rank, values.numel(), True, codes is not None)
+    if codes is not None and rank == root:
+        codes.settle(values)
+    task = _task(schedule, sequence, program, (values, values), tensor.dtype, None, codes, f" from {root}")
+    return Prepared(task, _nothing)
+
+
+def all_to_all(
+    schedule: CollectiveSchedule,
+    rank: int,
+    sequence: int,
+    output: torch.Tensor,
+    tensor: torch.Tensor,
+    counts: Callable[[int, int], int],
+    codes: Codes | None = None,
+) -> Prepared:
+    """Blocks of ``tensor`` by destination into blocks of ``output`` by source; ``counts``: (source, destination) -> elements."""
+    place, num_passing = exchanged(schedule, rank, counts)
+    program = rank_program(schedule, rank, place, in_place=False, keep_empty=True, keep_blocks_apart=codes is not None)
+    buffers = (tensor.view(-1), output.view(-1), torch.empty(num_passing, dtype=tensor.dtype))
+    own = rank * schedule.num_ranks + rank
+    for channel in range(schedule.num_channels):
+        piece = place(own, channel)
+        first = sum(counts(rank, other) for other in range(rank))
+        offset = piece.start - sum(counts(other, rank) for other in range(rank))
+        source = buffers[INPUT][first + offset : first + offset + piece.length]
+        buffers[WORK][piece.start : piece.start + piece.length].copy_(source)
+    return Prepared(_task(schedule, sequence, program, buffers, tensor.dtype, None, codes), _nothing)
+
+
+def needs_all_counts(schedule: CollectiveSchedule) -> bool:
+    """Whether blocks pass through ranks that are neither their source nor their destination."""
+    return schedule.name == "two_level"
+
+
+@lru_cache(maxsize=64)
+def counts_schedule(num_ranks: int) -> CollectiveSchedule:
+    """The exchange that tells every rank what the others send."""
+    return all_to_all_schedule([range(num_ranks)], "direct")
+
+
+@lru_cache(maxsize=256)
+def _reducing_program(
+    schedule: CollectiveSchedule, rank: int, num_elements: int, in_place: bool, apart: bool
+) -> RankProgram:
+    return rank_program(schedule, rank, channel_major(schedule, num_elements), in_place, False, apart)
+
+
+@lru_cache(maxsize=256)
+def _scattering_program(schedule: CollectiveSchedule, rank: int, shard: int, apart: bool) -> RankProgram:
+    in_place = schedule.operation is not Operation.REDUCE_SCATTER
+    return rank_program(schedule, rank, block_major(schedule, shard), in_place, False, apart)
+
+
+def _task(
+    schedule: CollectiveSchedule,
+    sequence: int,
+    program: RankProgram,
+    buffers: Sequence[torch.Tensor],
+    dtype: torch.dtype,
+    reduction: str | None,
+    codes: Codes | None,
+    detail: str = "",
+) -> Task:
+    how = f" {reduction}" if reduction else ""
+    text = f"{schedule.operation.value}{detail}{how} of {str(dtype).removeprefix('torch.')} by {schedule.name}"
+    if schedule.num_channels > 1:
+        text += f" in {schedule.num_channels} channels"
+    if codes is not None:
+        text += f", {codes.name}"
+    varies = schedule.operation is Operation.ALL_TO_ALL
+    return Task(
+        program=program,
+        buffers=buffers,
+        combine=COMBINE[reduction] if reduction else None,
+        identity=Identity.of(sequence, text, 0 if varies else buffers[INPUT].numel()),
+        encoding=_encodings(codes, Plain(dtype)),
+        settle=None if codes is None else codes.settle,
+    )
+
+
+@lru_cache(maxsize=256)
+def _rotated(schedule: CollectiveSchedule, root: int) -> CollectiveSchedule:
+    """The same broadcast with ranks counted from ``root``."""
+    if root == 0:
+        return schedule
+    n = schedule.num_ranks
+
+    def program(rank: int, channel: int) -> Steps:
+        for step in schedule.program((rank - root) % n, channel):
+            yield tuple(transfer._replace(peer=(transfer.peer + root) % n) for transfer in step)
+
+    return replace(schedule, program=program, sends=None)
+
+
+def _encodings(codes: Codes | None, plain: Encoding) -> Callable[[int], Encoding]:
+    if codes is None:
+        return lambda _: plain
+    return lambda peer: codes.encoding(peer) or plain
+
+
+def _divide(values: torch.Tensor, reduction: str, num_ranks: int) -> None:
+    if reduction == "avg":
+        values.div_(num_ranks)
+
+
+def _nothing() -> None:
+    return

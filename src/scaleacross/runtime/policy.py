@@ -1,0 +1,192 @@
+"""Which schedule runs a collective: as the plan says (``from_launch``) or the caller (``fixed``); nothing is decided here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from scaleacross.errors import InputError
+from scaleacross.runtime.communicator import LinkSettings
+from scaleacross.schedules.collective import (
+    PHASES,
+    CollectiveSchedule,
+    Layout,
+    Operation,
+    all_to_all,
+    broadcast,
+    flat,
+    layered,
+    tree_all_reduce,
+)
+from scaleacross.schedules.collective.hierarchical import depth_of, ranks_of
+from scaleacross.spec.launch import LaunchConfig, ProcessGroups
+from scaleacross.spec.plan import PredictedCollective
+
+EXCHANGES: Final = ("direct", "pairwise", "two_level")
+BROADCASTS: Final = ("tree", "chain")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """How a collective runs.
+
+    Attributes:
+        schedule: what is executed.
+        predicted_s: seconds that the plan expects; None if it says nothing.
+    """
+
+    schedule: CollectiveSchedule
+    predicted_s: float | None = None
+
+
+Choose = Callable[[Operation, int], Chosen | None]
+"""(operation, bytes as ``PredictedCollective.bytes_per_rank`` counts them) -> how, or None: the transport's own collective."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What one group is told.
+
+    Attributes:
+        choose: how a collective runs.
+        settings: (own rank, peer), in the group -> how the link is used.
+        why: where the answers come from, for messages.
+        axis: parallel axis of the group, if it is one of the plan.
+        planned: its entry in the launch file.
+    """
+
+    choose: Choose
+    settings: Callable[[int, int], LinkSettings]
+    why: str
+    axis: str = ""
+    planned: ProcessGroups | None = None
+
+
+@lru_cache(maxsize=512)
+def named_schedule(operation: Operation, algorithm: str, layout: Layout, num_channels: int = 1) -> CollectiveSchedule:
+    """The schedule called ``algorithm`` for the ranks of ``layout``.
+
+    Args:
+        operation: what to run.
+        algorithm: a name of ``PHASES``; ``double_tree`` (all-reduce); ``direct``, ``pairwise``, ``two_level`` (all-to-all);
+            ``tree``, ``chain`` (broadcast); or ``hierarchical(outermost, …, innermost)``.
+        layout: ranks 0 … n−1 as the network nests them.
+        num_channels: chunks that follow one another.
+
+    Raises:
+        InputError: no such algorithm for this operation.
+    """
+    num_ranks = len(ranks_of(layout))
+    if operation is Operation.BROADCAST:
+        return broadcast(num_ranks, algorithm, num_channels)
+    if operation is Operation.ALL_TO_ALL:
+        buildings = [ranks_of(child) for child in layout] if isinstance(layout, tuple) else [[0]]
+        return all_to_all(buildings if algorithm == "two_level" else [range(num_ranks)], algorithm, num_channels)
+    if algorithm == "double_tree":
+        if operation is not Operation.ALL_REDUCE:
+            raise InputError(f"double_tree runs all_reduce, not {operation.value}")
+        return tree_all_reduce(num_ranks, num_channels)
+    if algorithm.startswith("hierarchical(") and algorithm.endswith(")"):
+        names = [name.strip() for name in algorithm[len("hierarchical(") : -1].split(",")]
+        return layered(operation, layout, names, num_channels)
+    return flat(operation, algorithm, num_ranks, num_channels)
+
+
+def fixed(algorithms: Mapping[Operation, str], layout: Layout, settings: LinkSettings, num_channels: int = 1) -> Policy:
+    """One algorithm per operation, whatever the size; operations that are not named are left to the transport."""
+
+    def choose(operation: Operation, num_bytes: int) -> Chosen | None:
+        del num_bytes
+        name = algorithms.get(operation)
+        return None if name is None else Chosen(named_schedule(operation, name, layout, num_channels))
+
+    return Policy(choose, lambda rank, peer: settings, "the algorithms named by the caller")
+
+
+def from_launch(config: LaunchConfig, ranks: Sequence[int], settings: LinkSettings) -> Policy:
+    """What the plan says about the group of ``ranks`` (ranks of the job, in the order of the group).
+
+    Raises:
+        InputError: a rank that the launch file does not have.
+    """
+    if max(ranks) >= config.world_size:
+        raise InputError(
+            f"rank {max(ranks)} of a launch file for {config.world_size} ranks: start as many processes as the plan has ranks"
+        )
+    found = next(
+        (g for g in config.process_groups if tuple(sorted(ranks)) in {tuple(sorted(r)) for r in g.ranks}), None
+    )
+    hosts = [config.ranks[rank][0] for rank in ranks]
+
+    def link(rank: int, peer: int) -> LinkSettings:
+        return LinkSettings(
+            settings.window_bytes, settings.segment_bytes, settings.share_memory and hosts[rank] == hosts[peer]
+        )
+
+    if found is None:
+        return Policy(
+            lambda operation, num_bytes: None, link, f"{config.plan_name}, which has no group of ranks {_few(ranks)}"
+        )
+    return Policy(
+        _chooser(found, layout_of(config, ranks)), link, f"{config.plan_name}, axis {found.axis}", found.axis, found
+    )
+
+
+def layout_of(config: LaunchConfig, ranks: Sequence[int]) -> Layout:
+    """Members 0 … n−1 of the group, nested by region, building, zone, rack and host, as far as these differ."""
+    keys = []
+    for rank in ranks:
+        host = config.host(rank)
+        keys.append((host.region, host.building, host.zone, host.rack, config.ranks[rank][0]))
+    units = [len({key[: depth + 1] for key in keys}) for depth in range(len(keys[0]))]
+    outer = [1, *units[:-1]]
+    levels = [depth for depth, count in enumerate(units) if outer[depth] < count < len(ranks)]
+    return _nested(tuple(range(len(ranks))), keys, levels)
+
+
+def _nested(members: tuple[int, ...], keys: Sequence[tuple[object, ...]], levels: Sequence[int]) -> Layout:
+    """One level of nesting per entry of ``levels``, the same everywhere."""
+    if not levels:
+        return members
+    children: dict[object, list[int]] = {}
+    for member in members:
+        children.setdefault(keys[member][: levels[0] + 1], []).append(member)
+    return tuple(_nested(tuple(child), keys, levels[1:]) for child in children.values())
+
+
+def _chooser(groups: ProcessGroups, layout: Layout) -> Choose:
+    def choose(operation: Operation, num_bytes: int) -> Chosen | None:
+        stated = [entry for entry in groups.collectives if entry.op == operation.value]
+        if not stated:
+            return None
+        nearest = min(stated, key=lambda entry: abs(math.log((entry.bytes_per_rank + 1) / (num_bytes + 1))))
+        schedule = _schedule_of(nearest, operation, layout)
+        if schedule is None:
+            return None
+        return Chosen(schedule, nearest.time_s if nearest.bytes_per_rank == num_bytes else None)
+
+    return choose
+
+
+def _schedule_of(entry: PredictedCollective, operation: Operation, layout: Layout) -> CollectiveSchedule | None:
+    """The schedule that the cost model's name stands for; None for curves measured on a library's own collective."""
+    name = {"tree": "double_tree", "hierarchical": None, "measured": None}.get(entry.algorithm, entry.algorithm)
+    if entry.algorithm == "hierarchical":
+        return _hierarchical(operation, layout)
+    if name is None or (operation is not Operation.ALL_TO_ALL and name not in (*PHASES, "double_tree")):
+        return None
+    return named_schedule(operation, name, layout)
+
+
+def _hierarchical(operation: Operation, layout: Layout) -> CollectiveSchedule:
+    depth = depth_of(layout)
+    name = "ring" if depth <= 1 else f"hierarchical({', '.join(['ring'] * depth)})"
+    return named_schedule(operation, name, layout)
+
+
+def _few(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8]))
+    return shown + (f" … ({len(ranks)})" if len(ranks) > 8 else "")

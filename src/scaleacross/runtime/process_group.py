@@ -1,0 +1,363 @@
+"""Backend ``scaleacross`` of ``torch.distributed``: collectives follow the plan, the rest goes to gloo.
+
+``init_process_group("cpu:scaleacross")`` or plain ``"scaleacross"`` after ``import scaleacross.runtime``. Methods that are not
+defined here (reduce, gather, scatter, send, recv, …), and collectives for which the plan names no schedule, run on an inner gloo
+group; the first of each kind is logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from math import prod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from scaleacross.runtime import operations
+from scaleacross.runtime.arguments import is_plain, reduction_name, size_bytes, timeout_seconds
+from scaleacross.runtime.communicator import Communicator, LinkSettings
+from scaleacross.runtime.endpoint import listen_address
+from scaleacross.runtime.launch import launch_policy
+from scaleacross.runtime.policy import Chosen, Policy
+from scaleacross.runtime.reduction import can_reduce
+from scaleacross.runtime.trace import FlightRecorder, Record
+from scaleacross.runtime.tracing import GroupCursor, recorder_of_process
+from scaleacross.runtime.work import QueuedWork
+from scaleacross.schedules.collective import Operation
+
+logger = logging.getLogger("scaleacross.runtime")
+
+BACKEND = "scaleacross"
+
+
+class Options:
+    """``pg_options`` of this backend.
+
+    Args:
+        policy: what to run; None: what the launch file says.
+        recorder: where records go; None: the one of this process.
+    """
+
+    def __init__(self, policy: Policy | None = None, recorder: FlightRecorder | None = None) -> None:
+        self.policy, self.recorder = policy, recorder
+
+
+class ScaleAcrossGroup(dist.ProcessGroup):
+    """A process group that executes schedules."""
+
+    def __init__(
+        self,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        name: str,
+        global_ranks: Sequence[int],
+        options: Options,
+    ) -> None:
+        super().__init__(rank, size)
+        self._my_rank, self._num_ranks, self._timeout_s = rank, size, timeout.total_seconds()
+        self._ranks = list(global_ranks) or list(range(size))
+        self._policy = options.policy or launch_policy(self._ranks, LinkSettings())
+        self._recorder = options.recorder or recorder_of_process(self._ranks[rank])
+        self._recorded = self._recorder.group(name, self._ranks, self._policy.axis, self._policy.planned)
+        self._name = name
+        self._sequence = 0
+        self._lock = threading.Lock()
+        self._said: set[str] = set()
+        self._inner = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout)
+        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._inner)
+        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        self._communicator = Communicator(
+            group=f"{name}/{self._ranks[0]}",
+            rank=rank,
+            names=[f"rank {global_rank}" for global_rank in self._ranks],
+            store=dist.PrefixStore(BACKEND, store),
+            address=listen_address(),
+            process_id=os.getpid(),
+            settings=lambda peer: self._policy.settings(rank, peer),
+        )
+
+    # --- what the plan covers -----------------------------------------------------------------------------------------
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
+        """In place, of one tensor."""
+        opts = opts or dist.AllreduceOptions()
+        (tensor,) = tensors
+        reduction = reduction_name(opts.reduceOp)
+        chosen = self._chosen(Operation.ALL_REDUCE, [tensor], size_bytes(tensor), reduction)
+        if chosen is None:
+            return super().allreduce(tensors, opts)
+        flat = tensor.contiguous()
+
+        def run(sequence: int) -> operations.Prepared:
+            return operations.all_reduce(chosen.schedule, self._my_rank, sequence, flat, reduction)
+
+        after = None if flat.data_ptr() == tensor.data_ptr() else lambda: tensor.copy_(flat)
+        return self._submit(chosen, [tensor], [tensor], size_bytes(tensor), run, opts, tensors, after)
+
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Any:
+        """Several tensors, one after the other."""
+        return _all_of([self.allreduce([tensor], opts) for tensor in tensors])
+
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        """Shards of all ranks, one after the other in ``output``."""
+        opts = opts or dist.AllgatherOptions()
+        chosen = self._chosen(Operation.ALL_GATHER, [output, tensor], size_bytes(output))
+        if chosen is None or output.numel() != tensor.numel() * self._num_ranks or not output.is_contiguous():
+            return super().all_gather_single(output, tensor, opts)
+        flat = tensor.contiguous()
+
+        def run(sequence: int) -> operations.Prepared:
+            return operations.all_gather(chosen.schedule, self._my_rank, sequence, output, flat)
+
+        return self._submit(chosen, [tensor], [output], size_bytes(output), run, opts, [output])
+
+    _allgather_base = all_gather_single
+
+    def allgather(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any = None) -> Any:
+        """Into one tensor per rank."""
+        opts = opts or dist.AllgatherOptions()
+        (tensor,), (parts,) = tensors, outputs
+        size = size_bytes(tensor) * self._num_ranks
+        chosen = self._chosen(Operation.ALL_GATHER, [tensor, *parts], size)
+        if chosen is None or any(part.shape != tensor.shape for part in parts):
+            return super().allgather(outputs, tensors, opts)
+        whole = torch.empty((self._num_ranks, *tensor.shape), dtype=tensor.dtype)
+        flat = tensor.contiguous()
+
+        def run(sequence: int) -> operations.Prepared:
+            return operations.all_gather(chosen.schedule, self._my_rank, sequence, whole, flat)
+
+        def after() -> None:
+            for part, value in zip(parts, whole, strict=True):
+                part.copy_(value)
+
+        return self._submit(chosen, [tensor], parts, size, run, opts, parts, after)
+
+    def all_gather_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> Any:
+        """Several, one after the other."""
+        return _all_of([self.all_gather_single(o, t, opts) for o, t in zip(outputs, tensors, strict=True)])
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        """Shard of the own rank."""
+        opts = opts or dist.ReduceScatterOptions()
+        reduction = reduction_name(opts.reduceOp)
+        chosen = self._chosen(Operation.REDUCE_SCATTER, [output, tensor], size_bytes(tensor), reduction)
+        if chosen is None or tensor.numel() != output.numel() * self._num_ranks or not output.is_contiguous():
+            return super().reduce_scatter_single(output, tensor, opts)
+        flat = tensor.contiguous()
+
+        def run(sequence: int) -> operations.Prepared:
+            return operations.reduce_scatter(chosen.schedule, self._my_rank, sequence, output, flat, reduction)
+
+        return self._submit(chosen, [tensor], [output], size_bytes(tensor), run, opts, [output])
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter(self, outputs: list[Tensor], tensors: list[list[Tensor]], opts: Any = None) -> Any:
+        """From one tensor per rank."""
+        opts = opts or dist.ReduceScatterOptions()
+        (output,), (parts,) = outputs, tensors
+        if any(part.shape != output.shape for part in parts) or not output.is_contiguous():
+            return super().reduce_scatter(outputs, tensors, opts)
+        return self.reduce_scatter_single(output, torch.cat([part.reshape(-1) for part in parts]), opts)
+
+    def reduce_scatter_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> Any:
+        """Several, one after the other."""
+        return _all_of([self.reduce_scatter_single(o, t, opts) for o, t in zip(outputs, tensors, strict=True)])
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> Any:
+        """From ``opts.rootRank``."""
+        opts = opts or dist.BroadcastOptions()
+        (tensor,) = tensors
+        chosen = self._chosen(Operation.BROADCAST, [tensor], size_bytes(tensor))
+        if chosen is None:
+            return super().broadcast(tensors, opts)
+        flat = tensor.contiguous()
+
+        def run(sequence: int) -> operations.Prepared:
+            return operations.broadcast(chosen.schedule, self._my_rank, sequence, flat, opts.rootRank)
+
+        after = None if flat.data_ptr() == tensor.data_ptr() else lambda: tensor.copy_(flat)
+        return self._submit(chosen, [tensor], [tensor], size_bytes(tensor), run, opts, tensors, after)
+
+    def all_to_all_single(
+        self, output: Tensor, tensor: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
+    ) -> Any:
+        """Rows of ``tensor`` by destination; without splits the same number for all."""
+        opts = opts or dist.AllToAllOptions()
+        chosen = self._chosen(Operation.ALL_TO_ALL, [output, tensor], size_bytes(tensor))
+        if chosen is None or not output.is_contiguous():
+            return super().all_to_all_single(output, tensor, output_splits, input_splits, opts)
+        sends, receives = self._splits(tensor, input_splits), self._splits(output, output_splits)
+        flat = tensor.contiguous()
+        if operations.needs_all_counts(chosen.schedule):
+            counts = self._all_counts(sends, opts)
+        else:
+            counts = lambda s, d: sends[d] if s == self._my_rank else receives[s]  # noqa: E731
+
+        def run(sequence: int) -> operations.Prepared:
+            return operations.all_to_all(chosen.schedule, self._my_rank, sequence, output, flat, counts)
+
+        return self._submit(chosen, [tensor], [output], size_bytes(tensor), run, opts, [output])
+
+    alltoall_base = all_to_all_single
+
+    # --- the rest -----------------------------------------------------------------------------------------------------
+
+    def getBackendName(self) -> str:  # noqa: N802 (torch's name)
+        """The name that scripts give."""
+        return BACKEND
+
+    name = getBackendName
+
+    def abort(self) -> None:
+        """Give up at once; peers that wait for this rank are told."""
+        self._communicator.close("abort() was called")
+        self._inner.abort()
+
+    def shutdown(self) -> None:
+        """End the thread of the group when what is queued is done."""
+        self._communicator.close()
+
+    def exchanged_bytes(self) -> tuple[int, int]:
+        """(sent, received) bytes of payload of planned collectives since the group began."""
+        return self._communicator.exchanged_bytes()
+
+    def _chosen(
+        self, operation: Operation, tensors: list[Tensor], num_bytes: int, reduction: str | None = None
+    ) -> Chosen | None:
+        """What the policy names, if the executor can run it on these tensors; else the first of its kind is logged."""
+        dtype = tensors[0].dtype
+        if any(not is_plain(tensor) for tensor in tensors):
+            self._say(f"{operation.value} of tensors that are sparse or not on the CPU")
+            return None
+        if reduction is not None and not can_reduce(dtype, reduction):
+            self._say(f"{operation.value} {reduction} of {dtype}")
+            return None
+        chosen = self._policy.choose(operation, num_bytes)
+        if chosen is None:
+            self._say(operation.value)
+        return chosen
+
+    def _say(self, what: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            if self._my_rank == 0:
+                logger.warning("%s: %s is not in %s: gloo runs it by itself", self._name, what, self._policy.why)
+
+    def _submit(
+        self,
+        chosen: Chosen,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        num_bytes: int,
+        prepare: Callable[[int], operations.Prepared],
+        opts: Any,
+        result: list[Tensor],
+        after: Callable[[], object] | None = None,
+    ) -> QueuedWork:
+        """Queue a collective; ``after`` runs when it is done."""
+        schedule = chosen.schedule
+        timeout_s = timeout_seconds(opts) or self._timeout_s
+        work = QueuedWork(f"{schedule.operation.value} by {schedule.name} in group {self._name}", result)
+        with self._lock:
+            sequence, self._sequence = self._sequence, self._sequence + 1
+            record = self._recorder.begin(
+                self._recorded,
+                schedule.operation.value,
+                sum(tensor.numel() for tensor in inputs),
+                sum(tensor.numel() for tensor in outputs),
+                str(inputs[0].dtype).removeprefix("torch."),
+                num_bytes=num_bytes,
+                algorithm=schedule.name,
+                predicted_s=chosen.predicted_s,
+            )
+            work.record = record
+            self._communicator.submit(lambda: self._execute(work, record, prepare, sequence, timeout_s, after))
+        return work
+
+    def _execute(
+        self,
+        work: QueuedWork,
+        record: Record,
+        prepare: Callable[[int], operations.Prepared],
+        sequence: int,
+        timeout_s: float,
+        after: Callable[[], object] | None,
+    ) -> None:
+        """In the thread of the group."""
+        record.start()
+        try:
+            with torch.no_grad():
+                prepared = prepare(sequence)
+                cursor = GroupCursor(record, self._ranks)
+                cursor.expect(prepared.task.program)
+                self._communicator.run(prepared.task, timeout_s, cursor)
+                prepared.finish()
+                if after is not None:
+                    after()
+        except Exception as error:
+            record.end(error)
+            work.complete(error)
+        else:
+            record.end()
+            work.complete()
+
+    def _splits(self, tensor: Tensor, splits: list[int]) -> list[int]:
+        """Elements per rank of a tensor that is split along its first dimension."""
+        if not splits:
+            return [tensor.numel() // self._num_ranks] * self._num_ranks
+        row = prod(tensor.shape[1:])
+        return [count * row for count in splits]
+
+    def _all_counts(self, sends: list[int], opts: Any) -> Callable[[int, int], int]:
+        """What every rank sends to every other, exchanged when it is first asked for."""
+        gathered = torch.empty(self._num_ranks * self._num_ranks, dtype=torch.int64)
+        work = super().all_gather_single(gathered, torch.tensor(sends, dtype=torch.int64), dist.AllgatherOptions())
+        del opts
+
+        def counts(source: int, destination: int) -> int:
+            work.wait()
+            return int(gathered[source * self._num_ranks + destination])
+
+        return counts
+
+
+def create(options: Any, backend_options: Any) -> ScaleAcrossGroup:
+    """Called by ``torch.distributed`` for every group of this backend."""
+    return ScaleAcrossGroup(
+        options.store,
+        options.group_rank,
+        options.group_size,
+        options.timeout,
+        options.group_id,
+        options.global_ranks_in_group,
+        backend_options if isinstance(backend_options, Options) else Options(),
+    )
+
+
+def register() -> None:
+    """Make ``scaleacross`` known to ``torch.distributed``; twice does no harm."""
+    if BACKEND.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu"])
+
+
+def _all_of(works: list[Any]) -> Any:
+    """One work for several of one group, which end in order."""
+    if len(works) == 1:
+        return works[0]
+    for work in works[:-1]:
+        work.wait()
+    return works[-1]

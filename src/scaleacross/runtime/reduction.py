@@ -1,0 +1,54 @@
+"""How arriving elements join what a rank holds. Narrow floats are summed in fp32, rounded when they travel and at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
+
+import torch
+
+Combine: TypeAlias = Callable[[torch.Tensor, torch.Tensor], object]
+"""(held, arriving): ``held`` becomes the reduction of both; ``arriving`` may have a narrower type."""
+
+COMBINE: Final[Mapping[str, Combine]] = {
+    "sum": lambda held, arriving: held.add_(arriving),
+    "avg": lambda held, arriving: held.add_(arriving),
+    "product": lambda held, arriving: held.mul_(arriving),
+    "min": lambda held, arriving: torch.minimum(held, _like(arriving, held), out=held),
+    "max": lambda held, arriving: torch.maximum(held, _like(arriving, held), out=held),
+    "band": lambda held, arriving: held.bitwise_and_(arriving),
+    "bor": lambda held, arriving: held.bitwise_or_(arriving),
+    "bxor": lambda held, arriving: held.bitwise_xor_(arriving),
+}
+"""Reductions by the lower-case name of ``torch.distributed.ReduceOp``. An average is divided when all is summed."""
+
+NARROW: Final = frozenset(
+    {
+        torch.bfloat16,
+        torch.float16,
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+        torch.float8_e4m3fnuz,
+        torch.float8_e5m2fnuz,
+    }
+)
+INTEGERS: Final = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+WIDE: Final = frozenset({torch.float32, torch.float64})
+
+
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type in which elements of ``dtype`` are reduced."""
+    return torch.float32 if dtype in NARROW else dtype
+
+
+def can_reduce(dtype: torch.dtype, reduction: str) -> bool:
+    """Whether the executor reduces elements of ``dtype`` so; what it cannot, the transport's own collective may."""
+    if reduction not in COMBINE:
+        return False
+    if reduction in ("band", "bor", "bxor"):
+        return dtype in INTEGERS
+    return dtype in WIDE | NARROW or (dtype in INTEGERS and reduction != "avg")
+
+
+def _like(arriving: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+    return arriving if arriving.dtype == held.dtype else arriving.to(held.dtype)

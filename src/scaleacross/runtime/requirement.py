@@ -1,0 +1,24 @@
+"""Says what the runtime needs where it is missing."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from scaleacross.errors import InputError
+
+INSTALL = "pip install 'scaleacross[runtime]'"
+
+
+def has_torch() -> bool:
+    """Whether torch can be imported."""
+    return find_spec("torch") is not None
+
+
+def require_torch() -> None:
+    """Raise InputError where torch, or its distributed package, is missing."""
+    if not has_torch():
+        raise InputError(f"the runtime needs torch, which is not installed: {INSTALL}")
+    import torch.distributed
+
+    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        raise InputError(f"the runtime needs a torch that was built with distributed and gloo: {INSTALL}")

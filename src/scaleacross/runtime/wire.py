@@ -1,0 +1,118 @@
+"""Bytes between two ranks. A link is one TCP connection in one direction: segments forward, credit backward.
+
+A segment is a header and its payload. The payload follows in the stream or, between processes of one host, lies in shared memory
+at the place that the header names. The header says which collective it belongs to, so that ranks which do not run the same one
+find out at the first message. A receiver returns credit for what it has taken; a sender keeps at most a window in flight.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Final, NamedTuple
+
+from scaleacross.runtime.faults import CollectiveError
+
+MAGIC: Final = 0x5CA1
+INLINE: Final = (1 << 64) - 1
+"""``place`` of a payload that follows in the stream."""
+
+_HEADER: Final = struct.Struct("<HBBIQQIIQQQQ")
+HEADER_BYTES: Final = _HEADER.size
+_CREDIT: Final = struct.Struct("<Q")
+CREDIT_BYTES: Final = _CREDIT.size
+GOODBYE: Final = (1 << 64) - 1
+"""Credit that says: the receiver gave up; a reason follows."""
+MAX_REASON_BYTES: Final = 1500
+
+SEGMENT, ABORT = 0, 1
+
+
+class Identity(NamedTuple):
+    """What all ranks of a group must agree on.
+
+    Attributes:
+        sequence: number of the collective in its group, from 0.
+        code: hash of ``text``.
+        num_elements: elements of the tensor that the collective is about; 0 for an all-to-all, whose ranks may differ.
+        text: operation, type, reduction and algorithm in words; not sent.
+    """
+
+    sequence: int
+    code: int
+    num_elements: int
+    text: str
+
+    @classmethod
+    def of(cls, sequence: int, text: str, num_elements: int) -> Identity:
+        """The identity of a collective described by ``text``."""
+        return cls(sequence, zlib.crc32(text.encode()), num_elements, text)
+
+
+class Header(NamedTuple):
+    """Head of one segment.
+
+    Attributes:
+        kind: SEGMENT or ABORT (the payload is a reason then).
+        sequence, code, num_elements: as in ``Identity``.
+        channel, message: which message: the ``message``-th from this sender to this receiver on ``channel``.
+        message_bytes: payload of the whole message.
+        num_bytes: payload of this segment; segments of a message come in order.
+        place: offset in the shared memory, or INLINE.
+        used_bytes: credit to give back for it.
+    """
+
+    kind: int
+    sequence: int
+    code: int
+    num_elements: int
+    channel: int
+    message: int
+    message_bytes: int
+    num_bytes: int
+    place: int
+    used_bytes: int
+
+
+def pack(header: Header) -> bytes:
+    """``header`` as it travels."""
+    return _HEADER.pack(
+        MAGIC,
+        header.kind,
+        0,
+        header.code,
+        header.sequence,
+        header.num_elements,
+        header.channel,
+        header.message,
+        header.message_bytes,
+        header.num_bytes,
+        header.place,
+        header.used_bytes,
+    )
+
+
+def unpack(data: bytes | bytearray | memoryview) -> Header:
+    """Read a header. Raises CollectiveError where the stream is none of ours."""
+    magic, kind, _, code, sequence, num_elements, channel, message, message_bytes, num_bytes, place, used = (
+        _HEADER.unpack(data)
+    )
+    if magic != MAGIC:
+        raise CollectiveError(f"a header begins with {magic:#06x}, expected {MAGIC:#06x}: the stream is out of step")
+    return Header(kind, sequence, code, num_elements, channel, message, message_bytes, num_bytes, place, used)
+
+
+def pack_abort(reason: str) -> bytes:
+    """A segment that ends the conversation."""
+    text = reason.encode()[:MAX_REASON_BYTES]
+    return pack(Header(ABORT, 0, 0, 0, 0, 0, len(text), len(text), INLINE, 0)) + text
+
+
+def pack_credit(num_bytes: int) -> bytes:
+    """Credit for ``num_bytes``."""
+    return _CREDIT.pack(num_bytes)
+
+
+def unpack_credit(data: bytes | bytearray | memoryview) -> int:
+    """The bytes of a credit, or GOODBYE."""
+    return int(_CREDIT.unpack(data)[0])

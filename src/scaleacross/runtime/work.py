@@ -1,0 +1,73 @@
+"""A collective in the queue, as torch sees it."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from scaleacross.runtime.faults import CollectiveTimeoutError
+from scaleacross.runtime.trace import Record
+
+
+class QueuedWork(dist.Work):
+    """Done when the thread of the group says so.
+
+    Args:
+        what: for messages.
+        result: tensors that the future holds.
+    """
+
+    def __init__(self, what: str, result: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._what, self._result = what, result
+        self._done = threading.Event()
+        self.record: Record | None = None
+        self._error: BaseException | None = None
+        self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+
+    def complete(self, error: BaseException | None = None) -> None:
+        """Called once, by the thread of the group."""
+        self._error = error
+        self._done.set()
+        if error is None:
+            self._future.set_result(self._result)
+        else:
+            self._future.set_exception(error)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Wait until it is done; raises what went wrong. A ``timeout`` of zero leaves it to the group's own."""
+        seconds = timeout.total_seconds()
+        if self.record is not None and not self._done.is_set():
+            self.record.await_result()
+        if not self._done.wait(seconds if seconds > 0 else None):
+            raise CollectiveTimeoutError(f"{self._what} is not done after {seconds:.1f} s")
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def synchronize(self) -> None:
+        """The same without a timeout."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether it is done or has failed."""
+        return self._done.is_set()
+
+    def is_success(self) -> bool:
+        """Whether it is done and has not failed."""
+        return self._done.is_set() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """What went wrong."""
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors."""
+        return self._result
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """A future that holds the tensors."""
+        return self._future
