@@ -46,9 +46,11 @@ ROOMS = {
     "emitters": _room(MODELS),
     "calibration": _room(COSTS, "numpy"),
     "validation": _room(f"{COSTS} catalogue", "numpy pydantic"),
+    "diagnosis": _room(NOUNS, "networkx"),
     "report": _room(f"{MODELS} validation calibration", "rich"),
     "api": _room(
-        f"{COSTS} catalogue verification solvers emitters report validation calibration", "pyarrow distributed ray"
+        f"{COSTS} catalogue verification solvers emitters report validation calibration diagnosis",
+        "pyarrow distributed ray",
     ),
     "runtime": _room(f"{NOUNS} schedules", "torch triton numpy pydantic"),
     "bundle": _room(f"{NOUNS} api emitters"),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from scaleacross.api import (
         calibrate,
         compare,
+        diagnose,
         emit,
         evaluate,
         explain,
@@ -62,6 +63,7 @@ __all__ = [
     "__version__",
     "calibrate",
     "compare",
+    "diagnose",
     "emit",
     "evaluate",
     "explain",
@@ -83,6 +85,7 @@ _HOME: Final = {
     "scaleacross.api": (
         "calibrate",
         "compare",
+        "diagnose",
         "emit",
         "evaluate",
         "explain",

@@ -6,6 +6,7 @@ from scaleacross.api.accuracy import cross_check, score_files, validate
 from scaleacross.api.calibration import calibrate
 from scaleacross.api.collective import collective
 from scaleacross.api.comparison import compare
+from scaleacross.api.diagnosing import diagnose
 from scaleacross.api.evaluation import evaluate
 from scaleacross.api.explaining import explain
 from scaleacross.api.files import emit, verify
@@ -23,6 +24,7 @@ __all__ = [
     "collective",
     "compare",
     "cross_check",
+    "diagnose",
     "emit",
     "evaluate",
     "explain",

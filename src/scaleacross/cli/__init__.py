@@ -12,6 +12,7 @@ import typer
 from scaleacross.cli.calibrate import calibrate_command
 from scaleacross.cli.collective import collective_command
 from scaleacross.cli.compare import compare_command
+from scaleacross.cli.diagnose import diagnose_command
 from scaleacross.cli.explain import explain_command
 from scaleacross.cli.frame import EXIT_CODES, guarded
 from scaleacross.cli.look import catalogue_command, schema_command, show_command
@@ -33,6 +34,7 @@ COMMANDS: Final[tuple[tuple[str, Callable[..., None], str], ...]] = (
     ("calibrate", calibrate_command, "Fit accelerators and links to your measurements."),
     ("schedule", schedule_command, "Show one pipeline step, of a plan or of a schedule by name."),
     ("collective", collective_command, "Price every way to run one collective."),
+    ("diagnose", diagnose_command, "Name the rank or link behind a hang or a slow run."),
     ("show", show_command, "Show a topology, workload, accelerator or network."),
     ("catalogue", catalogue_command, "List what can be given by name."),
     ("schema", schema_command, "Print the JSON Schema of a kind of file."),

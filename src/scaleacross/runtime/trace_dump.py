@@ -43,6 +43,9 @@ def dump_content(recorder: FlightRecorder) -> dict[str, Any]:
     """Plain containers and scalars, as format 2.10 has them. Only groups with a record appear."""
     records = recorder.records()
     used = {record.group.number: record.group for record in records}
+    notes_waits = any(
+        record.awaited for record in records
+    )  # a program that never says what it awaits tells nothing by silence
     return {
         "version": FORMAT_VERSION,
         "comm_lib_version": "scaleacross",
@@ -51,7 +54,7 @@ def dump_content(recorder: FlightRecorder) -> dict[str, Any]:
             for group in used.values()
         },
         "pg_status": {str(number): _status(records, number) for number in used},
-        "entries": [_entry(recorder, record) for record in records],
+        "entries": [_entry(recorder, record, notes_waits) for record in records],
         "rank": recorder.rank,
         "world_size": recorder.world_size,
         "host_name": socket.gethostname(),
@@ -68,7 +71,7 @@ def _status(records: list[Record], number: int) -> dict[str, int]:
     }
 
 
-def _entry(recorder: FlightRecorder, record: Record) -> dict[str, Any]:
+def _entry(recorder: FlightRecorder, record: Record, notes_waits: bool) -> dict[str, Any]:
     group, state = record.group, record.state
     pair = record.pair
     name = f"{LIBRARY}:{_NAMES.get(record.op, record.op)}"
@@ -99,7 +102,7 @@ def _entry(recorder: FlightRecorder, record: Record) -> dict[str, Any]:
             "algorithm": record.algorithm,
             "bytes": record.num_bytes,
             "predicted_s": record.predicted_s,
-            "awaited": record.awaited,
+            "awaited": record.awaited if notes_waits else None,
             "error": record.error,
             "cursors": {str(peer): list(cursor) for peer, cursor in record.cursors.copy().items()},
         },

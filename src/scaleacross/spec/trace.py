@@ -28,9 +28,9 @@ CURSOR_FIELDS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class TraceGroup:
-    """A process group as a dump names it: ``ranks`` are ranks of the job, in ascending order."""
+    """A process group as a dump names it: ``ranks`` are ranks of the job, in ascending order. Equal only to itself."""
 
     name: str
     desc: str

@@ -1,0 +1,60 @@
+"""The verb diagnose: from the dumps of a run to the rank or link at fault."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from scaleacross.diagnosis.perfetto import perfetto_json
+from scaleacross.diagnosis.read import find_dumps, read_dumps
+from scaleacross.diagnosis.verdict import DEFAULT_SLOW_RATIO, diagnosis
+from scaleacross.errors import InputError
+from scaleacross.spec.diagnosis import Diagnosis
+from scaleacross.spec.progress import Progress
+
+
+def diagnose(
+    *dumps: str | Path,
+    slow_ratio: float = DEFAULT_SLOW_RATIO,
+    perfetto: str | Path | None = None,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> Diagnosis:
+    """Name the root of a hang or slow run. Needs no torch, and runs nothing that a dump holds.
+
+    Args:
+        dumps: directories or files: flight-recorder dumps (pickle or JSON) of our runtime or of PyTorch's own groups.
+        slow_ratio: how many times slower than predicted, or than its equals, a link must be to be called slow.
+        perfetto: write measured beside predicted times of all ranks to this file, which Perfetto opens.
+        progress: called now and then.
+
+    Raises:
+        InputError: nothing to read, or none of it is readable; ``slow_ratio`` is not above 1.
+    """
+    if not slow_ratio > 1:
+        raise InputError(f"slow_ratio is {slow_ratio}: a link as fast as predicted has 1, so give more than 1")
+    started = time.monotonic()
+    files = find_dumps(dumps)
+
+    def report(stage: str, done: int, total: int | None) -> None:
+        progress(Progress(stage, done, total, None, None, time.monotonic() - started))
+
+    traces, unreadable = read_dumps(files, lambda done: report("reading dumps", done, len(files)))
+    report("looking for the root", 0, None)
+    found = diagnosis(traces, unreadable, slow_ratio)
+    if perfetto is not None:
+        report("writing the trace", 0, None)
+        _write(Path(perfetto), perfetto_json(traces))
+    return found
+
+
+def _write(path: Path, pieces: Iterable[str]) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("w", encoding="utf-8") as stream:
+            stream.writelines(pieces)
+        partial.replace(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+    finally:
+        partial.unlink(missing_ok=True)

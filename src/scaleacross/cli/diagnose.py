@@ -1,0 +1,55 @@
+"""diagnose: the rank or link behind a hang or a slow run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scaleacross.cli.frame import display
+
+
+def diagnose_command(
+    dumps: Annotated[
+        list[Path], typer.Argument(metavar="DUMPS...", help="Directories or files; each file's name ends in its rank.")
+    ],
+    slow_ratio: Annotated[
+        float, typer.Option("--slow", metavar="RATIO", help="A link this many times slower than predicted is slow.")
+    ] = 2.0,
+    perfetto: Annotated[
+        Path | None,
+        typer.Option(
+            "--perfetto", metavar="FILE", dir_okay=False, help="Write measured beside predicted for Perfetto."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON and nothing else.")] = False,
+) -> None:
+    """Name the one rank or link that hundreds of stuck ranks wait for, or that makes them slow.
+
+    Reads flight-recorder dumps, pickled or JSON, of the bundled runtime and of PyTorch's own groups
+    (TORCH_FR_BUFFER_SIZE > 0, TORCH_FR_DUMP_TEMP_FILE). Nothing in a dump is ever executed. Needs no torch.
+
+    \b
+    Verdicts: all_good, process_dead, not_joined, stuck_outside, stuck_before, stuck_inside, stuck_link,
+      type_mismatch, order_mismatch, size_mismatch, dtype_mismatch, deadlock, slow_rank, slow_link.
+
+    \b
+    Examples:
+      scaleacross diagnose dumps/
+      scaleacross diagnose dumps/ --json | jq .root
+      scaleacross diagnose dumps/ --perfetto trace.json
+    """
+    from scaleacross.api import diagnose
+    from scaleacross.report.console import PlainConsole
+    from scaleacross.report.diagnosis import diagnosis_report
+    from scaleacross.report.progress import ProgressDisplay
+
+    with ProgressDisplay(PlainConsole(stderr=True)) as progress:
+        found = diagnose(*dumps, slow_ratio=slow_ratio, perfetto=perfetto, progress=progress)
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+    else:
+        display(diagnosis_report(found))
+    if perfetto is not None:
+        typer.echo(f"wrote {perfetto}; open it at https://ui.perfetto.dev", err=True)

@@ -1,0 +1,212 @@
+"""From the content of a flight-recorder dump to a ``RankTrace``, with every field checked: dumps come from anywhere.
+
+Reads what PyTorch's NCCL and gloo groups write and what our runtime writes. What PyTorch leaves out (gloo: ranks of groups,
+start times) is left open. Nothing is walked deeper than the format goes, and each list is converted once, so a file whose
+parts refer to each other costs no more than its size.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Any, Final
+
+from scaleacross.spec.trace import CURSOR_FIELDS, EXTRA_KEY, Cursor, Operation, RankTrace, State, TraceGroup
+
+MAX_ENTRIES: Final = 1_000_000
+_STATES: Final[tuple[State, ...]] = ("scheduled", "started", "completed")
+NOT_ALIGNABLE: Final = -1
+"""Sequence of a send or receive whose number on its pair of ranks cannot be known."""
+
+
+class GroupTable:
+    """Groups of all dumps, each once, so that they can be told apart by identity and a long list of ranks is read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, str], TraceGroup] = {}
+
+    def get(self, name: str, desc: str, ranks: str) -> TraceGroup:
+        """The group of these ranks, as text ``[0, 1, ...]``; empty text where the dump does not say."""
+        key = (name, desc, ranks)
+        if key not in self._known:
+            members = json.loads(ranks) if ranks else []
+            if type(members) is not list or not all(type(rank) is int and rank >= 0 for rank in members):
+                raise ValueError(f"ranks of group {name!r} are {ranks[:60]!r}, no list of ranks")
+            self._known[key] = TraceGroup(name, desc, tuple(sorted(set(members))))
+        return self._known[key]
+
+
+def rank_trace(content: Any, rank: int, source: str, groups: GroupTable) -> RankTrace:
+    """The trace of ``rank``.
+
+    Raises:
+        ValueError: the content is no flight-recorder dump; the message names the field.
+    """
+    body = _typed(content, dict, "the dump")
+    version = _typed(body.get("version"), str, "version")
+    if version.partition(".")[0] != "2":
+        raise ValueError(f"version is {version[:20]!r}; versions 2.x are read")
+    entries = _typed(body.get("entries", []), list, "entries")
+    if len(entries) > MAX_ENTRIES:
+        raise ValueError(f"{len(entries)} entries; at most {MAX_ENTRIES} are read")
+    stated = _groups(_typed(body.get("pg_config", {}), dict, "pg_config"), groups)
+    reader = _EntryReader(rank, stated, groups)
+    operations = [one for number, entry in enumerate(entries) if (one := reader.operation(number, entry)) is not None]
+    operations.sort(key=lambda one: one.record_id)  # a ring may be written as it lies in memory
+    from_start = not operations or operations[0].record_id == 0
+    if not from_start:
+        reader.forget_counted_pairs()
+    world_size = body.get("world_size")
+    host = body.get("host_name")
+    return RankTrace(
+        rank=rank,
+        source=source,
+        groups=tuple(dict.fromkeys((*stated.values(), *(one.group for one in operations)))),
+        operations=operations,
+        world_size=world_size if type(world_size) is int and 0 < world_size < 2**31 else None,
+        host=host[:255] if type(host) is str else None,
+        complete_from_start=from_start,
+    )
+
+
+def _groups(config: dict[Any, Any], groups: GroupTable) -> dict[str, TraceGroup]:
+    stated = {}
+    for key, value in config.items():
+        one = _typed(value, dict, f"pg_config[{key!r}]")
+        name = str(one.get("name", key))
+        ranks = one.get("ranks", "")
+        text = json.dumps(ranks) if type(ranks) is list else _typed(ranks, str, f"ranks of group {name[:40]!r}")
+        if name:  # gloo states one nameless group, which no entry refers to
+            stated[name] = groups.get(name, str(one.get("desc", "")), text)
+    return stated
+
+
+class _EntryReader:
+    """Turns entries of one rank into operations; remembers what several of them share."""
+
+    def __init__(self, rank: int, stated: dict[str, TraceGroup], groups: GroupTable) -> None:
+        self._rank, self._stated, self._groups = rank, stated, groups
+        self._sizes: dict[int, tuple[tuple[int, ...], ...]] = {}
+        self._dtypes: dict[int, tuple[str, ...]] = {}
+        self._pairs: defaultdict[tuple[TraceGroup, tuple[int, int]], int] = defaultdict(int)
+        self._counted: list[Operation] = []
+
+    def forget_counted_pairs(self) -> None:
+        """The oldest entries are gone, so counting sends and receives from the first one says nothing."""
+        for one in self._counted:
+            one.sequence = NOT_ALIGNABLE
+
+    def operation(self, number: int, entry: Any) -> Operation | None:
+        """One operation; None for the mark that closes a batch of sends and receives."""
+        one = _typed(entry, dict, f"entries[{number}]")
+        name, desc = _pair_of_names(one.get("process_group"), number)
+        group = self._stated.get(name) or self._groups.get(name, desc, "")
+        library, _, called = _typed(one.get("profiling_name"), str, f"entries[{number}].profiling_name").partition(":")
+        op, _, peers = (called or library).partition(" ")
+        if op == "coalesced":
+            return None
+        extra = one.get(EXTRA_KEY)
+        operation = Operation(
+            record_id=_count(one.get("record_id"), f"entries[{number}].record_id"),
+            group=group,
+            sequence=_count(one.get("collective_seq_id"), f"entries[{number}].collective_seq_id"),
+            op=op[:64],
+            pair=self._pair(op, peers, group, number) if peers else None,
+            input_sizes=self._shapes(one.get("input_sizes"), f"entries[{number}].input_sizes"),
+            output_sizes=self._shapes(one.get("output_sizes"), f"entries[{number}].output_sizes"),
+            dtypes=self._types(one),
+            state=_state(one, number),
+            created_ns=_count(one.get("time_created_ns"), f"entries[{number}].time_created_ns"),
+            started_ns=_time(one.get("time_discovered_started_ns")),
+            completed_ns=_time(one.get("time_discovered_completed_ns")),
+        )
+        if operation.pair is not None:
+            if extra is None:
+                self._pairs[group, operation.pair] += 1
+                operation.sequence = self._pairs[group, operation.pair]
+                self._counted.append(operation)
+            else:
+                operation.sequence = _count(one.get("p2p_seq_id"), f"entries[{number}].p2p_seq_id")
+        if extra is not None:
+            _read_extra(operation, _typed(extra, dict, f"entries[{number}].{EXTRA_KEY}"))
+        return operation
+
+    def _pair(self, op: str, peers: str, group: TraceGroup, number: int) -> tuple[int, int]:
+        """``send 0->1`` and ``recv 1<-0`` count ranks within the group."""
+        left, arrow, right = peers.partition("->" if op == "send" else "<-")
+        if op not in ("send", "recv") or not arrow or not (left.isdecimal() and right.isdecimal()):
+            raise ValueError(f"entries[{number}] is called {op[:20]!r} with peers {peers[:40]!r}")
+        source, target = (int(left[:9]), int(right[:9])) if op == "send" else (int(right[:9]), int(left[:9]))
+        if not group.ranks:
+            return source, target
+        if max(source, target) >= len(group.ranks):
+            raise ValueError(f"entries[{number}]: peers {peers[:40]!r} in a group of {len(group.ranks)} ranks")
+        return group.ranks[source], group.ranks[target]
+
+    def _shapes(self, value: Any, where: str) -> tuple[tuple[int, ...], ...]:
+        if value is None:
+            return ()
+        key = id(value)
+        if key not in self._sizes:
+            shapes = tuple(tuple(_typed(shape, list, where)) for shape in _typed(value, list, where))
+            if not all(type(length) is int for shape in shapes for length in shape):
+                raise ValueError(f"{where} holds something else than whole numbers")
+            self._sizes[key] = shapes
+        return self._sizes[key]
+
+    def _types(self, entry: dict[str, Any]) -> tuple[str, ...]:
+        names: list[str] = []
+        for field in ("input_dtypes", "output_dtypes"):
+            value = entry.get(field)
+            if type(value) is list:
+                if id(value) not in self._dtypes:
+                    self._dtypes[id(value)] = tuple(sorted({str(one)[:32] for one in value if type(one) is str}))
+                names += self._dtypes[id(value)]
+        return tuple(sorted(set(names)))
+
+
+def _read_extra(operation: Operation, extra: dict[str, Any]) -> None:
+    """What our own recorder adds; a field of the wrong type is as if it were not there."""
+    op, algorithm, num_bytes = extra.get("op"), extra.get("algorithm"), extra.get("bytes")
+    predicted, awaited, cursors = extra.get("predicted_s"), extra.get("awaited"), extra.get("cursors")
+    operation.op = op[:64] if type(op) is str and op else operation.op
+    operation.algorithm = algorithm[:64] if type(algorithm) is str else ""
+    operation.num_bytes = num_bytes if type(num_bytes) is int and num_bytes >= 0 else None
+    operation.predicted_s = predicted if type(predicted) is float and 0 < predicted < 1e9 else None
+    operation.awaited = awaited if type(awaited) is bool else None
+    for peer, counts in cursors.items() if type(cursors) is dict else ():
+        good = type(counts) is list and len(counts) == len(CURSOR_FIELDS) and all(type(one) is int for one in counts)
+        if good and str(peer).isdecimal():
+            operation.cursors[int(str(peer)[:9])] = Cursor(*counts)
+
+
+def _state(entry: dict[str, Any], number: int) -> State:
+    """As written; an entry that was retired has ended even where nobody noted it, as in gloo's dumps."""
+    if entry.get("retired") is True:
+        return "completed"
+    state = entry.get("state")
+    if state not in _STATES:
+        raise ValueError(f"entries[{number}].state is {str(state)[:20]!r}; known are {', '.join(_STATES)}")
+    return _STATES[_STATES.index(state)]
+
+
+def _pair_of_names(value: Any, number: int) -> tuple[str, str]:
+    if type(value) in (list, tuple) and len(value) == 2 and all(type(one) is str for one in value):
+        return value[0], value[1]
+    raise ValueError(f"entries[{number}].process_group is no pair of a name and a description")
+
+
+def _typed(value: Any, kind: type, where: str) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"{where} is of type {type(value).__name__}, {kind.__name__} is needed")
+    return value
+
+
+def _count(value: Any, where: str) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{where} is no whole number from 0")
+    return value
+
+
+def _time(value: Any) -> int | None:
+    return value if type(value) is int and 0 < value < 2**63 else None

@@ -1,0 +1,217 @@
+"""Nothing is stuck, but time is lost: to a rank that comes late, or to a link.
+
+Only durations on one host's clock are compared, never times of two hosts.
+
+*Slow rank.* Who comes last to a collective waits least in it. How much less than the next one is the time that all others waited
+for that rank alone; it is the rank's own fault only as far as its program was away from communication longer than theirs before.
+So ranks that are late because they waited elsewhere are not blamed.
+
+*Slow link.* The collective as its last rank saw it took no waiting: that is compared with the plan's prediction. A transfer keeps
+both ends busy, a wait for the peer only one of them, so the smaller of both ends' times is that of the link. Its seconds per byte
+are compared with the median link of the same kind of group.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import median
+
+from scaleacross.diagnosis.align import Alignment, Instance
+from scaleacross.spec.diagnosis import Fault
+from scaleacross.spec.trace import RankTrace, TraceGroup
+
+MIN_SHARE_OF_TRACE = 0.1
+"""Time lost below this share of what the trace covers is not worth a verdict."""
+CLEARLY_MORE = 3.0
+"""The culprit must have lost this many times what the next one has."""
+
+
+@dataclass(slots=True)
+class Loss:
+    """Seconds that a rank or link cost, and where most of it."""
+
+    seconds: float = 0.0
+    worst_s: float = 0.0
+    worst: Instance | None = None
+
+    def add(self, seconds: float, instance: Instance) -> None:
+        """One more loss."""
+        self.seconds += seconds
+        if seconds > self.worst_s:
+            self.worst_s, self.worst = seconds, instance
+
+
+def slow_faults(alignment: Alignment, slow_ratio: float) -> list[Fault]:
+    """Slow ranks and links, dearest first. ``slow_ratio``: how many times slower than predicted, or than its equals, is slow."""
+    span_s = max((_span_s(trace) for trace in alignment.traces.values()), default=0.0)
+    faults = _slow_ranks(alignment, span_s) + _slow_links(alignment, span_s, slow_ratio)
+    return sorted(faults, key=lambda fault: -(fault.lost_s or 0.0))
+
+
+def _span_s(trace: RankTrace) -> float:
+    times = [one.completed_ns or one.created_ns for one in trace.operations]
+    return (max(times) - trace.operations[0].created_ns) / 1e9 if times else 0.0
+
+
+def _duration_s(instance: Instance, rank: int) -> float | None:
+    """Seconds from the start (or, where nobody noted it, from the call) to the end; None where it has no end."""
+    one = instance.operations[rank]
+    begin = one.started_ns or one.created_ns
+    return None if one.completed_ns is None else max(one.completed_ns - begin, 0) / 1e9
+
+
+def _gaps(trace: RankTrace) -> dict[int, float]:
+    """record -> seconds between the call and the rank's last event before it: the time that its own program took."""
+    events: list[int] = sorted(
+        time for one in trace.operations for time in (one.created_ns, one.completed_ns) if time is not None
+    )
+    gaps = {}
+    for one in trace.operations[1:]:
+        at = bisect_right(events, one.created_ns - 1) - 1
+        gaps[one.record_id] = (one.created_ns - events[at]) / 1e9 if at >= 0 else 0.0
+    return gaps
+
+
+def _slow_ranks(alignment: Alignment, span_s: float) -> list[Fault]:
+    gaps = {rank: _gaps(trace) for rank, trace in alignment.traces.items()}
+    losses: defaultdict[int, Loss] = defaultdict(Loss)
+    for instance in alignment.instances:
+        if instance.pair is not None or len(instance.operations) < 2:
+            continue
+        waits = sorted(
+            (wait, rank) for rank in instance.operations if (wait := _duration_s(instance, rank)) is not None
+        )
+        if len(waits) < 2:
+            continue
+        (least, last), (second, _) = waits[:2]
+        own = {rank: gaps[rank].get(one.record_id, 0.0) for rank, one in instance.operations.items()}
+        away = own.pop(last) - median(own.values())
+        if min(second - least, away) > 0:
+            losses[last].add(min(second - least, away), instance)
+    ranked = sorted(losses.items(), key=lambda item: -item[1].seconds)
+    if not ranked or ranked[0][1].seconds < MIN_SHARE_OF_TRACE * span_s:
+        return []
+    (rank, loss), *rest = ranked
+    if rest and loss.seconds < CLEARLY_MORE * rest[0][1].seconds:
+        return []
+    return [_rank_fault(rank, loss, span_s)]
+
+
+def _rank_fault(rank: int, loss: Loss, span_s: float) -> Fault:
+    worst = loss.worst
+    label = worst.label() if worst else ""
+    return Fault(
+        verdict="slow_rank",
+        ranks=(rank,),
+        group=worst.group.name if worst else None,
+        sequence=worst.sequence if worst else None,
+        op=worst.operations[rank].op if worst else None,
+        num_victims=len(worst.operations) - 1 if worst else 0,
+        lost_s=loss.seconds,
+        explanation=f"rank {rank} came last after longer work of its own; others waited {loss.seconds:.3g} s for it alone in "
+        f"{span_s:.3g} s of trace, most in {label} ({loss.worst_s:.3g} s)",
+    )
+
+
+def _slow_links(alignment: Alignment, span_s: float, slow_ratio: float) -> list[Fault]:
+    """Per kind of group: instances slower than predicted, and the link that sticks out."""
+    kinds: defaultdict[str, list[Instance]] = defaultdict(list)
+    for instance in alignment.instances:
+        kinds[instance.group.desc or instance.group.name].append(instance)
+    faults = []
+    for kind, instances in kinds.items():
+        measured, predicted, worst = _against_prediction(instances)
+        link = _worst_link(instances, slow_ratio)
+        slow = predicted > 0 and measured > slow_ratio * predicted
+        if link is not None:
+            fault = _link_fault(kind, link, measured, predicted)
+            if (fault.lost_s or 0.0) >= MIN_SHARE_OF_TRACE * span_s and (slow or predicted == 0):
+                faults.append(fault)
+        elif slow and worst is not None and measured - predicted >= MIN_SHARE_OF_TRACE * span_s:
+            faults.append(_group_fault(kind, worst, measured, predicted))
+    return faults
+
+
+def _against_prediction(instances: list[Instance]) -> tuple[float, float, Instance | None]:
+    """Seconds of those with a prediction, as their last rank saw them; seconds predicted; the one that lost most."""
+    measured = predicted = most = 0.0
+    worst = None
+    for instance in instances:
+        says = max((one.predicted_s or 0.0 for one in instance.operations.values()), default=0.0)
+        durations = [_duration_s(instance, rank) for rank in instance.operations]
+        took = min((one for one in durations if one is not None), default=None)
+        if says > 0 and took is not None:
+            measured, predicted = measured + took, predicted + says
+            if took - says > most:
+                most, worst = took - says, instance
+    return measured, predicted, worst
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLink:
+    """A link beside the median of its kind."""
+
+    ends: tuple[int, int]
+    group: TraceGroup
+    seconds: float
+    num_bytes: int
+    median_s_per_byte: float
+
+    @property
+    def ratio(self) -> float:
+        """Seconds per byte over the median's."""
+        return self.seconds / self.num_bytes / self.median_s_per_byte
+
+
+def _worst_link(instances: list[Instance], slow_ratio: float) -> SlowLink | None:
+    """The link with most seconds per byte, if that is ``slow_ratio`` times the median of at least three."""
+    seconds: defaultdict[tuple[int, int], float] = defaultdict(float)
+    moved: defaultdict[tuple[int, int], int] = defaultdict(int)
+    groups: dict[tuple[int, int], TraceGroup] = {}
+    for instance in instances:
+        for source, one in instance.operations.items():
+            for target, cursor in one.cursors.items():
+                back = instance.operations[target].cursors.get(source) if target in instance.operations else None
+                if back is None or not cursor.sent_bytes or not cursor.send_ns or not back.receive_ns:
+                    continue
+                seconds[source, target] += min(cursor.send_ns, back.receive_ns) / 1e9
+                moved[source, target] += cursor.sent_bytes
+                groups[source, target] = instance.group
+    if len(seconds) < 3:
+        return None
+    cost = {ends: seconds[ends] / moved[ends] for ends in seconds}
+    ends = max(cost, key=lambda one: cost[one])
+    link = SlowLink(ends, groups[ends], seconds[ends], moved[ends], median(cost.values()))
+    return link if link.ratio >= slow_ratio else None
+
+
+def _link_fault(kind: str, link: SlowLink, measured: float, predicted: float) -> Fault:
+    source, target = link.ends
+    beside = (
+        f"; {kind} took {measured:.3g} s, predicted {predicted:.3g} s" if predicted else "; the trace has no prediction"
+    )
+    return Fault(
+        verdict="slow_link",
+        ranks=link.ends,
+        link=link.ends,
+        group=link.group.name,
+        num_victims=max(len(link.group.ranks) - 2, 0),
+        lost_s=link.seconds - link.num_bytes * link.median_s_per_byte,
+        explanation=f"link {source}→{target} moved {link.num_bytes / link.seconds / 1e6:.3g} MB/s where the median link of "
+        f"{kind} moved {1 / link.median_s_per_byte / 1e6:.3g} MB/s ({link.ratio:.1f}x slower){beside}",
+    )
+
+
+def _group_fault(kind: str, worst: Instance, measured: float, predicted: float) -> Fault:
+    return Fault(
+        verdict="slow_link",
+        ranks=worst.members,
+        group=worst.group.name,
+        sequence=worst.sequence,
+        num_victims=0,
+        lost_s=measured - predicted,
+        explanation=f"{kind} took {measured:.3g} s where {predicted:.3g} s were predicted ({measured / predicted:.1f}x), most in "
+        f"{worst.label()}; no single link sticks out, or the trace has no transfer times",
+    )

@@ -1,0 +1,100 @@
+"""Runs that end, but late: the rank or link that costs the time, with clocks of hosts that disagree."""
+
+from __future__ import annotations
+
+import pytest
+from diagnosis_runs import Run
+
+from scaleacross.diagnosis.verdict import diagnosis
+from scaleacross.spec.trace import Cursor
+
+STEPS, WORK_MS, COLLECTIVE_MS = 10, 10.0, 2.0
+
+
+def with_slow_rank(slow: int | None, *, extra_ms: float = 8.0, skew_ms: float = 0.0) -> Run:
+    """Four ranks that work and reduce; ``slow`` works longer. Clocks of rank r are ``r · skew_ms`` ahead."""
+    run = Run(4)
+    clock = 0.0
+    for _ in range(STEPS):
+        arrivals = [clock + WORK_MS + (extra_ms if rank == slow else 0.0) for rank in range(4)]
+        clock = max(arrivals) + COLLECTIVE_MS
+        for rank, arrival in enumerate(arrivals):
+            run.issue(rank, at_ms=arrival + rank * skew_ms, took_ms=clock - arrival)
+    return run
+
+
+@pytest.mark.parametrize("skew_ms", [0.0, 500.0])
+@pytest.mark.parametrize("slow", range(4))
+def test_the_slow_rank_is_named_whatever_the_clocks_say(slow: int, skew_ms: float) -> None:
+    found = diagnosis(with_slow_rank(slow, skew_ms=skew_ms).traces())
+    assert found.root is not None and (found.verdict, found.root.ranks) == ("slow_rank", (slow,))
+    assert found.root.lost_s == pytest.approx((STEPS - 1) * 0.008)  # what came before the first operation is not known
+
+
+def test_equal_ranks_are_good() -> None:
+    assert diagnosis(with_slow_rank(None).traces()).verdict == "all_good"
+    assert diagnosis(with_slow_rank(1, extra_ms=0.5).traces()).verdict == "all_good"
+
+
+def test_ranks_that_are_late_because_they_waited_elsewhere_are_not_blamed() -> None:
+    """Rank 0 is slow; rank 1 waits for it in a pair, and so comes late to the collective of all, like rank 0."""
+    run = Run(4)
+    run.group("pair", (0, 1))
+    clock = 0.0
+    for _ in range(STEPS):
+        for rank, work in ((0, 20.0), (1, 10.0)):
+            run.issue(rank, "pair", at_ms=clock + work, took_ms=21.0 - work)
+        for rank in range(4):
+            arrival = clock + (22.0 if rank < 2 else 10.0) + (0.5 if rank == 1 else 0.0)
+            run.issue(rank, at_ms=arrival, took_ms=clock + 24.0 - arrival)
+        clock += 24.0
+    found = diagnosis(run.traces())
+    assert found.root is not None and (found.verdict, found.root.ranks) == ("slow_rank", (0,))
+
+
+def ring_with_slow_link(slow: tuple[int, int] | None, *, predicted_ms: float | None, slowness: float = 5.0) -> Run:
+    """A ring of six, 100 kB per link and operation in 2 ms; receivers wait as long as the operation takes."""
+    run = Run(6)
+    for step in range(STEPS):
+        took = 2.0 * (slowness if slow else 1.0)
+        for rank in range(6):
+            to, come = (rank + 1) % 6, (rank - 1) % 6
+            own = int((took if (rank, to) == slow else 2.0) * 1e6)
+            cursors = {
+                to: Cursor(4, 4, sent_bytes=100_000, send_ns=own),
+                come: Cursor(
+                    received_chunks=4, chunks_to_receive=4, received_bytes=100_000, receive_ns=int(took * 1e6)
+                ),
+            }
+            predicted_s = predicted_ms / 1e3 if predicted_ms else None
+            run.issue(rank, at_ms=step * (took + 1), took_ms=took, cursors=cursors, predicted_s=predicted_s)
+    return run
+
+
+@pytest.mark.parametrize("predicted_ms", [2.0, None])
+@pytest.mark.parametrize("slow", [(0, 1), (5, 0), (3, 4)])
+def test_the_slow_link_is_named(slow: tuple[int, int], predicted_ms: float | None) -> None:
+    found = diagnosis(ring_with_slow_link(slow, predicted_ms=predicted_ms).traces())
+    assert found.root is not None and (found.verdict, found.root.link) == ("slow_link", slow)
+    assert "(5.0x slower)" in found.root.explanation
+    assert found.root.lost_s == pytest.approx(STEPS * 0.008)
+
+
+def test_a_ring_as_predicted_is_good() -> None:
+    assert diagnosis(ring_with_slow_link(None, predicted_ms=2.0).traces()).verdict == "all_good"
+    assert diagnosis(ring_with_slow_link((0, 1), predicted_ms=2.0, slowness=1.8).traces()).verdict == "all_good"
+    slow = diagnosis(ring_with_slow_link((0, 1), predicted_ms=2.0, slowness=1.8).traces(), slow_ratio=1.5)
+    assert slow.verdict == "slow_link"
+
+
+def test_a_link_that_the_plan_knows_to_be_slow_is_good() -> None:
+    assert diagnosis(ring_with_slow_link((0, 1), predicted_ms=10.0).traces()).verdict == "all_good"
+
+
+def test_a_group_slower_than_predicted_without_a_link_to_blame() -> None:
+    run = Run(4)
+    for step in range(STEPS):
+        run.everyone(at_ms=step * 10, took_ms=6.0, predicted_s=0.002)
+    found = diagnosis(run.traces())
+    assert found.root is not None and found.verdict == "slow_link" and found.root.link is None
+    assert "world took 0.06 s where 0.02 s were predicted (3.0x)" in found.root.explanation
