@@ -25,9 +25,18 @@ if TYPE_CHECKING:
         refine_finalists,
         refine_schedule,
         sweep,
+        synthesize,
         verify,
     )
-    from scaleacross.catalogue import load_accelerator, load_job, load_network, load_plan, load_topology, load_workload
+    from scaleacross.catalogue import (
+        load_accelerator,
+        load_graph,
+        load_job,
+        load_network,
+        load_plan,
+        load_topology,
+        load_workload,
+    )
     from scaleacross.errors import (
         EmitError,
         InfeasibleError,
@@ -68,6 +77,7 @@ __all__ = [
     "evaluate",
     "explain",
     "load_accelerator",
+    "load_graph",
     "load_job",
     "load_network",
     "load_plan",
@@ -78,6 +88,7 @@ __all__ = [
     "refine_finalists",
     "refine_schedule",
     "sweep",
+    "synthesize",
     "verify",
 ]
 
@@ -94,10 +105,12 @@ _HOME: Final = {
         "refine_finalists",
         "refine_schedule",
         "sweep",
+        "synthesize",
         "verify",
     ),
     "scaleacross.catalogue": (
         "load_accelerator",
+        "load_graph",
         "load_job",
         "load_network",
         "load_plan",

@@ -15,11 +15,13 @@ from scaleacross.api.planning import plan
 from scaleacross.api.refining import refine_finalists, refine_schedule
 from scaleacross.api.scheduling import schedule, schedule_of_plan
 from scaleacross.api.sweeping import SweepResult, sweep
+from scaleacross.api.synthesis import Synthesized, synthesize
 
 __all__ = [
     "Pareto",
     "ParetoPoint",
     "SweepResult",
+    "Synthesized",
     "calibrate",
     "collective",
     "compare",
@@ -36,6 +38,7 @@ __all__ = [
     "schedule_of_plan",
     "score_files",
     "sweep",
+    "synthesize",
     "validate",
     "verify",
 ]

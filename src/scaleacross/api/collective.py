@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from scaleacross import catalogue
-from scaleacross.cost_models.groups import exact_shape
-from scaleacross.cost_models.levels import build_levels
+from scaleacross.cost_models.groups import GroupShape, exact_shape
+from scaleacross.cost_models.levels import Levels, build_levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.network.options import Option, bound_s, options
 from scaleacross.errors import InputError
@@ -39,9 +39,35 @@ def collective(
     Raises:
         InputError: no such topology, a size that is not positive, or a group that the topology cannot hold.
     """
-    found = topology if isinstance(topology, Topology) else catalogue.load_topology(topology)
     if not 0 < size_bytes < float("inf"):
         raise InputError(f"size: {size_bytes:g} bytes; state a positive, finite size")
+    name, degree, levels, shape = group_on(topology, num_ranks, stride)
+    links = links_of(levels)
+    launch_s = max(accelerator.kernel_launch_s for accelerator in levels.accelerators)
+    seconds, level = bound_s(op, size_bytes, shape, links)
+    return CollectiveStudy(
+        op=op,
+        size_bytes=size_bytes,
+        topology=name,
+        num_ranks=degree,
+        stride=stride,
+        num_groups=levels.num_positions // degree,
+        members={level_name: float(f) for level_name, f in zip(LINK_LEVELS, shape.fanout, strict=True) if f > 1},
+        bound_s=seconds,
+        bound_level=None if level is None else LINK_LEVELS[level],
+        options=tuple(_stated(op, size_bytes, degree, one) for one in options(op, size_bytes, shape, links, launch_s)),
+    )
+
+
+def group_on(
+    topology: Topology | str | Path, num_ranks: int | None, stride: int
+) -> tuple[str, int, Levels, GroupShape]:
+    """Name of the topology, ranks per group, and the levels and exact shape of groups that tile it (see ``collective``).
+
+    Raises:
+        InputError: no such topology, or a group that it cannot hold.
+    """
+    found = topology if isinstance(topology, Topology) else catalogue.load_topology(topology)
     degree = num_ranks if num_ranks is not None else max(1, found.num_accelerators // max(1, stride))
     tile = degree * stride
     if degree < 1 or stride < 1 or tile > found.num_accelerators:
@@ -50,21 +76,7 @@ def collective(
             "lower one of the two"
         )
     levels = build_levels(found, _fill(found, found.num_accelerators // tile * tile))
-    shape, links = exact_shape(degree, stride, levels), links_of(levels)
-    launch_s = max(accelerator.kernel_launch_s for accelerator in levels.accelerators)
-    seconds, level = bound_s(op, size_bytes, shape, links)
-    return CollectiveStudy(
-        op=op,
-        size_bytes=size_bytes,
-        topology=found.name,
-        num_ranks=degree,
-        stride=stride,
-        num_groups=levels.num_positions // degree,
-        members={name: float(f) for name, f in zip(LINK_LEVELS, shape.fanout, strict=True) if f > 1},
-        bound_s=seconds,
-        bound_level=None if level is None else LINK_LEVELS[level],
-        options=tuple(_stated(op, size_bytes, degree, one) for one in options(op, size_bytes, shape, links, launch_s)),
-    )
+    return found.name, degree, levels, exact_shape(degree, stride, levels)
 
 
 def _fill(topology: Topology, num_positions: int) -> list[BuildingShare]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scaleacross.catalogue.jobs import load_decision, load_job, load_plan, load_plan_or_decision, resolve
 from scaleacross.catalogue.listing import SCHEMA_KINDS, Entry, entries, schema, schema_text
-from scaleacross.catalogue.load import load_accelerator, load_network, load_topology, load_workload
+from scaleacross.catalogue.load import load_accelerator, load_graph, load_network, load_topology, load_workload
 from scaleacross.catalogue.studies import Point, load_study, points_of
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "entries",
     "load_accelerator",
     "load_decision",
+    "load_graph",
     "load_job",
     "load_network",
     "load_plan",

@@ -10,8 +10,17 @@ from typing import Final, Literal
 from scaleacross.catalogue.validation import nearest
 from scaleacross.errors import InputError
 
-Kind = Literal["accelerators", "networks", "topologies", "workloads", "jobs", "plans", "studies"]
-KINDS: Final[tuple[Kind, ...]] = ("accelerators", "networks", "topologies", "workloads", "jobs", "plans", "studies")
+Kind = Literal["accelerators", "networks", "topologies", "graphs", "workloads", "jobs", "plans", "studies"]
+KINDS: Final[tuple[Kind, ...]] = (
+    "accelerators",
+    "networks",
+    "topologies",
+    "graphs",
+    "workloads",
+    "jobs",
+    "plans",
+    "studies",
+)
 
 CONFIGS_VARIABLE: Final = "SCALEACROSS_CONFIGS"
 _SUFFIXES: Final = (".yaml", ".yml", ".json")

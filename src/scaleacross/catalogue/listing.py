@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from scaleacross.catalogue.find import KINDS, Kind, names
 from scaleacross.catalogue.jobs import DecisionFile, load_decision
-from scaleacross.catalogue.load import load_accelerator, load_network, load_topology, load_workload, read
+from scaleacross.catalogue.load import load_accelerator, load_graph, load_network, load_topology, load_workload, read
 from scaleacross.catalogue.studies import load_study
 from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import Accelerator
@@ -20,6 +20,7 @@ from scaleacross.spec.explanation import Explanation
 from scaleacross.spec.job import Job
 from scaleacross.spec.json_schema import json_schema
 from scaleacross.spec.launch import LaunchConfig
+from scaleacross.spec.link_graph import LinkGraph
 from scaleacross.spec.network import NetworkTechnology
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.study import Study
@@ -30,6 +31,7 @@ SCHEMA_KINDS: Final = (
     "accelerator",
     "network",
     "topology",
+    "graph",
     "workload",
     "job",
     "plan",
@@ -78,6 +80,11 @@ def _topology(path: Path) -> str:
     return t.description or f"{t.num_accelerators:,} accelerators in {len(t.buildings)} building(s)"
 
 
+def _graph(path: Path) -> str:
+    g = load_graph(path)
+    return g.description or f"{g.num_ranks} ranks"
+
+
 def _workload(path: Path) -> str:
     p = load_workload(path).profile()
     active = "" if p.active_parameters == p.total_parameters else f", {p.active_parameters / 1e9:.1f} B active"
@@ -105,6 +112,7 @@ _SUMMARIES: Final[Mapping[Kind, Callable[[Path], str]]] = {
     "accelerators": _accelerator,
     "networks": _network,
     "topologies": _topology,
+    "graphs": _graph,
     "workloads": _workload,
     "jobs": _job,
     "plans": _decision,
@@ -121,6 +129,8 @@ def schema(kind: str) -> dict[str, Any]:
             return json_schema(NetworkTechnology, "scaleacross network technology")
         case "topology":
             return json_schema(Topology, "scaleacross topology")
+        case "graph":
+            return json_schema(LinkGraph, "scaleacross graph of links")
         case "workload":
             families = reduce(or_, FAMILIES.values())
             return json_schema(families, "scaleacross workload", discriminator="family")

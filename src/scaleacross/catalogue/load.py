@@ -16,6 +16,7 @@ from scaleacross.catalogue.yaml_source import Source, read_file
 from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
+from scaleacross.spec.link_graph import LinkGraph
 from scaleacross.spec.network import NetworkTechnology
 from scaleacross.spec.topology import Topology, expand_building_defaults
 from scaleacross.workloads import FAMILIES
@@ -35,6 +36,7 @@ _SINGULAR: Final[Mapping[Kind, str]] = {
     "accelerators": "accelerator",
     "networks": "network technology",
     "topologies": "topology",
+    "graphs": "graph of links",
     "workloads": "workload",
     "jobs": "job",
     "plans": "plan",
@@ -79,6 +81,11 @@ def load_accelerator(ref: Reference | Accelerator, folder: Path | None = None) -
 def load_network(ref: Reference | NetworkTechnology, folder: Path | None = None) -> NetworkTechnology:
     """A network technology by catalogue name, path or mapping. Raises InputError."""
     return ref if isinstance(ref, NetworkTechnology) else validate(NetworkTechnology, read("networks", ref, folder))
+
+
+def load_graph(ref: Reference | LinkGraph, folder: Path | None = None) -> LinkGraph:
+    """A graph of links by catalogue name, path or mapping. Raises InputError."""
+    return ref if isinstance(ref, LinkGraph) else validate(LinkGraph, read("graphs", ref, folder))
 
 
 def load_topology(ref: Reference | Topology, folder: Path | None = None) -> Topology:

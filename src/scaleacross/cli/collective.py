@@ -1,4 +1,4 @@
-"""collective: every way to run one collective on a topology, like nccl-tests without the cluster."""
+"""collective: every way to run one collective on a topology, like nccl-tests without the cluster; or one made to measure."""
 
 from __future__ import annotations
 
@@ -20,32 +20,109 @@ def collective_command(
             "--size", metavar="SIZE", help="512MiB, 4GB, ...: full tensor; of an all_to_all what a rank sends."
         ),
     ],
-    topology: Annotated[str, typer.Option("--topology", metavar="NAME", help="A catalogue name, or a path.")],
+    topology: Annotated[
+        str | None, typer.Option("--topology", metavar="NAME", help="A topology: catalogue name, or a path.")
+    ] = None,
+    graph: Annotated[
+        str | None, typer.Option("--graph", metavar="NAME", help="A graph of links in its place; implies --synthesize.")
+    ] = None,
     num_ranks: Annotated[
         int | None, typer.Option("--ranks", min=1, help="Ranks per group. Default: all accelerators at that stride.")
     ] = None,
     stride: Annotated[int, typer.Option("--stride", min=1, help="Positions between neighbours of a group.")] = 1,
     most: Annotated[int, typer.Option("--top", min=1, help="Rows to show.")] = 12,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all options as JSON and nothing else.")] = False,
+    synthesize: Annotated[
+        bool, typer.Option("--synthesize", help="Route chunks one by one instead (small groups), with a proof.")
+    ] = False,
+    chunks: Annotated[
+        int | None, typer.Option("--chunks", min=1, help="Synthesis: chunks per rank. Default: tries 1, 2, 4, ...")
+    ] = None,
+    time_limit: Annotated[float, typer.Option(min=0.1, help="Synthesis: seconds to search.")] = 30.0,
+    seed: Annotated[int, typer.Option(help="Synthesis: seed of the search.")] = 0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print all options (or all messages) as JSON and nothing else.")
+    ] = False,
 ) -> None:
     """Price every way to run one collective: algorithm, chunks, time, bytes per network level, and how far from the bound.
+
+    On a small irregular network --synthesize finds a schedule of its own, message by message, and proves how good it is.
 
     \b
     Examples:
       scaleacross collective --op all_reduce --size 512MiB --topology two_buildings_unequal
       scaleacross collective --op all_gather --size 4GiB --topology region_five_buildings --ranks 16 --stride 512
       scaleacross collective --op all_to_all --size 64MiB --topology one_building --ranks 64 --json
+      scaleacross collective --op all_gather --size 1GB --graph ndv2_two_chassis
+      scaleacross collective --op all_reduce --size 1GB --topology two_buildings_unequal --ranks 4 --stride 4096 --synthesize
     """
-    from scaleacross.api import collective
-    from scaleacross.report.collective import collective_report
     from scaleacross.units import parse_bytes
 
     try:
         size_bytes = parse_bytes(size)
     except ValueError as error:
         raise InputError(f"--size: {error}") from None
+    if (graph is None) == (topology is None):
+        raise typer.BadParameter("give --topology or --graph, one of the two")
+    if graph is None and not synthesize:
+        _options(op, size_bytes, str(topology), num_ranks, stride, most, as_json)
+        return
+    if op == "all_to_all":
+        raise InputError(
+            "an all_to_all has nothing to synthesize: every block has one receiver; use --topology without it"
+        )
+    if graph is not None and (num_ranks is not None or stride != 1):
+        raise typer.BadParameter("--ranks and --stride choose a group of a topology; a graph is used whole")
+    _synthesized(op, size_bytes, graph, topology, (num_ranks, stride, chunks, seed), time_limit, as_json)
+
+
+def _options(
+    op: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"],
+    size_bytes: float,
+    topology: str,
+    num_ranks: int | None,
+    stride: int,
+    most: int,
+    as_json: bool,
+) -> None:
+    from scaleacross.api import collective
+    from scaleacross.report.collective import collective_report
+
     study = collective(op, size_bytes, topology, num_ranks=num_ranks, stride=stride)
     if as_json:
         typer.echo(study.model_dump_json(indent=2))
     else:
         display(collective_report(study, most))
+
+
+def _synthesized(
+    op: Literal["all_reduce", "all_gather", "reduce_scatter"],
+    size_bytes: float,
+    graph: str | None,
+    topology: str | None,
+    numbers: tuple[int | None, int, int | None, int],
+    time_limit: float,
+    as_json: bool,
+) -> None:
+    from scaleacross.api import synthesize
+    from scaleacross.report.console import PlainConsole
+    from scaleacross.report.progress import ProgressDisplay
+    from scaleacross.report.synthesis import synthesis_report
+
+    num_ranks, stride, chunks, seed = numbers
+    with ProgressDisplay(PlainConsole(stderr=True)) as progress:
+        found = synthesize(
+            op,
+            size_bytes,
+            graph=graph,
+            topology=topology,
+            num_ranks=num_ranks,
+            stride=stride,
+            num_chunks=chunks,
+            time_limit_s=time_limit,
+            seed=seed,
+            progress=progress,
+        )
+    if as_json:
+        typer.echo(found.study.model_dump_json(indent=2))
+    else:
+        display(synthesis_report(found.study))

@@ -64,7 +64,7 @@ def schema_command(
         str,
         typer.Argument(
             metavar="KIND",
-            help="job, topology, workload, accelerator, network, decision, plan, launch, study, explanation.",
+            help="job, topology, graph, workload, accelerator, network, decision, plan, launch, study, explanation.",
         ),
     ],
 ) -> None:

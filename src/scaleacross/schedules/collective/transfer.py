@@ -25,9 +25,9 @@ class Operation(Enum):
     ALL_REDUCE = "all_reduce"
     """every rank begins with its contribution to every block and ends with the sum of all"""
     REDUCE_SCATTER = "reduce_scatter"
-    """the same beginning; rank r ends with the sum of block r"""
+    """the same beginning; rank r ends with the sum of block r (of its own run of blocks, where there are more than ranks)"""
     ALL_GATHER = "all_gather"
-    """rank r begins with block r; every rank ends with every block"""
+    """rank r begins with block r, or with its run of blocks; every rank ends with every block"""
     ALL_TO_ALL = "all_to_all"
     """block s·n + d begins on rank s and ends on rank d"""
     BROADCAST = "broadcast"
@@ -109,7 +109,7 @@ class CollectiveSchedule:
     def begins_with(self, rank: int, block: int) -> bool:
         """Whether ``rank`` holds ``block`` (finished, or its own contribution) before the first step."""
         if self.operation is Operation.ALL_GATHER:
-            return block == rank
+            return self._owner(block) == rank
         if self.operation is Operation.ALL_TO_ALL:
             return block // self.num_ranks == rank
         return not (self.operation in (Operation.BROADCAST, Operation.SEND_RECV) and rank)
@@ -117,10 +117,14 @@ class CollectiveSchedule:
     def ends_with(self, rank: int, block: int) -> bool:
         """Whether ``rank`` must hold the finished ``block`` after the last step."""
         if self.operation is Operation.REDUCE_SCATTER:
-            return block == rank
+            return self._owner(block) == rank
         if self.operation is Operation.ALL_TO_ALL:
             return block % self.num_ranks == rank
         return not (self.operation is Operation.SEND_RECV and rank != 1)
+
+    def _owner(self, block: int) -> int:
+        """Rank whose run of num_blocks / n blocks holds ``block``."""
+        return block * self.num_ranks // self.num_blocks
 
     @property
     def reduces(self) -> bool:

@@ -1,0 +1,143 @@
+"""Lower bounds of a collective on a network of lanes.
+
+Any schedule, any chunking. For a set S of ranks, everything that starts outside and is needed inside must come in through the
+lanes into S, whose rates and shared capacities add up to cap(S):
+
+    all-gather      T ≥ bytes of ranks outside S / cap(S) + least latency into S
+    all-reduce      T ≥ size / cap(S) (S needs the sum of the others), and over all ranks T ≥ 2(n−1)·size / Σ_v cap({v})
+                    (Patarasuk and Yuan, 2009), each with a latency as above
+
+The sets looked at are the minimum cuts towards every rank, found by maximum flow at the rate that the bound implies until nothing
+tighter appears (Dinkelbach's iteration; the gather bound over all sets is that of ForestColl, arXiv 2402.06787). Where lanes
+share capacities, cap(S) is an upper bound of what enters, so the result stays a lower bound of time.
+
+A given chunking. k chunks of outside must enter S whole. Let the last one enter through an entry rank: from there it still has to
+reach the farthest rank of S on lanes inside S:
+
+    T ≥ head + k·chunk / cap(S) + least latency + max_{w∈S} min_{v entry} distance_S(v, w)
+
+(head: time until some chunk from outside can stand at an exit rank; 0 where exit ranks have chunks of their own.)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Final
+
+import networkx as nx
+
+from scaleacross.solvers.collective_synthesis.lanes import Instance, Lane, Network
+
+Ranks = frozenset[int]
+_ALL: Final = "all"
+_GOAL: Final = "goal"
+
+
+def gather_bound_s(network: Network, size_bytes: float) -> float:
+    """Seconds that no all-gather of ``size_bytes`` in all can beat."""
+    share = size_bytes / network.num_ranks
+    return max(
+        (network.num_ranks - len(inside)) * share / entering_bytes_per_s(network, inside)
+        + _least_latency(network, inside)
+        for inside in tight_sets(network)
+    )
+
+
+def all_reduce_bound_s(network: Network, size_bytes: float) -> float:
+    """Seconds that no all-reduce of ``size_bytes`` can beat."""
+    sets, n = tight_sets(network), network.num_ranks
+    cuts = max(size_bytes / entering_bytes_per_s(network, s) + _least_latency(network, s) for s in sets)
+    singles = sum(entering_bytes_per_s(network, frozenset([rank])) for rank in range(n))
+    return max(cuts, 2 * (n - 1) * size_bytes / singles + min(lane.latency_s for lane in network.lanes))
+
+
+def chunked_bound_ticks(instance: Instance) -> int:
+    """Ticks that no all-gather of whole chunks can beat."""
+    return max(_chunked(instance, inside) for inside in tight_sets(instance.network))
+
+
+def tight_sets(network: Network) -> list[Ranks]:
+    """Single ranks, and the sets that bind an all-gather towards every rank."""
+    found = {frozenset([rank]) for rank in range(network.num_ranks)}
+    for rank in range(network.num_ranks):
+        found.update(_binding(network, rank))
+    return sorted(found, key=lambda s: (len(s), sorted(s)))
+
+
+def entering_bytes_per_s(network: Network, inside: Ranks) -> float:
+    """cap(S): the most that can flow into ``inside``."""
+    flow = _pipes(network, 1.0)
+    for rank in range(network.num_ranks):
+        flow.add_edge(rank, _GOAL) if rank in inside else flow.add_edge(_ALL, rank)
+    return float(nx.maximum_flow_value(flow, _ALL, _GOAL))
+
+
+def _binding(network: Network, rank: int) -> Iterator[Ranks]:
+    """Minimum cuts towards ``rank`` when every other rank injects one unit, for ever longer times until all of it arrives."""
+    time, units = 0.0, network.num_ranks - 1
+    for _ in range(network.num_ranks):
+        flow = _pipes(network, time)
+        flow.add_edges_from((_ALL, source, {"capacity": 1.0}) for source in range(network.num_ranks) if source != rank)
+        value, (outside, _) = nx.minimum_cut(flow, _ALL, rank)
+        if time > 0 and value >= units * (1 - 1e-9):
+            return
+        inside = frozenset(range(network.num_ranks)) - frozenset(outside)
+        yield inside
+        time = (network.num_ranks - len(inside)) / entering_bytes_per_s(network, inside)
+
+
+def _pipes(network: Network, seconds: float) -> nx.DiGraph:
+    """What can flow within ``seconds``: a lane leads through a pipe for every capacity that it shares with other lanes.
+
+    Lanes that meet in a pipe may leave it as any of them, so more can flow here than in the network, never less.
+    """
+    sharing = Counter(use for lane in network.lanes for use in lane.uses)
+    flow = nx.DiGraph()
+    flow.add_nodes_from(range(network.num_ranks))
+    for lane in network.lanes:
+        shared = [use for use in lane.uses if sharing[use] > 1]
+        ends = [lane.source, *(end for use in shared for end in (("in", use), ("out", use))), lane.destination]
+        for number, (here, there) in enumerate(pairwise(ends)):
+            if number % 2:
+                flow.add_edge(here, there, capacity=network.capacities[shared[number // 2]] * seconds)
+            else:
+                before = flow.get_edge_data(here, there, {"capacity": 0.0})["capacity"]
+                flow.add_edge(here, there, capacity=before + lane.bytes_per_s * seconds)
+    return flow
+
+
+def _chunked(instance: Instance, inside: Ranks) -> int:
+    network = instance.network
+    entering = [i for i, lane in enumerate(network.lanes) if _enters(lane, inside)]
+    outside = [rank for rank in range(network.num_ranks) if rank not in inside]
+    exits = {network.lanes[i].source for i in entering}
+    head = min(instance.distance[rank][leave] for rank in outside for leave in exits)
+    chunks = len(outside) * instance.num_chunks
+    crossing = int(chunks * instance.chunk_bytes / entering_bytes_per_s(network, inside) / instance.tick_s)
+    if len(entering) == 1:  # one after the other, each rounded up
+        crossing = chunks * instance.busy[entering[0]]
+    latency = min(instance.delay[i] - instance.busy[i] for i in entering)
+    entries = {network.lanes[i].destination for i in entering}
+    return head + crossing + latency + _tail(instance, inside, entries)
+
+
+def _tail(instance: Instance, inside: Ranks, entries: Iterable[int]) -> int:
+    """Ticks from the nearest entry to the farthest rank, inside."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from(inside)
+    for lane, delay in zip(instance.network.lanes, instance.delay, strict=True):
+        if lane.source in inside and lane.destination in inside:
+            old = graph.get_edge_data(lane.source, lane.destination, {"delay": delay})["delay"]
+            graph.add_edge(lane.source, lane.destination, delay=min(old, delay))
+    reached = nx.multi_source_dijkstra_path_length(graph, set(entries), weight="delay")
+    return int(max(reached.values()))
+
+
+def _least_latency(network: Network, inside: Ranks) -> float:
+    return min(lane.latency_s for lane in network.lanes if _enters(lane, inside))
+
+
+def _enters(lane: Lane, inside: Ranks) -> bool:
+    return lane.destination in inside and lane.source not in inside

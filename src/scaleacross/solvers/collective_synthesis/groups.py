@@ -1,0 +1,61 @@
+"""One group of ranks on a topology as lanes, with the same figures as the cost model's levels.
+
+Rank r of the first group sits at position r·stride. A message between two ranks crosses the outermost level at which their units
+differ, at that level's bandwidth per accelerator and latency. It shares the sender's and the receiver's port (one for the
+scale-up domain, one for everything beyond it) and, at every crossed level, what the group has of its unit's uplink, out and in:
+capacity over the groups that cross it (W_l of ``cost_models.collectives`` without the members' own ports).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.levels import NUM_LEVELS, RACK, SCALE_UP, Levels
+from scaleacross.errors import InputError
+from scaleacross.solvers.collective_synthesis.lanes import Lane, Network
+
+MAX_RANKS: Final = 24
+"""24 ranks are 552 lanes and 13,248 routes of a chunk each."""
+
+
+def network_of_group(levels: Levels, shape: GroupShape, num_ranks: int, stride: int) -> Network:
+    """Lanes between all pairs of the first group's ranks. Raises InputError for more than MAX_RANKS."""
+    if num_ranks > MAX_RANKS:
+        raise InputError(
+            f"synthesis: a group of {num_ranks:,} ranks is too large, at most {MAX_RANKS} can be routed message by message; "
+            "choose fewer with --ranks and --stride (num_ranks, stride), or take a regular algorithm"
+        )
+    positions = np.arange(num_ranks) * stride
+    units = [positions, *(np.searchsorted(cut, positions, side="right") for cut in levels.cuts[1:])]
+    capacities: list[float] = []
+    known: dict[tuple[str, int, int], int] = {}
+
+    def capacity(kind: str, level: int, unit: int, rate: float) -> int:
+        key = kind, level, unit
+        if key not in known:
+            known[key] = len(capacities)
+            capacities.append(rate)
+        return known[key]
+
+    outer = float(levels.bandwidth[RACK:].max())
+    lanes = []
+    for a in range(num_ranks):
+        for b in range(num_ranks):
+            if a == b:
+                continue
+            crossed = [level for level in range(NUM_LEVELS) if units[level][a] != units[level][b]]
+            far = crossed[-1]
+            port = float(levels.bandwidth[SCALE_UP]) if far == SCALE_UP else outer
+            out, into = [capacity("port out", far > SCALE_UP, a, port)], [capacity("port in", far > SCALE_UP, b, port)]
+            rate = min(float(levels.bandwidth[far]), port)
+            for level in crossed[1:]:
+                share = float(levels.capacity[level] / shape.crossing[level])
+                if np.isfinite(share):
+                    out.append(capacity("out", level, int(units[level][a]), share))
+                    into.append(capacity("in", level, int(units[level][b]), share))
+                    rate = min(rate, share)
+            lanes.append(Lane(a, b, rate, float(levels.latency[far]), (*out, *reversed(into))))
+    return Network(num_ranks, tuple(lanes), tuple(capacities))
