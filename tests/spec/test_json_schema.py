@@ -110,5 +110,7 @@ def test_bound_that_would_need_conversion_is_an_error() -> None:
 
 
 def test_unknown_kind_lists_the_known_ones() -> None:
-    with pytest.raises(InputError, match="there are: accelerator, network, topology, graph, workload, job, plan, decision"):
+    with pytest.raises(
+        InputError, match="there are: accelerator, network, topology, graph, workload, job, plan, decision"
+    ):
         schema("building")
