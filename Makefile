@@ -4,10 +4,11 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test consumers lint types format clean
+.PHONY: help demo test consumers runtime lint types format clean
 
 VENV := .venv
 CONSUMERS := .venv-consumers
+RUNTIME := .venv-runtime
 BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
 DEMO_JOB := configs/jobs/llama3_405b_two_buildings.yaml
@@ -31,6 +32,9 @@ consumers: $(VENV)/.installed-dev $(CONSUMERS)/.installed ## let torchrun, torch
 	SCALEACROSS_TORCHTITAN_PYTHON=$(abspath $(CONSUMERS))/bin/python SCALEACROSS_MEGATRON_PYTHON=$(abspath $(CONSUMERS))/bin/python \
 		$(BIN)/python -m pytest -m consumer
 
+runtime: $(RUNTIME)/.installed ## run launch.json: the tests of the runtime, with torch and triton
+	$(RUNTIME)/bin/python -m pytest tests/runtime
+
 lint: $(VENV)/.installed-dev ## ruff: rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -43,7 +47,7 @@ format: $(VENV)/.installed-dev ## let ruff fix and format
 	$(BIN)/ruff format .
 
 clean: ## remove what make made
-	rm -rf $(VENV) $(CONSUMERS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(CONSUMERS) $(RUNTIME) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:
@@ -58,6 +62,12 @@ $(CONSUMERS)/.installed: $(VENV)/.created
 	$(PYTHON) -m venv --clear $(CONSUMERS)
 	$(CONSUMERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input torch==2.13.0
 	$(CONSUMERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input numpy triton==3.7.0 torchtitan==0.3.0 megatron-core==0.16.1
+	@touch $@
+
+$(RUNTIME)/.installed: pyproject.toml $(VENV)/.created
+	$(PYTHON) -m venv --clear $(RUNTIME)
+	$(RUNTIME)/bin/python -m pip install --quiet --disable-pip-version-check --no-input torch==2.13.0
+	$(RUNTIME)/bin/python -m pip install --quiet --disable-pip-version-check --no-input -e '.[runtime]' 'pytest>=9' 'hypothesis>=6.150'
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml $(VENV)/.created

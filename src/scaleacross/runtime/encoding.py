@@ -18,6 +18,9 @@ class Encoding(Protocol):
     def num_bytes(self, num_elements: int) -> int:
         """Bytes of ``num_elements``."""
 
+    def num_elements(self, num_bytes: int) -> int:
+        """The inverse."""
+
     def write(self, values: torch.Tensor, out: torch.Tensor) -> None:
         """Encode ``values`` into ``out``, uint8 of ``num_bytes``."""
 
@@ -42,6 +45,10 @@ class Plain:
     def num_bytes(self, num_elements: int) -> int:
         """Bytes of ``num_elements``."""
         return num_elements * self.dtype.itemsize
+
+    def num_elements(self, num_bytes: int) -> int:
+        """Elements in ``num_bytes``."""
+        return num_bytes // self.dtype.itemsize
 
     def write(self, values: torch.Tensor, out: torch.Tensor) -> None:
         """Copy, rounding to nearest even where the type is narrower."""

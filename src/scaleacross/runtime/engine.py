@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch
 
-from scaleacross.runtime.encoding import GRAIN, Encoding
+from scaleacross.runtime.encoding import Encoding
 from scaleacross.runtime.faults import MismatchError
 from scaleacross.runtime.links import Outbound
 from scaleacross.runtime.messages import ADD, COPY, INPUT, Message, Piece, RankProgram, RankStep
@@ -237,18 +237,20 @@ class Run:
         return self.task.buffers[piece.buffer][piece.start : piece.start + piece.length]
 
     def _apply(self, arrival: _Arrival, payload: torch.Tensor) -> None:
-        """Put one segment where it belongs. Segments of a message come in order and never span two pieces."""
-        if payload.numel():
+        """Put one segment where it belongs. Segments of a message come in order; pieces here may end where theirs do not."""
+        encoding = arrival.encoding
+        arrival.got_bytes += payload.numel()
+        while payload.numel():
             piece = arrival.message.pieces[arrival.piece]
             left = piece.length - arrival.offset
-            count = min(left, self._elements(arrival.encoding, payload.numel(), left))
-            values = arrival.encoding.read(payload, count)
+            count = min(left, encoding.num_elements(payload.numel()))
+            size = encoding.num_bytes(count)
             target = Piece(piece.buffer, piece.start + arrival.offset, count)
-            self._combine(arrival.message.modes[arrival.piece], target, values)
+            self._combine(arrival.message.modes[arrival.piece], target, encoding.read(payload[:size], count))
+            payload = payload[size:]
             arrival.offset += count
             if arrival.offset == piece.length:
                 arrival.piece, arrival.offset = arrival.piece + 1, 0
-            arrival.got_bytes += payload.numel()
         if arrival.got_bytes == arrival.num_bytes:
             arrival.done = True
             now = time.perf_counter_ns()
@@ -267,13 +269,6 @@ class Run:
             held.copy_(self._values(target._replace(buffer=INPUT)))
         if self.task.combine is not None:
             self.task.combine(held, values)
-
-    @staticmethod
-    def _elements(encoding: Encoding, num_bytes: int, at_most: int) -> int:
-        """Elements that ``num_bytes`` hold: whole grains, or all that is left of the piece."""
-        if encoding.num_bytes(at_most) == num_bytes:
-            return at_most
-        return num_bytes // encoding.num_bytes(GRAIN) * GRAIN
 
     def _check_size(self, arrival: _Arrival, message_bytes: int) -> None:
         if message_bytes != arrival.num_bytes:

@@ -21,8 +21,7 @@ from scaleacross.runtime.messages import (
 )
 from scaleacross.runtime.reduction import COMBINE, sum_dtype
 from scaleacross.runtime.wire import Identity
-from scaleacross.schedules.collective import CollectiveSchedule, Operation
-from scaleacross.schedules.collective import all_to_all as all_to_all_schedule
+from scaleacross.schedules.collective import CollectiveSchedule, Operation, flat
 from scaleacross.schedules.collective.transfer import Steps
 
 
@@ -159,8 +158,8 @@ def needs_all_counts(schedule: CollectiveSchedule) -> bool:
 
 @lru_cache(maxsize=64)
 def counts_schedule(num_ranks: int) -> CollectiveSchedule:
-    """The exchange that tells every rank what the others send."""
-    return all_to_all_schedule([range(num_ranks)], "direct")
+    """How every rank learns what the others send."""
+    return flat(Operation.ALL_GATHER, "direct", num_ranks)
 
 
 @lru_cache(maxsize=256)

@@ -86,9 +86,8 @@ class ScaleAcrossGroup(dist.ProcessGroup):
 
     # --- what the plan covers -----------------------------------------------------------------------------------------
 
-    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
+    def allreduce(self, tensors: list[Tensor], opts: Any) -> Any:
         """In place, of one tensor."""
-        opts = opts or dist.AllreduceOptions()
         (tensor,) = tensors
         reduction = reduction_name(opts.reduceOp)
         chosen = self._chosen(Operation.ALL_REDUCE, [tensor], size_bytes(tensor), reduction)
@@ -102,13 +101,12 @@ class ScaleAcrossGroup(dist.ProcessGroup):
         after = None if flat.data_ptr() == tensor.data_ptr() else lambda: tensor.copy_(flat)
         return self._submit(chosen, [tensor], [tensor], size_bytes(tensor), run, opts, tensors, after)
 
-    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Any:
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any) -> Any:
         """Several tensors, one after the other."""
         return _all_of([self.allreduce([tensor], opts) for tensor in tensors])
 
-    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Any:
         """Shards of all ranks, one after the other in ``output``."""
-        opts = opts or dist.AllgatherOptions()
         chosen = self._chosen(Operation.ALL_GATHER, [output, tensor], size_bytes(output))
         if chosen is None or output.numel() != tensor.numel() * self._num_ranks or not output.is_contiguous():
             return super().all_gather_single(output, tensor, opts)
@@ -121,9 +119,8 @@ class ScaleAcrossGroup(dist.ProcessGroup):
 
     _allgather_base = all_gather_single
 
-    def allgather(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any = None) -> Any:
+    def allgather(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any) -> Any:
         """Into one tensor per rank."""
-        opts = opts or dist.AllgatherOptions()
         (tensor,), (parts,) = tensors, outputs
         size = size_bytes(tensor) * self._num_ranks
         chosen = self._chosen(Operation.ALL_GATHER, [tensor, *parts], size)
@@ -141,15 +138,14 @@ class ScaleAcrossGroup(dist.ProcessGroup):
 
         return self._submit(chosen, [tensor], parts, size, run, opts, parts, after)
 
-    def all_gather_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> Any:
+    def all_gather_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any) -> Any:
         """Several, one after the other."""
         return _all_of([self.all_gather_single(o, t, opts) for o, t in zip(outputs, tensors, strict=True)])
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Any:
         """Shard of the own rank."""
-        opts = opts or dist.ReduceScatterOptions()
         reduction = reduction_name(opts.reduceOp)
         chosen = self._chosen(Operation.REDUCE_SCATTER, [output, tensor], size_bytes(tensor), reduction)
         if chosen is None or tensor.numel() != output.numel() * self._num_ranks or not output.is_contiguous():
@@ -163,23 +159,21 @@ class ScaleAcrossGroup(dist.ProcessGroup):
 
     _reduce_scatter_base = reduce_scatter_single
 
-    def reduce_scatter(self, outputs: list[Tensor], tensors: list[list[Tensor]], opts: Any = None) -> Any:
+    def reduce_scatter(self, outputs: list[Tensor], tensors: list[list[Tensor]], opts: Any) -> Any:
         """From one tensor per rank."""
-        opts = opts or dist.ReduceScatterOptions()
         (output,), (parts,) = outputs, tensors
         if any(part.shape != output.shape for part in parts) or not output.is_contiguous():
             return super().reduce_scatter(outputs, tensors, opts)
         return self.reduce_scatter_single(output, torch.cat([part.reshape(-1) for part in parts]), opts)
 
-    def reduce_scatter_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any = None) -> Any:
+    def reduce_scatter_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any) -> Any:
         """Several, one after the other."""
         return _all_of([self.reduce_scatter_single(o, t, opts) for o, t in zip(outputs, tensors, strict=True)])
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def broadcast(self, tensors: list[Tensor], opts: Any = None) -> Any:
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> Any:
         """From ``opts.rootRank``."""
-        opts = opts or dist.BroadcastOptions()
         (tensor,) = tensors
         chosen = self._chosen(Operation.BROADCAST, [tensor], size_bytes(tensor))
         if chosen is None:
@@ -193,10 +187,9 @@ class ScaleAcrossGroup(dist.ProcessGroup):
         return self._submit(chosen, [tensor], [tensor], size_bytes(tensor), run, opts, tensors, after)
 
     def all_to_all_single(
-        self, output: Tensor, tensor: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
+        self, output: Tensor, tensor: Tensor, output_splits: list[int], input_splits: list[int], opts: Any
     ) -> Any:
         """Rows of ``tensor`` by destination; without splits the same number for all."""
-        opts = opts or dist.AllToAllOptions()
         chosen = self._chosen(Operation.ALL_TO_ALL, [output, tensor], size_bytes(tensor))
         if chosen is None or not output.is_contiguous():
             return super().all_to_all_single(output, tensor, output_splits, input_splits, opts)
@@ -323,16 +316,16 @@ class ScaleAcrossGroup(dist.ProcessGroup):
         return [count * row for count in splits]
 
     def _all_counts(self, sends: list[int], opts: Any) -> Callable[[int, int], int]:
-        """What every rank sends to every other, exchanged when it is first asked for."""
-        gathered = torch.empty(self._num_ranks * self._num_ranks, dtype=torch.int64)
-        work = super().all_gather_single(gathered, torch.tensor(sends, dtype=torch.int64), dist.AllgatherOptions())
-        del opts
+        """What every rank sends to every other. Gathered by a collective of its own, which is queued here; only the next one in
+        the queue may ask."""
+        mine, gathered = torch.tensor(sends), torch.empty(self._num_ranks**2, dtype=torch.int64)
+        chosen = Chosen(operations.counts_schedule(self._num_ranks))
 
-        def counts(source: int, destination: int) -> int:
-            work.wait()
-            return int(gathered[source * self._num_ranks + destination])
+        def run(sequence: int) -> operations.Prepared:
+            return operations.all_gather(chosen.schedule, self._my_rank, sequence, gathered, mine)
 
-        return counts
+        self._submit(chosen, [mine], [gathered], size_bytes(gathered), run, opts, [gathered])
+        return lambda source, destination: int(gathered[source * self._num_ranks + destination])
 
 
 def create(options: Any, backend_options: Any) -> ScaleAcrossGroup:
