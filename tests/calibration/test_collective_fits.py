@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import pytest
 from hypothesis import given
@@ -256,6 +258,54 @@ def test_entry_loads_as_what_was_fitted(tmp_path: Path) -> None:
         network_entry(base, "ours", rows[:1], "none", "2026-01-02")
 
 
+# --- exports of ncclQueryCollTuning -----------------------------------------------------------------------------------
+
+
+def export(num_ranks: int = 8, num_nodes: int = 1) -> dict[str, object]:
+    """The mapping that torchcomms' query_coll_tuning returns: 20 us + 4 us per MiB, no ReduceScatter, sizes 2^0 … 2^30."""
+    sizes = [2**power for power in range(31)]
+    known = [[size, "RING", "SIMPLE", 16, 512, 20 + 4 * size / MIB] for size in sizes]
+    none = [[size, None, None, 0, 0, -1.0] for size in sizes]
+    names = {"functions": ["Broadcast", "AllGather", "ReduceScatter"], "algorithms": ["RING"], "protocols": ["SIMPLE"]}
+    best = {"Broadcast": known, "AllGather": known, "ReduceScatter": none}
+    return {"version": 1, "n_ranks": num_ranks, "n_nodes": num_nodes, **names, "best_by_size": best}
+
+
+def test_an_export_is_read_as_predictions(tmp_path: Path) -> None:
+    path = tmp_path / "tuning.json"
+    path.write_text(json.dumps([export(8), export(4), export(16, 2)]))
+    found = read_collectives(path)
+    assert {(row.op, row.num_ranks) for row in found.rows} == {("all_gather", 8), ("all_gather", 4)}
+    assert len(found.rows) == 62 and found.rows[20].time_s == pytest.approx(24e-6)
+    assert found.label.endswith(", predicted by NCCL (ncclQueryCollTuning)")
+    assert dict(found.left_out) == {
+        ("", "no curve is kept for operation 'Broadcast'"): 93,
+        ("", "no algorithm available"): 62,
+        ("", "more than one node: curves are of one scale-up domain"): 62,
+    }
+    assert score(fit_curves(found.rows), found.rows)[0].median_abs_error < 0.02
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "no JSON"),
+        ('{"a": 1}', "no export of ncclQueryCollTuning: expected n_ranks, n_nodes and best_by_size"),
+        (json.dumps({**export(), "version": 2}), "version 2; version 1 is known"),
+        (json.dumps(export(8, 2)), "62 times: more than one node"),
+        (json.dumps({**export(), "best_by_size": {"AllGather": [[1, "RING"]]}}), "expected 6 figures per size"),
+        (json.dumps({**export(), "best_by_size": {"AllGather": [[1, "RING", "LL", 1, 1, "x"]]}}), "could not convert"),
+        (json.dumps({**export(), "best_by_size": {"AllGather": [[1, "RING", "LL", 1, 1, 0.0]]}}), "more than 0 s"),
+        ("[]", "it is empty"),
+    ],
+)
+def test_an_export_that_cannot_be_used_is_said(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "tuning.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_collectives(path)
+
+
 # --- the public measurements ----------------------------------------------------------------------------------------
 
 NVSWITCH = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "b300_sxm", "gb200", "gb300")
@@ -282,6 +332,16 @@ def test_held_out_sizes_of_every_system_are_within_the_bar(public: list[Measurem
     errors = [one for one in held_out(public) if one.op == "all"]
     assert set(NVSWITCH) <= {one.system for one in errors}
     assert over_limit(errors) == []
+
+
+def test_half_of_the_sizes_predict_the_other_half(public: list[Measurement]) -> None:
+    """Per cluster and operation: a median of at most 8 % on the sizes left out."""
+    by: dict[tuple[str, str], list[float]] = {}
+    for one in held_out(public):
+        if one.op in ("all_reduce", "all_gather", "all_to_all"):
+            by.setdefault((one.system, one.op), []).extend(map(abs, one.errors))
+    assert len(by) >= 30
+    assert {key: error for key, errors in by.items() if (error := median(errors)) > 0.08} == {}
 
 
 def test_catalogue_curves_hold_on_every_system_of_their_technology(public: list[Measurement]) -> None:

@@ -165,7 +165,7 @@ def _kernel_fits(request: _Request, tasks: Sequence[_Task], skipped: list[Skippe
 
 def _link_fits(request: _Request, given: Sequence[str | Path], network: str | None, skipped: list[Skipped]) -> LinkFits:
     contents = [read_stated(one) for one in given]
-    source = ", ".join(read_data_file(content.path).label for content in contents)
+    source = ", ".join(content.label for content in contents)
     rows = [
         row for content in contents for row in content.rows if request.wants(row.system, SCALE_UP_OF.get(row.system))
     ]

@@ -1,8 +1,9 @@
-"""Measured times of collectives inside one scale-up domain, read from a CSV or from the output of nccl-tests.
+"""Measured times of collectives inside one scale-up domain: a CSV, the output of nccl-tests, or NCCLX's own predictions.
 
 CSV: columns ``op, n_gpus, size_bytes, time_us``; rows whose ``kind`` is not ``measured``, with ``n_nodes`` above 1, without a
 size or time, or of another operation are left out and counted; ``system`` and ``source`` are kept where given. nccl-tests: the
-out-of-place time of every size; operation and ranks from the file's own comments where it has them.
+out-of-place time of every size; operation and ranks from the file's own comments where it has them. JSON: an export of
+``ncclQueryCollTuning`` (``coll_tuning``), whose times are predictions and are called so wherever the fit is quoted.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from scaleacross.calibration.coll_tuning import PREDICTED, is_export, read_export
 from scaleacross.calibration.data_file import read_data_file
 from scaleacross.errors import InputError
 from scaleacross.spec.network import CURVE_OPS, CurveOp
@@ -44,11 +46,18 @@ class Measurement:
 
 @dataclass(frozen=True)
 class CollectiveFile:
-    """What a file holds: rows that can be used, and how many cannot, by (system, reason)."""
+    """What a file holds: rows that can be used, and how many cannot, by (system, reason); ``origin`` unless measured."""
 
     path: Path
     rows: tuple[Measurement, ...]
     left_out: Mapping[tuple[str, str], int]
+    origin: str = ""
+
+    @property
+    def label(self) -> str:
+        """How provenance quotes the file: name, digest, and where its times come from if nobody measured them."""
+        own = read_data_file(self.path).label
+        return f"{own}, {self.origin}" if self.origin else own
 
 
 def read_measurements(path: str | Path, op: CurveOp | None = None, num_ranks: int | None = None) -> list[Measurement]:
@@ -69,7 +78,7 @@ def read_stated(given: str | Path) -> CollectiveFile:
 
 
 def read_collectives(path: str | Path, op: CurveOp | None = None, num_ranks: int | None = None) -> CollectiveFile:
-    """Measurements of a CSV or of an nccl-tests output file, plain or gzip, told apart by their first line.
+    """Times of a CSV, an nccl-tests output or a JSON export of ``ncclQueryCollTuning``, plain or gzip, told apart by content.
 
     Args:
         op: operation of an nccl-tests file that does not name it (older versions).
@@ -79,7 +88,10 @@ def read_collectives(path: str | Path, op: CurveOp | None = None, num_ranks: int
         InputError: unreadable, a column or figure is missing or no number, or nothing in it can be used.
     """
     path = Path(path)
-    lines = read_data_file(path).text.splitlines()
+    text = read_data_file(path).text
+    if is_export(text):
+        return _exported(path, text)
+    lines = text.splitlines()
     header = lines[0].split(",") if lines else []
     if len(header) > 1 and not set(_COLUMNS) <= set(header):
         missing = [column for column in _COLUMNS if column not in header]
@@ -91,6 +103,20 @@ def read_collectives(path: str | Path, op: CurveOp | None = None, num_ranks: int
             f"{path}: no measurement inside one node; expected a CSV with {', '.join(_COLUMNS)} or nccl-tests output"
         )
     return CollectiveFile(path, tuple(rows), left_out)
+
+
+def _exported(path: Path, text: str) -> CollectiveFile:
+    rows: list[Measurement] = []
+    left_out: Counter[tuple[str, str]] = Counter()
+
+    def add(place: str, op: CurveOp, num_ranks: int, size_bytes: int, time_s: float) -> None:
+        rows.append(_checked(place, op, num_ranks, size_bytes, time_s))
+
+    read_export(path, text, add, left_out)
+    if not rows:
+        reasons = "; ".join(f"{number} times: {reason}" for (_, reason), number in left_out.items())
+        raise InputError(f"{path}: nothing in the export can be used: {reasons or 'it is empty'}")
+    return CollectiveFile(path, tuple(rows), left_out, PREDICTED)
 
 
 def _csv_rows(path: Path, lines: Sequence[str], left_out: Counter[tuple[str, str]]) -> list[Measurement]:
@@ -108,7 +134,7 @@ def _csv_rows(path: Path, lines: Sequence[str], left_out: Counter[tuple[str, str
         if num_nodes > 1:
             left_out[system, "more than one node: curves are of one scale-up domain"] += 1
             continue
-        out.append(_checked(path, number, op, *figures, system, row.get("source") or ""))
+        out.append(_checked(f"{path}:{number}", op, *figures, system, row.get("source") or ""))
     return out
 
 
@@ -142,15 +168,13 @@ def _nccl_rows(path: Path, lines: Sequence[str], op: CurveOp | None, num_ranks: 
         if not _TIME.fullmatch(time_us):
             raise InputError(f"{path}:{number}: no time in '{line.strip()}'")
         if int(cells[0]) > 0:
-            out.append(_checked(path, number, op, num_ranks, int(cells[0]), float(time_us) * 1e-6))
+            out.append(_checked(f"{path}:{number}", op, num_ranks, int(cells[0]), float(time_us) * 1e-6))
     return out
 
 
-def _checked(
-    path: Path, number: int, op: CurveOp, num_ranks: int, size_bytes: int, time_s: float, *labels: str
-) -> Measurement:
+def _checked(place: str, op: CurveOp, num_ranks: int, size_bytes: int, time_s: float, *labels: str) -> Measurement:
     if num_ranks < 2 or size_bytes < 1 or not (0 < time_s < math.inf):
         raise InputError(
-            f"{path}:{number}: {num_ranks} ranks, {size_bytes} B, {time_s:g} s; at least 2 ranks, 1 B and more than 0 s"
+            f"{place}: {num_ranks} ranks, {size_bytes} B, {time_s:g} s; at least 2 ranks, 1 B and more than 0 s"
         )
     return Measurement(op, num_ranks, size_bytes, time_s, *labels)

@@ -45,6 +45,7 @@ def calibrate_command(
       scaleacross calibrate --gemm gemm.csv --attention attention.csv -o fleet/
       scaleacross calibrate --gemm my_gpu.csv --base h100-sxm -o fleet/
       scaleacross calibrate --collectives all_reduce.txt --collectives all_gather.txt --network nvlink4 -o fleet/
+      scaleacross calibrate --collectives query_coll_tuning.json --network nvlink5 -o fleet/
       scaleacross calibrate --gemm gemm.csv --runs runs.csv -o fleet/
       SCALEACROSS_CONFIGS=fleet scaleacross plan job.yaml
     """

@@ -18,7 +18,7 @@ Collectives = Annotated[
     typer.Option(
         "--collectives",
         metavar="[OP[@RANKS]=]FILE",
-        help="Measured collectives: a CSV or an output of nccl-tests. Repeatable.",
+        help="Collectives: a CSV, an output of nccl-tests, or a JSON export of ncclQueryCollTuning. Repeatable.",
     ),
 ]
 Network = Annotated[
