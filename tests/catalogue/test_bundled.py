@@ -25,7 +25,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def is_physical(key: str) -> bool:
-    hardware = ("num_multiprocessors", "gemm_tile_rows", "gemm_tile_cols")
+    hardware = ("num_multiprocessors", "collective_multiprocessors", "gemm_tile_rows", "gemm_tile_cols")
     return key in hardware or key.endswith((*USER_UNITS, *SI_SUFFIXES, *UNCONVERTED_SUFFIXES, "_fraction", "_ratio"))
 
 

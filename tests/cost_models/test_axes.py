@@ -28,13 +28,13 @@ ORDER = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 
 
 class Case:
-    """One candidate with nothing to hide behind: attention takes no time."""
+    """One candidate with nothing to hide behind: attention takes no time, tp reductions wait."""
 
     def __init__(self, profile: ModelProfile, **columns: Any) -> None:
         self.settings = settings(**columns)
         world = int(self.settings.world_size[0])
         self.levels: Levels = build_levels(flat(2, world // 2), fill(("b0", world // 2), ("b1", world // 2)))
-        of = job(2048, 64)
+        of = job(2048, 64).model_copy(update={"overlap": Overlap(tp_reduce=False)})
         work = work_of(profile, of, [accelerator()], self.settings)
         work = replace(work, attention_s=np.zeros(1))
         self.volumes = Volumes(of, profile, self.settings, work, LAUNCH_S)

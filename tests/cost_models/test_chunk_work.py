@@ -21,7 +21,7 @@ def test_chunks_add_up_to_the_busiest_rank(plan: Plan) -> None:
     (work,) = plan.work.values()
     problem = problem_of(plan.job)
     priced = plan_cost(problem.job, problem.profile, problem.topology, plan.decision).volumes.work
-    chunks = [[work.chunk(rank, index) for index in range(4)] for rank in range(16)]
+    chunks = [[work.chunk(rank, index) for index in range(8)] for rank in range(16)]
     passes = [sum(c.forward_s + c.input_gradient_s + c.weight_gradient_s for c in row) for row in chunks]
     busiest = chunks[int(np.argmax(passes))]
     assert sum(c.forward_s for c in busiest) == pytest.approx(priced.forward_s[0])

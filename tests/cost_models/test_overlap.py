@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import settings
+from machines import accelerator, settings
 
 from scaleacross.cost_models.overlap import WINDOW_NAMES, Window, exposed_s, rounds, windows
-from scaleacross.cost_models.work import Work
+from scaleacross.cost_models.work import Work, taken_fraction
 from scaleacross.spec.parallelism import SCHEDULE_NAMES
 
 
 def window(length_s: float, pieces: float = 4.0, per_step: float = 1.0) -> Window:
-    return Window(np.array(length_s), np.array(pieces), np.array(per_step))
+    return Window(np.array(length_s), np.array(1 / pieces), np.array(per_step))
 
 
 def work(forward_s: float = 1.0, backward_s: float = 2.0, layers: float = 4.0) -> Work:
@@ -64,10 +64,10 @@ def test_rounds_count_fill_and_drain() -> None:
 def test_windows_of_a_plain_pipeline() -> None:
     # gradients hide behind all layers but one of the last backward pass, parameters behind those of the first forward
     found = dict(zip(WINDOW_NAMES, windows(settings(pp=4, num_micro_batches=8), work()), strict=True))
-    assert found["gradient_reduce"] == (pytest.approx(2 * 3 / 4), 4, 1)
-    assert found["parameter_gather"] == (pytest.approx(1 * 3 / 4), 4, 1)
-    assert found["shard_forward"] == (1, 4, 11)
-    assert found["shard_backward"] == (2, 4, 11)
+    assert found["gradient_reduce"] == (pytest.approx(2 * 3 / 4), 1 / 4, 1)
+    assert found["parameter_gather"] == (pytest.approx(1 * 3 / 4), 1 / 4, 1)
+    assert found["shard_forward"] == (1, 1 / 4, 11)
+    assert found["shard_backward"] == (2, 1 / 4, 11)
 
 
 @pytest.mark.parametrize(("num_micro_batches", "waiting"), [(8, 4 * 1 / 2 + 1 / 2), (2, 2 * 1 / 2 + 1 / 2)])
@@ -80,5 +80,15 @@ def test_interleaving_hides_behind_the_other_chunks(num_micro_batches: int, wait
 
 def test_a_single_layer_hides_nothing() -> None:
     gradient, _, forward, _ = windows(settings(), work(layers=1.0))
-    assert (gradient.length_s, gradient.pieces) == (0, 1)
+    assert (gradient.length_s, gradient.least_fraction) == (0, 1)
     assert exposed_s(np.array([0.25]), forward) == 0.25
+
+
+def test_what_runs_beside_computation_takes_multiprocessors_from_it() -> None:
+    """16 of 132 multiprocessors: computation falls behind by 16/132 of a hidden collective."""
+    taken = taken_fraction([accelerator(num_multiprocessors=132, collective_multiprocessors=16)])
+    assert taken == pytest.approx(16 / 132)
+    busy = replace(work(), taken_fraction=np.array([taken]))
+    gradient, *_ = windows(settings(), busy)
+    assert exposed_s(np.array([0.4]), gradient)[0] == pytest.approx(0.1 + 0.3 * 16 / 132)
+    assert exposed_s(np.array([9.0]), gradient)[0] == pytest.approx(9.0 - 1.5)  # longer than the window: it ends last

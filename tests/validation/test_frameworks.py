@@ -106,5 +106,31 @@ def test_pipeline_messages_that_block_cost_one_each_way_per_micro_batch() -> Non
 
 def test_userbuffers_hide_their_share_of_tp() -> None:
     case = case_of(run("l1"))
-    whole, half = price(case), price(case, tp_fraction=0.5)
+    whole = price(case, tp_reduce=False, tp_fraction=0.0)
+    half = price(case, tp_reduce=False, tp_fraction=0.5)
     assert half.cost.exposed_s["tp"] == pytest.approx(whole.cost.exposed_s["tp"] / 2)
+
+
+def test_input_gradients_are_reduced_beside_weight_gradients() -> None:
+    """Half of the backward pass with sequence parallelism; without it, and with a second forward pass, all of a third; but
+    for what 16 of 132 and of 108 multiprocessors would have computed meanwhile.
+    """
+    for name, part, taken in (("l1", 1 / 4, 16 / 132), ("v1", 1 / 3, 16 / 108)):
+        case, hidden = case_of(run(name)), part * (1 - taken)
+        waited, beside = (price(case, tp_reduce=on, tp_fraction=0.0).cost.exposed_s["tp"] for on in (False, True))
+        assert beside == pytest.approx((1 - hidden) * waited)
+        both = price(case, tp_reduce=True, tp_fraction=0.5).cost.exposed_s["tp"]
+        assert both == pytest.approx(0.5 * waited)  # userbuffers' share includes them
+
+
+def test_reductions_over_slow_links_stick_out() -> None:
+    case = case_of(replace(run("v1"), tp=16, dp=16))  # tp across hosts
+    waited, beside = (price(case, tp_reduce=on) for on in (False, True))
+    saved = waited.cost.exposed_s["tp"] - beside.cost.exposed_s["tp"]
+    assert 0 < saved < waited.cost.exposed_s["tp"] / 3
+    assert saved < waited.cost.compute_s / 4
+
+
+def test_pipeline_messages_wait_where_the_row_says_so() -> None:
+    assert case_of(run("l1")).job.overlap.pipeline_messages
+    assert not case_of(replace(run("l1"), overlap="no p2p overlap")).job.overlap.pipeline_messages

@@ -67,7 +67,7 @@ def axis_calls(axis: GridAxis, volumes: Volumes, group: Group, ep_group: Group |
         ValueError: ``dp_shard`` without its expert-parallel groups.
     """
     if axis == "tp":
-        if any(block.replicated_elementwise_bytes for block, _ in volumes.profile.blocks):
+        if volumes.all_reduced:
             return Calls(group.all_reduce(volumes.hidden_bytes).time_s / 2)
         return Calls(_gather_and_scatter_s(group, volumes.hidden_bytes) / 2)
     if axis == "cp":
@@ -86,7 +86,7 @@ def axis_calls(axis: GridAxis, volumes: Volumes, group: Group, ep_group: Group |
 def serial_s(axis: GridAxis, volumes: Volumes, calls: Calls, exact: bool = False) -> dict[str, Floats]:
     """Seconds of a step that wait for the calls of an axis, by component, each (n,). ``exact``: see ``_pipeline_s``.
 
-    tp: every gather and scatter, but for the share that ``job.overlap`` hides. cp: what the attention of the same layer does
+    tp: ``_tp_wait_s``. cp: what the attention of the same layer does
     not hide. Experts: ``_expert_wait_s``.
     """
     settings, work = volumes.settings, volumes.work
@@ -99,8 +99,7 @@ def serial_s(axis: GridAxis, volumes: Volumes, calls: Calls, exact: bool = False
     if calls.gather_s is None:
         return {}
     if calls.both_s is None:
-        waited = (1 - volumes.job.overlap.tp_fraction) * calls.gather_s
-        return {axis: rounds(settings, work) * work.tp_gathers * waited}
+        return {axis: rounds(settings, work) * _tp_wait_s(volumes, calls.gather_s)}
     exposed = (1 + volumes.full_recompute) * np.maximum(0.0, calls.gather_s * work.layers - work.attention_s)
     back = calls.both_s * work.layers
     exposed = exposed + np.maximum(0.0, back - ATTENTION_BACKWARD_RATIO * work.attention_s)
@@ -154,6 +153,25 @@ def axis_terms(
     window = window_s(axis, volumes, group, expert)
     calls = axis_calls(axis, volumes, group, exchange)
     return waiting(volumes, Terms(serial_s(axis, volumes, calls, exact), window))
+
+
+def _tp_wait_s(volumes: Volumes, gather_s: Floats) -> Floats:
+    """Seconds per micro-batch in which nothing but gathers and scatters over tp runs, (n,).
+
+    Of those of the backward pass the reductions (half of them; without sequence parallelism all, as every one is the
+    all-reduce of an input gradient) run beside the weight gradients of the products that they follow, which divide their
+    outputs over tp and are at least half of a layer's, and take multiprocessors from them. Userbuffers hide ``tp_fraction`` of
+    all, these included.
+    """
+    work, overlap = volumes.work, volumes.job.overlap
+    whole = work.tp_gathers * gather_s
+    hidden = overlap.tp_fraction * whole
+    if overlap.tp_reduce:
+        reductions = whole / (2 + volumes.full_recompute) * (1.0 if volumes.all_reduced else 0.5)
+        beside = np.minimum(reductions, 0.5 * work.weight_s) * (1 - work.taken_fraction)
+        hidden = np.maximum(hidden, beside)
+    waited: Floats = whole - hidden
+    return waited
 
 
 def _expert_wait_s(volumes: Volumes, each_s: Floats) -> Floats:

@@ -124,24 +124,24 @@ def _best_tiling_s(
 
     waves = credit · w + (1 − credit) · ⌈w⌉; a split s makes s times the tiles of depth k/s, and s fp32 results to add.
     """
-    multiprocessors, outputs = machine.num_multiprocessors, rows * cols * count
-    best: Floats | None = None
-    for tile_rows, tile_cols in model.tiles:
-        tiles = np.ceil(rows / tile_rows) * np.ceil(cols / tile_cols) * count
-        area = float(tile_rows * tile_cols)
-        narrow = 128.0 * (1.0 / tile_rows + 1.0 / tile_cols) - REFERENCE_TRAFFIC
-        rate = machine.peak_flop_per_s * model.compute_efficiency_fraction
-        rate /= max(1.0, 1.0 + model.narrow_tile_slowdown * narrow)  # no tile is faster than the reference
-        overhead = model.tile_overhead_s * area / REFERENCE_TILE
-        for split in model.splits:
-            waves = _waves(model, tiles * split / multiprocessors)
-            time = waves * (2.0 * area * multiprocessors / rate * depth / split + overhead)
-            if split > 1:
-                added = model.split_passes * PARTIAL_BYTES * split / machine.memory_bandwidth_bytes_per_s
-                time = time + added * outputs
-            best = time if best is None else np.minimum(best, time)
-    if best is None:
+    if not model.tiles or not model.splits:
         raise ValueError("a GemmModel names at least one tile and one split")
+    multiprocessors, outputs = machine.num_multiprocessors, rows * cols * count
+    apart = (1,) * np.ndim(outputs * depth)  # axes: tile, split, then those of the shapes
+    tile_rows, tile_cols = np.array(model.tiles, dtype=np.float64).T.reshape(2, -1, 1, *apart)
+    split = np.array(model.splits, dtype=np.float64).reshape(-1, *apart)
+    tiles = np.ceil(rows / tile_rows) * np.ceil(cols / tile_cols) * count
+    area = tile_rows * tile_cols
+    narrow = 128.0 * (1.0 / tile_rows + 1.0 / tile_cols) - REFERENCE_TRAFFIC
+    rate = machine.peak_flop_per_s * model.compute_efficiency_fraction
+    rate = rate / np.maximum(1.0, 1.0 + model.narrow_tile_slowdown * narrow)  # no tile is faster than the reference
+    overhead = model.tile_overhead_s * area / REFERENCE_TILE
+    time = _waves(model, tiles * split / multiprocessors) * (
+        2.0 * area * multiprocessors / rate * depth / split + overhead
+    )
+    added = model.split_passes * PARTIAL_BYTES * split / machine.memory_bandwidth_bytes_per_s
+    time = time + np.where(split > 1, added, 0.0) * outputs
+    best: Floats = time.min(axis=(0, 1))
     return best
 
 

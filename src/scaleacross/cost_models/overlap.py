@@ -3,7 +3,10 @@
 A window has a length (computation that runs meanwhile) and a granularity: of n equal pieces of communication at least
 one is exposed, because the first gather has no computation before it and the last reduction none after it:
 
-    exposed = max(t / n, t − window)        (t ≥ 0, n ≥ 1)
+    exposed = max(t / n + (1 − 1/n) · t · taken, t − window)        (t ≥ 0, n ≥ 1)
+
+because what does run beside computation takes multiprocessors from it (``network.sm_contention``): for each second of a
+collective, computation falls behind by ``taken`` seconds.
 
 Rules (Megatron-LM's overlap options and PyTorch FSDP's prefetch, as their documentation describes them):
 
@@ -31,10 +34,10 @@ WINDOW_NAMES = ("gradient_reduce", "parameter_gather", "shard_forward", "shard_b
 
 
 class Window(NamedTuple):
-    """Length (s), pieces n and how often the window comes on the critical path of a step, each of shape (n,)."""
+    """Length (s), exposed share at least and how often the window comes on the critical path of a step, each (n,)."""
 
     length_s: Floats
-    pieces: Floats
+    least_fraction: Floats
     per_step: Floats
 
 
@@ -61,12 +64,13 @@ def windows(settings: Settings, work: Work) -> tuple[Window, ...]:
     chunks = settings.num_chunks
     waiting = np.minimum(settings.pp, settings.num_micro_batches) * (chunks - 1) / chunks + 1.0 / chunks
     hidden = waiting * (1 - 1 / pieces)
+    least = 1 / pieces + (1 - 1 / pieces) * work.taken_fraction
     lengths = (work.backward_s * hidden, work.forward_s * hidden, work.forward_s, work.backward_s)
     return tuple(
-        Window(length, pieces, often) for length, often in zip(lengths, occurrences(settings, work), strict=True)
+        Window(length, least, often) for length, often in zip(lengths, occurrences(settings, work), strict=True)
     )
 
 
 def exposed_s(time_s: Floats, window: Window) -> Floats:
     """Seconds of a step that ``time_s`` of communication per occurrence of the window leaves exposed."""
-    return window.per_step * np.maximum(time_s / window.pieces, time_s - window.length_s)
+    return window.per_step * np.maximum(time_s * window.least_fraction, time_s - window.length_s)

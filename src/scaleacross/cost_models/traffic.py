@@ -82,6 +82,11 @@ class Volumes:
         return float(max(block.routed_tokens for block, _ in self.profile.blocks))
 
     @property
+    def all_reduced(self) -> bool:
+        """Whether gather and scatter over tp are one all-reduce: tp does not divide the norms (no sequence parallelism)."""
+        return any(block.replicated_elementwise_bytes for block, _ in self.profile.blocks)
+
+    @property
     def full_recompute(self) -> Floats:
         """1 where the forward pass runs twice, else 0."""
         return (self.settings.recompute == RECOMPUTES.index("full")).astype(float)

@@ -31,6 +31,7 @@ from scaleacross.cost_models.work import (
     layer_counts,
     placement_of,
     rank_times,
+    taken_fraction,
     update_s,
     with_accumulation,
 )
@@ -178,6 +179,7 @@ def uneven_rows(
         dense_parameters=held.dense[fullest, 0] * same,
         expert_parameters=held.expert[fullest, 0] * same,
         optimizer_s=slowest_update * same,
+        taken_fraction=taken_fraction(accelerators) * same,
     )
     batches = np.repeat(np.array(micro_batches, dtype=np.int64), len(split))
     columns = np.stack([batches, *(getattr(work, f.name) for f in fields(Work))], axis=1)

@@ -2,7 +2,7 @@
 
 The busiest rank is the one with most computation per micro-batch; every rank is taken to be as slow (a step waits for
 it), and its layers are the ones whose collectives are counted. Where accelerator types differ, the slowest type sets
-the time.
+the time, and of every type the slowest accelerator of the job (``stragglers``).
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from scaleacross.cost_models.compute import (
     runtime_of,
 )
 from scaleacross.cost_models.memory import held_parameters
+from scaleacross.cost_models.network.sm_contention import compute_slowdown_ratio
 from scaleacross.cost_models.pipeline_timed import FOLDED, among, idle_share
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses, rank_classes, spread
+from scaleacross.cost_models.stragglers import slowest_ratio
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
 from scaleacross.spec.accelerator import Accelerator
@@ -48,6 +50,7 @@ class Work:
         layers, moe_layers: layers with attention, layers with routed experts.
         dense_parameters, expert_parameters: held by the fullest rank before sharding over data parallel.
         optimizer_s: the update at the end of the step.
+        taken_fraction: of its speed that computation loses while a collective runs beside it.
     """
 
     forward_s: Floats
@@ -62,6 +65,7 @@ class Work:
     dense_parameters: Floats
     expert_parameters: Floats
     optimizer_s: Floats
+    taken_fraction: Floats
 
     def take(self, rows: Ints | Bools) -> Work:
         """The rows selected by an index or mask array."""
@@ -106,7 +110,9 @@ def work_of(profile: ModelProfile, job: Job, accelerators: Sequence[Accelerator]
     columns = {f.name: np.empty(len(settings)) for f in fields(Work)}
     for classes, rows in pipeline_groups(profile, settings):
         at = rows_to_distinct[rows]
-        here = _group_work(profile, job, accelerators, [t.take(at) for t in times], settings.take(rows), classes)
+        of_group = settings.take(rows)
+        paced = [_at_pace(t.take(at), of_group, one) for t, one in zip(times, accelerators, strict=True)]
+        here = _group_work(profile, job, accelerators, paced, of_group, classes)
         for name, values in here.items():
             columns[name][rows] = values
     return Work(**columns)
@@ -131,6 +137,10 @@ class StackedTimes:
         """The candidates selected by an index array."""
         return StackedTimes(*(getattr(self, f.name)[:, rows] for f in fields(self)))
 
+    def slowed(self, ratio: Floats) -> StackedTimes:
+        """All times longer by a ratio per candidate."""
+        return StackedTimes(*(getattr(self, f.name) * ratio for f in fields(self)))
+
 
 def _distinct_shards(settings: Settings) -> tuple[Shards, Ints]:
     """The distinct (tp, cp, ep, micro_batch) and the row -> distinct map."""
@@ -148,8 +158,14 @@ def times_by_type(
         KeyError: an accelerator states no peak for the job's precision.
     """
     distinct, rows_to_distinct = _distinct_shards(settings)
-    times = (_stacked_times(profile, job, accelerator, distinct) for accelerator in accelerators)
-    return [each.take(rows_to_distinct) for each in times]
+    times = ((one, _stacked_times(profile, job, one, distinct)) for one in accelerators)
+    return [_at_pace(each.take(rows_to_distinct), settings, one) for one, each in times]
+
+
+def _at_pace(times: StackedTimes, settings: Settings, accelerator: Accelerator) -> StackedTimes:
+    """The times on the slowest of all accelerators that a candidate uses."""
+    spread_fraction = accelerator.speed_spread_fraction
+    return times.slowed(slowest_ratio(spread_fraction, settings.world_size)) if spread_fraction else times
 
 
 def _stacked_times(profile: ModelProfile, job: Job, accelerator: Accelerator, shards: Shards) -> StackedTimes:
@@ -206,7 +222,20 @@ def _group_work(
         "dense_parameters": dense,
         "expert_parameters": expert,
         "optimizer_s": update_s(job, accelerators, settings, dense, expert).max(axis=0),
+        "taken_fraction": np.full(len(settings), taken_fraction(accelerators)),
     }
+
+
+def taken_fraction(accelerators: Sequence[Accelerator]) -> float:
+    """Share of its speed that the computation of the accelerator type that loses most has not beside a collective.
+
+    1 − 1/``compute_slowdown_ratio``: products of many waves on the multiprocessors that the collective leaves.
+    """
+    ratios = (
+        compute_slowdown_ratio(1.0, 0.0, one.collective_multiprocessors, one.num_multiprocessors, 0.0)
+        for one in accelerators
+    )
+    return float(1 - 1 / max(ratios))
 
 
 def with_accumulation(

@@ -165,7 +165,7 @@ class EveryPlacement(Placer):
         return lost <= wanted.max_replicas_lost
 
     def _layer_times(self, settings: Settings) -> list[StackedTimes]:
-        key = tuple(int(getattr(settings, name)[0]) for name in ("tp", "cp", "ep", "micro_batch"))
+        key = tuple(int(getattr(settings, name)[0]) for name in ("tp", "cp", "ep", "micro_batch", "world_size"))
         if key not in self._times:
             pricing = self.pricing
             self._times[key] = times_by_type(pricing.profile, pricing.job, pricing.accelerators, settings)

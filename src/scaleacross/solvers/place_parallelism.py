@@ -1,7 +1,7 @@
 """Place the axes of one candidate: which axis varies fastest over the devices, how many devices of each building.
 
 Sets          A  axes of degree > 1;  S ⊆ A  axes faster than the next one;  J  fills (``fleets``)
-              W  overlap windows (``overlap.windows``) of length L_w, n_w pieces, p_w occurrences per step
+              W  overlap windows (``overlap.windows``) of length L_w, least exposed share 1/n_w, p_w occurrences per step
 Parameters    c[j,S,a]    serial seconds of axis a when exactly the axes in S are faster and fill j is used
               t[j,S,a,w]  seconds that axis a adds to window w in the same place
 Variables     y[j,S,a] ∈ {0,1}  on fill j, axis a comes right after the axes in S;
@@ -273,10 +273,12 @@ def _c3_c4_windows(
         seconds = {v: float(costs[arc].window_s[index]) for arc, v in arcs.items()}
         if not any(seconds.values()):
             continue
-        per_step, pieces, length = float(window.per_step[0]), float(window.pieces[0]), float(window.length_s[0])
+        per_step, least, length = (
+            float(column[0]) for column in (window.per_step, window.least_fraction, window.length_s)
+        )
         exposed = model.continuous(f"e[{WINDOW_NAMES[index]}]")
         model.objective[exposed] = 1.0
-        for name, share, free in (("C3 granule", per_step / pieces, 0.0), ("C4 window", per_step, per_step * length)):
+        for name, share, free in (("C3 granule", per_step * least, 0.0), ("C4 window", per_step, per_step * length)):
             model.add(name, {exposed: 1.0} | {v: -share * s for v, s in seconds.items()}, ">=", -free)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from scaleacross.spec.base import Name, SourcedSpec
 from scaleacross.spec.kernel_model import AttentionModel, GemmModel
@@ -63,6 +63,17 @@ class Accelerator(SourcedSpec):
     )
     step_overhead_s: float = Field(
         default=0.0, ge=0, description="host work per step that nothing hides: data, norms, logging, jitter, s"
+    )
+
+    collective_multiprocessors: NonNegativeInt = Field(
+        default=0, description="multiprocessors that a collective holds while it runs beside computation"
+    )
+    speed_spread_fraction: float = Field(
+        default=0.0,
+        ge=0,
+        lt=0.25,
+        description="standard deviation of the speed of accelerators of this type over their mean; the slowest of those "
+        "that a job uses sets its pace",
     )
 
     load_power_watt: PositiveFloat | None = Field(

@@ -87,6 +87,11 @@ class Overlap(Spec):
     pipeline_messages: bool = Field(
         default=True, description="pipeline messages travel while the sender and the receiver compute"
     )
+    tp_reduce: bool = Field(
+        default=True,
+        description="gradients of a layer's inputs are reduced over tp while the weight gradients of the same products are "
+        "computed (Megatron-LM's asynchronous tp reduction)",
+    )
     tp_fraction: float = Field(
         default=0.0, ge=0, le=1, description="share of tp collectives that the products they feed hide (userbuffers)"
     )

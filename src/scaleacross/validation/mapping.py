@@ -35,7 +35,7 @@ from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Topology
 from scaleacross.validation.machines import machine_of, topology_of
-from scaleacross.validation.recipes import expert_recipe
+from scaleacross.validation.recipes import as_launched, expert_recipe, is_sc21_table_1
 from scaleacross.validation.runs import Run
 from scaleacross.validation.workload_of import workload_of
 from scaleacross.workloads.layer_profile import ModelProfile
@@ -105,6 +105,7 @@ def case_of(run: Run) -> Case:
     """
     if run.exclude_from_fit:
         raise InputError("excluded by the file (exclude_from_fit = 1)")
+    run = as_launched(run)
     recipe = expert_recipe(run)
     profile = _as_run(run, workload_of(run).profile())
     if recipe.fused:
@@ -201,21 +202,25 @@ def _states(run: Run) -> tuple[ShardLevel, Optimizer]:
 
 def _overlap(run: Run) -> Overlap:
     """Megatron before the distributed optimizer, and DeepSpeed, reduce gradients after the backward pass and wait for
-    pipeline messages.
+    pipeline messages. Only Megatron reduces over tp beside weight gradients, and not yet in 2021.
 
-    TP overlap counts where ``overlap`` states it, or where the framework's recipes switch it on.
+    TP overlap counts where ``overlap`` states it, or where the framework's recipes switch it on; pipeline messages wait where
+    it says so.
     """
     if _is_early(run):
         waiting = {"gradient_reduce": False, "parameter_gather": False, "pipeline_messages": False}
-        return Overlap.model_validate(waiting | {"shard_prefetch": False})
+        later = "Megatron-LM 2021" not in run.framework
+        waiting["gradient_reduce"] = is_sc21_table_1(run) and run.pp == 1
+        return Overlap.model_validate(waiting | {"shard_prefetch": False, "tp_reduce": later})
     stated = run.overlap.lower()
-    if "async" in stated and "tp" in stated:  # torchtitan: products split into the pieces that arrive
-        return Overlap(tp_fraction=USERBUFFERS_TP_FRACTION)
-    if ("tp userbuffers" in stated and "no tp userbuffers" not in stated) or "tp-comm-overlap" in stated:
-        return Overlap(tp_fraction=USERBUFFERS_TP_FRACTION)
-    if "Megatron-Bridge" in run.framework and run.arch == "dense":  # its recipes switch tp_comm_overlap on
-        return Overlap(tp_fraction=USERBUFFERS_TP_FRACTION)
-    return Overlap()
+    hidden = ("tp userbuffers" in stated and "no tp userbuffers" not in stated) or "tp-comm-overlap" in stated
+    hidden |= "async" in stated and "tp" in stated  # torchtitan: products split into the pieces that arrive
+    hidden |= "Megatron-Bridge" in run.framework and run.arch == "dense"  # its recipes switch tp_comm_overlap on
+    return Overlap(
+        tp_fraction=USERBUFFERS_TP_FRACTION if hidden else 0.0,
+        tp_reduce="Mega" in run.framework or "NeMo" in run.framework,
+        pipeline_messages="no p2p overlap" not in stated,
+    )
 
 
 def _is_early(run: Run) -> bool:
