@@ -122,14 +122,14 @@ BOUNDED = (*range(100, 125), 223, 254, 265, 306, 312)
 
 @pytest.mark.parametrize("seed", BOUNDED)
 def test_no_bound_exceeds_any_placement(seed: int) -> None:
-    """base ≤ coarse ≤ tight ≤ exact for every candidate, and relaxed ≤ exact terms for every arc of a few of them."""
+    """floor ≤ exact and base ≤ coarse ≤ tight ≤ exact for all candidates, relaxed ≤ exact terms for arcs of a few."""
     problem = instance(seed)
     for fleet in fleets(problem.topology):
         placer = placer_on(fleet, problem.job, problem.profile)
         pricing = placer.pricing
         space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
         for bases in space.bases(Refusals()):
-            base_bounds = pricing.base_bound_s(bases)
+            base_bounds, floors = pricing.base_bound_s(bases), pricing.base_floor_s(bases)
             assert (pricing.base_free_s(bases) <= base_bounds * (1 + 1e-12)).all()
             for row in range(len(bases)):
                 one = np.array([row])
@@ -139,17 +139,19 @@ def test_no_bound_exceeds_any_placement(seed: int) -> None:
                     tight = pricing.tight(coarse)
                     assert (coarse.bound_s <= tight.bound_s * (1 + 1e-12)).all()
                     for index in range(0, len(coarse.bound_s), 3):
-                        _bounds_hold(placer, tight.take(np.array([index])))
+                        assert floors[row] <= _bounds_hold(placer, tight.take(np.array([index]))) * (1 + 1e-12)
 
 
-def _bounds_hold(placer: Placer, priced: object) -> None:
+def _bounds_hold(placer: Placer, priced: object) -> float:
+    """Exact step of a candidate, inf where nothing holds it, once its bounds are found to be none above it."""
     settings, work = priced.settings, priced.work  # type: ignore[attr-defined]
     placed = placer.place(settings, work, 60.0)
     if placed is None:
-        return
-    assert priced.bound_s[0] <= (priced.free_s[0] + placed.communication_s) * (1 + 1e-12)  # type: ignore[attr-defined]
+        return np.inf
+    exact_s = float(priced.free_s[0] + placed.communication_s)  # type: ignore[attr-defined]
+    assert priced.bound_s[0] <= exact_s * (1 + 1e-12)  # type: ignore[attr-defined]
     if len(placer.fleet.accelerators) > 1:
-        return  # no arcs: every placement is priced by itself
+        return exact_s  # no arcs: every placement is priced by itself
     active = tuple(axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1)
     fills = placer._fills(settings, active)
     volumes = placer.pricing.volumes(settings, work)
@@ -162,6 +164,7 @@ def _bounds_hold(placer: Placer, priced: object) -> None:
         assert relaxed.serial_total_s[0] <= cost.serial_s * (1 + 1e-9) + 1e-15, (axis, faster)
         for name, less, more in zip(WINDOW_NAMES, relaxed.window_s[:, 0], cost.window_s, strict=True):
             assert less <= more * (1 + 1e-9) + 1e-15, (axis, faster, name)
+    return exact_s
 
 
 def _every_arc(active: tuple[GridAxis, ...]) -> dict[GridAxis, list[frozenset[GridAxis]]]:

@@ -50,8 +50,8 @@ def replicas_lost(
     replica = position // stride["dp_replicate"] % degrees.dp_replicate * degrees.dp_shard
     replica += position // stride["dp_shard"] % degrees.dp_shard
     lost = np.searchsorted(np.array(starts), position, side="right")
-    pairs = np.unique(np.stack([lost, replica]), axis=1)
-    return int(np.unique(pairs[0], return_counts=True)[1].max())
+    pairs = np.unique(lost * degrees.dp + replica)
+    return int(np.unique(pairs // degrees.dp, return_counts=True)[1].max())
 
 
 def degraded_states(

@@ -7,6 +7,7 @@ the same line.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -40,12 +41,12 @@ class Settings:
     def __len__(self) -> int:
         return len(self.tp)
 
-    @property
+    @cached_property
     def dp(self) -> Ints:
         """Data-parallel replicas, shape (n,)."""
         return self.dp_shard * self.dp_replicate
 
-    @property
+    @cached_property
     def world_size(self) -> Ints:
         """Accelerators used, shape (n,)."""
         return self.tp * self.cp * self.dp * self.pp

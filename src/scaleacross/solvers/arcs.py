@@ -17,7 +17,7 @@ from scaleacross.cost_models.axes import Calls, Terms, serial_s, waiting
 from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.overlap import WINDOW_NAMES, Window, exposed_s, windows
 from scaleacross.cost_models.pipeline_timed import FOLDED, among
-from scaleacross.cost_models.settings import Floats, Settings
+from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.spec.job import Job
@@ -51,21 +51,25 @@ def alike(settings: Settings, without: frozenset[str]) -> Distinct:
 
 @dataclass(frozen=True)
 class Arc:
-    """Rows that wait alike (``waits``), one of each of them (``some``) with its ``calls``; and window traffic, (windows, n)."""
+    """An axis at the strides (n,) of candidates, or at several of each, (k, n).
+
+    ``some`` has one row for all that wait alike, with its ``calls``; ``waits`` (n,) or (k, n) says which row that is.
+    ``window_s`` (windows, n) or (windows, k, n) is the traffic in the windows.
+    """
 
     axis: GridAxis
-    waits: Distinct
     some: Volumes
     calls: Calls
+    waits: Ints
     window_s: Floats
 
     def waits_s(self, job: Job) -> Floats:
-        """Seconds of a step that wait for this axis under the overlap settings of ``job``, (n,)."""
+        """Seconds of a step that wait for this axis under the overlap settings of ``job``, in the shape of ``waits``."""
         parts = serial_s(self.axis, replace(self.some, job=job), self.calls)
         if not parts:
-            return np.zeros(len(self.waits.code))
-        total: Floats = sum(parts.values(), start=np.zeros(len(self.waits.first)))
-        return total[self.waits.code]
+            return np.zeros(self.waits.shape)
+        total: Floats = sum(parts.values(), start=np.zeros(len(self.some.settings)))
+        return total[self.waits]
 
     def terms(self, job: Job) -> Terms:
         """Both under the overlap settings of ``job``, what its windows do not hold (``axes.waiting``) not yet taken out."""

@@ -15,10 +15,10 @@ calls on (tp, cp, ep, pp, dp, micro-batch), computation and serial terms on *bas
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
+from typing import Final
 
 import numpy as np
 
@@ -28,17 +28,22 @@ from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.groups import relaxed_shape
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.memory import memory_parts
-from scaleacross.cost_models.overlap import WINDOW_NAMES, windows
+from scaleacross.cost_models.overlap import windows
+from scaleacross.cost_models.pipeline_timed import WHOLE, among
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
-from scaleacross.cost_models.work import Work, pipeline_groups, work_of
-from scaleacross.solvers.arcs import SPLIT, Arc, Arranged, Kinds, alike, exposed_in_windows_s, kinds_of
+from scaleacross.cost_models.uneven import layer_pass_s
+from scaleacross.cost_models.work import Work, block_counts, pipeline_groups, times_by_type, work_of
+from scaleacross.solvers.arcs import Arc, Arranged, Kinds, exposed_in_windows_s, kinds_of
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS, GridAxis
 from scaleacross.workloads.layer_profile import ModelProfile
+
+ORDER_BLOCK: Final = 65_536
+"""Candidates times axis orders that are bounded together."""
 
 
 @dataclass(frozen=True)
@@ -102,15 +107,30 @@ class Pricing:
         levels = [SHARD_LEVELS.index(level) for level in self.job.shard]
         return np.min([self.needed_bytes(replace(bases, shard=np.full(len(bases), code))) for code in levels], axis=0)
 
+    def base_floor_s(self, bases: Settings) -> Floats:
+        """Computation at least, (n,), from the layers alone: the busiest rank has no less than the mean, m times.
+
+        Fill and drain pass all ranks once; those of schedules that split the backward are left out. Holds for unequal layers
+        and batches as well: each layer counts as on the type that is fastest at it.
+        """
+        kinds = distinct(bases.tp, bases.cp, bases.ep, bases.micro_batch, bases.recompute)
+        some = bases.take(kinds.first)
+        times = times_by_type(self.profile, self.job, self.accelerators, some)
+        each = np.min([layer_pass_s(one, some) for one in times], axis=0)
+        whole = (np.array([*block_counts(self.profile), 1, 1]) @ each)[kinds.code]
+        drained = np.where(among(bases.schedule, WHOLE), 1.0 / bases.num_chunks, 0.0)
+        floor: Floats = whole * ((bases.num_micro_batches - drained) / bases.pp + drained)
+        return floor
+
     def base_free_s(self, bases: Settings) -> Floats:
         """Computation with fill and drain, (n,): the part of a base's step that no placement and no split changes."""
-        work = self._base_work(bases, alike(bases, SPLIT))
+        work = self._work_of(bases)
         seconds: Floats = bases.num_micro_batches * (work.forward_s + work.backward_s) + work.fill_s
         return seconds
 
     def base_bound_s(self, bases: Settings) -> Floats:
         """Lower bound on all candidates of a base, (n,): computation, bubble, serial terms at their relaxed best."""
-        work = self._base_work(bases, alike(bases, SPLIT))
+        work = self._work_of(bases)
         volumes = self.volumes(bases, work)
         waited = sum(self._serial_s(axis, volumes, coarse=True) for axis in GRID_AXES)
         return placement_free_s(volumes) - work.optimizer_s + waited
@@ -119,7 +139,7 @@ class Pricing:
         """``work_of`` on the fleet, computed once for candidates that share it (``kinds`` of the settings, if known)."""
         base, state = kinds or kinds_of(settings)
         updated = self._work_of(settings.take(state.first)).optimizer_s
-        return replace(self._base_work(settings, base), optimizer_s=updated[state.code])
+        return replace(self._work_of(settings.take(base.first)).take(base.code), optimizer_s=updated[state.code])
 
     def coarse(self, settings: Settings) -> Priced:
         """Work and coarse bound of candidates."""
@@ -141,70 +161,54 @@ class Pricing:
         for kind, row in enumerate(pattern.first):
             active = [axis for axis in GRID_AXES if int(getattr(priced.settings, axis)[row]) > 1]
             alike = np.flatnonzero(pattern.code == kind)
-            best[alike] = self._best_order_s(priced.take(alike), active)
+            some = priced.settings.take(alike), priced.work.take(alike)
+            best[alike] = self.order_bounds_s(*some, list(permutations(active))).min(axis=0)
         return replace(priced, bound_s=priced.free_s + best)
 
-    def _best_order_s(self, priced: Priced, active: Sequence[GridAxis]) -> Floats:
-        """Exposed communication at least, under the best order of the axes, (n,)."""
-        volumes = self.volumes(priced.settings, priced.work)
-        if not active:
-            return np.zeros(len(priced.bound_s))
-        kinds = kinds_of(priced.settings)
-        known: dict[tuple[GridAxis, frozenset[GridAxis]], Terms] = {}
-        best = np.full(len(priced.bound_s), np.inf)
-        for order in permutations(active):
-            terms = []
-            for position, axis in enumerate(order):
-                key = (axis, frozenset(order[:position]))
-                if key not in known:
-                    known[key] = waiting(volumes, self._arc(*key, volumes, kinds).terms(self.job))
-                terms.append(known[key])
-            best = np.minimum(best, communication_s(volumes, *terms))
-        return best
+    def order_bounds_s(self, settings: Settings, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
+        """Lower bounds on the exposed communication of candidates, one for each order of the same axes, (orders, n)."""
+        volumes, kinds, over = self.volumes(settings, work), kinds_of(settings), windows(settings, work)
+        parts, used = [], []
+        for axis in orders[0]:
+            before = [frozenset(order[: order.index(axis)]) for order in orders]
+            place = {faster: index for index, faster in enumerate(dict.fromkeys(before))}
+            stride = np.stack([_stride(settings, faster) for faster in place])
+            terms = waiting(volumes, self._arc(axis, stride, volumes, kinds).terms(self.job))
+            parts.append((terms.serial_total_s, terms.window_s))
+            used.append(np.array([place[faster] for faster in before]))
+        out = np.zeros((len(orders), len(settings)))
+        step = max(1, ORDER_BLOCK // max(1, len(settings)))
+        for start in range(0, len(orders) if parts else 0, step):
+            here = slice(start, start + step)
+            waited = sum(serial[rows[here]] for (serial, _), rows in zip(parts, used, strict=True))
+            traffic = np.sum([window[:, rows[here]] for (_, window), rows in zip(parts, used, strict=True)], axis=0)
+            out[here] = waited + exposed_in_windows_s(traffic, over)
+        return out
 
     def arranged(self, settings: Settings, axis_order: Sequence[GridAxis]) -> Arranged:
         """Candidates with all axes placed in one order, fastest first, priced but for the overlap settings of a job."""
         kinds = kinds_of(settings)
         volumes = self.volumes(settings, self.work(settings, kinds))
         arcs = (
-            self._arc(axis, frozenset(axis_order[:position]), volumes, kinds)
+            self._arc(axis, _stride(settings, axis_order[:position]), volumes, kinds)
             for position, axis in enumerate(axis_order)
             if (getattr(settings, axis) > 1).any()
         )
         return Arranged(volumes, tuple(arcs))
 
-    def order_bounds_s(self, settings: Settings, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
-        """Lower bounds on the exposed communication of one candidate (one row), one for each axis order, (orders,)."""
-        arcs = sorted({(axis, tuple(sorted(order[:at]))) for order in orders for at, axis in enumerate(order)})
-        serial, window = np.zeros(len(arcs)), np.zeros((len(WINDOW_NAMES), len(arcs)))
-        for axis in GRID_AXES:
-            here = np.array([index for index, (own, _) in enumerate(arcs) if own == axis], dtype=np.int64)
-            if len(here):
-                copies = np.zeros(len(here), dtype=np.int64)
-                volumes = self.volumes(settings.take(copies), work.take(copies))
-                stride = np.array([math.prod(int(getattr(settings, o)[0]) for o in arcs[index][1]) for index in here])
-                window[:, here] = self._window_s(axis, volumes, stride)
-                serial[here] = self._serial_s(axis, volumes, stride)
-        place = {arc: index for index, arc in enumerate(arcs)}
-        used = np.array([[place[axis, tuple(sorted(order[:at]))] for at, axis in enumerate(order)] for order in orders])
-        copies = np.zeros(len(orders), dtype=np.int64)
-        volumes = self.volumes(settings.take(copies), work.take(copies))
-        terms = waiting(volumes, Terms({"": serial[used].sum(axis=1)}, window[:, used].sum(axis=2)))
-        return communication_s(volumes, terms)
+    def _arc(self, axis: GridAxis, stride: Ints, volumes: Volumes, kinds: Kinds) -> Arc:
+        """An axis at one stride per candidate, (n,), or at several, (k, n)."""
 
-    def _arc(self, axis: GridAxis, faster: frozenset[GridAxis], volumes: Volumes, kinds: Kinds) -> Arc:
-        """An axis behind the faster ones."""
-        stride = np.ones(len(volumes.settings), dtype=np.int64)
-        for other in faster:
-            stride = stride * getattr(volumes.settings, other)
-        waits, carries = distinct(kinds.base.code, stride), distinct(kinds.state.code, stride)
-        some = volumes.take(waits.first)
-        window = self._window_s(axis, volumes.take(carries.first), stride[carries.first])
-        return Arc(axis, waits, some, self._calls(axis, some, stride[waits.first], False), window[:, carries.code])
+        def met(kind: Distinct) -> tuple[Volumes, Ints, Ints]:
+            """One candidate of every kind and stride, that stride, and which of them each candidate is."""
+            pairs = distinct(np.broadcast_to(kind.code, stride.shape).ravel(), stride.ravel())
+            some = volumes.take(pairs.first % len(volumes.settings))
+            return some, stride.ravel()[pairs.first], pairs.code.reshape(stride.shape)
 
-    def _base_work(self, settings: Settings, base: Distinct) -> Work:
-        """Work with the optimizer of any candidate of the base."""
-        return self._work_of(settings.take(base.first)).take(base.code)
+        some, apart, waits = met(kinds.base)
+        calls = self._calls(axis, some, apart, coarse=False)
+        carrying, apart, carries = met(kinds.state)
+        return Arc(axis, some, calls, waits, self._window_s(axis, carrying, apart)[:, carries])
 
     def _work_of(self, settings: Settings) -> Work:
         return work_of(self.profile, self.job, self.accelerators, settings)
@@ -246,6 +250,14 @@ class Pricing:
         cut, least = fleet.must_cross(degree, stride, world), fleet.fullest_children(world)
         shape = relaxed_shape(degree, stride, sizes, cut, least, 1 if coarse else fleet.common_host)
         return Group(shape, self.links, self.launch_s, rows)
+
+
+def _stride(settings: Settings, faster: Collection[GridAxis]) -> Ints:
+    """Stride of an axis behind the faster ones, (n,)."""
+    stride = np.ones(len(settings), dtype=np.int64)
+    for axis in faster:
+        stride = stride * getattr(settings, axis)
+    return stride
 
 
 def communication_s(volumes: Volumes, *terms: Terms) -> Floats:

@@ -306,12 +306,14 @@ def _probe(state: Search, space: SearchSpace, placer: Placer, enumerated: list[t
 def _bases(state: Search, pricing: Pricing, enumerated: list[tuple[Settings, Ints]]) -> tuple[Settings, Floats, Ints]:
     """Step 1: the bases that may fit and win, with their bounds and the candidates that they stand for, least bound first.
 
-    Computation alone prunes first, then memory, then the bound with communication.
+    The layers alone prune first, then computation rank by rank, then memory, then the bound with communication.
     """
     parts, bounds, counts = [], [], []
     for batch, count in enumerated:
-        keep = state.keep(pricing.base_free_s(batch), count)
+        keep = state.keep(pricing.base_floor_s(batch), count)
         bases, count = batch.take(keep), count[keep]
+        keep = state.keep(pricing.base_free_s(bases), count)
+        bases, count = bases.take(keep), count[keep]
         fits = pricing.base_needed_bytes(bases) <= pricing.capacity_bytes
         state.num_too_large += int(count[~fits].sum())
         bases, count = bases.take(fits), count[fits]

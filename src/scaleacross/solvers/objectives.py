@@ -152,6 +152,10 @@ class GoalPricing(Pricing):
         """Bytes to hold against ``capacity_bytes``, as ``times`` has them, (n,)."""
         return self.times.needed_bytes(settings)
 
+    def base_floor_s(self, bases: Settings) -> Floats:
+        """Lower bound on the scores of all candidates of a base from the time of its layers alone, (n,)."""
+        return self.goal.bound(self.fleet, bases, self.times.base_floor_s(bases), np.zeros(len(bases)))
+
     def base_free_s(self, bases: Settings) -> Floats:
         """Lower bound on the scores of all candidates of a base by computation alone, (n,)."""
         return self._of_bases(bases, self.times.base_free_s(bases))

@@ -160,7 +160,7 @@ class Placer:
         """The (axis, faster axes) of every axis order whose lower bound is below the cutoff, in a fixed order."""
         orders = list(permutations(active))
         if np.isfinite(cutoff_s):
-            bounds = self.pricing.order_bounds_s(settings, work, orders)
+            bounds = self.pricing.order_bounds_s(settings, work, orders)[:, 0]
             orders = [order for order, bound in zip(orders, bounds, strict=True) if bound < cutoff_s]
         out: dict[GridAxis, list[frozenset[GridAxis]]] = {}
         for axis in active if orders else ():

@@ -82,8 +82,7 @@ class SearchSpace:
         for pp in self.pp_values(refusals):
             parts = list(self._parts(pp, refusals))
             if parts:
-                columns = np.concatenate(parts, axis=0).T
-                yield Settings(*(np.ascontiguousarray(column) for column in columns))
+                yield Settings(*np.concatenate(parts, axis=1))
 
     def expand(self, bases: Settings, refusals: Refusals) -> Settings:
         """All candidates that ``bases`` stand for (R5, R8)."""
@@ -165,7 +164,7 @@ class SearchSpace:
         return list(choice) if isinstance(choice, tuple) else []
 
     def _parts(self, pp: int, refusals: Refusals) -> Iterator[Ints]:
-        """Blocks of base rows in the column order of Settings: (tp, cp) × pipelines × ep × recompute for every dp."""
+        """Blocks of base columns in the order of Settings: (tp, cp) × pipelines × ep × recompute for every dp."""
         pairs = [
             (tp, cp)
             for tp, cp in product(self.tp_values(refusals), self.cp_values(refusals))
@@ -186,7 +185,7 @@ class SearchSpace:
                     continue
                 whole, one, stages = (np.full(len(g), value) for value in (dp, 1, pp))
                 columns = [grid[g, 0], grid[g, 1], whole, one, stages, experts[e, 0]]
-                yield np.stack([*columns, *pipelines[c].T, recompute[r, 0], experts[e, 1]], axis=1)
+                yield np.stack([*columns, *pipelines[c].T, recompute[r, 0], experts[e, 1]])
 
     def _fits(self, world_size: int, refusals: Refusals) -> bool:
         """R6."""

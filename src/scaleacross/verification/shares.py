@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+import numpy as np
+
 from scaleacross.cost_models.layout import Layout, ReplicaClass
 from scaleacross.errors import InputError, VerificationError
 from scaleacross.schedules.pipeline import SCHEDULES, chosen, refusal
 from scaleacross.schedules.pipeline.check import check
 from scaleacross.schedules.pipeline.stage_placement import locate
 from scaleacross.spec.parallelism import GRID_AXES, PipelineChoice
-from scaleacross.spec.placement import devices, strides
+from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads.problem import Problem
@@ -73,13 +75,15 @@ def counted_layout(topology: Topology, decision: Decision) -> Layout:
     if decision.placement is None:
         raise ValueError("the decision has no placement")
     degrees, stride = decision.degrees, strides(decision.degrees, decision.placement.axis_order)
-    seen: dict[int, list[set[str]]] = {replica: [set() for _ in range(degrees.pp)] for replica in range(degrees.dp)}
-    for position, device in enumerate(devices(topology, decision.placement)):
-        at = {axis: position // stride[axis] % degrees.of(axis) for axis in GRID_AXES}
-        seen[at["dp_replicate"] * degrees.dp_shard + at["dp_shard"]][at["pp"]].add(device.building)
-    classes: dict[tuple[str, ...], list[list[set[str]]]] = {}
     order = [share.building for share in decision.placement.fill]
-    for stages in seen.values():
+    building = np.repeat(np.arange(len(order)), [share.num_accelerators for share in decision.placement.fill])
+    at = {axis: np.arange(len(building)) // stride[axis] % degrees.of(axis) for axis in GRID_AXES}
+    replica = at["dp_replicate"] * degrees.dp_shard + at["dp_shard"]
+    seen = [[set[str]() for _ in range(degrees.pp)] for _ in range(degrees.dp)]
+    for place in np.unique((replica * degrees.pp + at["pp"]) * len(order) + building).tolist():
+        seen[place // len(order) // degrees.pp][place // len(order) % degrees.pp].add(order[place % len(order)])
+    classes: dict[tuple[str, ...], list[list[set[str]]]] = {}
+    for stages in seen:
         touched = set().union(*stages)
         classes.setdefault(tuple(name for name in order if name in touched), []).append(stages)
     kind = {name: topology.building(name).accelerator.name for name in order}
