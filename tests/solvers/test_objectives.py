@@ -11,7 +11,10 @@ import scaleacross as sa
 from instances import mixed_job, plain_job, random_job
 from priced import MONEY, POWER, priced, spent, two
 from scaleacross.api.planning import plan_problem
-from scaleacross.cost_models.egress import axis_patterns
+from scaleacross.cost_models.egress import UnitPrices, axis_patterns, flow_price
+from scaleacross.cost_models.traffic import flows
+from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.egress_pricing import SHAPES, sent_amounts
 from scaleacross.solvers.exhaustive import exhaustive
 from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.objectives import Goal, GoalPlacer, GoalPricing, Measure
@@ -210,3 +213,26 @@ def test_tampered_values_do_not_verify() -> None:
     without = plan.report.model_copy(update={"objective": None})
     with pytest.raises(sa.VerificationError, match="the job asks for tokens_per_s_per_currency_unit"):
         sa.verify(plan.model_copy(update={"report": without}))
+
+
+@pytest.mark.parametrize("seed", [0, 4, 13, 34, 41, 306])
+def test_bytes_in_arrays_are_those_of_the_flows(seed: int) -> None:
+    """What the bound on egress multiplies, candidate by candidate; groups of one send nothing and have no price."""
+    problem = problem_of(random_job(seed))
+    fleet = fleets(problem.topology)[0]
+    pricing = Pricing.on(fleet, problem.job, problem.profile)
+    kinds = [UnitPrices(*row) for row in np.eye(len(UnitPrices._fields)).tolist()]
+    for rows in SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit).batches(Refusals()):
+        work = pricing.work(rows)
+        amounts = sent_amounts(pricing.volumes(rows, work))
+        for row in range(0, len(rows), 11):
+            one, degrees = np.array([row]), rows.decision(row).degrees
+            expected = np.zeros((len(SHAPES), len(kinds)))
+            for flow in flows(pricing.volumes(rows.take(one), work.take(one))):
+                chunks = int(rows.num_chunks[row])
+                expected[SHAPES.index(flow.shape)] += [flow_price(flow, kind, chunks) for kind in kinds]
+            several = [
+                (degrees.dp_shard // degrees.ep if shape == "expert" else degrees.of(shape)) > 1  # type: ignore[arg-type]
+                for shape in SHAPES
+            ]
+            np.testing.assert_allclose(amounts[row][several], expected[several], rtol=1e-12)

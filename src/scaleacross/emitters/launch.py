@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 
+import numpy as np
+
 from scaleacross.emitters.nccl import environment
-from scaleacross.emitters.rank_order import RankOrder, plan_topology, rank_order, ranks_csv
+from scaleacross.emitters.rank_order import Ints, RankOrder, plan_topology, rank_order, ranks_csv
 from scaleacross.spec.launch import (
     ALL_AXES,
     LaunchConfig,
@@ -16,13 +18,12 @@ from scaleacross.spec.launch import (
     ReplicaBatch,
     rank_groups,
 )
-from scaleacross.spec.network import LINK_LEVELS, LinkLevel
-from scaleacross.spec.parallelism import Axis
-from scaleacross.spec.placement import Device
+from scaleacross.spec.network import LINK_LEVELS
+from scaleacross.spec.parallelism import Axis, GridAxis
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.topology import Topology
 
-Units = tuple[tuple[object, ...], ...]
+Unit = tuple[str | int, ...]
 
 
 def render(plan: Plan) -> dict[str, str]:
@@ -44,7 +45,7 @@ def launch_config(plan: Plan) -> LaunchConfig:
     """
     topology, order = plan_topology(plan), rank_order(plan)
     rows = _rows(order)
-    placed = [process.device for process in order.processes]
+    units = _units(order, topology)
     decision = plan.decision
     return LaunchConfig(
         plan_name=plan.job.name,
@@ -67,14 +68,15 @@ def launch_config(plan: Plan) -> LaunchConfig:
         hosts=_hosts(order, topology),
         ranks=rows,
         process_groups=tuple(
-            _process_groups(plan, axis, rows, placed, topology) for axis in ALL_AXES if plan.degrees.of(axis) > 1
+            _process_groups(plan, axis, rows, units) for axis in ALL_AXES if plan.degrees.of(axis) > 1
         ),
     )
 
 
 def launch_json(config: LaunchConfig) -> str:
     """The contract as JSON, one top-level key per line."""
-    body = config.model_dump(mode="json")
+    body = config.model_dump(mode="json", exclude={"ranks"}) | {"ranks": config.ranks}
+    body = {name: body[name] for name in type(config).model_fields}
     lines = (f"  {json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}" for key, value in body.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -84,10 +86,10 @@ def _replica_batches(plan: Plan, order: RankOrder) -> tuple[ReplicaBatch, ...]:
     shares = plan.decision.batch_shares
     if shares is None:
         return ()
+    replica = order.coordinates["dp_replicate"] * plan.degrees.dp_shard + order.coordinates["dp_shard"]
     touched: dict[int, set[str]] = {}
-    for process in order.processes:
-        replica = process.coordinates["dp_replicate"] * plan.degrees.dp_shard + process.coordinates["dp_shard"]
-        touched.setdefault(replica, set()).add(process.device.building)
+    for place in np.unique(replica * len(order.hosts) + order.host).tolist():
+        touched.setdefault(place // len(order.hosts), set()).add(order.hosts[place % len(order.hosts)].building)
     total = sum(share.num_replicas * share.num_micro_batches for share in shares)
     return tuple(
         ReplicaBatch(
@@ -101,65 +103,48 @@ def _replica_batches(plan: Plan, order: RankOrder) -> tuple[ReplicaBatch, ...]:
 
 
 def _rows(order: RankOrder) -> tuple[RankRow, ...]:
-    host_index = {name: index for index, (name, _) in enumerate(order.hosts)}
-    rows = []
-    for process, local in zip(order.processes, order.local_ranks, strict=True):
-        at = process.coordinates
-        host = host_index[process.device.host_name]
-        grid = (at["pp"], at["dp_replicate"], at["dp_shard"], at["cp"], at["tp"])
-        rows.append((host, local, *grid, at["dp_shard"] % order.ep))
-    return tuple(rows)
+    axes: tuple[GridAxis, ...] = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+    columns = [order.host, order.local_ranks, *(order.coordinates[axis] for axis in axes), order.ep_coordinates]
+    return tuple(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _hosts(order: RankOrder, topology: Topology) -> tuple[LaunchHost, ...]:
-    first: dict[str, Device] = {}
-    for process in order.processes:
-        first.setdefault(process.device.host_name, process.device)
-    return tuple(
-        LaunchHost(
-            name=name,
-            region=topology.region_of(first[name].building),
-            building=first[name].building,
-            zone=first[name].zone,
-            rack=first[name].rack,
-            num_ranks=count,
-        )
-        for name, count in order.hosts
-    )
+    region = {building.name: region.name for region in topology.regions for building in region.buildings}
+    return tuple(LaunchHost(region=region[host.building], **host._asdict()) for host in order.hosts)
 
 
-def _process_groups(
-    plan: Plan, axis: Axis, rows: tuple[RankRow, ...], placed: list[Device], topology: Topology
-) -> ProcessGroups:
-    units = _units(placed, topology)
+def _process_groups(plan: Plan, axis: Axis, rows: tuple[RankRow, ...], units: Ints) -> ProcessGroups:
     groups = rank_groups(rows, axis, plan.degrees)
-    levels = tuple(_level(units, ranks) for ranks in groups)
+    levels = _levels(units, np.array(groups))
     return ProcessGroups(
         axis=axis,
         degree=plan.degrees.of(axis),
-        level=max(levels, key=LINK_LEVELS.index),
+        level=LINK_LEVELS[int(levels.max())],
         ranks=groups,
-        levels=levels,
+        levels=tuple(LINK_LEVELS[level] for level in levels.tolist()),
         collectives=tuple(collective for collective in plan.collectives if collective.axis == axis),
     )
 
 
-def _units(placed: list[Device], topology: Topology) -> list[Units]:
-    """[rank] -> its unit at each level but the last: scale-up domain, rack, zone, building, region."""
+def _units(order: RankOrder, topology: Topology) -> Ints:
+    """Number of every rank's unit at each level but the last: scale-up domain, rack, zone, building, region, (5, ranks)."""
     by_host = {building.name: building.scale_up_domain == "host" for building in topology.buildings}
     region = {building.name: region.name for region in topology.regions for building in region.buildings}
-    out: list[Units] = []
-    for device in placed:
-        zone = (device.building, device.zone)
-        rack = (*zone, device.rack)
-        domain = (*rack, device.host) if by_host[device.building] else rack
-        out.append((domain, rack, zone, (device.building,), (region[device.building],)))
-    return out
+    names: list[tuple[Unit, ...]] = []
+    for host in order.hosts:
+        zone = (host.building, host.zone)
+        rack = (*zone, host.rack)
+        domain = (host.name,) if by_host[host.building] else rack
+        names.append((domain, rack, zone, (host.building,), (region[host.building],)))
+    numbered = []
+    for column in zip(*names, strict=True):
+        number = {unit: index for index, unit in enumerate(dict.fromkeys(column))}
+        numbered.append([number[unit] for unit in column])
+    return np.array(numbered)[:, order.host]
 
 
-def _level(units: list[Units], ranks: tuple[int, ...]) -> LinkLevel:
-    """Outermost link level that ranks cross: that of the smallest unit which holds them all."""
-    for level, index in zip(LINK_LEVELS, range(len(LINK_LEVELS) - 1), strict=False):
-        if len({units[rank][index] for rank in ranks}) == 1:
-            return level
-    return LINK_LEVELS[-1]
+def _levels(units: Ints, groups: Ints) -> Ints:
+    """Outermost link level that each group (groups, ranks) crosses: that of the smallest unit which holds all its ranks."""
+    here = units[:, groups]
+    apart = (here != here[:, :, :1]).any(axis=2)
+    return np.asarray(apart.sum(axis=0))

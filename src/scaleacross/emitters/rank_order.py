@@ -8,62 +8,68 @@ from __future__ import annotations
 
 import csv
 import io
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from scaleacross.errors import EmitError
-from scaleacross.spec.parallelism import GridAxis
-from scaleacross.spec.placement import Device, devices, strides
+from scaleacross.spec.parallelism import GRID_AXES, GridAxis
+from scaleacross.spec.placement import host_devices, strides
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.topology import Topology
 
-Row = dict[str, int | str]
+Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class RankedProcess:
-    """One process: its device and its coordinate on every axis."""
+class Host(NamedTuple):
+    """A host of the job; ``zone`` and ``rack`` count from 0 inside building and zone, ``num_ranks`` are the job's."""
 
-    device: Device
-    coordinates: dict[GridAxis, int]
+    name: str
+    building: str
+    zone: int
+    rack: int
+    num_ranks: int
 
 
 @dataclass(frozen=True)
 class RankOrder:
-    """The processes of a job by rank of one framework."""
+    """The processes of a job by rank of one framework: columns of shape (ranks,).
 
-    processes: tuple[RankedProcess, ...]
+    ``hosts`` are in order of their first rank, ``host`` is an index into them.
+    """
+
+    hosts: tuple[Host, ...]
+    host: Ints
+    coordinates: Mapping[GridAxis, Ints]
     ep: int
 
-    @cached_property
-    def hosts(self) -> tuple[tuple[str, int], ...]:
-        """(plan's host name, processes on it), in order of the first rank."""
-        return tuple(Counter(process.device.host_name for process in self.processes).items())
+    def __len__(self) -> int:
+        return len(self.host)
 
     @cached_property
-    def local_ranks(self) -> tuple[int, ...]:
+    def local_ranks(self) -> Ints:
         """[rank] -> its number among the ranks of its host. Launchers number local processes this way."""
-        seen: Counter[str] = Counter()
-        out = []
-        for process in self.processes:
-            out.append(seen[process.device.host_name])
-            seen[process.device.host_name] += 1
-        return tuple(out)
+        order = np.argsort(self.host, kind="stable")
+        starts = np.flatnonzero(np.diff(self.host[order], prepend=-1))
+        out = np.empty(len(self), dtype=np.int64)
+        out[order] = np.arange(len(self)) - np.repeat(starts, np.diff(starts, append=len(self)))
+        return out
+
+    @cached_property
+    def ep_coordinates(self) -> Ints:
+        """[rank] -> its coordinate inside an expert-parallel group."""
+        return self.coordinates["dp_shard"] % self.ep
 
     def split_host(self) -> str | None:
         """The first host whose ranks are not one contiguous block, or None. torchrun can only give out contiguous blocks."""
-        finished: set[str] = set()
-        previous = ""
-        for process in self.processes:
-            name = process.device.host_name
-            if name != previous:
-                if name in finished:
-                    return name
-                finished.add(previous)
-                previous = name
-        return None
+        blocks = self.host[np.flatnonzero(np.diff(self.host, prepend=-1))]
+        again = np.ones(len(blocks), dtype=bool)
+        again[np.unique(blocks, return_index=True)[1]] = False
+        return self.hosts[int(blocks[again][0])].name if again.any() else None
 
 
 def plan_topology(plan: Plan) -> Topology:
@@ -86,31 +92,50 @@ def rank_order(plan: Plan, framework_order: Sequence[GridAxis] | None = None) ->
         EmitError: the placement does not give every process a device of its own.
     """
     degrees, placement = plan.degrees, plan.placement
-    own = strides(degrees, placement.axis_order)
-    theirs = strides(degrees, framework_order or placement.axis_order)
-    where = list(devices(plan_topology(plan), placement))
-    if len(where) != degrees.world_size or len(set(where)) != len(where):
+    topology, size = plan_topology(plan), degrees.world_size
+    largest: dict[str, int] = {}
+    for share in placement.fill:
+        largest[share.building] = max(share.num_accelerators, largest.get(share.building, 0))
+    if placement.num_accelerators != size or sum(largest.values()) != size:
         raise EmitError(
-            f"the placement gives {len(set(where))} different devices to {degrees.world_size} processes ({degrees}): "
+            f"the placement gives {sum(largest.values())} different devices to {size} processes ({degrees}): "
             "the shares of 'fill' must add up and name each building once"
         )
-    processes: list[RankedProcess | None] = [None] * len(where)
-    for position, device in enumerate(where):
-        coordinates = {axis: position // stride % degrees.of(axis) for axis, stride in own.items()}
-        processes[sum(coordinates[axis] * stride for axis, stride in theirs.items())] = RankedProcess(
-            device, coordinates
-        )
-    return RankOrder(tuple(process for process in processes if process is not None), degrees.ep)
+    hosts = list(host_devices(topology, placement))
+    host_of = np.repeat(np.arange(len(hosts)), [used for _, used in hosts])
+    own = strides(degrees, placement.axis_order)
+    theirs = strides(degrees, framework_order or placement.axis_order)
+    positions = np.arange(size)
+    at = {axis: positions // own[axis] % degrees.of(axis) for axis in GRID_AXES}
+    position_of = np.empty(size, dtype=np.int64)
+    position_of[sum(at[axis] * theirs[axis] for axis in GRID_AXES)] = positions
+    by_rank = host_of[position_of]
+    _, first, host = np.unique(by_rank, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    in_order = (hosts[index] for index in by_rank[first[order]].tolist())
+    named = tuple(Host(one.host_name, one.building, one.zone, one.rack, used) for one, used in in_order)
+    return RankOrder(named, place[host], {axis: at[axis][position_of] for axis in GRID_AXES}, degrees.ep)
 
 
 def ranks_csv(order: RankOrder) -> str:
     """The rank table: rank, host, local, building, zone, rack, pp, dp_replicate, dp_shard, cp, tp, ep."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     axes: tuple[GridAxis, ...] = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
-    writer.writerow(["rank", "host", "local", "building", "zone", "rack", *axes, "ep"])
-    for rank, (process, local) in enumerate(zip(order.processes, order.local_ranks, strict=True)):
-        device, at = process.device, process.coordinates
-        where = [device.host_name, local, device.building, device.zone, device.rack]
-        writer.writerow([rank, *where, *(at[axis] for axis in axes), at["dp_shard"] % order.ep])
+    columns = [order.host, order.local_ranks, *(order.coordinates[axis] for axis in axes), order.ep_coordinates]
+    named = [_quoted(one.name) for one in order.hosts]
+    placed = [f"{_quoted(one.building)},{one.zone},{one.rack}" for one in order.hosts]
+    rows = (
+        f"{rank},{named[host]},{local},{placed[host]},{pp},{replica},{shard},{cp},{tp},{ep}\n"
+        for rank, (host, local, pp, replica, shard, cp, tp, ep) in enumerate(
+            zip(*(c.tolist() for c in columns), strict=True)
+        )
+    )
+    return f"rank,host,local,building,zone,rack,{','.join(axes)},ep\n" + "".join(rows)
+
+
+def _quoted(name: str) -> str:
+    """A name as a field of a CSV file."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="").writerow([name])
     return out.getvalue()

@@ -71,7 +71,7 @@ def launch_files(order: RankOrder, launch: Launch) -> dict[str, str]:
     return {
         "hosts.txt": hosts_file(order, launch),
         "run_node.sh": _run_node(order, launch),
-        "slurm_hostfile": "".join(f"{plain(process.device.host_name)}\n" for process in order.processes),
+        "slurm_hostfile": _host_of_every_rank(order),
         "slurm.sbatch": _sbatch(order, launch),
     }
 
@@ -81,9 +81,14 @@ def hosts_file(order: RankOrder, launch: Launch) -> str:
     lines = [
         f"# Hosts of plan {one_line(launch.plan_name)} in the rank order of {launch.framework}: line k is node rank k.",
         "# Column 1: host name, to be replaced by the real one. Column 2: processes. Column 3: the host's name in the plan.",
-        *(f"{plain(name)} {count} {name}" for name, count in order.hosts),
+        *(f"{plain(host.name)} {host.num_ranks} {host.name}" for host in order.hosts),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _host_of_every_rank(order: RankOrder) -> str:
+    lines = [f"{plain(host.name)}\n" for host in order.hosts]
+    return "".join([lines[host] for host in order.host.tolist()])
 
 
 def _header(launch: Launch, purpose: str) -> str:
@@ -101,7 +106,7 @@ def _run_node(order: RankOrder, launch: Launch) -> str:
     return _RUN_NODE.format(
         header=_header(launch, "starts the processes of this host. Run it on every host, with the same files."),
         num_hosts=len(order.hosts),
-        world_size=len(order.processes),
+        world_size=len(order),
         preamble=launch.preamble,
         command=launch.torchrun_command,
     )
@@ -113,8 +118,8 @@ def _sbatch(order: RankOrder, launch: Launch) -> str:
         header=_header(launch, "one task per accelerator, in exact rank order."),
         job_name=shlex.quote(job_name),
         num_hosts=len(order.hosts),
-        world_size=len(order.processes),
-        most_per_host=max(count for _, count in order.hosts),
+        world_size=len(order),
+        most_per_host=max(host.num_ranks for host in order.hosts),
         task=shlex.quote(_TASK.format(preamble=launch.preamble, command=launch.task_command)),
     )
 

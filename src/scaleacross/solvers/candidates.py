@@ -115,6 +115,7 @@ class Pricing:
         """
         kinds = distinct(bases.tp, bases.cp, bases.ep, bases.micro_batch, bases.recompute)
         some = bases.take(kinds.first)
+        some = replace(some, dp_shard=np.ones_like(some.dp_shard))  # no layer is faster on more accelerators
         times = times_by_type(self.profile, self.job, self.accelerators, some)
         each = np.min([layer_pass_s(one, some) for one in times], axis=0)
         whole = (np.array([*block_counts(self.profile), 1, 1]) @ each)[kinds.code]

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.egress import (
     Prices,
     UnitPrices,
@@ -24,13 +25,12 @@ from scaleacross.cost_models.egress import (
     unit_prices,
 )
 from scaleacross.cost_models.settings import Floats
-from scaleacross.cost_models.traffic import Flow
+from scaleacross.cost_models.traffic import Flow, Volumes
 from scaleacross.solvers.fleets import Fill, Fleet, shares
-from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
+from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS, Degrees, GridAxis
 
 SHAPES: Final = (*GRID_AXES, "ep", "expert")
-KINDS: Final = tuple(UnitPrices(*row) for row in np.eye(len(UnitPrices._fields)).tolist())
-"""Unit prices that single out one kind each."""
+RING, PAIRS, ONWARD, BACK = range(len(UnitPrices._fields))
 
 
 @dataclass
@@ -49,14 +49,20 @@ class EgressPricing:
         groups = group_strides(degrees, axis_order)
         return sum(flow_price(flow, self._unit(fill, *groups[flow.shape]), num_chunks) for flow in sent)
 
-    def least(self, degrees: Degrees, sent: Sequence[Flow], num_chunks: int) -> float:
-        """Currency units per step on the placement that leaves least; 0 where one building holds the candidate."""
-        if degrees.world_size <= max(building.num_accelerators for building in self.fleet.buildings) or not sent:
-            return 0.0
-        amounts = np.zeros((len(SHAPES), len(KINDS)))
-        for flow in sent:
-            amounts[SHAPES.index(flow.shape)] += [flow_price(flow, kind, num_chunks) for kind in KINDS]
-        return float((self._table(degrees) @ amounts.ravel()).min(initial=np.inf))
+    def least(self, volumes: Volumes) -> Floats:
+        """Currency units per step on the placement that leaves least, (n,); 0 where one building holds the candidate."""
+        settings = volumes.settings
+        out = np.zeros(len(settings))
+        spread = settings.world_size > max(building.num_accelerators for building in self.fleet.buildings)
+        amounts = sent_amounts(volumes).reshape(len(settings), -1)
+        axes = ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep")
+        kinds = distinct(*(getattr(settings, axis) for axis in axes))
+        for kind, row in enumerate(kinds.first):
+            alike = np.flatnonzero((kinds.code == kind) & spread)
+            if len(alike):
+                table = self._table(Degrees(**{axis: int(getattr(settings, axis)[row]) for axis in axes}))
+                out[alike] = (table @ amounts[alike].T).min(axis=0, initial=np.inf)
+        return out
 
     def _table(self, degrees: Degrees) -> Floats:
         """Unit prices of every placement, (placements, shapes · kinds)."""
@@ -66,10 +72,12 @@ class EgressPricing:
             sizes = [degrees.of(axis) for axis in active]
             granules = {prod(some) for count in range(max(1, len(sizes))) for some in combinations(sizes, count)}
             fills = self.fleet.fills(degrees.world_size, sorted(granules))
-            orders = [group_strides(degrees, (*idle, *order)) for order in permutations(active)]
-            rows = [[self._unit(fill, *groups[shape]) for shape in SHAPES] for fill in fills for groups in orders]
-            columns = len(SHAPES) * len(KINDS)
-            self._tables[degrees] = np.array(rows, dtype=np.float64).reshape(-1, columns)
+            groups = [group_strides(degrees, (*idle, *order)) for order in permutations(active)]
+            pairs = {pair: index for index, pair in enumerate({pair for group in groups for pair in group.values()})}
+            rows = np.unique([[pairs[group[shape]] for shape in SHAPES] for group in groups], axis=0)
+            units = np.array([[self._unit(fill, *pair) for pair in pairs] for fill in fills], dtype=np.float64)
+            table = units.reshape(len(fills), len(pairs), len(UnitPrices._fields))[:, rows]
+            self._tables[degrees] = table.reshape(len(fills) * len(rows), len(SHAPES) * len(UnitPrices._fields))
         return self._tables[degrees]
 
     def _unit(self, fill: Fill, degree: int, stride: int) -> UnitPrices:
@@ -79,3 +87,25 @@ class EgressPricing:
                 self._prices[fill] = hop_prices(self.fleet.topology, shares(fill))
             self._units[key] = unit_prices(group_patterns(shares(fill), degree, stride), self._prices[fill])
         return self._units[key]
+
+
+def sent_amounts(volumes: Volumes) -> Floats:
+    """Bytes per step that each kind of unit price multiplies, (n, SHAPES, UnitPrices): ``traffic.flows`` in arrays."""
+    settings, work, optimizer = volumes.settings, volumes.work, volumes.job.optimizer
+    m, again = settings.num_micro_batches, volumes.full_recompute
+    out = np.zeros((len(settings), len(SHAPES), len(UnitPrices._fields)))
+    at = {shape: index for index, shape in enumerate(SHAPES)}
+    out[:, at["tp"], RING] = work.tp_gathers * m * volumes.hidden_bytes
+    out[:, at["cp"], RING] = work.layers * m * (3 + again) * volumes.kv_bytes
+    out[:, at["ep"], PAIRS] = work.moe_layers * m * (4 + 2 * again) * volumes.routed_bytes
+    messages = 2 * m * settings.num_chunks * volumes.hidden_bytes / settings.tp
+    out[:, at["pp"], ONWARD] = messages
+    out[:, at["pp"], BACK] = messages * (settings.num_chunks - 1) / settings.num_chunks
+    out[:, at["dp_replicate"], RING] = 2 * volumes.replica_gradient_bytes
+    none, parameters = (settings.shard == SHARD_LEVELS.index(level) for level in ("none", "parameters"))
+    reduced = np.where(none, 2, np.where(parameters, m, 1)) * optimizer.reduce_bytes
+    gathered = np.where(none, 0, np.where(parameters, 2 * m, 1)) * optimizer.parameter_bytes
+    dense, expert = work.dense_parameters, work.expert_parameters
+    for shape, held in (("cp", dense + expert), ("dp_shard", dense / settings.cp), ("expert", expert / settings.cp)):
+        out[:, at[shape], RING] += held * (reduced + gathered)
+    return out

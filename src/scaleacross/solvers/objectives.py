@@ -170,7 +170,8 @@ class GoalPricing(Pricing):
 
     def tight(self, priced: Priced) -> Priced:
         """The same candidates with the tight bound on the score."""
-        egress = self._least_egress(priced) if self.goal.pays_egress and self._of_one_type else 0.0
+        pays = self.goal.pays_egress and self._of_one_type
+        egress = self.egress.least(self.volumes(priced.settings, priced.work)) if pays else 0.0
         timed = priced if self._of_one_type else self.times.coarse(priced.settings)  # bounds of ``priced`` are scores
         return self._scored(self.times.tight(timed), egress)
 
@@ -185,17 +186,6 @@ class GoalPricing(Pricing):
     def _scored(self, priced: Priced, egress: Floats | float) -> Priced:
         busy_s = compute_s(priced.settings, priced.work) if self._of_one_type else np.zeros(len(priced.bound_s))
         return replace(priced, bound_s=self.goal.bound(self.fleet, priced.settings, priced.bound_s, busy_s, egress))
-
-    def _least_egress(self, priced: Priced) -> Floats:
-        """O3, (n,)."""
-        settings, out = priced.settings, np.zeros(len(priced.bound_s))
-        largest = max(building.num_accelerators for building in self.fleet.buildings)
-        for row in np.flatnonzero(settings.world_size > largest):
-            one = np.array([row])
-            alone = settings.take(one)
-            sent = flows(self.volumes(alone, priced.work.take(one)))
-            out[row] = self.egress.least(alone.decision(0).degrees, sent, int(alone.num_chunks[0]))
-        return out
 
 
 def compute_s(settings: Settings, work: Work) -> Floats:

@@ -198,9 +198,16 @@ def rank_groups(rows: tuple[RankRow, ...], axis: Axis, degrees: Degrees) -> tupl
     A group joins the ranks that agree on every other grid axis; an ep group joins those of one dp_shard group whose dp_shard
     coordinates lie in the same run of ``ep`` consecutive ones.
     """
-    shard, own = RANK_COLUMNS.index("dp_shard"), RANK_COLUMNS.index("dp_shard" if axis == "ep" else axis)
-    members: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+    own = RANK_COLUMNS.index("dp_shard" if axis == "ep" else axis)
+    span = degrees.ep if axis == "ep" else degrees.of(axis)
+    stride, strides = 1, [0] * 7
+    for column in range(6, 1, -1):
+        strides[column] = stride
+        stride *= degrees.of(RANK_COLUMNS[column])  # type: ignore[arg-type]
+    _, _, pp, replica, shard, cp, tp = strides
+    each = strides[own]
+    members: defaultdict[int, list[int]] = defaultdict(list)
     for rank, row in enumerate(rows):
-        run = (row[shard] // degrees.ep,) if axis == "ep" else ()
-        members[row[2:own] + row[own + 1 : 7] + run].append(rank)
+        cell = row[2] * pp + row[3] * replica + row[4] * shard + row[5] * cp + row[6] * tp
+        members[cell - row[own] % span * each].append(rank)
     return tuple(tuple(ranks) for ranks in members.values())

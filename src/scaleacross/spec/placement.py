@@ -74,12 +74,24 @@ def devices(topology: Topology, placement: Placement) -> Iterator[Device]:
     Raises:
         KeyError: a building of the placement is not in the topology.
     """
+    for first, used in host_devices(topology, placement):
+        for local in range(used):
+            yield Device(first.building, first.zone, first.rack, first.host, local)
+
+
+def host_devices(topology: Topology, placement: Placement) -> Iterator[tuple[Device, int]]:
+    """The first device of every host of the job by position, and how many devices of that host the job uses.
+
+    Raises:
+        KeyError: a building of the placement is not in the topology.
+    """
     for share in placement.fill:
         building = topology.building(share.building)
-        for index in range(share.num_accelerators):
-            host, local = divmod(index, building.accelerators_per_host)
+        size = building.accelerators_per_host
+        for host in range(-(-share.num_accelerators // size)):
             rack, zone = host // building.hosts_per_rack, host // (building.hosts_per_rack * building.racks_per_zone)
-            yield Device(building.name, zone, rack % building.racks_per_zone, host, local)
+            used = min(size, share.num_accelerators - host * size)
+            yield Device(building.name, zone, rack % building.racks_per_zone, host, 0), used
 
 
 def strides(degrees: Degrees, axis_order: Sequence[GridAxis]) -> dict[GridAxis, int]:
