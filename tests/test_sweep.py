@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 
 import scaleacross as sa
 from instances import plain_job
-from scaleacross.api import sweep_points, sweeping
+from scaleacross.api import study_run, sweep_points
 from scaleacross.api.engines.local import _Worker
+from scaleacross.api.study_store import POINTS_FILE, Store, csv_text
 from scaleacross.api.sweep_points import key_of, run_point
-from scaleacross.api.sweep_store import POINTS_FILE, Store, csv_text
 from scaleacross.catalogue import load_study, points_of
 from scaleacross.cli import app
 from scaleacross.spec.study import Study
@@ -250,7 +250,7 @@ def test_ctrl_c_leaves_a_valid_file_and_the_next_run_continues(tmp_path: Path) -
 
 
 def test_cli_writes_tables_and_says_what_it_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("scaleacross.api.sweep_store.find_spec", lambda _: None)
+    monkeypatch.setattr("scaleacross.api.study_store.find_spec", lambda _: None)
     path = tmp_path / "study.yaml"
     path.write_text(yaml.safe_dump(study()))
     result = CliRunner().invoke(app, ["sweep", str(path), "-j", "1", "-o", str(tmp_path / "out"), "--json"])
@@ -262,7 +262,7 @@ def test_cli_writes_tables_and_says_what_it_left_out(monkeypatch: pytest.MonkeyP
     shown = CliRunner().invoke(app, ["sweep", str(path), "-j", "1", "-o", str(tmp_path / "out")])
     assert "0 run, 2 were there already" in shown.stdout
     assert "global_batch_sequences" in shown.stdout
-    monkeypatch.setattr(sweeping, "_is_open", lambda _: True)
+    monkeypatch.setattr(study_run, "_is_open", lambda _: True)
     monkeypatch.setattr(sweep_points, "plan", lambda *_, **__: 1 // 0)
     failed = CliRunner().invoke(app, ["sweep", str(path), "-j", "1", "-o", str(tmp_path / "out")])
     assert failed.exit_code == 1

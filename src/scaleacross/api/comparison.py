@@ -52,11 +52,7 @@ def compare(
         TimeLimitError: the time limit ended before the first plan.
     """
     problem = problem_of(job, overrides)
-    report = progress or (lambda _: None)
-    began, found = time.perf_counter(), []
-    for index, (name, baseline) in enumerate(BASELINES.items()):
-        report(Progress(f"baseline {name}", index, len(BASELINES), None, None, time.perf_counter() - began))
-        found.append(_rival(problem, name, baseline, time_limit_s))
+    found = rivals_of(problem, time_limit_s, progress or (lambda _: None))
     ours = plan(
         problem.job,
         time_limit_s=time_limit_s,
@@ -65,13 +61,29 @@ def compare(
         progress=progress,
         incumbents=[rival.decision for rival in found if rival.decision is not None],
     )
+    return beside(ours, found, tie_tolerance)
+
+
+def rivals_of(
+    problem: Problem, time_limit_s: float, report: Callable[[Progress], None] = lambda _: None
+) -> list[Rival]:
+    """What every baseline decides and what that costs, not yet held against our plan."""
+    began, found = time.perf_counter(), []
+    for index, (name, baseline) in enumerate(BASELINES.items()):
+        report(Progress(f"baseline {name}", index, len(BASELINES), None, None, time.perf_counter() - began))
+        found.append(_rival(problem, name, baseline, time_limit_s))
+    return found
+
+
+def beside(ours: Plan, found: Sequence[Rival], tie_tolerance: float) -> Comparison:
+    """Our plan and the rivals, fastest first, with speed-ups and ties."""
     rivals = sorted((_against(rival, ours, tie_tolerance) for rival in found), key=lambda r: r.step_s or float("inf"))
     return Comparison(
         plan=ours,
         across=_across(ours.placement),
         tie_tolerance=tie_tolerance,
         rivals=tuple(rivals),
-        matched=next((rival.name for rival in rivals if rival.decision and _same(rival.decision, ours)), None),
+        matched=next((rival.name for rival in rivals if rival.decision and same_plan(rival.decision, ours)), None),
     )
 
 
@@ -117,7 +129,7 @@ def _across(placement: Placement) -> tuple[Axis, ...]:
     return tuple(axis for axis, level in placement.spans.items() if level in ("campus", "region"))
 
 
-def _same(decision: Decision, ours: Plan) -> bool:
+def same_plan(decision: Decision, ours: Plan) -> bool:
     """Whether the decisions differ in nothing but the spans, which only a priced placement states."""
     bare = ours.placement.model_copy(update={"spans": {}})
     return decision == ours.decision.model_copy(update={"placement": bare})

@@ -59,10 +59,15 @@ def run_point(study: Study, point: Point) -> Record:
         record |= {"status": found.report.status, "figures": figures_of(found)}
         record["decision"] = found.decision.model_dump(mode="json")
     except tuple(REFUSALS) as error:
-        record |= {"status": REFUSALS[type(error)], "reason": str(error)}
+        record |= refusal(error)
     except Exception as error:  # a study of a thousand points must outlive one that meets a bug
         record["reason"] = " ".join(f"{type(error).__name__}: {error}".split())
     return record | {"seconds": time.perf_counter() - began}
+
+
+def refusal(error: Exception) -> Record:
+    """Status and reason of a point that has no plan; an error that is none of ``REFUSALS`` is a failure."""
+    return {"status": REFUSALS.get(type(error), FAILED), "reason": str(error)}
 
 
 def _run(study: Study, point: Point) -> Plan:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -12,10 +11,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from scaleacross.api.engines import Engine, run_points
-from scaleacross.api.engines.outcome import FAILED, Record
+from scaleacross.api.engines import Engine
+from scaleacross.api.engines.outcome import Record
+from scaleacross.api.study_run import run_open
+from scaleacross.api.study_store import Store, write_tables
 from scaleacross.api.sweep_points import key_of, run_point
-from scaleacross.api.sweep_store import Store, write_tables
 from scaleacross.catalogue import Point, load_study, points_of
 from scaleacross.spec.progress import Progress
 from scaleacross.spec.study import Study
@@ -88,48 +88,22 @@ def sweep(
     loaded, folder = load_study(study)
     points = points_of(loaded, folder)
     keys = [key_of(loaded, point, version("scaleacross")) for point in points]
-    distinct = dict(zip(reversed(keys), reversed(points), strict=True))  # the first of equal points stands for all
+    distinct: dict[str, Point] = {}
+    for key, point in zip(keys, points, strict=True):
+        distinct.setdefault(key, point)  # the first of equal points stands for all
     with Store(Path(directory)) if directory is not None else nullcontext() as store:
-        records = store.records if store else {}
-        todo = {key: distinct[key] for key in dict.fromkeys(keys) if _is_open(records.get(key))}
-        _run(loaded, todo, len(distinct), where, progress or (lambda _: None), records, store)
+        label = partial(_label, loaded)
+        records, num_run = run_open(distinct, partial(run_point, loaded), label, where, store, progress)
         rows = tuple(
             _row(index, point, records[key]) for index, (point, key) in enumerate(zip(points, keys, strict=True))
         )
         files, note = write_tables(rows, Path(directory)) if directory is not None else ([], "")
     kept = (*((store.path,) if store else ()), *files)
-    return SweepResult(loaded, rows, len(distinct), len(todo), len(distinct) - len(todo), kept, note)
+    return SweepResult(loaded, rows, len(distinct), num_run, len(distinct) - num_run, kept, note)
 
 
-def _is_open(record: Record | None) -> bool:
-    return record is None or record["status"] == FAILED
-
-
-def _run(
-    study: Study,
-    todo: Mapping[str, Point],
-    num_distinct: int,
-    where: Engine,
-    progress: Callable[[Progress], None],
-    records: dict[str, Record],
-    store: Store | None,
-) -> None:
-    began, done, keys = time.perf_counter(), num_distinct - len(todo), list(todo)
-
-    def tell() -> None:
-        progress(Progress("points", done, num_distinct, None, None, time.perf_counter() - began))
-
-    def on_done(index: int, outcome: Record) -> None:
-        nonlocal done
-        point, done = todo[keys[index]], done + 1
-        record = {"key": keys[index], "study": study.name, "base": point.base, "fields": dict(point.fields), **outcome}
-        if store:
-            store.append(record)
-        records[keys[index]] = record
-        tell()
-
-    tell()
-    run_points(partial(run_point, study), list(todo.values()), where, on_done)
+def _label(study: Study, point: Point) -> Record:
+    return {"study": study.name, "base": point.base, "fields": dict(point.fields)}
 
 
 def _row(index: int, point: Point, record: Record) -> Record:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scaleacross.catalogue.design_spaces import DesignPoint, design_points, load_design_space
 from scaleacross.catalogue.jobs import load_decision, load_job, load_plan, load_plan_or_decision, resolve
 from scaleacross.catalogue.listing import SCHEMA_KINDS, Entry, entries, schema, schema_text
 from scaleacross.catalogue.load import load_accelerator, load_graph, load_network, load_topology, load_workload
@@ -9,11 +10,14 @@ from scaleacross.catalogue.studies import Point, load_study, points_of
 
 __all__ = [
     "SCHEMA_KINDS",
+    "DesignPoint",
     "Entry",
     "Point",
+    "design_points",
     "entries",
     "load_accelerator",
     "load_decision",
+    "load_design_space",
     "load_graph",
     "load_job",
     "load_network",

@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.plan_cost import plan_cost
+from scaleacross.cost_models.plan_cost import step_seconds
 from scaleacross.cost_models.settings import Bools, Ints, Settings, concatenate
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
 from scaleacross.solvers.baselines.placed_rows import AxisOrder, RowPlacer
@@ -172,7 +172,7 @@ class _Tuning:
         decision = settings.decision(row).model_copy(update={"placement": placement})
         problem = self.problem
         shapes = placer.shapes(settings, row, order, fill)
-        step_s = plan_cost(problem.job, problem.profile, problem.topology, decision, shapes).cost.step_s
+        step_s = step_seconds(problem.job, problem.profile, problem.topology, decision, shapes)
         if step_s < self.best_s:
             self.best, self.best_s = decision, step_s
 

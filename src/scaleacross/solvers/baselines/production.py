@@ -14,7 +14,7 @@ from __future__ import annotations
 from scaleacross.cost_models.settings import Bools, Settings
 from scaleacross.solvers.baselines.family import Family, tune
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
-from scaleacross.solvers.baselines.rules import allowed_schedules
+from scaleacross.solvers.baselines.rules import FRAMEWORK_SCHEDULES, allowed_schedules
 from scaleacross.solvers.fleets import Fill, Fleet
 from scaleacross.spec.parallelism import Degrees
 from scaleacross.workloads.problem import Problem
@@ -26,7 +26,7 @@ def decide(problem: Problem, clock: Clock) -> Outcome:
     return tune(
         problem,
         Family(
-            job=job.model_copy(update={"schedules": allowed_schedules(job, ("1F1B", "Interleaved1F1B"))}),
+            job=job.model_copy(update={"schedules": allowed_schedules(job, FRAMEWORK_SCHEDULES)}),
             orders=(("tp", "cp", "pp", "dp_shard", "dp_replicate"), ("tp", "cp", "dp_shard", "pp", "dp_replicate")),
             fills=_whole_replicas,
             allows_split=_sharded_inside,

@@ -12,6 +12,8 @@ from scaleacross.spec.parallelism import ScheduleName, ShardLevel
 
 MEGATRON_ORDER: Final[AxisOrder] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 """Default rank order tp-cp-ep-dp-pp, fastest first (ep is inside dp_shard); stages are whole blocks of positions."""
+FRAMEWORK_SCHEDULES: Final[tuple[ScheduleName, ...]] = ("1F1B", "Interleaved1F1B")
+"""What training frameworks run unless they are asked for something else."""
 
 
 def allowed_schedules(job: Job, wanted: tuple[ScheduleName, ...]) -> tuple[ScheduleName, ...]:
@@ -37,5 +39,5 @@ def uses_all_types(fleet: Fleet, fill: Fill) -> bool:
 
 def as_megatron_runs_it(job: Job) -> Job:
     """The job with what Megatron-LM offers: 1F1B, plain or interleaved, and no sharding or ZeRO-1."""
-    fixed = {"schedules": allowed_schedules(job, ("1F1B", "Interleaved1F1B")), "shard": whole_or_zero_1(job)}
+    fixed = {"schedules": allowed_schedules(job, FRAMEWORK_SCHEDULES), "shard": whole_or_zero_1(job)}
     return job.model_copy(update=fixed)

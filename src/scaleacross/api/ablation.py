@@ -1,0 +1,93 @@
+"""What one dimension alone is worth: plans that differ from a starting plan in the placement, the schedule or the network only.
+
+placement             axis order and building shares (with the layers per stage and batch shares that unequal buildings ask for);
+                      degrees, micro-batch, schedule, recompute and shard level as in the starting plan
+schedule              any schedule and chunk count that the job allows; the rest as in the starting plan
+placement_and_degrees everything but the schedules, which are those that frameworks run by default
+
+The first two are never slower than the starting plan, the last than any plan known with such a schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from typing import Final
+
+from scaleacross import verification as checks
+from scaleacross.api.assemble import cost_of
+from scaleacross.api.planning import plan
+from scaleacross.solvers.baselines.rules import FRAMEWORK_SCHEDULES, allowed_schedules
+from scaleacross.spec.job import DegreeRequest, Job
+from scaleacross.spec.parallelism import has_chunks
+from scaleacross.spec.plan import Decision
+from scaleacross.workloads.problem import Problem
+
+START: Final = "production"
+"""The baseline whose dimensions are improved one at a time."""
+Known = Mapping[str, Decision]
+
+
+def ablate(problem: Problem, known: Known, time_limit_s: float, gap_tolerance: float) -> dict[str, Decision]:
+    """Every ablation of the known plan called ``START``; none when there is no such plan. Limits are for each search."""
+    if START not in known:
+        return {}
+    return {name: improve(problem, known, time_limit_s, gap_tolerance) for name, improve in ABLATIONS.items()}
+
+
+def better_placement(problem: Problem, known: Known, time_limit_s: float, gap_tolerance: float) -> Decision:
+    """The best placement of the starting plan."""
+    start = known[START]
+    pipeline, degrees = start.pipeline, start.degrees
+    pinned = {
+        "degrees": DegreeRequest.model_validate(degrees.model_dump()),
+        "num_accelerators": degrees.world_size,
+        "micro_batch_sequences": (pipeline.micro_batch_sequences,),
+        "schedules": (pipeline.schedule,),
+        "num_chunks": (pipeline.num_chunks,),
+        "recompute": (start.recompute,),
+        "shard": (start.shard,),
+    }
+    return _searched(problem.job.model_copy(update=pinned), [start], time_limit_s, gap_tolerance)
+
+
+def better_schedule(problem: Problem, known: Known, time_limit_s: float = 0, gap_tolerance: float = 0) -> Decision:
+    """The best schedule for the starting plan: all that are legal and fit are priced, so no limit applies."""
+    start = known[START]
+    best, best_s = start, cost_of(problem, start).cost.step_s
+    if start.degrees.pp == 1:
+        return start
+    for name, chunks in product(problem.job.schedules, problem.job.num_chunks):
+        if not has_chunks(name, chunks):
+            continue
+        pipeline = start.pipeline.model_copy(update={"schedule": name, "num_chunks": chunks, "order": None})
+        other = start.model_copy(update={"pipeline": pipeline})
+        if any(checks.illegal(problem, other)):
+            continue
+        cost = cost_of(problem, other)
+        if cost.cost.step_s < best_s and not any(checks.does_not_fit(cost.memory)):
+            best, best_s = other, cost.cost.step_s
+    return best
+
+
+def better_placement_and_degrees(problem: Problem, known: Known, time_limit_s: float, gap_tolerance: float) -> Decision:
+    """The best plan whose schedule is one that frameworks run by default."""
+    schedules = allowed_schedules(problem.job, FRAMEWORK_SCHEDULES)
+    alike = [decision for decision in known.values() if decision.pipeline.schedule in schedules]
+    job = problem.job.model_copy(update={"schedules": schedules})
+    return _searched(job, alike, time_limit_s, gap_tolerance)
+
+
+Ablation = Callable[[Problem, Known, float, float], Decision]
+ABLATIONS: Final[Mapping[str, Ablation]] = {
+    "placement": better_placement,
+    "schedule": better_schedule,
+    "placement_and_degrees": better_placement_and_degrees,
+}
+
+
+def _searched(job: Job, known: Sequence[Decision], time_limit_s: float, gap_tolerance: float) -> Decision:
+    """The best decision of a narrower job; the search starts from the known ones."""
+    found = plan(job, time_limit_s=time_limit_s, gap_tolerance=gap_tolerance, incumbents=known)
+    bare = found.placement.model_copy(update={"spans": {}})
+    return found.decision.model_copy(update={"placement": bare})

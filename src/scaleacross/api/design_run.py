@@ -1,0 +1,83 @@
+"""One point of a design space: everybody's plan, ours among them, and what each costs.
+
+Contenders are ``ours``, every baseline, and the ablations of ``production`` (``ablation``). Our search starts from the decisions
+of all others, so it is never slower than one of them; ``matched`` names the one that it could not beat.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from scaleacross.api.ablation import ABLATIONS, ablate
+from scaleacross.api.assemble import cost_of, problem_of
+from scaleacross.api.comparison import beside, rivals_of, same_plan
+from scaleacross.api.engines.outcome import FAILED, Record
+from scaleacross.api.planning import plan
+from scaleacross.api.sweep_points import figures_of, refusal
+from scaleacross.catalogue import DesignPoint
+from scaleacross.errors import ScaleAcrossError
+from scaleacross.solvers.baselines import BASELINES
+from scaleacross.spec.design_space import DesignSpace
+from scaleacross.spec.plan import Decision
+from scaleacross.workloads.problem import Problem
+
+OURS: Final = "ours"
+RIVALS: Final = tuple(BASELINES)
+CONTENDERS: Final = (OURS, *RIVALS, *ABLATIONS)
+
+
+def design_key(space: DesignSpace, point: DesignPoint, version: str) -> str:
+    """Hash of everything that decides the figures: resolved job, limits, package version."""
+    how = {
+        "command": space.command,
+        "version": version,
+        "limits": [space.time_limit_s, space.gap_tolerance, space.tie_tolerance, space.seed],
+        "contenders": CONTENDERS,
+        "job": point.job.model_dump(mode="json", exclude={"name"}),
+    }
+    return hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def run_design_point(space: DesignSpace, point: DesignPoint) -> Record:
+    """``status``, ``reason``, ``seconds``, ``figures`` and everybody's ``decisions``. Never raises for what a point may be."""
+    began, cpu = time.perf_counter(), time.process_time()
+    record: Record = {"status": FAILED, "reason": "", "figures": {}, "decisions": {}}
+    try:
+        record |= _contend(space, problem_of(point.job, ()))
+    except ScaleAcrossError as error:
+        record |= refusal(error)
+    except Exception as error:  # a study of hundreds of points must outlive one that meets a bug
+        record["reason"] = " ".join(f"{type(error).__name__}: {error}".split())
+    return record | {"seconds": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
+
+
+def _contend(space: DesignSpace, problem: Problem) -> Record:
+    rivals = rivals_of(problem, space.time_limit_s)
+    decisions = {rival.name: rival.decision for rival in rivals if rival.decision is not None}
+    decisions |= ablate(problem, decisions, space.time_limit_s, space.gap_tolerance)
+    ours = plan(
+        problem.job,
+        time_limit_s=space.time_limit_s,
+        seed=space.seed,
+        gap_tolerance=space.gap_tolerance,
+        incumbents=list(decisions.values()),
+    )
+    compared = beside(ours, rivals, space.tie_tolerance)
+    figures = {**figures_of(ours), "across": "+".join(compared.across)}
+    figures["matched"] = next((name for name, decision in decisions.items() if same_plan(decision, ours)), None)
+    for rival in rivals:
+        figures |= {f"{rival.name}_across": "+".join(rival.across), f"{rival.name}_complete": rival.complete}
+        figures |= {f"{rival.name}_reason": rival.reason} if rival.reason else {}
+    decisions[OURS] = ours.decision
+    figures |= {f"{name}_s": step_s for name, step_s in _step_s(problem, decisions).items()}
+    chosen = {name: decision.model_dump(mode="json") for name, decision in decisions.items()}
+    return {"status": ours.report.status, "figures": figures, "decisions": chosen}
+
+
+def _step_s(problem: Problem, decisions: Mapping[str, Decision]) -> dict[str, float]:
+    """Exact step time of every decision by the same cost model."""
+    return {name: cost_of(problem, decision).cost.step_s for name, decision in decisions.items()}

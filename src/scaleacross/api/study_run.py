@@ -1,0 +1,55 @@
+"""Run the points of a study that its directory lacks, and keep each as soon as it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from scaleacross.api.engines import Engine, run_points
+from scaleacross.api.engines.outcome import FAILED, Record, Task
+from scaleacross.api.study_store import Store
+from scaleacross.spec.progress import Progress
+
+
+def run_open(
+    points: Mapping[str, Any],
+    task: Task,
+    label: Callable[[Any], Record],
+    where: Engine,
+    store: Store | None,
+    progress: Callable[[Progress], None] | None,
+) -> tuple[Mapping[str, Record], int]:
+    """Records of all points by key, and how many were run now.
+
+    Points that stand in the store are not run again, but for those that met an unexpected error.
+
+    Args:
+        points: key -> point; equal keys are equal points.
+        task: from a point to its record.
+        label: what a stored line says about its point beside the record.
+        progress: called before the first point and after every one.
+    """
+    records: dict[str, Record] = store.records if store else {}
+    todo = {key: point for key, point in points.items() if _is_open(records.get(key))}
+    began, done, keys = time.perf_counter(), len(points) - len(todo), list(todo)
+
+    def tell() -> None:
+        if progress:
+            progress(Progress("points", done, len(points), None, None, time.perf_counter() - began))
+
+    def on_done(index: int, outcome: Record) -> None:
+        nonlocal done
+        key, done = keys[index], done + 1
+        records[key] = {"key": key, **label(todo[key]), **outcome}
+        if store:
+            store.append(records[key])
+        tell()
+
+    tell()
+    run_points(task, list(todo.values()), where, on_done)
+    return records, len(todo)
+
+
+def _is_open(record: Record | None) -> bool:
+    return record is None or record["status"] == FAILED

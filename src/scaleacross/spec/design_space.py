@@ -1,0 +1,89 @@
+"""A design space: fleets, distances, models and sizes, over which our plan is held against what others would run."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+
+from scaleacross.spec.base import Name, Spec
+
+AXES = ("model", "accelerators", "fleet", "buildings", "distance", "oversubscription")
+"""What varies, in the order of ``DesignSpace.values``."""
+
+
+class Distance(Spec):
+    """How the buildings lie, and how far."""
+
+    num_regions: PositiveInt | None = Field(description="the buildings are dealt out evenly; null: each is a region")
+    one_way_latency_s: NonNegativeFloat = Field(
+        description="between regions; between buildings where there is one region"
+    )
+
+
+class TokensPerStep(Spec):
+    """The batch grows with the fleet: at least ``least`` tokens, and ``per_accelerator`` times the accelerators."""
+
+    least: PositiveInt
+    per_accelerator: PositiveInt
+
+
+class DesignSpace(Spec):
+    """All combinations of the axes, of which ``points`` are drawn.
+
+    Every building holds an equal share of the hosts (one more in the first ones where the number does not divide). A trunk
+    joins every two buildings; a building's trunks together carry its line rate over the oversubscription.
+    """
+
+    name: Name
+    description: str = ""
+    command: Literal["reproduce"]
+    model: dict[str, PositiveInt] = Field(min_length=1, description="workload -> tokens per sequence")
+    accelerators: tuple[PositiveInt, ...] = Field(min_length=1, description="of the whole fleet")
+    fleet: tuple[tuple[Name, ...], ...] = Field(
+        min_length=1, description="kinds that the buildings have in turn; a fleet named twice is drawn twice as often"
+    )
+    buildings: tuple[PositiveInt, ...] = Field(min_length=1)
+    distance: tuple[Distance, ...] = Field(min_length=1)
+    oversubscription: tuple[PositiveFloat, ...] = Field(
+        min_length=1, description="a building's line rate over the bandwidth that leaves it"
+    )
+    kinds: dict[Name, dict[str, Any]] = Field(description="name -> what a building of the kind has, as in a topology")
+    building_defaults: dict[str, Any] = Field(default_factory=dict, description="as in a topology")
+    latency_in_region_s: NonNegativeFloat = Field(
+        description="one way between buildings of a region where there are several regions"
+    )
+    tokens_per_step: TokensPerStep
+    job: dict[str, Any] = Field(default_factory=dict, description="further fields of every job")
+    points: PositiveInt = Field(description="drawn so that every value of an axis stands about equally often")
+    seed: int = Field(default=0, ge=0, description="of the drawing, and of the solver")
+    time_limit_s: PositiveFloat = Field(default=60.0, description="each search, and each rival, at most")
+    gap_tolerance: float = Field(default=0.01, ge=0, le=1, description="relative gap at which a search stops")
+    tie_tolerance: float = Field(default=0.005, ge=0, description="relative difference of step times that is a tie")
+
+    @model_validator(mode="after")
+    def _fleets_have_known_kinds(self) -> DesignSpace:
+        for kind in {kind for fleet in self.fleet for kind in fleet}:
+            if kind not in self.kinds:
+                raise ValueError(f"a fleet has buildings of kind '{kind}'; kinds: {', '.join(self.kinds)}")
+        if not self.combinations:
+            raise ValueError("every combination has more regions or kinds than buildings")
+        return self
+
+    @property
+    def values(self) -> dict[str, tuple[Any, ...]]:
+        """The values of every axis, in the order of ``AXES``; a value that stands twice counts twice."""
+        return {axis: tuple(getattr(self, axis)) for axis in AXES}
+
+    @property
+    def combinations(self) -> list[dict[str, Any]]:
+        """Every different combination that can be built, first axis slowest."""
+        different = [tuple(dict.fromkeys(values)) for values in self.values.values()]
+        every = (dict(zip(AXES, values, strict=True)) for values in product(*different))
+        return [values for values in every if can_be_built(values)]
+
+
+def can_be_built(values: dict[str, Any]) -> bool:
+    """Whether a combination has a building for each region and each kind."""
+    return max(values["distance"].num_regions or 1, len(values["fleet"])) <= int(values["buildings"])
