@@ -26,6 +26,8 @@ FOLDERS = {
     "study": "studies",
 }
 FILES = [(kind, path) for kind, folder in FOLDERS.items() for path in sorted((CONFIGS / folder).glob("*.yaml"))]
+SPACES = [pair for pair in FILES if yaml.safe_load(pair[1].read_text()).get("command") == "reproduce"]
+FILES = [pair for pair in FILES if pair not in SPACES] + [("design_space", path) for _, path in SPACES]
 
 
 def errors(kind: str, data: Any) -> list[str]:

@@ -13,6 +13,7 @@ from scaleacross.api.files import emit, verify
 from scaleacross.api.frontier import Pareto, ParetoPoint, pareto
 from scaleacross.api.planning import plan
 from scaleacross.api.refining import refine_finalists, refine_schedule
+from scaleacross.api.reproducing import Reproduction, reproduce
 from scaleacross.api.scheduling import schedule, schedule_of_plan
 from scaleacross.api.sweeping import SweepResult, sweep
 from scaleacross.api.synthesis import Synthesized, synthesize
@@ -20,6 +21,7 @@ from scaleacross.api.synthesis import Synthesized, synthesize
 __all__ = [
     "Pareto",
     "ParetoPoint",
+    "Reproduction",
     "SweepResult",
     "Synthesized",
     "calibrate",
@@ -34,6 +36,7 @@ __all__ = [
     "plan",
     "refine_finalists",
     "refine_schedule",
+    "reproduce",
     "schedule",
     "schedule_of_plan",
     "score_files",

@@ -16,7 +16,7 @@ from scaleacross.api.design_run import RIVALS, design_key, run_design_point
 from scaleacross.api.engines import Engine
 from scaleacross.api.engines.outcome import Record
 from scaleacross.api.study_run import run_open
-from scaleacross.api.study_store import Store, write_tables
+from scaleacross.api.study_store import Store, kept_in, write_tables
 from scaleacross.catalogue import DesignPoint, design_points, load_design_space
 from scaleacross.spec.design_space import DesignSpace
 from scaleacross.spec.progress import Progress
@@ -73,7 +73,7 @@ def reproduce(
         space: a DesignSpace, a path, a name of the catalogue's studies, or a mapping.
         directory: where results are kept.
         points: so many instead of what the space says; fewer are the first ones of more.
-        run: False runs nothing and reads what the directory holds.
+        run: False runs and writes nothing, and reads what the directory holds, even beside a run.
         processes, engine, address: as of ``sweep``.
         progress: called after every point.
 
@@ -85,20 +85,24 @@ def reproduce(
     loaded, folder = load_design_space(space)
     drawn = design_points(loaded, folder, points)
     keyed = {design_key(loaded, point, version("scaleacross")): point for point in drawn}
+    if not run:
+        rows = _rows(keyed, kept_in(Path(directory)))
+        return Reproduction(loaded, rows, len(drawn), 0, RIVALS, tuple(ABLATIONS), versions())
     with Store(Path(directory)) as store:
-        records: Mapping[str, Record] = store.records
-        num_run = 0
-        if run:
-            records, num_run = run_open(keyed, partial(run_design_point, loaded), _label, where, store, progress)
-        rows = tuple(_row(point, records[key]) for key, point in keyed.items() if key in records)
+        records, num_run = run_open(keyed, partial(run_design_point, loaded), _label, where, store, progress)
+        rows = _rows(keyed, records)
         files, note = write_tables(rows, Path(directory))
-    return Reproduction(
-        loaded, rows, len(drawn), num_run, RIVALS, tuple(ABLATIONS), versions(), (store.path, *files), note
-    )
+    kept = (store.path, *files)
+    return Reproduction(loaded, rows, len(drawn), num_run, RIVALS, tuple(ABLATIONS), versions(), kept, note)
 
 
 def _label(point: DesignPoint) -> Record:
     return {"fields": dict(point.fields)}
+
+
+def _rows(keyed: Mapping[str, DesignPoint], records: Mapping[str, Record]) -> tuple[Record, ...]:
+    """A line of the tidy table for every point that is done."""
+    return tuple(_row(point, records[key]) for key, point in keyed.items() if key in records)
 
 
 def _row(point: DesignPoint, record: Record) -> Record:

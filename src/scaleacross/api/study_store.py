@@ -75,16 +75,30 @@ class Store:
         whole = data[: data.rfind(b"\n") + 1]
         if len(whole) < len(data):
             os.ftruncate(self._file, len(whole))
-        records: dict[str, Record] = {}
-        for number, line in enumerate(whole.splitlines(), 1):
-            try:
-                record = json.loads(line)
-                records[record["key"]] = record
-            except (ValueError, KeyError, TypeError):
-                raise InputError(
-                    f"{self.path}:{number}: no result of a sweep; move the file away or name another directory"
-                ) from None
-        return records
+        return _records(whole, self.path)
+
+
+def kept_in(directory: Path) -> dict[str, Record]:
+    """The records of a directory by key, read beside a study that may be writing. Raises InputError when there are none."""
+    path = directory / POINTS_FILE
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; nothing was run there yet") from None
+    return _records(data[: data.rfind(b"\n") + 1], path)
+
+
+def _records(lines: bytes, path: Path) -> dict[str, Record]:
+    records: dict[str, Record] = {}
+    for number, line in enumerate(lines.splitlines(), 1):
+        try:
+            record = json.loads(line)
+            records[record["key"]] = record
+        except (ValueError, KeyError, TypeError):
+            raise InputError(
+                f"{path}:{number}: no result of a sweep; move the file away or name another directory"
+            ) from None
+    return records
 
 
 def write_tables(rows: Sequence[Record], directory: Path) -> tuple[list[Path], str]:

@@ -9,6 +9,7 @@ from operator import or_
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from scaleacross.catalogue.design_spaces import load_design_space
 from scaleacross.catalogue.find import KINDS, Kind, names
 from scaleacross.catalogue.jobs import DecisionFile, load_decision
 from scaleacross.catalogue.load import load_accelerator, load_graph, load_network, load_topology, load_workload, read
@@ -16,6 +17,7 @@ from scaleacross.catalogue.studies import load_study
 from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.comparison import Comparison
+from scaleacross.spec.design_space import DesignSpace
 from scaleacross.spec.explanation import Explanation
 from scaleacross.spec.job import Job
 from scaleacross.spec.json_schema import json_schema
@@ -38,6 +40,7 @@ SCHEMA_KINDS: Final = (
     "decision",
     "launch",
     "study",
+    "design_space",
     "explanation",
     "comparison",
 )
@@ -104,6 +107,9 @@ def _decision(path: Path) -> str:
 
 
 def _study(path: Path) -> str:
+    if read("studies", path).data.get("command") == "reproduce":
+        space, _ = load_design_space(path)
+        return space.description or f"{space.points:,} points of {len(space.combinations):,}"
     study, _ = load_study(path)
     return study.description or f"{study.num_points:,} points over {', '.join(study.paths)}"
 
@@ -146,6 +152,8 @@ def schema(kind: str) -> dict[str, Any]:
             return json_schema(Explanation, "scaleacross explanation", named_by_file=False)
         case "study":
             return json_schema(Study, "scaleacross study")
+        case "design_space":
+            return json_schema(DesignSpace, "scaleacross design space")
         case "comparison":
             return json_schema(Comparison, "scaleacross comparison", named_by_file=False)
     raise InputError(f"no schema '{kind}'; there are: {', '.join(SCHEMA_KINDS)}")

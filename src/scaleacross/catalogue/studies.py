@@ -44,6 +44,8 @@ def load_study(ref: Reference | Study) -> tuple[Study, Path | None]:
     if isinstance(ref, Study):
         return ref, None
     source = read("studies", ref)
+    if source.data.get("command") == "reproduce":
+        raise InputError(f"{source.label} is a design space: run it with 'scaleacross reproduce'")
     return validate(Study, source), source.folder
 
 

@@ -18,6 +18,7 @@ from scaleacross.cli.frame import EXIT_CODES, guarded
 from scaleacross.cli.look import catalogue_command, schema_command, show_command
 from scaleacross.cli.pareto import pareto_command
 from scaleacross.cli.plan import emit_command, evaluate_command, plan_command
+from scaleacross.cli.reproduce import reproduce_command
 from scaleacross.cli.schedule import schedule_command
 from scaleacross.cli.sweep import sweep_command
 from scaleacross.cli.validate import validate_command
@@ -30,6 +31,7 @@ COMMANDS: Final[tuple[tuple[str, Callable[..., None], str], ...]] = (
     ("pareto", pareto_command, "Find plans between two objectives."),
     ("explain", explain_command, "Say why a plan is as it is, and what would change it."),
     ("sweep", sweep_command, "Run every point of a study: what-if over any fields."),
+    ("reproduce", reproduce_command, "Run a published design space: ours, one dimension at a time, every rival."),
     ("validate", validate_command, "Hold predictions against measured runs."),
     ("calibrate", calibrate_command, "Fit accelerators and links to your measurements."),
     ("schedule", schedule_command, "Show one pipeline step, of a plan or of a schedule by name."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from scaleacross.errors import InputError
 
 IN_FLIGHT_PER_CORE: Final = 2
 """Points handed to the cluster per core: enough that none waits, few enough to forget at once on Ctrl-C."""
-QUIET: Final = "error"
+QUIET: Final = logging.ERROR
 
 
 def run_points(task: Task, points: Sequence[Any], address: str, on_done: OnDone) -> None:

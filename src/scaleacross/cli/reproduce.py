@@ -1,0 +1,89 @@
+"""reproduce: a published design space, point by point."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scaleacross.cli.frame import EXIT_UNEXPECTED, Json, display
+from scaleacross.cli.sweep import Address, EngineName, Processes, cores
+
+
+def reproduce_command(
+    space: Annotated[str, typer.Argument(metavar="SPACE", help="A design space YAML, or its name in the catalogue.")],
+    points: Annotated[
+        int | None,
+        typer.Option(
+            "--points", metavar="N", min=1, help="So many points; default: as the space says. Fewer come first."
+        ),
+    ] = None,
+    processes: Processes = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", file_okay=False, help="Where results are kept; default: ./NAME."),
+    ] = None,
+    docs: Annotated[
+        Path | None,
+        typer.Option("--docs", metavar="DIR", file_okay=False, help="Write NAME.md, NAME.csv and NAME.svg to DIR."),
+    ] = None,
+    no_run: Annotated[bool, typer.Option("--no-run", help="Run nothing: report what DIR holds.")] = False,
+    as_json: Json = False,
+    engine: EngineName = "local",
+    address: Address = None,
+) -> None:
+    """Hold our plan against production, one dimension at a time, and every rival over a design space.
+
+    Each finished point is a line of DIR/points.jsonl. The same command continues an interrupted run; points.csv holds one row
+    per point with everybody's step time.
+
+    \b
+    Examples:
+      scaleacross reproduce scale_across -j 2 -o build/scale_across --docs docs/results
+      scaleacross reproduce scale_across --points 24 -o build/slice
+      scaleacross reproduce scale_across --no-run -o build/scale_across --json | jq .speed_up_over
+    """
+    from scaleacross.api import reproduce
+    from scaleacross.catalogue import load_design_space
+    from scaleacross.report.console import PlainConsole
+    from scaleacross.report.design_space import design_json, design_report
+    from scaleacross.report.sweep import SweepBar
+
+    name = load_design_space(space)[0].name
+    directory = output or Path(name)
+    try:
+        with SweepBar(PlainConsole(stderr=True)) as progress:
+            found = reproduce(
+                space,
+                directory=directory,
+                points=points,
+                run=not no_run,
+                processes=processes or cores(),
+                engine=engine,
+                address=address,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        typer.echo(f"finished points are kept in {directory}; the same command continues", err=True)
+        raise
+    written = list(found.files)
+    if docs:
+        from datetime import date
+
+        from scaleacross.api.study_store import csv_text
+        from scaleacross.emitters import write_files
+        from scaleacross.report.design_space_page import design_page, design_svg
+
+        command = f"scaleacross reproduce {space}" + (f" --points {points}" if points else "")
+        page = design_page(found, command, date.today())
+        files = {f"{name}.md": page, f"{name}.svg": design_svg(found), f"{name}.csv": csv_text(found.rows)}
+        written += write_files(files, docs)
+    typer.echo(design_json(found, written)) if as_json else display(design_report(found))
+    if written:
+        typer.echo(f"wrote {', '.join(map(str, written))}", err=True)
+    if found.note:
+        typer.echo(found.note, err=True)
+    if failed := found.statuses.get("failed"):
+        typer.echo(f"error: {failed} points met an unexpected error; the same command tries them again", err=True)
+        raise typer.Exit(EXIT_UNEXPECTED)

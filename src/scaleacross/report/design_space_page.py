@@ -1,0 +1,152 @@
+"""docs/results/NAME.md of a design space, and its plot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import date
+from statistics import median
+from typing import Final
+
+from scaleacross.report.design_space import (
+    BEST,
+    SHOWN_AXES,
+    START,
+    Reproduced,
+    Row,
+    contender_cells,
+    lost,
+    num_ties,
+    place,
+    planned,
+    single_gains,
+    speed_ups,
+)
+
+NUM_LARGEST: Final = 10
+CONTENDERS: Final = """\
+All plans of a point are priced by the same exact cost model. Baselines are the programs that `scaleacross compare` runs; what
+their rules leave open is tuned with that model too (but for Sailor and Atlas, which have time models of their own), so they are
+strong. *Placement only* and *schedule only* keep everything else as in `production`; *placement and degrees* plans everything
+with the schedules that frameworks run by default. Our search starts from the decisions of all others: it cannot lose, and where
+it found nothing faster the plan is theirs (a tie)."""
+
+
+def design_page(found: Reproduced, command: str, today: date, revision: str = "") -> str:
+    """The page as Markdown; ``NAME.svg`` and ``NAME.csv`` lie beside it."""
+    return "\n".join(
+        [*_head(found, command, today, revision), *_contenders(found), *_dimensions(found), *_ends(found), ""]
+    )
+
+
+def _head(found: Reproduced, command: str, today: date, revision: str) -> Iterator[str]:
+    space, rows = found.space, planned(found)
+    yield f"# {space.name}: {len(rows)} of {len(space.combinations):,} combinations\n"
+    versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
+    code = f", revision {revision}" if revision else ""
+    yield f"Written on {today.isoformat()} by the command below ({versions}{code}); do not edit."
+    yield f"{space.description[:1].upper()}{space.description[1:]}.\n"
+    yield f"```bash\n{command}\n```\n"
+    yield f"{CONTENDERS}\n"
+    yield f"- Points drawn: {found.num_drawn:,}; done: {len(found.rows):,} (the same command goes on with the others)"
+    without = [row for row in found.rows if row not in rows]
+    yield f"- Points without any plan: {len(without)}" + "".join(
+        f"\n  - {place(row)}: {row['status']}, {str(row['reason']).splitlines()[0][:160]}" for row in without[:5]
+    )
+    if not rows:
+        return
+    gaps, cpu = [row["gap"] for row in rows], [row["cpu_s"] for row in rows if row.get("cpu_s")]
+    late = sum(row["status"] == "time_limit" for row in rows)
+    cut = sum(not row.get(f"{name}_complete", True) for row in rows for name in found.rivals)
+    yield f"- Gap of our plan: median {median(gaps):.2%}, largest {max(gaps):.2%}"
+    yield f"- Points on which our search reached its limit of {space.time_limit_s:g} s: {late}"
+    yield f"- Rivals cut short by that limit: {cut} of {len(rows) * len(found.rivals)}"
+    if cpu:
+        yield f"- Processor time per point: median {median(cpu):.0f} s, mean {sum(cpu) / len(cpu):.0f} s, most {max(cpu):.0f} s"
+    yield f"- A tie is a step time within {space.tie_tolerance:.1%}\n"
+
+
+def _contenders(found: Reproduced) -> Iterator[str]:
+    yield "## Speed-up of our plan\n"
+    yield "| over | points | median | maximum | ties | no plan |\n|---|---|---|---|---|---|"
+    for cells in contender_cells(found):
+        yield "| " + " | ".join(cells) + " |"
+    yield f"\n![Speed-ups, sorted]({found.space.name}.svg)\n"
+    if rows := planned(found):
+        yield f"## Where\n\n| | points | over {START}: median, maximum, ties | over the best rival: median, maximum, ties |"
+        yield "|---|---|---|---|"
+        for axis in SHOWN_AXES:
+            for value in sorted({row[axis] for row in rows}):
+                part = [row for row in rows if row[axis] == value]
+                yield f"| {axis} {value} | {len(part)} | {_figures(found, part, START)} | {_figures(found, part, BEST)} |"
+
+
+def _figures(found: Reproduced, rows: Sequence[Row], name: str) -> str:
+    values = speed_ups(found, name, rows)
+    return f"{median(values):.3f}, {max(values):.2f}, {num_ties(found, values)}" if values else "–"
+
+
+def _dimensions(found: Reproduced) -> Iterator[str]:
+    """What each dimension alone gains over production, beside all of them together."""
+    gains = [(row, own) for row in planned(found) if (own := single_gains(found, row))]
+    if not gains:
+        return
+    names = list(gains[0][1])
+    yield f"\n## One dimension at a time\n\nSpeed-up over `{START}` of what improves one dimension alone, and of all together"
+    yield f"({len(gains)} points where `{START}` has a plan).\n"
+    yield "| | " + " | ".join(name.replace("_", " ") for name in names) + " |\n|---" * 1 + "|---" * len(names) + "|"
+    for label, pick in (("median", median), ("maximum", max)):
+        yield f"| {label} | " + " | ".join(f"{pick([own[name] for _, own in gains]):.3f}" for name in names) + " |"
+    tolerance = 1 + found.space.tie_tolerance
+    helps = [sum(own[name] > tolerance for _, own in gains) for name in names]
+    yield "| points where it gains more than a tie | " + " | ".join(map(str, helps)) + " |"
+    more = sum(own["joint"] > tolerance * max(own[name] for name in found.ablations) for _, own in gains)
+    yield f"\nOn {more} of {len(gains)} points all together gain more than any of them alone.\n"
+    yield f"Largest gains over `{START}`:\n"
+    for row, own in sorted(gains, key=lambda pair: -pair[1]["joint"])[:NUM_LARGEST]:
+        alone = ", ".join(f"{name.replace('_', ' ')} {own[name]:.2f}" for name in found.ablations)
+        yield f"- {own['joint']:.2f}x: {place(row)} ({alone}; {row['schedule']}, crosses with {row['across'] or 'nothing'})"
+
+
+def _ends(found: Reproduced) -> Iterator[str]:
+    slower = lost(found)
+    yield f"\n## Losses and ties\n\nContenders that are faster than our plan: {len(slower)}" + "".join(
+        f"\n- {one}" for one in slower
+    )
+    matched = [row["matched"] for row in planned(found) if row.get("matched")]
+    names = {name: matched.count(name) for name in dict.fromkeys(matched)}
+    shown = ", ".join(f"{name} {number}" for name, number in names.items())
+    yield f"\nPoints where our plan is a contender's own: {len(matched)}" + (f" ({shown})" if shown else "")
+
+
+WIDTH, HEIGHT, MARGIN = 860, 420, 60
+COLOURS: Final = {START: "#4269d0", BEST: "#ff725c"}
+
+
+def design_svg(found: Reproduced) -> str:
+    """Speed-ups over production and over the best rival, sorted, on a logarithmic axis."""
+    import math
+
+    series = {name: sorted(speed_ups(found, name)) for name in COLOURS}
+    top = max((values[-1] for values in series.values() if values), default=1.0) * 1.1
+
+    def y(value: float) -> float:
+        return HEIGHT - MARGIN - math.log(max(value, 1e-9)) / math.log(max(top, 1.01)) * (HEIGHT - MARGIN - 40)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="13">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+    ]
+    for tick in (tick for tick in (1, 1.1, 1.2, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32) if tick <= top):
+        parts.append(f'<line x1="{MARGIN}" y1="{y(tick):.1f}" x2="{WIDTH - 20}" y2="{y(tick):.1f}" stroke="#ddd"/>')
+        parts.append(f'<text x="{MARGIN - 8}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:g}x</text>')
+    for index, (name, values) in enumerate(series.items()):
+        step = (WIDTH - MARGIN - 20) / max(len(values) - 1, 1)
+        line = " ".join(f"{MARGIN + step * at:.1f},{y(value):.1f}" for at, value in enumerate(values))
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{COLOURS[name]}" stroke-width="2"/>')
+        label = f"over {name} ({len(values)} points)"
+        parts.append(f'<text x="{MARGIN + 12}" y="{24 + 18 * index}" fill="{COLOURS[name]}">{label}</text>')
+    middle = (WIDTH + MARGIN) / 2
+    parts.append(
+        f'<text x="{middle}" y="{HEIGHT - 20}" text-anchor="middle">points, sorted by speed-up of our plan</text>'
+    )
+    return "\n".join([*parts, "</svg>", ""])

@@ -1,0 +1,216 @@
+"""Design spaces: what is drawn, who contends, what is kept, and what the page says of it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import scaleacross as sa
+from scaleacross.api import Reproduction, ablation, study_run
+from scaleacross.api.assemble import cost_of, problem_of
+from scaleacross.api.design_run import CONTENDERS, RIVALS
+from scaleacross.catalogue import design_points, load_design_space
+from scaleacross.catalogue.design_spaces import draw
+from scaleacross.cli import app
+from scaleacross.report.design_space import lost, single_gains
+from scaleacross.report.design_space_page import design_page, design_svg
+from scaleacross.spec.design_space import AXES, DesignSpace
+from scaleacross.spec.plan import Decision
+
+LINK = {"technology": "roce-400g", "one_way_latency_us": 5}
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "command": "reproduce",
+    "model": {"llama3.1-8b": 4096},
+    "accelerators": [32],
+    "fleet": [["h100"]],
+    "buildings": [2],
+    "distance": [{"num_regions": 1, "one_way_latency_ms": 0.1}, {"num_regions": None, "one_way_latency_ms": 10}],
+    "oversubscription": [4],
+    "latency_in_region_ms": 0.025,
+    "kinds": {"h100": {"accelerator": "h100-sxm"}},
+    "building_defaults": {
+        "accelerators_per_host": 8,
+        "hosts_per_rack": 1,
+        "racks_per_zone": 2,
+        "links": {"scale_up": {"technology": "nvlink4", "one_way_latency_us": 1}}
+        | dict.fromkeys(("rack", "zone", "building"), LINK),
+    },
+    "tokens_per_step": {"least": 262144, "per_accelerator": 1},
+    "job": {"degrees": {"cp": 1}, "schedules": ["1F1B", "ZBH1"], "micro_batch_sequences": 1},
+    "points": 2,
+    "gap_tolerance": 0.001,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("space")
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> Reproduction:
+    return sa.reproduce(SMALL, directory=folder)
+
+
+# --- what is drawn --------------------------------------------------------------------------------------------------
+
+
+def test_the_published_space_is_the_one_that_was_asked_for() -> None:
+    space, _ = load_design_space("scale_across")
+    assert space.points >= 240
+    assert set(space.buildings) == {2, 3, 4, 6, 8}
+    assert {distance.num_regions for distance in space.distance} >= {1, 2, 3}
+    assert (min(space.accelerators), max(space.accelerators)) == (1024, 131072)
+    assert {len(fleet) for fleet in space.fleet} == {1, 2}
+    assert {"llama3.1-405b", "deepseek-v3"} <= set(space.model)
+
+
+def test_a_prefix_is_what_fewer_points_are_and_every_value_stands_about_equally_often() -> None:
+    space, _ = load_design_space("scale_across")
+    drawn = draw(space)
+    assert draw(space, 24) == drawn[:24]
+    assert len({repr(values) for values in drawn}) == space.points
+    assert all((values["distance"].num_regions or 1) <= values["buildings"] for values in drawn)
+    for axis in AXES:
+        counts = Counter(repr(values[axis]) for values in drawn)
+        wanted = Counter(map(repr, space.values[axis]))
+        shares = {value: counts[value] / number for value, number in wanted.items()}
+        assert min(shares.values()) > 0.55 * max(shares.values()), axis
+    every = draw(space, 10**6)
+    assert len(every) == len(space.combinations)
+
+
+def test_a_fleet_is_built_as_it_says() -> None:
+    data = SMALL | {
+        "accelerators": [56],
+        "buildings": [4],
+        "fleet": [["h100", "b200"]],
+        "kinds": SMALL["kinds"] | {"b200": {"accelerator": "b200"}},
+        "distance": [{"num_regions": 2, "one_way_latency_ms": 10}],
+        "points": 1,
+    }
+    [point] = design_points(load_design_space(data)[0])
+    topology = problem_of(point.job, ()).topology
+    assert [building.num_accelerators for building in topology.buildings] == [16, 16, 16, 8]
+    assert [building.accelerator.name for building in topology.buildings] == ["h100-sxm", "b200"] * 2
+    assert [len(region.buildings) for region in topology.regions] == [2, 2]
+    trunks = {trunk.between: trunk for trunk in topology.trunks}
+    assert len(trunks) == 6
+    assert trunks["building-0", "building-1"].one_way_latency_s == pytest.approx(25e-6)
+    assert trunks["building-1", "building-2"].one_way_latency_s == pytest.approx(10e-3)
+    assert {trunk.oversubscription_ratio for trunk in trunks.values()} == {12}
+    assert point.fields["fleet"] == "h100+b200"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"fleet": [["h300"]]}, "kind 'h300'; kinds: h100"),
+        ({"distance": [{"num_regions": 3, "one_way_latency_ms": 1}]}, "more regions or kinds than buildings"),
+        ({"command": "plan"}, "is no design space"),
+    ],
+)
+def test_a_wrong_space_says_what_is_wrong(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(sa.InputError, match=message):
+        load_design_space(SMALL | changes)
+
+
+def test_a_design_space_is_no_sweep() -> None:
+    with pytest.raises(sa.InputError, match="scaleacross reproduce"):
+        sa.sweep("scale_across")
+
+
+# --- who contends ---------------------------------------------------------------------------------------------------
+
+
+def test_ours_is_never_slower_and_one_dimension_never_loses_to_production(found: Reproduction) -> None:
+    assert {row["status"] for row in found.rows} <= {"gap_tolerance", "optimal"}
+    assert lost(found) == []
+    for row in found.rows:
+        assert {f"{name}_s" for name in CONTENDERS} <= set(row)
+        assert row["ours_s"] == row["step_s"]
+        assert all(row[f"{name}_s"] <= row["production_s"] * (1 + 1e-9) for name in ("placement", "schedule"))
+        gains = single_gains(found, row)
+        assert gains["joint"] >= max(gains.values()) * (1 - 1e-9)
+
+
+def test_each_ablation_changes_its_own_dimension_only(folder: Path, found: Reproduction) -> None:
+    for line in (folder / "points.jsonl").read_text().splitlines():
+        chosen = {name: Decision.model_validate(one) for name, one in json.loads(line)["decisions"].items()}
+        start, placed, timed = (chosen[name] for name in ("production", "placement", "schedule"))
+        bare: dict[str, None] = {"placement": None, "layers_per_stage": None, "batch_shares": None}
+        assert placed.model_copy(update=bare) == start.model_copy(update=bare)
+        assert timed.model_copy(update={"pipeline": start.pipeline}) == start
+        assert chosen["placement_and_degrees"].pipeline.schedule == "1F1B"
+
+
+def test_the_best_schedule_is_found_where_there_is_a_pipeline() -> None:
+    [point, _] = design_points(load_design_space(SMALL)[0])
+    problem = problem_of(point.job, ())
+    start = sa.plan(point.job, overrides=["degrees.pp=4", "schedules=[1F1B]"]).decision
+    better = ablation.better_schedule(problem, {"production": start})
+    assert better.pipeline.schedule == "ZBH1"
+    assert cost_of(problem, better).cost.step_s < cost_of(problem, start).cost.step_s
+
+
+# --- what is kept ---------------------------------------------------------------------------------------------------
+
+
+def test_a_second_run_runs_nothing_and_a_wider_one_only_what_is_new(
+    folder: Path, found: Reproduction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = sa.reproduce(SMALL, directory=folder)
+    assert (again.num_run, again.rows) == (0, found.rows)
+    monkeypatch.setattr(study_run, "run_points", lambda task, points, *_: points and pytest.fail("something was run"))
+    first = sa.reproduce(SMALL, directory=folder, points=1)
+    assert first.rows == found.rows[:1]
+    wider = SMALL | {"points": 4, "oversubscription": [4, 8]}
+    half = sa.reproduce(wider, directory=folder, run=False)
+    assert (half.num_drawn, half.num_run) == (4, 0)
+    assert 0 < len(half.rows) <= 2  # those with 1:4
+    with pytest.raises(sa.InputError, match="nothing was run there yet"):
+        sa.reproduce(SMALL, directory=folder / "elsewhere", run=False)
+
+
+def test_the_page_states_what_the_rows_say(found: Reproduction) -> None:
+    page = design_page(found, "scaleacross reproduce small", date(2030, 1, 2))
+    assert "small: 2 of 2 combinations" in page
+    assert "Contenders that are faster than our plan: 0" in page
+    ratio = max(row["production_s"] / row["ours_s"] for row in found.rows)
+    assert "| production | 2 | " in page and f" | {ratio:.2f} | " in page
+    assert all(f"\n| {name} | " in page for name in RIVALS)
+    svg = design_svg(found)
+    assert svg.count("<polyline") == 2 and svg.endswith("</svg>\n")
+
+
+def test_a_loss_is_reported(found: Reproduction) -> None:
+    worse = [dict(row) for row in found.rows]
+    worse[0]["atlas_s"] = worse[0]["ours_s"] * 0.9
+    tampered = Reproduction(**{**vars(found), "rows": tuple(worse)})
+    assert len(lost(tampered)) == 1 and "atlas takes 0.9000 of our step" in lost(tampered)[0]
+    assert "faster than our plan: 1" in design_page(tampered, "", date(2030, 1, 2))
+
+
+def test_cli(folder: Path, found: Reproduction, tmp_path: Path) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text(json.dumps(SMALL))
+    command = ["reproduce", str(path), "--no-run", "-o", str(folder)]
+    result = CliRunner().invoke(app, [*command, "--json", "--docs", str(tmp_path / "docs")])
+    assert result.exit_code == 0, result.stderr
+    data = json.loads(result.stdout)
+    assert (data["done"], data["drawn"], data["slower"]) == (2, 2, [])
+    assert data["speed_up_over"]["production"]["points"] == 2
+    assert sorted(file.name for file in (tmp_path / "docs").iterdir()) == ["small.csv", "small.md", "small.svg"]
+    shown = CliRunner().invoke(app, command)
+    assert "2 of 2 drawn, 0 run now" in shown.stdout
+
+
+def test_the_spaces_axes_are_its_fields() -> None:
+    assert set(AXES) <= set(DesignSpace.model_fields)
