@@ -155,20 +155,19 @@ class SlowLink:
 
     ends: tuple[int, int]
     group: TraceGroup
-    seconds: float
-    num_bytes: int
+    s_per_byte: float
     median_s_per_byte: float
+    lost_s: float
 
     @property
     def ratio(self) -> float:
         """Seconds per byte over the median's."""
-        return self.seconds / self.num_bytes / self.median_s_per_byte
+        return self.s_per_byte / self.median_s_per_byte
 
 
 def _worst_link(instances: list[Instance], slow_ratio: float) -> SlowLink | None:
-    """The link with most seconds per byte, if that is ``slow_ratio`` times the median of at least three."""
-    seconds: defaultdict[tuple[int, int], float] = defaultdict(float)
-    moved: defaultdict[tuple[int, int], int] = defaultdict(int)
+    """The link with most seconds per byte in its median operation, if ``slow_ratio`` times the median of at least three links."""
+    transfers: defaultdict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)
     groups: dict[tuple[int, int], TraceGroup] = {}
     for instance in instances:
         for source, one in instance.operations.items():
@@ -176,14 +175,15 @@ def _worst_link(instances: list[Instance], slow_ratio: float) -> SlowLink | None
                 back = instance.operations[target].cursors.get(source) if target in instance.operations else None
                 if back is None or not cursor.sent_bytes or not cursor.send_ns or not back.receive_ns:
                     continue
-                seconds[source, target] += min(cursor.send_ns, back.receive_ns) / 1e9
-                moved[source, target] += cursor.sent_bytes
+                transfers[source, target].append((min(cursor.send_ns, back.receive_ns) / 1e9, cursor.sent_bytes))
                 groups[source, target] = instance.group
-    if len(seconds) < 3:
+    if len(transfers) < 3:
         return None
-    cost = {ends: seconds[ends] / moved[ends] for ends in seconds}
+    cost = {ends: median(seconds / moved for seconds, moved in each) for ends, each in transfers.items()}
     ends = max(cost, key=lambda one: cost[one])
-    link = SlowLink(ends, groups[ends], seconds[ends], moved[ends], median(cost.values()))
+    usual = median(cost.values())
+    lost_s = sum(seconds - moved * usual for seconds, moved in transfers[ends])
+    link = SlowLink(ends, groups[ends], cost[ends], usual, lost_s)
     return link if link.ratio >= slow_ratio else None
 
 
@@ -198,8 +198,8 @@ def _link_fault(kind: str, link: SlowLink, measured: float, predicted: float) ->
         link=link.ends,
         group=link.group.name,
         num_victims=max(len(link.group.ranks) - 2, 0),
-        lost_s=link.seconds - link.num_bytes * link.median_s_per_byte,
-        explanation=f"link {source}→{target} moved {link.num_bytes / link.seconds / 1e6:.3g} MB/s where the median link of "
+        lost_s=link.lost_s,
+        explanation=f"link {source}→{target} moved {1 / link.s_per_byte / 1e6:.3g} MB/s where the median link of "
         f"{kind} moved {1 / link.median_s_per_byte / 1e6:.3g} MB/s ({link.ratio:.1f}x slower){beside}",
     )
 
