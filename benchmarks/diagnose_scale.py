@@ -1,9 +1,9 @@
-"""How long ``scaleacross diagnose`` takes on many ranks: dumps of a made-up job in which one rank is stuck, written and diagnosed.
+"""How long ``scaleacross diagnose`` takes on many ranks: dumps of a made-up job in which one rank is stuck.
 
     python benchmarks/diagnose_scale.py [--ranks 1024 4096 16384] [--operations 32]
 
-Ranks form a grid of tensor (8), pipeline (16) and data groups. One rank stops in the middle; whoever meets it in a group waits, and
-so, group by group, does everybody. Dumps are pickles in PyTorch's format as the flight recorder writes them.
+Ranks form a grid of tensor (8), pipeline (16) and data groups. One rank stops in the middle; whoever meets it in a group waits,
+and so, group by group, does everybody. Dumps are pickles in PyTorch's format as the flight recorder writes them.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def test_groups_without_ranks_get_those_that_use_them(tmp_path: Path) -> None:
         (dump(entry(record_id=-1)), r"entries\[0\].record_id is no whole number from 0"),
         (dump(entry(state="lost")), r"entries\[0\].state is 'lost'; known are scheduled, started, completed"),
         (dump(entry(process_group="0")), r"entries\[0\].process_group is no pair"),
-        (dump(entry(input_sizes=[["4"]])), r"entries\[0\].input_sizes holds something else"),
+        (dump(entry(input_sizes=[["4"]])), r"sizes of entries\[0\] hold something else"),
         (dump(entry(profiling_name="nccl:send 0->9")), "peers '0->9' in a group of 2 ranks"),
         (dump(entry(profiling_name="nccl:send zero")), "'send' with peers 'zero'"),
         (dump(pg_config={"0": {"name": "0", "ranks": "__import__('os')"}}), "Expecting value"),

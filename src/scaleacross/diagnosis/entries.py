@@ -98,27 +98,28 @@ class _EntryReader:
 
     def operation(self, number: int, entry: Any) -> Operation | None:
         """One operation; None for the mark that closes a batch of sends and receives."""
-        one = _typed(entry, dict, f"entries[{number}]")
-        name, desc = _pair_of_names(one.get("process_group"), number)
+        if type(entry) is not dict:
+            raise ValueError(f"entries[{number}] is of type {type(entry).__name__}, dict is needed")
+        name, desc = _pair_of_names(entry.get("process_group"), number)
         group = self._stated.get(name) or self._groups.get(name, desc, "")
-        library, _, called = _typed(one.get("profiling_name"), str, f"entries[{number}].profiling_name").partition(":")
+        library, _, called = str(entry.get("profiling_name", "")).partition(":")
         op, _, peers = (called or library).partition(" ")
         if op == "coalesced":
             return None
-        extra = one.get(EXTRA_KEY)
+        extra = entry.get(EXTRA_KEY)
         operation = Operation(
-            record_id=_count(one.get("record_id"), f"entries[{number}].record_id"),
+            record_id=_count(entry, "record_id", number),
             group=group,
-            sequence=_count(one.get("collective_seq_id"), f"entries[{number}].collective_seq_id"),
+            sequence=_count(entry, "collective_seq_id", number),
             op=op[:64],
             pair=self._pair(op, peers, group, number) if peers else None,
-            input_sizes=self._shapes(one.get("input_sizes"), f"entries[{number}].input_sizes"),
-            output_sizes=self._shapes(one.get("output_sizes"), f"entries[{number}].output_sizes"),
-            dtypes=self._types(one),
-            state=_state(one, number),
-            created_ns=_count(one.get("time_created_ns"), f"entries[{number}].time_created_ns"),
-            started_ns=_time(one.get("time_discovered_started_ns")),
-            completed_ns=_time(one.get("time_discovered_completed_ns")),
+            input_sizes=self._shapes(entry.get("input_sizes"), number),
+            output_sizes=self._shapes(entry.get("output_sizes"), number),
+            dtypes=self._types(entry),
+            state=_state(entry, number),
+            created_ns=_count(entry, "time_created_ns", number),
+            started_ns=_time(entry.get("time_discovered_started_ns")),
+            completed_ns=_time(entry.get("time_discovered_completed_ns")),
         )
         if operation.pair is not None:
             if extra is None:
@@ -126,7 +127,7 @@ class _EntryReader:
                 operation.sequence = self._pairs[group, operation.pair]
                 self._counted.append(operation)
             else:
-                operation.sequence = _count(one.get("p2p_seq_id"), f"entries[{number}].p2p_seq_id")
+                operation.sequence = _count(entry, "p2p_seq_id", number)
         if extra is not None:
             _read_extra(operation, _typed(extra, dict, f"entries[{number}].{EXTRA_KEY}"))
         return operation
@@ -143,14 +144,16 @@ class _EntryReader:
             raise ValueError(f"entries[{number}]: peers {peers[:40]!r} in a group of {len(group.ranks)} ranks")
         return group.ranks[source], group.ranks[target]
 
-    def _shapes(self, value: Any, where: str) -> tuple[tuple[int, ...], ...]:
+    def _shapes(self, value: Any, number: int) -> tuple[tuple[int, ...], ...]:
         if value is None:
             return ()
         key = id(value)
         if key not in self._sizes:
-            shapes = tuple(tuple(_typed(shape, list, where)) for shape in _typed(value, list, where))
-            if not all(type(length) is int for shape in shapes for length in shape):
-                raise ValueError(f"{where} holds something else than whole numbers")
+            if type(value) is not list or any(type(shape) is not list for shape in value):
+                raise ValueError(f"sizes of entries[{number}] are no list of shapes")
+            shapes = tuple(map(tuple, value))
+            if any(type(length) is not int for shape in shapes for length in shape):
+                raise ValueError(f"sizes of entries[{number}] hold something else than whole numbers")
             self._sizes[key] = shapes
         return self._sizes[key]
 
@@ -202,9 +205,10 @@ def _typed(value: Any, kind: type, where: str) -> Any:
     return value
 
 
-def _count(value: Any, where: str) -> int:
+def _count(entry: dict[str, Any], field: str, number: int) -> int:
+    value = entry.get(field)
     if type(value) is not int or not 0 <= value < 2**63:
-        raise ValueError(f"{where} is no whole number from 0")
+        raise ValueError(f"entries[{number}].{field} is no whole number from 0")
     return value
 
 

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
+Items = list[Any]
 _UNPACK_U16 = struct.Struct("<H").unpack_from
 _UNPACK_I32 = struct.Struct("<i").unpack_from
 _UNPACK_U32 = struct.Struct("<I").unpack_from
@@ -24,46 +25,13 @@ _EMPTY: Final[dict[int, Callable[[], Any]]] = {
     0x5D: list,
     0x29: tuple,
 }  # EMPTY_DICT, EMPTY_LIST, EMPTY_TUPLE
+_FIXED: Final = {0x4A: (_UNPACK_I32, 4), 0x4D: (_UNPACK_U16, 2), 0x47: (_UNPACK_F64, 8)}  # BININT, BININT2, BINFLOAT
 _SIZED_STRINGS: Final = {0x58: (_UNPACK_U32, 4), 0x8D: (_UNPACK_U64, 8)}  # BINUNICODE, BINUNICODE8
+_KEYS: Final = frozenset((str, int))
 
 
 class RefusedError(ValueError):
     """The pickle holds an instruction that plain values never need."""
-
-
-class _Machine:
-    """The stack, the marks and the memo of one pickle."""
-
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
-        self.below_marks: list[list[Any]] = []
-        self.memo: dict[int, Any] = {}
-
-    def above_mark(self) -> list[Any]:
-        """Values since the last mark; the mark is gone."""
-        items = self.stack
-        self.stack = self.below_marks.pop()
-        return items
-
-    def set_items(self, items: list[Any]) -> None:
-        target = self.stack[-1]
-        if type(target) is not dict or len(items) % 2:
-            raise ValueError("items for something that is no dict")
-        for key in items[::2]:
-            if type(key) is not str and type(key) is not int:
-                raise ValueError(f"a key of type {type(key).__name__}")
-        target.update(zip(items[::2], items[1::2], strict=True))
-
-    def extend(self, items: list[Any]) -> None:
-        if type(self.stack[-1]) is not list:
-            raise ValueError("elements for something that is no list")
-        self.stack[-1].extend(items)
-
-    def to_tuple(self, count: int) -> None:
-        items = tuple(self.stack[-count:])
-        if len(items) < count:
-            raise IndexError
-        self.stack[-count:] = [items]
 
 
 def loads(data: bytes) -> Any:
@@ -88,64 +56,82 @@ def loads(data: bytes) -> Any:
 
 def _run(data: bytes) -> Any:
     """Instructions in the order of how often they occur; the frequent ones without a call."""
-    machine, at = _Machine(), 2
-    memo = machine.memo
+    stack: Items = []
+    below_marks: list[Items] = []
+    memo: dict[int, Any] = {}
+    at = 2
     while True:
         code = data[at]
         at += 1
         if code == 0x68:  # BINGET
-            machine.stack.append(memo[data[at]])
+            stack.append(memo[data[at]])
+            at += 1
+        elif code == 0x6A:  # LONG_BINGET
+            stack.append(memo[_UNPACK_U32(data, at)[0]])
+            at += 4
+        elif code == 0x94:  # MEMOIZE
+            memo[len(memo)] = stack[-1]
+        elif code == 0x71:  # BINPUT
+            memo[data[at]] = stack[-1]
             at += 1
         elif code == 0x4B:  # BININT1
-            machine.stack.append(data[at])
+            stack.append(data[at])
             at += 1
-        elif code == 0x94:  # MEMOIZE
-            memo[len(memo)] = machine.stack[-1]
-        elif code == 0x71:  # BINPUT
-            memo[data[at]] = machine.stack[-1]
-            at += 1
+        elif code in _CONSTANTS:
+            stack.append(_CONSTANTS[code])
+        elif code in _EMPTY:
+            stack.append(_EMPTY[code]())
+        elif code == 0x61:  # APPEND
+            item = stack.pop()
+            _extend(stack[-1], [item])
         elif code == 0x28:  # MARK
-            machine.below_marks.append(machine.stack)
-            machine.stack = []
+            below_marks.append(stack)
+            stack = []
+        elif code in _OF_MARK:
+            above, stack = stack, below_marks.pop()
+            _OF_MARK[code](stack, above)
         elif code == 0x8C:  # SHORT_BINUNICODE
             end = at + 1 + data[at]
-            machine.stack.append(_text(data, at + 1, end))
+            stack.append(_text(data, at + 1, end))
             at = end
-        elif code in _CONSTANTS:
-            machine.stack.append(_CONSTANTS[code])
-        elif code in _EMPTY:
-            machine.stack.append(_EMPTY[code]())
+        elif code == 0x8A:  # LONG1
+            end = at + 1 + data[at]
+            stack.append(int.from_bytes(_slice(data, at + 1, end), "little", signed=True))
+            at = end
+        elif code in _FIXED:
+            unpack, size = _FIXED[code]
+            stack.append(unpack(data, at)[0])
+            at += size
+        elif code == 0x72:  # LONG_BINPUT
+            memo[_UNPACK_U32(data, at)[0]] = stack[-1]
+            at += 4
         elif code == 0x2E:  # STOP
-            return machine.stack[-1]
+            return stack[-1]
         else:
-            at = _rare(machine, code, data, at)
+            at = _rare(stack, code, data, at)
 
 
-def _rare(machine: _Machine, code: int, data: bytes, at: int) -> int:
+def _rare(stack: Items, code: int, data: bytes, at: int) -> int:
     """Every other allowed instruction; returns where the next one stands."""
-    simple = _SIMPLE.get(code)
-    if simple is not None:
-        simple(machine)
-        return at
-    if code in _FIXED:
-        unpack, size = _FIXED[code]
-        machine.stack.append(unpack(data, at)[0])
-        return at + size
     if code in _SIZED_STRINGS:
         unpack, size = _SIZED_STRINGS[code]
         end = at + size + int(unpack(data, at)[0])
-        machine.stack.append(_text(data, at + size, end))
+        stack.append(_text(data, at + size, end))
         return end
-    if code == 0x8A:  # LONG1
-        end = at + 1 + data[at]
-        machine.stack.append(int.from_bytes(_slice(data, at + 1, end), "little", signed=True))
-        return end
-    if code == 0x6A:  # LONG_BINGET
-        machine.stack.append(machine.memo[_UNPACK_U32(data, at)[0]])
-        return at + 4
-    if code == 0x72:  # LONG_BINPUT
-        machine.memo[_UNPACK_U32(data, at)[0]] = machine.stack[-1]
-        return at + 4
+    if code in (0x85, 0x86, 0x87):  # TUPLE1, TUPLE2, TUPLE3
+        count = code - 0x84
+        if len(stack) < count:
+            raise IndexError
+        stack[-count:] = [tuple(stack[-count:])]
+        return at
+    if code == 0x73:  # SETITEM
+        items = stack[-2:]
+        del stack[-2:]
+        _set_items(stack[-1], items)
+        return at
+    if code == 0x30:  # POP
+        stack.pop()
+        return at
     if code == 0x95:  # FRAME
         return at + 8
     known = next((one for one in pickletools.opcodes if one.code == chr(code)), None)
@@ -164,43 +150,31 @@ def _text(data: bytes, start: int, end: int) -> str:
     return _slice(data, start, end).decode("utf-8", "surrogatepass")
 
 
-def _set_item(machine: _Machine) -> None:
-    items = machine.stack[-2:]
-    del machine.stack[-2:]
-    machine.set_items(items)
+def _set_items(target: Any, items: Items) -> None:
+    keys = items[::2]
+    if type(target) is not dict or len(items) % 2:
+        raise ValueError("items for something that is no dict")
+    if not _KEYS.issuperset(map(type, keys)):
+        raise ValueError("a key that is neither text nor a whole number")
+    target.update(zip(keys, items[1::2], strict=True))
 
 
-def _list_of_mark(machine: _Machine) -> None:
-    items = machine.above_mark()
-    machine.stack.append(items)
+def _extend(target: Any, items: Items) -> None:
+    if type(target) is not list:
+        raise ValueError("elements for something that is no list")
+    target.extend(items)
 
 
-def _tuple_of_mark(machine: _Machine) -> None:
-    items = machine.above_mark()
-    machine.stack.append(tuple(items))
+def _dict(stack: Items, above: Items) -> None:
+    stack.append({})
+    _set_items(stack[-1], above)
 
 
-def _dict_of_mark(machine: _Machine) -> None:
-    items = machine.above_mark()
-    machine.stack.append({})
-    machine.set_items(items)
-
-
-_FIXED: Final = {
-    0x4A: (_UNPACK_I32, 4),  # BININT
-    0x4D: (_UNPACK_U16, 2),  # BININT2
-    0x47: (_UNPACK_F64, 8),  # BINFLOAT
+_OF_MARK: Final[dict[int, Callable[[Items, Items], None]]] = {
+    0x75: lambda stack, above: _set_items(stack[-1], above),  # SETITEMS
+    0x65: lambda stack, above: _extend(stack[-1], above),  # APPENDS
+    0x74: lambda stack, above: stack.append(tuple(above)),  # TUPLE
+    0x6C: lambda stack, above: stack.append(above),  # LIST
+    0x64: _dict,  # DICT
 }
-_SIMPLE: Final[dict[int, Callable[[_Machine], object]]] = {
-    0x75: lambda machine: machine.set_items(machine.above_mark()),  # SETITEMS
-    0x73: _set_item,  # SETITEM
-    0x65: lambda machine: machine.extend(machine.above_mark()),  # APPENDS
-    0x61: lambda machine: machine.extend([machine.stack.pop()]),  # APPEND
-    0x74: _tuple_of_mark,  # TUPLE
-    0x85: lambda machine: machine.to_tuple(1),  # TUPLE1
-    0x86: lambda machine: machine.to_tuple(2),  # TUPLE2
-    0x87: lambda machine: machine.to_tuple(3),  # TUPLE3
-    0x6C: _list_of_mark,  # LIST
-    0x64: _dict_of_mark,  # DICT
-    0x30: lambda machine: machine.stack.pop(),  # POP
-}
+"""Instructions that take what stands above the last mark."""
