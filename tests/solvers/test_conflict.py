@@ -23,6 +23,18 @@ CASES: list[tuple[dict[str, Any], set[str]]] = [
         {"topology": SMALL, "recompute": "none", "micro_batch_sequences": 8},
         {"recompute none", "micro_batch_sequences 8", "8 accelerators", "234.0 MiB of memory per accelerator"},
     ),
+    (
+        {"failure_domains": {"level": "zone", "max_replicas_lost": 0}},
+        {"failure_domains (at most 0 replicas lost with one zone)"},
+    ),
+    (
+        {
+            "topology": plain_topology(2, 2),
+            "degrees": {"pp": 4, "dp_replicate": 4, "tp": 1},
+            "failure_domains": {"level": "building", "max_replicas_lost": 1},
+        },
+        {"degrees.dp_replicate 4", "failure_domains (at most 1 replicas lost with one building)", "16 accelerators"},
+    ),
 ]
 
 

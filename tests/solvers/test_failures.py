@@ -53,6 +53,10 @@ def test_too_strict_says_what_a_plan_would_lose() -> None:
         sa.InfeasibleError, match=r"at most 1 replicas .* one building.*max_replicas_lost: \d"
     ) as caught:
         sa.plan(domains("building", 1))
+    assert "Conflict: degrees.dp_replicate 4 and failure_domains (at most 1 replicas lost with one building)" in str(
+        caught.value
+    )
+    assert "leave failure_domains out" in str(caught.value)
     way_out = int(str(caught.value).split("max_replicas_lost: ")[1].split(",")[0])
     assert sa.plan(domains("building", way_out)).cost.step_s > 0
 

@@ -75,7 +75,7 @@ def test_the_closest_candidate_is_the_closest() -> None:
 def test_every_way_out_that_is_named_gives_a_plan_and_no_other_does(job: Job) -> None:
     said = message(job)
     named = 0
-    for label, relaxed in _relaxations(job):
+    for label, relaxed in _relaxations(problem_of(job), 0):
         if label in said:
             named += 1
             sa.verify(sa.plan(relaxed))
@@ -103,8 +103,8 @@ def test_nothing_legal_names_the_rules(changes: dict[str, Any], rule: str, way_o
     said = message(job)
     assert "no combination of degrees is legal" in said
     assert re.search(rf"Refused: .*\b{rule} .*\(\d+\)", said)
-    if way_out in dict(_relaxations(job)):
-        assert (way_out in said) == _plans(dict(_relaxations(job))[way_out])
+    if way_out in dict(_relaxations(problem_of(job), 0)):
+        assert (way_out in said) == _plans(dict(_relaxations(problem_of(job), 0))[way_out])
     assert "Ways out" in said
 
 

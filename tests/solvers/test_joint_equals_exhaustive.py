@@ -153,7 +153,7 @@ def _bounds_hold(placer: Placer, priced: object) -> float:
     if len(placer.fleet.accelerators) > 1:
         return exact_s  # no arcs: every placement is priced by itself
     active = tuple(axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1)
-    fills = placer._fills(settings, active)
+    fills = placer.fleet.fills_of(settings.decision(0).degrees)
     volumes = placer.pricing.volumes(settings, work)
     for (_, faster, axis), cost in placer._arc_costs(settings, work, _every_arc(active), fills).items():
         stride = np.prod([getattr(settings, other) for other in faster], axis=0, dtype=np.int64) * np.ones(1, np.int64)
@@ -183,6 +183,6 @@ def test_every_axis_order_is_a_path() -> None:
     active = tuple(axis for axis in GRID_AXES if int(getattr(row, axis)[0]) > 1)
     priced = pricing.coarse(row)
     placer = Placer(fleet, pricing)
-    arcs = placer._arc_costs(row, priced.work, _every_arc(active), placer._fills(row, active)[:1])
+    arcs = placer._arc_costs(row, priced.work, _every_arc(active), fleet.fills_of(row.decision(0).degrees)[:1])
     orders = {tuple((frozenset(order[:i]), axis) for i, axis in enumerate(order)) for order in permutations(active)}
     assert {(faster, axis) for _, faster, axis in arcs} == {step for order in orders for step in order}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -147,7 +148,7 @@ def test_both_backends_equal_enumeration(seed: int) -> None:
         active = [axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1]
         idle = tuple(axis for axis in GRID_AXES if axis not in active)
         costs: dict[GridAxis, float] = {}
-        for fill in placer._fills(settings, active):
+        for fill in placer.fleet.fills_of(settings.decision(0).degrees):
             for order in permutations(active):
                 placement = Placement(axis_order=(*idle, *order), fill=shares(fill))
                 decision = settings.decision(0).model_copy(update={"placement": placement})
@@ -171,13 +172,15 @@ def test_both_backends_equal_enumeration(seed: int) -> None:
 def test_a_candidate_that_no_fill_holds() -> None:
     problem = instance(0)
     placer, priced = rows_of(problem)[0]
-    larger = Settings(**{**priced.settings.__dict__, "dp_shard": np.array([4096])})
+    larger = replace(priced.settings, dp_shard=np.array([4096]))
     assert placer.place(larger, priced.work, 1.0) is None
 
 
 def test_enough_ends_the_trial_of_fills_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaleacross.solvers.place_parallelism.FILL_BLOCK", 1)
-    cases = [case for case in rows_of(instance(7)) if len(case[0]._fills(case[1].settings, ("tp", "dp_shard"))) > 2]
+    cases = [
+        case for case in rows_of(instance(7)) if len(case[0].fleet.fills_of(case[1].settings.decision(0).degrees)) > 2
+    ]
     placer, priced = cases[0]
     full = placer.place(priced.settings, priced.work, 60.0)
     early = placer.place(priced.settings, priced.work, 60.0, enough_s=np.inf)

@@ -1,12 +1,13 @@
 """Which requirements of a job cannot hold together: an irreducible set, by a deletion filter.
 
 A requirement is something that the user or the machine asks for: memory, the accelerators there are, whole hosts, the batch,
-a pinned degree, a restricted choice. Starting from all of them, one after another is dropped for good if the rest is
-still impossible (Chinneck and Dravnieks 1991, doi 10.1287/ijoc.3.2.157). What stays is impossible together, and possible
-as soon as any one of it is given up (while everything outside of the set is given up).
+a pinned degree, a restricted choice, replicas kept apart (``failure_domains``). Starting from all of them, one after another is
+dropped for good if the rest is still impossible (Chinneck and Dravnieks 1991, doi 10.1287/ijoc.3.2.157). What stays is impossible
+together, and possible as soon as any one of it is given up (while everything outside of the set is given up).
 
-"Impossible" means here: no candidate of ``search_space`` satisfies the rules and fits in memory. Relaxed, memory is unlimited,
-accelerators are MANY, hosts are single accelerators, and the batch is BATCH_FACTOR times as long (so every divisor stays one).
+"Impossible" means here: no candidate of ``search_space`` satisfies the rules, fits in memory and has a placement that keeps its
+replicas apart. Relaxed, memory is unlimited, accelerators are MANY, in as many buildings as there are replicas, hosts are single
+accelerators, and the batch is BATCH_FACTOR times as long (so every divisor stays one).
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from typing import Final
 import numpy as np
 
 from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.failure_domains import any_keeps_apart, lost_at_least
 from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.mixed_fleets import pricing_on
 from scaleacross.solvers.search_space import Refusals, SearchSpace
-from scaleacross.spec.job import DegreeRequest, Job
+from scaleacross.spec.job import DegreeRequest, FailureDomains, Job
 from scaleacross.units import human_bytes
 from scaleacross.workloads.problem import Problem
 
@@ -66,26 +68,38 @@ def conflict_of(problem: Problem, time_limit_s: float) -> Conflict | None:
 def possible(problem: Problem, dropped: frozenset[str]) -> bool:
     """Whether some candidate satisfies what is left of the requirements, on any fleet."""
     job = _relaxed(problem.job, dropped)
+    wanted = None if "failure_domains" in dropped else job.failure_domains
+    if wanted is not None and wanted.max_replicas_lost == 0:
+        return False  # whatever unit is in use holds some of a replica
     for fleet in fleets(problem.topology):
-        most = MANY if "accelerators" in dropped else fleet.num_accelerators
-        space = SearchSpace(job, problem.profile, most, 1 if "hosts" in dropped else fleet.unit)
+        many = "accelerators" in dropped
+        space = SearchSpace(
+            job,
+            problem.profile,
+            MANY if many else fleet.num_accelerators,
+            1 if "hosts" in dropped else fleet.unit,
+        )
         pricing = pricing_on(fleet, job, problem.profile)
-        if _any_fits(space, pricing, np.inf if "memory" in dropped else pricing.capacity_bytes):
+        apart = None if many else wanted
+        if _any_fits(space, pricing, np.inf if "memory" in dropped else pricing.capacity_bytes, apart):
             return True
     return False
 
 
-def _any_fits(space: SearchSpace, pricing: Pricing, capacity_bytes: float) -> bool:
-    """Whether one candidate needs no more than the capacity; bases that cannot are not expanded."""
+def _any_fits(space: SearchSpace, pricing: Pricing, capacity_bytes: float, apart: FailureDomains | None) -> bool:
+    """Whether one candidate needs no more than the capacity, and can keep its replicas apart; not all bases are expanded."""
     for bases in space.bases(Refusals()):
         fitting = bases
+        if apart is not None:
+            fitting = bases.take(lost_at_least(pricing.fleet, bases, apart) <= apart.max_replicas_lost)
         if np.isfinite(capacity_bytes):
-            needed = pricing.base_needed_bytes(bases)
-            fitting = bases.take(np.argsort(needed, kind="stable")[: int((needed <= capacity_bytes).sum())])
+            needed = pricing.base_needed_bytes(fitting)
+            fitting = fitting.take(np.argsort(needed, kind="stable")[: int((needed <= capacity_bytes).sum())])
         for start in range(0, len(fitting), EXPANDED):
             block = fitting.take(np.arange(start, min(start + EXPANDED, len(fitting))))
             rows = space.expand(block, Refusals())
-            if len(rows) and (pricing.needed_bytes(rows) <= capacity_bytes).any():
+            rows = rows.take(pricing.needed_bytes(rows) <= capacity_bytes) if len(rows) else rows
+            if len(rows) and (apart is None or any_keeps_apart(pricing.fleet, rows, apart)):
                 return True
     return False
 
@@ -107,6 +121,11 @@ def _requirements(problem: Problem) -> dict[str, str]:
         out["num_accelerators"] = (
             f"num_accelerators {asked:,}" if isinstance(asked, int) else f"num_accelerators {asked}"
         )
+    if job.failure_domains is not None:
+        wanted = job.failure_domains
+        out["failure_domains"] = (
+            f"failure_domains (at most {wanted.max_replicas_lost} replicas lost with one {wanted.level})"
+        )
     most = max(fleet.num_accelerators for fleet in fleets(problem.topology))
     hosts = sorted({building.accelerators_per_host for building in problem.topology.buildings})
     memory = max(building.accelerator.usable_memory_bytes for building in problem.topology.buildings)
@@ -124,6 +143,8 @@ def _relaxed(job: Job, dropped: frozenset[str]) -> Job:
     changes["degrees"] = job.degrees.model_copy(update=free)
     if "num_accelerators" in dropped:
         changes["num_accelerators"] = None
+    if "failure_domains" in dropped:
+        changes["failure_domains"] = None
     if "batch" in dropped:
         changes["global_batch_sequences"] = job.global_batch_sequences * BATCH_FACTOR
     return job.model_copy(update=changes)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, permutations
-from math import prod
+from itertools import permutations
 from typing import Final
 
 import numpy as np
@@ -69,9 +68,7 @@ class EgressPricing:
         if degrees not in self._tables:
             active = [axis for axis in GRID_AXES if degrees.of(axis) > 1]
             idle = [axis for axis in GRID_AXES if axis not in active]
-            sizes = [degrees.of(axis) for axis in active]
-            granules = {prod(some) for count in range(max(1, len(sizes))) for some in combinations(sizes, count)}
-            fills = self.fleet.fills(degrees.world_size, sorted(granules))
+            fills = self.fleet.fills_of(degrees)
             groups = [group_strides(degrees, (*idle, *order)) for order in permutations(active)]
             pairs = {pair: index for index, pair in enumerate({pair for group in groups for pair in group.values()})}
             rows = np.unique([[pairs[group[shape]] for shape in SHAPES] for group in groups], axis=0)

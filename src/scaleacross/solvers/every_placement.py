@@ -150,7 +150,7 @@ class EveryPlacement(Placer):
     def _places(self, settings: Settings, slowest_axis: GridAxis | None) -> Iterator[Place]:
         active = [axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1]
         idle = [axis for axis in GRID_AXES if axis not in active]
-        for fill in self._fills(settings, active):
+        for fill in self.fleet.fills_of(settings.decision(0).degrees):
             for order in permutations(active):
                 place = (fill, (*idle, *order))
                 if (slowest_axis is None or order[-1] == slowest_axis) and self._c1_failures(settings, place):

@@ -37,6 +37,7 @@ from scaleacross.cost_models.levels import (
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.parallelism import GRID_AXES, Degrees
 from scaleacross.spec.placement import BuildingShare
 from scaleacross.spec.topology import Building, Topology
 
@@ -138,6 +139,12 @@ class Fleet:
             spared = first // extent * extent >= low
             least = np.minimum(least, np.where(spared, 0, np.minimum(low % extent, extent - first % extent)))
         return np.where(degree > 1, least, 0)
+
+    def fills_of(self, degrees: Degrees) -> list[Fill]:
+        """Fills for some degrees: granules are the products of any of them but all."""
+        sizes = [degrees.of(axis) for axis in GRID_AXES if degrees.of(axis) > 1]
+        granules = {math.prod(some) for count in range(max(1, len(sizes))) for some in combinations(sizes, count)}
+        return self.fills(degrees.world_size, sorted(granules))
 
     def fills(self, size: int, granules: Sequence[int]) -> list[Fill]:
         """Distinct fills of ``size`` accelerators (S1–S3), in a deterministic order."""

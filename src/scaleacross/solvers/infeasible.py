@@ -25,8 +25,8 @@ from scaleacross.verification import does_not_fit, illegal, recompute
 from scaleacross.workloads.problem import Problem, problem_of
 
 FREED_LIMIT_S: Final = 5.0
+FREED_GAP: Final = 0.03
 """Search for a plan without the failure domains, to say what it would lose."""
-
 CONFLICT_LIMIT_S: Final = 10.0
 WAYS_LIMIT_S: Final = 20.0
 ANY_PLAN: Final = 0.99
@@ -50,7 +50,7 @@ def explain(state: Search) -> InfeasibleError:
     """The error for a finished search without a plan."""
     problem = state.problem
     conflict = conflict_of(problem, CONFLICT_LIMIT_S)
-    out = (f" Conflict: {conflict}." if conflict else "") + _said(problem)
+    out = (f" Conflict: {conflict}." if conflict else "") + _said(problem, state.seed)
     closest = closest_candidate(problem)
     if closest is None:
         rules = ", ".join(f"{rule} ({count})" for rule, count in sorted(state.refusals.counts.items()))
@@ -63,30 +63,33 @@ def explain(state: Search) -> InfeasibleError:
             f"No plan fits: {closest.num_candidates:,} candidates, the closest ({which}) needs {closest}, "
             f"{short} too much.{out}"
         )
-    if problem.job.failure_domains is not None:
-        return InfeasibleError(_too_strict(state))
+    wanted = problem.job.failure_domains
+    if wanted is not None:
+        return InfeasibleError(
+            f"No placement keeps failure_domains: at most {wanted.max_replicas_lost} replicas may lose a stage with one "
+            f"{wanted.level}.{out}"
+        )
     return InfeasibleError(
         f"No placement holds any of the {closest.num_candidates:,} candidates in whole hosts and in memory.{out}"
     )
 
 
-def _too_strict(state: Search) -> str:
-    """The message for failure domains that no placement keeps: what the fastest plan without them would lose."""
-    job = state.problem.job
-    wanted = job.failure_domains
+def _kept_apart_less(problem: Problem, seed: int) -> tuple[str, Job] | None:
+    """The job with failure domains as loose as the fastest plan without any needs them; None where none is found in time."""
+    job, wanted = problem.job, problem.job.failure_domains
     if wanted is None:
-        raise ValueError(f"job '{job.name}' states no failure domains")
-    stated = f"at most {wanted.max_replicas_lost} replicas may lose a stage with one {wanted.level}"
-    free = replace(state.problem, job=job.model_copy(update={"failure_domains": None}))
-    found = search(free, time_limit_s=FREED_LIMIT_S, seed=state.seed, gap_tolerance=0.03)
+        return None
+    free = replace(problem, job=job.model_copy(update={"failure_domains": None}))
+    found = search(free, time_limit_s=FREED_LIMIT_S, seed=seed, gap_tolerance=FREED_GAP)
     if found.best is None:
-        return f"No placement keeps failure_domains: {stated}; without them nothing was found in {FREED_LIMIT_S:g} s."
+        return None
     placed, degrees = found.best.placement, found.best.settings.decision(0).degrees
     lost = replicas_lost(free.topology, shares(placed.fill), degrees, placed.axis_order, wanted.level)
-    return (
-        f"No placement keeps failure_domains: {stated}. Ways out: max_replicas_lost: {lost}, with which {degrees} is a plan "
-        f"({lost} of its {degrees.dp} replicas lose a stage); or leave failure_domains out."
+    looser = wanted.model_copy(update={"max_replicas_lost": lost})
+    label = (
+        f"max_replicas_lost: {lost}, with which {degrees} is a plan ({lost} of its {degrees.dp} replicas lose a stage)"
     )
+    return label, job.model_copy(update={"failure_domains": looser})
 
 
 def closest_candidate(problem: Problem) -> Closest | None:
@@ -107,9 +110,9 @@ def closest_candidate(problem: Problem) -> Closest | None:
     return replace(best, num_candidates=count) if best else None
 
 
-def _said(problem: Problem) -> str:
+def _said(problem: Problem, seed: int) -> str:
     """The ways out, in words."""
-    ways, untried = _ways_out(problem)
+    ways, untried = _ways_out(problem, seed)
     if ways:
         return f" Ways out: {'; '.join(ways)}."
     if untried:
@@ -117,10 +120,10 @@ def _said(problem: Problem) -> str:
     return " No single change of the job helps: use more accelerators or a smaller model."
 
 
-def _ways_out(problem: Problem) -> tuple[list[str], list[str]]:
+def _ways_out(problem: Problem, seed: int) -> tuple[list[str], list[str]]:
     """Relaxations of the job with a plan that verifies, and those that the time limit left untried."""
     began, ways, untried = time.perf_counter(), [], []
-    for label, job in _relaxations(problem.job):
+    for label, job in _relaxations(problem, seed):
         left_s = WAYS_LIMIT_S - (time.perf_counter() - began)
         if left_s <= 0:
             untried.append(label)
@@ -140,8 +143,12 @@ def _has_plan(problem: Problem, time_limit_s: float) -> bool:
     return not any(does_not_fit(recompute(problem, decision).memory))
 
 
-def _relaxations(job: Job) -> Iterator[tuple[str, Job]]:
-    fresh = Job.model_fields
+def _relaxations(problem: Problem, seed: int) -> Iterator[tuple[str, Job]]:
+    job, fresh = problem.job, Job.model_fields
+    if job.failure_domains is not None:
+        looser = _kept_apart_less(problem, seed)
+        yield from [looser] if looser else []
+        yield "leave failure_domains out", job.model_copy(update={"failure_domains": None})
     for name in ("recompute", "micro_batch_sequences", "shard", "schedules", "num_chunks"):
         default = fresh[name].default
         if set(getattr(job, name)) != set(default):

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import combinations, permutations
+from itertools import permutations
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -103,7 +103,7 @@ class Placer:
         """
         active = tuple(axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1)
         idle = tuple(axis for axis in GRID_AXES if axis not in active)
-        fills = self._fills(settings, active)
+        fills = self.fleet.fills_of(settings.decision(0).degrees)
         if fills and not active:
             return PlacementDecision(idle, fills[0], 0.0, complete=True)
         best: PlacementDecision | None = None
@@ -130,7 +130,7 @@ class Placer:
         active = tuple(axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1)
         idle = tuple(axis for axis in GRID_AXES if axis not in active)
         arcs = self._promising(settings, work, active, np.inf)
-        for fill in self._fills(settings, active):
+        for fill in self.fleet.fills_of(settings.decision(0).degrees):
             costs = self._arc_costs(settings, work, arcs, [fill])
             for order in permutations(active):
                 path = [costs[0, frozenset(order[:at]), axis] for at, axis in enumerate(order)]
@@ -146,13 +146,6 @@ class Placer:
         if fill not in self._levels:
             self._levels[fill] = build_levels(self.fleet.topology, shares(fill), self.fleet.graph)
         return self._levels[fill]
-
-    def _fills(self, settings: Settings, active: Sequence[GridAxis]) -> list[Fill]:
-        degrees = {axis: int(getattr(settings, axis)[0]) for axis in active}
-        granules = {1}
-        for size in range(1, len(active)):
-            granules |= {int(np.prod([degrees[axis] for axis in subset])) for subset in combinations(active, size)}
-        return self.fleet.fills(int(settings.world_size[0]), sorted(granules))
 
     def _promising(
         self, settings: Settings, work: Work, active: Sequence[GridAxis], cutoff_s: float

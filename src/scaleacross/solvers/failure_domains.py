@@ -1,0 +1,51 @@
+"""Whether some placement of given degrees keeps the replicas of a job apart, as ``Job.failure_domains`` asks.
+
+A unit in use holds part of one replica or more, so none may be lost only by a job without accelerators. Replicas of w
+accelerators: the fullest of u units holds at least ⌈N/u⌉ accelerators, of at least ⌈⌈N/u⌉/w⌉ replicas.
+"""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+
+from scaleacross.cost_models.distinct import distinct
+from scaleacross.cost_models.failures import replicas_lost
+from scaleacross.cost_models.settings import Ints, Settings
+from scaleacross.solvers.fleets import Fleet, shares
+from scaleacross.spec.job import FailureDomains
+from scaleacross.spec.parallelism import GRID_AXES, Degrees
+
+SHAPE_AXES = ("dp_shard", "dp_replicate", "pp", "tp", "cp")
+
+
+def lost_at_least(fleet: Fleet, settings: Settings, wanted: FailureDomains) -> Ints:
+    """Replicas that the fullest unit of the fleet takes with it at least, whatever the placement, (n,)."""
+    units = sum(
+        -(-building.num_accelerators // building.accelerators_per("zone")) if wanted.level == "zone" else 1
+        for building in fleet.buildings
+    )
+    fullest = -(-settings.world_size // units)
+    return -(-fullest // (settings.world_size // settings.dp))
+
+
+def keeps_apart(fleet: Fleet, degrees: Degrees, wanted: FailureDomains) -> bool:
+    """Whether some axis order on some fill loses no more replicas than allowed with any one unit."""
+    active = [axis for axis in GRID_AXES if degrees.of(axis) > 1]
+    idle = [axis for axis in GRID_AXES if axis not in active]
+    return any(
+        replicas_lost(fleet.topology, shares(fill), degrees, (*idle, *order), wanted.level) <= wanted.max_replicas_lost
+        for fill in fleet.fills_of(degrees)
+        for order in permutations(active)
+    )
+
+
+def any_keeps_apart(fleet: Fleet, settings: Settings, wanted: FailureDomains) -> bool:
+    """Whether some candidate has a placement that keeps its replicas apart; the most promising ones are tried first."""
+    least = lost_at_least(fleet, settings, wanted)
+    hopeful = np.flatnonzero(least <= wanted.max_replicas_lost)
+    kinds = distinct(*(getattr(settings, axis)[hopeful] for axis in SHAPE_AXES))
+    rows = hopeful[kinds.first]
+    rows = rows[np.argsort(least[rows] * settings.world_size[rows], kind="stable")]
+    return any(keeps_apart(fleet, settings.decision(int(row)).degrees, wanted) for row in rows)
