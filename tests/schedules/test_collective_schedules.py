@@ -1,4 +1,4 @@
-"""Every collective schedule, proved by running all ranks, on every small group and on uneven buildings."""
+"""Every collective schedule, proved on small groups and uneven buildings (on all of them in test_collective_proofs)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scaleacross.schedules.collective.check import check, check_rank
 from scaleacross.schedules.collective.transfer import CollectiveSchedule, Kind, Operation, Step, Steps
 from scaleacross.schedules.collective.volume import volume
 
-SIZES = (*range(1, 34), 64, 128)
+SIZES = (*range(1, 18), 32, 33)
 REDUCTIONS = (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER)
 
 

@@ -4,6 +4,8 @@ waits for ever. Knows nothing of how the schedule was made.
 ``check`` runs all ranks against one another. ``check_rank`` proves one rank, for schedules too large for that: it trusts what
 the messages of others *say* they carry, and proves that this rank may say what it says. Where every rank passes and the waiting
 has no cycle, induction over the messages gives the same conclusion as ``check``.
+
+Chunks that follow one another run the same program (``transfer``), so every program is proved once, however many there are.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ def check(schedule: CollectiveSchedule) -> None:
         VerificationError: a contribution is missing or counted twice, a block is read before it is there, the two ends of a
             message differ, a message is left over, or ranks wait for one another in a circle.
     """
-    for channel in range(schedule.num_channels):
+    for channel in range(schedule.num_parallel):
         _Run(schedule, channel).run()
 
 
@@ -98,7 +100,7 @@ def check_rank(schedule: CollectiveSchedule, rank: int) -> int:
         VerificationError: as ``check``, but for circles of waiting, which one rank cannot show.
     """
     buffered = 0
-    for channel in range(schedule.num_channels):
+    for channel in range(schedule.num_parallel):
         held = _Held(schedule, rank, channel)
         incoming: dict[int, Iterator[Transfer]] = {}
         for step in schedule.steps(rank, channel):

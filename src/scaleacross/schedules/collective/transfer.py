@@ -1,8 +1,9 @@
 """What a collective schedule is: for each rank, which blocks it sends to whom and receives from whom, in order. No seconds.
 
-The tensor is cut into blocks (equal ones, except in an all-to-all) and a collective into channels. Each
-channel runs the same program on its own share of every block: side by side (several rings, two trees), or as chunks that follow
-one another through the network: a rank sends a step of a chunk when it has sent the same step of the chunk before.
+The tensor is cut into blocks (equal ones, except in an all-to-all) and a collective into channels, each with its own share of
+every block: ``num_parallel`` programs side by side (several rings, two trees), and each of them as chunks that follow one another
+through the network: a rank sends a step of a chunk when it has sent the same step of the chunk before. Chunks of a program run
+the same steps, so what is proved of one holds for all.
 
 A rank runs the steps of a channel in order. The sends of a step read what the rank holds when the step begins; the step ends
 when its receives have arrived. Sends never wait for their receiver. Messages from one rank to another on one channel arrive in
@@ -75,10 +76,10 @@ class CollectiveSchedule:
         operation: what it computes.
         num_ranks: n.
         num_blocks: blocks of the tensor; a block of a channel is 1/``num_channels`` of it.
-        num_channels: copies of the program, each on its share of every block.
-        num_parallel: how many of them run side by side; channel c follows channel c − num_parallel.
-        program: (rank, channel) -> steps.
-        sends: (source, destination, channel) -> the sends from one to the other, where that is cheaper than to filter the
+        num_channels: shares of every block; channel c runs program c mod num_parallel.
+        num_parallel: programs that run side by side; channel c follows channel c − num_parallel.
+        program: (rank, which of the num_parallel programs) -> steps.
+        sends: (source, destination, which program) -> the sends from one to the other, where that is cheaper than to filter the
             steps of the source. ``sent`` uses it.
     """
 
@@ -93,12 +94,12 @@ class CollectiveSchedule:
 
     def steps(self, rank: int, channel: int = 0) -> Steps:
         """Steps of ``rank`` on ``channel``, in order; steps without a transfer are left out."""
-        return (step for step in self.program(rank, channel) if step)
+        return (step for step in self.program(rank, channel % self.num_parallel) if step)
 
     def sent(self, source: int, destination: int, channel: int = 0) -> Iterable[Transfer]:
         """The sends of ``source`` to ``destination`` on ``channel``, in order."""
         if self.sends is not None:
-            return self.sends(source, destination, channel)
+            return self.sends(source, destination, channel % self.num_parallel)
         return (
             transfer
             for step in self.steps(source, channel)
