@@ -14,9 +14,14 @@ from scaleacross.cost_models.kernels import attention_model_of
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.spec.accelerator import Accelerator, Precision
 from scaleacross.spec.job import Overlap
-from scaleacross.validation.mapping import Case, case_of
+from scaleacross.validation.mapping import ROWWISE_RATIO, Case, case_of
 from scaleacross.workloads.layer_profile import LayerProfile
-from scaleacross.workloads.variants import with_attention_rate, with_unfused_attention, without_sequence_parallelism
+from scaleacross.workloads.variants import (
+    with_attention_rate,
+    with_narrow_product_rate,
+    with_unfused_attention,
+    without_sequence_parallelism,
+)
 
 H100 = catalogue.load_accelerator("h100-sxm")
 
@@ -134,3 +139,21 @@ def test_reductions_over_slow_links_stick_out() -> None:
 def test_pipeline_messages_wait_where_the_row_says_so() -> None:
     assert case_of(run("l1")).job.overlap.pipeline_messages
     assert not case_of(replace(run("l1"), overlap="no p2p overlap")).job.overlap.pipeline_messages
+
+
+def test_products_with_a_scale_per_row_are_slower_but_not_those_in_16_bit() -> None:
+    row = replace(run("n2"), framework="torchtitan")
+    tensorwise, rowwise = (case_of(replace(row, precision=text)).profile for text in ("fp8-tensorwise", "fp8-rowwise"))
+    assert {gemm.rate_ratio for gemm in tensorwise.blocks[0][0].gemms} == {1.0}
+    assert {gemm.rate_ratio for gemm in rowwise.blocks[0][0].gemms} == {ROWWISE_RATIO}
+    assert {gemm.rate_ratio for gemm in rowwise.head.gemms} == {1.0}
+
+
+def test_a_product_at_half_the_rate_takes_twice_as_long() -> None:
+    profile = case_of(run("n2")).profile
+    one, half = (with_narrow_product_rate(profile, ratio).blocks[0][0] for ratio in (1.0, 0.5))
+    alone, slow = (
+        times(replace(layer, attention=None, elementwise_bytes=0.0, stream_bytes=0.0)) for layer in (one, half)
+    )
+    assert slow.forward_s == pytest.approx(2 * alone.forward_s)
+    assert slow.weight_s == pytest.approx(2 * alone.weight_s)

@@ -241,9 +241,9 @@ def layer_times(
     for gemm in layer.gemms:
         rows, cols, depth, count = _gemm_shape(gemm, shards, tokens, num_experts)
         used = _sixteen_bit(accelerator) if gemm.always_16_bit else precision
-        forward = forward + gemm_time_s(accelerator, used, rows, cols, depth, count)
-        backward = backward + gemm_time_s(accelerator, used, rows, depth, cols, count)
-        own = gemm_time_s(accelerator, used, depth, cols, rows, count, runtime.gradient_result_bytes)
+        forward = forward + gemm_time_s(accelerator, used, rows, cols, depth, count) / gemm.rate_ratio
+        backward = backward + gemm_time_s(accelerator, used, rows, depth, cols, count) / gemm.rate_ratio
+        own = gemm_time_s(accelerator, used, depth, cols, rows, count, runtime.gradient_result_bytes) / gemm.rate_ratio
         backward, weight = backward + own, weight + own
         if ELEMENT_BYTES[used] < 2:
             cast = CAST_BYTES * rows * count / _memory_rate(accelerator)

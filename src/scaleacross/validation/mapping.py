@@ -44,6 +44,7 @@ from scaleacross.workloads.variants import (
     with_eager_operators,
     with_fused_experts,
     with_lean_activations,
+    with_narrow_product_rate,
     with_operator_recompute,
     with_padded_experts,
     with_pruned_recompute,
@@ -70,6 +71,11 @@ FSDP2: Final = Optimizer(name="adam-fsdp2", parameter_bytes=2.0, gradient_bytes=
 # FlashAttention-2, which PyTorch's scaled_dot_product_attention runs, against the kernels of Transformer Engine and
 # FlashAttention-3 on Hopper: 1.5 to 2.0 times slower forward, 1.5 to 1.75 backward (arXiv 2407.08608, abstract and §4).
 FLASH2_RATIO: Final = 1 / 1.6
+
+# Speed of products with a scale per row over that with a scale per tensor, torchao's two recipes: what makes Llama 3 8B on 8 H100
+# slower by 7,186 / 6,412, the tokens/s that pytorch/torchtitan 7a04053 states for
+# both of them beside each other.
+ROWWISE_RATIO: Final = 0.73
 
 # Share of the tensor-parallel collectives that userbuffers hide. Assumed: a free fit on the H100 rows gave 0.36 to 0.5.
 USERBUFFERS_TP_FRACTION: Final = 0.5
@@ -160,6 +166,8 @@ def _as_run(run: Run, profile: ModelProfile) -> ModelProfile:
         profile = with_lean_activations(profile, narrow=_precision(run) in ("fp8", "nvfp4"))
     if "torchtitan" in run.framework or "MaxText" in run.framework:
         profile = with_pruned_recompute(profile)
+    if "rowwise" in run.precision:
+        profile = with_narrow_product_rate(profile, ROWWISE_RATIO)
     if "torchtitan" in run.framework:
         profile = with_eager_operators(profile) if run.notes.startswith("eager") else profile
         profile = with_unfused_loss(with_attention_rate(with_operator_recompute(profile), FLASH2_RATIO))
@@ -202,14 +210,15 @@ def _states(run: Run) -> tuple[ShardLevel, Optimizer]:
 
 def _overlap(run: Run) -> Overlap:
     """Megatron before the distributed optimizer, and DeepSpeed, reduce gradients after the backward pass and wait for
-    pipeline messages. Only Megatron reduces over tp beside weight gradients, and not yet in 2021.
+    pipeline messages. Megatron reduces over tp beside weight gradients; not yet in 2021, nor in the fork with DeepSpeed whose
+    layers the repository of vTrain carries (src/model/layers.py: megatron/mpu/layers.py as it was before).
 
     TP overlap counts where ``overlap`` states it, or where the framework's recipes switch it on; pipeline messages wait where
     it says so.
     """
     if _is_early(run):
         waiting = {"gradient_reduce": False, "parameter_gather": False, "pipeline_messages": False}
-        later = "Megatron-LM 2021" not in run.framework
+        later = "Megatron-LM 2022" in run.framework
         waiting["gradient_reduce"] = is_sc21_table_1(run) and run.pp == 1
         return Overlap.model_validate(waiting | {"shard_prefetch": False, "tp_reduce": later})
     stated = run.overlap.lower()

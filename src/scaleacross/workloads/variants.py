@@ -63,6 +63,16 @@ def with_attention_rate(profile: ModelProfile, ratio: float) -> ModelProfile:
     return _each_block(profile, change)
 
 
+def with_narrow_product_rate(profile: ModelProfile, ratio: float) -> ModelProfile:
+    """Products that 8-bit recipes convert at ``ratio`` times the speed of the accelerator's own: finer scales, other kernels."""
+
+    def change(block: LayerProfile) -> LayerProfile:
+        gemms = (gemm if gemm.always_16_bit else replace(gemm, rate_ratio=ratio) for gemm in block.gemms)
+        return replace(block, gemms=tuple(gemms))
+
+    return _each_block(profile, change)
+
+
 def with_unfused_loss(profile: ModelProfile) -> ModelProfile:
     """Cross-entropy as PyTorch runs it op by op: beside the fp32 softmax (4V) it holds BF16 logits (2V), their fp32 copy (4V)
     and the fp32 gradient (4V) per token.
