@@ -40,7 +40,7 @@ ROOMS = {
     "schedules": _room(NOUNS),
     "catalogue": _room(f"{NOUNS} workloads", "yaml pydantic pydantic_core"),
     "cost_models": _room(MODELS, "numpy networkx"),
-    "simulate": _room(MODELS, "numpy"),
+    "simulation": _room(MODELS, "numpy"),
     "verification": _room(COSTS, "numpy"),
     "solvers": _room(f"{COSTS} verification", "numpy networkx ortools pulp"),
     "emitters": _room(MODELS, "numpy"),
@@ -49,7 +49,7 @@ ROOMS = {
     "diagnosis": _room(NOUNS, "networkx"),
     "report": _room(f"{MODELS} validation calibration", "rich"),
     "api": _room(
-        f"{COSTS} catalogue verification solvers emitters report validation calibration diagnosis",
+        f"{COSTS} simulation catalogue verification solvers emitters report validation calibration diagnosis",
         "pyarrow distributed ray",
     ),
     "runtime": _room(f"{NOUNS} schedules", "torch triton numpy pydantic"),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         refine_finalists,
         refine_schedule,
         reproduce,
+        simulate,
         sweep,
         synthesize,
         verify,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from scaleacross.spec.parallelism import Degrees, PipelineChoice
     from scaleacross.spec.placement import Placement
     from scaleacross.spec.plan import Decision, Plan
+    from scaleacross.spec.simulation import SimulatedStep
     from scaleacross.spec.topology import Topology
 
 __version__: Final = "0.1.0"
@@ -67,6 +69,7 @@ __all__ = [
     "Placement",
     "Plan",
     "ScaleAcrossError",
+    "SimulatedStep",
     "TimeLimitError",
     "Topology",
     "VerificationError",
@@ -89,6 +92,7 @@ __all__ = [
     "refine_finalists",
     "refine_schedule",
     "reproduce",
+    "simulate",
     "sweep",
     "synthesize",
     "verify",
@@ -107,6 +111,7 @@ _HOME: Final = {
         "refine_finalists",
         "refine_schedule",
         "reproduce",
+        "simulate",
         "sweep",
         "synthesize",
         "verify",
@@ -133,6 +138,7 @@ _HOME: Final = {
     "scaleacross.spec.parallelism": ("Degrees", "PipelineChoice"),
     "scaleacross.spec.placement": ("Placement",),
     "scaleacross.spec.plan": ("Decision", "Plan"),
+    "scaleacross.spec.simulation": ("SimulatedStep",),
     "scaleacross.spec.topology": ("Topology",),
 }
 

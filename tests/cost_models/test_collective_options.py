@@ -13,8 +13,8 @@ from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, SCALE_UP, ZONE
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.network.options import bound_s, options
 from scaleacross.schedules import collective as c
-from scaleacross.simulate.collectives import Route, add_collective
-from scaleacross.simulate.engine import Simulation
+from scaleacross.simulation.collectives import Route, add_collective
+from scaleacross.simulation.engine import Simulation
 from scaleacross.spec.network import CURVE_OPS, CurveOp
 
 LAUNCH_S = 1e-5

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.memory import held_parameters
 from scaleacross.cost_models.settings import Floats, Settings
 from scaleacross.cost_models.stages import RankClasses, layers_of_stages
@@ -75,6 +76,7 @@ def _of_type(
             input_gradient_s=max(0.0, backward[stage] - weight[stage]),
             weight_gradient_s=weight[stage],
             attention_s=attention[stage],
+            attention_backward_s=ATTENTION_BACKWARD_RATIO * attention[stage],
             num_layers=int(table[stage].sum()),
             num_attention_layers=counts["layers"][stage],
             num_moe_layers=counts["moe_layers"][stage],

@@ -25,6 +25,7 @@ class ChunkWork(Spec):
     attention_s: NonNegativeFloat = Field(
         description="attention, part of forward_s: what an exchange of keys can hide behind"
     )
+    attention_backward_s: NonNegativeFloat = Field(description="its backward pass, part of input_gradient_s")
     num_layers: NonNegativeInt = Field(description="transformer layers, without embedding and head")
     num_attention_layers: NonNegativeInt = Field(description="of them with attention")
     num_moe_layers: NonNegativeInt = Field(description="of them with routed experts")

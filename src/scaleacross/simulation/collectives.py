@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from scaleacross.schedules.collective import CollectiveSchedule, Kind, Step, Transfer
-from scaleacross.simulate.engine import Path, Simulation
+from scaleacross.simulation.engine import Path, Simulation
 
 
 class Route(NamedTuple):

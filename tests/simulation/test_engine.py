@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from scaleacross.errors import InputError
 from scaleacross.schedules import collective as c
-from scaleacross.simulate.collectives import Route, add_collective
-from scaleacross.simulate.engine import Simulation, Timeline
-from scaleacross.simulate.fair_share import Incidence, fair_rates
+from scaleacross.simulation.collectives import Route, add_collective
+from scaleacross.simulation.engine import Simulation, Timeline
+from scaleacross.simulation.fair_share import Incidence, fair_rates
 
 
 def simulation(*capacities: float) -> Simulation:
@@ -106,7 +106,7 @@ def test_computation_beside_a_transfer_that_holds_the_device() -> None:
     run = simulation(5.0)
     work = run.compute("work", 4, device=0)
     other = run.compute("elsewhere", 4, device=1)
-    run.flow("gather", 10, [(0, 1)], device=0, held_fraction=0.25)
+    run.flow("gather", 10, [(0, 1)], holds=[0], held_fraction=0.25)
     timeline = run.run()
     assert timeline.end_s[[work, other]] == pytest.approx([4.5, 4.0])
 

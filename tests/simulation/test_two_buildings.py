@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from scaleacross.schedules import collective as c
-from scaleacross.simulate.collectives import Route, add_collective
-from scaleacross.simulate.engine import Simulation
+from scaleacross.simulation.collectives import Route, add_collective
+from scaleacross.simulation.engine import Simulation
 
 MIB: Final = 2**20
 SHAPED: Final = 0.97  # of the stated rate, as iperf3 saw it

@@ -1,0 +1,229 @@
+"""One collective of a class of groups as a short list of flows: phase after phase of its algorithm.
+
+Algorithms by the names that a plan gives them: ring, tree, hierarchical, pairwise, measured. Symbols: d ranks, S bytes.
+
+* ring          (d−1)/d · S of progress and ``ring_fixed_s``; twice for an all-reduce
+* hierarchical  per level (f−1)/f · S and (f−1)·α, outermost first in a gather, innermost first in a scatter; inside a domain the
+                measured time of the f ranks there
+* tree          2·S along the ring's links, pipelined, and 2·Σ⌈log2 f⌉·α
+* pairwise      what every rank sends, and one latency
+* measured      the curve of the scale-up technology
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from scaleacross.simulation import patterns
+from scaleacross.simulation.curves import measured_s
+from scaleacross.simulation.fabric import RACK, SCALE_UP, Floats
+from scaleacross.simulation.machine import Machine, depth_latency_s, distinct, outer_levels
+from scaleacross.spec.network import CurveOp
+
+Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
+
+
+class Segment(NamedTuple):
+    """One flow: bytes of progress along loaded links, then a fixed time."""
+
+    amount: float
+    load: tuple[tuple[int, float], ...]
+    cap_bytes_per_s: float
+    fixed_s: float
+
+
+@dataclass
+class Calls:
+    """Segments of collectives, each worked out once.
+
+    Attributes:
+        launch_s: what starting a collective takes.
+        copies: equal copies of a token of which a place gets one at most; 0: all.
+        held_fraction: multiprocessors that a collective beside computation takes from it.
+    """
+
+    machine: Machine
+    launch_s: float
+    copies: float = 0.0
+    held_fraction: float = 0.0
+    _known: dict[object, tuple[Segment, ...]] = field(default_factory=dict)
+
+    def of(
+        self, shape: str, group: int, ops: tuple[Op, ...], algorithms: tuple[str, ...], size_bytes: float
+    ) -> tuple[Segment, ...]:
+        """Segments of calls in a row among the groups of class ``group``; neighbours on the same links become one."""
+        key = (shape, group, ops, algorithms, size_bytes)
+        if key not in self._known:
+            out: list[Segment] = []
+            for op, algorithm in zip(ops, algorithms, strict=True):
+                for segment in self._segments(shape, group, op, algorithm, size_bytes):
+                    joined = _in_a_row(out[-1], segment) if out else None
+                    out = [*out[:-1], joined] if joined else [*out, segment]
+            self._known[key] = tuple(out)
+        return self._known[key]
+
+    def message(self, block_class: int, forward: bool, size_bytes: float) -> Segment:
+        """A message to the next (or previous) pipeline rank."""
+        key = (block_class, forward, size_bytes)
+        if key not in self._known:
+            self._known[key] = (self._message(*key),)
+        return self._known[key][0]
+
+    def alone_bytes_per_s(self, segment: Segment) -> float:
+        """What a flow reaches when nothing else is on its links."""
+        rooms = [float(self.machine.capacities[link]) / weight for link, weight in segment.load if weight > 0]
+        return min([segment.cap_bytes_per_s, *rooms])
+
+    def _message(self, block_class: int, forward: bool, size_bytes: float) -> Segment:
+        machine, way = self.machine, "forward" if forward else "backward"
+        source = machine.first(block_class)
+        target = int((machine.following if forward else machine.preceding)[source])
+        _, _, latency = machine.fabric.hop(np.array([source]), np.array([target]))
+        cap = float(machine.patterns["pp", way].cap[source])
+        return Segment(size_bytes, tuple(machine.load(("pp", way), block_class)), cap, float(latency[0]))
+
+    def _segments(self, shape: str, group: int, op: Op, algorithm: str, size: float) -> Iterator[Segment]:
+        degree = self.machine.shapes[shape].degree
+        if degree <= 1 or size <= 0:
+            return
+        if algorithm == "measured":
+            yield self._inside(shape, group, op, degree, size)
+        elif algorithm == "pairwise":
+            yield self._pairwise(shape, group, size)
+        elif algorithm == "hierarchical":
+            yield from self._levels(shape, group, op, size)
+        else:
+            yield self._ring(shape, group, op, algorithm, size)
+
+    def _inside(self, shape: str, group: int, op: Op, num_ranks: int, size: float) -> Segment:
+        """Among ranks of one domain: the port, for as long as was measured, or by bandwidth and latency."""
+        machine, block = self.machine, self._block(shape, group)
+        link = machine.fabric.buildings[int(machine.fabric.building[block])].links.scale_up
+        moved = size * float(distinct(np.array(float(num_ranks)), self.copies)) if op == "all_to_all" else size
+        curve: CurveOp = "all_gather" if op == "send" else op
+        seconds = measured_s(link.technology, curve, num_ranks, moved)
+        if seconds is None:
+            rate = float(machine.fabric.rates[SCALE_UP, machine.fabric.building[block]])
+            turns = 2 if op == "all_reduce" else 1
+            steps = 1 if op == "all_to_all" else turns * (num_ranks - 1)
+            seconds = (
+                turns * (num_ranks - 1) / num_ranks * moved / rate + steps * link.one_way_latency_s + self.launch_s
+            )
+        port = int(machine.link_class[machine.fabric.port(np.array([block]))[0]])
+        return Segment(size, ((port, seconds / size),), size / seconds, 0.0)
+
+    def _pairwise(self, shape: str, group: int, size: float) -> Segment:
+        machine, row = self.machine, self.machine.row(shape, group)
+        blocks = machine.shapes[shape].members[row]
+        cap = float(machine.patterns[shape, "pairwise"].cap[row])
+        latency = max(float(machine.fabric.hop(np.full(len(blocks), one), blocks)[2].max()) for one in blocks[[0, -1]])
+        load = tuple(machine.load((shape, "pairwise"), group))
+        return Segment(size, load, cap, self.launch_s + latency)
+
+    def _ring(self, shape: str, group: int, op: Op, algorithm: str, size: float) -> Segment:
+        machine, row = self.machine, self.machine.row(shape, group)
+        degree = machine.shapes[shape].degree
+        load, cap = tuple(machine.load((shape, "ring"), group)), float(machine.patterns[shape, "ring"].cap[row])
+        if algorithm == "tree":
+            levels = [(level, f) for level, f in self._levels_of(shape, row) if f > 1]
+            latency = sum(math.ceil(math.log2(f)) * self._latency_s(shape, row, level) for level, f in levels)
+            return Segment(2 * size, load, cap, self.launch_s + 2 * latency)
+        turns = 2 if op == "all_reduce" else 1
+        rate, latencies = self._hops(shape, row)
+        fixed = patterns.ring_fixed_s(size / degree, rate, latencies)
+        return Segment(turns * (degree - 1) / degree * size, load, cap, self.launch_s + turns * fixed)
+
+    def _hops(self, shape: str, row: int) -> tuple[Floats, Floats]:
+        """Rate (bytes/s, when all groups of the axis send) and latency of every hop of a ring."""
+        machine, fabric = self.machine, self.machine.fabric
+        groups = machine.shapes[shape]
+        blocks = groups.members[row]
+        near_rate, near_latency = (
+            float(part[SCALE_UP, fabric.building[blocks[0]]]) for part in (fabric.rates, fabric.latency)
+        )
+        if len(blocks) == 1:
+            return np.full(groups.each, near_rate), np.full(groups.each, near_latency)
+        ahead = np.roll(blocks, -1)
+        level, rate, latency = fabric.hop(blocks, ahead)
+        inside = patterns.in_unit(fabric, groups._replace(members=blocks[None]), RACK)[0]
+        share = np.where(level == SCALE_UP, near_rate, rate * inside)
+        loaded = machine.link_loads((shape, "ring"))
+        for index, (here, there, reached) in enumerate(zip(blocks, ahead, level, strict=True)):
+            for link in shared_links(machine, int(here), int(there), int(reached)):
+                share[index] = min(share[index], fabric.capacity[link] / max(loaded[link], 1e-300))
+        rates, latencies = (
+            np.full((len(blocks), groups.each), near_rate),
+            np.full((len(blocks), groups.each), near_latency),
+        )
+        rates[:, -1], latencies[:, -1] = share, latency  # from the last rank of a block on to the next block
+        return rates.reshape(-1), latencies.reshape(-1)
+
+    def _levels(self, shape: str, group: int, op: Op, size: float) -> Iterator[Segment]:
+        row = self.machine.row(shape, group)
+        phases = list(self._gather_phases(shape, group, row, op, size))
+        if op != "all_gather":
+            yield from (phase for phase in phases[::-1])
+        if op == "all_gather" or op == "all_reduce":
+            yield from phases
+
+    def _gather_phases(self, shape: str, group: int, row: int, op: Op, size: float) -> Iterator[Segment]:
+        """Phases of a gather, outermost first; a scatter runs them backwards."""
+        machine, start = self.machine, self.launch_s
+        for level, fanout in outer_levels(machine, shape, row):
+            load, cap = (
+                tuple(machine.load((shape, str(level)), group)),
+                float(machine.patterns[shape, str(level)].cap[row]),
+            )
+            fixed = start + (fanout - 1) * self._latency_s(shape, row, level)
+            yield Segment((fanout - 1) / fanout * size, load, cap, fixed)
+            start = 0.0
+        inside = self._in_domain(shape, row)
+        if inside > 1:
+            yield self._inside(shape, group, "all_gather" if op == "all_reduce" else op, inside, size)
+
+    def _levels_of(self, shape: str, row: int) -> Sequence[tuple[int, int]]:
+        return [*outer_levels(self.machine, shape, row), (SCALE_UP, self._in_domain(shape, row))]
+
+    def _in_domain(self, shape: str, row: int) -> int:
+        """Most ranks of a group in one scale-up domain."""
+        groups = self.machine.shapes[shape]
+        units = self.machine.fabric.units[RACK, groups.members[row]]
+        return int(np.unique(units, return_counts=True)[1].max()) * groups.each
+
+    def _latency_s(self, shape: str, row: int, level: int) -> float:
+        if level == SCALE_UP:
+            block = int(self.machine.shapes[shape].members[row][0])
+            return float(self.machine.fabric.latency[SCALE_UP, self.machine.fabric.building[block]])
+        return depth_latency_s(self.machine, shape, row, level)
+
+    def _block(self, shape: str, group: int) -> int:
+        return int(self.machine.shapes[shape].members[self.machine.row(shape, group)][0])
+
+
+def _in_a_row(first: Segment, second: Segment) -> Segment | None:
+    """Two flows over the same single link, one after the other, as one: measured collectives of a domain."""
+    if len(first.load) != 1 or len(second.load) != 1 or first.load[0][0] != second.load[0][0]:
+        return None
+    if first.fixed_s or second.fixed_s:
+        return None
+    link, amount = first.load[0][0], first.amount + second.amount
+    used = first.load[0][1] * first.amount + second.load[0][1] * second.amount
+    seconds = first.amount / first.cap_bytes_per_s + second.amount / second.cap_bytes_per_s
+    return Segment(amount, ((link, used / amount),), amount / seconds, 0.0)
+
+
+def shared_links(machine: Machine, source: int, target: int, level: int) -> list[int]:
+    """Uplinks and trunks from block to block."""
+    fabric, out = machine.fabric, []
+    for inner in range(RACK, min(level, 3) + 1):
+        for way, block in enumerate((source, target)):
+            link = int(fabric.uplinks[way, inner, fabric.units[inner, block]])
+            out += [link] if link >= 0 else []
+    if level > 3:
+        out += fabric.trunk_links[int(fabric.building[source]), int(fabric.building[target])][0]
+    return out

@@ -1,0 +1,221 @@
+"""The machine under a plan: where every rank sits, and every link that its bytes can cross, with capacity and latency.
+
+Link levels as in ``spec.network``: 0 scale_up, 1 rack, 2 zone, 3 building, 4 campus, 5 region. The *unit* of level l is what its
+link joins: accelerator, scale-up domain, rack, zone, building, region. Links:
+
+* port         of an accelerator into its scale-up domain; its capacity is 1, a flow of rate r loads it with r over what it
+               reaches alone
+* nic          out of and into an accelerator: the fastest of the levels rack, zone and building
+* uplink       out of and into a unit of level 1, 2, 3: rate · accelerators / oversubscription; a unit that is not oversubscribed
+               has none, because its nics cannot fill it
+* trunk        from building to building, in either direction; buildings without a trunk of their own use the path of least
+               latency
+
+Ranks are held as *blocks* of neighbouring positions that nothing tells apart: the same scale-up domain and the same place on
+every axis but the fastest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleacross.spec.network import LINK_LEVELS
+from scaleacross.spec.parallelism import Degrees
+from scaleacross.spec.placement import Placement, strides
+from scaleacross.spec.topology import Building, Topology, trunk_bytes_per_s
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+NUM_LEVELS = len(LINK_LEVELS)
+SCALE_UP, RACK, ZONE, BUILDING, CAMPUS, REGION = range(NUM_LEVELS)
+INSIDE = (RACK, ZONE, BUILDING)
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """What is slower than stated: shares of their capacity that are left, by link level, and by trunk (pair of buildings)."""
+
+    levels: Mapping[int, float] = field(default_factory=dict)
+    trunks: Mapping[frozenset[str], float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """Blocks, units and links of one placement; n blocks.
+
+    Attributes:
+        width: positions of a block.
+        units: (NUM_LEVELS, n) unit of each level that holds the block; row 0 numbers the blocks.
+        building: (n,) index into ``buildings``.
+        buildings: those of the fill, in its order.
+        rates: (NUM_LEVELS, buildings) what one accelerator sends across a level, bytes/s.
+        latency: (NUM_LEVELS, buildings) one way, s; trunks have their own.
+        capacity: (links,) bytes/s.
+        uplinks: (2, NUM_LEVELS, units) link out of and into a unit, -1 where it has none.
+        trunk_links: (from, to) -> links of the path, and its latency.
+    """
+
+    width: int
+    units: Ints
+    building: Ints
+    buildings: tuple[Building, ...]
+    rates: Floats
+    latency: Floats
+    capacity: Floats
+    uplinks: Ints
+    trunk_links: Mapping[tuple[int, int], tuple[tuple[int, ...], float]]
+    link_names: Mapping[int, str]
+
+    @property
+    def num_blocks(self) -> int:
+        """n."""
+        return len(self.building)
+
+    def port(self, blocks: Ints) -> Ints:
+        """Links into the scale-up domain."""
+        return blocks
+
+    def nic(self, blocks: Ints, inward: bool) -> Ints:
+        """Links out of, or into, an accelerator of the block."""
+        return blocks + self.num_blocks * (2 if inward else 1)
+
+    def crossed(self, source: Ints, target: Ints) -> Ints:
+        """Outermost level whose units differ, 0 inside a domain."""
+        differ = self.units[:, source] != self.units[:, target]
+        differ[SCALE_UP] = True
+        last: Ints = NUM_LEVELS - 1 - np.argmax(differ[::-1], axis=0)
+        return last
+
+    def hop(self, source: Ints, target: Ints) -> tuple[Ints, Floats, Floats]:
+        """Level, rate of one accelerator (bytes/s) and latency (s) from block to block."""
+        level, here, there = self.crossed(source, target), self.building[source], self.building[target]
+        inner = np.minimum(level, BUILDING)
+        rate = np.minimum(self.rates[inner, here], self.rates[inner, there])
+        latency = np.maximum(self.latency[inner, here], self.latency[inner, there])
+        for index in np.flatnonzero(level >= CAMPUS):
+            latency[index] = self.trunk_links[int(here[index]), int(there[index])][1]
+        return level, rate, latency
+
+
+def block_width(topology: Topology, placement: Placement, degrees: Degrees) -> int:
+    """Neighbouring positions that are alike: they lie in one domain and differ on the fastest axis only."""
+    stride = strides(degrees, placement.axis_order)
+    fastest = next((axis for axis in placement.axis_order if degrees.of(axis) > 1), placement.axis_order[0])
+    if fastest == "pp":
+        return 1
+    parts = [degrees.of(fastest)]
+    if fastest == "dp_shard":
+        parts.append(degrees.ep * stride["dp_shard"])
+    base = 0
+    for share in placement.fill:
+        building = topology.building(share.building)
+        parts += [building.accelerators_per("scale_up"), share.num_accelerators, base]
+        base += share.num_accelerators
+    return math.gcd(*parts)
+
+
+def build_fabric(topology: Topology, placement: Placement, width: int, slowdown: Slowdown | None = None) -> Fabric:
+    """The fabric under a placement in blocks of ``width`` positions.
+
+    Raises:
+        KeyError: a building of the placement is not in the topology.
+    """
+    buildings = tuple(topology.building(share.building) for share in placement.fill)
+    slow = slowdown or Slowdown()
+    counts = [share.num_accelerators // width for share in placement.fill]
+    building = np.repeat(np.arange(len(buildings)), counts)
+    units = _units(topology, placement, width, counts)
+    rates, latency = _figures(buildings, slow)
+    n = len(building)
+    nic = rates[RACK : BUILDING + 1].max(axis=0)[building]
+    capacity = [np.ones(n), nic, nic]
+    uplinks, names = _uplinks(buildings, units, building, rates, capacity, slow)
+    trunk_links = _trunk_paths(topology, placement, capacity, names, slow)
+    return Fabric(
+        width, units, building, buildings, rates, latency, np.concatenate(capacity), uplinks, trunk_links, names
+    )
+
+
+def _units(topology: Topology, placement: Placement, width: int, counts: Sequence[int]) -> Ints:
+    rows: list[Ints] = []
+    base = np.zeros(NUM_LEVELS, dtype=np.int64)
+    region, seen = -1, ""
+    for index, (share, count) in enumerate(zip(placement.fill, counts, strict=True)):
+        building = topology.building(share.building)
+        if topology.region_of(share.building) != seen:
+            seen, region = topology.region_of(share.building), region + 1
+        at = np.arange(count) * width
+        sizes = (width, *(building.accelerators_per(level) for level in ("scale_up", "rack", "zone")))
+        inside = [base[level] + at // size for level, size in enumerate(sizes)]
+        rows.append(np.stack([*inside, np.full(count, index), np.full(count, region)]))
+        base[:CAMPUS] = [one[-1] + 1 for one in inside]
+    return np.concatenate(rows, axis=1)
+
+
+def _figures(buildings: Sequence[Building], slow: Slowdown) -> tuple[Floats, Floats]:
+    rates, latency = np.zeros((NUM_LEVELS, len(buildings))), np.zeros((NUM_LEVELS, len(buildings)))
+    for index, building in enumerate(buildings):
+        for level in range(CAMPUS):
+            link = getattr(building.links, LINK_LEVELS[level])
+            technology = link.technology
+            left = slow.levels.get(level, 1.0)
+            rates[level, index] = technology.bandwidth_bytes_per_s * technology.efficiency_fraction * left
+            latency[level, index] = link.one_way_latency_s
+    return rates, latency
+
+
+def _uplinks(
+    buildings: Sequence[Building], units: Ints, building: Ints, rates: Floats, capacity: list[Floats], slow: Slowdown
+) -> tuple[Ints, dict[int, str]]:
+    """Links of oversubscribed units, appended to ``capacity``."""
+    uplinks = np.full((2, NUM_LEVELS, int(units[1:].max(initial=0)) + 1), -1, dtype=np.int64)
+    names: dict[int, str] = {}
+    number = sum(map(len, capacity))
+    for level in INSIDE:
+        ids, first = np.unique(units[level], return_index=True)
+        for unit, block in zip(ids.tolist(), first.tolist(), strict=True):
+            index = int(building[block])
+            link, one = getattr(buildings[index].links, LINK_LEVELS[level]), buildings[index]
+            rate = rates[level, index]
+            if link.oversubscription_ratio == 1 and rate >= rates[RACK : BUILDING + 1, index].max():
+                continue
+            size = one.accelerators_per(LINK_LEVELS[level - 1])
+            for way, word in enumerate(("out of", "into")):
+                names[number + way] = f"{LINK_LEVELS[level]} uplink {word} unit {unit} of {one.name}"
+                uplinks[way, level, unit] = number + way
+            capacity.append(np.full(2, rate * size / link.oversubscription_ratio))
+            number += 2
+    return uplinks, names
+
+
+def _trunk_paths(
+    topology: Topology, placement: Placement, capacity: list[Floats], names: dict[int, str], slow: Slowdown
+) -> dict[tuple[int, int], tuple[tuple[int, ...], float]]:
+    """Paths of least latency between all buildings of the fill; the links of all trunks are appended to ``capacity``."""
+    number = sum(map(len, capacity))
+    every = [building.name for building in topology.buildings]
+    best: dict[tuple[str, str], tuple[float, int, tuple[int, ...]]] = {}
+    for trunk in topology.trunks:
+        far = CAMPUS if topology.region_of(trunk.between[0]) == topology.region_of(trunk.between[1]) else REGION
+        left = slow.levels.get(far, 1.0) * slow.trunks.get(frozenset(trunk.between), 1.0)
+        rate = trunk_bytes_per_s(topology, trunk) * trunk.efficiency_fraction / trunk.oversubscription_ratio * left
+        for a, b in (trunk.between, trunk.between[::-1]):
+            names[number] = f"trunk {a} to {b}"
+            best[a, b] = min(best.get((a, b), (math.inf, 0, ())), (trunk.one_way_latency_s, 1, (number,)))
+            capacity.append(np.array([rate]))
+            number += 1
+    for via in every:
+        for a in every:
+            for b in every:
+                if (a, via) in best and (via, b) in best and a != b:
+                    first, second = best[a, via], best[via, b]
+                    path = (first[0] + second[0], first[1] + second[1], first[2] + second[2])
+                    best[a, b] = min(best.get((a, b), (math.inf, 0, ())), path)
+    used = [share.building for share in placement.fill]
+    return {(i, j): (best[a, b][2], best[a, b][0]) for i, a in enumerate(used) for j, b in enumerate(used) if i != j}

@@ -1,0 +1,290 @@
+"""A plan's ranks and groups in classes, and what each class's collectives ask of the links."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from scaleacross.simulation import patterns
+from scaleacross.simulation.fabric import NUM_LEVELS, RACK, Fabric, Floats, Ints, Slowdown, block_width, build_fabric
+from scaleacross.simulation.folding import Classes, Relation, mean_loads, refine, unfolded
+from scaleacross.simulation.patterns import Groups, Pattern
+from scaleacross.spec.parallelism import GRID_AXES, Degrees
+from scaleacross.spec.placement import Placement, strides
+from scaleacross.spec.topology import Topology
+
+Load = list[tuple[int, float]]
+PatternKey = tuple[str, str]
+"""Shape of the group, and kind of stream: ring, pairwise, or the number of a level."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Blocks, groups and links of a placement, and their classes.
+
+    Attributes:
+        shapes: groups by axis (``expert``: shard groups of routed experts).
+        patterns: streams by shape and kind; "forward" and "backward" of shape "pp" are messages, one row per block.
+        classes: of blocks, then of the groups of every shape, then of links.
+        offsets: first thing of every shape, and of "links"; "blocks" is their number.
+    """
+
+    fabric: Fabric
+    shapes: Mapping[str, Groups]
+    patterns: Mapping[PatternKey, Pattern]
+    classes: Classes
+    offsets: Mapping[str, int]
+    following: Ints
+    preceding: Ints
+
+    @cached_property
+    def link_class(self) -> Ints:
+        """(links,) class of each link, numbered from 0."""
+        return np.unique(self.classes.of[self.offsets["links"] :], return_inverse=True)[1]
+
+    @cached_property
+    def capacities(self) -> Floats:
+        """(link classes,) bytes/s of each link."""
+        return self.fabric.capacity[np.unique(self.link_class, return_index=True)[1]]
+
+    @cached_property
+    def block_classes(self) -> tuple[int, ...]:
+        """The classes of blocks."""
+        return tuple(np.unique(self.classes.of[: self.fabric.num_blocks]).tolist())
+
+    @cached_property
+    def _class_sizes(self) -> Ints:
+        return np.bincount(self.classes.of, minlength=len(self.classes.first))
+
+    def first(self, thing: int) -> int:
+        """The block that is played for a class of blocks."""
+        return int(self.classes.first[thing])
+
+    def num_ranks(self, block_class: int) -> int:
+        """Positions of a class."""
+        return int(self._class_sizes[block_class]) * self.fabric.width
+
+    def neighbour(self, block_class: int, forward: bool) -> int:
+        """Class of the next (or previous) pipeline rank."""
+        there = (self.following if forward else self.preceding)[self.first(block_class)]
+        return int(self.classes.of[there])
+
+    def group_of(self, shape: str, block_class: int) -> int:
+        """Class of the group of ``shape`` that a class of blocks is in."""
+        return int(self.classes.of[self.offsets[shape] + self._row_of_block[shape][self.first(block_class)]])
+
+    @cached_property
+    def _row_of_block(self) -> Mapping[str, Ints]:
+        out = {}
+        for shape, groups in self.shapes.items():
+            row = np.empty(self.fabric.num_blocks, dtype=np.int64)
+            row[groups.members] = np.arange(len(groups.members))[:, None]
+            out[shape] = row
+        return out
+
+    def row(self, shape: str, group_class: int) -> int:
+        """The row of ``shape`` that is played for a class of its groups."""
+        return int(self.classes.first[group_class]) - self.offsets[shape]
+
+    def members(self, shape: str, group_class: int) -> list[int]:
+        """Block classes in a group."""
+        return [
+            int(one) for one in np.unique(self.classes.of[self.shapes[shape].members[self.row(shape, group_class)]])
+        ]
+
+    def load(self, key: PatternKey, thing: int) -> Load:
+        """Loads of a class of groups (of blocks: messages) on link classes."""
+        return self._loads[key].get(thing, [])
+
+    def links_named(self, words: str) -> dict[str, list[int]]:
+        """Names of links that contain ``words`` -> their link class."""
+        first = self.offsets["links"]
+        named = {number: name for number, name in self.fabric.link_names.items() if words in name}
+        out: dict[str, list[int]] = {}
+        for number, name in named.items():
+            out.setdefault(name, []).append(int(self.link_class[number]))
+        del first
+        return out
+
+    @cached_property
+    def _loads(self) -> Mapping[PatternKey, dict[int, Load]]:
+        sizes = np.bincount(self.link_class)
+        out = {}
+        for key, pattern in self.patterns.items():
+            base = 0 if key[0] == "pp" else self.offsets[key[0]]
+            rows = len(pattern.cap)
+            row_class = self.classes.of[base : base + rows]
+            out[key] = mean_loads(pattern.row, pattern.link, pattern.load, row_class, self.link_class, sizes)
+        return out
+
+    def link_loads(self, key: PatternKey) -> Floats:
+        """(links,) what all groups of a pattern together load every link with, one byte of progress each."""
+        pattern = self.patterns[key]
+        return np.bincount(pattern.link, pattern.load, len(self.fabric.capacity)).astype(np.float64)
+
+
+def build_machine(
+    topology: Topology,
+    placement: Placement,
+    degrees: Degrees,
+    kinds: Mapping[str, Sequence[str]],
+    block_facts: Floats | None = None,
+    whole_experts: bool = False,
+    copies: float = 0.0,
+    max_blocks: int | None = None,
+    slowdown: Slowdown | None = None,
+    width: int | None = None,
+) -> Machine:
+    """The machine under a plan.
+
+    Args:
+        kinds: shape -> kinds of streams that its collectives need: "ring", "pairwise", "levels".
+        block_facts: (positions / width, any) what else tells blocks apart (micro-batches, speed).
+        whole_experts: experts are spread over tp · ep ranks.
+        copies: equal copies of a token of which a place gets one at most; 0: it gets all.
+        max_blocks: classes of blocks to stop at; None: nothing is folded.
+        width: positions of a block; None: as many as are alike.
+    """
+    fabric = build_fabric(topology, placement, width or block_width(topology, placement, degrees), slowdown)
+    shapes = {shape: _groups(fabric, shape, degrees, placement, whole_experts) for shape in kinds}
+    streams: dict[PatternKey, Pattern] = {}
+    for shape, needed in kinds.items():
+        port_rate = fabric.rates[0, fabric.building[shapes[shape].members[:, 0]]]
+        for kind in needed:
+            streams.update(_streams(fabric, shape, shapes[shape], kind, port_rate, copies))
+    stride = strides(degrees, placement.axis_order)["pp"]
+    position = np.arange(fabric.num_blocks) * fabric.width
+    at = position // stride % degrees.pp
+    following, preceding = ((position + ((at + way) % degrees.pp - at) * stride) // fabric.width for way in (1, -1))
+    if degrees.pp > 1:
+        port_rate = fabric.rates[0, fabric.building]
+        streams["pp", "forward"] = patterns.message(fabric, position // fabric.width, following, port_rate)
+        streams["pp", "backward"] = patterns.message(fabric, position // fabric.width, preceding, port_rate)
+    offsets, count = {"blocks": fabric.num_blocks}, fabric.num_blocks
+    for shape, groups in shapes.items():
+        offsets[shape], count = count, count + len(groups.members)
+    offsets["links"] = count
+    total = count + len(fabric.capacity)
+    if max_blocks is None:
+        classes = unfolded(total)
+    else:
+        initial = _initial(fabric, shapes, streams, offsets, at, block_facts)
+        relations = _relations(shapes, streams, offsets, following if degrees.pp > 1 else None)
+        classes = refine(initial, relations, fabric.num_blocks, max_blocks)
+    return Machine(fabric, shapes, streams, classes, offsets, following, preceding)
+
+
+def _groups(fabric: Fabric, shape: str, degrees: Degrees, placement: Placement, whole_experts: bool) -> Groups:
+    stride = strides(degrees, placement.axis_order)
+    if shape == "ep":
+        whole = whole_experts and degrees.tp > 1
+        return patterns.groups_of(
+            fabric, degrees.ep * (degrees.tp if whole else 1), stride["tp" if whole else "dp_shard"]
+        )
+    if shape == "expert":
+        return patterns.groups_of(fabric, degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
+    axis = next(axis for axis in GRID_AXES if axis == shape)
+    return patterns.groups_of(fabric, degrees.of(axis), stride[axis])
+
+
+def _streams(
+    fabric: Fabric, shape: str, groups: Groups, kind: str, port_rate: Floats, copies: float
+) -> dict[PatternKey, Pattern]:
+    if kind == "ring":
+        return {(shape, "ring"): patterns.ring(fabric, groups, port_rate)}
+    if kind == "pairwise":
+        return {
+            (shape, "pairwise"): patterns.pairwise(fabric, groups, port_rate, lambda places: distinct(places, copies))
+        }
+    found = ((level, patterns.level_phase(fabric, groups, level)) for level in range(RACK, NUM_LEVELS))
+    return {(shape, str(level)): pattern for level, pattern in found if len(pattern.row)}
+
+
+def distinct(places: Floats, copies: float) -> Floats:
+    """Of ``copies`` equally likely places the expected number of distinct ones, over ``copies``; 1 for no copies."""
+    if not copies:
+        return np.ones_like(places, dtype=np.float64)
+    share: Floats = places * (1.0 - (1.0 - 1.0 / places) ** copies) / copies
+    return share
+
+
+def _initial(
+    fabric: Fabric,
+    shapes: Mapping[str, Groups],
+    streams: Mapping[PatternKey, Pattern],
+    offsets: Mapping[str, int],
+    pipeline_rank: Ints,
+    block_facts: Floats | None,
+) -> Ints:
+    """What is known of every block, group and link by itself, as numbers."""
+    kinds = [
+        (tuple(fabric.rates[:, index]), tuple(fabric.latency[:, index]), one.accelerator.name)
+        for index, one in enumerate(fabric.buildings)
+    ]
+    kind = np.array([kinds.index(one) for one in kinds])[fabric.building]
+    facts = [pipeline_rank[:, None], kind[:, None]] + ([] if block_facts is None else [block_facts])
+    parts = [_numbered(np.concatenate([np.asarray(fact, dtype=np.float64) for fact in facts], axis=1))]
+    for number, (shape, groups) in enumerate(shapes.items()):
+        caps = [pattern.cap for key, pattern in streams.items() if key[0] == shape]
+        latency = np.zeros(len(groups.members))
+        if groups.members.shape[1] > 1:
+            ends = groups.members.reshape(-1), np.roll(groups.members, -1, axis=1).reshape(-1)
+            latency = fabric.hop(*ends)[2].reshape(groups.members.shape).sum(axis=1)
+        rows = np.stack([np.full(len(latency), float(number)), latency.round(12), *caps], axis=1)
+        parts.append(_numbered(np.where(np.isfinite(rows), rows, -1.0)))
+    parts.append(_numbered(fabric.capacity[:, None]))
+    shifted, base = [], 0
+    for part in parts:
+        shifted.append(part + base)
+        base += int(part.max(initial=0)) + 1
+    del offsets
+    return np.concatenate(shifted)
+
+
+def _numbered(rows: Floats) -> Ints:
+    """Number of each distinct row."""
+    return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def _relations(
+    shapes: Mapping[str, Groups],
+    streams: Mapping[PatternKey, Pattern],
+    offsets: Mapping[str, int],
+    following: Ints | None,
+) -> list[Relation]:
+    blocks = np.arange(offsets["blocks"])
+    out = [Relation(blocks, offsets["links"] + blocks, np.ones(len(blocks)))]  # every block has its port
+    if following is not None:
+        out.append(Relation(np.arange(len(following)), following, np.zeros(len(following))))
+    for shape, groups in shapes.items():
+        rows = np.broadcast_to(np.arange(len(groups.members))[:, None], groups.members.shape)
+        out.append(Relation(groups.members.reshape(-1), offsets[shape] + rows.reshape(-1), np.zeros(rows.size)))
+    for (shape, _), pattern in streams.items():
+        base = 0 if shape == "pp" else offsets[shape]
+        out.append(Relation(base + pattern.row, offsets["links"] + pattern.link, pattern.load))
+    return out
+
+
+def outer_levels(machine: Machine, shape: str, row: int) -> list[tuple[int, int]]:
+    """(level, children that the group of ``row`` touches in one parent) where it touches several, outermost first."""
+    units = machine.fabric.units[:, machine.shapes[shape].members[row]]
+    out = []
+    for level in range(NUM_LEVELS - 1, RACK - 1, -1):
+        parents = units[level + 1] if level + 1 < NUM_LEVELS else np.zeros_like(units[level])
+        pairs = np.unique(np.stack([parents, units[level]]), axis=1)
+        fanout = int(np.unique(pairs[0], return_counts=True)[1].max())
+        if fanout > 1:
+            out.append((level, fanout))
+    return out
+
+
+def depth_latency_s(machine: Machine, shape: str, row: int, level: int) -> float:
+    """Latency over ``level`` inside a group, the largest of its neighbours that are apart there, s."""
+    blocks = machine.shapes[shape].members[row]
+    reached, _, latency = machine.fabric.hop(blocks, np.roll(blocks, -1))
+    here = latency[reached == level]
+    return float(here.max()) if len(here) else math.nan

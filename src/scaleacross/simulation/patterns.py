@@ -1,0 +1,264 @@
+"""What one collective of a group asks of the links: a stream through all of them at once, and time that no bandwidth shortens.
+
+A *stream* stands for all messages of one phase of a schedule of ``schedules.collective`` among one group. All ranks of a phase
+advance together, so the phase is one flow: ``load`` bytes on a link for each byte of progress, and a fixed time. What the
+steps of the schedule
+take on links that are not alike is in the fixed time (``ring_fixed_s``, equal to the steps played one by one: tests). Phases:
+
+* ring          all ranks in ascending order; a domain is entered and left once, over the nics of all its members of the group
+* level phases  hierarchical: rings among counterparts of the children of one level, 1/m of a child's bytes per member
+* pairwise      every rank to every other
+* message       a pipeline rank to the next
+
+Loads of nic and port are those of one position, loads of shared links those of all groups of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from scaleacross.simulation.fabric import CAMPUS, INSIDE, NUM_LEVELS, RACK, SCALE_UP, Fabric, Floats, Ints
+
+
+class Groups(NamedTuple):
+    """Groups of an axis in blocks.
+
+    Attributes:
+        members: (rows, k) blocks of each group, ascending.
+        each: members in one block.
+        copies: groups of a row, one for each position of a block; ``each · copies`` is the width of a block.
+    """
+
+    members: Ints
+    each: int
+    copies: int
+
+    @property
+    def degree(self) -> int:
+        """Ranks of a group."""
+        return int(self.members.shape[1]) * self.each
+
+
+class Pattern(NamedTuple):
+    """Loads (row, link, bytes per byte of progress), and per row what a stream reaches at most, bytes/s."""
+
+    row: Ints
+    link: Ints
+    load: Floats
+    cap: Floats
+
+
+def groups_of(fabric: Fabric, degree: int, stride: int) -> Groups:
+    """Groups of an axis: positions b + i·stride, i = 0 … degree − 1."""
+    width, blocks = fabric.width, np.arange(fabric.num_blocks)
+    if stride % width == 0:
+        step, length, each = stride // width, degree, 1
+    else:
+        step, length, each = 1, degree * stride // width, width // stride
+    grid = blocks.reshape(-1, length, step).transpose(0, 2, 1).reshape(-1, length)
+    return Groups(grid, each, width // each)
+
+
+class _Loads:
+    """Collects loads."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+        self.rows: list[Ints] = []
+        self.links: list[Ints] = []
+        self.loads: list[Floats] = []
+
+    def add(self, row: Ints, link: Ints, load: Floats | float) -> None:
+        """Loads on links; -1 is no link."""
+        there = link >= 0
+        self.rows.append(row[there])
+        self.links.append(link[there])
+        self.loads.append(np.broadcast_to(np.asarray(load, dtype=np.float64), link.shape)[there])
+
+    def nics(self, row: Ints, source: Ints, target: Ints, load: Floats | float) -> None:
+        self.add(row, self.fabric.nic(source, inward=False), load)
+        self.add(row, self.fabric.nic(target, inward=True), load)
+
+    def shared(self, row: Ints, source: Ints, target: Ints, level: Ints, load: Floats) -> None:
+        """Uplinks out of the source's units up to ``level`` and into the target's, and trunks beyond."""
+        fabric = self.fabric
+        for inner in INSIDE:
+            at = level >= inner
+            for way, blocks in enumerate((source, target)):
+                self.add(row[at], fabric.uplinks[way, inner, fabric.units[inner, blocks[at]]], load[at])
+        for index in np.flatnonzero(level >= CAMPUS):
+            ends = (int(fabric.building[source[index]]), int(fabric.building[target[index]]))
+            path = np.array(fabric.trunk_links[ends][0], dtype=np.int64)
+            self.add(np.full(len(path), row[index]), path, np.full(len(path), load[index]))
+
+    def pattern(self, cap: Floats) -> Pattern:
+        """Everything, with equal (row, link) pairs added up."""
+        if not self.rows:
+            return Pattern(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0), cap)
+        row, link, load = (np.concatenate(parts) for parts in (self.rows, self.links, self.loads))
+        pairs, inverse = np.unique(row * len(self.fabric.capacity) + link, return_inverse=True)
+        total = np.bincount(inverse, load, len(pairs)).astype(np.float64)
+        return Pattern(pairs // len(self.fabric.capacity), pairs % len(self.fabric.capacity), total, cap)
+
+
+def in_unit(fabric: Fabric, groups: Groups, level: int) -> Ints:
+    """Members of a group in the unit of ``level`` that holds each of its blocks, (rows, k)."""
+    if level == SCALE_UP:
+        return np.full(groups.members.shape, groups.each)
+    units = fabric.units[level, groups.members]
+    key = np.arange(len(units))[:, None] * (int(units.max()) + 1) + units
+    _, inverse, counts = np.unique(key, return_inverse=True, return_counts=True)
+    here: Ints = counts[inverse.reshape(units.shape)] * groups.each
+    return here
+
+
+def ring(fabric: Fabric, groups: Groups, port_rate: Floats) -> Pattern:
+    """One ring through all ranks; progress is what every rank passes on. ``port_rate`` (rows,): inside a domain, bytes/s."""
+    source = groups.members
+    rows = np.broadcast_to(np.arange(len(source))[:, None], source.shape)
+    inside = in_unit(fabric, groups, RACK)
+    loads = _Loads(fabric)
+    many = inside > 1
+    loads.add(rows[many], fabric.port(source[many]), 1.0 / port_rate[rows[many]])
+    cap = np.where(many.any(axis=1), port_rate, np.inf)
+    if source.shape[1] > 1:
+        row, start, end = rows.reshape(-1), source.reshape(-1), np.roll(source, -1, axis=1).reshape(-1)
+        level, rate, _ = fabric.hop(start, end)
+        leaves = level >= RACK
+        share = 1.0 / inside
+        crossing = np.zeros(len(source), dtype=bool)
+        crossing[row[leaves]] = True
+        here = crossing[rows]
+        loads.nics(rows[here], source[here], source[here], share[here])
+        row, start, end, level = (part[leaves] for part in (row, start, end, level))
+        loads.shared(row, start, end, level, np.full(len(row), float(groups.copies)))
+        np.minimum.at(cap, row, rate[leaves] * inside.reshape(-1)[leaves])
+    return loads.pattern(cap)
+
+
+def level_phase(fabric: Fabric, groups: Groups, level: int) -> Pattern:
+    """Rings among the children of ``level`` (from rack outwards); progress is what leaves each child."""
+    source = groups.members
+    target, fanout = _counterparts(fabric, groups, level)
+    moves = fanout > 1
+    rows = np.broadcast_to(np.arange(len(source))[:, None], source.shape)
+    inside = in_unit(fabric, groups, level)
+    loads, cap = _Loads(fabric), np.full(len(source), np.inf)
+    if moves.any():
+        row, start, end = rows[moves], source[moves], target[moves]
+        reached, rate, _ = fabric.hop(start, end)
+        members = inside[moves]
+        loads.nics(row, start, start, 1.0 / members)
+        loads.shared(row, start, end, reached, groups.copies * groups.each / members)
+        np.minimum.at(cap, row, rate * members)
+    return loads.pattern(cap)
+
+
+def _counterparts(fabric: Fabric, groups: Groups, level: int) -> tuple[Ints, Ints]:
+    """Per member block its counterpart in the next child of ``level`` inside the same parent, and that parent's children."""
+    target, fanout = groups.members.copy(), np.ones(groups.members.shape, dtype=np.int64)
+    known: dict[bytes, tuple[Ints, Ints]] = {}
+    units = fabric.units[level, groups.members]
+    parents = fabric.units[level + 1, groups.members] if level + 1 < NUM_LEVELS else np.zeros_like(units)
+    for row in range(len(units)):
+        shape = np.stack([units[row] - units[row, 0], parents[row] - parents[row, 0]])
+        key = shape.tobytes()
+        if key not in known:
+            known[key] = _next_child(shape[0], shape[1])
+        index, fanout[row] = known[key]
+        target[row] = groups.members[row][index]
+    return target, fanout
+
+
+def _next_child(units: Ints, parents: Ints) -> tuple[Ints, Ints]:
+    """Index of each member's counterpart, and the number of children of its parent that the group touches."""
+    index, fanout = np.arange(len(units)), np.ones(len(units), dtype=np.int64)
+    for parent in np.unique(parents):
+        children = np.unique(units[parents == parent])
+        places = [np.flatnonzero((units == child) & (parents == parent)) for child in children]
+        for number, here in enumerate(places):
+            there = places[(number + 1) % len(places)]
+            index[here] = there[np.minimum(np.arange(len(here)), len(there) - 1)]
+            fanout[here] = len(children)
+    return index, fanout
+
+
+def pairwise(fabric: Fabric, groups: Groups, port_rate: Floats, distinct: Callable[[Floats], Floats]) -> Pattern:
+    """All to all; progress is what a rank sends in all, itself included.
+
+    ``distinct``: (...) places that a token may be meant for -> share of its copies that are sent to distinct ones.
+    """
+    source, degree = groups.members, groups.degree
+    rows = np.broadcast_to(np.arange(len(source))[:, None], source.shape)
+    loads, cap = _Loads(fabric), np.full(len(source), np.inf)
+    many = in_unit(fabric, groups, RACK) > 1
+    loads.add(rows[many], fabric.port(source[many]), 1.0 / port_rate[rows[many]])
+    np.minimum.at(cap, rows[many], port_rate[rows[many]])
+    for level in range(RACK, NUM_LEVELS):
+        inside = in_unit(fabric, groups, level)
+        out = (degree - inside) / degree * distinct(degree / inside)
+        leaves = out > 0
+        if not leaves.any():
+            continue
+        row, start, share = rows[leaves], source[leaves], out[leaves]
+        if level == RACK:
+            loads.nics(row, start, start, share)
+        if level in INSIDE:
+            whole = share * groups.each * groups.copies
+            for way in range(2):
+                loads.add(row, fabric.uplinks[way, level, fabric.units[level, start]], whole)
+        rate = fabric.rates[min(level, INSIDE[-1]), fabric.building[start]]
+        np.minimum.at(cap, row, rate / share)
+    _between_buildings(fabric, groups, loads, distinct)
+    return loads.pattern(cap)
+
+
+def _between_buildings(fabric: Fabric, groups: Groups, loads: _Loads, distinct: Callable[[Floats], Floats]) -> None:
+    """Trunk loads of an all-to-all: members here · members there / d of what a rank sends, for every pair of buildings."""
+    buildings, degree = fabric.building[groups.members], groups.degree
+    per = [(buildings == index).sum(axis=1) * groups.each for index in range(len(fabric.buildings))]
+    for (a, b), (path, _) in fabric.trunk_links.items():
+        rows = np.flatnonzero((per[a] > 0) & (per[b] > 0))
+        if not len(rows):
+            continue
+        sent = per[a][rows] * per[b][rows] / degree * distinct(degree / per[a][rows]) * groups.copies
+        for link in path:
+            loads.add(rows, np.full(len(rows), link), sent)
+
+
+def message(fabric: Fabric, source: Ints, target: Ints, port_rate: Floats) -> Pattern:
+    """From every block of ``source`` to its ``target``; one row per pair, progress is one rank's message."""
+    rows = np.arange(len(source))
+    level, rate, _ = fabric.hop(source, target)
+    near = level == SCALE_UP
+    loads = _Loads(fabric)
+    loads.add(rows[near], fabric.port(source[near]), 1.0 / port_rate[near])
+    far = ~near
+    loads.nics(rows[far], source[far], target[far], 1.0)
+    loads.shared(rows[far], source[far], target[far], level[far], np.full(int(far.sum()), float(fabric.width)))
+    return loads.pattern(np.where(near, port_rate, rate))
+
+
+def ring_fixed_s(block_bytes: float, rate: Floats, latency: Floats) -> float:
+    """What a ring of d hops takes beyond d−1 blocks over its slowest hop, s.
+
+    Hop j takes c_j = block / rate_j and then latency α_j. A block goes on when it has arrived and when the block before has
+    left, so the last to arrive has waited at the slowest hop (C) for all but the steps on which it moved along others: each of
+    these gains α_j − (C − c_j). The longest of such walks, at most d−1 hops that contain the slowest one, is what is added to
+    (d−1)·C.
+    """
+    cost = block_bytes / rate
+    slowest = float(cost.max())
+    gain = latency - (slowest - cost)
+    if (gain >= 0).all():
+        return float(gain.sum() - gain.min())
+    best = 0.0
+    for start in np.flatnonzero(cost >= slowest * (1 - 1e-12))[:8]:
+        others = np.roll(gain, -int(start))[1:]
+        forth = np.concatenate([[0.0], np.cumsum(others)])[:-1]
+        back = np.maximum.accumulate(np.concatenate([[0.0], np.cumsum(others[::-1])]))[:-1][::-1]
+        best = max(best, float(gain[start] + (forth + back).max()))
+    return best

@@ -1,0 +1,267 @@
+"""The replay of a plan: its ranks in classes, its step as tasks, and where the time went.
+
+Speed: a plan costs what its classes cost; a few thousand tasks per class of ranks and micro-batch round, about 50,000 tasks a
+second.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from scaleacross.errors import InputError
+from scaleacross.schedules.pipeline import chosen
+from scaleacross.simulation import accounting
+from scaleacross.simulation.calls import Calls, Op
+from scaleacross.simulation.engine import Simulation as Events
+from scaleacross.simulation.engine import Timeline
+from scaleacross.simulation.fabric import Floats, Ints, Slowdown, block_width
+from scaleacross.simulation.machine import Machine, build_machine
+from scaleacross.simulation.performance import perform
+from scaleacross.simulation.step import SHAPES, Player, Setting, Step, Stream
+from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.placement import strides
+from scaleacross.spec.plan import Plan
+from scaleacross.spec.step_work import PipelineWork
+from scaleacross.workloads.problem import Problem
+
+TASKS: Final = 60_000
+"""Tasks to aim at: classes of ranks are told apart as far as this allows, and exactly where it does."""
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """What differs from the plan.
+
+    Attributes:
+        jitter_fraction: standard deviation of the logarithm of every action's seconds.
+        seed: of the jitter.
+        stragglers: position -> its seconds over those stated.
+        slowdown: links that are slower.
+        micro_batches: of every replica, where some take over the work of others; None: the plan's.
+    """
+
+    jitter_fraction: float = 0.0
+    seed: int = 0
+    stragglers: Mapping[int, float] = field(default_factory=dict)
+    slowdown: Slowdown = field(default_factory=Slowdown)
+    micro_batches: int | None = None
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A step that was played.
+
+    Attributes:
+        components_s: of the busiest class, by the names of a plan's components.
+        by_class: of every class, with ``idle``.
+        messages_s: messages on the longest chain of waiting.
+    """
+
+    machine: Machine
+    step: Step
+    timeline: Timeline
+    components_s: dict[str, float]
+    by_class: dict[int, dict[str, float]]
+    reference: int
+    messages_s: float
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of the step."""
+        return self.timeline.total_s
+
+
+def replay(plan: Plan, problem: Problem, disturbance: Disturbance | None = None, fold: bool = True) -> Replay:
+    """Play one step of ``plan``.
+
+    Args:
+        problem: the plan's job with what it refers to.
+        fold: play one of each class of equal ranks; False plays every rank.
+
+    Raises:
+        InputError: the plan does not state its computation (older versions), or its schedule cannot run.
+    """
+    if plan.work is None:
+        raise InputError(
+            f"plan '{plan.job.name}' does not state its computation, which plans of this version do: "
+            "price it again (scaleacross evaluate plan.json -o DIR)"
+        )
+    unlike = disturbance or Disturbance()
+    machine, pace, counts = _machine(plan, problem, unlike, fold)
+    setting = _setting(plan, problem)
+    launch = max(one.kernel_launch_s for one in _accelerators(machine))
+    held = max(one.collective_multiprocessors / one.num_multiprocessors for one in _accelerators(machine))
+    calls = Calls(machine, launch, _copies(problem), held)
+    players = _players(plan, plan.work, machine, pace, counts, unlike)
+    with _no_collection():
+        step = perform(Events(machine.capacities), calls, setting, players)
+        timeline = step.simulation.run()
+    by_class = {who: accounting.components(step.story[who], timeline) for who in players}
+    reference = _busiest(by_class, players)
+    saved = accounting.on_critical_path(set(step.messages.values()), timeline, step.simulation)
+    return Replay(machine, step, timeline, _named(by_class[reference], saved), by_class, reference, saved)
+
+
+def _accelerators(machine: Machine) -> list[Accelerator]:
+    return [building.accelerator for building in machine.fabric.buildings]
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A hundred thousand small objects that all live: the garbage collector would look through them again and again."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _named(spent: Mapping[str, float], messages_s: float) -> dict[str, float]:
+    """Components of a plan: waiting is split into what messages cost and the bubble."""
+    idle = spent.get(accounting.IDLE, 0.0)
+    waited = min(max(messages_s, 0.0), idle)
+    own = {name: spent.get(name, 0.0) for name in ("compute", "tp", "cp", "ep", "dp", "optimizer")}
+    return {**own, "bubble": idle - waited, "pp": spent.get("pp", 0.0) + waited}
+
+
+def _busiest(by_class: Mapping[int, Mapping[str, float]], players: Mapping[int, Player]) -> int:
+    """The class with most computation; of equal ones that which waits least for others."""
+
+    def busy(who: int) -> tuple[float, float, int]:
+        spent = by_class[who]
+        return round(spent.get("compute", 0.0), 9), -spent[accounting.IDLE], -players[who].pipeline_rank
+
+    return max(players, key=busy)
+
+
+def _machine(plan: Plan, problem: Problem, unlike: Disturbance, fold: bool) -> tuple[Machine, Floats, Ints]:
+    """The machine, and per block its pace and its micro-batches."""
+    degrees, placement = plan.degrees, plan.placement
+    width = block_width(problem.topology, placement, degrees) if fold else 1
+    if unlike.stragglers:
+        width = math.gcd(width, *unlike.stragglers) if fold else 1
+    pace = np.ones(degrees.world_size // width)
+    for position, factor in unlike.stragglers.items():
+        if not 0 <= position < degrees.world_size:
+            raise InputError(f"there is no position {position}: the plan uses 0 to {degrees.world_size - 1}")
+        pace[position // width] = factor
+    counts = _micro_batches(plan, width)
+    if unlike.micro_batches is not None:
+        counts = np.full(len(counts), unlike.micro_batches)
+    machine = build_machine(
+        problem.topology,
+        placement,
+        degrees,
+        _kinds(plan),
+        block_facts=np.stack([pace, counts.astype(float)], axis=1),
+        whole_experts=problem.profile.whole_experts,
+        copies=_copies(problem),
+        max_blocks=_most_classes(plan) if fold else None,
+        slowdown=unlike.slowdown,
+        width=width,
+    )
+    return machine, pace, counts
+
+
+def _most_classes(plan: Plan) -> int:
+    layers = sum(plan.layers_per_stage[0])
+    pieces = layers if plan.decision.shard == "parameters" else plan.decision.pipeline.num_chunks
+    each = plan.num_micro_batches * 2 * pieces * 4 + 6 * layers
+    return max(2 * plan.degrees.pp, TASKS // each)
+
+
+def _micro_batches(plan: Plan, width: int) -> Ints:
+    """Micro-batches of the replica of each block."""
+    degrees, placement = plan.degrees, plan.placement
+    position = np.arange(0, degrees.world_size, width)
+    if plan.decision.batch_shares is None:
+        return np.full(len(position), plan.num_micro_batches)
+    stride = strides(degrees, placement.axis_order)
+    replica = position // stride["dp_replicate"] % degrees.dp_replicate * degrees.dp_shard
+    replica += position // stride["dp_shard"] % degrees.dp_shard
+    ends = np.cumsum([share.num_accelerators for share in placement.fill])
+    touched = np.zeros((degrees.dp, len(ends)), dtype=bool)
+    touched[replica, np.searchsorted(ends, position, side="right")] = True
+    names = [share.building for share in placement.fill]
+    stated = {share.buildings: share.num_micro_batches for share in plan.decision.batch_shares}
+    of = np.array([stated[tuple(names[b] for b in np.flatnonzero(row))] for row in touched])
+    return of[replica]
+
+
+def _copies(problem: Problem) -> float:
+    """Copies of a token of which a place gets one at most; 0: it gets every copy."""
+    if problem.job.experts.dispatch == "copies":
+        return 0.0
+    return float(max(block.routed_tokens for block, _ in problem.profile.blocks))
+
+
+def _uses(plan: Plan) -> dict[tuple[str, Op], Stream]:
+    """How every kind of collective runs, by use and operation."""
+    out: dict[tuple[str, Op], Stream] = {}
+    for one in plan.collectives:
+        use = str(one.axis)
+        if one.axis == "cp" and "key" not in one.name:
+            use = "cp_states"
+        if one.axis == "dp_shard" and "expert" in one.name:
+            use = "expert"
+        out[use, one.op] = Stream(one.algorithm, one.bytes_per_rank)
+    return out
+
+
+def _setting(plan: Plan, problem: Problem) -> Setting:
+    streams = _uses(plan)
+    whole = any(block.replicated_elementwise_bytes for block, _ in problem.profile.blocks)
+    if whole and ("tp", "all_gather") in streams:
+        streams["tp", "all_reduce"] = streams["tp", "all_gather"]
+    recomputes = plan.decision.recompute == "full"
+    return Setting(plan.job, plan.degrees, plan.decision.shard, streams, whole, recomputes)
+
+
+def _kinds(plan: Plan) -> dict[str, list[str]]:
+    """Streams that the plan's collectives need, by shape of the group."""
+    kinds = {"ring": "ring", "tree": "ring", "hierarchical": "levels", "pairwise": "pairwise"}
+    out: dict[str, list[str]] = {}
+    for (use, _), stream in _uses(plan).items():
+        if use == "pp":
+            continue
+        needed = out.setdefault(SHAPES.get(use, use), [])
+        kind = kinds.get(stream.algorithm)
+        if kind is not None and kind not in needed:
+            needed.append(kind)
+    return out
+
+
+def _players(
+    plan: Plan, work: Mapping[str, PipelineWork], machine: Machine, pace: Floats, counts: Ints, unlike: Disturbance
+) -> dict[int, Player]:
+    """Every class of ranks with its schedule and its chunks."""
+    degrees, fabric = plan.degrees, machine.fabric
+    stride = strides(degrees, plan.placement.axis_order)["pp"]
+    schedules = {m: chosen(plan.decision.pipeline, degrees.pp, m) for m in np.unique(counts).tolist()}
+    out = {}
+    for who in machine.block_classes:
+        block = machine.first(who)
+        rank = block * fabric.width // stride % degrees.pp
+        schedule = schedules[int(counts[block])]
+        stated = work[fabric.buildings[int(fabric.building[block])].accelerator.name]
+        row = schedule.actions[rank]
+        chunks = tuple(stated.chunk(rank, chunk) for chunk in range(schedule.num_chunks))
+        paces = _paces(len(row), float(pace[block]), unlike, who)
+        out[who] = Player(rank, schedule, chunks, stated.optimizer_s[rank], paces)
+    return out
+
+
+def _paces(count: int, pace: float, unlike: Disturbance, who: int) -> tuple[float, ...]:
+    if not unlike.jitter_fraction:
+        return (pace,) * count
+    drawn = np.random.default_rng([unlike.seed, who]).normal(0.0, unlike.jitter_fraction, count)
+    return tuple((pace * np.exp(drawn)).tolist())

@@ -1,0 +1,169 @@
+"""A replay as the facts that people and machines read: components beside the cost model's, causes, links, rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from scaleacross.simulation import accounting
+from scaleacross.simulation.fabric import Floats
+from scaleacross.simulation.replay import Replay
+from scaleacross.spec.plan import COMPONENTS, Plan
+from scaleacross.spec.simulation import ComponentDifference, LinkUse, SimulatedRow, SimulatedStep
+
+THRESHOLD: Final = 0.05
+"""Share of the step above which a difference is flagged."""
+
+
+def simulated_step(
+    plan: Plan, played: Replay, fold: bool, what_if: tuple[str, ...] = (), timeline: bool = False
+) -> SimulatedStep:
+    """The facts of a replay; ``timeline`` keeps every span and every change of a link's rate."""
+    machine, step = played.machine, played.step
+    rows = tuple(
+        SimulatedRow(
+            name=_row_name(played, who),
+            stage=step.players[who].pipeline_rank,
+            num_ranks=machine.num_ranks(who),
+            components_s=played.by_class[who],
+            spans=tuple(accounting.spans(step.story[who], step.beside[who], played.timeline)) if timeline else (),
+        )
+        for who in step.players
+    )
+    return SimulatedStep(
+        plan_name=plan.job.name,
+        step_s=played.step_s,
+        predicted_step_s=plan.cost.step_s,
+        components_s={name: played.components_s.get(name, 0.0) for name in COMPONENTS},
+        differences=_differences(plan, played),
+        num_ranks=plan.degrees.world_size,
+        num_classes=len(step.players),
+        folding="none" if not fold else "exact" if machine.classes.exact else "rounded",
+        num_tasks=len(step.simulation.tasks),
+        what_if=what_if,
+        links=_links(played, timeline),
+        rows=rows,
+    )
+
+
+def _row_name(played: Replay, who: int) -> str:
+    fabric = played.machine.fabric
+    building = fabric.buildings[int(fabric.building[played.machine.first(who)])].name
+    return f"stage {played.step.players[who].pipeline_rank} in {building}"
+
+
+def _differences(plan: Plan, played: Replay) -> tuple[ComponentDifference, ...]:
+    out = []
+    for name in COMPONENTS:
+        predicted, simulated = plan.cost.component(name), played.components_s.get(name, 0.0)
+        share = (predicted - simulated) / played.step_s
+        flagged = abs(share) > THRESHOLD
+        cause = _cause(name, plan, played, predicted < simulated) if flagged else ""
+        out.append(
+            ComponentDifference(
+                component=name, predicted_s=predicted, simulated_s=simulated, share=share, flagged=flagged, cause=cause
+            )
+        )
+    return tuple(out)
+
+
+def _cause(name: str, plan: Plan, played: Replay, longer: bool) -> str:
+    """What the replay can see of why a component differs."""
+    if name == "compute":
+        return "computation is slower than stated (stragglers, jitter, or transfers that hold the accelerator)"
+    if name == "bubble":
+        uneven = _uneven_chunks(played)
+        if uneven > 1.02 and longer:
+            return f"chunks are not alike: the longest takes {uneven:.2f} times the mean, and ranks wait for it every round"
+        if not longer:
+            return "ranks of other classes are faster than the busiest one, which the cost model takes for all"
+        return "ranks wait for one another"
+    slowed = _slowed(played, name)
+    if slowed > 1.02 and longer:
+        return f"links are shared with other traffic at the same moment: its flows take {slowed:.2f} times their time alone"
+    if name == "dp":
+        return (
+            "buckets wait for computation to end before they leave, or a gather that is prefetched too late stalls a layer"
+            if longer
+            else "hidden behind more than the cost model counts (other chunks, the drain, other communicators)"
+        )
+    if name == "pp":
+        return "messages on the longest chain of waiting" if longer else "messages hide behind other computation"
+    return "members of a group come late to their collectives" if longer else "hidden behind computation"
+
+
+def _uneven_chunks(played: Replay) -> float:
+    """Longest chunk over the mean chunk, of the ranks' forward and backward passes."""
+    passes = [
+        chunk.forward_s + chunk.input_gradient_s + chunk.weight_gradient_s
+        for player in played.step.players.values()
+        for chunk in player.chunks
+    ]
+    return max(passes) / (sum(passes) / len(passes)) if passes and sum(passes) else 1.0
+
+
+def _slowed(played: Replay, component: str) -> float:
+    """Time of the flows of a component over what they take alone on their links, all of them together."""
+    simulation, timeline = played.step.simulation, played.timeline
+    numbers = {
+        entry.task
+        for rows in (played.step.story, played.step.beside)
+        for row in rows.values()
+        for entry in row
+        if entry.component == component and simulation.tasks[entry.task].path is not None
+    }
+    taken = alone = 0.0
+    for number in numbers:
+        task = simulation.tasks[number]
+        rooms = [float(played.machine.capacities[link]) / weight for link, weight in task.path or () if weight > 0]
+        taken += float(timeline.end_s[number] - timeline.start_s[number])
+        alone += task.amount / min([task.cap_bytes_per_s, *rooms])
+    return taken / alone if alone else 1.0
+
+
+def _links(played: Replay, timeline: bool) -> tuple[LinkUse, ...]:
+    """Every class of trunks and oversubscribed uplinks that carried something, most used first."""
+    machine = played.machine
+    names: dict[int, str] = {}
+    for number, name in machine.fabric.link_names.items():
+        names.setdefault(int(machine.link_class[number]), name)
+    changes = _rate_changes(played, names)
+    out = []
+    for link, (moments, rates) in changes.items():
+        capacity = float(machine.capacities[link])
+        carried = float((rates[:-1] * np.diff(moments)).sum())
+        if carried > 0:
+            count = int((machine.link_class == link).sum())
+            out.append(
+                LinkUse(
+                    name=names[link] + (f" and {count - 1} alike" if count > 1 else ""),
+                    capacity_bytes_per_s=capacity,
+                    carried_bytes=carried,
+                    mean_utilisation=carried / (capacity * played.step_s),
+                    time_s=tuple(moments.tolist()) if timeline else (),
+                    rate_bytes_per_s=tuple(rates.tolist()) if timeline else (),
+                )
+            )
+    return tuple(sorted(out, key=lambda one: -one.mean_utilisation))
+
+
+def _rate_changes(played: Replay, names: Mapping[int, str]) -> dict[int, tuple[Floats, Floats]]:
+    """Link class -> (moments, rate from each on); a flow counts with its mean rate."""
+    steps: dict[int, list[tuple[float, float]]] = {link: [] for link in names}
+    timeline = played.timeline
+    for number, task in enumerate(played.step.simulation.tasks):
+        if task.path is None or task.amount <= 0:
+            continue
+        start, end = float(timeline.start_s[number]), float(timeline.end_s[number])
+        for link, weight in task.path:
+            if link in steps and end > start:
+                rate = weight * task.amount / (end - start)
+                steps[link] += [(start, rate), (end, -rate)]
+    out = {}
+    for link, marks in steps.items():
+        if marks:
+            at, inverse = np.unique([time for time, _ in marks], return_inverse=True)
+            out[link] = (at, np.maximum(0.0, np.cumsum(np.bincount(inverse, [rate for _, rate in marks], len(at)))))
+    return out

@@ -1,0 +1,128 @@
+"""What-if options of a replay, as words: what is slower or lost.
+
+* ``jitter=0.02``                   every action's seconds vary, standard deviation 2 % (of the logarithm); ``seed=1`` draws
+                                    others
+* ``straggler=POSITION:1.3``        the accelerator at a position computes 1.3 times as long (with the neighbours that are alike)
+* ``slow=zone:0.5``                 a link level is left with half of its capacity; ``slow=building-a/building-b:0.5`` a trunk
+* ``lost-plane=building``           one of the planes that the topology states for a level is lost
+* ``lost-rack=building-a:3``        replicas with an accelerator in the rack (from 0) stop, the others take over their
+                                    micro-batches
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from scaleacross.errors import InputError
+from scaleacross.schedules.pipeline import is_legal
+from scaleacross.simulation.fabric import Slowdown
+from scaleacross.simulation.replay import Disturbance
+from scaleacross.spec.network import LINK_LEVELS
+from scaleacross.spec.placement import strides
+from scaleacross.spec.plan import Plan
+from scaleacross.spec.topology import Topology
+
+OPTIONS: Final = ("jitter", "seed", "straggler", "slow", "lost-plane", "lost-rack")
+
+
+def disturbance_of(options: Sequence[str], plan: Plan, topology: Topology) -> Disturbance:
+    """What ``options`` say.
+
+    Raises:
+        InputError: an option that is none, or that the plan or its topology does not have.
+    """
+    jitter, seed, stragglers = 0.0, 0, {}
+    levels: dict[int, float] = {}
+    trunks: dict[frozenset[str], float] = {}
+    micro_batches: int | None = None
+    for option in options:
+        name, _, value = option.partition("=")
+        if name == "jitter":
+            jitter = _number(option, value, 0.0, 1.0)
+        elif name == "seed":
+            seed = int(_number(option, value, 0, 2**32))
+        elif name == "straggler":
+            where, _, factor = value.partition(":")
+            stragglers[int(_number(option, where, 0, 1e9))] = _number(option, factor, 1.0, 1e6)
+        elif name == "slow":
+            where, _, left = value.rpartition(":")
+            share = _number(option, left, 1e-6, 1.0)
+            if where in LINK_LEVELS:
+                levels[LINK_LEVELS.index(where)] = share
+            else:
+                trunks[_trunk(where, topology)] = share
+        elif name == "lost-plane":
+            levels |= _lost_plane(value, topology)
+        elif name == "lost-rack":
+            micro_batches = _lost_rack(option, value, plan, topology)
+        else:
+            raise InputError(f"no what-if '{option}': choose from {', '.join(f'{one}=…' for one in OPTIONS)}")
+    return Disturbance(jitter, seed, stragglers, Slowdown(levels, trunks), micro_batches)
+
+
+def _number(option: str, text: str, least: float, most: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most:
+        raise InputError(f"what-if '{option}': a number from {least:g} to {most:g} is expected, got '{text}'")
+    return value
+
+
+def _trunk(where: str, topology: Topology) -> frozenset[str]:
+    ends = frozenset(where.split("/"))
+    known = {frozenset(trunk.between): "/".join(trunk.between) for trunk in topology.trunks}
+    if ends not in known:
+        trunks = ", ".join(known.values()) or "none"
+        raise InputError(f"no link '{where}': levels are {', '.join(LINK_LEVELS)}; trunks are {trunks}")
+    return ends
+
+
+def _lost_plane(level: str, topology: Topology) -> dict[int, float]:
+    if level not in LINK_LEVELS:
+        raise InputError(f"no link level '{level}': choose from {', '.join(LINK_LEVELS)}")
+    index = LINK_LEVELS.index(level)
+    if level in ("campus", "region"):
+        planes = [trunk.num_planes for trunk in topology.trunks]
+    else:
+        planes = [getattr(building.links, level).num_planes for building in topology.buildings]
+    stated = [number for number in planes if number]
+    if not stated:
+        raise InputError(f"the topology states no num_planes for level {level}: nothing can be lost of it")
+    return {index: 1 - 1 / min(stated)}
+
+
+def _lost_rack(option: str, value: str, plan: Plan, topology: Topology) -> int:
+    """Micro-batches of the replicas that are left."""
+    name, _, number = value.partition(":")
+    base, rack = 0, int(_number(option, number, 0, 1e9))
+    for share in plan.placement.fill:
+        if share.building == name:
+            break
+        base += share.num_accelerators
+    else:
+        used = ", ".join(share.building for share in plan.placement.fill)
+        raise InputError(f"what-if '{option}': the plan uses no building '{name}'; it uses {used}")
+    size, degrees = topology.building(name).accelerators_per("rack"), plan.degrees
+    if rack * size >= share.num_accelerators:
+        held = math.ceil(share.num_accelerators / size)
+        raise InputError(f"what-if '{option}': the plan uses racks 0 to {held - 1} of '{name}'")
+    position = base + np.arange(rack * size, min((rack + 1) * size, share.num_accelerators))
+    stride = strides(degrees, plan.placement.axis_order)
+    replica = position // stride["dp_replicate"] % degrees.dp_replicate * degrees.dp_shard
+    replica += position // stride["dp_shard"] % degrees.dp_shard
+    left = degrees.dp - len(np.unique(replica))
+    if left <= 0:
+        raise InputError(
+            f"what-if '{option}': all {degrees.dp} data-parallel replicas have an accelerator in that rack"
+        )
+    needed = math.ceil(plan.num_micro_batches * degrees.dp / left)
+    pipeline = plan.decision.pipeline
+    while not is_legal(pipeline.schedule, degrees.pp, needed, pipeline.num_chunks):
+        needed += 1
+    return needed

@@ -1,0 +1,90 @@
+"""What a replay of a plan found: the step event by event, beside what the cost model says."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeInt
+
+from scaleacross.spec.base import Spec
+from scaleacross.spec.plan import COMPONENTS
+
+SpanKind = Literal["compute", "tp", "cp", "ep", "pp", "dp", "optimizer"]
+
+
+class ComponentDifference(Spec):
+    """One part of a step as the cost model and as the replay have it."""
+
+    component: str
+    predicted_s: float
+    simulated_s: float
+    share: float = Field(description="difference over the simulated step time")
+    flagged: bool = Field(description="more than the threshold")
+    cause: str = Field(default="", description="what the replay can see of why; empty where nothing is flagged")
+
+
+class LinkUse(Spec):
+    """A trunk or oversubscribed uplink, over the step."""
+
+    name: str
+    capacity_bytes_per_s: float
+    carried_bytes: float
+    mean_utilisation: float
+    time_s: tuple[float, ...] = Field(default=(), description="moments at which the rate changes")
+    rate_bytes_per_s: tuple[float, ...] = Field(default=(), description="rate from each moment on")
+
+
+class Span(Spec):
+    """Something that a class of ranks did."""
+
+    kind: SpanKind
+    label: str
+    start_s: float
+    end_s: float
+    beside: bool = Field(default=False, description="ran beside the actions of the rank")
+
+
+class SimulatedRow(Spec):
+    """One class of ranks."""
+
+    name: str
+    stage: NonNegativeInt
+    num_ranks: int = Field(description="accelerators that do the same")
+    components_s: dict[str, float] = Field(
+        description="its time by component; idle: waiting for messages and for the end"
+    )
+    spans: tuple[Span, ...] = ()
+
+
+class SimulatedStep(Spec):
+    """One optimizer step of a plan, replayed."""
+
+    plan_name: str
+    step_s: float
+    predicted_step_s: float
+    components_s: dict[str, float] = Field(description="of the busiest class of ranks; they add up to step_s")
+    differences: tuple[ComponentDifference, ...]
+    num_ranks: int
+    num_classes: int = Field(description="classes of ranks that were played for all")
+    folding: Literal["exact", "rounded", "none"] = Field(
+        description="exact: ranks of a class are alike; rounded: they differ far away, loads are means; none: all are played"
+    )
+    num_tasks: int
+    what_if: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    links: tuple[LinkUse, ...] = ()
+    rows: tuple[SimulatedRow, ...] = ()
+
+    @property
+    def flags(self) -> tuple[ComponentDifference, ...]:
+        """Differences above the threshold."""
+        return tuple(one for one in self.differences if one.flagged)
+
+    @property
+    def difference(self) -> float:
+        """(predicted − simulated) / simulated step time."""
+        return (self.predicted_step_s - self.step_s) / self.step_s
+
+    def component(self, name: str) -> float:
+        """Seconds of one of COMPONENTS."""
+        return self.components_s.get(name, 0.0) if name in COMPONENTS else 0.0

@@ -1,0 +1,86 @@
+"""Replays of plans: folded like unfolded, closed forms through a plan, agreement with the price, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import instances
+import scaleacross as sa
+from scaleacross.errors import InputError, ScaleAcrossError
+from scaleacross.schedules import collective as c
+from scaleacross.simulation.collectives import Route, add_collective
+from scaleacross.simulation.engine import Simulation
+from scaleacross.simulation.patterns import ring_fixed_s
+from scaleacross.spec.plan import COMPONENTS, Plan
+
+
+@cache
+def small_plans() -> tuple[Plan, ...]:
+    """Plans of random toy machines, of one and of two accelerator types."""
+    out = []
+    for seed, make in itertools.product(range(10), (instances.random_job, instances.mixed_job)):
+        try:
+            out.append(sa.plan(make(seed), time_limit_s=10))
+        except ScaleAcrossError:
+            continue
+    return tuple(out)
+
+
+def test_folded_runs_equal_unfolded_ones() -> None:
+    """One of each class played for all takes as long as every rank by itself; some plans have fewer classes than ranks."""
+    saved = 0
+    for plan in small_plans():
+        folded, whole = sa.simulate(plan), sa.simulate(plan, fold=False)
+        assert folded.folding == "exact"
+        assert folded.step_s == pytest.approx(whole.step_s, rel=1e-9), plan.job.name
+        assert sum(row.num_ranks for row in folded.rows) == plan.degrees.world_size
+        saved += whole.num_classes - folded.num_classes
+    assert saved > 50
+
+
+def test_components_add_up_to_the_step() -> None:
+    for plan in small_plans():
+        step = sa.simulate(plan)
+        assert sum(step.component(name) for name in COMPONENTS) == pytest.approx(step.step_s)
+        for row in step.rows:
+            assert sum(row.components_s.values()) == pytest.approx(step.step_s)
+
+
+def test_published_rows_agree_with_their_price() -> None:
+    """Llama 3 405B on 8,192 H100: every component within 5 % of the step, the step within 2 %."""
+    step = sa.simulate(sa.evaluate("llama3_table4_row1"))
+    assert step.num_classes < 50
+    assert abs(step.difference) < 0.02
+    assert not step.flags
+
+
+def test_a_plan_that_states_no_work_is_refused() -> None:
+    plan = small_plans()[0].model_copy(update={"work": None})
+    with pytest.raises(InputError, match="does not state its computation"):
+        sa.simulate(plan)
+
+
+# --- a ring of unequal hops ---------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([1.0, 2.0, 4.0, 10.0]), st.sampled_from([0.0, 0.1, 1.0, 5.0])), min_size=2, max_size=9
+    )
+)
+@settings(max_examples=200, deadline=None)
+def test_ring_of_unequal_hops_takes_what_its_steps_take(hops: list[tuple[float, float]]) -> None:
+    """The closed form beside every message of the schedule played one by one."""
+    n, size = len(hops), 12.0
+    rate, latency = (np.array(part) for part in zip(*hops, strict=True))
+    links = Simulation(rate)
+    schedule = c.flat(c.Operation.ALL_GATHER, "ring", n)
+    add_collective(links, schedule, lambda a, _: Route([(a, 1.0)], float(latency[a])), lambda _: size / n)
+    closed = (n - 1) * size / n / rate.min() + ring_fixed_s(size / n, rate, latency)
+    assert closed == pytest.approx(links.run().total_s)
