@@ -22,19 +22,21 @@ import numpy as np
 from scaleacross.simulation import patterns
 from scaleacross.simulation.curves import measured_s
 from scaleacross.simulation.fabric import RACK, SCALE_UP, Floats
-from scaleacross.simulation.machine import Machine, depth_latency_s, distinct, outer_levels
+from scaleacross.simulation.machine import Machine, PatternKey, depth_latency_s, distinct, outer_levels
 from scaleacross.spec.network import CurveOp
 
 Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
 
 
 class Segment(NamedTuple):
-    """One flow: bytes of progress along loaded links, then a fixed time."""
+    """One flow: bytes of progress along loaded links, then a fixed time; ``common_bytes_per_s``: its rate while all groups of its
+    axis do the same."""
 
     amount: float
     load: tuple[tuple[int, float], ...]
     cap_bytes_per_s: float
     fixed_s: float
+    common_bytes_per_s: float
 
 
 @dataclass
@@ -74,10 +76,12 @@ class Calls:
             self._known[key] = (self._message(*key),)
         return self._known[key][0]
 
-    def alone_bytes_per_s(self, segment: Segment) -> float:
-        """What a flow reaches when nothing else is on its links."""
-        rooms = [float(self.machine.capacities[link]) / weight for link, weight in segment.load if weight > 0]
-        return min([segment.cap_bytes_per_s, *rooms])
+    def _common(self, key: PatternKey, row: int) -> float:
+        """Rate of a group while all groups of its axis send, bytes/s."""
+        machine, pattern = self.machine, self.machine.patterns[key]
+        links = pattern.link[pattern.row == row]
+        room = machine.fabric.capacity[links] / machine.link_loads(key)[links]
+        return float(min(pattern.cap[row], room.min(initial=np.inf)))
 
     def _message(self, block_class: int, forward: bool, size_bytes: float) -> Segment:
         machine, way = self.machine, "forward" if forward else "backward"
@@ -85,7 +89,7 @@ class Calls:
         target = int((machine.following if forward else machine.preceding)[source])
         _, _, latency = machine.fabric.hop(np.array([source]), np.array([target]))
         cap = float(machine.patterns["pp", way].cap[source])
-        return Segment(size_bytes, tuple(machine.load(("pp", way), block_class)), cap, float(latency[0]))
+        return Segment(size_bytes, tuple(machine.load(("pp", way), block_class)), cap, float(latency[0]), cap)
 
     def _segments(self, shape: str, group: int, op: Op, algorithm: str, size: float) -> Iterator[Segment]:
         degree = self.machine.shapes[shape].degree
@@ -115,7 +119,7 @@ class Calls:
                 turns * (num_ranks - 1) / num_ranks * moved / rate + steps * link.one_way_latency_s + self.launch_s
             )
         port = int(machine.link_class[machine.fabric.port(np.array([block]))[0]])
-        return Segment(size, ((port, seconds / size),), size / seconds, 0.0)
+        return Segment(size, ((port, seconds / size),), size / seconds, 0.0, size / seconds)
 
     def _pairwise(self, shape: str, group: int, size: float) -> Segment:
         machine, row = self.machine, self.machine.row(shape, group)
@@ -123,20 +127,20 @@ class Calls:
         cap = float(machine.patterns[shape, "pairwise"].cap[row])
         latency = max(float(machine.fabric.hop(np.full(len(blocks), one), blocks)[2].max()) for one in blocks[[0, -1]])
         load = tuple(machine.load((shape, "pairwise"), group))
-        return Segment(size, load, cap, self.launch_s + latency)
+        return Segment(size, load, cap, self.launch_s + latency, self._common((shape, "pairwise"), row))
 
     def _ring(self, shape: str, group: int, op: Op, algorithm: str, size: float) -> Segment:
         machine, row = self.machine, self.machine.row(shape, group)
-        degree = machine.shapes[shape].degree
+        degree, common = machine.shapes[shape].degree, self._common((shape, "ring"), row)
         load, cap = tuple(machine.load((shape, "ring"), group)), float(machine.patterns[shape, "ring"].cap[row])
         if algorithm == "tree":
             levels = [(level, f) for level, f in self._levels_of(shape, row) if f > 1]
             latency = sum(math.ceil(math.log2(f)) * self._latency_s(shape, row, level) for level, f in levels)
-            return Segment(2 * size, load, cap, self.launch_s + 2 * latency)
+            return Segment(2 * size, load, cap, self.launch_s + 2 * latency, common)
         turns = 2 if op == "all_reduce" else 1
         rate, latencies = self._hops(shape, row)
         fixed = patterns.ring_fixed_s(size / degree, rate, latencies)
-        return Segment(turns * (degree - 1) / degree * size, load, cap, self.launch_s + turns * fixed)
+        return Segment(turns * (degree - 1) / degree * size, load, cap, self.launch_s + turns * fixed, common)
 
     def _hops(self, shape: str, row: int) -> tuple[Floats, Floats]:
         """Rate (bytes/s, when all groups of the axis send) and latency of every hop of a ring."""
@@ -180,7 +184,7 @@ class Calls:
                 float(machine.patterns[shape, str(level)].cap[row]),
             )
             fixed = start + (fanout - 1) * self._latency_s(shape, row, level)
-            yield Segment((fanout - 1) / fanout * size, load, cap, fixed)
+            yield Segment((fanout - 1) / fanout * size, load, cap, fixed, self._common((shape, str(level)), row))
             start = 0.0
         inside = self._in_domain(shape, row)
         if inside > 1:
@@ -214,7 +218,7 @@ def _in_a_row(first: Segment, second: Segment) -> Segment | None:
     link, amount = first.load[0][0], first.amount + second.amount
     used = first.load[0][1] * first.amount + second.load[0][1] * second.amount
     seconds = first.amount / first.cap_bytes_per_s + second.amount / second.cap_bytes_per_s
-    return Segment(amount, ((link, used / amount),), amount / seconds, 0.0)
+    return Segment(amount, ((link, used / amount),), amount / seconds, 0.0, amount / seconds)
 
 
 def shared_links(machine: Machine, source: int, target: int, level: int) -> list[int]:

@@ -123,8 +123,15 @@ class Machine:
 
     def link_loads(self, key: PatternKey) -> Floats:
         """(links,) what all groups of a pattern together load every link with, one byte of progress each."""
-        pattern = self.patterns[key]
-        return np.bincount(pattern.link, pattern.load, len(self.fabric.capacity)).astype(np.float64)
+        return self._link_loads[key]
+
+    @cached_property
+    def _link_loads(self) -> Mapping[PatternKey, Floats]:
+        count = len(self.fabric.capacity)
+        return {
+            key: np.bincount(pattern.link, pattern.load, count).astype(np.float64)
+            for key, pattern in self.patterns.items()
+        }
 
 
 def build_machine(

@@ -195,7 +195,7 @@ class Step:
                 group, algorithm = self.calls.machine.group_of(shape, who), self.setting.streams[use, op].algorithm
                 for segment in self.calls.of(shape, group, (op,), (algorithm,), size):
                     fixed_s += segment.fixed_s
-                    moving_s += segment.amount / self.calls.alone_bytes_per_s(segment)
+                    moving_s += segment.amount / segment.common_bytes_per_s
         if not moving_s:
             return layers
         return max(1, layers // max(1, math.ceil(fixed_s / (LATENCY_SHARE * moving_s))))
