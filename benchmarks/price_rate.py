@@ -90,8 +90,10 @@ def main() -> None:
     )
     per_s = (rejected + priced) / total_s
     print(f"  {per_s:,.0f} candidates/s; {priced / total_s:,.0f} priced in full/s")
+    alone_per_s = priced / len(jobs) / alone_s
+    print(f"  one overlap setting alone: {len(rows) / alone_s:,.0f}/s; {alone_per_s:,.0f} priced in full/s")
     print(
-        f"  one overlap setting alone: {len(rows) / alone_s:,.0f}/s; {priced / len(jobs) / alone_s:,.0f} priced in full/s"
+        f"  one prediction: {1e3 * total_s / priced:.5f} ms, with one overlap setting alone {1e3 / alone_per_s:.4f} ms"
     )
     print(f"  a space of {CALCULON:,} at this rate: {CALCULON / per_s:.1f} s CPU")
     print(f"  best {best[0]:.4f} s: {rows.decision(best[1])}, {overlaps[best[2]]}")

@@ -8,17 +8,8 @@ import numpy as np
 import pytest
 from measured_rows import run, runs
 
-from scaleacross.validation.fitting import (
-    KNOBS,
-    PARENTS,
-    SPREAD,
-    Linearised,
-    generation_of,
-    leave_out,
-    linearise,
-    refit,
-    row_weights,
-)
+from scaleacross.validation.fitting import SPREAD, Linearised, leave_out, linearise, refit, row_weights
+from scaleacross.validation.knobs import KNOBS, PARENTS, generation_of
 from scaleacross.validation.mapping import case_of
 
 PRIOR = np.log([knob.prior for knob in KNOBS])

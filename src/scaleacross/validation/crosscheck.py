@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaleacross.validation.fitting import KNOBS, leave_out, linearise
+from scaleacross.validation.fitting import leave_out, linearise
+from scaleacross.validation.knobs import KNOBS
 from scaleacross.validation.mapping import case_of
 from scaleacross.validation.metrics import Errors, errors
 from scaleacross.validation.score import Validation, measured_s

@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleacross.cost_models.plan_cost import placed_shapes, step_seconds
-from scaleacross.spec.accelerator import Accelerator, Precision
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Topology
+from scaleacross.validation.knobs import KNOBS, PARENTS, generation_of
 from scaleacross.validation.mapping import Case
 from scaleacross.validation.predict import predict
 
@@ -43,133 +43,6 @@ SETTLED: Final = 2e-3
 """Largest change of a logarithm in the last iteration."""
 TRUST: Final = 0.35
 """Largest change of a logarithm in one iteration."""
-SIXTEEN_BIT: Final[tuple[Precision, ...]] = ("fp16", "bf16")
-
-
-@dataclass(frozen=True)
-class Knob:
-    """A parameter of an accelerator: how to read and set it, and what is known of it beforehand.
-
-    ``prior`` is the value without step times, ``sigma`` its standard deviation as a logarithm; ``applies`` to an
-    accelerator and ``matters`` to a case: where it does not, no row is priced for it.
-    """
-
-    name: str
-    unit: str
-    meaning: str
-    prior: float
-    sigma: float
-    read: Callable[[Accelerator], float]
-    write: Callable[[Accelerator, float], Accelerator]
-    applies: Callable[[Accelerator], bool] = lambda _: True
-    matters: Callable[[Case], bool] = lambda _: True
-
-
-def _has_experts(case: Case) -> bool:
-    return case.profile.num_experts > 0
-
-
-def _grace(accelerator: Accelerator) -> bool:
-    return accelerator.name.startswith("gb")
-
-
-def _ratio(name: str, precisions: tuple[Precision, ...], sigma: float) -> Knob:
-    def write(accelerator: Accelerator, value: float) -> Accelerator:
-        stated = {**accelerator.training_gemm_ratio, **dict.fromkeys(precisions, value)}
-        return accelerator.model_copy(update={"training_gemm_ratio": stated})
-
-    return Knob(
-        name=name,
-        unit="–",
-        meaning=f"rate of {'/'.join(precisions)} products in a training step over that of the kernel alone",
-        prior=0.9,
-        sigma=sigma,
-        read=lambda accelerator: accelerator.training_gemm_ratio.get(precisions[-1], 1.0),
-        write=write,
-        matters=lambda case: case.job.precision in precisions or precisions == SIXTEEN_BIT,
-    )
-
-
-def _field(
-    name: str,
-    unit: str,
-    meaning: str,
-    prior: float,
-    sigma: float,
-    applies: Callable[[Accelerator], bool] = lambda _: True,
-    matters: Callable[[Case], bool] = lambda _: True,
-) -> Knob:
-    return Knob(
-        *(name, unit, meaning, prior, sigma),
-        applies=applies,
-        matters=matters,
-        read=lambda accelerator: float(getattr(accelerator, name)) or prior,
-        write=lambda accelerator, value: accelerator.model_copy(update={name: value}),
-    )
-
-
-KNOBS: Final[tuple[Knob, ...]] = (
-    _ratio("training_gemm_ratio.bf16", SIXTEEN_BIT, 0.1),
-    _ratio("training_gemm_ratio.fp8", ("fp8",), 0.2),
-    _ratio("training_gemm_ratio.nvfp4", ("nvfp4",), 0.2),
-    _field(
-        "training_attention_ratio",
-        "–",
-        "rate of attention in a training step over that of the forward kernel",
-        1.0,
-        0.3,
-    ),
-    _field("memory_efficiency_fraction", "–", "share of HBM bandwidth that element-wise kernels reach", 0.8, 0.2),
-    _field("kernel_launch_s", "s", "fixed cost of a product, an attention kernel or a collective", 4e-6, 0.15),
-    _field(
-        *(
-            "host_moe_pass_s",
-            "s",
-            "host time to launch the forward pass of a layer with routed experts, x86",
-            2e-3,
-            0.7,
-        ),
-        applies=lambda accelerator: not _grace(accelerator),
-        matters=_has_experts,
-    ),
-    _field(
-        *(
-            "host_moe_pass_s",
-            "s",
-            "host time to launch the forward pass of a layer with routed experts, Grace",
-            2e-3,
-            0.7,
-        ),
-        applies=_grace,
-        matters=_has_experts,
-    ),
-    _field("speed_spread_fraction", "–", "standard deviation of the speed of accelerators of one type", 0.01, 0.5),
-    _field("step_overhead_s", "s", "host work per step that nothing hides", 0.05, 0.5),
-)
-
-GENERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Ampere": ("a100-80gb",),
-    "Hopper": ("h100-sxm", "h200"),
-    "Hopper, 500 W": ("h100-96gb",),
-    "Blackwell": ("b200", "gb200-nvl72"),
-    "Blackwell Ultra": ("b300", "gb300-nvl72"),
-}
-
-
-POWER_RATIO: Final = 500 / 700
-"""Board power of the 96 GB H100 over that of the 80 GB SXM part (NVIDIA data sheets)."""
-PARENTS: Final[Mapping[str, tuple[str, float]]] = {
-    "Hopper, 500 W": ("Hopper", POWER_RATIO ** (1 / 3)),
-    "Blackwell Ultra": ("Blackwell", 1.0),
-}
-"""Generation -> the one whose fitted knobs are its priors, and what a lower power limit leaves of rates of computation:
-dynamic power grows with the cube of the clock."""
-
-
-def generation_of(case: Case) -> str:
-    """The generation that a case's accelerator belongs to, or the accelerator's own name."""
-    name = case.topology.buildings[0].accelerator.name
-    return next((generation for generation, members in GENERATIONS.items() if name in members), name)
 
 
 @dataclass(frozen=True)

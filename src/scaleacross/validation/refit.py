@@ -19,7 +19,8 @@ from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.network import NetworkTechnology
 from scaleacross.spec.topology import Topology
 from scaleacross.validation.crosscheck import SEEN
-from scaleacross.validation.fitting import KNOBS, Linearised, fit, generation_of, leave_out, linearise
+from scaleacross.validation.fitting import Linearised, fit, leave_out, linearise
+from scaleacross.validation.knobs import KNOBS, generation_of
 from scaleacross.validation.machines import MACHINES
 from scaleacross.validation.mapping import Case, case_of
 from scaleacross.validation.predict import predict
