@@ -56,6 +56,17 @@ class RankPool:
                 results[rank] = value
         return [results[rank] for rank in range(self.size)]
 
+    def post(self, rank: int, function: Callable[..., Any], *args: Any) -> None:
+        """Start ``function`` on one rank; ``take`` its result."""
+        self._pipes[rank].send((function, args))
+
+    def take(self, rank: int, limit_s: float = CASE_LIMIT_S) -> Any:
+        """The result of what was posted."""
+        assert self._pipes[rank].poll(limit_s), f"rank {rank} did not end in {limit_s} s"
+        failed, value = self._pipes[rank].recv()
+        assert not failed, f"rank {rank}: {value}"
+        return value
+
     def close(self) -> None:
         """End the processes."""
         for process in self._processes:

@@ -19,6 +19,7 @@ from scaleacross.cli.look import catalogue_command, schema_command, show_command
 from scaleacross.cli.pareto import pareto_command
 from scaleacross.cli.plan import emit_command, evaluate_command, plan_command
 from scaleacross.cli.reproduce import reproduce_command
+from scaleacross.cli.run import bench_command, run_command
 from scaleacross.cli.schedule import schedule_command
 from scaleacross.cli.sweep import sweep_command
 from scaleacross.cli.validate import validate_command
@@ -37,6 +38,8 @@ COMMANDS: Final[tuple[tuple[str, Callable[..., None], str], ...]] = (
     ("schedule", schedule_command, "Show one pipeline step, of a plan or of a schedule by name."),
     ("collective", collective_command, "Price every way to run one collective."),
     ("diagnose", diagnose_command, "Name the rank or link behind a hang or a slow run."),
+    ("run", run_command, "Run a training program as a plan says."),
+    ("bench", bench_command, "Time a collective as the plan runs it."),
     ("show", show_command, "Show a topology, workload, accelerator or network."),
     ("catalogue", catalogue_command, "List what can be given by name."),
     ("schema", schema_command, "Print the JSON Schema of a kind of file."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -112,6 +113,11 @@ def from_launch(config: LaunchConfig, ranks: Sequence[int], settings: LinkSettin
     Raises:
         InputError: a rank that the launch file does not have.
     """
+    world = int(os.environ.get("WORLD_SIZE", config.world_size))
+    if world != config.world_size:
+        raise InputError(
+            f"{world} processes, and a launch file for {config.world_size} ranks: start as many as the plan has ranks"
+        )
     if max(ranks) >= config.world_size:
         raise InputError(
             f"rank {max(ranks)} of a launch file for {config.world_size} ranks: start as many processes as the plan has ranks"

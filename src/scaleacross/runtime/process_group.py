@@ -27,7 +27,7 @@ from scaleacross.runtime.launch import launch_policy
 from scaleacross.runtime.policy import Chosen, Policy
 from scaleacross.runtime.reduction import can_reduce
 from scaleacross.runtime.trace import FlightRecorder, Record
-from scaleacross.runtime.tracing import GroupCursor, recorder_of_process
+from scaleacross.runtime.tracing import GroupCursor, recorded_name, recorder_of_process
 from scaleacross.runtime.work import QueuedWork
 from scaleacross.schedules.collective import Operation
 
@@ -66,7 +66,9 @@ class ScaleAcrossGroup(dist.ProcessGroup):
         self._ranks = list(global_ranks) or list(range(size))
         self._policy = options.policy or launch_policy(self._ranks, LinkSettings())
         self._recorder = options.recorder or recorder_of_process(self._ranks[rank])
-        self._recorded = self._recorder.group(name, self._ranks, self._policy.axis, self._policy.planned)
+        self._recorded = self._recorder.group(
+            recorded_name(name, self._ranks), self._ranks, self._policy.axis, self._policy.planned
+        )
         self._name = name
         self._sequence = 0
         self._lock = threading.Lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -33,6 +34,11 @@ class GroupCursor:
     def received(self, peer: int, num_bytes: int, nanoseconds: int) -> None:
         """A message has arrived."""
         self._record.received(self._ranks[peer], num_bytes, nanoseconds)
+
+
+def recorded_name(name: str, ranks: Sequence[int]) -> str:
+    """torch's name of a group and a mark of its ranks: torch uses names again when a process joins another job."""
+    return f"{name}-{zlib.crc32(repr(list(ranks)).encode()):08x}"
 
 
 def recorder_of_process(rank: int) -> FlightRecorder:

@@ -1,0 +1,115 @@
+"""run and bench: a launch file executed with torchrun."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scaleacross.cli.frame import display
+from scaleacross.errors import InputError
+
+if TYPE_CHECKING:
+    from scaleacross.spec.launch import LaunchConfig
+
+LaunchFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="LAUNCH.json", help="Written by `scaleacross plan -o DIR` and `scaleacross emit --to launch`."
+    ),
+]
+Local = Annotated[bool, typer.Option("--local", help="Start all ranks on this machine, whatever hosts the plan names.")]
+
+
+def run_command(
+    launch: LaunchFile,
+    program: Annotated[list[str], typer.Argument(metavar="-- PROGRAM [ARGUMENTS...]", help="As torchrun takes it.")],
+    local: Local = False,
+    port: Annotated[
+        int, typer.Option("--port", min=1, max=65535, help="Where rank 0 listens (several hosts).")
+    ] = 29500,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands and start nothing.")] = False,
+) -> None:
+    """Run a training program as a plan says.
+
+    On one host it starts torchrun with one process per rank of the plan and SCALEACROSS_LAUNCH set, which backend
+    "cpu:scaleacross" reads. For several hosts it prints the command of each host, in rank order.
+
+    \b
+    Examples:
+      scaleacross run build/small/launch.json --local -- examples/train.py --steps 20
+      scaleacross run launch.json --dry-run -- train.py
+      scaleacross run launch.json -- -m mypackage.train --config big.toml
+    """
+    from scaleacross.runtime.launch_file import read_launch
+    from scaleacross.runtime.start_commands import commands, start
+
+    config = read_launch(launch)
+    if not program:
+        raise InputError("no program: scaleacross run LAUNCH.json -- train.py")
+    found = commands(config, launch, program, port, local)
+    if dry_run or len(found) > 1:
+        typer.echo("\n".join(found))
+        if not dry_run:
+            typer.echo(f"{len(found)} hosts: run each line on its host, or all ranks here with --local", err=True)
+        return
+    raise typer.Exit(start(config, launch, program))
+
+
+def bench_command(
+    launch: LaunchFile,
+    op: Annotated[
+        str, typer.Option("--op", help="all_reduce, all_gather, reduce_scatter, all_to_all or broadcast.")
+    ] = "all_reduce",
+    axis: Annotated[str | None, typer.Option("--axis", help="Groups of this axis. Default: the largest.")] = None,
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithm", help="Instead of the plan's: ring, direct, halving_doubling, ....")
+    ] = None,
+    smallest: Annotated[str, typer.Option("--min", metavar="SIZE", help="First size.")] = "1KiB",
+    largest: Annotated[str, typer.Option("--max", metavar="SIZE", help="Last size.")] = "16MiB",
+    factor: Annotated[int, typer.Option("--factor", min=2, help="From one size to the next.")] = 4,
+    iterations: Annotated[int, typer.Option("--iterations", min=1, help="Timed runs per size.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON and nothing else.")] = False,
+) -> None:
+    """Time a collective as nccl-tests does, all ranks on this machine, beside the plan's prediction and gloo.
+
+    algbw is size over time, busbw the rate of a link that explains it, #wrong counts elements that differ from the exact result.
+    'predicted' is the plan's time on the plan's network: on another machine the error says how the two differ.
+
+    \b
+    Examples:
+      scaleacross bench build/small/launch.json --axis dp_shard --op reduce_scatter
+      scaleacross bench build/small/launch.json --algorithm ring --max 64MiB --json
+    """
+    from scaleacross.report.runtime_bench import bench_report
+    from scaleacross.runtime.bench import BenchRequest, bench
+    from scaleacross.runtime.launch_file import read_launch
+    from scaleacross.units import parse_bytes
+
+    try:
+        sizes = parse_bytes(smallest), parse_bytes(largest)
+    except ValueError as error:
+        raise InputError(f"--min or --max: {error}") from None
+    config = read_launch(launch)
+    request = BenchRequest(
+        op=op,
+        axis=axis or _largest_axis(config),
+        algorithm=algorithm,
+        first_bytes=int(sizes[0]),
+        last_bytes=int(sizes[1]),
+        factor=factor,
+        iterations=iterations,
+    )
+    result = bench(config, launch, request, None if as_json else lambda line: typer.echo(line, err=True))
+    if as_json:
+        typer.echo(result.model_dump_json(indent=2))
+    else:
+        display(bench_report(result))
+
+
+def _largest_axis(config: LaunchConfig) -> str:
+    """The axis with most ranks per group."""
+    if not config.process_groups:
+        raise InputError("the plan has one rank: there is no collective to time")
+    return max(config.process_groups, key=lambda groups: groups.degree).axis

@@ -1,0 +1,30 @@
+"""The launch file of a job: ``SCALEACROSS_LAUNCH`` names it, ``scaleacross run`` sets it. No torch here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from scaleacross.errors import InputError
+from scaleacross.spec.launch import LaunchConfig
+
+LAUNCH_VARIABLE: Final = "SCALEACROSS_LAUNCH"
+
+
+def read_launch(path: str | Path) -> LaunchConfig:
+    """The launch file at ``path``. Raises InputError where there is none, or it is none."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InputError(
+            f"launch file {path}: {reason}. `scaleacross emit PLAN --to launch -o DIR` writes one"
+        ) from None
+    try:
+        return LaunchConfig.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise InputError(f"launch file {path}: {where}: {first['msg']}") from None

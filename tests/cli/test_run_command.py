@@ -1,0 +1,60 @@
+"""``scaleacross run`` and ``bench`` as a user meets them; what needs torch is tested in ``tests/runtime``."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from scaleacross.cli import app
+
+sys.path.append(str(Path(__file__).parents[1] / "runtime"))
+from launch_configs import small_launch
+
+RUNNER = CliRunner()
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Path:
+    path = tmp_path / "launch.json"
+    path.write_text(small_launch(dp_shard=4).model_dump_json(), encoding="utf-8")
+    return path
+
+
+def test_several_hosts_get_a_command_each(launch: Path) -> None:
+    result = RUNNER.invoke(app, ["run", str(launch), "--port", "1234", "--", "train.py", "--name", "two words"])
+    assert result.exit_code == 0
+    first, second = result.stdout.splitlines()
+    assert f"SCALEACROSS_LAUNCH={launch} torchrun --nnodes=2 --nproc-per-node=2 --node-rank=0 --master-addr=h0" in first
+    assert "--node-rank=1 --master-addr=h0 --master-port=1234 train.py --name 'two words'  # on h1" in second
+    assert "2 hosts" in result.stderr
+
+
+def test_local_starts_all_ranks_here(launch: Path) -> None:
+    result = RUNNER.invoke(app, ["run", str(launch), "--local", "--dry-run", "--", "train.py"])
+    assert result.stdout == f"SCALEACROSS_LAUNCH={launch} torchrun --standalone --nproc-per-node=4 train.py\n"
+
+
+def test_a_missing_launch_file_says_how_to_get_one(tmp_path: Path) -> None:
+    result = RUNNER.invoke(app, ["run", str(tmp_path / "none.json"), "--", "train.py"])
+    assert result.exit_code == 2
+    assert "No such file" in result.stderr and "scaleacross emit" in result.stderr
+
+
+def test_bench_names_the_axes_that_there_are(launch: Path) -> None:
+    result = RUNNER.invoke(app, ["bench", str(launch), "--axis", "tp"])
+    assert result.exit_code == 2
+    assert "no groups of axis 'tp': choose from dp_shard" in result.stderr
+    result = RUNNER.invoke(app, ["bench", str(launch), "--op", "reduce"])
+    assert "choose from all_reduce, all_gather" in result.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed")
+def test_without_torch_it_says_what_to_install(launch: Path) -> None:
+    for command in (["run", str(launch), "--local", "--", "train.py"], ["bench", str(launch)]):
+        result = RUNNER.invoke(app, command)
+        assert result.exit_code == 2
+        assert "pip install 'scaleacross[runtime]'" in result.stderr

@@ -1,0 +1,73 @@
+"""Launch files for a few processes, without a planner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scaleacross.spec.job import Optimizer
+from scaleacross.spec.launch import ALL_AXES, LaunchConfig, LaunchHost, ProcessGroups, rank_groups
+from scaleacross.spec.parallelism import Degrees, PipelineChoice
+from scaleacross.spec.plan import PredictedCollective
+
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+def small_launch(
+    pp: int = 1, dp_replicate: int = 1, dp_shard: int = 1, algorithm: str = "ring", hosts: Sequence[int] = (2, 2)
+) -> LaunchConfig:
+    """Hosts of ``hosts`` ranks, each in a building of its own; every collective of every axis by ``algorithm``."""
+    degrees = Degrees(tp=1, cp=1, pp=pp, dp_replicate=dp_replicate, dp_shard=dp_shard)
+    slots = [(host, local) for host, count in enumerate(hosts) for local in range(count)]
+    rows = []
+    for rank, (host, local) in enumerate(slots):
+        shard, rest = rank % dp_shard, rank // dp_shard
+        rows.append((host, local, rest // dp_replicate, rest % dp_replicate, shard, 0, 0, 0))
+    table = tuple(rows)
+    groups = tuple(
+        ProcessGroups(
+            axis=axis,
+            degree=degrees.of(axis),
+            level="campus",
+            ranks=rank_groups(table, axis, degrees),
+            levels=tuple("campus" for _ in rank_groups(table, axis, degrees)),
+            collectives=tuple(
+                PredictedCollective(
+                    name=f"{axis} {op}",
+                    axis=axis,
+                    op=op,
+                    group_size=degrees.of(axis),
+                    bytes_per_rank=1e6,
+                    per_step=1,
+                    level="campus",
+                    algorithm="pairwise" if op == "all_to_all" else algorithm,
+                    time_s=0.01,
+                )
+                for op in OPERATIONS
+            ),
+        )
+        for axis in ALL_AXES
+        if degrees.of(axis) > 1
+    )
+    return LaunchConfig(
+        plan_name="small",
+        plan_sha256="0" * 64,
+        world_size=len(slots),
+        degrees=degrees,
+        axis_order=("tp", "cp", "dp_shard", "dp_replicate", "pp"),
+        sequence_length=32,
+        global_batch_sequences=8 * dp_replicate * dp_shard,
+        num_micro_batches=4,
+        pipeline=PipelineChoice(schedule="1F1B", micro_batch_sequences=2),
+        layers_per_stage=tuple((4 // pp,) for _ in range(pp)),
+        recompute="none",
+        shard="parameters" if dp_shard > 1 else "none",
+        precision="bf16",
+        optimizer=Optimizer(),
+        predicted_step_s=1.0,
+        hosts=tuple(
+            LaunchHost(name=f"h{k}", region="r", building=f"b{k}", zone=0, rack=0, num_ranks=count)
+            for k, count in enumerate(hosts)
+        ),
+        ranks=table,
+        process_groups=groups,
+    )

@@ -1,0 +1,49 @@
+"""Unmodified DDP, FSDP2, HSDP and pipelining train on backend ``scaleacross`` with the losses of gloo."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from rank_pool import RankPool
+
+pytest.importorskip("torch", reason="the runtime needs torch (pip install 'scaleacross[runtime]')")
+
+import fault_cases as cases
+from launch_configs import small_launch
+
+STEPS = 20
+MESHES = {
+    "ddp": {"dp_replicate": 4},
+    "fsdp2": {"dp_shard": 4, "algorithm": "hierarchical"},
+    "hsdp": {"dp_replicate": 2, "dp_shard": 2},
+    "pipeline_x_data": {"pp": 2, "dp_shard": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def pool():  # type: ignore[no-untyped-def]
+    ranks = RankPool(4)
+    yield ranks
+    ranks.close()
+
+
+@pytest.mark.parametrize("name", MESHES)
+def test_losses_are_those_of_gloo(name: str, pool: RankPool, tmp_path: Path) -> None:
+    path = tmp_path / "launch.json"
+    path.write_text(small_launch(**MESHES[name]).model_dump_json(), encoding="utf-8")
+    plain = pool.run(cases.train, "gloo", str(path), STEPS, _free_port())
+    planned = pool.run(cases.train, "cpu:scaleacross", str(path), STEPS, _free_port())
+    assert len(plain[0][0]) == STEPS
+    assert plain[0][0][-1] < 0.75 * plain[0][0][0], "the model did not learn"
+    for rank in range(4):
+        assert planned[rank][0] == pytest.approx(plain[rank][0], rel=2e-4)
+        assert planned[rank][1][0] > STEPS * 1e5, "the planned collectives did not run"
+        assert plain[rank][1] == (0, 0)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
