@@ -30,6 +30,7 @@ test: $(VENV)/.installed-dev ## run the test suite (PYTEST_ARGS="-k name" narrow
 
 consumers: $(VENV)/.installed-dev $(CONSUMERS)/.installed ## let torchrun, torchtitan and Megatron read what we emit
 	SCALEACROSS_TORCHTITAN_PYTHON=$(abspath $(CONSUMERS))/bin/python SCALEACROSS_MEGATRON_PYTHON=$(abspath $(CONSUMERS))/bin/python \
+		SCALEACROSS_NCCL_LIBRARY=$$(ls $(abspath $(CONSUMERS))/lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2 2>/dev/null) \
 		$(BIN)/python -m pytest -m consumer
 
 runtime: $(RUNTIME)/.installed ## run launch.json: the tests of the runtime, with torch and triton

@@ -2,6 +2,8 @@
 
 * NCCL's example tuner plugin, ``NCCL_TUNER_CONFIG_FILE``:
   ``collective,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks`` with −1 for any (NCCL 2.31, plugins/tuner/example)
+  The plugin takes a name that it does not know for allreduce, ring or simple without a word, lines longer than 255 bytes for
+  several, and '#' for a comment at the start of a line only, so nothing of the kind is written.
 * NCCLX, ``NCCLX_TUNER_CONFIG_FILE``:
   ``collective,bytesPerRank,algorithm,protocol,channels,nNodes,nLocalRanks``; sizes here as an interval ``[a,b]``, ``(a,b]``, ...;
   the first row that fits wins (torchcomms 59426ba4)
