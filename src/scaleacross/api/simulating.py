@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scaleacross.api.assemble import problem_of
@@ -11,11 +12,17 @@ from scaleacross.simulation.replay import replay
 from scaleacross.simulation.result import simulated_step
 from scaleacross.simulation.what_if import disturbance_of
 from scaleacross.spec.plan import Plan
+from scaleacross.spec.progress import Progress
 from scaleacross.spec.simulation import SimulatedStep
 
 
 def simulate(
-    plan: Plan | str | Path, *, what_if: Sequence[str] = (), fold: bool = True, timeline: bool = False
+    plan: Plan | str | Path,
+    *,
+    what_if: Sequence[str] = (),
+    fold: bool = True,
+    timeline: bool = False,
+    progress: Callable[[Progress], None] | None = None,
 ) -> SimulatedStep:
     """Replay one step of a plan on its topology: flows share links max-min fairly, one event after another.
 
@@ -23,11 +30,18 @@ def simulate(
         what_if: what is slower or lost, e.g. ``slow=building:0.5`` (``simulate.what_if``).
         fold: play one of every class of equal ranks; False plays every rank, which is for small plans.
         timeline: keep what happened when, for traces and charts.
+        progress: called now and then with how far the replay has come.
 
     Raises:
         InputError: not a plan, a plan of an older version that does not state its computation, or a what-if that is none.
     """
     found = plan if isinstance(plan, Plan) else load_plan(plan)
     problem = problem_of(found.job, ())
-    played = replay(found, problem, disturbance_of(what_if, found, problem.topology), fold)
+    began = time.monotonic()
+
+    def told(done: int, total: int) -> None:
+        if progress is not None:
+            progress(Progress("replaying", done, total, None, None, time.monotonic() - began))
+
+    played = replay(found, problem, disturbance_of(what_if, found, problem.topology), fold, told)
     return simulated_step(found, played, fold, tuple(what_if), timeline)

@@ -21,6 +21,7 @@ from scaleacross.cli.plan import emit_command, evaluate_command, plan_command
 from scaleacross.cli.reproduce import reproduce_command
 from scaleacross.cli.run import bench_command, run_command
 from scaleacross.cli.schedule import schedule_command
+from scaleacross.cli.simulate import simulate_command
 from scaleacross.cli.sweep import sweep_command
 from scaleacross.cli.validate import validate_command
 
@@ -31,6 +32,7 @@ COMMANDS: Final[tuple[tuple[str, Callable[..., None], str], ...]] = (
     ("emit", emit_command, "Write launch files of a plan."),
     ("pareto", pareto_command, "Find plans between two objectives."),
     ("explain", explain_command, "Say why a plan is as it is, and what would change it."),
+    ("simulate", simulate_command, "Replay a plan event by event, beside its price."),
     ("sweep", sweep_command, "Run every point of a study: what-if over any fields."),
     ("reproduce", reproduce_command, "Run a published design space: ours, one dimension at a time, every rival."),
     ("validate", validate_command, "Hold predictions against measured runs."),

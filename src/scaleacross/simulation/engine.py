@@ -13,7 +13,7 @@ once for every set of kinds that meet there: a pipeline meets the same sets agai
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ from scaleacross.simulation.fair_share import Floats, Incidence, fair_rates
 Path = Sequence[tuple[int, float]]
 """(link, how many like this flow cross it together) pairs."""
 
+_TOLD_EVERY = 5000  # moments between two reports of progress
 _ROUNDING = 1e-12  # relative; two ends closer than this are one
 
 
@@ -124,13 +125,13 @@ class Simulation:
         """What ``task`` waits for, each with whether it must have arrived (else only ended)."""
         return [*((one, True) for one in self._after[task]), *((one, False) for one in self._after_end[task])]
 
-    def run(self) -> Timeline:
-        """Run to the end.
+    def run(self, progress: Callable[[int, int], None] | None = None) -> Timeline:
+        """Run to the end; ``progress`` is told now and then how many tasks of how many have ended.
 
         Raises:
             InputError: a flow can never end, because one of its links has no capacity, or tasks wait for one another.
         """
-        return _Run(self).to_the_end()
+        return _Run(self, progress).to_the_end()
 
 
 class _Run:
@@ -140,8 +141,8 @@ class _Run:
     links are shared out; all others have that rate. Version -1 is an arrival, any other an end that holds while the rate does.
     """
 
-    def __init__(self, simulation: Simulation) -> None:
-        self.tasks = simulation.tasks
+    def __init__(self, simulation: Simulation, progress: Callable[[int, int], None] | None) -> None:
+        self.tasks, self.progress, self.ended = simulation.tasks, progress, 0
         count = len(self.tasks)
         self.start, self.end, self.arrival = [np.nan] * count, [np.nan] * count, [np.nan] * count
         self.waits = [
@@ -153,7 +154,7 @@ class _Run:
             for task, others in enumerate(waited_for):
                 for other in others:
                     waiting[other].append(task)
-        self.now, self.order = 0.0, 0
+        self.now, self.order, self.steps = 0.0, 0, 0
         self.events: list[tuple[float, int, int, int]] = []
         self.left: dict[int, float] = {}
         self.rate: dict[int, float] = {}
@@ -195,6 +196,9 @@ class _Run:
         self._settle()
         while self.events:
             self._step()
+            self.steps += 1
+            if self.progress is not None and self.steps % _TOLD_EVERY == 0:
+                self.progress(self.ended, len(self.tasks))
         if self.left:
             name = self.tasks[next(iter(self.left))].name
             raise InputError(f"'{name}' never ends: one of its links, or its device, has nothing left for it")
@@ -326,6 +330,7 @@ class _Run:
     def _end(self, task: int) -> list[int]:
         """Task ``task`` ends now: the tasks that may start."""
         one = self.tasks[task]
+        self.ended += 1
         self.end[task] = self.now
         self.arrival[task] = self.now + one.latency_s
         released = self._release(self.on_end[task])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -78,12 +78,19 @@ class Replay:
         return self.timeline.total_s
 
 
-def replay(plan: Plan, problem: Problem, disturbance: Disturbance | None = None, fold: bool = True) -> Replay:
+def replay(
+    plan: Plan,
+    problem: Problem,
+    disturbance: Disturbance | None = None,
+    fold: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> Replay:
     """Play one step of ``plan``.
 
     Args:
         problem: the plan's job with what it refers to.
         fold: play one of each class of equal ranks; False plays every rank.
+        progress: told now and then how many tasks of how many have ended.
 
     Raises:
         InputError: the plan does not state its computation (older versions), or its schedule cannot run.
@@ -102,7 +109,7 @@ def replay(plan: Plan, problem: Problem, disturbance: Disturbance | None = None,
     players = _players(plan, plan.work, machine, pace, counts, unlike)
     with _no_collection():
         step = perform(Events(machine.capacities), calls, setting, players)
-        timeline = step.simulation.run()
+        timeline = step.simulation.run(progress)
     by_class = {who: accounting.components(step.story[who], timeline) for who in players}
     reference = _busiest(by_class, players)
     saved = accounting.on_critical_path(set(step.messages.values()), timeline, step.simulation)

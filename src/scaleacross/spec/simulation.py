@@ -85,6 +85,12 @@ class SimulatedStep(Spec):
         """(predicted − simulated) / simulated step time."""
         return (self.predicted_step_s - self.step_s) / self.step_s
 
+    def without_timeline(self) -> SimulatedStep:
+        """The facts alone, without what happened when."""
+        rows = tuple(row.model_copy(update={"spans": ()}) for row in self.rows)
+        links = tuple(link.model_copy(update={"time_s": (), "rate_bytes_per_s": ()}) for link in self.links)
+        return self.model_copy(update={"rows": rows, "links": links})
+
     def component(self, name: str) -> float:
         """Seconds of one of COMPONENTS."""
         return self.components_s.get(name, 0.0) if name in COMPONENTS else 0.0

@@ -1,0 +1,129 @@
+"""A replay on the terminal: the price beside what was played, where they differ and why, links, and a chart of the step."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.text import Text
+
+from scaleacross.report.cost import COMPONENT_MEANING
+from scaleacross.report.format import add, cell, columns, count, grid, percent, plural, rate, section
+from scaleacross.spec.simulation import SimulatedRow, SimulatedStep
+from scaleacross.units import human_bytes, human_seconds
+
+IDLE: Final = "·"
+LETTERS: Final = {"compute": "█", "tp": "t", "cp": "c", "ep": "e", "pp": "p", "dp": "d", "optimizer": "o"}
+STYLES: Final = {"compute": "green", "tp": "cyan", "cp": "cyan", "ep": "cyan", "pp": "yellow", "dp": "magenta"}
+MAX_ROWS: Final = 40
+NUM_LINKS: Final = 8
+FOLDING: Final = {
+    "exact": "the ranks of a class are alike",
+    "rounded": "ranks of a class differ only far away from them; link loads are means over alike links",
+    "none": "every rank was played",
+}
+
+
+def simulation_report(step: SimulatedStep, gantt: bool = False) -> RenderableType:
+    """Facts, components, causes and links; ``gantt`` adds the chart."""
+    parts = [_facts(step), _components(step)]
+    if step.flags:
+        parts.append(section("Why they differ", *(_cause(one.component, one.share, one.cause) for one in step.flags)))
+    if step.links:
+        parts.append(_links(step))
+    if gantt:
+        parts.append(section("Step", StepChart(step)))
+    return Group(*parts)
+
+
+def _facts(step: SimulatedStep) -> RenderableType:
+    classes = "1 class" if step.num_classes == 1 else f"{count(step.num_classes)} classes"
+    played = f"{count(step.num_ranks)} ranks in {classes}"
+    rows = [
+        ("replayed", f"{step.plan_name}: {played}, {plural(step.num_tasks, 'task')}; {FOLDING[step.folding]}"),
+        (
+            "step",
+            f"{human_seconds(step.step_s)}; the plan says {human_seconds(step.predicted_step_s)} ({_signed(step.difference)})",
+        ),
+    ]
+    if step.what_if:
+        rows.append(("what if", ", ".join(step.what_if)))
+    return grid([*rows, *(("note", note) for note in step.notes)])
+
+
+def _components(step: SimulatedStep) -> RenderableType:
+    table = columns(("component", "plan", "replay", "of the step", ""), right=("plan", "replay", "of the step"))
+    for one in step.differences:
+        idle = not one.predicted_s and not one.simulated_s
+        flag = Text("differs", style="yellow") if one.flagged else Text("")
+        seconds = human_seconds(one.predicted_s), human_seconds(one.simulated_s)
+        add(table, COMPONENT_MEANING[one.component], *seconds, _signed(one.share), flag, style="dim" if idle else "")
+    table.add_section()
+    seconds = human_seconds(step.predicted_step_s), human_seconds(step.step_s)
+    add(table, "step", *seconds, _signed(step.difference), "", style="bold")
+    return section("Price and replay", table)
+
+
+def _cause(component: str, share: float, cause: str) -> Text:
+    return cell(f"{COMPONENT_MEANING[component]} ({_signed(share)}): {cause}")
+
+
+def _links(step: SimulatedStep) -> RenderableType:
+    table = columns(("link", "capacity", "carried", "used"), right=("capacity", "carried", "used"), flexible=("link",))
+    for link in step.links[:NUM_LINKS]:
+        used = percent(link.mean_utilisation)
+        add(table, link.name, rate(link.capacity_bytes_per_s), human_bytes(link.carried_bytes), used)
+    more = len(step.links) - NUM_LINKS
+    return section(
+        "Trunks and oversubscribed uplinks", table, *([Text(f"and {more} more", style="dim")] if more > 0 else [])
+    )
+
+
+def _signed(fraction: float) -> str:
+    return f"{fraction * 100:+.1f} %"
+
+
+class StepChart:
+    """A line per class of ranks; a column shows what took most of its time, · is waiting."""
+
+    def __init__(self, step: SimulatedStep) -> None:
+        self.step = step
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Lines that fill the width of ``console``."""
+        rows = sorted(self.step.rows, key=lambda row: (row.stage, row.name))
+        label = min(32, max(len(_label(row)) for row in rows) + 2)
+        width = max(20, options.max_width - label)
+        for row in rows[:MAX_ROWS]:
+            line = Text(_label(row)[: label - 1].ljust(label), no_wrap=True)
+            line.append_text(chart_line(row, self.step.step_s, width))
+            yield line
+        if len(rows) > MAX_ROWS:
+            yield Text(f"{' ' * label}and {len(rows) - MAX_ROWS} more classes", style="dim")
+        letters = ", ".join(f"{letter} {name}" for name, letter in LETTERS.items())
+        yield Text(f"{' ' * label}{letters}, {IDLE} waiting", style="dim")
+
+
+def _label(row: SimulatedRow) -> str:
+    return f"{row.name} ×{count(row.num_ranks)}"
+
+
+def chart_line(row: SimulatedRow, step_s: float, width: int) -> Text:
+    """``row`` in ``width`` columns of equal time."""
+    spent: list[dict[str, float]] = [{} for _ in range(width)]
+    for span in row.spans:
+        if span.beside:
+            continue
+        first, last = span.start_s / step_s * width, span.end_s / step_s * width
+        for column in range(int(first), min(width, int(last) + 1)):
+            part = min(last, column + 1) - max(first, column)
+            if part > 0:
+                spent[column][span.kind] = spent[column].get(span.kind, 0.0) + part
+    out = Text()
+    for parts in spent:
+        if sum(parts.values()) < 0.5:
+            out.append(IDLE, style="dim")
+            continue
+        kind = max(parts, key=parts.__getitem__)
+        out.append(LETTERS[kind], style=STYLES.get(kind, "dim"))
+    return out

@@ -1,0 +1,127 @@
+"""The command simulate: what it prints, what it writes, what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import instances
+import scaleacross as sa
+from scaleacross.cli import app
+from scaleacross.emitters.step_trace import step_trace_json
+from scaleacross.errors import InputError
+from scaleacross.report.simulation import chart_line
+from scaleacross.spec.plan import COMPONENTS, Plan
+
+RUNNER = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """Two buildings joined by a trunk, data parallel across."""
+    degrees = {"pp": 2, "dp_replicate": 4, "tp": 2, "cp": 1, "dp_shard": 1}
+    return sa.plan(instances.plain_job(2, 2, degrees=degrees, num_accelerators=16, shard=["none"]), time_limit_s=10)
+
+
+@pytest.fixture(scope="module")
+def path(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("plan") / "plan.json"
+    file.write_text(plan.model_dump_json())
+    return str(file)
+
+
+def test_report_holds_price_and_replay_side_by_side(path: str) -> None:
+    result = RUNNER.invoke(app, ["simulate", path, "--gantt"])
+    assert result.exit_code == 0, result.output
+    for words in ("Price and replay", "pipeline bubble", "of the step", "█ compute", "waiting"):
+        assert words in result.stdout
+
+
+def test_json_adds_up(path: str) -> None:
+    facts = json.loads(RUNNER.invoke(app, ["simulate", path, "--json"]).stdout)
+    assert sum(facts["components_s"].values()) == pytest.approx(facts["step_s"])
+    assert list(facts["components_s"]) == list(COMPONENTS)
+    assert not any(row["spans"] for row in facts["rows"])
+
+
+def test_trace_has_streams_and_never_overlaps_on_a_thread(path: str, tmp_path: Path) -> None:
+    result = RUNNER.invoke(app, ["simulate", path, "--trace", str(tmp_path / "step.json")])
+    assert "wrote" in result.stderr
+    events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+    names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert {"compute", "pp beside"} <= names
+    busy: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for event in events:
+        if event["ph"] == "X":
+            busy.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+    for spans in busy.values():
+        spans.sort()
+        assert all(end <= start + 0.01 for (_, end), (start, _) in itertools.pairwise(spans))
+
+
+def test_a_trace_needs_the_timeline(plan: Plan) -> None:
+    with pytest.raises(InputError, match="timeline=True"):
+        step_trace_json(sa.simulate(plan))
+
+
+def test_chart_lines_keep_their_width(plan: Plan) -> None:
+    step = sa.simulate(plan, timeline=True)
+    for width in (20, 77, 400):
+        assert all(len(chart_line(row, step.step_s, width).plain) == width for row in step.rows)
+
+
+# --- what if ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what_if", ["straggler=0:2", "slow=scale_up:0.1", "slow=b0/b1:0.01", "slow=building:0.1"])
+def test_what_is_slower_never_makes_the_step_faster(plan: Plan, what_if: str) -> None:
+    assert sa.simulate(plan, what_if=[what_if]).step_s >= sa.simulate(plan).step_s
+
+
+def test_a_straggler_slows_its_own_stage(plan: Plan) -> None:
+    slow = sa.simulate(plan, what_if=["straggler=0:2"])
+    assert slow.step_s > 1.2 * sa.simulate(plan).step_s
+
+
+def test_a_slow_trunk_slows_what_crosses_it(plan: Plan) -> None:
+    assert len(plan.placement.fill) == 2
+    assert sa.simulate(plan, what_if=["slow=b0/b1:0.001"]).step_s > 1.2 * sa.simulate(plan).step_s
+
+
+def test_a_lost_rack_leaves_its_micro_batches_to_others(plan: Plan) -> None:
+    assert sa.simulate(plan, what_if=["lost-rack=b0:0"]).component("compute") > 1.3 * sa.simulate(plan).component(
+        "compute"
+    )
+
+
+def test_jitter_follows_its_seed(plan: Plan) -> None:
+    one, again, other = (sa.simulate(plan, what_if=["jitter=0.1", f"seed={seed}"]).step_s for seed in (1, 1, 2))
+    assert one == again != other
+
+
+@pytest.mark.parametrize(
+    ("what_if", "words"),
+    [
+        ("wind=3", "choose from jitter"),
+        ("jitter=much", "a number from 0 to 1 is expected, got 'much'"),
+        ("slow=moon:0.5", "no link 'moon'"),
+        ("lost-plane=building", "states no num_planes for level building"),
+        ("straggler=99999:2", "there is no position 99999"),
+        ("lost-rack=nowhere:0", "the plan uses no building 'nowhere'"),
+    ],
+)
+def test_what_if_that_is_none_is_refused(path: str, what_if: str, words: str) -> None:
+    result = RUNNER.invoke(app, ["simulate", path, "--what-if", what_if])
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+def test_an_older_plan_is_refused(plan: Plan, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(plan.model_copy(update={"work": None}).model_dump_json())
+    result = RUNNER.invoke(app, ["simulate", str(tmp_path / "plan.json")])
+    assert result.exit_code == 2
+    assert "does not state its computation" in result.stderr
