@@ -258,6 +258,14 @@ def test_entry_loads_as_what_was_fitted(tmp_path: Path) -> None:
         network_entry(base, "ours", rows[:1], "none", "2026-01-02")
 
 
+def test_ranks_on_several_hosts_are_no_domain_unless_it_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "two.txt"
+    path.write_text(NCCL_TESTS.replace("on      node device  2", "on     other device  2"))
+    with pytest.raises(InputError, match=r"4 ranks on 2 hosts, .* say so: all_reduce@4=two.txt"):
+        read_collectives(path)
+    assert {row.num_ranks for row in read_stated(f"all_reduce@4={path}").rows} == {4}
+
+
 # --- exports of ncclQueryCollTuning -----------------------------------------------------------------------------------
 
 

@@ -25,7 +25,7 @@ from scaleacross.spec.network import CURVE_OPS, CurveOp
 _COLUMNS: Final = ("op", "n_gpus", "size_bytes", "time_us")
 _OP_NAMES: Final[dict[str, CurveOp]] = {**{op: op for op in CURVE_OPS}, "alltoall": "all_to_all"}
 _STARTING: Final = re.compile(r"Collective test starting:\s*(\w+)_perf")
-_RANK: Final = re.compile(r"#\s+Rank\s+\d+\b")
+_RANK: Final = re.compile(r"#\s+Rank\s+\d+\b(?:.*\bon\s+(?P<host>\S+)\s+device)?")
 _TIME: Final = re.compile(r"\d+(\.\d+)?")
 _TIMED: Final = 8
 """Cells of a line of nccl-tests from the out-of-place time on."""
@@ -82,7 +82,7 @@ def read_collectives(path: str | Path, op: CurveOp | None = None, num_ranks: int
 
     Args:
         op: operation of an nccl-tests file that does not name it (older versions).
-        num_ranks: ranks of an nccl-tests file without ``# Rank`` lines.
+        num_ranks: ranks of an nccl-tests file without ``# Rank`` lines, or whose hosts share a scale-up domain.
 
     Raises:
         InputError: unreadable, a column or figure is missing or no number, or nothing in it can be used.
@@ -148,7 +148,14 @@ def _unusable(row: Mapping[str, str]) -> str:
 def _nccl_rows(path: Path, lines: Sequence[str], op: CurveOp | None, num_ranks: int | None) -> list[Measurement]:
     named = next((found[1] for line in lines if (found := _STARTING.search(line))), None)
     op = _OP_NAMES.get(named) if named else op
-    num_ranks = sum(bool(_RANK.match(line)) for line in lines) or num_ranks
+    ranks = [found for line in lines if (found := _RANK.match(line))]
+    hosts = {found["host"] for found in ranks}
+    if len(hosts) > 1 and num_ranks is None:
+        raise InputError(
+            f"{path}: {len(ranks)} ranks on {len(hosts)} hosts, but curves are of one scale-up domain: measure inside one host; "
+            f"or, where these hosts share one domain, say so: {op or named}@{len(ranks)}={path.name}"
+        )
+    num_ranks = len(ranks) or num_ranks
     if op is None:
         known = ", ".join(CURVE_OPS)
         raise InputError(
