@@ -84,6 +84,15 @@ def test_a_bad_row_is_explained_by_what_is_known_of_it(validation: Validation) -
     assert "ZeRO-3 of 2021" in why(sharded, (sharded,))
 
 
+def test_the_page_names_a_jump_between_micro_batches_that_no_column_explains(validation: Validation) -> None:
+    near = next(row for row in validation.scored if row.run.id == "n1")
+    slow = replace(near, run=replace(near.run, id="n3", mbs=4), measured_s=2 * near.measured_s)
+    assert "100 % slower than with micro-batch 2 (2.66 s" in why(slow, (near, slow))
+    assert "micro-batch 4" not in why(near, (near, slow))
+    even = replace(slow, measured_s=1.1 * near.measured_s)
+    assert "slower than with" not in why(even, (near, even))
+
+
 def test_command_prints_and_writes(tmp_path: Path) -> None:
     file, out = tmp_path / "runs.csv", tmp_path / "out"
     file.write_text(TEXT, encoding="utf-8")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import date
 
 from scaleacross.report.accuracy import ERROR_HEADS, coefficient, group_cells, plain, signed
@@ -12,6 +14,8 @@ from scaleacross.validation.metrics import Errors, NoiseFloor
 from scaleacross.validation.score import GROUPINGS, Group, Scored, Validation
 
 NUM_WORST = 20
+JUMP = 1.25
+"""Measured over predicted change of the step time between two micro-batch sizes that calls for a word."""
 
 INTRODUCTION = """\
 Every figure below is the relative error predicted / measured − 1 of one training step. Predictions use the configuration
@@ -163,6 +167,7 @@ def why(row: Scored, others: Sequence[Scored]) -> str:
         reasons.append(
             f"the same configuration is reported at {min(times):.2f} to {max(times):.2f} s in {len(times)} releases"
         )
+    reasons += _against_neighbour(row, others)
     if "DeepSpeed ZeRO-3" in run.framework:
         reasons.append(
             "ZeRO-3 of 2021 gathered parameters one by one, far below line rate; the model waits for every gather, at line rate"
@@ -179,6 +184,25 @@ def why(row: Scored, others: Sequence[Scored]) -> str:
     name, seconds = max(parts.items(), key=lambda item: item[1])
     reasons.append(f"largest part: {name}, {seconds / cost.step_s * 100:.0f} %")
     return "; ".join(reasons)
+
+
+def _against_neighbour(row: Scored, others: Sequence[Scored]) -> list[str]:
+    """A jump of the measured time from the nearest micro-batch of the same run that the prediction has no cause for."""
+    run = row.run
+    if run.mbs is None:
+        return []
+    alike = [other for other in others if other.run.mbs not in (None, run.mbs)]
+    alike = [other for other in alike if replace(other.run, mbs=run.mbs).configuration == run.configuration]
+    if not alike:
+        return []
+    near = min(alike, key=lambda other: abs(math.log((other.run.mbs or 1) / (run.mbs or 1))))
+    measured, predicted = row.measured_s / near.measured_s, row.prediction.step_s / near.prediction.step_s
+    if not JUMP * predicted < measured:
+        return []
+    return [
+        f"{(measured - 1) * 100:.0f} % slower than with micro-batch {near.run.mbs} ({near.measured_s:.2f} s, predicted "
+        f"{near.prediction.step_s:.2f} s); no column says why"
+    ]
 
 
 def _parameters(parameters: Sequence[Parameter]) -> Iterator[str]:
