@@ -123,10 +123,12 @@ class Communicator:
 
     def exchanged_bytes(self) -> tuple[int, int]:
         """(sent, received) bytes of payload since the group began."""
-        return (
-            sum(link.sent_bytes for link in self._outgoing.values()),
-            sum(link.received_bytes for link in self._incoming.values()),
-        )
+        received = sum(link.received_bytes for link in self._incoming.values())
+        return sum(self.bytes_by_peer().values()), received
+
+    def bytes_by_peer(self) -> dict[int, int]:
+        """Bytes of payload sent to each peer since the group began, as they travelled."""
+        return {peer: link.sent_bytes for peer, link in self._outgoing.items()}
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
@@ -170,7 +172,7 @@ class Communicator:
                 self._writing ^= {link.peer}
 
     def _read(self, link: Incoming, run: Run) -> None:
-        link.read(run.wanted, run.take)
+        link.read(run.wanted, run.place, run.take)
         if link.closed or link.parked:
             self._selector.unregister(link.connection)
 

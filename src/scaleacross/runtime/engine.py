@@ -130,6 +130,17 @@ class Run:
             )
         return True
 
+    def place(self, peer: int, header: Header) -> torch.Tensor | None:
+        """Where the elements of a segment lie in the end, as uint8, if they may be read right there; else None."""
+        arrival = self._arrivals.get((peer, header.channel, header.message))
+        if arrival is None or not arrival.ready or header.message_bytes != arrival.num_bytes:
+            return None
+        piece = arrival.message.pieces[arrival.piece]
+        count = arrival.encoding.num_elements(header.num_bytes)
+        if arrival.message.modes[arrival.piece] != COPY or count > piece.length - arrival.offset:
+            return None
+        return arrival.encoding.bytes_of(self._values(Piece(piece.buffer, piece.start + arrival.offset, count)))
+
     def take(self, peer: int, header: Header, payload: torch.Tensor) -> None:
         """A segment has arrived; ``payload`` is only valid during the call."""
         key = (peer, header.channel, header.message)
@@ -263,7 +274,8 @@ class Run:
     def _combine(self, mode: int, target: Piece, values: torch.Tensor) -> None:
         held = self._values(target)
         if mode == COPY:
-            held.copy_(values)
+            if values.data_ptr() != held.data_ptr():
+                held.copy_(values)
             return
         if mode != ADD:
             held.copy_(self._values(target._replace(buffer=INPUT)))

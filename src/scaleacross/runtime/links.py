@@ -265,11 +265,17 @@ class Incoming:
         self._owed = 0
         self._most_used = 0
 
-    def read(self, wanted: Callable[[int, Header], bool], take: Callable[[int, Header, torch.Tensor], None]) -> None:
+    def read(
+        self,
+        wanted: Callable[[int, Header], bool],
+        place: Callable[[int, Header], torch.Tensor | None],
+        take: Callable[[int, Header, torch.Tensor], None],
+    ) -> None:
         """Read segments until there are no more, or one is not wanted yet (it stays ``parked``).
 
         Args:
             wanted: (peer, header) -> whether its collective runs now.
+            place: (peer, header) -> memory that a payload from the stream may be read into, or None.
             take: (peer, header, payload as uint8); the payload is only valid during the call.
 
         Raises:
@@ -286,7 +292,7 @@ class Incoming:
                     self.parked = header
                     return
                 self.parked = None
-                self._begin(header)
+                self._begin(header, place)
             if not self._read_payload():
                 return
             payload = self._payload
@@ -337,7 +343,7 @@ class Incoming:
         self._got = 0
         return unpack(self._head)
 
-    def _begin(self, header: Header) -> None:
+    def _begin(self, header: Header, place: Callable[[int, Header], torch.Tensor | None]) -> None:
         self._header = header
         if header.kind == ABORT and header.num_bytes > MAX_REASON_BYTES:
             raise CollectiveError(f"{self.name}: a reason of {header.num_bytes} bytes")
@@ -347,9 +353,10 @@ class Incoming:
                 raise CollectiveError(f"{self.name}: a payload up to byte {end} of memory that is not shared")
             self._payload = self.memory[header.place : end]
             return
-        if self._scratch.numel() < header.num_bytes:
+        direct = place(self.peer, header) if header.kind == SEGMENT and header.num_bytes else None
+        if direct is None and self._scratch.numel() < header.num_bytes:
             self._scratch = torch.empty(header.num_bytes, dtype=torch.uint8)
-        self._payload = self._scratch[: header.num_bytes]
+        self._payload = self._scratch[: header.num_bytes] if direct is None else direct
         self._target = memoryview(self._payload.numpy()) if header.num_bytes else None
 
     def _read_payload(self) -> bool:

@@ -13,6 +13,7 @@ from scaleacross.runtime.engine import Task
 from scaleacross.runtime.messages import (
     INPUT,
     WORK,
+    Place,
     RankProgram,
     block_major,
     channel_major,
@@ -110,8 +111,7 @@ def all_gather(
     mine = work[rank * shard : (rank + 1) * shard]
     if mine.data_ptr() != tensor.data_ptr():
         mine.copy_(tensor.reshape(-1))
-    if codes is not None:
-        codes.settle(mine)
+    _settle(codes, work, block_major(schedule, shard), rank, schedule.num_channels)
     program = _scattering_program(schedule, rank, shard, codes is not None)
     return Prepared(_task(schedule, sequence, program, (work, work), tensor.dtype, None, codes), _nothing)
 
@@ -122,8 +122,8 @@ def broadcast(
     """``tensor`` of ``root`` into everybody's, contiguous; the schedule's rank 0 is ``root``."""
     values = tensor.view(-1)
     program = _reducing_program(_rotated(schedule, root), rank, values.numel(), True, codes is not None)
-    if codes is not None and rank == root:
-        codes.settle(values)
+    if rank == root:
+        _settle(codes, values, channel_major(schedule, values.numel()), 0, schedule.num_channels)
     task = _task(schedule, sequence, program, (values, values), tensor.dtype, None, codes, f" from {root}")
     return Prepared(task, _nothing)
 
@@ -220,6 +220,14 @@ def _encodings(codes: Codes | None, plain: Encoding) -> Callable[[int], Encoding
     if codes is None:
         return lambda _: plain
     return lambda peer: codes.encoding(peer) or plain
+
+
+def _settle(codes: Codes | None, work: torch.Tensor, place: Place, block: int, num_channels: int) -> None:
+    """Round a finished block where it begins its way: piece by piece, as it will be encoded."""
+    for channel in range(num_channels if codes is not None else 0):
+        piece = place(block, channel)
+        if piece.length and codes is not None:
+            codes.settle(work[piece.start : piece.start + piece.length])
 
 
 def _divide(values: torch.Tensor, reduction: str, num_ranks: int) -> None:

@@ -27,7 +27,10 @@ from scaleacross.spec.launch import LaunchConfig, ProcessGroups
 from scaleacross.spec.plan import PredictedCollective
 
 EXCHANGES: Final = ("direct", "pairwise", "two_level")
-BROADCASTS: Final = ("tree", "chain")
+CHUNK_BYTES: Final = 4 << 20
+MAX_CHUNKS: Final = 8
+"""Where the plan does not say into how many chunks a collective is cut: one per so many bytes, which follow one another through
+the ranks, so that a rank that is late holds up a part only (``benchmarks/collective_overhead.py``)."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +40,14 @@ class Chosen:
     Attributes:
         schedule: what is executed.
         predicted_s: seconds that the plan expects; None if it says nothing.
+        codec: a name of ``codecs.CODECS`` for messages between ranks that are ``far``; None: everything travels as it is.
+        far: (rank, peer), in the group -> whether messages between them are encoded.
     """
 
     schedule: CollectiveSchedule
     predicted_s: float | None = None
+    codec: str | None = None
+    far: Callable[[int, int], bool] = lambda rank, peer: False
 
 
 Choose = Callable[[Operation, int], Chosen | None]
@@ -96,13 +103,30 @@ def named_schedule(operation: Operation, algorithm: str, layout: Layout, num_cha
     return flat(operation, algorithm, num_ranks, num_channels)
 
 
-def fixed(algorithms: Mapping[Operation, str], layout: Layout, settings: LinkSettings, num_channels: int = 1) -> Policy:
-    """One algorithm per operation, whatever the size; operations that are not named are left to the transport."""
+def fixed(
+    algorithms: Mapping[Operation, str],
+    layout: Layout,
+    settings: LinkSettings,
+    num_chunks: int | None = None,
+    codec: str | None = None,
+) -> Policy:
+    """One algorithm per operation, whatever the size; operations that are not named are left to the transport.
+
+    Args:
+        num_chunks: chunks that follow one another; None: by size (``chunks_of``).
+        codec: for messages between the outermost children of ``layout``.
+    """
+    children = [set(ranks_of(child)) for child in layout] if isinstance(layout, tuple) else []
+
+    def far(rank: int, peer: int) -> bool:
+        return not any(rank in child and peer in child for child in children)
 
     def choose(operation: Operation, num_bytes: int) -> Chosen | None:
-        del num_bytes
         name = algorithms.get(operation)
-        return None if name is None else Chosen(named_schedule(operation, name, layout, num_channels))
+        if name is None:
+            return None
+        schedule = named_schedule(operation, name, layout, num_chunks or chunks_of(num_bytes))
+        return Chosen(schedule, codec=codec, far=far)
 
     return Policy(choose, lambda rank, peer: settings, "the algorithms named by the caller")
 
@@ -169,7 +193,7 @@ def _chooser(groups: ProcessGroups, layout: Layout) -> Choose:
         if not stated:
             return None
         nearest = min(stated, key=lambda entry: abs(math.log((entry.bytes_per_rank + 1) / (num_bytes + 1))))
-        schedule = _schedule_of(nearest, operation, layout)
+        schedule = _schedule_of(nearest, operation, layout, chunks_of(num_bytes))
         if schedule is None:
             return None
         return Chosen(schedule, nearest.time_s if nearest.bytes_per_rank == num_bytes else None)
@@ -177,20 +201,27 @@ def _chooser(groups: ProcessGroups, layout: Layout) -> Choose:
     return choose
 
 
-def _schedule_of(entry: PredictedCollective, operation: Operation, layout: Layout) -> CollectiveSchedule | None:
+def chunks_of(num_bytes: int) -> int:
+    """Chunks of a collective of ``num_bytes`` where the plan names none."""
+    return min(max(num_bytes // CHUNK_BYTES, 1), MAX_CHUNKS)
+
+
+def _schedule_of(
+    entry: PredictedCollective, operation: Operation, layout: Layout, num_chunks: int
+) -> CollectiveSchedule | None:
     """The schedule that the cost model's name stands for; None for curves measured on a library's own collective."""
-    name = {"tree": "double_tree", "hierarchical": None, "measured": None}.get(entry.algorithm, entry.algorithm)
     if entry.algorithm == "hierarchical":
-        return _hierarchical(operation, layout)
-    if name is None or (operation is not Operation.ALL_TO_ALL and name not in (*PHASES, "double_tree")):
+        depth = depth_of(layout)
+        name = "ring" if depth <= 1 else f"hierarchical({', '.join(['ring'] * depth)})"
+    elif entry.algorithm == "tree":
+        name = "double_tree"
+    elif entry.algorithm in PHASES or operation is Operation.ALL_TO_ALL:
+        name = entry.algorithm
+    else:
         return None
-    return named_schedule(operation, name, layout)
-
-
-def _hierarchical(operation: Operation, layout: Layout) -> CollectiveSchedule:
-    depth = depth_of(layout)
-    name = "ring" if depth <= 1 else f"hierarchical({', '.join(['ring'] * depth)})"
-    return named_schedule(operation, name, layout)
+    if operation is Operation.ALL_TO_ALL and name not in EXCHANGES:
+        return None
+    return named_schedule(operation, name, layout, num_chunks)
 
 
 def _few(ranks: Sequence[int]) -> str:

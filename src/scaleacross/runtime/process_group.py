@@ -21,6 +21,7 @@ from torch import Tensor
 
 from scaleacross.runtime import operations
 from scaleacross.runtime.arguments import is_plain, reduction_name, size_bytes, timeout_seconds
+from scaleacross.runtime.codecs import CODECS, settling
 from scaleacross.runtime.communicator import Communicator, LinkSettings
 from scaleacross.runtime.endpoint import listen_address
 from scaleacross.runtime.launch import launch_policy
@@ -97,8 +98,10 @@ class ScaleAcrossGroup(dist.ProcessGroup):
             return super().allreduce(tensors, opts)
         flat = tensor.contiguous()
 
+        codes = self._codes(chosen, tensor.dtype)
+
         def run(sequence: int) -> operations.Prepared:
-            return operations.all_reduce(chosen.schedule, self._my_rank, sequence, flat, reduction)
+            return operations.all_reduce(chosen.schedule, self._my_rank, sequence, flat, reduction, codes)
 
         after = None if flat.data_ptr() == tensor.data_ptr() else lambda: tensor.copy_(flat)
         return self._submit(chosen, [tensor], [tensor], size_bytes(tensor), run, opts, tensors, after)
@@ -114,8 +117,10 @@ class ScaleAcrossGroup(dist.ProcessGroup):
             return super().all_gather_single(output, tensor, opts)
         flat = tensor.contiguous()
 
+        codes = self._codes(chosen, tensor.dtype)
+
         def run(sequence: int) -> operations.Prepared:
-            return operations.all_gather(chosen.schedule, self._my_rank, sequence, output, flat)
+            return operations.all_gather(chosen.schedule, self._my_rank, sequence, output, flat, codes)
 
         return self._submit(chosen, [tensor], [output], size_bytes(output), run, opts, [output])
 
@@ -131,8 +136,10 @@ class ScaleAcrossGroup(dist.ProcessGroup):
         whole = torch.empty((self._num_ranks, *tensor.shape), dtype=tensor.dtype)
         flat = tensor.contiguous()
 
+        codes = self._codes(chosen, tensor.dtype)
+
         def run(sequence: int) -> operations.Prepared:
-            return operations.all_gather(chosen.schedule, self._my_rank, sequence, whole, flat)
+            return operations.all_gather(chosen.schedule, self._my_rank, sequence, whole, flat, codes)
 
         def after() -> None:
             for part, value in zip(parts, whole, strict=True):
@@ -154,8 +161,10 @@ class ScaleAcrossGroup(dist.ProcessGroup):
             return super().reduce_scatter_single(output, tensor, opts)
         flat = tensor.contiguous()
 
+        codes = self._codes(chosen, tensor.dtype)
+
         def run(sequence: int) -> operations.Prepared:
-            return operations.reduce_scatter(chosen.schedule, self._my_rank, sequence, output, flat, reduction)
+            return operations.reduce_scatter(chosen.schedule, self._my_rank, sequence, output, flat, reduction, codes)
 
         return self._submit(chosen, [tensor], [output], size_bytes(tensor), run, opts, [output])
 
@@ -245,6 +254,15 @@ class ScaleAcrossGroup(dist.ProcessGroup):
         if chosen is None:
             self._say(operation.value)
         return chosen
+
+    def _codes(self, chosen: Chosen, dtype: torch.dtype) -> operations.Codes | None:
+        """How messages between far ranks are encoded; floats of 4 bytes only, which every codec makes smaller."""
+        if chosen.codec is None or dtype is not torch.float32:
+            return None
+        codec, rank = CODECS[chosen.codec], self._my_rank
+        return operations.Codes(
+            lambda peer: codec if chosen.far(rank, peer) else None, settling(codec), f"{codec.name} between far ranks"
+        )
 
     def _say(self, what: str) -> None:
         if what not in self._said:
