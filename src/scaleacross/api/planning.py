@@ -107,13 +107,14 @@ def plan_problem(
 
 
 def _search_report(state: Search, best: Placed) -> SolveReport:
-    step_s, bound_s = best.step_s, state.bound_s
+    step_s, bounds = best.step_s, search_bounds(state)
+    bound_s = min(step_s, max(bound.step_s for bound in bounds))
     gap = (step_s - bound_s) / step_s
     return SolveReport(
         objective_s=step_s,
         bound_s=bound_s,
         gap=gap,
-        bounds=search_bounds(state),
+        bounds=bounds,
         alternatives=alternatives(state, best),
         **_found(state, gap),
     )

@@ -10,12 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.settings import Bools, Ints
 from scaleacross.spec.parallelism import Degrees, GridAxis
 from scaleacross.spec.placement import BuildingShare, strides
-from scaleacross.spec.topology import Topology
+from scaleacross.spec.topology import Building, Topology
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,10 @@ class ReplicaClass:
 
 
 Layout = tuple[ReplicaClass, ...]
+Axis = tuple[int, int]
+"""Degree and stride."""
+CODED: Final = 32
+"""Buildings that one number codes at once."""
 
 
 def layout_of(
@@ -41,29 +49,63 @@ def layout_of(
 ) -> Layout:
     """The replica classes of a placement, in the order of their first replica (dp_replicate outer, dp_shard inner).
 
-    Positions between two cuts of buildings and within the smallest stride of pp and dp lie alike, so one is looked at for
-    all. Cost: O(positions / unit).
+    Positions within the smallest stride of pp and dp lie alike, so one is looked at for all; a block of them that a cut divides
+    touches the buildings on both sides.
 
     Raises:
         KeyError: a building of the fill is not in the topology.
     """
     used = [topology.building(share.building) for share in fill]
-    ends = np.cumsum([share.num_accelerators for share in fill])
+    ends = np.cumsum([share.num_accelerators for share in fill]).tolist()
     stride = strides(degrees, axis_order)
-    unit = math.gcd(stride["pp"], stride["dp_shard"], stride["dp_replicate"], *(int(end) for end in ends))
-    position = np.arange(0, degrees.world_size, unit)
-    building = np.searchsorted(ends, position, side="right")
-    at = {axis: position // stride[axis] % degrees.of(axis) for axis in ("pp", "dp_shard", "dp_replicate")}
-    touched = np.zeros((degrees.dp, degrees.pp, len(used)), dtype=bool)
-    touched[at["dp_replicate"] * degrees.dp_shard + at["dp_shard"], at["pp"], building] = True
-    kinds, first, inverse = np.unique(touched.any(axis=1), axis=0, return_index=True, return_inverse=True)
+    sizes = ((degrees.of(axis), stride[axis]) for axis in ("pp", "dp_shard", "dp_replicate"))
+    cells, unit = _cells(degrees.world_size, *sizes)
+    touched: Bools = np.zeros((len(used), degrees.dp * degrees.pp), dtype=bool)
+    for building, (start, end) in enumerate(pairwise([0, *ends])):
+        touched[building, cells[start // unit : -(-end // unit)]] = True
+    by_replica = touched.reshape(len(used), degrees.dp, degrees.pp)
+    codes = _codes(np.any(by_replica, axis=2))
+    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
     out = []
     for index in np.argsort(first):
-        replicas = inverse.ravel() == index
-        here = touched[replicas].any(axis=0)
-        types = tuple(frozenset(used[b].accelerator.name for b in np.flatnonzero(rank)) for rank in here)
-        out.append(ReplicaClass(tuple(used[b].name for b in np.flatnonzero(kinds[index])), int(replicas.sum()), types))
+        replicas = np.flatnonzero(inverse == index)
+        here, buildings = np.any(by_replica[:, replicas], axis=1), np.any(by_replica[:, replicas[0]], axis=1)
+        out.append(ReplicaClass(_names(used, buildings), len(replicas), _types(used, here)))
     return tuple(out)
+
+
+@lru_cache(maxsize=64)
+def _cells(size: int, pp: Axis, dp_shard: Axis, dp_replicate: Axis) -> tuple[Ints, int]:
+    """Replica · pp + stage of every block of positions that lie alike, and the positions of a block; (degree, stride) each."""
+    unit = math.gcd(pp[1], dp_shard[1], dp_replicate[1], size)
+    position = np.arange(0, size, unit)
+    stage, shard, replica = (position // stride % degree for degree, stride in (pp, dp_shard, dp_replicate))
+    return (replica * dp_shard[0] + shard) * pp[0] + stage, unit
+
+
+def _codes(touched: Bools) -> Ints:
+    """A number for every set of buildings, (buildings, n) -> (n,)."""
+    code = np.zeros(touched.shape[1], dtype=np.int64)
+    for start in range(0, len(touched), CODED):
+        some = touched[start : start + CODED]
+        code = np.unique(code, return_inverse=True)[1] << CODED
+        code += (some << np.arange(len(some), dtype=np.int64)[:, None]).sum(axis=0)
+    return code
+
+
+def _types(used: Sequence[Building], touched: Bools) -> tuple[frozenset[str], ...]:
+    """Types of each rank, from (buildings, ranks)."""
+    codes = _codes(touched)
+    kinds, first = np.unique(codes, return_index=True)
+    named = {
+        code: frozenset(used[building].accelerator.name for building in np.flatnonzero(touched[:, rank]).tolist())
+        for code, rank in zip(kinds.tolist(), first.tolist(), strict=True)
+    }
+    return tuple(named[code] for code in codes.tolist())
+
+
+def _names(used: Sequence[Building], touched: Bools) -> tuple[str, ...]:
+    return tuple(used[building].name for building in np.flatnonzero(touched).tolist())
 
 
 def types_of_ranks(layout: Layout) -> tuple[frozenset[str], ...]:

@@ -1,20 +1,25 @@
 """Lower bounds on the step time of every plan of a job, each with the numbers it comes from.
 
 compute    model FLOP / Σ accelerators · the rate that no kernel of theirs exceeds
-cut        a job on several buildings either keeps every data-parallel group in one building, then each token's
-           activations cross a trunk once in either direction, or some stage's gradients cross; the smaller of the two
-           over the widest trunk. A job in one building has that building's accelerators only.
+cut        by degrees (``crossing``): the axis that reaches over all accelerators crosses buildings, whichever it is;
+           whatever the degrees, a job on several buildings either keeps every data-parallel group in one building, then
+           each token's activations cross a trunk once in either direction, or some stage's gradients cross; the smaller of
+           the two over the widest trunk. A job in one building has that building's accelerators only.
 critical   one micro-batch passes every layer forward and backward, one after another, whatever the placement:
 path       Σ_layers (F + B) at the degrees and micro-batch that make it least. Every schedule of the space lasts at least
            as long, one that splits the backward too: its busiest rank computes m ≥ p rounds of F + B (R7; GPipe m + p − 1
            ≥ p with its bubble), and no rank computes more per round
 pipeline   the least computation + bubble + optimizer time of any candidate that fits in memory and was not ruled out
+memory     Little's law on the first pipeline rank: micro-batches in flight and the trip of one of them (``crossing``)
+latency
 search     branch and bound: nothing that was not placed exactly can be faster
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
+from typing import Final
 
 import numpy as np
 
@@ -22,12 +27,19 @@ from scaleacross.cost_models.compute import Shards, attainable_flop_per_s, layer
 from scaleacross.cost_models.levels import accelerator_types, trunk_graph
 from scaleacross.cost_models.spending import Spending
 from scaleacross.cost_models.traffic import ACTIVATION_BYTES
+from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.crossing import Crossing
 from scaleacross.solvers.joint import Search
 from scaleacross.solvers.search_space import Refusals, SearchSpace, divisors
 from scaleacross.spec.plan import Bound
 from scaleacross.spec.topology import Building
 from scaleacross.units import human_bytes
 from scaleacross.workloads.problem import Problem
+
+_WHY: Final = {
+    "cut": "what the slowest axis sends between buildings, whichever axis it is, on top of computation",
+    "memory_latency": "trips of micro-batches through all stages and back, as many at a time as the first stage holds",
+}
 
 
 def compute_bound(problem: Problem) -> Bound:
@@ -103,13 +115,37 @@ def critical_path_bound(problem: Problem) -> Bound:
 
 def search_bounds(state: Search) -> tuple[Bound, ...]:
     """All bounds of a finished search, each at most the objective."""
-    bounds = [
-        Bound(name="search", step_s=state.bound_s, why="least bound of any candidate that was not placed exactly")
-    ]
+    bounds = {
+        "search": Bound(
+            name="search", step_s=state.bound_s, why="least bound of any candidate that was not placed exactly"
+        )
+    }
     if np.isfinite(state.free_bound_s):
         why = "least computation, bubble and optimizer time of any candidate that fits and was not ruled out"
-        bounds.append(Bound(name="pipeline", step_s=min(state.free_bound_s, state.bound_s), why=why))
-    return (*bounds, *arithmetic_bounds(state.problem))
+        bounds["pipeline"] = Bound(name="pipeline", step_s=min(state.free_bound_s, state.bound_s), why=why)
+    bounds |= {bound.name: bound for bound in arithmetic_bounds(state.problem)}
+    for bound in _bounds_by_degrees(state):
+        if bound.name not in bounds or bounds[bound.name].step_s < bound.step_s:
+            bounds[bound.name] = bound
+    return tuple(bounds.values())
+
+
+def _bounds_by_degrees(state: Search) -> Iterator[Bound]:
+    """``crossing`` over all candidates; those that the search bounds higher than its own bound have at least that."""
+    several = len(state.problem.topology.buildings) > 1
+    names = ("cut", "memory_latency") if several else ("memory_latency",)
+    least = dict.fromkeys(names, (state.bound_s, "every candidate that was not ruled out takes as long"))
+    for priced, pricing in state.unbounded:
+        of_one_type = type(pricing) is Pricing
+        found = Crossing.of(pricing).bounds_s(priced) if of_one_type else (priced.free_s, priced.free_s)
+        for name, seconds in zip(("cut", "memory_latency"), found, strict=True):
+            row = int(seconds.argmin())
+            if name in least and seconds[row] < least[name][0]:
+                at = priced.settings.decision(row)
+                least[name] = float(seconds[row]), f"{_WHY[name]}; least at {at.degrees}, {at.pipeline.schedule}"
+    for name, (step_s, why) in least.items():
+        if np.isfinite(step_s):
+            yield Bound(name=name, step_s=step_s, why=why)
 
 
 def arithmetic_bounds(problem: Problem) -> tuple[Bound, ...]:

@@ -199,6 +199,10 @@ class Fleet:
         """Region of every building, by name."""
         return {building.name: self.topology.region_of(building.name) for building in self.buildings}
 
+    def hop(self, here: str, there: str) -> tuple[float, ...]:
+        """Latency, least width and price of the path that ``levels`` takes between two buildings."""
+        return self._hops[here, there]
+
     @cached_property
     def _figures(self) -> dict[str, str]:
         """What makes two buildings alike, by name."""

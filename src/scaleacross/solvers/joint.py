@@ -112,6 +112,8 @@ class Search:
     open_bound_s: float = np.inf
     free_bound_s: float = np.inf
     bound_violation_s: float = 0.0
+    unbounded: list[tuple[Priced, Pricing]] = field(default_factory=list)
+    """Candidates whose coarse bound is below the bound of the whole search."""
 
     @property
     def elapsed_s(self) -> float:
@@ -224,6 +226,8 @@ def search(
         survivors += [(priced, placer) for priced in _price_fleet(state, fleet, placer)]
     tight = _tighten(state, survivors)
     _place_all(state, tight)
+    below = ((priced.take(priced.bound_s < state.bound_s), placer.pricing) for priced, placer in survivors)
+    state.unbounded = [(priced, pricing) for priced, pricing in below if len(priced.bound_s)]
     return state
 
 

@@ -138,7 +138,7 @@ class Alternative(Spec):
 class Bound(Spec):
     """A lower bound on the step time of every plan of the stated space."""
 
-    name: Literal["search", "compute", "cut", "pipeline", "critical_path"]
+    name: Literal["search", "compute", "cut", "pipeline", "memory_latency", "critical_path"]
     step_s: float
     why: str
 

@@ -1,0 +1,162 @@
+"""What must cross buildings for given degrees, and what memory lets a pipeline do about it: two bounds on each candidate.
+
+A candidate of more accelerators than any building holds spreads over several, and the slowest axis of its order, whose groups
+reach over all positions, crosses them. Which axis that is the placement decides, so each is tried and the least is kept.
+
+cut             free time + what the slowest axis adds, with every link inside buildings infinitely fast: its calls that the step
+                waits for, and its traffic in the windows as far as computation does not hide it
+memory latency  Little's law on the first rank. It holds K chunk activations at most (``pipeline.max_in_flight``), chunk c of a
+                micro-batch from its forward to its backward, hence for (v−c)/v of a trip through all layers and back or longer:
+                    step ≥ m·(v+1)/(2K) · (T + 2·Σ latency) + optimizer
+                T computation of one micro-batch on all ranks, m micro-batches, v chunks. The latencies of all p·v − 1 hops count,
+                the far ones of the pipeline where it is the slowest axis. Schedules that split the backward are left out.
+
+Widths and latencies of trunks: a fill of N accelerators joins a set of buildings that together hold N, one after another, so it
+crosses every cut of that set. Of the best set, the best that the narrowest cut (latency: the longest) offers is counted: the
+bottleneck of a spanning tree. All sets are looked at up to MAX_BUILDINGS, beyond that the best trunk of all counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from itertools import combinations
+from typing import Final
+
+import networkx as nx
+import numpy as np
+
+from scaleacross.cost_models.collectives import Group
+from scaleacross.cost_models.levels import CAMPUS, REGION
+from scaleacross.cost_models.links import Links
+from scaleacross.cost_models.overlap import windows
+from scaleacross.cost_models.pipeline import max_in_flight
+from scaleacross.cost_models.pipeline_timed import WHOLE, among
+from scaleacross.cost_models.settings import Floats, Ints, Settings
+from scaleacross.solvers.arcs import exposed_in_windows_s
+from scaleacross.solvers.candidates import Priced, Pricing
+from scaleacross.solvers.fleets import Fleet
+from scaleacross.spec.parallelism import GRID_AXES
+
+MAX_BUILDINGS: Final = 10
+"""Up to here all sets of buildings are looked at."""
+
+
+@dataclass(frozen=True)
+class Crossing(Pricing):
+    """Pricing in which only links between buildings take time; ``sizes`` and figures of sets of buildings, ascending by size.
+
+    ``far`` (sets, 2 levels, width and latency): the best of all sets that hold as many accelerators or more.
+    """
+
+    held: Ints
+    far: Floats
+
+    @classmethod
+    def of(cls, pricing: Pricing) -> Crossing:
+        """The crossing part of some pricing of a fleet of one type."""
+        same = {f.name: getattr(pricing, f.name) for f in fields(Pricing)}
+        held, far = _far_figures(pricing.fleet, pricing.links)
+        return cls(**same, held=held, far=far)
+
+    @property
+    def launch_s(self) -> float:
+        """Nothing: a group that stays in one building may be free here."""
+        return 0.0
+
+    def bounds_s(self, priced: Priced) -> tuple[Floats, Floats]:
+        """The cut bound and the memory-latency bound of candidates, each (n,)."""
+        settings, work = priced.settings, priced.work
+        volumes, over = self.volumes(settings, work), windows(settings, work)
+        beyond = settings.world_size > max(building.num_accelerators for building in self.fleet.buildings)
+        cut, law = np.where(beyond, np.inf, 0.0), np.where(beyond, np.inf, self._trips_s(priced, far=False))
+        for axis in GRID_AXES:
+            degree = getattr(settings, axis)
+            rows = np.flatnonzero(beyond & (degree > 1))
+            if not len(rows):
+                continue
+            some = volumes.take(rows)
+            stride = some.settings.world_size // degree[rows]
+            here = [type(window)(*(part[rows] for part in window)) for window in over]
+            added = self._serial_s(axis, some, stride) + exposed_in_windows_s(self._window_s(axis, some, stride), here)
+            trips = self._trips_s(priced.take(rows), far=axis == "pp") + (0.0 if axis == "pp" else added)
+            cut[rows], law[rows] = np.minimum(cut[rows], added), np.minimum(law[rows], trips)
+        return priced.free_s + cut, law + work.optimizer_s
+
+    def _trips_s(self, priced: Priced, far: bool) -> Floats:
+        """Little's law, (n,); 0 where the backward is split."""
+        settings, work = priced.settings, priced.work
+        p, m, v = settings.pp, settings.num_micro_batches, settings.num_chunks
+        latency = self.links.latency
+        near_s = latency[:CAMPUS].min()
+        hops = (p * v - 1) * near_s
+        if far:
+            largest = max(building.num_accelerators for building in self.fleet.buildings)
+            num_far = -(-settings.world_size // largest) - 1
+            far_s = self._far_of(settings.world_size)[:, :, 1].min(axis=1)
+            hops = hops + v * num_far * np.maximum(0.0, far_s - near_s)
+        slots = max_in_flight(settings.schedule_names, p, m, v, 0)
+        trip = work.forward_s + work.backward_s + v * work.fill_s + 2 * hops
+        return np.where(among(settings.schedule, WHOLE), m * (v + 1) / (2 * slots) * trip, 0.0)
+
+    def _far_of(self, world: Ints) -> Floats:
+        return self.far[np.minimum(np.searchsorted(self.held, world), len(self.held) - 1)]
+
+    def _group(self, settings: Settings, degree: Ints, stride: Ints, coarse: bool, rows: Ints | None = None) -> Group:
+        group = super()._group(settings, degree, stride, coarse, rows)
+        far = self._far_of(settings.world_size)
+        shape = (len(settings), len(self.links.bandwidth))
+        bandwidth, capacity = (np.full(shape, np.inf) for _ in range(2))
+        latency = np.zeros(shape)
+        bandwidth[:, CAMPUS:] = self.links.bandwidth[CAMPUS:]
+        capacity[:, CAMPUS:], latency[:, CAMPUS:] = far[:, :, 0], far[:, :, 1]
+        return replace(group, links=Links(bandwidth, capacity, latency))
+
+
+def _far_figures(fleet: Fleet, links: Links) -> tuple[Ints, Floats]:
+    """``held`` and ``far`` of ``Crossing``."""
+    best = np.stack([links.capacity[CAMPUS:], links.latency[CAMPUS:]], axis=1)
+    if not 2 <= len(fleet.buildings) <= MAX_BUILDINGS:
+        return np.array([fleet.num_accelerators]), best[None]
+    sets = sorted(_sets(fleet, best), key=lambda one: one[0])
+    held, far = np.array([size for size, _ in sets]), np.stack([figures for _, figures in sets])
+    far[:, :, 0] = np.maximum.accumulate(far[::-1, :, 0], axis=0)[::-1]
+    far[:, :, 1] = np.minimum.accumulate(far[::-1, :, 1], axis=0)[::-1]
+    return held, far
+
+
+def _sets(fleet: Fleet, best: Floats) -> Iterator[tuple[int, Floats]]:
+    """Accelerators and (level, width and latency) of every set of two buildings or more.
+
+    Inside one region the set's cuts are crossed on campus level. Over several, buildings of one region need not follow each
+    other, so only the cuts between regions are known to be crossed.
+    """
+    region = {building.name: fleet.topology.region_of(building.name) for building in fleet.buildings}
+    for count in range(2, len(fleet.buildings) + 1):
+        for some in combinations(fleet.buildings, count):
+            figures, names = best.copy(), [building.name for building in some]
+            together = {region[name] for name in names}
+            level = 0 if len(together) == 1 else REGION - CAMPUS
+            units = {name: name if level == 0 else region[name] for name in names}
+            width, latency = _bottleneck(fleet, units)
+            figures[level] = min(best[level, 0], width), max(best[level, 1], latency)
+            if level == 0:
+                figures[REGION - CAMPUS] = figures[0]
+            else:  # a group may spare the campus level by crossing regions
+                figures[0] = max(best[0, 0], figures[level, 0]), min(best[0, 1], figures[level, 1])
+            yield sum(building.num_accelerators for building in some), figures
+
+
+def _bottleneck(fleet: Fleet, units: dict[str, str]) -> tuple[float, float]:
+    """Width and latency of the worst link of the best tree that joins the units (buildings or regions) of some buildings."""
+    widths, latencies = nx.Graph(), nx.Graph()
+    for here, there in combinations(units, 2):
+        ends = units[here], units[there]
+        if ends[0] != ends[1]:
+            latency_s, width, _ = fleet.hop(here, there)
+            widths.add_edge(*ends, weight=max(width, widths.edges[ends]["weight"] if widths.has_edge(*ends) else 0.0))
+            known = latencies.edges[ends]["weight"] if latencies.has_edge(*ends) else np.inf
+            latencies.add_edge(*ends, weight=min(latency_s, known))
+    widest = nx.maximum_spanning_tree(widths).edges(data="weight")
+    nearest = nx.minimum_spanning_tree(latencies).edges(data="weight")
+    return min(w for *_, w in widest), max(w for *_, w in nearest)

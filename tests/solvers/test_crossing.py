@@ -1,0 +1,95 @@
+"""The bounds by degrees: never above any placement of any candidate, and each the tightest where its resource is short."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from instances import instance, plain_job, plain_topology, plain_trunk
+from scaleacross.cost_models.levels import CAMPUS, REGION
+from scaleacross.solvers.bounds import search_bounds
+from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.crossing import Crossing
+from scaleacross.solvers.every_placement import placer_on
+from scaleacross.solvers.fleets import Fleet, fleets
+from scaleacross.solvers.joint import search
+from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.workloads.problem import Problem, problem_of
+
+
+def crossing_of(problem: Problem) -> tuple[Fleet, Crossing]:
+    """The largest fleet of one type."""
+    fleet = next(fleet for fleet in fleets(problem.topology) if len(fleet.accelerators) == 1)
+    return fleet, Crossing.of(Pricing.on(fleet, problem.job, problem.profile))
+
+
+@pytest.mark.parametrize("seed", [*range(100, 118), 223, 306, 312])
+def test_no_candidate_is_below_its_bounds(seed: int) -> None:
+    problem = instance(seed)
+    fleet, crossing = crossing_of(problem)
+    placer = placer_on(fleet, problem.job, problem.profile)
+    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    for rows in space.batches(Refusals()):
+        priced = placer.pricing.coarse(rows.take(np.arange(seed % 5, len(rows), 5)))
+        cut, law = crossing.bounds_s(priced) if len(priced.bound_s) else ([], [])
+        for row in range(len(priced.bound_s)):
+            one = priced.take(np.array([row]))
+            placed = placer.place(one.settings, one.work, 60.0)
+            if placed is not None:
+                exact_s = one.free_s[0] + placed.communication_s
+                assert one.free_s[0] <= cut[row] <= exact_s * (1 + 1e-12)
+                assert law[row] <= exact_s * (1 + 1e-12)
+
+
+def bounds_of(**changes: Any) -> dict[str, float]:
+    """The bounds of a search that ends, all at most the objective."""
+    found = search(problem_of(plain_job(**changes)), time_limit_s=600)
+    assert found.best is not None
+    bounds = {bound.name: bound.step_s for bound in search_bounds(found)}
+    assert all(step_s <= found.best.step_s * (1 + 1e-9) for step_s in bounds.values())
+    return {name: step_s / found.best.step_s for name, step_s in bounds.items() if name != "search"}
+
+
+def test_three_buildings_and_a_thin_trunk_are_bound_by_their_cut() -> None:
+    """24 replicas in three buildings of 8: gradients cross the thin trunk to the third one."""
+    topology = plain_topology(2, 2, 2)
+    topology["trunks"] = [plain_trunk("b0", "b1"), plain_trunk("b1", "b2", gbyte_per_s=0.05)]
+    degrees = {"tp": 1, "cp": 1, "pp": 1, "dp_shard": 1, "dp_replicate": 24, "ep": 1}
+    bounds = bounds_of(topology=topology, degrees=degrees, shard="none", global_batch_sequences=24)
+    assert max(bounds, key=lambda name: bounds[name]) == "cut"
+    assert bounds["cut"] > 2 * bounds["pipeline"]
+    assert bounds["cut"] > 0.5
+
+
+def test_a_pipeline_over_slow_trunks_is_bound_by_what_it_holds() -> None:
+    """Eager 1F1B on 4 + 4 ranks, half a second apart: each micro-batch is away for a second, 15 at a time."""
+    topology = plain_topology(1, 1)
+    topology["trunks"] = [plain_trunk("b0", "b1", latency_us=500_000)]
+    degrees = {"tp": 1, "cp": 1, "pp": 8, "dp_shard": 1, "dp_replicate": 1, "ep": 1}
+    bounds = bounds_of(
+        topology=topology,
+        degrees=degrees,
+        schedules="Eager1F1B",
+        shard="none",
+        micro_batch_sequences=1,
+        global_batch_sequences=64,
+    )
+    assert max(bounds, key=lambda name: bounds[name]) == "memory_latency"
+    assert bounds["memory_latency"] > 2 * max(bounds["pipeline"], bounds["cut"])
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_figures_of_trunks_are_those_of_the_cut_that_nobody_can_avoid(apart: bool) -> None:
+    """A chain of 8 + 8 + 4 accelerators, thin and long at its end: two buildings are enough for 16, not for 17."""
+    topology = plain_topology(2, 2, 1, apart=apart)
+    topology["trunks"] = [
+        plain_trunk("b0", "b1", gbyte_per_s=40.0, latency_us=10.0),
+        plain_trunk("b1", "b2", gbyte_per_s=2.0, latency_us=700.0),
+    ]
+    _, crossing = crossing_of(problem_of(plain_job(topology=topology)))
+    level = REGION - CAMPUS if apart else 0
+    wide, thin = crossing._far_of(np.array([16, 17]))[:, level]
+    assert wide == pytest.approx([40e9, 10e-6])
+    assert thin == pytest.approx([2e9, 700e-6])
