@@ -24,6 +24,8 @@ from scaleacross.verification.figures import TOLERANCE
 from scaleacross.workloads.problem import Problem
 
 DEFAULT_TIME_LIMIT_S = 60.0
+MAX_CLIMBS = 4
+"""Times that a faster alternative takes the place of the plan."""
 
 
 def plan(
@@ -97,16 +99,28 @@ def plan_problem(
         raise InfeasibleError(f"No plan of '{problem.job.name}' keeps to {stated}: loosen the limit.")
     if best is None:
         raise explain(state)
+    best, others = _settled(state, best) if not limits else (best, ())
     decision = decision_of(best)
     cost = cost_of(problem, decision)
-    solved = _search_report(state, best) if goal is None else _goal_report(state, best, goal, cost, limits)
+    solved = _search_report(state, best, others) if not goal else _goal_report(state, best, goal, cost, limits, others)
     found = assemble(problem, decision, cost, solved)
     state.tell("verifying", state.num_candidates)
     checks.verify(found)
     return found
 
 
-def _search_report(state: Search, best: Placed) -> SolveReport:
+def _settled(state: Search, best: Placed) -> tuple[Placed, tuple[Alternative, ...]]:
+    """The plan and its alternatives. Where the time limit ended the search, one of them may be faster: then that is the plan."""
+    others = alternatives(state, best)
+    for _ in range(MAX_CLIMBS):
+        if state.best is None or state.best is best:
+            break
+        best = state.best
+        others = alternatives(state, best)
+    return best, others
+
+
+def _search_report(state: Search, best: Placed, others: tuple[Alternative, ...]) -> SolveReport:
     step_s, bounds = best.step_s, search_bounds(state)
     bound_s = min(step_s, max(bound.step_s for bound in bounds))
     gap = (step_s - bound_s) / step_s
@@ -115,12 +129,14 @@ def _search_report(state: Search, best: Placed) -> SolveReport:
         bound_s=bound_s,
         gap=gap,
         bounds=bounds,
-        alternatives=alternatives(state, best),
+        alternatives=others,
         **_found(state, gap),
     )
 
 
-def _goal_report(state: Search, best: Placed, goal: Goal, cost: PlanCost, limits: Limits) -> SolveReport:
+def _goal_report(
+    state: Search, best: Placed, goal: Goal, cost: PlanCost, limits: Limits, others: tuple[Alternative, ...]
+) -> SolveReport:
     """The report of a search whose times are scores: its bound is one on spending, those on time are arithmetic."""
     problem, step_s = state.problem, cost.cost.step_s
     decision = decision_of(best)
@@ -139,7 +155,7 @@ def _goal_report(state: Search, best: Placed, goal: Goal, cost: PlanCost, limits
         objective=value,
         limits=dict(limits),
         bounds=bounds,
-        alternatives=tuple(_with_value(problem, value, one) for one in alternatives(state, best)) if not limits else (),
+        alternatives=tuple(_with_value(problem, value, one) for one in others),
         **_found(state, gap),
     )
 

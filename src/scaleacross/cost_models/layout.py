@@ -74,11 +74,12 @@ def layout_of(
     return tuple(out)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=128)
 def _cells(size: int, pp: Axis, dp_shard: Axis, dp_replicate: Axis) -> tuple[Ints, int]:
     """Replica · pp + stage of every block of positions that lie alike, and the positions of a block; (degree, stride) each."""
     unit = math.gcd(pp[1], dp_shard[1], dp_replicate[1], size)
     position = np.arange(0, size, unit)
+    position = position.astype(np.int32)
     stage, shard, replica = (position // stride % degree for degree, stride in (pp, dp_shard, dp_replicate))
     return (replica * dp_shard[0] + shard) * pp[0] + stage, unit
 
