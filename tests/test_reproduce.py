@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import scaleacross as sa
-from scaleacross.api import Reproduction, ablation, study_run
+from scaleacross.api import Reproduction, ablation, design_replay, study_run
 from scaleacross.api.assemble import cost_of, problem_of
 from scaleacross.api.design_run import CONTENDERS, RIVALS
 from scaleacross.catalogue import design_points, load_design_space
@@ -188,6 +188,46 @@ def test_the_page_states_what_the_rows_say(found: Reproduction) -> None:
     assert all(f"\n| {name} | " in page for name in RIVALS)
     svg = design_svg(found)
     assert svg.count("<polyline") == 2 and svg.endswith("</svg>\n")
+
+
+def test_the_referee_replays_what_the_records_name(folder: Path, found: Reproduction) -> None:
+    assert not any("ours_simulated_s" in row for row in found.rows)
+    assert "was replayed yet" in design_page(found, "", date(2030, 1, 2))
+    replayed = sa.reproduce(SMALL, directory=folder, points=1, replay=True)
+    [row] = replayed.rows
+    assert row["ours_priced_s"] == pytest.approx(row["ours_s"], rel=1e-12)
+    [line, _] = (json.loads(text) for text in (folder / "points.jsonl").read_text().splitlines())
+    plan = sa.evaluate((design_points(load_design_space(SMALL)[0])[0].job, Decision(**line["decisions"]["ours"])))
+    assert row["ours_simulated_s"] == sa.simulate(plan).step_s
+    page = design_page(replayed, "", date(2030, 1, 2))
+    names = [name for name in ("ours", *RIVALS) if f"{name}_simulated_s" in row]
+    assert {"ours", "production"} <= set(names)
+    off = max((row[f"{name}_priced_s"] / row[f"{name}_simulated_s"] - 1 for name in names), key=abs)
+    assert f"Plans replayed: {len(names)} on 1 points" in page and f"largest {off:+.1%}" in page
+    again = sa.reproduce(SMALL, directory=folder, run=False)  # shown beside the points that have no replay
+    assert ["ours_simulated_s" in row for row in again.rows] == [True, False]
+
+
+def test_a_plan_that_the_simulator_refuses_has_no_time_and_says_why(
+    found: Reproduction, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(plan: sa.Plan) -> None:
+        raise sa.InputError("not this one")
+
+    monkeypatch.setattr(design_replay, "simulate", refuse)
+    [line, _] = (json.loads(text) for text in (folder / "points.jsonl").read_text().splitlines())
+    contest = design_replay.contest_of(design_points(load_design_space(SMALL)[0])[0].job, line)
+    assert contest is not None
+    record = design_replay.replay_contest(contest)
+    assert record["figures"] == {} and "ours: not this one" in record["reason"]
+    assert design_replay.contest_of(contest.job, {"status": "infeasible"}) is None
+
+
+def test_fields_of_a_space_can_be_overridden() -> None:
+    space, _ = load_design_space("scale_across", ["accelerators=[1024]", "points=3"])
+    assert {point.fields["accelerators"] for point in design_points(space)} == {1024}
+    with pytest.raises(sa.InputError, match="acelerators"):
+        load_design_space("scale_across", ["acelerators=[1024]"])
 
 
 def test_a_loss_is_reported(found: Reproduction) -> None:

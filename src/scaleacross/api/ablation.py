@@ -10,6 +10,7 @@ The first two are never slower than the starting plan, the last than any plan kn
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Final
@@ -29,7 +30,7 @@ Known = Mapping[str, Decision]
 
 
 def ablate(problem: Problem, known: Known, time_limit_s: float, gap_tolerance: float) -> dict[str, Decision]:
-    """Every ablation of the known plan called ``START``; none when there is no such plan. Limits are for each search."""
+    """Every ablation of the known plan ``START``; none when there is no such plan. Limits: processor seconds of each search."""
     if START not in known:
         return {}
     return {name: improve(problem, known, time_limit_s, gap_tolerance) for name, improve in ABLATIONS.items()}
@@ -88,6 +89,6 @@ ABLATIONS: Final[Mapping[str, Ablation]] = {
 
 def _searched(job: Job, known: Sequence[Decision], time_limit_s: float, gap_tolerance: float) -> Decision:
     """The best decision of a narrower job; the search starts from the known ones."""
-    found = plan(job, time_limit_s=time_limit_s, gap_tolerance=gap_tolerance, incumbents=known)
+    found = plan(job, time_limit_s=time_limit_s, gap_tolerance=gap_tolerance, incumbents=known, clock=time.process_time)
     bare = found.placement.model_copy(update={"spans": {}})
     return found.decision.model_copy(update={"placement": bare})

@@ -65,13 +65,16 @@ def compare(
 
 
 def rivals_of(
-    problem: Problem, time_limit_s: float, report: Callable[[Progress], None] = lambda _: None
+    problem: Problem,
+    time_limit_s: float,
+    report: Callable[[Progress], None] = lambda _: None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[Rival]:
-    """What every baseline decides and what that costs, not yet held against our plan."""
+    """What every baseline decides and what that costs, not yet held against our plan; limits in seconds of ``clock``."""
     began, found = time.perf_counter(), []
     for index, (name, baseline) in enumerate(BASELINES.items()):
         report(Progress(f"baseline {name}", index, len(BASELINES), None, None, time.perf_counter() - began))
-        found.append(_rival(problem, name, baseline, time_limit_s))
+        found.append(_rival(problem, name, baseline, Clock(time_limit_s, clock)))
     return found
 
 
@@ -87,9 +90,9 @@ def beside(ours: Plan, found: Sequence[Rival], tie_tolerance: float) -> Comparis
     )
 
 
-def _rival(problem: Problem, name: str, baseline: Baseline, time_limit_s: float) -> Rival:
+def _rival(problem: Problem, name: str, baseline: Baseline, clock: Clock) -> Rival:
     """What the baseline decides, checked and priced."""
-    outcome = baseline.decide(problem, Clock(time_limit_s))
+    outcome = baseline.decide(problem, clock)
     decision, reason, cost = outcome.decision, outcome.reason, None
     if decision is not None:
         wrong = list(checks.illegal(problem, decision))

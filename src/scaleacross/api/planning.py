@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,7 @@ def plan(
     overrides: Sequence[str] = (),
     progress: Callable[[Progress], None] | None = None,
     incumbents: Sequence[Decision] = (),
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Plan:
     """The best plan for a job by its objective (least step time by default), verified, with its bound and what lost.
 
@@ -48,6 +50,7 @@ def plan(
         overrides: ``a.b.c=value`` on any field of the job.
         progress: called now and then during the search.
         incumbents: placed, legal decisions that fit; the plan is never slower than any of them (objective step_time only).
+        clock: what the limit is measured with; ``time.process_time`` makes the plan independent of what else the machine does.
 
     Raises:
         InputError: the job is wrong.
@@ -64,6 +67,7 @@ def plan(
         gap_tolerance=gap_tolerance,
         progress=progress,
         incumbents=incumbents,
+        clock=clock,
     )
 
 
@@ -76,6 +80,7 @@ def plan_problem(
     gap_tolerance: float,
     progress: Callable[[Progress], None] | None,
     incumbents: Sequence[Decision] = (),
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Plan:
     """The best plan by the job's objective, with other objectives kept to ``limits``. Raises as ``plan`` does."""
     report, goal = progress or (lambda _: None), goal_of(problem, limits)
@@ -88,6 +93,7 @@ def plan_problem(
         report=report,
         placer_on=placer_on,
         incumbents=() if goal else incumbents,
+        clock=clock,
     )
     best = state.best
     if best is None and state.out_of_time:

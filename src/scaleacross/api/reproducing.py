@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from scaleacross.api.ablation import ABLATIONS
 from scaleacross.api.assemble import versions
+from scaleacross.api.design_replay import contest_of, replay_contest
 from scaleacross.api.design_run import RIVALS, design_key, run_design_point
 from scaleacross.api.engines import Engine
 from scaleacross.api.engines.outcome import Record
@@ -20,6 +21,8 @@ from scaleacross.api.study_store import Store, kept_in, write_tables
 from scaleacross.catalogue import DesignPoint, design_points, load_design_space
 from scaleacross.spec.design_space import DesignSpace
 from scaleacross.spec.progress import Progress
+
+REPLAYS_FILE: Final = "replays.jsonl"
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ def reproduce(
     directory: str | Path,
     points: int | None = None,
     run: bool = True,
+    replay: bool = False,
+    overrides: Sequence[str] = (),
     processes: int = 1,
     engine: str = "local",
     address: str | None = None,
@@ -74,6 +79,9 @@ def reproduce(
         directory: where results are kept.
         points: so many instead of what the space says; fewer are the first ones of more.
         run: False runs and writes nothing, and reads what the directory holds, even beside a run.
+        replay: replay ours, production's and the best rival's plan of every finished point in the simulator; kept in
+            ``replays.jsonl``, resumable likewise. What stands there already is shown in any case.
+        overrides: ``a.b=value`` on any field of the space.
         processes, engine, address: as of ``sweep``.
         progress: called after every point.
 
@@ -82,29 +90,55 @@ def reproduce(
     """
     where = Engine(engine, processes, address)
     where.check()
-    loaded, folder = load_design_space(space)
+    loaded, folder = load_design_space(space, overrides)
     drawn = design_points(loaded, folder, points)
     keyed = {design_key(loaded, point, version("scaleacross")): point for point in drawn}
+    home = Path(directory)
+    found = partial(Reproduction, loaded, num_drawn=len(drawn), rivals=RIVALS, ablations=tuple(ABLATIONS))
     if not run:
-        rows = _rows(keyed, kept_in(Path(directory)))
-        return Reproduction(loaded, rows, len(drawn), 0, RIVALS, tuple(ABLATIONS), versions())
-    with Store(Path(directory)) as store:
+        rows = _rows(keyed, kept_in(home), _replays_in(home))
+        return found(rows=rows, num_run=0, versions=versions())
+    with Store(home) as store:
         records, num_run = run_open(keyed, partial(run_design_point, loaded), _label, where, store, progress)
-        rows = _rows(keyed, records)
-        files, note = write_tables(rows, Path(directory))
-    kept = (store.path, *files)
-    return Reproduction(loaded, rows, len(drawn), num_run, RIVALS, tuple(ABLATIONS), versions(), kept, note)
+        replays = _replayed(keyed, records, home, where, progress) if replay else _replays_in(home)
+        rows = _rows(keyed, records, replays)
+        files, note = write_tables(rows, home)
+    return found(rows=rows, num_run=num_run, versions=versions(), files=(store.path, *files), note=note)
+
+
+def _replayed(
+    keyed: Mapping[str, DesignPoint],
+    records: Mapping[str, Record],
+    home: Path,
+    where: Engine,
+    progress: Callable[[Progress], None] | None,
+) -> Mapping[str, Record]:
+    """Records of the referee, by the same keys."""
+    contests = {key: contest_of(point.job, records[key]) for key, point in keyed.items() if key in records}
+    there = {key: contest for key, contest in contests.items() if contest is not None}
+    with Store(home, REPLAYS_FILE) as store:
+        return run_open(there, replay_contest, lambda contest: {"names": [*contest.decisions]}, where, store, progress)[
+            0
+        ]
+
+
+def _replays_in(home: Path) -> Mapping[str, Record]:
+    return kept_in(home, REPLAYS_FILE) if (home / REPLAYS_FILE).exists() else {}
 
 
 def _label(point: DesignPoint) -> Record:
     return {"fields": dict(point.fields)}
 
 
-def _rows(keyed: Mapping[str, DesignPoint], records: Mapping[str, Record]) -> tuple[Record, ...]:
+def _rows(
+    keyed: Mapping[str, DesignPoint], records: Mapping[str, Record], replays: Mapping[str, Record]
+) -> tuple[Record, ...]:
     """A line of the tidy table for every point that is done."""
-    return tuple(_row(point, records[key]) for key, point in keyed.items() if key in records)
+    return tuple(_row(point, records[key], replays.get(key)) for key, point in keyed.items() if key in records)
 
 
-def _row(point: DesignPoint, record: Record) -> Record:
+def _row(point: DesignPoint, record: Record, replay: Record | None) -> Record:
     ends = {name: record[name] for name in ("status", "reason", "seconds")}
-    return {**point.fields, **ends, "cpu_s": record.get("cpu_s"), **record["figures"]}
+    figures = {**record["figures"], **(replay["figures"] if replay else {})}
+    refused = {"referee": replay["reason"]} if replay and replay["reason"] else {}
+    return {**point.fields, **ends, "cpu_s": record.get("cpu_s"), **figures, **refused}

@@ -29,9 +29,9 @@ PARQUET_FILE: Final = "points.parquet"
 class Store:
     """The records of a directory by key; a later line replaces an earlier one of the same key."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, file: str = POINTS_FILE) -> None:
         """Open, lock and read. Raises InputError when another sweep writes here, or the file is none of ours."""
-        self.path = directory / POINTS_FILE
+        self.path = directory / file
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -78,9 +78,9 @@ class Store:
         return _records(whole, self.path)
 
 
-def kept_in(directory: Path) -> dict[str, Record]:
+def kept_in(directory: Path, file: str = POINTS_FILE) -> dict[str, Record]:
     """The records of a directory by key, read beside a study that may be writing. Raises InputError when there are none."""
-    path = directory / POINTS_FILE
+    path = directory / file
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -12,7 +12,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from scaleacross.catalogue.jobs import job_from
-from scaleacross.catalogue.load import Reference, load_accelerator, load_network, load_workload, read
+from scaleacross.catalogue.load import EXTRA_KEYS, Reference, load_accelerator, load_network, load_workload, read
+from scaleacross.catalogue.overrides import Overrides, apply_overrides
 from scaleacross.catalogue.validation import validate
 from scaleacross.catalogue.yaml_source import Source
 from scaleacross.errors import InputError
@@ -28,13 +29,19 @@ class DesignPoint:
     job: Job
 
 
-def load_design_space(ref: Reference | DesignSpace) -> tuple[DesignSpace, Path | None]:
-    """A design space by catalogue name, path or mapping, and the folder against which its paths are read. Raises InputError."""
+def load_design_space(ref: Reference | DesignSpace, overrides: Overrides = ()) -> tuple[DesignSpace, Path | None]:
+    """A design space by catalogue name, path or mapping, and the folder against which its paths are read.
+
+    ``overrides``: ``a.b=value`` on its fields. Raises InputError.
+    """
     if isinstance(ref, DesignSpace):
-        return ref, None
+        if not overrides:
+            return ref, None
+        ref = ref.model_dump(mode="json")
     source = read("studies", ref)
     if source.data.get("command") != "reproduce":
         raise InputError(f"{source.label} is no design space (command: reproduce); run it with 'scaleacross sweep'")
+    source = apply_overrides(source, overrides, DesignSpace, EXTRA_KEYS, {})
     return validate(DesignSpace, source), source.folder
 
 

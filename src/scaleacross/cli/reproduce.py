@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scaleacross.cli.frame import EXIT_UNEXPECTED, Json, display
 from scaleacross.cli.sweep import Address, EngineName, Processes, cores
 
+if TYPE_CHECKING:
+    from scaleacross.api import Reproduction
+
+Points = Annotated[
+    int | None,
+    typer.Option("--points", metavar="N", min=1, help="So many points; default: as the space says. Fewer come first."),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", metavar="DIR", file_okay=False, help="Where results are kept; default: ./NAME."),
+]
+Docs = Annotated[
+    Path | None,
+    typer.Option("--docs", metavar="DIR", file_okay=False, help="Write NAME.md, NAME.csv and NAME.svg to DIR."),
+]
+NoRun = Annotated[bool, typer.Option("--no-run", help="Run nothing: report what DIR holds.")]
+Replay = Annotated[
+    bool, typer.Option("--replay", help="Then replay ours, production's and the best rival's plans in the simulator.")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a field of the space, e.g. time_limit_s=10. Repeatable."),
+]
+
 
 def reproduce_command(
     space: Annotated[str, typer.Argument(metavar="SPACE", help="A design space YAML, or its name in the catalogue.")],
-    points: Annotated[
-        int | None,
-        typer.Option(
-            "--points", metavar="N", min=1, help="So many points; default: as the space says. Fewer come first."
-        ),
-    ] = None,
+    points: Points = None,
     processes: Processes = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="DIR", file_okay=False, help="Where results are kept; default: ./NAME."),
-    ] = None,
-    docs: Annotated[
-        Path | None,
-        typer.Option("--docs", metavar="DIR", file_okay=False, help="Write NAME.md, NAME.csv and NAME.svg to DIR."),
-    ] = None,
-    no_run: Annotated[bool, typer.Option("--no-run", help="Run nothing: report what DIR holds.")] = False,
+    output: Output = None,
+    docs: Docs = None,
+    no_run: NoRun = False,
+    replay: Replay = False,
+    overrides: Changes = None,
     as_json: Json = False,
     engine: EngineName = "local",
     address: Address = None,
@@ -41,7 +56,7 @@ def reproduce_command(
     \b
     Examples:
       scaleacross reproduce scale_across -j 2 -o build/scale_across --docs docs/results
-      scaleacross reproduce scale_across --points 24 -o build/slice
+      scaleacross reproduce scale_across --points 24 --set 'accelerators=[1024,2048]' -o build/slice
       scaleacross reproduce scale_across --no-run -o build/scale_across --json | jq .speed_up_over
     """
     from scaleacross.api import reproduce
@@ -59,6 +74,8 @@ def reproduce_command(
                 directory=directory,
                 points=points,
                 run=not no_run,
+                replay=replay,
+                overrides=overrides or (),
                 processes=processes or cores(),
                 engine=engine,
                 address=address,
@@ -67,18 +84,9 @@ def reproduce_command(
     except KeyboardInterrupt:
         typer.echo(f"finished points are kept in {directory}; the same command continues", err=True)
         raise
-    written = list(found.files)
-    if docs:
-        from datetime import date
-
-        from scaleacross.api.study_store import csv_text
-        from scaleacross.emitters import write_files
-        from scaleacross.report.design_space_page import design_page, design_svg
-
-        command = f"scaleacross reproduce {space}" + (f" --points {points}" if points else "")
-        page = design_page(found, command, date.today())
-        files = {f"{name}.md": page, f"{name}.svg": design_svg(found), f"{name}.csv": csv_text(found.rows)}
-        written += write_files(files, docs)
+    changes = "".join(f" --set '{one}'" for one in overrides or ())
+    command = f"scaleacross reproduce {space}" + (f" --points {points}" if points else "") + changes
+    written = [*found.files, *(_write_docs(found, docs, command) if docs else ())]
     typer.echo(design_json(found, written)) if as_json else display(design_report(found))
     if written:
         typer.echo(f"wrote {', '.join(map(str, written))}", err=True)
@@ -87,3 +95,16 @@ def reproduce_command(
     if failed := found.statuses.get("failed"):
         typer.echo(f"error: {failed} points met an unexpected error; the same command tries them again", err=True)
         raise typer.Exit(EXIT_UNEXPECTED)
+
+
+def _write_docs(found: Reproduction, folder: Path, command: str) -> list[Path]:
+    """The page, its table and its plot."""
+    from datetime import date
+
+    from scaleacross.api.study_store import csv_text
+    from scaleacross.emitters import write_files
+    from scaleacross.report.design_space_page import design_page, design_svg
+
+    name, page = found.space.name, design_page(found, command, date.today())
+    files = {f"{name}.md": page, f"{name}.svg": design_svg(found), f"{name}.csv": csv_text(found.rows)}
+    return write_files(files, folder)

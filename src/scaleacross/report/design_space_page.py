@@ -9,6 +9,7 @@ from typing import Final
 
 from scaleacross.report.design_space import (
     BEST,
+    OURS,
     SHOWN_AXES,
     START,
     Reproduced,
@@ -31,19 +32,17 @@ with the schedules that frameworks run by default. Our search starts from the de
 it found nothing faster the plan is theirs (a tie)."""
 
 
-def design_page(found: Reproduced, command: str, today: date, revision: str = "") -> str:
+def design_page(found: Reproduced, command: str, today: date) -> str:
     """The page as Markdown; ``NAME.svg`` and ``NAME.csv`` lie beside it."""
-    return "\n".join(
-        [*_head(found, command, today, revision), *_contenders(found), *_dimensions(found), *_ends(found), ""]
-    )
+    parts = (_contenders, _dimensions, _referee, _ends)
+    return "\n".join([*_head(found, command, today), *(line for part in parts for line in part(found)), ""])
 
 
-def _head(found: Reproduced, command: str, today: date, revision: str) -> Iterator[str]:
+def _head(found: Reproduced, command: str, today: date) -> Iterator[str]:
     space, rows = found.space, planned(found)
     yield f"# {space.name}: {len(rows)} of {len(space.combinations):,} combinations\n"
     versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
-    code = f", revision {revision}" if revision else ""
-    yield f"Written on {today.isoformat()} by the command below ({versions}{code}); do not edit."
+    yield f"Written on {today.isoformat()} by the command below ({versions}); do not edit."
     yield f"{space.description[:1].upper()}{space.description[1:]}.\n"
     yield f"```bash\n{command}\n```\n"
     yield f"{CONTENDERS}\n"
@@ -58,7 +57,7 @@ def _head(found: Reproduced, command: str, today: date, revision: str) -> Iterat
     late = sum(row["status"] == "time_limit" for row in rows)
     cut = sum(not row.get(f"{name}_complete", True) for row in rows for name in found.rivals)
     yield f"- Gap of our plan: median {median(gaps):.2%}, largest {max(gaps):.2%}"
-    yield f"- Points on which our search reached its limit of {space.time_limit_s:g} s: {late}"
+    yield f"- Points on which our search reached its limit of {space.time_limit_s:g} processor seconds: {late}"
     yield f"- Rivals cut short by that limit: {cut} of {len(rows) * len(found.rivals)}"
     if cpu:
         yield f"- Processor time per point: median {median(cpu):.0f} s, mean {sum(cpu) / len(cpu):.0f} s, most {max(cpu):.0f} s"
@@ -105,6 +104,48 @@ def _dimensions(found: Reproduced) -> Iterator[str]:
     for row, own in sorted(gains, key=lambda pair: -pair[1]["joint"])[:NUM_LARGEST]:
         alone = ", ".join(f"{name.replace('_', ' ')} {own[name]:.2f}" for name in found.ablations)
         yield f"- {own['joint']:.2f}x: {place(row)} ({alone}; {row['schedule']}, crosses with {row['across'] or 'nothing'})"
+
+
+REFEREE: Final = """\
+The simulator replays a plan event by event on the topology and never sees the cost model. A difference is price / replay − 1."""
+AGREES: Final = 0.05
+
+
+def _referee(found: Reproduced) -> Iterator[str]:
+    """How the replay agrees with the prices, and whether our plan still wins there."""
+    names = (OURS, *found.rivals)
+    pairs = [
+        (row[f"{name}_priced_s"] / row[f"{name}_simulated_s"] - 1, f"{name}, {place(row)}")
+        for row in planned(found)
+        for name in names
+        if f"{name}_simulated_s" in row
+    ]
+    yield "\n## Referee\n"
+    if not pairs:
+        yield "No plan of these points was replayed yet (`--replay`)."
+        return
+    replayed = [row for row in planned(found) if f"{OURS}_simulated_s" in row]
+    yield f"{REFEREE}\n"
+    near, (worst, where) = sum(abs(off) <= AGREES for off, _ in pairs), max(pairs, key=lambda pair: abs(pair[0]))
+    yield f"- Plans replayed: {len(pairs)} on {len(replayed)} points; within {AGREES:.0%}: {near} ({near / len(pairs):.0%})"
+    yield f"- Median difference {median(off for off, _ in pairs):+.1%}; largest {worst:+.1%} ({where})"
+    for label, rivals in ((START, (START,)), ("the best rival", found.rivals)):
+        ups = [(up, row) for row in replayed if (up := _replayed_speed_up(row, rivals)) is not None]
+        if ups:
+            values = [up for up, _ in ups]
+            slower = [f"{place(row)} ({up:.3f})" for up, row in ups if up < 1 - found.space.tie_tolerance]
+            yield (
+                f"- Speed-up over {label} by the referee's clock: median {median(values):.3f}, maximum {max(values):.2f}, "
+                + (
+                    f"{num_ties(found, values)} ties, slower on {len(slower)}"
+                    + "".join(f"\n  - {one}" for one in slower)
+                )
+            )
+
+
+def _replayed_speed_up(row: Row, rivals: Sequence[str]) -> float | None:
+    times = [row[f"{name}_simulated_s"] for name in rivals if f"{name}_simulated_s" in row]
+    return min(times) / row[f"{OURS}_simulated_s"] if times else None
 
 
 def _ends(found: Reproduced) -> Iterator[str]:

@@ -102,7 +102,8 @@ class Search:
     seed: int
     gap_tolerance: float
     report: Callable[[Progress], None]
-    began: float = field(default_factory=time.perf_counter)
+    clock: Callable[[], float] = time.perf_counter
+    began: float = field(init=False)
     best: Placed | None = None
     pool: list[Placed] = field(default_factory=list)
     refusals: Refusals = field(default_factory=Refusals)
@@ -115,10 +116,13 @@ class Search:
     unbounded: list[tuple[Priced, Pricing]] = field(default_factory=list)
     """Candidates whose coarse bound is below the bound of the whole search."""
 
+    def __post_init__(self) -> None:
+        self.began = self.clock()
+
     @property
     def elapsed_s(self) -> float:
         """Seconds since the search began."""
-        return time.perf_counter() - self.began
+        return self.clock() - self.began
 
     @property
     def out_of_time(self) -> bool:
@@ -211,14 +215,16 @@ def search(
     report: Callable[[Progress], None] = lambda progress: None,
     placer_on: Callable[[Fleet], Placer] | None = None,
     incumbents: Sequence[Decision] = (),
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Search:
     """Search the whole space. ``best`` is None when nothing fits or the time limit came first (``out_of_time``).
 
     Args:
         placer_on: makes the placer of a fleet; one with another goal (``objectives``) makes every ``_s`` of the outcome a score.
         incumbents: placed, legal decisions that fit in memory; the result is never slower than any of them.
+        clock: what the time limit is measured with.
     """
-    state = Search(problem, time_limit_s, seed, gap_tolerance, report)
+    state = Search(problem, time_limit_s, seed, gap_tolerance, report, clock)
     survivors: list[tuple[Priced, Placer]] = []
     for fleet in fleets(problem.topology):
         placer = placer_on(fleet) if placer_on else _step_placer(state, fleet)

@@ -21,15 +21,19 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Clock:
-    """A time limit that started when the clock was made."""
+    """A time limit that started when the clock was made, in seconds of ``now``."""
 
     limit_s: float
-    began: float = field(default_factory=time.perf_counter)
+    now: Callable[[], float] = time.perf_counter
+    began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "began", self.now())
 
     @property
     def over(self) -> bool:
         """Whether the limit has passed."""
-        return time.perf_counter() - self.began > self.limit_s
+        return self.now() - self.began > self.limit_s
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,60 @@
+"""The referee of a design space: plans replayed event by event (``simulate``), which owes nothing to the cost model.
+
+Replayed are our plan, production's and the best rival's; equal decisions once. A plan that the simulator refuses has no time, and
+the record says why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from scaleacross.api.design_run import OURS, RIVALS, START
+from scaleacross.api.engines.outcome import FAILED, Record
+from scaleacross.api.evaluation import evaluate
+from scaleacross.api.simulating import simulate
+from scaleacross.errors import ScaleAcrossError
+from scaleacross.spec.job import Job
+from scaleacross.spec.plan import Decision
+
+REPLAYED: Final = "replayed"
+"""Status of a point whose plans were replayed."""
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What is replayed of a point: decisions by contender."""
+
+    job: Job
+    decisions: Mapping[str, Decision]
+
+
+def contest_of(job: Job, record: Record) -> Contest | None:
+    """Ours, production and the best rival of a finished point; None where there is no plan."""
+    if OURS not in record.get("decisions", {}):
+        return None
+    figures, chosen = record["figures"], record["decisions"]
+    best = min((name for name in RIVALS if name in chosen), key=lambda name: float(figures[f"{name}_s"]), default=OURS)
+    names = dict.fromkeys((OURS, START, best))
+    return Contest(job, {name: Decision.model_validate(chosen[name]) for name in names if name in chosen})
+
+
+def replay_contest(contest: Contest) -> Record:
+    """``NAME_simulated_s`` of every contender, and ``NAME_priced_s`` of the plan that was replayed. Never raises."""
+    began, cpu = time.perf_counter(), time.process_time()
+    record: Record = {"status": REPLAYED, "reason": "", "figures": {}}
+    known: dict[str, tuple[float, float]] = {}
+    for name, decision in contest.decisions.items():
+        text = decision.model_dump_json(exclude={"placement": {"spans"}})
+        try:
+            if text not in known:
+                plan = evaluate((contest.job, decision))
+                known[text] = (plan.cost.step_s, simulate(plan).step_s)
+            record["figures"] |= dict(zip((f"{name}_priced_s", f"{name}_simulated_s"), known[text], strict=True))
+        except ScaleAcrossError as error:
+            record["reason"] += f"{name}: {error} "
+        except Exception as error:  # the study goes on without this time
+            record |= {"status": FAILED, "reason": f"{name}: {type(error).__name__}: {error}"}
+    return record | {"seconds": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
