@@ -17,12 +17,15 @@ ranks, buffers are unlimited, and start times take the place of one variable per
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ortools.sat.python import cp_model
 
 from scaleacross.solvers.collective_synthesis.lanes import CAPACITY_UNITS, Instance
 from scaleacross.solvers.collective_synthesis.routes import Hop, Hops, makespan
+
+
+_MOST_OF_IT: Final = 0.9
 
 
 class ModelResult(NamedTuple):
@@ -57,13 +60,19 @@ class GatherModel:
     def solve(
         self, time_limit_s: float, seed: int, num_workers: int, gap: float, tell: Callable[[], None]
     ) -> ModelResult:
-        """Search until the relative gap is at most ``gap``; ``tell`` is called at every improvement."""
+        """Search until the relative gap is at most ``gap``; ``tell`` is called at every improvement.
+
+        Raises:
+            KeyboardInterrupt: the search ended unproved before its time: CP-SAT takes Ctrl-C for itself and says nothing of it.
+        """
         solver = cp_model.CpSolver()
         solver.parameters.max_time_in_seconds = max(time_limit_s, 0.01)
         solver.parameters.random_seed = seed
         solver.parameters.num_workers = num_workers
         solver.parameters.relative_gap_limit = gap
         status = solver.solve(self.cp, _Listener(tell))
+        if status in (cp_model.FEASIBLE, cp_model.UNKNOWN) and solver.wall_time < _MOST_OF_IT * time_limit_s:
+            raise KeyboardInterrupt
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return ModelResult(self.lower, None)
         hops = tuple(
