@@ -24,7 +24,6 @@ from ortools.sat.python import cp_model
 from scaleacross.solvers.collective_synthesis.lanes import CAPACITY_UNITS, Instance
 from scaleacross.solvers.collective_synthesis.routes import Hop, Hops, makespan
 
-
 _MOST_OF_IT: Final = 0.9
 
 
