@@ -41,7 +41,8 @@ PLANNED = ProcessGroups(
 
 
 def _issue(recorder: FlightRecorder, op: str = "all_reduce", count: int = 8, *, done: bool = True) -> Record:
-    group = recorder.group("world", range(recorder.world_size), "default_pg")
+    held = recorder.records()
+    group = held[-1].group if held else recorder.group("world", range(recorder.world_size), "default_pg")
     record = recorder.begin(group, op, count, count, "float32", num_bytes=4 * count, algorithm="ring")
     record.start()
     if done:
@@ -59,10 +60,15 @@ def test_the_ring_keeps_the_last_records_in_order() -> None:
 
 def test_threads_share_the_ring_without_loss_or_double_numbers() -> None:
     recorder = FlightRecorder(0, 2, capacity=20_000)
+    group = recorder.group("world", (0, 1))
     old, _ = sys.getswitchinterval(), sys.setswitchinterval(1e-6)
     try:
         threads = [
-            threading.Thread(target=lambda: [_issue(recorder) for _ in range(2_000)], daemon=True) for _ in range(8)
+            threading.Thread(
+                target=lambda: [recorder.begin(group, "all_reduce", 1, 1, "int8").end() for _ in range(2_000)],
+                daemon=True,
+            )
+            for _ in range(8)
         ]
         for thread in threads:
             thread.start()
@@ -120,13 +126,22 @@ def test_a_failed_operation_stays_incomplete_with_its_reason(tmp_path: Path) -> 
     assert (entry["state"], entry["scaleacross"]["error"]) == ("started", "peer 1 closed the connection")
 
 
-def test_groups_are_checked() -> None:
+def test_a_group_made_again_counts_from_the_start(tmp_path: Path) -> None:
     recorder = FlightRecorder(0, 4)
-    recorder.group("dp", (0, 1))
-    with pytest.raises(InputError, match=r"has ranks \[0, 1\] already, got \[0, 2\]"):
-        recorder.group("dp", (0, 2))
+    for ranks in ((0, 1), (0, 1), (0, 1, 2)):
+        recorder.begin(recorder.group("0", ranks), "barrier", 0, 0, "int8")
+    content = pickle.loads(recorder.dump(tmp_path).read_bytes())
+    assert [(one["process_group"][0], one["collective_seq_id"]) for one in content["entries"]] == [
+        ("0", 1),
+        ("0#2", 1),
+        ("0#3", 1),
+    ]
+    assert content["pg_config"]["0#3"]["ranks"] == "[0, 1, 2]"
+
+
+def test_groups_and_ranks_are_checked() -> None:
     with pytest.raises(InputError, match="rank 0 is not in group 'tp'"):
-        recorder.group("tp", (1, 2))
+        FlightRecorder(0, 4).group("tp", (1, 2))
     with pytest.raises(InputError, match="rank 4 of 4"):
         FlightRecorder(4, 4)
 

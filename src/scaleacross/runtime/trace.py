@@ -155,29 +155,31 @@ class FlightRecorder:
         self.rank, self.world_size, self.capacity = rank, world_size, capacity
         self._ring: list[Record | None] = [None] * capacity
         self._next = 0
-        self._groups: dict[str, RecordedGroup] = {}
+        self._groups: list[RecordedGroup] = []
         self._lock = threading.Lock()
         self._epoch_ns = time.time_ns() - time.perf_counter_ns()
 
     def group(
         self, name: str, ranks: Sequence[int], desc: str = "", planned: ProcessGroups | None = None
     ) -> RecordedGroup:
-        """Group ``name`` of ``ranks``; ``planned`` is its entry in launch.json, where predictions come from.
+        """A new group of ``ranks``; ``planned`` is its entry in launch.json, where predictions come from.
+
+        A name that was used before, as when a job destroys its groups and makes them again, gets the number of its use (``0#2``),
+        so that sequence numbers of the two never mix.
 
         Raises:
-            InputError: the name stands for other ranks already, or this rank is not among them.
+            InputError: this rank is not among them.
         """
         members = tuple(sorted(ranks))
-        with self._lock:
-            known = self._groups.get(name)
-            if known is None and self.rank in members:
-                known = RecordedGroup(len(self._groups), name, members, desc or name, planned)
-                self._groups[name] = known
-        if known is None:
+        if self.rank not in members:
             raise InputError(f"rank {self.rank} is not in group {name!r} of {len(members)} ranks: nothing to record")
-        if known.ranks != members:
-            raise InputError(f"group {name!r} has ranks {list(known.ranks)[:8]} already, got {list(members)[:8]}")
-        return known
+        with self._lock:
+            use = sum(group.name.partition("#")[0] == name for group in self._groups) + 1
+            group = RecordedGroup(
+                len(self._groups), name if use == 1 else f"{name}#{use}", members, desc or name, planned
+            )
+            self._groups.append(group)
+        return group
 
     def begin(
         self,
@@ -226,11 +228,6 @@ class FlightRecorder:
             end = self._next
             held = self._ring[end % self.capacity :] + self._ring[: end % self.capacity]
         return [record for record in held if record is not None]
-
-    def groups(self) -> list[RecordedGroup]:
-        """Groups registered so far."""
-        with self._lock:
-            return list(self._groups.values())
 
     def wall_ns(self, perf_ns: int | None) -> int | None:
         """Wall clock of a time stamp; the offset is read once, so that durations never jump."""

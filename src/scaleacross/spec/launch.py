@@ -92,6 +92,23 @@ class ReplicaBatch(Spec):
     )
 
 
+class Rendezvous(Spec):
+    """Where the store listens through which the ranks find each other: one address, never all of a host."""
+
+    address: str = Field(
+        min_length=1, description="address or name of rank 0's host; the store listens there and nowhere else"
+    )
+    port: int = Field(ge=1, le=65535)
+
+    @model_validator(mode="after")
+    def _is_one_address(self) -> Rendezvous:
+        if self.address in ("0.0.0.0", "::", "*"):
+            raise ValueError(
+                f"address {self.address} would listen on every network of the host; name the one that the ranks share"
+            )
+        return self
+
+
 class LaunchConfig(Spec):
     """A plan made executable: hosts, ranks, process groups, schedule and environment."""
 
@@ -117,6 +134,9 @@ class LaunchConfig(Spec):
     optimizer: Optimizer
     predicted_step_s: float = Field(gt=0)
     env: tuple[EnvVariable, ...] = ()
+    rendezvous: Rendezvous | None = Field(
+        default=None, description="where rank 0 listens; None: on the loopback for one host, else the launcher says"
+    )
     hosts: tuple[LaunchHost, ...] = Field(min_length=1, description="in rank order: host 0 holds rank 0")
     rank_columns: tuple[str, ...] = Field(default=RANK_COLUMNS, description="meaning of the columns of ranks")
     ranks: tuple[RankRow, ...] = Field(description="[rank] -> one integer per column of rank_columns")

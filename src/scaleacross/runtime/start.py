@@ -1,0 +1,282 @@
+"""The start of a job in a constant number of store operations per rank, however many ranks there are.
+
+torch's own start makes every rank read every other rank's address, for each group anew. Here
+
+1. rank 0 opens the store on the one address that the launch file names (``open_store``);
+2. each rank publishes one address and reads one, its successor's; over that ring a token goes round twice (``agree``): the first
+   lap finds out whether all ranks are there and run the same plan, the second tells them;
+3. groups follow from the launch file alone (``own_group``): only their members take part, and connections are made when the first
+   message needs them.
+
+The protocol of the ring is a generator, ``ring_agreement``: the same code runs here over sockets, and for 65,536 ranks in one
+process in ``benchmarks/start_scale.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import socket
+from collections.abc import Generator
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+import torch.distributed as dist
+
+from scaleacross.errors import InputError
+from scaleacross.runtime.endpoint import Caller, Contact, call, endpoint_of_process, listen_address
+from scaleacross.runtime.faults import CollectiveTimeoutError, PeerLostError
+from scaleacross.spec.launch import LaunchConfig
+from scaleacross.spec.parallelism import Axis
+
+RING: Final = "start"
+DEFAULT_PORT: Final = 29500
+LOOPBACK: Final = "127.0.0.1"
+
+
+class Publish(NamedTuple):
+    """Store: set ``key``."""
+
+    key: str
+    value: str
+
+
+class Look(NamedTuple):
+    """Store: wait for ``key``; the answer is its value."""
+
+    key: str
+
+
+class Pass(NamedTuple):
+    """Send to the successor, whose contact was looked up before."""
+
+    token: Token
+
+
+class Take(NamedTuple):
+    """Receive from the predecessor; the answer is a ``Token``."""
+
+
+class Token(NamedTuple):
+    """What goes round: rank 0's plan, ranks that have seen it, and the first that runs another one."""
+
+    plan: str
+    seen: int
+    stranger: int | None
+
+    def to_bytes(self) -> bytes:
+        """One line."""
+        return json.dumps(self).encode() + b"\n"
+
+    @classmethod
+    def from_bytes(cls, line: bytes) -> Token:
+        """Reads what ``to_bytes`` writes. Raises ValueError for anything else."""
+        plan, seen, stranger = json.loads(line)
+        if not isinstance(plan, str) or not isinstance(seen, int) or not isinstance(stranger, int | None):
+            raise ValueError(f"no token: {line[:80]!r}")
+        return cls(plan, seen, stranger)
+
+
+Step = Publish | Look | Pass | Take
+
+
+def ring_agreement(rank: int, world_size: int, plan: str, contact: str) -> Generator[Step, str | Token | None, Token]:
+    """What ``rank`` does: two store operations, and one message to its successor in each of two laps.
+
+    Args:
+        plan: what all ranks must have in common, e.g. the hash of the plan.
+        contact: how this process is reached.
+
+    Returns:
+        the token after the first lap: ``stranger`` is None when all ranks run rank 0's plan.
+    """
+    if world_size == 1:
+        return Token(plan, 1, None)
+    yield Publish(f"{RING}/{rank}", contact)
+    yield Look(f"{RING}/{(rank + 1) % world_size}")
+    if rank == 0:
+        yield Pass(Token(plan, 1, None))
+        verdict = _token((yield Take()))
+        yield Pass(verdict)
+        yield Take()
+        return verdict
+    token = _token((yield Take()))
+    stranger = rank if token.stranger is None and token.plan != plan else token.stranger
+    yield Pass(Token(token.plan, token.seen + 1, stranger))
+    verdict = _token((yield Take()))
+    yield Pass(verdict)
+    return verdict
+
+
+def _token(answer: str | Token | None) -> Token:
+    if not isinstance(answer, Token):
+        raise TypeError(f"a token is expected, got {answer!r}")
+    return answer
+
+
+def open_store(config: LaunchConfig, rank: int, timeout_s: float = 300.0) -> dist.TCPStore:
+    """The store of the job; rank 0 serves it, on the address of ``config.rendezvous`` and no other.
+
+    Raises:
+        InputError: several hosts and no rendezvous, or rank 0's host has no such address.
+        CollectiveTimeoutError: nobody listens there.
+    """
+    where = config.rendezvous
+    if where is None and len(config.hosts) > 1:
+        raise InputError(
+            f"launch file of {config.plan_name}: {len(config.hosts)} hosts and no rendezvous. Name where rank 0 listens: "
+            f'"rendezvous": {{"address": "<address of {config.hosts[0].name}>", "port": {DEFAULT_PORT}}}'
+        )
+    address = where.address if where else LOOPBACK
+    port = where.port if where else int(os.environ.get("MASTER_PORT", DEFAULT_PORT))
+    timeout = timedelta(seconds=timeout_s)
+    if rank != 0:
+        try:
+            return dist.TCPStore(address, port, config.world_size, False, timeout)
+        except RuntimeError as error:
+            raise CollectiveTimeoutError(
+                f"rank {rank} does not reach the rendezvous on {address}:{port} within {timeout_s:.0f} s: is rank 0 running on "
+                f"{config.hosts[0].name}? ({str(error).splitlines()[0][:120]})"
+            ) from None
+    try:
+        listener = socket.create_server((address, port), backlog=4096)
+    except OSError as error:
+        raise InputError(
+            f"the rendezvous of {config.plan_name} listens on {address}:{port} and nowhere else, and this host "
+            f"({socket.gethostname()}, rank 0, {config.hosts[0].name} in the plan) cannot: {error.strerror or error}"
+        ) from None
+    return dist.TCPStore(
+        address, port, config.world_size, True, timeout, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+
+
+def agree(config: LaunchConfig, rank: int, store: dist.Store, timeout_s: float = 300.0) -> None:
+    """Wait until all ranks are there, and know that they run the same plan.
+
+    Raises:
+        InputError: a rank runs another plan; every rank names the same one.
+        CollectiveTimeoutError: a rank is not there in time; the message names whom this one waited for.
+        PeerLostError: a neighbour went away.
+    """
+    ring = _Ring(config, rank, store, timeout_s)
+    try:
+        verdict = ring.run()
+    finally:
+        ring.close()
+    if verdict.stranger is not None:
+        own = f", {config.plan_sha256[:12]}…" if verdict.stranger == rank else ""
+        raise InputError(
+            f"rank {verdict.stranger} runs another plan{own} than rank 0 ({verdict.plan[:12]}…): "
+            "start all ranks with the same launch.json"
+        )
+
+
+def start(config: LaunchConfig, rank: int, store: dist.Store | None = None, timeout_s: float = 300.0) -> None:
+    """Everything up to the default group, on backend ``scaleacross``.
+
+    Args:
+        store: one that exists already; None opens that of the launch file.
+
+    Raises:
+        InputError, CollectiveTimeoutError, PeerLostError: as ``open_store`` and ``agree``.
+    """
+    joined = open_store(config, rank, timeout_s) if store is None else store
+    agree(config, rank, joined, timeout_s)
+    dist.init_process_group(
+        "cpu:scaleacross",
+        store=joined,
+        rank=rank,
+        world_size=config.world_size,
+        timeout=timedelta(seconds=timeout_s),
+    )
+
+
+def own_group(config: LaunchConfig, axis: Axis, rank: int) -> dist.ProcessGroup:
+    """The group of ``axis`` that holds ``rank``; its members call this, nobody else has to."""
+    members = config.group_of(axis, rank)
+    return dist.new_group(members, backend="cpu:scaleacross", group_desc=axis, use_local_synchronization=True)
+
+
+class _Ring:
+    """``ring_agreement`` over the store and two sockets."""
+
+    def __init__(self, config: LaunchConfig, rank: int, store: dist.Store, timeout_s: float) -> None:
+        self._config, self._rank, self._store, self._timeout_s = config, rank, store, timeout_s
+        self._endpoint = endpoint_of_process(listen_address(), os.getpid())
+        self._callers: queue.SimpleQueue[Caller] = queue.SimpleQueue()
+        self._successor: socket.socket | None = None
+        self._predecessor: socket.socket | None = None
+        self._contact: Contact | None = None
+        self._endpoint.register(RING, self._callers.put)
+
+    def run(self) -> Token:
+        contact = self._endpoint.contact.to_json()
+        protocol = ring_agreement(self._rank, self._config.world_size, self._config.plan_sha256, contact)
+        answer: str | Token | None = None
+        while True:
+            try:
+                step = protocol.send(answer)
+            except StopIteration as end:
+                return _token(end.value)
+            answer = self._do(step)
+
+    def close(self) -> None:
+        self._endpoint.unregister(RING)
+        for connection in (self._successor, self._predecessor):
+            if connection is not None:
+                connection.close()
+
+    def _do(self, step: Step) -> str | Token | None:
+        if isinstance(step, Publish):
+            self._store.set(step.key, step.value)
+            return None
+        if isinstance(step, Look):
+            self._contact = Contact.from_json(self._look(step.key))
+            return None
+        if isinstance(step, Pass):
+            if self._successor is None and self._contact is not None:
+                self._successor = call(self._contact, RING, self._rank, 0, self._timeout_s).connection
+            if self._successor is not None:
+                self._successor.sendall(step.token.to_bytes())
+            return None
+        return self._take()
+
+    def _look(self, key: str) -> bytes:
+        try:
+            self._store.wait([key], timedelta(seconds=self._timeout_s))
+            return bytes(self._store.get(key))
+        except RuntimeError as error:
+            successor = (self._rank + 1) % self._config.world_size
+            raise CollectiveTimeoutError(
+                f"rank {self._rank} waited {self._timeout_s:.0f} s for {self._called(successor)} to publish its address: "
+                f"it has not started, or does not reach the store ({str(error).splitlines()[0][:120]})"
+            ) from None
+
+    def _take(self) -> Token:
+        before = (self._rank - 1) % self._config.world_size
+        try:
+            if self._predecessor is None:
+                self._predecessor = self._callers.get(timeout=self._timeout_s).connection
+                self._predecessor.settimeout(self._timeout_s)
+            return Token.from_bytes(_line(self._predecessor))
+        except (queue.Empty, TimeoutError):
+            raise CollectiveTimeoutError(
+                f"rank {self._rank} heard nothing from {self._called(before)} within {self._timeout_s:.0f} s: "
+                "that rank, or one before it in the ring, has not started"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise PeerLostError(f"{self._called(before)} went away during the start: {error}") from None
+
+    def _called(self, rank: int) -> str:
+        return f"rank {rank} ({self._config.host(rank).name})"
+
+
+def _line(connection: socket.socket) -> bytes:
+    data = b""
+    while not data.endswith(b"\n"):
+        more = connection.recv(1)
+        if not more or len(data) > 1 << 10:
+            raise ConnectionError("the connection ended")
+        data += more
+    return data
