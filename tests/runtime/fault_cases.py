@@ -134,3 +134,66 @@ def train(rank: int, backend: str, launch: str, steps: int, port: int) -> tuple[
     totals = [group.exchanged_bytes() for group in groups]
     dist.destroy_process_group()
     return losses, (sum(sent for sent, _ in totals), sum(received for _, received in totals))
+
+
+def tensor_parallel(rank: int, launch: str, port: int) -> tuple[float, tuple[int, int]]:
+    """A two-layer net split by columns and rows: largest difference of output and gradient to the whole one."""
+    from torch import nn
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    os.environ[LAUNCH_VARIABLE] = launch
+    os.environ["MASTER_PORT"] = str(port)
+    dist.init_process_group("cpu:scaleacross", timeout=timedelta(seconds=60))
+    mesh = init_device_mesh("cpu", (4,))
+    torch.manual_seed(0)
+    whole = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32))
+    split = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32))
+    split.load_state_dict(whole.state_dict())
+    split = parallelize_module(split, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    inputs = [torch.randn(8, 32, generator=torch.Generator().manual_seed(1)).requires_grad_() for _ in range(2)]
+    outputs = [whole(inputs[0]), split(inputs[1])]
+    for output in outputs:
+        output.square().sum().backward()
+    worst = max(float((a - b).abs().max()) for a, b in (outputs, [one.grad for one in inputs]))
+    moved = mesh.get_group().exchanged_bytes()
+    dist.destroy_process_group()
+    return worst, moved
+
+
+def works_go_on_alone(rank: int, port: int, folder: str) -> list[bool]:
+    """An asynchronous collective returns while rank 0 has not joined, and ends without this rank waiting for it."""
+    from scaleacross.runtime import functions
+
+    store = dist.FileStore(f"{folder}/store-{port}", 4)
+    group = functions.group(store, rank, 4, {"all_reduce": "ring"}, timeout_s=30)
+    tensor = torch.ones(1 << 18)
+    if rank == 0:
+        for peer in range(1, 4):
+            store.get(f"issued-{peer}")  # all others have issued theirs and are free
+    work = functions.all_reduce(group, tensor, async_op=True)
+    before = work.is_completed()
+    store.set(f"issued-{rank}", "1")
+    deadline = time.monotonic() + 20
+    while not work.is_completed() and time.monotonic() < deadline:
+        time.sleep(0.01)  # the caller computes; nobody waits
+    assert (tensor == 4).all()
+    group.shutdown()
+    return [before, work.is_completed(), work.is_success()]
+
+
+def uncovered(rank: int, port: int, folder: str) -> list[tuple[str, str, str]]:
+    """What the trace holds of operations that no schedule covers, and of one that it does."""
+    from scaleacross.runtime import functions
+
+    store = dist.FileStore(f"{folder}/store-{port}", 4)
+    group = functions.group(store, rank, 4, {"all_reduce": "direct"}, timeout_s=30, name="traced")
+    tensor = torch.ones(100)
+    functions.all_reduce(group, tensor)
+    functions.broadcast(group, tensor)
+    if rank < 2:
+        work = group.send([tensor], 1, 0) if rank == 0 else group.recv([tensor], 0, 0)
+        work.wait()
+    records = [record for record in group._recorder.records() if record.group is group._recorded]
+    group.shutdown()
+    return [(record.op, record.algorithm, record.state) for record in records]

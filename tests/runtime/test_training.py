@@ -47,3 +47,25 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def test_tensor_parallel_layers(pool: RankPool, tmp_path: Path) -> None:
+    path = tmp_path / "launch.json"
+    path.write_text(small_launch(dp_shard=4).model_dump_json(), encoding="utf-8")
+    for worst, moved in pool.run(cases.tensor_parallel, str(path), _free_port()):
+        assert worst < 1e-4
+        assert moved[0] > 0, "the planned collectives did not run"
+
+
+def test_asynchronous_works_go_on_while_the_caller_computes(pool: RankPool, tmp_path: Path) -> None:
+    results = pool.run(cases.works_go_on_alone, _free_port(), str(tmp_path))
+    assert results[1:] == [[False, True, True]] * 3, "rank 0 joins only after the others have gone on"
+    assert results[0][1:] == [True, True]
+
+
+def test_the_trace_holds_what_gloo_runs(pool: RankPool, tmp_path: Path) -> None:
+    records = pool.run(cases.uncovered, _free_port(), str(tmp_path))
+    planned, left = ("all_reduce", "direct", "completed"), ("broadcast", "transport", "completed")
+    assert records[0] == [planned, left, ("send", "transport", "completed")]
+    assert records[1] == [planned, left, ("recv", "transport", "completed")]
+    assert records[3] == [planned, left]

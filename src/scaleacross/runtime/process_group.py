@@ -29,6 +29,7 @@ from scaleacross.runtime.policy import Chosen, Policy
 from scaleacross.runtime.reduction import can_reduce
 from scaleacross.runtime.trace import FlightRecorder, Record
 from scaleacross.runtime.tracing import GroupCursor, recorded_name, recorder_of_process
+from scaleacross.runtime.transport_group import TransportGroup
 from scaleacross.runtime.work import QueuedWork
 from scaleacross.schedules.collective import Operation
 
@@ -49,7 +50,7 @@ class Options:
         self.policy, self.recorder = policy, recorder
 
 
-class ScaleAcrossGroup(dist.ProcessGroup):
+class ScaleAcrossGroup(TransportGroup):
     """A process group that executes schedules."""
 
     def __init__(

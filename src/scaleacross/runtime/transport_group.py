@@ -1,0 +1,157 @@
+"""What the plan does not cover: torch's own collectives on an inner gloo group, written to the same trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from scaleacross.runtime.trace import FlightRecorder, Record, RecordedGroup
+
+
+class TransportGroup(dist.ProcessGroup):
+    """Every operation by ``_inner``; ``ScaleAcrossGroup`` overrides what it plans.
+
+    Subclasses set ``_inner`` (a ``ProcessGroupGloo``), ``_recorder``, ``_recorded`` and ``_ranks`` (ranks of the job, by rank in
+    the group).
+    """
+
+    _inner: Any
+    _recorder: FlightRecorder
+    _recorded: RecordedGroup
+    _ranks: list[int]
+
+    def allreduce(self, tensors: list[Tensor], opts: Any) -> Any:
+        """As ``torch.distributed.all_reduce``."""
+        return self._traced("all_reduce", tensors, tensors, lambda: self._inner.allreduce(tensors, opts))
+
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Any:
+        """As ``torch.distributed.all_gather_single``."""
+        run = lambda: self._inner._allgather_base(output, tensor, opts)  # noqa: E731
+        return self._traced("all_gather", [tensor], [output], run)
+
+    def allgather(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any) -> Any:
+        """As ``torch.distributed.all_gather``."""
+        run = lambda: self._inner.allgather(outputs, tensors, opts)  # noqa: E731
+        return self._traced("all_gather", tensors, outputs[0], run)
+
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Any:
+        """As ``torch.distributed.reduce_scatter_single``."""
+        run = lambda: self._inner._reduce_scatter_base(output, tensor, opts)  # noqa: E731
+        return self._traced("reduce_scatter", [tensor], [output], run)
+
+    def reduce_scatter(self, outputs: list[Tensor], tensors: list[list[Tensor]], opts: Any) -> Any:
+        """As ``torch.distributed.reduce_scatter``."""
+        run = lambda: self._inner.reduce_scatter(outputs, tensors, opts)  # noqa: E731
+        return self._traced("reduce_scatter", tensors[0], outputs, run)
+
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> Any:
+        """As ``torch.distributed.broadcast``."""
+        return self._traced("broadcast", tensors, tensors, lambda: self._inner.broadcast(tensors, opts))
+
+    def all_to_all_single(
+        self, output: Tensor, tensor: Tensor, output_splits: list[int], input_splits: list[int], opts: Any
+    ) -> Any:
+        """As ``torch.distributed.all_to_all_single``."""
+        run = lambda: self._inner.alltoall_base(output, tensor, output_splits, input_splits, opts)  # noqa: E731
+        return self._traced("all_to_all", [tensor], [output], run)
+
+    def reduce(self, tensors: list[Tensor], opts: Any) -> Any:
+        """As ``torch.distributed.reduce``."""
+        return self._traced("reduce", tensors, tensors, lambda: self._inner.reduce(tensors, opts))
+
+    def barrier(self, opts: Any) -> Any:
+        """As ``torch.distributed.barrier``."""
+        return self._traced("barrier", [], [], lambda: self._inner.barrier(opts))
+
+    def send(self, tensors: list[Tensor], peer: int, tag: int) -> Any:
+        """As ``torch.distributed.send``; ``peer`` is a rank of the group."""
+        pair = (self._ranks[self.rank()], self._ranks[peer])
+        return self._traced("send", tensors, [], lambda: self._inner.send(tensors, peer, tag), pair)
+
+    def recv(self, tensors: list[Tensor], peer: int, tag: int) -> Any:
+        """As ``torch.distributed.recv``; ``peer`` is a rank of the group."""
+        pair = (self._ranks[peer], self._ranks[self.rank()])
+        return self._traced("recv", [], tensors, lambda: self._inner.recv(tensors, peer, tag), pair)
+
+    def _traced(
+        self,
+        op: str,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        run: Callable[[], Any],
+        pair: tuple[int, int] | None = None,
+    ) -> Any:
+        """Run and record it; ``pair`` is source and target of a message, ranks of the job."""
+        tensors = [*inputs, *outputs]
+        record = self._recorder.begin(
+            self._recorded,
+            op,
+            sum(tensor.numel() for tensor in inputs),
+            sum(tensor.numel() for tensor in outputs),
+            str(tensors[0].dtype).removeprefix("torch.") if tensors else "int8",
+            num_bytes=max((sum(t.nbytes for t in side) for side in (inputs, outputs)), default=0),
+            algorithm="transport",
+            pair=pair,
+        )
+        record.start()
+        try:
+            work = run()
+        except Exception as error:
+            record.end(error)
+            raise
+        return TransportWork(work, record)
+
+
+class TransportWork(dist.Work):
+    """A work of the transport that closes its record when it is done."""
+
+    def __init__(self, work: Any, record: Record) -> None:
+        super().__init__()
+        self._work, self._record = work, record
+        with suppress(RuntimeError):  # messages have no future: their record ends with the wait
+            self.get_future().add_done_callback(lambda _: record.end())
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Wait until it is done; raises what went wrong."""
+        self._record.await_result()
+        try:
+            done = bool(self._work.wait(timeout) if timeout.total_seconds() > 0 else self._work.wait())
+        except Exception as error:
+            self._record.end(error)
+            raise
+        if self._record.completed_ns is None:
+            self._record.end()
+        return done
+
+    def synchronize(self) -> None:
+        """The same without a timeout."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether it is done."""
+        return bool(self._work.is_completed())
+
+    def is_success(self) -> bool:
+        """Whether it is done and has not failed."""
+        return bool(self._work.is_success())
+
+    def exception(self) -> Any:
+        """What went wrong."""
+        return self._work.exception()
+
+    def result(self) -> Any:
+        """The tensors."""
+        return self._work.result()
+
+    def source_rank(self) -> int:
+        """Who sent it."""
+        return int(self._work.source_rank())
+
+    def get_future(self) -> Any:
+        """The transport's own future."""
+        return self._work.get_future()
