@@ -1,4 +1,4 @@
-"""What the ranks run in ``test_collectives.py``: every algorithm against what torch would return."""
+"""What the ranks run in ``test_executed_collectives.py``: every algorithm against what torch would return."""
 
 from __future__ import annotations
 
