@@ -10,7 +10,8 @@ import pytest
 import scaleacross as sa
 from instances import instance, plain_job, plain_topology, plain_trunk
 from scaleacross.cost_models.sensitivity import CHANGE, Repricer, figures, sensitivities
-from scaleacross.solvers.joint import decision_of, search
+from scaleacross.solvers.joint import search
+from scaleacross.solvers.search_state import decision_of
 from scaleacross.spec.explanation import Phase, Sensitivity
 from scaleacross.workloads.problem import Problem, problem_of
 

@@ -16,9 +16,10 @@ from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.every_placement import placer_on
 from scaleacross.solvers.exhaustive import exhaustive
 from scaleacross.solvers.fleets import fleets
-from scaleacross.solvers.joint import decision_of, search
+from scaleacross.solvers.joint import search
 from scaleacross.solvers.place_parallelism import Placer
 from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.solvers.search_state import decision_of
 from scaleacross.spec.parallelism import GRID_AXES, GridAxis, ScheduleName
 from scaleacross.workloads.problem import problem_of
 

@@ -15,7 +15,7 @@ from scaleacross.errors import InfeasibleError, InputError
 from scaleacross.solvers.bounds import compute_bound
 from scaleacross.solvers.every_placement import placer_on
 from scaleacross.solvers.fleets import fleets, shares
-from scaleacross.solvers.joint import PLACE_LIMIT_S
+from scaleacross.solvers.search_state import PLACE_LIMIT_S
 from scaleacross.spec.job import Job
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision, Plan, SolveReport

@@ -16,8 +16,9 @@ from scaleacross.errors import InfeasibleError, TimeLimitError
 from scaleacross.solvers.alternatives import alternatives
 from scaleacross.solvers.bounds import arithmetic_bounds, search_bounds
 from scaleacross.solvers.infeasible import closest_candidate, explain
-from scaleacross.solvers.joint import Placed, Search, decision_of, search
+from scaleacross.solvers.joint import search
 from scaleacross.solvers.objectives import Goal, goal_placer
+from scaleacross.solvers.search_state import Placed, Search, decision_of
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Alternative, Decision, ObjectiveValue, Plan, SolveReport
 from scaleacross.spec.progress import Progress

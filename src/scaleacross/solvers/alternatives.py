@@ -15,8 +15,9 @@ import numpy as np
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.cost_models.settings import concatenate
 from scaleacross.solvers.infeasible import closest_candidate
-from scaleacross.solvers.joint import Placed, Search, decision_of, search
+from scaleacross.solvers.joint import search
 from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.solvers.search_state import Placed, Search, decision_of
 from scaleacross.spec.job import DegreeRequest
 from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS
 from scaleacross.spec.plan import COMPONENTS, Alternative, Decision

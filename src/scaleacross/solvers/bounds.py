@@ -29,8 +29,8 @@ from scaleacross.cost_models.spending import Spending
 from scaleacross.cost_models.traffic import ACTIVATION_BYTES
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.crossing import Crossing
-from scaleacross.solvers.joint import Search
 from scaleacross.solvers.search_space import Refusals, SearchSpace, divisors
+from scaleacross.solvers.search_state import Search
 from scaleacross.spec.plan import Bound
 from scaleacross.spec.topology import Building
 from scaleacross.units import human_bytes

@@ -15,9 +15,10 @@ from scaleacross.cost_models.failures import replicas_lost
 from scaleacross.errors import InfeasibleError
 from scaleacross.solvers.conflict import conflict_of
 from scaleacross.solvers.fleets import fleets, shares
-from scaleacross.solvers.joint import Search, decision_of, search
+from scaleacross.solvers.joint import search
 from scaleacross.solvers.mixed_fleets import pricing_on
 from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.solvers.search_state import Search, decision_of
 from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.plan import Decision
 from scaleacross.units import human_bytes

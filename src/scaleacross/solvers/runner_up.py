@@ -20,10 +20,11 @@ from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.solvers.alternatives import why_slower
 from scaleacross.solvers.every_placement import EveryPlacement
 from scaleacross.solvers.fleets import Fleet, fleets, shares
-from scaleacross.solvers.joint import decision_of, search
+from scaleacross.solvers.joint import search
 from scaleacross.solvers.mixed_fleets import pricing_on
 from scaleacross.solvers.place_parallelism import PlacementDecision
 from scaleacross.solvers.search_space import Refusals, SearchSpace, divisors
+from scaleacross.solvers.search_state import decision_of
 from scaleacross.spec.explanation import RunnerUp
 from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.network import LINK_LEVELS

@@ -1,0 +1,151 @@
+"""The state of a joint search: what was placed, what was dropped with which bound, and so what is proved so far."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
+from scaleacross.solvers.candidates import Priced, Pricing
+from scaleacross.solvers.fleets import shares
+from scaleacross.solvers.place_parallelism import PlacementDecision, Placer
+from scaleacross.solvers.search_space import Refusals
+from scaleacross.spec.parallelism import GridAxis
+from scaleacross.spec.placement import Placement
+from scaleacross.spec.plan import Decision
+from scaleacross.spec.progress import Progress
+from scaleacross.workloads.problem import Problem
+
+ENOUGH: Final = 1e-4
+"""A placement this close to its candidate's bound ends the trial of further fills; the reported gap shows it."""
+PLACE_LIMIT_S: Final = 10.0
+"""Time limit of one exact placement; they take milliseconds."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A candidate with its exact placement and step time in seconds."""
+
+    step_s: float
+    settings: Settings
+    priced: Priced
+    placement: PlacementDecision
+    placer: Placer
+
+
+@dataclass
+class Search:
+    """State and outcome of a search."""
+
+    problem: Problem
+    time_limit_s: float
+    seed: int
+    gap_tolerance: float
+    report: Callable[[Progress], None]
+    clock: Callable[[], float] = time.perf_counter
+    began: float = field(init=False)
+    best: Placed | None = None
+    pool: list[Placed] = field(default_factory=list)
+    refusals: Refusals = field(default_factory=Refusals)
+    num_candidates: int = 0
+    num_too_large: int = 0
+    num_pruned: int = 0
+    open_bound_s: float = np.inf
+    free_bound_s: float = np.inf
+    bound_violation_s: float = 0.0
+    unbounded: list[tuple[Priced, Pricing]] = field(default_factory=list)
+    """Candidates whose coarse bound is below the bound of the whole search."""
+
+    def __post_init__(self) -> None:
+        self.began = self.clock()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the search began."""
+        return self.clock() - self.began
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the time limit has passed."""
+        return self.elapsed_s > self.time_limit_s
+
+    @property
+    def incumbent_s(self) -> float:
+        """Best step time so far, inf before the first."""
+        return self.best.step_s if self.best else np.inf
+
+    @property
+    def target_s(self) -> float:
+        """Nothing with a bound of this or more is looked at: the incumbent less the gap that the user tolerates."""
+        return self.incumbent_s * (1 - self.gap_tolerance)
+
+    @property
+    def bound_s(self) -> float:
+        """Lower bound on the whole space: the incumbent, unless something with a smaller bound was left open."""
+        return min(self.incumbent_s, self.open_bound_s)
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Refused candidates by reason, memory included."""
+        return self.refusals.counts + Counter({"memory": self.num_too_large})
+
+    def keep(self, bounds_s: Floats, counts: Ints | None = None) -> Bools:
+        """Which rows may still beat the target; the others are dropped, ``counts`` candidates each (one by default)."""
+        below = bounds_s < self.target_s
+        self.drop(bounds_s[~below], None if counts is None else counts[~below])
+        return below
+
+    def drop(self, bounds_s: Floats, counts: Ints | None = None) -> None:
+        """Leave rows unplaced; what their bounds allow stays visible in ``bound_s``."""
+        self.num_pruned += len(bounds_s) if counts is None else int(counts.sum())
+        self.open_bound_s = min(self.open_bound_s, float(bounds_s.min(initial=np.inf)))
+
+    def tell(self, stage: str, done: int, total: int | None = None) -> None:
+        """Report progress."""
+        incumbent = self.incumbent_s if self.best else None
+        bound = self.bound_s if np.isfinite(self.bound_s) else None
+        self.report(Progress(stage, done, total, incumbent, bound, self.elapsed_s))
+
+    def place(
+        self,
+        priced: Priced,
+        row: int,
+        placer: Placer,
+        slowest_axis: GridAxis | None = None,
+        below_s: float = np.inf,
+    ) -> Placed | None:
+        """Place one candidate exactly and remember it; None when no fill holds it or it cannot stay below ``below_s``."""
+        one = priced.take(np.array([row]))
+        free_s, bound_s = float(one.free_s[0]), float(one.bound_s[0])
+        enough_s = bound_s * (1 + min(ENOUGH, self.gap_tolerance)) - free_s
+        decision = placer.place(one.settings, one.work, PLACE_LIMIT_S, slowest_axis, enough_s, below_s - free_s)
+        if decision is None:
+            return None
+        placed = Placed(free_s + decision.communication_s, one.settings, one, decision, placer)
+        if slowest_axis is None:
+            self.bound_violation_s = max(self.bound_violation_s, bound_s - placed.step_s)
+            if not decision.complete:
+                self.open_bound_s = min(self.open_bound_s, bound_s)
+        return self.remember(placed)
+
+    def remember(self, placed: Placed) -> Placed:
+        """Remember a placed candidate; it is the incumbent if it is faster."""
+        self.pool.append(placed)
+        if placed.step_s < self.incumbent_s:
+            self.best = placed
+        return placed
+
+
+def decision_of(placed: Placed) -> Decision:
+    """The full decision of a placed candidate."""
+    placement = Placement(axis_order=placed.placement.axis_order, fill=shares(placed.placement.fill))
+    chosen: dict[str, object] = {"placement": placement}
+    if placed.placement.balance is not None:
+        balance = placed.placement.balance
+        chosen |= {"layers_per_stage": balance.layers_per_stage, "batch_shares": balance.batch_shares}
+    return placed.settings.decision(0).model_copy(update=chosen)
