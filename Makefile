@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test consumers runtime lint types format clean
+.PHONY: help demo test consumers runtime slice lint types format clean
 
 VENV := .venv
 CONSUMERS := .venv-consumers
@@ -35,6 +35,9 @@ consumers: $(VENV)/.installed-dev $(CONSUMERS)/.installed ## let torchrun, torch
 
 runtime: $(RUNTIME)/.installed ## run launch.json: the tests of the runtime, with torch and triton
 	$(RUNTIME)/bin/python -m pytest tests/runtime
+
+slice: $(VENV)/.installed-dev ## the first 24 points of the published design space; fails when our plan loses anywhere
+	$(BIN)/scaleacross reproduce scale_across --points 24 -o build/slice
 
 lint: $(VENV)/.installed-dev ## ruff: rules and format
 	$(BIN)/ruff check .

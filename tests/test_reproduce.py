@@ -141,6 +141,14 @@ def test_ours_is_never_slower_and_one_dimension_never_loses_to_production(found:
         assert gains["joint"] >= max(gains.values()) * (1 - 1e-9)
 
 
+def test_axes_keep_their_names_in_the_table(found: Reproduction) -> None:
+    """Plans may leave accelerators idle; the axis is the fleet."""
+    assert {row["accelerators"] for row in found.rows} == {32}
+    assert all(
+        row["accelerators_used"] == row["tp"] * row["pp"] * row["dp_shard"] * row["dp_replicate"] for row in found.rows
+    )
+
+
 def test_each_ablation_changes_its_own_dimension_only(folder: Path, found: Reproduction) -> None:
     for line in (folder / "points.jsonl").read_text().splitlines():
         chosen = {name: Decision.model_validate(one) for name, one in json.loads(line)["decisions"].items()}
@@ -250,6 +258,12 @@ def test_cli(folder: Path, found: Reproduction, tmp_path: Path) -> None:
     assert sorted(file.name for file in (tmp_path / "docs").iterdir()) == ["small.csv", "small.md", "small.svg"]
     shown = CliRunner().invoke(app, command)
     assert "2 of 2 drawn, 0 run now" in shown.stdout
+    broken = [json.loads(text) for text in (folder / "points.jsonl").read_text().splitlines()]
+    broken[0]["figures"]["atlas_s"] = broken[0]["figures"]["ours_s"] / 2
+    (tmp_path / "points.jsonl").write_text("".join(json.dumps(line) + "\n" for line in broken))
+    lost_one = CliRunner().invoke(app, ["reproduce", str(path), "--no-run", "-o", str(tmp_path)])
+    assert lost_one.exit_code == 1
+    assert "our plan is slower on 1, which is a bug" in lost_one.stderr
 
 
 def test_the_spaces_axes_are_its_fields() -> None:

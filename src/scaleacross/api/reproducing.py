@@ -23,6 +23,8 @@ from scaleacross.spec.design_space import DesignSpace
 from scaleacross.spec.progress import Progress
 
 REPLAYS_FILE: Final = "replays.jsonl"
+USED: Final[Mapping[str, str]] = {"accelerators": "accelerators_used"}
+"""Figures of a plan that have the name of an axis, and how the table calls them."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,7 @@ def _rows(
 
 def _row(point: DesignPoint, record: Record, replay: Record | None) -> Record:
     ends = {name: record[name] for name in ("status", "reason", "seconds")}
-    figures = {**record["figures"], **(replay["figures"] if replay else {})}
+    figures = {USED.get(name, name): value for name, value in record["figures"].items()}
+    figures |= replay["figures"] if replay else {}
     refused = {"referee": replay["reason"]} if replay and replay["reason"] else {}
     return {**point.fields, **ends, "cpu_s": record.get("cpu_s"), **figures, **refused}

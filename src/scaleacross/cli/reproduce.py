@@ -62,7 +62,7 @@ def reproduce_command(
     from scaleacross.api import reproduce
     from scaleacross.catalogue import load_design_space
     from scaleacross.report.console import PlainConsole
-    from scaleacross.report.design_space import design_json, design_report
+    from scaleacross.report.design_space import design_json, design_report, lost
     from scaleacross.report.sweep import SweepBar
 
     name = load_design_space(space)[0].name
@@ -94,6 +94,9 @@ def reproduce_command(
         typer.echo(found.note, err=True)
     if failed := found.statuses.get("failed"):
         typer.echo(f"error: {failed} points met an unexpected error; the same command tries them again", err=True)
+        raise typer.Exit(EXIT_UNEXPECTED)
+    if slower := lost(found):
+        typer.echo(f"error: our plan is slower on {len(slower)}, which is a bug: {slower[0]}", err=True)
         raise typer.Exit(EXIT_UNEXPECTED)
 
 
