@@ -11,6 +11,7 @@ from machines import accelerator, fill, flat, gpt, job, settings
 
 from scaleacross.catalogue import load_workload
 from scaleacross.cost_models.axes import Terms, axis_terms
+from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import Levels, build_levels
 from scaleacross.cost_models.links import links_of
@@ -49,7 +50,8 @@ class Case:
         """Σ time × count per step."""
         sent = [flow for flow in flows(self.volumes) if flow.axis == axis]
         links = links_of(self.levels)
-        return sum(float(time_of(f, self.shapes[f.shape], links, LAUNCH_S, 0.0).time_s[0]) * f.per_step for f in sent)
+        groups = {name: Group(shape, links, LAUNCH_S) for name, shape in self.shapes.items()}
+        return sum(float(time_of(f, groups[f.shape], 0.0).time_s[0]) * f.per_step for f in sent)
 
     def term_seconds(self, axis: str) -> float:
         """The serial part for m micro-batches, and every window as often as a step has it."""

@@ -62,17 +62,14 @@ def test_no_option_beats_the_bound(group: tuple[GroupShape, Links], op: CurveOp,
 
 
 @given(groups(), st.sampled_from(CURVE_OPS), st.floats(1.0, 1e11))
-def test_unchunked_rings_are_what_the_planner_prices(group: tuple[GroupShape, Links], op: CurveOp, size: float) -> None:
+def test_the_fastest_option_is_what_a_search_promises(
+    group: tuple[GroupShape, Links], op: CurveOp, size: float
+) -> None:
     priced = Group(*group, LAUNCH_S)
     time = {"all_reduce": priced.all_reduce, "all_to_all": priced.all_to_all}.get(op, priced.gather)(
         np.array(size)
     ).time_s
-    plain = [
-        one.time_s
-        for one in options(op, size, *group, LAUNCH_S)
-        if one.num_chunks == 1 and "halving" not in one.algorithm and one.algorithm != "two_level"
-    ]
-    assert min(plain) == pytest.approx(float(time))
+    assert options(op, size, *group, LAUNCH_S)[0].time_s == pytest.approx(float(time))
 
 
 def test_a_group_of_one_has_nothing_to_choose() -> None:
@@ -92,7 +89,7 @@ def test_distance_and_size_decide() -> None:
     small, large = (options("all_reduce", size, shape, far, LAUNCH_S)[0] for size in (1e4, 4e9))
     assert (small.num_chunks, large.num_chunks > 1) == (1, True)
     assert small.time_s < 0.0402 + 1e-3
-    assert large.algorithm.startswith("hierarchical")
+    assert large.algorithm == "hierarchical"
 
 
 @pytest.mark.parametrize("chunks", [1, 4, 16])
@@ -107,7 +104,7 @@ def test_the_simulator_takes_as_long(names: tuple[str, str], op: CurveOp, chunks
     shape = even({SCALE_UP: g, CAMPUS: k}, crossing=1.0)
     level_links = links({SCALE_UP: near, CAMPUS: near}, {CAMPUS: thin}, {SCALE_UP: 1e-5, CAMPUS: 2e-3})
     name = f"hierarchical({names[0]}, {names[1]})"
-    found = {(o.algorithm, o.num_chunks): o.time_s for o in options(op, size, shape, level_links, 0.0)}
+    found = {(o.name, o.num_chunks): o.time_s for o in options(op, size, shape, level_links, 0.0)}
 
     simulation = Simulation(np.array([near] * (2 * n) + [thin] * (2 * k)))
 

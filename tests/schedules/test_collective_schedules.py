@@ -10,8 +10,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from scaleacross.cost_models.collectives import ALL_LEVELS
-from scaleacross.cost_models.collectives import laws as laws_of
+from scaleacross.cost_models.collective_laws import ALL_LEVELS
+from scaleacross.cost_models.collective_laws import laws as laws_of
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import NUM_LEVELS
 from scaleacross.cost_models.links import Links

@@ -11,7 +11,7 @@ from scaleacross.cost_models.failures import degraded_states
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost, replayed_work
 from scaleacross.errors import InputError
 from scaleacross.spec.job import Job
-from scaleacross.spec.plan import Decision, Plan, SolveReport
+from scaleacross.spec.plan import Decision, NetworkReport, Plan, SolveReport
 from scaleacross.workloads.problem import Problem
 
 REPORTED_VERSIONS = ("scaleacross", "ortools", "numpy", "pydantic")
@@ -35,7 +35,9 @@ def cost_of(problem: Problem, decision: Decision) -> PlanCost:
     return plan_cost(problem.job, problem.profile, problem.topology, decision)
 
 
-def assemble(problem: Problem, decision: Decision, cost: PlanCost, report: SolveReport) -> Plan:
+def assemble(
+    problem: Problem, decision: Decision, cost: PlanCost, report: SolveReport, network: NetworkReport | None = None
+) -> Plan:
     """The plan: what was asked, what was decided, what it costs, and how that was found."""
     return Plan(
         job=problem.job,
@@ -48,6 +50,7 @@ def assemble(problem: Problem, decision: Decision, cost: PlanCost, report: Solve
         collectives=cost.collectives,
         work=replayed_work(problem.job, problem.profile, problem.topology, decision),
         degraded=degraded_states(problem.job, problem.profile, problem.topology, decision),
+        network=network,
         report=report,
     )
 

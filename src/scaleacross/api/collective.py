@@ -94,7 +94,7 @@ def _stated(op: CurveOp, size_bytes: float, degree: int, option: Option) -> Coll
     """nccl-tests' bus bandwidth: 2(d−1)/d of size over time for an all-reduce, (d−1)/d for the rest."""
     rate = size_bytes / option.time_s
     return CollectiveOption(
-        algorithm=option.algorithm,
+        algorithm=option.name,
         num_chunks=option.num_chunks,
         time_s=option.time_s,
         algorithm_bytes_per_s=rate,

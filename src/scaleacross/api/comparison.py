@@ -133,6 +133,6 @@ def _across(placement: Placement) -> tuple[Axis, ...]:
 
 
 def same_plan(decision: Decision, ours: Plan) -> bool:
-    """Whether the decisions differ in nothing but the spans, which only a priced placement states."""
+    """Whether the decisions differ in nothing but the network and the spans, which only a priced placement states."""
     bare = ours.placement.model_copy(update={"spans": {}})
-    return decision == ours.decision.model_copy(update={"placement": bare})
+    return decision == ours.decision.model_copy(update={"placement": bare, "network": None})

@@ -9,16 +9,18 @@ from scaleacross import catalogue
 from scaleacross import verification as checks
 from scaleacross.api.assemble import assemble, cost_of, problem_of, versions
 from scaleacross.api.objectives import objective_value
-from scaleacross.cost_models.plan_cost import PlanCost
+from scaleacross.cost_models.plan_cost import PlanCost, placed_shapes
 from scaleacross.cost_models.settings import settings_of
 from scaleacross.errors import InfeasibleError, InputError
 from scaleacross.solvers.bounds import compute_bound
 from scaleacross.solvers.every_placement import placer_on
 from scaleacross.solvers.fleets import fleets, shares
+from scaleacross.solvers.network_of_plan import with_library_network
 from scaleacross.solvers.search_state import PLACE_LIMIT_S
 from scaleacross.spec.job import Job
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision, Plan, SolveReport
+from scaleacross.verification.network import v9_network
 from scaleacross.workloads.problem import Problem
 
 
@@ -47,6 +49,9 @@ def evaluate(source: Plan | str | Path | tuple[Job, Decision], *, overrides: Seq
     if broken:
         raise InputError(f"'{job.name}' cannot be placed like this:\n" + "\n".join(f"- {line}" for line in broken))
     cost = cost_of(problem, decision)
+    broken = list(v9_network(problem.job, decision, cost, placed_shapes(problem.profile, problem.topology, decision)))
+    if broken:
+        raise InputError(f"'{job.name}' cannot communicate like this:\n" + "\n".join(f"- {line}" for line in broken))
     notes += [f"does not fit: {line}" for line in checks.does_not_fit(cost.memory)]
     return assemble(problem, decision, cost, _evaluation_report(problem, decision, cost, notes))
 
@@ -59,6 +64,7 @@ def _job_and_decision(source: Plan | str | Path | tuple[Job, Decision]) -> tuple
 def _place(problem: Problem, decision: Decision) -> Decision:
     """The decision with the best placement that any fleet offers."""
     settings = settings_of(decision, problem.job.global_batch_sequences)
+    problem = problem if decision.network else with_library_network(problem)
     best: tuple[float, Placement] | None = None
     for fleet in fleets(problem.topology):
         placer = placer_on(fleet, problem.job, problem.profile, balanced=False)

@@ -10,6 +10,7 @@ from scaleacross import catalogue
 from scaleacross.api.assemble import problem_of
 from scaleacross.api.evaluation import evaluate
 from scaleacross.cost_models.sensitivity import Repricer, sensitivities
+from scaleacross.solvers.network_of_plan import with_library_network
 from scaleacross.solvers.runner_up import runner_ups
 from scaleacross.spec.explanation import Explanation
 from scaleacross.spec.job import Job
@@ -39,6 +40,8 @@ def explain(
     loaded = catalogue.load_plan_or_decision(source) if isinstance(source, str | Path) else source
     plan = loaded if isinstance(loaded, Plan) else evaluate(loaded)
     problem = problem_of(plan.job, ())
+    if plan.decision.network is None:  # like against like: rivals run the library's defaults too
+        problem = with_library_network(problem)
     pricer = Repricer.of(problem.job, problem.profile, problem.topology, plan.decision)
     rows, phases = sensitivities(pricer)
     rivals = runner_ups(

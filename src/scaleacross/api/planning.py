@@ -17,6 +17,7 @@ from scaleacross.solvers.alternatives import alternatives
 from scaleacross.solvers.bounds import arithmetic_bounds, search_bounds
 from scaleacross.solvers.infeasible import closest_candidate, explain
 from scaleacross.solvers.joint import search
+from scaleacross.solvers.network_of_plan import Networked, network_report, with_network
 from scaleacross.solvers.objectives import Goal, goal_placer
 from scaleacross.solvers.search_state import Placed, Search, decision_of
 from scaleacross.spec.job import Job
@@ -106,29 +107,57 @@ def plan_problem(
         raise InfeasibleError(f"No plan of '{problem.job.name}' keeps to {stated}: loosen the limit.")
     if best is None:
         raise explain(state)
-    best, others = _settled(state, best) if not limits else (best, ())
-    decision = decision_of(best)
-    cost = cost_of(problem, decision)
-    solved = _search_report(state, best, others) if not goal else _goal_report(state, best, goal, cost, limits, others)
-    found = assemble(problem, decision, cost, solved)
+    networked, others = _settled(state, best, alone=goal is not None, alternatives_too=not limits)
+    cost = networked.cost
+    solved = _search_report(state, cost, others) if not goal else _goal_report(state, goal, networked, limits, others)
+    found = assemble(problem, networked.decision, cost, solved, network_report(problem, networked))
     state.tell("verifying", state.num_candidates)
     checks.verify(found)
     return found
 
 
-def _settled(state: Search, best: Placed) -> tuple[Placed, tuple[Alternative, ...]]:
-    """The plan and its alternatives. Where the time limit ended the search, one of them may be faster: then that is the plan."""
-    others = alternatives(state, best)
+def _settled(
+    state: Search, best: Placed, *, alone: bool, alternatives_too: bool
+) -> tuple[Networked, tuple[Alternative, ...]]:
+    """The plan and its alternatives. Where the time limit ended the search, one of them may be faster: then that is the plan.
+
+    Args:
+        alone: only the incumbent gets a network, since its figure is a score (``_with_best_network``).
+        alternatives_too: whether alternatives are looked for.
+    """
+    placed, networked = _with_best_network(state, best, alone=alone)
+    if not alternatives_too:
+        return networked, ()
+    others = alternatives(state, placed, networked.cost)
     for _ in range(MAX_CLIMBS):
         if state.best is None or state.best is best:
             break
         best = state.best
-        others = alternatives(state, best)
-    return best, others
+        placed, networked = _with_best_network(state, best, alone=alone)
+        others = alternatives(state, placed, networked.cost)
+    return networked, others
 
 
-def _search_report(state: Search, best: Placed, others: tuple[Alternative, ...]) -> SolveReport:
-    step_s, bounds = best.step_s, search_bounds(state)
+def _with_best_network(state: Search, best: Placed, *, alone: bool) -> tuple[Placed, Networked]:
+    """The placed candidate whose step is shortest with its own network; the search priced ideal networks.
+
+    No candidate is faster than its ideal, so they are tried in that order until the next ideal is not below the best.
+
+    Args:
+        alone: only the incumbent, whose figure is a score.
+    """
+    found = best, with_network(state.problem, decision_of(best), state.seed)
+    for placed in [] if alone else sorted(state.pool, key=lambda one: one.step_s):
+        if placed.step_s >= found[1].cost.cost.step_s * (1 - TOLERANCE):
+            break
+        if placed is not best:
+            other = with_network(state.problem, decision_of(placed), state.seed)
+            found = min(found, (placed, other), key=lambda one: one[1].cost.cost.step_s)
+    return found
+
+
+def _search_report(state: Search, cost: PlanCost, others: tuple[Alternative, ...]) -> SolveReport:
+    step_s, bounds = cost.cost.step_s, search_bounds(state)
     bound_s = min(step_s, max(bound.step_s for bound in bounds))
     gap = (step_s - bound_s) / step_s
     return SolveReport(
@@ -142,11 +171,11 @@ def _search_report(state: Search, best: Placed, others: tuple[Alternative, ...])
 
 
 def _goal_report(
-    state: Search, best: Placed, goal: Goal, cost: PlanCost, limits: Limits, others: tuple[Alternative, ...]
+    state: Search, goal: Goal, networked: Networked, limits: Limits, others: tuple[Alternative, ...]
 ) -> SolveReport:
     """The report of a search whose times are scores: its bound is one on spending, those on time are arithmetic."""
-    problem, step_s = state.problem, cost.cost.step_s
-    decision = decision_of(best)
+    problem, cost, decision = state.problem, networked.cost, networked.decision
+    step_s = cost.cost.step_s
     value = objective_value(problem, cost, decision, goal.measure.spent(state.bound_s))
     bounds = arithmetic_bounds(problem)
     bound_s = max(bound.step_s for bound in bounds)

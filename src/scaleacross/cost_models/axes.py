@@ -8,22 +8,42 @@ for all candidates that share it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.collectives import Group
+from scaleacross.cost_models.collectives import Group, Network
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.links import Links
-from scaleacross.cost_models.messages import Boundary, neighbour_messages
+from scaleacross.cost_models.messages import Boundary
 from scaleacross.cost_models.overlap import WINDOW_NAMES, occurrences, rounds
 from scaleacross.cost_models.pipeline import BoundaryDelays
 from scaleacross.cost_models.pipeline_penalty import bound_penalty_s, timed_penalty_s
 from scaleacross.cost_models.settings import Bools, Floats, Ints
-from scaleacross.cost_models.traffic import Volumes
-from scaleacross.spec.parallelism import SHARD_LEVELS, GridAxis
+from scaleacross.cost_models.traffic import Flow, Volumes
+from scaleacross.spec.job import Job
+from scaleacross.spec.network_choice import CommunicatorChoice
+from scaleacross.spec.parallelism import SHARD_LEVELS, GridAxis, ShardLevel
+from scaleacross.spec.plan import Decision
+
+Networks = Literal["best", "library"] | Mapping[str, Network]
+"""How every communicator runs its collectives (``collectives.Network``); those without an entry run the library's defaults."""
+
+
+def searched_network(job: Job) -> Literal["best", "library"]:
+    """What a search prices: the best of all options where the plan may choose them, the library's defaults otherwise."""
+    return "best" if job.network.settings == "chosen" else "library"
+
+
+def network_of(decision: Decision) -> Networks:
+    """What a decision states."""
+    out: dict[str, dict[tuple[str, str], CommunicatorChoice]] = {}
+    for one in decision.network or ():
+        out.setdefault(one.communicator, {})[one.op, one.payload] = one
+    return out or "library"
 
 
 @dataclass(frozen=True)
@@ -68,17 +88,19 @@ def axis_calls(axis: GridAxis, volumes: Volumes, group: Group, ep_group: Group |
     """
     if axis == "tp":
         if volumes.all_reduced:
-            return Calls(group.all_reduce(volumes.hidden_bytes).time_s / 2)
-        return Calls(_gather_and_scatter_s(group, volumes.hidden_bytes) / 2)
+            return Calls(group.all_reduce(volumes.hidden_bytes, "activations").time_s / 2)
+        gather, scatter = _gather_and_scatter_s(group, volumes.hidden_bytes, "activations", "activations")
+        return Calls((gather + scatter) / 2)
     if axis == "cp":
-        return Calls(group.gather(volumes.kv_bytes).time_s, _gather_and_scatter_s(group, volumes.kv_bytes))
+        gather, scatter = _gather_and_scatter_s(group, volumes.kv_bytes, "keys and values", "key and value gradients")
+        return Calls(gather, gather + scatter)
     if axis == "dp_shard":
         if ep_group is None:
             raise ValueError("dp_shard needs its expert-parallel groups")
-        return Calls(exchange_s=ep_group.all_to_all(volumes.routed_bytes, volumes.equal_copies).time_s)
+        return Calls(exchange_s=ep_group.all_to_all(volumes.routed_bytes, volumes.equal_copies, "tokens").time_s)
     if axis == "pp":
         one = np.ones(len(volumes.settings))
-        message = neighbour_messages(volumes.hidden_bytes / volumes.settings.tp, group.shape, group.links)
+        message = group.neighbour_messages(volumes.hidden_bytes / volumes.settings.tp, "activations")
         return Calls(message=Boundary(*(part * one for part in message)))
     return Calls()
 
@@ -124,11 +146,20 @@ def window_s(axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group
         dense = _state_windows(volumes, work.dense_parameters / settings.cp, group)
         if not work.expert_parameters.any():
             return dense
-        return dense + _state_windows(volumes, work.expert_parameters / settings.cp, expert_group)
+        return dense + _state_windows(volumes, work.expert_parameters / settings.cp, expert_group, "expert ")
     out = np.zeros((len(WINDOW_NAMES), len(settings)))
     if axis == "dp_replicate":
-        out[0] = group.all_reduce(volumes.replica_gradient_bytes).time_s
+        out[0] = group.all_reduce(volumes.replica_gradient_bytes, "gradients").time_s
     return out
+
+
+def windows_of(flow: Flow, shard: ShardLevel) -> tuple[int, ...]:
+    """Windows (indices of WINDOW_NAMES) that every call of a flow falls into; none for what the step waits for."""
+    if not flow.what.endswith(("gradients", "parameters")) or flow.what.startswith("key"):
+        return ()
+    if flow.shape == "dp_replicate" or shard != "parameters":
+        return (1,) if flow.what.endswith("parameters") else (0,)
+    return (2, 3) if flow.what.endswith("parameters") else (3,)
 
 
 def axis_terms(
@@ -139,17 +170,22 @@ def axis_terms(
     expert_shape: GroupShape | None = None,
     ep_shape: GroupShape | None = None,
     exact: bool = False,
+    network: Networks = "best",
 ) -> Terms:
     """Terms of one grid axis; ``dp_shard`` also needs the shapes of its expert sub-groups. ``exact``: see ``_pipeline_s``.
+
+    ``network``: how communicators run their collectives, those by name that a decision states (``network_of``).
 
     Raises:
         ValueError: ``dp_shard`` without the expert shapes.
     """
     if axis == "dp_shard" and (expert_shape is None or ep_shape is None):
         raise ValueError("dp_shard needs expert_shape and ep_shape")
-    group = Group(shape, links, volumes.launch_s)
-    expert = None if expert_shape is None else Group(expert_shape, links, volumes.launch_s)
-    exchange = None if ep_shape is None else Group(ep_shape, links, volumes.launch_s)
+    group = group_of(network, axis, shape, links, volumes.launch_s)
+    expert, exchange = (
+        None if one is None else group_of(network, name, one, links, volumes.launch_s)
+        for name, one in (("expert", expert_shape), ("ep", ep_shape))
+    )
     window = window_s(axis, volumes, group, expert)
     calls = axis_calls(axis, volumes, group, exchange)
     return waiting(volumes, Terms(serial_s(axis, volumes, calls, exact), window))
@@ -172,6 +208,12 @@ def _tp_wait_s(volumes: Volumes, gather_s: Floats) -> Floats:
         hidden = np.maximum(hidden, beside)
     waited: Floats = whole - hidden
     return waited
+
+
+def group_of(network: Networks, name: str, shape: GroupShape, links: Links, launch_s: float) -> Group:
+    """The groups of communicator ``name`` under a network."""
+    own = network if isinstance(network, str) else network.get(name, "library")
+    return Group(shape, links, launch_s, network=own)
 
 
 def _expert_wait_s(volumes: Volumes, each_s: Floats) -> Floats:
@@ -234,17 +276,18 @@ def waiting(volumes: Volumes, terms: Terms) -> Terms:
     return Terms(serial, window)
 
 
-def _gather_and_scatter_s(group: Group, size_bytes: Floats) -> Floats:
-    """One all-gather and one reduce-scatter of the same tensor."""
-    return group.gather(size_bytes).time_s + group.gather(size_bytes, "reduce_scatter").time_s
+def _gather_and_scatter_s(group: Group, size_bytes: Floats, gathered: str, scattered: str) -> tuple[Floats, Floats]:
+    """One all-gather and one reduce-scatter of the same tensor, with the names of what they carry."""
+    gather = group.gather(size_bytes, payload=gathered).time_s
+    return gather, group.gather(size_bytes, "reduce_scatter", scattered).time_s
 
 
-def _state_windows(volumes: Volumes, held: Floats, group: Group) -> Floats:
+def _state_windows(volumes: Volumes, held: Floats, group: Group, of: str = "") -> Floats:
     """Contributions of an axis over which ``held`` parameters are sharded (or only reduced), (windows, n)."""
     optimizer, shard = volumes.job.optimizer, volumes.settings.shard
-    reduced = group.gather(held * optimizer.reduce_bytes, "reduce_scatter").time_s
-    whole = group.all_reduce(held * optimizer.reduce_bytes).time_s
-    gathered = group.gather(held * optimizer.parameter_bytes).time_s
+    reduced = group.gather(held * optimizer.reduce_bytes, "reduce_scatter", f"{of}gradients").time_s
+    whole = group.all_reduce(held * optimizer.reduce_bytes, f"{of}gradients").time_s
+    gathered = group.gather(held * optimizer.parameter_bytes, payload=f"{of}parameters").time_s
     empty = held <= 0
     by_step = np.choose(shard, [whole, reduced, np.zeros_like(whole)])
     back = np.choose(shard, [np.zeros_like(whole), gathered, np.zeros_like(whole)])

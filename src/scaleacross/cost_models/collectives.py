@@ -38,25 +38,36 @@ on its rings, which step through every rank; a 1 KiB all-reduce 16 to 64 µs, 25
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from scaleacross.cost_models.collective_curves import curve_s
+from scaleacross.cost_models.collective_laws import (
+    ALL_LEVELS,
+    OUTER_LEVELS,
+    Inner,
+    Laws,
+    best_layered_s,
+    inner_of,
+    laws,
+    layered_s,
+    steps_of,
+)
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
-from scaleacross.cost_models.levels import NUM_LEVELS, RACK, SCALE_UP
+from scaleacross.cost_models.levels import RACK, SCALE_UP
 from scaleacross.cost_models.links import Links, group_bandwidth
+from scaleacross.cost_models.messages import Boundary, neighbour_messages
+from scaleacross.cost_models.network.transport import connected, library_settings, stated_settings
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.spec.network import CurveOp
+from scaleacross.spec.network_choice import CommunicatorChoice
 
 ALGORITHM_NAMES = ("none", "ring", "hierarchical", "tree", "pairwise", "point_to_point", "measured")
 NONE, RING, HIERARCHICAL, TREE, PAIRWISE, POINT_TO_POINT, MEASURED = range(len(ALGORITHM_NAMES))
-
-ALL_LEVELS: Final = np.ones(NUM_LEVELS, dtype=bool)
-OUTER_LEVELS: Final = np.arange(NUM_LEVELS) >= RACK
 
 GatherOp = Literal["all_gather", "reduce_scatter"]
 
@@ -68,15 +79,9 @@ class Timed(NamedTuple):
     algorithm: Ints
 
 
-class Laws(NamedTuple):
-    """Ring, hierarchical and (all-reduce by a) tree as seconds per byte and fixed seconds, each (...)."""
-
-    ring_s_per_byte: Floats
-    ring_s: Floats
-    hierarchical_s_per_byte: Floats
-    hierarchical_s: Floats
-    tree_s_per_byte: Floats
-    tree_s: Floats
+Network = Literal["best", "library"] | Mapping[tuple[str, str], CommunicatorChoice]
+"""How a group runs its collectives: the best of all options under ideal connections (what a search may promise), the
+library's defaults, or stated choices by (operation, payload), the library's defaults for what they leave out."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,7 @@ class Group:
     links: Links
     launch_s: float
     rows: Ints | None = None
+    network: Network = "best"
 
     @cached_property
     def degree(self) -> Floats:
@@ -100,42 +106,45 @@ class Group:
         """``values`` of the shapes, for every size."""
         return values if self.rows is None else values[self.rows]
 
-    def gather(self, size_bytes: Floats, op: GatherOp = "all_gather") -> Timed:
+    def gather(self, size_bytes: Floats, op: GatherOp = "all_gather", payload: str = "") -> Timed:
         """All-gather (or reduce-scatter: ``op`` chooses the curve) of a full tensor of ``size_bytes``."""
-        size = np.asarray(size_bytes)
+        return self._reduction(op, np.asarray(size_bytes), 1, payload)
+
+    def all_reduce(self, size_bytes: Floats, payload: str = "") -> Timed:
+        """All-reduce of ``size_bytes``."""
+        return self._reduction("all_reduce", np.asarray(size_bytes), 2, payload)
+
+    def _reduction(self, op: CurveOp, size: Floats, passes: int, payload: str) -> Timed:
+        choice = self._choice(op, payload)
+        allowed = _allowed(self.network if choice is None else choice)
 
         def across(counted: Bools) -> Timed:
-            laws = self._laws(counted)
-            inner = self._inner_s(op, size) if counted is OUTER_LEVELS else 0.0
-            hierarchical = laws.hierarchical_s_per_byte * size + laws.hierarchical_s + inner
-            return self._best([(RING, laws.ring_s_per_byte * size + laws.ring_s), (HIERARCHICAL, hierarchical)])
+            law, options = self._laws(counted, choice), []
+            if RING in allowed:
+                options.append((RING, passes * (law.ring_s_per_byte * size + law.ring_s)))
+            if HIERARCHICAL in allowed:
+                inner = self._inner(op) if counted is OUTER_LEVELS else None
+                seconds = (
+                    best_layered_s(size, law, passes, inner)
+                    if choice is None
+                    else layered_s(size, choice.num_chunks, law, passes, inner)
+                )
+                options.append((HIERARCHICAL, seconds))
+            if TREE in allowed and op == "all_reduce":
+                options.append((TREE, law.tree_s_per_byte * size + law.tree_s))
+            return self._best(options)
 
         return self._timed(op, size, across)
 
-    def all_reduce(self, size_bytes: Floats) -> Timed:
-        """All-reduce of ``size_bytes``."""
-        size = np.asarray(size_bytes)
-
-        def across(counted: Bools) -> Timed:
-            laws = self._laws(counted)
-            ring = 2 * (laws.ring_s_per_byte * size + laws.ring_s)
-            hierarchical = 2 * (laws.hierarchical_s_per_byte * size + laws.hierarchical_s)
-            if counted is OUTER_LEVELS:
-                both = self._inner_s("reduce_scatter", size) + self._inner_s("all_gather", size)
-                hierarchical = hierarchical + np.where(np.isnan(both), self._inner_s("all_reduce", size), both)
-            tree = laws.tree_s_per_byte * size + laws.tree_s
-            return self._best([(RING, ring), (HIERARCHICAL, hierarchical), (TREE, tree)])
-
-        return self._timed("all_reduce", size, across)
-
-    def all_to_all(self, sent_bytes: Floats, copies: float = 0.0) -> Timed:
+    def all_to_all(self, sent_bytes: Floats, copies: float = 0.0, payload: str = "") -> Timed:
         """All-to-all in which every rank sends ``sent_bytes`` in all, evenly to the d ranks, itself included.
 
         A rank's bytes for ranks outside its child of level l are (d − members_l)/d of them; all members send through
         the child's W_l. Where they are ``copies`` equal copies per token, a token is sent but once to each child that it
         is meant for (``distinct_share``); 0: every copy is sent.
         """
-        shape, links, size, degree = self.shape, self.links, np.asarray(sent_bytes), self.shape.degree[..., None]
+        shape, size, degree = self.shape, np.asarray(sent_bytes), self.shape.degree[..., None]
+        links = self._connected(self._choice("all_to_all", payload))
         outside = np.maximum(0.0, degree - shape.members) / degree
         if isinstance(shape, RelaxedShape):  # m·(d−m) ≥ d−1 for any members m of d
             uplink = (degree - 1) / degree * shape.crossing / links.capacity
@@ -151,6 +160,13 @@ class Group:
             return self._best([(PAIRWISE, size * self._each(s_per_byte) + self._each(fixed_s))])
 
         return self._timed("all_to_all", inside, across)
+
+    def neighbour_messages(self, size_bytes: Floats, payload: str = "") -> Boundary:
+        """A message of ``size_bytes`` to the next rank (``messages.neighbour_messages``)."""
+        return neighbour_messages(size_bytes, self.shape, self._connected(self._choice("send", payload)))
+
+    def _choice(self, op: str, payload: str) -> CommunicatorChoice | None:
+        return None if isinstance(self.network, str) else self.network.get((op, payload))
 
     def _timed(self, op: CurveOp, size: Floats, across: Callable[[Bools], Timed]) -> Timed:
         """The curve of ``op`` inside a domain, ``across`` the outer levels beyond it, all levels without a curve."""
@@ -168,11 +184,12 @@ class Group:
             algorithm = np.where(unknown, plain.algorithm, algorithm)
         return Timed(time, algorithm)
 
-    def _inner_s(self, op: CurveOp, size: Floats) -> Floats:
-        """Inner phase of a hierarchical collective, by the curve of f_0 ranks; a relaxed shape does not know f_0."""
-        if self.links.curves is None or isinstance(self.shape, RelaxedShape):
-            return np.zeros(())
-        return curve_s(self.links.curves, self.links.curve, op, self._each(self.shape.fanout[..., SCALE_UP]), size)
+    def _inner(self, op: CurveOp) -> Inner | None:
+        """Inner phases of a hierarchical collective, by the curves of f_0 ranks; a relaxed shape does not know f_0."""
+        links = self.links
+        if links.curves is None or isinstance(self.shape, RelaxedShape) or not self._moves_inside:
+            return None
+        return inner_of(op, self._each(self.shape.fanout[..., SCALE_UP]), links.curves, links.curve)
 
     def _best(self, options: list[tuple[int, Floats]]) -> Timed:
         winner, time = (np.asarray(part) for part in options[0])
@@ -186,16 +203,44 @@ class Group:
         crosses = np.any(self.shape.fanout[..., RACK:] > 1, axis=-1)
         return crosses if self.rows is None else crosses[self.rows]
 
-    def _laws(self, counted: Bools) -> Laws:
-        return self._outer_laws if counted is OUTER_LEVELS else self._all_laws
+    @cached_property
+    def _moves_inside(self) -> bool:
+        """Whether some group that leaves its scale-up domain has several ranks there."""
+        inside, beyond = self.shape.fanout[..., SCALE_UP] > 1, np.any(self.shape.fanout[..., RACK:] > 1, axis=-1)
+        return bool(np.any(inside & beyond))
+
+    def _laws(self, counted: Bools, choice: CommunicatorChoice | None) -> Laws:
+        if choice is None:
+            return self._outer_laws if counted is OUTER_LEVELS else self._all_laws
+        found = laws(self.shape, self._connected(choice), counted, steps_of(choice.steps, self.shape.fanout))
+        return Laws(*(self._each(law) for law in found))
+
+    def _connected(self, choice: CommunicatorChoice | None) -> Links:
+        """The links as the settings of the connections leave them."""
+        if choice is None:
+            return self._default_links
+        return connected(self.links, self.shape, stated_settings(choice))
+
+    @cached_property
+    def _default_links(self) -> Links:
+        if self.network == "best":
+            return self.links
+        return connected(self.links, self.shape, library_settings(self.links))
 
     @cached_property
     def _all_laws(self) -> Laws:
-        return Laws(*(self._each(law) for law in laws(self.shape, self.links, ALL_LEVELS)))
+        return Laws(*(self._each(law) for law in laws(self.shape, self._default_links, ALL_LEVELS)))
 
     @cached_property
     def _outer_laws(self) -> Laws:
-        return Laws(*(self._each(law) for law in laws(self.shape, self.links, OUTER_LEVELS)))
+        return Laws(*(self._each(law) for law in laws(self.shape, self._default_links, OUTER_LEVELS)))
+
+
+def _allowed(network: Network | CommunicatorChoice) -> frozenset[int]:
+    """Algorithms that reductions may run."""
+    if isinstance(network, CommunicatorChoice) and network.algorithm != "library":
+        return frozenset({ALGORITHM_NAMES.index(network.algorithm)})
+    return frozenset({RING, TREE, HIERARCHICAL}) if network == "best" else frozenset({RING, TREE})
 
 
 def gather(size_bytes: Floats, shape: GroupShape, links: Links, launch_s: float, op: GatherOp = "all_gather") -> Timed:
@@ -222,46 +267,3 @@ def distinct_share(places: Floats, copies: float) -> Floats:
         return np.ones_like(places, dtype=np.float64)
     share: Floats = places * (1.0 - (1.0 - 1.0 / places) ** copies) / copies
     return share
-
-
-def laws(shape: GroupShape, links: Links, counted: Bools) -> Laws:
-    """The formulas of the module docstring; only ``counted`` levels limit bandwidth or are phases."""
-    if isinstance(shape, RelaxedShape):
-        return _bounds(shape, links, counted)
-    bandwidth = np.where(counted, group_bandwidth(shape, links), np.inf)
-    thinnest, steps = bandwidth.min(axis=-1), shape.fanout - 1
-    return Laws(
-        (shape.degree - 1) / shape.degree / thinnest,
-        (shape.pairs * links.latency).sum(axis=-1),
-        (steps / shape.fanout / bandwidth).sum(axis=-1),
-        (counted * steps * links.latency).sum(axis=-1),
-        2 / thinnest,
-        2 * (np.ceil(np.log2(shape.fanout)) * links.latency).sum(axis=-1),
-    )
-
-
-def _bounds(shape: RelaxedShape, links: Links, counted: Bools) -> Laws:
-    """Lower bounds of ``laws`` over all exact shapes that a relaxed one stands for, on monotone links.
-
-    With n_l children touched by some group, fanouts f_l ≥ n_l/n_{l+1} and members ≤ d/n_l, so
-
-        Σ (f_l−1)/f_l / (members_l · bandwidth_l) ≥ Σ (n_l−n_{l+1}) / (d · bandwidth_l),
-
-    least for the least n_l where bandwidth falls outwards; f−1 and ⌈log2 f⌉ are at least log2 f, so latencies are at
-    least Σ log2(n_l/n_{l+1}) · α_l, least likewise; and half of the tensor or more leaves a child through one uplink.
-    """
-    bandwidth = np.where(counted, group_bandwidth(shape, links), np.inf)
-    thinnest, degree, crossed = bandwidth.min(axis=-1), shape.degree, (shape.fanout > 1) & counted
-    doublings = np.log2(shape.fanout)
-    steps = (counted * (shape.fanout - 1) * links.latency).sum(axis=-1)
-    hops = (np.ceil(doublings) * links.latency).sum(axis=-1)
-    uplink = np.where(crossed, shape.crossing / links.capacity, 0.0).max(axis=-1) / 2
-    nics = (counted * shape.pairs / links.bandwidth).sum(axis=-1) / degree
-    return Laws(
-        (degree - 1) / degree / thinnest,
-        (shape.pairs * links.latency).sum(axis=-1),
-        np.maximum(nics, uplink),
-        np.where(shape.known, steps, (counted * doublings * links.latency).sum(axis=-1)),
-        2 / thinnest,
-        2 * np.where(shape.known, hops, (doublings * links.latency).sum(axis=-1)),
-    )

@@ -8,6 +8,9 @@ its link joins: accelerator, scale-up domain, rack, zone, building, region.
                  oversubscription; at campus and region level the thinnest trunk between two buildings that follow
                  each other in the fill
 * latency[l]     one-way latency of a message, s
+* num_links[l]   links between which a switch hashes flows on their way across level l; 0 where it does not, or where the
+                 share of line rate that collectives reach already counts what hashing costs (everywhere inside a building)
+* loss[l]        packets lost on the way, and packet_bytes[l] the bytes of one (inf: only what was lost is sent again)
 * curves         measured collectives inside a scale-up domain (``collective_curves``), None where a building has none
 
 Where the buildings used differ, the slowest figure counts: collectives are synchronous.
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
@@ -50,6 +53,9 @@ class Levels:
     num_positions: int
     accelerators: tuple[Accelerator, ...]
     curves: Floats | None = None
+    num_links: Floats = field(default_factory=lambda: np.zeros(NUM_LEVELS))
+    loss: Floats = field(default_factory=lambda: np.zeros(NUM_LEVELS))
+    packet_bytes: Floats = field(default_factory=lambda: np.full(NUM_LEVELS, np.inf))
 
     @cached_property
     def alignment(self) -> int:
@@ -76,7 +82,10 @@ def trunk_graph(topology: Topology) -> nx.Graph:
         whole = trunk_bytes_per_s(topology, trunk)
         capacity = whole * trunk.efficiency_fraction / trunk.oversubscription_ratio
         price = trunk.egress_price_per_byte or 0.0
-        graph.add_edge(*trunk.between, latency_s=trunk.one_way_latency_s, bytes_per_s=capacity, price_per_byte=price)
+        lost = trunk.loss_fraction
+        graph.add_edge(
+            *trunk.between, latency_s=trunk.one_way_latency_s, bytes_per_s=capacity, price_per_byte=price, loss=lost
+        )
     return graph
 
 
@@ -99,12 +108,18 @@ def build_levels(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Gr
             latency[index] = max(latency[index], link.one_way_latency_s)
     bandwidth[CAMPUS:] = min(building.line_rate_bytes_per_s for building in used)
     graph = graph if graph is not None else trunk_graph(topology)
+    num_links, kept = np.zeros(NUM_LEVELS), np.ones(NUM_LEVELS)
     for here, there in _neighbours([share.building for share in fill]):
         path = nx.shortest_path(graph, here, there, weight="latency_s")
         edges = [graph.edges[edge] for edge in pairwise(path)]
         far = CAMPUS if topology.region_of(here) == topology.region_of(there) else REGION
         capacity[far] = min(capacity[far], *(edge["bytes_per_s"] for edge in edges))
         latency[far] = max(latency[far], sum(edge["latency_s"] for edge in edges))
+        kept[far] = min(kept[far], math.prod(1 - edge["loss"] for edge in edges))
+    ports = [building.links.building.technology for building in used]
+    if any("ecmp" in port.load_balancing.lower() for port in ports):
+        num_links[CAMPUS:] = np.maximum(1.0, np.round(capacity[CAMPUS:] / bandwidth[CAMPUS:]))
+    again = [port.packet_bytes if port.retransmission == "go_back_n" else math.inf for port in ports]
     return Levels(
         bandwidth,
         capacity,
@@ -113,6 +128,9 @@ def build_levels(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Gr
         num_positions=sum(share.num_accelerators for share in fill),
         accelerators=accelerator_types(used),
         curves=slowest([_domain_curves(building) for building in used]),
+        num_links=np.where(np.isfinite(num_links), num_links, 0.0),
+        loss=1 - kept,
+        packet_bytes=np.full(NUM_LEVELS, float(min(again))),
     )
 
 

@@ -15,6 +15,10 @@ from scaleacross.cost_models.settings import Floats, Ints
 class Links(NamedTuple):
     """Level figures as arrays (..., NUM_LEVELS); ``Levels`` has them for one fill, the search for many.
 
+    ``num_links``, ``loss`` and ``packet_bytes`` are what the settings of a connection answer to (``network.transport``); None
+    where only the ideal is asked for. ``adapter`` is what the network adapter sends, where settings of a connection let a flow
+    use less of it than ``bandwidth`` says; None: the same.
+
     ``curves`` are tables (tables, operations, group sizes, sizes) of measured collectives inside a domain, if any, and
     ``curve`` (...) says which one holds.
     """
@@ -24,19 +28,24 @@ class Links(NamedTuple):
     latency: Floats
     curves: Floats | None = None
     curve: Ints | int = 0
+    num_links: Floats | None = None
+    loss: Floats | None = None
+    packet_bytes: Floats | None = None
+    adapter: Floats | None = None
 
 
 def links_of(levels: Levels) -> Links:
     """The link figures of one fill."""
-    return Links(levels.bandwidth, levels.capacity, levels.latency, *_tables([levels.curves]))
+    own = (levels.bandwidth, levels.capacity, levels.latency, *_tables([levels.curves]))
+    return Links(*own, levels.num_links, levels.loss, levels.packet_bytes)
 
 
 def stacked_links(levels: Sequence[Levels]) -> Links:
     """The link figures of many fills, one row each."""
-    bandwidth, capacity, latency = (
-        np.stack([getattr(one, name) for one in levels]) for name in ("bandwidth", "capacity", "latency")
-    )
-    return Links(bandwidth, capacity, latency, *_tables([one.curves for one in levels]))
+    names = ("bandwidth", "capacity", "latency", "num_links", "loss", "packet_bytes")
+    stacked = {name: np.stack([getattr(one, name) for one in levels]) for name in names}
+    curves, curve = _tables([one.curves for one in levels])
+    return Links(curves=curves, curve=curve, **stacked)
 
 
 def _tables(tables: Sequence[Floats | None]) -> tuple[Floats | None, Ints | int]:

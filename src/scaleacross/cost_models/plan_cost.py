@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scaleacross.cost_models.axes import axis_terms
+from scaleacross.cost_models.axes import Networks, axis_terms, group_of, network_of
 from scaleacross.cost_models.chunk_work import chunk_work
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Layout, layout_of, types_of_ranks
@@ -61,6 +61,7 @@ def plan_cost(
     shapes: Mapping[str, GroupShape] | None = None,
     levels: Levels | None = None,
     layout: Layout | None = None,
+    network: Networks | None = None,
 ) -> PlanCost:
     """Price one decision with its placement.
 
@@ -69,6 +70,7 @@ def plan_cost(
             its own).
         levels: figures of the fill; None reads them from the topology (``sensitivity`` changes them).
         layout: replica classes of the placement; None likewise.
+        network: how communicators run their collectives; None: as the decision states it. "best" is what a search prices.
 
     Raises:
         ValueError: the decision has no placement, its numbers do not divide, or its batch shares name other classes of
@@ -82,9 +84,11 @@ def plan_cost(
     if shapes is None:
         shapes = exact_shapes(decision.degrees, placement.axis_order, levels, profile.whole_experts)
     settings = settings_of(decision, job.global_batch_sequences)
-    volumes, times = _timed_step(job, profile, levels, decision, shapes, settings, layout)
-    links, shape_rows = links_of(levels), {name: one_row(shape) for name, shape in shapes.items()}
-    sent = flows(volumes)
+    network = network_of(decision) if network is None else network
+    volumes, times = _timed_step(job, profile, levels, decision, shapes, settings, layout, network)
+    sent, links = flows(volumes), links_of(levels)
+    groups = {name: group_of(network, name, one_row(shape), links, volumes.launch_s) for name, shape in shapes.items()}
+    collectives = tuple(predicted(flow, groups[flow.shape], volumes.equal_copies) for flow in sent)
     step_s = float(times.step_s[0])
     spans = {flow.axis: LINK_LEVELS[int(shapes[flow.axis].span)] for flow in sent}
     return PlanCost(
@@ -93,10 +97,8 @@ def plan_cost(
         num_micro_batches=max(micro_batches_of(decision, settings, layout)),
         cost=_breakdown(job, profile, peak_flop_per_s(topology, placement, job), settings, times),
         memory=stage_memory(job, profile, levels.accelerators, decision, settings, layout),
-        traffic=level_traffic(sent, shapes, levels, decision.pipeline, step_s),
-        collectives=tuple(
-            predicted(flow, shape_rows[flow.shape], links, volumes.launch_s, volumes.equal_copies) for flow in sent
-        ),
+        traffic=level_traffic(sent, collectives, shapes, levels, decision.pipeline, step_s),
+        collectives=collectives,
         volumes=volumes,
         sent=tuple(sent),
     )
@@ -117,7 +119,8 @@ def step_seconds(
     levels = build_levels(topology, placement.fill)
     layout = layout_of(topology, placement.fill, decision.degrees, placement.axis_order)
     settings = settings_of(decision, job.global_batch_sequences)
-    return float(_timed_step(job, profile, levels, decision, shapes, settings, layout)[1].step_s[0])
+    network = network_of(decision)
+    return float(_timed_step(job, profile, levels, decision, shapes, settings, layout, network)[1].step_s[0])
 
 
 def placed_shapes(profile: ModelProfile, topology: Topology, decision: Decision) -> Mapping[str, GroupShape]:
@@ -144,6 +147,7 @@ def _timed_step(
     shapes: Mapping[str, GroupShape],
     settings: Settings,
     layout: Layout,
+    network: Networks,
 ) -> tuple[Volumes, StepTimes]:
     """The row that makes the step longest, and its times."""
     rows, work = rows_of(job, profile, levels.accelerators, decision, settings, layout)
@@ -152,7 +156,10 @@ def _timed_step(
 
     def priced(volumes: Volumes) -> StepTimes:
         expert, ep = shape_rows["expert"], shape_rows["ep"]
-        terms = [axis_terms(axis, volumes, shape_rows[axis], links, expert, ep, exact=True) for axis in GRID_AXES]
+        terms = [
+            axis_terms(axis, volumes, shape_rows[axis], links, expert, ep, exact=True, network=network)
+            for axis in GRID_AXES
+        ]
         return step_times(volumes, terms)
 
     volumes = Volumes(job, profile, rows, work, launch_s, decision.pipeline.order)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from scaleacross.cost_models.collectives import ALGORITHM_NAMES, POINT_TO_POINT, Timed, all_reduce, all_to_all, gather
+from scaleacross.cost_models.collectives import ALGORITHM_NAMES, POINT_TO_POINT, Group, Timed
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, Levels
-from scaleacross.cost_models.links import Links
-from scaleacross.cost_models.messages import neighbour_messages
 from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.traffic import Flow
 from scaleacross.schedules.pipeline import SCHEDULES
@@ -20,16 +18,24 @@ from scaleacross.spec.plan import LevelTraffic, PredictedCollective
 
 
 def level_traffic(
-    sent: list[Flow], shapes: Mapping[str, GroupShape], levels: Levels, pipeline: PipelineChoice, step_s: float
+    sent: Sequence[Flow],
+    collectives: Sequence[PredictedCollective],
+    shapes: Mapping[str, GroupShape],
+    levels: Levels,
+    pipeline: PipelineChoice,
+    step_s: float,
 ) -> tuple[LevelTraffic, ...]:
-    """Per level, bytes out of the busiest child: groups that cross × bytes that one group sends out of it."""
+    """Per level, bytes out of the busiest child: groups that cross × bytes that one group sends out of it.
+
+    ``collectives`` says by which algorithm each of ``sent`` travels.
+    """
     out = []
     for level in range(NUM_LEVELS):
         by_axis: dict[str, float] = {}
-        for flow in sent:
+        for flow, one in zip(sent, collectives, strict=True):
             shape = shapes[flow.shape]
             if shape.fanout[level] > 1:
-                each = _bytes_out(flow, shape, level, pipeline) * float(shape.crossing[level])
+                each = _bytes_out(flow, one.algorithm, shape, level, pipeline) * float(shape.crossing[level])
                 by_axis[flow.axis] = by_axis.get(flow.axis, 0.0) + each * flow.per_step
         if by_axis:
             capacity = float(levels.capacity[level])
@@ -44,14 +50,22 @@ def level_traffic(
     return tuple(out)
 
 
-def _bytes_out(flow: Flow, shape: GroupShape, level: int, pipeline: PipelineChoice) -> float:
-    """Bytes that one group sends out of one child of ``level`` in one collective, per direction."""
+def _bytes_out(flow: Flow, algorithm: str, shape: GroupShape, level: int, pipeline: PipelineChoice) -> float:
+    """Bytes that one group sends out of one child of ``level`` in one collective, per direction.
+
+    A ring and a double tree carry the whole stream over every level, a hierarchical algorithm what the level's own children
+    exchange.
+    """
     fanout, members, degree = float(shape.fanout[level]), float(shape.members[level]), float(shape.degree)
     if flow.op == "send":
         return flow.size_bytes * _leaving_share(fanout, level, pipeline)
     if flow.op == "all_to_all":
         return flow.size_bytes * members * (degree - members) / degree
-    return flow.size_bytes * (fanout - 1) / fanout * (2 if flow.op == "all_reduce" else 1)
+    passes = 2 if flow.op == "all_reduce" else 1
+    if algorithm == "tree":
+        return flow.size_bytes * passes
+    parts = degree if algorithm == "ring" else fanout
+    return flow.size_bytes * (parts - 1) / parts * passes
 
 
 def _leaving_share(fanout: float, level: int, pipeline: PipelineChoice) -> float:
@@ -68,9 +82,9 @@ def _leaving_share(fanout: float, level: int, pipeline: PipelineChoice) -> float
     return 0.5 if level >= CAMPUS else 1.0
 
 
-def predicted(flow: Flow, shape: GroupShape, links: Links, launch_s: float, equal_copies: float) -> PredictedCollective:
-    """One kind of collective as a plan states it, alone on the network; shape and links of one row."""
-    timed = time_of(flow, shape, links, launch_s, equal_copies)
+def predicted(flow: Flow, group: Group, equal_copies: float) -> PredictedCollective:
+    """One kind of collective as a plan states it, alone on the network; ``group`` of one row."""
+    timed, shape = time_of(flow, group, equal_copies), group.shape
     return PredictedCollective(
         name=f"{flow.axis} {flow.op} of {flow.what}",
         axis=flow.axis,
@@ -85,15 +99,15 @@ def predicted(flow: Flow, shape: GroupShape, links: Links, launch_s: float, equa
     )
 
 
-def time_of(flow: Flow, shape: GroupShape, links: Links, launch_s: float, equal_copies: float) -> Timed:
+def time_of(flow: Flow, group: Group, equal_copies: float) -> Timed:
     """Time and algorithm of one of ``flow``."""
     size: Floats = np.array([flow.size_bytes])
     if flow.op == "all_to_all":
-        return all_to_all(size, shape, links, launch_s, equal_copies)
+        return group.all_to_all(size, equal_copies, flow.what)
     if flow.op == "all_reduce":
-        return all_reduce(size, shape, links, launch_s)
+        return group.all_reduce(size, flow.what)
     if flow.op == "send":
-        delays = neighbour_messages(size, shape, links)
+        delays = group.neighbour_messages(size, flow.what)
         near, far = delays.near_latency_s + delays.near_occupancy_s, delays.far_latency_s + delays.far_occupancy_s
         return Timed(np.maximum(near, far), np.array([POINT_TO_POINT]))
-    return gather(size, shape, links, launch_s, "reduce_scatter" if flow.op == "reduce_scatter" else "all_gather")
+    return group.gather(size, flow.op, flow.what)

@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.axes import group_of, network_of
 from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.links import links_of
-from scaleacross.cost_models.messages import neighbour_messages
 from scaleacross.cost_models.pipeline_exact import virtual_boundaries
 from scaleacross.cost_models.pipeline_penalty import boundary_times
 from scaleacross.cost_models.pipeline_timing import PipelineTimes, time_schedule
@@ -116,7 +116,8 @@ def planned_pipeline(problem: Problem, decision: Decision) -> PlannedPipeline:
     settings, work = volumes.settings, volumes.work
     size = volumes.hidden_bytes / settings.tp
     shape = one_row(exact_shape(degrees.pp, strides(degrees, placement.axis_order)["pp"], levels))
-    message = neighbour_messages(size, shape, links_of(levels))
+    group = group_of(network_of(decision), "pp", shape, links_of(levels), volumes.launch_s)
+    message = group.neighbour_messages(size, "activations")
     schedule = chosen(pipeline, degrees.pp, int(settings.num_micro_batches[0]))
     far = tuple(float(np.broadcast_to(part, 1)[0]) for part in message)
     length = degrees.pp if pipeline.num_chunks > 1 else degrees.pp - 1

@@ -12,7 +12,7 @@ from scaleacross.report.degraded import degraded
 from scaleacross.report.format import cell
 from scaleacross.report.memory import memory
 from scaleacross.report.plan import decision, placement
-from scaleacross.report.traffic import collectives, traffic
+from scaleacross.report.traffic import collectives, network, traffic
 from scaleacross.spec.plan import Plan
 
 
@@ -31,6 +31,8 @@ def _sections(plan: Plan) -> Iterator[RenderableType]:
         yield traffic(plan)
     if plan.collectives:
         yield collectives(plan)
+    if any(choice.connections for choice in plan.decision.network or ()):
+        yield network(plan)
     if plan.degraded:
         yield degraded(plan)
     yield proof(plan)

@@ -29,6 +29,35 @@ def traffic(plan: Plan) -> RenderableType:
     return section("Traffic that leaves the busiest unit below a level, per step and direction", table)
 
 
+def network(plan: Plan) -> RenderableType:
+    """How every communicator runs its collectives beyond the scale-up domain, what decided it, and what defaults would take."""
+    heads = ("of", "payload", "algorithm", "chunk", "in flight", "each", "defaults", "answers to")
+    table = columns(heads, right=("chunk", "in flight", "each", "defaults"), flexible=("payload",))
+    terms = {(t.communicator, t.op, t.payload): t for t in (plan.network.terms if plan.network else ())}
+    for choice in plan.decision.network or ():
+        if not choice.connections:
+            continue
+        term = terms.get((choice.communicator, choice.op, choice.payload))
+        far = choice.connections[-1]
+        cut = human_bytes(choice.chunk_bytes) if choice.num_chunks > 1 else "whole"
+        window = f"{human_bytes(far.window_bytes)}, {far.queue_pairs} QP"
+        codec = f", {choice.compression.codec}" if choice.compression is not None else ""
+        times = ("–", "–", "–")
+        if term is not None:
+            times = (human_seconds(term.time_s), human_seconds(term.library_s), term.decided_by)
+        how = "send" if choice.op == "send" else f"{choice.algorithm}{codec}"
+        add(table, choice.communicator, choice.payload, how, cut, window, *times)
+    if plan.network is None:
+        return section("Network beyond the scale-up domain", table)
+    saved = plan.network.library_step_s - plan.network.step_s
+    text = (
+        f"step under the library's defaults {human_seconds(plan.network.library_step_s)}, {human_seconds(saved)} more; held on "
+        f"an accelerator: {count(plan.network.held_channels)} channels, {count(plan.network.held_queue_pairs)} queue pairs, "
+        f"{human_bytes(plan.network.held_buffer_bytes)} in flight; choice {plan.network.status}"
+    )
+    return section("Network beyond the scale-up domain", table, Text(text))
+
+
 def collectives(plan: Plan) -> RenderableType:
     """Every kind of collective with its size, level, algorithm and predicted time alone on the network, dearest first."""
     heads = ("collective", "ranks", "bytes", "level", "algorithm", "each", "per step", "total")

@@ -12,10 +12,11 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
+from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.cost_models.settings import concatenate
 from scaleacross.solvers.infeasible import closest_candidate
 from scaleacross.solvers.joint import search
+from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Placed, Search, decision_of
 from scaleacross.spec.job import DegreeRequest
@@ -52,15 +53,17 @@ CHOICES: Final = {
 }
 
 
-def alternatives(state: Search, best: Placed) -> tuple[Alternative, ...]:
-    """The best alternative of every kind, fastest first."""
+def alternatives(state: Search, best: Placed, won: PlanCost) -> tuple[Alternative, ...]:
+    """The best alternative of every kind, fastest first; each with the network that is best for it.
+
+    Args:
+        won: price of the best plan with its network.
+    """
     problem = state.problem
-    won = _cost(problem, decision_of(best))
     kinds: dict[str, Alternative] = {}
     rivals = [*_other_axes(state, best), *_other_degrees(state, best), *_other_choices(state, best)]
     for label, placed in rivals:
-        decision = decision_of(placed)
-        lost = _cost(problem, decision)
+        decision, lost = _networked(problem, decision_of(placed))
         alternative = Alternative(label=label, decision=decision, step_s=lost.cost.step_s, reason=why_slower(won, lost))
         if label not in kinds or lost.cost.step_s < (kinds[label].step_s or np.inf):
             kinds[label] = alternative
@@ -94,8 +97,9 @@ def _where(cost: PlanCost, component: str) -> str:
     return f" ({', '.join(spans)})" if spans else ""
 
 
-def _cost(problem: Problem, decision: Decision) -> PlanCost:
-    return plan_cost(problem.job, problem.profile, problem.topology, decision)
+def _networked(problem: Problem, decision: Decision) -> tuple[Decision, PlanCost]:
+    found = with_network(problem, decision)
+    return found.decision, found.cost
 
 
 def _other_axes(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
@@ -165,8 +169,7 @@ def _one_building(state: Search, best: Placed, won: PlanCost) -> Alternative | N
         closest = closest_candidate(problem)
         reason = "no legal candidate" if closest is None else f"needs {closest} at least"
         return Alternative(label=label, decision=decision, step_s=None, reason=reason)
-    decision = decision_of(found.best)
-    lost = _cost(state.problem, decision)
+    decision, lost = _networked(state.problem, decision_of(found.best))
     gap = max(0.0, 1 - found.bound_s / found.best.step_s)
     near = f" (at most {gap:.0%} from the best there)" if gap > 0.005 else ""
     reason = f"{found.best.settings.world_size[0]:,} accelerators{near}; {why_slower(won, lost)}"

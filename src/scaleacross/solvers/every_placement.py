@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.axes import axis_terms
+from scaleacross.cost_models.axes import axis_terms, searched_network
 from scaleacross.cost_models.failures import replicas_lost
 from scaleacross.cost_models.layout import Layout, layout_of
 from scaleacross.cost_models.links import Links, stacked_links
@@ -213,7 +213,8 @@ class EveryPlacement(Placer):
             each = [self._axis_shapes(one, axis, _faster(axis_order, axis), fill) for fill, axis_order in places]
             stacked = [stacked_shapes([each[int(index)][part] for index in place]) for part in range(len(each[0]))]
             expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
-            terms.append(axis_terms(axis, volumes, stacked[0], links, expert, ep, exact=True))
+            network = searched_network(self.pricing.job)
+            terms.append(axis_terms(axis, volumes, stacked[0], links, expert, ep, exact=True, network=network))
         return step_times(volumes, terms).step_s.reshape(len(places), len(settings))
 
 

@@ -14,6 +14,7 @@ from itertools import combinations, permutations
 from math import ceil, lcm, prod
 from typing import Final
 
+from scaleacross.cost_models.axes import searched_network
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Layout
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
@@ -122,7 +123,10 @@ class _Pricer:
         shapes["ep"] = self._count(placement, degrees.ep, stride["dp_shard"])
         shapes["expert"] = self._count(placement, degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
         problem, layout = self.problem, self.layout(decision)
-        return plan_cost(problem.job, problem.profile, problem.topology, decision, shapes, layout=layout)
+        network = searched_network(problem.job)
+        return plan_cost(
+            problem.job, problem.profile, problem.topology, decision, shapes, layout=layout, network=network
+        )
 
     def _count(self, placement: Placement, degree: int, stride: int) -> GroupShape:
         key = (placement.fill, degree, stride)

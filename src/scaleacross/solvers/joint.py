@@ -50,6 +50,7 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.axes import searched_network
 from scaleacross.cost_models.plan_cost import plan_cost
 from scaleacross.cost_models.settings import NOTHING, Floats, Ints, Settings, concatenate, settings_of
 from scaleacross.solvers.balance import balance_of
@@ -125,7 +126,9 @@ def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -
             named = decision.pipeline.model_copy(update={"order": None})  # candidates have the order of their schedule
             decision = decision.model_copy(update={"pipeline": named})
             priced = placer.pricing.coarse(settings_of(decision, problem.job.global_batch_sequences))
-            step_s = plan_cost(problem.job, problem.profile, problem.topology, decision).cost.step_s
+            network = searched_network(problem.job)
+            cost = plan_cost(problem.job, problem.profile, problem.topology, decision, network=network)
+            step_s = cost.cost.step_s
             fill = tuple((share.building, share.num_accelerators) for share in placement.fill)
             exposed_s = step_s - float(priced.free_s[0])
             state.free_bound_s = min(state.free_bound_s, float(priced.free_s[0]))

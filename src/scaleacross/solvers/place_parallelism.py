@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.axes import axis_terms
+from scaleacross.cost_models.axes import axis_terms, searched_network
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import Levels, build_levels
 from scaleacross.cost_models.links import stacked_links
@@ -177,7 +177,8 @@ class Placer:
             links = stacked_links([self.levels(fills[index]) for index, _, _ in arcs])
             stacked = [stacked_shapes(column) for column in zip(*shapes, strict=True)]
             expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
-            terms = axis_terms(axis, volumes, stacked[0], links, expert, ep, exact=True)
+            network = searched_network(self.pricing.job)
+            terms = axis_terms(axis, volumes, stacked[0], links, expert, ep, exact=True, network=network)
             serial = terms.serial_total_s
             costs |= {arc: ArcCost(float(serial[i]), terms.window_s[:, i]) for i, arc in enumerate(arcs)}
         return costs

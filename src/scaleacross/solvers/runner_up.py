@@ -22,6 +22,7 @@ from scaleacross.solvers.every_placement import EveryPlacement
 from scaleacross.solvers.fleets import Fleet, fleets, shares
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.mixed_fleets import pricing_on
+from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.solvers.place_parallelism import PlacementDecision
 from scaleacross.solvers.search_space import Refusals, SearchSpace, divisors
 from scaleacross.solvers.search_state import decision_of
@@ -139,7 +140,8 @@ def _against(
     bound_s: float,
     status: Any,
 ) -> RunnerUp:
-    lost = _cost(problem, found)
+    networked = with_network(problem, found)
+    found, lost = networked.decision, networked.cost
     step_s, own_s = lost.cost.step_s, won.cost.step_s
     return RunnerUp(
         decision=decision,
@@ -172,7 +174,7 @@ def _placed_otherwise(problem: Problem, decision: Decision, won: PlanCost) -> It
             return RunnerUp(decision=name, chosen=chosen, status="none", reason="there is no other placement")
         other = Placement(axis_order=found.axis_order, fill=shares(found.fill))
         placed = decision.model_copy(update={"placement": other})
-        step_s = _cost(problem, placed).cost.step_s
+        step_s = with_network(problem, placed).cost.cost.step_s
         return _against(problem, won, name, chosen, read(found), placed, step_s, "proved")
 
     yield rival(

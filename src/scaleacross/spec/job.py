@@ -117,6 +117,30 @@ class ExpertRuntime(Spec):
     )
 
 
+class NetworkRequest(Spec):
+    """What the plan may do with the network. The budgets hold per accelerator, for all communicators together."""
+
+    settings: Literal["chosen", "library"] = Field(
+        default="chosen",
+        description="chosen: the plan decides algorithm, chunks and connections of every communicator; library: nothing is set, "
+        "and NCCL's defaults are priced",
+    )
+    max_channels: PositiveInt = Field(
+        default=64, description="blocks of threads that may drive networks beyond the scale-up domain at once"
+    )
+    max_queue_pairs: PositiveInt = Field(default=16384, description="queue pairs on one network adapter")
+    max_buffer_bytes: PositiveFloat = Field(
+        default=8 * 2.0**30, description="bytes in flight or staged on one network adapter (buffers of all connections)"
+    )
+    max_relative_error: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="error of a reduced gradient, relative to its block's largest element, that compression may cause; "
+        "0: nothing is compressed, since it changes the numbers",
+    )
+
+
 class FailureDomains(Spec):
     """How much one failure may take: at most so many data-parallel replicas lose a stage when one unit is lost."""
 
@@ -140,6 +164,7 @@ class Job(Spec):
     optimizer: Optimizer = Optimizer()
     overlap: Overlap = Overlap()
     experts: ExpertRuntime = ExpertRuntime()
+    network: NetworkRequest = NetworkRequest()
     context_exchange: Literal["ring", "gather"] = Field(
         default="ring",
         description="context parallelism: keys and values go round a ring and attention runs block by block (Megatron's "

@@ -54,6 +54,12 @@ class NetworkTechnology(SourcedSpec):
     efficiency_fraction: float = Field(gt=0, le=1, description="share of line rate that large collectives reach")
     congestion_control: Name = Field(default="none", description="e.g. dcqcn, receiver-driven, none")
     load_balancing: Name = Field(default="none", description="e.g. ecmp, adaptive-routing, spray, none")
+    retransmission: Literal["go_back_n", "selective_repeat"] = Field(
+        default="go_back_n", description="what a network adapter sends again when a packet is lost on a trunk"
+    )
+    packet_bytes: PositiveInt = Field(
+        default=4096, description="largest packet payload (RoCE and InfiniBand MTU), bytes"
+    )
     curves: tuple[CollectiveCurve, ...] = Field(
         default=(),
         description="measured collectives inside one scale-up domain; operations without a curve are priced from bandwidth, "
@@ -100,6 +106,7 @@ class Trunk(SourcedSpec):
     efficiency_fraction: float = Field(
         default=1.0, gt=0, le=1, description="share of the capacity that the job's flows reach"
     )
+    loss_fraction: float = Field(default=0.0, ge=0, lt=1, description="packets lost on the way")
     egress_price_per_byte: float | None = Field(
         default=None,
         ge=0,

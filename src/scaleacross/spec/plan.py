@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
 from scaleacross.spec.base import Name, Spec
 from scaleacross.spec.job import Job, ObjectiveName
 from scaleacross.spec.network import LinkLevel
+from scaleacross.spec.network_choice import CollectiveOp, Communicator, CommunicatorChoice
 from scaleacross.spec.parallelism import Axis, Degrees, PipelineChoice, Recompute, ShardLevel
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.step_work import Phase, PipelineWork
@@ -39,6 +40,19 @@ class Decision(Spec):
     batch_shares: tuple[BatchShare, ...] | None = Field(
         default=None, description="micro-batches by replica class; None: every replica has equally many"
     )
+    network: tuple[CommunicatorChoice, ...] | None = Field(
+        default=None,
+        description="how every communicator runs its collectives; None, and whatever it leaves out: the library's defaults",
+    )
+
+    @field_validator("network")
+    @classmethod
+    def _one_choice_each(cls, value: tuple[CommunicatorChoice, ...] | None) -> tuple[CommunicatorChoice, ...] | None:
+        keys = [one.key for one in value or ()]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise ValueError(f"network: {' '.join(key)} is chosen {keys.count(key)} times; keep one")
+        return value
 
 
 class CostBreakdown(Spec):
@@ -181,6 +195,35 @@ class SolveReport(Spec):
     notes: tuple[str, ...] = ()
 
 
+class NetworkTerm(Spec):
+    """Why one kind of collective runs as it does; seconds of one call, alone on the network."""
+
+    communicator: Communicator
+    op: CollectiveOp
+    payload: str
+    time_s: float
+    library_s: float = Field(description="under the library's defaults")
+    decided_by: str = Field(
+        description="what the time answers to: scale-up domain, network adapter, uplinks, latency or window of a level"
+    )
+    instead: str | None = Field(default=None, description="the best other algorithm; None: there is no other")
+    instead_s: float | None = Field(default=None, description="seconds of that one")
+
+
+class NetworkReport(Spec):
+    """How the network was decided for a placed plan."""
+
+    status: Literal["optimal", "feasible"] = Field(description="optimal: no choice among the options is faster")
+    step_s: float
+    bound_s: float = Field(description="no choice of the network makes this plan's step shorter")
+    library_step_s: float = Field(description="the same plan under the library's defaults")
+    num_options: int = Field(description="combinations of options that the choice was made from")
+    held_channels: int = Field(description="blocks of threads on one accelerator, all communicators together")
+    held_queue_pairs: int
+    held_buffer_bytes: int
+    terms: tuple[NetworkTerm, ...]
+
+
 class Plan(Spec):
     """A verified, self-contained plan: ``job`` holds workload and topology in full."""
 
@@ -197,6 +240,9 @@ class Plan(Spec):
         default=None, description="computation by accelerator type, for a replay; None: a plan of an older version"
     )
     degraded: tuple[DegradedState, ...] = Field(default=(), description="the plan with something lost")
+    network: NetworkReport | None = Field(
+        default=None, description="how decision.network was chosen; None: it was not, or the library's defaults hold"
+    )
     report: SolveReport
 
     @property

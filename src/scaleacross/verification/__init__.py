@@ -13,6 +13,7 @@ V6 proof      the objective is the step time or what a step spends, no bound exc
 V7 spending   joules or currency units per step recompute, with the groups that cross buildings counted rank by rank, and the
               limits are met
 V8 failures   no zone (building) holds more data-parallel replicas than the job allows to lose
+V9 network    every choice is possible on the groups counted, budgets are kept, its stated figures recompute
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from scaleacross.cost_models.failures import degraded_states
 from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.layout import Layout
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost, replayed_work
 from scaleacross.errors import VerificationError
@@ -37,6 +39,7 @@ from scaleacross.spec.topology import Topology
 from scaleacross.units import human_bytes
 from scaleacross.verification.failures import v8_failures
 from scaleacross.verification.figures import TOLERANCE, v5_figures, v6_proof
+from scaleacross.verification.network import v9_network, v9_report
 from scaleacross.verification.shares import counted_layout, refused, v2_batch_shares, v2_layers
 from scaleacross.verification.spending import v7_spending
 from scaleacross.workloads.problem import Problem, problem_of
@@ -45,7 +48,7 @@ Places = NDArray[np.int64]
 
 
 def verify(plan: Plan) -> None:
-    """Check V1–V8.
+    """Check V1–V9.
 
     Raises:
         VerificationError: everything that is wrong, one line each.
@@ -53,10 +56,18 @@ def verify(plan: Plan) -> None:
     problem = problem_of(plan.job)
     wrong = list(illegal(problem, plan.decision))
     if not wrong:
-        cost = recompute(problem, plan.decision)
+        shapes, layout = (
+            counted_shapes(problem.topology, plan.decision),
+            counted_layout(problem.topology, plan.decision),
+        )
+        cost = _priced(problem, plan.decision, shapes, layout)
         work = replayed_work(problem.job, problem.profile, problem.topology, plan.decision)
         wrong = [*does_not_fit(cost.memory), *v5_figures(plan, cost, _degraded(problem, plan), work), *v6_proof(plan)]
         wrong += v7_spending(plan, problem.topology, cost, TOLERANCE)
+        wrong += v9_network(problem.job, plan.decision, cost, shapes)
+        if plan.network is not None:
+            library = _priced(problem, plan.decision.model_copy(update={"network": None}), shapes, layout)
+            wrong += v9_report(plan, cost, library, shapes)
     if wrong:
         raise VerificationError(f"plan '{plan.job.name}' does not verify:\n" + "\n".join(f"- {line}" for line in wrong))
 
@@ -71,6 +82,10 @@ def _degraded(problem: Problem, plan: Plan) -> tuple[DegradedState, ...]:
 def recompute(problem: Problem, decision: Decision) -> PlanCost:
     """The cost of a decision from group shapes that are counted rank by rank (V4)."""
     shapes, layout = counted_shapes(problem.topology, decision), counted_layout(problem.topology, decision)
+    return _priced(problem, decision, shapes, layout)
+
+
+def _priced(problem: Problem, decision: Decision, shapes: Mapping[str, GroupShape], layout: Layout) -> PlanCost:
     return plan_cost(problem.job, problem.profile, problem.topology, decision, shapes, layout=layout)
 
 

@@ -22,7 +22,7 @@ def window_rate_bytes_per_s(
 ) -> Floats:
     """Most that one connection moves, q·w·s / RTT; inf without latency."""
     window = _floats(queue_pairs) * _floats(outstanding) * _floats(segment_bytes)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         return np.asarray(window / (2 * _floats(one_way_latency_s)))
 
 

@@ -1,18 +1,16 @@
 """Every way to run one collective on a group, with its time, the bytes per level, and a bound that no way can beat.
 
-Symbols as in ``collectives``: S bytes, level l with fanout f_l, W_l what a group has for leaving a child, α_l latency.
+Symbols and formulas as in ``collective_laws``: S bytes, level l with fanout f_l, W_l what a group has for leaving a child, α_l
+latency. ``collectives.Group`` prices the best of these ways, so the fastest option here is what a search promises.
 
-* ring, double tree   as there
-* hierarchical        one phase per crossed level and direction, t_l(s) = steps_l·α_l + (f_l−1)/f_l·s / W_l, where a level runs a
-                      ring (f−1 steps) or halving/doubling (log2 f, powers of two). In k chunks
+* library        a group inside one scale-up domain whose curve is measured
+* ring, tree     as there
+* hierarchical   every combination of algorithms per level and chunks; direct exchange of f−1 messages at once is left out: what
+                 it costs (incast) is not priced here
+* all-to-all     direct (one latency) and pairwise (every level its steps one after the other); two-level over the
+                 outermost level: the same far bytes in fewer, larger messages, after a phase inside
 
-                          T = Σ t_l(S/k) + (k−1)·max over levels of what the level's phases need per chunk
-
-                      since chunks follow one another and different levels work at the same time. The two phases of an
-                      all-reduce on one level share its links. A measured curve replaces t of the scale-up level.
-                      Direct exchange of f−1 messages at once is left out: what it costs (incast) is not priced here.
-* all-to-all          direct (one latency) and pairwise (every level its steps one after the other); two-level over the
-                      outermost level: the same far bytes in fewer, larger messages, after a phase inside
+None of a group that leaves its domain is faster than the measured curve of as many ranks as one domain holds.
 
 Bound, for any algorithm: the units of level l (n_l of them, m_l members each) must take in (n_l−1)/n_l·S each for a gather or
 scatter and, on average, twice that for an all-reduce (Patarasuk and Yuan, 2009), m_l·(d−m_l)/d·S for an all-to-all; it can come
@@ -28,33 +26,44 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from scaleacross.cost_models.collective_curves import curve_s
-from scaleacross.cost_models.collectives import ALL_LEVELS, laws
+from scaleacross.cost_models.collective_laws import (
+    ALL_LEVELS,
+    CHUNKS,
+    MIN_CHUNK_BYTES,
+    OUTER_LEVELS,
+    fewest_steps,
+    inner_of,
+    laws,
+    layered_s,
+    steps_of,
+)
 from scaleacross.cost_models.groups import GroupShape
-from scaleacross.cost_models.levels import SCALE_UP
+from scaleacross.cost_models.levels import RACK, SCALE_UP
 from scaleacross.cost_models.links import Links, group_bandwidth
-from scaleacross.spec.network import CurveOp
-
-CHUNKS: Final = (1, 2, 4, 8, 16, 32)
-MIN_CHUNK_BYTES: Final = 64 * 1024
-"""Assumed: below this a chunk is dominated by per-message cost, so smaller messages are not cut."""
+from scaleacross.spec.network import LINK_LEVELS, CurveOp
+from scaleacross.spec.network_choice import Algorithm, LevelAlgorithm, LevelStep
 
 
 class Option(NamedTuple):
     """One way.
 
     Attributes:
-        algorithm: as a schedule of ``schedules.collective`` is named; levels outermost first.
+        name: as a schedule of ``schedules.collective`` is named; levels outermost first.
+        algorithm: as a plan names it; None: no plan chooses it.
+        steps: what each level of a hierarchical way runs, outermost first.
         num_chunks: chunks that follow one another.
         time_s: alone on the network, launch included.
         level_bytes: [level] -> bytes that one group sends into one child.
     """
 
-    algorithm: str
+    name: str
+    algorithm: Algorithm | None
+    steps: tuple[LevelStep, ...]
     num_chunks: int
     time_s: float
     level_bytes: dict[int, float]
@@ -84,12 +93,32 @@ def options(op: CurveOp, size_bytes: float, shape: GroupShape, links: Links, lau
     crossed = _crossed(shape, links)
     if not crossed:
         return []
+    measured = _measured_s(op, size_bytes, float(shape.degree), links)
+    if crossed[-1].level == SCALE_UP and not math.isnan(measured):
+        return [Option("library", "library", (), 1, measured, _bytes(op, size_bytes, crossed, float(shape.degree)))]
     ways = (
-        _all_to_all(size_bytes, crossed, float(shape.degree))
+        _all_to_all(size_bytes, crossed, float(shape.degree), curves=not math.isnan(measured))
         if op == "all_to_all"
-        else _reductions(op, size_bytes, crossed, shape, links)
+        else _reductions(op, size_bytes, crossed, shape, links, curves=not math.isnan(measured))
     )
-    return sorted((way._replace(time_s=way.time_s + launch_s) for way in ways), key=lambda way: way.time_s)
+    floor = 0.0 if math.isnan(measured) else measured
+    timed = (way._replace(time_s=max(way.time_s + launch_s, floor)) for way in ways)
+    return sorted(timed, key=lambda way: way.time_s)
+
+
+def _measured_s(op: CurveOp, size: float, degree: float, links: Links) -> float:
+    """The curve of as many ranks as a domain holds, NaN without one."""
+    if links.curves is None:
+        return math.nan
+    return float(curve_s(links.curves, links.curve, op, np.array(degree), np.array(size)))
+
+
+def _bytes(op: CurveOp, size: float, crossed: Sequence[_Level], degree: float) -> dict[int, float]:
+    """Bytes that one group sends into one child of each level where levels exchange among their own children."""
+    if op == "all_to_all":
+        return {level.level: size * level.members * (degree - level.members) / degree for level in crossed}
+    passes = 2 if op == "all_reduce" else 1
+    return {level.level: passes * (level.fanout - 1) / level.fanout * size for level in crossed}
 
 
 def bound_s(op: CurveOp, size_bytes: float, shape: GroupShape, links: Links) -> tuple[float, int | None]:
@@ -132,62 +161,55 @@ def _crossed(shape: GroupShape, links: Links) -> list[_Level]:
 
 
 def _reductions(
-    op: CurveOp, size: float, crossed: Sequence[_Level], shape: GroupShape, links: Links
+    op: CurveOp, size: float, crossed: Sequence[_Level], shape: GroupShape, links: Links, *, curves: bool
 ) -> Iterator[Option]:
     """Ring, tree, and every combination of algorithms per level and chunks."""
-    law, passes, degree = laws(shape, links, ALL_LEVELS), 2 if op == "all_reduce" else 1, float(shape.degree)
+    counted = OUTER_LEVELS if curves else ALL_LEVELS
+    inner = None
+    if curves and links.curves is not None and shape.fanout[SCALE_UP] > 1:
+        inner = inner_of(op, shape.fanout[SCALE_UP], links.curves, links.curve)
+    law, passes, degree = laws(shape, links, counted), 2 if op == "all_reduce" else 1, float(shape.degree)
     ring_bytes = {level.level: passes * (degree - 1) / degree * size for level in crossed}
-    yield Option("ring", 1, passes * float(law.ring_s_per_byte * size + law.ring_s), ring_bytes)
+    yield Option("ring", "ring", (), 1, passes * float(law.ring_s_per_byte * size + law.ring_s), ring_bytes)
     if op == "all_reduce":
         tree_bytes = {level.level: 2 * size for level in crossed}
-        yield Option("double_tree", 1, float(law.tree_s_per_byte * size + law.tree_s), tree_bytes)
-    level_bytes = {level.level: passes * (level.fanout - 1) / level.fanout * size for level in crossed}
-    for steps in product(*(_algorithms(level, links) for level in reversed(crossed))):
-        names, counts = zip(*steps, strict=True)
+        yield Option("double_tree", "tree", (), 1, float(law.tree_s_per_byte * size + law.tree_s), tree_bytes)
+    level_bytes = _bytes(op, size, crossed, degree)
+    phases = [level for level in crossed if level.level >= (RACK if curves else SCALE_UP)]
+    for named in product(*(_algorithms(level) for level in reversed(phases))):
+        steps = tuple(
+            LevelStep(level=LINK_LEVELS[level.level], algorithm=name)
+            for level, name in zip(reversed(phases), named, strict=True)
+        )
+        if len(steps) == 1 and not inner and steps[0].algorithm == "ring":
+            continue  # the ring above
+        law = laws(shape, links, counted, steps_of(steps, shape.fanout))
         for chunks in CHUNKS:
             if chunks > 1 and size / chunks < MIN_CHUNK_BYTES:
                 break
-            parts = [
-                _phase_s(op, size / chunks, level, count, links)
-                for level, count in zip(reversed(crossed), counts, strict=True)
-            ]
-            first, repeated = sum(whole for whole, _ in parts), max(again for _, again in parts)
-            name = f"hierarchical({', '.join(names)})" if len(crossed) > 1 else names[0]
-            yield Option(name, chunks, first + (chunks - 1) * repeated, level_bytes)
+            seconds = float(layered_s(np.array(size), chunks, law, passes, inner))
+            inside = ("library",) if inner else ()
+            name = f"hierarchical({', '.join((*named, *inside))})"
+            yield Option(name, "hierarchical", steps, chunks, seconds, level_bytes)
 
 
-def _algorithms(level: _Level, links: Links) -> list[tuple[str, int]]:
-    """(algorithm, steps) of one level; halving and doubling where it saves steps, unless a curve says what the level takes."""
-    ring = [("ring", level.fanout - 1)]
-    if level.level == SCALE_UP and links.curves is not None:
-        return ring
-    doublings = level.fanout.bit_length() - 1
-    return [*ring, ("halving_doubling", doublings)] if level.fanout == 1 << doublings and doublings > 1 else ring
+def _algorithms(level: _Level) -> list[LevelAlgorithm]:
+    """What a level can run; halving and doubling where it saves steps."""
+    out: list[LevelAlgorithm] = ["ring"]
+    if float(fewest_steps(np.array(float(level.fanout)))) < level.fanout - 1:
+        out.append("halving_doubling")
+    return out
 
 
-def _phase_s(op: CurveOp, size: float, level: _Level, steps: int, links: Links) -> tuple[float, float]:
-    """Seconds of a level's phases for one chunk: the first time, and for every further chunk (links busy, latency hidden)."""
-    passes = 2 if op == "all_reduce" else 1
-    busy = passes * (level.fanout - 1) / level.fanout * size / level.bytes_per_s
-    whole = busy + passes * steps * level.latency_s
-    if level.level == SCALE_UP and links.curves is not None:
-        ops: tuple[CurveOp, ...] = ("reduce_scatter", "all_gather") if op == "all_reduce" else (op,)
-        measured = sum(
-            float(curve_s(links.curves, links.curve, one, np.array(level.fanout), np.array(size))) for one in ops
-        )
-        if not np.isnan(measured):
-            return measured, measured
-    return whole, busy
-
-
-def _all_to_all(size: float, crossed: Sequence[_Level], degree: float) -> Iterator[Option]:
+def _all_to_all(size: float, crossed: Sequence[_Level], degree: float, *, curves: bool) -> Iterator[Option]:
     """Every level's bytes over its links, all levels at once; what differs is how many messages wait for one another."""
-    entering = {level.level: size * level.members * (degree - level.members) / degree for level in crossed}
-    slowest = max(entering[level.level] / level.bytes_per_s for level in crossed)
-    yield Option("direct", 1, slowest + max(level.latency_s for level in crossed), entering)
+    entering = _bytes("all_to_all", size, crossed, degree)
+    outer = [level for level in crossed if level.level >= RACK] if curves else crossed
+    slowest = max(entering[level.level] / level.bytes_per_s for level in outer)
+    yield Option("direct", "pairwise", (), 1, slowest + max(level.latency_s for level in outer), entering)
     partners = {level.level: (level.fanout - 1) * level.members for level in crossed}
     waits = sum(partners[level.level] * level.latency_s for level in crossed)
-    yield Option("pairwise", 1, slowest + waits, entering)
+    yield Option("pairwise", None, (), 1, slowest + waits, entering)
     far = crossed[-1]
     if far.members > 1:
         inside = max(
@@ -197,4 +219,5 @@ def _all_to_all(size: float, crossed: Sequence[_Level], degree: float) -> Iterat
         near = max((level.latency_s for level in crossed[:-1]), default=0.0)
         across = entering[far.level] / far.bytes_per_s + far.latency_s
         more = {level.level: size * (level.fanout - 1) / level.fanout * level.members for level in crossed[:-1]}
-        yield Option("two_level", 1, inside + near + across, {**more, far.level: entering[far.level]})
+        seconds = inside + near + across
+        yield Option("two_level", None, (), 1, seconds, {**more, far.level: entering[far.level]})

@@ -59,7 +59,7 @@ class RowPlacer:
                 expert = self._stacked(degree // settings.ep, stride * settings.ep, fills)
                 ep = self._stacked(settings.ep, stride, fills)
                 spans["ep"] = ep.span
-            terms[axis] = axis_terms(axis, volumes, shape, links, expert, ep)
+            terms[axis] = axis_terms(axis, volumes, shape, links, expert, ep, network="library")
             spans[axis] = shape.span
             stride = stride * degree
         return PlacedRows(priced.free_s + communication_s(volumes, *terms.values()), terms, spans)

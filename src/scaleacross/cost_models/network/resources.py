@@ -1,0 +1,70 @@
+"""What a communicator holds on every accelerator: channels, queue pairs, and buffers for what is in flight.
+
+Connections stay open, so a communicator holds the most that any of its collectives needs, and an accelerator the sum over its
+communicators. A ring talks to 2 peers, the double tree to 6 (two children and a parent, twice), halving and doubling over f
+children to log2 f, a direct exchange to everybody outside of the scale-up domain, a pipeline to its 2 neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.levels import NUM_LEVELS, RACK
+from scaleacross.spec.network import LINK_LEVELS
+from scaleacross.spec.network_choice import CommunicatorChoice, Connection
+
+
+class Held(NamedTuple):
+    """Of one accelerator, whole numbers: blocks of threads, queue pairs, bytes."""
+
+    channels: int
+    queue_pairs: int
+    buffer_bytes: int
+
+
+NOTHING_HELD = Held(0, 0, 0)
+
+
+def held(choice: CommunicatorChoice, shape: GroupShape) -> Held:
+    """What one choice needs; ``shape`` of one row or none."""
+    peers = peers_by_level(choice, shape)
+    pairs = sum(peers[one.level] * one.queue_pairs for one in choice.connections)
+    buffers = sum(peers[one.level] * one.window_bytes for one in choice.connections)
+    return Held(choice.num_channels, pairs, buffers)
+
+
+def peers_by_level(choice: CommunicatorChoice, shape: GroupShape) -> dict[str, int]:
+    """Peers of one rank across every level that it has connections for."""
+    fanout, members = shape.fanout.reshape(NUM_LEVELS), shape.members.reshape(NUM_LEVELS)
+    degree, halving = int(shape.degree.reshape(())), {s.level for s in choice.steps if s.algorithm != "ring"}
+
+    def peers(one: Connection) -> int:
+        level = LINK_LEVELS.index(one.level)
+        if choice.algorithm == "pairwise":
+            beyond = members[level + 1] if level + 1 < NUM_LEVELS else degree
+            return max(1, round(float(beyond - members[level])))
+        if one.level in halving:
+            return math.ceil(math.log2(fanout[level]))
+        around = 6 if choice.algorithm == "tree" else 2
+        return min(around, int(fanout[level]) - 1) if choice.algorithm == "hierarchical" else around
+
+    return {one.level: peers(one) for one in choice.connections}
+
+
+def held_together(choices: Iterable[CommunicatorChoice], shapes: Mapping[str, GroupShape]) -> Held:
+    """What all communicators of a plan hold on one accelerator."""
+    most: defaultdict[str, Held] = defaultdict(lambda: NOTHING_HELD)
+    for choice in choices:
+        own, one = most[choice.communicator], held(choice, shapes[choice.communicator])
+        most[choice.communicator] = Held(*(max(pair) for pair in zip(own, one, strict=True)))
+    return Held(*(sum(column) for column in zip(*most.values(), strict=True))) if most else NOTHING_HELD
+
+
+def crossed_beyond(shape: GroupShape) -> list[int]:
+    """Levels beyond the scale-up domain that a group crosses, innermost first."""
+    fanout = shape.fanout.reshape(NUM_LEVELS)
+    return [level for level in range(RACK, NUM_LEVELS) if fanout[level] > 1]

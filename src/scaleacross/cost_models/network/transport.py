@@ -1,0 +1,107 @@
+"""What a connection's settings leave of a level: channels, window, hashing and loss, for arrays of groups.
+
+    rate      min(bandwidth, h · CHANNEL_BYTES_PER_S, window / RTT) · goodput       of one rank, h channels
+    goodput   (1−p) / (1−p+p·W), W packets of a queue pair in flight (go-back-N; 1 for selective repeat)
+    capacity  · ``load_balance.ecmp_efficiency_fraction`` of crossing · members · q flows, where queue pairs are hashed
+
+Only levels beyond the scale-up domain have connections. Inside a building the share of line rate that a technology reaches
+already counts what hashing costs there, so hashing is priced on trunks alone (``Levels.num_links``).
+
+Defaults of NCCL 2.31: 4 MiB of buffer per channel in 8 steps (NCCL_BUFFSIZE, NCCL_STEPS), one queue pair per channel
+(NCCL_IB_QPS_PER_CONNECTION); as many channels as fill the port.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.levels import NUM_LEVELS, RACK
+from scaleacross.cost_models.links import Links
+from scaleacross.cost_models.network.load_balance import ecmp_efficiency_fraction
+from scaleacross.cost_models.network.long_haul import window_rate_bytes_per_s
+from scaleacross.cost_models.network.loss import go_back_n_fraction
+from scaleacross.cost_models.settings import Bools, Floats
+from scaleacross.spec.network import LINK_LEVELS
+from scaleacross.spec.network_choice import CommunicatorChoice
+
+CHANNEL_BYTES_PER_S: Final = 25e9
+"""Assumed: what one block of threads copies to a network adapter; NCCL runs two channels per 400 Gbit/s port."""
+LIBRARY_SEGMENT_BYTES: Final = 512 * 1024
+"""NCCL 2.31: 4 MiB of buffer per channel, cut into 8 steps."""
+LIBRARY_OUTSTANDING: Final = 8
+
+BEYOND: Final = np.arange(NUM_LEVELS) >= RACK
+
+
+class Settings(NamedTuple):
+    """Settings of the connections of each level, arrays (..., NUM_LEVELS) or scalars.
+
+    Attributes:
+        num_channels: blocks of threads.
+        queue_pairs: of one connection.
+        window_bytes: most in flight to one peer.
+        sprayed: queue pairs are fed as fast as they drain, so no link waits for another.
+    """
+
+    num_channels: Floats
+    queue_pairs: Floats
+    window_bytes: Floats
+    sprayed: Bools
+
+
+def channels_of(bandwidth: Floats) -> Floats:
+    """Channels that fill a port, ⌈bandwidth / CHANNEL_BYTES_PER_S⌉; 1 where there is no port."""
+    filled: Floats = np.ceil(np.where(np.isfinite(bandwidth), bandwidth, 0.0) / CHANNEL_BYTES_PER_S)
+    return np.maximum(1.0, filled)
+
+
+def library_settings(links: Links) -> Settings:
+    """The library's defaults on these links."""
+    channels = channels_of(links.bandwidth)
+    window = channels * LIBRARY_SEGMENT_BYTES * LIBRARY_OUTSTANDING
+    return Settings(channels, channels, window, np.zeros(NUM_LEVELS, dtype=bool))
+
+
+def stated_settings(choice: CommunicatorChoice) -> Settings:
+    """The settings of a choice; levels without a connection are not limited."""
+    pairs, window, sprayed = np.ones(NUM_LEVELS), np.full(NUM_LEVELS, np.inf), np.ones(NUM_LEVELS, dtype=bool)
+    for one in choice.connections:
+        level = LINK_LEVELS.index(one.level)
+        pairs[level], window[level] = one.queue_pairs, one.window_bytes
+        sprayed[level] = one.load_balancing == "spray"
+    channels = np.where(window < np.inf, float(max(1, choice.num_channels)), np.inf)
+    return Settings(channels, pairs, window, sprayed)
+
+
+def connected(links: Links, shape: GroupShape, settings: Settings) -> Links:
+    """``links`` as these settings leave them to the groups of ``shape``; levels that they do not cross stay as they are."""
+    crossed = BEYOND & (shape.fanout > 1)
+    with np.errstate(invalid="ignore"):
+        rate = np.minimum(links.bandwidth, settings.num_channels * CHANNEL_BYTES_PER_S)
+        rate = np.minimum(rate, window_rate_bytes_per_s(1, 1, settings.window_bytes, links.latency))
+    if links.loss is not None and links.packet_bytes is not None and np.any(links.loss > 0):
+        in_flight = np.minimum(settings.window_bytes, rate * 2 * links.latency) / settings.queue_pairs
+        with np.errstate(invalid="ignore"):
+            packets = np.where(np.isfinite(rate), np.maximum(1.0, in_flight / links.packet_bytes), 1.0)
+        rate = rate * go_back_n_fraction(links.loss, packets)
+    bandwidth = np.where(crossed, rate, links.bandwidth)
+    capacity = links.capacity * _hashed(links, shape, settings, crossed)
+    return links._replace(bandwidth=bandwidth, capacity=capacity, adapter=links.bandwidth)
+
+
+def _hashed(links: Links, shape: GroupShape, settings: Settings, crossed: Bools) -> Floats:
+    """Share of a level's capacity that hashed flows reach; 1 where nothing is hashed."""
+    if links.num_links is None or not np.any(links.num_links > 0):
+        return np.ones(())
+    flows = shape.crossing * shape.members * settings.queue_pairs
+    flows, num_links, hashed = np.broadcast_arrays(
+        np.round(flows), links.num_links, crossed & (links.num_links > 0) & ~settings.sprayed
+    )
+    share = np.ones(flows.shape)
+    if hashed.any():
+        pairs, inverse = np.unique(np.stack([flows[hashed], num_links[hashed]]), axis=1, return_inverse=True)
+        share[hashed] = ecmp_efficiency_fraction(pairs[0], 1, pairs[1])[inverse.ravel()]
+    return share

@@ -1,0 +1,180 @@
+"""What each communicator may choose for each kind of collective: algorithms and chunks on differently set connections.
+
+Connections per crossed level beyond the scale-up domain, in the order in which they are preferred at equal time:
+
+* ample      HEADROOM times as much in flight as keeps the rank's share of the level busy over a round trip, B·RTT, in segments
+             that are sprayed over SPREAD queue pairs, so that hashing does not pile flows on one link
+* paced      B·RTT, likewise
+* library    NCCL's defaults: a queue pair and 4 MiB per channel
+
+On levels that neither hash flows nor are too long for the defaults, the first two are the defaults too. Each comes with as many
+channels as fill the port, and with one. The algorithms are those of ``cost_models.network.options``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from scaleacross.cost_models.collectives import Group
+from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS
+from scaleacross.cost_models.links import Links
+from scaleacross.cost_models.network.options import Option
+from scaleacross.cost_models.network.options import options as ways_of
+from scaleacross.cost_models.network.resources import Held, crossed_beyond, held
+from scaleacross.cost_models.network.transport import (
+    LIBRARY_OUTSTANDING,
+    LIBRARY_SEGMENT_BYTES,
+    channels_of,
+    connected,
+    stated_settings,
+)
+from scaleacross.cost_models.plan_traffic import time_of
+from scaleacross.cost_models.settings import Bools
+from scaleacross.cost_models.step import one_row
+from scaleacross.cost_models.traffic import Flow
+from scaleacross.spec.network import LINK_LEVELS
+from scaleacross.spec.network_choice import Algorithm, CommunicatorChoice, Connection
+
+HEADROOM: Final = 2.0
+"""Assumed: bytes in flight per B·RTT. 1 leaves no room for jitter; 2 covers one lost round."""
+SPREAD: Final = 16
+"""Queue pairs that give hashing enough entropy: Llama 3 (arXiv 2407.21783, section 3.3.1) uses 16 flows between two GPUs."""
+SEGMENT_BYTES: Final = 1 << 20
+"""torchcomms 59426ba4: segment that ships with NCCL_CTRAN_IB_QP_CONFIG_XDC."""
+SEGMENT_STEP_BYTES: Final = 64 * 1024
+"""Assumed: a smaller message is dominated by per-message cost."""
+MAX_QUEUE_PAIRS: Final = 128
+MAX_OUTSTANDING: Final = 256
+"""torchcomms 59426ba4: limits of a connection."""
+WAITED_CLASS: Final = 200
+HIDDEN_CLASS: Final = 212
+"""Traffic classes of what a step waits for and of what computation hides: the values that NCCLX's own example gives pipeline
+and data parallelism (NCCL_CTRAN_IB_PG_TRAFFIC_CLASS). Sites map them to queues; nothing here is priced by them."""
+
+
+@dataclass(frozen=True)
+class FlowOption:
+    """One way to run one kind of collective: seconds of one call, and what it holds."""
+
+    choice: CommunicatorChoice
+    time_s: float
+    held: Held
+
+
+@dataclass(frozen=True)
+class Wire:
+    """What options are made from: the group, its links, launch (s), copies of a token, and the levels that hash flows."""
+
+    shape: GroupShape
+    links: Links
+    launch_s: float
+    equal_copies: float
+    hashed: Bools
+
+
+def flow_options(flow: Flow, wire: Wire, *, waited: bool) -> list[FlowOption]:
+    """Every option of a flow, fastest first; equals in the order of preference.
+
+    Args:
+        waited: whether the step waits for it (its traffic class).
+    """
+    out = []
+    beyond = crossed_beyond(wire.shape)
+    for connections, channels in _settings(wire, beyond):
+        bare = CommunicatorChoice(
+            communicator=flow.shape,
+            op=flow.op,
+            payload=flow.what,
+            algorithm="point_to_point" if flow.op == "send" else "library",
+            chunk_bytes=flow.size_bytes,
+            num_channels=channels,
+            connections=connections,
+            traffic_class=None if not beyond else WAITED_CLASS if waited else HIDDEN_CLASS,
+        )
+        for choice, seconds in _ways(flow, bare, wire):
+            out.append(FlowOption(choice, seconds, held(choice, wire.shape)))
+    return sorted(out, key=lambda option: option.time_s)
+
+
+def _ways(flow: Flow, bare: CommunicatorChoice, wire: Wire) -> Iterator[tuple[CommunicatorChoice, float]]:
+    """``bare`` with every algorithm that the flow can run, and its seconds."""
+    if flow.op == "send" or flow.op == "all_to_all":
+        inside = not crossed_beyond(wire.shape)
+        plain: Algorithm = "point_to_point" if flow.op == "send" else "library" if inside else "pairwise"
+        choice = bare.model_copy(update={"algorithm": plain})
+        yield choice, priced_s(flow, choice, wire)
+        return
+    links = connected(wire.links, wire.shape, stated_settings(bare))
+    for way in ways_of(flow.op, flow.size_bytes, wire.shape, links, wire.launch_s):
+        if way.algorithm is not None:
+            yield _choice(bare, way), way.time_s
+
+
+def _choice(bare: CommunicatorChoice, way: Option) -> CommunicatorChoice:
+    cut = {"num_chunks": way.num_chunks, "chunk_bytes": bare.chunk_bytes / way.num_chunks}
+    return bare.model_copy(update={"algorithm": way.algorithm, "steps": way.steps, **cut})
+
+
+def priced_s(flow: Flow, choice: CommunicatorChoice, wire: Wire) -> float:
+    """Seconds of one call under a choice, as a plan prices it."""
+    own: dict[tuple[str, str], CommunicatorChoice] = {(flow.op, flow.what): choice}
+    group = Group(one_row(wire.shape), wire.links, wire.launch_s, network=own)
+    return float(time_of(flow, group, wire.equal_copies).time_s[0])
+
+
+def _settings(wire: Wire, beyond: list[int]) -> Iterator[tuple[tuple[Connection, ...], int]]:
+    """Connections and channels to try; nothing to set inside a scale-up domain."""
+    if not beyond:
+        yield (), 0
+        return
+    full = int(max(channels_of(wire.links.bandwidth)[level] for level in beyond))
+    seen = set()
+    for headroom in (HEADROOM, 1.0, 0.0):
+        for channels in sorted({full, 1}, reverse=True):
+            connections = tuple(_connection(wire, level, channels, headroom) for level in beyond)
+            if (connections, channels) not in seen:
+                seen.add((connections, channels))
+                yield connections, channels
+
+
+def _connection(wire: Wire, level: int, channels: int, headroom: float) -> Connection:
+    """A connection across ``level`` with ``headroom`` times B·RTT in flight; 0: the library's."""
+    links, shape = wire.links, wire.shape
+    rate = min(float(links.bandwidth[level]), float(links.capacity[level] / (shape.crossing * shape.members)[level]))
+    needed = headroom * rate * 2 * float(links.latency[level])
+    library = Connection(
+        level=LINK_LEVELS[level],
+        queue_pairs=channels,
+        segment_bytes=LIBRARY_SEGMENT_BYTES,
+        outstanding=LIBRARY_OUTSTANDING,
+        load_balancing="ecmp",
+    )
+    if not headroom or (not wire.hashed[level] and needed <= library.window_bytes):
+        return library
+    piece = math.ceil(needed / SPREAD / SEGMENT_STEP_BYTES) * SEGMENT_STEP_BYTES
+    segment = min(SEGMENT_BYTES, max(SEGMENT_STEP_BYTES, piece))
+    pairs = min(max(SPREAD, math.ceil(needed / (MAX_OUTSTANDING * segment))), MAX_QUEUE_PAIRS)
+    outstanding = min(max(1, math.ceil(needed / (pairs * segment))), MAX_OUTSTANDING)
+    return Connection(
+        level=LINK_LEVELS[level],
+        queue_pairs=pairs,
+        segment_bytes=segment,
+        outstanding=outstanding,
+        load_balancing="spray",
+    )
+
+
+def hashed_levels(load_balancing: list[list[str]]) -> Bools:
+    """Levels on which some building used hashes flows, from the names of its technologies by level; trunks as the last one."""
+    out = np.zeros(NUM_LEVELS, dtype=bool)
+    for names in load_balancing:
+        for level, name in enumerate(names):
+            out[level] |= "ecmp" in name.lower()
+    out[CAMPUS:] = out[CAMPUS - 1]
+    return out

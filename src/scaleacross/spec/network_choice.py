@@ -1,0 +1,103 @@
+"""The network's part of a decision: how every communicator runs every kind of collective that it is for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from scaleacross.spec.base import Spec
+from scaleacross.spec.network import LinkLevel
+
+Communicator = Literal["tp", "cp", "dp_shard", "dp_replicate", "pp", "ep", "expert"]
+"""A grid axis, ``ep``, or ``expert``: the replicas of an expert inside dp_shard."""
+
+CollectiveOp = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
+
+Algorithm = Literal["library", "ring", "tree", "hierarchical", "pairwise", "point_to_point"]
+"""``library``: inside one scale-up domain the library chooses, and its measured curve is the price. ``tree`` is the double
+binary tree, ``pairwise`` sends to every peer directly."""
+
+LevelAlgorithm = Literal["ring", "halving_doubling"]
+
+LoadBalancing = Literal["ecmp", "spray"]
+"""How a connection's queue pairs use parallel links: each hashed onto one, or fed as fast as each drains."""
+
+CodecName = Literal["bf16", "fp8_block", "int8_block"]
+CODEC_NAMES: tuple[CodecName, ...] = get_args(CodecName)
+
+
+class LevelStep(Spec):
+    """What a hierarchical collective runs on one level that it crosses."""
+
+    level: LinkLevel
+    algorithm: LevelAlgorithm
+
+
+class Connection(Spec):
+    """How one rank talks to one peer across a level; at most queue_pairs · outstanding · segment_bytes are in flight."""
+
+    level: LinkLevel = Field(description="distance class: outermost level between the two")
+    queue_pairs: Annotated[int, Field(ge=1, le=128)] = Field(description="data queue pairs of the connection")
+    segment_bytes: PositiveInt = Field(description="largest message on a queue pair, bytes")
+    outstanding: Annotated[int, Field(ge=1, le=256)] = Field(description="unacknowledged segments per queue pair")
+    load_balancing: LoadBalancing = Field(description="how queue pairs use parallel links")
+
+    @property
+    def window_bytes(self) -> int:
+        """Most bytes in flight to one peer."""
+        return self.queue_pairs * self.outstanding * self.segment_bytes
+
+
+class Compression(Spec):
+    """A codec on the levels where it pays."""
+
+    codec: CodecName
+    levels: tuple[LinkLevel, ...] = Field(min_length=1, description="levels on which messages travel encoded")
+
+
+class CommunicatorChoice(Spec):
+    """How one communicator runs one kind of collective."""
+
+    communicator: Communicator
+    op: CollectiveOp
+    payload: str = Field(description="what is sent, as in the plan's collectives, e.g. 'gradients'")
+    algorithm: Algorithm
+    steps: tuple[LevelStep, ...] = Field(
+        default=(), description="of a hierarchical algorithm, outermost level first; empty for the others"
+    )
+    num_chunks: PositiveInt = Field(default=1, description="pieces that follow one another through the levels")
+    chunk_bytes: float = Field(gt=0, description="size of a piece: the collective's size over num_chunks, bytes")
+    num_channels: NonNegativeInt = Field(
+        description="blocks of threads that drive it beyond the scale-up domain, each on one multiprocessor; 0: it stays inside"
+    )
+    connections: tuple[Connection, ...] = Field(
+        default=(), description="one per crossed level beyond the scale-up domain, innermost first"
+    )
+    traffic_class: Annotated[int, Field(ge=0, le=255)] | None = Field(
+        default=None, description="traffic class of its packets (InfiniBand TClass, IP ToS); None: the site's default"
+    )
+    compression: Compression | None = Field(default=None, description="None: nothing is encoded")
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What the choice is for: communicator, operation, payload."""
+        return self.communicator, self.op, self.payload
+
+    @property
+    def label(self) -> str:
+        """The algorithm with what runs on each level, outermost first."""
+        if not self.steps:
+            return self.algorithm
+        return f"{self.algorithm}({', '.join(f'{step.algorithm} {step.level}' for step in self.steps)})"
+
+    @model_validator(mode="after")
+    def _steps_belong_to_hierarchical(self) -> CommunicatorChoice:
+        if bool(self.steps) != (self.algorithm == "hierarchical"):
+            raise ValueError(f"{' '.join(self.key)}: steps belong to a hierarchical algorithm, not to {self.algorithm}")
+        if self.num_chunks > 1 and self.algorithm != "hierarchical":
+            raise ValueError(
+                f"{' '.join(self.key)}: {self.num_chunks} chunks; only a hierarchical algorithm is cut, "
+                f"{self.algorithm} pipelines by itself"
+            )
+        return self

@@ -1,0 +1,153 @@
+"""The network's choice against brute force: random problems with shared budgets and windows, and real plans priced as a whole."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import pytest
+
+import scaleacross as sa
+from instances import plain_job, plain_topology, plain_trunk
+from scaleacross.cost_models.network.resources import Held
+from scaleacross.cost_models.plan_cost import plan_cost
+from scaleacross.errors import InfeasibleError
+from scaleacross.solvers.backends import milp
+from scaleacross.solvers.choose_network import (
+    Combination,
+    NetworkProblem,
+    WindowLimits,
+    build_model,
+    choose,
+    exposed_s,
+    held_by,
+    within,
+)
+from scaleacross.solvers.network_of_plan import with_network
+from scaleacross.solvers.network_options import FlowOption
+from scaleacross.spec.network_choice import CommunicatorChoice
+from scaleacross.workloads.problem import problem_of
+
+COMMUNICATORS = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
+
+
+def random_problem(seed: int) -> NetworkProblem:
+    """Up to five blocks of up to six combinations; budgets that are often tight, windows that all hidden blocks share."""
+    rng = random.Random(seed)
+    windows = tuple(
+        WindowLimits(rng.uniform(0, 4), rng.choice([1.0, 0.25, 0.03]), rng.choice([1.0, 8.0])) for _ in range(2)
+    )
+    blocks = tuple(_block(rng, index) for index in range(rng.randint(2, 5)))
+    some = held_by([rng.choice(block) for block in blocks])
+    budgets = Held(*(int(amount * rng.uniform(0.7, 1.8)) for amount in some))
+    return NetworkProblem(blocks, windows, budgets)
+
+
+def _block(rng: random.Random, index: int) -> tuple[Combination, ...]:
+    waited, out = rng.random() < 0.5, []
+    names = [rng.choice(COMMUNICATORS) for _ in range(rng.randint(1, 2))]
+    for _ in range(rng.randint(1, 6)):
+        options = tuple(_option(rng, name, index) for name in names)
+        seconds = sum(option.time_s for option in options)
+        hidden = tuple(seconds if not waited and rng.random() < 0.7 else 0.0 for _ in range(2))
+        out.append(Combination(options, seconds if waited else 0.0, hidden))
+    return tuple(sorted(out, key=lambda one: one.serial_s + sum(one.window_s)))
+
+
+def _option(rng: random.Random, name: str, index: int) -> FlowOption:
+    choice = CommunicatorChoice.model_validate(
+        {"communicator": name, "op": "all_gather", "payload": f"flow {index}", "algorithm": "ring"}
+        | {"chunk_bytes": 1.0, "num_channels": 1}
+    )
+    return FlowOption(
+        choice, rng.uniform(0.1, 3), Held(rng.randint(0, 8), rng.randint(0, 500), rng.randint(0, 2**17) * 2**16)
+    )
+
+
+def brute_force(problem: NetworkProblem) -> float:
+    """The least objective over all choices that keep to the budgets, inf without any."""
+    return min(
+        (
+            exposed_s(chosen, problem.windows)
+            for chosen in product(*problem.blocks)
+            if within(held_by(chosen), problem.budgets)
+        ),
+        default=float("inf"),
+    )
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_choice_is_the_optimum_of_brute_force(seed: int) -> None:
+    problem = random_problem(seed)
+    best = brute_force(problem)
+    if best == float("inf"):
+        with pytest.raises(InfeasibleError, match="network"):
+            choose(problem)
+        return
+    found = choose(problem)
+    assert found.status == "optimal"
+    assert within(held_by(found.chosen), problem.budgets)
+    assert found.exposed_s == pytest.approx(best, rel=1e-5)
+    assert found.bound_s <= found.exposed_s
+
+
+def test_the_random_problems_are_of_every_kind() -> None:
+    """Some need no solver, most do, some have no choice."""
+    kinds = {"free": 0, "bound": 0, "none": 0}
+    for seed in range(200):
+        problem = random_problem(seed)
+        fits = within(held_by([block[0] for block in problem.blocks]), problem.budgets)
+        kinds["free" if fits else "none" if brute_force(problem) == float("inf") else "bound"] += 1
+    assert min(kinds.values()) >= 20, kinds
+
+
+@pytest.mark.parametrize("seed", range(0, 200, 20))
+def test_a_second_solver_agrees(seed: int) -> None:
+    problem = random_problem(seed)
+    if brute_force(problem) < float("inf"):
+        assert choose(problem, milp.solve).exposed_s == pytest.approx(choose(problem).exposed_s, rel=1e-5)
+
+
+def test_rows_refuse_what_they_should() -> None:
+    """Every constraint holds for a legal choice and names the one that an illegal choice breaks."""
+    problem = random_problem(3)
+    model, variables = build_model(problem)
+    assert {row.name for row in model.rows} == {"C1 one each", "C2 held", "C3 budget", "C4 granule", "C5 window"}
+    for own in variables:
+        row = next(row for row in model.rows if row.name == "C1 one each" and set(row.terms) == set(own))
+        assert (row.sense, row.right) == ("==", 1.0)
+
+
+def tight_job(**network: object) -> sa.Job:
+    """Two buildings 5 ms apart, data parallel across."""
+    topology = plain_topology(2, 2)
+    topology["trunks"][0] = plain_trunk("b0", "b1", 100.0, 5000.0)
+    for building in topology["regions"][0]["buildings"]:
+        for level in ("rack", "zone", "building"):
+            building["links"][level]["technology"]["load_balancing"] = "ecmp"
+    degrees = {"tp": 1, "cp": 1, "pp": 1, "dp_shard": 8, "dp_replicate": 2}
+    return plain_job(topology=topology, degrees=degrees, shard=["optimizer"], network=network)
+
+
+def test_budgets_bind_and_the_best_that_is_left_is_taken() -> None:
+    free = sa.plan(tight_job())
+    assert free.network is not None
+    half = free.network.held_buffer_bytes * 0.6
+    tight = sa.plan(tight_job(max_buffer_bytes=half))
+    assert tight.network is not None
+    assert tight.network.held_buffer_bytes <= half < free.network.held_buffer_bytes
+    assert free.cost.step_s <= tight.cost.step_s <= free.network.library_step_s * (1 + 1e-9)
+    problem = problem_of(tight.job)
+    best = float("inf")
+    found = with_network(problem, tight.decision)
+    keys = [choice.key for choice in found.decision.network or ()]
+    for chosen in product(*(found.options[key] for key in keys)):
+        if within(held_by([Combination((option,), 0.0, ()) for option in chosen]), Held(64, 16384, int(half))):
+            decision = tight.decision.model_copy(update={"network": tuple(option.choice for option in chosen)})
+            best = min(best, plan_cost(problem.job, problem.profile, problem.topology, decision).cost.step_s)
+    assert tight.cost.step_s == pytest.approx(best, rel=1e-6)
+
+
+def test_a_budget_that_nothing_keeps_to_is_named() -> None:
+    with pytest.raises(InfeasibleError, match=r"network\.max_queue_pairs is 1, the least that any choice holds is \d+"):
+        sa.plan(tight_job(max_queue_pairs=1))
