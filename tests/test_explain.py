@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 import scaleacross as sa
 from instances import instance, plain_job
 from scaleacross.cli import app
-from scaleacross.cost_models.plan_cost import plan_cost
 from scaleacross.solvers.exhaustive import candidates, exhaustive, placements
 from scaleacross.solvers.fleets import fleets
+from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.solvers.runner_up import SEARCH_GAP, without
 from scaleacross.spec.explanation import Explanation
 from scaleacross.workloads.problem import Problem
@@ -56,7 +56,7 @@ def test_placements_are_compared_with_all_placements(seed: int) -> None:
     [fleet] = [fleet for fleet in fleets(problem.topology) if {a.name for a in fleet.accelerators} == types]
     assert any(c.degrees == plan.degrees for c in candidates(problem, fleet))
     costs = [
-        plan_cost(problem.job, problem.profile, problem.topology, plan.decision.model_copy(update={"placement": other}))
+        with_network(problem, plan.decision.model_copy(update={"placement": other})).cost
         for other in placements(fleet, plan.degrees)
     ]
     fills = [cost.cost.step_s for cost in costs if cost.placement.fill != chosen.fill]

@@ -10,26 +10,36 @@ from hypothesis import strategies as st
 from plans import building, make_plan, two_buildings
 
 from scaleacross.emitters import EMITTERS
-from scaleacross.emitters.nccl import (
-    CTRAN_SEGMENT_BYTES,
-    HEADROOM,
-    MIB,
-    ack_timeout,
-    buffer_bytes,
-    crossed_levels,
-    ctran_outstanding,
-    environment,
-)
+from scaleacross.emitters.nccl import MIB, ack_timeout, buffer_bytes, crossed_levels, environment
 from scaleacross.emitters.nccl_variables import VARIABLES
+from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.spec.network import Trunk
+from scaleacross.spec.network_choice import CommunicatorChoice
 from scaleacross.spec.parallelism import Degrees
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.topology import Region, Topology
+from scaleacross.workloads.problem import problem_of
 
 
 def plan_over(latency_s: float, load_balancing: str = "ecmp") -> Plan:
     """tp inside hosts, pp over 2 + 3 hosts of two buildings ``latency_s`` apart."""
     return make_plan(Degrees(tp=4, pp=5), topology=two_buildings(latency_s=latency_s, load_balancing=load_balancing))
+
+
+def decided(plan: Plan, *connections: tuple[str, int, int, int, str], num_channels: int = 2) -> Plan:
+    """The plan with a choice for its pipeline messages: level, queue pairs, segment, outstanding, load balancing."""
+    names = ("level", "queue_pairs", "segment_bytes", "outstanding", "load_balancing")
+    choice = CommunicatorChoice.model_validate(
+        {
+            "communicator": "pp",
+            "op": "send",
+            "payload": "activations",
+            "algorithm": "point_to_point",
+            "chunk_bytes": 1e6,
+        }
+        | {"num_channels": num_channels, "connections": [dict(zip(names, one, strict=True)) for one in connections]}
+    )
+    return plan.model_copy(update={"decision": plan.decision.model_copy(update={"network": (choice,)})})
 
 
 def settings(plan: Plan) -> dict[str, str]:
@@ -44,10 +54,10 @@ def test_figures_of_crossed_levels() -> None:
     assert levels["campus"].in_flight_bytes == pytest.approx(100e6)  # 50 GB/s × 2 ms
 
 
-def test_one_millisecond_by_hand() -> None:
-    # 100 MB in flight, ×2 over 2 channels: 100 MB each -> capped at 64 MiB. CTRAN: 200e6 / (16 × 2^20) = 11.9 -> 12.
-    # A 64 MiB buffer has 8 MiB steps: 16 pieces of 512 KiB, so all 16 flows.
-    assert settings(plan_over(1e-3)) == {
+def test_a_long_window_by_hand() -> None:
+    # 16 × 12 MiB over 2 channels: 96 MiB each -> capped at 64 MiB, which has 8 MiB steps: 16 pieces of 512 KiB for all 16 flows
+    plan = decided(plan_over(1e-3), ("campus", 16, MIB, 12, "spray"))
+    assert settings(plan) == {
         "NCCL_BUFFSIZE": "67108864",
         "NCCL_IB_QPS_PER_CONNECTION": "16",
         "NCCL_IB_SPLIT_DATA_ON_QPS": "1",
@@ -55,18 +65,43 @@ def test_one_millisecond_by_hand() -> None:
     }
 
 
-def test_twenty_microseconds_leave_the_buffer_alone() -> None:
-    # 50 GB/s × 40 µs = 2 MB in flight, ×2 over 2 channels = 2 MB < 4 MiB; 4 MB / 16 MiB -> 1 outstanding; 512 KiB steps: 8 pieces
-    assert settings(plan_over(20e-6)) == {
+def test_a_short_window_leaves_the_buffer_alone() -> None:
+    # 16 × 256 KiB over 2 channels: 2 MiB each, less than the default of 4 MiB, whose 512 KiB steps make 8 pieces of 64 KiB
+    plan = decided(plan_over(20e-6), ("campus", 16, MIB // 4, 1, "spray"))
+    assert settings(plan) == {
         "NCCL_IB_QPS_PER_CONNECTION": "8",
         "NCCL_IB_SPLIT_DATA_ON_QPS": "1",
-        "NCCL_CTRAN_IB_QP_CONFIG_XDC": "1048576,16,spray,1",
+        "NCCL_CTRAN_IB_QP_CONFIG_XDC": "262144,16,spray,1",
     }
-    assert "NCCL_BUFFSIZE: 2 channels" in EMITTERS["nccl"](plan_over(20e-6))["nccl_explain.md"]
+    assert "NCCL_BUFFSIZE: no channel keeps more than 4 MiB" in EMITTERS["nccl"](plan)["nccl_explain.md"]
+
+
+def test_a_plan_without_a_network_sets_nothing() -> None:
+    assert settings(plan_over(1e-3)) == {}
+    assert "the plan decides no network" in EMITTERS["nccl"](plan_over(1e-3))["nccl_explain.md"]
+
+
+def test_the_largest_of_all_communicators_holds() -> None:
+    plan = decided(plan_over(1e-3), ("campus", 16, MIB, 3, "spray"))
+    other = decided(plan_over(1e-3), ("campus", 16, MIB, 5, "spray")).decision.network or ()
+    both = (*(plan.decision.network or ()), other[0].model_copy(update={"payload": "more"}))
+    plan = plan.model_copy(update={"decision": plan.decision.model_copy(update={"network": both})})
+    assert settings(plan)["NCCL_CTRAN_IB_QP_CONFIG_XDC"] == "1048576,16,spray,5"
+
+
+def test_what_the_search_decides_is_what_is_written() -> None:
+    plan = plan_over(5e-3)
+    network = with_network(problem_of(plan.job), plan.decision).decision.network or ()
+    [far] = [one for choice in network for one in choice.connections if one.level == "campus"]
+    assert far.window_bytes >= crossed_levels(plan)[-1].in_flight_bytes * 0.9  # the share of line rate that is reached
+    own = plan.model_copy(update={"decision": plan.decision.model_copy(update={"network": network})})
+    value = f"{far.segment_bytes},{far.queue_pairs},spray,{far.outstanding}"
+    assert settings(own)["NCCL_CTRAN_IB_QP_CONFIG_XDC"] == value
 
 
 def test_no_hashing_no_extra_queue_pairs() -> None:
-    assert set(settings(plan_over(20e-6, "adaptive-routing"))) == {"NCCL_CTRAN_IB_QP_CONFIG_XDC"}
+    plan = decided(plan_over(20e-6, "adaptive-routing"), ("campus", 2, MIB // 2, 8, "ecmp"))
+    assert set(settings(plan)) == {"NCCL_CTRAN_IB_QP_CONFIG_XDC"}
 
 
 def test_a_plan_inside_one_host_needs_nothing() -> None:
@@ -78,7 +113,8 @@ def test_a_plan_inside_one_host_needs_nothing() -> None:
 def test_zones_of_one_building_get_the_xzone_setting() -> None:
     plan = make_plan(Degrees(tp=4, pp=3), topology=two_buildings((3, 1)), fill=[("east", 12)])
     assert plan.placement.spans["pp"] == "building"
-    assert settings(plan)["NCCL_CTRAN_IB_QP_CONFIG_XZONE"] == "1048576,16,spray,1"
+    plan = decided(plan, ("rack", 2, MIB // 2, 8, "ecmp"), ("building", 16, 131072, 1, "spray"))
+    assert settings(plan)["NCCL_CTRAN_IB_QP_CONFIG_XZONE"] == "131072,16,spray,1"
     assert "NCCL_CTRAN_IB_QP_CONFIG_XDC" not in settings(plan)
 
 
@@ -102,16 +138,6 @@ def test_campus_and_region_have_their_own_longest_path() -> None:
     assert round_trip["region"] == pytest.approx(2.1e-3)
 
 
-@given(st.floats(0, 1e12))
-def test_ctran_covers_the_need_up_to_its_limits(in_flight_bytes: float) -> None:
-    qps, outstanding = ctran_outstanding(in_flight_bytes)
-    assert 16 <= qps <= 128
-    assert 1 <= outstanding <= 256
-    reach, need = qps * outstanding * CTRAN_SEGMENT_BYTES, HEADROOM * in_flight_bytes
-    assert reach >= need or (qps, outstanding) == (128, 256)
-    assert outstanding == 1 or qps * (outstanding - 1) * CTRAN_SEGMENT_BYTES < need  # no more than needed
-
-
 @given(st.floats(0, 1e10))
 def test_buffer_is_a_power_of_two_that_covers_the_need(in_flight_bytes: float) -> None:
     size = buffer_bytes(in_flight_bytes)
@@ -129,7 +155,7 @@ def test_ack_timeout(round_trip_s: float, expected: int) -> None:
 
 @given(st.floats(0, 5), st.sampled_from(["ecmp", "none"]))
 def test_every_variable_is_known_explained_and_safe_to_source(latency_s: float, load_balancing: str) -> None:
-    plan = plan_over(latency_s, load_balancing)
+    plan = decided(plan_over(latency_s, load_balancing), ("campus", 16, MIB, 256, "spray"))
     files = EMITTERS["nccl"](plan)
     lines = [line for line in files["nccl.env"].splitlines() if not line.startswith("#")]
     assert len(lines) == len(environment(plan))
@@ -141,8 +167,8 @@ def test_every_variable_is_known_explained_and_safe_to_source(latency_s: float, 
 
 
 def test_very_long_links_raise_the_ack_timeout_and_say_what_stays_short() -> None:
-    plan = plan_over(1.0)
+    plan = decided(plan_over(1.0), ("campus", 128, MIB, 256, "spray"))
     assert settings(plan)["NCCL_IB_TIMEOUT"] == "21"
     text = EMITTERS["nccl"](plan)["nccl_explain.md"]
     assert "capped at 64.0 MiB" in text
-    assert "leave the link partly idle" in text
+    assert "so stock NCCL needs 256 times the channels" in text

@@ -12,8 +12,10 @@ from shells import bash, needs_bash, stand_in
 from scaleacross.emitters import EMITTERS, emit
 from scaleacross.emitters.shell import plain
 from scaleacross.errors import EmitError
+from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.spec.parallelism import Degrees, GridAxis
 from scaleacross.spec.plan import Plan
+from scaleacross.workloads.problem import problem_of
 
 SCRIPT_TARGETS = ("torchrun", "torchtitan", "megatron")
 PP_INSIDE: tuple[GridAxis, ...] = ("tp", "pp", "cp", "dp_shard", "dp_replicate")
@@ -85,8 +87,11 @@ def test_run_node_finds_its_rank_by_host_name(tmp_path: Path) -> None:
 
 @needs_bash
 def test_run_node_takes_real_host_names_and_nccl_settings(tmp_path: Path) -> None:
+    plan = plan_of_20()
+    network = with_network(problem_of(plan.job), plan.decision).decision.network
+    plan = plan.model_copy(update={"decision": plan.decision.model_copy(update={"network": network})})
     for target in ("torchrun", "nccl"):
-        emit(plan_of_20(), target, tmp_path)
+        emit(plan, target, tmp_path)
     hosts = tmp_path / "torchrun/hosts.txt"
     hosts.write_text(
         hosts.read_text().replace("west-h00002 4", "node-7.example 4").rstrip("\n")

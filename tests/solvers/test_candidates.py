@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from instances import instance, link, plain_topology, plain_trunk
-from scaleacross.cost_models.collectives import all_reduce, all_to_all, gather
+from scaleacross.cost_models.collectives import Group, all_reduce, all_to_all, gather
 from scaleacross.cost_models.groups import exact_shape, relaxed_shape
 from scaleacross.cost_models.levels import BUILDING, CAMPUS, build_levels
 from scaleacross.cost_models.links import links_of
@@ -106,7 +106,10 @@ def test_sparing_a_level_can_pay() -> None:
     levels = build_levels(fleet.topology, shares((("b0", 8),)))
     inside, across = (exact_shape(4, stride, levels) for stride in (1, 2))
     tiny = np.array(8.0)
-    assert gather(tiny, across, links_of(levels), 0.0).time_s < gather(tiny, inside, links_of(levels), 0.0).time_s
+    ring, pairs = (Group(shape, links_of(levels), 0.0, network="library") for shape in (inside, across))
+    layered = gather(tiny, across, links_of(levels), 0.0).time_s
+    assert layered < ring.gather(tiny).time_s
+    assert pairs.gather(tiny).time_s < 2 * layered
     assert bounds_hold(fleet, 8, coarse=True)
 
 

@@ -145,8 +145,9 @@ def _bounds(shape: RelaxedShape, links: Links, counted: Bools) -> Laws:
         Σ (f_l−1)/f_l / (members_l · bandwidth_l) ≥ Σ (n_l−n_{l+1}) / (d · bandwidth_l),
 
     least for the least n_l where bandwidth falls outwards, over all levels (for B) and over those that share the adapter (for
-    M; either the scale-up domain or the adapter has half of B); f−1 and ⌈log2 f⌉ are at least log2 f, so latencies are at least
-    Σ log2(n_l/n_{l+1}) · α_l, least likewise; and half of the tensor or more leaves a child through one uplink.
+    M; either the scale-up domain or the adapter has half of B, the one level of a known shape all of it); f−1 and ⌈log2 f⌉ are
+    at least log2 f, so latencies are at least Σ log2(n_l/n_{l+1}) · α_l, least likewise; and half of the tensor or more leaves
+    a child through one uplink.
     """
     bandwidth = np.where(counted, group_bandwidth(shape, links), np.inf)
     thinnest, degree, crossed = bandwidth.min(axis=-1), shape.degree, (shape.fanout > 1) & counted
@@ -161,7 +162,7 @@ def _bounds(shape: RelaxedShape, links: Links, counted: Bools) -> Laws:
         (degree - 1) / degree / thinnest,
         (shape.pairs * links.latency).sum(axis=-1),
         np.maximum(together, uplink),
-        np.maximum(np.maximum(adapter, together / 2), uplink),
+        np.maximum(np.where(shape.known, together, np.maximum(adapter, together / 2)), uplink),
         np.where(shape.known, steps, log_latency),
         2 / thinnest,
         2 * np.where(shape.known, hops, (doublings * links.latency).sum(axis=-1)),

@@ -1,8 +1,9 @@
 """Target ``nccl``: nccl.env (KEY=VALUE, sourced by the run scripts) and nccl_explain.md (the number behind every value).
 
-Sizing. A connection that is to keep a link of B bytes/s busy over a round trip of RTT seconds needs B·RTT bytes in flight. Stock
-NCCL keeps at most NCCL_BUFFSIZE per channel in flight; NCCLX/CTRAN keeps queue pairs × segment × outstanding segments. Both are
-set from f·B·RTT with f = HEADROOM. A variable whose default is enough is left alone, and the explanation says so.
+The values are those of the plan's network decision (``Decision.network``), translated: what a communicator keeps in flight to a
+peer is queue pairs × segment × outstanding segments for NCCLX/CTRAN, and NCCL_BUFFSIZE for each of its channels for stock NCCL. A
+process has one value for all of its communicators, so the largest holds. A plan without a network decision was priced at the
+library's defaults: nothing but what its round trips need is set.
 
 Names, defaults and ranges: ``nccl_variables``. Which setting a peer gets: torchcomms 59426ba4,
 comms/ctran/backends/ib/CtranIbVc.cc.
@@ -14,35 +15,25 @@ import heapq
 import math
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from scaleacross.emitters.nccl_variables import DEFAULT_IB_TIMEOUT, VARIABLES, check_variable
 from scaleacross.emitters.rank_order import plan_topology
 from scaleacross.spec.launch import EnvVariable
 from scaleacross.spec.network import LINK_LEVELS, LinkLevel
+from scaleacross.spec.network_choice import CommunicatorChoice, Connection
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.topology import Building, Topology
 from scaleacross.units import human_bytes, human_seconds
 
 MIB: Final = 1 << 20
 
-# assumed: bytes in flight per B·RTT. 1 leaves no room for jitter; 2 covers one lost round.
-HEADROOM: Final = 2.0
-# assumed: channels that NCCL runs over one accelerator's network interface in a ring. More only helps.
-CHANNELS_PER_NIC: Final = 2
 # NCCL 2.31: the buffer of a channel is cut into this many steps (NCCL_STEPS); a step is the unit handed to the network.
 BUFFER_STEPS: Final = 8
-# Llama 3 (arXiv 2407.21783, section 3.3.1): 16 flows between two GPUs instead of one give ECMP hashing enough entropy.
-ECMP_FLOWS: Final = 16
 # assumed: below this a piece of a step is dominated by per-message cost.
 MIN_PIECE_BYTES: Final = 64 * 1024
 # assumed: largest buffer per channel; beyond it the memory of all connections outgrows the gain.
 MAX_BUFFER_BYTES: Final = 64 * MIB
-# torchcomms 59426ba4: shipped segment and queue pairs of the XZONE and XDC settings, and their limits.
-CTRAN_SEGMENT_BYTES: Final = MIB
-CTRAN_QPS: Final = 16
-CTRAN_MAX_QPS: Final = 128
-CTRAN_MAX_OUTSTANDING: Final = 256
 # InfiniBand local ack timeout: 4.096 µs · 2^t.
 ACK_TIMEOUT_UNIT_S: Final = 4.096e-6
 
@@ -72,14 +63,37 @@ def render(plan: Plan) -> dict[str, str]:
 
 
 def environment(plan: Plan) -> tuple[EnvVariable, ...]:
-    """The variables whose defaults do not fit the links that the plan crosses, each with its reason."""
+    """The variables whose defaults do not fit what the plan decided, each with its reason."""
     levels = [figures for figures in crossed_levels(plan) if figures.level != "scale_up"]
+    sets = [used for choice in plan.decision.network or () for used in _used(choice)]
     out: list[EnvVariable] = []
     if levels:
-        out += [*_buffer(levels), *_queue_pairs(levels), *_timeout(levels), *_ctran(levels)]
+        out += [*_buffer(sets, levels), *_queue_pairs(sets, levels), *_timeout(levels), *_ctran(sets, levels)]
     for variable in out:
         check_variable(variable)
     return tuple(out)
+
+
+class Used(NamedTuple):
+    """A connection that the plan decided, of whom."""
+
+    of: str
+    num_channels: int
+    connection: Connection
+
+    @property
+    def channel_bytes(self) -> int:
+        """In flight on each channel."""
+        return math.ceil(self.connection.window_bytes / max(1, self.num_channels))
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether it is set at all: the library's defaults are neither paced nor sprayed."""
+        return self.connection.load_balancing == "spray"
+
+
+def _used(choice: CommunicatorChoice) -> list[Used]:
+    return [Used(f"{choice.communicator} {choice.payload}", choice.num_channels, one) for one in choice.connections]
 
 
 def crossed_levels(plan: Plan) -> tuple[LevelFigures, ...]:
@@ -139,61 +153,44 @@ def _latencies_from(topology: Topology, start: str) -> dict[str, float]:
     return found
 
 
-def buffer_bytes(in_flight_bytes: float) -> int:
-    """NCCL_BUFFSIZE for HEADROOM · in_flight_bytes over CHANNELS_PER_NIC channels: a power of two in [4, 64] MiB."""
-    need = HEADROOM * in_flight_bytes / CHANNELS_PER_NIC
-    size = 1 << max(0, math.ceil(need) - 1).bit_length()
+def buffer_bytes(channel_bytes: float) -> int:
+    """NCCL_BUFFSIZE that holds what one channel keeps in flight: a power of two in [4, 64] MiB."""
+    size = 1 << max(0, math.ceil(channel_bytes) - 1).bit_length()
     return min(max(size, int(VARIABLES["NCCL_BUFFSIZE"].default)), MAX_BUFFER_BYTES)
 
 
-def ctran_outstanding(in_flight_bytes: float) -> tuple[int, int]:
-    """(queue pairs, outstanding segments per queue pair) for HEADROOM · in_flight_bytes.
-
-    outstanding = clamp(⌈f·B·RTT / (queue pairs · segment)⌉, 1, 256); queue pairs grow beyond the shipped 16 only when 256
-    segments on each do not reach the need.
-    """
-    need = HEADROOM * in_flight_bytes
-    qps = min(max(CTRAN_QPS, math.ceil(need / (CTRAN_MAX_OUTSTANDING * CTRAN_SEGMENT_BYTES))), CTRAN_MAX_QPS)
-    outstanding = math.ceil(need / (qps * CTRAN_SEGMENT_BYTES))
-    return qps, min(max(outstanding, 1), CTRAN_MAX_OUTSTANDING)
-
-
-def _buffer(levels: list[LevelFigures]) -> list[EnvVariable]:
-    worst = max(levels, key=lambda figures: figures.in_flight_bytes)
-    size = buffer_bytes(worst.in_flight_bytes)
+def _buffer(sets: list[Used], levels: list[LevelFigures]) -> list[EnvVariable]:
+    if not sets:
+        return []
+    worst = max(sets, key=lambda used: used.channel_bytes)
+    size = buffer_bytes(worst.channel_bytes)
     if size == int(VARIABLES["NCCL_BUFFSIZE"].default):
         return []
-    reachable = CHANNELS_PER_NIC * size / worst.round_trip_s
+    far = worst.connection
     why = (
-        f"{worst.level}: {_product(worst)}; ×{HEADROOM:g} over {CHANNELS_PER_NIC} channels needs "
-        f"{human_bytes(HEADROOM * worst.in_flight_bytes / CHANNELS_PER_NIC)} per channel, the default is 4 MiB"
+        f"{far.level}: {worst.of} keeps {human_bytes(far.window_bytes)} in flight over {worst.num_channels} channels, "
+        f"{human_bytes(worst.channel_bytes)} each ({_at(far.level, levels)}); the default is 4 MiB"
     )
-    if reachable < worst.bandwidth_bytes_per_s:
-        why += (
-            f"; capped at {human_bytes(MAX_BUFFER_BYTES)}, so {CHANNELS_PER_NIC} channels reach {reachable / 1e9:.1f} of "
-            f"{worst.bandwidth_bytes_per_s / 1e9:.1f} GB/s: raise NCCL_MIN_CTAS if memory allows"
-        )
+    if size < worst.channel_bytes:
+        more = -(-worst.channel_bytes // size)
+        why += f"; capped at {human_bytes(MAX_BUFFER_BYTES)}, so stock NCCL needs {more} times the channels"
     return [EnvVariable(name="NCCL_BUFFSIZE", value=str(size), why=why)]
 
 
-def _queue_pairs(levels: list[LevelFigures]) -> list[EnvVariable]:
-    hashed = [
-        figures
-        for figures in levels
-        if figures.hashed and LINK_LEVELS.index(figures.level) >= LINK_LEVELS.index("zone")
-    ]
-    if not hashed:
+def _queue_pairs(sets: list[Used], levels: list[LevelFigures]) -> list[EnvVariable]:
+    hashed = {figures.level for figures in levels if figures.hashed}
+    spread = [used for used in sets if used.is_spread and used.connection.level in hashed]
+    if not spread:
         return []
-    step = buffer_bytes(max(figures.in_flight_bytes for figures in levels)) // BUFFER_STEPS
-    qps = min(ECMP_FLOWS, max(1, step // MIN_PIECE_BYTES))
-    where = ", ".join(figures.level for figures in hashed)
+    step = buffer_bytes(max(used.channel_bytes for used in sets)) // BUFFER_STEPS
+    qps = min(max(used.connection.queue_pairs for used in spread), max(1, step // MIN_PIECE_BYTES))
+    where = ", ".join(level for level in LINK_LEVELS if level in {used.connection.level for used in spread})
     return [
         EnvVariable(
             name="NCCL_IB_QPS_PER_CONNECTION",
             value=str(qps),
             why=f"flows over {where} are hashed (ECMP): {qps} queue pairs spread one connection over as many paths "
-            f"(16 in arXiv 2407.21783 §3.3.1; limited so that a piece of a {human_bytes(step)} step keeps "
-            f"{human_bytes(MIN_PIECE_BYTES)})",
+            f"(as decided, limited so that a piece of a {human_bytes(step)} step keeps {human_bytes(MIN_PIECE_BYTES)})",
         ),
         EnvVariable(
             name="NCCL_IB_SPLIT_DATA_ON_QPS",
@@ -217,23 +214,27 @@ def ack_timeout(round_trip_s: float) -> int:
     return max(1, math.ceil(math.log2(max(4.0 * round_trip_s, ACK_TIMEOUT_UNIT_S) / ACK_TIMEOUT_UNIT_S)))
 
 
-def _ctran(levels: list[LevelFigures]) -> list[EnvVariable]:
+def _ctran(sets: list[Used], levels: list[LevelFigures]) -> list[EnvVariable]:
     out = []
     for name, classes in (("XZONE", ("building",)), ("XDC", ("campus", "region"))):
-        mine = [figures for figures in levels if figures.level in classes]
+        mine = [used for used in sets if used.connection.level in classes]
         if not mine:
             continue
-        worst = max(mine, key=lambda figures: figures.in_flight_bytes)
-        qps, outstanding = ctran_outstanding(worst.in_flight_bytes)
+        worst = max(mine, key=lambda used: used.connection.window_bytes)
+        far = worst.connection
         why = (
-            f"NCCLX only, peers across {worst.level}: {_product(worst)}; ×{HEADROOM:g}, in {qps} queue pairs × "
-            f"{outstanding} × {human_bytes(CTRAN_SEGMENT_BYTES)} outstanding (the shipped 16 × 128 × 1 MiB = 2 GiB does not pace)"
+            f"NCCLX only, peers across {far.level}: as decided for {worst.of}, {far.queue_pairs} queue pairs × "
+            f"{far.outstanding} × {human_bytes(far.segment_bytes)} outstanding = {human_bytes(far.window_bytes)} "
+            f"({_at(far.level, levels)}; the shipped 16 × 128 × 1 MiB = 2 GiB does not pace)"
         )
-        if qps * outstanding * CTRAN_SEGMENT_BYTES < worst.in_flight_bytes:
-            why += "; the limits 128 × 256 leave the link partly idle"
-        value = f"{CTRAN_SEGMENT_BYTES},{qps},spray,{outstanding}"
+        value = f"{far.segment_bytes},{far.queue_pairs},spray,{far.outstanding}"
         out.append(EnvVariable(name=f"NCCL_CTRAN_IB_QP_CONFIG_{name}", value=value, why=why))
     return out
+
+
+def _at(level: LinkLevel, levels: list[LevelFigures]) -> str:
+    """Line rate · round trip of a level, for comparison."""
+    return next((_product(figures) for figures in levels if figures.level == level), f"across {level}")
 
 
 def _product(figures: LevelFigures) -> str:
@@ -267,27 +268,34 @@ def _explanation(plan: Plan, levels: tuple[LevelFigures, ...], settings: tuple[E
     if not settings:
         lines.append("| none | | | the defaults carry every link above |")
     lines += ["", "## Looked at and left alone", ""]
-    lines += [f"* {line}" for line in _left_alone(levels, {variable.name for variable in settings})]
+    names, decided = {variable.name for variable in settings}, plan.decision.network is not None
+    lines += [f"* {line}" for line in _left_alone(levels, names, decided)]
     return "\n".join(lines) + "\n"
 
 
-def _left_alone(levels: tuple[LevelFigures, ...], names: set[str]) -> list[str]:
+def _enough(most: float, decided: bool) -> str:
+    if not decided:
+        return "the plan decides no network, so NCCL's defaults hold, at which it was priced."
+    return f"no channel keeps more than 4 MiB in flight; B·RTT is {human_bytes(most)} at most."
+
+
+def _left_alone(levels: tuple[LevelFigures, ...], names: set[str], decided: bool) -> list[str]:
     outside = [figures for figures in levels if figures.level != "scale_up"]
     most = max((figures.in_flight_bytes for figures in outside), default=0.0)
     longest = max((figures.round_trip_s for figures in outside), default=0.0)
     out = []
     if "NCCL_BUFFSIZE" not in names:
-        out.append(f"NCCL_BUFFSIZE: {CHANNELS_PER_NIC} channels × 4 MiB cover {HEADROOM:g} × {human_bytes(most)}.")
+        out.append(f"NCCL_BUFFSIZE: {_enough(most, decided)}")
     if "NCCL_IB_TIMEOUT" not in names:
         out.append(
             f"NCCL_IB_TIMEOUT: 4.096 µs · 2^20 = 4.3 s (default since 2.23) is far above {human_seconds(longest)} round trip."
         )
     if "NCCL_IB_QPS_PER_CONNECTION" not in names:
         out.append(
-            "NCCL_IB_QPS_PER_CONNECTION: no crossed link balances by hashing flows; one queue pair keeps messages in order."
+            "NCCL_IB_QPS_PER_CONNECTION: nothing decided for levels that hash flows; one queue pair keeps messages in order."
         )
     out.append("NCCL_CROSS_NIC: the topology states no rails, so NCCL's own choice (2) stands.")
     out.append(
-        "NCCL_MIN_CTAS, NCCL_MAX_CTAS: the plan charges communication no multiprocessors, so it gives no number to set."
+        "NCCL_MIN_CTAS, NCCL_MAX_CTAS: the channels decided are those that fill the port, as NCCL's own choice does."
     )
     return out
