@@ -136,7 +136,9 @@ def test_ours_is_never_slower_and_one_dimension_never_loses_to_production(found:
     for row in found.rows:
         assert {f"{name}_s" for name in CONTENDERS} <= set(row)
         assert row["ours_s"] == row["step_s"]
-        assert all(row[f"{name}_s"] <= row["production_s"] * (1 + 1e-9) for name in ("placement", "schedule"))
+        assert all(
+            row[f"{name}_s"] <= row["production_s"] * (1 + 1e-9) for name in ("placement", "schedule", "network")
+        )
         gains = single_gains(found, row)
         assert gains["joint"] >= max(gains.values()) * (1 - 1e-9)
 
@@ -152,11 +154,13 @@ def test_axes_keep_their_names_in_the_table(found: Reproduction) -> None:
 def test_each_ablation_changes_its_own_dimension_only(folder: Path, found: Reproduction) -> None:
     for line in (folder / "points.jsonl").read_text().splitlines():
         chosen = {name: Decision.model_validate(one) for name, one in json.loads(line)["decisions"].items()}
-        start, placed, timed = (chosen[name] for name in ("production", "placement", "schedule"))
+        start, placed, timed, wired = (chosen[name] for name in ("production", "placement", "schedule", "network"))
         bare: dict[str, None] = {"placement": None, "layers_per_stage": None, "batch_shares": None}
         assert placed.model_copy(update=bare) == start.model_copy(update=bare)
         assert timed.model_copy(update={"pipeline": start.pipeline}) == start
+        assert wired.model_copy(update={"network": None}) == start and wired.network is not None
         assert chosen["placement_and_degrees"].pipeline.schedule == "1F1B"
+        assert chosen["placement_and_degrees"].network is None
 
 
 def test_the_best_schedule_is_found_where_there_is_a_pipeline() -> None:

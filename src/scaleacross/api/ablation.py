@@ -3,9 +3,11 @@
 placement             axis order and building shares (with the layers per stage and batch shares that unequal buildings ask for);
                       degrees, micro-batch, schedule, recompute and shard level as in the starting plan
 schedule              any schedule and chunk count that the job allows; the rest as in the starting plan
-placement_and_degrees everything but the schedules, which are those that frameworks run by default
+network               settings of every communicator; the rest as in the starting plan
+placement_and_degrees everything but schedules and network, which are those that frameworks run by default
 
-The first two are never slower than the starting plan, the last than any plan known with such a schedule.
+The first three are never slower than the starting plan, the last than any plan known with such a schedule. Only ``network``
+chooses settings; the others run the library's defaults, as the starting plan does.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from scaleacross import verification as checks
 from scaleacross.api.assemble import cost_of
 from scaleacross.api.planning import plan
 from scaleacross.solvers.baselines.rules import FRAMEWORK_SCHEDULES, allowed_schedules
+from scaleacross.solvers.network_of_plan import with_library_network, with_network
 from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.parallelism import has_chunks
 from scaleacross.spec.plan import Decision
@@ -49,7 +52,8 @@ def better_placement(problem: Problem, known: Known, time_limit_s: float, gap_to
         "recompute": (start.recompute,),
         "shard": (start.shard,),
     }
-    return _searched(problem.job.model_copy(update=pinned), [start], time_limit_s, gap_tolerance)
+    job = with_library_network(problem).job.model_copy(update=pinned)
+    return _searched(job, [start], time_limit_s, gap_tolerance)
 
 
 def better_schedule(problem: Problem, known: Known, time_limit_s: float = 0, gap_tolerance: float = 0) -> Decision:
@@ -71,11 +75,16 @@ def better_schedule(problem: Problem, known: Known, time_limit_s: float = 0, gap
     return best
 
 
+def better_network(problem: Problem, known: Known, time_limit_s: float = 0, gap_tolerance: float = 0) -> Decision:
+    """The best network for the starting plan, proved by ``choose_network``."""
+    return with_network(problem, known[START]).decision
+
+
 def better_placement_and_degrees(problem: Problem, known: Known, time_limit_s: float, gap_tolerance: float) -> Decision:
     """The best plan whose schedule is one that frameworks run by default."""
     schedules = allowed_schedules(problem.job, FRAMEWORK_SCHEDULES)
     alike = [decision for decision in known.values() if decision.pipeline.schedule in schedules]
-    job = problem.job.model_copy(update={"schedules": schedules})
+    job = with_library_network(problem).job.model_copy(update={"schedules": schedules})
     return _searched(job, alike, time_limit_s, gap_tolerance)
 
 
@@ -83,6 +92,7 @@ Ablation = Callable[[Problem, Known, float, float], Decision]
 ABLATIONS: Final[Mapping[str, Ablation]] = {
     "placement": better_placement,
     "schedule": better_schedule,
+    "network": better_network,
     "placement_and_degrees": better_placement_and_degrees,
 }
 

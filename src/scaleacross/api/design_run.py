@@ -1,8 +1,8 @@
 """One point of a design space: everybody's plan, ours among them, and what each costs.
 
 Contenders are ``ours``, every baseline, and the ablations of ``production`` (``ablation``). Our search starts from the decisions
-of all others, so it is never slower than one of them; ``matched`` names the one that it could not beat. Limits are processor
-seconds, so that the figures do not depend on what else the machine does.
+of all others, so it is never slower than one of them; ``matched`` names the one whose plan it is but for the network. Limits
+are processor seconds, so that the figures do not depend on what else the machine does.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _contend(space: DesignSpace, problem: Problem) -> Record:
         time_limit_s=space.time_limit_s,
         seed=space.seed,
         gap_tolerance=space.gap_tolerance,
-        incumbents=list(decisions.values()),
+        incumbents=[decision.model_copy(update={"network": None}) for decision in decisions.values()],
         clock=time.process_time,
     )
     compared = beside(ours, rivals, space.tie_tolerance)

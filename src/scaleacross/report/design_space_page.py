@@ -27,9 +27,9 @@ NUM_LARGEST: Final = 10
 CONTENDERS: Final = """\
 All plans of a point are priced by the same exact cost model. Baselines are the programs that `scaleacross compare` runs; what
 their rules leave open is tuned with that model too (but for Sailor and Atlas, which have time models of their own), so they are
-strong. *Placement only* and *schedule only* keep everything else as in `production`; *placement and degrees* plans everything
-with the schedules that frameworks run by default. Our search starts from the decisions of all others: it cannot lose, and where
-it found nothing faster the plan is theirs (a tie)."""
+strong; their networks run on the communication library's defaults. *Placement only*, *schedule only* and *network only* keep
+everything else as in `production`; *placement and degrees* plans everything with default schedules and networks. Our search
+starts from the decisions of all others: by these prices it cannot lose."""
 
 
 def design_page(found: Reproduced, command: str, today: date) -> str:
@@ -156,7 +156,9 @@ def _ends(found: Reproduced) -> Iterator[str]:
     matched = [row["matched"] for row in planned(found) if row.get("matched")]
     names = {name: matched.count(name) for name in dict.fromkeys(matched)}
     shown = ", ".join(f"{name} {number}" for name, number in names.items())
-    yield f"\nPoints where our plan is a contender's own: {len(matched)}" + (f" ({shown})" if shown else "")
+    yield f"\nPoints where our plan is a contender's own but for the network: {len(matched)}" + (
+        f" ({shown})" if shown else ""
+    )
 
 
 WIDTH, HEIGHT, MARGIN = 860, 420, 60
