@@ -249,7 +249,7 @@ def _pipeline_s(volumes: Volumes, message: Boundary, exact: bool) -> tuple[Float
     penalty = bound_penalty_s(settings, work, delays)
     bubble = np.zeros_like(penalty)
     if exact:
-        penalty, bubble = timed_penalty_s(settings, work, message, penalty, volumes.order)
+        penalty, bubble = timed_penalty_s(settings, work, message, penalty, volumes.order, volumes.profile.num_layers)
     if not volumes.job.overlap.pipeline_messages:
         # every rank waits for one message in and one out per chunk and micro-batch, forward and backward
         blocking = settings.num_micro_batches * 2 * settings.num_chunks * slow

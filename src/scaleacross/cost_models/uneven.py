@@ -29,6 +29,7 @@ from scaleacross.cost_models.work import (
     Work,
     block_counts,
     layer_counts,
+    layer_pass_s,
     placement_of,
     rank_times,
     taken_fraction,
@@ -88,14 +89,6 @@ class LayerCosts:
         """Memory of every rank without the reserve, (pp,), of ``layers`` (pp, block types)."""
         needed: Floats = self.fixed_bytes + (self.layer_bytes * layers).sum(axis=1)
         return needed
-
-
-def layer_pass_s(times: StackedTimes, settings: Settings) -> Floats:
-    """Forward + backward with recomputation of [block types..., embedding, head], (types + 2, n)."""
-    again = np.choose(settings.recompute, [np.zeros_like(times.forward), times.selective, times.full])
-    again[-2:] = 0.0  # embedding and head keep what they need, whatever the policy
-    total: Floats = times.forward + times.backward + again
-    return total
 
 
 def layer_costs(
@@ -180,6 +173,8 @@ def uneven_rows(
         expert_parameters=held.expert[fullest, 0] * same,
         optimizer_s=slowest_update * same,
         taken_fraction=taken_fraction(accelerators) * same,
+        layer_share=0 * same,
+        head_share=0 * same,
     )
     batches = np.repeat(np.array(micro_batches, dtype=np.int64), len(split))
     columns = np.stack([batches, *(getattr(work, f.name) for f in fields(Work))], axis=1)

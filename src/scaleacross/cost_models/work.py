@@ -51,6 +51,8 @@ class Work:
         dense_parameters, expert_parameters: held by the fullest rank before sharding over data parallel.
         optimizer_s: the update at the end of the step.
         taken_fraction: of its speed that computation loses while a collective runs beside it.
+        layer_share, head_share: one layer (the mean of them) and the head, forward and backward, over the busiest rank; 0 where
+            layers are not spread over virtual stages as equally as can be (``stages.equal_stages``).
     """
 
     forward_s: Floats
@@ -66,6 +68,8 @@ class Work:
     expert_parameters: Floats
     optimizer_s: Floats
     taken_fraction: Floats
+    layer_share: Floats
+    head_share: Floats
 
     def take(self, rows: Ints | Bools) -> Work:
         """The rows selected by an index or mask array."""
@@ -210,6 +214,8 @@ def _group_work(
     others = classes.num_ranks[:, None] - (np.arange(len(classes.num_ranks))[:, None] == busiest)
     fill = (others * totals.max(axis=0)).sum(axis=0) / settings.num_chunks  # all at the pace of the slowest type
     fill = fill * idle_share(settings.schedule_names, forward, backward)
+    passes = np.max([layer_pass_s(each, settings) for each in times], axis=0)
+    counts = np.array(block_counts(profile))
     fullest = held.total.argmax(axis=0)
     dense, expert = held.dense[fullest, here], held.expert[fullest, here]
     return {
@@ -223,6 +229,8 @@ def _group_work(
         "expert_parameters": expert,
         "optimizer_s": update_s(job, accelerators, settings, dense, expert).max(axis=0),
         "taken_fraction": np.full(len(settings), taken_fraction(accelerators)),
+        "layer_share": (counts @ passes[:-2]) / counts.sum() / (forward + backward),
+        "head_share": passes[-1] / (forward + backward),
     }
 
 
@@ -273,6 +281,14 @@ def rank_times(times: StackedTimes, settings: Settings, classes: RankClasses) ->
     selective, again = (spread(part[:-2], classes, nothing, nothing) for part in (times.selective, times.full))
     extra = np.choose(settings.recompute, [np.zeros_like(forward), selective, again])
     return forward, backward + extra, weight, attention
+
+
+def layer_pass_s(times: StackedTimes, settings: Settings) -> Floats:
+    """Forward + backward with recomputation of [block types..., embedding, head], (types + 2, n)."""
+    again = np.choose(settings.recompute, [np.zeros_like(times.forward), times.selective, times.full])
+    again[-2:] = 0.0  # embedding and head keep what they need, whatever the policy
+    total: Floats = times.forward + times.backward + again
+    return total
 
 
 def update_s(

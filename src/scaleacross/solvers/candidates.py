@@ -33,8 +33,7 @@ from scaleacross.cost_models.pipeline_timed import WHOLE, among
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
-from scaleacross.cost_models.uneven import layer_pass_s
-from scaleacross.cost_models.work import Work, block_counts, pipeline_groups, times_by_type, work_of
+from scaleacross.cost_models.work import Work, block_counts, layer_pass_s, pipeline_groups, times_by_type, work_of
 from scaleacross.solvers.arcs import Arc, Arranged, Kinds, exposed_in_windows_s, kinds_of
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.spec.accelerator import Accelerator

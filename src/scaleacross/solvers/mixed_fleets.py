@@ -32,8 +32,7 @@ from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
-from scaleacross.cost_models.uneven import layer_pass_s
-from scaleacross.cost_models.work import StackedTimes, Work, times_by_type, update_s
+from scaleacross.cost_models.work import StackedTimes, Work, layer_pass_s, times_by_type, update_s
 from scaleacross.solvers.candidates import Priced, Pricing
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.spec.job import Job
