@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import scaleacross as sa
 from instances import mixed_instance, plain_job, plain_topology
 from scaleacross.cost_models.layout import layout_of
 from scaleacross.cost_models.plan_cost import plan_cost, stage_memory
@@ -80,7 +81,11 @@ def test_the_ends_may_be_without_layers() -> None:
     four = pipeline.model_copy(update={"num_chunks": 4})
     fewer = plan_cost(problem.job, problem.profile, problem.topology, decision.model_copy(update={"pipeline": four}))
     assert cost.cost.compute_s == fewer.cost.compute_s  # the same layers on the same ranks
-    assert cost.cost.bubble_s == pytest.approx(fewer.cost.bubble_s * 4 / 5, rel=0.02)
+    assert (
+        cost.cost.bubble_s > fewer.cost.bubble_s * 4 / 5
+    )  # the head is lighter than a layer here: the ends wait for the others
+    replayed = sa.simulate(sa.evaluate((problem.job, decision)))
+    assert cost.cost.step_s == pytest.approx(replayed.step_s, rel=0.02)
 
 
 def test_layers_split_over_more_stages_than_layers() -> None:
