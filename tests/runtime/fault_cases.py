@@ -197,3 +197,24 @@ def uncovered(rank: int, port: int, folder: str) -> list[tuple[str, str, str]]:
     records = [record for record in group._recorder.records() if record.group is group._recorded]
     group.shutdown()
     return [(record.op, record.algorithm, record.state) for record in records]
+
+
+def threads_of_a_dropped_group(rank: int, port: int, folder: str) -> list[str]:
+    """Threads of a group that torch has dropped."""
+    import gc
+    import threading
+
+    from scaleacross.runtime import functions
+
+    store = dist.FileStore(f"{folder}/store-{port}", 4)
+    for number in range(3):
+        group = functions.group(store, rank, 4, {"all_reduce": "ring"}, name=f"dropped{number}")
+        functions.all_reduce(group, torch.ones(10))
+        del group
+        gc.collect()
+    deadline = time.monotonic() + 10  # the last one may be on its way out
+    while (
+        names := [one.name for one in threading.enumerate() if "dropped" in one.name]
+    ) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return names

@@ -69,3 +69,7 @@ def test_the_trace_holds_what_gloo_runs(pool: RankPool, tmp_path: Path) -> None:
     assert records[0] == [planned, left, ("send", "transport", "completed")]
     assert records[1] == [planned, left, ("recv", "transport", "completed")]
     assert records[3] == [planned, left]
+
+
+def test_a_dropped_group_leaves_no_thread(pool: RankPool, tmp_path: Path) -> None:
+    assert pool.run(cases.threads_of_a_dropped_group, _free_port(), str(tmp_path)) == [[]] * 4

@@ -18,6 +18,7 @@ from scaleacross.runtime.faults import CollectiveError, CollectiveTimeoutError, 
 from scaleacross.runtime.links import Incoming, Outbound, Outgoing
 
 MAX_MISSING_SHOWN: Final = 6
+JOIN_S: Final = 2.0
 MAX_SHARED_BYTES: Final = 1 << 28
 
 
@@ -99,7 +100,7 @@ class Communicator:
         self._endpoint.unregister(self.group)
         self._jobs.put(None)
         if threading.current_thread() is not self._thread:
-            self._thread.join(timeout=5.0)
+            self._thread.join(timeout=JOIN_S)
 
     def run(self, task: Task, timeout_s: float, cursor: Cursor) -> None:
         """Run one collective, in the thread of the group.
@@ -115,11 +116,12 @@ class Communicator:
             run.start()
             self._resume(run)
             self._loop(run)
-            for link in self._incoming.values():
-                link.settle()
         except CollectiveError as error:
             self._give_up(error, task)
             raise self.broken from None  # type: ignore[misc]
+        except Exception as error:  # nobody may be left waiting for this rank
+            self._give_up(CollectiveError(f"{type(error).__name__}: {error}"), task)
+            raise
 
     def exchanged_bytes(self) -> tuple[int, int]:
         """(sent, received) bytes of payload since the group began."""
@@ -135,6 +137,7 @@ class Communicator:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
+            del job  # it holds its group, which may be dropped while this thread waits for the next
         for link in self._links():
             link.close()
         self._selector.close()
@@ -191,7 +194,7 @@ class Communicator:
             raise self.broken
         while not self._callers.empty():
             caller = self._callers.get()
-            link = Incoming(caller.rank, self.names[caller.rank], caller.connection, caller.memory)
+            link = self._incoming_of(caller)
             self._incoming[caller.rank] = link
             self._selector.register(link.connection, selectors.EVENT_READ, link)
             self._read(link, run)
@@ -219,15 +222,14 @@ class Communicator:
         settings = self._settings(peer)
         shared = settings.share_memory and contact.machine == self._endpoint.contact.machine
         left = max(self._deadline - time.monotonic(), 0.001)
-        caller = call(
-            contact, self.group, self.rank, min(settings.window_bytes, MAX_SHARED_BYTES) if shared else 0, left
-        )
+        window = min(settings.window_bytes, MAX_SHARED_BYTES) if shared else settings.window_bytes
+        caller = call(contact, self.group, self.rank, window if shared else 0, left, window)
         link = Outgoing(
             peer,
             self.names[peer],
             caller.connection,
             caller.memory,
-            settings.window_bytes,
+            window,
             settings.segment_bytes,
         )
         self._outgoing[peer] = link
@@ -280,9 +282,10 @@ class Communicator:
         """Whoever connected in the meantime gets the reason too."""
         while not self._callers.empty():
             caller = self._callers.get()
-            self._incoming[caller.rank] = Incoming(
-                caller.rank, self.names[caller.rank], caller.connection, caller.memory
-            )
+            self._incoming[caller.rank] = self._incoming_of(caller)
+
+    def _incoming_of(self, caller: Caller) -> Incoming:
+        return Incoming(caller.rank, self.names[caller.rank], caller.connection, caller.memory, caller.window_bytes)
 
 
 def _first_line(error: Exception) -> str:

@@ -61,11 +61,12 @@ class Contact(NamedTuple):
 
 
 class Caller(NamedTuple):
-    """Somebody who connected, and the memory that both share."""
+    """Somebody who connected, the memory that both share, and the most bytes that the caller keeps in flight."""
 
     rank: int
     connection: socket.socket
     memory: mmap.mmap | None
+    window_bytes: int = 0
 
 
 class Endpoint:
@@ -118,7 +119,8 @@ class Endpoint:
                 raise ValueError("wrong token")
             memory = _open_memory(hello.get("memory"))
             connection.sendall(WITH_MEMORY if memory is not None else WITHOUT_MEMORY)
-            caller, group = Caller(int(hello["rank"]), connection, memory), str(hello["group"])
+            window_bytes = max(int(hello.get("window_bytes", 0)), 0)
+            caller, group = Caller(int(hello["rank"]), connection, memory, window_bytes), str(hello["group"])
         except (OSError, ValueError, KeyError, TypeError):
             connection.close()
             return
@@ -137,11 +139,12 @@ def endpoint_of_process(address: str, process_id: int) -> Endpoint:
     return Endpoint(address)
 
 
-def call(contact: Contact, group: str, rank: int, share_bytes: int, timeout_s: float) -> Caller:
+def call(contact: Contact, group: str, rank: int, share_bytes: int, timeout_s: float, window_bytes: int = 0) -> Caller:
     """Connect to ``contact`` as ``rank`` of ``group``.
 
     Args:
         share_bytes: memory to share for payloads; 0 for none. Without room for it payloads travel in the stream.
+        window_bytes: most bytes that the caller keeps in flight; the receiver gives credit in parts of it.
 
     Raises:
         PeerLostError: nobody listens there, or they do not accept us.
@@ -153,6 +156,7 @@ def call(contact: Contact, group: str, rank: int, share_bytes: int, timeout_s: f
         connection = socket.create_connection((contact.address, contact.port), timeout=max(timeout_s, 0.001))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         hello = {"token": contact.token, "group": group, "rank": rank, "memory": path and path.name}
+        hello["window_bytes"] = window_bytes
         text = json.dumps(hello).encode()
         connection.sendall(_LENGTH.pack(len(text)) + text)
         answer = _exactly(connection, 1)
@@ -163,7 +167,7 @@ def call(contact: Contact, group: str, rank: int, share_bytes: int, timeout_s: f
     finally:
         if path is not None:
             path.unlink(missing_ok=True)
-    return Caller(rank, connection, memory if answer == WITH_MEMORY else None)
+    return Caller(rank, connection, memory if answer == WITH_MEMORY else None, window_bytes)
 
 
 def listen_address() -> str:

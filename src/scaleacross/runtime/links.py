@@ -37,7 +37,9 @@ from scaleacross.runtime.wire import (
 ALIGNMENT: Final = 64
 MAX_BUFFERS_PER_CALL: Final = 32
 SEGMENTS_PER_WINDOW: Final = 6
-"""A segment may skip as much again at the end of the ring, and a receiver may owe credit for one: so at least four fit."""
+CREDITS_PER_WINDOW: Final = 4
+"""A segment takes up to twice its size where it skips the end of the ring, and a receiver may owe one portion of credit:
+2/6 + 1/4 < 1, so a sender that has nothing on the way always has room for the next segment."""
 SMALL_BYTES: Final = 2048
 """Payloads up to this follow their header in the stream: cheaper than the shared memory."""
 
@@ -249,8 +251,11 @@ class Outgoing:
 class Incoming:
     """Segments from one peer."""
 
-    def __init__(self, peer: int, name: str, connection: socket.socket, memory: mmap.mmap | None) -> None:
+    def __init__(
+        self, peer: int, name: str, connection: socket.socket, memory: mmap.mmap | None, window_bytes: int
+    ) -> None:
         connection.setblocking(False)
+        self._portion_bytes = window_bytes // CREDITS_PER_WINDOW
         self.peer, self.name, self.connection = peer, name, connection
         self.memory = None if memory is None else torch.frombuffer(memory, dtype=torch.uint8)
         self.closed = False
@@ -263,7 +268,6 @@ class Incoming:
         self._target: memoryview | None = None
         self._scratch = torch.empty(0, dtype=torch.uint8)
         self._owed = 0
-        self._most_used = 0
 
     def read(
         self,
@@ -318,21 +322,13 @@ class Incoming:
         self.closed = True
         self.connection.close()
 
-    def settle(self) -> None:
-        """Give back all credit that is still owed."""
-        if self._owed and not self.closed:
-            try:
-                self.connection.send(pack_credit(self._owed))
-            except OSError:
-                return  # whoever hung up needs no credit
-            self._owed = 0
-
     def _give_back(self, used_bytes: int) -> None:
-        """Credit in portions: a sender that is out of credit has at most one such portion outstanding here."""
+        """Credit in portions, as every one of them wakes the sender up."""
         self._owed += used_bytes
-        self._most_used = max(self._most_used, used_bytes)
-        if self._owed >= self._most_used:
-            self.settle()
+        if self._owed >= self._portion_bytes:
+            with suppress(OSError):  # whoever hung up needs no credit
+                self.connection.send(pack_credit(self._owed))
+                self._owed = 0
 
     def _read_header(self) -> Header | None:
         while self._got < HEADER_BYTES:

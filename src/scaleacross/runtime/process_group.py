@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from math import prod
@@ -78,6 +79,7 @@ class ScaleAcrossGroup(TransportGroup):
         self._inner = _lazy_gloo(dist.PrefixStore("gloo", store), rank, size, timeout)
         self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._inner)
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        policy = self._policy
         self._communicator = Communicator(
             group=f"{name}/{self._ranks[0]}",
             rank=rank,
@@ -85,8 +87,9 @@ class ScaleAcrossGroup(TransportGroup):
             store=dist.PrefixStore(BACKEND, store),
             address=listen_address(),
             process_id=os.getpid(),
-            settings=lambda peer: self._policy.settings(rank, peer),
+            settings=lambda peer: policy.settings(rank, peer),
         )
+        weakref.finalize(self, self._communicator.close)  # torch drops a destroyed group without a word
 
     # --- what the plan covers -----------------------------------------------------------------------------------------
 
