@@ -107,3 +107,13 @@ def test_command_prints_tables_and_json(tmp_path: Path) -> None:
     explanation = Explanation.model_validate(json.loads(made.stdout))
     assert {row.decision for row in explanation.runner_ups} >= {"tp", "pp", "schedule", "axis order", "fill"}
     assert CliRunner().invoke(app, ["explain", "no-such-plan.json"]).exit_code == 2
+
+
+def test_the_network_is_explained_where_it_was_decided() -> None:
+    plan = sa.plan(plain_job(2, 2))
+    assert plan.network is not None
+    found = sa.explain(plan, time_limit_s=0)
+    assert found.network == plan.network.terms
+    assert all(term.time_s <= term.library_s * (1 + 1e-9) for term in found.network)
+    bare = sa.evaluate((plan.job, plan.decision.model_copy(update={"network": None})))
+    assert sa.explain(bare, time_limit_s=0).network == ()

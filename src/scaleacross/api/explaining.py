@@ -53,5 +53,6 @@ def explain(
         runner_ups=tuple(rivals),
         phases=phases,
         sensitivities=rows,
+        network=plan.network.terms if plan.network else (),
         seconds=time.perf_counter() - began,
     )

@@ -18,7 +18,8 @@ def explanation_report(explanation: Explanation) -> RenderableType:
     """Everything in the explanation."""
     facts = [("plan", explanation.name), ("step", human_seconds(explanation.step_s))]
     facts.append(("took", human_seconds(explanation.seconds)))
-    return Group(grid(facts), _runner_ups(explanation), _phases(explanation), _sensitivities(explanation))
+    parts = [_runner_ups(explanation), _phases(explanation), _sensitivities(explanation)]
+    return Group(grid(facts), *parts, *([_network(explanation)] if explanation.network else []))
 
 
 def _runner_ups(explanation: Explanation) -> RenderableType:
@@ -42,6 +43,16 @@ def _lost(one: RunnerUp) -> tuple[str, str, str]:
     sign = "−" if one.difference_s < 0 else "+"
     share = f"{sign}{percent(abs(one.difference_fraction))}"
     return f"{one.runner_up}{STATUS_MARK[one.status]}", f"{sign}{human_seconds(abs(one.difference_s))}", share
+
+
+def _network(explanation: Explanation) -> RenderableType:
+    heads = ("of", "payload", "each", "library's defaults", "answers to", "instead", "would take")
+    table = columns(heads, right=("each", "library's defaults", "would take"), flexible=("payload", "instead"))
+    for term in explanation.network:
+        other = ("–", "–") if term.instead_s is None else (term.instead or "–", human_seconds(term.instead_s))
+        times = (human_seconds(term.time_s), human_seconds(term.library_s))
+        add(table, term.communicator, term.payload, *times, term.decided_by, *other)
+    return section("Why every collective runs as it does", table)
 
 
 def _phases(explanation: Explanation) -> RenderableType:

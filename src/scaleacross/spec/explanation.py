@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from scaleacross.spec.base import Spec
-from scaleacross.spec.plan import Decision
+from scaleacross.spec.plan import Decision, NetworkTerm
 
 RunnerUpStatus = Literal["proved", "best_found", "none", "not_tried"]
 
@@ -65,4 +65,7 @@ class Explanation(Spec):
     runner_ups: tuple[RunnerUp, ...]
     phases: tuple[Phase, ...]
     sensitivities: tuple[Sensitivity, ...]
+    network: tuple[NetworkTerm, ...] = Field(
+        default=(), description="why every collective runs as it does; empty where the library's defaults hold"
+    )
     seconds: float = Field(description="time that the explanation took")
