@@ -14,6 +14,7 @@ import instances
 import scaleacross as sa
 from scaleacross.errors import InputError, ScaleAcrossError
 from scaleacross.schedules import collective as c
+from scaleacross.simulation.calls import Segment, Way, piped
 from scaleacross.simulation.collectives import Route, add_collective
 from scaleacross.simulation.engine import Simulation
 from scaleacross.simulation.patterns import ring_fixed_s
@@ -24,7 +25,7 @@ from scaleacross.spec.plan import COMPONENTS, Plan
 def small_plans() -> tuple[Plan, ...]:
     """Plans of random toy machines, of one and of two accelerator types."""
     out = []
-    for seed, make in itertools.product(range(10), (instances.random_job, instances.mixed_job)):
+    for seed, make in itertools.product(range(8), (instances.random_job, instances.mixed_job)):
         try:
             out.append(sa.plan(make(seed), time_limit_s=10))
         except ScaleAcrossError:
@@ -84,3 +85,35 @@ def test_ring_of_unequal_hops_takes_what_its_steps_take(hops: list[tuple[float, 
     add_collective(links, schedule, lambda a, _: Route([(a, 1.0)], float(latency[a])), lambda _: size / n)
     closed = (n - 1) * size / n / rate.min() + ring_fixed_s(size / n, rate, latency)
     assert closed == pytest.approx(links.run().total_s)
+
+
+# --- the network decision -----------------------------------------------------------------------------------------------
+
+
+def test_chunks_that_follow_one_another_take_the_longest_phase_and_one_chunk_of_the_others() -> None:
+    """Phases of 4 and 2 s over two links: 6 s one after the other, 4 + 2/4 s in four chunks."""
+    phases = [Segment(8.0, ((0, 1.0),), 2.0, 0.0, 2.0), Segment(2.0, ((1, 1.0),), 1.0, 0.0, 1.0)]
+    one = piped(phases, 4)
+    run = Simulation(np.array([2.0, 1.0]))
+    run.flow("piped", one.amount, one.load, one.fixed_s, cap_bytes_per_s=one.cap_bytes_per_s)
+    assert run.run().total_s == pytest.approx(4.5)
+
+
+def test_a_window_over_the_round_trip_caps_a_message() -> None:
+    way = Way("ring", windows=((4, 1e6),))
+    assert way.rate(4, 0.01) == pytest.approx(5e7)
+    assert way.rate(1, 0.01) == np.inf
+
+
+def test_a_short_window_slows_a_plan_that_crosses_buildings() -> None:
+    job = instances.plain_job(2, 2, num_accelerators=16, degrees={"pp": 2, "tp": 2, "dp_replicate": 4}, shard=["none"])
+    plan = sa.plan(job, time_limit_s=10)
+    assert plan.decision.network
+    tiny = [
+        choice.model_copy(
+            update={"connections": tuple(c.model_copy(update={"segment_bytes": 64}) for c in choice.connections)}
+        )
+        for choice in plan.decision.network
+    ]
+    short = plan.model_copy(update={"decision": plan.decision.model_copy(update={"network": tuple(tiny)})})
+    assert sa.simulate(short).step_s > 1.2 * sa.simulate(plan).step_s

@@ -39,6 +39,27 @@ class Segment(NamedTuple):
     common_bytes_per_s: float
 
 
+class Way(NamedTuple):
+    """How a kind of collective runs.
+
+    Attributes:
+        algorithm: as the plan names it.
+        num_chunks: pieces that follow one another through the levels.
+        windows: (level, bytes in flight to one peer) where the plan states connections.
+        halving: levels that run halving and doubling instead of a ring.
+    """
+
+    algorithm: str
+    num_chunks: int = 1
+    windows: tuple[tuple[int, float], ...] = ()
+    halving: tuple[int, ...] = ()
+
+    def rate(self, level: int, latency_s: float) -> float:
+        """Bytes/s that a window lets through to one peer: window over round trip; inf where none is stated."""
+        window = dict(self.windows).get(level)
+        return window / (2 * latency_s) if window is not None and latency_s > 0 else math.inf
+
+
 @dataclass
 class Calls:
     """Segments of collectives, each worked out once.
@@ -56,22 +77,22 @@ class Calls:
     _known: dict[object, tuple[Segment, ...]] = field(default_factory=dict)
 
     def of(
-        self, shape: str, group: int, ops: tuple[Op, ...], algorithms: tuple[str, ...], size_bytes: float
+        self, shape: str, group: int, ops: tuple[Op, ...], ways: tuple[Way, ...], size_bytes: float
     ) -> tuple[Segment, ...]:
         """Segments of calls in a row among the groups of class ``group``; neighbours on the same links become one."""
-        key = (shape, group, ops, algorithms, size_bytes)
+        key = (shape, group, ops, ways, size_bytes)
         if key not in self._known:
             out: list[Segment] = []
-            for op, algorithm in zip(ops, algorithms, strict=True):
-                for segment in self._segments(shape, group, op, algorithm, size_bytes):
+            for op, way in zip(ops, ways, strict=True):
+                for segment in self._segments(shape, group, op, way, size_bytes):
                     joined = _in_a_row(out[-1], segment) if out else None
                     out = [*out[:-1], joined] if joined else [*out, segment]
             self._known[key] = tuple(out)
         return self._known[key]
 
-    def message(self, block_class: int, forward: bool, size_bytes: float) -> Segment:
+    def message(self, block_class: int, forward: bool, way: Way, size_bytes: float) -> Segment:
         """A message to the next (or previous) pipeline rank."""
-        key = (block_class, forward, size_bytes)
+        key = (block_class, forward, way, size_bytes)
         if key not in self._known:
             self._known[key] = (self._message(*key),)
         return self._known[key][0]
@@ -83,15 +104,16 @@ class Calls:
         room = machine.fabric.capacity[links] / machine.link_loads(key)[links]
         return float(min(pattern.cap[row], room.min(initial=np.inf)))
 
-    def _message(self, block_class: int, forward: bool, size_bytes: float) -> Segment:
+    def _message(self, block_class: int, forward: bool, choice: Way, size_bytes: float) -> Segment:
         machine, way = self.machine, "forward" if forward else "backward"
         source = machine.first(block_class)
         target = int((machine.following if forward else machine.preceding)[source])
-        _, _, latency = machine.fabric.hop(np.array([source]), np.array([target]))
-        cap = float(machine.patterns["pp", way].cap[source])
+        level, _, latency = machine.fabric.hop(np.array([source]), np.array([target]))
+        cap = min(float(machine.patterns["pp", way].cap[source]), choice.rate(int(level[0]), float(latency[0])))
         return Segment(size_bytes, tuple(machine.load(("pp", way), block_class)), cap, float(latency[0]), cap)
 
-    def _segments(self, shape: str, group: int, op: Op, algorithm: str, size: float) -> Iterator[Segment]:
+    def _segments(self, shape: str, group: int, op: Op, way: Way, size: float) -> Iterator[Segment]:
+        algorithm = way.algorithm
         degree = self.machine.shapes[shape].degree
         if degree <= 1 or size <= 0:
             return
@@ -100,9 +122,10 @@ class Calls:
         elif algorithm == "pairwise":
             yield self._pairwise(shape, group, size)
         elif algorithm == "hierarchical":
-            yield from self._levels(shape, group, op, size)
+            phases = list(self._levels(shape, group, op, way, size))
+            yield from [piped(phases, way.num_chunks)] if way.num_chunks > 1 and len(phases) > 1 else phases
         else:
-            yield self._ring(shape, group, op, algorithm, size)
+            yield self._ring(shape, group, op, way, size)
 
     def _inside(self, shape: str, group: int, op: Op, num_ranks: int, size: float) -> Segment:
         """Among ranks of one domain: the port, for as long as was measured, or by bandwidth and latency."""
@@ -129,11 +152,12 @@ class Calls:
         load = tuple(machine.load((shape, "pairwise"), group))
         return Segment(size, load, cap, self.launch_s + latency, self._common((shape, "pairwise"), row))
 
-    def _ring(self, shape: str, group: int, op: Op, algorithm: str, size: float) -> Segment:
+    def _ring(self, shape: str, group: int, op: Op, way: Way, size: float) -> Segment:
         machine, row = self.machine, self.machine.row(shape, group)
         degree, common = machine.shapes[shape].degree, self._common((shape, "ring"), row)
         load, cap = tuple(machine.load((shape, "ring"), group)), float(machine.patterns[shape, "ring"].cap[row])
-        if algorithm == "tree":
+        cap = min(cap, self._window_rate(shape, row, way))
+        if way.algorithm == "tree":
             levels = [(level, f) for level, f in self._levels_of(shape, row) if f > 1]
             latency = sum(math.ceil(math.log2(f)) * self._latency_s(shape, row, level) for level, f in levels)
             return Segment(2 * size, load, cap, self.launch_s + 2 * latency, common)
@@ -167,23 +191,40 @@ class Calls:
         rates[:, -1], latencies[:, -1] = share, latency  # from the last rank of a block on to the next block
         return rates.reshape(-1), latencies.reshape(-1)
 
-    def _levels(self, shape: str, group: int, op: Op, size: float) -> Iterator[Segment]:
+    def _window_rate(self, shape: str, row: int, way: Way) -> float:
+        """What windows leave to a ring: every member of a domain has a connection of its own."""
+        blocks, groups = self.machine.shapes[shape].members[row], self.machine.shapes[shape]
+        if len(blocks) == 1 or not way.windows:
+            return math.inf
+        level, _, latency = self.machine.fabric.hop(blocks, np.roll(blocks, -1))
+        inside = patterns.in_unit(self.machine.fabric, groups._replace(members=blocks[None]), RACK)[0]
+        hops = zip(level.tolist(), latency.tolist(), inside.tolist(), strict=True)
+        return min(
+            (float(members * way.rate(reached, seconds)) for reached, seconds, members in hops), default=math.inf
+        )
+
+    def _levels(self, shape: str, group: int, op: Op, way: Way, size: float) -> Iterator[Segment]:
         row = self.machine.row(shape, group)
-        phases = list(self._gather_phases(shape, group, row, op, size))
+        phases = list(self._gather_phases(shape, group, row, op, way, size))
         if op != "all_gather":
             yield from (phase for phase in phases[::-1])
         if op == "all_gather" or op == "all_reduce":
             yield from phases
 
-    def _gather_phases(self, shape: str, group: int, row: int, op: Op, size: float) -> Iterator[Segment]:
+    def _gather_phases(self, shape: str, group: int, row: int, op: Op, way: Way, size: float) -> Iterator[Segment]:
         """Phases of a gather, outermost first; a scatter runs them backwards."""
         machine, start = self.machine, self.launch_s
-        for level, fanout in outer_levels(machine, shape, row):
+        levels = outer_levels(machine, shape, row)
+        for level, fanout in levels:
             load, cap = (
                 tuple(machine.load((shape, str(level)), group)),
                 float(machine.patterns[shape, str(level)].cap[row]),
             )
-            fixed = start + (fanout - 1) * self._latency_s(shape, row, level)
+            latency = self._latency_s(shape, row, level)
+            steps = math.log2(fanout) if level in way.halving and fanout & (fanout - 1) == 0 else fanout - 1
+            fixed = start + steps * latency
+            members = self.machine.shapes[shape].degree / math.prod(f for at, f in levels if at >= level)
+            cap = min(cap, members * way.rate(level, latency))
             yield Segment((fanout - 1) / fanout * size, load, cap, fixed, self._common((shape, str(level)), row))
             start = 0.0
         inside = self._in_domain(shape, row)
@@ -207,6 +248,20 @@ class Calls:
 
     def _block(self, shape: str, group: int) -> int:
         return int(self.machine.shapes[shape].members[self.machine.row(shape, group)][0])
+
+
+def piped(phases: list[Segment], num_chunks: int) -> Segment:
+    """Phases whose chunks follow one another: all links at once, and the first chunk through the other phases."""
+    alone = [phase.amount / phase.common_bytes_per_s for phase in phases]
+    whole = sum(phase.amount for phase in phases)
+    load: dict[int, float] = {}
+    for phase in phases:
+        for link, weight in phase.load:
+            load[link] = load.get(link, 0.0) + weight * phase.amount / whole
+    fixed = sum(phase.fixed_s for phase in phases) + (sum(alone) - max(alone)) / num_chunks
+    cap = min(phase.cap_bytes_per_s * whole / phase.amount for phase in phases)
+    common = min(phase.common_bytes_per_s * whole / phase.amount for phase in phases)
+    return Segment(whole, tuple(load.items()), cap, fixed, common)
 
 
 def _in_a_row(first: Segment, second: Segment) -> Segment | None:

@@ -18,7 +18,7 @@ import numpy as np
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import chosen
 from scaleacross.simulation import accounting
-from scaleacross.simulation.calls import Calls, Op
+from scaleacross.simulation.calls import Calls, Op, Way
 from scaleacross.simulation.engine import Simulation as Events
 from scaleacross.simulation.engine import Timeline
 from scaleacross.simulation.fabric import Floats, Ints, Slowdown, block_width
@@ -26,8 +26,9 @@ from scaleacross.simulation.machine import Machine, build_machine
 from scaleacross.simulation.performance import perform
 from scaleacross.simulation.step import SHAPES, Player, Setting, Step, Stream
 from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.placement import strides
-from scaleacross.spec.plan import Plan
+from scaleacross.spec.plan import Plan, PredictedCollective
 from scaleacross.spec.step_work import PipelineWork
 from scaleacross.workloads.problem import Problem
 
@@ -220,8 +221,20 @@ def _uses(plan: Plan) -> dict[tuple[str, Op], Stream]:
             use = "cp_states"
         if one.axis == "dp_shard" and "expert" in one.name:
             use = "expert"
-        out[use, one.op] = Stream(one.algorithm, one.bytes_per_rank)
+        out[use, one.op] = Stream(_way(plan, one), one.bytes_per_rank)
     return out
+
+
+def _way(plan: Plan, one: PredictedCollective) -> Way:
+    """How a collective runs: as the plan's network decision says, else by its algorithm alone."""
+    communicator = "expert" if one.axis == "dp_shard" and "expert" in one.name else one.axis
+    payload = one.name.partition(" of ")[2]
+    for choice in plan.decision.network or ():
+        if (choice.communicator, choice.op, choice.payload) == (communicator, one.op, payload):
+            windows = tuple((LINK_LEVELS.index(at.level), float(at.window_bytes)) for at in choice.connections)
+            halving = tuple(LINK_LEVELS.index(at.level) for at in choice.steps if at.algorithm == "halving_doubling")
+            return Way(one.algorithm, choice.num_chunks, windows, halving)
+    return Way(one.algorithm)
 
 
 def _setting(plan: Plan, problem: Problem) -> Setting:
@@ -241,7 +254,7 @@ def _kinds(plan: Plan) -> dict[str, list[str]]:
         if use == "pp":
             continue
         needed = out.setdefault(SHAPES.get(use, use), [])
-        kind = kinds.get(stream.algorithm)
+        kind = kinds.get(stream.way.algorithm)
         if kind is not None and kind not in needed:
             needed.append(kind)
     return out

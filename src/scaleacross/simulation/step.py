@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from scaleacross.schedules.pipeline import PipelineSchedule
-from scaleacross.simulation.calls import Calls, Op, Segment
+from scaleacross.simulation.calls import Calls, Op, Segment, Way
 from scaleacross.simulation.engine import Simulation
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import Degrees, ShardLevel
@@ -31,9 +31,9 @@ transfer (Megatron-LM grows its buckets with the number of replicas for the same
 
 
 class Stream(NamedTuple):
-    """How one kind of collective of the plan runs: its algorithm, and its bytes where they do not depend on the chunk."""
+    """How one kind of collective of the plan runs, and its bytes where they do not depend on the chunk."""
 
-    algorithm: str
+    way: Way
     size_bytes: float
 
 
@@ -132,7 +132,8 @@ class Step:
         asked for."""
         key = (sender, down, *cell)
         if key not in self.messages:
-            segment = self.calls.message(sender, down, self.setting.streams["pp", "send"].size_bytes)
+            stream = self.setting.streams["pp", "send"]
+            segment = self.calls.message(sender, down, stream.way, stream.size_bytes)
             self.messages[key] = self._flow("message", segment, ())
         return self.messages[key]
 
@@ -167,8 +168,8 @@ class Step:
         group = self.calls.machine.group_of(shape, who)
         full: Key = (use, ops, group, *key)
         if full not in self._flows:
-            algorithms = tuple(self.setting.streams[use, op].algorithm for op in ops)
-            segments = self.calls.of(shape, group, ops, algorithms, size)
+            ways = tuple(self.setting.streams[use, op].way for op in ops)
+            segments = self.calls.of(shape, group, ops, ways, size)
             held = self.calls.held_fraction if lane or holds else 0.0
             devices = self.calls.machine.members(shape, group) if held else ()
             self._flows[full] = self._chain(use, segments, count, (use, group, ops) if lane else None, devices, held)
@@ -192,8 +193,8 @@ class Step:
             size = self.setting.state_bytes(work, use, gather) / layers
             if (use, op) in self.setting.streams and size > 0:
                 shape = SHAPES.get(use, use)
-                group, algorithm = self.calls.machine.group_of(shape, who), self.setting.streams[use, op].algorithm
-                for segment in self.calls.of(shape, group, (op,), (algorithm,), size):
+                group, way = self.calls.machine.group_of(shape, who), self.setting.streams[use, op].way
+                for segment in self.calls.of(shape, group, (op,), (way,), size):
                     fixed_s += segment.fixed_s
                     moving_s += segment.amount / segment.common_bytes_per_s
         if not moving_s:
