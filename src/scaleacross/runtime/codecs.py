@@ -20,11 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
 from typing import Final
 
 import torch
 
 from scaleacross.runtime.encoding import GRAIN, Encoding, Plain
+from scaleacross.runtime.requirement import runs_kernels
 
 _SMALLEST, _NOT_FINITE = -126, 127
 """exponents that are stored: 2^-126 is the smallest normal fp32; 127 marks a block that is not finite"""
@@ -54,6 +57,9 @@ class BlockCodec:
 
     def write(self, values: torch.Tensor, out: torch.Tensor) -> None:
         """Encode; ties round to even."""
+        if runs_kernels(values):
+            block_codec_kernels().encode(self, values.to(torch.float32), out)
+            return
         blocks = _blocks(values)
         exponents = self._exponents(blocks)
         num_blocks = exponents.numel()
@@ -66,6 +72,10 @@ class BlockCodec:
 
     def read(self, data: torch.Tensor, num_elements: int) -> torch.Tensor:
         """Decode to fp32."""
+        if runs_kernels(data):
+            decoded = torch.empty(num_elements, dtype=torch.float32, device=data.device)
+            block_codec_kernels().decode(self, data, decoded)
+            return decoded
         num_blocks = -(-num_elements // GRAIN)
         exponents = data[:num_blocks].view(torch.int8).to(torch.float32)
         values = _blocks(data[num_blocks:].view(self.dtype))
@@ -100,11 +110,16 @@ def settling(codec: Encoding) -> Callable[[torch.Tensor], None]:
     """Rounds fp32 values in place to what ``codec`` carries."""
 
     def settle(values: torch.Tensor) -> None:
-        data = torch.empty(codec.num_bytes(values.numel()), dtype=torch.uint8)
+        data = torch.empty(codec.num_bytes(values.numel()), dtype=torch.uint8, device=values.device)
         codec.write(values, data)
         values.copy_(codec.read(data, values.numel()))
 
     return settle
+
+
+def block_codec_kernels() -> ModuleType:
+    """The kernels of these codecs, which are imported where they are used because they need triton."""
+    return import_module("scaleacross.runtime.kernels.block_codec")
 
 
 def _blocks(values: torch.Tensor) -> torch.Tensor:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from scaleacross.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
 
 INSTALL = "pip install 'scaleacross[runtime]'"
 
@@ -12,6 +16,11 @@ INSTALL = "pip install 'scaleacross[runtime]'"
 def has_torch() -> bool:
     """Whether torch can be imported."""
     return find_spec("torch") is not None
+
+
+def runs_kernels(tensor: torch.Tensor) -> bool:
+    """Whether Triton kernels work on ``tensor``; elsewhere the references do, which give the same bits."""
+    return bool(tensor.is_cuda) and find_spec("triton") is not None
 
 
 def require_torch() -> None:

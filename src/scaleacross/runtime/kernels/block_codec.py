@@ -1,0 +1,218 @@
+"""Block codecs of ``runtime.codecs`` on an accelerator: the same bytes as the reference there, in one pass over memory.
+
+The scale is a power of two found in the bits of the largest element, and both roundings (to int8, to e4m3) are made by adding and
+taking away a constant, so nothing depends on how a device casts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+
+from scaleacross.errors import InputError
+from scaleacross.runtime.encoding import GRAIN
+from scaleacross.runtime.kernels.launching import NUM_WARPS, check_on_one_device, num_programs
+from scaleacross.runtime.kernels.rounding import power_of_two, round_to_integer
+
+if TYPE_CHECKING:
+    from scaleacross.runtime.codecs import BlockCodec
+
+ROWS = 16
+"""Blocks of one program on an accelerator."""
+_SMALLEST = tl.constexpr(-126)
+_NOT_FINITE = tl.constexpr(127)
+_INFINITE_BITS = tl.constexpr(0x7F800000)
+
+
+def encode(codec: BlockCodec, values: torch.Tensor, out: torch.Tensor, *, rows: int = ROWS) -> None:
+    """``values`` (fp32) into ``out`` (uint8 of ``codec.num_bytes``): what ``codec.write`` does in torch."""
+    check_on_one_device(values, out)
+    numel = values.numel()
+    _check_bytes(codec, out, numel)
+    if numel:
+        num_blocks = -(-numel // GRAIN)
+        encode_kernel[(num_programs(num_blocks, rows),)](
+            values, out, out[num_blocks:], numel, *_constants(codec), rows, GRAIN, num_warps=NUM_WARPS
+        )
+
+
+def decode(codec: BlockCodec, data: torch.Tensor, out: torch.Tensor, *, rows: int = ROWS) -> None:
+    """``data`` (uint8) into ``out`` (fp32): what ``codec.read`` does in torch."""
+    check_on_one_device(data, out)
+    numel = out.numel()
+    _check_bytes(codec, data, numel)
+    if numel:
+        num_blocks = -(-numel // GRAIN)
+        decode_kernel[(num_programs(num_blocks, rows),)](
+            data, data[num_blocks:], out, numel, _constants(codec)[-1], rows, GRAIN, num_warps=NUM_WARPS
+        )
+
+
+def decode_sum_encode(
+    codec: BlockCodec, parts: Sequence[torch.Tensor], numel: int, out: torch.Tensor, *, rows: int = ROWS
+) -> None:
+    """Encoded ``parts`` decoded, summed in their order in fp32 and encoded into ``out``, without a pass over fp32 in memory."""
+    check_on_one_device(*parts, out)
+    for data in (*parts, out):
+        _check_bytes(codec, data, numel)
+    if numel and parts:
+        num_blocks = -(-numel // GRAIN)
+        decode_sum_encode_kernel[(num_programs(num_blocks, rows),)](
+            tuple(parts),
+            tuple(part[num_blocks:] for part in parts),
+            out,
+            out[num_blocks:],
+            numel,
+            len(parts),
+            *_constants(codec),
+            rows,
+            GRAIN,
+            num_warps=NUM_WARPS,
+        )
+
+
+def decode_sum_encode_reference(
+    codec: BlockCodec, parts: Sequence[torch.Tensor], numel: int, out: torch.Tensor
+) -> None:
+    """The same in torch."""
+    total = codec.read(parts[0], numel).clone()
+    for part in parts[1:]:
+        total += codec.read(part, numel)
+    codec.write(total, out)
+
+
+@triton.jit
+def _coded_integer(scaled):  # type: ignore[no-untyped-def]
+    """|x| ≤ 127 → the bits of the nearest int8."""
+    whole = tl.minimum(tl.maximum(round_to_integer(scaled), -127.0), 127.0)
+    return whole.to(tl.int32) & 0xFF
+
+
+@triton.jit
+def _coded_e4m3(scaled):  # type: ignore[no-untyped-def]
+    """|x| ≤ 448 → the bits of the nearest e4m3: its grid around x has the step of the last place of x, at least 2^-9."""
+    bits = scaled.to(tl.int32, bitcast=True)
+    magnitude = (bits & 0x7FFFFFFF).to(tl.float32, bitcast=True)
+    exponent = tl.maximum(((bits >> 23) & 0xFF) - 127, -6)
+    rounder = 12582912.0 * power_of_two(exponent - 3)
+    rounded = tl.minimum((magnitude + rounder) - rounder, 448.0)
+    rounded_bits = rounded.to(tl.int32, bitcast=True)
+    normal = (((rounded_bits >> 23) - 120) << 3) | ((rounded_bits >> 20) & 7)
+    code = tl.where(rounded < 0.015625, (rounded * 512.0).to(tl.int32), normal)
+    return code | ((bits >> 24) & 0x80)
+
+
+@triton.jit
+def _encoded(x, MANTISSA: tl.constexpr, EXPONENT: tl.constexpr, VANISHING: tl.constexpr, IS_FLOAT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """(rows, GRAIN) fp32 → (exponents (rows,), codes (rows, GRAIN)), both int32; constants as ``_constants`` orders them."""
+    bits = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    most = tl.max(bits, 1)
+    exponents = (most >> 23) - 127 - EXPONENT + ((most & 0x7FFFFF) > MANTISSA).to(tl.int32)
+    exponents = tl.where(most <= VANISHING, 0, tl.maximum(exponents, _SMALLEST))
+    exponents = tl.where(most >= _INFINITE_BITS, _NOT_FINITE, exponents)
+    finite = tl.where(bits >= _INFINITE_BITS, 0.0, x)
+    scaled = finite * power_of_two(-tl.minimum(exponents, 126))[:, None]
+    return exponents, _coded_e4m3(scaled) if IS_FLOAT else _coded_integer(scaled)
+
+
+@triton.jit
+def _decoded(exponents, codes, IS_FLOAT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """int8 exponents (rows,) and uint8 codes (rows, GRAIN) → fp32."""
+    wide = codes.to(tl.int32)
+    exponents = exponents.to(tl.int8, bitcast=True).to(tl.int32)
+    if IS_FLOAT:
+        normal = (((((wide >> 3) & 15) + 120) << 23) | ((wide & 7) << 20)).to(tl.float32, bitcast=True)
+        magnitude = tl.where((wide & 0x78) == 0, (wide & 7).to(tl.float32) * 0.001953125, normal)
+        signed = magnitude.to(tl.int32, bitcast=True) | ((wide & 0x80) << 24)
+        values = tl.where((wide & 0x7F) == 0x7F, 0x7FC00000, signed).to(tl.float32, bitcast=True)
+    else:
+        values = ((wide << 24) >> 24).to(tl.float32)
+    out = values * power_of_two(tl.minimum(exponents, 126))[:, None]
+    nan = tl.full(out.shape, 0x7FC00000, tl.int32).to(tl.float32, bitcast=True)
+    return tl.where((exponents == _NOT_FINITE)[:, None], nan, out)
+
+
+@triton.jit
+def _places(numel, ROWS: tl.constexpr, GRAIN: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Blocks of this program, which of them exist, elements, and which of them exist."""
+    blocks = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    at = blocks[:, None] * GRAIN + tl.arange(0, GRAIN)[None, :]
+    return blocks, blocks * GRAIN < numel, at, at < numel
+
+
+@triton.jit
+def encode_kernel(  # type: ignore[no-untyped-def]
+    values,
+    exponents_out,
+    codes_out,
+    numel,
+    MANTISSA: tl.constexpr,
+    EXPONENT: tl.constexpr,
+    VANISHING: tl.constexpr,
+    IS_FLOAT: tl.constexpr,
+    ROWS: tl.constexpr,
+    GRAIN: tl.constexpr,
+):
+    """A program per ROWS blocks."""
+    blocks, is_block, at, inside = _places(numel, ROWS, GRAIN)
+    x = tl.load(values + at, inside, 0.0).to(tl.float32)
+    exponents, codes = _encoded(x, MANTISSA, EXPONENT, VANISHING, IS_FLOAT)
+    tl.store(exponents_out + blocks, (exponents & 0xFF).to(tl.uint8), is_block)
+    tl.store(codes_out + at, codes.to(tl.uint8), inside)
+
+
+@triton.jit
+def decode_kernel(  # type: ignore[no-untyped-def]
+    exponents_in, codes_in, out, numel, IS_FLOAT: tl.constexpr, ROWS: tl.constexpr, GRAIN: tl.constexpr
+):
+    """A program per ROWS blocks."""
+    blocks, is_block, at, inside = _places(numel, ROWS, GRAIN)
+    exponents = tl.load(exponents_in + blocks, is_block, 0)
+    codes = tl.load(codes_in + at, inside, 0)
+    tl.store(out + at, _decoded(exponents, codes, IS_FLOAT), inside)
+
+
+@triton.jit
+def decode_sum_encode_kernel(  # type: ignore[no-untyped-def]
+    exponents_in,
+    codes_in,
+    exponents_out,
+    codes_out,
+    numel,
+    K: tl.constexpr,
+    MANTISSA: tl.constexpr,
+    EXPONENT: tl.constexpr,
+    VANISHING: tl.constexpr,
+    IS_FLOAT: tl.constexpr,
+    ROWS: tl.constexpr,
+    GRAIN: tl.constexpr,
+):
+    """A program per ROWS blocks; parts come as tuples of typed pointers."""
+    blocks, is_block, at, inside = _places(numel, ROWS, GRAIN)
+    exponents = tl.load(exponents_in[0] + blocks, is_block, 0)
+    total = _decoded(exponents, tl.load(codes_in[0] + at, inside, 0), IS_FLOAT)
+    for k in tl.static_range(1, K):
+        exponents = tl.load(exponents_in[k] + blocks, is_block, 0)
+        total += _decoded(exponents, tl.load(codes_in[k] + at, inside, 0), IS_FLOAT)
+    sum_exponents, codes = _encoded(total, MANTISSA, EXPONENT, VANISHING, IS_FLOAT)
+    tl.store(exponents_out + blocks, (sum_exponents & 0xFF).to(tl.uint8), is_block)
+    tl.store(codes_out + at, codes.to(tl.uint8), inside)
+
+
+def _constants(codec: BlockCodec) -> tuple[int, int, int, bool]:
+    """Mantissa bits and exponent of the largest code, the bits of an m for which m / largest is 0 in fp32, float or integer."""
+    fraction, exponent = math.frexp(codec.largest)
+    return int((2 * fraction - 1) * (1 << 23)), exponent - 1, int(codec.largest // 2), codec.dtype.is_floating_point
+
+
+def _check_bytes(codec: BlockCodec, data: torch.Tensor, numel: int) -> None:
+    if data.dtype != torch.uint8 or data.numel() != codec.num_bytes(numel):
+        raise InputError(
+            f"{codec.name} of {numel} elements takes {codec.num_bytes(numel)} bytes of uint8; "
+            f"got {data.numel()} of {data.dtype}"
+        )

@@ -1,0 +1,31 @@
+"""Rounding to nearest even in integers, the same on every backend (Triton's interpreter truncates where it casts)."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+ROUNDER = tl.constexpr(12582912.0)
+"""1.5 · 2^23: added and taken away it leaves an fp32 of magnitude below 2^22 rounded to an integer, ties to even"""
+
+
+@triton.jit
+def to_bf16(x):  # type: ignore[no-untyped-def]
+    """fp32 → bf16; a NaN becomes a quiet one."""
+    bits = x.to(tl.int32, bitcast=True)
+    rounded = bits + 0x7FFF + ((bits >> 16) & 1)
+    nan = (bits & 0x7FFFFFFF) > 0x7F800000
+    high = tl.where(nan, 0x7FC0, rounded >> 16)
+    return high.to(tl.int16).to(tl.bfloat16, bitcast=True)
+
+
+@triton.jit
+def round_to_integer(x):  # type: ignore[no-untyped-def]
+    """fp32 of magnitude below 2^22 → the nearest integer, as fp32; ties to even."""
+    return (x + ROUNDER) - ROUNDER
+
+
+@triton.jit
+def power_of_two(exponent):  # type: ignore[no-untyped-def]
+    """int32 in [-126, 127] → 2^exponent as fp32."""
+    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)

@@ -1,0 +1,78 @@
+"""Compile kernels for a target without its hardware, and print their assembly.
+
+    python compile_kernels.py TARGET KERNEL...     (TARGET: 80, 90, 100 or gfx942)
+
+A process of its own: the interpreter of other tests must be off, and a failing backend may abort.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+Case = tuple[Any, dict[str, Any], dict[str, Any], list[str]]
+"""kernel, signature by argument, constants, arguments that are multiples of 16"""
+
+
+def _sum(dtype: str) -> Case:
+    from scaleacross.runtime.kernels.reduce import BLOCK, sum_kernel
+
+    signature = {"buffers": (f"*{dtype}",) * 4, "out": f"*{dtype}", "scale": "fp32", "numel": "i64"}
+    return sum_kernel, signature, {"K": 4, "BLOCK": BLOCK}, ["buffers", "out", "numel"]
+
+
+def _block(name: str, codec: str) -> Case:
+    from scaleacross.runtime.codecs import CODECS
+    from scaleacross.runtime.kernels import block_codec
+
+    mantissa, exponent, vanishing, is_float = block_codec._constants(CODECS[codec])  # type: ignore[arg-type]
+    shape = {"ROWS": block_codec.ROWS, "GRAIN": block_codec.GRAIN, "IS_FLOAT": is_float}
+    scale = {"MANTISSA": mantissa, "EXPONENT": exponent, "VANISHING": vanishing}
+    if name == "encode":
+        signature = {"values": "*fp32", "exponents_out": "*u8", "codes_out": "*u8", "numel": "i64"}
+        return block_codec.encode_kernel, signature, scale | shape, ["values", "codes_out", "numel"]
+    if name == "decode":
+        signature = {"exponents_in": "*u8", "codes_in": "*u8", "out": "*fp32", "numel": "i64"}
+        return block_codec.decode_kernel, signature, shape, ["codes_in", "out", "numel"]
+    parts = ("*u8",) * 4
+    signature = {
+        "exponents_in": parts, "codes_in": parts, "exponents_out": "*u8", "codes_out": "*u8", "numel": "i64"
+    }  # fmt: skip
+    return block_codec.decode_sum_encode_kernel, signature, {"K": 4} | scale | shape, ["codes_in", "codes_out", "numel"]
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "sum_fp32": lambda: _sum("fp32"),
+    "sum_bf16": lambda: _sum("bf16"),
+    "encode_int8": lambda: _block("encode", "int8_block"),
+    "encode_fp8": lambda: _block("encode", "fp8_block"),
+    "decode_int8": lambda: _block("decode", "int8_block"),
+    "decode_fp8": lambda: _block("decode", "fp8_block"),
+    "decode_sum_encode_int8": lambda: _block("decode_sum_encode", "int8_block"),
+}
+
+
+def assembly(name: str, target: str) -> str:
+    """PTX, or AMD assembly."""
+    kernel, signature, constants, multiples = CASES[name]()
+    names = kernel.arg_names
+    attributes = {}
+    for argument in multiples:
+        index, kind = names.index(argument), signature[argument]
+        paths = [(index, k) for k in range(len(kind))] if isinstance(kind, tuple) else [(index,)]
+        attributes |= {path: [["tt.divisibility", 16]] for path in paths}
+    types = {argument: signature.get(argument, "constexpr") for argument in names}
+    source = ASTSource(kernel, types, {(names.index(key),): value for key, value in constants.items()}, attributes)
+    gpu = GPUTarget("hip", target, 64) if target.startswith("gfx") else GPUTarget("cuda", int(target), 32)
+    compiled = triton.compile(source, target=gpu, options={"num_warps": 8})
+    return str(compiled.asm["amdgcn" if target.startswith("gfx") else "ptx"])
+
+
+if __name__ == "__main__":
+    for case in sys.argv[2:]:
+        print(f"=== {case}\n{assembly(case, sys.argv[1])}")

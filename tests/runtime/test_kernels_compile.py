@@ -1,0 +1,55 @@
+"""Every kernel compiles for every target, with 128-bit accesses to memory, and without flushing small numbers to zero."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="the runtime needs torch (pip install 'scaleacross[runtime]')")
+pytest.importorskip("triton", reason="the kernels need triton, which exists for Linux")
+
+SCRIPT = Path(__file__).with_name("compile_kernels.py")
+TARGETS = ("80", "90", "100", "gfx942")
+WIDE_READS = {"sum_fp32", "sum_bf16", "encode_int8", "encode_fp8"}
+WIDE_WRITES = {"sum_fp32", "sum_bf16", "decode_int8", "decode_fp8"}
+KERNELS = sorted(WIDE_READS | WIDE_WRITES | {"decode_sum_encode_int8"})
+
+
+@lru_cache
+def _assembly(target: str) -> dict[str, str]:
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), target, *KERNELS], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    parts = re.split(r"^=== (\w+)\n", done.stdout, flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def _accesses(text: str) -> tuple[Counter[str], Counter[str]]:
+    """Loads and stores of global memory by their width, as either assembler writes them."""
+    reads = re.findall(r"ld\.global\S*?((?:\.v\d)?\.b\d+)\b|(?:global|buffer)_load_(\w+)", text)
+    writes = re.findall(r"st\.global\S*?((?:\.v\d)?\.b\d+)\b|(?:global|buffer)_store_(\w+)", text)
+    return Counter("".join(pair) for pair in reads), Counter("".join(pair) for pair in writes)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_compiles_with_wide_accesses(kernel: str, target: str) -> None:
+    text = _assembly(target)[kernel]
+    assert ".ftz" not in text
+    wide = "dwordx4" if target.startswith("gfx") else ".v4.b32"
+    reads, writes = _accesses(text)
+    assert reads and writes
+    if kernel in WIDE_READS:
+        assert set(reads) == {wide}
+    if kernel in WIDE_WRITES:
+        assert set(writes) == {wide}
+    assert not {".b16", "ushort", "short"} & (set(reads) | set(writes))
