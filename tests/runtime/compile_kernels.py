@@ -46,6 +46,30 @@ def _block(name: str, codec: str) -> Case:
     return block_codec.decode_sum_encode_kernel, signature, {"K": 4} | scale | shape, ["codes_in", "codes_out", "numel"]
 
 
+def _bounded(name: str) -> Case:
+    from scaleacross.runtime.kernels import bounded
+
+    shape = {"ROWS": bounded.ROWS, "GRAIN": bounded.GRAIN}
+    sizes = {"exponent": "i32", "numel": "i64", "num_blocks": "i64"}
+    if name == "widths":
+        return bounded.widths_kernel, {"values": "*fp32", "widths": "*u8"} | sizes, shape, ["values", "numel"]
+    memory = {"words": "*i32", "widths": "*u8", "starts": "*i64"}
+    if name == "pack":
+        return bounded.pack_kernel, {"values": "*fp32"} | memory | sizes, shape, ["values", "words", "numel"]
+    return bounded.unpack_kernel, memory | {"out": "*fp32"} | sizes, shape, ["words", "out", "numel"]
+
+
+def _shuffle(name: str) -> Case:
+    from scaleacross.runtime.kernels import shuffle
+
+    if name == "rank":
+        signature = {"destinations": "*i64", "ranks": "*i64", "counts": "*i64", "num_rows": "i64"}
+        return shuffle.rank_kernel, signature, {"BLOCK": shuffle.BLOCK}, ["destinations", "num_rows"]
+    kernel = shuffle.scatter_kernel if name == "scatter" else shuffle.gather_kernel
+    signature = {"source": "*bf16", "slots": "*i64", "out": "*bf16", "num_rows": "i64", "width": "i64"}
+    return kernel, signature, {"ROWS": shuffle.TILE[0], "COLUMNS": shuffle.TILE[1]}, ["source", "out", "width"]
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "sum_fp32": lambda: _sum("fp32"),
     "sum_bf16": lambda: _sum("bf16"),
@@ -54,6 +78,12 @@ CASES: dict[str, Callable[[], Case]] = {
     "decode_int8": lambda: _block("decode", "int8_block"),
     "decode_fp8": lambda: _block("decode", "fp8_block"),
     "decode_sum_encode_int8": lambda: _block("decode_sum_encode", "int8_block"),
+    "rank_rows": lambda: _shuffle("rank"),
+    "scatter_rows": lambda: _shuffle("scatter"),
+    "gather_rows": lambda: _shuffle("gather"),
+    "bounded_widths": lambda: _bounded("widths"),
+    "bounded_pack": lambda: _bounded("pack"),
+    "bounded_unpack": lambda: _bounded("unpack"),
 }
 
 

@@ -17,9 +17,10 @@ pytest.importorskip("triton", reason="the kernels need triton, which exists for 
 
 SCRIPT = Path(__file__).with_name("compile_kernels.py")
 TARGETS = ("80", "90", "100", "gfx942")
-WIDE_READS = {"sum_fp32", "sum_bf16", "encode_int8", "encode_fp8"}
-WIDE_WRITES = {"sum_fp32", "sum_bf16", "decode_int8", "decode_fp8"}
-KERNELS = sorted(WIDE_READS | WIDE_WRITES | {"decode_sum_encode_int8"})
+MOVES = {"scatter_rows", "gather_rows"}
+WIDE_READS = {"sum_fp32", "sum_bf16", "encode_int8", "encode_fp8", "bounded_widths"}
+WIDE_WRITES = {"sum_fp32", "sum_bf16", "decode_int8", "decode_fp8", "bounded_unpack"}
+KERNELS = sorted(WIDE_READS | WIDE_WRITES | {"decode_sum_encode_int8", "bounded_pack", "rank_rows"} | MOVES)
 
 
 @lru_cache
@@ -50,6 +51,8 @@ def test_compiles_with_wide_accesses(kernel: str, target: str) -> None:
     assert reads and writes
     if kernel in WIDE_READS:
         assert set(reads) == {wide}
+    if kernel in MOVES:
+        assert wide in reads and set(writes) == {wide}  # slots are narrow
     if kernel in WIDE_WRITES:
         assert set(writes) == {wide}
     assert not {".b16", "ushort", "short"} & (set(reads) | set(writes))
