@@ -99,6 +99,6 @@ def _serve(task: Task, pipe: Connection) -> None:
     while True:
         try:
             point = pipe.recv()
-        except EOFError:
+            pipe.send(task(point))
+        except (EOFError, BrokenPipeError):  # the parent is gone
             return
-        pipe.send(task(point))
