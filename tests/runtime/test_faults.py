@@ -16,6 +16,8 @@ from scaleacross.errors import InputError
 from scaleacross.runtime.communicator import LinkSettings
 from scaleacross.runtime.launch_file import read_launch
 from scaleacross.runtime.policy import from_launch, layout_of
+from scaleacross.schedules.collective import Operation
+from scaleacross.spec.network_choice import CommunicatorChoice
 
 SIZE = 3
 
@@ -101,3 +103,38 @@ def test_layouts_nest_where_the_network_does() -> None:
     assert layout_of(config, range(4)) == ((0, 1), (2, 3))
     assert layout_of(config, (0, 2)) == (0, 1)
     assert layout_of(small_launch(dp_shard=5, hosts=(2, 3)), range(5)) == ((0, 1), (2, 3, 4))
+
+
+def test_the_network_decision_is_executed() -> None:
+    config = small_launch(dp_shard=4, algorithm="hierarchical")
+    connection = {
+        "level": "campus",
+        "queue_pairs": 2,
+        "segment_bytes": 65536,
+        "outstanding": 8,
+        "load_balancing": "spray",
+    }
+    choice = CommunicatorChoice.model_validate(
+        {
+            "communicator": "dp_shard",
+            "op": "all_reduce",
+            "payload": "all_reduce",
+            "algorithm": "hierarchical",
+            "steps": [{"level": "campus", "algorithm": "halving_doubling"}],
+            "num_chunks": 3,
+            "chunk_bytes": 333333,
+            "num_channels": 2,
+            "connections": [connection],
+            "compression": {"codec": "int8_block", "levels": ["campus"]},
+        }
+    )
+    groups = config.process_groups[0].model_copy(update={"network": (choice,)})
+    policy = from_launch(config.model_copy(update={"process_groups": (groups,)}), range(4), LinkSettings())
+    chosen = policy.choose(Operation.ALL_REDUCE, 1_000_000)
+    assert chosen is not None
+    assert (chosen.schedule.name, chosen.schedule.num_channels) == ("hierarchical(halving_doubling, ring)", 3)
+    assert chosen.codec == "int8_block" and chosen.far(0, 2) and not chosen.far(0, 1)
+    assert policy.settings(0, 2).window_bytes == 2 * 8 * 65536 and not policy.settings(0, 2).share_memory
+    assert policy.settings(0, 1).window_bytes == LinkSettings().window_bytes and policy.settings(0, 1).share_memory
+    other = policy.choose(Operation.ALL_GATHER, 1_000_000)
+    assert other is not None and other.codec is None

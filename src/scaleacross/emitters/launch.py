@@ -123,6 +123,7 @@ def _process_groups(plan: Plan, axis: Axis, rows: tuple[RankRow, ...], units: In
         ranks=groups,
         levels=tuple(LINK_LEVELS[level] for level in levels.tolist()),
         collectives=tuple(collective for collective in plan.collectives if collective.axis == axis),
+        network=tuple(choice for choice in plan.decision.network or () if choice.communicator == axis),
     )
 
 

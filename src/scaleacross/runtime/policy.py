@@ -24,6 +24,8 @@ from scaleacross.schedules.collective import (
 )
 from scaleacross.schedules.collective.hierarchical import depth_of, ranks_of
 from scaleacross.spec.launch import LaunchConfig, ProcessGroups
+from scaleacross.spec.network import LinkLevel
+from scaleacross.spec.network_choice import CommunicatorChoice
 from scaleacross.spec.plan import PredictedCollective
 
 EXCHANGES: Final = ("direct", "pairwise", "two_level")
@@ -31,6 +33,9 @@ CHUNK_BYTES: Final = 4 << 20
 MAX_CHUNKS: Final = 8
 """Where the plan does not say into how many chunks a collective is cut: one per so many bytes, which follow one another through
 the ranks, so that a rank that is late holds up a part only (``benchmarks/collective_overhead.py``)."""
+MIN_WINDOW_BYTES: Final = 1 << 16
+MAX_WINDOW_BYTES: Final = 1 << 26
+"""Limits of a planned window: below, headers would outweigh payloads; above, it is buffer memory and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -149,28 +154,46 @@ def from_launch(config: LaunchConfig, ranks: Sequence[int], settings: LinkSettin
     found = next(
         (g for g in config.process_groups if tuple(sorted(ranks)) in {tuple(sorted(r)) for r in g.ranks}), None
     )
-    hosts = [config.ranks[rank][0] for rank in ranks]
+    places = [_place(config, rank) for rank in ranks]
+    windows = _windows(found)
 
     def link(rank: int, peer: int) -> LinkSettings:
-        return LinkSettings(
-            settings.window_bytes, settings.segment_bytes, settings.share_memory and hosts[rank] == hosts[peer]
-        )
+        level = _crossed(places[rank], places[peer])
+        share = settings.share_memory and level == "scale_up"
+        return LinkSettings(windows.get(level, settings.window_bytes), settings.segment_bytes, share)
 
     if found is None:
-        return Policy(
-            lambda operation, num_bytes: None, link, f"{config.plan_name}, which has no group of ranks {_few(ranks)}"
-        )
-    return Policy(
-        _chooser(found, layout_of(config, ranks)), link, f"{config.plan_name}, axis {found.axis}", found.axis, found
-    )
+        why = f"{config.plan_name}, which has no group of ranks {_few(ranks)}"
+        return Policy(lambda operation, num_bytes: None, link, why)
+    choose = _chooser(found, layout_of(config, ranks), lambda rank, peer: _crossed(places[rank], places[peer]))
+    return Policy(choose, link, f"{config.plan_name}, axis {found.axis}", found.axis, found)
+
+
+def _place(config: LaunchConfig, rank: int) -> tuple[object, ...]:
+    """Region, building, zone, rack and host of a rank of the job."""
+    host = config.host(rank)
+    return host.region, host.building, host.zone, host.rack, config.ranks[rank][0]
+
+
+def _crossed(one: Sequence[object], other: Sequence[object]) -> LinkLevel:
+    """Outermost level between two places; two processes of one host are in one scale-up domain."""
+    levels: tuple[LinkLevel, ...] = ("region", "campus", "building", "zone", "rack")
+    return next((level for level, a, b in zip(levels, one, other, strict=True) if a != b), "scale_up")
+
+
+def _windows(groups: ProcessGroups | None) -> dict[LinkLevel, int]:
+    """Most bytes in flight to one peer across each level that the plan gives a window."""
+    out: dict[LinkLevel, int] = {}
+    for choice in groups.network if groups is not None else ():
+        for connection in choice.connections:
+            window = max(MIN_WINDOW_BYTES, min(connection.window_bytes, MAX_WINDOW_BYTES))
+            out[connection.level] = max(out.get(connection.level, 0), window)
+    return out
 
 
 def layout_of(config: LaunchConfig, ranks: Sequence[int]) -> Layout:
     """Members 0 … n−1 of the group, nested by region, building, zone, rack and host, as far as these differ."""
-    keys = []
-    for rank in ranks:
-        host = config.host(rank)
-        keys.append((host.region, host.building, host.zone, host.rack, config.ranks[rank][0]))
+    keys = [_place(config, rank) for rank in ranks]
     units = [len({key[: depth + 1] for key in keys}) for depth in range(len(keys[0]))]
     outer = [1, *units[:-1]]
     levels = [depth for depth, count in enumerate(units) if outer[depth] < count < len(ranks)]
@@ -187,16 +210,23 @@ def _nested(members: tuple[int, ...], keys: Sequence[tuple[object, ...]], levels
     return tuple(_nested(tuple(child), keys, levels[1:]) for child in children.values())
 
 
-def _chooser(groups: ProcessGroups, layout: Layout) -> Choose:
+def _chooser(groups: ProcessGroups, layout: Layout, level: Callable[[int, int], LinkLevel]) -> Choose:
     def choose(operation: Operation, num_bytes: int) -> Chosen | None:
         stated = [entry for entry in groups.collectives if entry.op == operation.value]
         if not stated:
             return None
         nearest = min(stated, key=lambda entry: abs(math.log((entry.bytes_per_rank + 1) / (num_bytes + 1))))
-        schedule = _schedule_of(nearest, operation, layout, chunks_of(num_bytes))
+        choice = _choice_for(groups.network, nearest)
+        steps = tuple(step.algorithm for step in choice.steps) if choice else ()
+        num_chunks = choice.num_chunks if steps and choice else chunks_of(num_bytes)
+        schedule = _schedule_of(nearest, operation, layout, num_chunks, steps)
         if schedule is None:
             return None
-        return Chosen(schedule, nearest.time_s if nearest.bytes_per_rank == num_bytes else None)
+        predicted_s = nearest.time_s if nearest.bytes_per_rank == num_bytes else None
+        if choice is None or choice.compression is None:
+            return Chosen(schedule, predicted_s)
+        coded = choice.compression.levels
+        return Chosen(schedule, predicted_s, choice.compression.codec, lambda rank, peer: level(rank, peer) in coded)
 
     return choose
 
@@ -207,12 +237,17 @@ def chunks_of(num_bytes: int) -> int:
 
 
 def _schedule_of(
-    entry: PredictedCollective, operation: Operation, layout: Layout, num_chunks: int
+    entry: PredictedCollective, operation: Operation, layout: Layout, num_chunks: int, steps: tuple[str, ...]
 ) -> CollectiveSchedule | None:
-    """The schedule that the cost model's name stands for; None for curves measured on a library's own collective."""
+    """The schedule that the cost model's name stands for; None for curves measured on a library's own collective.
+
+    Args:
+        steps: of a hierarchical one, algorithms outermost level first; levels that the plan does not name run a ring.
+    """
     if entry.algorithm == "hierarchical":
         depth = depth_of(layout)
-        name = "ring" if depth <= 1 else f"hierarchical({', '.join(['ring'] * depth)})"
+        names = [*steps, *["ring"] * depth][:depth]
+        name = names[0] if depth <= 1 else f"hierarchical({', '.join(names)})"
     elif entry.algorithm == "tree":
         name = "double_tree"
     elif entry.algorithm in PHASES or operation is Operation.ALL_TO_ALL:
@@ -222,6 +257,12 @@ def _schedule_of(
     if operation is Operation.ALL_TO_ALL and name not in EXCHANGES:
         return None
     return named_schedule(operation, name, layout, num_chunks)
+
+
+def _choice_for(network: Sequence[CommunicatorChoice], entry: PredictedCollective) -> CommunicatorChoice | None:
+    """The plan's choice for what ``entry`` predicts; its name ends in what is sent."""
+    same = [choice for choice in network if choice.op == entry.op]
+    return next((choice for choice in same if entry.name.endswith(choice.payload)), None)
 
 
 def _few(ranks: Sequence[int]) -> str:

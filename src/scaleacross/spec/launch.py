@@ -22,6 +22,7 @@ from scaleacross.spec.accelerator import Precision
 from scaleacross.spec.base import Spec
 from scaleacross.spec.job import Optimizer
 from scaleacross.spec.network import LinkLevel
+from scaleacross.spec.network_choice import CommunicatorChoice
 from scaleacross.spec.parallelism import GRID_AXES, Axis, Degrees, GridAxis, PipelineChoice, Recompute, ShardLevel
 from scaleacross.spec.plan import PredictedCollective
 
@@ -61,6 +62,10 @@ class ProcessGroups(Spec):
     levels: tuple[LinkLevel, ...] = Field(description="[group] -> outermost level that this group crosses")
     collectives: tuple[PredictedCollective, ...] = Field(
         description="what is issued on each group, with predicted seconds"
+    )
+    network: tuple[CommunicatorChoice, ...] = Field(
+        default=(),
+        description="how the plan runs them: algorithm, chunks, windows, codec; empty: the library's defaults",
     )
 
     def predicted_s(self, op: str, num_bytes: float) -> float | None:
