@@ -29,7 +29,7 @@ def test_rows_cost_what_their_plans_cost(seed: int) -> None:
                 placement = Placement(axis_order=GRID_AXES, fill=shares(fill))
                 for row in range(len(some)):
                     decision = some.decision(row).model_copy(update={"placement": placement})
-                    plan = plan_cost(problem.job, problem.profile, problem.topology, decision)
+                    plan = plan_cost(problem.job, problem.profile, problem.topology, decision, network="best")
                     assert step_s[row] <= plan.cost.step_s * (1 + 1e-9)  # pipelines without a closed form are bounded
                     equal += bool(np.isclose(step_s[row], plan.cost.step_s, rtol=1e-9))
                     total += 1
