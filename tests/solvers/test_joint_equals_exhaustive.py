@@ -50,6 +50,8 @@ def test_search_finds_the_optimum_of_brute_force(seed: int) -> None:
     assert plan.cost.step_s == pytest.approx(oracle.step_s, rel=1e-9)
     assert all(bound.step_s <= oracle.step_s * (1 + 1e-9) for bound in plan.report.bounds)
     assert not plan.report.notes
+    assert plan.network is not None and plan.network.status == "optimal"
+    assert plan.cost.step_s <= plan.network.library_step_s * (1 + 1e-9)  # never slower than the library's defaults
 
 
 @pytest.mark.parametrize("seed", [4, 41, 50])
