@@ -70,6 +70,17 @@ def _shuffle(name: str) -> Case:
     return kernel, signature, {"ROWS": shuffle.TILE[0], "COLUMNS": shuffle.TILE[1]}, ["source", "out", "width"]
 
 
+def _symmetric(name: str, dtype: str) -> Case:
+    from scaleacross.runtime.kernels import symmetric
+
+    tables = dict.fromkeys(("buffers", "pads", "epochs", "error"), "*i64")
+    sizes = {"numel": "i64", "limit": "i64"} | ({"share": "i64"} if name == "two_shot" else {})
+    kernel = symmetric.two_shot_kernel if name == "two_shot" else symmetric.one_shot_kernel
+    multiples = ["out", "numel", "share"] if name == "two_shot" else ["out", "numel"]
+    signature = tables | {"rank": "i32", "out": f"*{dtype}"} | sizes
+    return kernel, signature, {"WORLD": 4, "BLOCK": symmetric.BLOCK}, multiples
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "sum_fp32": lambda: _sum("fp32"),
     "sum_bf16": lambda: _sum("bf16"),
@@ -78,6 +89,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "decode_int8": lambda: _block("decode", "int8_block"),
     "decode_fp8": lambda: _block("decode", "fp8_block"),
     "decode_sum_encode_int8": lambda: _block("decode_sum_encode", "int8_block"),
+    "one_shot_fp32": lambda: _symmetric("one_shot", "fp32"),
+    "one_shot_bf16": lambda: _symmetric("one_shot", "bf16"),
+    "two_shot_bf16": lambda: _symmetric("two_shot", "bf16"),
     "rank_rows": lambda: _shuffle("rank"),
     "scatter_rows": lambda: _shuffle("scatter"),
     "gather_rows": lambda: _shuffle("gather"),
