@@ -261,6 +261,34 @@ def test_v6_optimal_means_no_gap(plan: Plan) -> None:
     assert complaints(changed(loose, "report.status", "gap_tolerance")) == []
 
 
+def far_choice(plan: Plan) -> str:
+    """Path of the first choice that leaves the scale-up domain."""
+    network = plan.decision.network or ()
+    return f"decision.network.{next(i for i, choice in enumerate(network) if choice.connections)}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("compression", {"codec": "int8_block", "levels": ("campus",)}, "compression by int8_block: the runtime executes"),
+        ("chunk_bytes", lambda size: size / 2, "1 chunks of .* bytes are not the .* that are sent"),
+        ("num_channels", 0, "0 channels for a group that leaves its domain"),
+        ("num_channels", 10_000, "communicators hold .* channels on an accelerator, the job allows 64"),
+        ("connections", (), "connections for none; the group crosses"),
+        ("payload", "nothing", "the plan has no .* of nothing"),
+    ],
+)
+def test_v9_choices(plan: Plan, name: str, value: Any, words: str) -> None:
+    wrong = complaints(changed(plan, f"{far_choice(plan)}.{name}", value))
+    assert any(re.search(f"V9: .*{words}|V9: {words}", line) for line in wrong), wrong
+
+
+@pytest.mark.parametrize("path", ["network.step_s", "network.library_step_s", "network.terms.0.time_s"])
+def test_v9_figures(plan: Plan, path: str) -> None:
+    wrong = complaints(changed(plan, path, lambda seconds: seconds * 1.01))
+    assert any("V9: " in line and "recomputes as" in line for line in wrong), wrong
+
+
 def test_everything_wrong_is_listed_at_once(plan: Plan) -> None:
     twice = changed(changed(plan, "cost.mfu", 0.99), "report.gap", 0.5)
     wrong = complaints(twice)

@@ -41,11 +41,10 @@ def network(plan: Plan) -> RenderableType:
         far = choice.connections[-1]
         cut = human_bytes(choice.chunk_bytes) if choice.num_chunks > 1 else "whole"
         window = f"{human_bytes(far.window_bytes)}, {far.queue_pairs} QP"
-        codec = f", {choice.compression.codec}" if choice.compression is not None else ""
         times = ("–", "–", "–")
         if term is not None:
             times = (human_seconds(term.time_s), human_seconds(term.library_s), term.decided_by)
-        how = "send" if choice.op == "send" else f"{choice.algorithm}{codec}"
+        how = "send" if choice.op == "send" else choice.algorithm
         add(table, choice.communicator, choice.payload, how, cut, window, *times)
     if plan.network is None:
         return section("Network beyond the scale-up domain", table)

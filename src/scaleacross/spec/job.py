@@ -132,13 +132,6 @@ class NetworkRequest(Spec):
     max_buffer_bytes: PositiveFloat = Field(
         default=8 * 2.0**30, description="bytes in flight or staged on one network adapter (buffers of all connections)"
     )
-    max_relative_error: float = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="error of a reduced gradient, relative to its block's largest element, that compression may cause; "
-        "0: nothing is compressed, since it changes the numbers",
-    )
 
 
 class FailureDomains(Spec):

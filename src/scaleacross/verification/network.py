@@ -64,6 +64,8 @@ def _impossible(choice: CommunicatorChoice, flow: Flow, shape: GroupShape) -> It
     crossed = [name for name, children in zip(LINK_LEVELS, fanout, strict=True) if children > 1]
     if choice.steps and [step.level for step in choice.steps][::-1] not in (beyond, crossed):
         yield f"steps on {', '.join(step.level for step in choice.steps)}; the group crosses {', '.join(crossed[::-1])}"
+    if choice.compression is not None:
+        yield f"compression by {choice.compression.codec}: the runtime executes it, but no price has it yet; leave it out"
     for step in choice.steps:
         children = float(fanout[LINK_LEVELS.index(step.level)])
         if step.algorithm == "halving_doubling" and not math.log2(children).is_integer():
