@@ -77,7 +77,9 @@ class CommunicatorChoice(Spec):
     traffic_class: Annotated[int, Field(ge=0, le=255)] | None = Field(
         default=None, description="traffic class of its packets (InfiniBand TClass, IP ToS); None: the site's default"
     )
-    compression: Compression | None = Field(default=None, description="None: nothing is encoded; a plan may not state one until it is priced")
+    compression: Compression | None = Field(
+        default=None, description="None: nothing is encoded; a plan may not state one until it is priced"
+    )
 
     @property
     def key(self) -> tuple[str, str, str]:
