@@ -270,7 +270,11 @@ def far_choice(plan: Plan) -> str:
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("compression", {"codec": "int8_block", "levels": ("campus",)}, "compression by int8_block: the runtime executes"),
+        (
+            "compression",
+            {"codec": "int8_block", "levels": ("campus",)},
+            "compression by int8_block: the runtime executes",
+        ),
         ("chunk_bytes", lambda size: size / 2, "1 chunks of .* bytes are not the .* that are sent"),
         ("num_channels", 0, "0 channels for a group that leaves its domain"),
         ("num_channels", 10_000, "communicators hold .* channels on an accelerator, the job allows 64"),
