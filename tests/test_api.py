@@ -147,9 +147,7 @@ def test_a_time_limit_after_the_first_plan_keeps_it_and_its_gap() -> None:
         if progress.incumbent_s is not None:
             Clock.now = 1e6
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("scaleacross.solvers.joint.time.perf_counter", lambda: Clock.now)
-        found = sa.plan(random_job(50), progress=watch, gap_tolerance=0.0)
+    found = sa.plan(random_job(50), progress=watch, gap_tolerance=0.0, clock=lambda: Clock.now)
     sa.verify(found)
     best = sa.plan(random_job(50), gap_tolerance=0.0).cost.step_s
     assert found.report.status == "time_limit"
