@@ -25,9 +25,9 @@ from scaleacross.workloads.problem import problem_of
 
 # fmt: off
 INSTANCES = (0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 16, 17, 19, 20, 23, 24, 25, 26, 27, 28, 32, 34, 35, 37, 38, 41,
-             43, 44, 45, 46, 48, 49, 50, 52, 53, 54, 55, 59, 61, 62, 63, 65, 68, 71, 73, 81, 82)
+             43, 44, 45, 46, 48, 49, 50, 52, 53, 54, 55, 59, 61, 62, 63, 65, 68, 71, 73, 81, 82, 57, 112)
 # fmt: on
-"""The first fifty seeds with at most 1,650 plans, three of them without any: 13,238 plans, half a minute."""
+"""The first fifty seeds with at most 1,650 plans, three of them without any, and two whose optimum has dp_replicate (57, 112)."""
 
 
 @pytest.mark.parametrize("seed", INSTANCES)
