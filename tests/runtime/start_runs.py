@@ -70,19 +70,23 @@ def run_ranks(config: LaunchConfig, case: str, absent: int | None = None) -> dic
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed", "scaleacross.runtime"])
     answers: Any = context.Queue()
+    done = context.Event()
     ranks = [rank for rank in range(config.world_size) if rank != absent]
     text = config.model_dump_json()
-    processes = [context.Process(target=_rank, args=(rank, text, case, answers), daemon=True) for rank in ranks]
+    processes = [context.Process(target=_rank, args=(rank, text, case, answers, done), daemon=True) for rank in ranks]
     for process in processes:
         process.start()
-    found = dict(answers.get(timeout=LIMIT_S) for _ in ranks)
-    for process in processes:
-        process.join(5)
-        process.kill()
-    return found
+    try:
+        return dict(answers.get(timeout=LIMIT_S) for _ in ranks)
+    finally:
+        done.set()
+        for process in processes:
+            process.join(5)
+            process.kill()
 
 
-def _rank(rank: int, text: str, case: str, answers: Any) -> None:
+def _rank(rank: int, text: str, case: str, answers: Any, done: Any) -> None:
+    """One answer; rank 0 holds the store, which others still need after it has answered, so nobody leaves before ``done``."""
     from scaleacross.errors import ScaleAcrossError
 
     os.environ.update(MASTER_ADDR="127.0.0.1", WORLD_SIZE="4")
@@ -90,6 +94,7 @@ def _rank(rank: int, text: str, case: str, answers: Any) -> None:
         answers.put((rank, ("ok", _CASES[case](rank, LaunchConfig.model_validate_json(text)))))
     except ScaleAcrossError as error:
         answers.put((rank, (type(error).__name__, str(error))))
+    done.wait(LIMIT_S)
 
 
 def _sums(rank: int, config: LaunchConfig) -> Any:
