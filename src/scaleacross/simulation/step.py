@@ -27,7 +27,8 @@ SHAPES: Final[Mapping[str, str]] = {"cp_states": "cp"}
 
 LATENCY_SHARE: Final = 0.25
 """Gradients and parameters travel in buckets of whole layers, large enough that fixed times are at most this share of their
-transfer (Megatron-LM grows its buckets with the number of replicas for the same reason: ``ddp_bucket_size``)."""
+transfer (Megatron-LM grows its buckets with the number of replicas for the same reason: ``ddp_bucket_size``). Assumed: no source
+gives the share, and a replay on long links depends on it."""
 
 
 class Stream(NamedTuple):
