@@ -60,6 +60,7 @@ class _Added:
     ) -> None:
         self.simulation, self.schedule, self.route, self.block_bytes = simulation, schedule, route, block_bytes
         self.reduce_bytes_per_s = reduce_bytes_per_s
+        self.own = object()  # marks the lanes of this collective; they keep it, so that no other gets the same mark
         self.places = [
             (rank, channel) for rank in range(schedule.num_ranks) for channel in range(schedule.num_channels)
         ]
@@ -119,7 +120,7 @@ class _Added:
             route.latency_s,
             after=self.gate[rank, channel],
             after_end=self.sends[rank, before][step] if before >= 0 else (),
-            lane=(id(self), rank, transfer.peer, channel),
+            lane=(self.own, rank, transfer.peer, channel),
             cap_bytes_per_s=route.cap_bytes_per_s,
         )
         self.sent[rank, transfer.peer, channel].append(message)
@@ -130,7 +131,7 @@ class _Added:
         seconds = self._size(transfer) / self.reduce_bytes_per_s
         if transfer.kind is not Kind.RECV_REDUCE or not seconds:
             return message
-        lane = (id(self), rank, "reduce")
+        lane = (self.own, rank, "reduce")
         return self.simulation.compute(f"reduce on {rank}", seconds, after=[message], lane=lane)
 
     def _size(self, transfer: Transfer) -> float:
