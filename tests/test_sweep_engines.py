@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,19 +47,9 @@ def without_time(result: Any) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def dask_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A scheduler and two workers, each a process of its own."""
+    """A scheduler and two workers of one thread, each a process of its own with a nanny that starts it again."""
     pytest.importorskip("distributed", reason="extra dask is not installed")
     folder = tmp_path_factory.mktemp("dask")
-    command = [
-        sys.executable,
-        "-m",
-        "distributed.cli.dask_scheduler",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "0",
-        "--no-dashboard",
-    ]
     file = folder / "scheduler.json"
     quiet: dict[str, Any] = {
         "env": ENVIRONMENT,
@@ -65,21 +57,25 @@ def dask_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "stderr": subprocess.DEVNULL,
         "stdout": subprocess.DEVNULL,
     }
-    processes = [subprocess.Popen([*command, "--scheduler-file", str(file)], **quiet)]
-    worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file", str(file), "--nthreads", "1"]
-    processes += [subprocess.Popen([*worker, "--no-dashboard", "--nanny"], **quiet) for _ in range(2)]
+    scheduler = ["dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
+    worker = ["dask_worker", "--nthreads", "1", "--nanny"]
+    processes = []
     try:
+        for module, *options in (scheduler, worker, worker):
+            command = [sys.executable, "-m", f"distributed.cli.{module}", *options, "--no-dashboard"]
+            processes.append(subprocess.Popen([*command, "--scheduler-file", str(file)], **quiet))
         deadline = time.monotonic() + 60
         while not file.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
-        import json
-
         yield str(json.loads(file.read_text())["address"])
     finally:
         for process in reversed(processes):
             process.terminate()
-        for process in processes:
-            process.wait(30)
+        for process in reversed(processes):
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +111,41 @@ def test_a_dask_worker_that_dies_costs_its_point_only(dask_address: str) -> None
     assert [records[index]["status"] for index in range(4)] == ["optimal", "failed", "optimal", "optimal"]
     assert "KilledWorker" in records[1]["reason"]
     assert all(records[index]["pid"] != os.getpid() for index in (0, 2, 3))
+
+
+def test_dask_blames_no_point_for_its_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler that blames point 3 for point 1's workers, as it may: 3 is asked again, alone, and answers."""
+    distributed = pytest.importorskip("distributed", reason="extra dask is not installed")
+    from scaleacross.api.engines import dask_cluster as engine
+
+    def answer(point: int, together: int) -> dict[str, Any]:
+        if point == 1 or (point == 3 and together > 1):
+            raise distributed.KilledWorker(f"point {point}", SimpleNamespace(address="tcp://worker"), 3)
+        return {"status": "optimal"}
+
+    class Cluster(SimpleNamespace):
+        def submit(self, task: Any, point: int, pure: bool) -> SimpleNamespace:
+            self.together.append(point)
+            return Blamed(result=lambda: task(point, len(self.together)))
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def cancel(self, futures: list[Any]) -> None:
+            self.together.clear()
+
+    class Blamed(SimpleNamespace):
+        __hash__ = object.__hash__
+
+    cluster = Cluster(together=[], loop=None)
+    monkeypatch.setattr(engine, "Client", lambda *_, **__: cluster)
+    monkeypatch.setattr(engine, "_check", lambda *_: None)
+    monkeypatch.setattr(engine, "as_completed", lambda futures, loop: futures)
+    records: dict[int, dict[str, Any]] = {}
+    engine.run_points(answer, range(4), "tcp://head:8786", records.__setitem__)
+    assert [records[index]["status"] for index in range(4)] == ["optimal", "failed", "optimal", "optimal"]
 
 
 def test_ray_gives_the_same_rows(ray_address: str, tmp_path: Path) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from distributed import Client, as_completed
+from distributed import Client, KilledWorker, as_completed
 
 from scaleacross.api.engines.outcome import OnDone, Task, check_versions, failed, package_version
 from scaleacross.errors import InputError
@@ -22,14 +22,32 @@ def run_points(task: Task, points: Sequence[Any], address: str, on_done: OnDone)
         raise InputError(f"no Dask scheduler answers at {address}: {error}") from None
     with client:
         _check(client, address)
-        futures = {client.submit(task, point, pure=False): index for index, point in enumerate(points)}
-        try:
-            for future in as_completed(list(futures), loop=client.loop):
-                wrong = future.exception() if future.status != "finished" else None
-                record = future.result() if wrong is None else failed(f"its worker: {type(wrong).__name__}: {wrong}")
-                on_done(futures.pop(future), record)
-        finally:
-            client.cancel(list(futures))
+        suspects = _run(client, task, dict(enumerate(points)), on_done, ask_again=True)
+        for index in suspects:
+            _run(client, task, {index: points[index]}, on_done, ask_again=False)
+
+
+def _run(client: Client, task: Task, points: Mapping[int, Any], on_done: OnDone, *, ask_again: bool) -> list[int]:
+    """Run points (index -> point) side by side; with `ask_again` return those blamed for a dead worker, not done yet.
+
+    Dask blames every point that was on a dying worker, also those that only waited there: alone, a point answers for itself.
+    """
+    suspects = []
+    futures = {client.submit(task, point, pure=False): index for index, point in points.items()}
+    try:
+        for future in as_completed(list(futures), loop=client.loop):
+            index = futures.pop(future)
+            try:
+                record = future.result()
+            except Exception as error:  # a task answers for its own errors: this is its worker, or the way to it
+                if ask_again and isinstance(error, KilledWorker):
+                    suspects.append(index)
+                    continue
+                record = failed(f"its worker: {type(error).__name__}: {error}")
+            on_done(index, record)
+    finally:
+        client.cancel(list(futures))
+    return suspects
 
 
 def _check(client: Client, address: str) -> None:
