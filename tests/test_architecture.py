@@ -54,7 +54,8 @@ ROOMS = {
     ),
     "runtime": _room(f"{NOUNS} schedules", "torch triton numpy pydantic"),
     "bundle": _room(f"{NOUNS} api emitters"),
-    "cli": _room(f"{NOUNS} api bundle catalogue emitters report runtime", "typer rich"),
+    "testbed": _room(f"{NOUNS} schedules api bundle runtime", "torch"),
+    "cli": _room(f"{NOUNS} api bundle catalogue emitters report runtime testbed", "typer rich"),
     "__init__": _room(f"{NOUNS} workloads api catalogue"),
 }
 MAY_PRINT = frozenset({"report", "cli"})

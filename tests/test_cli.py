@@ -34,6 +34,7 @@ COMMANDS = (
     "sweep",
     "explain",
     "pareto",
+    *(f"testbed {name}" for name in ("up", "down", "status", "exec", "trunk")),
 )
 JOB = """
 name: small
@@ -98,7 +99,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_every_command_has_an_example(command: str) -> None:
-    result = run(command, "--help")
+    result = run(*command.split(), "--help")
     assert result.exit_code == 0
     assert f"scaleacross {command}" in result.output.split("Example", 1)[1]
 

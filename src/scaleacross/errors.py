@@ -8,7 +8,8 @@
     ├── InfeasibleError   the input is fine, no plan satisfies it            (CLI exit code 3)
     ├── TimeLimitError    the time limit ended before any plan was found     (CLI exit code 4)
     ├── VerificationError a plan's stated figures do not recompute           (CLI exit code 5)
-    └── EmitError         the target cannot express the plan                 (CLI exit code 2)
+    ├── EmitError         the target cannot express the plan                 (CLI exit code 2)
+    └── EmulationError    a tool or process of the testbed failed            (CLI exit code 1)
 
 Every message says what is wrong, where, and the way out; callers print it as it stands.
 """
@@ -54,3 +55,7 @@ class EmitError(ScaleAcrossError):
     """The target framework cannot express this plan; the message names the field that it lacks."""
 
     exit_code = 2
+
+
+class EmulationError(ScaleAcrossError):
+    """A tool of this machine, or a process in an emulated host, failed; the message has its own words."""

@@ -23,6 +23,7 @@ from scaleacross.cli.run import bench_command, run_command
 from scaleacross.cli.schedule import schedule_command
 from scaleacross.cli.simulate import simulate_command
 from scaleacross.cli.sweep import sweep_command
+from scaleacross.cli.testbed import testbed_app
 from scaleacross.cli.validate import validate_command
 
 COMMANDS: Final[tuple[tuple[str, Callable[..., None], str], ...]] = (
@@ -58,6 +59,7 @@ app = typer.Typer(
 
 for _name, _command, _short_help in COMMANDS:
     app.command(_name, short_help=_short_help)(guarded(_command))
+app.add_typer(testbed_app, name="testbed", short_help="Emulate buildings on this machine; run a plan in them.")
 
 
 @app.callback()

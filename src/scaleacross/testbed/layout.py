@@ -1,0 +1,229 @@
+"""A topology as namespaces, bridges and shaped links. Nothing is executed here.
+
+Every host is a namespace, every building is one too: a router with a bridge for itself and one for each zone and rack that has
+siblings. Trunks join routers, so any graph of buildings works; packets take the path of least latency, as the planner does.
+
+* network adapter of a host     bandwidth of the rack's technology · accelerators per host, both directions
+* uplink of a rack or zone      rate of what is below it / oversubscription
+* trunk                         its capacity / oversubscription; delay and loss as stated
+
+Latencies inside a building are those of this machine (tens of microseconds): they are measured, not emulated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from scaleacross.errors import InputError
+from scaleacross.spec.topology import Building, Topology, trunk_bytes_per_s
+
+MAX_HOSTS: Final = 64
+MAX_BUILDINGS: Final = 16
+MAX_RATE_BYTES_PER_S: Final = 10e9 / 8
+"""More than one machine passes on for two hosts at once."""
+
+
+@dataclass(frozen=True)
+class Bridge:
+    """A switch inside a building: its uplink leads to the bridge ``parent``, at ``uplink_bytes_per_s``; None at the top."""
+
+    name: str
+    parent: str | None
+    uplink_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host; ``name`` is what a launch file calls it, ``port`` its interface on ``bridge``."""
+
+    name: str
+    namespace: str
+    bridge: str
+    port: str
+    address: str
+    rate_bytes_per_s: float
+    num_ranks: int
+
+
+@dataclass(frozen=True)
+class BuildingNet:
+    """A building: a namespace that routes, with its bridges, hosts and routes to other buildings: (subnet, next hop)."""
+
+    name: str
+    namespace: str
+    gateway: str
+    bridges: tuple[Bridge, ...]
+    hosts: tuple[Host, ...]
+    routes: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class TrunkWire:
+    """A trunk; ``ends`` are namespaces, ``device`` is its name in both of them, ``addresses`` those of the ends."""
+
+    between: tuple[str, str]
+    ends: tuple[str, str]
+    device: str
+    addresses: tuple[str, str]
+    rate_bytes_per_s: float
+    delay_s: float
+    loss_fraction: float
+
+    @property
+    def name(self) -> str:
+        """Both buildings."""
+        return "–".join(self.between)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Everything that is made; all namespaces begin with ``prefix``."""
+
+    prefix: str
+    buildings: tuple[BuildingNet, ...]
+    trunks: tuple[TrunkWire, ...]
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """All hosts, building by building."""
+        return tuple(host for building in self.buildings for host in building.hosts)
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """Of buildings and hosts."""
+        return (*(building.namespace for building in self.buildings), *(host.namespace for host in self.hosts))
+
+    def trunk(self, one: str, other: str) -> TrunkWire:
+        """The trunk between two buildings, in either order. Raises InputError."""
+        for trunk in self.trunks:
+            if {one, other} == set(trunk.between):
+                return trunk
+        names = ", ".join(trunk.name for trunk in self.trunks) or "none"
+        raise InputError(f"no trunk between {one} and {other}; there are: {names}")
+
+
+def layout_of(topology: Topology, prefix: str) -> Layout:
+    """What ``topology`` looks like on one machine.
+
+    Raises:
+        InputError: it is too large or too fast for one machine, or has scale-up domains of several hosts.
+    """
+    _check_size(topology)
+    buildings = topology.buildings
+    numbers = {building.name: index for index, building in enumerate(buildings, 1)}
+    trunks = tuple(
+        TrunkWire(
+            between=trunk.between,
+            ends=(f"{prefix}{trunk.between[0]}", f"{prefix}{trunk.between[1]}"),
+            device=f"trunk{index}",
+            addresses=(f"10.78.{index}.1", f"10.78.{index}.2"),
+            rate_bytes_per_s=trunk_bytes_per_s(topology, trunk) / trunk.oversubscription_ratio,
+            delay_s=trunk.one_way_latency_s,
+            loss_fraction=trunk.loss_fraction,
+        )
+        for index, trunk in enumerate(topology.trunks)
+    )
+    for wire in trunks:
+        _check_rate(f"trunk {wire.name}", wire.rate_bytes_per_s)
+    hops = _next_hops([building.name for building in buildings], trunks)
+    return Layout(
+        prefix,
+        tuple(
+            _building(
+                building,
+                numbers[building.name],
+                prefix,
+                tuple((f"10.77.{numbers[there]}.0/24", hop) for there, hop in hops[building.name].items()),
+            )
+            for building in buildings
+        ),
+        trunks,
+    )
+
+
+def _building(building: Building, number: int, prefix: str, routes: tuple[tuple[str, str], ...]) -> BuildingNet:
+    bridges, hosts = list(_bridges(building)), []
+    rate = building.links.rack.technology.bandwidth_bytes_per_s * building.accelerators_per_host
+    _check_rate(f"network adapters of a host in {building.name}", rate)
+    for index in range(building.hosts):
+        rack = index // building.hosts_per_rack
+        zone, rack_in_zone = divmod(rack, building.racks_per_zone)
+        places = (f"z{zone}r{rack_in_zone}", f"z{zone}", "top")
+        here = next(place for place in places if any(bridge.name == place for bridge in bridges))
+        hosts.append(
+            Host(
+                name=f"{building.name}-h{index}",
+                namespace=f"{prefix}{building.name}-h{index}",
+                bridge=here,
+                port=f"h{index}",
+                address=f"10.77.{number}.{index + 1}",
+                rate_bytes_per_s=rate,
+                num_ranks=building.accelerators_per_host,
+            )
+        )
+    return BuildingNet(
+        building.name, f"{prefix}{building.name}", f"10.77.{number}.254", tuple(bridges), tuple(hosts), routes
+    )
+
+
+def _bridges(building: Building) -> Iterator[Bridge]:
+    """The bridge of the building, then those of zones and racks that have siblings."""
+    yield Bridge("top", None, math.inf)
+    links, each = building.links, building.accelerators_per_host
+    num_racks = math.ceil(building.hosts / building.hosts_per_rack)
+    num_zones = math.ceil(num_racks / building.racks_per_zone)
+    per_rack = building.hosts_per_rack * each
+    for zone in range(num_zones):
+        above = "top"
+        if num_zones > 1:
+            above, link = f"z{zone}", links.building
+            size = per_rack * building.racks_per_zone
+            yield Bridge(above, "top", link.technology.bandwidth_bytes_per_s * size / link.oversubscription_ratio)
+        racks = range(min(building.racks_per_zone, num_racks - zone * building.racks_per_zone))
+        if len(racks) > 1:
+            rate = links.zone.technology.bandwidth_bytes_per_s * per_rack / links.zone.oversubscription_ratio
+            yield from (Bridge(f"z{zone}r{rack}", above, rate) for rack in racks)
+
+
+def _next_hops(names: Sequence[str], trunks: Sequence[TrunkWire]) -> dict[str, dict[str, str]]:
+    """[building][other building] -> address of the neighbour on the path of least latency (Floyd and Warshall)."""
+    far = {(a, b): 0.0 if a == b else math.inf for a in names for b in names}
+    first: dict[tuple[str, str], str] = {}
+    for trunk in trunks:
+        for (here, there), address in zip(
+            (trunk.between, trunk.between[::-1]), (trunk.addresses[1], trunk.addresses[0]), strict=True
+        ):
+            if trunk.delay_s < far[here, there]:
+                far[here, there], first[here, there] = trunk.delay_s, address
+    for middle in names:
+        for here in names:
+            for there in names:
+                through = far[here, middle] + far[middle, there]
+                if through < far[here, there]:
+                    far[here, there], first[here, there] = through, first[here, middle]
+    return {here: {there: first[here, there] for there in names if there != here} for here in names}
+
+
+def _check_size(topology: Topology) -> None:
+    num_hosts, buildings = sum(building.hosts for building in topology.buildings), topology.buildings
+    if num_hosts > MAX_HOSTS or len(buildings) > MAX_BUILDINGS:
+        raise InputError(
+            f"topology {topology.name}: {num_hosts} hosts in {len(buildings)} buildings; one machine emulates at most "
+            f"{MAX_HOSTS} and {MAX_BUILDINGS}. `scaleacross testbed example` writes a topology that fits"
+        )
+    for building in buildings:
+        if building.scale_up_domain == "rack" and building.hosts_per_rack > 1:
+            raise InputError(
+                f"building {building.name}: scale_up_domain rack; emulated hosts share no memory, so a domain is one host"
+            )
+
+
+def _check_rate(what: str, rate: float) -> None:
+    if rate > MAX_RATE_BYTES_PER_S:
+        raise InputError(
+            f"{what}: {rate * 8e-9:,.4g} Gbit/s; one machine passes on at most {MAX_RATE_BYTES_PER_S * 8e-9:g}. "
+            "State rates that it can carry, e.g. trunks of 0.1 to 1 and network adapters of 2.5 Gbit/s"
+        )

@@ -1,0 +1,103 @@
+"""What this machine lets us do: who we are, which tools, kernel features and CPU controls are there; and running its tools."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from scaleacross.errors import EmulationError, InputError
+
+TOOLS: Final = ("ip", "tc", "taskset")
+TUN_DEVICE: Final = Path("/dev/net/tun")
+INSIDE_VARIABLE: Final = "SCALEACROSS_TESTBED_INSIDE"
+"""Set in the process that ``unshare`` has made root of namespaces of its own."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What there is.
+
+    Attributes:
+        is_root: namespaces may be made here; inside ``unshare -Urnm`` they may as well.
+        is_private: we are root of a user namespace only: whatever is made goes when this process does.
+        can_unshare: an ordinary user may make a user namespace.
+        missing_tools: of ``TOOLS``.
+        has_netem, has_tun: ways to delay packets.
+    """
+
+    is_root: bool
+    is_private: bool
+    can_unshare: bool
+    missing_tools: tuple[str, ...]
+    has_netem: bool
+    has_tun: bool
+
+    def require(self) -> None:
+        """Raise InputError that names what is missing for any testbed at all."""
+        if self.missing_tools:
+            raise InputError(f"the testbed needs {', '.join(self.missing_tools)} (packages iproute2 and util-linux)")
+        if not self.is_root:
+            raise InputError(
+                "the testbed makes network namespaces, which needs root"
+                + (" or user namespaces, which this kernel refuses (unshare -Urnm)" if not self.can_unshare else "")
+                + ": run it with sudo"
+            )
+
+    def require_delay(self, what: str) -> None:
+        """Raise InputError where packets cannot be delayed or lost."""
+        if not (self.has_netem or self.has_tun):
+            raise InputError(
+                f"{what}: delay and loss need the kernel's netem (module sch_netem) or {TUN_DEVICE}, and neither can be used "
+                "here: run it as root, or state one_way_latency_us: 0 and no loss"
+            )
+
+
+def machine() -> Machine:
+    """Look at this machine; makes nothing that stays."""
+    missing = tuple(tool for tool in TOOLS if shutil.which(tool) is None)
+    is_root, inside = os.geteuid() == 0, INSIDE_VARIABLE in os.environ
+    allowed = is_root and (inside or _succeeds(["unshare", "--net", "true"]))
+    return Machine(
+        is_root=allowed,
+        is_private=inside,
+        can_unshare=not allowed and _succeeds(["unshare", "-Urnm", "true"]),
+        missing_tools=missing,
+        has_netem=allowed and not missing and _has_netem(),
+        has_tun=os.access(TUN_DEVICE, os.R_OK | os.W_OK),
+    )
+
+
+def _has_netem() -> bool:
+    """Try it on the loopback of a namespace that ends with the process."""
+    return _succeeds(["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"])
+
+
+def _succeeds(command: Sequence[str]) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, timeout=20, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def do(*command: str, tolerate: bool = False) -> str:
+    """Run a tool of this machine.
+
+    Args:
+        tolerate: a failure is no error (clean-up of what may be gone).
+
+    Returns:
+        what it printed.
+
+    Raises:
+        EmulationError: it failed; the message has the command and its own words.
+    """
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode and not tolerate:
+        reason = (done.stderr or done.stdout).strip().splitlines()
+        raise EmulationError(f"`{' '.join(command)}` failed: {reason[0] if reason else f'exit {done.returncode}'}")
+    return done.stdout

@@ -1,0 +1,133 @@
+"""Made and taken away: what is there while it is up, and that nothing is left, however it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from emulated import EXAMPLES, MAIN, needs_testbed, scaleacross
+
+from scaleacross.catalogue import load_topology
+from scaleacross.errors import InputError
+from scaleacross.testbed import cpus, fabric, session
+
+pytestmark = needs_testbed
+
+NAME = f"t{os.getpid()}"
+PREFIX = session.prefix_of(NAME)
+
+
+def left_over() -> list[str]:
+    """Namespaces, control groups and processes that bear the testbed's name."""
+    found = [*fabric.existing(PREFIX), *map(str, cpus.groups_of(PREFIX))]
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                words = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if PREFIX.encode() in words:
+                found.append(words.replace(b"\0", b" ").decode(errors="replace"))
+    return found
+
+
+@contextmanager
+def up(name: str) -> Iterator[session.Testbed]:
+    with session.standing(load_topology(EXAMPLES / f"{name}.yaml"), NAME) as testbed:
+        yield testbed
+    assert left_over() == []
+
+
+def probe(testbed: session.Testbed, here: str, there: str, seconds: float) -> dict[str, float]:
+    """Latency and rate between two hosts."""
+    hosts = {host.name: (host, index) for index, host in enumerate(testbed.layout.hosts)}
+    module = [sys.executable, "-m", "scaleacross.testbed.probe"]
+    (target, at), (source, own) = hosts[there], hosts[here]
+    server = subprocess.Popen(
+        fabric.in_host(target, at, 4, [*module, "serve", target.address]), stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdout is not None and server.stdout.readline().strip() == "listening"
+    caller = fabric.in_host(source, own, 4, [*module, "call", target.address, str(seconds)])
+    out = subprocess.run(caller, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert server.wait(timeout=20) == 0
+    server.stdout.close()
+    return dict(json.loads(out))
+
+
+def test_trunk_has_the_stated_distance_and_rate_and_can_be_changed_and_cut() -> None:
+    with up("two_buildings") as testbed:
+        far, near = probe(testbed, "east-h0", "west-h0", 1.0), probe(testbed, "east-h0", "east-h1", 0.3)
+        assert 10e-3 < far["round_trip_s"] < 20e-3 and near["round_trip_s"] < 5e-3
+        assert 0.6 * 50e6 < far["bytes_per_s"] < 51e6 < near["bytes_per_s"]
+        (trunk,) = testbed.layout.trunks
+        fabric.set_trunk(trunk, trunk.rate_bytes_per_s / 4)
+        assert probe(testbed, "east-h0", "west-h0", 1.0)["bytes_per_s"] < 13e6
+        fabric.set_trunk(trunk, trunk.rate_bytes_per_s, is_cut=True)
+        with pytest.raises(subprocess.SubprocessError):
+            probe(testbed, "east-h0", "west-h0", 0.1)
+        with pytest.raises(InputError, match="is up already"):
+            session.up(testbed.topology, NAME)
+
+
+def test_buildings_without_a_trunk_of_their_own_meet_over_a_third() -> None:
+    with up("three_buildings") as testbed:
+        assert 8e-3 < probe(testbed, "east-h0", "north-h0", 0.1)["round_trip_s"] < 9.9e-3
+
+
+def test_command_line_from_up_to_down() -> None:
+    made = scaleacross("testbed", "up", str(EXAMPLES / "two_buildings.yaml"), "--name", NAME)
+    try:
+        assert made.returncode == 0, made.stderr
+        assert "trunk  east–west" in made.stdout and "0.4 Gbit/s" in made.stdout
+        shown = scaleacross("testbed", "exec", "west-h1", "--name", NAME, "--", "ip", "-br", "address")
+        assert "10.77.2.2/24" in shown.stdout
+        thinner = scaleacross("testbed", "trunk", "west", "east", "--gbit", "0.1", "--name", NAME)
+        assert thinner.stdout == "trunk east–west: 0.1 Gbit/s\n"
+        assert f"{NAME}: 6 namespaces" in scaleacross("testbed", "status").stdout
+        wrong = scaleacross("testbed", "exec", "south-h0", "--name", NAME, "--", "true")
+        assert wrong.returncode == 2 and "no host 'south-h0'; there are east-h0" in wrong.stderr
+    finally:
+        taken = scaleacross("testbed", "down", "--name", NAME)
+    assert taken.stdout == "took away 6 namespaces\n"
+    assert left_over() == []
+
+
+def test_interrupt_leaves_nothing() -> None:
+    code = (
+        "import time\nfrom scaleacross.catalogue import load_topology\nfrom scaleacross.testbed import session\n"
+        f"with session.standing(load_topology({str(EXAMPLES / 'two_buildings.yaml')!r}), {NAME!r}):\n"
+        "    print('up', flush=True)\n    time.sleep(60)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "up\n"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert left_over() == []
+
+
+@pytest.mark.parametrize("num_namespaces", [1, 4, 7])
+def test_down_after_kill_leaves_nothing(num_namespaces: int) -> None:
+    """Killed while it is being made: at the first namespace, in the middle, when all seven are there and trunks are not."""
+    words = ["testbed", "up", str(EXAMPLES / "three_buildings.yaml"), "--name", NAME]
+    process = subprocess.Popen([sys.executable, "-c", MAIN, *words], stdout=subprocess.DEVNULL)
+    while len(fabric.existing(PREFIX)) < num_namespaces and process.poll() is None:
+        time.sleep(0.002)
+    process.kill()
+    process.wait()
+    assert session.down(NAME)
+    assert left_over() == []
+
+
+@pytest.mark.slow
+def test_fifty_times_up_and_down() -> None:
+    for _ in range(50):
+        with up("two_buildings"):
+            assert len(fabric.existing(PREFIX)) == 6
