@@ -163,7 +163,7 @@ def _deadlock(job: Job, first: Any, second: Any) -> None:
 
 def _stuck_link(job: Job) -> None:
     """The culprit takes nothing more from the rank before it."""
-    from scaleacross.runtime.links import Incoming
+    from scaleacross.runtime.incoming import Incoming
 
     if job.wrong:
         read, before = Incoming.read, (job.rank - 1) % WORLD
@@ -180,7 +180,7 @@ def _slow_rank(job: Job) -> None:
 
 def _slow_link(job: Job) -> None:
     """What the culprit sends takes its time on the way out."""
-    from scaleacross.runtime.links import Outgoing
+    from scaleacross.runtime.outgoing import Outgoing
 
     if job.wrong:
         pump = Outgoing.pump

@@ -15,7 +15,8 @@ from typing import Final, Protocol
 from scaleacross.runtime.endpoint import Caller, Contact, call, endpoint_of_process
 from scaleacross.runtime.engine import Cursor, Run, Task
 from scaleacross.runtime.faults import CollectiveError, CollectiveTimeoutError, PeerLostError
-from scaleacross.runtime.links import Incoming, Outbound, Outgoing
+from scaleacross.runtime.incoming import Incoming
+from scaleacross.runtime.outgoing import Outbound, Outgoing
 
 MAX_MISSING_SHOWN: Final = 6
 JOIN_S: Final = 2.0

@@ -16,8 +16,8 @@ import torch
 
 from scaleacross.runtime.encoding import Encoding
 from scaleacross.runtime.faults import MismatchError
-from scaleacross.runtime.links import Outbound
 from scaleacross.runtime.messages import ADD, COPY, INPUT, Message, Piece, RankProgram, RankStep
+from scaleacross.runtime.outgoing import Outbound
 from scaleacross.runtime.reduction import Combine
 from scaleacross.runtime.wire import Header, Identity
 

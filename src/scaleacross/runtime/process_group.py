@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from math import prod
 from typing import Any
@@ -23,15 +22,15 @@ from torch import Tensor
 from scaleacross.runtime import operations
 from scaleacross.runtime.arguments import is_plain, reduction_name, size_bytes, timeout_seconds
 from scaleacross.runtime.codecs import CODECS, settling
+from scaleacross.runtime.collective_queue import CollectiveQueue, GroupMembers
 from scaleacross.runtime.communicator import Communicator, LinkSettings
 from scaleacross.runtime.endpoint import listen_address
 from scaleacross.runtime.launch import launch_policy
 from scaleacross.runtime.policy import Chosen, Policy
 from scaleacross.runtime.reduction import can_reduce
-from scaleacross.runtime.trace import FlightRecorder, Record
-from scaleacross.runtime.tracing import GroupCursor, recorded_name, recorder_of_process
-from scaleacross.runtime.transport_group import TransportGroup
-from scaleacross.runtime.work import QueuedWork
+from scaleacross.runtime.trace import FlightRecorder
+from scaleacross.runtime.tracing import recorded_name, recorder_of_process
+from scaleacross.runtime.transport_group import TransportGroup, lazy_gloo
 from scaleacross.schedules.collective import Operation
 
 logger = logging.getLogger("scaleacross.runtime")
@@ -65,7 +64,7 @@ class ScaleAcrossGroup(TransportGroup):
         options: Options,
     ) -> None:
         super().__init__(rank, size)
-        self._my_rank, self._num_ranks, self._timeout_s = rank, size, timeout.total_seconds()
+        self._my_rank, self._num_ranks = rank, size
         self._ranks = list(global_ranks) or list(range(size))
         self._policy = options.policy or launch_policy(self._ranks, LinkSettings())
         self._recorder = options.recorder or recorder_of_process(self._ranks[rank])
@@ -73,10 +72,8 @@ class ScaleAcrossGroup(TransportGroup):
             recorded_name(name, self._ranks), self._ranks, self._policy.axis, self._policy.planned
         )
         self._name = name
-        self._sequence = 0
-        self._lock = threading.Lock()
         self._said: set[str] = set()
-        self._inner = _lazy_gloo(dist.PrefixStore("gloo", store), rank, size, timeout)
+        self._inner = lazy_gloo(dist.PrefixStore("gloo", store), rank, size, timeout)
         self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._inner)
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         policy = self._policy
@@ -88,6 +85,10 @@ class ScaleAcrossGroup(TransportGroup):
             address=listen_address(),
             process_id=os.getpid(),
             settings=lambda peer: policy.settings(rank, peer),
+        )
+        members = GroupMembers(name, rank, self._ranks)
+        self._queue = CollectiveQueue(
+            members, self._communicator, self._recorder, self._recorded, timeout.total_seconds()
         )
         weakref.finalize(self, self._communicator.close)  # torch drops a destroyed group without a word
 
@@ -108,7 +109,9 @@ class ScaleAcrossGroup(TransportGroup):
             return operations.all_reduce(chosen.schedule, self._my_rank, sequence, flat, reduction, codes)
 
         after = None if flat.data_ptr() == tensor.data_ptr() else lambda: tensor.copy_(flat)
-        return self._submit(chosen, [tensor], [tensor], size_bytes(tensor), run, opts, tensors, after)
+        return self._queue.submit(
+            chosen, [tensor], [tensor], size_bytes(tensor), run, timeout_seconds(opts), tensors, after
+        )
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any) -> Any:
         """Several tensors, one after the other."""
@@ -126,7 +129,7 @@ class ScaleAcrossGroup(TransportGroup):
         def run(sequence: int) -> operations.Prepared:
             return operations.all_gather(chosen.schedule, self._my_rank, sequence, output, flat, codes)
 
-        return self._submit(chosen, [tensor], [output], size_bytes(output), run, opts, [output])
+        return self._queue.submit(chosen, [tensor], [output], size_bytes(output), run, timeout_seconds(opts), [output])
 
     _allgather_base = all_gather_single
 
@@ -149,7 +152,7 @@ class ScaleAcrossGroup(TransportGroup):
             for part, value in zip(parts, whole, strict=True):
                 part.copy_(value)
 
-        return self._submit(chosen, [tensor], parts, size, run, opts, parts, after)
+        return self._queue.submit(chosen, [tensor], parts, size, run, timeout_seconds(opts), parts, after)
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any) -> Any:
         """Several, one after the other."""
@@ -170,7 +173,7 @@ class ScaleAcrossGroup(TransportGroup):
         def run(sequence: int) -> operations.Prepared:
             return operations.reduce_scatter(chosen.schedule, self._my_rank, sequence, output, flat, reduction, codes)
 
-        return self._submit(chosen, [tensor], [output], size_bytes(tensor), run, opts, [output])
+        return self._queue.submit(chosen, [tensor], [output], size_bytes(tensor), run, timeout_seconds(opts), [output])
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -199,7 +202,9 @@ class ScaleAcrossGroup(TransportGroup):
             return operations.broadcast(chosen.schedule, self._my_rank, sequence, flat, opts.rootRank)
 
         after = None if flat.data_ptr() == tensor.data_ptr() else lambda: tensor.copy_(flat)
-        return self._submit(chosen, [tensor], [tensor], size_bytes(tensor), run, opts, tensors, after)
+        return self._queue.submit(
+            chosen, [tensor], [tensor], size_bytes(tensor), run, timeout_seconds(opts), tensors, after
+        )
 
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_splits: list[int], input_splits: list[int], opts: Any
@@ -211,14 +216,14 @@ class ScaleAcrossGroup(TransportGroup):
         sends, receives = self._splits(tensor, input_splits), self._splits(output, output_splits)
         flat = tensor.contiguous()
         if operations.needs_all_counts(chosen.schedule):
-            counts = self._all_counts(sends, opts)
+            counts = self._queue.all_counts(sends, timeout_seconds(opts))
         else:
             counts = lambda s, d: sends[d] if s == self._my_rank else receives[s]  # noqa: E731
 
         def run(sequence: int) -> operations.Prepared:
             return operations.all_to_all(chosen.schedule, self._my_rank, sequence, output, flat, counts)
 
-        return self._submit(chosen, [tensor], [output], size_bytes(tensor), run, opts, [output])
+        return self._queue.submit(chosen, [tensor], [output], size_bytes(tensor), run, timeout_seconds(opts), [output])
 
     alltoall_base = all_to_all_single
 
@@ -274,82 +279,12 @@ class ScaleAcrossGroup(TransportGroup):
             if self._my_rank == 0:
                 logger.warning("%s: %s is not in %s: gloo runs it by itself", self._name, what, self._policy.why)
 
-    def _submit(
-        self,
-        chosen: Chosen,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        num_bytes: int,
-        prepare: Callable[[int], operations.Prepared],
-        opts: Any,
-        result: list[Tensor],
-        after: Callable[[], object] | None = None,
-    ) -> QueuedWork:
-        """Queue a collective; ``after`` runs when it is done."""
-        schedule = chosen.schedule
-        timeout_s = timeout_seconds(opts) or self._timeout_s
-        work = QueuedWork(f"{schedule.operation.value} by {schedule.name} in group {self._name}", result)
-        with self._lock:
-            sequence, self._sequence = self._sequence, self._sequence + 1
-            record = self._recorder.begin(
-                self._recorded,
-                schedule.operation.value,
-                sum(tensor.numel() for tensor in inputs),
-                sum(tensor.numel() for tensor in outputs),
-                str(inputs[0].dtype).removeprefix("torch."),
-                num_bytes=num_bytes,
-                algorithm=schedule.name,
-                predicted_s=chosen.predicted_s,
-            )
-            work.record = record
-            self._communicator.submit(lambda: self._execute(work, record, prepare, sequence, timeout_s, after))
-        return work
-
-    def _execute(
-        self,
-        work: QueuedWork,
-        record: Record,
-        prepare: Callable[[int], operations.Prepared],
-        sequence: int,
-        timeout_s: float,
-        after: Callable[[], object] | None,
-    ) -> None:
-        """In the thread of the group."""
-        record.start()
-        try:
-            with torch.no_grad():
-                prepared = prepare(sequence)
-                cursor = GroupCursor(record, self._ranks)
-                cursor.expect(prepared.task.program)
-                self._communicator.run(prepared.task, timeout_s, cursor)
-                prepared.finish()
-                if after is not None:
-                    after()
-        except Exception as error:
-            record.end(error)
-            work.complete(error)
-        else:
-            record.end()
-            work.complete()
-
     def _splits(self, tensor: Tensor, splits: list[int]) -> list[int]:
         """Elements per rank of a tensor that is split along its first dimension."""
         if not splits:
             return [tensor.numel() // self._num_ranks] * self._num_ranks
         row = prod(tensor.shape[1:])
         return [count * row for count in splits]
-
-    def _all_counts(self, sends: list[int], opts: Any) -> Callable[[int, int], int]:
-        """What every rank sends to every other. Gathered by a collective of its own, which is queued here; only the next one in
-        the queue may ask."""
-        mine, gathered = torch.tensor(sends), torch.empty(self._num_ranks**2, dtype=torch.int64)
-        chosen = Chosen(operations.counts_schedule(self._num_ranks))
-
-        def run(sequence: int) -> operations.Prepared:
-            return operations.all_gather(chosen.schedule, self._my_rank, sequence, gathered, mine)
-
-        self._submit(chosen, [mine], [gathered], size_bytes(gathered), run, opts, [gathered])
-        return lambda source, destination: int(gathered[source * self._num_ranks + destination])
 
 
 def create(options: Any, backend_options: Any) -> ScaleAcrossGroup:
@@ -363,17 +298,6 @@ def create(options: Any, backend_options: Any) -> ScaleAcrossGroup:
         options.global_ranks_in_group,
         backend_options if isinstance(backend_options, Options) else Options(),
     )
-
-
-def _lazy_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroupGloo:
-    """gloo that connects to a peer when it first talks to it, and listens only where our own listener does.
-
-    Connecting everybody at once takes 2 · size + 1 store operations per rank, this one (benchmarks/start_scale.py).
-    """
-    options = dist.ProcessGroupGloo._Options()
-    options._timeout = timeout
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=listen_address(), lazy_init=True)]
-    return dist.ProcessGroupGloo(store, rank, size, options)
 
 
 def register() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
+from scaleacross.runtime.endpoint import listen_address
 from scaleacross.runtime.trace import FlightRecorder, Record, RecordedGroup
 
 
@@ -155,3 +156,14 @@ class TransportWork(dist.Work):
     def get_future(self) -> Any:
         """The transport's own future."""
         return self._work.get_future()
+
+
+def lazy_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroupGloo:
+    """gloo that connects to a peer when it first talks to it, and listens only where our own listener does.
+
+    Connecting everybody at once takes 2 · size + 1 store operations per rank, this one (benchmarks/start_scale.py).
+    """
+    options = dist.ProcessGroupGloo._Options()
+    options._timeout = timeout
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=listen_address(), lazy_init=True)]
+    return dist.ProcessGroupGloo(store, rank, size, options)

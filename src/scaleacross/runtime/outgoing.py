@@ -1,7 +1,6 @@
-"""Links of one group: one per direction and peer, made when the first message needs it.
+"""The sending end of a link: cuts messages into segments and keeps at most a window of them in flight.
 
-``Outgoing`` cuts messages into segments and keeps at most a window of them in flight; ``Incoming`` reads segments and gives
-credit back. Neither waits: the engine asks them to go on when the selector says that they can.
+It never waits: the communicator asks it to go on when the selector says that it can.
 """
 
 from __future__ import annotations
@@ -16,12 +15,10 @@ from typing import Final
 import torch
 
 from scaleacross.runtime.encoding import GRAIN, Encoding
-from scaleacross.runtime.faults import CollectiveError, PeerLostError
+from scaleacross.runtime.faults import PeerLostError
 from scaleacross.runtime.wire import (
-    ABORT,
     CREDIT_BYTES,
     GOODBYE,
-    HEADER_BYTES,
     INLINE,
     MAX_REASON_BYTES,
     SEGMENT,
@@ -29,17 +26,14 @@ from scaleacross.runtime.wire import (
     Identity,
     pack,
     pack_abort,
-    pack_credit,
-    unpack,
     unpack_credit,
 )
 
 ALIGNMENT: Final = 64
 MAX_BUFFERS_PER_CALL: Final = 32
 SEGMENTS_PER_WINDOW: Final = 6
-CREDITS_PER_WINDOW: Final = 4
-"""A segment takes up to twice its size where it skips the end of the ring, and a receiver may owe one portion of credit:
-2/6 + 1/4 < 1, so a sender that has nothing on the way always has room for the next segment."""
+"""A segment takes up to twice its size where it skips the end of the ring, and a receiver may owe one portion of credit
+(``incoming.CREDITS_PER_WINDOW``): 2/6 + 1/4 < 1, so a sender that has nothing on the way always has room for the next segment."""
 SMALL_BYTES: Final = 2048
 """Payloads up to this follow their header in the stream: cheaper than the shared memory."""
 
@@ -246,131 +240,3 @@ class Outgoing:
 
     def _lost(self, error: OSError) -> PeerLostError:
         return PeerLostError(f"the connection to {self.name} broke: {error.strerror or error}")
-
-
-class Incoming:
-    """Segments from one peer."""
-
-    def __init__(
-        self, peer: int, name: str, connection: socket.socket, memory: mmap.mmap | None, window_bytes: int
-    ) -> None:
-        connection.setblocking(False)
-        self._portion_bytes = window_bytes // CREDITS_PER_WINDOW
-        self.peer, self.name, self.connection = peer, name, connection
-        self.memory = None if memory is None else torch.frombuffer(memory, dtype=torch.uint8)
-        self.closed = False
-        self.parked: Header | None = None
-        self.received_bytes = 0
-        self._head = memoryview(bytearray(HEADER_BYTES))
-        self._got = 0
-        self._header: Header | None = None
-        self._payload: torch.Tensor | None = None
-        self._target: memoryview | None = None
-        self._scratch = torch.empty(0, dtype=torch.uint8)
-        self._owed = 0
-
-    def read(
-        self,
-        wanted: Callable[[int, Header], bool],
-        place: Callable[[int, Header], torch.Tensor | None],
-        take: Callable[[int, Header, torch.Tensor], None],
-    ) -> None:
-        """Read segments until there are no more, or one is not wanted yet (it stays ``parked``).
-
-        Args:
-            wanted: (peer, header) -> whether its collective runs now.
-            place: (peer, header) -> memory that a payload from the stream may be read into, or None.
-            take: (peer, header, payload as uint8); the payload is only valid during the call.
-
-        Raises:
-            PeerLostError: the peer gave up. A connection that ends between segments only sets ``closed``.
-            CollectiveError: the stream is out of step.
-        """
-        while not self.closed:
-            header = self._header
-            if header is None:
-                header = self.parked or self._read_header()
-                if header is None:
-                    return
-                if header.kind == SEGMENT and not wanted(self.peer, header):
-                    self.parked = header
-                    return
-                self.parked = None
-                self._begin(header, place)
-            if not self._read_payload():
-                return
-            payload = self._payload
-            self._header = self._payload = self._target = None
-            if payload is None:
-                raise CollectiveError(f"{self.name}: a segment without a payload")
-            if header.kind == ABORT:
-                self.closed = True
-                reason = payload.numpy().tobytes().decode(errors="replace")
-                raise PeerLostError(f"{self.name} gave up: {reason}", reason)
-            self.received_bytes += header.num_bytes
-            take(self.peer, header, payload)
-            self._give_back(header.used_bytes)
-
-    def abort(self, reason: str) -> None:
-        """Tell the sender, as far as the socket takes it, that nothing more is taken."""
-        with suppress(OSError):
-            self.connection.send(pack_credit(GOODBYE) + reason.encode()[:MAX_REASON_BYTES])
-            self.connection.shutdown(socket.SHUT_WR)
-
-    def close(self) -> None:
-        """Drop the connection."""
-        self.closed = True
-        self.connection.close()
-
-    def _give_back(self, used_bytes: int) -> None:
-        """Credit in portions, as every one of them wakes the sender up."""
-        self._owed += used_bytes
-        if self._owed >= self._portion_bytes:
-            with suppress(OSError):  # whoever hung up needs no credit
-                self.connection.send(pack_credit(self._owed))
-                self._owed = 0
-
-    def _read_header(self) -> Header | None:
-        while self._got < HEADER_BYTES:
-            count = self._receive(self._head[self._got :])
-            if count == 0:
-                return None
-            self._got += count
-        self._got = 0
-        return unpack(self._head)
-
-    def _begin(self, header: Header, place: Callable[[int, Header], torch.Tensor | None]) -> None:
-        self._header = header
-        if header.kind == ABORT and header.num_bytes > MAX_REASON_BYTES:
-            raise CollectiveError(f"{self.name}: a reason of {header.num_bytes} bytes")
-        if header.place != INLINE:
-            end = header.place + header.num_bytes
-            if self.memory is None or end > self.memory.numel():
-                raise CollectiveError(f"{self.name}: a payload up to byte {end} of memory that is not shared")
-            self._payload = self.memory[header.place : end]
-            return
-        direct = place(self.peer, header) if header.kind == SEGMENT and header.num_bytes else None
-        if direct is None and self._scratch.numel() < header.num_bytes:
-            self._scratch = torch.empty(header.num_bytes, dtype=torch.uint8)
-        self._payload = self._scratch[: header.num_bytes] if direct is None else direct
-        self._target = memoryview(self._payload.numpy()) if header.num_bytes else None
-
-    def _read_payload(self) -> bool:
-        while self._target is not None and len(self._target):
-            count = self._receive(self._target)
-            if count == 0:
-                return False
-            self._target = self._target[count:]
-        return True
-
-    def _receive(self, target: memoryview) -> int:
-        """Bytes read; 0 if there are none now or the stream ended."""
-        try:
-            count = self.connection.recv_into(target)
-        except BlockingIOError:
-            return 0
-        except OSError:
-            count = 0
-        if count == 0:
-            self.closed = True
-        return count
