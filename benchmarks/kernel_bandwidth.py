@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 import torch
 
-from scaleacross.runtime.codecs import CODECS, BlockCodec
+from scaleacross.runtime.block_codec import BlockCodec
+from scaleacross.runtime.codecs import CODECS
 
 
 def main() -> int:
@@ -47,7 +48,7 @@ def cases(values: torch.Tensor) -> list[tuple[str, Callable[[], object], int, Ca
     sum_reference([values.cpu()] * 4, expected_sum)
     out = [("sum of 4", lambda: launch_sum(buffers, total), 5 * values.nbytes, lambda: _same(total, expected_sum))]
     for codec in (codec for codec in CODECS.values() if isinstance(codec, BlockCodec)):
-        data = torch.empty(codec.num_bytes(values.numel()), dtype=torch.uint8, device=values.device)
+        data = torch.empty(codec.most_bytes(values.numel()), dtype=torch.uint8, device=values.device)
         back, expected = torch.empty_like(values), torch.empty(data.shape, dtype=torch.uint8)
         codec.write(values.cpu(), expected)
         num_bytes = values.nbytes + data.nbytes

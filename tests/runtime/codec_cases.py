@@ -9,8 +9,9 @@ import torch
 import torch.distributed as dist
 from rank_pool import make_group
 
+from scaleacross.runtime.codecs import BOUNDED, codec_named
 from scaleacross.runtime.communicator import LinkSettings
-from scaleacross.runtime.encoding import GRAIN
+from scaleacross.runtime.encoding import GRAIN, Encoding
 from scaleacross.runtime.policy import fixed
 from scaleacross.schedules.collective import Operation
 
@@ -18,14 +19,25 @@ LAYOUT = ((0, 1), (2, 3))
 NUMEL = 40_001
 
 
+BOUND = 1e-3
+
+
+def codec_of(name: str) -> Encoding:
+    """The codec called ``name``, with the bound of these cases."""
+    return codec_named(name, BOUND if name == BOUNDED else None)
+
+
 def error_bound(codec: str, values: torch.Tensor) -> torch.Tensor:
     """Largest error of each element, as the table of ``codecs`` states it; 2^-127 where fp32 itself runs out."""
     if codec == "bf16":
         return values.abs() * 2.0**-8 + 2.0**-133
+    if codec == BOUNDED:
+        return torch.full_like(values, BOUND)
     missing = -values.numel() % GRAIN
     blocks = torch.nn.functional.pad(values, (0, missing)).view(-1, GRAIN).abs()
     most = blocks.amax(1, keepdim=True)
-    bound = (most / 127).expand_as(blocks) if codec == "int8_block" else blocks * 2.0**-4 + most * 2.0**-17
+    largest = {"int8_block": 127, "int4_block": 7}.get(codec)
+    bound = (most / largest).expand_as(blocks) if largest else blocks * 2.0**-4 + most * 2.0**-17
     return bound.reshape(-1)[: values.numel()] * (1 + 1e-6) + 2.0**-127
 
 
@@ -34,7 +46,8 @@ def compressed(rank: int, codec: str) -> dict[str, Any]:
     ring = "hierarchical(ring, ring)"
     algorithms = {Operation.ALL_REDUCE: ring, Operation.ALL_GATHER: ring, Operation.REDUCE_SCATTER: ring}
     groups = [
-        make_group(range(4), fixed(algorithms, LAYOUT, LinkSettings(1 << 18, 1 << 14), 2, one)) for one in (None, codec)
+        make_group(range(4), fixed(algorithms, LAYOUT, LinkSettings(1 << 18, 1 << 14), 2, one))
+        for one in (None, codec_of(codec))
     ]
     inputs = [torch.randn(NUMEL, generator=torch.Generator().manual_seed(r)) for r in range(4)]
     exact, sent, checksums = torch.stack(inputs).double().sum(0), [], []
@@ -43,9 +56,10 @@ def compressed(rank: int, codec: str) -> dict[str, Any]:
         dist.all_reduce(tensor, group=group)
         sent.append(group._communicator.bytes_by_peer())
     checksums.append(zlib.crc32(tensor.numpy().tobytes()))
+    ratio = group._queue._recorder.records()[-1].compression_ratio
     # One crossing of a partial sum and one of the result; each block of the code is part of one block of the schedule.
     partial = (inputs[0] + inputs[1]).abs() + (inputs[2] + inputs[3]).abs()
-    bound = 2 * 2.5 * _most_nearby(error_bound(codec, partial))
+    bound = (2 if codec == BOUNDED else 2 * 2.5) * _most_nearby(error_bound(codec, partial))
     worst = float(((tensor.double() - exact).abs() / (bound + 1e-5)).max())
     gathered = torch.empty(4 * NUMEL)
     dist.all_gather_single(gathered, inputs[rank], group=groups[1])
@@ -56,6 +70,7 @@ def compressed(rank: int, codec: str) -> dict[str, Any]:
     return {
         "checksums": checksums,
         "worst_ratio": worst,
+        "ratio_in_trace": ratio,
         "far_bytes": sum(sent[1].get(peer, 0) for peer in far),
         "plain_bytes": sum(sent[0].get(peer, 0) for peer in far),
     }

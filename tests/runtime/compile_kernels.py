@@ -30,8 +30,8 @@ def _block(name: str, codec: str) -> Case:
     from scaleacross.runtime.codecs import CODECS
     from scaleacross.runtime.kernels import block_codec
 
-    mantissa, exponent, vanishing, is_float = block_codec._constants(CODECS[codec])  # type: ignore[arg-type]
-    shape = {"ROWS": block_codec.ROWS, "GRAIN": block_codec.GRAIN, "IS_FLOAT": is_float}
+    mantissa, exponent, vanishing, is_float, bits = block_codec._constants(CODECS[codec])  # type: ignore[arg-type]
+    shape = {"ROWS": block_codec.ROWS, "GRAIN": block_codec.GRAIN, "IS_FLOAT": is_float, "BITS": bits}
     scale = {"MANTISSA": mantissa, "EXPONENT": exponent, "VANISHING": vanishing}
     if name == "encode":
         signature = {"values": "*fp32", "exponents_out": "*u8", "codes_out": "*u8", "numel": "i64"}
@@ -86,6 +86,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "sum_bf16": lambda: _sum("bf16"),
     "encode_int8": lambda: _block("encode", "int8_block"),
     "encode_fp8": lambda: _block("encode", "fp8_block"),
+    "encode_int4": lambda: _block("encode", "int4_block"),
+    "decode_int4": lambda: _block("decode", "int4_block"),
     "decode_int8": lambda: _block("decode", "int8_block"),
     "decode_fp8": lambda: _block("decode", "fp8_block"),
     "decode_sum_encode_int8": lambda: _block("decode_sum_encode", "int8_block"),

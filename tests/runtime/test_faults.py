@@ -13,6 +13,7 @@ import fault_cases as cases
 from launch_configs import small_launch
 
 from scaleacross.errors import InputError
+from scaleacross.runtime.bounded_codec import BoundedCodec
 from scaleacross.runtime.communicator import LinkSettings
 from scaleacross.runtime.launch_file import read_launch
 from scaleacross.runtime.policy import from_launch, layout_of
@@ -45,7 +46,7 @@ def test_different_collectives(pool: RankPool) -> None:
 
 def test_different_splits(pool: RankPool) -> None:
     outcomes = pool.run(cases.splits_differ, SIZE)
-    assert any("sends 24 bytes where this rank expects 20" in text for _, text, _ in outcomes)
+    assert any("sends 6 elements where this rank expects 5" in text for _, text, _ in outcomes)
     assert all(kind for kind, _, _ in outcomes)
 
 
@@ -125,7 +126,7 @@ def test_the_network_decision_is_executed() -> None:
             "chunk_bytes": 333333,
             "num_channels": 2,
             "connections": [connection],
-            "compression": {"codec": "int8_block", "levels": ["campus"]},
+            "compression": {"codec": "bounded", "levels": ["campus"], "error_bound": 1e-4},
         }
     )
     groups = config.process_groups[0].model_copy(update={"network": (choice,)})
@@ -133,7 +134,7 @@ def test_the_network_decision_is_executed() -> None:
     chosen = policy.choose(Operation.ALL_REDUCE, 1_000_000)
     assert chosen is not None
     assert (chosen.schedule.name, chosen.schedule.num_channels) == ("hierarchical(halving_doubling, ring)", 3)
-    assert chosen.codec == "int8_block" and chosen.far(0, 2) and not chosen.far(0, 1)
+    assert chosen.codec == BoundedCodec(1e-4) and chosen.far(0, 2) and not chosen.far(0, 1)
     assert policy.settings(0, 2).window_bytes == 2 * 8 * 65536 and not policy.settings(0, 2).share_memory
     assert policy.settings(0, 1).window_bytes == LinkSettings().window_bytes and policy.settings(0, 1).share_memory
     other = policy.choose(Operation.ALL_GATHER, 1_000_000)

@@ -10,7 +10,8 @@ from interpreted import same_bits  # sets the interpreter, so it stands first
 import torch  # isort: skip
 
 from scaleacross.errors import InputError
-from scaleacross.runtime.codecs import CODECS, BlockCodec
+from scaleacross.runtime.block_codec import BlockCodec
+from scaleacross.runtime.codecs import CODECS
 from scaleacross.runtime.encoding import GRAIN
 from scaleacross.runtime.kernels.block_codec import decode, decode_sum_encode, decode_sum_encode_reference, encode
 
@@ -18,7 +19,7 @@ CODEC = [codec for codec in CODECS.values() if isinstance(codec, BlockCodec)]
 
 
 def _written(codec: BlockCodec, values: torch.Tensor) -> torch.Tensor:
-    data = torch.empty(codec.num_bytes(values.numel()), dtype=torch.uint8)
+    data = torch.empty(codec.most_bytes(values.numel()), dtype=torch.uint8)
     codec.write(values, data)
     return data
 
@@ -84,7 +85,7 @@ def test_codecs_take_the_kernels_where_these_run(monkeypatch: pytest.MonkeyPatch
     expected = _written(CODEC[0], values)
     decoded = CODEC[0].read(expected, values.numel()).contiguous()
     used: list[torch.dtype] = []
-    monkeypatch.setattr("scaleacross.runtime.codecs.runs_kernels", lambda tensor: not used.append(tensor.dtype))
+    monkeypatch.setattr("scaleacross.runtime.block_codec.runs_kernels", lambda tensor: not used.append(tensor.dtype))
     data = _written(CODEC[0], values)
     assert torch.equal(data, expected)
     assert same_bits(CODEC[0].read(data, values.numel()), decoded)

@@ -10,15 +10,9 @@ from interpreted import same_bits  # sets the interpreter, so it stands first
 import torch  # isort: skip
 
 from scaleacross.errors import InputError
+from scaleacross.runtime.bounded_codec import pack, pack_reference, unpack, unpack_reference
 from scaleacross.runtime.encoding import GRAIN
-from scaleacross.runtime.kernels.bounded import (
-    pack,
-    pack_by_kernel,
-    pack_reference,
-    unpack,
-    unpack_by_kernel,
-    unpack_reference,
-)
+from scaleacross.runtime.kernels.bounded import pack_by_kernel, unpack_by_kernel
 
 
 def _random(numel: int, seed: int) -> torch.Tensor:

@@ -19,8 +19,8 @@ SCRIPT = Path(__file__).with_name("compile_kernels.py")
 TARGETS = ("80", "90", "100", "gfx942")
 MOVES = {"scatter_rows", "gather_rows"}
 SIGNALS = {"one_shot_fp32", "one_shot_bf16", "two_shot_bf16"}
-WIDE_READS = {"sum_fp32", "sum_bf16", "encode_int8", "encode_fp8", "bounded_widths"}
-WIDE_WRITES = {"sum_fp32", "sum_bf16", "decode_int8", "decode_fp8", "bounded_unpack"}
+WIDE_READS = {"sum_fp32", "sum_bf16", "encode_int8", "encode_fp8", "encode_int4", "bounded_widths"}
+WIDE_WRITES = {"sum_fp32", "sum_bf16", "decode_int8", "decode_fp8", "decode_int4", "bounded_unpack"}
 KERNELS = sorted(WIDE_READS | WIDE_WRITES | {"decode_sum_encode_int8", "bounded_pack", "rank_rows"} | MOVES | SIGNALS)
 
 

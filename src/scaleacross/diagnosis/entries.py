@@ -176,6 +176,8 @@ def _read_extra(operation: Operation, extra: dict[str, Any]) -> None:
     operation.algorithm = algorithm[:64] if type(algorithm) is str else ""
     operation.num_bytes = num_bytes if type(num_bytes) is int and num_bytes >= 0 else None
     operation.predicted_s = predicted if type(predicted) is float and 0 < predicted < 1e9 else None
+    ratio = extra.get("compression_ratio")
+    operation.compression_ratio = ratio if type(ratio) is float and 0 < ratio < 1e9 else None
     operation.awaited = awaited if type(awaited) is bool else None
     for peer, counts in cursors.items() if type(cursors) is dict else ():
         good = type(counts) is list and len(counts) == len(CURSOR_FIELDS) and all(type(one) is int for one in counts)

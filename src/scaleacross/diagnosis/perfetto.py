@@ -65,6 +65,8 @@ def _facts(one: Operation, duration_ns: int) -> dict[str, Any]:
     if one.predicted_s is not None:
         facts["predicted_us"] = one.predicted_s * 1e6
         facts["measured_over_predicted"] = round(duration_ns / 1e9 / one.predicted_s, 3)
+    if one.compression_ratio is not None:
+        facts["compression_ratio"] = round(one.compression_ratio, 3)
     for peer, cursor in one.cursors.items():
         sent, received = (
             f"{cursor.sent_chunks}/{cursor.chunks_to_send}",

@@ -245,13 +245,13 @@ class Communicator:
             link = self._incoming.get(peer)
             if link is not None and link.closed:
                 raise PeerLostError(
-                    f"{self.names[peer]} closed the connection after {got} of {expected} bytes on channel {channel}"
+                    f"{self.names[peer]} closed the connection after {got} of {expected} elements on channel {channel}"
                 )
 
     def _overdue(self, run: Run) -> str:
         missing = run.missing()
         shown = "; ".join(
-            f"{got} of {expected} bytes of {self.names[peer]} on channel {channel}"
+            f"{got} of {expected} elements of {self.names[peer]} on channel {channel}"
             + ("" if peer in self._incoming else " (never connected)")
             for peer, channel, got, expected in missing[:MAX_MISSING_SHOWN]
         )

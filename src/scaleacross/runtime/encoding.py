@@ -1,4 +1,4 @@
-"""How elements travel: as they are, in a narrower type than they are summed in, or coded."""
+"""How elements travel: as they are, in a narrower type than they are summed in, or coded. A segment says how many it holds."""
 
 from __future__ import annotations
 
@@ -15,14 +15,11 @@ class Encoding(Protocol):
     def name(self) -> str:
         """For messages and traces."""
 
-    def num_bytes(self, num_elements: int) -> int:
-        """Bytes of ``num_elements``."""
+    def most_bytes(self, num_elements: int) -> int:
+        """Bytes of ``num_elements``; the most that they may take where that depends on their values."""
 
-    def num_elements(self, num_bytes: int) -> int:
-        """The inverse."""
-
-    def write(self, values: torch.Tensor, out: torch.Tensor) -> None:
-        """Encode ``values`` into ``out``, uint8 of ``num_bytes``."""
+    def write(self, values: torch.Tensor, out: torch.Tensor) -> int:
+        """Encode ``values`` into ``out``, uint8 of ``most_bytes``; returns the bytes that it took."""
 
     def read(self, data: torch.Tensor, num_elements: int) -> torch.Tensor:
         """Decode ``data``, uint8; the result may be a view of it."""
@@ -42,17 +39,14 @@ class Plain:
     dtype: torch.dtype
     name: str = "plain"
 
-    def num_bytes(self, num_elements: int) -> int:
+    def most_bytes(self, num_elements: int) -> int:
         """Bytes of ``num_elements``."""
         return num_elements * self.dtype.itemsize
 
-    def num_elements(self, num_bytes: int) -> int:
-        """Elements in ``num_bytes``."""
-        return num_bytes // self.dtype.itemsize
-
-    def write(self, values: torch.Tensor, out: torch.Tensor) -> None:
+    def write(self, values: torch.Tensor, out: torch.Tensor) -> int:
         """Copy, rounding to nearest even where the type is narrower."""
         out.view(self.dtype).copy_(values)
+        return out.numel()
 
     def read(self, data: torch.Tensor, num_elements: int) -> torch.Tensor:
         """A view."""

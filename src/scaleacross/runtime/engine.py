@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from scaleacross.runtime.encoding import Encoding
-from scaleacross.runtime.faults import MismatchError
+from scaleacross.runtime.faults import CollectiveError, MismatchError
 from scaleacross.runtime.messages import ADD, COPY, INPUT, Message, Piece, RankProgram, RankStep
 from scaleacross.runtime.outgoing import Outbound
 from scaleacross.runtime.reduction import Combine
@@ -31,6 +31,9 @@ class Cursor(Protocol):
     def received(self, peer: int, num_bytes: int, nanoseconds: int) -> None:
         """A message has arrived, so long after its step began."""
 
+    def coded(self, plain_bytes: int, num_bytes: int) -> None:
+        """A coded message has left in ``num_bytes`` instead of ``plain_bytes``."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -42,6 +45,7 @@ class Task:
         combine: how arriving elements are reduced; None where nothing is.
         identity: what all ranks must agree on.
         encoding: peer -> how elements travel to and from it.
+        plain: how they travel to those for whom they are not coded.
         settle: rounds finished values, flat, in place, to what the encodings can carry; None where they carry everything.
     """
 
@@ -50,7 +54,15 @@ class Task:
     combine: Combine | None
     identity: Identity
     encoding: Callable[[int], Encoding]
+    plain: Encoding
     settle: Callable[[torch.Tensor], None] | None = None
+
+
+class Segment(NamedTuple):
+    """Payload of one segment, and the elements in it."""
+
+    payload: torch.Tensor
+    num_elements: int
 
 
 @dataclass(eq=False, slots=True)
@@ -60,14 +72,15 @@ class _Arrival:
     message: Message
     encoding: Encoding
     channel: int
-    num_bytes: int
+    num_elements: int
     ready: bool = False
     done: bool = False
     begun_ns: int = 0
     got_bytes: int = 0
+    got_elements: int = 0
     piece: int = 0
     offset: int = 0
-    staged: list[torch.Tensor] = field(default_factory=list)
+    staged: list[Segment] = field(default_factory=list)
 
 
 class _Channel:
@@ -98,7 +111,7 @@ class Run:
         self.task, self.post, self.cursor = task, post, cursor
         self._channels = [_Channel(steps) for steps in task.program.channels]
         self._arrivals: dict[tuple[int, int, int], _Arrival] = {}
-        self._early: dict[tuple[int, int, int], tuple[int, list[torch.Tensor]]] = {}
+        self._early: dict[tuple[int, int, int], tuple[int, list[Segment]]] = {}
 
     def start(self) -> None:
         """Begin whatever can begin."""
@@ -133,10 +146,10 @@ class Run:
     def place(self, peer: int, header: Header) -> torch.Tensor | None:
         """Where the elements of a segment lie in the end, as uint8, if they may be read right there; else None."""
         arrival = self._arrivals.get((peer, header.channel, header.message))
-        if arrival is None or not arrival.ready or header.message_bytes != arrival.num_bytes:
+        if arrival is None or not arrival.ready or header.message_elements != arrival.num_elements:
             return None
         piece = arrival.message.pieces[arrival.piece]
-        count = arrival.encoding.num_elements(header.num_bytes)
+        count = header.segment_elements
         if arrival.message.modes[arrival.piece] != COPY or count > piece.length - arrival.offset:
             return None
         return arrival.encoding.bytes_of(self._values(Piece(piece.buffer, piece.start + arrival.offset, count)))
@@ -146,20 +159,21 @@ class Run:
         key = (peer, header.channel, header.message)
         arrival = self._arrivals.get(key)
         if arrival is None:
-            self._early.setdefault(key, (header.message_bytes, []))[1].append(payload.clone())
+            early = self._early.setdefault(key, (header.message_elements, []))
+            early[1].append(Segment(payload.clone(), header.segment_elements))
             return
-        self._check_size(arrival, header.message_bytes)
+        self._check_size(arrival, header.message_elements)
         if arrival.ready:
-            self._apply(arrival, payload)
+            self._apply(arrival, Segment(payload, header.segment_elements))
             if arrival.done:
                 self._advance(arrival.channel)
         else:
-            arrival.staged.append(payload.clone())
+            arrival.staged.append(Segment(payload.clone(), header.segment_elements))
 
     def missing(self) -> list[tuple[int, int, int, int]]:
-        """(peer, channel, bytes here, bytes expected) of every message that steps wait for."""
+        """(peer, channel, elements here, elements expected) of every message that steps wait for."""
         return [
-            (arrival.message.peer, arrival.channel, arrival.got_bytes, arrival.num_bytes)
+            (arrival.message.peer, arrival.channel, arrival.got_elements, arrival.num_elements)
             for channel in self._channels
             for arrival in channel.open
             if not arrival.done
@@ -199,14 +213,12 @@ class Run:
                 for values in pieces:
                     task.settle(values)
             channel.left.append(False)
-            left = self._left_callback(index, len(channel.left) - 1, message, now)
             encoding = task.encoding(message.peer)
+            left = self._left_callback(index, len(channel.left) - 1, message, encoding, now)
             self.post(message.peer, Outbound(task.identity, index, message.ordinal, pieces, encoding, left))
         arrivals = []
         for message in step.receives:
-            encoding = task.encoding(message.peer)
-            size = sum(encoding.num_bytes(piece.length) for piece in message.pieces)
-            arrival = _Arrival(message, encoding, index, size, begun_ns=now)
+            arrival = _Arrival(message, task.encoding(message.peer), index, message.num_elements, begun_ns=now)
             key = (message.peer, index, message.ordinal)
             if early := self._early.pop(key, None):
                 self._check_size(arrival, early[0])
@@ -226,11 +238,15 @@ class Run:
                 continue
             arrival.ready = True
             staged, arrival.staged = arrival.staged, []
-            for payload in staged:
-                self._apply(arrival, payload)
+            for segment in staged:
+                self._apply(arrival, segment)
 
-    def _left_callback(self, index: int, position: int, message: Message, posted_ns: int) -> Callable[[int], None]:
+    def _left_callback(
+        self, index: int, position: int, message: Message, encoding: Encoding, posted_ns: int
+    ) -> Callable[[int], None]:
         def left(num_bytes: int) -> None:
+            if encoding is not self.task.plain:
+                self.cursor.coded(self.task.plain.most_bytes(message.num_elements), num_bytes)
             self.cursor.sent(message.peer, num_bytes, time.perf_counter_ns() - posted_ns)
             channel = self._channels[index]
             channel.left[position] = True
@@ -247,25 +263,29 @@ class Run:
     def _values(self, piece: Piece) -> torch.Tensor:
         return self.task.buffers[piece.buffer][piece.start : piece.start + piece.length]
 
-    def _apply(self, arrival: _Arrival, payload: torch.Tensor) -> None:
+    def _apply(self, arrival: _Arrival, segment: Segment) -> None:
         """Put one segment where it belongs. Segments of a message come in order; pieces here may end where theirs do not."""
-        encoding = arrival.encoding
-        arrival.got_bytes += payload.numel()
-        while payload.numel():
+        values = arrival.encoding.read(segment.payload, segment.num_elements)
+        if values.numel() != segment.num_elements or arrival.got_elements + segment.num_elements > arrival.num_elements:
+            raise CollectiveError(
+                f"rank {arrival.message.peer} of the group sends a segment of {segment.num_elements} elements that decodes to "
+                f"{values.numel()}, {arrival.got_elements} of {arrival.num_elements} being here: the stream is out of step"
+            )
+        arrival.got_bytes += segment.payload.numel()
+        arrival.got_elements += segment.num_elements
+        while values.numel():
             piece = arrival.message.pieces[arrival.piece]
-            left = piece.length - arrival.offset
-            count = min(left, encoding.num_elements(payload.numel()))
-            size = encoding.num_bytes(count)
+            count = min(piece.length - arrival.offset, values.numel())
             target = Piece(piece.buffer, piece.start + arrival.offset, count)
-            self._combine(arrival.message.modes[arrival.piece], target, encoding.read(payload[:size], count))
-            payload = payload[size:]
+            self._combine(arrival.message.modes[arrival.piece], target, values[:count])
+            values = values[count:]
             arrival.offset += count
             if arrival.offset == piece.length:
                 arrival.piece, arrival.offset = arrival.piece + 1, 0
-        if arrival.got_bytes == arrival.num_bytes:
+        if arrival.got_elements == arrival.num_elements:
             arrival.done = True
             now = time.perf_counter_ns()
-            self.cursor.received(arrival.message.peer, arrival.num_bytes, now - arrival.begun_ns)
+            self.cursor.received(arrival.message.peer, arrival.got_bytes, now - arrival.begun_ns)
             del self._arrivals[(arrival.message.peer, arrival.channel, arrival.message.ordinal)]
             channel = self._channels[arrival.channel]
             if any(not other.ready for other in channel.open):
@@ -282,9 +302,9 @@ class Run:
         if self.task.combine is not None:
             self.task.combine(held, values)
 
-    def _check_size(self, arrival: _Arrival, message_bytes: int) -> None:
-        if message_bytes != arrival.num_bytes:
+    def _check_size(self, arrival: _Arrival, num_elements: int) -> None:
+        if num_elements != arrival.num_elements:
             raise MismatchError(
                 f"collective {self.task.identity.sequence} ({self.task.identity.text}): rank {arrival.message.peer} sends "
-                f"{message_bytes} bytes where this rank expects {arrival.num_bytes}"
+                f"{num_elements} elements where this rank expects {arrival.num_elements}"
             )

@@ -25,6 +25,7 @@ from torch.distributed.distributed_c10d import (
 )
 
 from scaleacross.errors import InputError
+from scaleacross.runtime.codecs import codec_named
 from scaleacross.runtime.communicator import LinkSettings
 from scaleacross.runtime.policy import fixed
 from scaleacross.runtime.process_group import Options, ScaleAcrossGroup
@@ -38,6 +39,7 @@ def group(
     algorithms: Mapping[str, str],
     layout: Layout | None = None,
     codec: str | None = None,
+    error_bound: float | None = None,
     settings: LinkSettings | None = None,
     timeout_s: float = 600.0,
     name: str = "group",
@@ -47,12 +49,13 @@ def group(
     Args:
         algorithms: operation -> algorithm (``policy.named_schedule`` lists them); what is not named runs on gloo.
         layout: ranks as the network nests them; flat if None.
-        codec: for messages between the outermost children of ``layout``.
+        codec: for messages between the outermost children of ``layout``, by the names of ``codecs``.
+        error_bound: of codec ``bounded``: the most that an element may be off per crossing.
         settings: how links are used.
         name: unique among the groups that share ``store``.
 
     Raises:
-        InputError: an operation that does not exist.
+        InputError: an operation or codec that does not exist, a bound that is missing or of no use.
     """
     known = {operation.value: operation for operation in Operation}
     if unknown := sorted(set(algorithms) - set(known)):
@@ -61,7 +64,7 @@ def group(
         {known[operation]: algorithm for operation, algorithm in algorithms.items()},
         tuple(range(size)) if layout is None else layout,
         settings or LinkSettings(),
-        codec=codec,
+        codec=None if codec is None else codec_named(codec, error_bound),
     )
     prefixed = dist.PrefixStore(name, store)
     return ScaleAcrossGroup(prefixed, rank, size, timedelta(seconds=timeout_s), name, range(size), Options(policy))

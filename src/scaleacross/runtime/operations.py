@@ -191,13 +191,15 @@ def _task(
         text += f" in {schedule.num_channels} channels"
     if codes is not None:
         text += f", {codes.name}"
+    plain = Plain(dtype)
     varies = schedule.operation is Operation.ALL_TO_ALL
     return Task(
         program=program,
         buffers=buffers,
         combine=COMBINE[reduction] if reduction else None,
         identity=Identity.of(sequence, text, 0 if varies else buffers[INPUT].numel()),
-        encoding=_encodings(codes, Plain(dtype)),
+        encoding=_encodings(codes, plain),
+        plain=plain,
         settle=None if codes is None else codes.settle,
     )
 

@@ -39,7 +39,11 @@ SMALL_BYTES: Final = 2048
 
 
 class Outbound:
-    """A message on its way out: where its elements lie, and what to call (with its bytes) when all of it has left."""
+    """A message on its way out: where its elements lie, and what to call (with its bytes) when all of it has left.
+
+    Attributes:
+        num_bytes: payload that has been handed over so far.
+    """
 
     def __init__(
         self,
@@ -52,15 +56,16 @@ class Outbound:
     ) -> None:
         self.identity, self.channel, self.ordinal = identity, channel, ordinal
         self.pieces, self.encoding, self.left = pieces, encoding, left
-        self.num_bytes = sum(encoding.num_bytes(piece.numel()) for piece in pieces)
+        self.num_elements = sum(piece.numel() for piece in pieces)
+        self.num_bytes = 0
 
     def segments(self, limit_bytes: int) -> Iterator[torch.Tensor]:
         """Values of at most ``limit_bytes`` each; one empty segment where there are none."""
-        if not self.num_bytes:
+        if not self.num_elements:
             yield torch.empty(0, dtype=torch.uint8)
             return
         for piece in self.pieces:
-            per_grain = self.encoding.num_bytes(GRAIN)
+            per_grain = self.encoding.most_bytes(GRAIN)
             most = max(limit_bytes // per_grain, 1) * GRAIN
             yield from piece.split(most) if piece.numel() > most else (piece,)
 
@@ -156,26 +161,52 @@ class Outgoing:
         values = self._next
         if values is None:
             return False
-        size = message.encoding.num_bytes(values.numel())
-        shared = bool(self.ring_bytes) and size > SMALL_BYTES
-        place, used = self._allocate(size) if shared else (INLINE, size)
-        if self.in_flight and self.in_flight + used > self.window_bytes:
+        most = message.encoding.most_bytes(values.numel())
+        shared = bool(self.ring_bytes) and most > SMALL_BYTES
+        place, skipped = self._allocate(most) if shared else (INLINE, 0)
+        if self.in_flight and self.in_flight + skipped + (_padded(most) if shared else most) > self.window_bytes:
             return False
-        self.in_flight += used
-        self.sent_bytes += size
         self._next = next(self._segments, None)
         done = message if self._next is None else None
         if done is not None:
             self._queue.popleft()
             self._segments = None
-        self._emit(message, values, size, place, used, done)
+        if shared:
+            self._emit_shared(message, values, most, place, skipped, done)
+        else:
+            self._emit_inline(message, values, most, done)
         return True
 
-    def _emit(
-        self, message: Outbound, values: torch.Tensor, size: int, place: int, used: int, done: Outbound | None
+    def _emit_shared(
+        self, message: Outbound, values: torch.Tensor, most: int, place: int, skipped: int, done: Outbound | None
     ) -> None:
+        """Write a segment into the shared memory and its header into the stream."""
+        size = message.encoding.write(values, self.memory[place : place + most])
+        used = skipped + _padded(size)
+        self.head += used
+        self._out.append((memoryview(self._account(message, values.numel(), size, place, used)), done))
+
+    def _emit_inline(self, message: Outbound, values: torch.Tensor, most: int, done: Outbound | None) -> None:
+        """Header and payload into the stream."""
+        payload = message.encoding.bytes_of(values)
+        if payload is None:
+            payload = torch.empty(most, dtype=torch.uint8)
+            payload = payload[: message.encoding.write(values, payload)]
+        size = payload.numel()
+        head = self._account(message, values.numel(), size, INLINE, size)
+        if size <= SMALL_BYTES:
+            self._out.append((memoryview(head + payload.numpy().tobytes()), done))
+        else:
+            self._out.append((memoryview(head), None))
+            self._out.append((memoryview(payload.numpy()), done))
+
+    def _account(self, message: Outbound, num_elements: int, size: int, place: int, used: int) -> bytes:
+        """Count a segment of ``size`` bytes, of which ``used`` are in flight now; returns its header."""
+        self.in_flight += used
+        self.sent_bytes += size
+        message.num_bytes += size
         identity = message.identity
-        head = pack(
+        return pack(
             Header(
                 SEGMENT,
                 identity.sequence,
@@ -183,34 +214,20 @@ class Outgoing:
                 identity.num_elements,
                 message.channel,
                 message.ordinal,
-                message.num_bytes,
+                message.num_elements,
+                num_elements,
                 size,
                 place,
                 used,
             )
         )
-        if place != INLINE:
-            message.encoding.write(values, self.memory[place : place + size])
-            self.head += used
-            self._out.append((memoryview(head), done))
-            return
-        payload = message.encoding.bytes_of(values)
-        if payload is None:
-            payload = torch.empty(size, dtype=torch.uint8)
-            message.encoding.write(values, payload)
-        if size <= SMALL_BYTES:
-            self._out.append((memoryview(head + payload.numpy().tobytes()), done))
-        else:
-            self._out.append((memoryview(head), None))
-            self._out.append((memoryview(payload.numpy()), done))
 
     def _allocate(self, size: int) -> tuple[int, int]:
-        """(place, bytes used including what is skipped at the end of the ring and for alignment)."""
-        padded = -(-size // ALIGNMENT) * ALIGNMENT
+        """(place, bytes skipped at the end of the ring) of a segment of at most ``size`` bytes."""
         place = self.head % self.ring_bytes
-        if place + padded > self.ring_bytes:
-            return 0, padded + self.ring_bytes - place
-        return place, padded
+        if place + _padded(size) > self.ring_bytes:
+            return 0, self.ring_bytes - place
+        return place, 0
 
     def _flush(self) -> bool:
         """Hand buffers to the kernel; False if it takes no more."""
@@ -240,3 +257,8 @@ class Outgoing:
 
     def _lost(self, error: OSError) -> PeerLostError:
         return PeerLostError(f"the connection to {self.name} broke: {error.strerror or error}")
+
+
+def _padded(size: int) -> int:
+    """Bytes of the ring that a segment of ``size`` takes."""
+    return -(-size // ALIGNMENT) * ALIGNMENT

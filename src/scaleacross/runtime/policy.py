@@ -10,7 +10,9 @@ from functools import lru_cache
 from typing import Final
 
 from scaleacross.errors import InputError
+from scaleacross.runtime.codecs import codec_named
 from scaleacross.runtime.communicator import LinkSettings
+from scaleacross.runtime.encoding import Encoding
 from scaleacross.schedules.collective import (
     PHASES,
     CollectiveSchedule,
@@ -45,13 +47,13 @@ class Chosen:
     Attributes:
         schedule: what is executed.
         predicted_s: seconds that the plan expects; None if it says nothing.
-        codec: a name of ``codecs.CODECS`` for messages between ranks that are ``far``; None: everything travels as it is.
+        codec: for messages between ranks that are ``far``; None: everything travels as it is.
         far: (rank, peer), in the group -> whether messages between them are encoded.
     """
 
     schedule: CollectiveSchedule
     predicted_s: float | None = None
-    codec: str | None = None
+    codec: Encoding | None = None
     far: Callable[[int, int], bool] = lambda rank, peer: False
 
 
@@ -113,7 +115,7 @@ def fixed(
     layout: Layout,
     settings: LinkSettings,
     num_chunks: int | None = None,
-    codec: str | None = None,
+    codec: Encoding | None = None,
 ) -> Policy:
     """One algorithm per operation, whatever the size; operations that are not named are left to the transport.
 
@@ -225,8 +227,9 @@ def _chooser(groups: ProcessGroups, layout: Layout, level: Callable[[int, int], 
         predicted_s = nearest.time_s if nearest.bytes_per_rank == num_bytes else None
         if choice is None or choice.compression is None:
             return Chosen(schedule, predicted_s)
-        coded = choice.compression.levels
-        return Chosen(schedule, predicted_s, choice.compression.codec, lambda rank, peer: level(rank, peer) in coded)
+        coded = choice.compression
+        codec = codec_named(coded.codec, coded.error_bound)
+        return Chosen(schedule, predicted_s, codec, lambda rank, peer: level(rank, peer) in coded.levels)
 
     return choose
 

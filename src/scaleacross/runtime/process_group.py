@@ -21,7 +21,7 @@ from torch import Tensor
 
 from scaleacross.runtime import operations
 from scaleacross.runtime.arguments import is_plain, reduction_name, size_bytes, timeout_seconds
-from scaleacross.runtime.codecs import CODECS, settling
+from scaleacross.runtime.codecs import carries, settling
 from scaleacross.runtime.collective_queue import CollectiveQueue, GroupMembers
 from scaleacross.runtime.communicator import Communicator, LinkSettings
 from scaleacross.runtime.endpoint import listen_address
@@ -265,10 +265,10 @@ class ScaleAcrossGroup(TransportGroup):
         return chosen
 
     def _codes(self, chosen: Chosen, dtype: torch.dtype) -> operations.Codes | None:
-        """How messages between far ranks are encoded; floats of 4 bytes only, which every codec makes smaller."""
-        if chosen.codec is None or dtype is not torch.float32:
+        """How messages between far ranks are encoded, where the codec makes elements of ``dtype`` smaller."""
+        codec, rank = chosen.codec, self._my_rank
+        if codec is None or not carries(codec, dtype):
             return None
-        codec, rank = CODECS[chosen.codec], self._my_rank
         return operations.Codes(
             lambda peer: codec if chosen.far(rank, peer) else None, settling(codec), f"{codec.name} between far ranks"
         )

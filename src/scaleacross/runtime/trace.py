@@ -34,6 +34,7 @@ class Record:
     __slots__ = (
         "algorithm",
         "awaited",
+        "coded_bytes",
         "completed_ns",
         "created_ns",
         "cursors",
@@ -45,6 +46,7 @@ class Record:
         "num_outputs",
         "op",
         "pair",
+        "plain_bytes",
         "predicted_s",
         "record_id",
         "sequence",
@@ -70,6 +72,7 @@ class Record:
         self.algorithm = self.error = ""
         self.predicted_s: float | None = None
         self.awaited = False
+        self.plain_bytes = self.coded_bytes = 0
         self.cursors: dict[int, list[int]] = {}
 
     @property
@@ -113,6 +116,16 @@ class Record:
         cursor[2] += 1
         cursor[6] += num_bytes
         cursor[7] += nanoseconds
+
+    def coded(self, plain_bytes: int, num_bytes: int) -> None:
+        """One more message has left in a codec: ``num_bytes`` instead of ``plain_bytes``."""
+        self.plain_bytes += plain_bytes
+        self.coded_bytes += num_bytes
+
+    @property
+    def compression_ratio(self) -> float | None:
+        """Bytes that the coded messages of this rank would have taken over those that they took; None where none was coded."""
+        return self.plain_bytes / self.coded_bytes if self.coded_bytes else None
 
     def _cursor(self, peer: int) -> list[int]:
         cursor = self.cursors.get(peer)

@@ -102,6 +102,7 @@ def _entry(recorder: FlightRecorder, record: Record, notes_waits: bool) -> dict[
             "algorithm": record.algorithm,
             "bytes": record.num_bytes,
             "predicted_s": record.predicted_s,
+            "compression_ratio": record.compression_ratio,
             "awaited": record.awaited if notes_waits else None,
             "error": record.error,
             "cursors": {str(peer): list(cursor) for peer, cursor in record.cursors.copy().items()},

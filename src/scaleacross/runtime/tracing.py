@@ -35,6 +35,10 @@ class GroupCursor:
         """A message has arrived."""
         self._record.received(self._ranks[peer], num_bytes, nanoseconds)
 
+    def coded(self, plain_bytes: int, num_bytes: int) -> None:
+        """A coded message has left."""
+        self._record.coded(plain_bytes, num_bytes)
+
 
 def recorded_name(name: str, ranks: Sequence[int]) -> str:
     """torch's name of a group and a mark of its ranks: torch uses names again when a process joins another job."""

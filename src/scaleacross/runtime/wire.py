@@ -17,7 +17,7 @@ MAGIC: Final = 0x5CA1
 INLINE: Final = (1 << 64) - 1
 """``place`` of a payload that follows in the stream."""
 
-_HEADER: Final = struct.Struct("<HBBIQQIIQQQQ")
+_HEADER: Final = struct.Struct("<HBBIQQIIQQQQQ")
 HEADER_BYTES: Final = _HEADER.size
 _CREDIT: Final = struct.Struct("<Q")
 CREDIT_BYTES: Final = _CREDIT.size
@@ -56,8 +56,9 @@ class Header(NamedTuple):
         kind: SEGMENT or ABORT (the payload is a reason then).
         sequence, code, num_elements: as in ``Identity``.
         channel, message: which message: the ``message``-th from this sender to this receiver on ``channel``.
-        message_bytes: payload of the whole message.
-        num_bytes: payload of this segment; segments of a message come in order.
+        message_elements: elements of the whole message.
+        segment_elements: elements of this segment; segments of a message come in order.
+        num_bytes: payload of this segment; a codec may need more or fewer for the same elements.
         place: offset in the shared memory, or INLINE.
         used_bytes: credit to give back for it.
     """
@@ -68,7 +69,8 @@ class Header(NamedTuple):
     num_elements: int
     channel: int
     message: int
-    message_bytes: int
+    message_elements: int
+    segment_elements: int
     num_bytes: int
     place: int
     used_bytes: int
@@ -85,7 +87,8 @@ def pack(header: Header) -> bytes:
         header.num_elements,
         header.channel,
         header.message,
-        header.message_bytes,
+        header.message_elements,
+        header.segment_elements,
         header.num_bytes,
         header.place,
         header.used_bytes,
@@ -94,18 +97,17 @@ def pack(header: Header) -> bytes:
 
 def unpack(data: bytes | bytearray | memoryview) -> Header:
     """Read a header. Raises CollectiveError where the stream is none of ours."""
-    magic, kind, _, code, sequence, num_elements, channel, message, message_bytes, num_bytes, place, used = (
-        _HEADER.unpack(data)
-    )
+    magic, kind, _, *rest = _HEADER.unpack(data)
     if magic != MAGIC:
         raise CollectiveError(f"a header begins with {magic:#06x}, expected {MAGIC:#06x}: the stream is out of step")
-    return Header(kind, sequence, code, num_elements, channel, message, message_bytes, num_bytes, place, used)
+    code, sequence, *others = rest
+    return Header(kind, sequence, code, *others)
 
 
 def pack_abort(reason: str) -> bytes:
     """A segment that ends the conversation."""
     text = reason.encode()[:MAX_REASON_BYTES]
-    return pack(Header(ABORT, 0, 0, 0, 0, 0, len(text), len(text), INLINE, 0)) + text
+    return pack(Header(ABORT, 0, 0, 0, 0, 0, 0, 0, len(text), INLINE, 0)) + text
 
 
 def pack_credit(num_bytes: int) -> bytes:

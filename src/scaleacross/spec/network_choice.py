@@ -23,7 +23,8 @@ LevelAlgorithm = Literal["ring", "halving_doubling"]
 LoadBalancing = Literal["ecmp", "spray"]
 """How a connection's queue pairs use parallel links: each hashed onto one, or fed as fast as each drains."""
 
-CodecName = Literal["bf16", "fp8_block", "int8_block"]
+CodecName = Literal["bf16", "fp8_block", "int8_block", "int4_block", "bounded"]
+"""``bounded`` takes as many bits as an absolute error bound needs; the others have a fixed length."""
 CODEC_NAMES: tuple[CodecName, ...] = get_args(CodecName)
 
 
@@ -54,6 +55,16 @@ class Compression(Spec):
 
     codec: CodecName
     levels: tuple[LinkLevel, ...] = Field(min_length=1, description="levels on which messages travel encoded")
+    error_bound: float | None = Field(
+        default=None, gt=0, description="of codec bounded: most that an element may be off per crossing, absolute"
+    )
+
+    @model_validator(mode="after")
+    def _bound_belongs_to_bounded(self) -> Compression:
+        if (self.codec == "bounded") != (self.error_bound is not None):
+            needs = "needs an error_bound" if self.codec == "bounded" else "takes no error_bound"
+            raise ValueError(f"codec {self.codec} {needs}")
+        return self
 
 
 class CommunicatorChoice(Spec):

@@ -71,6 +71,7 @@ class Operation:
         created_ns, started_ns, completed_ns: wall clock of the rank's host; None where it has not happened or was not noted.
         num_bytes, algorithm: size and schedule, where noted.
         predicted_s: what the plan says of it, alone on the network, s.
+        compression_ratio: bytes that its coded messages would have taken over those that they took; None where none was coded.
         awaited: whether the program stands still until it completes; None where the recorder cannot know.
         cursors: peer (rank of the job) -> progress.
     """
@@ -90,6 +91,7 @@ class Operation:
     num_bytes: int | None = None
     algorithm: str = ""
     predicted_s: float | None = None
+    compression_ratio: float | None = None
     awaited: bool | None = None
     cursors: dict[int, Cursor] = field(default_factory=dict)
 

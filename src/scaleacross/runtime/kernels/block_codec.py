@@ -1,7 +1,7 @@
-"""Block codecs of ``runtime.codecs`` on an accelerator: the same bytes as the reference there, in one pass over memory.
+"""The codecs of ``runtime.block_codec`` on an accelerator: the same bytes as the reference there, in one pass over memory.
 
-The scale is a power of two found in the bits of the largest element, and both roundings (to int8, to e4m3) are made by adding and
-taking away a constant, so nothing depends on how a device casts.
+The scale is a power of two found in the bits of the largest element, and both roundings (to integers, to e4m3) are made by adding
+and taking away a constant, so nothing depends on how a device casts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scaleacross.runtime.kernels.launching import NUM_WARPS, check_on_one_device
 from scaleacross.runtime.kernels.rounding import power_of_two, round_to_integer
 
 if TYPE_CHECKING:
-    from scaleacross.runtime.codecs import BlockCodec
+    from scaleacross.runtime.block_codec import BlockCodec
 
 ROWS = 16
 """Blocks of one program on an accelerator."""
@@ -30,7 +30,7 @@ _INFINITE_BITS = tl.constexpr(0x7F800000)
 
 
 def encode(codec: BlockCodec, values: torch.Tensor, out: torch.Tensor, *, rows: int = ROWS) -> None:
-    """``values`` (fp32) into ``out`` (uint8 of ``codec.num_bytes``): what ``codec.write`` does in torch."""
+    """``values`` (fp32) into ``out`` (uint8 of ``codec.most_bytes``): what ``codec.write`` does in torch."""
     check_on_one_device(values, out)
     numel = values.numel()
     _check_bytes(codec, out, numel)
@@ -49,7 +49,7 @@ def decode(codec: BlockCodec, data: torch.Tensor, out: torch.Tensor, *, rows: in
     if numel:
         num_blocks = -(-numel // GRAIN)
         decode_kernel[(num_programs(num_blocks, rows),)](
-            data, data[num_blocks:], out, numel, _constants(codec)[-1], rows, GRAIN, num_warps=NUM_WARPS
+            data, data[num_blocks:], out, numel, *_constants(codec)[3:], rows, GRAIN, num_warps=NUM_WARPS
         )
 
 
@@ -87,10 +87,11 @@ def decode_sum_encode_reference(
 
 
 @triton.jit
-def _coded_integer(scaled):  # type: ignore[no-untyped-def]
-    """|x| ≤ 127 → the bits of the nearest int8."""
-    whole = tl.minimum(tl.maximum(round_to_integer(scaled), -127.0), 127.0)
-    return whole.to(tl.int32) & 0xFF
+def _coded_integer(scaled, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """|x| ≤ 127 or 7 → the bits of the nearest int8 or int4."""
+    LARGEST: tl.constexpr = 2.0 ** (BITS - 1) - 1.0
+    whole = tl.minimum(tl.maximum(round_to_integer(scaled), -LARGEST), LARGEST)
+    return whole.to(tl.int32) & (2**BITS - 1)
 
 
 @triton.jit
@@ -108,7 +109,14 @@ def _coded_e4m3(scaled):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _encoded(x, MANTISSA: tl.constexpr, EXPONENT: tl.constexpr, VANISHING: tl.constexpr, IS_FLOAT: tl.constexpr):  # type: ignore[no-untyped-def]
+def _encoded(  # type: ignore[no-untyped-def]
+    x,
+    MANTISSA: tl.constexpr,
+    EXPONENT: tl.constexpr,
+    VANISHING: tl.constexpr,
+    IS_FLOAT: tl.constexpr,
+    BITS: tl.constexpr,
+):
     """(rows, GRAIN) fp32 → (exponents (rows,), codes (rows, GRAIN)), both int32; constants as ``_constants`` orders them."""
     bits = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
     most = tl.max(bits, 1)
@@ -117,13 +125,12 @@ def _encoded(x, MANTISSA: tl.constexpr, EXPONENT: tl.constexpr, VANISHING: tl.co
     exponents = tl.where(most >= _INFINITE_BITS, _NOT_FINITE, exponents)
     finite = tl.where(bits >= _INFINITE_BITS, 0.0, x)
     scaled = finite * power_of_two(-tl.minimum(exponents, 126))[:, None]
-    return exponents, _coded_e4m3(scaled) if IS_FLOAT else _coded_integer(scaled)
+    return exponents, _coded_e4m3(scaled) if IS_FLOAT else _coded_integer(scaled, BITS)
 
 
 @triton.jit
-def _decoded(exponents, codes, IS_FLOAT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """int8 exponents (rows,) and uint8 codes (rows, GRAIN) → fp32."""
-    wide = codes.to(tl.int32)
+def _decoded(exponents, wide, IS_FLOAT: tl.constexpr, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """int8 exponents (rows,) and codes (rows, GRAIN), int32 → fp32."""
     exponents = exponents.to(tl.int8, bitcast=True).to(tl.int32)
     if IS_FLOAT:
         normal = (((((wide >> 3) & 15) + 120) << 23) | ((wide & 7) << 20)).to(tl.float32, bitcast=True)
@@ -131,7 +138,7 @@ def _decoded(exponents, codes, IS_FLOAT: tl.constexpr):  # type: ignore[no-untyp
         signed = magnitude.to(tl.int32, bitcast=True) | ((wide & 0x80) << 24)
         values = tl.where((wide & 0x7F) == 0x7F, 0x7FC00000, signed).to(tl.float32, bitcast=True)
     else:
-        values = ((wide << 24) >> 24).to(tl.float32)
+        values = ((wide << (32 - BITS)) >> (32 - BITS)).to(tl.float32)
     out = values * power_of_two(tl.minimum(exponents, 126))[:, None]
     nan = tl.full(out.shape, 0x7FC00000, tl.int32).to(tl.float32, bitcast=True)
     return tl.where((exponents == _NOT_FINITE)[:, None], nan, out)
@@ -146,6 +153,54 @@ def _places(numel, ROWS: tl.constexpr, GRAIN: tl.constexpr):  # type: ignore[no-
 
 
 @triton.jit
+def _bytes_at(blocks, numel, GRAIN: tl.constexpr, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Bytes of codes of ``blocks``, and which of them exist: a byte holds one element, or two of 4 bits."""
+    PER_BYTE: tl.constexpr = 8 // BITS
+    at = blocks[:, None] * (GRAIN // PER_BYTE) + tl.arange(0, GRAIN // PER_BYTE)[None, :]
+    return at, at * PER_BYTE < numel
+
+
+@triton.jit
+def _load_decoded(  # type: ignore[no-untyped-def]
+    exponents_in, codes_in, numel, IS_FLOAT: tl.constexpr, BITS: tl.constexpr, ROWS: tl.constexpr, GRAIN: tl.constexpr
+):
+    """The blocks of this program as fp32, (ROWS, GRAIN)."""
+    blocks, is_block, _, _ = _places(numel, ROWS, GRAIN)
+    at, inside = _bytes_at(blocks, numel, GRAIN, BITS)
+    exponents = tl.load(exponents_in + blocks, is_block, 0)
+    codes = tl.load(codes_in + at, inside, 0).to(tl.int32)
+    if BITS == 4:
+        halves = (codes[:, :, None] >> (4 * tl.arange(0, 2))[None, None, :]) & 15
+        codes = tl.reshape(halves, (ROWS, GRAIN))
+    return _decoded(exponents, codes, IS_FLOAT, BITS)
+
+
+@triton.jit
+def _store_encoded(  # type: ignore[no-untyped-def]
+    x,
+    exponents_out,
+    codes_out,
+    numel,
+    MANTISSA: tl.constexpr,
+    EXPONENT: tl.constexpr,
+    VANISHING: tl.constexpr,
+    IS_FLOAT: tl.constexpr,
+    BITS: tl.constexpr,
+    ROWS: tl.constexpr,
+    GRAIN: tl.constexpr,
+):
+    """Encode (ROWS, GRAIN) fp32 to the blocks of this program."""
+    blocks, is_block, _, _ = _places(numel, ROWS, GRAIN)
+    at, inside = _bytes_at(blocks, numel, GRAIN, BITS)
+    exponents, codes = _encoded(x, MANTISSA, EXPONENT, VANISHING, IS_FLOAT, BITS)
+    if BITS == 4:
+        halves = tl.reshape(codes, (ROWS, GRAIN // 2, 2))
+        codes = tl.sum(halves << (4 * tl.arange(0, 2))[None, None, :], 2)
+    tl.store(exponents_out + blocks, (exponents & 0xFF).to(tl.uint8), is_block)
+    tl.store(codes_out + at, codes.to(tl.uint8), inside)
+
+
+@triton.jit
 def encode_kernel(  # type: ignore[no-untyped-def]
     values,
     exponents_out,
@@ -155,26 +210,30 @@ def encode_kernel(  # type: ignore[no-untyped-def]
     EXPONENT: tl.constexpr,
     VANISHING: tl.constexpr,
     IS_FLOAT: tl.constexpr,
+    BITS: tl.constexpr,
     ROWS: tl.constexpr,
     GRAIN: tl.constexpr,
 ):
     """A program per ROWS blocks."""
-    blocks, is_block, at, inside = _places(numel, ROWS, GRAIN)
+    _, _, at, inside = _places(numel, ROWS, GRAIN)
     x = tl.load(values + at, inside, 0.0).to(tl.float32)
-    exponents, codes = _encoded(x, MANTISSA, EXPONENT, VANISHING, IS_FLOAT)
-    tl.store(exponents_out + blocks, (exponents & 0xFF).to(tl.uint8), is_block)
-    tl.store(codes_out + at, codes.to(tl.uint8), inside)
+    _store_encoded(x, exponents_out, codes_out, numel, MANTISSA, EXPONENT, VANISHING, IS_FLOAT, BITS, ROWS, GRAIN)
 
 
 @triton.jit
 def decode_kernel(  # type: ignore[no-untyped-def]
-    exponents_in, codes_in, out, numel, IS_FLOAT: tl.constexpr, ROWS: tl.constexpr, GRAIN: tl.constexpr
+    exponents_in,
+    codes_in,
+    out,
+    numel,
+    IS_FLOAT: tl.constexpr,
+    BITS: tl.constexpr,
+    ROWS: tl.constexpr,
+    GRAIN: tl.constexpr,
 ):
     """A program per ROWS blocks."""
-    blocks, is_block, at, inside = _places(numel, ROWS, GRAIN)
-    exponents = tl.load(exponents_in + blocks, is_block, 0)
-    codes = tl.load(codes_in + at, inside, 0)
-    tl.store(out + at, _decoded(exponents, codes, IS_FLOAT), inside)
+    _, _, at, inside = _places(numel, ROWS, GRAIN)
+    tl.store(out + at, _load_decoded(exponents_in, codes_in, numel, IS_FLOAT, BITS, ROWS, GRAIN), inside)
 
 
 @triton.jit
@@ -189,30 +248,28 @@ def decode_sum_encode_kernel(  # type: ignore[no-untyped-def]
     EXPONENT: tl.constexpr,
     VANISHING: tl.constexpr,
     IS_FLOAT: tl.constexpr,
+    BITS: tl.constexpr,
     ROWS: tl.constexpr,
     GRAIN: tl.constexpr,
 ):
     """A program per ROWS blocks; parts come as tuples of typed pointers."""
-    blocks, is_block, at, inside = _places(numel, ROWS, GRAIN)
-    exponents = tl.load(exponents_in[0] + blocks, is_block, 0)
-    total = _decoded(exponents, tl.load(codes_in[0] + at, inside, 0), IS_FLOAT)
+    total = _load_decoded(exponents_in[0], codes_in[0], numel, IS_FLOAT, BITS, ROWS, GRAIN)
     for k in tl.static_range(1, K):
-        exponents = tl.load(exponents_in[k] + blocks, is_block, 0)
-        total += _decoded(exponents, tl.load(codes_in[k] + at, inside, 0), IS_FLOAT)
-    sum_exponents, codes = _encoded(total, MANTISSA, EXPONENT, VANISHING, IS_FLOAT)
-    tl.store(exponents_out + blocks, (sum_exponents & 0xFF).to(tl.uint8), is_block)
-    tl.store(codes_out + at, codes.to(tl.uint8), inside)
+        total += _load_decoded(exponents_in[k], codes_in[k], numel, IS_FLOAT, BITS, ROWS, GRAIN)
+    _store_encoded(total, exponents_out, codes_out, numel, MANTISSA, EXPONENT, VANISHING, IS_FLOAT, BITS, ROWS, GRAIN)
 
 
-def _constants(codec: BlockCodec) -> tuple[int, int, int, bool]:
-    """Mantissa bits and exponent of the largest code, the bits of an m for which m / largest is 0 in fp32, float or integer."""
+def _constants(codec: BlockCodec) -> tuple[int, int, int, bool, int]:
+    """Mantissa bits and exponent of the largest code, the bits of an m for which m / largest is 0 in fp32, float or integer, and
+    bits of a code."""
     fraction, exponent = math.frexp(codec.largest)
-    return int((2 * fraction - 1) * (1 << 23)), exponent - 1, int(codec.largest // 2), codec.dtype.is_floating_point
+    mantissa, vanishing = int((2 * fraction - 1) * (1 << 23)), int(codec.largest // 2)
+    return mantissa, exponent - 1, vanishing, codec.dtype.is_floating_point, codec.bits
 
 
 def _check_bytes(codec: BlockCodec, data: torch.Tensor, numel: int) -> None:
-    if data.dtype != torch.uint8 or data.numel() != codec.num_bytes(numel):
+    if data.dtype != torch.uint8 or data.numel() != codec.most_bytes(numel):
         raise InputError(
-            f"{codec.name} of {numel} elements takes {codec.num_bytes(numel)} bytes of uint8; "
+            f"{codec.name} of {numel} elements takes {codec.most_bytes(numel)} bytes of uint8; "
             f"got {data.numel()} of {data.dtype}"
         )

@@ -1,0 +1,107 @@
+"""Block codecs in torch: references that the kernels equal bit for bit, and what runs on a CPU.
+
+Blocks of 256 elements share a scale that is a power of two, 2^e with qmax · 2^(e−1) < max|x| ≤ qmax · 2^e. That costs up to
+one bit against a free scale and buys exactness: what has been decoded is encoded again without any change, whatever part of the
+block is left, so a message may be passed on by ranks that decode it, and all ranks end with equal bits. Decoding multiplies by a
+power of two, which is exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+
+import torch
+
+from scaleacross.runtime.encoding import GRAIN
+from scaleacross.runtime.requirement import runs_kernels
+
+_SMALLEST, _NOT_FINITE = -126, 127
+"""exponents that are stored: 2^-126 is the smallest normal fp32; 127 marks a block that is not finite"""
+
+
+@dataclass(frozen=True)
+class BlockCodec:
+    """Exponents of one byte per block, then the elements of one byte or half a byte each.
+
+    Attributes:
+        name: as plans call it.
+        dtype: of an encoded element, before two of 4 bits share a byte: the even one in the low half.
+        largest: the largest value that it holds, qmax.
+        bits: of an encoded element, 8 or 4.
+    """
+
+    name: str
+    dtype: torch.dtype
+    largest: float
+    bits: int = 8
+
+    def most_bytes(self, num_elements: int) -> int:
+        """The bits of all elements and one byte per begun block."""
+        return -(-num_elements * self.bits // 8) + -(-num_elements // GRAIN)
+
+    def write(self, values: torch.Tensor, out: torch.Tensor) -> int:
+        """Encode; ties round to even."""
+        if runs_kernels(values):
+            block_codec_kernels().encode(self, values.to(torch.float32), out)
+            return out.numel()
+        blocks = _blocks(values)
+        exponents = self._exponents(blocks)
+        num_blocks = exponents.numel()
+        scaled = torch.ldexp(blocks, -exponents.clamp(max=_NOT_FINITE - 1).to(torch.float32)[:, None])
+        if not self.dtype.is_floating_point:
+            scaled = scaled.round_()
+        coded = scaled.nan_to_num_(0.0, 0.0, 0.0).clamp_(-self.largest, self.largest).to(self.dtype)
+        out[:num_blocks].view(torch.int8).copy_(exponents)
+        flat = coded.view(-1).view(torch.uint8)
+        if self.bits == 4:
+            flat = (flat[::2] & 15) | (flat[1::2] << 4)
+        out[num_blocks:].copy_(flat[: out.numel() - num_blocks])
+        return out.numel()
+
+    def read(self, data: torch.Tensor, num_elements: int) -> torch.Tensor:
+        """Decode to fp32."""
+        if runs_kernels(data):
+            decoded = torch.empty(num_elements, dtype=torch.float32, device=data.device)
+            block_codec_kernels().decode(self, data, decoded)
+            return decoded
+        num_blocks = -(-num_elements // GRAIN)
+        exponents = data[:num_blocks].view(torch.int8).to(torch.float32)
+        values = _blocks(self._elements(data[num_blocks:], num_elements))
+        out = torch.ldexp(values, exponents[:, None])
+        out[exponents == _NOT_FINITE] = torch.nan
+        return out.view(-1)[:num_elements]
+
+    def bytes_of(self, values: torch.Tensor) -> torch.Tensor | None:
+        """Never as they are."""
+        del values
+        return None
+
+    def _elements(self, codes: torch.Tensor, num_elements: int) -> torch.Tensor:
+        """One entry of ``dtype`` per element."""
+        if self.bits == 8:
+            return codes.view(self.dtype)
+        low, high = (codes << 4).view(torch.int8) >> 4, codes.view(torch.int8) >> 4
+        return torch.stack((low, high), 1).view(-1)[:num_elements]
+
+    def _exponents(self, blocks: torch.Tensor) -> torch.Tensor:
+        """Smallest e with max|x| ≤ largest · 2^e, per block."""
+        most = blocks.abs().amax(1)
+        fraction, exponents = torch.frexp(most / self.largest)  # fraction · 2^exponent, fraction in [1/2, 1)
+        exponents = exponents - (fraction == 0.5).to(exponents.dtype)
+        exponents = exponents + (torch.ldexp(torch.full_like(most, self.largest), exponents.float()) < most)
+        exponents = exponents.clamp(_SMALLEST, _NOT_FINITE - 1)
+        return torch.where(torch.isfinite(most), exponents, _NOT_FINITE)
+
+
+def block_codec_kernels() -> ModuleType:
+    """The kernels of these codecs, which are imported where they are used because they need triton."""
+    return import_module("scaleacross.runtime.kernels.block_codec")
+
+
+def _blocks(values: torch.Tensor) -> torch.Tensor:
+    """As fp32 in rows of ``GRAIN``, the last one filled up with zeros."""
+    wide = values.to(torch.float32)
+    missing = -values.numel() % GRAIN
+    return (torch.nn.functional.pad(wide, (0, missing)) if missing else wide.clone()).view(-1, GRAIN)
