@@ -15,13 +15,12 @@ from scaleacross.cost_models.links import Links, links_of
 from scaleacross.cost_models.network.load_balance import ecmp_efficiency_fraction
 from scaleacross.cost_models.network.options import options
 from scaleacross.cost_models.network.reasons import decided_by
-from scaleacross.cost_models.network.transport import CHANNEL_BYTES_PER_S
 from scaleacross.cost_models.traffic import Flow
 from scaleacross.schedules import collective as c
 from scaleacross.schedules.collective import Operation
 from scaleacross.schedules.collective.volume import volume
 from scaleacross.spec.network import CURVE_OPS, CurveOp
-from scaleacross.spec.network_choice import CommunicatorChoice, Connection, LevelStep
+from scaleacross.spec.network_choice import CHANNEL_BYTES_PER_S, CommunicatorChoice, Connection, LevelStep
 from scaleacross.spec.topology import Topology
 
 GB, MIB = 1e9, 2.0**20

@@ -14,10 +14,11 @@ import instances
 import scaleacross as sa
 from scaleacross.errors import InputError, ScaleAcrossError
 from scaleacross.schedules import collective as c
-from scaleacross.simulation.calls import Segment, Way, piped
 from scaleacross.simulation.collectives import Route, add_collective
+from scaleacross.simulation.connections import Connection, Way
 from scaleacross.simulation.engine import Simulation
 from scaleacross.simulation.patterns import ring_fixed_s
+from scaleacross.simulation.segments import Segment, piped
 from scaleacross.spec.plan import COMPONENTS, Plan
 
 
@@ -100,7 +101,7 @@ def test_chunks_that_follow_one_another_take_the_longest_phase_and_one_chunk_of_
 
 
 def test_a_window_over_the_round_trip_caps_a_message() -> None:
-    way = Way("ring", windows=((4, 1e6),))
+    way = Way("ring", connections=((4, Connection(25e9, 1e6, 1, False)),))
     assert way.rate(4, 0.01) == pytest.approx(5e7)
     assert way.rate(1, 0.01) == np.inf
 

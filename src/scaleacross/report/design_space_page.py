@@ -108,8 +108,8 @@ def _dimensions(found: Reproduced) -> Iterator[str]:
 
 REFEREE: Final = """\
 The simulator replays a plan event by event on the topology and never sees the cost model. A difference is price / replay − 1.
-It plays the network settings that a plan states, but not the windows and hashing of the library's defaults, which rivals and
-ablations run: by its clock these plans are faster than if they were held to them."""
+It plays the network settings that a plan states and, where it states none (rivals and ablations), the library's defaults with
+their windows and with flows hashed onto the links of a trunk."""
 AGREES: Final = 0.05
 
 

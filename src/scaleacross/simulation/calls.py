@@ -15,49 +15,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
 from scaleacross.simulation import patterns
+from scaleacross.simulation.connections import Way, fullest_over_mean
 from scaleacross.simulation.curves import measured_s
-from scaleacross.simulation.fabric import RACK, SCALE_UP, Floats
-from scaleacross.simulation.machine import Machine, PatternKey, depth_latency_s, distinct, outer_levels
+from scaleacross.simulation.fabric import CAMPUS, RACK, SCALE_UP, Floats, Haul
+from scaleacross.simulation.machine import Load, Machine, PatternKey, depth_latency_s, distinct, outer_levels
+from scaleacross.simulation.segments import Segment, in_a_row, piped
 from scaleacross.spec.network import CurveOp
 
 Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
-
-
-class Segment(NamedTuple):
-    """One flow: bytes of progress along loaded links, then a fixed time; ``common_bytes_per_s``: its rate while all groups of its
-    axis do the same."""
-
-    amount: float
-    load: tuple[tuple[int, float], ...]
-    cap_bytes_per_s: float
-    fixed_s: float
-    common_bytes_per_s: float
-
-
-class Way(NamedTuple):
-    """How a kind of collective runs.
-
-    Attributes:
-        algorithm: as the plan names it.
-        num_chunks: pieces that follow one another through the levels.
-        windows: (level, bytes in flight to one peer) where the plan states connections.
-        halving: levels that run halving and doubling instead of a ring.
-    """
-
-    algorithm: str
-    num_chunks: int = 1
-    windows: tuple[tuple[int, float], ...] = ()
-    halving: tuple[int, ...] = ()
-
-    def rate(self, level: int, latency_s: float) -> float:
-        """Bytes/s that a window lets through to one peer: window over round trip; inf where none is stated."""
-        window = dict(self.windows).get(level)
-        return window / (2 * latency_s) if window is not None and latency_s > 0 else math.inf
 
 
 @dataclass
@@ -68,13 +38,16 @@ class Calls:
         launch_s: what starting a collective takes.
         copies: equal copies of a token of which a place gets one at most; 0: all.
         held_fraction: multiprocessors that a collective beside computation takes from it.
+        seed: of where hashed flows fall.
     """
 
     machine: Machine
     launch_s: float
     copies: float = 0.0
     held_fraction: float = 0.0
+    seed: int = 0
     _known: dict[object, tuple[Segment, ...]] = field(default_factory=dict)
+    _slowed: dict[tuple[PatternKey, Way], dict[int, float]] = field(default_factory=dict)
 
     def of(
         self, shape: str, group: int, ops: tuple[Op, ...], ways: tuple[Way, ...], size_bytes: float
@@ -85,7 +58,7 @@ class Calls:
             out: list[Segment] = []
             for op, way in zip(ops, ways, strict=True):
                 for segment in self._segments(shape, group, op, way, size_bytes):
-                    joined = _in_a_row(out[-1], segment) if out else None
+                    joined = in_a_row(out[-1], segment) if out else None
                     out = [*out[:-1], joined] if joined else [*out, segment]
             self._known[key] = tuple(out)
         return self._known[key]
@@ -97,20 +70,56 @@ class Calls:
             self._known[key] = (self._message(*key),)
         return self._known[key][0]
 
-    def _common(self, key: PatternKey, row: int) -> float:
+    def _fullest(self, key: PatternKey, way: Way) -> dict[int, float]:
+        """Trunk -> load of its fullest parallel link over the mean, where the flows of a pattern are hashed."""
+        if (key, way) not in self._slowed:
+            parallel, out = self.machine.fabric.parallel, {}
+            for link, pairs in self.machine.pairs_across(key).items():
+                level, num_links = parallel[link]
+                settings = way.at(level)
+                if settings is not None and settings.hashed and num_links:
+                    flows = pairs * settings.queue_pairs
+                    out[link] = fullest_over_mean(flows, num_links, (self.seed, flows))
+            self._slowed[key, way] = out
+        return self._slowed[key, way]
+
+    def _load(self, key: PatternKey, thing: int, way: Way) -> Load:
+        """Loads of a class of groups (of blocks: messages); a trunk is as full as the fullest of its parallel links."""
+        of = self.machine.link_class
+        fuller = {int(of[link]): share for link, share in self._fullest(key, way).items()}
+        return [(link, weight * fuller.get(link, 1.0)) for link, weight in self.machine.load(key, thing)]
+
+    def _all_loads(self, key: PatternKey, way: Way) -> Floats:
+        """(links,) what all groups of a pattern together load every link with."""
+        loads, fuller = self.machine.link_loads(key), self._fullest(key, way)
+        if fuller:
+            loads = loads.copy()
+            for link, share in fuller.items():
+                loads[link] *= share
+        return loads
+
+    def _common(self, key: PatternKey, row: int, way: Way) -> float:
         """Rate of a group while all groups of its axis send, bytes/s."""
         machine, pattern = self.machine, self.machine.patterns[key]
         links = pattern.link[pattern.row == row]
-        room = machine.fabric.capacity[links] / machine.link_loads(key)[links]
+        room = machine.fabric.capacity[links] / self._all_loads(key, way)[links]
         return float(min(pattern.cap[row], room.min(initial=np.inf)))
 
-    def _message(self, block_class: int, forward: bool, choice: Way, size_bytes: float) -> Segment:
-        machine, way = self.machine, "forward" if forward else "backward"
+    def _haul(self, source: int, target: int, level: int) -> Haul | None:
+        """What happens to packets from block to block, where they cross trunks."""
+        fabric = self.machine.fabric
+        ends = int(fabric.building[source]), int(fabric.building[target])
+        return fabric.hauls[ends] if level >= CAMPUS else None
+
+    def _message(self, block_class: int, forward: bool, way: Way, size_bytes: float) -> Segment:
+        machine, direction = self.machine, "forward" if forward else "backward"
         source = machine.first(block_class)
         target = int((machine.following if forward else machine.preceding)[source])
-        level, _, latency = machine.fabric.hop(np.array([source]), np.array([target]))
-        cap = min(float(machine.patterns["pp", way].cap[source]), choice.rate(int(level[0]), float(latency[0])))
-        return Segment(size_bytes, tuple(machine.load(("pp", way), block_class)), cap, float(latency[0]), cap)
+        levels, rates, latencies = machine.fabric.hop(np.array([source]), np.array([target]))
+        level, latency = int(levels[0]), float(latencies[0])
+        reached = way.rate(level, latency, float(rates[0]), self._haul(source, target, level))
+        cap = min(float(machine.patterns["pp", direction].cap[source]), reached)
+        return Segment(size_bytes, tuple(self._load(("pp", direction), block_class, way)), cap, latency, cap)
 
     def _segments(self, shape: str, group: int, op: Op, way: Way, size: float) -> Iterator[Segment]:
         algorithm = way.algorithm
@@ -120,7 +129,7 @@ class Calls:
         if algorithm == "measured":
             yield self._inside(shape, group, op, degree, size)
         elif algorithm == "pairwise":
-            yield self._pairwise(shape, group, size)
+            yield self._pairwise(shape, group, way, size)
         elif algorithm == "hierarchical":
             phases = list(self._levels(shape, group, op, way, size))
             yield from [piped(phases, way.num_chunks)] if way.num_chunks > 1 and len(phases) > 1 else phases
@@ -144,29 +153,43 @@ class Calls:
         port = int(machine.link_class[machine.fabric.port(np.array([block]))[0]])
         return Segment(size, ((port, seconds / size),), size / seconds, 0.0, size / seconds)
 
-    def _pairwise(self, shape: str, group: int, size: float) -> Segment:
-        machine, row = self.machine, self.machine.row(shape, group)
+    def _pairwise(self, shape: str, group: int, way: Way, size: float) -> Segment:
+        machine, row, key = self.machine, self.machine.row(shape, group), (shape, "pairwise")
         blocks = machine.shapes[shape].members[row]
-        cap = float(machine.patterns[shape, "pairwise"].cap[row])
+        cap = min(float(machine.patterns[key].cap[row]), self._peers_rate(shape, row, way))
         latency = max(float(machine.fabric.hop(np.full(len(blocks), one), blocks)[2].max()) for one in blocks[[0, -1]])
-        load = tuple(machine.load((shape, "pairwise"), group))
-        return Segment(size, load, cap, self.launch_s + latency, self._common((shape, "pairwise"), row))
+        load = tuple(self._load(key, group, way))
+        return Segment(size, load, cap, self.launch_s + latency, self._common(key, row, way))
+
+    def _peers_rate(self, shape: str, row: int, way: Way) -> float:
+        """What connections leave to an all-to-all: a rank has one to every peer, each for 1/d of its bytes."""
+        groups, fabric = self.machine.shapes[shape], self.machine.fabric
+        if not way.connections:
+            return math.inf
+        out = math.inf
+        for one in groups.members[row][[0, -1]].tolist():
+            level, rate, latency = fabric.hop(np.full(groups.members.shape[1], one), groups.members[row])
+            for target, reached, line, seconds in zip(groups.members[row], level, rate, latency, strict=True):
+                if reached >= RACK:
+                    haul = self._haul(one, int(target), int(reached))
+                    out = min(out, groups.degree * way.rate(int(reached), float(seconds), float(line), haul))
+        return out
 
     def _ring(self, shape: str, group: int, op: Op, way: Way, size: float) -> Segment:
         machine, row = self.machine, self.machine.row(shape, group)
-        degree, common = machine.shapes[shape].degree, self._common((shape, "ring"), row)
-        load, cap = tuple(machine.load((shape, "ring"), group)), float(machine.patterns[shape, "ring"].cap[row])
-        cap = min(cap, self._window_rate(shape, row, way))
+        degree, common = machine.shapes[shape].degree, self._common((shape, "ring"), row, way)
+        load, cap = tuple(self._load((shape, "ring"), group, way)), float(machine.patterns[shape, "ring"].cap[row])
+        cap = min(cap, float(self._connected(shape, row, way).min()))
         if way.algorithm == "tree":
             levels = [(level, f) for level, f in self._levels_of(shape, row) if f > 1]
             latency = sum(math.ceil(math.log2(f)) * self._latency_s(shape, row, level) for level, f in levels)
             return Segment(2 * size, load, cap, self.launch_s + 2 * latency, common)
         turns = 2 if op == "all_reduce" else 1
-        rate, latencies = self._hops(shape, row)
+        rate, latencies = self._hops(shape, row, way)
         fixed = patterns.ring_fixed_s(size / degree, rate, latencies)
         return Segment(turns * (degree - 1) / degree * size, load, cap, self.launch_s + turns * fixed, common)
 
-    def _hops(self, shape: str, row: int) -> tuple[Floats, Floats]:
+    def _hops(self, shape: str, row: int, way: Way) -> tuple[Floats, Floats]:
         """Rate (bytes/s, when all groups of the axis send) and latency of every hop of a ring."""
         machine, fabric = self.machine, self.machine.fabric
         groups = machine.shapes[shape]
@@ -179,8 +202,8 @@ class Calls:
         ahead = np.roll(blocks, -1)
         level, rate, latency = fabric.hop(blocks, ahead)
         inside = patterns.in_unit(fabric, groups._replace(members=blocks[None]), RACK)[0]
-        share = np.where(level == SCALE_UP, near_rate, rate * inside)
-        loaded = machine.link_loads((shape, "ring"))
+        share = np.minimum(np.where(level == SCALE_UP, near_rate, rate * inside), self._connected(shape, row, way))
+        loaded = self._all_loads((shape, "ring"), way)
         for index, (here, there, reached) in enumerate(zip(blocks, ahead, level, strict=True)):
             for link in shared_links(machine, int(here), int(there), int(reached)):
                 share[index] = min(share[index], fabric.capacity[link] / max(loaded[link], 1e-300))
@@ -191,17 +214,24 @@ class Calls:
         rates[:, -1], latencies[:, -1] = share, latency  # from the last rank of a block on to the next block
         return rates.reshape(-1), latencies.reshape(-1)
 
-    def _window_rate(self, shape: str, row: int, way: Way) -> float:
-        """What windows leave to a ring: every member of a domain has a connection of its own."""
+    def _connected(self, shape: str, row: int, way: Way) -> Floats:
+        """What connections leave to each hop between the blocks of a ring: every member of a domain has one of its own."""
         blocks, groups = self.machine.shapes[shape].members[row], self.machine.shapes[shape]
-        if len(blocks) == 1 or not way.windows:
-            return math.inf
-        level, _, latency = self.machine.fabric.hop(blocks, np.roll(blocks, -1))
-        inside = patterns.in_unit(self.machine.fabric, groups._replace(members=blocks[None]), RACK)[0]
-        hops = zip(level.tolist(), latency.tolist(), inside.tolist(), strict=True)
-        return min(
-            (float(members * way.rate(reached, seconds)) for reached, seconds, members in hops), default=math.inf
+        out = np.full(len(blocks), np.inf)
+        if len(blocks) == 1 or not way.connections:
+            return out
+        ahead = np.roll(blocks, -1)
+        hops = zip(
+            blocks.tolist(),
+            ahead.tolist(),
+            *map(np.ndarray.tolist, self.machine.fabric.hop(blocks, ahead)),
+            strict=True,
         )
+        inside = patterns.in_unit(self.machine.fabric, groups._replace(members=blocks[None]), RACK)[0]
+        for index, (here, there, level, line, latency) in enumerate(hops):
+            if level >= RACK:
+                out[index] = inside[index] * way.rate(level, latency, line, self._haul(here, there, level))
+        return out
 
     def _levels(self, shape: str, group: int, op: Op, way: Way, size: float) -> Iterator[Segment]:
         row = self.machine.row(shape, group)
@@ -216,20 +246,27 @@ class Calls:
         machine, start = self.machine, self.launch_s
         levels = outer_levels(machine, shape, row)
         for level, fanout in levels:
-            load, cap = (
-                tuple(machine.load((shape, str(level)), group)),
-                float(machine.patterns[shape, str(level)].cap[row]),
-            )
-            latency = self._latency_s(shape, row, level)
+            key, latency = (shape, str(level)), self._latency_s(shape, row, level)
             steps = math.log2(fanout) if level in way.halving and fanout & (fanout - 1) == 0 else fanout - 1
-            fixed = start + steps * latency
-            members = self.machine.shapes[shape].degree / math.prod(f for at, f in levels if at >= level)
-            cap = min(cap, members * way.rate(level, latency))
-            yield Segment((fanout - 1) / fanout * size, load, cap, fixed, self._common((shape, str(level)), row))
+            members = machine.shapes[shape].degree / math.prod(f for at, f in levels if at >= level)
+            cap = min(float(machine.patterns[key].cap[row]), members * self._slowest(shape, row, level, latency, way))
+            load, fixed = tuple(self._load(key, group, way)), start + steps * latency
+            yield Segment((fanout - 1) / fanout * size, load, cap, fixed, self._common(key, row, way))
             start = 0.0
         inside = self._in_domain(shape, row)
         if inside > 1:
             yield self._inside(shape, group, "all_gather" if op == "all_reduce" else op, inside, size)
+
+    def _slowest(self, shape: str, row: int, level: int, latency: float, way: Way) -> float:
+        """What connections across ``level`` leave to one rank of a group, on its worst way between buildings."""
+        if way.at(level) is None:
+            return math.inf
+        fabric, blocks = self.machine.fabric, self.machine.shapes[shape].members[row]
+        line = float(fabric.rates[min(level, CAMPUS - 1), fabric.building[blocks]].min())
+        ends = zip(blocks.tolist(), np.roll(blocks, -1).tolist(), strict=True)
+        crossing = [self._haul(a, b, level) for a, b in ends if fabric.building[a] != fabric.building[b]]
+        hauls = crossing if level >= CAMPUS and crossing else [None]
+        return min(way.rate(level, latency, line, haul) for haul in hauls)
 
     def _levels_of(self, shape: str, row: int) -> Sequence[tuple[int, int]]:
         return [*outer_levels(self.machine, shape, row), (SCALE_UP, self._in_domain(shape, row))]
@@ -248,32 +285,6 @@ class Calls:
 
     def _block(self, shape: str, group: int) -> int:
         return int(self.machine.shapes[shape].members[self.machine.row(shape, group)][0])
-
-
-def piped(phases: list[Segment], num_chunks: int) -> Segment:
-    """Phases whose chunks follow one another: all links at once, and the first chunk through the other phases."""
-    alone = [phase.amount / phase.common_bytes_per_s for phase in phases]
-    whole = sum(phase.amount for phase in phases)
-    load: dict[int, float] = {}
-    for phase in phases:
-        for link, weight in phase.load:
-            load[link] = load.get(link, 0.0) + weight * phase.amount / whole
-    fixed = sum(phase.fixed_s for phase in phases) + (sum(alone) - max(alone)) / num_chunks
-    cap = min(phase.cap_bytes_per_s * whole / phase.amount for phase in phases)
-    common = min(phase.common_bytes_per_s * whole / phase.amount for phase in phases)
-    return Segment(whole, tuple(load.items()), cap, fixed, common)
-
-
-def _in_a_row(first: Segment, second: Segment) -> Segment | None:
-    """Two flows over the same single link, one after the other, as one: measured collectives of a domain."""
-    if len(first.load) != 1 or len(second.load) != 1 or first.load[0][0] != second.load[0][0]:
-        return None
-    if first.fixed_s or second.fixed_s:
-        return None
-    link, amount = first.load[0][0], first.amount + second.amount
-    used = first.load[0][1] * first.amount + second.load[0][1] * second.amount
-    seconds = first.amount / first.cap_bytes_per_s + second.amount / second.cap_bytes_per_s
-    return Segment(amount, ((link, used / amount),), amount / seconds, 0.0, amount / seconds)
 
 
 def shared_links(machine: Machine, source: int, target: int, level: int) -> list[int]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,18 @@ class Slowdown:
     trunks: Mapping[frozenset[str], float] = field(default_factory=dict)
 
 
+class Haul(NamedTuple):
+    """What a way between two buildings does to packets.
+
+    Attributes:
+        loss_fraction: packets lost on all its trunks.
+        packet_bytes: of one packet; inf where only what was lost is sent again.
+    """
+
+    loss_fraction: float
+    packet_bytes: float
+
+
 @dataclass(frozen=True)
 class Fabric:
     """Blocks, units and links of one placement; n blocks.
@@ -59,6 +72,8 @@ class Fabric:
         capacity: (links,) bytes/s.
         uplinks: (2, NUM_LEVELS, units) link out of and into a unit, -1 where it has none.
         trunk_links: (from, to) -> links of the path, and its latency.
+        hauls: (from, to) -> what happens to packets on it.
+        parallel: link of a trunk -> its level, and the links that switches hash flows onto (0: they do not).
     """
 
     width: int
@@ -70,6 +85,8 @@ class Fabric:
     capacity: Floats
     uplinks: Ints
     trunk_links: Mapping[tuple[int, int], tuple[tuple[int, ...], float]]
+    hauls: Mapping[tuple[int, int], Haul]
+    parallel: Mapping[int, tuple[int, int]]
     link_names: Mapping[int, str]
 
     @property
@@ -136,10 +153,8 @@ def build_fabric(topology: Topology, placement: Placement, width: int, slowdown:
     nic = rates[RACK : BUILDING + 1].max(axis=0)[building]
     capacity = [np.ones(n), nic, nic]
     uplinks, names = _uplinks(buildings, units, building, rates, capacity, slow)
-    trunk_links = _trunk_paths(topology, placement, capacity, names, slow)
-    return Fabric(
-        width, units, building, buildings, rates, latency, np.concatenate(capacity), uplinks, trunk_links, names
-    )
+    trunks = _trunks(topology, placement, buildings, capacity, names, slow)
+    return Fabric(width, units, building, buildings, rates, latency, np.concatenate(capacity), uplinks, *trunks, names)
 
 
 def _units(topology: Topology, placement: Placement, width: int, counts: Sequence[int]) -> Ints:
@@ -194,13 +209,31 @@ def _uplinks(
     return uplinks, names
 
 
-def _trunk_paths(
-    topology: Topology, placement: Placement, capacity: list[Floats], names: dict[int, str], slow: Slowdown
-) -> dict[tuple[int, int], tuple[tuple[int, ...], float]]:
-    """Paths of least latency between all buildings of the fill; the links of all trunks are appended to ``capacity``."""
+Trunks = tuple[
+    dict[tuple[int, int], tuple[tuple[int, ...], float]], dict[tuple[int, int], Haul], dict[int, tuple[int, int]]
+]
+
+
+def _trunks(
+    topology: Topology,
+    placement: Placement,
+    buildings: Sequence[Building],
+    capacity: list[Floats],
+    names: dict[int, str],
+    slow: Slowdown,
+) -> Trunks:
+    """Paths of least latency between all buildings of the fill, what happens to packets on them, and the parallel links of every
+    trunk; the trunks are appended to ``capacity``."""
     number = sum(map(len, capacity))
-    every = [building.name for building in topology.buildings]
+    ports = [building.links.building.technology for building in buildings]
+    hashes, line = (
+        any("ecmp" in port.load_balancing.lower() for port in ports),
+        min(b.line_rate_bytes_per_s for b in buildings),
+    )
+    packet = min(port.packet_bytes if port.retransmission == "go_back_n" else math.inf for port in ports)
     best: dict[tuple[str, str], tuple[float, int, tuple[int, ...]]] = {}
+    kept: dict[int, float] = {}
+    parallel: dict[int, tuple[int, int]] = {}
     for trunk in topology.trunks:
         far = CAMPUS if topology.region_of(trunk.between[0]) == topology.region_of(trunk.between[1]) else REGION
         left = slow.levels.get(far, 1.0) * slow.trunks.get(frozenset(trunk.between), 1.0)
@@ -208,8 +241,20 @@ def _trunk_paths(
         for a, b in (trunk.between, trunk.between[::-1]):
             names[number] = f"trunk {a} to {b}"
             best[a, b] = min(best.get((a, b), (math.inf, 0, ())), (trunk.one_way_latency_s, 1, (number,)))
+            kept[number] = 1 - trunk.loss_fraction
+            parallel[number] = (far, max(1, round(rate / line)) if hashes else 0)
             capacity.append(np.array([rate]))
             number += 1
+    _through_others(best, [building.name for building in topology.buildings])
+    ends = list(enumerate(share.building for share in placement.fill))
+    ways = {(i, j): best[a, b] for i, a in ends for j, b in ends if i != j}
+    paths = {pair: (links, latency) for pair, (latency, _, links) in ways.items()}
+    hauls = {pair: Haul(1 - math.prod(kept[link] for link in links), packet) for pair, (links, _) in paths.items()}
+    return paths, hauls, parallel
+
+
+def _through_others(best: dict[tuple[str, str], tuple[float, int, tuple[int, ...]]], every: Sequence[str]) -> None:
+    """Completes ``best`` with the paths of least latency through other buildings (Floyd and Warshall)."""
     for via in every:
         for a in every:
             for b in every:
@@ -217,5 +262,3 @@ def _trunk_paths(
                     first, second = best[a, via], best[via, b]
                     path = (first[0] + second[0], first[1] + second[1], first[2] + second[2])
                     best[a, b] = min(best.get((a, b), (math.inf, 0, ())), path)
-    used = [share.building for share in placement.fill]
-    return {(i, j): (best[a, b][2], best[a, b][0]) for i, a in enumerate(used) for j, b in enumerate(used) if i != j}

@@ -100,16 +100,6 @@ class Machine:
         """Loads of a class of groups (of blocks: messages) on link classes."""
         return self._loads[key].get(thing, [])
 
-    def links_named(self, words: str) -> dict[str, list[int]]:
-        """Names of links that contain ``words`` -> their link class."""
-        first = self.offsets["links"]
-        named = {number: name for number, name in self.fabric.link_names.items() if words in name}
-        out: dict[str, list[int]] = {}
-        for number, name in named.items():
-            out.setdefault(name, []).append(int(self.link_class[number]))
-        del first
-        return out
-
     @cached_property
     def _loads(self) -> Mapping[PatternKey, dict[int, Load]]:
         sizes = np.bincount(self.link_class)
@@ -124,6 +114,20 @@ class Machine:
     def link_loads(self, key: PatternKey) -> Floats:
         """(links,) what all groups of a pattern together load every link with, one byte of progress each."""
         return self._link_loads[key]
+
+    def pairs_across(self, key: PatternKey) -> dict[int, int]:
+        """Trunk -> pairs of ranks that send across it while all groups of a pattern do."""
+        return self._pairs_across[key]
+
+    @cached_property
+    def _pairs_across(self) -> Mapping[PatternKey, dict[int, int]]:
+        out = {}
+        for key, pattern in self.patterns.items():
+            there = pattern.pairs > 0
+            links, inverse = np.unique(pattern.link[there], return_inverse=True)
+            counts = np.bincount(inverse, pattern.pairs[there], len(links))
+            out[key] = {link: round(count) for link, count in zip(links.tolist(), counts.tolist(), strict=True)}
+        return out
 
     @cached_property
     def _link_loads(self) -> Mapping[PatternKey, Floats]:

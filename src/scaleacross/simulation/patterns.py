@@ -43,12 +43,16 @@ class Groups(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """Loads (row, link, bytes per byte of progress), and per row what a stream reaches at most, bytes/s."""
+    """Loads (row, link, bytes per byte of progress), and per row what a stream reaches at most, bytes/s.
+
+    ``pairs``: pairs of ranks that send across the link, of one group of a row and its copies; counted on trunks only.
+    """
 
     row: Ints
     link: Ints
     load: Floats
     cap: Floats
+    pairs: Floats
 
 
 def groups_of(fabric: Fabric, degree: int, stride: int) -> Groups:
@@ -70,20 +74,23 @@ class _Loads:
         self.rows: list[Ints] = []
         self.links: list[Ints] = []
         self.loads: list[Floats] = []
+        self.pairs: list[Floats] = []
 
-    def add(self, row: Ints, link: Ints, load: Floats | float) -> None:
+    def add(self, row: Ints, link: Ints, load: Floats | float, pairs: Floats | float = 0.0) -> None:
         """Loads on links; -1 is no link."""
         there = link >= 0
         self.rows.append(row[there])
         self.links.append(link[there])
-        self.loads.append(np.broadcast_to(np.asarray(load, dtype=np.float64), link.shape)[there])
+        for parts, values in ((self.loads, load), (self.pairs, pairs)):
+            parts.append(np.broadcast_to(np.asarray(values, dtype=np.float64), link.shape)[there])
 
     def nics(self, row: Ints, source: Ints, target: Ints, load: Floats | float) -> None:
         self.add(row, self.fabric.nic(source, inward=False), load)
         self.add(row, self.fabric.nic(target, inward=True), load)
 
-    def shared(self, row: Ints, source: Ints, target: Ints, level: Ints, load: Floats) -> None:
-        """Uplinks out of the source's units up to ``level`` and into the target's, and trunks beyond."""
+    def shared(self, row: Ints, source: Ints, target: Ints, level: Ints, load: Floats, pairs: Floats) -> None:
+        """Uplinks out of the source's units up to ``level`` and into the target's, and trunks beyond, which ``pairs`` of ranks
+        cross."""
         fabric = self.fabric
         for inner in INSIDE:
             at = level >= inner
@@ -92,16 +99,19 @@ class _Loads:
         for index in np.flatnonzero(level >= CAMPUS):
             ends = (int(fabric.building[source[index]]), int(fabric.building[target[index]]))
             path = np.array(fabric.trunk_links[ends][0], dtype=np.int64)
-            self.add(np.full(len(path), row[index]), path, np.full(len(path), load[index]))
+            self.add(np.full(len(path), row[index]), path, np.full(len(path), load[index]), pairs[index])
 
     def pattern(self, cap: Floats) -> Pattern:
         """Everything, with equal (row, link) pairs added up."""
         if not self.rows:
-            return Pattern(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0), cap)
-        row, link, load = (np.concatenate(parts) for parts in (self.rows, self.links, self.loads))
-        pairs, inverse = np.unique(row * len(self.fabric.capacity) + link, return_inverse=True)
-        total = np.bincount(inverse, load, len(pairs)).astype(np.float64)
-        return Pattern(pairs // len(self.fabric.capacity), pairs % len(self.fabric.capacity), total, cap)
+            return Pattern(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0), cap, np.zeros(0))
+        row, link = (np.concatenate(parts) for parts in (self.rows, self.links))
+        places, inverse = np.unique(row * len(self.fabric.capacity) + link, return_inverse=True)
+        load, pairs = (
+            np.bincount(inverse, np.concatenate(parts), len(places)).astype(np.float64)
+            for parts in (self.loads, self.pairs)
+        )
+        return Pattern(places // len(self.fabric.capacity), places % len(self.fabric.capacity), load, cap, pairs)
 
 
 def in_unit(fabric: Fabric, groups: Groups, level: int) -> Ints:
@@ -134,7 +144,8 @@ def ring(fabric: Fabric, groups: Groups, port_rate: Floats) -> Pattern:
         here = crossing[rows]
         loads.nics(rows[here], source[here], source[here], share[here])
         row, start, end, level = (part[leaves] for part in (row, start, end, level))
-        loads.shared(row, start, end, level, np.full(len(row), float(groups.copies)))
+        lanes = (inside.reshape(-1)[leaves] * groups.copies).astype(np.float64)
+        loads.shared(row, start, end, level, np.full(len(row), float(groups.copies)), lanes)
         np.minimum.at(cap, row, rate[leaves] * inside.reshape(-1)[leaves])
     return loads.pattern(cap)
 
@@ -152,7 +163,8 @@ def level_phase(fabric: Fabric, groups: Groups, level: int) -> Pattern:
         reached, rate, _ = fabric.hop(start, end)
         members = inside[moves]
         loads.nics(row, start, start, 1.0 / members)
-        loads.shared(row, start, end, reached, groups.copies * groups.each / members)
+        both = np.full(len(row), float(groups.copies * groups.each))
+        loads.shared(row, start, end, reached, both / members, both)
         np.minimum.at(cap, row, rate * members)
     return loads.pattern(cap)
 
@@ -224,9 +236,10 @@ def _between_buildings(fabric: Fabric, groups: Groups, loads: _Loads, distinct: 
         rows = np.flatnonzero((per[a] > 0) & (per[b] > 0))
         if not len(rows):
             continue
-        sent = per[a][rows] * per[b][rows] / degree * distinct(degree / per[a][rows]) * groups.copies
+        pairs = per[a][rows] * per[b][rows] * groups.copies
+        sent = pairs / degree * distinct(degree / per[a][rows])
         for link in path:
-            loads.add(rows, np.full(len(rows), link), sent)
+            loads.add(rows, np.full(len(rows), link), sent, pairs)
 
 
 def message(fabric: Fabric, source: Ints, target: Ints, port_rate: Floats) -> Pattern:
@@ -238,7 +251,8 @@ def message(fabric: Fabric, source: Ints, target: Ints, port_rate: Floats) -> Pa
     loads.add(rows[near], fabric.port(source[near]), 1.0 / port_rate[near])
     far = ~near
     loads.nics(rows[far], source[far], target[far], 1.0)
-    loads.shared(rows[far], source[far], target[far], level[far], np.full(int(far.sum()), float(fabric.width)))
+    every = np.full(int(far.sum()), float(fabric.width))
+    loads.shared(rows[far], source[far], target[far], level[far], every, every)
     return loads.pattern(np.where(near, port_rate, rate))
 
 

@@ -18,15 +18,15 @@ import numpy as np
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import chosen
 from scaleacross.simulation import accounting
-from scaleacross.simulation.calls import Calls, Op, Way
+from scaleacross.simulation.calls import Calls, Op
+from scaleacross.simulation.connections import Way, library_way, stated_way
 from scaleacross.simulation.engine import Simulation as Events
 from scaleacross.simulation.engine import Timeline
-from scaleacross.simulation.fabric import Floats, Ints, Slowdown, block_width
+from scaleacross.simulation.fabric import Fabric, Floats, Ints, Slowdown, block_width
 from scaleacross.simulation.machine import Machine, build_machine
 from scaleacross.simulation.performance import perform
 from scaleacross.simulation.step import SHAPES, Player, Setting, Step, Stream
 from scaleacross.spec.accelerator import Accelerator
-from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Plan, PredictedCollective
 from scaleacross.spec.step_work import PipelineWork
@@ -42,7 +42,7 @@ class Disturbance:
 
     Attributes:
         jitter_fraction: standard deviation of the logarithm of every action's seconds.
-        seed: of the jitter.
+        seed: of the jitter, and of where hashed flows fall.
         stragglers: position -> its seconds over those stated.
         slowdown: links that are slower.
         micro_batches: of every replica, where some take over the work of others; None: the plan's.
@@ -103,10 +103,10 @@ def replay(
         )
     unlike = disturbance or Disturbance()
     machine, pace, counts = _machine(plan, problem, unlike, fold)
-    setting = _setting(plan, problem)
+    setting = _setting(plan, problem, machine.fabric)
     launch = max(one.kernel_launch_s for one in _accelerators(machine))
     held = max(one.collective_multiprocessors / one.num_multiprocessors for one in _accelerators(machine))
-    calls = Calls(machine, launch, _copies(problem), held)
+    calls = Calls(machine, launch, _copies(problem), held, unlike.seed)
     players = _players(plan, plan.work, machine, pace, counts, unlike)
     with _no_collection():
         step = perform(Events(machine.capacities), calls, setting, players)
@@ -212,33 +212,30 @@ def _copies(problem: Problem) -> float:
     return float(max(block.routed_tokens for block, _ in problem.profile.blocks))
 
 
-def _uses(plan: Plan) -> dict[tuple[str, Op], Stream]:
+def _use(one: PredictedCollective) -> str:
+    """What a collective is for, in the words of ``step``."""
+    if one.axis == "cp" and "key" not in one.name:
+        return "cp_states"
+    return "expert" if one.axis == "dp_shard" and "expert" in one.name else str(one.axis)
+
+
+def _uses(plan: Plan, fabric: Fabric) -> dict[tuple[str, Op], Stream]:
     """How every kind of collective runs, by use and operation."""
-    out: dict[tuple[str, Op], Stream] = {}
-    for one in plan.collectives:
-        use = str(one.axis)
-        if one.axis == "cp" and "key" not in one.name:
-            use = "cp_states"
-        if one.axis == "dp_shard" and "expert" in one.name:
-            use = "expert"
-        out[use, one.op] = Stream(_way(plan, one), one.bytes_per_rank)
-    return out
+    return {(_use(one), one.op): Stream(_way(plan, one, fabric), one.bytes_per_rank) for one in plan.collectives}
 
 
-def _way(plan: Plan, one: PredictedCollective) -> Way:
-    """How a collective runs: as the plan's network decision says, else by its algorithm alone."""
+def _way(plan: Plan, one: PredictedCollective, fabric: Fabric) -> Way:
+    """How a collective runs: as the plan's network decision says, else on the library's defaults."""
     communicator = "expert" if one.axis == "dp_shard" and "expert" in one.name else one.axis
     payload = one.name.partition(" of ")[2]
     for choice in plan.decision.network or ():
         if (choice.communicator, choice.op, choice.payload) == (communicator, one.op, payload):
-            windows = tuple((LINK_LEVELS.index(at.level), float(at.window_bytes)) for at in choice.connections)
-            halving = tuple(LINK_LEVELS.index(at.level) for at in choice.steps if at.algorithm == "halving_doubling")
-            return Way(one.algorithm, choice.num_chunks, windows, halving)
-    return Way(one.algorithm)
+            return stated_way(one.algorithm, choice)
+    return library_way(one.algorithm, fabric)
 
 
-def _setting(plan: Plan, problem: Problem) -> Setting:
-    streams = _uses(plan)
+def _setting(plan: Plan, problem: Problem, fabric: Fabric) -> Setting:
+    streams = _uses(plan, fabric)
     whole = any(block.replicated_elementwise_bytes for block, _ in problem.profile.blocks)
     if whole and ("tp", "all_gather") in streams:
         streams["tp", "all_reduce"] = streams["tp", "all_gather"]
@@ -250,11 +247,12 @@ def _kinds(plan: Plan) -> dict[str, list[str]]:
     """Streams that the plan's collectives need, by shape of the group."""
     kinds = {"ring": "ring", "tree": "ring", "hierarchical": "levels", "pairwise": "pairwise"}
     out: dict[str, list[str]] = {}
-    for (use, _), stream in _uses(plan).items():
+    for one in plan.collectives:
+        use = _use(one)
         if use == "pp":
             continue
         needed = out.setdefault(SHAPES.get(use, use), [])
-        kind = kinds.get(stream.way.algorithm)
+        kind = kinds.get(one.algorithm)
         if kind is not None and kind not in needed:
             needed.append(kind)
     return out

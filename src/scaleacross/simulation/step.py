@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from scaleacross.schedules.pipeline import PipelineSchedule
-from scaleacross.simulation.calls import Calls, Op, Segment, Way
+from scaleacross.simulation.calls import Calls, Op
+from scaleacross.simulation.connections import Way
 from scaleacross.simulation.engine import Simulation
+from scaleacross.simulation.segments import Segment
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import Degrees, ShardLevel
 from scaleacross.spec.step_work import ChunkWork

@@ -27,19 +27,19 @@ from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.network.options import Option
 from scaleacross.cost_models.network.options import options as ways_of
 from scaleacross.cost_models.network.resources import Held, crossed_beyond, held
-from scaleacross.cost_models.network.transport import (
-    LIBRARY_OUTSTANDING,
-    LIBRARY_SEGMENT_BYTES,
-    channels_of,
-    connected,
-    stated_settings,
-)
+from scaleacross.cost_models.network.transport import channels_of, connected, stated_settings
 from scaleacross.cost_models.plan_traffic import time_of
 from scaleacross.cost_models.settings import Bools
 from scaleacross.cost_models.step import one_row
 from scaleacross.cost_models.traffic import Flow
 from scaleacross.spec.network import LINK_LEVELS
-from scaleacross.spec.network_choice import Algorithm, CommunicatorChoice, Connection
+from scaleacross.spec.network_choice import (
+    LIBRARY_OUTSTANDING,
+    LIBRARY_SEGMENT_BYTES,
+    Algorithm,
+    CommunicatorChoice,
+    Connection,
+)
 
 HEADROOM: Final = 2.0
 """Assumed: bytes in flight per B·RTT. 1 leaves no room for jitter; 2 covers one lost round."""

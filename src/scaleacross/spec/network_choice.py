@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -26,6 +26,12 @@ LoadBalancing = Literal["ecmp", "spray"]
 CodecName = Literal["bf16", "fp8_block", "int8_block", "int4_block", "bounded"]
 """``bounded`` takes as many bits as an absolute error bound needs; the others have a fixed length."""
 CODEC_NAMES: tuple[CodecName, ...] = get_args(CodecName)
+
+CHANNEL_BYTES_PER_S: Final = 25e9
+"""Assumed: what one block of threads copies to a network adapter; NCCL runs two channels per 400 Gbit/s port."""
+LIBRARY_SEGMENT_BYTES: Final = 512 * 1024
+"""NCCL 2.31: 4 MiB of buffer per channel (NCCL_BUFFSIZE), cut into 8 steps (NCCL_STEPS)."""
+LIBRARY_OUTSTANDING: Final = 8
 
 
 class LevelStep(Spec):

@@ -25,13 +25,12 @@ from scaleacross.cost_models.network.long_haul import window_rate_bytes_per_s
 from scaleacross.cost_models.network.loss import go_back_n_fraction
 from scaleacross.cost_models.settings import Bools, Floats
 from scaleacross.spec.network import LINK_LEVELS
-from scaleacross.spec.network_choice import CommunicatorChoice
-
-CHANNEL_BYTES_PER_S: Final = 25e9
-"""Assumed: what one block of threads copies to a network adapter; NCCL runs two channels per 400 Gbit/s port."""
-LIBRARY_SEGMENT_BYTES: Final = 512 * 1024
-"""NCCL 2.31: 4 MiB of buffer per channel, cut into 8 steps."""
-LIBRARY_OUTSTANDING: Final = 8
+from scaleacross.spec.network_choice import (
+    CHANNEL_BYTES_PER_S,
+    LIBRARY_OUTSTANDING,
+    LIBRARY_SEGMENT_BYTES,
+    CommunicatorChoice,
+)
 
 BEYOND: Final = np.arange(NUM_LEVELS) >= RACK
 

@@ -1,0 +1,118 @@
+"""How a collective runs, and what its connections leave of a link: channels, windows, loss, and flows hashed onto a trunk.
+
+A rank talks to each peer over one connection. Its bytes pass at
+
+    min(line rate, channels · CHANNEL_BYTES_PER_S, window / round trip) · goodput
+
+where go-back-N sends a whole window W (packets of one queue pair in flight) again for each lost packet: goodput =
+(1−p) / (1−p+p·W) (Bertsekas and Gallager, Data Networks, 1992, section 2.4).
+
+A switch hashes queue pairs onto the parallel links of a trunk. Where they fall is drawn, from the seed of the replay (alike on
+trunks that carry as many); the fullest link sets the pace of all, since a collective ends with its slowest flow.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from scaleacross.simulation.fabric import CAMPUS, NUM_LEVELS, RACK, Fabric, Haul
+from scaleacross.spec.network import LINK_LEVELS
+from scaleacross.spec.network_choice import (
+    CHANNEL_BYTES_PER_S,
+    LIBRARY_OUTSTANDING,
+    LIBRARY_SEGMENT_BYTES,
+    CommunicatorChoice,
+)
+
+IDEAL: Final = math.inf
+
+
+class Connection(NamedTuple):
+    """Settings of the connections across one level.
+
+    Attributes:
+        channel_bytes_per_s: what the blocks of threads that drive it copy.
+        window_bytes: most in flight to one peer.
+        queue_pairs: flows that switches tell apart.
+        hashed: each flow stays on the link that it is hashed onto; else packets are sprayed.
+    """
+
+    channel_bytes_per_s: float
+    window_bytes: float
+    queue_pairs: int
+    hashed: bool
+
+
+class Way(NamedTuple):
+    """How a kind of collective runs.
+
+    Attributes:
+        algorithm: as the plan names it.
+        num_chunks: pieces that follow one another through the levels.
+        connections: (level, settings) where connections limit it.
+        halving: levels that run halving and doubling instead of a ring.
+    """
+
+    algorithm: str
+    num_chunks: int = 1
+    connections: tuple[tuple[int, Connection], ...] = ()
+    halving: tuple[int, ...] = ()
+
+    def at(self, level: int) -> Connection | None:
+        """The settings of a level, None where nothing limits it."""
+        return dict(self.connections).get(level)
+
+    def rate(self, level: int, latency_s: float, line_bytes_per_s: float = IDEAL, haul: Haul | None = None) -> float:
+        """Bytes/s from one rank to one peer across a level.
+
+        Args:
+            latency_s: one way.
+            line_bytes_per_s: of the rank's adapter.
+            haul: what a trunk does to packets.
+        """
+        settings = self.at(level)
+        if settings is None:
+            return line_bytes_per_s
+        window = settings.window_bytes / (2 * latency_s) if latency_s > 0 else IDEAL
+        rate = min(line_bytes_per_s, settings.channel_bytes_per_s, window)
+        if haul is None or not haul.loss_fraction or not math.isfinite(rate):
+            return rate
+        in_flight = min(settings.window_bytes, rate * 2 * latency_s) / settings.queue_pairs
+        packets = max(1.0, in_flight / haul.packet_bytes)
+        return rate * (1 - haul.loss_fraction) / (1 - haul.loss_fraction + haul.loss_fraction * packets)
+
+
+def library_way(algorithm: str, fabric: Fabric) -> Way:
+    """The library's defaults: as many channels as fill a port, each with its buffer in flight on a queue pair of its own."""
+    connections = []
+    for level in range(RACK, NUM_LEVELS):
+        line = float(fabric.rates[min(level, CAMPUS - 1)].min())
+        channels = max(1, math.ceil(line / CHANNEL_BYTES_PER_S))
+        window = channels * LIBRARY_SEGMENT_BYTES * LIBRARY_OUTSTANDING
+        connections.append((level, Connection(channels * CHANNEL_BYTES_PER_S, float(window), channels, True)))
+    return Way(algorithm, connections=tuple(connections))
+
+
+def stated_way(algorithm: str, choice: CommunicatorChoice) -> Way:
+    """What the plan's network decision says."""
+    channels = max(1, choice.num_channels) * CHANNEL_BYTES_PER_S
+    connections = tuple(
+        (
+            LINK_LEVELS.index(one.level),
+            Connection(channels, float(one.window_bytes), one.queue_pairs, one.load_balancing == "ecmp"),
+        )
+        for one in choice.connections
+    )
+    halving = tuple(LINK_LEVELS.index(step.level) for step in choice.steps if step.algorithm == "halving_doubling")
+    return Way(algorithm, choice.num_chunks, connections, halving)
+
+
+def fullest_over_mean(num_flows: int, num_links: int, seed: tuple[int, ...]) -> float:
+    """Load of the fullest of ``num_links`` over the mean, where ``num_flows`` equal flows fall on them as drawn from ``seed``."""
+    if num_links <= 1 or num_flows <= 0:
+        return 1.0
+    loads = np.random.default_rng(seed).multinomial(num_flows, np.full(num_links, 1 / num_links))
+    return float(loads.max()) * num_links / num_flows

@@ -1,0 +1,116 @@
+"""What connections leave of a link: windows over the round trip, channels, loss, and flows hashed onto parallel links."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import instances
+import scaleacross as sa
+from scaleacross.simulation.connections import Connection, Way, fullest_over_mean
+from scaleacross.simulation.fabric import CAMPUS, RACK, Haul
+from scaleacross.spec.network_choice import CommunicatorChoice
+from scaleacross.spec.network_choice import Connection as ConnectionChoice
+from scaleacross.spec.parallelism import Degrees, PipelineChoice
+from scaleacross.spec.placement import BuildingShare, Placement
+from scaleacross.spec.plan import Decision, Plan, PredictedCollective
+
+
+def way(**settings: Any) -> Way:
+    whole = {"channel_bytes_per_s": 50e9, "window_bytes": 8e6, "queue_pairs": 2, "hashed": True} | settings
+    return Way("ring", connections=((CAMPUS, Connection(**whole)),))
+
+
+# --- one connection -----------------------------------------------------------------------------------------------------
+
+
+def test_the_tightest_of_line_channels_and_window_holds() -> None:
+    assert way().rate(CAMPUS, 1e-3, 40e9) == pytest.approx(8e6 / 2e-3)
+    assert way().rate(CAMPUS, 1e-6, 40e9) == 40e9
+    assert way(channel_bytes_per_s=25e9).rate(CAMPUS, 1e-6, 40e9) == 25e9
+    assert way().rate(RACK, 1e-3, 40e9) == 40e9  # no connection is stated for the level
+
+
+def test_a_lost_packet_costs_its_window() -> None:
+    """4 MB in flight per queue pair are 1,000 packets of 4,000 bytes: (1−p)/(1−p+p·W) with p = 0.1 %."""
+    lossy = way().rate(CAMPUS, 1e-3, 40e9, Haul(1e-3, 4000.0))
+    assert lossy == pytest.approx(8e6 / 2e-3 * 0.999 / (0.999 + 1.0))
+    selective = way().rate(CAMPUS, 1e-3, 40e9, Haul(1e-3, np.inf))
+    assert selective == pytest.approx(8e6 / 2e-3 * 0.999)
+
+
+# --- hashing ------------------------------------------------------------------------------------------------------------
+
+
+def test_hashed_flows_leave_the_fullest_link_to_set_the_pace() -> None:
+    assert fullest_over_mean(100, 1, (0,)) == 1.0
+    assert fullest_over_mean(1, 8, (0,)) == 8.0  # one flow has one link of eight
+    assert 1 < fullest_over_mean(10**7, 8, (0,)) < 1.01  # many even out
+
+
+def test_what_is_drawn_is_what_is_expected() -> None:
+    """Two flows on two links meet in half of all draws, so the fullest has 1.5 in the mean."""
+    drawn = [fullest_over_mean(2, 2, (seed,)) for seed in range(2000)]
+    assert np.mean(drawn) == pytest.approx(1.5, abs=0.05)
+    assert drawn[7] == fullest_over_mean(2, 2, (7,))
+
+
+# --- in a plan ----------------------------------------------------------------------------------------------------------
+
+
+def crossing(latency_us: float, **trunk: Any) -> Plan:
+    """Two pipeline ranks of one accelerator in two buildings; network settings are the library's."""
+    topology = instances.plain_topology(1, 1, accelerators_per_host=1)
+    topology["trunks"] = [instances.plain_trunk("b0", "b1", 400.0, latency_us) | trunk]
+    decision = Decision(
+        degrees=Degrees(pp=2),
+        pipeline=PipelineChoice(schedule="1F1B", micro_batch_sequences=4),
+        recompute="none",
+        shard="none",
+        placement=Placement(
+            axis_order=("tp", "cp", "dp_shard", "dp_replicate", "pp"),
+            fill=(BuildingShare(building="b0", num_accelerators=1), BuildingShare(building="b1", num_accelerators=1)),
+        ),
+    )
+    return sa.evaluate((instances.plain_job(topology=topology), decision))
+
+
+def test_a_decision_without_a_network_is_held_to_the_library_s_window() -> None:
+    """8.4 MB messages at 50 ms one way, with a window of 4 MiB per channel: two round trips each, in replay and price."""
+    far = crossing(50_000)
+    message = next(one for one in far.collectives if one.op == "send")
+    assert far.decision.network is None
+    assert message.level == "campus"
+    wide = far.model_copy(update={"decision": far.decision.model_copy(update={"network": (unlimited(message),)})})
+    saved = sa.simulate(far).step_s - sa.simulate(wide).step_s
+    assert saved > 2 * 0.1
+    assert abs(sa.simulate(far).difference) < 0.05
+
+
+def unlimited(message: PredictedCollective) -> CommunicatorChoice:
+    """The library's algorithm with a window that a trunk cannot fill."""
+    link = ConnectionChoice(
+        level="campus", queue_pairs=128, segment_bytes=1 << 30, outstanding=256, load_balancing="spray"
+    )
+    return CommunicatorChoice(
+        communicator="pp",
+        op="send",
+        payload="activations",
+        algorithm="point_to_point",
+        chunk_bytes=message.bytes_per_rank,
+        num_channels=32,
+        connections=(link,),
+    )
+
+
+def test_loss_slows_a_replay_as_it_slows_the_price() -> None:
+    clean, lossy = crossing(50_000), crossing(50_000, loss_fraction=0.01)
+    assert sa.simulate(lossy).step_s > 1.5 * sa.simulate(clean).step_s
+    assert abs(sa.simulate(lossy).difference) < 0.05
+
+
+def test_a_seed_draws_other_collisions_and_the_same_seed_the_same() -> None:
+    plan = sa.evaluate("llama3_table4_row1")
+    assert sa.simulate(plan, what_if=["seed=3"]).step_s == sa.simulate(plan, what_if=["seed=3"]).step_s
