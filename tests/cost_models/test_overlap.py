@@ -91,4 +91,8 @@ def test_what_runs_beside_computation_takes_multiprocessors_from_it() -> None:
     busy = replace(work(), taken_fraction=np.array([taken]))
     gradient, *_ = windows(settings(), busy)
     assert exposed_s(np.array([0.4]), gradient)[0] == pytest.approx(0.1 + 0.3 * 16 / 132)
+    mixed, *_ = windows(settings(), replace(busy, elementwise_fraction=np.array([0.25])))
+    assert exposed_s(np.array([0.4]), mixed)[0] == pytest.approx(
+        0.1 + 0.3 * 0.75 * 16 / 132
+    )  # a quarter loses HBM instead
     assert exposed_s(np.array([9.0]), gradient)[0] == pytest.approx(9.0 - 1.5)  # longer than the window: it ends last

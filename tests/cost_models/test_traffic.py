@@ -9,10 +9,12 @@ import pytest
 from machines import accelerator, fill, flat, gpt, job, settings
 
 from scaleacross.catalogue import load_workload
+from scaleacross.cost_models.axes import windows_of
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
 from scaleacross.cost_models.work import work_of
-from scaleacross.spec.parallelism import Degrees, PipelineChoice
+from scaleacross.spec.job import Overlap
+from scaleacross.spec.parallelism import SHARD_LEVELS, Degrees, PipelineChoice, ShardLevel
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision
 from scaleacross.workloads.dense_transformer import DenseTransformer
@@ -47,6 +49,26 @@ def test_sizes_of_a_dense_model() -> None:
     assert of["cp", "reduce_scatter", "key and value gradients"].per_step == 4 * 8
     assert of["pp", "send", "activations"].size_bytes == tokens * 1024 * 2 / 2
     assert of["pp", "send", "activations"].per_step == 2 * 8
+
+
+@pytest.mark.parametrize("shard", SHARD_LEVELS)
+@pytest.mark.parametrize("hidden", [True, False])
+def test_what_is_received_beside_computation_is_what_flows_carry(shard: ShardLevel, hidden: bool) -> None:
+    """(d−1)/d of every hidden flow of states, twice that of an all-reduce, call by call."""
+    overlap = Overlap(gradient_reduce=hidden, shard_prefetch=not hidden)
+    of, profile = job(2048, 64, overlap=overlap), load_workload("mixtral-8x22b").profile()
+    rows = settings(dp_shard=8, dp_replicate=2, cp=2, ep=4, pp=4, num_micro_batches=8, shard=shard)
+    volumes = Volumes(of, profile, rows, work_of(profile, of, [accelerator()], rows), 0.0)
+    ranks = {"dp_shard": 8, "dp_replicate": 2, "cp": 2, "expert": 2}
+    on = (overlap.gradient_reduce, overlap.parameter_gather, overlap.shard_prefetch, overlap.shard_prefetch)
+    expected = 0.0
+    for flow in flows(volumes):
+        if any(on[row] for row in windows_of(flow, shard)):
+            passes = 2 if flow.op == "all_reduce" else 1
+            expected += passes * (1 - 1 / ranks[flow.shape]) * flow.size_bytes * flow.per_step
+    assert (expected == 0) == (shard == "none" and not hidden)
+    # cp first, then its share over dp_shard, carry together what one group of cp · dp_shard ranks receives
+    assert volumes.received_beside_bytes[0] == pytest.approx(expected)
 
 
 def test_experts_exchange_their_copies_four_times_per_layer() -> None:

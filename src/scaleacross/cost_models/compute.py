@@ -100,6 +100,7 @@ class LayerTimes:
         weight_s: weight gradients, part of ``backward_s``: every Gemm has one, attention and element-wise work none.
         selective_s: what selective recomputation adds to backward.
         attention_s: fused attention, part of ``forward_s``.
+        elementwise_s: work by bytes, part of ``forward_s``; ELEMENTWISE_BACKWARD_RATIO times as much of ``backward_s``.
     """
 
     forward_s: Floats
@@ -107,6 +108,7 @@ class LayerTimes:
     weight_s: Floats
     selective_s: Floats
     attention_s: Floats
+    elementwise_s: Floats
 
 
 def gemm_time_s(
@@ -175,7 +177,7 @@ def _attention_times_s(
     slower = accelerator.training_attention_ratio * attention.rate_ratio
     forward = calls * (kernel / slower + max(model.launch_s, accelerator.kernel_launch_s))
     features = attention.num_heads * attention.v_head_dim / shards.tp
-    combined = np.where(calls > 1, calls, 0) * shards.micro_batch * queries * features / _memory_rate(accelerator)
+    combined = np.where(calls > 1, calls, 0) * shards.micro_batch * queries * features / memory_bytes_per_s(accelerator)
     backward = ATTENTION_BACKWARD_RATIO * forward + RING_BACKWARD_BYTES * combined
     return forward + RING_FORWARD_BYTES * combined, backward
 
@@ -189,7 +191,7 @@ def _unfused_attention_times_s(
     length, whole = sequence_length / shards.cp, np.full_like(heads, sequence_length, dtype=np.float64)
     scores = gemm_time_s(accelerator, precision, length, whole, np.full_like(whole, attention.qk_head_dim), heads)
     values = gemm_time_s(accelerator, precision, length, np.full_like(whole, attention.v_head_dim), whole, heads)
-    moved = heads * length * whole / _memory_rate(accelerator)
+    moved = heads * length * whole / memory_bytes_per_s(accelerator)
     forward = scores + values + UNFUSED_FORWARD_BYTES * moved
     return forward, 2 * (scores + values) + UNFUSED_BACKWARD_BYTES * moved
 
@@ -198,7 +200,8 @@ def _sixteen_bit(accelerator: Accelerator) -> Precision:
     return "bf16" if "bf16" in accelerator.peak_flop_per_s else "fp16"
 
 
-def _memory_rate(accelerator: Accelerator) -> float:
+def memory_bytes_per_s(accelerator: Accelerator) -> float:
+    """HBM bytes per second that element-wise kernels reach."""
     return accelerator.memory_bandwidth_bytes_per_s * accelerator.memory_efficiency_fraction
 
 
@@ -246,10 +249,10 @@ def layer_times(
         own = gemm_time_s(accelerator, used, depth, cols, rows, count, runtime.gradient_result_bytes) / gemm.rate_ratio
         backward, weight = backward + own, weight + own
         if ELEMENT_BYTES[used] < 2:
-            cast = CAST_BYTES * rows * count / _memory_rate(accelerator)
+            cast = CAST_BYTES * rows * count / memory_bytes_per_s(accelerator)
             forward, backward = forward + gemm.cast_input * cast * depth, backward + gemm.cast_gradient * cast * cols
     divided = layer.elementwise_bytes - layer.replicated_elementwise_bytes
-    elementwise = tokens * (divided / shards.tp + layer.replicated_elementwise_bytes) / _memory_rate(accelerator)
+    elementwise = tokens * (divided / shards.tp + layer.replicated_elementwise_bytes) / memory_bytes_per_s(accelerator)
     attention, attention_backward = np.zeros_like(tokens), np.zeros_like(tokens)
     selective = elementwise + layer.selective_gemm_fraction * forward
     if layer.attention is not None:
@@ -266,6 +269,7 @@ def layer_times(
         weight_s=weight,
         selective_s=selective,
         attention_s=attention,
+        elementwise_s=elementwise,
     )
 
 
@@ -276,10 +280,10 @@ def accumulation_time_s(accelerator: Accelerator, optimizer: Optimizer, paramete
     """
     if optimizer.fused_accumulation:
         return np.zeros_like(parameters)
-    return parameters * (RESULT_BYTES + 2.0 * optimizer.gradient_bytes) / _memory_rate(accelerator)
+    return parameters * (RESULT_BYTES + 2.0 * optimizer.gradient_bytes) / memory_bytes_per_s(accelerator)
 
 
 def optimizer_time_s(accelerator: Accelerator, parameters: Floats, bytes_per_parameter: float) -> Floats:
     """Optimizer update of ``parameters`` at memory speed, ``bytes_per_parameter`` read and written in all."""
-    rate = accelerator.memory_bandwidth_bytes_per_s * accelerator.memory_efficiency_fraction
+    rate = memory_bytes_per_s(accelerator)
     return parameters * bytes_per_parameter / rate + accelerator.kernel_launch_s + accelerator.step_overhead_s

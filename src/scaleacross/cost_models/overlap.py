@@ -5,8 +5,9 @@ one is exposed, because the first gather has no computation before it and the la
 
     exposed = max(t / n + (1 − 1/n) · t · taken, t − window)        (t ≥ 0, n ≥ 1)
 
-because what does run beside computation takes multiprocessors from it (``network.sm_contention``): for each second of a
-collective, computation falls behind by ``taken`` seconds.
+because what does run beside computation takes multiprocessors from its products (``network.sm_contention``): for each second of a
+collective, computation falls behind by ``taken`` seconds. What its bytes take of HBM does not depend on how long they travel:
+``step.hbm_lost_s``.
 
 Rules (Megatron-LM's overlap options and PyTorch FSDP's prefetch, as their documentation describes them):
 
@@ -64,7 +65,8 @@ def windows(settings: Settings, work: Work) -> tuple[Window, ...]:
     chunks = settings.num_chunks
     waiting = np.minimum(settings.pp, settings.num_micro_batches) * (chunks - 1) / chunks + 1.0 / chunks
     hidden = waiting * (1 - 1 / pieces)
-    least = 1 / pieces + (1 - 1 / pieces) * work.taken_fraction
+    taken = work.taken_fraction * (1 - work.elementwise_fraction)
+    least = 1 / pieces + (1 - 1 / pieces) * taken
     lengths = (work.backward_s * hidden, work.forward_s * hidden, work.forward_s, work.backward_s)
     return tuple(
         Window(length, least, often) for length, often in zip(lengths, occurrences(settings, work), strict=True)

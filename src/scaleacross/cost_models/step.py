@@ -4,6 +4,7 @@
          + fill                                     the other ranks' forward + backward once, a chunk each: fill and drain
          + Σ_axes serial                            tp, cp, ep collectives on the critical path; pipeline message delays
          + Σ_windows exposed(Σ_axes window time)    gradient, parameter and shard traffic that computation does not hide
+         + hbm                                      what hidden traffic takes of HBM from element-wise work; shown as dp
          + optimizer
 
 Components of the busiest rank's layers that wait are paid in ``rounds`` = m + (pp−1)/v, less where weight gradients fill the
@@ -21,8 +22,9 @@ from scaleacross.cost_models.axes import Terms
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import Levels
 from scaleacross.cost_models.overlap import exposed_s, rounds, windows
-from scaleacross.cost_models.settings import Floats
+from scaleacross.cost_models.settings import Floats, Settings
 from scaleacross.cost_models.traffic import Volumes
+from scaleacross.cost_models.work import Work
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
 from scaleacross.spec.placement import strides
 
@@ -42,11 +44,23 @@ class StepTimes:
 
 
 def placement_free_s(volumes: Volumes) -> Floats:
-    """The part of a step that no placement changes: computation with fill and drain, and the optimizer, (n,)."""
-    work = volumes.work
-    computing = volumes.settings.num_micro_batches * (work.forward_s + work.backward_s)
-    fixed: Floats = computing + work.fill_s + work.optimizer_s
+    """The part of a step that no placement changes: computation, what it loses of HBM, and the optimizer, (n,)."""
+    fixed: Floats = computation_s(volumes.settings, volumes.work) + hbm_lost_s(volumes) + volumes.work.optimizer_s
     return fixed
+
+
+def computation_s(settings: Settings, work: Work) -> Floats:
+    """Computation of the busiest rank with fill and drain, (n,)."""
+    seconds: Floats = settings.num_micro_batches * (work.forward_s + work.backward_s) + work.fill_s
+    return seconds
+
+
+def hbm_lost_s(volumes: Volumes) -> Floats:
+    """Seconds of a step by which element-wise work falls behind because traffic beside it passes through HBM, (n,).
+
+    Also where that traffic outlasts its window and the step waits for it anyway: at most what HBM takes of its time too much.
+    """
+    return volumes.work.hbm_s_per_byte * volumes.received_beside_bytes
 
 
 def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
@@ -66,6 +80,7 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
     in_windows = sum((term.window_s for term in terms), start=np.zeros_like(terms[0].window_s))
     for seconds, window in zip(in_windows, windows(settings, work), strict=True):
         exposed["dp"] = exposed["dp"] + exposed_s(seconds, window)
+    exposed["dp"] = exposed["dp"] + hbm_lost_s(volumes)
     compute = settings.num_micro_batches * (work.forward_s + work.backward_s)
     total = compute + bubble + work.optimizer_s + sum(exposed.values(), start=np.zeros(len(settings)))
     return StepTimes(total, compute, bubble, exposed, work.optimizer_s)

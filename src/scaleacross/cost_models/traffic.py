@@ -100,6 +100,25 @@ class Volumes:
         reduced: Floats = held * self.job.optimizer.reduce_bytes
         return reduced
 
+    @property
+    def received_beside_bytes(self) -> Floats:
+        """Bytes of gradients and parameters that one rank receives in a step beside computation, (n,).
+
+        (d−1)/d of a gather or reduction over d ranks, twice that of an all-reduce; sharded parameters are gathered twice and
+        reduced once per micro-batch. What ``job.overlap`` does not run beside computation is left out.
+        """
+        settings, work, optimizer, overlap = self.settings, self.work, self.job.optimizer, self.job.overlap
+        whole, sharded = (settings.shard == SHARD_LEVELS.index(level) for level in ("none", "parameters"))
+        group = settings.dp_shard * settings.cp
+        states = (1 - 1 / group) * work.dense_parameters
+        states = states + (1 - 1 / np.maximum(1.0, group / settings.ep)) * work.expert_parameters
+        reduced, gathered = optimizer.reduce_bytes * states, optimizer.parameter_bytes * states
+        once = overlap.gradient_reduce * (1.0 + whole) * reduced + overlap.parameter_gather * ~whole * gathered
+        each = overlap.shard_prefetch * (2.0 * gathered + reduced)
+        replicas = overlap.gradient_reduce * 2.0 * (1 - 1 / settings.dp_replicate) * self.replica_gradient_bytes
+        received: Floats = np.where(sharded, settings.num_micro_batches * each, once) + replicas
+        return received
+
 
 @dataclass(frozen=True)
 class Flow:

@@ -19,8 +19,10 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from scaleacross.cost_models.compute import memory_bytes_per_s
 from scaleacross.cost_models.layout import Layout, types_of_ranks
 from scaleacross.cost_models.memory import held_parameters, memory_parts
+from scaleacross.cost_models.network.sm_contention import hbm_s
 from scaleacross.cost_models.pipeline_timed import idle_share
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses, every_rank, head_rank, layers_of_ranks
@@ -28,6 +30,7 @@ from scaleacross.cost_models.work import (
     StackedTimes,
     Work,
     block_counts,
+    elementwise_fraction,
     layer_counts,
     layer_pass_s,
     placement_of,
@@ -155,6 +158,7 @@ def uneven_rows(
     names = [accelerator.name for accelerator in accelerators]
     kinds = np.array([_slowest(one.types, names, forward + backward) for one in layout]).ravel()
     fullest = int(held.total[:, 0].argmax())
+    elementwise = elementwise_fraction(profile, times, settings)
     update = update_s(job, accelerators, settings, held.dense[:, 0], held.expert[:, 0])
     slowest_update = max(update[names.index(one), r] for r, here in enumerate(types_of_ranks(layout)) for one in here)
     counts = layer_counts(profile, settings, classes, rank)
@@ -173,6 +177,8 @@ def uneven_rows(
         expert_parameters=held.expert[fullest, 0] * same,
         optimizer_s=slowest_update * same,
         taken_fraction=taken_fraction(accelerators) * same,
+        elementwise_fraction=elementwise * same,
+        hbm_s_per_byte=elementwise * hbm_s(1.0, min(memory_bytes_per_s(one) for one in accelerators)) * same,
         layer_share=0 * same,
         head_share=0 * same,
     )

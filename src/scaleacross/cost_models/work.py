@@ -14,15 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleacross.cost_models.compute import (
+    ELEMENTWISE_BACKWARD_RATIO,
     LayerTimes,
     Shards,
     accumulation_time_s,
     layer_times,
+    memory_bytes_per_s,
     optimizer_time_s,
     runtime_of,
 )
 from scaleacross.cost_models.memory import held_parameters
-from scaleacross.cost_models.network.sm_contention import compute_slowdown_ratio
+from scaleacross.cost_models.network.sm_contention import hbm_s, held_fraction
 from scaleacross.cost_models.pipeline_timed import FOLDED, among, idle_share
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses, rank_classes, spread
@@ -50,7 +52,9 @@ class Work:
         layers, moe_layers: layers with attention, layers with routed experts.
         dense_parameters, expert_parameters: held by the fullest rank before sharding over data parallel.
         optimizer_s: the update at the end of the step.
-        taken_fraction: of its speed that computation loses while a collective runs beside it.
+        taken_fraction: of their speed that products lose while a collective runs beside them.
+        elementwise_fraction: share of computation that moves bytes only, which loses no speed to held multiprocessors.
+        hbm_s_per_byte: by which such computation falls behind per byte received beside it, which passes through HBM.
         layer_share, head_share: one layer (the mean of them) and the head, forward and backward, over the busiest rank; 0 where
             layers are not spread over virtual stages as equally as can be (``stages.equal_stages``).
     """
@@ -68,6 +72,8 @@ class Work:
     expert_parameters: Floats
     optimizer_s: Floats
     taken_fraction: Floats
+    elementwise_fraction: Floats
+    hbm_s_per_byte: Floats
     layer_share: Floats
     head_share: Floats
 
@@ -136,6 +142,7 @@ class StackedTimes:
     selective: Floats
     full: Floats
     attention: Floats
+    elementwise: Floats
 
     def take(self, rows: Ints) -> StackedTimes:
         """The candidates selected by an index array."""
@@ -186,6 +193,7 @@ def _stacked_times(profile: ModelProfile, job: Job, accelerator: Accelerator, sh
         np.stack([t.selective_s for t in each]),
         np.stack([t.forward_s * layer.full_recompute_fraction for t, layer in zip(each, layers, strict=True)]),
         np.stack([t.attention_s for t in each]),
+        np.stack([t.elementwise_s for t in each]),
     )
 
 
@@ -218,6 +226,7 @@ def _group_work(
     counts = np.array(block_counts(profile))
     fullest = held.total.argmax(axis=0)
     dense, expert = held.dense[fullest, here], held.expert[fullest, here]
+    elementwise = elementwise_fraction(profile, times, settings)
     return {
         "forward_s": forward,
         "backward_s": backward,
@@ -229,21 +238,26 @@ def _group_work(
         "expert_parameters": expert,
         "optimizer_s": update_s(job, accelerators, settings, dense, expert).max(axis=0),
         "taken_fraction": np.full(len(settings), taken_fraction(accelerators)),
+        "elementwise_fraction": elementwise,
+        "hbm_s_per_byte": elementwise * hbm_s(1.0, min(memory_bytes_per_s(one) for one in accelerators)),
         "layer_share": (counts @ passes[:-2]) / counts.sum() / (forward + backward),
         "head_share": passes[-1] / (forward + backward),
     }
 
 
 def taken_fraction(accelerators: Sequence[Accelerator]) -> float:
-    """Share of its speed that the computation of the accelerator type that loses most has not beside a collective.
+    """Of the accelerator type that loses most: share of their speed that products have not beside a collective."""
+    return max(float(held_fraction(one.collective_multiprocessors, one.num_multiprocessors)) for one in accelerators)
 
-    1 − 1/``compute_slowdown_ratio``: products of many waves on the multiprocessors that the collective leaves.
-    """
-    ratios = (
-        compute_slowdown_ratio(1.0, 0.0, one.collective_multiprocessors, one.num_multiprocessors, 0.0)
-        for one in accelerators
-    )
-    return float(1 - 1 / max(ratios))
+
+def elementwise_fraction(profile: ModelProfile, times: Sequence[StackedTimes], settings: Settings) -> Floats:
+    """Share of the passes through all layers that is element-wise, of the accelerator type that has most of it, (n,)."""
+    counts = np.array(block_counts(profile))
+    passes = np.where(settings.recompute == RECOMPUTES.index("none"), 1.0, 2.0) + ELEMENTWISE_BACKWARD_RATIO
+    shares = [
+        (counts @ each.elementwise[:-2]) * passes / (counts @ layer_pass_s(each, settings)[:-2]) for each in times
+    ]
+    return np.minimum(1.0, np.max(shares, axis=0))
 
 
 def with_accumulation(

@@ -55,7 +55,8 @@ Tried on these rows and left out, because it did not help rows that the fit had 
   wait for its reductions, which raises the left-out median of the A100 rows from 5.2 to 6.5 %, and when row-wise products were
   made slower.
 * The spread of speeds is told by Hopper's rows (1.8 %; 2.3 % at 500 W); elsewhere it stays at its assumed prior of 1 %.
-* What hidden collectives take is multiprocessors only; the HBM bandwidth that they take is not priced.
+* Hidden collectives take multiprocessors from products and HBM from element-wise work. The second is worth less than 0.1 % of
+  the step on all but a few rows: an adapter moves a sixtieth of what HBM does. It leaves every error above as it was.
 * The order of gpt_18.4b_vtrain: three rows (tp 8 with micro-batch 16, tp 4 · pp 2 with 4 and 8) are slower than both of their
   neighbours in micro-batch size; tp 2 and tp 4 come out faster against tp 1 and tp 8 than measured. Reductions over tp beside
   weight gradients would lower the left-out error of the A100 rows, but the layers that vTrain's repository carries have none."""

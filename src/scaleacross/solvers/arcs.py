@@ -85,14 +85,10 @@ class Arranged:
 
     def step_s(self, job: Job) -> Floats:
         """Step time under the overlap settings of ``job``, (n,)."""
-        serial = sum((arc.waits_s(job) for arc in self.arcs), start=self._free_s)
-        terms = waiting(replace(self.volumes, job=job), Terms({"": serial}, self._window_s))
+        volumes = replace(self.volumes, job=job)
+        serial = sum((arc.waits_s(job) for arc in self.arcs), start=placement_free_s(volumes))
+        terms = waiting(volumes, Terms({"": serial}, self._window_s))
         return terms.serial_total_s + exposed_in_windows_s(terms.window_s, self._windows)
-
-    @cached_property
-    def _free_s(self) -> Floats:
-        """What no placement changes, (n,)."""
-        return placement_free_s(self.volumes)
 
     @cached_property
     def _window_s(self) -> Floats:

@@ -31,7 +31,7 @@ from scaleacross.cost_models.memory import memory_parts
 from scaleacross.cost_models.overlap import windows
 from scaleacross.cost_models.pipeline_timed import WHOLE, among
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
-from scaleacross.cost_models.step import placement_free_s
+from scaleacross.cost_models.step import computation_s, placement_free_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import Work, block_counts, layer_pass_s, pipeline_groups, times_by_type, work_of
 from scaleacross.solvers.arcs import Arc, Arranged, Kinds, exposed_in_windows_s, kinds_of
@@ -124,16 +124,14 @@ class Pricing:
 
     def base_free_s(self, bases: Settings) -> Floats:
         """Computation with fill and drain, (n,): the part of a base's step that no placement and no split changes."""
-        work = self._work_of(bases)
-        seconds: Floats = bases.num_micro_batches * (work.forward_s + work.backward_s) + work.fill_s
-        return seconds
+        return computation_s(bases, self._work_of(bases))
 
     def base_bound_s(self, bases: Settings) -> Floats:
         """Lower bound on all candidates of a base, (n,): computation, bubble, serial terms at their relaxed best."""
         work = self._work_of(bases)
         volumes = self.volumes(bases, work)
         waited = sum(self._serial_s(axis, volumes, coarse=True) for axis in GRID_AXES)
-        return placement_free_s(volumes) - work.optimizer_s + waited
+        return computation_s(bases, work) + waited
 
     def work(self, settings: Settings, kinds: Kinds | None = None) -> Work:
         """``work_of`` on the fleet, computed once for candidates that share it (``kinds`` of the settings, if known)."""
