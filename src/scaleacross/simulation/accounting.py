@@ -6,8 +6,9 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from scaleacross.simulation.engine import Simulation, Timeline
+from scaleacross.simulation.engine import Simulation
 from scaleacross.simulation.step import Entry, Side
+from scaleacross.simulation.tasks import Timeline
 from scaleacross.spec.simulation import Span
 
 COMPUTING = ("compute", "optimizer")

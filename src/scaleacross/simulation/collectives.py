@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from scaleacross.schedules.collective import CollectiveSchedule, Kind, Step, Transfer
-from scaleacross.simulation.engine import Path, Simulation
+from scaleacross.simulation.engine import Simulation
+from scaleacross.simulation.tasks import Path
 
 
 class Route(NamedTuple):

@@ -21,11 +21,11 @@ from scaleacross.simulation import accounting
 from scaleacross.simulation.calls import Calls, Op
 from scaleacross.simulation.connections import Way, library_way, stated_way
 from scaleacross.simulation.engine import Simulation as Events
-from scaleacross.simulation.engine import Timeline
 from scaleacross.simulation.fabric import Fabric, Floats, Ints, Slowdown, block_width
 from scaleacross.simulation.machine import Machine, build_machine
 from scaleacross.simulation.performance import perform
 from scaleacross.simulation.step import SHAPES, Player, Setting, Step, Stream
+from scaleacross.simulation.tasks import Timeline
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Plan, PredictedCollective

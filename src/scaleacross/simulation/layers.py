@@ -1,0 +1,177 @@
+"""Layers of an action: their computation, and the collectives that it waits for or hides.
+
+* tp        gathers and scatters that nothing hides, but for the share that the job hides behind their products; the scatters of a
+            backward pass run beside weight gradients as far as half of these last, where the job says so
+* cp        keys and values of a layer beside its attention
+* ep        dispatch and combine; the share that the job hides runs beside the computation of another micro-batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from scaleacross.schedules.pipeline import Action, Kind
+from scaleacross.simulation.calls import Op
+from scaleacross.simulation.step import Entry, Key, Side, Step
+from scaleacross.spec.step_work import ChunkWork
+
+TP_REDUCTIONS: Final = 0.25
+"""Share of tp collectives that are reductions of a backward pass: what running them beside weight gradients can hide at most."""
+
+
+class Layers:
+    """A class of ranks at work: what it does next waits for ``after``."""
+
+    def __init__(self, step: Step, who: int) -> None:
+        self.step, self.who, self.player = step, who, step.players[who]
+        self.setting, self.job = step.setting, step.setting.job
+        self.schedule = self.player.schedule
+        self.after: list[int] = []
+        self.gates: list[tuple[int, str]] = []
+
+    def _compute(self, component: str, seconds: float, label: str) -> int:
+        task = self.step.simulation.compute(label, seconds, device=self.who, after=self.after)
+        self.step.story[self.who].append(Entry(component, task, label, tuple(self.gates)))
+        self.after, self.gates = [task], []
+        return task
+
+    def _wait(self, component: str, task: int | None, label: str) -> None:
+        """Go on when ``task`` has arrived too."""
+        if task is not None:
+            self.step.story[self.who].append(Entry(component, task, label))
+            self.after = [*self.after, task]
+
+    def _call(
+        self, use: str, key: Key, ops: tuple[Op, ...], size: float, count: float, holds: bool = False
+    ) -> int | None:
+        """Collectives that start now; ``holds``: they take multiprocessors from computation."""
+        return self.step.collective(self.who, use, key, ops, size, count, self.after, holds=holds)
+
+    def _aside(self, component: str, task: int | None, label: str) -> int | None:
+        if task is not None:
+            self.step.beside[self.who].append(Side(component, task, label))
+        return task
+
+    def _gate(self, task: int, component: str) -> None:
+        self.after = [*self.after, task]
+        self.gates.append((task, component))
+
+    def _cell(self, action: Action) -> str:
+        return f"{self._stage(action)}{action.kind.value}{action.microbatch}"
+
+    def _stage(self, action: Action) -> int:
+        return self.schedule.virtual_stage(self.player.pipeline_rank, action.chunk)
+
+    def _layers_of(self, chunk: int) -> int:
+        return max(1, self.player.chunks[chunk].num_layers)
+
+    # --- a part of an action ------------------------------------------------------------------------------------------------
+
+    def _layers(self, index: int, action: Action, piece: int, pieces: int) -> None:
+        """One of ``pieces`` equal parts of an action: computation and the collectives that it waits for."""
+        work, share, pace = self.player.chunks[action.chunk], 1 / pieces, self.player.pace[index] / pieces
+        cell, key = self._cell(action), (self._stage(action), action.kind.value, action.microbatch, piece)
+        if action.kind is Kind.W:
+            self._compute("compute", work.weight_gradient_s * pace, cell)
+            return
+        forward = action.kind is Kind.F
+        whole = work.forward_s if forward else work.input_gradient_s
+        weight = work.weight_gradient_s if action.kind is Kind.B else 0.0
+        hidden = [(name, self._aside(name, task, cell)) for name, task in self._hidden(action, key, share)]
+        attention = self._attention(action, work) if ("cp", "all_gather") in self.setting.streams else 0.0
+        late = self._late_weight_s(action, work, weight)
+        self._compute("compute", (whole + weight - attention - late) * pace, cell)
+        if attention:
+            self._keys(action, key, work, share, pace, cell)
+        self._tensor(action, key, work, share, late * pace, cell)
+        self._experts(action, key, work, share, cell)
+        for name, task in hidden:
+            self._wait(name, task, cell)
+
+    def _attention(self, action: Action, work: ChunkWork) -> float:
+        """Seconds of attention beside which keys and values travel."""
+        if action.kind is Kind.F:
+            return work.attention_s
+        return work.attention_backward_s + (work.attention_s if self.setting.recomputes else 0.0)
+
+    def _keys(self, action: Action, key: Key, work: ChunkWork, share: float, pace: float, cell: str) -> None:
+        """Attention with its exchange of keys and values; a backward pass also scatters their gradients."""
+        size = self.setting.streams["cp", "all_gather"].size_bytes
+        count = work.num_attention_layers * share
+        passes: list[tuple[str, float, bool]] = []
+        if action.kind is Kind.F or self.setting.recomputes:
+            passes.append(("forward", work.attention_s, False))
+        if action.kind is not Kind.F:
+            passes.append(("backward", work.attention_backward_s, True))
+        for name, seconds, scatters in passes:
+            gathered = self._aside("cp", self._call("cp", (*key, name), ("all_gather",), size, count), cell)
+            last = gathered
+            if scatters and gathered is not None:
+                behind = self.step.collective(
+                    self.who, "cp", (*key, name), ("reduce_scatter",), size, count, [gathered]
+                )
+                last = self._aside("cp", behind, cell)
+            self._compute("compute", seconds * pace, cell)
+            self._wait("cp", last, cell)
+
+    def _tp_op(self) -> tuple[tuple[Op, ...], float]:
+        """Operations of one gather with its scatter."""
+        size = (
+            self.setting.streams["tp", "all_gather"].size_bytes if ("tp", "all_gather") in self.setting.streams else 0.0
+        )
+        return (("all_reduce",) if self.setting.reduce_whole else ("all_gather", "reduce_scatter")), size
+
+    def _tp_calls(self, action: Action, work: ChunkWork) -> int:
+        return work.tp_forward if action.kind is Kind.F else work.tp_backward
+
+    def _late_weight_s(self, action: Action, work: ChunkWork, weight: float) -> float:
+        """Seconds of weight gradients beside which the reductions of a backward pass run; userbuffers hide these and more."""
+        beside = self.job.overlap.tp_reduce and self.job.overlap.tp_fraction < TP_REDUCTIONS
+        has_tp = ("tp", "all_gather") in self.setting.streams and self._tp_calls(action, work) > 0
+        return weight / 2 if beside and has_tp and weight > 0 else 0.0
+
+    def _tensor(self, action: Action, key: Key, work: ChunkWork, share: float, late_s: float, cell: str) -> None:
+        """Gathers and scatters over tp that nothing hides; then the reductions beside ``late_s`` of weight gradients."""
+        operations, size = self._tp_op()
+        count = self._tp_calls(action, work) * share
+        if not late_s:
+            waited = count * (1 - self.job.overlap.tp_fraction)
+            self._wait("tp", self._call("tp", key, operations, size, waited), cell)
+            return
+        first_pass = count / 2 if self.setting.recomputes else 0.0
+        last = operations[-1:]
+        self._wait("tp", self._call("tp", (*key, "first pass"), last, size, first_pass), cell)
+        if len(operations) > 1:
+            self._wait("tp", self._call("tp", key, operations[:-1], size, count), cell)
+        behind = self._call("tp", (*key, "late"), last, size, count - first_pass, holds=True)
+        beside = self._aside("tp", behind, cell)
+        self._compute("compute", late_s, cell)
+        self._wait("tp", beside, cell)
+
+    def _exchanges(self, action: Action, work: ChunkWork) -> float:
+        again = self.setting.recomputes and action.kind is not Kind.F
+        return work.num_moe_layers * (4.0 if again else 2.0)
+
+    def _hidden_share(self, action: Action) -> float:
+        """Share of all-to-alls that runs beside the computation of another micro-batch; the outermost has none."""
+        alone = 0 if action.kind is Kind.F else self.schedule.num_microbatches - 1
+        return 0.0 if action.microbatch == alone else self.job.experts.overlap_fraction
+
+    def _experts(self, action: Action, key: Key, work: ChunkWork, share: float, cell: str) -> None:
+        if ("ep", "all_to_all") in self.setting.streams:
+            count = self._exchanges(action, work) * share * (1 - self._hidden_share(action))
+            size = self.setting.streams["ep", "all_to_all"].size_bytes
+            self._wait("ep", self._call("ep", (*key, "seen"), ("all_to_all",), size, count), cell)
+
+    def _hidden(self, action: Action, key: Key, share: float) -> Iterable[tuple[str, int | None]]:
+        """Collectives that start with the action and run beside its computation."""
+        work = self.player.chunks[action.chunk]
+        if ("ep", "all_to_all") in self.setting.streams and self._hidden_share(action) > 0:
+            count = self._exchanges(action, work) * share * self._hidden_share(action)
+            size = self.setting.streams["ep", "all_to_all"].size_bytes
+            yield "ep", self._call("ep", (*key, "hidden"), ("all_to_all",), size, count)
+        if self.job.overlap.tp_fraction > 0 and not self._late_weight_s(action, work, work.weight_gradient_s):
+            operations, size = self._tp_op()
+            count = self._tp_calls(action, work) * share * self.job.overlap.tp_fraction
+            yield "tp", self._call("tp", (*key, "hidden"), operations, size, count)

@@ -1,0 +1,50 @@
+"""What a simulation is made of: computations at a rate and flows along links, and when each of them happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from scaleacross.simulation.fair_share import Floats
+
+Path = Sequence[tuple[int, float]]
+"""(link, how many like this flow cross it together) pairs."""
+
+
+class Task(NamedTuple):
+    """One computation (``seconds`` on ``device``) or one flow (``size_bytes`` along ``path``).
+
+    Attributes:
+        name: for people.
+        amount: seconds of computation at full speed, or bytes.
+        path: links of a flow; None for a computation.
+        device: where a computation runs.
+        latency_s: from end to arrival.
+        cap_bytes_per_s: what the flow reaches alone.
+        holds: devices of which the flow keeps ``held_fraction`` from computations.
+    """
+
+    name: str
+    amount: float
+    path: Path | None
+    device: int | None
+    latency_s: float
+    cap_bytes_per_s: float
+    holds: Sequence[int]
+    held_fraction: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When everything happened, s: arrays over tasks in the order in which they were added. ``arrival_s`` = end + latency."""
+
+    tasks: Sequence[Task]
+    start_s: Floats
+    end_s: Floats
+    arrival_s: Floats
+
+    @property
+    def total_s(self) -> float:
+        """Last arrival."""
+        return float(self.arrival_s.max(initial=0.0))
