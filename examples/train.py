@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -25,6 +24,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import scaleacross.runtime  # noqa: F401  registers the backend
 from scaleacross.runtime.launch_file import LAUNCH_VARIABLE, read_launch
+from scaleacross.runtime.mesh import mesh_of
+from scaleacross.runtime.start import rank_of_process, start
 from scaleacross.spec.launch import LaunchConfig
 
 WIDTH, HEADS, VOCABULARY = 128, 4, 512
@@ -76,16 +77,6 @@ def refuse_what_is_not_here(launch: LaunchConfig) -> None:
         raise SystemExit(f"this example does not train {', '.join(problems)}; plan with degrees: {{tp: 1, cp: 1}}")
 
 
-def mesh_of(launch: LaunchConfig) -> DeviceMesh:
-    """Ranks by (pp, dp_replicate, dp_shard), as the plan places them."""
-    shape = (launch.degrees.pp, launch.degrees.dp_replicate, launch.degrees.dp_shard)
-    grid = torch.empty(shape, dtype=torch.int)
-    for rank in range(launch.world_size):
-        at = launch.coordinates(rank)
-        grid[at["pp"], at["dp_replicate"], at["dp_shard"]] = rank
-    return DeviceMesh("cpu", grid, mesh_dim_names=("pp", "dp_replicate", "dp_shard"))
-
-
 def data_parallel(stage: nn.Module, mesh: DeviceMesh, launch: LaunchConfig) -> nn.Module:
     """Sharded where the plan shards, replicated where it replicates."""
     if launch.degrees.dp_shard > 1:
@@ -111,10 +102,10 @@ def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def train(launch: LaunchConfig, steps: int) -> list[float]:
+def train(launch: LaunchConfig, steps: int, backend: str) -> list[float]:
     """Losses per step, the mean over all replicas; the same list on every rank."""
     rank, degrees = dist.get_rank(), launch.degrees
-    at, mesh = launch.coordinates(rank), mesh_of(launch)
+    at, mesh = launch.coordinates(rank), mesh_of(launch, rank, backend=backend)
     torch.manual_seed(at["pp"])
     layers = sum(launch.layers_per_stage[at["pp"]])
     stage = Stage(layers, first=at["pp"] == 0, last=at["pp"] == degrees.pp - 1)
@@ -167,8 +158,8 @@ def main() -> None:
     launch = read_launch(os.environ[LAUNCH_VARIABLE])
     refuse_what_is_not_here(launch)
     torch.set_num_threads(1)
-    dist.init_process_group(arguments.backend, timeout=timedelta(seconds=60))
-    losses = train(launch, arguments.steps)
+    start(launch, rank_of_process(), timeout_s=60, backend=arguments.backend)
+    losses = train(launch, arguments.steps, arguments.backend)
     if dist.get_rank() == 0:
         shown = itertools.chain(range(0, len(losses) - 1, 5), [len(losses) - 1])
         for step in shown:

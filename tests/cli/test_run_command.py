@@ -35,7 +35,19 @@ def test_several_hosts_get_a_command_each(launch: Path) -> None:
 
 def test_local_starts_all_ranks_here(launch: Path) -> None:
     result = RUNNER.invoke(app, ["run", str(launch), "--local", "--dry-run", "--", "train.py"])
-    assert result.stdout == f"SCALEACROSS_LAUNCH={launch} torchrun --standalone --nproc-per-node=4 train.py\n"
+    assert result.stdout == (
+        f"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 SCALEACROSS_LAUNCH={launch} torchrun --nnodes=1 --nproc-per-node=4 "
+        "--rdzv-backend=c10d --rdzv-conf=store_type=file --local-addr=127.0.0.1 train.py\n"
+    )
+
+
+def test_torchrun_meets_beside_the_rendezvous(tmp_path: Path) -> None:
+    path = tmp_path / "launch.json"
+    path.write_text(small_launch(dp_shard=4, port=4000).model_dump_json(), encoding="utf-8")
+    result = RUNNER.invoke(app, ["run", str(path), "--dry-run", "--", "train.py"])
+    assert "--master-addr=127.0.0.1 --master-port=4001 train.py" in result.stdout
+    result = RUNNER.invoke(app, ["run", str(path), "--dry-run", "--port", "4000", "--", "train.py"])
+    assert result.exit_code == 2 and "--port 4000 is the rendezvous of" in result.stderr
 
 
 def test_a_missing_launch_file_says_how_to_get_one(tmp_path: Path) -> None:

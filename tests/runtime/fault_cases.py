@@ -17,6 +17,7 @@ from rank_pool import make_group
 from scaleacross.runtime.communicator import LinkSettings
 from scaleacross.runtime.launch_file import LAUNCH_VARIABLE, read_launch
 from scaleacross.runtime.policy import fixed
+from scaleacross.runtime.start import start
 from scaleacross.schedules.collective import Operation
 
 ALGORITHMS = {
@@ -123,13 +124,13 @@ def example() -> ModuleType:
     return module
 
 
-def train(rank: int, backend: str, launch: str, steps: int, port: int) -> tuple[list[float], tuple[int, int]]:
+def train(rank: int, backend: str, launch: str, steps: int) -> tuple[list[float], tuple[int, int]]:
     """Losses of the example, and the bytes that planned collectives of this rank exchanged."""
     torch.set_num_threads(1)
     os.environ[LAUNCH_VARIABLE] = launch
-    os.environ["MASTER_PORT"] = str(port)
-    dist.init_process_group(backend, timeout=timedelta(seconds=60))
-    losses = example().train(read_launch(launch), steps)
+    config = read_launch(launch)
+    start(config, rank, timeout_s=60, backend=backend)
+    losses = example().train(config, steps, backend)
     groups = [group for group in dist.distributed_c10d._world.pg_map if hasattr(group, "exchanged_bytes")]
     totals = [group.exchanged_bytes() for group in groups]
     dist.destroy_process_group()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scaleacross.spec.job import Optimizer
-from scaleacross.spec.launch import ALL_AXES, LaunchConfig, LaunchHost, ProcessGroups, rank_groups
+from scaleacross.spec.launch import ALL_AXES, LaunchConfig, LaunchHost, ProcessGroups, Rendezvous, rank_groups
 from scaleacross.spec.parallelism import Degrees, PipelineChoice
 from scaleacross.spec.plan import PredictedCollective
 
@@ -13,9 +13,14 @@ OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
 def small_launch(
-    pp: int = 1, dp_replicate: int = 1, dp_shard: int = 1, algorithm: str = "ring", hosts: Sequence[int] = (2, 2)
+    pp: int = 1,
+    dp_replicate: int = 1,
+    dp_shard: int = 1,
+    algorithm: str = "ring",
+    hosts: Sequence[int] = (2, 2),
+    port: int | None = None,
 ) -> LaunchConfig:
-    """Hosts of ``hosts`` ranks, each in a building of its own; every collective of every axis by ``algorithm``."""
+    """Hosts of ``hosts`` ranks, each in a building of its own; all collectives by ``algorithm``; rendezvous on ``port``."""
     degrees = Degrees(tp=1, cp=1, pp=pp, dp_replicate=dp_replicate, dp_shard=dp_shard)
     slots = [(host, local) for host, count in enumerate(hosts) for local in range(count)]
     rows = []
@@ -68,6 +73,7 @@ def small_launch(
             LaunchHost(name=f"h{k}", region="r", building=f"b{k}", zone=0, rack=0, num_ranks=count)
             for k, count in enumerate(hosts)
         ),
+        rendezvous=None if port is None else Rendezvous(address="127.0.0.1", port=port),
         ranks=table,
         process_groups=groups,
     )

@@ -102,7 +102,8 @@ def _sums(rank: int, config: LaunchConfig) -> Any:
     import torch
     import torch.distributed as dist
 
-    from scaleacross.runtime.start import own_group, start
+    from scaleacross.runtime.mesh import own_group
+    from scaleacross.runtime.start import start
 
     start(config, rank, timeout_s=60)
     sums = []

@@ -32,9 +32,11 @@ def pool():  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("name", MESHES)
 def test_losses_are_those_of_gloo(name: str, pool: RankPool, tmp_path: Path) -> None:
     path = tmp_path / "launch.json"
-    path.write_text(small_launch(**MESHES[name]).model_dump_json(), encoding="utf-8")
-    plain = pool.run(cases.train, "gloo", str(path), STEPS, _free_port())
-    planned = pool.run(cases.train, "cpu:scaleacross", str(path), STEPS, _free_port())
+    losses = []
+    for backend in ("gloo", "cpu:scaleacross"):
+        path.write_text(small_launch(**MESHES[name], port=_free_port()).model_dump_json(), encoding="utf-8")
+        losses.append(pool.run(cases.train, backend, str(path), STEPS))
+    plain, planned = losses
     assert len(plain[0][0]) == STEPS
     assert plain[0][0][-1] < 0.75 * plain[0][0][0], "the model did not learn"
     for rank in range(4):

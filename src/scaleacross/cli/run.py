@@ -27,14 +27,21 @@ def run_command(
     program: Annotated[list[str], typer.Argument(metavar="-- PROGRAM [ARGUMENTS...]", help="As torchrun takes it.")],
     local: Local = False,
     port: Annotated[
-        int, typer.Option("--port", min=1, max=65535, help="Where rank 0 listens (several hosts).")
-    ] = 29500,
+        int | None,
+        typer.Option(
+            "--port",
+            min=1,
+            max=65535,
+            help="Where torchrun's own processes meet (several hosts). Default: 29500, or the one after the rendezvous.",
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands and start nothing.")] = False,
 ) -> None:
     """Run a training program as a plan says.
 
     On one host it starts torchrun with one process per rank of the plan and SCALEACROSS_LAUNCH set, which backend
-    "cpu:scaleacross" reads. For several hosts it prints the command of each host, in rank order.
+    "cpu:scaleacross" reads. For several hosts it prints the command of each host, in rank order. A program that calls
+    scaleacross.runtime.start.start(...) starts with a constant number of store operations per rank.
 
     \b
     Examples:

@@ -18,6 +18,7 @@ from scaleacross.runtime.communicator import LinkSettings
 from scaleacross.runtime.launch_file import LAUNCH_VARIABLE, read_launch
 from scaleacross.runtime.policy import Policy, fixed, from_launch, layout_of
 from scaleacross.runtime.process_group import BACKEND, Options
+from scaleacross.runtime.start import rank_of_process, start
 from scaleacross.schedules.collective import Operation
 from scaleacross.spec.launch import LaunchConfig
 
@@ -31,8 +32,8 @@ def main() -> None:
     request = BenchRequest(**stated)
     config = read_launch(os.environ[LAUNCH_VARIABLE])
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=TIMEOUT)
-    rank = dist.get_rank()
+    rank = rank_of_process()
+    start(config, rank, timeout_s=TIMEOUT.total_seconds(), backend="gloo")
     mine: list[tuple[Any, Policy, Sequence[int]]] = []
     gloo = None
     for ranks in config.groups(request.axis):  # type: ignore[arg-type]

@@ -162,6 +162,8 @@ class Communicator:
                     self._read(link, run)
                 elif events & selectors.EVENT_READ:
                     link.read_credit()
+                    if link.closed:
+                        self._selector.unregister(link.connection)
                     self._busy.add(link.peer)
                 else:
                     self._busy.add(link.peer)

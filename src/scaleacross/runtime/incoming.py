@@ -97,7 +97,10 @@ class Incoming:
             self.connection.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Drop the connection."""
+        """Drop the connection; the sender learns that everything was taken."""
+        if self._owed and not self.closed:
+            with suppress(OSError):
+                self.connection.send(pack_credit(self._owed))
         self.closed = True
         self.connection.close()
 

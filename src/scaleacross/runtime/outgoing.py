@@ -83,6 +83,7 @@ class Outgoing:
         self.window_bytes = min(window_bytes, self.ring_bytes) if self.ring_bytes else window_bytes
         self.segment_bytes = max(min(segment, self.window_bytes // SEGMENTS_PER_WINDOW), ALIGNMENT)
         self.in_flight = 0
+        self.closed = False
         self.head = 0
         self.sent_bytes = 0
         self._queue: deque[Outbound] = deque()
@@ -109,6 +110,8 @@ class Outgoing:
         Raises:
             PeerLostError: the connection broke.
         """
+        if self.closed and not self.idle:
+            raise PeerLostError(f"{self.name} has left the group, and a message for it is queued")
         while True:
             while len(self._out) < MAX_BUFFERS_PER_CALL and self._prepare():
                 pass
@@ -118,7 +121,13 @@ class Outgoing:
                 return True
 
     def read_credit(self) -> None:
-        """Take the credit that has come back. Raises PeerLostError where the peer hung up or gave up."""
+        """Take the credit that has come back.
+
+        A peer that has taken everything may leave: that only sets ``closed``.
+
+        Raises:
+            PeerLostError: the peer hung up before it had taken everything, or gave up.
+        """
         try:
             data = self.connection.recv(4096)
         except BlockingIOError:
@@ -126,7 +135,10 @@ class Outgoing:
         except OSError as error:
             raise self._lost(error) from None
         if not data:
-            raise PeerLostError(f"{self.name} closed the connection")
+            self.closed = True
+            if self.in_flight or not self.idle:
+                raise PeerLostError(f"{self.name} closed the connection before it had taken everything")
+            return
         self._credit += data
         while len(self._credit) >= CREDIT_BYTES:
             credit = unpack_credit(self._credit[:CREDIT_BYTES])

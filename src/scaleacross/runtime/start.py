@@ -5,8 +5,8 @@ torch's own start makes every rank read every other rank's address, for each gro
 1. rank 0 opens the store on the one address that the launch file names (``open_store``);
 2. each rank publishes one address and reads one, its successor's; over that ring a token goes round twice (``agree``): the first
    lap finds out whether all ranks are there and run the same plan, the second tells them;
-3. groups follow from the launch file alone (``own_group``): only their members take part, and connections are made when the first
-   message needs them.
+3. groups follow from the launch file alone (``mesh.own_group``): only their members take part, and connections are made when the
+   first message needs them.
 
 The protocol of the ring is a generator, ``ring_agreement``: the same code runs here over sockets, and for 65,536 ranks in one
 process in ``benchmarks/start_scale.py``.
@@ -27,10 +27,10 @@ import torch.distributed as dist
 from scaleacross.errors import InputError
 from scaleacross.runtime.endpoint import Caller, Contact, call, endpoint_of_process, listen_address
 from scaleacross.runtime.faults import CollectiveTimeoutError, PeerLostError
-from scaleacross.spec.launch import LaunchConfig
-from scaleacross.spec.parallelism import Axis
+from scaleacross.spec.launch import LaunchConfig, Rendezvous
 
 RING: Final = "start"
+AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
 DEFAULT_PORT: Final = 29500
 LOOPBACK: Final = "127.0.0.1"
 
@@ -118,11 +118,22 @@ def _token(answer: str | Token | None) -> Token:
 def open_store(config: LaunchConfig, rank: int, timeout_s: float = 300.0) -> dist.TCPStore:
     """The store of the job; rank 0 serves it, on the address of ``config.rendezvous`` and no other.
 
+    Where torchrun has started all ranks on this machine the store listens on the loopback. Without a rendezvous, ranks of several
+    hosts use the store of the torchrun that started them.
+
     Raises:
         InputError: several hosts and no rendezvous, or rank 0's host has no such address.
         CollectiveTimeoutError: nobody listens there.
     """
-    where = config.rendezvous
+    where, timeout = config.rendezvous, timedelta(seconds=timeout_s)
+    shared = os.environ.get(AGENT_STORE) == "True"
+    here = not shared and os.environ.get("LOCAL_WORLD_SIZE") == str(config.world_size)
+    if here:
+        where = Rendezvous(address=LOOPBACK, port=int(os.environ["MASTER_PORT"]))
+    if where is None and shared:
+        return dist.TCPStore(
+            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), config.world_size, False, timeout
+        )
     if where is None and len(config.hosts) > 1:
         raise InputError(
             f"launch file of {config.plan_name}: {len(config.hosts)} hosts and no rendezvous. Name where rank 0 listens: "
@@ -130,7 +141,6 @@ def open_store(config: LaunchConfig, rank: int, timeout_s: float = 300.0) -> dis
         )
     address = where.address if where else LOOPBACK
     port = where.port if where else int(os.environ.get("MASTER_PORT", DEFAULT_PORT))
-    timeout = timedelta(seconds=timeout_s)
     if rank != 0:
         try:
             return dist.TCPStore(address, port, config.world_size, False, timeout)
@@ -172,10 +182,25 @@ def agree(config: LaunchConfig, rank: int, store: dist.Store, timeout_s: float =
         )
 
 
-def start(config: LaunchConfig, rank: int, store: dist.Store | None = None, timeout_s: float = 300.0) -> None:
-    """Everything up to the default group, on backend ``scaleacross``.
+def rank_of_process() -> int:
+    """What the launcher says. Raises InputError where nobody has."""
+    rank = os.environ.get("RANK", "")
+    if not rank.isdecimal():
+        raise InputError("no RANK in the environment: start with `scaleacross run LAUNCH.json -- PROGRAM` or torchrun")
+    return int(rank)
+
+
+def start(
+    config: LaunchConfig,
+    rank: int,
+    store: dist.Store | None = None,
+    timeout_s: float = 300.0,
+    backend: str = "cpu:scaleacross",
+) -> None:
+    """Everything up to the default group.
 
     Args:
+        rank: of this process; ``rank_of_process()`` under ``scaleacross run`` and torchrun.
         store: one that exists already; None opens that of the launch file.
 
     Raises:
@@ -184,18 +209,12 @@ def start(config: LaunchConfig, rank: int, store: dist.Store | None = None, time
     joined = open_store(config, rank, timeout_s) if store is None else store
     agree(config, rank, joined, timeout_s)
     dist.init_process_group(
-        "cpu:scaleacross",
+        backend,
         store=joined,
         rank=rank,
         world_size=config.world_size,
         timeout=timedelta(seconds=timeout_s),
     )
-
-
-def own_group(config: LaunchConfig, axis: Axis, rank: int) -> dist.ProcessGroup:
-    """The group of ``axis`` that holds ``rank``; its members call this, nobody else has to."""
-    members = config.group_of(axis, rank)
-    return dist.new_group(members, backend="cpu:scaleacross", group_desc=axis, use_local_synchronization=True)
 
 
 class _Ring:

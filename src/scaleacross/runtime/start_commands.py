@@ -10,23 +10,42 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from scaleacross.errors import InputError
 from scaleacross.runtime.launch_file import LAUNCH_VARIABLE
 from scaleacross.runtime.requirement import require_torch
 from scaleacross.spec.launch import LaunchConfig
 
 GRACE_S: Final = 10.0
+LOOPBACK: Final = "127.0.0.1"
+DEFAULT_PORT: Final = 29500
+OWN_STORE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+"""set to 1, torchrun opens no store of its own for the ranks"""
 
 
-def commands(config: LaunchConfig, path: Path, program: Sequence[str], port: int, local: bool) -> list[str]:
-    """One shell line per host, in rank order; a single one where all ranks run on this machine."""
+def commands(config: LaunchConfig, path: Path, program: Sequence[str], port: int | None, local: bool) -> list[str]:
+    """One shell line per host, in rank order; a single one where all ranks run on this machine.
+
+    Args:
+        port: where torchrun's own processes meet; None: 29500, or the one after the rendezvous of the launch file.
+
+    Raises:
+        InputError: the port is taken by the rendezvous.
+    """
     variable = f"{LAUNCH_VARIABLE}={shlex.quote(str(path.resolve()))}"
     if local or len(config.hosts) == 1:
-        return [f"{variable} {shlex.join(['torchrun', *_local(config), *program])}"]
-    first = config.hosts[0].name
+        return [f"{OWN_STORE}=1 {variable} {shlex.join(['torchrun', *_local(config), *program])}"]
+    where = config.rendezvous
+    first = where.address if where else config.hosts[0].name
+    if where is not None and port == where.port:
+        raise InputError(
+            f"--port {port} is the rendezvous of {path}, where rank 0 listens: torchrun needs another one of its own"
+        )
+    meeting = port or (where.port + 1 if where else DEFAULT_PORT)
     lines = []
     for number, host in enumerate(config.hosts):
         options = [
@@ -34,7 +53,7 @@ def commands(config: LaunchConfig, path: Path, program: Sequence[str], port: int
             f"--nproc-per-node={host.num_ranks}",
             f"--node-rank={number}",
             f"--master-addr={first}",
-            f"--master-port={port}",
+            f"--master-port={meeting}",
         ]
         lines.append(f"{variable} {shlex.join(['torchrun', *options, *program])}  # on {shlex.quote(host.name)}")
     return lines
@@ -54,18 +73,28 @@ def start(config: LaunchConfig, path: Path, program: Sequence[str], extra: dict[
     for variable in config.env:
         environment.setdefault(variable.name, variable.value)
     environment.setdefault("OMP_NUM_THREADS", "1")
-    command = [sys.executable, "-m", "torch.distributed.run", *_local(config), *program]
-    process = subprocess.Popen(command, env=environment)
-    try:
-        return process.wait()
-    except BaseException:
-        process.send_signal(signal.SIGINT)
+    environment[OWN_STORE] = "1"
+    with tempfile.TemporaryDirectory(prefix="scaleacross-run-") as folder:
+        meeting = f"--rdzv-endpoint={folder}/meeting"
+        command = [sys.executable, "-m", "torch.distributed.run", *_local(config), meeting, *program]
+        process = subprocess.Popen(command, env=environment)
         try:
-            process.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        raise
+            return process.wait()
+        except BaseException:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            raise
 
 
 def _local(config: LaunchConfig) -> list[str]:
-    return ["--standalone", f"--nproc-per-node={config.world_size}"]
+    """torchrun that meets nobody: through a file, so that nothing listens but what the launch file names."""
+    return [
+        "--nnodes=1",
+        f"--nproc-per-node={config.world_size}",
+        "--rdzv-backend=c10d",
+        "--rdzv-conf=store_type=file",
+        f"--local-addr={LOOPBACK}",
+    ]
