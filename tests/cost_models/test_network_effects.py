@@ -1,4 +1,4 @@
-"""What distance, hashing, loss and compression do to a link."""
+"""What distance, hashing and loss do to a link."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleacross.cost_models.network.codec import CodecRates, compressed_send_s, pays
 from scaleacross.cost_models.network.load_balance import ecmp_efficiency_fraction, sprayed_efficiency_fraction
 from scaleacross.cost_models.network.long_haul import bandwidth_delay_bytes, window_rate_bytes_per_s
 from scaleacross.cost_models.network.loss import go_back_n_fraction, selective_repeat_fraction, tcp_rate_bytes_per_s
@@ -53,12 +52,3 @@ def test_loss() -> None:
     assert go_back_n_fraction(0.0, 1e6) == 1
     assert tcp_rate_bytes_per_s(1460, 5e-3, 1e-4) == pytest.approx(1460 / (10e-3 * np.sqrt(2e-4 / 3)))
     assert np.isinf(tcp_rate_bytes_per_s(1460, 5e-3, 0.0))
-
-
-def test_compression_pays_on_the_thin_trunk_only() -> None:
-    """int8 at 0.6 GB/s of encoding: wins at 400 Mbit/s, loses to plain sending at 10 Gbit/s."""
-    int8 = CodecRates(ratio=3.94, encode_bytes_per_s=0.6e9, decode_bytes_per_s=6.2e9)
-    assert pays(16 * MIB, np.array([50e6, 1.25e9]), 0.0, int8, 8).tolist() == [True, False]
-    serial = compressed_send_s(16 * MIB, 50e6, 0.0, int8, 1)
-    assert serial == pytest.approx(16 * MIB * (1 / 0.6e9 + 1 / 3.94 / 50e6 + 1 / 6.2e9))
-    assert compressed_send_s(16 * MIB, 50e6, 0.0, int8, 10**6) == pytest.approx(16 * MIB / 3.94 / 50e6, rel=1e-3)

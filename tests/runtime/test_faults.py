@@ -106,6 +106,10 @@ def test_layouts_nest_where_the_network_does() -> None:
     assert layout_of(small_launch(dp_shard=5, hosts=(2, 3)), range(5)) == ((0, 1), (2, 3, 4))
 
 
+FIGURES = {"ratio": 3.98, "encode_bytes_per_s": 1e12, "decode_bytes_per_s": 1e12, "relative_error": 0.016}
+"""Those that a plan is priced by, and the executor does not read."""
+
+
 def test_the_network_decision_is_executed() -> None:
     config = small_launch(dp_shard=4, algorithm="hierarchical")
     connection = {
@@ -126,7 +130,7 @@ def test_the_network_decision_is_executed() -> None:
             "chunk_bytes": 333333,
             "num_channels": 2,
             "connections": [connection],
-            "compression": {"codec": "bounded", "levels": ["campus"], "error_bound": 1e-4},
+            "compression": {"codec": "bounded", "levels": ["campus"], "error_bound": 1e-4, **FIGURES},
         }
     )
     groups = config.process_groups[0].model_copy(update={"network": (choice,)})

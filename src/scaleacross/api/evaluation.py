@@ -9,6 +9,7 @@ from scaleacross import catalogue
 from scaleacross import verification as checks
 from scaleacross.api.assemble import assemble, cost_of, problem_of, versions
 from scaleacross.api.objectives import objective_value
+from scaleacross.cost_models.levels import accelerator_types
 from scaleacross.cost_models.plan_cost import PlanCost, placed_shapes
 from scaleacross.cost_models.settings import settings_of
 from scaleacross.errors import InfeasibleError, InputError
@@ -49,7 +50,9 @@ def evaluate(source: Plan | str | Path | tuple[Job, Decision], *, overrides: Seq
     if broken:
         raise InputError(f"'{job.name}' cannot be placed like this:\n" + "\n".join(f"- {line}" for line in broken))
     cost = cost_of(problem, decision)
-    broken = list(v9_network(problem.job, decision, cost, placed_shapes(problem.profile, problem.topology, decision)))
+    shapes = placed_shapes(problem.profile, problem.topology, decision)
+    used = accelerator_types([problem.topology.building(share.building) for share in cost.placement.fill])
+    broken = list(v9_network(problem.job, decision, cost, shapes, used))
     if broken:
         raise InputError(f"'{job.name}' cannot communicate like this:\n" + "\n".join(f"- {line}" for line in broken))
     notes += [f"does not fit: {line}" for line in checks.does_not_fit(cost.memory)]

@@ -8,7 +8,7 @@ for all candidates that share it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -19,23 +19,34 @@ from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.messages import Boundary
+from scaleacross.cost_models.network.codec import offers
+from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.overlap import WINDOW_NAMES, occurrences, rounds
 from scaleacross.cost_models.pipeline import BoundaryDelays
 from scaleacross.cost_models.pipeline_penalty import bound_penalty_s, timed_penalty_s
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.cost_models.traffic import Flow, Volumes
+from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.network_choice import CommunicatorChoice
 from scaleacross.spec.parallelism import SHARD_LEVELS, GridAxis, ShardLevel
 from scaleacross.spec.plan import Decision
 
-Networks = Literal["best", "library"] | Mapping[str, Network]
+Networks = Literal["best", "library"] | Best | Mapping[str, Network]
 """How every communicator runs its collectives (``collectives.Network``); those without an entry run the library's defaults."""
 
 
-def searched_network(job: Job) -> Literal["best", "library"]:
+def searched_network(job: Job, accelerators: Sequence[Accelerator]) -> Literal["best", "library"] | Best:
     """What a search prices: the best of all options where the plan may choose them, the library's defaults otherwise."""
-    return "best" if job.network.settings == "chosen" else "library"
+    if job.network.settings == "library":
+        return "library"
+    return best_network(job, accelerators)
+
+
+def best_network(job: Job, accelerators: Sequence[Accelerator]) -> Literal["best"] | Best:
+    """No network of a job is faster on any of these accelerators."""
+    asked, offered = job.network.compression, offers(job, accelerators)
+    return Best(offered, asked.max_relative_error) if asked and offered else "best"
 
 
 def network_of(decision: Decision) -> Networks:
@@ -212,7 +223,7 @@ def _tp_wait_s(volumes: Volumes, gather_s: Floats) -> Floats:
 
 def group_of(network: Networks, name: str, shape: GroupShape, links: Links, launch_s: float) -> Group:
     """The groups of communicator ``name`` under a network."""
-    own = network if isinstance(network, str) else network.get(name, "library")
+    own = network if isinstance(network, str | Best) else network.get(name, "library")
     return Group(shape, links, launch_s, network=own)
 
 

@@ -38,7 +38,7 @@ on its rings, which step through every rank; a 1 KiB all-reduce 16 to 64 µs, 25
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -52,6 +52,7 @@ from scaleacross.cost_models.collective_laws import (
     Inner,
     Laws,
     best_layered_s,
+    fewest_steps,
     inner_of,
     laws,
     layered_s,
@@ -61,10 +62,12 @@ from scaleacross.cost_models.groups import GroupShape, RelaxedShape
 from scaleacross.cost_models.levels import RACK, SCALE_UP
 from scaleacross.cost_models.links import Links, group_bandwidth
 from scaleacross.cost_models.messages import Boundary, neighbour_messages
+from scaleacross.cost_models.network.codec import is_encodable, num_encodings
+from scaleacross.cost_models.network.compression import Best, coded_laws, fastest_links
 from scaleacross.cost_models.network.transport import connected, library_settings, stated_settings
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.spec.network import CurveOp
-from scaleacross.spec.network_choice import CommunicatorChoice
+from scaleacross.spec.network_choice import CommunicatorChoice, Compression
 
 ALGORITHM_NAMES = ("none", "ring", "hierarchical", "tree", "pairwise", "point_to_point", "measured")
 NONE, RING, HIERARCHICAL, TREE, PAIRWISE, POINT_TO_POINT, MEASURED = range(len(ALGORITHM_NAMES))
@@ -79,9 +82,10 @@ class Timed(NamedTuple):
     algorithm: Ints
 
 
-Network = Literal["best", "library"] | Mapping[tuple[str, str], CommunicatorChoice]
-"""How a group runs its collectives: the best of all options under ideal connections (what a search may promise), the
-library's defaults, or stated choices by (operation, payload), the library's defaults for what they leave out."""
+Network = Literal["best", "library"] | Best | Mapping[tuple[str, str], CommunicatorChoice]
+"""How a group runs its collectives: the best of all options under ideal connections (what a search may promise; ``Best`` where
+gradients may travel encoded), the library's defaults, or stated choices by (operation, payload), the library's defaults for what
+they leave out."""
 
 
 @dataclass(frozen=True)
@@ -116,10 +120,23 @@ class Group:
 
     def _reduction(self, op: CurveOp, size: Floats, passes: int, payload: str) -> Timed:
         choice = self._choice(op, payload)
-        allowed = _allowed(self.network if choice is None else choice)
+        if isinstance(self.network, Best) and is_encodable(op, payload):
+            return self._best_encoded(op, size, passes, self.network)
+        return self._way(op, size, passes, choice, _allowed(self.network if choice is None else choice))
+
+    def _way(
+        self,
+        op: CurveOp,
+        size: Floats,
+        passes: int,
+        choice: CommunicatorChoice | None,
+        allowed: Collection[int],
+        by: Callable[[Bools], Laws] | None = None,
+    ) -> Timed:
+        """The fastest of ``allowed`` algorithms; ``by``: laws in place of the group's own."""
 
         def across(counted: Bools) -> Timed:
-            law, options = self._laws(counted, choice), []
+            law, options = by(counted) if by else self._laws(counted, choice), []
             if RING in allowed:
                 options.append((RING, passes * (law.ring_s_per_byte * size + law.ring_s)))
             if HIERARCHICAL in allowed:
@@ -135,6 +152,33 @@ class Group:
             return self._best(options)
 
         return self._timed(op, size, across)
+
+    def _best_encoded(self, op: CurveOp, size: Floats, passes: int, best: Best) -> Timed:
+        """The best of all ways, of encoded ones those that keep to the error; of a relaxed shape no more than any takes."""
+        out = self._way(op, size, passes, None, _allowed("best"))
+        if isinstance(self.shape, RelaxedShape):
+            fast = fastest_links(self.links, best.offers)
+            bound = self._way(
+                op, size, passes, None, _allowed("best"), lambda counted: self._spread(laws(self.shape, fast, counted))
+            )
+            return Timed(np.minimum(out.time_s, bound.time_s), out.algorithm)
+        for offer in best.offers:
+            for code, steps in ((RING, None), (HIERARCHICAL, fewest_steps(self.shape.fanout))):
+                error = offer.relative_error * num_encodings(op, self.shape, offer.levels, steps)
+                allowed = (error > 0) & (error <= best.max_relative_error)
+                kept = allowed if self.rows is None else allowed[self.rows]
+                if not kept.any():
+                    continue
+
+                def by(counted: Bools, offer: Compression = offer) -> Laws:
+                    return self._spread(coded_laws(self.shape, self.links, counted, offer))
+
+                coded = self._way(op, size, passes, None, (code,), by)
+                faster = kept & (coded.time_s < out.time_s)
+                out = Timed(
+                    np.where(faster, coded.time_s, out.time_s), np.where(faster, coded.algorithm, out.algorithm)
+                )
+        return out
 
     def all_to_all(self, sent_bytes: Floats, copies: float = 0.0, payload: str = "") -> Timed:
         """All-to-all in which every rank sends ``sent_bytes`` in all, evenly to the d ranks, itself included.
@@ -166,7 +210,7 @@ class Group:
         return neighbour_messages(size_bytes, self.shape, self._connected(self._choice("send", payload)))
 
     def _choice(self, op: str, payload: str) -> CommunicatorChoice | None:
-        return None if isinstance(self.network, str) else self.network.get((op, payload))
+        return None if isinstance(self.network, str | Best) else self.network.get((op, payload))
 
     def _timed(self, op: CurveOp, size: Floats, across: Callable[[Bools], Timed]) -> Timed:
         """The curve of ``op`` inside a domain, ``across`` the outer levels beyond it, all levels without a curve."""
@@ -212,7 +256,13 @@ class Group:
     def _laws(self, counted: Bools, choice: CommunicatorChoice | None) -> Laws:
         if choice is None:
             return self._outer_laws if counted is OUTER_LEVELS else self._all_laws
-        found = laws(self.shape, self._connected(choice), counted, steps_of(choice.steps, self.shape.fanout))
+        links, steps = self._connected(choice), steps_of(choice.steps, self.shape.fanout)
+        if choice.compression is not None:
+            return self._spread(coded_laws(self.shape, links, counted, choice.compression, steps))
+        return self._spread(laws(self.shape, links, counted, steps))
+
+    def _spread(self, found: Laws) -> Laws:
+        """Laws of the shapes, for every size."""
         return Laws(*(self._each(law) for law in found))
 
     def _connected(self, choice: CommunicatorChoice | None) -> Links:
@@ -223,24 +273,25 @@ class Group:
 
     @cached_property
     def _default_links(self) -> Links:
-        if self.network == "best":
+        if self.network == "best" or isinstance(self.network, Best):
             return self.links
         return connected(self.links, self.shape, library_settings(self.links))
 
     @cached_property
     def _all_laws(self) -> Laws:
-        return Laws(*(self._each(law) for law in laws(self.shape, self._default_links, ALL_LEVELS)))
+        return self._spread(laws(self.shape, self._default_links, ALL_LEVELS))
 
     @cached_property
     def _outer_laws(self) -> Laws:
-        return Laws(*(self._each(law) for law in laws(self.shape, self._default_links, OUTER_LEVELS)))
+        return self._spread(laws(self.shape, self._default_links, OUTER_LEVELS))
 
 
 def _allowed(network: Network | CommunicatorChoice) -> frozenset[int]:
     """Algorithms that reductions may run."""
     if isinstance(network, CommunicatorChoice) and network.algorithm != "library":
         return frozenset({ALGORITHM_NAMES.index(network.algorithm)})
-    return frozenset({RING, TREE, HIERARCHICAL}) if network == "best" else frozenset({RING, TREE})
+    best = network == "best" or isinstance(network, Best)
+    return frozenset({RING, TREE, HIERARCHICAL}) if best else frozenset({RING, TREE})
 
 
 def gather(size_bytes: Floats, shape: GroupShape, links: Links, launch_s: float, op: GatherOp = "all_gather") -> Timed:

@@ -97,7 +97,7 @@ def plan_cost(
         num_micro_batches=max(micro_batches_of(decision, settings, layout)),
         cost=_breakdown(job, profile, peak_flop_per_s(topology, placement, job), settings, times),
         memory=stage_memory(job, profile, levels.accelerators, decision, settings, layout),
-        traffic=level_traffic(sent, collectives, shapes, levels, decision.pipeline, step_s),
+        traffic=level_traffic(sent, collectives, shapes, levels, decision.pipeline, step_s, decision.network or ()),
         collectives=collectives,
         volumes=volumes,
         sent=tuple(sent),

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
 from scaleacross.cost_models.collectives import ALGORITHM_NAMES, POINT_TO_POINT, Group, Timed
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, Levels
+from scaleacross.cost_models.network.compression import sent_ratio
 from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.traffic import Flow
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.spec.network import LINK_LEVELS
+from scaleacross.spec.network_choice import CommunicatorChoice
 from scaleacross.spec.parallelism import PipelineChoice
 from scaleacross.spec.plan import LevelTraffic, PredictedCollective
+
+NOT_ENCODED: Final = sent_ratio(None)
 
 
 def level_traffic(
@@ -24,11 +29,13 @@ def level_traffic(
     levels: Levels,
     pipeline: PipelineChoice,
     step_s: float,
+    network: Sequence[CommunicatorChoice] = (),
 ) -> tuple[LevelTraffic, ...]:
     """Per level, bytes out of the busiest child: groups that cross × bytes that one group sends out of it.
 
-    ``collectives`` says by which algorithm each of ``sent`` travels.
+    ``collectives`` says by which algorithm each of ``sent`` travels, ``network`` which of them encoded.
     """
+    ratios = {choice.key: sent_ratio(choice.compression) for choice in network if choice.compression}
     out = []
     for level in range(NUM_LEVELS):
         by_axis: dict[str, float] = {}
@@ -36,6 +43,7 @@ def level_traffic(
             shape = shapes[flow.shape]
             if shape.fanout[level] > 1:
                 each = _bytes_out(flow, one.algorithm, shape, level, pipeline) * float(shape.crossing[level])
+                each /= ratios.get((flow.shape, flow.op, flow.what), NOT_ENCODED)[level]
                 by_axis[flow.axis] = by_axis.get(flow.axis, 0.0) + each * flow.per_step
         if by_axis:
             capacity = float(levels.capacity[level])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
+from rich.text import Text
 
+from scaleacross.report.compression import why_encoded
 from scaleacross.report.cost import COMPONENT_MEANING
 from scaleacross.report.format import add, columns, grid, percent, section
 from scaleacross.spec.explanation import Explanation, RunnerUp
@@ -52,7 +54,12 @@ def _network(explanation: Explanation) -> RenderableType:
         other = ("–", "–") if term.instead_s is None else (term.instead or "–", human_seconds(term.instead_s))
         times = (human_seconds(term.time_s), human_seconds(term.library_s))
         add(table, term.communicator, term.payload, *times, term.decided_by, *other)
-    return section("Why every collective runs as it does", table)
+    said = (
+        Text(f"{term.communicator} {term.payload}: {why_encoded(term.compression)}")
+        for term in explanation.network
+        if term.compression is not None
+    )
+    return section("Why every collective runs as it does", table, *said)
 
 
 def _phases(explanation: Explanation) -> RenderableType:

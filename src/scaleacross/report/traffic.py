@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from rich.console import RenderableType
 from rich.text import Text
 
+from scaleacross.report.compression import why_encoded
 from scaleacross.report.format import add, bar, columns, count, percent, rate, section
 from scaleacross.report.plan import axes_in_order
 from scaleacross.spec.plan import Plan
@@ -54,7 +55,17 @@ def network(plan: Plan) -> RenderableType:
         f"an accelerator: {count(plan.network.held_channels)} channels, {count(plan.network.held_queue_pairs)} queue pairs, "
         f"{human_bytes(plan.network.held_buffer_bytes)} in flight; choice {plan.network.status}"
     )
-    return section("Network beyond the scale-up domain", table, Text(text))
+    return section("Network beyond the scale-up domain", table, Text(text), *_compression(plan))
+
+
+def _compression(plan: Plan) -> Iterator[RenderableType]:
+    """Which collectives beyond the domain travel encoded, and why the others do not."""
+    for term in plan.network.terms if plan.network else ():
+        if term.compression is not None and term.compression.verdict not in ("not_gradients", "stays_near"):
+            yield Text(f"{term.communicator} {term.payload}: {why_encoded(term.compression)}")
+    if plan.job.network.compression is not None and plan.network is not None:
+        levels = ", ".join(plan.job.network.compression.levels)
+        yield Text(f"encoded are gradients across {levels}; all else travels as it is")
 
 
 def collectives(plan: Plan) -> RenderableType:

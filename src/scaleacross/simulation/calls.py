@@ -20,6 +20,7 @@ from typing import Literal
 import numpy as np
 
 from scaleacross.simulation import patterns
+from scaleacross.simulation.coding import level_codec_s, ring_codec_s, shortened_links
 from scaleacross.simulation.connections import Way, fullest_over_mean
 from scaleacross.simulation.curves import measured_s
 from scaleacross.simulation.fabric import CAMPUS, RACK, SCALE_UP, Floats, Haul
@@ -131,10 +132,17 @@ class Calls:
         elif algorithm == "pairwise":
             yield self._pairwise(shape, group, way, size)
         elif algorithm == "hierarchical":
-            phases = list(self._levels(shape, group, op, way, size))
+            phases = [*self._levels(shape, group, op, way, size), *self._codec(shape, group, op, way, size)]
             yield from [piped(phases, way.num_chunks)] if way.num_chunks > 1 and len(phases) > 1 else phases
         else:
             yield self._ring(shape, group, op, way, size)
+
+    def _codec(self, shape: str, group: int, op: Op, way: Way, size: float) -> Iterator[Segment]:
+        """What a rank encodes and decodes."""
+        row, passes = self.machine.row(shape, group), 2 if op == "all_reduce" else 1
+        seconds = passes * level_codec_s(self.machine, shape, row, way.coding, size)
+        if seconds > 0:
+            yield Segment(size, (), size / seconds, 0.0, size / seconds)
 
     def _inside(self, shape: str, group: int, op: Op, num_ranks: int, size: float) -> Segment:
         """Among ranks of one domain: the port, for as long as was measured, or by bandwidth and latency."""
@@ -179,7 +187,14 @@ class Calls:
         machine, row = self.machine, self.machine.row(shape, group)
         degree, common = machine.shapes[shape].degree, self._common((shape, "ring"), row, way)
         load, cap = tuple(self._load((shape, "ring"), group, way)), float(machine.patterns[shape, "ring"].cap[row])
-        cap = min(cap, float(self._connected(shape, row, way).min()))
+        connected, codec_s = float(self._connected(shape, row, way).min()), 0.0
+        cap = min(cap, connected)
+        if way.coding.levels:
+            short, codec_s = (
+                shortened_links(machine, shape, row, way.coding),
+                ring_codec_s(machine, shape, row, way.coding),
+            )
+            cap, load = connected, tuple((link, w / way.coding.ratio if link in short else w) for link, w in load)
         if way.algorithm == "tree":
             levels = [(level, f) for level, f in self._levels_of(shape, row) if f > 1]
             latency = sum(math.ceil(math.log2(f)) * self._latency_s(shape, row, level) for level, f in levels)
@@ -187,7 +202,8 @@ class Calls:
         turns = 2 if op == "all_reduce" else 1
         rate, latencies = self._hops(shape, row, way)
         fixed = patterns.ring_fixed_s(size / degree, rate, latencies)
-        return Segment(turns * (degree - 1) / degree * size, load, cap, self.launch_s + turns * fixed, common)
+        moved = turns * (degree - 1) / degree * size
+        return Segment(moved, load, cap, self.launch_s + turns * fixed + moved * codec_s, common)
 
     def _hops(self, shape: str, row: int, way: Way) -> tuple[Floats, Floats]:
         """Rate (bytes/s, when all groups of the axis send) and latency of every hop of a ring."""
@@ -202,11 +218,14 @@ class Calls:
         ahead = np.roll(blocks, -1)
         level, rate, latency = fabric.hop(blocks, ahead)
         inside = patterns.in_unit(fabric, groups._replace(members=blocks[None]), RACK)[0]
-        share = np.minimum(np.where(level == SCALE_UP, near_rate, rate * inside), self._connected(shape, row, way))
+        ratios = np.array([way.coding.ratio_on(one) for one in level.tolist()])
+        share = np.minimum(
+            np.where(level == SCALE_UP, near_rate, rate * inside * ratios), self._connected(shape, row, way)
+        )
         loaded = self._all_loads((shape, "ring"), way)
         for index, (here, there, reached) in enumerate(zip(blocks, ahead, level, strict=True)):
             for link in shared_links(machine, int(here), int(there), int(reached)):
-                share[index] = min(share[index], fabric.capacity[link] / max(loaded[link], 1e-300))
+                share[index] = min(share[index], ratios[index] * fabric.capacity[link] / max(loaded[link], 1e-300))
         rates, latencies = (
             np.full((len(blocks), groups.each), near_rate),
             np.full((len(blocks), groups.each), near_latency),
@@ -230,7 +249,8 @@ class Calls:
         inside = patterns.in_unit(self.machine.fabric, groups._replace(members=blocks[None]), RACK)[0]
         for index, (here, there, level, line, latency) in enumerate(hops):
             if level >= RACK:
-                out[index] = inside[index] * way.rate(level, latency, line, self._haul(here, there, level))
+                reached = way.rate(level, latency, line, self._haul(here, there, level))
+                out[index] = inside[index] * reached * way.coding.ratio_on(level)
         return out
 
     def _levels(self, shape: str, group: int, op: Op, way: Way, size: float) -> Iterator[Segment]:
@@ -250,8 +270,9 @@ class Calls:
             steps = math.log2(fanout) if level in way.halving and fanout & (fanout - 1) == 0 else fanout - 1
             members = machine.shapes[shape].degree / math.prod(f for at, f in levels if at >= level)
             cap = min(float(machine.patterns[key].cap[row]), members * self._slowest(shape, row, level, latency, way))
-            load, fixed = tuple(self._load(key, group, way)), start + steps * latency
-            yield Segment((fanout - 1) / fanout * size, load, cap, fixed, self._common(key, row, way))
+            ratio, common, fixed = way.coding.ratio_on(level), self._common(key, row, way), start + steps * latency
+            load = tuple((link, weight / ratio) for link, weight in self._load(key, group, way))
+            yield Segment((fanout - 1) / fanout * size, load, cap * ratio, fixed, common * ratio)
             start = 0.0
         inside = self._in_domain(shape, row)
         if inside > 1:

@@ -46,6 +46,24 @@ class Connection(NamedTuple):
     hashed: bool
 
 
+class Coding(NamedTuple):
+    """A codec as the plan states it.
+
+    Attributes:
+        levels: on which messages are encoded.
+        ratio: bytes of a message over bytes sent.
+        s_per_byte: of the message as it is, to encode and decode it on one accelerator.
+    """
+
+    levels: tuple[int, ...] = ()
+    ratio: float = 1.0
+    s_per_byte: float = 0.0
+
+    def ratio_on(self, level: int) -> float:
+        """1 where nothing is encoded."""
+        return self.ratio if level in self.levels else 1.0
+
+
 class Way(NamedTuple):
     """How a kind of collective runs.
 
@@ -54,12 +72,14 @@ class Way(NamedTuple):
         num_chunks: pieces that follow one another through the levels.
         connections: (level, settings) where connections limit it.
         halving: levels that run halving and doubling instead of a ring.
+        coding: how messages travel on some levels.
     """
 
     algorithm: str
     num_chunks: int = 1
     connections: tuple[tuple[int, Connection], ...] = ()
     halving: tuple[int, ...] = ()
+    coding: Coding = Coding()
 
     def at(self, level: int) -> Connection | None:
         """The settings of a level, None where nothing limits it."""
@@ -107,7 +127,15 @@ def stated_way(algorithm: str, choice: CommunicatorChoice) -> Way:
         for one in choice.connections
     )
     halving = tuple(LINK_LEVELS.index(step.level) for step in choice.steps if step.algorithm == "halving_doubling")
-    return Way(algorithm, choice.num_chunks, connections, halving)
+    return Way(algorithm, choice.num_chunks, connections, halving, _coding(choice))
+
+
+def _coding(choice: CommunicatorChoice) -> Coding:
+    own = choice.compression
+    if own is None:
+        return Coding()
+    seconds = 1 / own.encode_bytes_per_s + 1 / own.decode_bytes_per_s
+    return Coding(tuple(LINK_LEVELS.index(level) for level in own.levels), own.ratio, seconds)
 
 
 def fullest_over_mean(num_flows: int, num_links: int, seed: tuple[int, ...]) -> float:

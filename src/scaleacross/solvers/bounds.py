@@ -25,6 +25,7 @@ import numpy as np
 
 from scaleacross.cost_models.compute import Shards, attainable_flop_per_s, layer_times, runtime_of
 from scaleacross.cost_models.levels import accelerator_types, trunk_graph
+from scaleacross.cost_models.network.codec import best_ratio
 from scaleacross.cost_models.spending import Spending
 from scaleacross.cost_models.traffic import ACTIVATION_BYTES
 from scaleacross.solvers.candidates import Pricing
@@ -59,7 +60,7 @@ def cut_bound(problem: Problem) -> Bound | None:
     hidden = profile.blocks[0][0].hidden_size
     activations = job.tokens_per_step * hidden * ACTIVATION_BYTES
     smallest_stage = min(layer.total_parameters for layer, _ in profile.blocks)
-    crossing = min(activations, smallest_stage * job.optimizer.reduce_bytes)
+    crossing = min(activations, smallest_stage * job.optimizer.reduce_bytes / best_ratio(job))
     widest = max(capacity for *_, capacity in trunk_graph(problem.topology).edges(data="bytes_per_s"))
     together = max(compute_bound(problem).step_s, crossing / widest)
     alone = _step_flop(problem) / max(_attainable_flop_per_s(problem, building) for building in buildings)

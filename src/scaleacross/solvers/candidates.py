@@ -17,17 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import permutations
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
-from scaleacross.cost_models.axes import Calls, Terms, axis_calls, serial_s, waiting, window_s
+from scaleacross.cost_models.axes import Calls, Terms, axis_calls, best_network, serial_s, waiting, window_s
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.groups import relaxed_shape
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.memory import memory_parts
+from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.overlap import windows
 from scaleacross.cost_models.pipeline_timed import WHOLE, among
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
@@ -78,6 +80,11 @@ class Pricing:
     def accelerators(self) -> tuple[Accelerator, ...]:
         """The accelerator types of the fleet."""
         return self.fleet.accelerators
+
+    @cached_property
+    def network(self) -> Literal["best"] | Best:
+        """What no network of the job beats."""
+        return best_network(self.job, self.accelerators)
 
     @property
     def launch_s(self) -> float:
@@ -247,7 +254,7 @@ class Pricing:
         sizes[:, -1] = world
         cut, least = fleet.must_cross(degree, stride, world), fleet.fullest_children(world)
         shape = relaxed_shape(degree, stride, sizes, cut, least, 1 if coarse else fleet.common_host)
-        return Group(shape, self.links, self.launch_s, rows)
+        return Group(shape, self.links, self.launch_s, rows, self.network)
 
 
 def _stride(settings: Settings, faster: Collection[GridAxis]) -> Ints:

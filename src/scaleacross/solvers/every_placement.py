@@ -213,7 +213,7 @@ class EveryPlacement(Placer):
             each = [self._axis_shapes(one, axis, _faster(axis_order, axis), fill) for fill, axis_order in places]
             stacked = [stacked_shapes([each[int(index)][part] for index in place]) for part in range(len(each[0]))]
             expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
-            network = searched_network(self.pricing.job)
+            network = searched_network(self.pricing.job, self.pricing.accelerators)
             terms.append(axis_terms(axis, volumes, stacked[0], links, expert, ep, exact=True, network=network))
         return step_times(volumes, terms).step_s.reshape(len(places), len(settings))
 

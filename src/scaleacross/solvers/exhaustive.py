@@ -17,6 +17,7 @@ from typing import Final
 from scaleacross.cost_models.axes import searched_network
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Layout
+from scaleacross.cost_models.levels import accelerator_types
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.errors import InputError
 from scaleacross.solvers.exhaustive_balance import BruteBalancer, runs
@@ -123,7 +124,8 @@ class _Pricer:
         shapes["ep"] = self._count(placement, degrees.ep, stride["dp_shard"])
         shapes["expert"] = self._count(placement, degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
         problem, layout = self.problem, self.layout(decision)
-        network = searched_network(problem.job)
+        used = [problem.topology.building(share.building) for share in placement.fill]
+        network = searched_network(problem.job, accelerator_types(used))
         return plan_cost(
             problem.job, problem.profile, problem.topology, decision, shapes, layout=layout, network=network
         )

@@ -50,4 +50,4 @@ class FixedPlacement(Pricing):
         parts = [
             np.stack([getattr(self._shapes[pair], f.name) for pair in pairs])[kinds.code] for f in fields(GroupShape)
         ]
-        return Group(GroupShape(*parts), self.links, self.launch_s, rows)
+        return Group(GroupShape(*parts), self.links, self.launch_s, rows, self.network)

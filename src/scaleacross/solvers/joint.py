@@ -126,7 +126,7 @@ def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -
             named = decision.pipeline.model_copy(update={"order": None})  # candidates have the order of their schedule
             decision = decision.model_copy(update={"pipeline": named})
             priced = placer.pricing.coarse(settings_of(decision, problem.job.global_batch_sequences))
-            network = searched_network(problem.job)
+            network = searched_network(problem.job, fleet.accelerators)
             cost = plan_cost(problem.job, problem.profile, problem.topology, decision, network=network)
             step_s = cost.cost.step_s
             fill = tuple((share.building, share.num_accelerators) for share in placement.fill)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -14,6 +14,7 @@ from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Layout, layout_of
 from scaleacross.cost_models.levels import Levels, build_levels
 from scaleacross.cost_models.links import Links, links_of
+from scaleacross.cost_models.network.codec import offers
 from scaleacross.cost_models.network.reasons import decided_by
 from scaleacross.cost_models.overlap import WINDOW_NAMES, occurrences, windows
 from scaleacross.cost_models.plan_cost import PlanCost, placed_shapes, plan_cost
@@ -22,6 +23,7 @@ from scaleacross.cost_models.settings import Bools
 from scaleacross.cost_models.step import exact_shapes, one_row
 from scaleacross.cost_models.traffic import Flow, Volumes
 from scaleacross.solvers.choose_network import (
+    Combination,
     NetworkProblem,
     NetworkSolution,
     WindowLimits,
@@ -31,6 +33,7 @@ from scaleacross.solvers.choose_network import (
     rounded_budgets,
 )
 from scaleacross.solvers.network_options import FlowOption, Wire, flow_options, hashed_levels
+from scaleacross.solvers.pay_compression import paying, reason
 from scaleacross.spec.network_choice import CommunicatorChoice
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.placement import BuildingShare
@@ -46,7 +49,7 @@ Options = dict[tuple[str, str, str], list[FlowOption]]
 
 @dataclass(frozen=True)
 class Networked:
-    """A placed decision with its network, priced, and how that was chosen."""
+    """A placed decision with its network, priced, and how that was chosen; ``saved_s``: by the codec of a collective."""
 
     decision: Decision
     cost: PlanCost
@@ -54,6 +57,7 @@ class Networked:
     options: Options
     num_options: int
     library_step_s: float
+    saved_s: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
 
 
 def with_network(problem: Problem, decision: Decision, seed: int = 0) -> Networked:
@@ -70,10 +74,20 @@ def with_network(problem: Problem, decision: Decision, seed: int = 0) -> Network
         return Networked(bare, library, None, {}, 0, library.cost.step_s)
     made = network_problem(placed, bare, library)
     solution = choose(made.problem, seed=seed)
-    choices = tuple(option.choice for one in solution.chosen for option in one.options)
-    networked = bare.model_copy(update={"network": _in_order(choices, library.sent)})
+    networked = _decided(bare, solution, library)
     cost = placed.cost(networked)
-    return Networked(networked, cost, solution, made.options, made.problem.num_options, library.cost.step_s)
+    paid = paying(problem.job, made.without, solution, cost.cost.step_s, seed)
+    if paid.plain:
+        networked = _decided(bare, paid.solution, library)
+        cost = placed.cost(networked)
+    num_options = made.problem.num_options
+    return Networked(networked, cost, paid.solution, made.options, num_options, library.cost.step_s, paid.saved_s)
+
+
+def _decided(bare: Decision, solution: NetworkSolution, cost: PlanCost) -> Decision:
+    """``bare`` with the choices of a solution."""
+    choices = tuple(option.choice for one in solution.chosen for option in one.options)
+    return bare.model_copy(update={"network": _in_order(choices, cost.sent)})
 
 
 @dataclass(frozen=True)
@@ -108,24 +122,35 @@ class MadeProblem:
 
     problem: NetworkProblem
     options: Options
+    blocks_of: Callable[[Options], tuple[tuple[Combination, ...], ...]]
+
+    def without(self, keys: Iterable[tuple[str, str, str]]) -> NetworkProblem:
+        """The problem in which some collectives are not encoded."""
+        plain = {key: [one for one in self.options[key] if one.choice.compression is None] for key in keys}
+        return replace(self.problem, blocks=self.blocks_of(self.options | plain))
 
 
 def network_problem(placed: _Placed, decision: Decision, cost: PlanCost) -> MadeProblem:
     """The blocks, windows and budgets of a placed decision; ``cost`` is its price (any network)."""
     problem, pricer = placed.problem, _Pricer(decision, cost.volumes, links_of(placed.levels), placed.shapes)
     hashed = _hashed(problem.topology, cost.placement.fill)
+    asked = problem.job.network.compression
+    codecs = (offers(problem.job, placed.levels.accelerators), asked.max_relative_error) if asked else ()
     options: Options = {}
     for flow in cost.sent:
-        wire = Wire(placed.shapes[flow.shape], pricer.links, cost.volumes.launch_s, cost.volumes.equal_copies, hashed)
+        own = (placed.shapes[flow.shape], pricer.links, cost.volumes.launch_s, cost.volumes.equal_copies, hashed)
         waited = not windows_of(flow, decision.shard)
-        options[flow.shape, flow.op, flow.what] = flow_options(flow, wire, waited=waited)
-    blocks = tuple(
-        combined([options[flow.shape, flow.op, flow.what] for flow in block], partial(pricer.price, block))
-        for block in _blocks(cost.sent, decision)
-    )
+        options[flow.shape, flow.op, flow.what] = flow_options(flow, Wire(*own, *codecs), waited=waited)
+
+    def blocks_of(some: Options) -> tuple[tuple[Combination, ...], ...]:
+        return tuple(
+            combined([some[flow.shape, flow.op, flow.what] for flow in block], partial(pricer.price, block))
+            for block in _blocks(cost.sent, decision)
+        )
+
     limits = problem.job.network
     budgets = rounded_budgets(limits.max_channels, limits.max_queue_pairs, limits.max_buffer_bytes)
-    return MadeProblem(NetworkProblem(blocks, pricer.windows(), budgets), options)
+    return MadeProblem(NetworkProblem(blocks_of(options), pricer.windows(), budgets), options, blocks_of)
 
 
 @dataclass(frozen=True)
@@ -237,16 +262,18 @@ def _terms(problem: Problem, networked: Networked) -> Iterator[NetworkTerm]:
     decision, cost = networked.decision, networked.cost
     if decision.placement is None:
         return
-    links = links_of(build_levels(problem.topology, decision.placement.fill))
+    levels = build_levels(problem.topology, decision.placement.fill)
+    links = links_of(levels)
     stated = {choice.key: choice for choice in decision.network or ()}
     shapes = placed_shapes(problem.profile, problem.topology, decision)
     for flow, predicted in zip(cost.sent, cost.collectives, strict=True):
         choice = stated[flow.shape, flow.op, flow.what]
+        options = networked.options[choice.key]
         shape, launch_s = one_row(shapes[flow.shape]), cost.volumes.launch_s
         chosen = group_of(network_of(decision), flow.shape, shape, links, launch_s)
         library = group_of("library", flow.shape, shape, links, launch_s)
         other = min(
-            (one for one in networked.options[choice.key] if one.choice.label != choice.label),
+            (one for one in options if one.choice.label != choice.label),
             key=lambda one: one.time_s,
             default=None,
         )
@@ -259,4 +286,13 @@ def _terms(problem: Problem, networked: Networked) -> Iterator[NetworkTerm]:
             decided_by=decided_by(flow, chosen, cost.volumes.equal_copies),
             instead=None if other is None else other.choice.label,
             instead_s=None if other is None else other.time_s,
+            compression=reason(
+                problem.job,
+                flow,
+                next(one for one in options if one.choice == choice),
+                options,
+                shapes[flow.shape],
+                levels.accelerators,
+                networked.saved_s.get(choice.key),
+            ),
         )

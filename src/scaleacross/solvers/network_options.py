@@ -24,6 +24,7 @@ from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS
 from scaleacross.cost_models.links import Links
+from scaleacross.cost_models.network.codec import crosses, encodings_of, is_encodable
 from scaleacross.cost_models.network.options import Option
 from scaleacross.cost_models.network.options import options as ways_of
 from scaleacross.cost_models.network.resources import Held, crossed_beyond, held
@@ -38,6 +39,7 @@ from scaleacross.spec.network_choice import (
     LIBRARY_SEGMENT_BYTES,
     Algorithm,
     CommunicatorChoice,
+    Compression,
     Connection,
 )
 
@@ -69,17 +71,22 @@ class FlowOption:
 
 @dataclass(frozen=True)
 class Wire:
-    """What options are made from: the group, its links, launch (s), copies of a token, and the levels that hash flows."""
+    """What options are made from: the group, its links, launch (s), copies of a token, the levels that hash flows, codecs.
+
+    ``max_relative_error`` bounds the errors of all encodings of a result together.
+    """
 
     shape: GroupShape
     links: Links
     launch_s: float
     equal_copies: float
     hashed: Bools
+    offers: tuple[Compression, ...] = ()
+    max_relative_error: float = 0.0
 
 
 def flow_options(flow: Flow, wire: Wire, *, waited: bool) -> list[FlowOption]:
-    """Every option of a flow, fastest first; equals in the order of preference.
+    """Every option of a flow, fastest first; equals in the order of preference, what is not encoded before what is.
 
     Args:
         waited: whether the step waits for it (its traffic class).
@@ -111,9 +118,26 @@ def _ways(flow: Flow, bare: CommunicatorChoice, wire: Wire) -> Iterator[tuple[Co
         yield choice, priced_s(flow, choice, wire)
         return
     links = connected(wire.links, wire.shape, stated_settings(bare))
-    for way in ways_of(flow.op, flow.size_bytes, wire.shape, links, wire.launch_s):
-        if way.algorithm is not None:
-            yield _choice(bare, way), way.time_s
+    for offer in (None, *(wire.offers if is_encodable(flow.op, flow.what) else ())):
+        if offer is not None and not crosses(wire.shape, offer.levels):
+            continue
+        for way in ways_of(flow.op, flow.size_bytes, wire.shape, links, wire.launch_s, offer):
+            if way.algorithm is None:
+                continue
+            choice = _choice(bare, way)
+            if offer is not None:
+                choice = _encoded(choice, offer, wire.shape)
+                if choice.compression and choice.compression.relative_error > wire.max_relative_error:
+                    continue
+            yield choice, way.time_s
+
+
+def _encoded(choice: CommunicatorChoice, offer: Compression, shape: GroupShape) -> CommunicatorChoice:
+    """The choice with a codec, on the levels that its group crosses, and the error of its encodings together."""
+    error = offer.relative_error * float(encodings_of(choice, shape, offer.levels))
+    levels = tuple(level for level in offer.levels if crosses(shape, (level,)))
+    own = offer.model_copy(update={"relative_error": error, "levels": levels})
+    return choice.model_copy(update={"compression": own})
 
 
 def _choice(bare: CommunicatorChoice, way: Option) -> CommunicatorChoice:

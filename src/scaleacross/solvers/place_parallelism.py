@@ -177,7 +177,7 @@ class Placer:
             links = stacked_links([self.levels(fills[index]) for index, _, _ in arcs])
             stacked = [stacked_shapes(column) for column in zip(*shapes, strict=True)]
             expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
-            network = searched_network(self.pricing.job)
+            network = searched_network(self.pricing.job, self.pricing.accelerators)
             terms = axis_terms(axis, volumes, stacked[0], links, expert, ep, exact=True, network=network)
             serial = terms.serial_total_s
             costs |= {arc: ArcCost(float(serial[i]), terms.window_s[:, i]) for i, arc in enumerate(arcs)}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from scaleacross.spec.accelerator import Precision
 from scaleacross.spec.base import Name, Spec
+from scaleacross.spec.network import LinkLevel
+from scaleacross.spec.network_choice import BLOCK_CODEC_NAMES, BlockCodecName
 from scaleacross.spec.parallelism import Recompute, ScheduleName, ShardLevel
 
 
@@ -117,6 +119,28 @@ class ExpertRuntime(Spec):
     )
 
 
+class CompressionRequest(Spec):
+    """Gradients may travel encoded: fewer bytes, other numerics. Stated by the job, never assumed."""
+
+    max_relative_error: Annotated[float, Field(gt=0, lt=1)] = Field(
+        description="error of an element of a reduced gradient over the largest of its block of 256, at most: errors of all "
+        "encodings that its partial sums pass through are added up (bf16 0.4 %, int8_block 0.8 %, fp8_block 6.3 %, int4_block "
+        "14 % each)"
+    )
+    levels: tuple[LinkLevel, ...] = Field(
+        default=("campus", "region"), min_length=1, description="levels on which messages may travel encoded"
+    )
+    codecs: tuple[BlockCodecName, ...] = Field(
+        default=BLOCK_CODEC_NAMES, min_length=1, description="codecs to choose from"
+    )
+    min_saving_fraction: float = Field(
+        default=0.005,
+        ge=0,
+        lt=1,
+        description="share of the step that a codec must save, or its communicator goes without",
+    )
+
+
 class NetworkRequest(Spec):
     """What the plan may do with the network. The budgets hold per accelerator, for all communicators together."""
 
@@ -132,6 +156,18 @@ class NetworkRequest(Spec):
     max_buffer_bytes: PositiveFloat = Field(
         default=8 * 2.0**30, description="bytes in flight or staged on one network adapter (buffers of all connections)"
     )
+    compression: CompressionRequest | None = Field(
+        default=None,
+        description="None: gradients travel as they are; else the plan chooses where and how they are encoded",
+    )
+
+    @model_validator(mode="after")
+    def _libraries_do_not_compress(self) -> NetworkRequest:
+        if self.settings == "library" and self.compression is not None:
+            raise ValueError(
+                "compression is a choice of the plan: with settings: library nothing is chosen; use chosen"
+            )
+        return self
 
 
 class FailureDomains(Spec):

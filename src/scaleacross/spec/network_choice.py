@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal, get_args
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from scaleacross.spec.base import Spec
 from scaleacross.spec.network import LinkLevel
@@ -23,9 +23,12 @@ LevelAlgorithm = Literal["ring", "halving_doubling"]
 LoadBalancing = Literal["ecmp", "spray"]
 """How a connection's queue pairs use parallel links: each hashed onto one, or fed as fast as each drains."""
 
-CodecName = Literal["bf16", "fp8_block", "int8_block", "int4_block", "bounded"]
-"""``bounded`` takes as many bits as an absolute error bound needs; the others have a fixed length."""
-CODEC_NAMES: tuple[CodecName, ...] = get_args(CodecName)
+BlockCodecName = Literal["bf16", "fp8_block", "int8_block", "int4_block"]
+BLOCK_CODEC_NAMES: tuple[BlockCodecName, ...] = get_args(BlockCodecName)
+"""Codecs of a fixed length, whose error is relative: a plan may choose them."""
+
+CodecName = Literal[BlockCodecName, "bounded"]
+"""``bounded`` takes as many bits as an absolute error bound needs: it is stated by hand, never chosen."""
 
 CHANNEL_BYTES_PER_S: Final = 25e9
 """Assumed: what one block of threads copies to a network adapter; NCCL runs two channels per 400 Gbit/s port."""
@@ -57,10 +60,16 @@ class Connection(Spec):
 
 
 class Compression(Spec):
-    """A codec on the levels where it pays."""
+    """A codec on the levels where it pays, with the figures at which it was chosen."""
 
     codec: CodecName
     levels: tuple[LinkLevel, ...] = Field(min_length=1, description="levels on which messages travel encoded")
+    ratio: Annotated[float, Field(ge=1)] = Field(description="bytes of a message over bytes sent")
+    encode_bytes_per_s: PositiveFloat = Field(description="of the message as it is, on one accelerator")
+    decode_bytes_per_s: PositiveFloat = Field(description="likewise")
+    relative_error: Annotated[float, Field(gt=0)] = Field(
+        description="of an element over the largest of its block of 256, at most, all encodings of a result added up"
+    )
     error_bound: float | None = Field(
         default=None, gt=0, description="of codec bounded: most that an element may be off per crossing, absolute"
     )
@@ -94,9 +103,7 @@ class CommunicatorChoice(Spec):
     traffic_class: Annotated[int, Field(ge=0, le=255)] | None = Field(
         default=None, description="traffic class of its packets (InfiniBand TClass, IP ToS); None: the site's default"
     )
-    compression: Compression | None = Field(
-        default=None, description="None: nothing is encoded; a plan may not state one until it is priced"
-    )
+    compression: Compression | None = Field(default=None, description="None: nothing is encoded")
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 from scaleacross.spec.base import Name, Spec
 from scaleacross.spec.job import Job, ObjectiveName
 from scaleacross.spec.network import LinkLevel
-from scaleacross.spec.network_choice import CollectiveOp, Communicator, CommunicatorChoice
+from scaleacross.spec.network_choice import CodecName, CollectiveOp, Communicator, CommunicatorChoice
 from scaleacross.spec.parallelism import Axis, Degrees, PipelineChoice, Recompute, ShardLevel
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.step_work import Phase, PipelineWork
@@ -195,6 +195,26 @@ class SolveReport(Spec):
     notes: tuple[str, ...] = ()
 
 
+CompressionVerdict = Literal["on", "saves_too_little", "slower", "error", "stays_near", "not_gradients", "not_fp32"]
+
+
+class CompressionReason(Spec):
+    """Why a collective travels encoded, or as it is, in a job that allows codecs; seconds of one call but ``saved_s``."""
+
+    verdict: CompressionVerdict = Field(
+        description="on, or why not: saves_too_little of the step, slower than as it is, no codec keeps the error, stays_near: "
+        "crosses none of the job's levels, not_gradients, not_fp32: gradients are not reduced in 4 bytes"
+    )
+    codec: CodecName | None = Field(default=None, description="the one that is used, or the best of those that are not")
+    levels: tuple[LinkLevel, ...] = ()
+    encoded_s: float | None = None
+    plain_s: float | None = None
+    saved_s: float | None = Field(default=None, description="seconds of the step that the codec saves")
+    relative_error: float | None = Field(
+        default=None, description="of all encodings of a result together; error: the least of any codec"
+    )
+
+
 class NetworkTerm(Spec):
     """Why one kind of collective runs as it does; seconds of one call, alone on the network."""
 
@@ -208,6 +228,7 @@ class NetworkTerm(Spec):
     )
     instead: str | None = Field(default=None, description="the best other algorithm; None: there is no other")
     instead_s: float | None = Field(default=None, description="seconds of that one")
+    compression: CompressionReason | None = Field(default=None, description="None: the job allows no codec")
 
 
 class NetworkReport(Spec):

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from scaleacross.cost_models.failures import degraded_states
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Layout
-from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, accelerator_types
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost, replayed_work
 from scaleacross.errors import VerificationError
 from scaleacross.spec.job import DegreeRequest, Job
@@ -61,10 +61,11 @@ def verify(plan: Plan) -> None:
             counted_layout(problem.topology, plan.decision),
         )
         cost = _priced(problem, plan.decision, shapes, layout)
+        used = accelerator_types([problem.topology.building(share.building) for share in plan.placement.fill])
         work = replayed_work(problem.job, problem.profile, problem.topology, plan.decision)
         wrong = [*does_not_fit(cost.memory), *v5_figures(plan, cost, _degraded(problem, plan), work), *v6_proof(plan)]
         wrong += v7_spending(plan, problem.topology, cost, TOLERANCE)
-        wrong += v9_network(problem.job, plan.decision, cost, shapes)
+        wrong += v9_network(problem.job, plan.decision, cost, shapes, used)
         if plan.network is not None:
             library = _priced(problem, plan.decision.model_copy(update={"network": None}), shapes, layout)
             wrong += v9_report(plan, cost, library, shapes)

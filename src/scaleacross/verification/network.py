@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import NUM_LEVELS
+from scaleacross.cost_models.network.codec import CODECS, PLAIN_BYTES, crosses, encodings_of, figures, is_encodable
 from scaleacross.cost_models.network.resources import Held, crossed_beyond, held_together
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.cost_models.traffic import Flow
+from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.network_choice import Algorithm, CollectiveOp, CommunicatorChoice
@@ -25,8 +27,14 @@ RUNS: Final[Mapping[CollectiveOp, tuple[Algorithm, ...]]] = {
 }
 
 
-def v9_network(job: Job, decision: Decision, cost: PlanCost, shapes: Mapping[str, GroupShape]) -> Iterator[str]:
-    """What is wrong with the network of a decision; ``shapes`` are its groups, ``cost`` its price."""
+def v9_network(
+    job: Job,
+    decision: Decision,
+    cost: PlanCost,
+    shapes: Mapping[str, GroupShape],
+    accelerators: Sequence[Accelerator],
+) -> Iterator[str]:
+    """What is wrong with the network of a decision; ``shapes`` are its groups, ``cost`` its price, on these accelerators."""
     if decision.network is None:
         return
     if job.network.settings == "library":
@@ -39,7 +47,9 @@ def v9_network(job: Job, decision: Decision, cost: PlanCost, shapes: Mapping[str
             yield f"V9: the plan has no {choice.op} of {choice.payload} on {choice.communicator}"
             continue
         known.append(choice)
-        yield from (f"V9: {' '.join(choice.key)}: {wrong}" for wrong in _impossible(choice, flow, shapes[flow.shape]))
+        shape = shapes[flow.shape]
+        wrong = (*_impossible(choice, flow, shape), *_miscoded(job, choice, shape, accelerators))
+        yield from (f"V9: {' '.join(choice.key)}: {what}" for what in wrong)
     held, limits = held_together(known, shapes), job.network
     budgets = (limits.max_channels, limits.max_queue_pairs, limits.max_buffer_bytes)
     for name, amount, budget in zip(Held._fields, held, budgets, strict=True):
@@ -64,12 +74,50 @@ def _impossible(choice: CommunicatorChoice, flow: Flow, shape: GroupShape) -> It
     crossed = [name for name, children in zip(LINK_LEVELS, fanout, strict=True) if children > 1]
     if choice.steps and [step.level for step in choice.steps][::-1] not in (beyond, crossed):
         yield f"steps on {', '.join(step.level for step in choice.steps)}; the group crosses {', '.join(crossed[::-1])}"
-    if choice.compression is not None:
-        yield f"compression by {choice.compression.codec}: the runtime executes it, but no price has it yet; leave it out"
     for step in choice.steps:
         children = float(fanout[LINK_LEVELS.index(step.level)])
         if step.algorithm == "halving_doubling" and not math.log2(children).is_integer():
             yield f"halving and doubling over {children:g} children of {step.level}: that is no power of two"
+
+
+def _miscoded(
+    job: Job, choice: CommunicatorChoice, shape: GroupShape, accelerators: Sequence[Accelerator]
+) -> Iterator[str]:
+    """What is wrong with the codec of a choice: not allowed, not possible, or other figures than it has."""
+    own, asked = choice.compression, job.network.compression
+    if own is None:
+        return
+    if asked is None:
+        yield f"compression by {own.codec}, which job.network.compression does not allow"
+        return
+    if own.codec == "bounded":
+        yield "compression by bounded: how short it makes messages depends on the values, so a plan has no price for it"
+        return
+    if own.codec not in asked.codecs or not set(own.levels) <= set(asked.levels):
+        yield (
+            f"{own.codec} on {', '.join(own.levels)}; the job allows {', '.join(asked.codecs)} on {', '.join(asked.levels)}"
+        )
+    if not is_encodable(choice.op, choice.payload) or job.optimizer.reduce_bytes != PLAIN_BYTES:
+        yield f"compression by {own.codec}: codecs take gradients that are reduced in {PLAIN_BYTES:g} bytes, nothing else"
+        return
+    if choice.algorithm not in ("ring", "hierarchical"):
+        yield f"compression by {own.codec}: rings and hierarchical algorithms run encoded, {choice.algorithm} does not"
+    strange = [level for level in own.levels if not crosses(shape, (level,))]
+    if strange:
+        yield f"compression on {', '.join(strange)}, which its groups do not cross"
+    ratio, rate = figures(own.codec, accelerators)
+    error = CODECS[own.codec].relative_error * float(encodings_of(choice, shape, own.levels))
+    stated = {
+        "ratio": (own.ratio, ratio),
+        "encode_bytes_per_s": (own.encode_bytes_per_s, rate),
+        "decode_bytes_per_s": (own.decode_bytes_per_s, rate),
+        "relative_error": (own.relative_error, error),
+    }
+    for name, (said, found) in stated.items():
+        if not math.isclose(said, found, rel_tol=1e-6):
+            yield f"compression.{name} is stated as {said:g}, recomputes as {found:g}"
+    if error > asked.max_relative_error * (1 + 1e-9):
+        yield f"encodings of a result are off by up to {error:.2%} together, the job allows {asked.max_relative_error:.2%}"
 
 
 def v9_report(plan: Plan, cost: PlanCost, library: PlanCost, shapes: Mapping[str, GroupShape]) -> Iterator[str]:

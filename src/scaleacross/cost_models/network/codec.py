@@ -1,51 +1,155 @@
-"""Compression of what crosses a slow level: fewer bytes on the link, time on the accelerator.
+"""Codecs for gradients that cross a slow level: how much shorter messages get, what that costs an accelerator, and the error.
 
-Encoding, the link and decoding work on different chunks at the same time, so the slowest of the three sets the pace, and the
-first chunk pays for all three.
+Figures of one encoding, of fp32 elements in blocks of 256 that share one byte for their scale (``runtime.codecs`` executes them):
+
+=============  ======================  ================================================
+codec          bytes per element       error over the largest element of the block, ≤
+=============  ======================  ================================================
+``bf16``       2                       2^-8
+``fp8_block``  1 + 1/256               2^-4 + 2^-17
+``int8_block`` 1 + 1/256               1/127
+``int4_block`` 1/2 + 1/256             1/7
+=============  ======================  ================================================
+
+Encoding and decoding are element-wise kernels: they read or write 4 bytes of an element and write or read the encoded ones, at
+the share of memory bandwidth that such kernels reach (``Accelerator.memory_efficiency_fraction``, with the source that the
+accelerator's entry states):
+
+    rate = memory bandwidth · share / (1 + 1/ratio)       bytes/s of the message as it is
+
+Assumed: nothing else uses the memory meanwhile, and a reduction that decodes takes no longer than one that does not.
+
+Errors of partial sums add up: a result is as far off as all encodings on its way together. What has been decoded is encoded
+again without change, so a gather encodes once, however many ranks pass it on.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-Floats = NDArray[np.float64]
+from scaleacross.cost_models.collective_laws import steps_of
+from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.settings import Floats
+from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.job import Job
+from scaleacross.spec.network import LINK_LEVELS, LinkLevel
+from scaleacross.spec.network_choice import BlockCodecName, CommunicatorChoice, Compression
 
-
-class CodecRates(NamedTuple):
-    """A codec as the link sees it.
-
-    Attributes:
-        ratio: bytes before over bytes after, ≥ 1.
-        encode_bytes_per_s, decode_bytes_per_s: of the uncompressed tensor.
-    """
-
-    ratio: float
-    encode_bytes_per_s: float
-    decode_bytes_per_s: float
+PLAIN_BYTES: Final = 4.0
+"""Bytes of an element as it is: codecs take fp32."""
 
 
-def compressed_send_s(
-    size_bytes: ArrayLike, link_bytes_per_s: ArrayLike, latency_s: ArrayLike, codec: CodecRates, num_chunks: ArrayLike
-) -> Floats:
-    """Seconds to encode, send and decode ``size_bytes`` in ``num_chunks`` chunks."""
-    size = np.asarray(size_bytes, dtype=np.float64)
-    parts = np.stack(
-        np.broadcast_arrays(
-            size / codec.encode_bytes_per_s,
-            size / codec.ratio / np.asarray(link_bytes_per_s),
-            size / codec.decode_bytes_per_s,
-        )
+class Codec(NamedTuple):
+    """Bytes of an encoded element, and the error of one encoding over the largest of its block."""
+
+    element_bytes: float
+    relative_error: float
+
+    @property
+    def ratio(self) -> float:
+        """Bytes before over bytes after."""
+        return PLAIN_BYTES / self.element_bytes
+
+
+CODECS: Final[Mapping[BlockCodecName, Codec]] = {
+    "bf16": Codec(2.0, 2.0**-8),
+    "fp8_block": Codec(1 + 1 / 256, 2.0**-4 + 2.0**-17),
+    "int8_block": Codec(1 + 1 / 256, 1 / 127),
+    "int4_block": Codec(1 / 2 + 1 / 256, 1 / 7),
+}
+"""``bounded`` is not among them: how short it makes messages, and how far off in shares, depends on the values."""
+
+
+def is_encodable(op: str, payload: str) -> bool:
+    """Whether messages of a collective may be encoded at all: reductions of gradients, which are sums of noisy terms."""
+    return op in ("all_reduce", "reduce_scatter") and payload in ("gradients", "expert gradients")
+
+
+def figures(codec: BlockCodecName, accelerators: Sequence[Accelerator]) -> tuple[float, float]:
+    """(ratio, bytes/s of the message as it is, of encoding as of decoding, on the slowest of ``accelerators``)."""
+    ratio = CODECS[codec].ratio
+    memory = min(one.memory_bandwidth_bytes_per_s * one.memory_efficiency_fraction for one in accelerators)
+    return ratio, memory / (1 + 1 / ratio)
+
+
+def compression(codec: BlockCodecName, levels: Sequence[LinkLevel], accelerators: Sequence[Accelerator]) -> Compression:
+    """A codec on some levels, with the error of one encoding."""
+    ratio, rate = figures(codec, accelerators)
+    return Compression(
+        codec=codec,
+        levels=tuple(levels),
+        ratio=ratio,
+        encode_bytes_per_s=rate,
+        decode_bytes_per_s=rate,
+        relative_error=CODECS[codec].relative_error,
     )
-    slowest, chunks = parts.max(axis=0), np.asarray(num_chunks)
-    return np.asarray(np.asarray(latency_s) + (parts.sum(axis=0) + (chunks - 1) * slowest) / chunks)
 
 
-def pays(
-    size_bytes: ArrayLike, link_bytes_per_s: ArrayLike, latency_s: ArrayLike, codec: CodecRates, num_chunks: ArrayLike
-) -> NDArray[np.bool_]:
-    """Whether ``compressed_send_s`` is less than sending as it is."""
-    plain = np.asarray(latency_s) + np.asarray(size_bytes) / np.asarray(link_bytes_per_s)
-    return np.asarray(compressed_send_s(size_bytes, link_bytes_per_s, latency_s, codec, num_chunks) < plain)
+def offers(job: Job, accelerators: Sequence[Accelerator]) -> tuple[Compression, ...]:
+    """What a plan may choose from: every codec that no other one beats, on the outermost one, two, … of the job's levels.
+
+    None where the job does not ask, or gradients are reduced in other than 4 bytes.
+    """
+    asked = job.network.compression
+    if asked is None or job.optimizer.reduce_bytes != PLAIN_BYTES:
+        return ()
+    levels = [level for level in LINK_LEVELS if level in asked.levels]
+    return tuple(
+        compression(name, levels[first:], accelerators)
+        for name in undominated(asked.codecs)
+        for first in reversed(range(len(levels)))
+    )
+
+
+def best_ratio(job: Job) -> float:
+    """The most by which a codec of the job's makes gradients shorter; 1 where nothing may be encoded."""
+    asked = job.network.compression
+    if asked is None or job.optimizer.reduce_bytes != PLAIN_BYTES:
+        return 1.0
+    return max(CODECS[name].ratio for name in asked.codecs)
+
+
+def undominated(names: Sequence[BlockCodecName]) -> list[BlockCodecName]:
+    """Codecs with no other one that makes messages as short with less error."""
+
+    def beaten(name: BlockCodecName) -> bool:
+        own = CODECS[name]
+        return any(
+            CODECS[other].ratio >= own.ratio and CODECS[other].relative_error < own.relative_error for other in names
+        )
+
+    return [name for name in names if not beaten(name)]
+
+
+def crosses(shape: GroupShape, levels: Sequence[LinkLevel]) -> bool:
+    """Whether a group crosses one of some levels."""
+    return bool(np.any((shape.fanout > 1) & np.isin(LINK_LEVELS, levels)))
+
+
+def encodings_of(choice: CommunicatorChoice, shape: GroupShape, levels: Sequence[LinkLevel]) -> Floats:
+    """``num_encodings`` of what a choice runs."""
+    level_by_level = choice.algorithm == "hierarchical"
+    return num_encodings(choice.op, shape, levels, steps_of(choice.steps, shape.fanout) if level_by_level else None)
+
+
+def num_encodings(op: str, shape: GroupShape, levels: Sequence[LinkLevel], steps: Floats | None = None) -> Floats:
+    """Encodings that a reduced element has behind it at most, (...).
+
+    A ring passes every boundary once but for the hop that a block does not make; level by level a partial sum makes as many
+    steps as the level has. An all-reduce encodes the result once more to spread it.
+
+    Args:
+        steps: messages one after another on each level, (..., NUM_LEVELS); None: a ring through all ranks.
+    """
+    on = np.isin(LINK_LEVELS, levels)
+    if steps is None:
+        closing = on[np.maximum(shape.span, 0)]
+        crossings = np.minimum((shape.pairs * on).sum(axis=-1) + closing, shape.degree - 1)
+    else:
+        crossings = (steps * on).sum(axis=-1)
+    spread = (op == "all_reduce") * np.any((shape.fanout > 1) & on, axis=-1)
+    encodings: Floats = crossings + spread
+    return encodings

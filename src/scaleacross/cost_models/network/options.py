@@ -36,6 +36,7 @@ from scaleacross.cost_models.collective_laws import (
     CHUNKS,
     MIN_CHUNK_BYTES,
     OUTER_LEVELS,
+    Laws,
     fewest_steps,
     inner_of,
     laws,
@@ -45,8 +46,10 @@ from scaleacross.cost_models.collective_laws import (
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import RACK, SCALE_UP
 from scaleacross.cost_models.links import Links, group_bandwidth
+from scaleacross.cost_models.network.compression import coded_laws, sent_ratio
+from scaleacross.cost_models.settings import Floats
 from scaleacross.spec.network import LINK_LEVELS, CurveOp
-from scaleacross.spec.network_choice import Algorithm, LevelAlgorithm, LevelStep
+from scaleacross.spec.network_choice import Algorithm, Compression, LevelAlgorithm, LevelStep
 
 
 class Option(NamedTuple):
@@ -80,7 +83,14 @@ class _Level(NamedTuple):
     latency_s: float
 
 
-def options(op: CurveOp, size_bytes: float, shape: GroupShape, links: Links, launch_s: float) -> list[Option]:
+def options(
+    op: CurveOp,
+    size_bytes: float,
+    shape: GroupShape,
+    links: Links,
+    launch_s: float,
+    compression: Compression | None = None,
+) -> list[Option]:
     """All options, fastest first; empty for a group of one.
 
     Args:
@@ -89,6 +99,8 @@ def options(op: CurveOp, size_bytes: float, shape: GroupShape, links: Links, lau
         shape: exact shape of the groups, one row.
         links: figures of the levels, one row.
         launch_s: fixed start-up of a collective.
+        compression: how messages of a reduction travel on some levels; then trees, whose ranks pass on sums of many levels, are
+            left out.
     """
     crossed = _crossed(shape, links)
     if not crossed:
@@ -99,7 +111,7 @@ def options(op: CurveOp, size_bytes: float, shape: GroupShape, links: Links, lau
     ways = (
         _all_to_all(size_bytes, crossed, float(shape.degree), curves=not math.isnan(measured))
         if op == "all_to_all"
-        else _reductions(op, size_bytes, crossed, shape, links, curves=not math.isnan(measured))
+        else _reductions(op, size_bytes, crossed, shape, links, compression, curves=not math.isnan(measured))
     )
     floor = 0.0 if math.isnan(measured) else measured
     timed = (way._replace(time_s=max(way.time_s + launch_s, floor)) for way in ways)
@@ -161,20 +173,34 @@ def _crossed(shape: GroupShape, links: Links) -> list[_Level]:
 
 
 def _reductions(
-    op: CurveOp, size: float, crossed: Sequence[_Level], shape: GroupShape, links: Links, *, curves: bool
+    op: CurveOp,
+    size: float,
+    crossed: Sequence[_Level],
+    shape: GroupShape,
+    links: Links,
+    compression: Compression | None,
+    *,
+    curves: bool,
 ) -> Iterator[Option]:
     """Ring, tree, and every combination of algorithms per level and chunks."""
+
+    def law_of(steps: Floats | None = None) -> Laws:
+        if compression is None:
+            return laws(shape, links, counted, steps)
+        return coded_laws(shape, links, counted, compression, steps)
+
+    ratio = sent_ratio(compression)
     counted = OUTER_LEVELS if curves else ALL_LEVELS
     inner = None
     if curves and links.curves is not None and shape.fanout[SCALE_UP] > 1:
         inner = inner_of(op, shape.fanout[SCALE_UP], links.curves, links.curve)
-    law, passes, degree = laws(shape, links, counted), 2 if op == "all_reduce" else 1, float(shape.degree)
-    ring_bytes = {level.level: passes * (degree - 1) / degree * size for level in crossed}
+    law, passes, degree = law_of(), 2 if op == "all_reduce" else 1, float(shape.degree)
+    ring_bytes = {level.level: passes * (degree - 1) / degree * size / ratio[level.level] for level in crossed}
     yield Option("ring", "ring", (), 1, passes * float(law.ring_s_per_byte * size + law.ring_s), ring_bytes)
-    if op == "all_reduce":
+    if op == "all_reduce" and compression is None:
         tree_bytes = {level.level: 2 * size for level in crossed}
         yield Option("double_tree", "tree", (), 1, float(law.tree_s_per_byte * size + law.tree_s), tree_bytes)
-    level_bytes = _bytes(op, size, crossed, degree)
+    level_bytes = {level: sent / ratio[level] for level, sent in _bytes(op, size, crossed, degree).items()}
     phases = [level for level in crossed if level.level >= (RACK if curves else SCALE_UP)]
     for named in product(*(_algorithms(level) for level in reversed(phases))):
         steps = tuple(
@@ -183,7 +209,7 @@ def _reductions(
         )
         if len(steps) == 1 and not inner and steps[0].algorithm == "ring":
             continue  # the ring above
-        law = laws(shape, links, counted, steps_of(steps, shape.fanout))
+        law = law_of(steps_of(steps, shape.fanout))
         for chunks in CHUNKS:
             if chunks > 1 and size / chunks < MIN_CHUNK_BYTES:
                 break

@@ -11,6 +11,7 @@ import numpy as np
 
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, SCALE_UP
+from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.network.resources import crossed_beyond
 from scaleacross.cost_models.plan_traffic import time_of
 from scaleacross.cost_models.traffic import Flow
@@ -67,7 +68,7 @@ def _improved(flow: Flow, group: Group) -> Iterator[tuple[str, Group]]:
 
 def _wider_window(flow: Flow, group: Group, level: int) -> Group | None:
     """More in flight across a level; None where no choice says how much there is."""
-    own = None if isinstance(group.network, str) else group.network.get((flow.op, flow.what))
+    own = None if isinstance(group.network, str | Best) else group.network.get((flow.op, flow.what))
     if own is None:
         return None
     connections = tuple(

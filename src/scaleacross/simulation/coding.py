@@ -1,0 +1,53 @@
+"""Messages that travel encoded: fewer bytes on the links of some levels, and time on the accelerators at both ends.
+
+* level by level   the phase of an encoded level loads its links with 1/ratio of its bytes; encoding and decoding are a phase of
+                   their own without links, which chunks pass like any other
+* ring             hops across an encoded level carry 1/ratio; their ends encode and decode every block on its way
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from scaleacross.simulation import patterns
+from scaleacross.simulation.connections import Coding
+from scaleacross.simulation.fabric import CAMPUS, RACK
+from scaleacross.simulation.machine import Machine, outer_levels
+
+
+def level_codec_s(machine: Machine, shape: str, row: int, coding: Coding, size_bytes: float) -> float:
+    """Seconds that a rank encodes and decodes for one pass over all levels."""
+    levels, seconds = outer_levels(machine, shape, row), 0.0
+    for level, fanout in levels:
+        if level in coding.levels:
+            members = machine.shapes[shape].degree / math.prod(f for at, f in levels if at >= level)
+            seconds += (fanout - 1) / fanout * size_bytes / members * coding.s_per_byte
+    return seconds
+
+
+def ring_codec_s(machine: Machine, shape: str, row: int, coding: Coding) -> float:
+    """Seconds per byte of progress that the ends of encoded hops of a ring encode and decode."""
+    groups, fabric = machine.shapes[shape], machine.fabric
+    blocks = groups.members[row]
+    level = fabric.hop(blocks, np.roll(blocks, -1))[0]
+    inside = patterns.in_unit(fabric, groups._replace(members=blocks[None]), RACK)[0]
+    ends = inside[np.isin(level, coding.levels)]
+    return coding.s_per_byte / float(ends.min()) if len(ends) else 0.0
+
+
+def shortened_links(machine: Machine, shape: str, row: int, coding: Coding) -> set[int]:
+    """Link classes that nothing but encoded hops of a ring passes: trunks, and uplinks of an encoded level."""
+    fabric, blocks = machine.fabric, machine.shapes[shape].members[row]
+    ahead, found = np.roll(blocks, -1), set()
+    level = fabric.hop(blocks, ahead)[0]
+    for here, there, reached in zip(blocks.tolist(), ahead.tolist(), level.tolist(), strict=True):
+        if reached not in coding.levels:
+            continue
+        if reached >= CAMPUS:
+            found |= set(fabric.trunk_links[int(fabric.building[here]), int(fabric.building[there])][0])
+        else:
+            units = fabric.units[reached]
+            found |= {int(fabric.uplinks[way, reached, units[block]]) for way, block in enumerate((here, there))}
+    return {int(machine.link_class[link]) for link in found if link >= 0}
