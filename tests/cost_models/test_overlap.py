@@ -19,7 +19,7 @@ def window(length_s: float, pieces: float = 4.0, per_step: float = 1.0) -> Windo
     return Window(np.array(length_s), np.array(1 / pieces), np.array(per_step))
 
 
-def work(forward_s: float = 1.0, backward_s: float = 2.0, layers: float = 4.0) -> Work:
+def work(forward_s: float = 1.0, backward_s: float = 2.0, buckets: float = 4.0) -> Work:
     columns = {field.name: np.zeros(1) for field in fields(Work)}
     return Work(**(columns | {name: np.array([value]) for name, value in locals().items() if name in columns}))
 
@@ -62,7 +62,7 @@ def test_rounds_count_fill_and_drain() -> None:
 
 
 def test_windows_of_a_plain_pipeline() -> None:
-    # gradients hide behind all layers but one of the last backward pass, parameters behind those of the first forward
+    # gradients hide behind all buckets but one of the last backward pass, parameters behind those of the first forward
     found = dict(zip(WINDOW_NAMES, windows(settings(pp=4, num_micro_batches=8), work()), strict=True))
     assert found["gradient_reduce"] == (pytest.approx(2 * 3 / 4), 1 / 4, 1)
     assert found["parameter_gather"] == (pytest.approx(1 * 3 / 4), 1 / 4, 1)
@@ -74,12 +74,12 @@ def test_windows_of_a_plain_pipeline() -> None:
 def test_interleaving_hides_behind_the_other_chunks(num_micro_batches: int, waiting: float) -> None:
     rows = settings(pp=4, num_chunks=2, schedule="Interleaved1F1B", num_micro_batches=num_micro_batches)
     gradient, parameter, _, _ = windows(rows, work())
-    assert gradient.length_s == pytest.approx(2 * waiting * 3 / 4)
-    assert parameter.length_s == pytest.approx(1 * waiting * 3 / 4)
+    assert gradient.length_s == pytest.approx(2 * (waiting - 1 / 4))  # the first bucket of the last chunk has to be ready
+    assert parameter.length_s == pytest.approx(1 * (waiting - 1 / 4))
 
 
-def test_a_single_layer_hides_nothing() -> None:
-    gradient, _, forward, _ = windows(settings(), work(layers=1.0))
+def test_a_single_bucket_hides_nothing() -> None:
+    gradient, _, forward, _ = windows(settings(), work(buckets=1.0))
     assert (gradient.length_s, gradient.least_fraction) == (0, 1)
     assert exposed_s(np.array([0.25]), forward) == 0.25
 

@@ -34,7 +34,7 @@ SETTINGS = Settings(**{name: np.array([value]) for name, value in {
 WORK = Work(**{name: np.array([value]) for name, value in {
     "forward_s": 0.5, "backward_s": 1.0, "weight_s": 0.4, "fill_s": 1.5,
     "attention_s": 0.0, "tp_gathers": 0.0, "tp_forward": 0.0, "layers": 4.0, "moe_layers": 0.0,
-    "dense_parameters": 1.0, "expert_parameters": 0.0, "optimizer_s": 0.0, "taken_fraction": 0.0,
+    "dense_parameters": 1.0, "expert_parameters": 0.0, "optimizer_s": 0.0, "buckets": 4.0, "taken_fraction": 0.0,
     "elementwise_fraction": 0.0, "hbm_s_per_byte": 0.0, "layer_share": 0.0, "head_share": 0.0,
 }.items()})  # fmt: skip
 NONE: frozenset[GridAxis] = frozenset()

@@ -160,7 +160,8 @@ def window_s(axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group
         return dense + _state_windows(volumes, work.expert_parameters / settings.cp, expert_group, "expert ")
     out = np.zeros((len(WINDOW_NAMES), len(settings)))
     if axis == "dp_replicate":
-        out[0] = group.all_reduce(volumes.replica_gradient_bytes, "gradients").time_s
+        pieces = work.buckets
+        out[0] = pieces * group.all_reduce(volumes.replica_gradient_bytes / pieces, "gradients").time_s
     return out
 
 
@@ -295,10 +296,11 @@ def _gather_and_scatter_s(group: Group, size_bytes: Floats, gathered: str, scatt
 
 def _state_windows(volumes: Volumes, held: Floats, group: Group, of: str = "") -> Floats:
     """Contributions of an axis over which ``held`` parameters are sharded (or only reduced), (windows, n)."""
-    optimizer, shard = volumes.job.optimizer, volumes.settings.shard
-    reduced = group.gather(held * optimizer.reduce_bytes, "reduce_scatter", f"{of}gradients").time_s
-    whole = group.all_reduce(held * optimizer.reduce_bytes, f"{of}gradients").time_s
-    gathered = group.gather(held * optimizer.parameter_bytes, payload=f"{of}parameters").time_s
+    optimizer, shard, pieces = volumes.job.optimizer, volumes.settings.shard, volumes.work.buckets
+    gradients, weights = held * optimizer.reduce_bytes / pieces, held * optimizer.parameter_bytes / pieces
+    reduced = pieces * group.gather(gradients, "reduce_scatter", f"{of}gradients").time_s
+    whole = pieces * group.all_reduce(gradients, f"{of}gradients").time_s
+    gathered = pieces * group.gather(weights, payload=f"{of}parameters").time_s
     empty = held <= 0
     by_step = np.choose(shard, [whole, reduced, np.zeros_like(whole)])
     back = np.choose(shard, [np.zeros_like(whole), gathered, np.zeros_like(whole)])

@@ -1,10 +1,11 @@
 """Seconds per byte and fixed seconds of every algorithm over the crossed levels, for arrays of group shapes.
 
-Symbols as in ``collectives``: S bytes, level l with fanout f_l, W_l what a group has for leaving a child, α_l latency. Beyond the
-scale-up domain all levels share one network adapter of b_l bytes/s per accelerator, m_l of them in a child.
+Symbols as in ``collectives``: S bytes, level l with fanout f_l, W_l what a group has for leaving a child, R_l what one of its rings
+has (``links.ring_bandwidth``), α_l latency. Beyond the scale-up domain all levels share one network adapter of b_l bytes/s per
+accelerator, m_l of them in a child.
 
-* ring           (d−1)/d · S / min_l W_l + Σ_l (ranks that step over level l) · α_l
-* tree           2 · S / min_l W_l + 2 · Σ_l ⌈log2 f_l⌉ · α_l
+* ring           (d−1)/d · S / min_l R_l + all its hops' latencies but the least (``_around_s``)
+* tree           2 · S / min_l R_l + 2 · Σ_l ⌈log2 f_l⌉ · α_l
 * hierarchical   A = Σ steps_l · α_l        steps f_l − 1 of a ring, log2 f_l of halving and doubling (powers of two)
                  B = Σ (f_l−1)/f_l / W_l    one level after the other
                  M = the busiest resource: the scale-up domain's links, each level's uplink or trunk, or the adapter,
@@ -28,7 +29,7 @@ import numpy as np
 from scaleacross.cost_models.collective_curves import curve_s
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
 from scaleacross.cost_models.levels import NUM_LEVELS, RACK
-from scaleacross.cost_models.links import Links, group_bandwidth
+from scaleacross.cost_models.links import Links, group_bandwidth, ring_bandwidth
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.spec.network import LINK_LEVELS, CurveOp
 from scaleacross.spec.network_choice import LevelStep
@@ -68,19 +69,33 @@ def laws(shape: GroupShape, links: Links, counted: Bools, steps: Floats | None =
     if isinstance(shape, RelaxedShape):
         return _bounds(shape, links, counted)
     bandwidth = np.where(counted, group_bandwidth(shape, links), np.inf)
-    thinnest, moved = bandwidth.min(axis=-1), (shape.fanout - 1) / shape.fanout
+    thinnest = np.where(counted, ring_bandwidth(shape, links), np.inf).min(axis=-1)
+    moved = (shape.fanout - 1) / shape.fanout
     port = links.bandwidth if links.adapter is None else links.adapter
     adapter = np.where(counted & OUTER_LEVELS, moved / (shape.members * port), 0.0).sum(axis=-1)
     steps = fewest_steps(shape.fanout) if steps is None else steps
     return Laws(
         (shape.degree - 1) / shape.degree / thinnest,
-        (shape.pairs * links.latency).sum(axis=-1),
+        _around_s(shape, links),
         (moved / bandwidth).sum(axis=-1),
         np.maximum((moved / bandwidth).max(axis=-1), adapter),
         (counted * steps * links.latency).sum(axis=-1),
         2 / thinnest,
         2 * (np.ceil(np.log2(shape.fanout)) * links.latency).sum(axis=-1),
     )
+
+
+def _around_s(shape: GroupShape, links: Links) -> Floats:
+    """Latencies of a ring: a block passes all hops but the one into its source, the way back from the last rank among them.
+
+    The longest such way leaves out a hop of least latency. Of a relaxed shape it is a lower bound on monotone links: the ring
+    closes over the outermost level that the group crosses.
+    """
+    hops, crossed = shape.pairs > 0, shape.fanout > 1
+    nearest = np.where(hops, links.latency, np.inf).min(axis=-1)
+    farthest = np.where(crossed, links.latency, 0.0).max(axis=-1)
+    around: Floats = (shape.pairs * links.latency).sum(axis=-1) + np.maximum(0.0, farthest - nearest)
+    return around
 
 
 def fewest_steps(fanout: Floats) -> Floats:
@@ -149,8 +164,8 @@ def _bounds(shape: RelaxedShape, links: Links, counted: Bools) -> Laws:
     at least log2 f, so latencies are at least Σ log2(n_l/n_{l+1}) · α_l, least likewise; and half of the tensor or more leaves
     a child through one uplink.
     """
-    bandwidth = np.where(counted, group_bandwidth(shape, links), np.inf)
-    thinnest, degree, crossed = bandwidth.min(axis=-1), shape.degree, (shape.fanout > 1) & counted
+    thinnest = np.where(counted, ring_bandwidth(shape, links), np.inf).min(axis=-1)
+    degree, crossed = shape.degree, (shape.fanout > 1) & counted
     doublings = np.log2(shape.fanout)
     steps = (counted * fewest_steps(shape.fanout) * links.latency).sum(axis=-1)
     hops = (np.ceil(doublings) * links.latency).sum(axis=-1)
@@ -160,7 +175,7 @@ def _bounds(shape: RelaxedShape, links: Links, counted: Bools) -> Laws:
     log_latency = (counted * doublings * links.latency).sum(axis=-1)
     return Laws(
         (degree - 1) / degree / thinnest,
-        (shape.pairs * links.latency).sum(axis=-1),
+        _around_s(shape, links),
         np.maximum(together, uplink),
         np.maximum(np.where(shape.known, together, np.maximum(adapter, together / 2)), uplink),
         np.where(shape.known, steps, log_latency),

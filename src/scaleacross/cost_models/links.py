@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scaleacross.cost_models.groups import GroupShape
-from scaleacross.cost_models.levels import Levels
+from scaleacross.cost_models.levels import RACK, Levels
 from scaleacross.cost_models.settings import Floats, Ints
 
 
@@ -63,5 +63,18 @@ def _tables(tables: Sequence[Floats | None]) -> tuple[Floats | None, Ints | int]
 
 def group_bandwidth(shape: GroupShape, links: Links) -> Floats:
     """W_l in bytes/s, inf where level l is not crossed, shape (..., NUM_LEVELS)."""
-    shared = np.minimum(shape.members * links.bandwidth, links.capacity / shape.crossing)
+    return _leaving(shape.members, shape, links)
+
+
+def ring_bandwidth(shape: GroupShape, links: Links) -> Floats:
+    """What one ring (or tree) through all ranks has for leaving a child of level l, as ``group_bandwidth``.
+
+    It leaves a building where it leaves its last scale-up domain, over the adapters and the connections of the ranks in there,
+    however many more ranks the building holds: NCCL's rings visit one host after another, and every channel goes the same way.
+    """
+    return _leaving(np.minimum(shape.members, shape.members[..., RACK, None]), shape, links)
+
+
+def _leaving(lanes: Floats, shape: GroupShape, links: Links) -> Floats:
+    shared = np.minimum(lanes * links.bandwidth, links.capacity / shape.crossing)
     return np.where(shape.fanout > 1, shared, np.inf)

@@ -61,10 +61,9 @@ def occurrences(settings: Settings, work: Work) -> tuple[Floats, ...]:
 
 def windows(settings: Settings, work: Work) -> tuple[Window, ...]:
     """The windows in the order of WINDOW_NAMES."""
-    pieces = np.maximum(1.0, work.layers)
-    chunks = settings.num_chunks
+    pieces, chunks = work.buckets, settings.num_chunks
     waiting = np.minimum(settings.pp, settings.num_micro_batches) * (chunks - 1) / chunks + 1.0 / chunks
-    hidden = waiting * (1 - 1 / pieces)
+    hidden = waiting - 1 / pieces
     taken = work.taken_fraction * (1 - work.elementwise_fraction)
     least = 1 / pieces + (1 - 1 / pieces) * taken
     lengths = (work.backward_s * hidden, work.forward_s * hidden, work.forward_s, work.backward_s)

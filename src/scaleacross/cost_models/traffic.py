@@ -173,7 +173,8 @@ def flows(volumes: Volumes) -> list[Flow]:
     add("pp", "send", "activations", hidden / degree["tp"], {"message": 2 * m * float(settings.num_chunks[0])})
     _state_flows(volumes, add, m)
     gradients = float(volumes.replica_gradient_bytes[0])
-    add("dp_replicate", "all_reduce", "gradients", gradients, {"gradients": 1.0})
+    pieces = float(work.buckets[0])
+    add("dp_replicate", "all_reduce", "gradients", gradients / pieces, {"gradients": pieces})
     return out
 
 
@@ -188,10 +189,14 @@ def _state_flows(volumes: Volumes, add: _Add, m: float) -> None:
         ("dp_shard", "expert", expert / cp),
     )
     reduce: Op = "all_reduce" if level == "none" else "reduce_scatter"
-    reduced: dict[Phase, float] = {"backward": m} if level == "parameters" else {"gradients": 1.0}
-    gathered: dict[Phase, float] = {"forward": m, "backward": m} if level == "parameters" else {"parameters": 1.0}
+    pieces = float(work.buckets[0])
+    every, once = pieces * m, pieces
+    reduced: dict[Phase, float] = {"backward": every} if level == "parameters" else {"gradients": once}
+    gathered: dict[Phase, float] = (
+        {"forward": every, "backward": every} if level == "parameters" else {"parameters": once}
+    )
     for axis, shape, parameters in held:
-        what = "expert " if shape == "expert" else ""
-        add(axis, reduce, f"{what}gradients", parameters * optimizer.reduce_bytes, reduced, shape)
+        what, each = "expert " if shape == "expert" else "", parameters / pieces
+        add(axis, reduce, f"{what}gradients", each * optimizer.reduce_bytes, reduced, shape)
         if level != "none":
-            add(axis, "all_gather", f"{what}parameters", parameters * optimizer.parameter_bytes, gathered, shape)
+            add(axis, "all_gather", f"{what}parameters", each * optimizer.parameter_bytes, gathered, shape)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from scaleacross.cost_models.buckets import num_buckets
 from scaleacross.cost_models.compute import memory_bytes_per_s
 from scaleacross.cost_models.layout import Layout, types_of_ranks
 from scaleacross.cost_models.memory import held_parameters, memory_parts
@@ -176,6 +177,7 @@ def uneven_rows(
         dense_parameters=held.dense[fullest, 0] * same,
         expert_parameters=held.expert[fullest, 0] * same,
         optimizer_s=slowest_update * same,
+        buckets=num_buckets(job.overlap, settings, table[fullest].sum() * same, held.total[fullest] * same),
         taken_fraction=taken_fraction(accelerators) * same,
         elementwise_fraction=elementwise * same,
         hbm_s_per_byte=elementwise * hbm_s(1.0, min(memory_bytes_per_s(one) for one in accelerators)) * same,

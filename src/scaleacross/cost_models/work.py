@@ -23,6 +23,7 @@ from scaleacross.cost_models.compute import (
     optimizer_time_s,
     runtime_of,
 )
+from scaleacross.cost_models.buckets import num_buckets
 from scaleacross.cost_models.memory import held_parameters
 from scaleacross.cost_models.network.sm_contention import hbm_s, held_fraction
 from scaleacross.cost_models.pipeline_timed import FOLDED, among, idle_share
@@ -52,6 +53,7 @@ class Work:
         layers, moe_layers: layers with attention, layers with routed experts.
         dense_parameters, expert_parameters: held by the fullest rank before sharding over data parallel.
         optimizer_s: the update at the end of the step.
+        buckets: pieces in which the rank's gradients and parameters travel (``buckets.num_buckets``).
         taken_fraction: of their speed that products lose while a collective runs beside them.
         elementwise_fraction: share of computation that moves bytes only, which loses no speed to held multiprocessors.
         hbm_s_per_byte: by which such computation falls behind per byte received beside it, which passes through HBM.
@@ -71,6 +73,7 @@ class Work:
     dense_parameters: Floats
     expert_parameters: Floats
     optimizer_s: Floats
+    buckets: Floats
     taken_fraction: Floats
     elementwise_fraction: Floats
     hbm_s_per_byte: Floats
@@ -227,6 +230,7 @@ def _group_work(
     fullest = held.total.argmax(axis=0)
     dense, expert = held.dense[fullest, here], held.expert[fullest, here]
     elementwise = elementwise_fraction(profile, times, settings)
+    layers = layer_counts(profile, settings, classes, fullest)["layers"]
     return {
         "forward_s": forward,
         "backward_s": backward,
@@ -237,6 +241,7 @@ def _group_work(
         "dense_parameters": dense,
         "expert_parameters": expert,
         "optimizer_s": update_s(job, accelerators, settings, dense, expert).max(axis=0),
+        "buckets": num_buckets(job.overlap, settings, layers, dense + expert),
         "taken_fraction": np.full(len(settings), taken_fraction(accelerators)),
         "elementwise_fraction": elementwise,
         "hbm_s_per_byte": elementwise * hbm_s(1.0, min(memory_bytes_per_s(one) for one in accelerators)),

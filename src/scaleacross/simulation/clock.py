@@ -105,6 +105,7 @@ class Clock:
         while events and events[0][0] <= horizon:
             _, _, task, version = heapq.heappop(events)
             if version < 0:
+                self._let_go(task)
                 self._begin(self._release(self.on_arrival[task]))
             elif self.version[task] == version:
                 self._leave(task)
@@ -167,8 +168,8 @@ class Clock:
             if link in self.over:
                 self.shifted.add(link)
         self.unsettled.discard(task)
-        if one.held_fraction:
-            self._hold(one.holds, -one.held_fraction)
+        if one.latency_s <= 0:
+            self._let_go(task)
 
     def _settle(self) -> None:
         """New rates for whom the changes of this moment reach: new flows, and flows over links that are or were over."""
@@ -236,6 +237,12 @@ class Clock:
             if not self.waits[task]:
                 free.append(task)
         return free
+
+    def _let_go(self, task: int) -> None:
+        """A collective holds multiprocessors until its last message has arrived."""
+        one = self.tasks[task]
+        if one.held_fraction and one.amount > 0:
+            self._hold(one.holds, -one.held_fraction)
 
     def _hold(self, devices: Sequence[int], share: float) -> None:
         """A flow takes hold of devices, or lets go of them: their computations change pace."""

@@ -63,7 +63,9 @@ class Performance(Layers):
             self._send(action)
         if not self.job.overlap.gradient_reduce:
             for chunk in self.last:
-                self._reduce(chunk, 0, 1)
+                parts = self._parts(chunk)
+                for part in range(parts):
+                    self._reduce(chunk, part, parts)
         self.gates += [(task, "dp") for task in self.gradients]
         self.after += self.gradients
         self._compute("optimizer", self.player.optimizer_s, "optimizer")
@@ -73,15 +75,15 @@ class Performance(Layers):
     def _has_gradients(self) -> bool:
         return any(use in STATES and op != "all_gather" for use, op in self.setting.streams)
 
-    def _parts(self, chunk: int, gather: bool) -> int:
-        return self.step.buckets(self.player.pipeline_rank, chunk, gather)
+    def _parts(self, chunk: int) -> int:
+        return self.step.buckets(self.player.pipeline_rank, chunk)
 
     def _plain(self, index: int, action: Action) -> None:
         """An action in one piece, or part by part where gradients leave or parameters arrive."""
         chunk = action.chunk
         gathers = any(at == chunk for at, _ in self.parameters) and self.first[chunk] == index
         reduces = self.last.get(chunk) == index and self.job.overlap.gradient_reduce and self._has_gradients()
-        pieces = self._parts(chunk, gather=gathers) if gathers or reduces else 1
+        pieces = self._parts(chunk) if gathers or reduces else 1
         for piece in range(pieces):
             if gathers and (chunk, piece) in self.parameters:
                 self._gate(self.parameters[chunk, piece], "dp")
@@ -149,7 +151,7 @@ class Performance(Layers):
         order = sorted(self.first, key=lambda chunk: self.first[chunk])
         last = None
         for chunk in order:
-            parts = self._parts(chunk, gather=True)
+            parts = self._parts(chunk)
             for part in range(parts):
                 done = self._states(chunk, part, parts, True, ("parameters",), [])
                 if done is not None:
@@ -162,19 +164,23 @@ class Performance(Layers):
         """An action with its parameters gathered layer by layer, and in a backward pass its gradients scattered."""
         chunk, pieces = action.chunk, self._layers_of(action.chunk)
         ahead = self.job.overlap.shard_prefetch
-        backward, reduced, ready = action.kind is not Kind.F, None, list(self.after)
+        backward, reduced = action.kind is not Kind.F, None
         cell, at = self._cell(action), (self._stage(action), action.kind.value, action.microbatch)
+        gathered = self._states(chunk, 0, pieces, True, ("shard", *at), self.after)
         for piece in range(pieces):
-            start = list(self.after)
-            gathered = self._states(chunk, piece, pieces, True, ("shard", *at), ready if ahead else start)
-            ready = start if gathered is None else [*start, gathered]
+            following, start = None, [*self.after, *([] if gathered is None else [gathered])]
             if gathered is not None:
                 self._gate(gathered, "dp")
+            if ahead and piece + 1 < pieces:
+                following = self._states(chunk, piece + 1, pieces, True, ("shard", *at), start)
             self._layers(index, action, piece, pieces)
             if backward and action.kind is Kind.B:
                 reduced = self._states(chunk, piece, pieces, False, ("shard", *at), self.after) or reduced
                 if not ahead:
                     self._wait("dp", reduced, cell)
+            if not ahead and piece + 1 < pieces:
+                following = self._states(chunk, piece + 1, pieces, True, ("shard", *at), self.after)
+            gathered = following
             if self.last.get(chunk) == index:
                 self._replicate(chunk, piece, pieces, reduced)
         if ahead:

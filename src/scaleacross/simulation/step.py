@@ -16,7 +16,7 @@ from scaleacross.simulation.calls import Calls, Op
 from scaleacross.simulation.connections import Way
 from scaleacross.simulation.engine import Simulation
 from scaleacross.simulation.segments import Segment
-from scaleacross.spec.job import Job
+from scaleacross.spec.job import BUCKET_PARAMETERS_PER_REPLICA, LEAST_BUCKET_PARAMETERS, Job
 from scaleacross.spec.parallelism import Degrees, ShardLevel
 from scaleacross.spec.step_work import ChunkWork
 
@@ -25,12 +25,6 @@ STATES: Final = ("cp_states", "dp_shard", "expert", "dp_replicate")
 """Uses of the groups that gradients and parameters travel in, in the order of a reduction."""
 SHAPES: Final[Mapping[str, str]] = {"cp_states": "cp"}
 """Groups of the uses that are not named after them."""
-
-
-LATENCY_SHARE: Final = 0.25
-"""Gradients and parameters travel in buckets of whole layers, large enough that fixed times are at most this share of their
-transfer (Megatron-LM grows its buckets with the number of replicas for the same reason: ``ddp_bucket_size``). Assumed: no source
-gives the share, and a replay on long links depends on it."""
 
 
 class Stream(NamedTuple):
@@ -76,6 +70,13 @@ class Setting:
     streams: Mapping[tuple[str, Op], Stream]
     reduce_whole: bool
     recomputes: bool
+
+    @property
+    def bucket_parameters(self) -> int:
+        """Parameters of a bucket of gradients, as the job states it or as Megatron-Core takes it by default."""
+        replicas = self.degrees.dp * self.degrees.cp
+        default = max(LEAST_BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_REPLICA * replicas)
+        return self.job.overlap.bucket_parameters or default
 
     def state_op(self, use: str, gather: bool) -> Op:
         """What gradients (or parameters) do in the groups of a use."""
@@ -124,7 +125,7 @@ class Step:
     _flows: dict[Key, tuple[int, int]] = field(default_factory=dict)
     _lanes: dict[Key, int] = field(default_factory=dict)
     _sent: set[Key] = field(default_factory=set)
-    _buckets: dict[tuple[int, int, bool], int] = field(default_factory=dict)
+    _buckets: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def unsent(self) -> set[Key]:
         """Messages that somebody waits for and nobody sends."""
@@ -175,34 +176,27 @@ class Step:
             segments = self.calls.of(shape, group, ops, ways, size)
             held = self.calls.held_fraction if lane or holds else 0.0
             devices = self.calls.machine.members(shape, group) if held else ()
-            self._flows[full] = self._chain(use, segments, count, (use, group, ops) if lane else None, devices, held)
+            self._flows[full] = self._chain(use, segments, count, (use, group) if lane else None, devices, held)
         first, last = self._flows[full]
         self.simulation.also_after(first, after)
         return last
 
-    def buckets(self, rank: int, chunk: int, gather: bool) -> int:
-        """Parts in which the gradients (or parameters) of a chunk of a pipeline rank travel, the same on all its classes."""
-        key = (rank, chunk, gather)
-        if key not in self._buckets:
+    def buckets(self, rank: int, chunk: int) -> int:
+        """Parts in which the gradients and parameters of a chunk of a pipeline rank travel, the same on all its classes."""
+        if (rank, chunk) not in self._buckets:
             here = [who for who, player in self.players.items() if player.pipeline_rank == rank]
-            self._buckets[key] = min(self._buckets_of(who, chunk, gather) for who in here)
-        return self._buckets[key]
+            self._buckets[rank, chunk] = min(self._buckets_of(who, chunk) for who in here)
+        return self._buckets[rank, chunk]
 
-    def _buckets_of(self, who: int, chunk: int, gather: bool) -> int:
-        work = self.players[who].chunks[chunk]
-        layers, fixed_s, moving_s = max(1, work.num_layers), 0.0, 0.0
-        for use in STATES:
-            op = self.setting.state_op(use, gather)
-            size = self.setting.state_bytes(work, use, gather) / layers
-            if (use, op) in self.setting.streams and size > 0:
-                shape = SHAPES.get(use, use)
-                group, way = self.calls.machine.group_of(shape, who), self.setting.streams[use, op].way
-                for segment in self.calls.of(shape, group, (op,), (way,), size):
-                    fixed_s += segment.fixed_s
-                    moving_s += segment.amount / segment.common_bytes_per_s
-        if not moving_s:
+    def _buckets_of(self, who: int, chunk: int) -> int:
+        work, setting = self.players[who].chunks[chunk], self.setting
+        layers = max(1, work.num_layers)
+        if setting.shard == "parameters":
             return layers
-        return max(1, layers // max(1, math.ceil(fixed_s / (LATENCY_SHARE * moving_s))))
+        if not setting.job.overlap.gradient_reduce:
+            return 1
+        parameters = work.dense_parameters + work.expert_parameters
+        return min(layers, max(1, math.ceil(parameters / setting.bucket_parameters)))
 
     def _chain(
         self,

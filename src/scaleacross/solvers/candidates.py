@@ -143,8 +143,9 @@ class Pricing:
     def work(self, settings: Settings, kinds: Kinds | None = None) -> Work:
         """``work_of`` on the fleet, computed once for candidates that share it (``kinds`` of the settings, if known)."""
         base, state = kinds or kinds_of(settings)
-        updated = self._work_of(settings.take(state.first)).optimizer_s
-        return replace(self._work_of(settings.take(base.first)).take(base.code), optimizer_s=updated[state.code])
+        own = self._work_of(settings.take(state.first))
+        shared = self._work_of(settings.take(base.first)).take(base.code)
+        return replace(shared, optimizer_s=own.optimizer_s[state.code], buckets=own.buckets[state.code])
 
     def coarse(self, settings: Settings) -> Priced:
         """Work and coarse bound of candidates."""

@@ -134,6 +134,7 @@ class MixedPricing(Pricing):
                 "tp_gathers": one,
                 "weight_s": np.full(len(settings), np.inf),  # whatever can hide behind it does
                 "layers": one,
+                "buckets": one,
                 "moe_layers": one * bool(self.profile.num_experts),
                 "attention_s": np.max([each.attention.max(axis=0) for each in times], axis=0),
                 "dense_parameters": dense,

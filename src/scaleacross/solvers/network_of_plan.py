@@ -167,7 +167,7 @@ class _Pricer:
         inside = windows_of(flows[0], self.decision.shard)
         if inside:
             hidden, often = self._hidden(), self._often()
-            seconds = chosen[0].time_s
+            seconds = chosen[0].time_s * float(self.volumes.work.buckets[0])
             own = tuple(seconds if row in inside and hidden[row] else 0.0 for row in range(len(WINDOW_NAMES)))
             return sum(often[row] * seconds for row in inside if not hidden[row]), own
         axis: GridAxis = "dp_shard" if flows[0].shape == "ep" else flows[0].axis  # type: ignore[assignment]

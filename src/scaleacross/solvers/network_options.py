@@ -3,7 +3,8 @@
 Connections per crossed level beyond the scale-up domain, in the order in which they are preferred at equal time:
 
 * ample      HEADROOM times as much in flight as keeps the rank's share of the level busy over a round trip, B·RTT, in segments
-             that are sprayed over SPREAD queue pairs, so that hashing does not pile flows on one link
+             that are sprayed over SPREAD queue pairs, so that hashing does not pile flows on one link. A rank's share is that
+             of all ranks of its group there (hierarchical), or of those in one scale-up domain (rings, trees)
 * paced      B·RTT, likewise
 * library    NCCL's defaults: a queue pair and 4 MiB per channel
 
@@ -22,7 +23,7 @@ import numpy as np
 
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.groups import GroupShape
-from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.network.codec import crosses, encodings_of, is_encodable
 from scaleacross.cost_models.network.options import Option
@@ -159,18 +160,20 @@ def _settings(wire: Wire, beyond: list[int]) -> Iterator[tuple[tuple[Connection,
         return
     full = int(max(channels_of(wire.links.bandwidth)[level] for level in beyond))
     seen = set()
-    for headroom in (HEADROOM, 1.0, 0.0):
+    everybody = wire.shape.members
+    few = np.minimum(everybody, everybody[RACK])
+    for headroom, lanes in ((HEADROOM, everybody), (HEADROOM, few), (1.0, everybody), (1.0, few), (0.0, everybody)):
         for channels in sorted({full, 1}, reverse=True):
-            connections = tuple(_connection(wire, level, channels, headroom) for level in beyond)
+            connections = tuple(_connection(wire, level, channels, headroom, lanes[level]) for level in beyond)
             if (connections, channels) not in seen:
                 seen.add((connections, channels))
                 yield connections, channels
 
 
-def _connection(wire: Wire, level: int, channels: int, headroom: float) -> Connection:
-    """A connection across ``level`` with ``headroom`` times B·RTT in flight; 0: the library's."""
+def _connection(wire: Wire, level: int, channels: int, headroom: float, lanes: float) -> Connection:
+    """A connection across ``level`` with ``headroom`` times B·RTT in flight, one of ``lanes`` of a group; 0: the library's."""
     links, shape = wire.links, wire.shape
-    rate = min(float(links.bandwidth[level]), float(links.capacity[level] / (shape.crossing * shape.members)[level]))
+    rate = min(float(links.bandwidth[level]), float(links.capacity[level] / (shape.crossing[level] * lanes)))
     needed = headroom * rate * 2 * float(links.latency[level])
     library = Connection(
         level=LINK_LEVELS[level],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
@@ -82,6 +82,12 @@ class Overlap(Spec):
 
     gradient_reduce: bool = Field(default=True, description="gradients are reduced while earlier layers run backward")
     parameter_gather: bool = Field(default=True, description="updated parameters are gathered during the next forward")
+    bucket_parameters: PositiveInt | None = Field(
+        default=None,
+        description="gradients are reduced, and updated parameters gathered, in buckets of whole layers with about so many "
+        "parameters, one per model chunk at least; None: max(40 million, 1 million per data-parallel rank), Megatron-Core's "
+        "default. Sharded parameters travel layer by layer (FSDP)",
+    )
     shard_prefetch: bool = Field(
         default=True,
         description="sharded parameters are gathered one layer ahead and their gradients reduced one behind",
@@ -97,6 +103,12 @@ class Overlap(Spec):
     tp_fraction: float = Field(
         default=0.0, ge=0, le=1, description="share of tp collectives that the products they feed hide (userbuffers)"
     )
+
+
+LEAST_BUCKET_PARAMETERS: Final = 40_000_000
+BUCKET_PARAMETERS_PER_REPLICA: Final = 1_000_000
+"""Megatron-Core, DistributedDataParallelConfig.bucket_size: max(40000000, 1000000 * dp_size), where dp_size counts context
+parallelism; larger groups need larger buckets, or latency bounds them."""
 
 
 class ExpertRuntime(Spec):

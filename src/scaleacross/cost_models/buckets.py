@@ -1,0 +1,33 @@
+"""In how many pieces gradients are reduced and parameters gathered.
+
+A piece pays the latency of its collectives, which no bandwidth shortens: across regions a layer a piece costs more than what it
+hides. Pieces are whole layers. Sharded parameters travel layer by layer (PyTorch FSDP, one unit per layer); other states in
+buckets of the size that the job states or that Megatron-Core takes by default (``spec.job.Overlap.bucket_parameters``), at least
+one for every model chunk, since each chunk has its own, and no more where nothing is reduced beside computation.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scaleacross.cost_models.settings import Floats, Settings
+from scaleacross.spec.job import BUCKET_PARAMETERS_PER_REPLICA, LEAST_BUCKET_PARAMETERS, Overlap
+from scaleacross.spec.parallelism import SHARD_LEVELS
+
+
+def num_buckets(overlap: Overlap, settings: Settings, layers: Floats, parameters: Floats) -> Floats:
+    """Pieces of a pipeline rank with ``layers`` and ``parameters`` (before sharding over data parallel) on it, (n,).
+
+    v chunks with ⌈P/v / bucket⌉ pieces each, but no more than layers.
+    """
+    size = np.maximum(LEAST_BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_REPLICA * settings.dp * settings.cp)
+    if overlap.bucket_parameters is not None:
+        size = np.full(len(settings), overlap.bucket_parameters)
+    chunks = settings.num_chunks
+    if overlap.gradient_reduce:
+        pieces = chunks * np.maximum(1.0, np.ceil(parameters / chunks / size))
+        pieces = np.minimum(pieces, np.maximum(chunks, layers))
+    else:
+        pieces = chunks.astype(np.float64)
+    whole: Floats = np.where(settings.shard == SHARD_LEVELS.index("parameters"), np.maximum(1.0, layers), pieces)
+    return whole

@@ -1,0 +1,45 @@
+"""Pieces in which gradients and parameters travel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from machines import settings
+
+from scaleacross.cost_models.buckets import num_buckets
+from scaleacross.spec.job import Overlap
+from scaleacross.spec.parallelism import SHARD_LEVELS
+
+SHARDED = SHARD_LEVELS.index("parameters")
+
+
+def pieces(parameters: float, layers: float = 80, overlap: Overlap | None = None, **columns: int) -> float:
+    rows = settings(**({"shard": SHARD_LEVELS.index("optimizer")} | columns))
+    return float(num_buckets(overlap or Overlap(), rows, np.array([layers]), np.array([parameters]))[0])
+
+
+@pytest.mark.parametrize(
+    ("replicas", "cp", "expected"),
+    [(8, 1, 25), (40, 1, 25), (100, 1, 10), (50, 2, 10), (1000, 1, 1), (5000, 1, 1)],
+)
+def test_buckets_grow_with_the_data_parallel_group(replicas: int, cp: int, expected: int) -> None:
+    """1e9 parameters in buckets of max(40 million, 1 million per data-parallel rank, context parallelism counted)."""
+    assert pieces(1e9, dp_shard=replicas, cp=cp) == expected
+
+
+def test_buckets_are_whole_layers_and_every_chunk_has_its_own() -> None:
+    assert pieces(1e9, layers=4, dp_shard=8) == 4
+    assert pieces(1e9, dp_shard=1000, num_chunks=6) == 6
+    assert pieces(1e9, layers=6, num_chunks=3, dp_shard=100) == 6  # 4 buckets for each chunk of 2 layers
+
+
+def test_sharded_parameters_travel_layer_by_layer() -> None:
+    assert pieces(1e9, layers=12, dp_shard=5000, shard=SHARDED) == 12
+
+
+def test_the_job_may_say_how_large() -> None:
+    assert pieces(1e9, dp_shard=8, overlap=Overlap(bucket_parameters=500_000_000)) == 2
+
+
+def test_without_overlap_a_chunk_is_one_bucket() -> None:
+    assert pieces(1e9, dp_shard=8, num_chunks=2, overlap=Overlap(gradient_reduce=False)) == 2
