@@ -20,7 +20,6 @@ from scaleacross.cost_models.collectives import (
     HIERARCHICAL,
     NONE,
     PAIRWISE,
-    RING,
     Group,
     all_reduce,
     all_to_all,

@@ -74,7 +74,9 @@ def test_windows_of_a_plain_pipeline() -> None:
 def test_interleaving_hides_behind_the_other_chunks(num_micro_batches: int, waiting: float) -> None:
     rows = settings(pp=4, num_chunks=2, schedule="Interleaved1F1B", num_micro_batches=num_micro_batches)
     gradient, parameter, _, _ = windows(rows, work())
-    assert gradient.length_s == pytest.approx(2 * (waiting - 1 / 4))  # the first bucket of the last chunk has to be ready
+    assert gradient.length_s == pytest.approx(
+        2 * (waiting - 1 / 4)
+    )  # the first bucket of the last chunk has to be ready
     assert parameter.length_s == pytest.approx(1 * (waiting - 1 / 4))
 
 

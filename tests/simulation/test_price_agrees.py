@@ -28,7 +28,14 @@ def planned(job: Job, *overrides: str) -> Plan:
 @pytest.mark.parametrize(
     ("model", "regions", "dp", "shard", "bucket", "calls"),
     [
-        ("llama3.1-8b", 3, 4096, "optimizer", None, 1),  # buckets of a million parameters per replica hold all of the model
+        (
+            "llama3.1-8b",
+            3,
+            4096,
+            "optimizer",
+            None,
+            1,
+        ),  # buckets of a million parameters per replica hold all of the model
         ("llama3.1-8b", 3, 4096, "optimizer", 400_000_000, 6),
         ("llama3.1-8b", 3, 4096, "optimizer", 1, 32),  # a layer each: by far the slowest
         ("llama3.1-70b", 6, 256, "parameters", None, 80),
@@ -39,7 +46,9 @@ def test_buckets_across_regions_pay_their_latency(
 ) -> None:
     job = point(model=model, regions=regions, latency_ms=25.0)
     degrees = ["degrees.tp=4", "degrees.cp=1", "degrees.pp=1", f"degrees.dp_shard={dp}", "degrees.dp_replicate=1"]
-    plan = planned(job, *degrees, f"shard={shard}", *([] if bucket is None else [f"overlap.bucket_parameters={bucket}"]))
+    plan = planned(
+        job, *degrees, f"shard={shard}", *([] if bucket is None else [f"overlap.bucket_parameters={bucket}"])
+    )
     reduced = next(one for one in plan.collectives if one.axis == "dp_shard" and one.op == "reduce_scatter")
     assert reduced.level in ("campus", "region")
     assert reduced.per_step == calls

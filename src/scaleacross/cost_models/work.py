@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleacross.cost_models.buckets import num_buckets
 from scaleacross.cost_models.compute import (
     ELEMENTWISE_BACKWARD_RATIO,
     LayerTimes,
@@ -23,7 +24,6 @@ from scaleacross.cost_models.compute import (
     optimizer_time_s,
     runtime_of,
 )
-from scaleacross.cost_models.buckets import num_buckets
 from scaleacross.cost_models.memory import held_parameters
 from scaleacross.cost_models.network.sm_contention import hbm_s, held_fraction
 from scaleacross.cost_models.pipeline_timed import FOLDED, among, idle_share
