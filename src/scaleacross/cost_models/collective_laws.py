@@ -1,7 +1,7 @@
 """Seconds per byte and fixed seconds of every algorithm over the crossed levels, for arrays of group shapes.
 
-Symbols as in ``collectives``: S bytes, level l with fanout f_l, W_l what a group has for leaving a child, R_l what a ring of it has
-(``links.ring_bandwidth``), α_l latency. Beyond the scale-up domain all levels share one network adapter of b_l bytes/s per
+Symbols as in ``collectives``: S bytes, level l with fanout f_l, W_l what a group has for leaving a child, R_l what a ring
+of it has (``links.ring_bandwidth``), α_l latency. Beyond the scale-up domain all levels share one network adapter of b_l bytes/s per
 accelerator, m_l of them in a child.
 
 * ring           (d−1)/d · S / min_l R_l + all its hops' latencies but the least (``_around_s``)

@@ -11,8 +11,8 @@ them send at once.
 Algorithms (all-gather; reduce-scatter mirrors it, all-reduce is one of each):
 
 * ring          (d−1)/d · S / min_l R_l + Σ_l (ranks that step over level l, the way back among them) · α_l. One ring through
-                all ranks in position order, split over the NICs of a scale-up domain (R_l, ``links.ring_bandwidth``); every level carries
-                the whole stream, so the thinnest one sets the pace.
+                all ranks in position order, split over the NICs of a scale-up domain (R_l, ``links.ring_bandwidth``); every
+                level carries the whole stream, so the thinnest one sets the pace.
 * hierarchical  Σ_l (f_l−1)/f_l · S / W_l + Σ_l (f_l−1) · α_l. Outermost level first with shards, then inwards; it meets
                 the cut bound (K−1)/K · S per building at K buildings and pays few long latencies.
 * tree          all-reduce only: 2 · S / min_l R_l + 2 · Σ_l ⌈log2 f_l⌉ · α_l (double binary tree, pipelined).
