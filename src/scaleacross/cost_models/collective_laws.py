@@ -1,8 +1,8 @@
 """Seconds per byte and fixed seconds of every algorithm over the crossed levels, for arrays of group shapes.
 
 Symbols as in ``collectives``: S bytes, level l with fanout f_l, W_l what a group has for leaving a child, R_l what a ring
-of it has (``links.ring_bandwidth``), α_l latency. Beyond the scale-up domain all levels share one network adapter of b_l bytes/s per
-accelerator, m_l of them in a child.
+of it has (``links.ring_bandwidth``), α_l latency. Beyond the scale-up domain all levels share one network adapter of b_l bytes/s
+per accelerator, m_l of them in a child.
 
 * ring           (d−1)/d · S / min_l R_l + all its hops' latencies but the least (``_around_s``)
 * tree           2 · S / min_l R_l + 2 · Σ_l ⌈log2 f_l⌉ · α_l
