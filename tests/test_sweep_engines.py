@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -56,6 +57,7 @@ def dask_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "cwd": folder,
         "stderr": subprocess.DEVNULL,
         "stdout": subprocess.DEVNULL,
+        "start_new_session": True,
     }
     scheduler = ["dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
     worker = ["dask_worker", "--nthreads", "1", "--nanny"]
@@ -75,7 +77,7 @@ def dask_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             try:
                 process.wait(30)
             except subprocess.TimeoutExpired:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)  # a nanny and its worker
 
 
 @pytest.fixture(scope="module")
