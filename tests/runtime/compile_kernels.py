@@ -1,6 +1,6 @@
-"""Compile kernels for a target without its hardware, and print their assembly.
+"""Compile kernels for targets without their hardware, and print their assembly.
 
-    python compile_kernels.py TARGET KERNEL...     (TARGET: 80, 90, 100 or gfx942)
+    python compile_kernels.py TARGET,... KERNEL...     (targets: 80, 90, 100, gfx942)
 
 A process of its own: the interpreter of other tests must be off, and a failing backend may abort.
 """
@@ -70,6 +70,16 @@ def _shuffle(name: str) -> Case:
     return kernel, signature, {"ROWS": shuffle.TILE[0], "COLUMNS": shuffle.TILE[1]}, ["source", "out", "width"]
 
 
+def _put_rows() -> Case:
+    from scaleacross.runtime.kernels import put_rows
+
+    tables = dict.fromkeys(("buffers", "pads", "epochs", "error"), "*i64")
+    memory = {"rows": "*bf16", "slots": "*i64", "counts": "*i64"}
+    sizes = dict.fromkeys(("num_rows", "width", "capacity", "counts_start", "limit"), "i64")
+    shape = {"WORLD": 4, "ROWS": put_rows.TILE[0], "COLUMNS": put_rows.TILE[1]}
+    return put_rows.put_rows_kernel, tables | {"rank": "i32"} | memory | sizes, shape, ["rows", "width", "counts_start"]
+
+
 def _symmetric(name: str, dtype: str) -> Case:
     from scaleacross.runtime.kernels import symmetric
 
@@ -94,6 +104,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "one_shot_fp32": lambda: _symmetric("one_shot", "fp32"),
     "one_shot_bf16": lambda: _symmetric("one_shot", "bf16"),
     "two_shot_bf16": lambda: _symmetric("two_shot", "bf16"),
+    "put_rows": _put_rows,
     "rank_rows": lambda: _shuffle("rank"),
     "scatter_rows": lambda: _shuffle("scatter"),
     "gather_rows": lambda: _shuffle("gather"),
@@ -120,5 +131,6 @@ def assembly(name: str, target: str) -> str:
 
 
 if __name__ == "__main__":
-    for case in sys.argv[2:]:
-        print(f"=== {case}\n{assembly(case, sys.argv[1])}")
+    for target in sys.argv[1].split(","):
+        for case in sys.argv[2:]:
+            print(f"=== {target} {case}\n{assembly(case, target)}")

@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import symmetric_cases as cases  # sets the interpreter, so it stands first
 import torch
+from rank_pool import RankPool
 
 from scaleacross.errors import InputError
+from scaleacross.runtime.kernels.put_rows import put_rows
 from scaleacross.runtime.kernels.symmetric import one_shot_all_reduce
+from scaleacross.runtime.rows import lay_out
 
 
-def _on_ranks(world_size: int, function, *arguments):  # type: ignore[no-untyped-def]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(world_size, mp_context=context) as pool:
-        futures = [pool.submit(function, rank, *arguments) for rank in range(world_size)]
-        return [future.result(timeout=240) for future in futures]
+@pytest.fixture(scope="module")
+def pool() -> Iterator[RankPool]:
+    ranks = RankPool(4)
+    yield ranks
+    ranks.close()
 
 
 @pytest.mark.parametrize(("world_size", "first_epoch"), [(2, 0), (3, 2**31 - 2), (4, 2**32 - 3)])
-def test_all_ranks_get_the_bits_of_the_reference(world_size: int, first_epoch: int, tmp_path: Path) -> None:
+def test_all_ranks_get_the_bits_of_the_reference(
+    world_size: int, first_epoch: int, pool: RankPool, tmp_path: Path
+) -> None:
     cases.prepare(str(tmp_path), world_size, first_epoch)
-    results = _on_ranks(world_size, cases.reduces, str(tmp_path), world_size, first_epoch)
+    results = pool.run(cases.reduces, str(tmp_path), world_size, first_epoch)[:world_size]
     assert [good for good, _ in results] == [[True] * 4] * world_size
     assert len({checksum for _, checksum in results}) == 1
 
 
-def test_a_missing_peer_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_rows_are_put_where_they_are_meant_to_be(world_size: int, pool: RankPool, tmp_path: Path) -> None:
+    cases.prepare(str(tmp_path), world_size, 0)
+    results = pool.run(cases.puts_rows, str(tmp_path), world_size, 7 * world_size)[:world_size]
+    assert results == [[True] * 9] * world_size
+
+
+def test_a_missing_peer_is_named(pool: RankPool, tmp_path: Path) -> None:
     cases.prepare(str(tmp_path), 3, 0)
-    told = _on_ranks(3, cases.misses_a_peer, str(tmp_path), 3, 2)
+    told = pool.run(cases.misses_a_peer, str(tmp_path), 3, 2)
     assert "rank 0 of 3 waited in vain for rank 2:" in told[0]
     assert "rank 1 of 3 waited in vain for rank 2:" in told[1]
 
@@ -43,3 +54,8 @@ def test_refuses_what_does_not_fit(tmp_path: Path) -> None:
         one_shot_all_reduce(memory, torch.empty(cases.NUMEL + 1))
     with pytest.raises(InputError, match="takes contiguous"):
         one_shot_all_reduce(memory, torch.empty(4, dtype=torch.int32))
+    rows = torch.zeros(10, 200)
+    with pytest.raises(InputError, match=r"1 ranks · 10 rows of 200 torch.float32 and their counts take 8008 bytes"):
+        put_rows(memory, rows, lay_out(torch.zeros(10, dtype=torch.int64), 1, 10))
+    with pytest.raises(InputError, match="a layout for 2 ranks in a group of 1"):
+        put_rows(memory, rows, lay_out(torch.zeros(10, dtype=torch.int64), 2, 10))

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -18,21 +17,26 @@ pytest.importorskip("triton", reason="the kernels need triton, which exists for 
 SCRIPT = Path(__file__).with_name("compile_kernels.py")
 TARGETS = ("80", "90", "100", "gfx942")
 MOVES = {"scatter_rows", "gather_rows"}
-SIGNALS = {"one_shot_fp32", "one_shot_bf16", "two_shot_bf16"}
+SIGNALS = {"one_shot_fp32", "one_shot_bf16", "two_shot_bf16", "put_rows"}
 WIDE_READS = {"sum_fp32", "sum_bf16", "encode_int8", "encode_fp8", "encode_int4", "bounded_widths"}
 WIDE_WRITES = {"sum_fp32", "sum_bf16", "decode_int8", "decode_fp8", "decode_int4", "bounded_unpack"}
 KERNELS = sorted(WIDE_READS | WIDE_WRITES | {"decode_sum_encode_int8", "bounded_pack", "rank_rows"} | MOVES | SIGNALS)
 
 
-@lru_cache
-def _assembly(target: str) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def assembly() -> dict[tuple[str, str], str]:
+    """(target, kernel) -> assembly, all from one process: importing triton costs more than a kernel."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), target, *KERNELS], env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, str(SCRIPT), ",".join(TARGETS), *KERNELS],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=500,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    parts = re.split(r"^=== (\w+)\n", done.stdout, flags=re.MULTILINE)[1:]
-    return dict(zip(parts[::2], parts[1::2], strict=True))
+    parts = re.split(r"^=== (\w+) (\w+)\n", done.stdout, flags=re.MULTILINE)[1:]
+    return dict(zip(zip(parts[::3], parts[1::3], strict=True), parts[2::3], strict=True))
 
 
 def _accesses(text: str) -> tuple[Counter[str], Counter[str]]:
@@ -44,8 +48,8 @@ def _accesses(text: str) -> tuple[Counter[str], Counter[str]]:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_compiles_with_wide_accesses(kernel: str, target: str) -> None:
-    text = _assembly(target)[kernel]
+def test_compiles_with_wide_accesses(kernel: str, target: str, assembly: dict[tuple[str, str], str]) -> None:
+    text = assembly[target, kernel]
     assert ".ftz" not in text
     wide = "dwordx4" if target.startswith("gfx") else ".v4.b32"
     reads, writes = _accesses(text)
@@ -63,8 +67,10 @@ def test_compiles_with_wide_accesses(kernel: str, target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kernel", sorted(SIGNALS))
-def test_signals_are_released_and_acquired_across_the_system(kernel: str, target: str) -> None:
-    text = _assembly(target)[kernel]
+def test_signals_are_released_and_acquired_across_the_system(
+    kernel: str, target: str, assembly: dict[tuple[str, str], str]
+) -> None:
+    text = assembly[target, kernel]
     if target.startswith("gfx"):
         released = re.findall(r"buffer_wbl2 sc0 sc1\b", text)
         acquired = re.findall(r"buffer_inv sc0 sc1\b", text)

@@ -103,7 +103,7 @@ def all_reduce_reference(buffers: list[torch.Tensor], out: torch.Tensor) -> None
 
 
 @triton.jit
-def _meet(pads, error, rank, epoch, limit, WORLD: tl.constexpr):  # type: ignore[no-untyped-def]
+def meet(pads, error, rank, epoch, limit, WORLD: tl.constexpr):  # type: ignore[no-untyped-def]
     """Tell all peers that this block is at ``epoch`` and wait until they are."""
     block = tl.program_id(0)
     tl.debug_barrier()  # what the other threads wrote comes before the release
@@ -144,11 +144,11 @@ def one_shot_kernel(  # type: ignore[no-untyped-def]
     """Block k of a rank works on the same elements as block k of every other."""
     block = tl.program_id(0)
     epoch = tl.load(epochs + block)
-    _meet(pads, error, rank, epoch + 1, limit, WORLD)
+    meet(pads, error, rank, epoch + 1, limit, WORLD)
     for start in range(block * BLOCK, numel, tl.num_programs(0) * BLOCK):
         at = start + tl.arange(0, BLOCK)
         tl.store(out + at, _sum(buffers, at, at < numel, out, WORLD), at < numel)
-    _meet(pads, error, rank, epoch + 2, limit, WORLD)
+    meet(pads, error, rank, epoch + 2, limit, WORLD)
     tl.store(epochs + block, epoch + 2)
 
 
@@ -160,20 +160,20 @@ def two_shot_kernel(  # type: ignore[no-untyped-def]
     block = tl.program_id(0)
     stride = tl.num_programs(0) * BLOCK
     epoch = tl.load(epochs + block)
-    _meet(pads, error, rank, epoch + 1, limit, WORLD)
+    meet(pads, error, rank, epoch + 1, limit, WORLD)
     for start in range(block * BLOCK, share, stride):
         inner = start + tl.arange(0, BLOCK)
         at = rank * share + inner
         inside = (inner < share) & (at < numel)
         tl.store(_buffer(buffers, rank, out) + at, _sum(buffers, at, inside, out, WORLD), inside)
-    _meet(pads, error, rank, epoch + 2, limit, WORLD)
+    meet(pads, error, rank, epoch + 2, limit, WORLD)
     for start in range(block * BLOCK, share, stride):
         inner = start + tl.arange(0, BLOCK)
         for peer in tl.static_range(WORLD):
             at = peer * share + inner
             inside = (inner < share) & (at < numel)
             tl.store(out + at, tl.load(_buffer(buffers, peer, out) + at, inside), inside)
-    _meet(pads, error, rank, epoch + 3, limit, WORLD)
+    meet(pads, error, rank, epoch + 3, limit, WORLD)
     tl.store(epochs + block, epoch + 3)
 
 
