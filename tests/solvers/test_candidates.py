@@ -133,8 +133,10 @@ def test_the_cut_of_two_buildings_is_counted() -> None:
     """
     fleet = fleets(Topology.model_validate(plain_topology(4, 2)))[0]
     degree, stride = np.array([2, 3, 2, 24]), np.array([12, 8, 4, 1])
-    assert fleet.must_cross(degree, stride, np.full(4, 24)).tolist() == [8, 8, 0, 1]
-    assert fleet.must_cross(np.array([2]), np.array([8]), np.array([16])).tolist() == [0]  # one building holds them
+    assert fleet.must_cross(degree, stride, np.full(4, 24))[:, 0].tolist() == [8, 8, 0, 1]
+    assert fleet.must_cross(np.array([2]), np.array([8]), np.array([16])).tolist() == [
+        [0, 0]
+    ]  # one building holds them
 
 
 def test_groups_that_share_their_crossings_between_two_levels() -> None:

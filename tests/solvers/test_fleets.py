@@ -182,14 +182,14 @@ def test_children_are_between_fullest_and_largest(seed: int) -> None:
                     assert fullest[level] <= np.diff(edges).max() <= largest[level]
 
 
-@pytest.mark.parametrize("num_hosts", [(6, 4), (5, 5), (3, 7), (4, 4, 4), (8,)])
+@pytest.mark.parametrize("num_hosts", [(6, 4), (5, 5), (3, 7), (4, 4, 4), (5, 4, 3), (3, 2, 3, 5), (8,)])
 def test_must_cross_is_never_wrong(num_hosts: tuple[int, ...]) -> None:
     of = fleet(*num_hosts)
     decided = 0
     for size in range(8, of.num_accelerators + 1, 4):
         axes = [(d, e // d) for e in range(2, size + 1) if size % e == 0 for d in range(2, e + 1) if e % d == 0]
         degree, stride = np.array(axes).T
-        must = of.must_cross(degree, stride, np.full(len(axes), size))
+        must = of.must_cross(degree, stride, np.full(len(axes), size))[:, 0]
         decided += int((must > 0).sum())
         for fill in of.fills(size, sorted({e * d for e, d in axes})):
             levels = build_levels(of.topology, shares(fill))
@@ -199,7 +199,29 @@ def test_must_cross_is_never_wrong(num_hosts: tuple[int, ...]) -> None:
                 assert crosses <= cut
                 if size == of.num_accelerators and len(num_hosts) == 2 and num_hosts[0] == num_hosts[1]:
                     assert crosses == cut  # equal buildings, all used: there is one cut
-    assert (decided > 0) == (len(num_hosts) == 2)
+    assert (decided > 0) == (len(num_hosts) > 1)
+
+
+@pytest.mark.parametrize("num_hosts", [(3, 2, 3, 5), (4, 4, 2), (2, 3, 2, 2)])
+def test_must_cross_regions_is_never_wrong(num_hosts: tuple[int, ...]) -> None:
+    """The first half of the buildings is one region, the rest another; buildings of a region may lie apart in a fill."""
+    data = plain_topology(*num_hosts)
+    buildings, half = data["regions"][0]["buildings"], len(num_hosts) // 2
+    data["regions"] = [{"name": "near", "buildings": buildings[:half]}, {"name": "far", "buildings": buildings[half:]}]
+    of = fleets(Topology.model_validate(data))[0]
+    decided = 0
+    for size in range(8, of.num_accelerators + 1, 4):
+        axes = [(d, e // d) for e in range(2, size + 1) if size % e == 0 for d in range(2, e + 1) if e % d == 0]
+        degree, stride = np.array(axes).T
+        must = of.must_cross(degree, stride, np.full(len(axes), size))
+        decided += int((must[:, 1] > 0).sum())
+        for fill in of.fills(size, sorted({e * d for e, d in axes})):
+            levels = build_levels(of.topology, shares(fill))
+            for (d, s), (near, far) in zip(axes, must, strict=True):
+                shape = exact_shape(d, s, levels)
+                assert far <= (shape.crossing[REGION] if shape.span == REGION else 0)
+                assert near <= (shape.crossing[CAMPUS:].max() if shape.span >= CAMPUS else 0)
+    assert decided
 
 
 def test_units() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations, permutations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -12,7 +12,6 @@ from instances import instance, random_job
 from scaleacross.cost_models.axes import Terms, waiting
 from scaleacross.cost_models.overlap import WINDOW_NAMES
 from scaleacross.solvers.bounds import search_bounds
-from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.every_placement import placer_on
 from scaleacross.solvers.exhaustive import exhaustive
 from scaleacross.solvers.fleets import fleets
@@ -148,7 +147,7 @@ def test_no_bound_exceeds_any_placement(seed: int) -> None:
 def _bounds_hold(placer: Placer, priced: object) -> float:
     """Exact step of a candidate, inf where nothing holds it, once its bounds are found to be none above it."""
     settings, work = priced.settings, priced.work  # type: ignore[attr-defined]
-    placed = placer.place(settings, work, 60.0)
+    placed = placer.place(settings, work)
     if placed is None:
         return np.inf
     exact_s = float(priced.free_s[0] + placed.communication_s)  # type: ignore[attr-defined]
@@ -156,17 +155,20 @@ def _bounds_hold(placer: Placer, priced: object) -> float:
     if len(placer.fleet.accelerators) > 1:
         return exact_s  # no arcs: every placement is priced by itself
     active = tuple(axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1)
-    fills = placer.fleet.fills_of(settings.decision(0).degrees)
-    volumes = placer.pricing.volumes(settings, work)
-    for (_, faster, axis), cost in placer._arc_costs(settings, work, _every_arc(active), fills).items():
-        stride = np.prod([getattr(settings, other) for other in faster], axis=0, dtype=np.int64) * np.ones(1, np.int64)
-        relaxed = Terms(
-            {axis: placer.pricing._serial_s(axis, volumes, stride)}, placer.pricing._window_s(axis, volumes, stride)
-        )
-        relaxed = waiting(volumes, relaxed)
-        assert relaxed.serial_total_s[0] <= cost.serial_s * (1 + 1e-9) + 1e-15, (axis, faster)
-        for name, less, more in zip(WINDOW_NAMES, relaxed.window_s[:, 0], cost.window_s, strict=True):
-            assert less <= more * (1 + 1e-9) + 1e-15, (axis, faster, name)
+    fills, volumes = placer.fills_of(settings), placer.pricing.volumes(settings, work)
+    for axis, subsets in _every_arc(active).items():
+        exact = placer.arcs(settings, work, axis, subsets, fills)
+        for index, (_, faster) in enumerate(product(fills, subsets)):
+            stride = np.prod([getattr(settings, other) for other in faster], axis=0, dtype=np.int64)
+            stride = stride * np.ones(1, np.int64)
+            relaxed = Terms(
+                {axis: placer.pricing._serial_s(axis, volumes, stride)}, placer.pricing._window_s(axis, volumes, stride)
+            )
+            relaxed = waiting(volumes, relaxed)
+            most_s = exact.serial_total_s[index] * (1 + 1e-9) + 1e-15
+            assert relaxed.serial_total_s[0] <= most_s, (axis, faster)
+            for name, less, more in zip(WINDOW_NAMES, relaxed.window_s[:, 0], exact.window_s[:, index], strict=True):
+                assert less <= more * (1 + 1e-9) + 1e-15, (axis, faster, name)
     return exact_s
 
 
@@ -174,18 +176,3 @@ def _every_arc(active: tuple[GridAxis, ...]) -> dict[GridAxis, list[frozenset[Gr
     """Every axis after every set of others."""
     others = {axis: [other for other in active if other != axis] for axis in active}
     return {a: [frozenset(s) for n in range(len(o) + 1) for s in combinations(o, n)] for a, o in others.items()}
-
-
-def test_every_axis_order_is_a_path() -> None:
-    """The oracle enumerates orders, the model of ``place_parallelism`` subsets: as many arcs as subsets and next axes."""
-    problem = instance(0)
-    fleet = fleets(problem.topology)[0]
-    pricing = Pricing.on(fleet, problem.job, problem.profile)
-    rows = next(SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit).batches(Refusals()))
-    row = rows.take(np.array([0]))
-    active = tuple(axis for axis in GRID_AXES if int(getattr(row, axis)[0]) > 1)
-    priced = pricing.coarse(row)
-    placer = Placer(fleet, pricing)
-    arcs = placer._arc_costs(row, priced.work, _every_arc(active), fleet.fills_of(row.decision(0).degrees)[:1])
-    orders = {tuple((frozenset(order[:i]), axis) for i, axis in enumerate(order)) for order in permutations(active)}
-    assert {(faster, axis) for _, faster, axis in arcs} == {step for order in orders for step in order}

@@ -99,6 +99,13 @@ ABLATIONS: Final[Mapping[str, Ablation]] = {
 
 def _searched(job: Job, known: Sequence[Decision], time_limit_s: float, gap_tolerance: float) -> Decision:
     """The best decision of a narrower job; the search starts from the known ones."""
-    found = plan(job, time_limit_s=time_limit_s, gap_tolerance=gap_tolerance, incumbents=known, clock=time.process_time)
+    found = plan(
+        job,
+        time_limit_s=time_limit_s,
+        gap_tolerance=gap_tolerance,
+        incumbents=known,
+        alternatives=False,
+        clock=time.process_time,
+    )
     bare = found.placement.model_copy(update={"spans": {}})
     return found.decision.model_copy(update={"placement": bare})

@@ -67,6 +67,7 @@ def _contend(space: DesignSpace, problem: Problem) -> Record:
         seed=space.seed,
         gap_tolerance=space.gap_tolerance,
         incumbents=[decision.model_copy(update={"network": None}) for decision in decisions.values()],
+        alternatives=False,
         clock=time.process_time,
     )
     compared = beside(ours, rivals, space.tie_tolerance)

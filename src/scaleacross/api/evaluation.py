@@ -17,7 +17,6 @@ from scaleacross.solvers.bounds import compute_bound
 from scaleacross.solvers.every_placement import placer_on
 from scaleacross.solvers.fleets import fleets, shares
 from scaleacross.solvers.network_of_plan import with_library_network
-from scaleacross.solvers.search_state import PLACE_LIMIT_S
 from scaleacross.spec.job import Job
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision, Plan, SolveReport
@@ -71,7 +70,7 @@ def _place(problem: Problem, decision: Decision) -> Decision:
     best: tuple[float, Placement] | None = None
     for fleet in fleets(problem.topology):
         placer = placer_on(fleet, problem.job, problem.profile, balanced=False)
-        placed = placer.place(settings, placer.pricing.coarse(settings).work, PLACE_LIMIT_S)
+        placed = placer.place(settings, placer.pricing.coarse(settings).work)
         if placed is None:
             continue
         placement = Placement(axis_order=placed.axis_order, fill=shares(placed.fill))

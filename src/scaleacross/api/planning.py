@@ -13,7 +13,7 @@ from scaleacross.api.assemble import assemble, cost_of, problem_of, versions
 from scaleacross.api.objectives import Limits, goal_of, objective_value, value_of
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.errors import InfeasibleError, TimeLimitError
-from scaleacross.solvers.alternatives import alternatives
+from scaleacross.solvers.alternatives import alternatives as alternatives_to
 from scaleacross.solvers.bounds import arithmetic_bounds, search_bounds
 from scaleacross.solvers.infeasible import closest_candidate, explain
 from scaleacross.solvers.joint import search
@@ -40,6 +40,7 @@ def plan(
     overrides: Sequence[str] = (),
     progress: Callable[[Progress], None] | None = None,
     incumbents: Sequence[Decision] = (),
+    alternatives: bool = True,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Plan:
     """The best plan for a job by its objective (least step time by default), verified, with its bound and what lost.
@@ -52,6 +53,7 @@ def plan(
         overrides: ``a.b.c=value`` on any field of the job.
         progress: called now and then during the search.
         incumbents: placed, legal decisions that fit; the plan is never slower than any of them (objective step_time only).
+        alternatives: look for what lost, and by how much; False saves that time and leaves ``report.alternatives`` empty.
         clock: what the limit is measured with; ``time.process_time`` makes the plan independent of what else the machine does.
 
     Raises:
@@ -69,6 +71,7 @@ def plan(
         gap_tolerance=gap_tolerance,
         progress=progress,
         incumbents=incumbents,
+        alternatives=alternatives,
         clock=clock,
     )
 
@@ -82,11 +85,12 @@ def plan_problem(
     gap_tolerance: float,
     progress: Callable[[Progress], None] | None,
     incumbents: Sequence[Decision] = (),
+    alternatives: bool = True,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Plan:
     """The best plan by the job's objective, with other objectives kept to ``limits``. Raises as ``plan`` does."""
     report, goal = progress or (lambda _: None), goal_of(problem, limits)
-    placer_on = partial(goal_placer, goal, problem=problem, seed=seed) if goal else None
+    placer_on = partial(goal_placer, goal, problem=problem) if goal else None
     state = search(
         problem,
         time_limit_s=time_limit_s,
@@ -107,7 +111,7 @@ def plan_problem(
         raise InfeasibleError(f"No plan of '{problem.job.name}' keeps to {stated}: loosen the limit.")
     if best is None:
         raise explain(state)
-    networked, others = _settled(state, best, alone=goal is not None, alternatives_too=not limits)
+    networked, others = _settled(state, best, alone=goal is not None, alternatives_too=alternatives and not limits)
     cost = networked.cost
     solved = _search_report(state, cost, others) if not goal else _goal_report(state, goal, networked, limits, others)
     found = assemble(problem, networked.decision, cost, solved, network_report(problem, networked))
@@ -128,13 +132,13 @@ def _settled(
     placed, networked = _with_best_network(state, best, alone=alone)
     if not alternatives_too:
         return networked, ()
-    others = alternatives(state, placed, networked.cost)
+    others = alternatives_to(state, placed, networked.cost)
     for _ in range(MAX_CLIMBS):
         if state.best is None or state.best is best:
             break
         best = state.best
         placed, networked = _with_best_network(state, best, alone=alone)
-        others = alternatives(state, placed, networked.cost)
+        others = alternatives_to(state, placed, networked.cost)
     return networked, others
 
 

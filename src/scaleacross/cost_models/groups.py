@@ -20,7 +20,8 @@ arrays, whatever the alignment.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -46,6 +47,11 @@ class GroupShape:
         crossed = self.fanout > 1
         outermost = NUM_LEVELS - 1 - np.argmax(crossed[..., ::-1], axis=-1)
         return np.where(crossed.any(axis=-1), outermost, -1)
+
+
+def stacked_shapes(shapes: Sequence[GroupShape]) -> GroupShape:
+    """One row per shape."""
+    return GroupShape(*(np.stack([getattr(shape, f.name) for shape in shapes]) for f in fields(GroupShape)))
 
 
 def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:
@@ -177,7 +183,7 @@ def relaxed_shape(
 
     Args:
         sizes: largest child of each level in accelerators, (..., NUM_LEVELS + 1); sizes[..., 0] = 1, last the whole.
-        must_cross: groups that are known to cross buildings whatever the fill, (...).
+        must_cross: groups that are known to cross one border of buildings and of regions whatever the fill, (..., 2).
         least: size that the fullest child of each level has at least in any fill, (..., NUM_LEVELS); 1 when unknown.
         host: every device list is cut at multiples of this only; extents that divide it lie inside a host.
     """
@@ -185,7 +191,7 @@ def relaxed_shape(
     fitting = np.minimum(d, np.maximum(1.0, np.ceil(sizes / s)))
     crosses = d * s > sizes
     if must_cross is not None:
-        crosses[..., CAMPUS:] |= must_cross[..., None] > 0
+        crosses[..., CAMPUS:NUM_LEVELS] |= must_cross > 0
     within = np.where(crosses, np.minimum(fitting, np.maximum(1.0, d - 1)), d)
     within = np.where(sizes < sizes[..., -1:], within, d)
     within = np.minimum.accumulate(within[..., ::-1], axis=-1)[..., ::-1]
@@ -197,7 +203,7 @@ def relaxed_shape(
         in_one = least / np.minimum(d, np.ceil(least / s)) / np.arange(NUM_LEVELS, 0, -1)
         crossing = np.where(fitting[..., :-1] < d, np.maximum(1.0, in_one), 1.0)
     if must_cross is not None:
-        crossing[..., CAMPUS:] = np.maximum(crossing[..., CAMPUS:], must_cross[..., None])
+        crossing[..., CAMPUS:] = np.maximum(crossing[..., CAMPUS:], must_cross)
     pairs = np.maximum(0.0, touched[..., :-1] - touched[..., 1:])
     far = fanout[..., CAMPUS:].max(axis=-1) > 1
     tail = np.where(far, np.minimum(d[..., 0] - 1, within[..., CAMPUS]), d[..., 0])

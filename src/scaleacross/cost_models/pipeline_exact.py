@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scaleacross.cost_models.pipeline_timing import PipelineTimes, time_schedule
+from scaleacross.cost_models.pipeline_timing import CompiledSchedule, PipelineTimes, compile_schedule, time_compiled
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import SCHEDULES, chosen, refusal
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
@@ -15,6 +17,7 @@ Floats = NDArray[np.float64]
 
 MAX_ACTIONS = 4_000_000  # actions timed one by one at most, a few seconds
 _DIRECT_ACTIONS = 60_000  # up to here timing all of them is quicker than looking for a steady state
+_REMEMBERED = 48  # compiled schedules of up to _DIRECT_ACTIONS: a search times the same one with many delays
 _RELATIVE_TOLERANCE = 1e-12  # of the total: starts that differ by less are equal
 _MIN_WINDOW = 8  # actions per rank; any action waits only for actions of the last 4 positions
 
@@ -62,8 +65,9 @@ def exact_time_s(
 
     def timed(microbatches: int) -> PipelineTimes:
         choice = PipelineChoice(schedule=name, num_chunks=v, order=order)
-        schedule = chosen(choice, p, microbatches)
-        return time_schedule(schedule, forward_s, backward_s, latency, occupancy, weight_s=weight_s)
+        known = order is None and 2 * p * microbatches * v <= _DIRECT_ACTIONS
+        compiled = (_remembered if known else _compiled)(choice, p, microbatches)
+        return time_compiled(compiled, forward_s, backward_s, latency, occupancy, weight_s=weight_s)
 
     if name == "GPipe" and order is None:
         # one micro-batch is the sum of all stages and messages; each further one follows at the pace of the slowest
@@ -86,6 +90,13 @@ def exact_time_s(
             "micro-batches"
         )
     return timed(m).total_s
+
+
+def _compiled(choice: PipelineChoice, num_ranks: int, num_microbatches: int) -> CompiledSchedule:
+    return compile_schedule(chosen(choice, num_ranks, num_microbatches))
+
+
+_remembered = lru_cache(maxsize=_REMEMBERED)(_compiled)
 
 
 def _period(times: PipelineTimes, num_microbatches: int, num_chunks: int, unit: int) -> tuple[int, float] | None:

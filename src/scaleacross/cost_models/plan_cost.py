@@ -112,14 +112,20 @@ def replayed_work(job: Job, profile: ModelProfile, topology: Topology, decision:
 
 
 def step_seconds(
-    job: Job, profile: ModelProfile, topology: Topology, decision: Decision, shapes: Mapping[str, GroupShape]
+    job: Job,
+    profile: ModelProfile,
+    topology: Topology,
+    decision: Decision,
+    shapes: Mapping[str, GroupShape],
+    levels: Levels | None = None,
+    network: Networks | None = None,
 ) -> float:
-    """The step time of ``plan_cost`` alone, s: for fits, which price the same placement many times."""
+    """The step time of ``plan_cost`` alone, s: for searches and fits, which price many decisions on few placements."""
     placement = _placement(decision)
-    levels = build_levels(topology, placement.fill)
+    levels = levels or build_levels(topology, placement.fill)
     layout = layout_of(topology, placement.fill, decision.degrees, placement.axis_order)
     settings = settings_of(decision, job.global_batch_sequences)
-    network = network_of(decision)
+    network = network_of(decision) if network is None else network
     return float(_timed_step(job, profile, levels, decision, shapes, settings, layout, network)[1].step_s[0])
 
 

@@ -13,7 +13,7 @@ drain; m of them are shown as the axis that waits, the rest as bubble, with what
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,24 +86,33 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
     return StepTimes(total, compute, bubble, exposed, work.optimizer_s)
 
 
+Count = Callable[[int, int, Levels], GroupShape]
+
+
 def exact_shapes(
-    degrees: Degrees, axis_order: Sequence[GridAxis], levels: Levels, whole_experts: bool = False
+    degrees: Degrees,
+    axis_order: Sequence[GridAxis],
+    levels: Levels,
+    whole_experts: bool = False,
+    count: Count = exact_shape,
 ) -> Mapping[str, GroupShape]:
     """Shapes of the groups of every grid axis under an axis order, and of the expert groups (``ep``, ``expert``).
 
-    ``whole_experts``: experts are spread over tp · ep ranks, tp fastest, instead of over ep.
+    Args:
+        whole_experts: experts are spread over tp · ep ranks, tp fastest, instead of over ep.
+        count: counts the shape of a degree and a stride on ``levels``, or remembers it.
 
     Raises:
         ValueError: the degrees do not fill the device list of ``levels``, or tp and dp_shard are not neighbours.
     """
     stride = strides(degrees, axis_order)
-    shapes = {str(axis): exact_shape(degrees.of(axis), stride[axis], levels) for axis in GRID_AXES}
-    shapes["ep"] = exact_shape(degrees.ep, stride["dp_shard"], levels)
+    shapes = {str(axis): count(degrees.of(axis), stride[axis], levels) for axis in GRID_AXES}
+    shapes["ep"] = count(degrees.ep, stride["dp_shard"], levels)
     if whole_experts and degrees.tp > 1:
         if stride["dp_shard"] != stride["tp"] * degrees.tp:
             raise ValueError("whole experts over tp and ep need dp_shard right behind tp in the axis order, and cp 1")
-        shapes["ep"] = exact_shape(degrees.tp * degrees.ep, stride["tp"], levels)
-    shapes["expert"] = exact_shape(degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep, levels)
+        shapes["ep"] = count(degrees.tp * degrees.ep, stride["tp"], levels)
+    shapes["expert"] = count(degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep, levels)
     return shapes
 
 

@@ -63,7 +63,7 @@ class Priced:
 
 @dataclass(frozen=True)
 class Pricing:
-    """The figures that price candidates on one fleet."""
+    """The figures that price candidates on one fleet, at the best that any network does."""
 
     fleet: Fleet
     job: Job
@@ -82,7 +82,7 @@ class Pricing:
         return self.fleet.accelerators
 
     @cached_property
-    def network(self) -> Literal["best"] | Best:
+    def network(self) -> Literal["best", "library"] | Best:
         """What no network of the job beats."""
         return best_network(self.job, self.accelerators)
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from scaleacross.cost_models.axes import axis_terms, searched_network
 from scaleacross.cost_models.failures import replicas_lost
+from scaleacross.cost_models.groups import stacked_shapes
 from scaleacross.cost_models.layout import Layout, layout_of
 from scaleacross.cost_models.links import Links, stacked_links
 from scaleacross.cost_models.pipeline_penalty import Order
@@ -30,7 +31,7 @@ from scaleacross.cost_models.work import StackedTimes, Work, times_by_type
 from scaleacross.solvers.balance import Balance, Balancer
 from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.solvers.mixed_fleets import pricing_on
-from scaleacross.solvers.place_parallelism import PlacementDecision, Placer, stacked_shapes
+from scaleacross.solvers.place_parallelism import PlacementDecision, Placer
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
 from scaleacross.spec.placement import strides
@@ -49,7 +50,6 @@ def placer_on(
     fleet: Fleet,
     job: Job,
     profile: ModelProfile,
-    seed: int = 0,
     incumbent_s: Callable[[], float] = lambda: np.inf,
     balanced: bool = True,
 ) -> Placer:
@@ -61,8 +61,8 @@ def placer_on(
     """
     pricing = pricing_on(fleet, job, profile)
     if len(fleet.accelerators) == 1 and job.failure_domains is None:
-        return Placer(fleet, pricing, seed=seed)
-    return EveryPlacement(fleet, pricing, seed=seed, incumbent_s=incumbent_s, balanced=balanced)
+        return Placer(fleet, pricing)
+    return EveryPlacement(fleet, pricing, incumbent_s=incumbent_s, balanced=balanced)
 
 
 @dataclass
@@ -78,7 +78,6 @@ class EveryPlacement(Placer):
         self,
         settings: Settings,
         work: Work,
-        time_limit_s: float,
         slowest_axis: GridAxis | None = None,
         enough_s: float = -np.inf,
         cutoff_s: float = np.inf,
@@ -87,7 +86,7 @@ class EveryPlacement(Placer):
 
         None when no fill holds it, nothing fits in memory, or (unless ``slowest_axis`` is asked for) nothing is faster than
         the incumbent. ``communication_s`` of the decision is the step less what ``work`` takes, so that both add up to the
-        step. There is no time limit: the work is bounded by fills times axis orders.
+        step.
         """
         free_s = float(placement_free_s(self.pricing.volumes(settings, work))[0])
         limit_s = np.inf if slowest_axis else min(self.incumbent_s(), free_s + cutoff_s)
@@ -150,7 +149,7 @@ class EveryPlacement(Placer):
     def _places(self, settings: Settings, slowest_axis: GridAxis | None) -> Iterator[Place]:
         active = [axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1]
         idle = [axis for axis in GRID_AXES if axis not in active]
-        for fill in self.fleet.fills_of(settings.decision(0).degrees):
+        for fill in self.fills_of(settings):
             for order in permutations(active):
                 place = (fill, (*idle, *order))
                 if (slowest_axis is None or order[-1] == slowest_axis) and self._c1_failures(settings, place):

@@ -1,25 +1,34 @@
-"""Price whole arrays of candidates on one given placement rule: an axis order over one fill.
+"""Candidates on the devices of one fill: arrays of them on any axis orders, and one of them exactly.
 
-The same cost model as a plan's (``cost_models.step``) on the groups that the order really makes, counted once per distinct
-group; nothing is relaxed. Only pipelines whose delays have no exact closed form keep the bound of ``pipeline.lower_bound_s``:
-``plan_cost`` times those action by action.
+Arrays have the same cost model as a plan (``cost_models.step``) on the groups that an order really makes, counted once per
+distinct group; nothing is relaxed. Only pipelines whose delays have no exact closed form keep the bound of
+``pipeline.lower_bound_s``: ``step_s`` times those action by action. So arrays never exceed ``step_s``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.distinct import distinct
-from scaleacross.cost_models.groups import GroupShape, exact_shape
+from scaleacross.cost_models.groups import GroupShape, exact_shape, stacked_shapes
 from scaleacross.cost_models.levels import Levels, build_levels
 from scaleacross.cost_models.links import links_of
+from scaleacross.cost_models.network.compression import Best
+from scaleacross.cost_models.plan_cost import step_seconds
 from scaleacross.cost_models.settings import Ints, Settings
+from scaleacross.cost_models.step import exact_shapes
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import GridAxis
+from scaleacross.spec.placement import Placement
+from scaleacross.spec.plan import Decision
 from scaleacross.workloads.layer_profile import ModelProfile
 
 
@@ -27,27 +36,72 @@ from scaleacross.workloads.layer_profile import ModelProfile
 class FixedPlacement(Pricing):
     """Pricing on the devices of one fill, which every candidate fills exactly (``exact_shape`` raises ValueError otherwise).
 
-    ``arranged(settings, order).step_s(job)`` is the step time of candidates under the overlap settings of a job.
+    ``arranged(settings, order).step_s(job)`` is the step time of candidates under the overlap settings of a job,
+    ``order_bounds_s`` their communication on many orders. ``asked`` is how communicators run their collectives.
     """
 
+    fill: Fill
     levels: Levels
+    asked: Literal["best", "library"] | Best
     _shapes: dict[tuple[int, int], GroupShape] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, fleet: Fleet, fill: Fill, job: Job, profile: ModelProfile) -> FixedPlacement:
+    def of(
+        cls,
+        fleet: Fleet,
+        fill: Fill,
+        job: Job,
+        profile: ModelProfile,
+        network: Literal["best", "library"] | Best = "best",
+    ) -> FixedPlacement:
         """Pricing with the links of this fill."""
         levels = build_levels(fleet.topology, shares(fill), fleet.graph)
         one = links_of(levels)
         links = one._replace(bandwidth=one.bandwidth[None], capacity=one.capacity[None], latency=one.latency[None])
-        return cls(fleet, job, profile, links, fleet.largest_children(), levels)
+        return cls(fleet, job, profile, links, fleet.largest_children(), fill, levels, network)
+
+    @cached_property
+    def network(self) -> Literal["best", "library"] | Best:
+        """As asked."""
+        return self.asked
+
+    def shape(self, degree: int, stride: int) -> GroupShape:
+        """Shape of the groups of an axis."""
+        if (degree, stride) not in self._shapes:
+            self._shapes[degree, stride] = exact_shape(degree, stride, self.levels)
+        return self._shapes[degree, stride]
+
+    def placed(self, settings: Settings, row: int, axis_order: Sequence[GridAxis]) -> Decision:
+        """One of the candidates with its placement."""
+        placement = Placement(axis_order=tuple(axis_order), fill=shares(self.fill))
+        return settings.decision(row).model_copy(update={"placement": placement})
+
+    def step_s(self, decision: Decision) -> float:
+        """Exact step time of a decision that is placed on this fill."""
+        if decision.placement is None:
+            raise ValueError("the decision has no placement")
+        order = decision.placement.axis_order
+        shapes = exact_shapes(
+            decision.degrees, order, self.levels, count=lambda degree, stride, _: self.shape(degree, stride)
+        )
+        model = (self.job, self.profile, self.fleet.topology)
+        return step_seconds(*model, decision, shapes, self.levels, self.network)
+
+    def spans(self, settings: Settings, axis_order: Sequence[GridAxis]) -> dict[str, Ints]:
+        """Outermost level that the groups of every axis (and ``ep``) cross on an order, (n,) each."""
+        out, stride = {}, np.ones(len(settings), dtype=np.int64)
+        for axis in axis_order:
+            out[str(axis)] = self._exact(getattr(settings, axis), stride).span
+            if axis == "dp_shard":
+                out["ep"] = self._exact(settings.ep, stride).span
+            stride = stride * getattr(settings, axis)
+        return out
 
     def _group(self, settings: Settings, degree: Ints, stride: Ints, coarse: bool, rows: Ints | None = None) -> Group:
+        return Group(self._exact(degree, stride), self.links, self.launch_s, rows, self.network)
+
+    def _exact(self, degree: Ints, stride: Ints) -> GroupShape:
+        """Shapes of many groups."""
         kinds = distinct(degree, stride)
-        pairs = [(int(degree[row]), int(stride[row])) for row in kinds.first]
-        for pair in pairs:
-            if pair not in self._shapes:
-                self._shapes[pair] = exact_shape(*pair, self.levels)
-        parts = [
-            np.stack([getattr(self._shapes[pair], f.name) for pair in pairs])[kinds.code] for f in fields(GroupShape)
-        ]
-        return Group(GroupShape(*parts), self.links, self.launch_s, rows, self.network)
+        some = stacked_shapes([self.shape(int(degree[row]), int(stride[row])) for row in kinds.first])
+        return GroupShape(*(getattr(some, f.name)[kinds.code] for f in fields(GroupShape)))

@@ -125,20 +125,45 @@ class Fleet:
         return np.stack(columns, axis=-1).astype(np.float64)
 
     def must_cross(self, degree: Ints, stride: Ints, size: Ints) -> Ints:
-        """Groups of an axis that cross buildings at least, in any fill of ``size`` accelerators; 0 where undecided.
+        """Groups of an axis that cross one border between buildings, and one between regions, at least, (..., 2).
 
-        Decided for two buildings, of which both are needed: their cut c lies between size − capacity of the second and
-        capacity of the first. With E = degree · stride and o = c mod E it cuts min(stride, o, E − o) groups.
+        In any fill of ``size`` accelerators. With E = degree · stride a cut at offset o = c mod E divides min(stride, o, E − o)
+        groups. Two buildings that are both needed have one cut c, between size − capacity of the second and capacity of the
+        first. Of more: if every cut were within δ of a multiple of E, a building of q·E + r would give q·E + 2δ at most (the
+        first and the last of the fill q·E + δ), all it has only if r or E − r is within 2δ. So where Σ q·E falls short of
+        ``size`` by D, δ ≥ min(D / 2(B − 1), (E − r) / 2); and likewise for regions, whose buildings may lie apart.
         """
-        if len(self.buildings) != 2:
-            return np.zeros(np.broadcast(degree, stride, size).shape, dtype=np.int64)
-        capacities, extent = [building.num_accelerators for building in self.buildings], degree * stride
+        extent = degree * stride
+        if len(self.buildings) == 2:
+            least = np.repeat(self._of_two(extent, stride, size)[..., None], 2, axis=-1)
+        else:
+            regions: dict[str, list[int]] = {}
+            for building in self.buildings:
+                regions.setdefault(self._regions[building.name], []).append(building.num_accelerators)
+            alone = [(building.num_accelerators, 1) for building in self.buildings]
+            together = [(sum(held), len(held)) for held in regions.values()]
+            least = np.stack([self._of_many(units, extent, stride, size) for units in (alone, together)], axis=-1)
+        return np.where((degree > 1)[..., None], least, 0)
+
+    def _of_two(self, extent: Ints, stride: Ints, size: Ints) -> Ints:
+        capacities = [building.num_accelerators for building in self.buildings]
         least = np.where(size <= max(capacities), 0, stride)
         for first, second in (capacities, capacities[::-1]):
             low = np.maximum(size - second, 1)
             spared = first // extent * extent >= low
             least = np.minimum(least, np.where(spared, 0, np.minimum(low % extent, extent - first % extent)))
-        return np.where(degree > 1, least, 0)
+        return least
+
+    def _of_many(self, units: Sequence[tuple[int, int]], extent: Ints, stride: Ints, size: Ints) -> Ints:
+        """For units of (accelerators, buildings)."""
+        if len(units) < 2:
+            return np.zeros(np.broadcast(extent, size).shape, dtype=np.int64)
+        short = size - sum(held // extent * extent for held, _ in units)
+        off = short / (2 * (len(self.buildings) - 1))
+        for held, buildings in units:
+            rest = held % extent
+            off = np.where(rest > 0, np.minimum(off, (extent - rest) / (2 * buildings)), off)
+        return np.where(short > 0, np.minimum(stride, np.ceil(off).astype(np.int64)), 0)
 
     def fills_of(self, degrees: Degrees) -> list[Fill]:
         """Fills for some degrees: granules are the products of any of them but all."""

@@ -31,8 +31,8 @@ R1–R9 are those of ``search_space``; π and n are decided by ``place_paralleli
 3. After every block the most promising candidate is placed exactly: the incumbent prunes everything whose bound is not
    below it, and ends the expansion once the next base is.
 4. Survivors in the order of their coarse bound get the tight bound; again the incumbent prunes.
-5. What is left is placed exactly by CP-SAT, lowest bound first, over the axis orders whose own bound is below the
-   incumbent, until the next candidate's bound is not: proof.
+5. What is left is placed exactly, lowest bound first, on the fills and axis orders whose own bound is below the incumbent,
+   until the next candidate's bound is not: proof.
 
 Decisions that the caller brings are incumbents from the start, whether they lie in the space or not.
 
@@ -100,8 +100,7 @@ def search(
         placer = placer_on(fleet) if placer_on else _step_placer(state, fleet)
         _start_from(state, incumbents, placer)
         survivors += [(priced, placer) for priced in _price_fleet(state, fleet, placer)]
-    tight = _tighten(state, survivors)
-    _place_all(state, tight)
+    _place_all(state, _tighten(state, survivors))
     below = ((priced.take(priced.bound_s < state.bound_s), placer.pricing) for priced, placer in survivors)
     state.unbounded = [(priced, pricing) for priced, pricing in below if len(priced.bound_s)]
     return state
@@ -110,7 +109,7 @@ def search(
 def _step_placer(state: Search, fleet: Fleet) -> Placer:
     """The placer for step time."""
     problem = state.problem
-    return step_placer_on(fleet, problem.job, problem.profile, state.seed, lambda: state.incumbent_s)
+    return step_placer_on(fleet, problem.job, problem.profile, lambda: state.incumbent_s)
 
 
 def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -> None:

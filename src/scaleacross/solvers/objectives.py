@@ -22,6 +22,7 @@ the slowest rank computes and sends depends on the balance. Failure domains (C1)
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from itertools import permutations, product
 from typing import Final
 
 import numpy as np
@@ -36,7 +37,7 @@ from scaleacross.solvers.egress_pricing import EgressPricing
 from scaleacross.solvers.every_placement import EveryPlacement
 from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.solvers.mixed_fleets import pricing_on
-from scaleacross.solvers.place_parallelism import PlacementDecision, Placer
+from scaleacross.solvers.place_parallelism import AxisOrder, PlacementDecision, Placer, axes_of
 from scaleacross.spec.job import ObjectiveName
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.topology import Topology
@@ -214,7 +215,6 @@ class GoalPlacer(Placer):
         self,
         settings: Settings,
         work: Work,
-        time_limit_s: float,
         slowest_axis: GridAxis | None = None,
         enough_s: float = -np.inf,
         cutoff_s: float = np.inf,
@@ -226,24 +226,34 @@ class GoalPlacer(Placer):
         volumes = self.pricing.volumes(settings, work)
         free_s, busy_s = float(placement_free_s(volumes)[0]), float(compute_s(settings, work)[0])
         sent = flows(volumes) if self.goal.pays_egress else []
-        degrees, num_chunks, egress_of = (
-            settings.decision(0).degrees,
-            int(settings.num_chunks[0]),
-            self.goal_pricing.egress,
-        )
+        degrees, num_chunks = settings.decision(0).degrees, int(settings.num_chunks[0])
         best: PlacementDecision | None = None
         least = cutoff_s + free_s
-        for placed in self.every(settings, work):
-            if slowest_axis is not None and placed.axis_order[-1] != slowest_axis:
-                continue
-            step_s = free_s + placed.communication_s
-            if self.goal.measure.exact(placed.fill, step_s, busy_s, 0.0) >= least:
-                continue
-            egress = egress_of.exact(degrees, placed.axis_order, placed.fill, sent, num_chunks) if sent else 0.0
-            score = self.goal.measure.exact(placed.fill, step_s, busy_s, egress)
-            if score < least and self.goal.allows(placed.fill, step_s, busy_s, egress):
-                best, least = placed, score
-        return None if best is None else replace(best, communication_s=least - free_s)
+        for floor, fill, order in self._by_score(settings, work, free_s, busy_s, slowest_axis):
+            if floor >= least:
+                break
+            step_s = free_s + self.exposed_s(settings, work, fill, order)
+            egress = self.goal_pricing.egress.exact(degrees, order, fill, sent, num_chunks) if sent else 0.0
+            score = self.goal.measure.exact(fill, step_s, busy_s, egress)
+            if score < least and self.goal.allows(fill, step_s, busy_s, egress):
+                best, least = PlacementDecision(order, fill, score - free_s, complete=True), score
+        return best
+
+    def _by_score(
+        self, settings: Settings, work: Work, free_s: float, busy_s: float, slowest_axis: GridAxis | None
+    ) -> list[tuple[float, Fill, AxisOrder]]:
+        """Every placement with a bound on its score without egress, least first."""
+        active, idle = axes_of(settings)
+        orders = [order for order in permutations(active) if slowest_axis is None or order[-1:] == (slowest_axis,)]
+        fills = self.fills_of(settings) if orders else []
+        if not fills:
+            return []
+        bounds = free_s + self.bounds_s(settings, work, orders, fills)
+        floors = [
+            (self.goal.measure.exact(fill, float(bound), busy_s, 0.0), index, fill, (*idle, *order))
+            for index, ((fill, order), bound) in enumerate(zip(product(fills, orders), bounds.flat, strict=True))
+        ]
+        return [(floor, fill, order) for floor, _, fill, order in sorted(floors, key=lambda one: one[:2])]
 
 
 @dataclass
@@ -254,7 +264,6 @@ class BalancedGoalPlacer(EveryPlacement):
         self,
         settings: Settings,
         work: Work,
-        time_limit_s: float,
         slowest_axis: GridAxis | None = None,
         enough_s: float = -np.inf,
         cutoff_s: float = np.inf,
@@ -286,8 +295,8 @@ class BalancedGoalPlacer(EveryPlacement):
         return None if best is None else replace(best, communication_s=best_score - free_s)
 
 
-def goal_placer(goal: Goal, fleet: Fleet, problem: Problem, seed: int) -> Placer:
+def goal_placer(goal: Goal, fleet: Fleet, problem: Problem) -> Placer:
     """The placer that ``joint.search`` uses for a goal."""
     one_type = len(fleet.accelerators) == 1
     placer = GoalPlacer if one_type and problem.job.failure_domains is None else BalancedGoalPlacer
-    return placer(fleet, GoalPricing.towards(goal, fleet, problem), seed=seed)
+    return placer(fleet, GoalPricing.towards(goal, fleet, problem))

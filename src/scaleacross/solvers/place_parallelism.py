@@ -1,58 +1,47 @@
-"""Place the axes of one candidate: which axis varies fastest over the devices, how many devices of each building.
+"""Place the axes of candidates: which axis varies fastest over the devices, how many devices of each building.
 
-Sets          A  axes of degree > 1;  S ⊆ A  axes faster than the next one;  J  fills (``fleets``)
-              W  overlap windows (``overlap.windows``) of length L_w, least exposed share 1/n_w, p_w occurrences per step
+Sets          A  axes of degree > 1;  Π  their orders, 5! at most;  J  fills (``fleets``): both finite, whatever the fleet's size
+Variables     π ∈ Π  order of the axes, fastest first;  j ∈ J  fill
 Parameters    c[j,S,a]    serial seconds of axis a when exactly the axes in S are faster and fill j is used
-              t[j,S,a,w]  seconds that axis a adds to window w in the same place
-Variables     y[j,S,a] ∈ {0,1}  on fill j, axis a comes right after the axes in S;
-              e[w] ≥ 0  exposed seconds of window w
-Objective     min Σ c[j,S,a]·y[j,S,a] + Σ_w e[w]
-C1 one fill   Σ_{j,a} y[j,∅,a] = 1
-C2 flow       Σ_a y[j,S∖a,a] = Σ_a y[j,S,a]            for every j and every S other than ∅ and A
-C3 granule    e[w] ≥ p_w/n_w · Σ t[j,S,a,w]·y[j,S,a]
-C4 window     e[w] ≥ p_w · (Σ t[j,S,a,w]·y[j,S,a] − L_w)
+              t[j,S,a,w]  seconds that axis a adds to window w (``overlap.windows``) in the same place
+Objective     min over j, π of the exact step (``plan_cost.step_seconds``)
+Bound         Σ_a c[j,S(π,a),a] + Σ_w exposed_w(Σ_a t[j,S(π,a),a,w]), pipelines at their lower bound, S(π,a) the axes before a
 C5 forced     the last axis is the one asked for (used to price alternatives)
 
-An axis order is a path from ∅ to A through the subsets, so C1 and C2 describe a shortest path and the relaxation is
-nearly integral; C3 and C4 couple the axes that share a window. Fills that do not tile (a granule that cuts a group) are
-priced like any other.
+Axes meet in many orders behind the same set of faster ones, so arcs (j, S, a) are priced, and orders are sums of arcs. The
+bounds of all orders on all fills are worked out in arrays; from the least up they are then priced exactly until the next bound
+is not below the best: that is the optimum of Π × J. Fills that do not tile (a granule that cuts a group) are priced like any
+other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from itertools import permutations
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import permutations, product
+from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.axes import axis_terms, searched_network
-from scaleacross.cost_models.groups import GroupShape, exact_shape
-from scaleacross.cost_models.levels import Levels, build_levels
+from scaleacross.cost_models.axes import Terms, axis_terms, searched_network
+from scaleacross.cost_models.groups import GroupShape, stacked_shapes
+from scaleacross.cost_models.levels import Levels
 from scaleacross.cost_models.links import stacked_links
-from scaleacross.cost_models.overlap import WINDOW_NAMES, exposed_s, windows
+from scaleacross.cost_models.overlap import WINDOW_NAMES, windows
 from scaleacross.cost_models.settings import Floats, Settings
+from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.work import Work
-from scaleacross.solvers.backends import cpsat
-from scaleacross.solvers.backends.linear_model import Expression, LinearModel, Solution
+from scaleacross.solvers.arcs import exposed_in_windows_s
 from scaleacross.solvers.balance import Balance
 from scaleacross.solvers.candidates import Pricing
-from scaleacross.solvers.fleets import Fill, Fleet, shares
-from scaleacross.spec.parallelism import GRID_AXES, GridAxis
+from scaleacross.solvers.fixed_placement import FixedPlacement
+from scaleacross.solvers.fleets import Fill, Fleet
+from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
 
 FILL_BLOCK: Final = 16
-"""Fills in one model: all of them for two or three buildings."""
+"""Fills whose orders are bounded together: all of them for two or three buildings."""
 
-Solver = Callable[[LinearModel, float, int], Solution]
-Arc = tuple[int, frozenset[GridAxis], GridAxis]
-
-
-class ArcCost(NamedTuple):
-    """c[j,S,a] and t[j,S,a,·] of the module docstring, seconds."""
-
-    serial_s: float
-    window_s: Floats
+AxisOrder = tuple[GridAxis, ...]
 
 
 @dataclass(frozen=True)
@@ -61,11 +50,10 @@ class PlacementDecision:
 
     ``balance`` holds layers and batch shares on fleets of several accelerator types, None where they are equal.
 
-    ``complete`` says that nothing of the space is better; otherwise some fills were not tried, or a time limit ended
-    the proof.
+    ``complete`` says that nothing of the space is better; otherwise some fills were not tried.
     """
 
-    axis_order: tuple[GridAxis, ...]
+    axis_order: AxisOrder
     fill: Fill
     communication_s: float
     complete: bool
@@ -74,20 +62,17 @@ class PlacementDecision:
 
 @dataclass
 class Placer:
-    """Places candidates on one fleet; remembers fills' levels and group shapes between candidates."""
+    """Places candidates on one fleet; remembers fills, their levels and group shapes between candidates."""
 
     fleet: Fleet
     pricing: Pricing
-    solver: Solver = cpsat.solve
-    seed: int = 0
-    _levels: dict[Fill, Levels] = field(default_factory=dict)
-    _shapes: dict[tuple[Fill, int, int], GroupShape] = field(default_factory=dict)
+    _placed: dict[Fill, FixedPlacement] = field(default_factory=dict)
+    _fills: dict[Degrees, list[Fill]] = field(default_factory=dict)
 
     def place(
         self,
         settings: Settings,
         work: Work,
-        time_limit_s: float,
         slowest_axis: GridAxis | None = None,
         enough_s: float = -np.inf,
         cutoff_s: float = np.inf,
@@ -98,187 +83,108 @@ class Placer:
             slowest_axis: C5: only orders that end with this axis.
             enough_s: fills are tried block by block, largest granule first; no further block once a placement exposes
                 no more communication than this. The decision says whether all of them were tried.
-            cutoff_s: placements that expose this much communication or more are of no interest: axis orders whose lower
-                bound says so are left out, and None is returned when all are.
+            cutoff_s: placements that expose this much communication or more are of no interest: None when all do.
         """
-        active = tuple(axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1)
-        idle = tuple(axis for axis in GRID_AXES if axis not in active)
-        fills = self.fleet.fills_of(settings.decision(0).degrees)
-        if fills and not active:
-            return PlacementDecision(idle, fills[0], 0.0, complete=True)
-        best: PlacementDecision | None = None
-        proved = True
-        arcs = self._promising(settings, work, active, cutoff_s)
-        if not arcs:
-            return None
+        active, idle = axes_of(settings)
+        orders = self._promising(settings, work, active, cutoff_s)
+        orders = [order for order in orders if slowest_axis is None or order[-1:] == (slowest_axis,)]
+        fills, best = self.fills_of(settings) if orders else [], None
         for start in range(0, len(fills), FILL_BLOCK):
             if best is not None and best.communication_s <= enough_s:
                 return replace(best, complete=False)
             block = fills[start : start + FILL_BLOCK]
-            costs = self._arc_costs(settings, work, arcs, block)
-            model, variables = build_model(costs, active, settings, work, slowest_axis)
-            solution = self.solver(model, time_limit_s, self.seed)
-            proved &= solution.status in ("optimal", "infeasible")
-            if solution.values:
-                chosen = {arc: costs[arc] for arc, variable in variables.items() if solution.values[variable] > 0.5}
-                found = _decode(chosen, idle, block, _communication_s(list(chosen.values()), settings, work))
-                best = found if best is None or found.communication_s < best.communication_s else best
-        return None if best is None else replace(best, complete=proved)
+            bounds = self.bounds_s(settings, work, orders, block)
+            for index in np.argsort(bounds, axis=None, kind="stable").tolist():
+                if bounds.flat[index] >= cutoff_s:
+                    break
+                fill, order = block[index // len(orders)], (*idle, *orders[index % len(orders)])
+                exposed_s = self.exposed_s(settings, work, fill, order)
+                if exposed_s < cutoff_s:
+                    cutoff_s, best = exposed_s, PlacementDecision(order, fill, exposed_s, complete=True)
+        return best
 
-    def every(self, settings: Settings, work: Work) -> Iterator[PlacementDecision]:
-        """Every axis order on every fill of a single candidate, each with its exposed communication; nothing is solved."""
-        active = tuple(axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1)
-        idle = tuple(axis for axis in GRID_AXES if axis not in active)
-        arcs = self._promising(settings, work, active, np.inf)
-        for fill in self.fleet.fills_of(settings.decision(0).degrees):
-            costs = self._arc_costs(settings, work, arcs, [fill])
-            for order in permutations(active):
-                path = [costs[0, frozenset(order[:at]), axis] for at, axis in enumerate(order)]
-                seconds = _communication_s(path, settings, work) if path else 0.0
-                yield PlacementDecision((*idle, *order), fill, seconds, complete=True)
+    def exposed_s(self, settings: Settings, work: Work, fill: Fill, order: AxisOrder) -> float:
+        """What a placement of a single candidate adds to ``Priced.free_s``, exactly."""
+        placed = self.on(fill)
+        free_s = float(placement_free_s(self.pricing.volumes(settings, work))[0])
+        return placed.step_s(placed.placed(settings, 0, order)) - free_s
 
     def unlimited(self) -> Placer:
         """A placer that places candidates however slow they are: this one."""
         return self
 
+    def on(self, fill: Fill) -> FixedPlacement:
+        """Pricing on a fill."""
+        if fill not in self._placed:
+            pricing = self.pricing
+            network = searched_network(pricing.job, pricing.accelerators)
+            self._placed[fill] = FixedPlacement.of(self.fleet, fill, pricing.job, pricing.profile, network)
+        return self._placed[fill]
+
     def levels(self, fill: Fill) -> Levels:
         """Link figures of a fill."""
-        if fill not in self._levels:
-            self._levels[fill] = build_levels(self.fleet.topology, shares(fill), self.fleet.graph)
-        return self._levels[fill]
+        return self.on(fill).levels
+
+    def fills_of(self, settings: Settings, row: int = 0) -> list[Fill]:
+        """The fills that hold a candidate."""
+        degrees = settings.decision(row).degrees
+        if degrees not in self._fills:
+            self._fills[degrees] = self.fleet.fills_of(degrees)
+        return self._fills[degrees]
 
     def _promising(
         self, settings: Settings, work: Work, active: Sequence[GridAxis], cutoff_s: float
-    ) -> dict[GridAxis, list[frozenset[GridAxis]]]:
-        """The (axis, faster axes) of every axis order whose lower bound is below the cutoff, in a fixed order."""
+    ) -> list[AxisOrder]:
+        """The axis orders whose lower bound, whatever the fill, is below the cutoff."""
         orders = list(permutations(active))
-        if np.isfinite(cutoff_s):
-            bounds = self.pricing.order_bounds_s(settings, work, orders)[:, 0]
-            orders = [order for order, bound in zip(orders, bounds, strict=True) if bound < cutoff_s]
-        out: dict[GridAxis, list[frozenset[GridAxis]]] = {}
-        for axis in active if orders else ():
-            faster = {tuple(sorted(order[: order.index(axis)])) for order in orders}
-            out[axis] = [frozenset(subset) for subset in sorted(faster)]
-        return out
+        if not np.isfinite(cutoff_s) or not active:
+            return orders
+        bounds = self.pricing.order_bounds_s(settings, work, orders)[:, 0]
+        return [order for order, bound in zip(orders, bounds, strict=True) if bound < cutoff_s]
 
-    def _arc_costs(
+    def bounds_s(self, settings: Settings, work: Work, orders: Sequence[AxisOrder], fills: Sequence[Fill]) -> Floats:
+        """Bounds on the communication of a single candidate on orders of its active axes, (fills, orders)."""
+        serial, traffic = np.zeros((len(fills), len(orders))), np.zeros((len(WINDOW_NAMES), len(fills), len(orders)))
+        for axis in orders[0]:
+            before = [frozenset(order[: order.index(axis)]) for order in orders]
+            place = {faster: index for index, faster in enumerate(dict.fromkeys(before))}
+            arcs, of = self.arcs(settings, work, axis, list(place), fills), [place[faster] for faster in before]
+            serial += arcs.serial_total_s.reshape(len(fills), -1)[:, of]
+            traffic += arcs.window_s.reshape(len(WINDOW_NAMES), len(fills), -1)[:, :, of]
+        over = [type(window)(*(part[:, None] for part in window)) for window in windows(settings, work)]
+        return serial + exposed_in_windows_s(traffic, over)
+
+    def arcs(
         self,
         settings: Settings,
         work: Work,
-        promising: Mapping[GridAxis, Sequence[frozenset[GridAxis]]],
+        axis: GridAxis,
+        subsets: Sequence[frozenset[GridAxis]],
         fills: Sequence[Fill],
-    ) -> dict[Arc, ArcCost]:
-        costs: dict[Arc, ArcCost] = {}
-        for axis, subsets in promising.items():
-            arcs: list[Arc] = [(index, subset, axis) for index in range(len(fills)) for subset in subsets]
-            copies = np.zeros(len(arcs), dtype=np.int64)
-            volumes = self.pricing.volumes(settings.take(copies), work.take(copies))
-            shapes = [self._axis_shapes(settings, axis, subset, fills[index]) for index, subset, _ in arcs]
-            links = stacked_links([self.levels(fills[index]) for index, _, _ in arcs])
-            stacked = [stacked_shapes(column) for column in zip(*shapes, strict=True)]
-            expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
-            network = searched_network(self.pricing.job, self.pricing.accelerators)
-            terms = axis_terms(axis, volumes, stacked[0], links, expert, ep, exact=True, network=network)
-            serial = terms.serial_total_s
-            costs |= {arc: ArcCost(float(serial[i]), terms.window_s[:, i]) for i, arc in enumerate(arcs)}
-        return costs
+    ) -> Terms:
+        """c and t of an axis of a single candidate behind every set of faster axes on every fill, fill by fill."""
+        places = list(product(fills, subsets))
+        copies = np.zeros(len(places), dtype=np.int64)
+        volumes = self.pricing.volumes(settings.take(copies), work.take(copies))
+        shapes = [self._axis_shapes(settings, axis, faster, fill) for fill, faster in places]
+        links = stacked_links([self.on(fill).levels for fill, _ in places])
+        stacked = [stacked_shapes(column) for column in zip(*shapes, strict=True)]
+        expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
+        network = searched_network(self.pricing.job, self.pricing.accelerators)
+        return axis_terms(axis, volumes, stacked[0], links, expert, ep, network=network)
 
     def _axis_shapes(
         self, settings: Settings, axis: GridAxis, faster: frozenset[GridAxis], fill: Fill
     ) -> list[GroupShape]:
         stride = int(np.prod([getattr(settings, other)[0] for other in faster], dtype=np.int64))
-        degree, ep = int(getattr(settings, axis)[0]), int(settings.ep[0])
-        shapes = [self.shape(degree, stride, fill)]
+        degree, ep, placed = int(getattr(settings, axis)[0]), int(settings.ep[0]), self.on(fill)
+        shapes = [placed.shape(degree, stride)]
         if axis == "dp_shard":
-            shapes += [self.shape(degree // ep, stride * ep, fill), self.shape(ep, stride, fill)]
+            shapes += [placed.shape(degree // ep, stride * ep), placed.shape(ep, stride)]
         return shapes
 
-    def shape(self, degree: int, stride: int, fill: Fill) -> GroupShape:
-        """Shape of the groups of an axis on a fill."""
-        key = (fill, degree, stride)
-        if key not in self._shapes:
-            self._shapes[key] = exact_shape(degree, stride, self.levels(fill))
-        return self._shapes[key]
 
-
-def _decode(
-    chosen: dict[Arc, ArcCost], idle: Sequence[GridAxis], fills: Sequence[Fill], communication_s: float
-) -> PlacementDecision:
-    """The path of chosen arcs as an axis order."""
-    order: list[GridAxis] = []
-    while len(order) < len(chosen):
-        order += [axis for _, faster, axis in chosen if faster == frozenset(order)]
-    fill = fills[next(iter(chosen))[0]]
-    return PlacementDecision((*idle, *order), fill, communication_s, complete=True)
-
-
-def _communication_s(chosen: Sequence[ArcCost], settings: Settings, work: Work) -> float:
-    """The objective of the chosen arcs in floating point (a backend may have rounded)."""
-    in_windows = np.sum([arc.window_s for arc in chosen], axis=0)
-    exposed = (
-        exposed_s(seconds, window)[0] for seconds, window in zip(in_windows, windows(settings, work), strict=True)
-    )
-    return sum(arc.serial_s for arc in chosen) + float(sum(exposed))
-
-
-def stacked_shapes(shapes: Sequence[GroupShape]) -> GroupShape:
-    """One row per shape."""
-    return GroupShape(*(np.stack([getattr(shape, f.name) for shape in shapes]) for f in fields(GroupShape)))
-
-
-def build_model(
-    costs: dict[Arc, ArcCost],
-    active: Sequence[GridAxis],
-    settings: Settings,
-    work: Work,
-    slowest_axis: GridAxis | None = None,
-) -> tuple[LinearModel, dict[Arc, int]]:
-    """The model of the module docstring, and the variable of every arc."""
-    model = LinearModel()
-    arcs = {arc: model.binary(f"y[{arc[0]},{'+'.join(sorted(arc[1]))},{arc[2]}]") for arc in costs}
-    for arc, variable in arcs.items():
-        model.objective[variable] = costs[arc].serial_s
-    _c1_one_fill(model, arcs)
-    _c2_flow(model, arcs, frozenset(active))
-    _c3_c4_windows(model, arcs, costs, settings, work)
-    if slowest_axis is not None:
-        _c5_forced(model, arcs, frozenset(active), slowest_axis)
-    return model, arcs
-
-
-def _c1_one_fill(model: LinearModel, arcs: dict[Arc, int]) -> None:
-    model.add("C1 one fill", {v: 1.0 for (_, faster, _), v in arcs.items() if not faster}, "==", 1.0)
-
-
-def _c2_flow(model: LinearModel, arcs: dict[Arc, int], everything: frozenset[GridAxis]) -> None:
-    through: dict[tuple[int, frozenset[GridAxis]], Expression] = {}
-    for (fill, faster, axis), variable in arcs.items():
-        through.setdefault((fill, faster | {axis}), {})[variable] = 1.0
-        through.setdefault((fill, faster), {})[variable] = -1.0
-    for (_, subset), terms in through.items():
-        if subset and subset != everything:
-            model.add("C2 flow", terms, "==", 0.0)
-
-
-def _c3_c4_windows(
-    model: LinearModel, arcs: dict[Arc, int], costs: dict[Arc, ArcCost], settings: Settings, work: Work
-) -> None:
-    for index, window in enumerate(windows(settings, work)):
-        seconds = {v: float(costs[arc].window_s[index]) for arc, v in arcs.items()}
-        if not any(seconds.values()):
-            continue
-        per_step, least, length = (
-            float(column[0]) for column in (window.per_step, window.least_fraction, window.length_s)
-        )
-        exposed = model.continuous(f"e[{WINDOW_NAMES[index]}]")
-        model.objective[exposed] = 1.0
-        for name, share, free in (("C3 granule", per_step * least, 0.0), ("C4 window", per_step, per_step * length)):
-            model.add(name, {exposed: 1.0} | {v: -share * s for v, s in seconds.items()}, ">=", -free)
-
-
-def _c5_forced(
-    model: LinearModel, arcs: dict[Arc, int], everything: frozenset[GridAxis], slowest_axis: GridAxis
-) -> None:
-    wrong = {v: 1.0 for (_, faster, axis), v in arcs.items() if faster | {axis} == everything and axis != slowest_axis}
-    if wrong:
-        model.add("C5 forced", wrong, "==", 0.0)
+def axes_of(settings: Settings) -> tuple[AxisOrder, AxisOrder]:
+    """Axes of degree > 1 of a single candidate, and the others."""
+    active = tuple(axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1)
+    return active, tuple(axis for axis in GRID_AXES if axis not in active)

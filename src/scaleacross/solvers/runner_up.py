@@ -185,7 +185,7 @@ def _placed_otherwise(problem: Problem, decision: Decision, won: PlanCost) -> It
 
         def reach(placed: PlacementDecision, axis: Any = axis) -> str:
             stride = strides(decision.degrees, placed.axis_order)[axis]
-            return LINK_LEVELS[int(placer.shape(decision.degrees.of(axis), stride, placed.fill).span)]
+            return LINK_LEVELS[int(placer.on(placed.fill).shape(decision.degrees.of(axis), stride).span)]
 
         level = str(won.placement.spans.get(axis, "–"))
         yield rival(f"reach of {axis}", level, lambda p, level=level, reach=reach: reach(p) != level, reach)  # type: ignore[misc]

@@ -23,8 +23,6 @@ from scaleacross.workloads.problem import Problem
 
 ENOUGH: Final = 1e-4
 """A placement this close to its candidate's bound ends the trial of further fills; the reported gap shows it."""
-PLACE_LIMIT_S: Final = 10.0
-"""Time limit of one exact placement; they take milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ class Search:
         one = priced.take(np.array([row]))
         free_s, bound_s = float(one.free_s[0]), float(one.bound_s[0])
         enough_s = bound_s * (1 + min(ENOUGH, self.gap_tolerance)) - free_s
-        decision = placer.place(one.settings, one.work, PLACE_LIMIT_S, slowest_axis, enough_s, below_s - free_s)
+        decision = placer.place(one.settings, one.work, slowest_axis, enough_s, below_s - free_s)
         if decision is None:
             return None
         placed = Placed(free_s + decision.communication_s, one.settings, one, decision, placer)

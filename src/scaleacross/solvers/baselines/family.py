@@ -7,7 +7,7 @@ Space        candidates of ``search_space`` (R1–R9) that the family's job and 
              orders and fills, with no axis crossing a level beyond its ``farthest``
 Objective    exact step time (``plan_cost``), minimised
 Method       bases in the order of their computation, bounded and expanded block by block; members priced in arrays
-             (``placed_rows``), then exactly from the lowest figure up until the next one is not below the best
+             (``fixed_placement``), then exactly from the lowest figure up until the next one is not below the best
 
 The result is the optimum of the family unless the clock ended the tuning (``Outcome.complete``).
 """
@@ -20,17 +20,16 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.plan_cost import step_seconds
 from scaleacross.cost_models.settings import Bools, Ints, Settings, concatenate
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
-from scaleacross.solvers.baselines.placed_rows import AxisOrder, RowPlacer
+from scaleacross.solvers.baselines.rules import AxisOrder
 from scaleacross.solvers.candidates import Priced, Pricing
-from scaleacross.solvers.fleets import Fill, Fleet, fleets, shares
+from scaleacross.solvers.fixed_placement import FixedPlacement
+from scaleacross.solvers.fleets import Fill, Fleet, fleets
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job
 from scaleacross.spec.network import LINK_LEVELS, LinkLevel
 from scaleacross.spec.parallelism import Degrees
-from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision
 from scaleacross.units import human_bytes
 from scaleacross.workloads.problem import Problem
@@ -100,12 +99,12 @@ class _Tuning:
     least_bytes: float = np.inf
     capacity_bytes: float = 0.0
     fitted: bool = False
+    _placed: dict[Fill, FixedPlacement] = field(default_factory=dict)
     _fills: dict[tuple[tuple[str, ...], tuple[int, ...]], list[Fill]] = field(default_factory=dict)
 
     def on(self, fleet: Fleet) -> None:
         """Tune on one fleet."""
         pricing = Pricing.on(fleet, self.family.job, self.problem.profile)
-        placer = RowPlacer(pricing)
         space = SearchSpace(self.family.job, self.problem.profile, fleet.num_accelerators, fleet.unit)
         bases, least = bases_that_fit(space, pricing, self.family.allows)
         self.least_bytes = min(self.least_bytes, least)
@@ -121,7 +120,7 @@ class _Tuning:
             block = bases.take(rows[free_s[rows] < self.best_s])
             promising = pricing.base_bound_s(block) < self.best_s
             if promising.any():
-                self._try_all(space.expand(block.take(promising), Refusals()), placer)
+                self._try_all(space.expand(block.take(promising), Refusals()), pricing)
 
     def why_none(self) -> str:
         """The reason, after all fleets."""
@@ -134,47 +133,50 @@ class _Tuning:
             return f"does not fit in memory: needs {short} per accelerator at least"
         return "no placement keeps its axes inside the levels that it allows"
 
-    def _try_all(self, rows: Settings, placer: RowPlacer) -> None:
+    def _try_all(self, rows: Settings, pricing: Pricing) -> None:
         rows = rows.take(self.family.allows(rows) & self.family.allows_split(rows))
-        rows = rows.take(placer.pricing.needed_bytes(rows) <= placer.pricing.capacity_bytes) if len(rows) else rows
+        rows = rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes) if len(rows) else rows
         if not len(rows):
             return
         self.fitted = True
-        priced = placer.pricing.coarse(rows)
-        for block in _ascending(priced):
+        for block in _ascending(pricing.coarse(rows)):
             block = block.take(block.bound_s < self.best_s)
             if not len(block.bound_s) or self.clock.over:
                 return
-            self._try_block(block, placer)
+            self._try_block(block, pricing.fleet)
 
-    def _try_block(self, block: Priced, placer: RowPlacer) -> None:
-        """Price every (member, fill) pair of a block on every order, then exactly from the lowest figure up."""
+    def _try_block(self, block: Priced, fleet: Fleet) -> None:
+        """Price every (member, fill, order) of a block in arrays, then exactly from the lowest figure up."""
+        holding: dict[Fill, list[int]] = {}
         columns = (getattr(block.settings, axis).tolist() for axis in Degrees.model_fields)
-        pairs = [
-            (row, fill)
-            for row, degrees in enumerate(zip(*columns, strict=True))
-            for fill in self._fills_of(placer.pricing.fleet, degrees)
-        ]
-        if not pairs:
-            return
-        members = block.take(np.array([row for row, _ in pairs]))
-        fills = [fill for _, fill in pairs]
-        for order in self.family.orders:
-            placed = placer.price(members, order, fills)
-            step_s = np.where(self._near_enough(placed.spans), placed.step_s, np.inf)
-            for row in np.argsort(step_s, kind="stable"):
-                if step_s[row] >= self.best_s or self.clock.over:
-                    break
-                self._try_one(members.settings, int(row), order, fills[row], placer)
+        for row, degrees in enumerate(zip(*columns, strict=True)):
+            for fill in self._fills_of(fleet, degrees):
+                holding.setdefault(fill, []).append(row)
+        places, parts = [], []
+        for fill, rows in holding.items():
+            members, placed = block.take(np.array(rows)), self._placed_on(fleet, fill)
+            bounds = placed.order_bounds_s(members.settings, members.work, self.family.orders)
+            for order, exposed_s in zip(self.family.orders, bounds, strict=True):
+                near = self._near_enough(placed.spans(members.settings, order))
+                parts.append(np.where(near, members.free_s + exposed_s, np.inf))
+                places += [(placed, order, row) for row in rows]
+        step_s = np.concatenate(parts) if parts else np.zeros(0)
+        for index in np.argsort(step_s, kind="stable"):
+            if step_s[index] >= self.best_s or self.clock.over:
+                return
+            placed, order, row = places[index]
+            self._try_one(placed, placed.placed(block.settings, row, order))
 
-    def _try_one(self, settings: Settings, row: int, order: AxisOrder, fill: Fill, placer: RowPlacer) -> None:
-        placement = Placement(axis_order=order, fill=shares(fill))
-        decision = settings.decision(row).model_copy(update={"placement": placement})
-        problem = self.problem
-        shapes = placer.shapes(settings, row, order, fill)
-        step_s = step_seconds(problem.job, problem.profile, problem.topology, decision, shapes)
+    def _try_one(self, placed: FixedPlacement, decision: Decision) -> None:
+        step_s = placed.step_s(decision)
         if step_s < self.best_s:
             self.best, self.best_s = decision, step_s
+
+    def _placed_on(self, fleet: Fleet, fill: Fill) -> FixedPlacement:
+        if fill not in self._placed:
+            problem = self.problem
+            self._placed[fill] = FixedPlacement.of(fleet, fill, self.family.job, problem.profile, network="library")
+        return self._placed[fill]
 
     def _near_enough(self, spans: Mapping[str, Ints]) -> Bools:
         limits = ((spans[axis], LINK_LEVELS.index(level)) for axis, level in self.family.farthest.items())

@@ -14,13 +14,12 @@ import networkx as nx
 import numpy as np
 
 from scaleacross.cost_models.axes import axis_terms
-from scaleacross.cost_models.groups import exact_shape
+from scaleacross.cost_models.groups import exact_shape, stacked_shapes
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.overlap import rounds
 from scaleacross.cost_models.settings import Bools, Floats, Settings
 from scaleacross.solvers.baselines.family import bases_that_fit
-from scaleacross.solvers.baselines.placed_rows import stacked
 from scaleacross.solvers.baselines.rules import allowed_schedules, one_data_parallel_group, whole_or_zero_1
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import Fleet, shares
@@ -104,7 +103,7 @@ def _timed(pricing: Pricing, settings: Settings) -> Rows:
     volumes = pricing.volumes(settings, work)
     levels = build_levels(fleet.topology, shares(((fleet.buildings[0].name, _domain(fleet)),)))
     shapes = {tp: exact_shape(tp, 1, levels) for tp in np.unique(settings.tp).tolist()}
-    shape = stacked([shapes[tp] for tp in settings.tp.tolist()])
+    shape = stacked_shapes([shapes[tp] for tp in settings.tp.tolist()])
     tp_s = axis_terms("tp", volumes, shape, links_of(levels)).serial_total_s
     return Rows(
         settings,

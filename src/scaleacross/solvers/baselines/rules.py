@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from scaleacross.cost_models.settings import Bools, Settings
-from scaleacross.solvers.baselines.placed_rows import AxisOrder
 from scaleacross.solvers.fleets import Fill, Fleet
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import ScheduleName, ShardLevel
+from scaleacross.spec.parallelism import GridAxis, ScheduleName, ShardLevel
 
+AxisOrder = tuple[GridAxis, ...]
 MEGATRON_ORDER: Final[AxisOrder] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 """Default rank order tp-cp-ep-dp-pp, fastest first (ep is inside dp_shard); stages are whole blocks of positions."""
 FRAMEWORK_SCHEDULES: Final[tuple[ScheduleName, ...]] = ("1F1B", "Interleaved1F1B")
