@@ -110,3 +110,15 @@ def test_command_refuses_what_is_no_runs_file(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["validate", str(file)])
     assert done.exit_code == 2
     assert "column model, gpu, n_gpus, seq, gbs is missing" in done.output
+
+
+def test_the_page_says_what_a_row_holds_that_ran_and_is_predicted_not_to_fit() -> None:
+    stated = replace(run("l1"), tp=1, pp=1, cp=1, vpp=None, dp=64, gbs=256)
+    page_of = validate_runs([*runs(), replace(stated, id="big")])
+    assert page_of.memory.refused == ("big",)
+    page = accuracy_page(page_of, cross_check(page_of), date(2026, 1, 2))
+    (line,) = (line for line in page.splitlines() if line.startswith("* big states llama3_70b on 64 H100-80GB in bf16"))
+    assert "parameters 131.4, gradients 131.4" in line
+    assert line.endswith(
+        "Other rows of the same model, machine and precision: tp 4 · cp 2 · pp 4, FSDP 0, micro-batch 1 (l1)."
+    )

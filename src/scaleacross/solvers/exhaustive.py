@@ -237,4 +237,5 @@ def _pipelines(problem: Problem, pp: int, num_micro_batches: int, micro_batch: i
 def _schedule_exists(schedule: ScheduleName, pp: int, num_micro_batches: int, num_chunks: int, layers: int) -> bool:
     if pp == 1:
         return schedule == "1F1B" and num_chunks == 1
-    return pp * num_chunks <= layers and runs(schedule, pp, num_micro_batches, num_chunks)
+    ends = 2 if num_chunks > 1 else 0
+    return pp * num_chunks <= layers + ends and runs(schedule, pp, num_micro_batches, num_chunks)

@@ -8,8 +8,8 @@ shard level.
 
 R1 heads          tp divides H, K and the MLP widths
 R2 sequence       2·cp divides s (load-balanced halves) and so does tp of what is left; s/cp ≥ MIN_TOKENS_PER_RANK
-R3 layers         pp·v ≤ L; pp is the smallest that reaches its ⌈L/pp⌉ or ⌈(L+2)/pp⌉
-                  (a larger one idles more and holds no less)
+R3 layers         pp ≤ L and pp·v ≤ L, or with chunks L + 2: the embedding and the head may have virtual stages of their own;
+                  pp is the smallest that reaches its ⌈L/pp⌉ or ⌈(L+2)/pp⌉ (a larger one idles more and holds no less)
 R4 batch          dp_shard·dp_replicate·b divides G;  m = G/(dp·b)
 R5 experts        ep divides E and dp_shard; with ep > 1 something must be sharded
 R6 accelerators   tp·cp·pp·dp ≤ A (or = the number asked for, or in the range), whole hosts
@@ -37,7 +37,7 @@ from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.settings import Ints, Settings, concatenate
 from scaleacross.schedules.pipeline import is_legal
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS, ScheduleName, has_chunks
+from scaleacross.spec.parallelism import EMPTY_ENDS, RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS, ScheduleName, has_chunks
 from scaleacross.workloads.layer_profile import ModelProfile
 
 ROUNDS: Final[tuple[ScheduleName, ...]] = ("Interleaved1F1B", "InterleavedZeroBubble")
@@ -214,7 +214,8 @@ class SearchSpace:
             return name == "1F1B" and num_chunks == 1
         if not has_chunks(name, num_chunks):
             return False
-        if not refusals.keep(pp * num_chunks <= self.profile.num_layers, "R3 more chunks than layers"):
+        most = self.profile.num_layers + (EMPTY_ENDS if num_chunks > 1 else 0)
+        if not refusals.keep(pp * num_chunks <= most, "R3 more chunks than layers"):
             return False
         if name in ROUNDS:
             return refusals.keep(m % pp == 0, "R7 interleaving needs micro-batches in multiples of pp")
