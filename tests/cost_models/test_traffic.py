@@ -9,8 +9,13 @@ import pytest
 from machines import accelerator, fill, flat, gpt, job, settings
 
 from scaleacross.catalogue import load_workload
-from scaleacross.cost_models.axes import windows_of
+from scaleacross.cost_models.axes import axis_terms, group_of, windows_of
+from scaleacross.cost_models.groups import exact_shape
+from scaleacross.cost_models.levels import build_levels
+from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
+from scaleacross.cost_models.plan_traffic import time_of
+from scaleacross.cost_models.step import one_row
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
 from scaleacross.cost_models.work import work_of
 from scaleacross.spec.job import Overlap
@@ -19,6 +24,7 @@ from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision
 from scaleacross.workloads.dense_transformer import DenseTransformer
 from scaleacross.workloads.layer_profile import Workload
+from scaleacross.workloads.variants import without_sequence_parallelism
 
 ORDER = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 
@@ -49,6 +55,22 @@ def test_sizes_of_a_dense_model() -> None:
     assert of["cp", "reduce_scatter", "key and value gradients"].per_step == 4 * 8
     assert of["pp", "send", "activations"].size_bytes == tokens * 1024 * 2 / 2
     assert of["pp", "send", "activations"].per_step == 2 * 8
+
+
+def test_without_sequence_parallelism_the_all_reduce_that_is_priced_is_listed() -> None:
+    """As often as a gather with its scatter, and its time is what the step waits for where nothing hides it."""
+    of, rows = job(2048, 64, overlap=Overlap(tp_reduce=False)), settings(tp=2, num_micro_batches=8)
+    profile = without_sequence_parallelism(gpt().profile())
+    volumes = Volumes(of, profile, rows, work_of(profile, of, [accelerator()], rows), 0.0)
+    tp = [flow for flow in flows(volumes) if flow.axis == "tp"]
+    assert [(flow.op, flow.what) for flow in tp] == [("all_reduce", "activations")]
+    gathers = sent(gpt(), tp=2, num_micro_batches=8)["tp", "all_gather", "activations"]
+    assert (tp[0].per_step, tp[0].size_bytes) == (gathers.per_step, gathers.size_bytes)
+    levels = build_levels(flat(1, 2), fill(("b0", 2)))
+    shape, links = one_row(exact_shape(2, 1, levels)), links_of(levels)
+    waited = axis_terms("tp", volumes, shape, links, network="library").serial_s["tp"][0]
+    each = float(time_of(tp[0], group_of("library", "tp", shape, links, 0.0), 0.0).time_s[0])
+    assert waited == pytest.approx(tp[0].per_step * each)
 
 
 @pytest.mark.parametrize("shard", SHARD_LEVELS)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from plans import building, make_plan, two_buildings
 
 from scaleacross.emitters import EMITTERS
-from scaleacross.emitters.nccl import MIB, ack_timeout, buffer_bytes, crossed_levels, environment
-from scaleacross.emitters.nccl_variables import VARIABLES
+from scaleacross.emitters.nccl import ack_timeout, crossed_levels, environment
+from scaleacross.emitters.nccl_variables import VARIABLES, buffer_bytes
 from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.spec.network import Trunk
 from scaleacross.spec.network_choice import CommunicatorChoice
@@ -19,6 +19,8 @@ from scaleacross.spec.parallelism import Degrees
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.topology import Region, Topology
 from scaleacross.workloads.problem import problem_of
+
+MIB = 2**20
 
 
 def plan_over(latency_s: float, load_balancing: str = "ecmp") -> Plan:

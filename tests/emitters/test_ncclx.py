@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from plans import make_plan, two_buildings
 
 from scaleacross.emitters import EMITTERS
+from scaleacross.emitters.nccl_variables import HINTS
 from scaleacross.emitters.ncclx import HINT_OF, MIN_SLOW_MS, SLOW_RATIO
 from scaleacross.emitters.tuner_grammar import (
     ALGORITHMS,
@@ -77,7 +78,8 @@ def test_files_of_a_plan_over_two_buildings() -> None:
     known = {hint: set(algorithms.values()) for hint, algorithms in HINT_OF.values()}
     assert hints["pp"] == {"allreduceAlgo": "ctring", "commDesc": "pp over campus"}
     assert "tp" not in hints  # inside hosts
-    assert all(value in known[hint] for each in hints.values() for hint, value in each.items() if hint != "commDesc")
+    assert all(value in known[hint] for each in hints.values() for hint, value in each.items() if hint in known)
+    assert all(hint in (*known, *HINTS, "commDesc") for each in hints.values() for hint in each)
     longest = max(one.time_s for one in plan.collectives if one.axis == "pp")
     threshold = max(MIN_SLOW_MS, SLOW_RATIO * 1e3 * longest)
     stated = re.search(r"BY_PG=(\S+)", files["ncclx/ncclx.env"])[1]  # type: ignore[index]

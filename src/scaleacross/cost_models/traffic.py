@@ -3,7 +3,7 @@
 Sizes (t = tokens of a micro-batch on a rank, h = hidden size, activations in 2 bytes):
 
 * tp            t·h·2 gathered or scattered ``Work.tp_gathers`` times per micro-batch (sequence parallelism, Korthikanti
-                2205.05198)
+                2205.05198); without sequence parallelism a gather with its scatter is one all-reduce
 * cp            keys and values of the whole sequence, t·cp·kv·2/tp: gathered forward, gathered and reduced backward,
                 per layer
 * ep            t·top_k·h·2/tp sent per all-to-all; dispatch and combine, forward and backward, per MoE layer
@@ -32,6 +32,10 @@ ACTIVATION_BYTES: Final = 2.0
 """Activations and their gradients travel in 16 bit."""
 
 Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
+
+TP_PARTS: Final[tuple[Op, ...]] = ("all_gather", "reduce_scatter")
+TP_WHOLE: Final[tuple[Op, ...]] = ("all_reduce",)
+"""What tp runs as often as a gather with its scatter: with and without sequence parallelism."""
 
 
 @dataclass(frozen=True)
@@ -163,8 +167,8 @@ def flows(volumes: Volumes) -> list[Flow]:
     hidden, kv, routed = (float(v[0]) for v in (volumes.hidden_bytes, volumes.kv_bytes, volumes.routed_bytes))
     forward = float(work.tp_forward[0])
     pairs: dict[Phase, float] = {"forward": forward * m, "backward": (float(work.tp_gathers[0]) / 2 - forward) * m}
-    add("tp", "all_gather", "activations", hidden, pairs)
-    add("tp", "reduce_scatter", "activations", hidden, pairs)
+    for op in TP_WHOLE if volumes.all_reduced else TP_PARTS:
+        add("tp", op, "activations", hidden, pairs)
     layers, moe_layers = float(work.layers[0]) * m, float(work.moe_layers[0]) * m
     add("cp", "all_gather", "keys and values", kv, {"forward": layers, "backward": layers * (1 + again)})
     add("cp", "reduce_scatter", "key and value gradients", kv, {"backward": layers})

@@ -17,7 +17,14 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from scaleacross.emitters.nccl_variables import DEFAULT_IB_TIMEOUT, VARIABLES, check_variable
+from scaleacross.emitters.group_settings import not_expressed
+from scaleacross.emitters.nccl_variables import (
+    DEFAULT_IB_TIMEOUT,
+    MAX_BUFFER_BYTES,
+    VARIABLES,
+    buffer_bytes,
+    check_variable,
+)
 from scaleacross.emitters.rank_order import plan_topology
 from scaleacross.spec.launch import EnvVariable
 from scaleacross.spec.network import LINK_LEVELS, LinkLevel
@@ -26,14 +33,10 @@ from scaleacross.spec.plan import Plan
 from scaleacross.spec.topology import Building, Topology
 from scaleacross.units import human_bytes, human_seconds
 
-MIB: Final = 1 << 20
-
 # NCCL 2.31: the buffer of a channel is cut into this many steps (NCCL_STEPS); a step is the unit handed to the network.
 BUFFER_STEPS: Final = 8
 # assumed: below this a piece of a step is dominated by per-message cost.
 MIN_PIECE_BYTES: Final = 64 * 1024
-# assumed: largest buffer per channel; beyond it the memory of all connections outgrows the gain.
-MAX_BUFFER_BYTES: Final = 64 * MIB
 # InfiniBand local ack timeout: 4.096 µs · 2^t.
 ACK_TIMEOUT_UNIT_S: Final = 4.096e-6
 
@@ -69,6 +72,7 @@ def environment(plan: Plan) -> tuple[EnvVariable, ...]:
     out: list[EnvVariable] = []
     if levels:
         out += [*_buffer(sets, levels), *_queue_pairs(sets, levels), *_timeout(levels), *_ctran(sets, levels)]
+        out += _traffic_class(plan)
     for variable in out:
         check_variable(variable)
     return tuple(out)
@@ -153,12 +157,6 @@ def _latencies_from(topology: Topology, start: str) -> dict[str, float]:
     return found
 
 
-def buffer_bytes(channel_bytes: float) -> int:
-    """NCCL_BUFFSIZE that holds what one channel keeps in flight: a power of two in [4, 64] MiB."""
-    size = 1 << max(0, math.ceil(channel_bytes) - 1).bit_length()
-    return min(max(size, int(VARIABLES["NCCL_BUFFSIZE"].default)), MAX_BUFFER_BYTES)
-
-
 def _buffer(sets: list[Used], levels: list[LevelFigures]) -> list[EnvVariable]:
     if not sets:
         return []
@@ -232,6 +230,15 @@ def _ctran(sets: list[Used], levels: list[LevelFigures]) -> list[EnvVariable]:
     return out
 
 
+def _traffic_class(plan: Plan) -> list[EnvVariable]:
+    """One value for a process: where all communicators have the same class."""
+    classes = {choice.traffic_class for choice in plan.decision.network or () if choice.connections}
+    if len(classes) != 1 or None in classes:
+        return []
+    why = "the class that was decided for every communicator; map it to a queue of your switches, or it means nothing"
+    return [EnvVariable(name="NCCL_IB_TC", value=str(classes.pop()), why=why)]
+
+
 def _at(level: LinkLevel, levels: list[LevelFigures]) -> str:
     """Line rate · round trip of a level, for comparison."""
     return next((_product(figures) for figures in levels if figures.level == level), f"across {level}")
@@ -270,6 +277,15 @@ def _explanation(plan: Plan, levels: tuple[LevelFigures, ...], settings: tuple[E
     lines += ["", "## Looked at and left alone", ""]
     names, decided = {variable.name for variable in settings}, plan.decision.network is not None
     lines += [f"* {line}" for line in _left_alone(levels, names, decided)]
+    mixed = {c.traffic_class for c in plan.decision.network or () if c.traffic_class is not None}
+    if len(mixed) > 1:
+        lines.append(
+            f"* NCCL_IB_TC: communicators have different classes ({', '.join(map(str, sorted(mixed)))}) and a process has one; "
+            "set ncclConfig_t.trafficClass of each as in ncclx/comm_hints.json (target ncclx)."
+        )
+    cannot = not_expressed(plan.decision.network or (), plan)
+    if cannot:
+        lines += ["", "## Decided, and beyond what NCCL's settings can say", "", *(f"* {line}" for line in cannot)]
     return "\n".join(lines) + "\n"
 
 

@@ -6,6 +6,7 @@ Names, defaults and ranges: NCCL 2.31 (src/include, docs "Environment Variables"
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,10 @@ from scaleacross.errors import EmitError
 from scaleacross.spec.launch import EnvVariable
 
 DEFAULT_IB_TIMEOUT: Final = 20
+CLASS: Final = r"(25[0-5]|2[0-4]\d|1?\d?\d)"
+"""0 to 255."""
+# assumed: largest buffer per channel; beyond it the memory of all connections outgrows the gain.
+MAX_BUFFER_BYTES: Final = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,33 @@ VARIABLES: Final[Mapping[str, Variable]] = {
     "NCCLX_TUNER_CONFIG_FILE": Variable("unset", pattern=r"[\w./${}-]+"),
     "NCCL_CTRAN_IB_QP_CONFIG_XZONE": Variable("1048576,16,spray,128", pattern=r"\d+,\d+,(spray|dqplb),\d+"),
     "NCCL_CTRAN_IB_QP_CONFIG_XDC": Variable("1048576,16,spray,128", pattern=r"\d+,\d+,(spray|dqplb),\d+"),
+    "NCCL_IB_TC": Variable("-1", high=255),
+    "NCCL_CTRAN_IB_PG_TRAFFIC_CLASS": Variable("unset", pattern=rf"\w+:{CLASS}(,\w+:{CLASS})*"),
+    "NCCL_CTRAN_HIER_AG_OVERLAP_ENABLE": Variable("false", pattern=r"true|false"),
+    "NCCL_CTRAN_HIER_AG_OVERLAP_CHUNK_BYTES": Variable("0", low=512 * 1024, high=8 * 1024 * 1024),
 }
+
+HINTS: Final[Mapping[str, Variable]] = {
+    "trafficClass": Variable("-1", high=255),
+    "minCTAs": Variable("1", low=1, high=64),
+    "maxCTAs": Variable("64", low=1, high=64),
+    "ibQpsPerConnection": VARIABLES["NCCL_IB_QPS_PER_CONNECTION"],
+    "ncclBuffSize": VARIABLES["NCCL_BUFFSIZE"],
+}
+"""Numbers that a communicator takes for itself."""
+
+
+def buffer_bytes(channel_bytes: float) -> int:
+    """NCCL_BUFFSIZE that holds what one channel keeps in flight: a power of two in [4, 64] MiB."""
+    size = 1 << max(0, math.ceil(channel_bytes) - 1).bit_length()
+    return min(max(size, int(VARIABLES["NCCL_BUFFSIZE"].default)), MAX_BUFFER_BYTES)
+
+
+def check_hint(name: str, value: str) -> None:
+    """Raise EmitError unless a communicator takes ``value`` for ``name``."""
+    known = HINTS[name]
+    if not value.isdigit() or not known.low <= int(value) <= known.high:
+        raise EmitError(f"hint {name}={value} is outside {known.low}..{known.high}")
 
 
 def check_variable(variable: EnvVariable) -> None:

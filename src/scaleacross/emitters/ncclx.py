@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from scaleacross.emitters.group_settings import class_variable, connection_hints, not_expressed, overlap_variables
 from scaleacross.emitters.launch import launch_config
-from scaleacross.emitters.nccl_variables import check_variable
+from scaleacross.emitters.nccl_variables import HINTS, check_variable
 from scaleacross.emitters.tuner_grammar import TunerRow, nccl_text, ncclx_text
 from scaleacross.spec.launch import EnvVariable, LaunchConfig, LaunchHost, ProcessGroups
 from scaleacross.spec.parallelism import Axis
@@ -47,13 +48,13 @@ def render(plan: Plan) -> dict[str, str]:
     config = launch_config(plan)
     rows = [row for group in config.process_groups for row in _tuner_rows(config, group)]
     hints = {group.axis: _hints(group) for group in config.process_groups}
-    settings = _environment(config, bool(rows))
+    settings = _environment(config, bool(rows), overlap_variables(plan))
     files = {
         "comm_hints.json": json.dumps({axis: hint for axis, hint in hints.items() if hint}, indent=2) + "\n",
         "ncclx_tuner.csv": ncclx_text(rows),
         "nccl_tuner.conf": nccl_text(rows),
         "ncclx.env": _env_text(config, settings),
-        "explain.md": _explanation(config, rows, hints, settings),
+        "explain.md": _explanation(config, rows, hints, settings) + _more_explained(plan, config.process_groups, hints),
     }
     files |= {f"topology/{host.name}.conf": _topology(host) for host in config.hosts}
     return {f"{FOLDER}/{name}": text for name, text in files.items()}
@@ -78,6 +79,7 @@ def _hints(group: ProcessGroups) -> dict[str, str]:
         hint, algorithms = HINT_OF.get(collective.op, ("", {}))
         if collective.algorithm in algorithms:
             hints[hint] = algorithms[collective.algorithm]
+    hints |= connection_hints(group)
     return hints | ({"commDesc": f"{group.axis} over {group.level}"} if hints else {})
 
 
@@ -110,7 +112,7 @@ def slow_ms(collectives: tuple[PredictedCollective, ...]) -> int:
     return max(MIN_SLOW_MS, math.ceil(SLOW_RATIO * 1e3 * max((one.time_s for one in collectives), default=0.0)))
 
 
-def _environment(config: LaunchConfig, tuned: bool) -> list[EnvVariable]:
+def _environment(config: LaunchConfig, tuned: bool, more: list[EnvVariable]) -> list[EnvVariable]:
     """Variables with their reasons, each checked against the table."""
     thresholds = ",".join(f"{group.axis}:{slow_ms(group.collectives)}" for group in config.process_groups)
     out = [
@@ -131,6 +133,7 @@ def _environment(config: LaunchConfig, tuned: bool) -> list[EnvVariable]:
     if thresholds:
         why = f"ms; {SLOW_RATIO} × the longest prediction of the group, at least {MIN_SLOW_MS} ms"
         out.append(EnvVariable(name="NCCL_COLLTRACE_SLOW_COLL_THRESHOLD_BY_PG", value=thresholds, why=why))
+    out += [*class_variable(config.process_groups), *more]
     for variable in out:
         check_variable(variable)
     return out
@@ -167,6 +170,23 @@ def _explanation(
                 f"| {human_seconds(one.time_s)} | {one.algorithm} | {_said_by(group, one, hints[group.axis], rows)} |"
             )
     return "\n".join(lines) + "\n"
+
+
+def _more_explained(plan: Plan, groups: Sequence[ProcessGroups], hints: Mapping[Axis, dict[str, str]]) -> str:
+    """Hints of connections with the choice that each comes from, and what no file can say."""
+    lines = []
+    for group in groups:
+        own = {name: value for name, value in hints[group.axis].items() if name in HINTS}
+        if own:
+            of = ", ".join(choice.payload for choice in group.network if choice.connections)
+            stated = ", ".join(f"{name}={value}" for name, value in own.items())
+            lines.append(f"* {group.axis}: {stated}: the most that was decided for any of {of}.")
+    cannot = not_expressed(plan.decision.network or (), plan)
+    parts = [["", "Hints of connections:", "", *lines]] if lines else []
+    parts += (
+        [["", "Decided, and beyond what these files can say:", "", *(f"* {line}" for line in cannot)]] if cannot else []
+    )
+    return "".join("\n".join(part) + "\n" for part in parts)
 
 
 def _said_by(group: ProcessGroups, one: PredictedCollective, hints: dict[str, str], rows: list[TunerRow]) -> str:

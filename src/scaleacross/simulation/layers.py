@@ -117,10 +117,9 @@ class Layers:
 
     def _tp_op(self) -> tuple[tuple[Op, ...], float]:
         """Operations of one gather with its scatter."""
-        size = (
-            self.setting.streams["tp", "all_gather"].size_bytes if ("tp", "all_gather") in self.setting.streams else 0.0
-        )
-        return (("all_reduce",) if self.setting.reduce_whole else ("all_gather", "reduce_scatter")), size
+        operations: tuple[Op, ...] = ("all_reduce",) if self.setting.reduce_whole else ("all_gather", "reduce_scatter")
+        stream = self.setting.streams.get(("tp", operations[0]))
+        return operations, stream.size_bytes if stream else 0.0
 
     def _tp_calls(self, action: Action, work: ChunkWork) -> int:
         return work.tp_forward if action.kind is Kind.F else work.tp_backward
@@ -128,7 +127,7 @@ class Layers:
     def _late_weight_s(self, action: Action, work: ChunkWork, weight: float) -> float:
         """Seconds of weight gradients beside which the reductions of a backward pass run; userbuffers hide these and more."""
         beside = self.job.overlap.tp_reduce and self.job.overlap.tp_fraction < TP_REDUCTIONS
-        has_tp = ("tp", "all_gather") in self.setting.streams and self._tp_calls(action, work) > 0
+        has_tp = self._tp_op()[1] > 0 and self._tp_calls(action, work) > 0
         return weight / 2 if beside and has_tp and weight > 0 else 0.0
 
     def _tensor(self, action: Action, key: Key, work: ChunkWork, share: float, late_s: float, cell: str) -> None:

@@ -103,7 +103,7 @@ def replay(
         )
     unlike = disturbance or Disturbance()
     machine, pace, counts = _machine(plan, problem, unlike, fold)
-    setting = _setting(plan, problem, machine.fabric)
+    setting = _setting(plan, machine.fabric)
     launch = max(one.kernel_launch_s for one in _accelerators(machine))
     held = max(one.collective_multiprocessors / one.num_multiprocessors for one in _accelerators(machine))
     calls = Calls(machine, launch, _copies(problem), held, unlike.seed)
@@ -234,11 +234,9 @@ def _way(plan: Plan, one: PredictedCollective, fabric: Fabric) -> Way:
     return library_way(one.algorithm, fabric)
 
 
-def _setting(plan: Plan, problem: Problem, fabric: Fabric) -> Setting:
+def _setting(plan: Plan, fabric: Fabric) -> Setting:
     streams = _uses(plan, fabric)
-    whole = any(block.replicated_elementwise_bytes for block, _ in problem.profile.blocks)
-    if whole and ("tp", "all_gather") in streams:
-        streams["tp", "all_reduce"] = streams["tp", "all_gather"]
+    whole = ("tp", "all_reduce") in streams
     recomputes = plan.decision.recompute == "full"
     return Setting(plan.job, plan.degrees, plan.decision.shard, streams, whole, recomputes)
 

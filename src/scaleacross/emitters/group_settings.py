@@ -1,0 +1,115 @@
+"""Settings that differ by communicator: hints, traffic class, and chunks of NCCLX's hierarchical gather.
+
+A communicator's connections serve all of its collectives, so it gets the most that any of them was decided to need, and the class
+of those that the step waits for, if there are any.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from scaleacross.emitters.nccl_variables import buffer_bytes, check_hint
+from scaleacross.spec.launch import EnvVariable, ProcessGroups
+from scaleacross.spec.network_choice import CommunicatorChoice
+from scaleacross.spec.plan import Plan
+from scaleacross.units import human_bytes, human_seconds
+
+# torchcomms 59426ba4: chunks that NCCL_CTRAN_HIER_AG_OVERLAP_CHUNK_BYTES takes.
+LEAST_OVERLAP_BYTES: Final = 512 * 1024
+MOST_OVERLAP_BYTES: Final = 8 * 1024 * 1024
+
+
+def connection_hints(group: ProcessGroups) -> dict[str, str]:
+    """Traffic class, blocks of threads, queue pairs and buffer of a group's communicators; nothing inside a domain."""
+    used = [choice for choice in group.network if choice.connections]
+    if not used:
+        return {}
+    channels = max(choice.num_channels for choice in used)
+    pairs = max(one.queue_pairs for choice in used for one in choice.connections)
+    window = max(one.window_bytes / max(1, choice.num_channels) for choice in used for one in choice.connections)
+    stated = traffic_class(group)
+    hints = {
+        **({} if stated is None else {"trafficClass": str(stated)}),
+        "minCTAs": str(channels),
+        "maxCTAs": str(channels),
+        "ibQpsPerConnection": str(pairs),
+        "ncclBuffSize": str(buffer_bytes(window)),
+    }
+    for name, value in hints.items():
+        check_hint(name, value)
+    return hints
+
+
+def traffic_class(group: ProcessGroups) -> int | None:
+    """The class of what the step waits for, else that of what computation hides; None where nothing is decided.
+
+    The plan gives what is waited for the lower number.
+    """
+    return min((choice.traffic_class for choice in group.network if choice.traffic_class is not None), default=None)
+
+
+def class_variable(groups: Sequence[ProcessGroups]) -> list[EnvVariable]:
+    """NCCLX: traffic class by name of the process group."""
+    classes = {group.axis: traffic_class(group) for group in groups}
+    stated = {axis: number for axis, number in classes.items() if number is not None}
+    if not stated:
+        return []
+    return [
+        EnvVariable(
+            name="NCCL_CTRAN_IB_PG_TRAFFIC_CLASS",
+            value=",".join(f"{axis}:{number}" for axis, number in stated.items()),
+            why="classes as decided: what the step waits for apart from what computation hides; map them to queues of your "
+            "switches, or they mean nothing",
+        )
+    ]
+
+
+def overlap_variables(plan: Plan) -> list[EnvVariable]:
+    """NCCLX: chunks that follow one another through the levels of a hierarchical gather; one value for a process."""
+    cut = [
+        (choice, one)
+        for choice in plan.decision.network or ()
+        for one in plan.collectives
+        if choice.op == "all_gather" == one.op and choice.algorithm == "hierarchical" and choice.num_chunks > 1
+        if (choice.communicator, choice.payload) == (one.axis, one.name.partition(" of ")[2])
+    ]
+    if not cut:
+        return []
+    choice, one = max(cut, key=lambda pair: pair[1].time_s * pair[1].per_step)
+    size = min(max(math.ceil(choice.chunk_bytes), LEAST_OVERLAP_BYTES), MOST_OVERLAP_BYTES)
+    limited = "" if size == math.ceil(choice.chunk_bytes) else f", which NCCLX limits to {human_bytes(size)}"
+    return [
+        EnvVariable(
+            name="NCCL_CTRAN_HIER_AG_OVERLAP_ENABLE",
+            value="true",
+            why=f"{choice.num_chunks} chunks of {one.name} follow one another through {choice.label}",
+        ),
+        EnvVariable(
+            name="NCCL_CTRAN_HIER_AG_OVERLAP_CHUNK_BYTES",
+            value=str(size),
+            why=f"{one.name}, the longest of its kind, in chunks of {human_bytes(choice.chunk_bytes)}{limited}",
+        ),
+    ]
+
+
+def not_expressed(choices: Sequence[CommunicatorChoice], plan: Plan) -> list[str]:
+    """What was decided and no file of NCCL or NCCLX can say, and what that costs."""
+    terms = {(t.communicator, t.op, t.payload): t for t in (plan.network.terms if plan.network else ())}
+    out = []
+    for choice in choices:
+        name = f"{choice.communicator} {choice.op} of {choice.payload}"
+        own = choice.compression
+        if own is not None:
+            reason = terms[choice.key].compression if choice.key in terms else None
+            slower = ""
+            if reason is not None and reason.plain_s is not None and reason.encoded_s is not None:
+                slower = f": {human_seconds(reason.plain_s)} each instead of the {human_seconds(reason.encoded_s)} of the plan"
+            out.append(
+                f"{name}: {own.codec} across {', '.join(own.levels)}. NCCL reduces what it is given and encodes nothing, so "
+                f"under it these messages travel as they are{slower}; backend scaleacross runs the codec from launch.json."
+            )
+        if any(step.algorithm == "halving_doubling" for step in choice.steps):
+            out.append(f"{name}: {choice.label}. No setting names what single levels run.")
+    return out
