@@ -34,7 +34,7 @@ consumers: $(VENV)/.installed-dev $(CONSUMERS)/.installed ## let torchrun, torch
 		$(BIN)/python -m pytest -m consumer
 
 runtime: $(RUNTIME)/.installed ## run launch.json: the tests of the runtime, with torch and triton
-	$(RUNTIME)/bin/python -m pytest tests/runtime
+	$(RUNTIME)/bin/python -m pytest tests/runtime tests/testbed/test_testbed_training.py
 
 slice: $(VENV)/.installed-dev ## the first 24 points of the published design space; fails when our plan loses anywhere
 	$(BIN)/scaleacross reproduce scale_across --points 24 -o build/slice

@@ -54,7 +54,7 @@ ROOMS = {
     ),
     "runtime": _room(f"{NOUNS} schedules", "torch triton numpy pydantic"),
     "bundle": _room(f"{NOUNS} api emitters"),
-    "testbed": _room(f"{NOUNS} schedules api bundle runtime", "torch"),
+    "testbed": _room(f"{NOUNS} schedules catalogue emitters api runtime", "torch"),
     "cli": _room(f"{NOUNS} api bundle catalogue emitters report runtime testbed", "typer rich"),
     "__init__": _room(f"{NOUNS} workloads api catalogue"),
 }

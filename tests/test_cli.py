@@ -34,7 +34,10 @@ COMMANDS = (
     "sweep",
     "explain",
     "pareto",
-    *(f"testbed {name}" for name in ("up", "down", "status", "exec", "trunk")),
+    *(
+        f"testbed {name}"
+        for name in ("up", "down", "status", "exec", "trunk", "run", "calibrate", "collectives", "report")
+    ),
 )
 JOB = """
 name: small

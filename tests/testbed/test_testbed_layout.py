@@ -21,7 +21,7 @@ def example(name: str, **changes: Any) -> Topology:
 
 def test_hosts_have_the_names_and_rates_that_a_launch_file_uses() -> None:
     layout = layout_of(example("two_buildings"), "sat-x-")
-    assert [host.name for host in layout.hosts] == ["east-h0", "east-h1", "west-h0", "west-h1"]
+    assert [host.name for host in layout.hosts] == ["east-h00000", "east-h00001", "west-h00000", "west-h00001"]
     assert len({host.address for host in layout.hosts}) == 4
     assert {host.rate_bytes_per_s for host in layout.hosts} == {2.5e9 / 8}
     assert all(name.startswith("sat-x-") for name in layout.namespaces)

@@ -64,22 +64,22 @@ def probe(testbed: session.Testbed, here: str, there: str, seconds: float) -> di
 
 def test_trunk_has_the_stated_distance_and_rate_and_can_be_changed_and_cut() -> None:
     with up("two_buildings") as testbed:
-        far, near = probe(testbed, "east-h0", "west-h0", 1.0), probe(testbed, "east-h0", "east-h1", 0.3)
+        far, near = probe(testbed, "east-h00000", "west-h00000", 1.0), probe(testbed, "east-h00000", "east-h00001", 0.3)
         assert 10e-3 < far["round_trip_s"] < 20e-3 and near["round_trip_s"] < 5e-3
         assert 0.6 * 50e6 < far["bytes_per_s"] < 51e6 < near["bytes_per_s"]
         (trunk,) = testbed.layout.trunks
         fabric.set_trunk(trunk, trunk.rate_bytes_per_s / 4)
-        assert probe(testbed, "east-h0", "west-h0", 1.0)["bytes_per_s"] < 13e6
+        assert probe(testbed, "east-h00000", "west-h00000", 1.0)["bytes_per_s"] < 13e6
         fabric.set_trunk(trunk, trunk.rate_bytes_per_s, is_cut=True)
         with pytest.raises(subprocess.SubprocessError):
-            probe(testbed, "east-h0", "west-h0", 0.1)
+            probe(testbed, "east-h00000", "west-h00000", 0.1)
         with pytest.raises(InputError, match="is up already"):
             session.up(testbed.topology, NAME)
 
 
 def test_buildings_without_a_trunk_of_their_own_meet_over_a_third() -> None:
     with up("three_buildings") as testbed:
-        assert 8e-3 < probe(testbed, "east-h0", "north-h0", 0.1)["round_trip_s"] < 9.9e-3
+        assert 8e-3 < probe(testbed, "east-h00000", "north-h00000", 0.1)["round_trip_s"] < 9.9e-3
 
 
 def test_command_line_from_up_to_down() -> None:
@@ -87,13 +87,13 @@ def test_command_line_from_up_to_down() -> None:
     try:
         assert made.returncode == 0, made.stderr
         assert "trunk  east–west" in made.stdout and "0.4 Gbit/s" in made.stdout
-        shown = scaleacross("testbed", "exec", "west-h1", "--name", NAME, "--", "ip", "-br", "address")
+        shown = scaleacross("testbed", "exec", "west-h00001", "--name", NAME, "--", "ip", "-br", "address")
         assert "10.77.2.2/24" in shown.stdout
         thinner = scaleacross("testbed", "trunk", "west", "east", "--gbit", "0.1", "--name", NAME)
         assert thinner.stdout == "trunk east–west: 0.1 Gbit/s\n"
         assert f"{NAME}: 6 namespaces" in scaleacross("testbed", "status").stdout
-        wrong = scaleacross("testbed", "exec", "south-h0", "--name", NAME, "--", "true")
-        assert wrong.returncode == 2 and "no host 'south-h0'; there are east-h0" in wrong.stderr
+        wrong = scaleacross("testbed", "exec", "south-h00000", "--name", NAME, "--", "true")
+        assert wrong.returncode == 2 and "no host 'south-h00000'; there are east-h00000" in wrong.stderr
     finally:
         taken = scaleacross("testbed", "down", "--name", NAME)
     assert taken.stdout == "took away 6 namespaces\n"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from scaleacross.cli.frame import guarded
+from scaleacross.cli.frame import Overrides, display, guarded
 from scaleacross.errors import InputError
 
 testbed_app = typer.Typer(
@@ -20,9 +21,14 @@ stated rate and distance. Nothing outside those namespaces is touched, and
 
 \b
   scaleacross testbed up examples/testbed/two_buildings.yaml    make it (needs root, or see below)
-  scaleacross testbed exec east-h0 -- ip address                run anything on one of its hosts
+  scaleacross testbed exec east-h00000 -- ip address            run anything on one of its hosts
   scaleacross testbed trunk east west --gbit 0.1                thinner, --cut, --restore: while it is in use
   scaleacross testbed down                                      take it away
+
+\b
+  scaleacross testbed run examples/testbed/job.yaml             calibrate, plan, train, our plan and production's
+  scaleacross testbed collectives examples/testbed/two_buildings.yaml    every way to run an all-reduce
+  scaleacross testbed report examples/testbed/job.yaml -o docs/results   all of it as a page (15 minutes)
 
 \b
 An ordinary user whose kernel allows `unshare -Urnm` needs no root; delays
@@ -100,7 +106,7 @@ def status_command() -> None:
 
 
 def exec_command(
-    host: Annotated[str, typer.Argument(metavar="HOST", help="As `up` lists them, e.g. east-h0.")],
+    host: Annotated[str, typer.Argument(metavar="HOST", help="As `up` lists them, e.g. east-h00000.")],
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...")],
     name: TestbedName = "one",
 ) -> None:
@@ -108,7 +114,7 @@ def exec_command(
 
     \b
     Example:
-      scaleacross testbed exec east-h0 -- python3 -m http.server --bind 10.77.1.1
+      scaleacross testbed exec east-h00000 -- python3 -m http.server --bind 10.77.1.1
     """
     from scaleacross.testbed import session
     from scaleacross.testbed.ranks import run_on
@@ -142,11 +148,134 @@ def trunk_command(
     typer.echo(f"trunk {trunk.name}: " + ("cut" if cut else f"{rate * 8e-9:g} Gbit/s"))
 
 
+JobFile = Annotated[
+    str, typer.Argument(metavar="JOB", help="A job YAML whose topology fits one machine: examples/testbed/job.yaml.")
+]
+Steps = Annotated[int, typer.Option("--steps", min=2, help="Timed steps of every plan.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", metavar="DIR", file_okay=False, help="Keep launch files and logs there."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+def run_command(
+    job: JobFile,
+    against: Annotated[
+        str,
+        typer.Option("--against", metavar="NAME,...", help="Rivals whose plans are trained too; none for ours alone."),
+    ] = "production",
+    steps: Steps = 21,
+    output: Folder = None,
+    overrides: Overrides = None,
+    name: TestbedName = "one",
+    as_json: AsJson = False,
+) -> None:
+    """Train a job in the buildings of its topology: measured beside predicted, our plan beside production's.
+
+    Links and computation are measured first, so predictions are about this machine. If the testbed is up it is used and stays,
+    with whatever was done to its trunks; else it is made for the run.
+
+    \b
+    Examples:
+      scaleacross testbed run examples/testbed/job.yaml
+      scaleacross testbed run examples/testbed/job.yaml --against production,atlas --steps 40
+      scaleacross testbed run examples/testbed/job.yaml --set topology=examples/testbed/three_buildings.yaml
+    """
+    from scaleacross.cli.testbed_runs import run_job
+
+    names = [] if against == "none" else [each.strip() for each in against.split(",") if each.strip()]
+    results = run_job(job, names, steps, output, overrides or (), name)
+    if as_json:
+        typer.echo(results.model_dump_json(indent=2))
+        return
+    from scaleacross.report.testbed import training_report
+
+    display(training_report(results))
+
+
+def calibrate_command(
+    job: JobFile,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", dir_okay=False, help="The topology as it was measured.")
+    ] = Path("measured_topology.yaml"),
+    overrides: Overrides = None,
+    name: TestbedName = "one",
+) -> None:
+    """Measure what the links of a testbed carry and its hosts compute, and write the topology with these figures.
+
+    \b
+    Examples:
+      scaleacross testbed calibrate examples/testbed/job.yaml -o build/measured.yaml
+      scaleacross plan examples/testbed/job.yaml --set topology=build/measured.yaml
+    """
+    from scaleacross.cli.testbed_runs import calibrated_topology
+
+    text = calibrated_topology(job, overrides or (), name)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(text, encoding="utf-8")
+    typer.echo(f"wrote {output}", err=True)
+
+
+def collectives_command(
+    topology: TopologyFile,
+    quick: Annotated[bool, typer.Option("--quick", help="One rate, no delay, one size.")] = False,
+    output: Folder = None,
+    name: TestbedName = "one",
+    as_json: AsJson = False,
+) -> None:
+    """Time every way to run an all-reduce over trunks of 0.1 to 1 Gbit/s, beside the prediction.
+
+    \b
+    Examples:
+      scaleacross testbed collectives examples/testbed/two_buildings.yaml
+      scaleacross testbed collectives examples/testbed/two_buildings.yaml --quick --json
+    """
+    from scaleacross.cli.testbed_runs import run_collectives
+
+    results = run_collectives(topology, quick, output, name)
+    if as_json:
+        typer.echo(results.model_dump_json(indent=2))
+        return
+    from scaleacross.report.testbed import collectives_report
+
+    display(collectives_report(results))
+
+
+def report_command(
+    job: JobFile,
+    three: Annotated[
+        Path | None, typer.Option("--three", metavar="TOPOLOGY", help="A topology of three buildings for the same job.")
+    ] = None,
+    steps: Steps = 20,
+    quick: Annotated[bool, typer.Option("--quick", help="One setting of each kind: to see that all works.")] = False,
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="DIR", file_okay=False, help="Where testbed.md and testbed.json go."),
+    ] = Path("docs/results"),
+    name: TestbedName = "one",
+) -> None:
+    """Run all experiments and write the page: protocol, machine, tables, bars. Takes about 15 minutes of a quiet machine.
+
+    \b
+    Example:
+      scaleacross testbed report examples/testbed/job.yaml --three examples/testbed/three_buildings.yaml -o docs/results
+    """
+    from scaleacross.cli.testbed_runs import write_page
+
+    for path in write_page(job, three, steps, quick, output, name):
+        typer.echo(path)
+
+
 for _name, _command in (
     ("up", up_command),
     ("down", down_command),
     ("status", status_command),
     ("exec", exec_command),
     ("trunk", trunk_command),
+    ("run", run_command),
+    ("calibrate", calibrate_command),
+    ("collectives", collectives_command),
+    ("report", report_command),
 ):
     testbed_app.command(_name)(guarded(_command))

@@ -155,8 +155,8 @@ def _building(building: Building, number: int, prefix: str, routes: tuple[tuple[
         here = next(place for place in places if any(bridge.name == place for bridge in bridges))
         hosts.append(
             Host(
-                name=f"{building.name}-h{index}",
-                namespace=f"{prefix}{building.name}-h{index}",
+                name=f"{building.name}-h{index:05d}",
+                namespace=f"{prefix}{building.name}-h{index:05d}",
                 bridge=here,
                 port=f"h{index}",
                 address=f"10.77.{number}.{index + 1}",

@@ -34,42 +34,38 @@ def run_on(testbed: Testbed, host: str, command: Sequence[str]) -> int:
 
 def run_ranks(
     testbed: Testbed,
-    config: LaunchConfig,
-    launch: Path,
+    hosts: Sequence[str],
     program: Sequence[str],
     logs: Path,
     extra: dict[str, str] | None = None,
     watch: Callable[[float], None] | None = None,
 ) -> None:
-    """Run ``program`` with this Python as every rank of a plan, on the hosts that the plan names, and wait for all.
+    """Run ``program`` with this Python as ranks 0, 1, … on these hosts and wait for all.
 
     Args:
-        launch: the launch file, for ``SCALEACROSS_LAUNCH``.
+        hosts: [rank] -> name of its host.
         logs: folder for one ``rank-N.log`` each.
-        extra: environment beside torch's and the plan's.
+        extra: environment beside torch's.
         watch: is called all the time, with the seconds since the start.
 
     Raises:
-        InputError: the plan names a host that is not there.
+        InputError: a host that is not there.
         EmulationError: a rank failed; the others are ended, and the message has the end of its log.
     """
-    hosts = testbed.layout.hosts
-    places = {host.name: index for index, host in enumerate(hosts)}
-    for host in config.hosts:
-        if host.name not in places:
-            raise InputError(f"the plan uses host '{host.name}', the testbed has {', '.join(places)}")
-    shared = {**os.environ, LAUNCH_VARIABLE: str(launch.resolve()), **(extra or {}), "OMP_NUM_THREADS": "1"}
-    shared |= {"MASTER_ADDR": hosts[places[config.host(0).name]].address, "MASTER_PORT": str(PORT)}
-    shared |= {"GLOO_SOCKET_IFNAME": "eth0", "WORLD_SIZE": str(config.world_size)}
-    for variable in config.env:
-        shared.setdefault(variable.name, variable.value)
+    there = testbed.layout.hosts
+    places = {host.name: index for index, host in enumerate(there)}
+    for host in hosts:
+        if host not in places:
+            raise InputError(f"rank {hosts.index(host)} is to run on '{host}'; the testbed has {', '.join(places)}")
+    shared = {**os.environ, **(extra or {}), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
+    shared |= {"MASTER_ADDR": there[places[hosts[0]]].address, "MASTER_PORT": str(PORT), "WORLD_SIZE": str(len(hosts))}
     logs.mkdir(parents=True, exist_ok=True)
     running: dict[int, subprocess.Popen[bytes]] = {}
     try:
-        for rank in range(config.world_size):
-            place, local = places[config.host(rank).name], str(config.ranks[rank][1])
-            command = in_host(hosts[place], place, len(hosts), [sys.executable, *program])
-            own = {**shared, "RANK": str(rank), "LOCAL_RANK": local}
+        for rank, name in enumerate(hosts):
+            place, local = places[name], hosts[:rank].count(name)
+            command = in_host(there[place], place, len(there), [sys.executable, *program])
+            own = {**shared, "RANK": str(rank), "LOCAL_RANK": str(local)}
             with (logs / f"rank-{rank}.log").open("wb") as log:
                 running[rank] = subprocess.Popen(
                     command, env=own, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
@@ -77,6 +73,22 @@ def run_ranks(
         _wait(running, logs, watch)
     finally:
         _end(running.values())
+
+
+def run_plan(
+    testbed: Testbed,
+    config: LaunchConfig,
+    launch: Path,
+    program: Sequence[str],
+    logs: Path,
+    extra: dict[str, str] | None = None,
+    watch: Callable[[float], None] | None = None,
+) -> None:
+    """``run_ranks`` for every rank of a plan, on the host that it names, with its environment and its launch file."""
+    planned = {variable.name: variable.value for variable in config.env}
+    hosts = [config.host(rank).name for rank in range(config.world_size)]
+    own = {**planned, **(extra or {}), LAUNCH_VARIABLE: str(launch.resolve())}
+    run_ranks(testbed, hosts, program, logs, own, watch)
 
 
 def _wait(running: dict[int, subprocess.Popen[bytes]], logs: Path, watch: Callable[[float], None] | None) -> None:

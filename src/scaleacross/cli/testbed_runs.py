@@ -1,0 +1,119 @@
+"""The experiments of ``scaleacross testbed``: folders, progress and the testbed's life around what the room measures."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from scaleacross.spec.testbed import CollectiveResults, TrainingResults
+    from scaleacross.spec.topology import Topology
+    from scaleacross.testbed.session import Testbed
+
+
+def run_job(
+    job: str, rivals: Sequence[str], steps: int, output: Path | None, overrides: Sequence[str], name: str
+) -> TrainingResults:
+    """Calibrate, plan, train."""
+    from scaleacross.spec.testbed import TrainingResults
+    from scaleacross.testbed.conditions import conditions, load_average
+    from scaleacross.testbed.training import calibrate, plans_of, resolved, train_all
+
+    prepare()
+    stated, before = resolved(job, overrides), load_average()
+    with folder(output) as kept, testbed_of(stated.topology, name) as testbed:
+        known = calibrate(testbed, stated, kept, say)
+        setting = train_all(testbed, known, plans_of(known, rivals), steps, kept, say)
+        where = conditions(before, testbed.fixed_shares)
+    return TrainingResults(conditions=where, settings=(setting,), bars=())
+
+
+def calibrated_topology(job: str, overrides: Sequence[str], name: str) -> str:
+    """The job's topology as measured, as YAML."""
+    from scaleacross.catalogue.write import entry_text
+    from scaleacross.testbed.training import calibrate, resolved
+
+    prepare()
+    stated = resolved(job, overrides)
+    with folder(None) as kept, testbed_of(stated.topology, name) as testbed:
+        known = calibrate(testbed, stated, kept, say)
+    data = known.topology.model_dump(mode="json", exclude_none=True)
+    return entry_text(data, "written by scaleacross testbed calibrate")
+
+
+def run_collectives(topology: str, quick: bool, output: Path | None, name: str) -> CollectiveResults:
+    """All settings, or one."""
+    from scaleacross.catalogue import load_topology
+    from scaleacross.testbed.collectives import MIDDLE_BYTES_PER_S, SIZES_BYTES, measure_collectives
+
+    prepare()
+    few = {"rates": (MIDDLE_BYTES_PER_S,), "delays": (0.0,), "sizes": SIZES_BYTES[-1:]} if quick else {}
+    with folder(output) as kept:
+        return measure_collectives(load_topology(topology), name, kept, say, **few)  # type: ignore[arg-type]
+
+
+def write_page(job: str, three: Path | None, steps: int, quick: bool, output: Path, name: str) -> list[Path]:
+    """testbed.md and testbed.json in ``output``."""
+    from scaleacross.emitters import write_files
+    from scaleacross.report.testbed_page import results_json, results_page
+    from scaleacross.testbed.collectives import MIDDLE_BYTES_PER_S, SIZES_BYTES, measure_collectives
+    from scaleacross.testbed.experiments import TWO_BUILDINGS, measure_training
+    from scaleacross.testbed.training import resolved
+
+    prepare()
+    stated = resolved(job)
+    few = {"rates": (MIDDLE_BYTES_PER_S,), "delays": (0.0,), "sizes": SIZES_BYTES[-1:]} if quick else {}
+    two = {"two": TWO_BUILDINGS[:1]} if quick else {}
+    with folder(None) as kept:
+        training = measure_training(stated, three, name, kept / "training", steps, say, **two)
+        collectives = measure_collectives(stated.topology, name, kept / "collectives", say, **few)  # type: ignore[arg-type]
+    command = shlex.join(["scaleacross", *sys.argv[1:]])
+    pages = {
+        "testbed.md": results_page(training, collectives, command),
+        "testbed.json": results_json(training, collectives),
+    }
+    return write_files(pages, output)
+
+
+def prepare() -> None:
+    """Torch is there, and namespaces can be made: as an ordinary user in a process of their own."""
+    from scaleacross.runtime.requirement import require_torch
+    from scaleacross.testbed.session import enter_private
+
+    require_torch()
+    enter_private()
+
+
+def say(line: str) -> None:
+    """Progress, on stderr."""
+    typer.echo(line, err=True)
+
+
+@contextmanager
+def folder(output: Path | None) -> Iterator[Path]:
+    """``output``, or one that goes with the run."""
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        yield output
+        return
+    with TemporaryDirectory(prefix="scaleacross-testbed-") as path:
+        yield Path(path)
+
+
+@contextmanager
+def testbed_of(topology: Topology, name: str) -> Iterator[Testbed]:
+    """The one that is up, which stays; else one for the time of the block."""
+    from scaleacross.testbed import fabric, session
+
+    if fabric.existing(session.prefix_of(name)):
+        yield session.find(name)
+        return
+    with session.standing(topology, name) as testbed:
+        yield testbed

@@ -1,0 +1,94 @@
+"""What is to be timed on the ranks of a testbed, and what came of it. No torch here."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from scaleacross.schedules.collective import CollectiveSchedule, Operation, flat, layered, tree_all_reduce
+from scaleacross.testbed.ranks import run_ranks
+from scaleacross.testbed.session import Testbed
+
+TASK_VARIABLE: Final = "SCALEACROSS_TESTBED_TASK"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to run an all-reduce.
+
+    Attributes:
+        name: of the row.
+        groups: ranks of the groups that run it at the same time.
+        algorithm: ``ring``, ``double_tree``, or names of phases joined by commas, outermost level first.
+        num_chunks: chunks that follow one another.
+        order: ring order of the members, where it is not their own.
+        children: [child] -> members of it, of a hierarchical algorithm.
+        codec: of what goes between children.
+        size_bytes: of the tensor, fp32.
+        iterations: timed runs.
+    """
+
+    name: str
+    groups: tuple[tuple[int, ...], ...]
+    algorithm: str
+    size_bytes: int
+    iterations: int
+    num_chunks: int = 1
+    order: tuple[int, ...] | None = None
+    children: tuple[tuple[int, ...], ...] = ()
+    codec: str | None = None
+
+    def schedule(self) -> CollectiveSchedule:
+        """What every group runs. Raises InputError for an algorithm that there is not."""
+        num_ranks, names = len(self.groups[0]), self.algorithm.split(",")
+        if self.algorithm == "double_tree":
+            return tree_all_reduce(num_ranks, self.num_chunks)
+        if len(names) > 1:
+            return layered(Operation.ALL_REDUCE, self.children, names, self.num_chunks)
+        return flat(Operation.ALL_REDUCE, self.algorithm, num_ranks, self.num_chunks, self.order)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of every timed run on its slowest rank, and the largest error of an element over the largest sum."""
+
+    case: Case
+    seconds: tuple[float, ...]
+    error_fraction: float
+
+    @property
+    def median_s(self) -> float:
+        """Of the runs."""
+        return statistics.median(self.seconds)
+
+
+def time_cases(
+    testbed: Testbed, cases: Sequence[Case], folder: Path, watch: Callable[[float], None] | None = None
+) -> list[Timing]:
+    """Run cases on all hosts, one rank each, in the order of the layout. Cases of equal size and iterations take turns, so that
+    what disturbs the machine disturbs them alike.
+
+    Raises:
+        EmulationError: a rank failed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    task, out = folder / "task.json", folder / "timings.json"
+    task.write_text(json.dumps({"cases": [asdict(case) for case in cases], "out": str(out)}), encoding="utf-8")
+    hosts = [host.name for host in testbed.layout.hosts]
+    program = ["-m", "scaleacross.testbed.collective_ranks"]
+    run_ranks(testbed, hosts, program, folder, {TASK_VARIABLE: str(task)}, watch)
+    rows = json.loads(out.read_text(encoding="utf-8"))
+    return [Timing(case, tuple(row["seconds"]), row["error_fraction"]) for case, row in zip(cases, rows, strict=True)]
+
+
+def case_of(stated: dict[str, object]) -> Case:
+    """The inverse of ``asdict`` after JSON has made lists of tuples."""
+    return Case(**{key: _tuples(value) for key, value in stated.items()})  # type: ignore[arg-type]
+
+
+def _tuples(value: object) -> object:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

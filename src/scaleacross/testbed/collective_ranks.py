@@ -1,0 +1,107 @@
+"""What every rank runs to time collectives: all cases, turn by turn; rank 0 writes the seconds of the slowest rank."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from scaleacross.runtime.codecs import codec_named
+from scaleacross.runtime.communicator import LinkSettings
+from scaleacross.runtime.policy import Chosen, Policy
+from scaleacross.runtime.process_group import BACKEND, Options
+from scaleacross.schedules.collective import Operation
+from scaleacross.testbed.cases import TASK_VARIABLE, Case, case_of
+
+TIMEOUT: Final = timedelta(seconds=120)
+WINDOW_BYTES: Final = 16 << 20
+
+
+def main() -> None:
+    """As the module says."""
+    task = json.loads(Path(os.environ[TASK_VARIABLE]).read_text(encoding="utf-8"))
+    cases = [case_of(stated) for stated in task["cases"]]
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=TIMEOUT)
+    rows: list[dict[str, Any]] = []
+    groups = [_own_group(case) for case in cases]
+    numbered = list(enumerate(cases))
+    for _, together in groupby(numbered, key=lambda item: (item[1].size_bytes, item[1].iterations)):
+        rows += _measure([(case, groups[index]) for index, case in together])
+    if dist.get_rank() == 0:
+        Path(task["out"]).write_text(json.dumps(rows), encoding="utf-8")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _own_group(case: Case) -> Any:
+    """The group of this rank in ``case``; None if it takes no part."""
+    own, policy = None, _policy(case)
+    for ranks in case.groups:
+        group = dist.new_group(list(ranks), timeout=TIMEOUT, backend=f"cpu:{BACKEND}", pg_options=Options(policy))
+        if dist.get_rank() in ranks:
+            own = group
+    return own
+
+
+def _policy(case: Case) -> Policy:
+    schedule, children = case.schedule(), [set(child) for child in case.children]
+    codec = None if case.codec is None else codec_named(case.codec)
+
+    def far(rank: int, peer: int) -> bool:
+        return not any(rank in child and peer in child for child in children)
+
+    def choose(operation: Operation, num_bytes: int) -> Chosen | None:
+        return Chosen(schedule, codec=codec, far=far) if operation is Operation.ALL_REDUCE else None
+
+    settings = LinkSettings(window_bytes=WINDOW_BYTES)
+    return Policy(choose, lambda rank, peer: settings, f"the testbed's case {case.name}")
+
+
+def _measure(together: Sequence[tuple[Case, Any]]) -> list[dict[str, Any]]:
+    """Cases of one size: a first run of each for its error, then the timed ones, turn by turn."""
+    count, iterations = together[0][0].size_bytes // 4, together[0][0].iterations
+    seconds = torch.zeros(len(together), iterations, dtype=torch.float64)
+    errors = torch.zeros(len(together), dtype=torch.float64)
+    tensor = torch.empty(count)
+    for index, (case, group) in enumerate(together):
+        if group is not None:
+            errors[index] = _error(case, group, tensor)
+    for iteration in range(iterations):
+        for index, (_, group) in enumerate(together):
+            tensor.fill_(1.0)
+            dist.barrier()
+            began = time.perf_counter()
+            if group is not None:
+                dist.all_reduce(tensor, group=group)
+                seconds[index, iteration] = time.perf_counter() - began
+    for values in (seconds, errors):
+        dist.all_reduce(values, op=dist.ReduceOp.MAX)
+    return [
+        {"seconds": row, "error_fraction": error} for row, error in zip(seconds.tolist(), errors.tolist(), strict=True)
+    ]
+
+
+def _error(case: Case, group: Any, tensor: torch.Tensor) -> float:
+    """Largest difference from the exact sum over the largest sum; values are whole numbers, so sums in fp32 are exact."""
+    index, members = torch.arange(tensor.numel()), next(g for g in case.groups if dist.get_rank() in g)
+
+    def values(rank: int) -> torch.Tensor:
+        return ((index * 7 + 13 * rank) % 251 - 125).float()
+
+    tensor.copy_(values(dist.get_rank()))
+    dist.all_reduce(tensor, group=group)
+    exact = torch.stack([values(rank) for rank in members]).sum(dim=0)
+    return float((tensor - exact).abs().max() / exact.abs().max())
+
+
+if __name__ == "__main__":
+    main()

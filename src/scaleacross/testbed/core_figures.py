@@ -1,0 +1,165 @@
+"""What a host's share of a core computes, as an accelerator: fitted so that one host that trains alone takes the time it took.
+
+Three runs of a whole model on every host at once: micro-batches of one and of two sequences, and half of the layers. From their
+forward and backward passes follow the rate of products and the fixed cost of an operation, from their updates the rate of memory
+and the fixed cost of a step. Pipelines, shares of a batch and everything between hosts are left to the planner.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from scaleacross import api
+from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.base import Provenance
+from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import Degrees, PipelineChoice
+from scaleacross.spec.plan import Decision
+from scaleacross.spec.topology import Topology
+from scaleacross.testbed.cases import TASK_VARIABLE
+from scaleacross.testbed.ranks import run_ranks
+from scaleacross.testbed.session import Testbed
+
+PROGRAM: Final = ("-m", "scaleacross.testbed.training_ranks")
+NUM_MICRO_BATCHES: Final = 2
+STEPS: Final = 5
+NEWTON_STEPS: Final = 4
+SMALLEST_LAUNCH_S: Final = 1e-7
+FITTED: Final = ("peak_flop_per_s", "memory_bandwidth_bytes_per_s", "kernel_launch_s", "step_overhead_s")
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A host that trained by itself: median seconds of passes and update, the mean over hosts."""
+
+    num_layers: int
+    micro_batch: int
+    passes_s: float
+    update_s: float
+
+
+def train_alone(
+    testbed: Testbed, shape: dict[str, int], length: int, folder: Path, watch: Callable[[float], None] | None = None
+) -> list[Alone]:
+    """Run all hosts at once, each for itself. Raises EmulationError where one fails."""
+    layers = shape["num_layers"]
+    runs = [(layers, 1), (layers, 2), (max(1, layers // 2), 1)]
+    stated = [
+        {"layers": n, "micro_batch": b, "num_micro_batches": NUM_MICRO_BATCHES, "length": length, "steps": STEPS}
+        for n, b in runs
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    task, out = folder / "alone.json", folder / "alone-out.json"
+    task.write_text(json.dumps({"shape": shape, "runs": stated, "out": str(out)}), encoding="utf-8")
+    hosts = [host.name for host in testbed.layout.hosts]
+    run_ranks(testbed, hosts, PROGRAM, folder, {TASK_VARIABLE: str(task)}, watch)
+    rows = json.loads(out.read_text(encoding="utf-8"))
+    return [
+        Alone(
+            *run,
+            statistics.mean(row[index]["passes_s"] for row in rows),
+            statistics.mean(row[index]["update_s"] for row in rows),
+        )
+        for index, run in enumerate(runs)
+    ]
+
+
+def fitted_accelerator(job: Job, topology: Topology, runs: Sequence[Alone], source: str) -> Accelerator:
+    """The accelerator of ``topology`` with the figures that make the planner's price of ``runs`` what was measured.
+
+    Args:
+        job: self-contained.
+        runs: of ``train_alone``.
+        source: for the provenance of the figures.
+    """
+    one, two, half = runs
+    base = topology.buildings[0].accelerator
+    accelerator = base.model_copy(update={"kernel_launch_s": 0.0, "step_overhead_s": 0.0})
+
+    def priced(run: Alone, **figures: Any) -> tuple[float, float]:
+        return _price(job, topology, accelerator.model_copy(update=figures), run)
+
+    memory = accelerator.memory_bandwidth_bytes_per_s
+    whole, part = priced(one)[1], priced(half)[1]
+    if one.update_s > half.update_s:
+        memory *= (whole - part) / (one.update_s - half.update_s)
+    else:
+        memory *= whole / one.update_s
+    overhead = max(0.0, one.update_s - priced(one, memory_bandwidth_bytes_per_s=memory)[1])
+    peak, launch = base.peak_flop_per_s[job.precision], 20e-6
+
+    def passes(run: Alone, slowness: float, fixed: float) -> float:
+        figures = {"peak_flop_per_s": {job.precision: peak / slowness}, "kernel_launch_s": fixed}
+        return priced(run, memory_bandwidth_bytes_per_s=memory, **figures)[0]
+
+    slowness = 1.0
+    for _ in range(NEWTON_STEPS):
+        slowness, launch = _closer(passes, one, two, slowness, launch)
+    found: dict[str, Any] = {
+        "peak_flop_per_s": {job.precision: peak / slowness},
+        "memory_bandwidth_bytes_per_s": memory,
+        "kernel_launch_s": launch,
+        "step_overhead_s": overhead,
+    }
+    measured = Provenance(source=source, status="fitted")
+    stems = [name.rpartition("_per_s")[0] or name.removesuffix("_s") for name in FITTED]
+    kept = {
+        key: value
+        for key, value in base.provenance.items()
+        if not any(key.startswith(stem.rpartition("_")[0] or stem) for stem in stems)
+    }
+    return base.model_copy(update={**found, "provenance": kept | dict.fromkeys(FITTED, measured)})
+
+
+def _closer(
+    passes: Callable[[Alone, float, float], float], one: Alone, two: Alone, slowness: float, launch: float
+) -> tuple[float, float]:
+    """A Newton step towards the times of both runs; without a fixed cost where that would be negative."""
+    step_a, step_b = slowness * 1e-3, max(launch, 1e-5) * 1e-2
+    at = [(passes(run, slowness, launch), run.passes_s) for run in (one, two)]
+    by_a = [
+        (passes(run, slowness + step_a, launch) - now) / step_a for run, (now, _) in zip((one, two), at, strict=True)
+    ]
+    by_b = [
+        (passes(run, slowness, launch + step_b) - now) / step_b for run, (now, _) in zip((one, two), at, strict=True)
+    ]
+    miss = [wanted - now for now, wanted in at]
+    determinant = by_a[0] * by_b[1] - by_a[1] * by_b[0]
+    if abs(determinant) > 1e-15:
+        more_a = (miss[0] * by_b[1] - miss[1] * by_b[0]) / determinant
+        more_b = (by_a[0] * miss[1] - by_a[1] * miss[0]) / determinant
+        if launch + more_b >= SMALLEST_LAUNCH_S and slowness + more_a > slowness / 10:
+            return slowness + more_a, launch + more_b
+    more_a = (miss[0] / by_a[0] + miss[1] / by_a[1]) / 2
+    return max(slowness + more_a, slowness / 10), SMALLEST_LAUNCH_S
+
+
+def _price(job: Job, topology: Topology, accelerator: Accelerator, run: Alone) -> tuple[float, float]:
+    """Passes and update of one host alone, by the planner."""
+    building = topology.buildings[0].model_copy(update={"num_hosts": 1, "num_zones": None, "accelerator": accelerator})
+    region = topology.regions[0].model_copy(update={"buildings": (building,)})
+    alone = topology.model_copy(update={"regions": (region,), "trunks": ()})
+    workload = {**job.workload, "num_layers": run.num_layers} if isinstance(job.workload, dict) else job.workload
+    sequences = run.micro_batch * NUM_MICRO_BATCHES
+    update = {"workload": workload, "topology": alone.model_dump(mode="json")}
+    small = job.model_copy(update={**update, "global_batch_sequences": sequences, "num_accelerators": 1})
+    pipeline = PipelineChoice(schedule="1F1B", micro_batch_sequences=run.micro_batch)
+    decision = Decision(degrees=Degrees(), pipeline=pipeline, recompute="none", shard="none")
+    cost = api.evaluate((small, decision)).cost
+    return cost.compute_s, cost.optimizer_s
+
+
+def with_accelerator(topology: Topology, accelerator: Accelerator) -> Topology:
+    """``topology`` with this accelerator in every building."""
+    regions = tuple(
+        region.model_copy(
+            update={"buildings": tuple(b.model_copy(update={"accelerator": accelerator}) for b in region.buildings)}
+        )
+        for region in topology.regions
+    )
+    return topology.model_copy(update={"regions": regions})

@@ -1,0 +1,144 @@
+"""What the testbed's page shows of training: a job over trunks of several rates and distances, and one that is halved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from scaleacross.catalogue import load_topology
+from scaleacross.spec.testbed import Bar, Degraded, TrainingResults, TrainingSetting
+from scaleacross.spec.topology import Topology
+from scaleacross.testbed.collectives import off_bar
+from scaleacross.testbed.conditions import conditions, load_average
+from scaleacross.testbed.degrading import degrade
+from scaleacross.testbed.session import standing
+from scaleacross.testbed.training import OURS, Calibrated, Say, calibrate, on_topology, plans_of, train_all
+
+PRODUCTION: Final = "production"
+THIN_BYTES_PER_S: Final = 200e6 / 8
+"""Trunks up to here are called thin."""
+LOSS_TOLERANCE: Final = 1e-3
+NOISE: Final = 0.05
+"""Share of a step by which ours may be slower than production before it counts."""
+
+
+@dataclass(frozen=True)
+class Trunks:
+    """Rate (bytes/s) and one-way latency (s) of every trunk of a setting."""
+
+    rate_bytes_per_s: float
+    delay_s: float
+
+    def __str__(self) -> str:
+        return f"{self.rate_bytes_per_s * 8e-6:g} Mbit/s, {self.delay_s * 1e3:g} ms"
+
+
+TWO_BUILDINGS: Final = (
+    Trunks(100e6 / 8, 0.0),
+    Trunks(100e6 / 8, 20e-3),
+    Trunks(400e6 / 8, 5e-3),
+    Trunks(1e9 / 8, 0.0),
+)
+THREE_BUILDINGS: Final = (Trunks(200e6 / 8, 2e-3), Trunks(400e6 / 8, 10e-3))
+
+
+def measure_training(
+    stated: Calibrated,
+    three_buildings: str | Path | None,
+    name: str,
+    folder: Path,
+    num_steps: int,
+    say: Say,
+    two: Sequence[Trunks] = TWO_BUILDINGS,
+    three: Sequence[Trunks] = THREE_BUILDINGS,
+) -> TrainingResults:
+    """Calibrate, plan and train in every setting; then halve a trunk.
+
+    Args:
+        stated: the job, on two buildings.
+        three_buildings: another topology for it; None: settings of two buildings only, and no trunk is halved.
+        name: of the testbeds that are made.
+
+    Raises:
+        InputError: this machine cannot emulate a topology.
+        EmulationError: a rank failed.
+    """
+    before, settings, core, fixed = load_average(), [], None, False
+    topologies = [(stated.topology, trunks) for trunks in two]
+    if three_buildings is not None:
+        topologies += [(load_topology(three_buildings), trunks) for trunks in three]
+    for number, (topology, trunks) in enumerate(topologies, 1):
+        place = on_topology(stated, with_trunks(topology, trunks))
+        say(f"setting {number} of {len(topologies)}: {topology.name}, {trunks}")
+        here = folder / f"setting-{number}"
+        with standing(place.topology, name) as testbed:
+            fixed = testbed.fixed_shares
+            known = calibrate(testbed, place, here, say, core)
+            core = core or known.topology
+            settings.append(train_all(testbed, known, plans_of(known, [PRODUCTION]), num_steps, here, say))
+    degraded = None
+    if three_buildings is not None and core is not None:
+        degraded = degrade(on_topology(stated, core), name, max(5, num_steps // 2), folder / "degraded", say)
+    return TrainingResults(
+        conditions=conditions(before, fixed),
+        settings=tuple(settings),
+        degraded=degraded,
+        bars=tuple(bars(settings, degraded)),
+    )
+
+
+def with_trunks(topology: Topology, trunks: Trunks) -> Topology:
+    """``topology`` with all its trunks like this."""
+    update: dict[str, Any] = {
+        "bandwidth_bytes_per_s": trunks.rate_bytes_per_s,
+        "one_way_latency_s": trunks.delay_s,
+        "oversubscription_ratio": 1.0,
+    }
+    return topology.model_copy(update={"trunks": tuple(one.model_copy(update=update) for one in topology.trunks)})
+
+
+def bars(settings: Sequence[TrainingSetting], degraded: Degraded | None) -> Iterator[Bar]:
+    """What must hold of training."""
+    gains = [setting.speed_up(PRODUCTION) for setting in settings]
+    yield Bar(
+        what="our step is never slower than production's by more than noise",
+        wanted=f"speed-up ≥ {1 - NOISE:g}x",
+        measured=", ".join(f"{gain:.2f}x" for gain in gains),
+        is_met=min(gains) >= 1 - NOISE,
+    )
+    thin = [gain for gain, s in zip(gains, settings, strict=True) if s.thinnest_bytes_per_s <= THIN_BYTES_PER_S]
+    if thin:
+        yield Bar(
+            what="speed-up over production, trunks ≤ 200 Mbit/s",
+            wanted="≥ 1.5x",
+            measured=", ".join(f"{gain:.2f}x" for gain in thin),
+            is_met=min(thin) >= 1.5,
+        )
+    off = [plan.off_fraction for setting in settings for plan in setting.plans if plan.name == OURS]
+    yield off_bar("predicted step of our plans", off, 0.1, 0.25)
+    both = [plan.off_fraction for setting in settings for plan in setting.plans]
+    yield off_bar("predicted step of all plans", both, 0.1, 0.25)
+    apart = max(setting.loss_difference_fraction for setting in settings)
+    yield Bar(
+        what="losses of all plans are equal, step by step",
+        wanted=f"within {LOSS_TOLERANCE:.1%}",
+        measured=f"{apart:.1e}",
+        is_met=apart <= LOSS_TOLERANCE,
+    )
+    if degraded is not None:
+        hosts = " → ".join(degraded.named) or "no link"
+        yield Bar(
+            what="trunk halved in mid-run: the trace names its link",
+            wanted=f"a link across {degraded.trunk}",
+            measured=f"{degraded.verdict}: {hosts}",
+            is_met=degraded.is_right,
+        )
+        gain = degraded.old.measured_s / degraded.new.measured_s
+        yield Bar(
+            what="planned again with the measured link, over the old plan",
+            wanted="> 1x",
+            measured=f"{gain:.2f}x",
+            is_met=gain > 1,
+        )
