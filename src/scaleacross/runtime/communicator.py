@@ -43,8 +43,8 @@ class LinkSettings:
         share_memory: payloads through shared memory if both processes have it.
     """
 
-    window_bytes: int = 4 << 20
-    segment_bytes: int = 1 << 19
+    window_bytes: int = 8 << 20
+    segment_bytes: int = 1 << 20
     share_memory: bool = True
 
 

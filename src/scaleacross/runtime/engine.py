@@ -57,6 +57,10 @@ class Task:
     plain: Encoding
     settle: Callable[[torch.Tensor], None] | None = None
 
+    def values(self, piece: Piece) -> torch.Tensor:
+        """The elements of ``piece``: a view."""
+        return self.buffers[piece.buffer][piece.start : piece.start + piece.length]
+
 
 class Segment(NamedTuple):
     """Payload of one segment, and the elements in it."""
@@ -152,7 +156,7 @@ class Run:
         count = header.segment_elements
         if arrival.message.modes[arrival.piece] != COPY or count > piece.length - arrival.offset:
             return None
-        return arrival.encoding.bytes_of(self._values(Piece(piece.buffer, piece.start + arrival.offset, count)))
+        return arrival.encoding.bytes_of(self.task.values(Piece(piece.buffer, piece.start + arrival.offset, count)))
 
     def take(self, peer: int, header: Header, payload: torch.Tensor) -> None:
         """A segment has arrived; ``payload`` is only valid during the call."""
@@ -208,7 +212,7 @@ class Run:
     def _begin(self, index: int, step: RankStep) -> None:
         channel, task, now = self._channels[index], self.task, time.perf_counter_ns()
         for message in step.sends:
-            pieces = [self._values(piece) for piece in message.pieces]
+            pieces = [self.task.values(piece) for piece in message.pieces]
             if message.settles and task.settle is not None:
                 for values in pieces:
                     task.settle(values)
@@ -260,9 +264,6 @@ class Run:
 
     # --- elements -----------------------------------------------------------------------------------------------------
 
-    def _values(self, piece: Piece) -> torch.Tensor:
-        return self.task.buffers[piece.buffer][piece.start : piece.start + piece.length]
-
     def _apply(self, arrival: _Arrival, segment: Segment) -> None:
         """Put one segment where it belongs. Segments of a message come in order; pieces here may end where theirs do not."""
         values = arrival.encoding.read(segment.payload, segment.num_elements)
@@ -277,7 +278,7 @@ class Run:
             piece = arrival.message.pieces[arrival.piece]
             count = min(piece.length - arrival.offset, values.numel())
             target = Piece(piece.buffer, piece.start + arrival.offset, count)
-            self._combine(arrival.message.modes[arrival.piece], target, values[:count])
+            combine_into(self.task, arrival.message.modes[arrival.piece], target, values[:count])
             values = values[count:]
             arrival.offset += count
             if arrival.offset == piece.length:
@@ -291,20 +292,23 @@ class Run:
             if any(not other.ready for other in channel.open):
                 self._make_ready(channel)
 
-    def _combine(self, mode: int, target: Piece, values: torch.Tensor) -> None:
-        held = self._values(target)
-        if mode == COPY:
-            if values.data_ptr() != held.data_ptr():
-                held.copy_(values)
-            return
-        if mode != ADD:
-            held.copy_(self._values(target._replace(buffer=INPUT)))
-        if self.task.combine is not None:
-            self.task.combine(held, values)
-
     def _check_size(self, arrival: _Arrival, num_elements: int) -> None:
         if num_elements != arrival.num_elements:
             raise MismatchError(
                 f"collective {self.task.identity.sequence} ({self.task.identity.text}): rank {arrival.message.peer} sends "
                 f"{num_elements} elements where this rank expects {arrival.num_elements}"
             )
+
+
+def combine_into(task: Task, mode: int, target: Piece, values: torch.Tensor) -> None:
+    """Let arriving ``values`` join ``target`` as ``mode`` says."""
+    held = task.values(target)
+    if mode == COPY:
+        if values.data_ptr() != held.data_ptr():
+            held.copy_(values)
+        return
+    own = held if mode == ADD else task.values(target._replace(buffer=INPUT))
+    if own.dtype != held.dtype:  # summed in a wider type than the caller's
+        own = held.copy_(own)
+    if task.combine is not None:
+        task.combine(own, values, held)

@@ -7,18 +7,19 @@ from typing import Final, TypeAlias
 
 import torch
 
-Combine: TypeAlias = Callable[[torch.Tensor, torch.Tensor], object]
-"""(held, arriving): ``held`` becomes the reduction of both; ``arriving`` may have a narrower type."""
+Combine: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
+"""(held, arriving, out): ``out``, of the type of ``held`` and maybe the same, becomes the reduction of both; ``arriving`` may have a
+narrower type."""
 
 COMBINE: Final[Mapping[str, Combine]] = {
-    "sum": lambda held, arriving: held.add_(arriving),
-    "avg": lambda held, arriving: held.add_(arriving),
-    "product": lambda held, arriving: held.mul_(arriving),
-    "min": lambda held, arriving: torch.minimum(held, _like(arriving, held), out=held),
-    "max": lambda held, arriving: torch.maximum(held, _like(arriving, held), out=held),
-    "band": lambda held, arriving: held.bitwise_and_(arriving),
-    "bor": lambda held, arriving: held.bitwise_or_(arriving),
-    "bxor": lambda held, arriving: held.bitwise_xor_(arriving),
+    "sum": lambda held, arriving, out: torch.add(held, arriving, out=out),
+    "avg": lambda held, arriving, out: torch.add(held, arriving, out=out),
+    "product": lambda held, arriving, out: torch.mul(held, arriving, out=out),
+    "min": lambda held, arriving, out: torch.minimum(held, _like(arriving, held), out=out),
+    "max": lambda held, arriving, out: torch.maximum(held, _like(arriving, held), out=out),
+    "band": lambda held, arriving, out: torch.bitwise_and(held, arriving, out=out),
+    "bor": lambda held, arriving, out: torch.bitwise_or(held, arriving, out=out),
+    "bxor": lambda held, arriving, out: torch.bitwise_xor(held, arriving, out=out),
 }
 """Reductions by the lower-case name of ``torch.distributed.ReduceOp``. An average is divided when all is summed."""
 
