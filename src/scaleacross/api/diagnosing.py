@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from scaleacross.diagnosis.perfetto import perfetto_json
+from scaleacross.diagnosis.planned import add_predictions, in_plan
 from scaleacross.diagnosis.read import find_dumps, read_dumps
 from scaleacross.diagnosis.verdict import DEFAULT_SLOW_RATIO, diagnosis
 from scaleacross.errors import InputError
 from scaleacross.spec.diagnosis import Diagnosis
+from scaleacross.spec.launch import LaunchConfig
 from scaleacross.spec.progress import Progress
 
 
@@ -18,6 +20,7 @@ def diagnose(
     *dumps: str | Path,
     slow_ratio: float = DEFAULT_SLOW_RATIO,
     perfetto: str | Path | None = None,
+    launch: LaunchConfig | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> Diagnosis:
     """Name the root of a hang or slow run. Needs no torch, and runs nothing that a dump holds.
@@ -26,10 +29,11 @@ def diagnose(
         dumps: directories or files: flight-recorder dumps (pickle or JSON) of our runtime or of PyTorch's own groups.
         slow_ratio: how many times slower than predicted, or than its equals, a link must be to be called slow.
         perfetto: write measured beside predicted times of all ranks to this file, which Perfetto opens.
+        launch: launch.json of the job: names hosts and the level of a link, and gives predictions to dumps that have none.
         progress: called now and then.
 
     Raises:
-        InputError: nothing to read, or none of it is readable; ``slow_ratio`` is not above 1.
+        InputError: nothing to read, or none of it is readable; ``slow_ratio`` is not above 1; ``launch`` is of another job.
     """
     if not slow_ratio > 1:
         raise InputError(f"slow_ratio is {slow_ratio}: a link as fast as predicted has 1, so give more than 1")
@@ -41,7 +45,11 @@ def diagnose(
 
     traces, unreadable = read_dumps(files, lambda done: report("reading dumps", done, len(files)))
     report("looking for the root", 0, None)
+    if launch is not None:
+        add_predictions(traces, launch)
     found = diagnosis(traces, unreadable, slow_ratio)
+    if launch is not None:
+        found = in_plan(found, launch)
     if perfetto is not None:
         report("writing the trace", 0, None)
         _write(Path(perfetto), perfetto_json(traces))

@@ -23,6 +23,14 @@ def diagnose_command(
             "--perfetto", metavar="FILE", dir_okay=False, help="Write measured beside predicted for Perfetto."
         ),
     ] = None,
+    launch: Annotated[
+        Path | None,
+        typer.Option(
+            "--launch",
+            metavar="LAUNCH.json",
+            help="The job's: names hosts and levels, predicts for dumps without predictions.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON and nothing else.")] = False,
 ) -> None:
     """Name the one rank or link that hundreds of stuck ranks wait for, or that makes them slow.
@@ -38,15 +46,17 @@ def diagnose_command(
     Examples:
       scaleacross diagnose dumps/
       scaleacross diagnose dumps/ --json | jq .root
-      scaleacross diagnose dumps/ --perfetto trace.json
+      scaleacross diagnose dumps/ --launch launch.json --perfetto trace.json
     """
     from scaleacross.api import diagnose
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.diagnosis import diagnosis_report
     from scaleacross.report.progress import ProgressDisplay
+    from scaleacross.runtime.launch_file import read_launch
 
+    config = None if launch is None else read_launch(launch)
     with ProgressDisplay(PlainConsole(stderr=True)) as progress:
-        found = diagnose(*dumps, slow_ratio=slow_ratio, perfetto=perfetto, progress=progress)
+        found = diagnose(*dumps, slow_ratio=slow_ratio, perfetto=perfetto, launch=config, progress=progress)
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
     else:

@@ -52,11 +52,12 @@ def _facts(found: Diagnosis) -> list[tuple[str, str]]:
 def at_fault(fault: Fault) -> str:
     """``link 3→4``, ``rank 7``, ``ranks 0, 1``."""
     if fault.link is not None:
-        return f"link {fault.link[0]}→{fault.link[1]}"
+        return f"link {fault.link[0]}→{fault.link[1]}" + (f" ({fault.level})" if fault.level else "")
     shown = ", ".join(map(str, fault.ranks[:SHOWN])) + (" …" if len(fault.ranks) > SHOWN else "")
     return f"rank {shown}" if len(fault.ranks) == 1 else f"{count(len(fault.ranks))} ranks: {shown}"
 
 
 def _hosts(found: Diagnosis, fault: Fault) -> str:
-    hosts = [f"{rank} on {found.hosts[rank]}" for rank in fault.ranks[:SHOWN] if rank in found.hosts]
+    known = found.places or found.hosts
+    hosts = [f"{rank} on {known[rank]}" for rank in fault.ranks[:SHOWN] if rank in known]
     return f" ({', '.join(hosts)})" if hosts else ""

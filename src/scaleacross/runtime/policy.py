@@ -156,31 +156,20 @@ def from_launch(config: LaunchConfig, ranks: Sequence[int], settings: LinkSettin
     found = next(
         (g for g in config.process_groups if tuple(sorted(ranks)) in {tuple(sorted(r)) for r in g.ranks}), None
     )
-    places = [_place(config, rank) for rank in ranks]
     windows = _windows(found)
 
     def link(rank: int, peer: int) -> LinkSettings:
-        level = _crossed(places[rank], places[peer])
+        level = config.level_between(ranks[rank], ranks[peer])
         share = settings.share_memory and level == "scale_up"
         return LinkSettings(windows.get(level, settings.window_bytes), settings.segment_bytes, share)
 
     if found is None:
         why = f"{config.plan_name}, which has no group of ranks {_few(ranks)}"
         return Policy(lambda operation, num_bytes: None, link, why)
-    choose = _chooser(found, layout_of(config, ranks), lambda rank, peer: _crossed(places[rank], places[peer]))
+    choose = _chooser(
+        found, layout_of(config, ranks), lambda rank, peer: config.level_between(ranks[rank], ranks[peer])
+    )
     return Policy(choose, link, f"{config.plan_name}, axis {found.axis}", found.axis, found)
-
-
-def _place(config: LaunchConfig, rank: int) -> tuple[object, ...]:
-    """Region, building, zone, rack and host of a rank of the job."""
-    host = config.host(rank)
-    return host.region, host.building, host.zone, host.rack, config.ranks[rank][0]
-
-
-def _crossed(one: Sequence[object], other: Sequence[object]) -> LinkLevel:
-    """Outermost level between two places; two processes of one host are in one scale-up domain."""
-    levels: tuple[LinkLevel, ...] = ("region", "campus", "building", "zone", "rack")
-    return next((level for level, a, b in zip(levels, one, other, strict=True) if a != b), "scale_up")
 
 
 def _windows(groups: ProcessGroups | None) -> dict[LinkLevel, int]:
@@ -195,7 +184,7 @@ def _windows(groups: ProcessGroups | None) -> dict[LinkLevel, int]:
 
 def layout_of(config: LaunchConfig, ranks: Sequence[int]) -> Layout:
     """Members 0 … n−1 of the group, nested by region, building, zone, rack and host, as far as these differ."""
-    keys = [_place(config, rank) for rank in ranks]
+    keys = [config.place(rank) for rank in ranks]
     units = [len({key[: depth + 1] for key in keys}) for depth in range(len(keys[0]))]
     outer = [1, *units[:-1]]
     levels = [depth for depth, count in enumerate(units) if outer[depth] < count < len(ranks)]

@@ -8,8 +8,8 @@ from typing import Final, TypeAlias
 import torch
 
 Combine: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
-"""(held, arriving, out): ``out``, of the type of ``held`` and maybe the same, becomes the reduction of both; ``arriving`` may have a
-narrower type."""
+"""(held, arriving, out): ``out``, of the type of ``held`` and maybe the same tensor, becomes the reduction of both; ``arriving``
+may have a narrower type."""
 
 COMBINE: Final[Mapping[str, Combine]] = {
     "sum": lambda held, arriving, out: torch.add(held, arriving, out=out),

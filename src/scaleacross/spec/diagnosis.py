@@ -7,6 +7,7 @@ from typing import Final, Literal
 from pydantic import Field
 
 from scaleacross.spec.base import Spec
+from scaleacross.spec.network import LinkLevel
 
 Verdict = Literal[
     "all_good",
@@ -49,6 +50,7 @@ class Fault(Spec):
     verdict: Verdict
     ranks: tuple[int, ...] = Field(description="ranks at fault; of a deadlock in the order of the circle")
     link: tuple[int, int] | None = Field(default=None, description="sender and receiver, where a link is at fault")
+    level: LinkLevel | None = Field(default=None, description="what that link crosses, where launch.json was given")
     group: str | None = Field(default=None, description="process group in which it shows")
     sequence: int | None = Field(default=None, description="number of the operation within the group")
     op: str | None = None
@@ -80,4 +82,8 @@ class Diagnosis(Spec):
     missing_ranks: tuple[int, ...] = ()
     unreadable: tuple[UnreadableDump, ...] = ()
     hosts: dict[int, str] = Field(default_factory=dict, description="host of the ranks at fault, where known")
+    places: dict[int, str] = Field(
+        default_factory=dict,
+        description="host, building and region that launch.json gives the ranks at fault",
+    )
     notes: tuple[str, ...] = ()

@@ -205,6 +205,17 @@ class LaunchConfig(Spec):
         """The host of ``rank``."""
         return self.hosts[self.ranks[rank][0]]
 
+    def place(self, rank: int) -> tuple[str, str, int, int, int]:
+        """Region, building, zone, rack and number of the host of ``rank``."""
+        host = self.host(rank)
+        return host.region, host.building, host.zone, host.rack, self.ranks[rank][0]
+
+    def level_between(self, rank: int, peer: int) -> LinkLevel:
+        """Outermost level that messages between two ranks cross; two processes of one host are in one scale-up domain."""
+        levels: tuple[LinkLevel, ...] = ("region", "campus", "building", "zone", "rack")
+        both = zip(levels, self.place(rank), self.place(peer), strict=True)
+        return next((level for level, one, other in both if one != other), "scale_up")
+
     def groups(self, axis: Axis) -> list[list[int]]:
         """Process groups of ``axis`` in ring order; one group per rank when the degree is 1."""
         for groups in self.process_groups:
