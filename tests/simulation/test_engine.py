@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -45,8 +47,46 @@ def networks(draw: st.DrawFn) -> tuple[list[list[tuple[int, float]]], np.ndarray
     return paths, caps, capacities
 
 
+def water_filling(paths: list[list[tuple[int, float]]], caps: np.ndarray, capacities: np.ndarray) -> list[Fraction]:
+    """Link by link in exact fractions: whose share is least, the link's or a flow's own cap, is served and taken out."""
+    left = [Fraction(float(one)) for one in capacities]
+    rates: dict[int, Fraction] = {}
+    while len(rates) < len(paths):
+        open_ = [flow for flow in range(len(paths)) if flow not in rates]
+        weights = [sum(Fraction(dict(paths[flow]).get(link, 0)) for flow in open_) for link in range(len(left))]
+        shares = [(left[link] / weight, link) for link, weight in enumerate(weights) if weight]
+        own = [(Fraction(float(caps[flow])), flow) for flow in open_ if np.isfinite(caps[flow])]
+        share, link = min(shares)
+        if own and min(own)[0] <= share:
+            share, flow = min(own)
+            served = [flow]
+        else:
+            served = [flow for flow in open_ if link in dict(paths[flow])]
+        for flow in served:
+            rates[flow] = share
+            for crossed, weight in paths[flow]:
+                left[crossed] -= share * Fraction(weight)
+    return [rates[flow] for flow in range(len(paths))]
+
+
+def test_fair_rates_equal_water_filling_on_a_thousand_graphs() -> None:
+    for seed in range(1000):
+        rng = np.random.default_rng(seed)
+        num_links, num_flows = rng.integers(1, 12), rng.integers(1, 16)
+        paths = [
+            [
+                (int(link), float(rng.choice([1.0, 2.0, 5.0])))
+                for link in rng.permutation(num_links)[: rng.integers(1, num_links + 1)]
+            ]
+            for _ in range(num_flows)
+        ]
+        caps, capacities = rng.choice([np.inf, 0.5, 2.0, 7.0], num_flows), rng.uniform(0.5, 20.0, num_links)
+        expected = [float(rate) for rate in water_filling(paths, caps, capacities)]
+        assert fair_rates(Incidence.of(paths), caps, capacities) == pytest.approx(expected), seed
+
+
 @given(networks())
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_fair_rates_satisfy_the_definition(
     network: tuple[list[list[tuple[int, float]]], np.ndarray, np.ndarray],
 ) -> None:
@@ -87,6 +127,15 @@ def test_a_flow_that_ends_leaves_its_share() -> None:
     shared.flow("short", 10, [(0, 1)])
     shared.flow("long", 30, [(0, 1)])
     assert shared.run().end_s == pytest.approx([10, 20])
+
+
+def test_parking_lot_through_the_clock() -> None:
+    """A flow over three links of 1 beside one flow on each: halves until 20 s, then whoever is left has its link alone."""
+    lot = simulation(1.0, 1.0, 1.0)
+    lot.flow("long", 10, [(0, 1), (1, 1), (2, 1)])
+    for link, size in enumerate((10, 20, 30)):
+        lot.flow("short", size, [(link, 1)])
+    assert lot.run().end_s == pytest.approx([20, 20, 30, 40])
 
 
 def test_lanes_and_dependencies() -> None:
