@@ -29,6 +29,16 @@ NoRun = Annotated[bool, typer.Option("--no-run", help="Run nothing: report what 
 Replay = Annotated[
     bool, typer.Option("--replay", help="Then replay ours, production's and the best rival's plans in the simulator.")
 ]
+Agree = Annotated[
+    float | None,
+    typer.Option(
+        "--agree",
+        metavar="SHARE",
+        min=0,
+        max=1,
+        help="Fail if price and replay are within 5 % on a smaller share of plans.",
+    ),
+]
 Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a field of the space, e.g. time_limit_s=10. Repeatable."),
@@ -43,6 +53,7 @@ def reproduce_command(
     docs: Docs = None,
     no_run: NoRun = False,
     replay: Replay = False,
+    agree: Agree = None,
     overrides: Changes = None,
     as_json: Json = False,
     engine: EngineName = "local",
@@ -57,6 +68,7 @@ def reproduce_command(
     Examples:
       scaleacross reproduce scale_across -j 2 -o build/scale_across --docs docs/results
       scaleacross reproduce scale_across --points 24 --set 'accelerators=[1024,2048]' -o build/slice
+      scaleacross reproduce scale_across --points 24 --set time_limit_s=1 --replay --agree 0.5
       scaleacross reproduce scale_across --no-run -o build/scale_across --json | jq .speed_up_over
     """
     from scaleacross.api import reproduce
@@ -97,6 +109,19 @@ def reproduce_command(
         raise typer.Exit(EXIT_UNEXPECTED)
     if slower := lost(found):
         typer.echo(f"error: our plan is slower on {len(slower)}, which is a bug: {slower[0]}", err=True)
+        raise typer.Exit(EXIT_UNEXPECTED)
+    if agree is not None:
+        _require_agreement(found, agree)
+
+
+def _require_agreement(found: Reproduction, least: float) -> None:
+    from scaleacross.report.design_space import AGREES, num_agreeing, replayed_off
+
+    off = replayed_off(found)
+    near = num_agreeing(off)
+    if not off or near < least * len(off):
+        wanted = f"{AGREES:.0%} of their price, {least:.0%} are wanted"
+        typer.echo(f"error: {near} of {len(off)} replayed plans are within {wanted}", err=True)
         raise typer.Exit(EXIT_UNEXPECTED)
 
 

@@ -18,6 +18,8 @@ SHOWN_AXES: Final = ("model", "accelerators", "fleet", "buildings", "regions", "
 OURS: Final = "ours"
 BEST: Final = "the best rival"
 START: Final = "production"
+AGREES: Final = 0.05
+"""Price and replay of a plan agree when they differ by no more than this share."""
 SLOWER: Final = 1 - 1e-9
 """Below it a contender is faster than our plan by more than rounding."""
 
@@ -77,6 +79,21 @@ def lost(found: Reproduced) -> list[str]:
     return out
 
 
+def replayed_off(found: Reproduced) -> list[tuple[float, str]]:
+    """Price over replay − 1 of every plan that was replayed, and whose plan it is of which point."""
+    return [
+        (row[f"{name}_priced_s"] / row[f"{name}_simulated_s"] - 1, f"{name}, {place(row)}")
+        for row in planned(found)
+        for name in (OURS, *found.rivals)
+        if f"{name}_simulated_s" in row
+    ]
+
+
+def num_agreeing(off: Sequence[tuple[float, str]]) -> int:
+    """Plans whose price and replay differ by at most ``AGREES``."""
+    return sum(abs(one) <= AGREES for one, _ in off)
+
+
 def place(row: Row) -> str:
     """A point in words."""
     return (
@@ -113,6 +130,7 @@ def design_report(found: Reproduced) -> RenderableType:
             ("points", done),
             ("status", ", ".join(f"{count(number)} {status}" for status, number in found.statuses.items()) or "–"),
             ("we are slower", f"on {len(lost(found))} (point, contender) pairs"),
+            *((("price and replay", _agreement(off)),) if (off := replayed_off(found)) else ()),
         ]
     )
     heads = ("ours over", "points", "median", "maximum", "ties", "no plan")
@@ -120,6 +138,11 @@ def design_report(found: Reproduced) -> RenderableType:
     for cells in contender_cells(found):
         add(table, *cells, style="bold" if cells[0] == BEST else "")
     return Group(facts, section("Speed-up of our plan", table), *(Text(f"slower: {line}") for line in lost(found)[:5]))
+
+
+def _agreement(off: Sequence[tuple[float, str]]) -> str:
+    worst = max(off, key=lambda pair: abs(pair[0]))
+    return f"within {AGREES:.0%} on {num_agreeing(off)} of {len(off)} plans; largest {worst[0]:+.0%} ({worst[1]})"
 
 
 def design_json(found: Reproduced, files: Sequence[object]) -> str:
@@ -142,6 +165,7 @@ def design_json(found: Reproduced, files: Sequence[object]) -> str:
         "status": dict(found.statuses),
         "speed_up_over": contenders,
         "slower": lost(found),
+        "replayed": {"plans": len(off := replayed_off(found)), "agreeing": num_agreeing(off)},
         "files": [str(path) for path in files],
     }
     return json.dumps(data, indent=2, ensure_ascii=False)

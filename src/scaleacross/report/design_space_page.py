@@ -8,6 +8,7 @@ from statistics import median
 from typing import Final
 
 from scaleacross.report.design_space import (
+    AGREES,
     BEST,
     OURS,
     SHOWN_AXES,
@@ -16,9 +17,11 @@ from scaleacross.report.design_space import (
     Row,
     contender_cells,
     lost,
+    num_agreeing,
     num_ties,
     place,
     planned,
+    replayed_off,
     single_gains,
     speed_ups,
 )
@@ -110,25 +113,18 @@ REFEREE: Final = """\
 The simulator replays a plan event by event on the topology and never sees the cost model. A difference is price / replay − 1.
 It plays the network settings that a plan states and, where it states none (rivals and ablations), the library's defaults with
 their windows and with flows hashed onto the links of a trunk."""
-AGREES: Final = 0.05
 
 
 def _referee(found: Reproduced) -> Iterator[str]:
     """How the replay agrees with the prices, and whether our plan still wins there."""
-    names = (OURS, *found.rivals)
-    pairs = [
-        (row[f"{name}_priced_s"] / row[f"{name}_simulated_s"] - 1, f"{name}, {place(row)}")
-        for row in planned(found)
-        for name in names
-        if f"{name}_simulated_s" in row
-    ]
+    pairs = replayed_off(found)
     yield "\n## Referee\n"
     if not pairs:
         yield "No plan of these points was replayed yet (`--replay`)."
         return
     replayed = [row for row in planned(found) if f"{OURS}_simulated_s" in row]
     yield f"{REFEREE}\n"
-    near, (worst, where) = sum(abs(off) <= AGREES for off, _ in pairs), max(pairs, key=lambda pair: abs(pair[0]))
+    near, (worst, where) = num_agreeing(pairs), max(pairs, key=lambda pair: abs(pair[0]))
     yield f"- Plans replayed: {len(pairs)} on {len(replayed)} points; within {AGREES:.0%}: {near} ({near / len(pairs):.0%})"
     yield f"- Median difference {median(off for off, _ in pairs):+.1%}; largest {worst:+.1%} ({where})"
     for label, rivals in ((START, (START,)), ("the best rival", found.rivals)):
