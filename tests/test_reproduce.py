@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from datetime import date
 from pathlib import Path
@@ -268,6 +269,22 @@ def test_cli(folder: Path, found: Reproduction, tmp_path: Path) -> None:
     lost_one = CliRunner().invoke(app, ["reproduce", str(path), "--no-run", "-o", str(tmp_path)])
     assert lost_one.exit_code == 1
     assert "our plan is slower on 1, which is a bug" in lost_one.stderr
+
+
+def test_too_little_agreement_of_price_and_replay_fails(folder: Path, found: Reproduction, tmp_path: Path) -> None:
+    path, home = tmp_path / "small.yaml", tmp_path / "home"
+    path.write_text(json.dumps(SMALL))
+    shutil.copytree(folder, home)
+    sa.reproduce(SMALL, directory=home, replay=True)
+    command = ["reproduce", str(path), "--no-run", "-o", str(home), "--agree"]
+    assert CliRunner().invoke(app, [*command, "0"]).exit_code == 0
+    lines = [json.loads(text) for text in (home / "replays.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["figures"]["ours_simulated_s"] *= 2
+    (home / "replays.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    failed = CliRunner().invoke(app, [*command, "0.99"])
+    assert failed.exit_code == 1
+    assert "replayed plans are within 5% of their price, 99% are wanted" in failed.stderr
 
 
 def test_the_spaces_axes_are_its_fields() -> None:
