@@ -15,7 +15,7 @@ from scaleacross.api.planning import plan
 from scaleacross.api.refining import refine_finalists, refine_schedule
 from scaleacross.api.reproducing import Reproduction, reproduce
 from scaleacross.api.scheduling import schedule, schedule_of_plan
-from scaleacross.api.simulating import simulate
+from scaleacross.api.simulating import execution_trace, simulate
 from scaleacross.api.sweeping import SweepResult, sweep
 from scaleacross.api.synthesis import Synthesized, synthesize
 
@@ -32,6 +32,7 @@ __all__ = [
     "diagnose",
     "emit",
     "evaluate",
+    "execution_trace",
     "explain",
     "pareto",
     "plan",

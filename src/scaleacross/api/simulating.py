@@ -8,12 +8,15 @@ from pathlib import Path
 
 from scaleacross.api.assemble import problem_of
 from scaleacross.catalogue import load_plan
-from scaleacross.simulation.replay import replay
+from scaleacross.simulation.execution import execution_trace as programs
+from scaleacross.simulation.replay import Replay, replay
 from scaleacross.simulation.result import simulated_step
 from scaleacross.simulation.what_if import disturbance_of
+from scaleacross.spec.execution_trace import ExecutionTrace
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.progress import Progress
 from scaleacross.spec.simulation import SimulatedStep
+from scaleacross.workloads.problem import Problem
 
 
 def simulate(
@@ -36,12 +39,30 @@ def simulate(
         InputError: not a plan, a plan of an older version that does not state its computation, or a what-if that is none.
     """
     found = plan if isinstance(plan, Plan) else load_plan(plan)
-    problem = problem_of(found.job, ())
+    played, _ = _played(found, what_if, fold, progress)
+    return simulated_step(found, played, fold, tuple(what_if), timeline)
+
+
+def execution_trace(
+    plan: Plan | str | Path, *, what_if: Sequence[str] = (), progress: Callable[[Progress], None] | None = None
+) -> ExecutionTrace:
+    """One step of a plan as the operations of every rank: what ``emitters.chakra`` writes for other simulators.
+
+    Args and errors: as of ``simulate``.
+    """
+    found = plan if isinstance(plan, Plan) else load_plan(plan)
+    played, problem = _played(found, what_if, True, progress)
+    return programs(found, problem, played)
+
+
+def _played(
+    plan: Plan, what_if: Sequence[str], fold: bool, progress: Callable[[Progress], None] | None
+) -> tuple[Replay, Problem]:
+    problem = problem_of(plan.job, ())
     began = time.monotonic()
 
     def told(done: int, total: int) -> None:
         if progress is not None:
             progress(Progress("replaying", done, total, None, None, time.monotonic() - began))
 
-    played = replay(found, problem, disturbance_of(what_if, found, problem.topology), fold, told)
-    return simulated_step(found, played, fold, tuple(what_if), timeline)
+    return replay(plan, problem, disturbance_of(what_if, plan, problem.topology), fold, told), problem

@@ -10,6 +10,9 @@ import typer
 from scaleacross.cli.frame import display
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scaleacross.spec.plan import Plan
     from scaleacross.spec.simulation import SimulatedStep
 
 
@@ -31,6 +34,12 @@ def simulate_command(
         Path | None,
         typer.Option("--trace", metavar="FILE", dir_okay=False, help="Write a trace that Perfetto opens."),
     ] = None,
+    chakra: Annotated[
+        Path | None,
+        typer.Option(
+            "--chakra", metavar="DIR", file_okay=False, help="Write Chakra traces of all ranks, for ASTRA-sim."
+        ),
+    ] = None,
     unfolded: Annotated[
         bool, typer.Option("--unfolded", help="Play every rank, not one of each class: for small plans.")
     ] = False,
@@ -45,6 +54,7 @@ def simulate_command(
     Examples:
       scaleacross simulate build/llama3_405b/plan.json
       scaleacross simulate plan.json --gantt --trace step.json
+      scaleacross simulate plan.json --chakra traces/ && ASTRA_SIM=path/to/binary traces/run.sh
       scaleacross simulate plan.json --what-if slow=building-a/building-b:0.5 --what-if jitter=0.02
       scaleacross simulate plan.json --json | jq .components_s
     """
@@ -60,12 +70,15 @@ def simulate_command(
             plan, what_if=what_if or (), fold=not unfolded, timeline=gantt or trace is not None, progress=show
         )
     written = _write(step, trace)
+    notes = _write_chakra(plan, chakra, what_if or (), written) if chakra is not None else ""
     if as_json:
         typer.echo(step.without_timeline().model_dump_json(indent=2))
     else:
         display(simulation_report(step, gantt))
     if written:
         typer.echo(f"wrote {', '.join(written)}", err=True)
+    if notes:
+        typer.echo(f"no network.yml: {notes}", err=True)
 
 
 def _write(step: SimulatedStep, trace: Path | None) -> list[str]:
@@ -78,3 +91,27 @@ def _write(step: SimulatedStep, trace: Path | None) -> list[str]:
 
         written += map(str, write_files({trace.name: step_trace_json(step)}, trace.parent))
     return written
+
+
+def _write_chakra(plan: Plan, folder: Path, what_if: Sequence[str], written: list[str]) -> str:
+    """All files or none; why there is no network file, '' where there is one."""
+    import time
+
+    from scaleacross.api import execution_trace
+    from scaleacross.emitters import write_files
+    from scaleacross.emitters.chakra import chakra_files
+    from scaleacross.report.console import PlainConsole
+    from scaleacross.report.progress import ProgressDisplay
+    from scaleacross.spec.progress import Progress
+
+    began = time.monotonic()
+    with ProgressDisplay(PlainConsole(stderr=True)) as show:
+        programs = execution_trace(plan, what_if=what_if, progress=show)
+        files, reason = chakra_files(
+            programs,
+            plan,
+            lambda done, total: show(Progress("writing traces", done, total, None, None, time.monotonic() - began)),
+        )
+        paths = write_files(files, folder)
+    written.append(f"{len(paths)} files to {folder}")
+    return reason

@@ -49,8 +49,8 @@ def emit(plan: Plan, target: str, directory: str | os.PathLike[str]) -> list[Pat
     return write_files(EMITTERS[target](plan), Path(directory))
 
 
-def write_files(files: Mapping[str, str], directory: Path) -> list[Path]:
-    """Write ``files`` (relative name -> text) below ``directory``, all or none as far as a file system allows.
+def write_files(files: Mapping[str, str | bytes], directory: Path) -> list[Path]:
+    """Write ``files`` (relative name -> content) below ``directory``, all or none as far as a file system allows.
 
     Scripts (``.sh``, ``.sbatch``) are made executable.
 
@@ -69,7 +69,7 @@ def write_files(files: Mapping[str, str], directory: Path) -> list[Path]:
                     f"{path} is a folder: a file of that name is to be written; remove it or choose another place"
                 )
         staging = Path(tempfile.mkdtemp(prefix=".scaleacross-", dir=directory))
-        staged = [_stage(staging / str(index), name, text) for index, (name, text) in enumerate(files.items())]
+        staged = [_stage(staging / str(index), name, content) for index, (name, content) in enumerate(files.items())]
         for source, path in zip(staged, paths, strict=True):
             source.replace(path)
         made.clear()
@@ -93,8 +93,11 @@ def _make_folder(folder: Path) -> list[Path]:
     return missing
 
 
-def _stage(path: Path, name: str, text: str) -> Path:
-    path.write_text(text, encoding="utf-8", newline="\n")
+def _stage(path: Path, name: str, content: str | bytes) -> Path:
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        path.write_text(content, encoding="utf-8", newline="\n")
     path.chmod(0o755 if name.endswith((".sh", ".sbatch")) else 0o644)
     return path
 

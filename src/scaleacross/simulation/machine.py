@@ -190,16 +190,19 @@ def build_machine(
 
 
 def _groups(fabric: Fabric, shape: str, degrees: Degrees, placement: Placement, whole_experts: bool) -> Groups:
+    return patterns.groups_of(fabric, *group_geometry(shape, degrees, placement, whole_experts))
+
+
+def group_geometry(shape: str, degrees: Degrees, placement: Placement, whole_experts: bool) -> tuple[int, int]:
+    """Degree and stride of the groups of an axis, of ``ep``, or of the replicas of an expert (``expert``)."""
     stride = strides(degrees, placement.axis_order)
     if shape == "ep":
         whole = whole_experts and degrees.tp > 1
-        return patterns.groups_of(
-            fabric, degrees.ep * (degrees.tp if whole else 1), stride["tp" if whole else "dp_shard"]
-        )
+        return degrees.ep * (degrees.tp if whole else 1), stride["tp" if whole else "dp_shard"]
     if shape == "expert":
-        return patterns.groups_of(fabric, degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
+        return degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep
     axis = next(axis for axis in GRID_AXES if axis == shape)
-    return patterns.groups_of(fabric, degrees.of(axis), stride[axis])
+    return degrees.of(axis), stride[axis]
 
 
 def _streams(

@@ -54,6 +54,17 @@ class Side(NamedTuple):
     label: str
 
 
+class Call(NamedTuple):
+    """``num_calls`` (real) calls of each of ``ops`` in a row: their first and last task."""
+
+    first: int
+    last: int
+    use: str
+    ops: tuple[Op, ...]
+    size_bytes: float
+    num_calls: float
+
+
 @dataclass(frozen=True)
 class Setting:
     """What a replay needs of the plan.
@@ -122,7 +133,8 @@ class Step:
     story: dict[int, list[Entry]] = field(default_factory=dict)
     beside: dict[int, list[Side]] = field(default_factory=dict)
     messages: dict[Key, int] = field(default_factory=dict)
-    _flows: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    calls_by_end: dict[int, Call] = field(default_factory=dict)
+    _calls: dict[Key, Call] = field(default_factory=dict)
     _lanes: dict[Key, int] = field(default_factory=dict)
     _sent: set[Key] = field(default_factory=set)
     _buckets: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -171,15 +183,15 @@ class Step:
         shape = SHAPES.get(use, use)
         group = self.calls.machine.group_of(shape, who)
         full: Key = (use, ops, group, *key)
-        if full not in self._flows:
+        if full not in self._calls:
             ways = tuple(self.setting.streams[use, op].way for op in ops)
             segments = self.calls.of(shape, group, ops, ways, size)
             held = self.calls.held_fraction if lane or holds else 0.0
             devices = self.calls.machine.members(shape, group) if held else ()
-            self._flows[full] = self._chain(use, segments, count, (use, group) if lane else None, devices, held)
-        first, last = self._flows[full]
-        self.simulation.also_after(first, after)
-        return last
+            first, last = self._chain(use, segments, count, (use, group) if lane else None, devices, held)
+            self._calls[full] = self.calls_by_end[last] = Call(first, last, use, ops, size, count)
+        self.simulation.also_after(self._calls[full].first, after)
+        return self._calls[full].last
 
     def buckets(self, rank: int, chunk: int) -> int:
         """Parts in which the gradients and parameters of a chunk of a pipeline rank travel, the same on all its classes."""
