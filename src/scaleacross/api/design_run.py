@@ -37,7 +37,7 @@ def design_key(space: DesignSpace, point: DesignPoint, version: str) -> str:
     how = {
         "command": space.command,
         "version": version,
-        "limits": [space.time_limit_s, space.gap_tolerance, space.tie_tolerance, space.seed],
+        "limits": [space.time_limit_s, space.rival_time_limit_s, space.gap_tolerance, space.tie_tolerance, space.seed],
         "contenders": CONTENDERS,
         "job": point.job.model_dump(mode="json", exclude={"name"}),
     }
@@ -58,9 +58,9 @@ def run_design_point(space: DesignSpace, point: DesignPoint) -> Record:
 
 
 def _contend(space: DesignSpace, problem: Problem) -> Record:
-    rivals = rivals_of(problem, space.time_limit_s, clock=time.process_time)
+    rivals = rivals_of(problem, space.rival_time_limit_s, clock=time.process_time)
     decisions = {rival.name: rival.decision for rival in rivals if rival.decision is not None}
-    decisions |= ablate(problem, decisions, space.time_limit_s, space.gap_tolerance)
+    decisions |= ablate(problem, decisions, space.rival_time_limit_s, space.gap_tolerance)
     ours = plan(
         problem.job,
         time_limit_s=space.time_limit_s,

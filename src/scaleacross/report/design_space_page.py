@@ -61,7 +61,7 @@ def _head(found: Reproduced, command: str, today: date) -> Iterator[str]:
     cut = sum(not row.get(f"{name}_complete", True) for row in rows for name in found.rivals)
     yield f"- Gap of our plan: median {median(gaps):.2%}, largest {max(gaps):.2%}"
     yield f"- Points on which our search reached its limit of {space.time_limit_s:g} processor seconds: {late}"
-    yield f"- Rivals cut short by that limit: {cut} of {len(rows) * len(found.rivals)}"
+    yield f"- Rivals cut short by theirs of {space.rival_time_limit_s:g}: {cut} of {len(rows) * len(found.rivals)}"
     if cpu:
         yield f"- Processor time per point: median {median(cpu):.0f} s, mean {sum(cpu) / len(cpu):.0f} s, most {max(cpu):.0f} s"
     yield f"- A tie is a step time within {space.tie_tolerance:.1%}\n"

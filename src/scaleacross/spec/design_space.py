@@ -58,8 +58,9 @@ class DesignSpace(Spec):
     job: dict[str, Any] = Field(default_factory=dict, description="further fields of every job")
     points: PositiveInt = Field(description="drawn so that every value of an axis stands about equally often")
     seed: int = Field(default=0, ge=0, description="of the drawing, and of the solver")
-    time_limit_s: PositiveFloat = Field(
-        default=60.0, description="processor seconds of each search, and each rival, at most"
+    time_limit_s: PositiveFloat = Field(default=60.0, description="processor seconds of our search at most")
+    rival_time_limit_s: PositiveFloat = Field(
+        default=60.0, description="processor seconds of each rival, and of each search for one dimension, at most"
     )
     gap_tolerance: float = Field(default=0.01, ge=0, le=1, description="relative gap at which a search stops")
     tie_tolerance: float = Field(default=0.005, ge=0, description="relative difference of step times that is a tie")

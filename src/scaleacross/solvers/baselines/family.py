@@ -15,7 +15,7 @@ The result is the optimum of the family unless the clock ended the tuning (``Out
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -139,11 +139,20 @@ class _Tuning:
         if not len(rows):
             return
         self.fitted = True
-        for block in _ascending(pricing.coarse(rows)):
+        priced = pricing.coarse(rows)
+        for block in _ascending(self._on_orders(priced.take(priced.bound_s < self.best_s), pricing)):
             block = block.take(block.bound_s < self.best_s)
             if not len(block.bound_s) or self.clock.over:
                 return
             self._try_block(block, pricing.fleet)
+
+    def _on_orders(self, priced: Priced, pricing: Pricing) -> Priced:
+        """The members with their least bound on the family's orders, whatever the fill; those that may still win."""
+        if not len(priced.bound_s):
+            return priced
+        least_s = pricing.order_bounds_s(priced.settings, priced.work, self.family.orders).min(axis=0)
+        tight = replace(priced, bound_s=np.maximum(priced.bound_s, priced.free_s + least_s))
+        return tight.take(tight.bound_s < self.best_s)
 
     def _try_block(self, block: Priced, fleet: Fleet) -> None:
         """Price every (member, fill, order) of a block in arrays, then exactly from the lowest figure up."""
