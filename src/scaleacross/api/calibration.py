@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
 
 from scaleacross import catalogue
 from scaleacross.api.calibration_entries import KernelFits, LinkFits, StepFits, assembled, with_kernels
+from scaleacross.api.level_calibration import level_entries
 from scaleacross.api.names import AcceleratorTarget, Bases, bases_of, listed
 from scaleacross.calibration.collective_data import read_stated
 from scaleacross.calibration.data_file import read_data_file
@@ -24,6 +25,7 @@ from scaleacross.calibration.result import Calibration
 from scaleacross.calibration.systems import ACCELERATOR_OF, SCALE_UP_OF
 from scaleacross.cost_models.kernels import ELEMENT_BYTES
 from scaleacross.errors import InputError, TooFewError
+from scaleacross.spec.plan import Plan
 from scaleacross.spec.progress import Progress
 from scaleacross.validation.refit import Machines, accelerator_of, cases_on, refit
 from scaleacross.validation.runs import read_runs
@@ -63,6 +65,8 @@ def calibrate(
     attention: str | Path | None = None,
     collectives: str | Path | Sequence[str | Path] = (),
     runs: str | Path | None = None,
+    bench: str | Path | Sequence[str | Path] = (),
+    plan: Plan | str | Path | None = None,
     base: str | Sequence[str] = (),
     network: str | None = None,
     only: str | Sequence[str] = (),
@@ -76,6 +80,8 @@ def calibrate(
     Args:
         gemm, attention, collectives, network: as in ``score_files``.
         runs: CSV of measured training runs, columns as in ``validation.runs.Run``.
+        bench, plan: outputs of ``scaleacross bench --json``, and the plan whose launch file they ran: the levels of its topology
+            beyond one scale-up domain.
         base: catalogue names or files of an accelerator, a link or both: they supply what is not fitted for names that the
             catalogue does not have. An entry of the catalogue starts from itself.
         only: labels of the files (accelerator, system, gpu), or entries that these mean, that are used; () uses all.
@@ -86,8 +92,11 @@ def calibrate(
         InputError: a file cannot be read; a name is not in the catalogue and has no base; measurements that cannot be what
             they are taken for; too few of them, with the number that a fit needs.
     """
-    if gemm is None and attention is None and not collectives and runs is None:
-        raise InputError("nothing to fit: give gemm, attention, collectives or runs")
+    benches = listed(bench)
+    if gemm is None and attention is None and not collectives and runs is None and not benches:
+        raise InputError("nothing to fit: give gemm, attention, collectives, runs or bench")
+    if benches and plan is None:
+        raise InputError("bench says nothing of the levels that its groups cross: give the plan that it ran too")
     request = _Request(
         bases_of(listed(base)), tuple(listed(only)), (today or date.today()).isoformat(), progress or (lambda _: None)
     )
@@ -99,7 +108,11 @@ def calibrate(
     links = _link_fits(request, listed(collectives), network, skipped) if collectives else []
     kernels = _kernel_fits(request, tasks, skipped)
     steps = _step_fits(request, Path(runs), kernels, links, skipped) if runs is not None else None
-    return assembled(kernels, links, steps, skipped)
+    found = assembled(kernels, links, steps, skipped)
+    if not benches or plan is None:
+        return found
+    request.tell("fitting levels", 0, len(benches))
+    return replace(found, entries=(*found.entries, *level_entries(benches, plan, request.date)))
 
 
 def _product_tasks(request: _Request, path: Path, skipped: list[Skipped]) -> list[_Task]:

@@ -11,7 +11,7 @@ from scaleacross.calibration.file_scores import Skipped
 from scaleacross.calibration.kernels import Score
 from scaleacross.spec.base import Provenance
 
-EntryKind = Literal["accelerators", "networks"]
+EntryKind = Literal["accelerators", "networks", "topologies"]
 
 
 @dataclass(frozen=True)

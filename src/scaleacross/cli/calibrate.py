@@ -18,6 +18,19 @@ def calibrate_command(
     runs: Annotated[
         Path | None, typer.Option("--runs", metavar="FILE", dir_okay=False, help="Measured training runs (CSV).")
     ] = None,
+    bench: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--bench",
+            metavar="FILE",
+            dir_okay=False,
+            help="Output of 'scaleacross bench --json'. Repeatable; needs --plan.",
+        ),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option("--plan", metavar="FILE", dir_okay=False, help="The plan whose launch file was benched."),
+    ] = None,
     base: Annotated[
         list[str] | None,
         typer.Option(
@@ -31,7 +44,11 @@ def calibrate_command(
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", metavar="DIR", file_okay=False, help="Write accelerators/ and networks/ to DIR."
+            "-o",
+            "--output",
+            metavar="DIR",
+            file_okay=False,
+            help="Write accelerators/, networks/ and topologies/ to DIR.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
@@ -47,6 +64,7 @@ def calibrate_command(
       scaleacross calibrate --collectives all_reduce.txt --collectives all_gather.txt --network nvlink4 -o fleet/
       scaleacross calibrate --collectives query_coll_tuning.json --network nvlink5 -o fleet/
       scaleacross calibrate --gemm gemm.csv --runs runs.csv -o fleet/
+      scaleacross calibrate --bench zone.json --bench trunk.json --plan build/small/plan.json -o fleet/
       SCALEACROSS_CONFIGS=fleet scaleacross plan job.yaml
     """
     from scaleacross.api import calibrate
@@ -55,14 +73,18 @@ def calibrate_command(
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.progress import ProgressDisplay
 
-    if gemm is None and attention is None and not collectives and runs is None:
-        raise typer.BadParameter("give --gemm, --attention, --collectives or --runs")
+    if gemm is None and attention is None and not collectives and runs is None and not bench:
+        raise typer.BadParameter("give --gemm, --attention, --collectives, --runs or --bench")
+    if bench and plan is None:
+        raise typer.BadParameter("--bench needs --plan: the plan says which levels the groups cross")
     with ProgressDisplay(PlainConsole(stderr=True)) as progress:
         found = calibrate(
             gemm=gemm,
             attention=attention,
             collectives=collectives or (),
             runs=runs,
+            bench=bench or (),
+            plan=plan,
             base=base or (),
             network=network,
             only=names_of(only) if only else (),

@@ -1,0 +1,102 @@
+"""Levels of a topology from what ``scaleacross bench`` measured with a plan: files in, catalogue entries out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from scaleacross.calibration.data_file import read_data_file
+from scaleacross.calibration.levels import Bench, fit_levels
+from scaleacross.calibration.result import FittedEntry
+from scaleacross.catalogue import load_plan
+from scaleacross.catalogue.write import entry_text
+from scaleacross.cost_models.levels import accelerator_types
+from scaleacross.cost_models.plan_cost import placed_shapes
+from scaleacross.errors import InputError
+from scaleacross.spec.network import NetworkTechnology
+from scaleacross.spec.plan import Plan
+from scaleacross.spec.runtime_bench import BenchResult
+from scaleacross.spec.topology import Topology
+from scaleacross.workloads.problem import problem_of
+
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+def level_entries(benches: Sequence[str | Path], plan: Plan | str | Path, date: str) -> tuple[FittedEntry, ...]:
+    """The plan's topology with the levels that its benches show, and the technologies of these levels.
+
+    Args:
+        benches: outputs of ``scaleacross bench --json`` for the launch file of the plan.
+
+    Raises:
+        InputError: a file is no such output, or of another plan or axis; an operation that plans do not price.
+        TooFewError: a level has too few sizes.
+    """
+    found = plan if isinstance(plan, Plan) else load_plan(plan)
+    problem = problem_of(found.job)
+    shapes = placed_shapes(problem.profile, problem.topology, found.decision)
+    rows = [_bench(path, found) for path in benches]
+    used = accelerator_types([problem.topology.building(share.building) for share in found.placement.fill])
+    launch_s = max(one.kernel_launch_s for one in used)
+    topology, fits = fit_levels(problem.topology, found.decision, shapes, rows, launch_s, date)
+    known = {one.name for one in _technologies(problem.topology)}
+    fitted = {one.name: one for one in _technologies(topology) if one.name not in known}
+    comment = f"written by scaleacross calibrate from benches of plan {found.job.name}"
+    text = entry_text(_by_name(_plain(topology), set(fitted)), comment)
+    residuals = tuple(fit.residual for fit in fits)
+    kept = tuple(key for key, one in topology.provenance.items() if one.status != "fitted")
+    out = [FittedEntry("topologies", topology.name, problem.topology.name, text, residuals, kept)]
+    for name, technology in fitted.items():
+        text = entry_text(_plain(technology), comment)
+        stated = tuple(key for key, one in technology.provenance.items() if one.status != "fitted")
+        out.append(FittedEntry("networks", name, name.rpartition("-")[0], text, (), stated))
+    return tuple(out)
+
+
+def _bench(path: str | Path, plan: Plan) -> Bench:
+    file = read_data_file(path)
+    try:
+        result = BenchResult.model_validate_json(file.text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(
+            f"{path}: no output of scaleacross bench --json: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        ) from None
+    if result.plan_name != plan.job.name:
+        raise InputError(f"{path}: a bench of plan '{result.plan_name}'; the plan is '{plan.job.name}'")
+    if result.op not in OPERATIONS:
+        raise InputError(f"{path}: {result.op} is not priced: bench one of {', '.join(OPERATIONS)}")
+    degrees = {axis: degree for axis, degree in plan.degrees.model_dump().items() if isinstance(degree, int)}
+    if degrees.get(result.axis) != result.num_ranks:
+        raise InputError(
+            f"{path}: {result.num_ranks} ranks per group of {result.axis}; "
+            f"the plan has {degrees.get(result.axis, 'no such axis')}"
+        )
+    if any(row.num_wrong for row in result.rows):
+        raise InputError(f"{path}: some results were wrong (num_wrong): not used")
+    sizes, times = zip(*((float(row.size_bytes), row.time_s) for row in result.rows), strict=True)
+    return Bench(result.op, result.axis, sizes, times, file.label)
+
+
+def _technologies(topology: Topology) -> list[NetworkTechnology]:
+    levels = ("scale_up", "rack", "zone", "building")
+    return [getattr(building.links, level).technology for building in topology.buildings for level in levels]
+
+
+def _plain(entry: Topology | NetworkTechnology) -> dict[str, Any]:
+    return entry.model_dump(mode="json", exclude_defaults=True)
+
+
+def _by_name(data: Any, names: set[str]) -> Any:
+    """``data`` with the technologies of these names replaced by their names."""
+    if isinstance(data, Mapping):
+        return {
+            key: value["name"]
+            if key == "technology" and isinstance(value, Mapping) and value.get("name") in names
+            else _by_name(value, names)
+            for key, value in data.items()
+        }
+    return [_by_name(one, names) for one in data] if isinstance(data, list) else data
