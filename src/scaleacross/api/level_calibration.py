@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from scaleacross.calibration.data_file import read_data_file
 from scaleacross.calibration.levels import Bench, fit_levels
 from scaleacross.calibration.result import FittedEntry
 from scaleacross.catalogue import load_plan
+from scaleacross.catalogue.validation import validate
 from scaleacross.catalogue.write import entry_text
+from scaleacross.catalogue.yaml_source import read_file
 from scaleacross.cost_models.levels import accelerator_types
 from scaleacross.cost_models.plan_cost import placed_shapes
 from scaleacross.errors import InputError
@@ -59,12 +59,9 @@ def level_entries(benches: Sequence[str | Path], plan: Plan | str | Path, date: 
 def _bench(path: str | Path, plan: Plan) -> Bench:
     file = read_data_file(path)
     try:
-        result = BenchResult.model_validate_json(file.text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(
-            f"{path}: no output of scaleacross bench --json: {'.'.join(map(str, first['loc']))}: {first['msg']}"
-        ) from None
+        result = validate(BenchResult, read_file(Path(path)))
+    except InputError as error:
+        raise InputError(f"no output of scaleacross bench --json: {error}") from None
     if result.plan_name != plan.job.name:
         raise InputError(f"{path}: a bench of plan '{result.plan_name}'; the plan is '{plan.job.name}'")
     if result.op not in OPERATIONS:
