@@ -10,6 +10,19 @@ import typer
 from scaleacross.cli.frame import display, names_of
 from scaleacross.cli.validate import Benchmark, Collectives, Network
 
+Benches = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--bench",
+        metavar="FILE",
+        dir_okay=False,
+        help="Output of 'scaleacross bench --json'. Repeatable; needs --plan.",
+    ),
+]
+BenchedPlan = Annotated[
+    Path | None, typer.Option("--plan", metavar="FILE", dir_okay=False, help="The plan whose launch file was benched.")
+]
+
 
 def calibrate_command(
     gemm: Benchmark = None,
@@ -18,19 +31,8 @@ def calibrate_command(
     runs: Annotated[
         Path | None, typer.Option("--runs", metavar="FILE", dir_okay=False, help="Measured training runs (CSV).")
     ] = None,
-    bench: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--bench",
-            metavar="FILE",
-            dir_okay=False,
-            help="Output of 'scaleacross bench --json'. Repeatable; needs --plan.",
-        ),
-    ] = None,
-    plan: Annotated[
-        Path | None,
-        typer.Option("--plan", metavar="FILE", dir_okay=False, help="The plan whose launch file was benched."),
-    ] = None,
+    bench: Benches = None,
+    plan: BenchedPlan = None,
     base: Annotated[
         list[str] | None,
         typer.Option(
