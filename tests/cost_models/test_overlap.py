@@ -10,13 +10,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machines import accelerator, settings
 
-from scaleacross.cost_models.overlap import WINDOW_NAMES, Window, exposed_s, rounds, windows
+from scaleacross.cost_models.overlap import (
+    WINDOW_NAMES,
+    Window,
+    exposed_s,
+    least_together_s,
+    rounds,
+    together_s,
+    windows,
+)
 from scaleacross.cost_models.work import Work, taken_fraction
 from scaleacross.spec.parallelism import SCHEDULE_NAMES
 
 
 def window(length_s: float, pieces: float = 4.0, per_step: float = 1.0) -> Window:
-    return Window(np.array(length_s), np.array(1 / pieces), np.array(per_step))
+    nothing, one = np.array(0.0), np.array(1.0)
+    return Window(np.array(length_s), np.array(1 / pieces), nothing, np.array(per_step), one)
+
+
+def exposed(time_s: float, of: Window) -> float:
+    """Of ``time_s`` of one communicator in the window that is only met once, by itself."""
+    seconds = np.array([0.0, time_s, 0.0, 0.0])
+    return float(exposed_s(seconds, seconds, [window(0.0), of, window(0.0), window(0.0)]))
+
+
+def one_row(of: Window) -> Window:
+    return Window(*(part[0] for part in of))
 
 
 def work(forward_s: float = 1.0, backward_s: float = 2.0, buckets: float = 4.0) -> Work:
@@ -25,17 +44,17 @@ def work(forward_s: float = 1.0, backward_s: float = 2.0, buckets: float = 4.0) 
 
 
 def test_communication_longer_than_the_window_sticks_out() -> None:
-    assert exposed_s(np.array(10.0), window(6.0)) == 4.0
+    assert exposed(10.0, window(6.0)) == 4.0
 
 
 def test_the_last_piece_is_always_exposed() -> None:
-    assert exposed_s(np.array(2.0), window(6.0)) == 0.5
-    assert exposed_s(np.array(2.0), window(6.0, pieces=1)) == 2.0
-    assert exposed_s(np.array(0.0), window(6.0)) == 0.0
+    assert exposed(2.0, window(6.0)) == 0.5
+    assert exposed(2.0, window(6.0, pieces=1)) == 2.0
+    assert exposed(0.0, window(6.0)) == 0.0
 
 
 def test_exposure_is_paid_in_every_occurrence() -> None:
-    assert exposed_s(np.array(10.0), window(6.0, per_step=32)) == 128.0
+    assert exposed(10.0, window(6.0, per_step=32)) == 128.0
 
 
 positive = st.floats(0, 1e3)
@@ -45,11 +64,35 @@ positive = st.floats(0, 1e3)
 def test_more_overlap_is_never_slower(
     time_s: float, length_s: float, more: float, pieces: int, more_pieces: int
 ) -> None:
-    exposed = exposed_s(np.array(time_s), window(length_s, pieces))
-    assert max(0.0, time_s - length_s) <= exposed <= time_s
-    assert exposed_s(np.array(time_s), window(length_s + more, pieces)) <= exposed
-    assert exposed_s(np.array(time_s), window(length_s, pieces + more_pieces)) <= exposed
-    assert exposed_s(np.array(time_s + more), window(length_s, pieces)) >= exposed
+    left = exposed(time_s, window(length_s, pieces))
+    assert max(0.0, time_s - length_s) <= left <= time_s
+    assert exposed(time_s, window(length_s + more, pieces)) <= left
+    assert exposed(time_s, window(length_s, pieces + more_pieces)) <= left
+    assert exposed(time_s + more, window(length_s, pieces)) >= left
+
+
+@given(st.lists(st.tuples(positive, st.floats(0, 1)), min_size=1, max_size=4), st.integers(1, 50))
+def test_communicators_share_the_network(each: list[tuple[float, float]], pieces: int) -> None:
+    """Never less than the longest of them or than the network is busy, nor more than one after another; the bound is one."""
+    traffic = [np.array([[seconds]] * 4 + [[seconds * busy]] * 4) for seconds, busy in each]
+    together = together_s(traffic, np.array([float(pieces)]))[0, 0]
+    every = [seconds for seconds, _ in each]
+    assert together >= max(every) * (1 - 1e-12)
+    assert together >= sum(seconds * busy for seconds, busy in each) * (1 - 1e-12)
+    assert together <= sum(every) * (1 + 1e-12)
+    in_a_row = 1 / pieces + (1 - 1 / pieces) / len(each)
+    assert least_together_s(sum(traffic, start=np.zeros((8, 1))), np.array([in_a_row]))[0, 0] <= together * (1 + 1e-12)
+
+
+def test_two_communicators_of_latency_alone_run_side_by_side() -> None:
+    chain, short = np.array([[8.0]] * 4 + [[0.0]] * 4), np.array([[4.0]] * 4 + [[0.0]] * 4)
+    assert together_s([chain, short], np.array([8.0]))[0, 0] == 8.0 + 4.0 / 8
+
+
+def test_replicas_of_sharded_parameters_reduce_beside_what_the_last_backward_leaves_exposed() -> None:
+    over = [window(2.0), window(1.0), window(1.0), window(2.0, per_step=3)]
+    seconds = np.array([9.0, 0.0, 0.0, 5.0])
+    assert exposed_s(seconds, seconds, over) == (9.0 - 2.0 - 3.0) + 3 * (5.0 - 2.0)
 
 
 def test_rounds_count_fill_and_drain() -> None:
@@ -64,10 +107,10 @@ def test_rounds_count_fill_and_drain() -> None:
 def test_windows_of_a_plain_pipeline() -> None:
     # gradients hide behind all buckets but one of the last backward pass, parameters behind those of the first forward
     found = dict(zip(WINDOW_NAMES, windows(settings(pp=4, num_micro_batches=8), work()), strict=True))
-    assert found["gradient_reduce"] == (pytest.approx(2 * 3 / 4), 1 / 4, 1)
-    assert found["parameter_gather"] == (pytest.approx(1 * 3 / 4), 1 / 4, 1)
-    assert found["shard_forward"] == (1, 1 / 4, 11)
-    assert found["shard_backward"] == (2, 1 / 4, 11)
+    assert found["gradient_reduce"] == (pytest.approx(2 * 3 / 4), 1 / 4, 0, 1, 1)
+    assert found["parameter_gather"] == (pytest.approx(1 * 3 / 4), 1 / 4, 0, 1, 1)
+    assert found["shard_forward"] == (1, 1 / 4, 0, 11, 1)
+    assert found["shard_backward"] == (2, 1 / 4, 0, 11, 1)
 
 
 @pytest.mark.parametrize(("num_micro_batches", "waiting"), [(8, 4 * 1 / 2 + 1 / 2), (2, 2 * 1 / 2 + 1 / 2)])
@@ -83,7 +126,7 @@ def test_interleaving_hides_behind_the_other_chunks(num_micro_batches: int, wait
 def test_a_single_bucket_hides_nothing() -> None:
     gradient, _, forward, _ = windows(settings(), work(buckets=1.0))
     assert (gradient.length_s, gradient.least_fraction) == (0, 1)
-    assert exposed_s(np.array([0.25]), forward) == 0.25
+    assert exposed(0.25, one_row(forward)) == 0.25
 
 
 def test_what_runs_beside_computation_takes_multiprocessors_from_it() -> None:
@@ -92,9 +135,7 @@ def test_what_runs_beside_computation_takes_multiprocessors_from_it() -> None:
     assert taken == pytest.approx(16 / 132)
     busy = replace(work(), taken_fraction=np.array([taken]))
     gradient, *_ = windows(settings(), busy)
-    assert exposed_s(np.array([0.4]), gradient)[0] == pytest.approx(0.1 + 0.3 * 16 / 132)
+    assert exposed(0.4, one_row(gradient)) == pytest.approx(0.1 + 0.3 * 16 / 132)
     mixed, *_ = windows(settings(), replace(busy, elementwise_fraction=np.array([0.25])))
-    assert exposed_s(np.array([0.4]), mixed)[0] == pytest.approx(
-        0.1 + 0.3 * 0.75 * 16 / 132
-    )  # a quarter loses HBM instead
-    assert exposed_s(np.array([9.0]), gradient)[0] == pytest.approx(9.0 - 1.5)  # longer than the window: it ends last
+    assert exposed(0.4, one_row(mixed)) == pytest.approx(0.1 + 0.3 * 0.75 * 16 / 132)  # a quarter loses HBM instead
+    assert exposed(9.0, one_row(gradient)) == pytest.approx(9.0 - 1.5)  # longer than the window: it ends last

@@ -18,6 +18,7 @@ from scaleacross.cost_models.groups import largest_children, relaxed_shape
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.memory import PARTS, memory_parts
+from scaleacross.cost_models.overlap import TRAFFIC_ROWS
 from scaleacross.cost_models.settings import NOTHING, Settings, concatenate, settings_of
 from scaleacross.cost_models.step import exact_shapes, placement_free_s, step_times
 from scaleacross.cost_models.traffic import Volumes
@@ -111,7 +112,10 @@ def test_components_are_not_negative_and_add_up(row: dict[str, int], profile: An
 @given(rows(), st.floats(1, 10))
 def test_slower_communication_is_never_a_faster_step(row: dict[str, int], factor: float) -> None:
     volumes, terms = priced(PROFILES[0], settings(**row))
-    slower = [Terms({name: factor * s for name, s in t.serial_s.items()}, factor * t.window_s) for t in terms]
+    slower = [
+        Terms({name: factor * s for name, s in t.serial_s.items()}, tuple(factor * part for part in t.traffic_s))
+        for t in terms
+    ]
     assert step_times(volumes, slower).step_s[0] >= step_times(volumes, terms).step_s[0]
 
 
@@ -127,8 +131,8 @@ def test_the_bubble_is_one_pass_through_the_other_ranks() -> None:
     # tensor-parallel wait is paid in all 11 rounds and shown in 8.
     rows_ = settings(pp=4, tp=2, num_micro_batches=8)
     volumes, _ = priced(PROFILES[0], rows_)
-    nothing = np.zeros((4, 1))
-    times = step_times(volumes, [Terms({"tp": np.array([11.0])}, nothing)])
+    nothing = np.zeros((TRAFFIC_ROWS, 1))
+    times = step_times(volumes, [Terms({"tp": np.array([11.0])}, (nothing,))])
     whole = priced(PROFILES[0], settings(tp=2, num_micro_batches=8))[
         0
     ].work  # all layers, embedding and head on one rank

@@ -14,14 +14,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.collectives import Group, Network
+from scaleacross.cost_models.collectives import Group, Network, Timed
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.messages import Boundary
 from scaleacross.cost_models.network.codec import offers
 from scaleacross.cost_models.network.compression import Best
-from scaleacross.cost_models.overlap import WINDOW_NAMES, occurrences, rounds
+from scaleacross.cost_models.overlap import TRAFFIC_ROWS, WINDOW_NAMES, occurrences, rounds
 from scaleacross.cost_models.pipeline import BoundaryDelays
 from scaleacross.cost_models.pipeline_penalty import bound_penalty_s, timed_penalty_s
 from scaleacross.cost_models.settings import Bools, Floats, Ints
@@ -59,15 +59,21 @@ def network_of(decision: Decision) -> Networks:
 
 @dataclass(frozen=True)
 class Terms:
-    """Seconds that one axis adds: ``serial_s`` per component, each (n,), and ``window_s`` per window, (windows, n)."""
+    """Seconds that one axis adds: ``serial_s`` per component, each (n,), and ``traffic_s`` of its communicators in the windows,
+    each (TRAFFIC_ROWS, n); bounds know the sum of these alone."""
 
     serial_s: dict[str, Floats]
-    window_s: Floats
+    traffic_s: tuple[Floats, ...]
+
+    @property
+    def window_s(self) -> Floats:
+        """Traffic of all communicators one after another, (TRAFFIC_ROWS, n)."""
+        return sum(self.traffic_s[1:], start=self.traffic_s[0])
 
     @property
     def serial_total_s(self) -> Floats:
         """Sum of the serial components."""
-        total: Floats = sum(self.serial_s.values(), start=np.zeros(self.window_s.shape[1:]))
+        total: Floats = sum(self.serial_s.values(), start=np.zeros(self.traffic_s[0].shape[1:]))
         return total
 
 
@@ -140,7 +146,14 @@ def serial_s(axis: GridAxis, volumes: Volumes, calls: Calls, exact: bool = False
 
 
 def window_s(axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None = None) -> Floats:
-    """Seconds that an axis adds to the windows, (windows, n); depends on degrees, chunks and shard level alone.
+    """What an axis adds to the windows, (TRAFFIC_ROWS, n): ``communicators`` added up."""
+    return Terms({}, communicators(axis, volumes, group, expert_group)).window_s
+
+
+def communicators(
+    axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None = None
+) -> tuple[Floats, ...]:
+    """Traffic of an axis in the windows by communicator, each (TRAFFIC_ROWS, n); degrees, chunks and shard level decide it.
 
     cp and dp_shard: gradients and sharded states (of the experts over their own groups); dp_replicate: all-reduce of the
     (sharded) gradients.
@@ -150,19 +163,18 @@ def window_s(axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group
     """
     settings, work = volumes.settings, volumes.work
     if axis == "cp":
-        return _state_windows(volumes, work.dense_parameters + work.expert_parameters, group)
+        return (_state_windows(volumes, work.dense_parameters + work.expert_parameters, group),)
     if axis == "dp_shard":
         if expert_group is None:
             raise ValueError("dp_shard needs its expert groups")
         dense = _state_windows(volumes, work.dense_parameters / settings.cp, group)
         if not work.expert_parameters.any():
-            return dense
-        return dense + _state_windows(volumes, work.expert_parameters / settings.cp, expert_group, "expert ")
-    out = np.zeros((len(WINDOW_NAMES), len(settings)))
+            return (dense,)
+        return dense, _state_windows(volumes, work.expert_parameters / settings.cp, expert_group, "expert ")
+    out = np.zeros((2, len(WINDOW_NAMES), len(settings)))
     if axis == "dp_replicate":
-        pieces = work.buckets
-        out[0] = pieces * group.all_reduce(volumes.replica_gradient_bytes / pieces, "gradients").time_s
-    return out
+        out[:, 0] = _calls_s(group.all_reduce(volumes.replica_gradient_bytes / work.buckets, "gradients"), volumes)
+    return (out.reshape(TRAFFIC_ROWS, -1),)
 
 
 def windows_of(flow: Flow, shard: ShardLevel) -> tuple[int, ...]:
@@ -198,9 +210,9 @@ def axis_terms(
         None if one is None else group_of(network, name, one, links, volumes.launch_s)
         for name, one in (("expert", expert_shape), ("ep", ep_shape))
     )
-    window = window_s(axis, volumes, group, expert)
+    traffic = communicators(axis, volumes, group, expert)
     calls = axis_calls(axis, volumes, group, exchange)
-    return waiting(volumes, Terms(serial_s(axis, volumes, calls, exact), window))
+    return waiting(volumes, Terms(serial_s(axis, volumes, calls, exact), traffic))
 
 
 def _tp_wait_s(volumes: Volumes, gather_s: Floats) -> Floats:
@@ -280,12 +292,14 @@ def waiting(volumes: Volumes, terms: Terms) -> Terms:
     }
     if all(hidden.values()):
         return terms
-    window, serial = terms.window_s.copy(), dict(terms.serial_s)
+    serial, whole, kept = dict(terms.serial_s), terms.window_s, np.ones((2, len(WINDOW_NAMES)), dtype=bool)
     for row, (name, often) in enumerate(zip(WINDOW_NAMES, occurrences(volumes.settings, volumes.work), strict=True)):
         if not hidden[name]:
-            serial["dp"] = serial.get("dp", np.zeros(window.shape[1:])) + often * window[row]
-            window[row] = 0.0
-    return Terms(serial, window)
+            serial["dp"] = serial.get("dp", np.zeros(whole.shape[1:])) + often * whole[row]
+            kept[:, row] = False
+
+    traffic = tuple(part * kept.reshape(-1, *(1,) * (part.ndim - 1)) for part in terms.traffic_s)
+    return Terms(serial, traffic)
 
 
 def _gather_and_scatter_s(group: Group, size_bytes: Floats, gathered: str, scattered: str) -> tuple[Floats, Floats]:
@@ -295,15 +309,20 @@ def _gather_and_scatter_s(group: Group, size_bytes: Floats, gathered: str, scatt
 
 
 def _state_windows(volumes: Volumes, held: Floats, group: Group, of: str = "") -> Floats:
-    """Contributions of an axis over which ``held`` parameters are sharded (or only reduced), (windows, n)."""
+    """Traffic of a communicator over which ``held`` parameters are sharded (or only reduced), (TRAFFIC_ROWS, n)."""
     optimizer, shard, pieces = volumes.job.optimizer, volumes.settings.shard, volumes.work.buckets
     gradients, weights = held * optimizer.reduce_bytes / pieces, held * optimizer.parameter_bytes / pieces
-    reduced = pieces * group.gather(gradients, "reduce_scatter", f"{of}gradients").time_s
-    whole = pieces * group.all_reduce(gradients, f"{of}gradients").time_s
-    gathered = pieces * group.gather(weights, payload=f"{of}parameters").time_s
-    empty = held <= 0
-    by_step = np.choose(shard, [whole, reduced, np.zeros_like(whole)])
-    back = np.choose(shard, [np.zeros_like(whole), gathered, np.zeros_like(whole)])
+    reduced = _calls_s(group.gather(gradients, "reduce_scatter", f"{of}gradients"), volumes)
+    whole = _calls_s(group.all_reduce(gradients, f"{of}gradients"), volumes)
+    gathered = _calls_s(group.gather(weights, payload=f"{of}parameters"), volumes)
+    nothing = np.zeros_like(whole)
+    by_step, back = np.choose(shard, [whole, reduced, nothing]), np.choose(shard, [nothing, gathered, nothing])
     parameters = (shard == SHARD_LEVELS.index("parameters")).astype(float)
-    out = np.stack([by_step, back, parameters * gathered, parameters * (gathered + reduced)])
-    return np.where(empty, 0.0, out)
+    out = np.stack([by_step, back, parameters * gathered, parameters * (gathered + reduced)], axis=1)
+    return np.where(held <= 0, 0.0, out).reshape(TRAFFIC_ROWS, -1)
+
+
+def _calls_s(each: Timed, volumes: Volumes) -> Floats:
+    """Seconds of the calls for all buckets, and of them those in which the network is busy, (2, n)."""
+    pieces = volumes.work.buckets
+    return np.stack(np.broadcast_arrays(pieces * each.time_s, pieces * each.busy_s))

@@ -76,10 +76,11 @@ GatherOp = Literal["all_gather", "reduce_scatter"]
 
 
 class Timed(NamedTuple):
-    """Seconds and index into ALGORITHM_NAMES."""
+    """Seconds, index into ALGORITHM_NAMES, and seconds in which networks beyond the scale-up domain are busy (no latencies)."""
 
     time_s: Floats
     algorithm: Ints
+    busy_s: Floats
 
 
 Network = Literal["best", "library"] | Best | Mapping[tuple[str, str], CommunicatorChoice]
@@ -138,7 +139,7 @@ class Group:
         def across(counted: Bools) -> Timed:
             law, options = by(counted) if by else self._laws(counted, choice), []
             if RING in allowed:
-                options.append((RING, passes * (law.ring_s_per_byte * size + law.ring_s)))
+                options.append((RING, passes * law.ring_s_per_byte * size, passes * law.ring_s))
             if HIERARCHICAL in allowed:
                 inner = self._inner(op) if counted is OUTER_LEVELS else None
                 seconds = (
@@ -146,9 +147,9 @@ class Group:
                     if choice is None
                     else layered_s(size, choice.num_chunks, law, passes, inner)
                 )
-                options.append((HIERARCHICAL, seconds))
+                options.append((HIERARCHICAL, seconds - passes * law.hierarchical_s, passes * law.hierarchical_s))
             if TREE in allowed and op == "all_reduce":
-                options.append((TREE, law.tree_s_per_byte * size + law.tree_s))
+                options.append((TREE, law.tree_s_per_byte * size, law.tree_s))
             return self._best(options)
 
         return self._timed(op, size, across)
@@ -161,7 +162,7 @@ class Group:
             bound = self._way(
                 op, size, passes, None, _allowed("best"), lambda counted: self._spread(laws(self.shape, fast, counted))
             )
-            return Timed(np.minimum(out.time_s, bound.time_s), out.algorithm)
+            return Timed(np.minimum(out.time_s, bound.time_s), out.algorithm, np.minimum(out.busy_s, bound.busy_s))
         for offer in best.offers:
             for code, steps in ((RING, None), (HIERARCHICAL, fewest_steps(self.shape.fanout))):
                 error = offer.relative_error * num_encodings(op, self.shape, offer.levels, steps)
@@ -175,9 +176,7 @@ class Group:
 
                 coded = self._way(op, size, passes, None, (code,), by)
                 faster = kept & (coded.time_s < out.time_s)
-                out = Timed(
-                    np.where(faster, coded.time_s, out.time_s), np.where(faster, coded.algorithm, out.algorithm)
-                )
+                out = Timed(*(np.where(faster, new, old) for new, old in zip(coded, out, strict=True)))
         return out
 
     def all_to_all(self, sent_bytes: Floats, copies: float = 0.0, payload: str = "") -> Timed:
@@ -201,7 +200,7 @@ class Group:
 
         def across(counted: Bools) -> Timed:
             s_per_byte, fixed_s = ((counted * figures).max(axis=-1) for figures in (each, latency))
-            return self._best([(PAIRWISE, size * self._each(s_per_byte) + self._each(fixed_s))])
+            return self._best([(PAIRWISE, size * self._each(s_per_byte), self._each(fixed_s))])
 
         return self._timed("all_to_all", inside, across)
 
@@ -221,12 +220,14 @@ class Group:
         outside = across(OUTER_LEVELS)
         time = np.where(self._crosses, np.maximum(outside.time_s, inside), inside)
         algorithm = np.where(self._crosses, outside.algorithm, np.where(degree > 1, MEASURED, NONE))
+        busy = np.where(self._crosses, outside.busy_s, 0.0)
         unknown = np.isnan(inside)
         if unknown.any():
             plain = across(ALL_LEVELS)
             time = np.where(unknown, plain.time_s, time)
             algorithm = np.where(unknown, plain.algorithm, algorithm)
-        return Timed(time, algorithm)
+            busy = np.where(unknown, plain.busy_s, busy)
+        return Timed(time, algorithm, busy)
 
     def _inner(self, op: CurveOp) -> Inner | None:
         """Inner phases of a hierarchical collective, by the curves of f_0 ranks; a relaxed shape does not know f_0."""
@@ -235,12 +236,17 @@ class Group:
             return None
         return inner_of(op, self._each(self.shape.fanout[..., SCALE_UP]), links.curves, links.curve)
 
-    def _best(self, options: list[tuple[int, Floats]]) -> Timed:
-        winner, time = (np.asarray(part) for part in options[0])
-        for code, other in options[1:]:
-            winner, time = np.where(other < time, code, winner), np.minimum(time, other)
+    def _best(self, options: list[tuple[int, Floats, Floats]]) -> Timed:
+        """The fastest of (code, seconds of the bytes, latencies); ``busy_s`` is the least of all, so that it bounds as well."""
+        code, busy, fixed = options[0]
+        winner, time = np.asarray(code), busy + fixed
+        for code, moving, fixed in options[1:]:
+            other = moving + fixed
+            winner, time, busy = np.where(other < time, code, winner), np.minimum(time, other), np.minimum(busy, moving)
         alone = self.degree <= 1
-        return Timed(np.where(alone, 0.0, time + self.launch_s), np.where(alone, NONE, winner))
+        return Timed(
+            np.where(alone, 0.0, time + self.launch_s), np.where(alone, NONE, winner), np.where(alone, 0.0, busy)
+        )
 
     @cached_property
     def _crosses(self) -> Bools:

@@ -18,28 +18,46 @@ Rules (Megatron-LM's overlap options and PyTorch FSDP's prefetch, as their docum
 * shard_backward   every micro-batch (parameters sharded): gather of the next layer and reduction of the last one
 
 Windows count computation only, never other exposed communication, and hide any axis: traffic of different axes in one
-window adds up.
+window shares the network (``together_s``).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from scaleacross.cost_models.pipeline_timed import WHOLE, among, idle_share
-from scaleacross.cost_models.settings import Floats, Settings
+from scaleacross.cost_models.settings import Bools, Floats, Settings
 from scaleacross.cost_models.work import Work
 
 WINDOW_NAMES = ("gradient_reduce", "parameter_gather", "shard_forward", "shard_backward")
+TRAFFIC_ROWS: Final = 2 * len(WINDOW_NAMES)
+"""Rows of traffic: seconds of calls by window, then those of them in which networks beyond the scale-up domain are busy."""
 
 
 class Window(NamedTuple):
-    """Length (s), exposed share at least and how often the window comes on the critical path of a step, each (n,)."""
+    """Computation that hides communication, each (n,).
+
+    Attributes:
+        length_s: of the computation.
+        first_fraction: 1/n, the share of communication that has nothing to hide behind.
+        taken_fraction: (1 − 1/n) · taken, what computation falls behind per second of communication.
+        per_step: how often the window comes on the critical path of a step.
+        in_a_row: share of the calls that follow one another at least (``least_together_s``).
+    """
 
     length_s: Floats
-    least_fraction: Floats
+    first_fraction: Floats
+    taken_fraction: Floats
     per_step: Floats
+    in_a_row: Floats
+
+    @property
+    def least_fraction(self) -> Floats:
+        """Share of one communicator's time that is exposed at least."""
+        return self.first_fraction + self.taken_fraction
 
 
 def rounds(settings: Settings, work: Work) -> Floats:
@@ -65,13 +83,63 @@ def windows(settings: Settings, work: Work) -> tuple[Window, ...]:
     waiting = np.minimum(settings.pp, settings.num_micro_batches) * (chunks - 1) / chunks + 1.0 / chunks
     hidden = waiting - 1 / pieces
     taken = work.taken_fraction * (1 - work.elementwise_fraction)
-    least = 1 / pieces + (1 - 1 / pieces) * taken
+    first, rest = 1 / pieces, 1 - 1 / pieces
+    in_a_row = first + rest / num_communicators(settings, work.expert_parameters > 0)
     lengths = (work.backward_s * hidden, work.forward_s * hidden, work.forward_s, work.backward_s)
     return tuple(
-        Window(length, least, often) for length, often in zip(lengths, occurrences(settings, work), strict=True)
+        Window(length, first, rest * taken, often, in_a_row)
+        for length, often in zip(lengths, occurrences(settings, work), strict=True)
     )
 
 
-def exposed_s(time_s: Floats, window: Window) -> Floats:
-    """Seconds of a step that ``time_s`` of communication per occurrence of the window leaves exposed."""
-    return window.per_step * np.maximum(time_s * window.least_fraction, time_s - window.length_s)
+def num_communicators(settings: Settings, experts: Bools | bool) -> Floats:
+    """Communicators that gradients travel in, 1 at least, (n,); ``experts``: those of the model have one of their own."""
+    sharded = (settings.dp_shard > 1) * (1.0 + np.asarray(experts))
+    return np.maximum(1.0, sharded + (settings.cp > 1) + (settings.dp_replicate > 1))
+
+
+def together_s(traffic: Sequence[Floats], pieces: Floats) -> Floats:
+    """Seconds of all communicators' traffic in each window, (windows, n), from that of each, (TRAFFIC_ROWS, n).
+
+    Every communicator runs its calls one after another, one bucket after another; a bucket passes the communicators in turn, so
+    that different buckets are in different ones at the same moment. Then the longest communicator sets the pace, with one
+    bucket of all others, unless the network that they share is busy for longer:
+
+        max(max_c T_c + (Σ T − max T) / n, Σ_c N_c)       N_c of T_c seconds without latencies, n buckets
+    """
+    every = np.stack(traffic)
+    seconds, busy = every[:, : len(WINDOW_NAMES)], every[:, len(WINDOW_NAMES) :]
+    longest = seconds.max(axis=0)
+    together: Floats = np.maximum(longest + (seconds.sum(axis=0) - longest) / pieces, busy.sum(axis=0))
+    return together
+
+
+def least_together_s(traffic: Floats, in_a_row: Floats) -> Floats:
+    """Lower bound on ``together_s`` from the sum over communicators, (TRAFFIC_ROWS, ..., n) -> (windows, ..., n).
+
+    ``in_a_row`` (..., n) of k communicators is 1/k + (1 − 1/k)/n: the longest has 1/k of all seconds or more.
+    """
+    seconds, busy = traffic[: len(WINDOW_NAMES)], traffic[len(WINDOW_NAMES) :]
+    return np.maximum(seconds * in_a_row, busy)
+
+
+def exposed_s(in_windows: Floats, calls_s: Floats, over: Sequence[Window]) -> Floats:
+    """Seconds of a step that the windows do not hide, (..., n).
+
+    What replicas reduce of sharded parameters (``gradient_reduce``) travels beside the last ``shard_backward``, so that what this
+    leaves exposed hides it as well.
+
+    Args:
+        in_windows: seconds per occurrence of each window, (windows, ..., n): ``together_s``.
+        calls_s: of all communicators, one after another, likewise: each of them takes multiprocessors.
+    """
+    gradient, parameter, forward, backward = (
+        (seconds * window.first_fraction + calls * window.taken_fraction, seconds - window.length_s, window.per_step)
+        for seconds, calls, window in zip(in_windows, calls_s, over, strict=True)
+    )
+    last = np.maximum(*backward[:2])
+    once = np.maximum(gradient[0], gradient[1] - last) * gradient[2]
+    exposed: Floats = once + last * backward[2]
+    for least, longer, often in (parameter, forward):
+        exposed = exposed + often * np.maximum(least, longer)
+    return exposed

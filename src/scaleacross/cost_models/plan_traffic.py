@@ -117,5 +117,6 @@ def time_of(flow: Flow, group: Group, equal_copies: float) -> Timed:
     if flow.op == "send":
         delays = group.neighbour_messages(size, flow.what)
         near, far = delays.near_latency_s + delays.near_occupancy_s, delays.far_latency_s + delays.far_occupancy_s
-        return Timed(np.maximum(near, far), np.array([POINT_TO_POINT]))
+        busy = np.maximum(delays.near_occupancy_s, delays.far_occupancy_s)
+        return Timed(np.maximum(near, far), np.array([POINT_TO_POINT]), busy)
     return group.gather(size, flow.op, flow.what)

@@ -21,7 +21,7 @@ import numpy as np
 from scaleacross.cost_models.axes import Terms
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import Levels
-from scaleacross.cost_models.overlap import exposed_s, rounds, windows
+from scaleacross.cost_models.overlap import WINDOW_NAMES, exposed_s, rounds, together_s, windows
 from scaleacross.cost_models.settings import Floats, Settings
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import Work
@@ -77,9 +77,9 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
             share = busy if name in PER_ROUND else np.ones_like(busy)
             exposed[name] = exposed[name] + share * seconds
             bubble = bubble + (1 - share) * seconds
-    in_windows = sum((term.window_s for term in terms), start=np.zeros_like(terms[0].window_s))
-    for seconds, window in zip(in_windows, windows(settings, work), strict=True):
-        exposed["dp"] = exposed["dp"] + exposed_s(seconds, window)
+    traffic = [part for term in terms for part in term.traffic_s]
+    calls = sum(traffic[1:], start=traffic[0])[: len(WINDOW_NAMES)]
+    exposed["dp"] = exposed["dp"] + exposed_s(together_s(traffic, work.buckets), calls, windows(settings, work))
     exposed["dp"] = exposed["dp"] + hbm_lost_s(volumes)
     compute = settings.num_micro_batches * (work.forward_s + work.backward_s)
     total = compute + bubble + work.optimizer_s + sum(exposed.values(), start=np.zeros(len(settings)))

@@ -15,7 +15,7 @@ import numpy as np
 
 from scaleacross.cost_models.axes import Calls, Terms, serial_s, waiting
 from scaleacross.cost_models.distinct import Distinct, distinct
-from scaleacross.cost_models.overlap import WINDOW_NAMES, Window, exposed_s, windows
+from scaleacross.cost_models.overlap import TRAFFIC_ROWS, Window, exposed_s, least_together_s, windows
 from scaleacross.cost_models.pipeline_timed import FOLDED, among
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.step import placement_free_s
@@ -54,7 +54,7 @@ class Arc:
     """An axis at the strides (n,) of candidates, or at several of each, (k, n).
 
     ``some`` has one row for all that wait alike, with its ``calls``; ``waits`` (n,) or (k, n) says which row that is.
-    ``window_s`` (windows, n) or (windows, k, n) is the traffic in the windows.
+    ``window_s`` (TRAFFIC_ROWS, n) or (TRAFFIC_ROWS, k, n) is the traffic in the windows.
     """
 
     axis: GridAxis
@@ -73,7 +73,7 @@ class Arc:
 
     def terms(self, job: Job) -> Terms:
         """Both under the overlap settings of ``job``, what its windows do not hold (``axes.waiting``) not yet taken out."""
-        return Terms({self.axis: self.waits_s(job)}, self.window_s)
+        return Terms({self.axis: self.waits_s(job)}, (self.window_s,))
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,13 @@ class Arranged:
         """Step time under the overlap settings of ``job``, (n,)."""
         volumes = replace(self.volumes, job=job)
         serial = sum((arc.waits_s(job) for arc in self.arcs), start=placement_free_s(volumes))
-        terms = waiting(volumes, Terms({"": serial}, self._window_s))
+        terms = waiting(volumes, Terms({"": serial}, (self._window_s,)))
         return terms.serial_total_s + exposed_in_windows_s(terms.window_s, self._windows)
 
     @cached_property
     def _window_s(self) -> Floats:
-        """Traffic in the windows, all axes together, (windows, n)."""
-        nothing = np.zeros((len(WINDOW_NAMES), len(self.volumes.settings)))
+        """Traffic in the windows, all axes together, (TRAFFIC_ROWS, n)."""
+        nothing = np.zeros((TRAFFIC_ROWS, len(self.volumes.settings)))
         return sum((arc.window_s for arc in self.arcs), start=nothing)
 
     @cached_property
@@ -103,8 +103,5 @@ class Arranged:
 
 
 def exposed_in_windows_s(traffic_s: Floats, over: Sequence[Window]) -> Floats:
-    """What the windows do not hide of the traffic in them, (windows, n) -> (n,)."""
-    return sum(
-        (exposed_s(seconds, window) for seconds, window in zip(traffic_s, over, strict=True)),
-        start=np.zeros(traffic_s.shape[1:]),
-    )
+    """What the windows do not hide at least of the traffic in them, (TRAFFIC_ROWS, n) -> (n,)."""
+    return exposed_s(least_together_s(traffic_s, over[0].in_a_row), traffic_s[: len(over)], over)

@@ -156,7 +156,7 @@ class Pricing:
         bases, states = volumes.take(base.first), volumes.take(state.first)
         serial = sum((self._serial_s(axis, bases, coarse=True) for axis in GRID_AXES), start=np.zeros(len(base.first)))
         windows = [self._window_s(axis, states, coarse=True) for axis in GRID_AXES]
-        terms = waiting(volumes, Terms({}, np.sum(windows, axis=0)[:, state.code]))
+        terms = waiting(volumes, Terms({}, (np.sum(windows, axis=0)[:, state.code],)))
         exposed = communication_s(volumes, terms)
         return Priced(settings, work, free, free + serial[base.code] + exposed)
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from scaleacross.cost_models.axes import Terms, waiting
 from scaleacross.cost_models.memory import held_parameters, memory_parts
-from scaleacross.cost_models.overlap import WINDOW_NAMES
+from scaleacross.cost_models.overlap import TRAFFIC_ROWS, least_together_s, num_communicators
 from scaleacross.cost_models.pipeline_timed import idle_share
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses
@@ -148,7 +148,7 @@ class MixedPricing(Pricing):
         """Terms of an axis at their least, under the name of the component that waits."""
         name = "ep" if axis == "dp_shard" else axis
         serial = self._serial_s(axis, volumes, stride, coarse)
-        return waiting(volumes, Terms({name: serial}, self._window_s(axis, volumes, stride, coarse)))
+        return waiting(volumes, Terms({name: serial}, (self._window_s(axis, volumes, stride, coarse),)))
 
     def _coarse_terms(self, volumes: Volumes) -> list[Terms]:
         """tp, cp, dp_shard and dp_replicate, each as if it were the innermost axis."""
@@ -158,7 +158,8 @@ class MixedPricing(Pricing):
     def _bound_s(self, settings: Settings, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> Floats:
         """The bound without the optimizer for collectives that take ``terms``, (n,)."""
         computation = self._computation_s(settings, times, terms)
-        windows = sum((term.window_s for term in terms), start=np.zeros((len(WINDOW_NAMES), len(settings))))
+        traffic = sum((term.window_s for term in terms), start=np.zeros((TRAFFIC_ROWS, len(settings))))
+        windows = least_together_s(traffic, 1 / num_communicators(settings, bool(self.profile.num_experts)))
         waited = sum((term.serial_s.get("dp", 0.0) for term in terms), start=np.zeros(len(settings)))
         chunks, pp = settings.num_chunks, settings.pp
         hidden = (pp * (chunks - 1) + 1) / chunks
