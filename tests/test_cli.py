@@ -36,7 +36,7 @@ COMMANDS = (
     "pareto",
     *(
         f"testbed {name}"
-        for name in ("up", "down", "status", "exec", "trunk", "run", "calibrate", "collectives", "report")
+        for name in ("up", "down", "status", "exec", "trunk", "run", "calibrate", "collectives", "halve", "report")
     ),
 )
 JOB = """

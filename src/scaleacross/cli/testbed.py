@@ -242,10 +242,39 @@ def collectives_command(
     display(collectives_report(results))
 
 
+def halve_command(
+    job: JobFile,
+    steps: Steps = 16,
+    output: Folder = None,
+    name: TestbedName = "one",
+    as_json: AsJson = False,
+) -> None:
+    """Halve a trunk in mid-run: does the trace name it, and does planning again with the measured rate pay?
+
+    The rate to begin with is that at which halving makes most difference between plans.
+
+    \b
+    Example:
+      scaleacross testbed halve examples/testbed/long_sequences.yaml
+    """
+    from scaleacross.cli.testbed_runs import run_halved
+
+    found = run_halved(job, steps, output, name)
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+        return
+    from scaleacross.report.testbed import degraded_report
+
+    display(degraded_report(found))
+
+
 def report_command(
     job: JobFile,
     three: Annotated[
         Path | None, typer.Option("--three", metavar="TOPOLOGY", help="A topology of three buildings for the same job.")
+    ] = None,
+    halved: Annotated[
+        str | None, typer.Option("--halve", metavar="JOB", help="A job for `halve`; none: no trunk is halved.")
     ] = None,
     steps: Steps = 20,
     quick: Annotated[bool, typer.Option("--quick", help="One setting of each kind: to see that all works.")] = False,
@@ -259,11 +288,12 @@ def report_command(
 
     \b
     Example:
-      scaleacross testbed report examples/testbed/job.yaml --three examples/testbed/three_buildings.yaml -o docs/results
+      scaleacross testbed report examples/testbed/job.yaml --three examples/testbed/three_buildings.yaml \\
+        --halve examples/testbed/long_sequences.yaml -o docs/results
     """
     from scaleacross.cli.testbed_runs import write_page
 
-    for path in write_page(job, three, steps, quick, output, name):
+    for path in write_page(job, three, halved, steps, quick, output, name):
         typer.echo(path)
 
 
@@ -276,6 +306,7 @@ for _name, _command in (
     ("run", run_command),
     ("calibrate", calibrate_command),
     ("collectives", collectives_command),
+    ("halve", halve_command),
     ("report", report_command),
 ):
     testbed_app.command(_name)(guarded(_command))

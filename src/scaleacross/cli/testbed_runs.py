@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from scaleacross.spec.testbed import CollectiveResults, TrainingResults
+    from scaleacross.spec.testbed import CollectiveResults, Degraded, TrainingResults
     from scaleacross.spec.topology import Topology
     from scaleacross.testbed.session import Testbed
 
@@ -59,20 +59,32 @@ def run_collectives(topology: str, quick: bool, output: Path | None, name: str) 
         return measure_collectives(load_topology(topology), name, kept, say, **few)  # type: ignore[arg-type]
 
 
-def write_page(job: str, three: Path | None, steps: int, quick: bool, output: Path, name: str) -> list[Path]:
+def run_halved(job: str, steps: int, output: Path | None, name: str) -> Degraded:
+    """A trunk halved in mid-run."""
+    from scaleacross.testbed.experiments import measure_halved
+    from scaleacross.testbed.training import resolved
+
+    prepare()
+    with folder(output) as kept:
+        return measure_halved(resolved(job), name, kept, steps, say)
+
+
+def write_page(
+    job: str, three: Path | None, halved: str | None, steps: int, quick: bool, output: Path, name: str
+) -> list[Path]:
     """testbed.md and testbed.json in ``output``."""
     from scaleacross.emitters import write_files
     from scaleacross.report.testbed_page import results_json, results_page
     from scaleacross.testbed.collectives import MIDDLE_BYTES_PER_S, SIZES_BYTES, measure_collectives
-    from scaleacross.testbed.experiments import TWO_BUILDINGS, measure_training
+    from scaleacross.testbed.experiments import THREE_BUILDINGS, TWO_BUILDINGS, measure_training
     from scaleacross.testbed.training import resolved
 
     prepare()
-    stated = resolved(job)
+    stated, other = resolved(job), resolved(halved) if halved else None
     few = {"rates": (MIDDLE_BYTES_PER_S,), "delays": (0.0,), "sizes": SIZES_BYTES[-1:]} if quick else {}
-    two = {"two": TWO_BUILDINGS[:1]} if quick else {}
+    fewer = {"two": TWO_BUILDINGS[:1], "three": THREE_BUILDINGS[:1]} if quick else {}
     with folder(None) as kept:
-        training = measure_training(stated, three, name, kept / "training", steps, say, **two)
+        training = measure_training(stated, three, name, kept / "training", steps, say, halved=other, **fewer)
         collectives = measure_collectives(stated.topology, name, kept / "collectives", say, **few)  # type: ignore[arg-type]
     command = shlex.join(["scaleacross", *sys.argv[1:]])
     pages = {

@@ -26,7 +26,7 @@ def training_report(results: TrainingResults) -> RenderableType:
     """A table per setting, the degraded trunk, the bars, where it ran."""
     parts: list[RenderableType] = [training_table(setting) for setting in results.settings]
     if results.degraded is not None:
-        parts.append(section("A trunk halved in mid-run", grid(degraded_rows(results.degraded))))
+        parts.append(degraded_report(results.degraded))
     if results.bars:
         parts.append(bars_table(results.bars))
     return Group(*parts, grid(conditions_rows(results.conditions)))
@@ -74,6 +74,11 @@ def bars_table(bars: Sequence[Bar]) -> RenderableType:
     for bar in bars:
         add(table, bar.what, bar.wanted, bar.measured, "met" if bar.is_met else "MISSED")
     return section("Bars", table)
+
+
+def degraded_report(degraded: Degraded) -> RenderableType:
+    """What happened to a trunk and its plan."""
+    return section("A trunk halved in mid-run", grid(degraded_rows(degraded)))
 
 
 def degraded_rows(degraded: Degraded) -> list[tuple[str, str]]:

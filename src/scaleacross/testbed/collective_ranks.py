@@ -20,6 +20,7 @@ from scaleacross.runtime.policy import Chosen, Policy
 from scaleacross.runtime.process_group import BACKEND, Options
 from scaleacross.schedules.collective import Operation
 from scaleacross.testbed.cases import TASK_VARIABLE, Case, case_of
+from scaleacross.testbed.cpus import take_share
 
 TIMEOUT: Final = timedelta(seconds=120)
 WINDOW_BYTES: Final = 16 << 20
@@ -30,6 +31,7 @@ def main() -> None:
     task = json.loads(Path(os.environ[TASK_VARIABLE]).read_text(encoding="utf-8"))
     cases = [case_of(stated) for stated in task["cases"]]
     torch.set_num_threads(1)
+    take_share()
     dist.init_process_group("gloo", timeout=TIMEOUT)
     rows: list[dict[str, Any]] = []
     groups = [_own_group(case) for case in cases]

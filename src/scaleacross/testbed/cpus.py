@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+SHARE_FILE: Final = 9
+"""File descriptor through which a process that was started to wait joins its control group: in its namespaces it has no path."""
 SLICE_US: Final = 1000
 """Least quota that the kernel takes; the period follows from the share."""
 ROOTS: Final = (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup"))
@@ -62,9 +64,22 @@ def groups_of(prefix: str) -> list[Path]:
     return sorted(root.glob(f"{prefix}*")) if root is not None else []
 
 
-def pinned(command: Sequence[str], core: int, group: Path | None) -> list[str]:
-    """``command`` on one core, in a control group."""
+def pinned(command: Sequence[str], core: int, group: Path | None, *, waits: bool = False) -> list[str]:
+    """``command`` on one core, in a control group.
+
+    Args:
+        waits: it joins the group by itself, by ``take_share``, when it has started up: loading libraries is not what is measured.
+    """
     on_core = ["taskset", "-c", str(core), *command]
     if group is None:
         return on_core
-    return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group / "cgroup.procs"), *on_core]
+    join = 'exec 9> "$0"' if waits else 'echo $$ > "$0"'
+    return ["sh", "-c", f'{join} && exec "$@"', str(group / "cgroup.procs"), *on_core]
+
+
+def take_share() -> None:
+    """Called by a process that was started to wait: join its control group, whose file it has inherited; else do nothing."""
+    with suppress(OSError):
+        if Path(f"/proc/self/fd/{SHARE_FILE}").readlink().name == "cgroup.procs":
+            os.write(SHARE_FILE, str(os.getpid()).encode())
+            os.close(SHARE_FILE)

@@ -1,13 +1,11 @@
 """A trunk becomes thinner in mid-run: the trace must name it, and planning again with what is measured must pay.
 
-The rate to begin with is searched: the thinnest at which our plan still sends gradients over the trunk, so that with a half of it
-another plan is faster.
+The rate to begin with is searched: that at which a plan for half of it gains most over the plan for the whole.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,66 +18,71 @@ from scaleacross.testbed import fabric
 from scaleacross.testbed.cases import time_cases
 from scaleacross.testbed.layout import TrunkWire
 from scaleacross.testbed.link_figures import link_cases, link_figures, measured_topology
-from scaleacross.testbed.session import Testbed, standing
+from scaleacross.testbed.session import Testbed
 from scaleacross.testbed.training import Calibrated, Say, on_topology, train
 
-RATES_BYTES_PER_S: Final = tuple(megabits * 1e6 / 8 for megabits in (200, 300, 400, 600, 800, 1200, 1600, 2400))
+RATES_BYTES_PER_S: Final = tuple(megabits * 1e6 / 8 for megabits in (100, 150, 200, 300, 400, 600, 800, 1200, 1600))
+LEAST_GAIN: Final = 1.02
 SLOW_RATIO: Final = 1.3
 
 
-def crossing_rate(known: Calibrated) -> tuple[float, Plan]:
-    """The least rate of ``RATES_BYTES_PER_S`` at which halving the trunk changes the plan's degrees, and the plan before.
+def telling_rate(known: Calibrated) -> tuple[float, Plan]:
+    """The rate of the first trunk at which halving it makes most difference between plans, and the plan at that rate.
 
     Raises:
-        InputError: there is none.
+        InputError: it makes hardly any at all rates.
     """
-    plans = {
-        rate: _plan_at(known, rate) for rate in sorted({r / 2 for r in RATES_BYTES_PER_S} | set(RATES_BYTES_PER_S))
-    }
+    best: tuple[float, float, Plan | None] = (0.0, 0.0, None)
     for rate in RATES_BYTES_PER_S:
-        if plans[rate].degrees != plans[rate / 2].degrees:
-            return rate, plans[rate]
-    raise InputError(
-        f"{known.job.name}: halving the trunk changes no plan between "
-        f"{RATES_BYTES_PER_S[0] * 8e-6:g} and {RATES_BYTES_PER_S[-1] * 8e-6:g} Mbit/s"
-    )
+        whole, half = (on_topology(known, _at(known.topology, r)).job for r in (rate, rate / 2))
+        plan = api.plan(whole)
+        gain = api.evaluate((half, plan.decision)).cost.step_s / api.plan(half).cost.step_s
+        best = max(best, (gain, rate, plan), key=lambda found: found[0])
+    most, at, chosen = best
+    if chosen is None or most < LEAST_GAIN:
+        raise InputError(
+            f"{known.job.name}: with half of its trunk another plan is at most {most:.2f}x faster, at rates from "
+            f"{RATES_BYTES_PER_S[0] * 8e-6:g} to {RATES_BYTES_PER_S[-1] * 8e-6:g} Mbit/s; take one with more tokens per parameter"
+        )
+    return at, chosen
 
 
-def degrade(known: Calibrated, name: str, num_steps: int, folder: Path, say: Say) -> Degraded:
+def degrade(testbed: Testbed, known: Calibrated, num_steps: int, folder: Path, say: Say) -> Degraded:
     """Train, halve the first trunk in the middle, diagnose the trace, measure, plan again, train both plans.
 
     Args:
-        known: the job on a measured topology; the rate of its trunk is chosen here.
-        name: of the testbed that is made.
+        testbed: two buildings or more; the rate of the first trunk is changed.
+        known: the job as calibrated there.
+        num_steps: before the change, after it, and of each plan on the thinner trunk.
 
     Raises:
         InputError: no rate of the trunk makes a difference.
         EmulationError: a rank failed.
     """
-    rate, old = crossing_rate(known)
-    with standing(_at(known.topology, rate), name) as testbed:
-        wire = testbed.layout.trunks[0]
-        say(f"training over {rate * 8e-6:g} Mbit/s, half of it from the middle on")
-        cut = _HalvedOnTheWay(wire, folder / "first" / "steps.now", num_steps)
-        traces = folder / "traces"
-        _, steps = train(testbed, known.shape, "old", old, 2 * num_steps, folder / "first", watch=cut, traces=traces)
-        found = api.diagnose(traces, slow_ratio=SLOW_RATIO)
-        say("measuring the trunk again")
-        topology = _measured(testbed, known.topology, rate / 2, folder / "links")
-        again = on_topology(known, topology)
-        old_price = api.evaluate((again.job, old.decision))
-        new = api.plan(again.job)
-        before, _ = train(testbed, known.shape, "old plan", old_price, num_steps, folder / "old")
-        after, _ = train(testbed, known.shape, "new plan", new, num_steps, folder / "new")
+    rate, old = telling_rate(known)
+    wire = testbed.layout.trunks[0]
+    fabric.set_trunk(wire, rate)
+    say(f"training {old.degrees} over {rate * 8e-6:g} Mbit/s, half of that from the middle on")
+    halve, traces = _HalvedOnTheWay(wire, rate / 2, folder / "first" / "steps.now", num_steps), folder / "traces"
+    _, steps = train(testbed, known.shape, "old", old, 2 * num_steps, folder / "first", watch=halve, traces=traces)
+    found = api.diagnose(traces, slow_ratio=SLOW_RATIO)
+    say("measuring links again")
+    figures = link_figures(time_cases(testbed, link_cases(testbed), folder / "links"))
+    topology = measured_topology(_at(known.topology, rate / 2), figures, "this testbed, after the change")
+    again = on_topology(known, topology)
+    say("training the old plan and a new one")
+    before, _ = train(testbed, known.shape, "old", api.evaluate((again.job, old.decision)), num_steps, folder / "old")
+    after, _ = train(testbed, known.shape, "new", api.plan(again.job), num_steps, folder / "new")
     hosts = [host.name for host in testbed.layout.hosts]
-    link = [hosts[rank] for rank in (found.root.link if found.root and found.root.link else ())]
+    ranks = found.root.link if found.root and found.root.link else ()
+    named = tuple(hosts[rank] for rank in ranks)
     return Degraded(
         trunk=wire.name,
         before_bytes_per_s=rate,
         after_bytes_per_s=rate / 2,
         verdict=found.verdict,
-        named=tuple(link),
-        is_right=len({host.rpartition("-h")[0] for host in link} & set(wire.between)) == len(wire.between),
+        named=named,
+        is_right={host.rpartition("-h")[0] for host in named} == set(wire.between),
         measured_bytes_per_s=topology.trunks[0].efficiency_fraction * rate / 2,
         old=before,
         new=after,
@@ -88,19 +91,15 @@ def degrade(known: Calibrated, name: str, num_steps: int, folder: Path, say: Say
 
 
 class _HalvedOnTheWay:
-    """Halves the rate of a trunk once so many steps are done."""
+    """Changes the rate of a trunk once so many steps are done."""
 
-    def __init__(self, wire: TrunkWire, steps_now: Path, after: int) -> None:
-        self._wire, self._file, self._after, self._done = wire, steps_now, after, False
+    def __init__(self, wire: TrunkWire, rate_bytes_per_s: float, steps_now: Path, after: int) -> None:
+        self._wire, self._rate, self._file, self._after, self._done = wire, rate_bytes_per_s, steps_now, after, False
 
     def __call__(self, elapsed_s: float) -> None:
         if not self._done and self._file.exists() and self._file.stat().st_size > self._after:
-            fabric.set_trunk(self._wire, self._wire.rate_bytes_per_s / 2)
+            fabric.set_trunk(self._wire, self._rate)
             self._done = True
-
-
-def _plan_at(known: Calibrated, rate: float) -> Plan:
-    return api.plan(on_topology(known, _at(known.topology, rate)).job)
 
 
 def _at(topology: Topology, rate: float) -> Topology:
@@ -108,10 +107,3 @@ def _at(topology: Topology, rate: float) -> Topology:
     first, *others = topology.trunks
     update: dict[str, Any] = {"bandwidth_bytes_per_s": rate, "oversubscription_ratio": 1.0}
     return topology.model_copy(update={"trunks": (first.model_copy(update=update), *others)})
-
-
-def _measured(testbed: Testbed, topology: Topology, rate: float, folder: Path) -> Topology:
-    """What the links do now."""
-    stated: Sequence[Any] = link_cases(testbed)
-    figures = link_figures(time_cases(testbed, stated, folder))
-    return measured_topology(_at(topology, rate), figures, "this testbed, after the change")

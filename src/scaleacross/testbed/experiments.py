@@ -53,13 +53,15 @@ def measure_training(
     say: Say,
     two: Sequence[Trunks] = TWO_BUILDINGS,
     three: Sequence[Trunks] = THREE_BUILDINGS,
+    halved: Calibrated | None = None,
 ) -> TrainingResults:
     """Calibrate, plan and train in every setting; then halve a trunk.
 
     Args:
         stated: the job, on two buildings.
-        three_buildings: another topology for it; None: settings of two buildings only, and no trunk is halved.
+        three_buildings: another topology for it; None: settings of two buildings only.
         name: of the testbeds that are made.
+        halved: another job, whose trunk is halved in mid-run; None: none is.
 
     Raises:
         InputError: this machine cannot emulate a topology.
@@ -78,15 +80,21 @@ def measure_training(
             known = calibrate(testbed, place, here, say, core)
             core = core or known.topology
             settings.append(train_all(testbed, known, plans_of(known, [PRODUCTION]), num_steps, here, say))
-    degraded = None
-    if three_buildings is not None and core is not None:
-        degraded = degrade(on_topology(stated, core), name, max(5, num_steps // 2), folder / "degraded", say)
+    degraded = None if halved is None else measure_halved(halved, name, folder / "halved", num_steps, say)
     return TrainingResults(
         conditions=conditions(before, fixed),
         settings=tuple(settings),
         degraded=degraded,
         bars=tuple(bars(settings, degraded)),
     )
+
+
+def measure_halved(stated: Calibrated, name: str, folder: Path, num_steps: int, say: Say) -> Degraded:
+    """Calibrate, then ``degrade``. Raises as that does."""
+    say(f"halving a trunk under {stated.job.name}")
+    with standing(stated.topology, name) as testbed:
+        known = calibrate(testbed, stated, folder, say)
+        return degrade(testbed, known, max(4, num_steps // 2), folder, say)
 
 
 def with_trunks(topology: Topology, trunks: Trunks) -> Topology:

@@ -122,11 +122,11 @@ def in_namespace(namespace: str, command: Sequence[str]) -> list[str]:
     return ["ip", "netns", "exec", namespace, *command]
 
 
-def in_host(host: Host, index: int, num_hosts: int, command: Sequence[str]) -> list[str]:
+def in_host(host: Host, index: int, num_hosts: int, command: Sequence[str], *, waits: bool = False) -> list[str]:
     """``command`` run on an emulated host: its core, its share of it, its network (where control groups are out of sight)."""
     root = cpus.controller()
     group = None if root is None else root / host.namespace
-    return cpus.pinned(in_namespace(host.namespace, command), cpus.core_of(index, num_hosts), group)
+    return cpus.pinned(in_namespace(host.namespace, command), cpus.core_of(index, num_hosts), group, waits=waits)
 
 
 # --- making ---------------------------------------------------------------------------------------------------------

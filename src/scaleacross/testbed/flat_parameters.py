@@ -20,7 +20,7 @@ class FlatParameters:
     Args:
         shards: the group that shares optimizer states; None: nobody does.
         replicas: the group of equal shards; None: there is one.
-        bucket_parameters: parameters that one collective takes.
+        bucket_parameters: parameters that one collective takes, about.
     """
 
     def __init__(
@@ -35,8 +35,8 @@ class FlatParameters:
         self._num_shards = 1 if shards is None else shards.size()
         self._num_replicas = self._num_shards * (1 if replicas is None else replicas.size())
         count = sum(parameter.numel() for parameter in parameters)
-        bucket = -(-min(bucket_parameters, count) // self._num_shards) * self._num_shards
-        num_buckets = -(-count // bucket)
+        num_buckets = max(1, round(count / bucket_parameters))
+        bucket = -(-count // (num_buckets * self._num_shards)) * self._num_shards
         self.values = torch.zeros(num_buckets, bucket)
         self.gradients = torch.zeros(num_buckets, bucket)
         start, values, gradients = 0, self.values.view(-1), self.gradients.view(-1)

@@ -40,7 +40,7 @@ def run_ranks(
     extra: dict[str, str] | None = None,
     watch: Callable[[float], None] | None = None,
 ) -> None:
-    """Run ``program`` with this Python as ranks 0, 1, … on these hosts and wait for all.
+    """Run ``program`` with this Python as ranks 0, 1, … on these hosts and wait for all; it calls ``cpus.take_share``.
 
     Args:
         hosts: [rank] -> name of its host.
@@ -64,7 +64,7 @@ def run_ranks(
     try:
         for rank, name in enumerate(hosts):
             place, local = places[name], hosts[:rank].count(name)
-            command = in_host(there[place], place, len(there), [sys.executable, *program])
+            command = in_host(there[place], place, len(there), [sys.executable, *program], waits=True)
             own = {**shared, "RANK": str(rank), "LOCAL_RANK": str(local)}
             with (logs / f"rank-{rank}.log").open("wb") as log:
                 running[rank] = subprocess.Popen(

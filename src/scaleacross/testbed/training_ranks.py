@@ -25,6 +25,7 @@ from scaleacross.runtime.launch_file import LAUNCH_VARIABLE, read_launch
 from scaleacross.runtime.tracing import recorder_of_process
 from scaleacross.spec.launch import LaunchConfig
 from scaleacross.testbed.cases import TASK_VARIABLE
+from scaleacross.testbed.cpus import take_share
 from scaleacross.testbed.flat_parameters import FlatParameters
 from scaleacross.testbed.model import batch_of, loss_of, part_of
 from scaleacross.testbed.model_shape import ModelShape
@@ -40,6 +41,7 @@ def main() -> None:
     task = json.loads(Path(os.environ[TASK_VARIABLE]).read_text(encoding="utf-8"))
     shape = ModelShape.model_validate(task["shape"])
     torch.set_num_threads(1)
+    take_share()
     launch = read_launch(os.environ[LAUNCH_VARIABLE]) if LAUNCH_VARIABLE in os.environ else None
     dist.init_process_group("cpu:scaleacross", timeout=TIMEOUT)
     if launch is None:
