@@ -65,7 +65,7 @@ def probe(testbed: session.Testbed, here: str, there: str, seconds: float) -> di
 def test_trunk_has_the_stated_distance_and_rate_and_can_be_changed_and_cut() -> None:
     with up("two_buildings") as testbed:
         far, near = probe(testbed, "east-h00000", "west-h00000", 1.0), probe(testbed, "east-h00000", "east-h00001", 0.3)
-        assert 10e-3 < far["round_trip_s"] < 20e-3 and near["round_trip_s"] < 5e-3
+        assert 10e-3 < far["least_round_trip_s"] < 15e-3 and near["least_round_trip_s"] < 5e-3
         assert 0.6 * 50e6 < far["bytes_per_s"] < 51e6 < near["bytes_per_s"]
         (trunk,) = testbed.layout.trunks
         fabric.set_trunk(trunk, trunk.rate_bytes_per_s / 4)
@@ -79,7 +79,7 @@ def test_trunk_has_the_stated_distance_and_rate_and_can_be_changed_and_cut() -> 
 
 def test_buildings_without_a_trunk_of_their_own_meet_over_a_third() -> None:
     with up("three_buildings") as testbed:
-        assert 8e-3 < probe(testbed, "east-h00000", "north-h00000", 0.1)["round_trip_s"] < 9.9e-3
+        assert 8e-3 < probe(testbed, "east-h00000", "north-h00000", 0.1)["least_round_trip_s"] < 9.9e-3
 
 
 def test_command_line_from_up_to_down() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scaleacross import api
+from scaleacross.emitters.launch import launch_config
 from scaleacross.errors import InputError
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.testbed import Degraded
@@ -65,7 +66,7 @@ def degrade(testbed: Testbed, known: Calibrated, num_steps: int, folder: Path, s
     say(f"training {old.degrees} over {rate * 8e-6:g} Mbit/s, half of that from the middle on")
     halve, traces = _HalvedOnTheWay(wire, rate / 2, folder / "first" / "steps.now", num_steps), folder / "traces"
     _, steps = train(testbed, known.shape, "old", old, 2 * num_steps, folder / "first", watch=halve, traces=traces)
-    found = api.diagnose(traces, slow_ratio=SLOW_RATIO)
+    found = api.diagnose(traces, slow_ratio=SLOW_RATIO, launch=launch_config(old))
     say("measuring links again")
     figures = link_figures(time_cases(testbed, link_cases(testbed), folder / "links"))
     topology = measured_topology(_at(known.topology, rate / 2), figures, "this testbed, after the change")

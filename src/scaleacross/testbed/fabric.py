@@ -29,16 +29,18 @@ from scaleacross.testbed.shaping import bucket, distance
 MTU: Final = 9000
 GRACE_S: Final = 5.0
 RELAY_START_S: Final = 20.0
-SOCKET_BYTES: Final = "4096 1048576 33554432"
 HOST_SETTINGS: Final = {
     "net/ipv4/tcp_congestion_control": "reno",
     "net/ipv4/tcp_slow_start_after_idle": "0",
     "net/ipv4/tcp_no_metrics_save": "1",
-    "net/ipv4/tcp_rmem": SOCKET_BYTES,
-    "net/ipv4/tcp_wmem": SOCKET_BYTES,
+    "net/ipv4/tcp_rmem": "4096 1048576 33554432",
 }
-"""A connection keeps its window between two collectives and may fill a long trunk. Reno, which every namespace may use, only
-slows down when packets are lost: on links that lose none, the window is what the sender has to send."""
+"""A connection keeps its window between two collectives. Reno, which every namespace may use, only slows down when packets are
+lost: on links that lose none, what limits a sender is its buffer."""
+ANSWER_S: Final = 3e-3
+BUFFER_RATIO: Final = 1.5
+"""A sender keeps in flight what the link carries until an answer is back, on a machine that answers within so long, and half as
+much again: it fills its link and no more, as where full switches stop their senders, and notices when the link is slow."""
 ROUTER_SETTINGS: Final = {"net/ipv4/ip_forward": "1"}
 
 
@@ -58,7 +60,7 @@ def build(layout: Layout, here: Machine, log: Path) -> None:
     relayed = [] if here.has_netem else far
     try:
         for building in layout.buildings:
-            _make_building(building)
+            _make_building(building, send_buffer_bytes(layout))
         for trunk in layout.trunks:
             if trunk not in relayed:
                 _join_directly(trunk)
@@ -129,6 +131,14 @@ def in_host(host: Host, index: int, num_hosts: int, command: Sequence[str], *, w
     return cpus.pinned(in_namespace(host.namespace, command), cpus.core_of(index, num_hosts), group, waits=waits)
 
 
+def send_buffer_bytes(layout: Layout) -> int:
+    """What a connection may keep in flight."""
+    inside = max(host.rate_bytes_per_s for host in layout.hosts) * ANSWER_S
+    farthest_s = sum(trunk.delay_s for trunk in layout.trunks)
+    thickest = max((trunk.rate_bytes_per_s for trunk in layout.trunks), default=0.0)
+    return int(BUFFER_RATIO * max(inside, thickest * (2 * farthest_s + ANSWER_S)))
+
+
 # --- making ---------------------------------------------------------------------------------------------------------
 
 
@@ -139,7 +149,7 @@ def _make_namespace(name: str, settings: dict[str, str]) -> None:
     do(*in_namespace(name, ["sh", "-c", f"set -e; {script}"]))
 
 
-def _make_building(building: BuildingNet) -> None:
+def _make_building(building: BuildingNet, send_buffer: int) -> None:
     inside = building.namespace
     _make_namespace(inside, ROUTER_SETTINGS)
     for bridge in building.bridges:
@@ -154,11 +164,12 @@ def _make_building(building: BuildingNet) -> None:
                 do("ip", "-n", inside, "link", "set", device, "master", master, "up")
                 bucket(inside, device, bridge.uplink_bytes_per_s)
     for host in building.hosts:
-        _make_host(host, inside, building.gateway)
+        _make_host(host, inside, building.gateway, send_buffer)
 
 
-def _make_host(host: Host, building: str, gateway: str) -> None:
-    _make_namespace(host.namespace, HOST_SETTINGS)
+def _make_host(host: Host, building: str, gateway: str, send_buffer: int) -> None:
+    limits = f"4096 {min(send_buffer, 1 << 16)} {send_buffer}"
+    _make_namespace(host.namespace, {**HOST_SETTINGS, "net/ipv4/tcp_wmem": limits})
     ends = ("peer", "eth0", "netns", host.namespace, "mtu", str(MTU))
     do("ip", "-n", building, "link", "add", host.port, "mtu", str(MTU), "type", "veth", *ends)
     do("ip", "-n", building, "link", "set", host.port, "master", host.bridge, "up")

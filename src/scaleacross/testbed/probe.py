@@ -1,8 +1,8 @@
 """Rate and latency between two hosts, by one TCP connection.
 
 ``python -m scaleacross.testbed.probe serve ADDRESS`` on one, ``python -m scaleacross.testbed.probe call ADDRESS SECONDS`` on the
-other, which prints ``{"round_trip_s": …, "bytes_per_s": …}``: the median of small messages there and back, and what arrives per
-second after the first tenth of the time.
+other, which prints ``{"round_trip_s": …, "least_round_trip_s": …, "bytes_per_s": …}``: the median and the least of small messages
+there and back, and what arrives per second after the first tenth of the time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def call(address: str, seconds: float) -> dict[str, float]:
             connection.sendall(block)
         connection.shutdown(socket.SHUT_WR)
         (rate,) = _WORD.unpack(_word(connection))
-    return {"round_trip_s": statistics.median(trips), "bytes_per_s": rate}
+    return {"round_trip_s": statistics.median(trips), "least_round_trip_s": min(trips), "bytes_per_s": rate}
 
 
 def _rate(connection: socket.socket, seconds: float) -> float:
