@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scaleacross.cli.frame import EXIT_UNEXPECTED, Json, display
-from scaleacross.cli.sweep import Address, EngineName, Processes, cores
+from scaleacross.cli.sweep import Address, EngineName, Processes, cores, exit_if_failed, points_told
 
 if TYPE_CHECKING:
     from scaleacross.api import Reproduction
@@ -73,29 +73,23 @@ def reproduce_command(
     """
     from scaleacross.api import reproduce
     from scaleacross.catalogue import load_design_space
-    from scaleacross.report.console import PlainConsole
     from scaleacross.report.design_space import design_json, design_report, lost
-    from scaleacross.report.sweep import SweepBar
 
     name = load_design_space(space)[0].name
     directory = output or Path(name)
-    try:
-        with SweepBar(PlainConsole(stderr=True)) as progress:
-            found = reproduce(
-                space,
-                directory=directory,
-                points=points,
-                run=not no_run,
-                replay=replay,
-                overrides=overrides or (),
-                processes=processes or cores(),
-                engine=engine,
-                address=address,
-                progress=progress,
-            )
-    except KeyboardInterrupt:
-        typer.echo(f"finished points are kept in {directory}; the same command continues", err=True)
-        raise
+    with points_told(directory) as progress:
+        found = reproduce(
+            space,
+            directory=directory,
+            points=points,
+            run=not no_run,
+            replay=replay,
+            overrides=overrides or (),
+            processes=processes or cores(),
+            engine=engine,
+            address=address,
+            progress=progress,
+        )
     changes = "".join(f" --set '{one}'" for one in overrides or ())
     command = f"scaleacross reproduce {space}" + (f" --points {points}" if points else "") + changes
     written = [*found.files, *(_write_docs(found, docs, command) if docs else ())]
@@ -104,9 +98,7 @@ def reproduce_command(
         typer.echo(f"wrote {', '.join(map(str, written))}", err=True)
     if found.note:
         typer.echo(found.note, err=True)
-    if failed := found.statuses.get("failed"):
-        typer.echo(f"error: {failed} points met an unexpected error; the same command tries them again", err=True)
-        raise typer.Exit(EXIT_UNEXPECTED)
+    exit_if_failed(found.statuses)
     if slower := lost(found):
         typer.echo(f"error: our plan is slower on {len(slower)}, which is a bug: {slower[0]}", err=True)
         raise typer.Exit(EXIT_UNEXPECTED)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scaleacross.cli.frame import EXIT_UNEXPECTED, Json, display
+
+if TYPE_CHECKING:
+    from scaleacross.report.sweep import SweepBar
 
 Processes = Annotated[
     int | None,
@@ -52,23 +57,18 @@ def sweep_command(
     """
     from scaleacross.api import sweep
     from scaleacross.catalogue import load_study
-    from scaleacross.report.console import PlainConsole
-    from scaleacross.report.sweep import SweepBar, sweep_json, sweep_report
+    from scaleacross.report.sweep import sweep_json, sweep_report
 
     directory = output or Path(load_study(study)[0].name)
-    try:
-        with SweepBar(PlainConsole(stderr=True)) as progress:
-            result = sweep(
-                study,
-                directory=directory,
-                processes=processes or cores(),
-                engine=engine,
-                address=address,
-                progress=progress,
-            )
-    except KeyboardInterrupt:
-        typer.echo(f"finished points are kept in {directory}; the same command continues", err=True)
-        raise
+    with points_told(directory) as progress:
+        result = sweep(
+            study,
+            directory=directory,
+            processes=processes or cores(),
+            engine=engine,
+            address=address,
+            progress=progress,
+        )
     if as_json:
         typer.echo(sweep_json(result, result.files))
     else:
@@ -76,7 +76,26 @@ def sweep_command(
     typer.echo(f"wrote {', '.join(map(str, result.files))}", err=True)
     if result.note:
         typer.echo(result.note, err=True)
-    if failed := result.statuses.get("failed"):
+    exit_if_failed(result.statuses)
+
+
+@contextmanager
+def points_told(directory: Path) -> Iterator[SweepBar]:
+    """The bar of a run over many points; an interruption says what is kept."""
+    from scaleacross.report.console import PlainConsole
+    from scaleacross.report.sweep import SweepBar
+
+    try:
+        with SweepBar(PlainConsole(stderr=True)) as progress:
+            yield progress
+    except KeyboardInterrupt:
+        typer.echo(f"finished points are kept in {directory}; the same command continues", err=True)
+        raise
+
+
+def exit_if_failed(statuses: Mapping[str, int]) -> None:
+    """Exit where points met an unexpected error."""
+    if failed := statuses.get("failed"):
         typer.echo(f"error: {failed} points met an unexpected error; the same command tries them again", err=True)
         raise typer.Exit(EXIT_UNEXPECTED)
 
