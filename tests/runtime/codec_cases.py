@@ -41,14 +41,14 @@ def error_bound(codec: str, values: torch.Tensor) -> torch.Tensor:
     return bound.reshape(-1)[: values.numel()] * (1 + 1e-6) + 2.0**-127
 
 
-def compressed(rank: int, codec: str) -> dict[str, Any]:
+def compressed(rank: int, codec: str, point_to_point: bool = False) -> dict[str, Any]:
     """Checksums of what every rank must share, and the worst error over its bound."""
     ring = "hierarchical(ring, ring)"
     algorithms = {Operation.ALL_REDUCE: ring, Operation.ALL_GATHER: ring, Operation.REDUCE_SCATTER: ring}
-    groups = [
-        make_group(range(4), fixed(algorithms, LAYOUT, LinkSettings(1 << 18, 1 << 14), 2, one))
-        for one in (None, codec_of(codec))
-    ]
+    groups = []
+    for one in (None, codec_of(codec)):
+        policy = fixed(algorithms, LAYOUT, LinkSettings(1 << 18, 1 << 14), 2, one)
+        groups.append(make_group(range(4), policy, point_to_point=point_to_point))
     inputs = [torch.randn(NUMEL, generator=torch.Generator().manual_seed(r)) for r in range(4)]
     exact, sent, checksums = torch.stack(inputs).double().sum(0), [], []
     for group in groups:

@@ -47,12 +47,16 @@ class Switch:
         return Policy(self.choose, lambda rank, peer: self.settings, "the test")
 
 
-GROUPS: dict[tuple[int, bool], tuple[Switch, Any]] = {}
+GROUPS: dict[tuple[int, bool | None], tuple[Switch, Any]] = {}
+"""(ranks, whether payloads go through shared memory; None: over gloo's send and receive)"""
 
 
 def set_up(rank: int, sizes: Sequence[int]) -> None:
-    """Groups of the first 2, 3, 4 and 8 ranks, with payloads in shared memory and in the stream."""
+    """Groups of the first ranks: payloads in shared memory, in the stream, and over another backend's send and receive."""
     join_job(rank)
+    for size in sizes[1:3]:
+        switch = Switch()
+        GROUPS[size, None] = (switch, make_group(range(size), switch.policy(), point_to_point=True))
     for shared in (True, False):
         for size in sizes:
             switch = Switch()
@@ -98,7 +102,7 @@ def sum_of(size: int, numel: int, dtype: torch.dtype, salt: int) -> torch.Tensor
     return sum((value_of(r, numel, dtype, salt) for r in range(size)), torch.zeros(numel, dtype=dtype))
 
 
-def check_operation(rank: int, operation_name: str, size: int, shared: bool) -> int:
+def check_operation(rank: int, operation_name: str, size: int, shared: bool | None) -> int:
     """All algorithms, types and sizes of one operation on one group; returns how many cases ran."""
     if rank >= size:
         return 0

@@ -75,3 +75,12 @@ def test_compressed_collectives(pool: RankPool, codec: str) -> None:
         realised = result["far_bytes"] / result["plain_bytes"]
         assert realised == pytest.approx(SIZES.get(codec, 257 / 1024), rel=0.02)
         assert result["ratio_in_trace"] == pytest.approx(1 / realised)
+
+
+@pytest.mark.parametrize("codec", ["int4_block", BOUNDED])
+def test_compressed_collectives_over_send_and_receive(pool: RankPool, codec: str) -> None:
+    linked, sent = (pool.run(cases.compressed, codec, over) for over in (False, True))
+    assert [one["checksums"] for one in sent] == [one["checksums"] for one in linked], (
+        "other bits than over our own links"
+    )
+    assert sent[0]["ratio_in_trace"] == pytest.approx(1024 / 129 if codec == "int4_block" else 1, rel=0.04)

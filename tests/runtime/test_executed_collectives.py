@@ -36,6 +36,12 @@ def test_equals_torch_when_payloads_travel_in_the_stream(pool: RankPool, operati
     assert pool.run(cases.check_operation, operation, 3, False)[0] > 0
 
 
+@pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.parametrize("operation", OPERATIONS[:-1])
+def test_equals_torch_over_send_and_receive(pool: RankPool, operation: str, size: int) -> None:
+    assert pool.run(cases.check_operation, operation, size, None)[0] > 0
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_sums_are_equal_on_all_ranks_and_whenever_they_run(pool: RankPool, size: int) -> None:
     sums = pool.run(cases.bits_of_random_sums, size, 3)[:size]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any, Final
 
@@ -17,9 +18,9 @@ def reduction_name(op: Any) -> str:
     return next((name.lower() for name in REDUCTIONS if op == getattr(dist.ReduceOp, name)), "other")
 
 
-def is_plain(tensor: Tensor) -> bool:
-    """Dense and in main memory."""
-    return tensor.device.type == "cpu" and tensor.layout is torch.strided
+def is_plain(tensor: Tensor, device_types: Collection[str]) -> bool:
+    """Dense, and on a device of one of these types."""
+    return tensor.device.type in device_types and tensor.layout is torch.strided
 
 
 def size_bytes(tensor: Tensor) -> int:

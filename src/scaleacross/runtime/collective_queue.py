@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from scaleacross.runtime import operations
 from scaleacross.runtime.arguments import size_bytes
 from scaleacross.runtime.communicator import Communicator
+from scaleacross.runtime.point_to_point import PointToPoint, called_now
 from scaleacross.runtime.policy import Chosen
 from scaleacross.runtime.trace import FlightRecorder, Record, RecordedGroup
 from scaleacross.runtime.tracing import GroupCursor
@@ -29,6 +31,14 @@ class GroupMembers(NamedTuple):
     ranks: Sequence[int]
 
 
+class _Work(NamedTuple):
+    """A work, the tensors that it reads and writes, and the event at which its caller's stream has come to it."""
+
+    work: QueuedWork
+    tensors: Sequence[Tensor]
+    called: Any
+
+
 class CollectiveQueue:
     """What waits for the thread of the group.
 
@@ -37,6 +47,7 @@ class CollectiveQueue:
         communicator: its links and its thread.
         recorder, recorded: where records go.
         timeout_s: of a collective that states none.
+        point_to_point: runs collectives instead of the communicator's links, by device type of the tensors.
     """
 
     def __init__(
@@ -46,7 +57,9 @@ class CollectiveQueue:
         recorder: FlightRecorder,
         recorded: RecordedGroup,
         timeout_s: float,
+        point_to_point: Mapping[str, PointToPoint],
     ) -> None:
+        self._point_to_point = point_to_point
         self._members, self._communicator, self._timeout_s = members, communicator, timeout_s
         self._recorder, self._recorded = recorder, recorded
         self._sequence = 0
@@ -77,6 +90,7 @@ class CollectiveQueue:
         schedule = chosen.schedule
         limit_s = timeout_s or self._timeout_s
         work = QueuedWork(f"{schedule.operation.value} by {schedule.name} in group {self._members.name}", result)
+        work_on = _Work(work, [*inputs, *outputs], called_now(inputs[0]))
         with self._lock:
             sequence, self._sequence = self._sequence, self._sequence + 1
             record = self._recorder.begin(
@@ -90,7 +104,7 @@ class CollectiveQueue:
                 predicted_s=chosen.predicted_s,
             )
             work.record = record
-            self._communicator.submit(lambda: self._execute(work, record, prepare, sequence, limit_s, after))
+            self._communicator.submit(lambda: self._execute(work_on, record, prepare, sequence, limit_s, after))
         return work
 
     def all_counts(self, sends: list[int], timeout_s: float) -> Callable[[int, int], int]:
@@ -108,7 +122,7 @@ class CollectiveQueue:
 
     def _execute(
         self,
-        work: QueuedWork,
+        work_on: _Work,
         record: Record,
         prepare: Prepare,
         sequence: int,
@@ -116,16 +130,24 @@ class CollectiveQueue:
         after: Callable[[], object] | None,
     ) -> None:
         """In the thread of the group."""
+        work = work_on.work
         record.start()
         try:
-            with torch.no_grad():
+            other = self._point_to_point.get(work_on.tensors[0].device.type)
+            stream = nullcontext() if other is None else other.on_stream(work_on.called, work_on.tensors)
+            with torch.no_grad(), stream:
                 prepared = prepare(sequence)
                 cursor = GroupCursor(record, self._members.ranks)
                 cursor.expect(prepared.task.program)
-                self._communicator.run(prepared.task, timeout_s, cursor)
+                if other is None or prepared.programs is None:
+                    self._communicator.run(prepared.task, timeout_s, cursor)
+                else:
+                    other.run(prepared.task, prepared.programs, cursor)
                 prepared.finish()
                 if after is not None:
                     after()
+                if work_on.called is not None:
+                    work.device_done = called_now(work_on.tensors[0])
         except Exception as error:
             record.end(error)
             work.complete(error)

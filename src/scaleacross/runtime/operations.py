@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 
@@ -43,10 +43,16 @@ class Codes:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A task and what follows it."""
+    """A task and what follows it.
+
+    Attributes:
+        finish: runs when the last message is there.
+        programs: rank of the group -> what it runs; None where only that rank knows.
+    """
 
     task: Task
     finish: Callable[[], None]
+    programs: Callable[[int], RankProgram] | None = None
 
 
 def all_reduce(
@@ -61,8 +67,9 @@ def all_reduce(
     values = tensor.view(-1)
     wide = sum_dtype(tensor.dtype)
     in_place = wide == tensor.dtype
-    work = values if in_place else torch.empty(values.numel(), dtype=wide)
-    program = _reducing_program(schedule, rank, values.numel(), in_place, codes is not None)
+    work = values if in_place else torch.empty(values.numel(), dtype=wide, device=tensor.device)
+    programs = partial(_reducing_program, schedule, values.numel(), in_place, codes is not None)
+    program = programs(rank)
 
     def finish() -> None:
         for piece in program.untouched:
@@ -71,7 +78,9 @@ def all_reduce(
         if not in_place:
             values.copy_(work)
 
-    return Prepared(_task(schedule, sequence, program, (values, work), tensor.dtype, reduction, codes), finish)
+    return Prepared(
+        _task(schedule, sequence, program, (values, work), tensor.dtype, reduction, codes), finish, programs
+    )
 
 
 def reduce_scatter(
@@ -85,8 +94,9 @@ def reduce_scatter(
 ) -> Prepared:
     """Reduce ``tensor`` (ranks · shard, contiguous, left as it is) and keep shard ``rank`` in ``output``."""
     values, shard = tensor.view(-1), output.numel()
-    work = torch.empty(values.numel(), dtype=sum_dtype(tensor.dtype))
-    program = _scattering_program(schedule, rank, shard, codes is not None)
+    work = torch.empty(values.numel(), dtype=sum_dtype(tensor.dtype), device=tensor.device)
+    programs = partial(_scattering_program, schedule, shard, codes is not None)
+    program = programs(rank)
 
     def finish() -> None:
         for piece in program.untouched:
@@ -95,7 +105,9 @@ def reduce_scatter(
         _divide(mine, reduction, schedule.num_ranks)
         output.view(-1).copy_(mine)
 
-    return Prepared(_task(schedule, sequence, program, (values, work), tensor.dtype, reduction, codes), finish)
+    return Prepared(
+        _task(schedule, sequence, program, (values, work), tensor.dtype, reduction, codes), finish, programs
+    )
 
 
 def all_gather(
@@ -112,8 +124,9 @@ def all_gather(
     if mine.data_ptr() != tensor.data_ptr():
         mine.copy_(tensor.reshape(-1))
     _settle(codes, work, block_major(schedule, shard), rank, schedule.num_channels)
-    program = _scattering_program(schedule, rank, shard, codes is not None)
-    return Prepared(_task(schedule, sequence, program, (work, work), tensor.dtype, None, codes), _nothing)
+    programs = partial(_scattering_program, schedule, shard, codes is not None)
+    task = _task(schedule, sequence, programs(rank), (work, work), tensor.dtype, None, codes)
+    return Prepared(task, _nothing, programs)
 
 
 def broadcast(
@@ -121,11 +134,11 @@ def broadcast(
 ) -> Prepared:
     """``tensor`` of ``root`` into everybody's, contiguous; the schedule's rank 0 is ``root``."""
     values = tensor.view(-1)
-    program = _reducing_program(_rotated(schedule, root), rank, values.numel(), True, codes is not None)
+    programs = partial(_reducing_program, _rotated(schedule, root), values.numel(), True, codes is not None)
     if rank == root:
         _settle(codes, values, channel_major(schedule, values.numel()), 0, schedule.num_channels)
-    task = _task(schedule, sequence, program, (values, values), tensor.dtype, None, codes, f" from {root}")
-    return Prepared(task, _nothing)
+    task = _task(schedule, sequence, programs(rank), (values, values), tensor.dtype, None, codes, f" from {root}")
+    return Prepared(task, _nothing, programs)
 
 
 def all_to_all(
@@ -164,13 +177,13 @@ def counts_schedule(num_ranks: int) -> CollectiveSchedule:
 
 @lru_cache(maxsize=256)
 def _reducing_program(
-    schedule: CollectiveSchedule, rank: int, num_elements: int, in_place: bool, apart: bool
+    schedule: CollectiveSchedule, num_elements: int, in_place: bool, apart: bool, rank: int
 ) -> RankProgram:
     return rank_program(schedule, rank, channel_major(schedule, num_elements), in_place, False, apart)
 
 
 @lru_cache(maxsize=256)
-def _scattering_program(schedule: CollectiveSchedule, rank: int, shard: int, apart: bool) -> RankProgram:
+def _scattering_program(schedule: CollectiveSchedule, shard: int, apart: bool, rank: int) -> RankProgram:
     in_place = schedule.operation is not Operation.REDUCE_SCATTER
     return rank_program(schedule, rank, block_major(schedule, shard), in_place, False, apart)
 

@@ -26,11 +26,12 @@ from scaleacross.runtime.collective_queue import CollectiveQueue, GroupMembers
 from scaleacross.runtime.communicator import Communicator, LinkSettings
 from scaleacross.runtime.endpoint import listen_address
 from scaleacross.runtime.launch import launch_policy
+from scaleacross.runtime.point_to_point import PointToPoint
 from scaleacross.runtime.policy import Chosen, Policy
 from scaleacross.runtime.reduction import can_reduce
 from scaleacross.runtime.trace import FlightRecorder
 from scaleacross.runtime.tracing import recorded_name, recorder_of_process
-from scaleacross.runtime.transport_group import TransportGroup, lazy_gloo
+from scaleacross.runtime.transport_group import TransportGroup, has_nccl, lazy_gloo, nccl
 from scaleacross.schedules.collective import Operation
 
 logger = logging.getLogger("scaleacross.runtime")
@@ -44,10 +45,16 @@ class Options:
     Args:
         policy: what to run; None: what the launch file says.
         recorder: where records go; None: the one of this process.
+        point_to_point: tensors on a CPU go over gloo's send and receive too, as those on a GPU go over NCCL's.
     """
 
-    def __init__(self, policy: Policy | None = None, recorder: FlightRecorder | None = None) -> None:
-        self.policy, self.recorder = policy, recorder
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        recorder: FlightRecorder | None = None,
+        point_to_point: bool = False,
+    ) -> None:
+        self.policy, self.recorder, self.point_to_point = policy, recorder, point_to_point
 
 
 class ScaleAcrossGroup(TransportGroup):
@@ -86,9 +93,17 @@ class ScaleAcrossGroup(TransportGroup):
             process_id=os.getpid(),
             settings=lambda peer: policy.settings(rank, peer),
         )
+        over: dict[str, PointToPoint] = {}
+        if options.point_to_point:
+            over["cpu"] = PointToPoint(lazy_gloo(dist.PrefixStore("p2p", store), rank, size, timeout), rank, size)
+        if has_nccl():
+            self._device_inner = nccl(dist.PrefixStore("nccl", store), rank, size, timeout)
+            self._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, self._device_inner)
+            over["cuda"] = PointToPoint(nccl(dist.PrefixStore("nccl-p2p", store), rank, size, timeout), rank, size)
+        self._runs_on = {"cpu", *over}
         members = GroupMembers(name, rank, self._ranks)
         self._queue = CollectiveQueue(
-            members, self._communicator, self._recorder, self._recorded, timeout.total_seconds()
+            members, self._communicator, self._recorder, self._recorded, timeout.total_seconds(), over
         )
         weakref.finalize(self, self._communicator.close)  # torch drops a destroyed group without a word
 
@@ -140,7 +155,7 @@ class ScaleAcrossGroup(TransportGroup):
         chosen = self._chosen(Operation.ALL_GATHER, [tensor, *parts], size)
         if chosen is None or any(part.shape != tensor.shape for part in parts):
             return super().allgather(outputs, tensors, opts)
-        whole = torch.empty((self._num_ranks, *tensor.shape), dtype=tensor.dtype)
+        whole = torch.empty((self._num_ranks, *tensor.shape), dtype=tensor.dtype, device=tensor.device)
         flat = tensor.contiguous()
 
         codes = self._codes(chosen, tensor.dtype)
@@ -253,8 +268,11 @@ class ScaleAcrossGroup(TransportGroup):
     ) -> Chosen | None:
         """What the policy names, if the executor can run it on these tensors; else the first of its kind is logged."""
         dtype = tensors[0].dtype
-        if any(not is_plain(tensor) for tensor in tensors):
-            self._say(f"{operation.value} of tensors that are sparse or not on the CPU")
+        if any(not is_plain(tensor, self._runs_on) for tensor in tensors):
+            self._say(f"{operation.value} of tensors that are sparse or on {tensors[0].device.type}")
+            return None
+        if operation is Operation.ALL_TO_ALL and tensors[0].device.type != "cpu":
+            self._say(f"{operation.value} on {tensors[0].device.type}, whose counts no other rank knows,")
             return None
         if reduction is not None and not can_reduce(dtype, reduction):
             self._say(f"{operation.value} {reduction} of {dtype}")
@@ -277,7 +295,9 @@ class ScaleAcrossGroup(TransportGroup):
         if what not in self._said:
             self._said.add(what)
             if self._my_rank == 0:
-                logger.warning("%s: %s is not in %s: gloo runs it by itself", self._name, what, self._policy.why)
+                logger.warning(
+                    "%s: %s is not in %s: the transport runs it by itself", self._name, what, self._policy.why
+                )
 
     def _splits(self, tensor: Tensor, splits: list[int]) -> list[int]:
         """Elements per rank of a tensor that is split along its first dimension."""
@@ -303,7 +323,7 @@ def create(options: Any, backend_options: Any) -> ScaleAcrossGroup:
 def register() -> None:
     """Make ``scaleacross`` known to ``torch.distributed``; twice does no harm."""
     if BACKEND.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def _all_of(works: list[Any]) -> Any:

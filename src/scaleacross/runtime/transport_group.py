@@ -1,4 +1,4 @@
-"""What the plan does not cover: torch's own collectives on an inner gloo group, written to the same trace."""
+"""What the plan does not cover: torch's own collectives on an inner gloo group (NCCL on a GPU), written to the same trace."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -22,48 +23,53 @@ class TransportGroup(dist.ProcessGroup):
     """
 
     _inner: Any
+    _device_inner: Any = None
     _recorder: FlightRecorder
     _recorded: RecordedGroup
     _ranks: list[int]
 
+    def _transport(self, tensors: Sequence[Tensor]) -> Any:
+        """NCCL for tensors on a GPU, where there is one; else gloo."""
+        return self._device_inner if self._device_inner is not None and tensors[0].is_cuda else self._inner
+
     def allreduce(self, tensors: list[Tensor], opts: Any) -> Any:
         """As ``torch.distributed.all_reduce``."""
-        return self._traced("all_reduce", tensors, tensors, lambda: self._inner.allreduce(tensors, opts))
+        return self._traced("all_reduce", tensors, tensors, lambda: self._transport(tensors).allreduce(tensors, opts))
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Any:
         """As ``torch.distributed.all_gather_single``."""
-        run = lambda: self._inner._allgather_base(output, tensor, opts)  # noqa: E731
+        run = lambda: self._transport([tensor])._allgather_base(output, tensor, opts)  # noqa: E731
         return self._traced("all_gather", [tensor], [output], run)
 
     def allgather(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any) -> Any:
         """As ``torch.distributed.all_gather``."""
-        run = lambda: self._inner.allgather(outputs, tensors, opts)  # noqa: E731
+        run = lambda: self._transport(tensors).allgather(outputs, tensors, opts)  # noqa: E731
         return self._traced("all_gather", tensors, outputs[0], run)
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Any:
         """As ``torch.distributed.reduce_scatter_single``."""
-        run = lambda: self._inner._reduce_scatter_base(output, tensor, opts)  # noqa: E731
+        run = lambda: self._transport([tensor])._reduce_scatter_base(output, tensor, opts)  # noqa: E731
         return self._traced("reduce_scatter", [tensor], [output], run)
 
     def reduce_scatter(self, outputs: list[Tensor], tensors: list[list[Tensor]], opts: Any) -> Any:
         """As ``torch.distributed.reduce_scatter``."""
-        run = lambda: self._inner.reduce_scatter(outputs, tensors, opts)  # noqa: E731
+        run = lambda: self._transport(outputs).reduce_scatter(outputs, tensors, opts)  # noqa: E731
         return self._traced("reduce_scatter", tensors[0], outputs, run)
 
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Any:
         """As ``torch.distributed.broadcast``."""
-        return self._traced("broadcast", tensors, tensors, lambda: self._inner.broadcast(tensors, opts))
+        return self._traced("broadcast", tensors, tensors, lambda: self._transport(tensors).broadcast(tensors, opts))
 
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_splits: list[int], input_splits: list[int], opts: Any
     ) -> Any:
         """As ``torch.distributed.all_to_all_single``."""
-        run = lambda: self._inner.alltoall_base(output, tensor, output_splits, input_splits, opts)  # noqa: E731
+        run = lambda: self._transport([tensor]).alltoall_base(output, tensor, output_splits, input_splits, opts)  # noqa: E731
         return self._traced("all_to_all", [tensor], [output], run)
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> Any:
         """As ``torch.distributed.reduce``."""
-        return self._traced("reduce", tensors, tensors, lambda: self._inner.reduce(tensors, opts))
+        return self._traced("reduce", tensors, tensors, lambda: self._transport(tensors).reduce(tensors, opts))
 
     def barrier(self, opts: Any) -> Any:
         """As ``torch.distributed.barrier``."""
@@ -72,12 +78,12 @@ class TransportGroup(dist.ProcessGroup):
     def send(self, tensors: list[Tensor], peer: int, tag: int) -> Any:
         """As ``torch.distributed.send``; ``peer`` is a rank of the group."""
         pair = (self._ranks[self.rank()], self._ranks[peer])
-        return self._traced("send", tensors, [], lambda: self._inner.send(tensors, peer, tag), pair)
+        return self._traced("send", tensors, [], lambda: self._transport(tensors).send(tensors, peer, tag), pair)
 
     def recv(self, tensors: list[Tensor], peer: int, tag: int) -> Any:
         """As ``torch.distributed.recv``; ``peer`` is a rank of the group."""
         pair = (self._ranks[peer], self._ranks[self.rank()])
-        return self._traced("recv", [], tensors, lambda: self._inner.recv(tensors, peer, tag), pair)
+        return self._traced("recv", [], tensors, lambda: self._transport(tensors).recv(tensors, peer, tag), pair)
 
     def _traced(
         self,
@@ -167,3 +173,15 @@ def lazy_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> di
     options._timeout = timeout
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=listen_address(), lazy_init=True)]
     return dist.ProcessGroupGloo(store, rank, size, options)
+
+
+def has_nccl() -> bool:
+    """Whether this process has a GPU and a torch with NCCL."""
+    return torch.cuda.is_available() and dist.is_nccl_available()
+
+
+def nccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+    """NCCL's own group, which connects when it is first used."""
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    return dist.ProcessGroupNCCL(store, rank, size, options)

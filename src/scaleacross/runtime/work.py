@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,8 @@ class QueuedWork(dist.Work):
         self._what, self._result = what, result
         self._done = threading.Event()
         self.record: Record | None = None
+        self.device_done: Any = None
+        """an event on the group's stream; None on a CPU"""
         self._error: BaseException | None = None
         self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
 
@@ -46,6 +49,8 @@ class QueuedWork(dist.Work):
             raise CollectiveTimeoutError(f"{self._what} is not done after {seconds:.1f} s")
         if self._error is not None:
             raise self._error
+        if self.device_done is not None:
+            torch.cuda.current_stream().wait_event(self.device_done)
         return True
 
     def synchronize(self) -> None:
