@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import scaleacross as sa
-from scaleacross.cost_models.pipeline_penalty import stage_shares
 from scaleacross.spec.parallelism import PipelineChoice
 from scaleacross.spec.plan import Decision, Plan
 
@@ -15,11 +14,6 @@ def evaluated(num_chunks: int) -> Plan:
     plan = sa.evaluate("llama3_table4_row1")
     pipeline = PipelineChoice(schedule="Interleaved1F1B", num_chunks=num_chunks, micro_batch_sequences=1)
     return sa.evaluate((plan.job, Decision.model_validate({**plan.decision.model_dump(), "pipeline": pipeline})))
-
-
-def test_shares_are_those_of_the_layers_and_the_head() -> None:
-    shares = stage_shares("Interleaved1F1B", 5, 2, 2, 0.25, 0.1)
-    assert shares == pytest.approx((0.25, 0.5, 0.25, 0.25 + 0.1))
 
 
 @pytest.mark.parametrize("num_chunks", [4, 7, 8])

@@ -24,6 +24,7 @@ from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.overlap import TRAFFIC_ROWS, WINDOW_NAMES, occurrences, rounds
 from scaleacross.cost_models.pipeline import BoundaryDelays
 from scaleacross.cost_models.pipeline_penalty import bound_penalty_s, timed_penalty_s
+from scaleacross.cost_models.pipeline_timed import SPLIT, among
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.cost_models.traffic import Flow, Volumes
 from scaleacross.spec.accelerator import Accelerator
@@ -226,10 +227,11 @@ def _tp_wait_s(volumes: Volumes, gather_s: Floats) -> Floats:
     work, overlap = volumes.work, volumes.job.overlap
     whole = work.tp_gathers * gather_s
     hidden = overlap.tp_fraction * whole
-    if overlap.tp_reduce:
+    if overlap.tp_reduce:  # not where weight gradients are computed apart from what they would run beside
         reductions = whole / (2 + volumes.full_recompute) * (1.0 if volumes.all_reduced else 0.5)
         beside = np.minimum(reductions, 0.5 * work.weight_s) * (1 - work.taken_fraction)
-        hidden = np.maximum(hidden, beside)
+        split = among(volumes.settings.schedule, SPLIT)
+        hidden = np.where(split, hidden, np.maximum(hidden, beside))
     waited: Floats = whole - hidden
     return waited
 
@@ -259,8 +261,7 @@ def _pipeline_s(volumes: Volumes, message: Boundary, exact: bool) -> tuple[Float
     ``pipeline_timed``). All ranks are taken to compute as long as the busiest one.
     """
     settings, work = volumes.settings, volumes.work
-    near, far = message.near_latency_s + message.near_occupancy_s, message.far_latency_s + message.far_occupancy_s
-    slow = np.where(message.num_far > 0, np.maximum(near, far), near)
+    near, slow = message.near_latency_s + message.near_occupancy_s, _slow_s(message)
     delays = BoundaryDelays(
         inner_s=near,
         slow_s=slow,
@@ -273,12 +274,26 @@ def _pipeline_s(volumes: Volumes, message: Boundary, exact: bool) -> tuple[Float
     penalty = bound_penalty_s(settings, work, delays)
     bubble = np.zeros_like(penalty)
     if exact:
-        penalty, bubble = timed_penalty_s(settings, work, message, penalty, volumes.order, volumes.profile.num_layers)
-    if not volumes.job.overlap.pipeline_messages:
-        # every rank waits for one message in and one out per chunk and micro-batch, forward and backward
-        blocking = settings.num_micro_batches * 2 * settings.num_chunks * slow
-        penalty = np.where(settings.pp > 1, penalty + blocking, 0.0)
-    return penalty, bubble
+        penalty, bubble = timed_penalty_s(settings, work, message, penalty, volumes.order)
+    return penalty + blocked_s(volumes, message), bubble
+
+
+def blocked_s(volumes: Volumes, message: Boundary) -> Floats:
+    """Time that ranks stand still while messages travel, (n,): 0 where the job lets them compute meanwhile.
+
+    Otherwise every rank waits for one message in and one out per chunk and micro-batch, forward and backward.
+    """
+    settings = volumes.settings
+    if volumes.job.overlap.pipeline_messages:
+        return np.zeros(len(settings))
+    each = _slow_s(message)
+    return np.where(settings.pp > 1, settings.num_micro_batches * 2 * settings.num_chunks * each, 0.0)
+
+
+def _slow_s(message: Boundary) -> Floats:
+    """Delay of the slowest boundary."""
+    near, far = message.near_latency_s + message.near_occupancy_s, message.far_latency_s + message.far_occupancy_s
+    return np.asarray(np.where(message.num_far > 0, np.maximum(near, far), near))
 
 
 def waiting(volumes: Volumes, terms: Terms) -> Terms:

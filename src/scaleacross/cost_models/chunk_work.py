@@ -1,4 +1,5 @@
-"""Computation of every model chunk of a decision by accelerator type: what a plan states so that it can be replayed.
+"""Computation of every virtual stage of a decision by accelerator type: what its pipeline is timed from, and what a plan states
+for replays.
 
 The same layer times that price a step, taken chunk by chunk instead of rank by rank, and nothing of how they overlap.
 """
@@ -6,12 +7,13 @@ The same layer times that price a step, taken chunk by chunk instead of rank by 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.memory import held_parameters
-from scaleacross.cost_models.settings import Floats, Settings
+from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses, layers_of_stages
 from scaleacross.cost_models.work import (
     StackedTimes,
@@ -29,13 +31,77 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.step_work import ChunkWork, PipelineWork
 from scaleacross.workloads.layer_profile import ModelProfile
 
+Split = Sequence[Sequence[int]]
+"""[pipeline rank][chunk] -> layers."""
+
+
+@dataclass(frozen=True)
+class StageWork:
+    """One micro-batch on every virtual stage on one accelerator type, arrays of shape (p·v,) in model order.
+
+    Attributes:
+        rank: pipeline rank that holds the stage.
+        forward_s, backward_s: computation; recomputation is part of backward, ``weight_s`` (weight gradients) too.
+        attention_s: fused attention forward, part of forward_s.
+        num_layers: transformer layers; ``attention_layers`` and ``moe_layers`` of them with attention, with routed experts.
+        tp_forward, tp_backward: gathers (and as many scatters) over tp in either pass.
+        dense_parameters, expert_parameters: held before sharding over data parallel.
+    """
+
+    rank: Ints
+    forward_s: Floats
+    backward_s: Floats
+    weight_s: Floats
+    attention_s: Floats
+    num_layers: Ints
+    attention_layers: Floats
+    moe_layers: Floats
+    tp_forward: Floats
+    tp_backward: Floats
+    dense_parameters: Floats
+    expert_parameters: Floats
+
+
+def stage_work(
+    profile: ModelProfile, job: Job, accelerator: Accelerator, times: StackedTimes, settings: Settings, split: Split
+) -> StageWork:
+    """Work of one decision (``settings`` has one row) on one accelerator type with these layer ``times``.
+
+    Raises:
+        ValueError: the split does not hold the layers of the model.
+    """
+    pp, placement = len(split), placement_of(settings)
+    table = layers_of_stages(block_counts(profile), split, placement)
+    stages = np.arange(len(table))
+    rank = np.array([locate(placement, pp, stage)[0] for stage in range(len(table))])
+    first, last = (stages == 0).astype(np.int64), (stages == stages[-1]).astype(np.int64)
+    classes = RankClasses(table, first, last, rank, np.ones_like(rank))
+    held = held_parameters(profile, settings, classes)
+    parts = with_accumulation(rank_times(times, settings, classes), job, accelerator, settings, held.total)
+    forward, backward, weight, attention = (part[:, 0] for part in parts)
+    counts = layer_counts(profile, settings, classes, stages)
+    return StageWork(
+        rank=rank,
+        forward_s=forward,
+        backward_s=backward,
+        weight_s=weight,
+        attention_s=attention,
+        num_layers=table.sum(axis=1),
+        attention_layers=counts["layers"],
+        moe_layers=counts["moe_layers"],
+        tp_forward=counts["tp_forward"],
+        tp_backward=counts["tp_gathers"] // 2 - counts["tp_forward"],
+        dense_parameters=held.dense[:, 0],
+        expert_parameters=held.expert[:, 0],
+    )
+
 
 def chunk_work(
     profile: ModelProfile,
     job: Job,
     accelerators: Sequence[Accelerator],
     settings: Settings,
-    split: Sequence[Sequence[int]],
+    split: Split,
 ) -> dict[str, PipelineWork]:
     """Work of one decision (``settings`` has one row) by accelerator type.
 
@@ -58,34 +124,26 @@ def _of_type(
     accelerator: Accelerator,
     times: StackedTimes,
     settings: Settings,
-    split: Sequence[Sequence[int]],
+    split: Split,
 ) -> PipelineWork:
+    work = stage_work(profile, job, accelerator, times, settings, split)
     pp, placement = len(split), placement_of(settings)
-    table = layers_of_stages(block_counts(profile), split, placement)
-    stages = np.arange(len(table))
-    rank = np.array([locate(placement, pp, stage)[0] for stage in range(len(table))])
-    first, last = (stages == 0).astype(np.int64), (stages == stages[-1]).astype(np.int64)
-    classes = RankClasses(table, first, last, rank, np.ones_like(rank))
-    held = held_parameters(profile, settings, classes)
-    parts = with_accumulation(rank_times(times, settings, classes), job, accelerator, settings, held.total)
-    forward, backward, weight, attention = (part[:, 0] for part in parts)
-    counts = {name: values.astype(int) for name, values in layer_counts(profile, settings, classes, stages).items()}
     chunks = [
         ChunkWork(
-            forward_s=forward[stage],
-            input_gradient_s=max(0.0, backward[stage] - weight[stage]),
-            weight_gradient_s=weight[stage],
-            attention_s=attention[stage],
-            attention_backward_s=ATTENTION_BACKWARD_RATIO * attention[stage],
-            num_layers=int(table[stage].sum()),
-            num_attention_layers=counts["layers"][stage],
-            num_moe_layers=counts["moe_layers"][stage],
-            tp_forward=counts["tp_forward"][stage],
-            tp_backward=counts["tp_gathers"][stage] // 2 - counts["tp_forward"][stage],
-            dense_parameters=held.dense[stage, 0],
-            expert_parameters=held.expert[stage, 0],
+            forward_s=work.forward_s[stage],
+            input_gradient_s=max(0.0, work.backward_s[stage] - work.weight_s[stage]),
+            weight_gradient_s=work.weight_s[stage],
+            attention_s=work.attention_s[stage],
+            attention_backward_s=ATTENTION_BACKWARD_RATIO * work.attention_s[stage],
+            num_layers=int(work.num_layers[stage]),
+            num_attention_layers=int(work.attention_layers[stage]),
+            num_moe_layers=int(work.moe_layers[stage]),
+            tp_forward=int(work.tp_forward[stage]),
+            tp_backward=int(work.tp_backward[stage]),
+            dense_parameters=work.dense_parameters[stage],
+            expert_parameters=work.expert_parameters[stage],
         )
-        for stage in stages
+        for stage in range(len(work.rank))
     ]
     kinds = list(dict.fromkeys(chunks))
     kind_of = [[0] * len(split[0]) for _ in split]
@@ -95,9 +153,9 @@ def _of_type(
 
     def of_ranks(values: Floats) -> Floats:
         """Sum over the chunks of every pipeline rank, (pp, 1)."""
-        return np.bincount(rank, values[:, 0], pp).astype(np.float64)[:, None]
+        return np.bincount(work.rank, values, pp).astype(np.float64)[:, None]
 
-    dense, expert = of_ranks(held.dense), of_ranks(held.expert)
+    dense, expert = of_ranks(work.dense_parameters), of_ranks(work.expert_parameters)
     update = [
         float(update_s(job, [accelerator], settings, *held_by)[0, 0]) for held_by in zip(dense, expert, strict=True)
     ]

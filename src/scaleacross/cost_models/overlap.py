@@ -28,7 +28,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.pipeline_timed import WHOLE, among, idle_share
 from scaleacross.cost_models.settings import Bools, Floats, Settings
 from scaleacross.cost_models.work import Work
 
@@ -61,14 +60,15 @@ class Window(NamedTuple):
 
 
 def rounds(settings: Settings, work: Work) -> Floats:
-    """Micro-batches that pass the busiest rank in a step, idle ones of fill and drain included: m + (pp − 1)/v · share.
+    """Micro-batches that pass the busiest rank in a step, those of fill and drain included: m + ``Work.fill_rounds``."""
+    total: Floats = settings.num_micro_batches + work.fill_rounds
+    return total
 
-    The share is 1, but less where weight gradients fill the drain (``pipeline_timed.idle_share``).
-    """
-    bubble: Floats = (settings.pp - 1) / settings.num_chunks
-    if not among(settings.schedule, WHOLE).all():
-        bubble = bubble * idle_share(settings.schedule_names, work.forward_s, work.backward_s)
-    return settings.num_micro_batches + bubble
+
+def computation_s(settings: Settings, work: Work) -> Floats:
+    """Computation of the busiest rank with fill and drain, (n,)."""
+    seconds: Floats = settings.num_micro_batches * (work.forward_s + work.backward_s) + work.fill_s
+    return seconds
 
 
 def occurrences(settings: Settings, work: Work) -> tuple[Floats, ...]:

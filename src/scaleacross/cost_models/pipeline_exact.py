@@ -33,6 +33,8 @@ def exact_time_s(
     boundary_occupancy_s: ArrayLike,
     *,
     weight_s: ArrayLike | None = None,
+    input_s: ArrayLike | None = None,
+    outer_s: ArrayLike = 0.0,
     order: tuple[str, ...] | None = None,
 ) -> float:
     """Seconds of one step of schedule ``name``, exact for ranks and boundaries of any kind.
@@ -50,6 +52,7 @@ def exact_time_s(
             v > 1 shape (p,), the last entry for the loop-back from rank p−1 to rank 0. ``pipeline_timing`` defines
             both.
         weight_s: seconds of the weight gradient, part of ``backward_s``, for schedules that split the backward.
+        input_s, outer_s: as in ``pipeline_timing.time_compiled``.
         order: an order of the schedule's own (``PipelineChoice.order``).
 
     Raises:
@@ -64,12 +67,11 @@ def exact_time_s(
     occupancy = virtual_boundaries("boundary_occupancy_s", boundary_occupancy_s, p, v, placement)
 
     def timed(microbatches: int) -> PipelineTimes:
-        choice = PipelineChoice(schedule=name, num_chunks=v, order=order)
-        known = order is None and 2 * p * microbatches * v <= _DIRECT_ACTIONS
-        compiled = (_remembered if known else _compiled)(choice, p, microbatches)
-        return time_compiled(compiled, forward_s, backward_s, latency, occupancy, weight_s=weight_s)
+        compiled = compiled_schedule(PipelineChoice(schedule=name, num_chunks=v, order=order), p, microbatches)
+        seconds = (forward_s, backward_s, latency, occupancy)
+        return time_compiled(compiled, *seconds, weight_s=weight_s, input_s=input_s, outer_s=outer_s)
 
-    if name == "GPipe" and order is None:
+    if name == "GPipe" and order is None and not np.any(outer_s):
         # one micro-batch is the sum of all stages and messages; each further one follows at the pace of the slowest
         slowest = [max(np.max(times), np.max(occupancy, initial=0.0)) for times in (forward_s, backward_s)]
         return timed(1).total_s + (m - 1) * float(sum(slowest))
@@ -92,11 +94,19 @@ def exact_time_s(
     return timed(m).total_s
 
 
-def _compiled(choice: PipelineChoice, num_ranks: int, num_microbatches: int) -> CompiledSchedule:
+def compiled_schedule(choice: PipelineChoice, num_ranks: int, num_microbatches: int) -> CompiledSchedule:
+    """The schedule of a choice, compiled; remembered unless it is large. Raises InputError as ``schedules.pipeline.chosen``."""
+    size = 2 * num_ranks * num_microbatches * choice.num_chunks
+    made = _compiled if size <= _DIRECT_ACTIONS else _compiled.__wrapped__
+    return made(choice.schedule, choice.num_chunks, choice.order, num_ranks, num_microbatches)
+
+
+@lru_cache(maxsize=32)
+def _compiled(
+    name: ScheduleName, num_chunks: int, order: tuple[str, ...] | None, num_ranks: int, num_microbatches: int
+) -> CompiledSchedule:
+    choice = PipelineChoice(schedule=name, num_chunks=num_chunks, order=order)
     return compile_schedule(chosen(choice, num_ranks, num_microbatches))
-
-
-_remembered = lru_cache(maxsize=_REMEMBERED)(_compiled)
 
 
 def _period(times: PipelineTimes, num_microbatches: int, num_chunks: int, unit: int) -> tuple[int, float] | None:

@@ -4,10 +4,7 @@ Closed forms are exact for GPipe, for 1F1B with at most one far boundary, and fo
 below half of a chunk's forward + backward; in either case as long as no message waits for its link (``pipeline``). All other
 schedules, and orders of a plan's own, are timed; what that finds beyond ``overlap.rounds`` without any delay is bubble.
 
-Where a rank holds several chunks they are not alike: layers may not divide over the virtual stages, and the last one has the
-head. Ranks wait for the longest chunk in every round, so such pipelines are timed, without delays, with each stage's own share of
-layers, and what that takes longer than equal chunks is bubble too. (Replays of plans with chunks of 1 or 2 layers take 10 %
-longer than the price of equal chunks.)
+Here all ranks and chunks of a candidate are taken to be alike; ``step_pipeline`` times a placed decision as it is.
 """
 
 from __future__ import annotations
@@ -18,15 +15,12 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.messages import Boundary
-from scaleacross.cost_models.overlap import rounds
-from scaleacross.cost_models.pipeline import BoundaryDelays, delay_penalty_s, zero_delay_time_s
+from scaleacross.cost_models.overlap import computation_s
+from scaleacross.cost_models.pipeline import BoundaryDelays, lower_bound_s, zero_delay_time_s
 from scaleacross.cost_models.pipeline_exact import exact_time_s
-from scaleacross.cost_models.pipeline_timed import CLOSED, bound_s
+from scaleacross.cost_models.pipeline_timed import CLOSED, bound_s, idle_share
 from scaleacross.cost_models.settings import Bools, Floats, Settings
-from scaleacross.cost_models.stages import equal_stages
 from scaleacross.cost_models.work import Work
-from scaleacross.schedules.pipeline import SCHEDULES
-from scaleacross.schedules.pipeline.stage_placement import locate
 from scaleacross.spec.parallelism import SCHEDULE_NAMES, ScheduleName
 
 Order = tuple[str, ...] | None
@@ -46,10 +40,14 @@ def bound_penalty_s(settings: Settings, work: Work, delays: BoundaryDelays) -> F
 
 
 def _bound_penalty_s(name: ScheduleName, settings: Settings, work: Work, delays: BoundaryDelays) -> Floats:
-    shape = (name, settings.pp, settings.num_micro_batches, settings.num_chunks, work.forward_s, work.backward_s)
-    if name in CLOSED:
-        return delay_penalty_s(*shape, delays)
-    return bound_s(*shape, work.weight_s, delays) - rounds(settings, work) * (work.forward_s + work.backward_s)
+    shape = (name, settings.pp, settings.num_micro_batches, settings.num_chunks)
+    F, B, W = work.forward_s, work.backward_s, work.weight_s
+    if (
+        name in CLOSED
+    ):  # every rank as fast as the fastest, or the busiest rank with the messages of fill and drain alone
+        total = lower_bound_s(*shape, F * work.least_share, B * work.least_share, delays)
+        return np.maximum(2 * delays.total_s(settings.pp), total - computation_s(settings, work))
+    return bound_s(*shape, F, B, W, delays, work.fill_s, work.whole_share) - computation_s(settings, work)
 
 
 def timed_penalty_s(
@@ -58,19 +56,20 @@ def timed_penalty_s(
     message: Boundary,
     penalty_s: Floats,
     order: Order = None,
-    num_layers: int | None = None,
 ) -> tuple[Floats, Floats]:
-    """``penalty_s`` with the rows replaced in which it is only a bound, and the bubble beyond ``overlap.rounds``, each (n,).
+    """``penalty_s`` with the rows replaced in which it is only a bound, and the bubble beyond fill, each (n,).
+
+    All ranks and chunks of a candidate are taken to be alike.
 
     Args:
         order: the order of the single row's own (``PipelineChoice.order``).
-        num_layers: of the model, spread equally where ``work.layer_share`` says so; None: chunks are taken to be alike.
 
     Raises:
         InputError: a pipeline is too long to be timed (``pipeline_exact.MAX_ACTIONS``).
     """
     out, bubble = np.array(penalty_s, dtype=np.float64), np.zeros(len(settings))
-    computed = rounds(settings, work) * (work.forward_s + work.backward_s)
+    each = settings.pp - 1, settings.num_chunks, idle_share(settings.schedule_names, work.forward_s, work.backward_s)
+    equal = (settings.num_micro_batches + each[0] / each[1] * each[2]) * (work.forward_s + work.backward_s)
     here = (settings.pp > 1) & (_needs_timing(settings, work, message) | (order is not None))
     for row in np.flatnonzero(here).tolist():
         name, shape, times = _pipeline_of(settings, work, row)
@@ -78,15 +77,9 @@ def timed_penalty_s(
         if name in CLOSED and order is None:
             alone = float(zero_delay_time_s(name, *shape, *times[:2]))
         else:
-            alone = _timed(name, shape, times, _NO_DELAYS, order)
-            bubble[row] = alone - computed[row]
+            alone = _timed(name, shape, times, NO_DELAYS, order)
+            bubble[row] = max(0.0, alone - float(equal[row]))
         out[row] = _timed(name, shape, times, delays, order) - alone
-    if num_layers is not None:
-        several = (settings.pp > 1) & (settings.num_chunks > 1) & (work.layer_share > 0)
-        for row in np.flatnonzero(several).tolist():
-            name, shape, times = _pipeline_of(settings, work, row)
-            ends = (float(work.layer_share[row]), float(work.head_share[row]))
-            bubble[row] += _unevenness_s(name, shape, times, order, stage_shares(name, num_layers, *shape[::2], *ends))
     return out, bubble
 
 
@@ -112,29 +105,8 @@ def _needs_timing(settings: Settings, work: Work, message: Boundary) -> Bools:
     return needs
 
 
-_NO_DELAYS: Final = (0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0)
+NO_DELAYS: Final = (0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0)
 """A ``Boundary`` that costs nothing."""
-
-
-@lru_cache(maxsize=65536)
-def _unevenness_s(
-    name: ScheduleName, shape: tuple[int, int, int], times: tuple[float, ...], order: Order, shares: tuple[float, ...]
-) -> float:
-    """Seconds that chunks which are not alike add to a pipeline without delays."""
-    alike = _timed(name, shape, times, _NO_DELAYS, order)
-    return max(0.0, _timed(name, shape, times, _NO_DELAYS, order, shares) - alike)
-
-
-@lru_cache(maxsize=4096)
-def stage_shares(
-    name: ScheduleName, num_layers: int, pp: int, num_chunks: int, layer_share: float, head_share: float
-) -> tuple[float, ...]:
-    """Computation of every virtual stage over that of the busiest rank, layers spread as equally as can be."""
-    placement = SCHEDULES[name].placement
-    split = equal_stages(num_layers, pp, num_chunks, placement)
-    places = (locate(placement, pp, stage) for stage in range(pp * num_chunks))
-    shares = [split[rank][chunk] * layer_share for rank, chunk in places]
-    return (*shares[:-1], shares[-1] + head_share)
 
 
 @lru_cache(maxsize=65536)
@@ -144,13 +116,10 @@ def _timed(
     rank_times: tuple[float, ...],
     boundary: tuple[float, ...],
     order: Order,
-    shares: tuple[float, ...] | None = None,
 ) -> float:
-    """Seconds of a pipeline of p, m, v = ``shape`` with the delays of a ``Boundary``; F, B, W of a rank: ``rank_times``,
-    spread over its chunks equally or by the ``shares`` of virtual stages."""
+    """Seconds of a pipeline of p, m, v = ``shape`` with the delays of a ``Boundary``; F, B, W of a rank: ``rank_times``."""
     p, m, v = shape
-    spread = np.array(shares) if shares is not None else 1 / v
-    forward_s, backward_s, weight_s = (seconds * spread for seconds in rank_times)
+    forward_s, backward_s, weight_s = (seconds / v for seconds in rank_times)
     latency, occupancy = boundary_times(p, boundary)
     size = p if v > 1 else p - 1
     delays = (latency[:size], occupancy[:size])

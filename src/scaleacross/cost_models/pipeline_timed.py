@@ -32,6 +32,8 @@ MIRRORED: Final[tuple[ScheduleName, ...]] = ("Eager1F1B", "LoopedBFS")
 """Schedules with a whole backward, which drain as they fill."""
 WHOLE: Final[tuple[ScheduleName, ...]] = (*CLOSED, *MIRRORED)
 """All schedules with a whole backward: their weight gradients fill no idle time."""
+SPLIT: Final[tuple[ScheduleName, ...]] = ("ZBH1", "ZBH2", "InterleavedZeroBubble", "ZBVZeroBubble", "VHalf", "VMin")
+"""Schedules without any whole backward: input and weight gradients are always computed apart."""
 FOLDED: Final = tuple(name for name in SCHEDULE_NAMES if SCHEDULES[name].placement == "v")
 """Schedules whose stages sit in a V."""
 
@@ -58,16 +60,23 @@ def bound_s(
     backward_s: ArrayLike,
     weight_s: ArrayLike,
     delays: BoundaryDelays,
+    fill_s: ArrayLike | None = None,
+    whole_share: ArrayLike | None = None,
 ) -> Floats:
-    """Seconds of a step at least, arguments as in ``pipeline.lower_bound_s``."""
+    """Seconds of a step at least, arguments as in ``pipeline.lower_bound_s``.
+
+    Where ranks are not alike, F, B and W are those of one of them; ``fill_s`` and ``whole_share`` say what comes before it and
+    how much longer the pass through all ranks is (``work.Work``).
+    """
     name, F, B = np.asarray(schedule), np.asarray(forward_s, dtype=np.float64), np.asarray(backward_s)
     p, m, v = np.asarray(num_ranks), np.asarray(num_microbatches), np.asarray(num_chunks)
     across = delays.total_s(p)
     ways = np.where(np.isin(name, MIRRORED), 2, 1)
-    busy = (m + (p - 1) / v * idle_share(name, F, B)) * (F + B) + ways * across
+    fill = (p - 1) / v * idle_share(name, F, B) * (F + B) if fill_s is None else np.asarray(fill_s)
+    busy = m * (F + B) + fill + ways * across
     backs = np.where(np.isin(name, FOLDED), 0.0, (v - 1) * np.asarray(delays.loop_s))
     split = np.where(np.isin(name, MIRRORED), 0.0, weight_s)
-    once = p * (F + B - split) + 2 * (v * across + backs)
+    once = (p if whole_share is None else np.asarray(whole_share)) * (F + B - split) + 2 * (v * across + backs)
     return np.asarray(np.maximum(busy, once), dtype=np.float64)
 
 

@@ -75,6 +75,7 @@ class CompiledSchedule:
     rank: NDArray[np.int64]
     kind: NDArray[np.int64]
     stage: NDArray[np.int64]
+    microbatch: NDArray[np.int64]
     needs: NDArray[np.int64]
     fills: NDArray[np.int64]
     boundary: NDArray[np.int64]
@@ -113,6 +114,7 @@ def compile_schedule(schedule: PipelineSchedule) -> CompiledSchedule:
         rank=order,
         kind=kind,
         stage=stage,
+        microbatch=microbatch,
         needs=np.where(forward, slot, np.where(weight, there, slot + num_stages * m)),
         fills=np.where(sends, np.where(forward, slot + m, slot - m + num_stages * m), nobody),
         boundary=np.where(sends & (rank_of[receiver] != order), np.minimum(stage, receiver), num_stages - 1),
@@ -128,13 +130,24 @@ def time_schedule(
     occupancy_s: ArrayLike,
     *,
     weight_s: ArrayLike | None = None,
+    input_s: ArrayLike | None = None,
+    outer_s: ArrayLike = 0.0,
     ready_s: ArrayLike = 0.0,
     rendezvous: bool = False,
 ) -> PipelineTimes:
     """Start and finish of every action of ``schedule``; see ``time_compiled`` for the arguments."""
-    times = (forward_s, backward_s, latency_s, occupancy_s)
-    compiled = compile_schedule(schedule)
-    return time_compiled(compiled, *times, weight_s=weight_s, ready_s=ready_s, rendezvous=rendezvous)
+    return time_compiled(
+        compile_schedule(schedule),
+        forward_s,
+        backward_s,
+        latency_s,
+        occupancy_s,
+        weight_s=weight_s,
+        input_s=input_s,
+        outer_s=outer_s,
+        ready_s=ready_s,
+        rendezvous=rendezvous,
+    )
 
 
 def time_compiled(
@@ -145,6 +158,8 @@ def time_compiled(
     occupancy_s: ArrayLike,
     *,
     weight_s: ArrayLike | None = None,
+    input_s: ArrayLike | None = None,
+    outer_s: ArrayLike = 0.0,
     ready_s: ArrayLike = 0.0,
     rendezvous: bool = False,
 ) -> PipelineTimes:
@@ -153,13 +168,15 @@ def time_compiled(
     Args:
         compiled: the schedule.
         forward_s: seconds of F per virtual stage, shape (p·v,) or scalar.
-        backward_s: seconds of the full backward B, same shapes. An I takes ``backward_s - weight_s``.
+        backward_s: seconds of the full backward B, same shapes. An I takes ``input_s``, or ``backward_s - weight_s`` if None.
         latency_s: seconds that a message travels after its last byte left, per boundary between consecutive virtual
             stages (entry x between stages x and x+1), shape (p·v−1,) or scalar. Every p-th entry is the loop-back from rank
             p−1 to rank 0, or unused where the placement keeps both stages on one rank. Shape (2, p·v−1) tells forward
             messages (row 0) from backward ones.
         occupancy_s: seconds that a message occupies the directed link, same shapes.
         weight_s: seconds of W per virtual stage; needed when the schedule splits its backward.
+        outer_s: seconds that the forward of the first (row 0) and the backward of the last micro-batch (row 1) take longer,
+            shape (2, p·v) or scalar: they have no other micro-batch to hide communication behind.
         ready_s: when each rank can start to compute, shape (p,) or scalar.
         rendezvous: receives are posted when their action is next, not ahead. Arrival is then the end of the receiver's wait.
 
@@ -172,7 +189,8 @@ def time_compiled(
     duration[_B] = _times("backward_s", backward_s, num_stages)
     if weight_s is not None:
         duration[_W] = _times("weight_s", weight_s, num_stages)
-        duration[_I] = _times("backward_s - weight_s", duration[_B] - duration[_W], num_stages)
+        alone = ("backward_s - weight_s", duration[_B] - duration[_W]) if input_s is None else ("input_s", input_s)
+        duration[_I] = _times(*alone, num_stages)
     elif (compiled.kind >= _I).any():
         raise InputError(
             f"{compiled.schedule.name} splits its backward: give weight_s, the seconds of the weight gradient"
@@ -180,16 +198,17 @@ def time_compiled(
     # one entry more, for actions that send nothing or stay on their rank
     latency = np.pad(_times("latency_s", latency_s, 2, num_stages - 1), ((0, 0), (0, 1)))
     occupancy = np.pad(_times("occupancy_s", occupancy_s, 2, num_stages - 1), ((0, 0), (0, 1)))
+    seconds = duration[compiled.kind, compiled.stage] + _outermost(compiled, _times("outer_s", outer_s, 2, num_stages))
     p, message = compiled.schedule.num_ranks, ((compiled.kind != _F).astype(np.int64), compiled.boundary)
     run = _run_with_rendezvous if rendezvous else _run
     start, arrival = run(
         compiled,
         _times("ready_s", ready_s, p).tolist(),
-        duration[compiled.kind, compiled.stage],
+        seconds,
         latency[message],
         occupancy[message],
     )
-    finish = start + duration[compiled.kind, compiled.stage]
+    finish = start + seconds
     by_rank = np.argsort(compiled.rank, kind="stable")
     ends = np.cumsum(np.bincount(compiled.rank, minlength=p))[:-1]
     return PipelineTimes(
@@ -198,6 +217,14 @@ def time_compiled(
         finish_s=tuple(np.split(finish[by_rank], ends)),
         arrival_s=tuple(np.split(arrival[by_rank], ends)),
     )
+
+
+def _outermost(compiled: CompiledSchedule, outer_s: Floats) -> Floats:
+    """What the first forward and the last backward of every stage take longer, per action."""
+    first = (compiled.kind == _F) & (compiled.microbatch == 0)
+    last = np.isin(compiled.kind, (_B, _I)) & (compiled.microbatch == compiled.schedule.num_microbatches - 1)
+    longer: Floats = first * outer_s[0, compiled.stage] + last * outer_s[1, compiled.stage]
+    return longer
 
 
 def _run(

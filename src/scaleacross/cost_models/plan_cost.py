@@ -7,8 +7,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scaleacross.cost_models.axes import Networks, axis_terms, group_of, network_of
-from scaleacross.cost_models.chunk_work import chunk_work
+from scaleacross.cost_models.axes import (
+    Networks,
+    Terms,
+    axis_calls,
+    blocked_s,
+    group_of,
+    network_of,
+    waiting,
+    window_s,
+)
+from scaleacross.cost_models.chunk_work import chunk_work, stage_work
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Layout, layout_of, types_of_ranks
 from scaleacross.cost_models.levels import Levels, accelerator_types, build_levels
@@ -17,9 +26,10 @@ from scaleacross.cost_models.memory import memory_parts
 from scaleacross.cost_models.plan_traffic import level_traffic, predicted
 from scaleacross.cost_models.settings import Settings, settings_of
 from scaleacross.cost_models.stages import equal_stages, every_rank, head_rank, layers_of_ranks
-from scaleacross.cost_models.step import StepTimes, exact_shapes, one_row, step_times
+from scaleacross.cost_models.step import StepTimes, exact_shapes, one_row, played_times
+from scaleacross.cost_models.step_pipeline import stage_seconds, timed_pipeline
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
-from scaleacross.cost_models.uneven import uneven_rows
+from scaleacross.cost_models.uneven import rank_rows, uneven_rows
 from scaleacross.cost_models.work import Work, block_counts, times_by_type, work_of
 from scaleacross.schedules.pipeline import SCHEDULES, chosen
 from scaleacross.schedules.pipeline.check import peak_in_flight
@@ -155,24 +165,31 @@ def _timed_step(
     layout: Layout,
     network: Networks,
 ) -> tuple[Volumes, StepTimes]:
-    """The row that makes the step longest, and its times."""
-    rows, work = rows_of(job, profile, levels.accelerators, decision, settings, layout)
+    """The busiest rank of the slowest class of replicas as a row, and the times of the step."""
     launch_s = max(accelerator.kernel_launch_s for accelerator in levels.accelerators)
     links, shape_rows = links_of(levels), {name: one_row(shape) for name, shape in shapes.items()}
-
-    def priced(volumes: Volumes) -> StepTimes:
-        expert, ep = shape_rows["expert"], shape_rows["ep"]
-        terms = [
-            axis_terms(axis, volumes, shape_rows[axis], links, expert, ep, exact=True, network=network)
-            for axis in GRID_AXES
-        ]
-        return step_times(volumes, terms)
-
-    volumes = Volumes(job, profile, rows, work, launch_s, decision.pipeline.order)
-    if len(rows) > 1:
-        longest = np.array([priced(volumes).step_s.argmax()])
-        volumes = replace(volumes, settings=rows.take(longest), work=work.take(longest))
-    return volumes, priced(volumes)
+    groups = {name: group_of(network, name, shape, links, launch_s) for name, shape in shape_rows.items()}
+    times = times_by_type(profile, job, levels.accelerators, settings)
+    split, micro_batches = layers_per_stage(profile, decision), micro_batches_of(decision, settings, layout)
+    rows, work = rank_rows(profile, job, levels.accelerators, settings, times, layout, split, micro_batches)
+    first = np.zeros(1, dtype=np.int64)
+    volumes = Volumes(job, profile, settings, work.take(first), launch_s, decision.pipeline.order)
+    tp, cp, shard, pp = (
+        axis_calls(axis, volumes, groups[axis], groups["ep"]) for axis in ("tp", "cp", "dp_shard", "pp")
+    )
+    stages = [stage_work(profile, job, *each, settings, split) for each in zip(levels.accelerators, times, strict=True)]
+    by_type = {
+        one.name: stage_seconds(volumes, each, (tp, cp, shard))
+        for one, each in zip(levels.accelerators, stages, strict=True)
+    }
+    timed = timed_pipeline(volumes, by_type, stages[0].rank, layout, micro_batches, pp.message)
+    ranks = timed.replicas * len(split) + np.arange(len(split))
+    volumes = replace(volumes, settings=rows.take(ranks), work=work.take(ranks))
+    windows = [
+        waiting(volumes, Terms({}, window_s(axis, volumes, groups[axis], groups["expert"]))) for axis in GRID_AXES
+    ]
+    blocked = float(blocked_s(volumes, pp.message)[0]) if pp.message else 0.0
+    return volumes.take(np.array([timed.rank])), played_times(volumes, timed, blocked, windows)
 
 
 def layers_per_stage(profile: ModelProfile, decision: Decision) -> tuple[tuple[int, ...], ...]:

@@ -27,6 +27,9 @@ class RankClasses:
         has_embedding, has_head: 0 or 1, (classes,).
         first_rank: lowest pipeline rank of the class: the one with most micro-batches in flight, (classes,).
         num_ranks: ranks of the class, (classes,).
+        last_rank: highest pipeline rank of the class, (classes,).
+        ahead: layers by type of the first chunks of all ranks before the last one of the class, (classes, block types): what the
+            first micro-batch passes before it reaches that rank. None (as ``last_rank``) where nobody asks.
     """
 
     layers: Ints
@@ -34,12 +37,26 @@ class RankClasses:
     has_head: Ints
     first_rank: Ints
     num_ranks: Ints
+    last_rank: Ints | None = None
+    ahead: Ints | None = None
 
     @property
     def num_layers(self) -> Ints:
         """Layers per class, all types."""
         total: Ints = self.layers.sum(axis=1)
         return total
+
+    @property
+    def before(self) -> RankClasses:
+        """What the first micro-batch passes before the last rank of every class, as if it were on one rank.
+
+        Raises:
+            ValueError: ``ahead`` was not asked for.
+        """
+        if self.ahead is None or self.last_rank is None:
+            raise ValueError("these classes do not know what lies ahead of them")
+        first = (self.last_rank > 0).astype(np.int64)
+        return RankClasses(self.ahead, first, np.zeros_like(first), self.first_rank, self.num_ranks)
 
 
 def head_rank(pp: int, num_chunks: int, placement: StagePlacement = "loop") -> int:
@@ -126,12 +143,17 @@ def rank_classes(
     for rank, layers in enumerate(rank_layers(block_counts, pp, num_chunks, placement)):
         ranks.setdefault((layers, rank == 0, rank == last_rank), []).append(rank)
     keys = list(ranks)
+    first_chunks = layers_of_stages(block_counts, equal_stages(sum(block_counts), pp, num_chunks, placement), placement)
+    passed = np.cumsum(first_chunks[:pp], axis=0) - first_chunks[:pp]
+    last = np.array([ranks[key][-1] for key in keys])
     return RankClasses(
         layers=np.array([layers for layers, _, _ in keys]),
         has_embedding=np.array([int(has_embedding) for _, has_embedding, _ in keys]),
         has_head=np.array([int(has_head) for _, _, has_head in keys]),
         first_rank=np.array([ranks[key][0] for key in keys]),
         num_ranks=np.array([len(ranks[key]) for key in keys]),
+        last_rank=last,
+        ahead=passed[last],
     )
 
 

@@ -1,14 +1,15 @@
 """One optimizer step from its parts.
 
     step = m · (forward + backward)                 computation of the busiest rank
-         + fill                                     the other ranks' forward + backward once, a chunk each: fill and drain
+         + fill                                     forward (+ backward) of the ranks before it once, a chunk each
          + Σ_axes serial                            tp, cp, ep collectives on the critical path; pipeline message delays
          + Σ_windows exposed(Σ_axes window time)    gradient, parameter and shard traffic that computation does not hide
          + hbm                                      what hidden traffic takes of HBM from element-wise work; shown as dp
          + optimizer
 
-Components of the busiest rank's layers that wait are paid in ``rounds`` = m + (pp−1)/v, less where weight gradients fill the
-drain; m of them are shown as the axis that waits, the rest as bubble, with what timing finds beyond it.
+For arrays of candidates (``step_times``) this is a bound: one rank with what comes before it. Collectives of its layers that wait
+are paid in ``overlap.rounds``; m of them are shown as the axis that waits, the rest as bubble. A placed decision is timed action by
+action (``step_pipeline``, ``played_times``): fill, waits and delays are what its schedule makes of them.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ import numpy as np
 from scaleacross.cost_models.axes import Terms
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import Levels
-from scaleacross.cost_models.overlap import WINDOW_NAMES, exposed_s, rounds, together_s, windows
-from scaleacross.cost_models.settings import Floats, Settings
+from scaleacross.cost_models.overlap import WINDOW_NAMES, computation_s, exposed_s, rounds, together_s, windows
+from scaleacross.cost_models.settings import Floats
+from scaleacross.cost_models.step_pipeline import TimedPipeline
 from scaleacross.cost_models.traffic import Volumes
-from scaleacross.cost_models.work import Work
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
 from scaleacross.spec.placement import strides
 
@@ -47,12 +48,6 @@ def placement_free_s(volumes: Volumes) -> Floats:
     """The part of a step that no placement changes: computation, what it loses of HBM, and the optimizer, (n,)."""
     fixed: Floats = computation_s(volumes.settings, volumes.work) + hbm_lost_s(volumes) + volumes.work.optimizer_s
     return fixed
-
-
-def computation_s(settings: Settings, work: Work) -> Floats:
-    """Computation of the busiest rank with fill and drain, (n,)."""
-    seconds: Floats = settings.num_micro_batches * (work.forward_s + work.backward_s) + work.fill_s
-    return seconds
 
 
 def hbm_lost_s(volumes: Volumes) -> Floats:
@@ -84,6 +79,27 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
     compute = settings.num_micro_batches * (work.forward_s + work.backward_s)
     total = compute + bubble + work.optimizer_s + sum(exposed.values(), start=np.zeros(len(settings)))
     return StepTimes(total, compute, bubble, exposed, work.optimizer_s)
+
+
+def played_times(volumes: Volumes, pipeline: TimedPipeline, blocked_s: float, terms: Sequence[Terms]) -> StepTimes:
+    """A step whose pipeline was timed, one candidate.
+
+    Args:
+        volumes: a row for every pipeline rank of the slowest replicas.
+        blocked_s: ``axes.blocked_s``.
+        terms: what falls into windows, of all ranks; the step waits for the rank that hides least.
+    """
+    exposed = {name: np.full(1, seconds) for name, seconds in pipeline.waited_s.items()}
+    exposed["pp"] = np.full(1, pipeline.total_s - pipeline.alone_s + blocked_s)
+    in_windows = sum((term.window_s for term in terms), start=np.zeros_like(terms[0].window_s))
+    waited = sum((term.serial_total_s for term in terms), start=np.zeros(len(volumes.settings)))
+    for seconds, window in zip(in_windows, windows(volumes.settings, volumes.work), strict=True):
+        waited = waited + exposed_s(seconds, window)
+    exposed["dp"] = (waited + hbm_lost_s(volumes)).max(keepdims=True)
+    compute, bubble = np.full(1, pipeline.compute_s), np.full(1, pipeline.bubble_s)
+    optimizer = volumes.work.optimizer_s.max(keepdims=True)
+    total = compute + bubble + optimizer + sum(exposed.values(), start=np.zeros(1))
+    return StepTimes(total, compute, bubble, exposed, optimizer)
 
 
 Count = Callable[[int, int, Levels], GroupShape]

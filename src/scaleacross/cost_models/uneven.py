@@ -138,7 +138,24 @@ def uneven_rows(
     split: Split,
     micro_batches: Sequence[int],
 ) -> tuple[Settings, Work]:
-    """The distinct rows of one decision (``settings`` has one row).
+    """The distinct of ``rank_rows``."""
+    rows, work = rank_rows(profile, job, accelerators, settings, times, layout, split, micro_batches)
+    columns = np.stack([rows.num_micro_batches, *(getattr(work, f.name) for f in fields(Work))], axis=1)
+    _, distinct = np.unique(columns, axis=0, return_index=True)
+    return rows.take(distinct), work.take(distinct)
+
+
+def rank_rows(
+    profile: ModelProfile,
+    job: Job,
+    accelerators: Sequence[Accelerator],
+    settings: Settings,
+    times: Sequence[StackedTimes],
+    layout: Layout,
+    split: Split,
+    micro_batches: Sequence[int],
+) -> tuple[Settings, Work]:
+    """One row for every pipeline rank of every replica class of one decision (``settings`` has one row).
 
     Args:
         times: of every accelerator type (``work.times_by_type``).
@@ -172,6 +189,7 @@ def uneven_rows(
         backward_s=backward[kinds, rank],
         weight_s=weight[kinds, rank],
         fill_s=idle * others / settings.num_chunks,
+        fill_rounds=idle * (len(split) - 1) / settings.num_chunks,
         attention_s=attention[kinds, rank],
         **counts,
         dense_parameters=held.dense[fullest, 0] * same,
@@ -181,14 +199,12 @@ def uneven_rows(
         taken_fraction=taken_fraction(accelerators) * same,
         elementwise_fraction=elementwise * same,
         hbm_s_per_byte=elementwise * hbm_s(1.0, min(memory_bytes_per_s(one) for one in accelerators)) * same,
-        layer_share=0 * same,
-        head_share=0 * same,
+        least_share=passes.min(axis=1).repeat(len(split)) / passes.ravel(),
+        whole_share=passes.sum(axis=1).repeat(len(split)) / passes.ravel(),
     )
     batches = np.repeat(np.array(micro_batches, dtype=np.int64), len(split))
-    columns = np.stack([batches, *(getattr(work, f.name) for f in fields(Work))], axis=1)
-    _, distinct = np.unique(columns, axis=0, return_index=True)
-    rows = settings.take(np.zeros(len(distinct), dtype=np.int64))
-    return replace(rows, num_micro_batches=batches[distinct]), work.take(distinct)
+    rows = settings.take(np.zeros(len(batches), dtype=np.int64))
+    return replace(rows, num_micro_batches=batches), work
 
 
 def _slowest(types: Sequence[frozenset[str]], names: Sequence[str], seconds: Floats) -> list[int]:

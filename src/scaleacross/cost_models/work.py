@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ from scaleacross.cost_models.compute import (
 )
 from scaleacross.cost_models.memory import held_parameters
 from scaleacross.cost_models.network.sm_contention import hbm_s, held_fraction
-from scaleacross.cost_models.pipeline_timed import FOLDED, among, idle_share
+from scaleacross.cost_models.pipeline_timed import FOLDED, WHOLE, among, idle_share
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses, rank_classes, spread
 from scaleacross.cost_models.stragglers import slowest_ratio
@@ -45,8 +46,9 @@ class Work:
     Attributes:
         forward_s, backward_s: computation; recomputation is part of backward.
         weight_s: weight gradients, part of backward_s.
-        fill_s: forward and backward of one micro-batch through one chunk of every other rank: what fill and drain add, less
-            where weight gradients fill the drain (``pipeline_timed.idle_share``).
+        fill_s: forward and backward of one micro-batch through the first chunk of every rank before this one: what fill and
+            drain add at least, forward alone where weight gradients fill the drain.
+        fill_rounds: the same for the collectives of layers, in passes of this rank (``overlap.rounds``).
         attention_s: fused attention forward, part of forward_s (what context parallelism can hide behind).
         tp_gathers: gathers plus scatters over tp, forward and backward.
         tp_forward: gathers (and as many scatters) of the forward pass, part of tp_gathers.
@@ -57,14 +59,15 @@ class Work:
         taken_fraction: of their speed that products lose while a collective runs beside them.
         elementwise_fraction: share of computation that moves bytes only, which loses no speed to held multiprocessors.
         hbm_s_per_byte: by which such computation falls behind per byte received beside it, which passes through HBM.
-        layer_share, head_share: one layer (the mean of them) and the head, forward and backward, over the busiest rank; 0 where
-            layers are not spread over virtual stages as equally as can be (``stages.equal_stages``).
+        whole_share: forward and backward of one micro-batch through all ranks over that of this one.
+        least_share: the same through the rank that computes least.
     """
 
     forward_s: Floats
     backward_s: Floats
     weight_s: Floats
     fill_s: Floats
+    fill_rounds: Floats
     attention_s: Floats
     tp_gathers: Floats
     tp_forward: Floats
@@ -77,12 +80,16 @@ class Work:
     taken_fraction: Floats
     elementwise_fraction: Floats
     hbm_s_per_byte: Floats
-    layer_share: Floats
-    head_share: Floats
+    whole_share: Floats
+    least_share: Floats
 
     def take(self, rows: Ints | Bools) -> Work:
         """The rows selected by an index or mask array."""
         return Work(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+
+NO_WORK: Final = Work(*(np.zeros(1) for _ in fields(Work)))
+"""One candidate that computes nothing."""
 
 
 def pipeline_groups(profile: ModelProfile, settings: Settings) -> Iterator[tuple[RankClasses, Ints]]:
@@ -111,8 +118,30 @@ def block_counts(profile: ModelProfile) -> tuple[int, ...]:
     return tuple(count for _, count in profile.blocks)
 
 
-def work_of(profile: ModelProfile, job: Job, accelerators: Sequence[Accelerator], settings: Settings) -> Work:
-    """Work of every candidate.
+@dataclass(frozen=True)
+class LayerWaits:
+    """Seconds at least that one micro-batch waits, forward and backward, per candidate (n,): for an expert layer, and for one
+    gather of activations over tp."""
+
+    expert_s: Floats
+    gather_s: Floats
+
+    def take(self, rows: Ints) -> LayerWaits:
+        """The candidates selected by an index array."""
+        return LayerWaits(self.expert_s[rows], self.gather_s[rows])
+
+
+def work_of(
+    profile: ModelProfile,
+    job: Job,
+    accelerators: Sequence[Accelerator],
+    settings: Settings,
+    waits: LayerWaits | None = None,
+) -> Work:
+    """Work of every candidate, on the rank whose computation, with what comes before it, is longest.
+
+    Args:
+        waits: collectives that count as well when the longest rank is looked for.
 
     Raises:
         KeyError: an accelerator states no peak for the job's precision.
@@ -125,7 +154,8 @@ def work_of(profile: ModelProfile, job: Job, accelerators: Sequence[Accelerator]
         at = rows_to_distinct[rows]
         of_group = settings.take(rows)
         paced = [_at_pace(t.take(at), of_group, one) for t, one in zip(times, accelerators, strict=True)]
-        here = _group_work(profile, job, accelerators, paced, of_group, classes)
+        waited = waits.take(rows) if waits else None
+        here = _group_work(profile, job, accelerators, paced, of_group, classes, waited)
         for name, values in here.items():
             columns[name][rows] = values
     return Work(**columns)
@@ -207,6 +237,7 @@ def _group_work(
     times: list[StackedTimes],
     settings: Settings,
     classes: RankClasses,
+    waits: LayerWaits | None,
 ) -> dict[str, Floats]:
     """Work of candidates that share their rank classes."""
     here = np.arange(len(settings))
@@ -216,17 +247,14 @@ def _group_work(
         for accelerator, each in zip(accelerators, times, strict=True)
     ]
     totals = np.stack([forward + backward for forward, backward, _, _ in per_type])  # (types, classes, n)
+    fill = np.max([_fill_s(each, settings, classes) for each in times], axis=0)
+    longest = settings.num_micro_batches * (totals + _waited_s(profile, settings, classes, waits)) + fill
     slowest, busiest = np.unravel_index(
-        totals.reshape(-1, len(settings)).argmax(axis=0), (len(accelerators), len(classes.first_rank))
+        longest.reshape(-1, len(settings)).argmax(axis=0), (len(accelerators), len(classes.first_rank))
     )
     forward, backward, weight, attention = (
         np.stack([rank[part] for rank in per_type])[slowest, busiest, here] for part in range(4)
     )
-    others = classes.num_ranks[:, None] - (np.arange(len(classes.num_ranks))[:, None] == busiest)
-    fill = (others * totals.max(axis=0)).sum(axis=0) / settings.num_chunks  # all at the pace of the slowest type
-    fill = fill * idle_share(settings.schedule_names, forward, backward)
-    passes = np.max([layer_pass_s(each, settings) for each in times], axis=0)
-    counts = np.array(block_counts(profile))
     fullest = held.total.argmax(axis=0)
     dense, expert = held.dense[fullest, here], held.expert[fullest, here]
     elementwise = elementwise_fraction(profile, times, settings)
@@ -235,7 +263,9 @@ def _group_work(
         "forward_s": forward,
         "backward_s": backward,
         "weight_s": weight,
-        "fill_s": fill,
+        "fill_s": fill[busiest, here],
+        "fill_rounds": _fill_rounds(profile, settings, classes, busiest)
+        * idle_share(settings.schedule_names, forward, backward),
         "attention_s": attention,
         **layer_counts(profile, settings, classes, busiest),
         "dense_parameters": dense,
@@ -245,9 +275,35 @@ def _group_work(
         "taken_fraction": np.full(len(settings), taken_fraction(accelerators)),
         "elementwise_fraction": elementwise,
         "hbm_s_per_byte": elementwise * hbm_s(1.0, min(memory_bytes_per_s(one) for one in accelerators)),
-        "layer_share": (counts @ passes[:-2]) / counts.sum() / (forward + backward),
-        "head_share": passes[-1] / (forward + backward),
+        "whole_share": classes.num_ranks @ totals.max(axis=0) / (forward + backward),
+        "least_share": totals.max(axis=0).min(axis=0) / (forward + backward),
     }
+
+
+def _fill_s(times: StackedTimes, settings: Settings, classes: RankClasses) -> Floats:
+    """``Work.fill_s`` of the last rank of every class, (classes, n)."""
+    forward, backward, _, _ = rank_times(times, settings, classes.before)
+    return forward + np.where(among(settings.schedule, WHOLE), backward, 0.0)
+
+
+def _waited_s(profile: ModelProfile, settings: Settings, classes: RankClasses, waits: LayerWaits | None) -> Floats:
+    """Seconds per micro-batch that every class waits, (classes, n)."""
+    if waits is None:
+        return np.zeros((1, len(settings)))
+    counts = layer_counts(profile, settings, classes, np.arange(len(classes.first_rank))[:, None])
+    total: Floats = counts["moe_layers"] * waits.expert_s + counts["tp_gathers"] * waits.gather_s
+    return total
+
+
+def _fill_rounds(profile: ModelProfile, settings: Settings, classes: RankClasses, at: NDArray[np.intp]) -> Floats:
+    """Collectives of layers before the class ``at`` over its own, per micro-batch: the least over their kinds, (n,)."""
+    own, ahead = (layer_counts(profile, settings, some, at) for some in (classes, classes.before))
+    shares = [
+        np.where(own[kind] > 0, ahead[kind] / np.maximum(own[kind], 1.0), np.inf)
+        for kind in ("tp_gathers", "layers", "moe_layers")
+    ]
+    least: Floats = np.min(shares, axis=0)
+    return np.where(np.isfinite(least), least, 0.0)
 
 
 def taken_fraction(accelerators: Sequence[Accelerator]) -> float:

@@ -30,12 +30,21 @@ from scaleacross.cost_models.groups import relaxed_shape
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.memory import memory_parts
 from scaleacross.cost_models.network.compression import Best
-from scaleacross.cost_models.overlap import windows
+from scaleacross.cost_models.overlap import computation_s, windows
 from scaleacross.cost_models.pipeline_timed import WHOLE, among
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
-from scaleacross.cost_models.step import computation_s, placement_free_s
+from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
-from scaleacross.cost_models.work import Work, block_counts, layer_pass_s, pipeline_groups, times_by_type, work_of
+from scaleacross.cost_models.work import (
+    NO_WORK,
+    LayerWaits,
+    Work,
+    block_counts,
+    layer_pass_s,
+    pipeline_groups,
+    times_by_type,
+    work_of,
+)
 from scaleacross.solvers.arcs import Arc, Arranged, Kinds, exposed_in_windows_s, kinds_of
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.spec.accelerator import Accelerator
@@ -217,7 +226,20 @@ class Pricing:
         return Arc(axis, some, calls, waits, self._window_s(axis, carrying, apart)[:, carries])
 
     def _work_of(self, settings: Settings) -> Work:
-        return work_of(self.profile, self.job, self.accelerators, settings)
+        return work_of(self.profile, self.job, self.accelerators, settings, self._layer_waits(settings))
+
+    def _layer_waits(self, settings: Settings) -> LayerWaits:
+        """What one layer's collectives take at least, so that ranks with more of them count as longer."""
+        volumes = self.volumes(settings, NO_WORK.take(np.zeros(len(settings), dtype=np.int64)))
+        innermost, nothing = np.ones(len(settings), dtype=np.int64), np.zeros(len(settings))
+        exchange, gather = nothing, nothing
+        if self.profile.num_experts:
+            calls = self._calls("dp_shard", volumes, innermost, coarse=True)
+            exposed = 1 - self.job.experts.overlap_fraction
+            exchange = exposed * (4 + 2 * volumes.full_recompute) * np.asarray(calls.exchange_s)
+        if self.job.overlap.tp_fraction < 1 and (settings.tp > 1).any():
+            gather = 0.5 * np.asarray(self._calls("tp", volumes, innermost, coarse=True).gather_s)
+        return LayerWaits(exchange, gather)
 
     def _serial_s(self, axis: GridAxis, volumes: Volumes, stride: Ints | None = None, coarse: bool = False) -> Floats:
         """Lower bound on what the step waits for on an axis, (n,); ``coarse``: at that stride or any larger one."""

@@ -1,0 +1,260 @@
+"""The pipeline of a placed decision, timed: every virtual stage with its own computation and its own waits.
+
+A stage's action lasts as long as its layers compute and as long as the collectives that nothing hides (``stage_seconds``, by
+the laws of ``axes``, which price the same waits for a rank as a whole). Stages differ: layers do not divide over them, the
+first layers of a model may have no experts, the ends have embedding and head, replicas run on other accelerator types. So the
+longest rank is not the one with most computation, and ranks wait for the longest stage in every round; the schedule is played
+action by action for every kind of replica, and the slowest kind is the step's.
+
+    pipeline = Σ actions of the busiest rank of the slowest kind + bubble (what it idles without delays) + delays of messages
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from scaleacross.cost_models.axes import Calls
+from scaleacross.cost_models.chunk_work import StageWork
+from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
+from scaleacross.cost_models.layout import Layout
+from scaleacross.cost_models.messages import Boundary
+from scaleacross.cost_models.pipeline_exact import compiled_schedule, exact_time_s
+from scaleacross.cost_models.pipeline_penalty import NO_DELAYS, boundary_times
+from scaleacross.cost_models.pipeline_timed import WHOLE
+from scaleacross.cost_models.settings import Bools, Floats, Ints
+from scaleacross.cost_models.traffic import Volumes
+from scaleacross.schedules.pipeline import Kind
+from scaleacross.spec.parallelism import SCHEDULE_NAMES, PipelineChoice, ScheduleName
+
+WAITS = ("tp", "cp", "ep")
+"""Components that a stage's actions wait for."""
+
+
+class Waits(NamedTuple):
+    """Seconds of one component that actions wait for, per virtual stage: F, whole backward B, input gradient I alone, and what
+    the first forward and the last backward wait for beyond that."""
+
+    forward_s: Floats
+    backward_s: Floats
+    input_s: Floats
+    first_s: Floats
+    last_s: Floats
+
+
+@dataclass(frozen=True)
+class StageSeconds:
+    """Seconds of the actions of every virtual stage, (p·v,): computation, and waits by component."""
+
+    forward_s: Floats
+    backward_s: Floats
+    weight_s: Floats
+    waits: Mapping[str, Waits]
+
+    def chosen(self, other: StageSeconds, here: Bools) -> StageSeconds:
+        """These, and the ``other``'s where ``here`` is true."""
+        waits = {
+            name: Waits(*(np.where(here, b, a) for a, b in zip(one, other.waits[name], strict=True)))
+            for name, one in self.waits.items()
+        }
+        return StageSeconds(
+            np.where(here, other.forward_s, self.forward_s),
+            np.where(here, other.backward_s, self.backward_s),
+            np.where(here, other.weight_s, self.weight_s),
+            waits,
+        )
+
+    @property
+    def pass_s(self) -> Floats:
+        """Forward and whole backward with their waits."""
+        waited = sum((one.forward_s + one.backward_s for one in self.waits.values()), start=np.zeros(1))
+        total: Floats = self.forward_s + self.backward_s + waited
+        return total
+
+
+@dataclass(frozen=True)
+class TimedPipeline:
+    """Seconds of a step's pipeline and what they are on its busiest rank.
+
+    Attributes:
+        total_s: with the delays of messages; ``alone_s`` without.
+        compute_s: of the busiest rank; ``waited_s``: by tp, cp, ep.
+        replicas, rank: the class of replicas that is slowest and its busiest rank.
+    """
+
+    total_s: float
+    alone_s: float
+    compute_s: float
+    waited_s: Mapping[str, float]
+    replicas: int
+    rank: int
+
+    @property
+    def bubble_s(self) -> float:
+        """Time that the busiest rank idles, were there no delays."""
+        return max(0.0, self.alone_s - self.compute_s - sum(self.waited_s.values()))
+
+
+def stage_seconds(volumes: Volumes, work: StageWork, calls: Sequence[Calls]) -> StageSeconds:
+    """Seconds of the actions of one decision on one accelerator type.
+
+    Args:
+        volumes: of the decision (one row).
+        calls: of tp, cp and dp_shard (``axes.axis_calls``).
+    """
+    tp, cp, exchange = calls
+    waits = {
+        "tp": _tp_waits(volumes, work, tp),
+        "cp": _cp_waits(volumes, work, cp),
+        "ep": _ep_waits(volumes, work, exchange),
+    }
+    return StageSeconds(work.forward_s, work.backward_s, work.weight_s, waits)
+
+
+def _tp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
+    """``axes._tp_wait_s`` by action. Reductions run beside weight gradients only where a backward pass has both."""
+    overlap, nothing = volumes.job.overlap, np.zeros(len(work.rank))
+    pair = 0.0 if calls.gather_s is None else 2 * float(calls.gather_s[0])
+    back, hidden = work.tp_backward * pair, overlap.tp_fraction * work.tp_backward * pair
+    if overlap.tp_reduce:
+        reductions = work.tp_forward * pair * (1.0 if volumes.all_reduced else 0.5)
+        beside = np.minimum(reductions, 0.5 * work.weight_s) * (1 - float(volumes.work.taken_fraction[0]))
+        hidden = np.maximum(hidden, beside)
+    left = 1 - overlap.tp_fraction
+    return Waits(left * work.tp_forward * pair, back - hidden, left * back, nothing, nothing)
+
+
+def _cp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
+    """Keys and values beyond the attention of the same layers."""
+    nothing = np.zeros(len(work.rank))
+    if calls.gather_s is None or calls.both_s is None:
+        return Waits(*(nothing,) * 5)
+    forward = np.maximum(0.0, float(calls.gather_s[0]) * work.attention_layers - work.attention_s)
+    back = np.maximum(0.0, float(calls.both_s[0]) * work.attention_layers - ATTENTION_BACKWARD_RATIO * work.attention_s)
+    back = back + float(volumes.full_recompute[0]) * forward
+    return Waits(forward, back, back, nothing, nothing)
+
+
+def _ep_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
+    """All-to-alls, but for the stated share that runs beside another micro-batch, as far as its computation is long enough."""
+    each = work.moe_layers * (0.0 if calls.exchange_s is None else float(calls.exchange_s[0]))
+    forward, back = 2 * each, (2 + 2 * float(volumes.full_recompute[0])) * each
+    share = volumes.job.experts.overlap_fraction
+    hidden = np.minimum(share * forward, work.forward_s)
+    behind, alone = (np.minimum(share * back, s) for s in (work.backward_s, work.backward_s - work.weight_s))
+    return Waits(forward - hidden, back - behind, back - alone, hidden, alone)
+
+
+def timed_pipeline(
+    volumes: Volumes,
+    by_type: Mapping[str, StageSeconds],
+    rank_of: Ints,
+    layout: Layout,
+    micro_batches: Sequence[int],
+    message: Boundary | None,
+) -> TimedPipeline:
+    """The pipeline of one decision, by the slowest of its classes of replicas.
+
+    Args:
+        by_type: seconds of stages by accelerator type.
+        rank_of: pipeline rank of every virtual stage.
+        micro_batches: of every class of ``layout``.
+
+    Raises:
+        InputError: a pipeline is too long to be timed (``pipeline_exact.MAX_ACTIONS``).
+    """
+    played: dict[tuple[tuple[frozenset[str], ...], int], int] = {}
+    for index, (one, m) in enumerate(zip(layout, micro_batches, strict=True)):
+        played.setdefault((one.types, m), index)
+    found = [
+        _timed(volumes, _slowest(by_type, rank_of, types), rank_of, m, message, index)
+        for (types, m), index in played.items()
+    ]
+    return max(found, key=lambda each: each.total_s)
+
+
+def _slowest(by_type: Mapping[str, StageSeconds], ranks: Ints, types: Sequence[frozenset[str]]) -> StageSeconds:
+    """Every rank on the slowest of its types."""
+    names = list(by_type)
+    out = by_type[names[0]]
+    if len(names) == 1:
+        return out
+    passes = np.stack([np.bincount(ranks, by_type[name].pass_s, len(types)) for name in names])
+    there = np.array([[name in here for here in types] for name in names])
+    slowest = np.where(there, passes, -1.0).argmax(axis=0)
+    for index, name in enumerate(names[1:], 1):
+        out = out.chosen(by_type[name], (slowest == index)[ranks])
+    return out
+
+
+def _timed(
+    volumes: Volumes, seconds: StageSeconds, ranks: Ints, m: int, message: Boundary | None, replicas: int
+) -> TimedPipeline:
+    settings = volumes.settings
+    name, v, p = SCHEDULE_NAMES[int(settings.schedule[0])], int(settings.num_chunks[0]), int(settings.pp[0])
+    counts = _counts(PipelineChoice(schedule=name, num_chunks=v, order=volumes.order), p, m)
+    waited = {each: np.bincount(ranks, _waited_s(one, counts), p) for each, one in seconds.waits.items()}
+    computed = np.bincount(
+        ranks,
+        counts[0] * seconds.forward_s
+        + (counts[1] + counts[2]) * seconds.backward_s
+        + (counts[3] - counts[2]) * seconds.weight_s,
+        p,
+    )
+    rank = int((computed + sum(waited.values())).argmax())
+    busiest = float(computed[rank]), {each: float(one[rank]) for each, one in waited.items()}
+    if p == 1 or message is None:
+        total = busiest[0] + sum(busiest[1].values())
+        return TimedPipeline(total, total, *busiest, replicas, rank)
+    near = tuple(float(np.broadcast_to(part, 1)[0]) for part in message)
+    alone = _played(name, (p, m, v), seconds, NO_DELAYS, volumes.order)
+    total = _played(name, (p, m, v), seconds, near, volumes.order) if any(near[:4]) else alone
+    return TimedPipeline(total, alone, *busiest, replicas, rank)
+
+
+def _counts(choice: PipelineChoice, p: int, m: int) -> Floats:
+    """How often a stage runs F, B, I and W in a step, (4, p·v)."""
+    if choice.schedule in WHOLE and choice.order is None:
+        return np.array([m, m, 0.0, 0.0])[:, None] * np.ones(p * choice.num_chunks)
+    compiled = compiled_schedule(choice, p, m)
+    out = np.zeros((len(Kind), p * choice.num_chunks))
+    np.add.at(out, (compiled.kind, compiled.stage), 1.0)
+    return out
+
+
+def _waited_s(waits: Waits, counts: Floats) -> Floats:
+    """Seconds of a step that every stage waits."""
+    often: Floats = counts[0] * waits.forward_s + counts[1] * waits.backward_s + counts[2] * waits.input_s
+    return often + waits.first_s + waits.last_s
+
+
+def _played(
+    name: ScheduleName,
+    shape: tuple[int, int, int],
+    seconds: StageSeconds,
+    boundary: tuple[float, ...],
+    order: tuple[str, ...] | None,
+) -> float:
+    """Seconds of the schedule with the delays of a ``Boundary``."""
+    p, m, v = shape
+    waits = list(seconds.waits.values())
+    forward, backward, alone, first, last = (sum(column) for column in zip(*waits, strict=True))
+    latency, occupancy = boundary_times(p, boundary)
+    size = p if v > 1 else p - 1
+    return exact_time_s(
+        name,
+        p,
+        m,
+        v,
+        seconds.forward_s + forward,
+        seconds.backward_s + backward,
+        latency[:size],
+        occupancy[:size],
+        weight_s=seconds.weight_s,
+        input_s=np.maximum(0.0, seconds.backward_s - seconds.weight_s) + alone,
+        outer_s=np.stack([first, last]),
+        order=order,
+    )
