@@ -275,19 +275,18 @@ def _pipeline_s(volumes: Volumes, message: Boundary, exact: bool) -> tuple[Float
     bubble = np.zeros_like(penalty)
     if exact:
         penalty, bubble = timed_penalty_s(settings, work, message, penalty, volumes.order)
-    return penalty + blocked_s(volumes, message), bubble
+    return penalty + _blocked_s(volumes, near), bubble
 
 
-def blocked_s(volumes: Volumes, message: Boundary) -> Floats:
-    """Time that ranks stand still while messages travel, (n,): 0 where the job lets them compute meanwhile.
+def _blocked_s(volumes: Volumes, near_s: Floats) -> Floats:
+    """Time at least that ranks stand still while their messages travel, (n,): 0 where the job lets them compute meanwhile.
 
-    Otherwise every rank waits for one message in and one out per chunk and micro-batch, forward and backward.
+    Otherwise a sender waits until its message has arrived: the last rank of a loop for one in each chunk and micro-batch.
     """
     settings = volumes.settings
     if volumes.job.overlap.pipeline_messages:
         return np.zeros(len(settings))
-    each = _slow_s(message)
-    return np.where(settings.pp > 1, settings.num_micro_batches * 2 * settings.num_chunks * each, 0.0)
+    return np.where(settings.pp > 1, settings.num_micro_batches * settings.num_chunks * near_s, 0.0)
 
 
 def _slow_s(message: Boundary) -> Floats:

@@ -11,7 +11,6 @@ from scaleacross.cost_models.axes import (
     Networks,
     Terms,
     axis_calls,
-    blocked_s,
     group_of,
     network_of,
     waiting,
@@ -188,8 +187,7 @@ def _timed_step(
     windows = [
         waiting(volumes, Terms({}, window_s(axis, volumes, groups[axis], groups["expert"]))) for axis in GRID_AXES
     ]
-    blocked = float(blocked_s(volumes, pp.message)[0]) if pp.message else 0.0
-    return volumes.take(np.array([timed.rank])), played_times(volumes, timed, blocked, windows)
+    return volumes.take(np.array([timed.rank])), played_times(volumes, timed, windows)
 
 
 def layers_per_stage(profile: ModelProfile, decision: Decision) -> tuple[tuple[int, ...], ...]:

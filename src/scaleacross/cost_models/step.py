@@ -7,9 +7,9 @@
          + hbm                                      what hidden traffic takes of HBM from element-wise work; shown as dp
          + optimizer
 
-For arrays of candidates (``step_times``) this is a bound: one rank with what comes before it. Collectives of its layers that wait
-are paid in ``overlap.rounds``; m of them are shown as the axis that waits, the rest as bubble. A placed decision is timed action by
-action (``step_pipeline``, ``played_times``): fill, waits and delays are what its schedule makes of them.
+For arrays of candidates (``step_times``) this is a bound: one rank with what comes before it. Collectives of its layers that
+wait are paid in ``overlap.rounds``; m of them are shown as the axis that waits, the rest as bubble. A placed decision is timed
+action by action (``step_pipeline``, ``played_times``): fill, waits and delays are what its schedule makes of them.
 """
 
 from __future__ import annotations
@@ -81,16 +81,15 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
     return StepTimes(total, compute, bubble, exposed, work.optimizer_s)
 
 
-def played_times(volumes: Volumes, pipeline: TimedPipeline, blocked_s: float, terms: Sequence[Terms]) -> StepTimes:
+def played_times(volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Terms]) -> StepTimes:
     """A step whose pipeline was timed, one candidate.
 
     Args:
         volumes: a row for every pipeline rank of the slowest replicas.
-        blocked_s: ``axes.blocked_s``.
         terms: what falls into windows, of all ranks; the step waits for the rank that hides least.
     """
     exposed = {name: np.full(1, seconds) for name, seconds in pipeline.waited_s.items()}
-    exposed["pp"] = np.full(1, pipeline.total_s - pipeline.alone_s + blocked_s)
+    exposed["pp"] = np.full(1, pipeline.total_s - pipeline.alone_s)
     in_windows = sum((term.window_s for term in terms), start=np.zeros_like(terms[0].window_s))
     waited = sum((term.serial_total_s for term in terms), start=np.zeros(len(volumes.settings)))
     for seconds, window in zip(in_windows, windows(volumes.settings, volumes.work), strict=True):

@@ -22,12 +22,12 @@ from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.layout import Layout
 from scaleacross.cost_models.messages import Boundary
-from scaleacross.cost_models.pipeline_exact import compiled_schedule, exact_time_s
+from scaleacross.cost_models.pipeline_exact import compiled_schedule, exact_time_s, virtual_boundaries
 from scaleacross.cost_models.pipeline_penalty import NO_DELAYS, boundary_times
 from scaleacross.cost_models.pipeline_timed import WHOLE
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.cost_models.traffic import Volumes
-from scaleacross.schedules.pipeline import Kind
+from scaleacross.schedules.pipeline import SCHEDULES, Kind
 from scaleacross.spec.parallelism import SCHEDULE_NAMES, PipelineChoice, ScheduleName
 
 WAITS = ("tp", "cp", "ep")
@@ -211,7 +211,8 @@ def _timed(
         return TimedPipeline(total, total, *busiest, replicas, rank)
     near = tuple(float(np.broadcast_to(part, 1)[0]) for part in message)
     alone = _played(name, (p, m, v), seconds, NO_DELAYS, volumes.order)
-    total = _played(name, (p, m, v), seconds, near, volumes.order) if any(near[:4]) else alone
+    blocking = not volumes.job.overlap.pipeline_messages
+    total = _played(name, (p, m, v), seconds, near, volumes.order, blocking) if any(near[:4]) else alone
     return TimedPipeline(total, alone, *busiest, replicas, rank)
 
 
@@ -237,13 +238,23 @@ def _played(
     seconds: StageSeconds,
     boundary: tuple[float, ...],
     order: tuple[str, ...] | None,
+    blocking: bool = False,
 ) -> float:
-    """Seconds of the schedule with the delays of a ``Boundary``."""
+    """Seconds of the schedule with the delays of a ``Boundary``; ``blocking``: a sender waits until its message has arrived."""
     p, m, v = shape
     waits = list(seconds.waits.values())
     forward, backward, alone, first, last = (sum(column) for column in zip(*waits, strict=True))
     latency, occupancy = boundary_times(p, boundary)
     size = p if v > 1 else p - 1
+    if blocking:
+        placement = SCHEDULES[name].placement
+        delay = virtual_boundaries("delay_s", (latency + occupancy)[:size], p, v, placement)
+        forward, backward, alone = (
+            forward + np.append(delay, 0.0),
+            backward + np.append(0.0, delay),
+            alone + np.append(0.0, delay),
+        )
+        latency = occupancy = np.zeros(p)
     return exact_time_s(
         name,
         p,
