@@ -126,14 +126,16 @@ def stating(case: Case, **changes: object) -> Case:
 
 
 def test_all_to_alls_are_hidden_by_their_share_or_by_the_computation_that_is_there() -> None:
-    workload, columns = CASES["experts"]  # pp 4, 8 micro-batches: 11 rounds, of which the first forward stays alone
+    workload, columns = CASES["experts"]  # pp 4, 8 micro-batches; the first forward and the last backward stay alone
     case = Case(workload.profile(), **columns)
-    each = case.terms("dp_shard").serial_s["ep"][0] / 11
+    passes = 8 + case.volumes.work.fill_rounds[0]  # fewer than 11: gathers of the embedding and the head count as well
+    assert 10 < passes < 11
+    each = case.terms("dp_shard").serial_s["ep"][0] / passes
     half = stating(case, experts=ExpertRuntime(overlap_fraction=0.5)).terms("dp_shard").serial_s["ep"][0]
-    assert half == pytest.approx(11 * each - 7 * 0.5 * each)
+    assert half == pytest.approx(passes * each - 7 * 0.5 * each)
     short = replace(case.volumes.work, forward_s=np.array([0.1 * each]), backward_s=np.array([0.2 * each]))
     case.volumes = replace(case.volumes, work=short)
-    assert case.terms("dp_shard").serial_s["ep"][0] == pytest.approx(11 * each - 7 * 0.3 * each)
+    assert case.terms("dp_shard").serial_s["ep"][0] == pytest.approx(passes * each - 7 * 0.3 * each)
 
 
 def test_tokens_sent_once_per_place_travel_less() -> None:
@@ -148,5 +150,7 @@ def test_sharded_parameters_without_prefetch_are_waited_for_in_every_round() -> 
     case = Case(gpt().profile(), dp_shard=4, pp=2, num_micro_batches=3, shard="parameters")
     ahead = case.terms("dp_shard")
     waited = stating(case, overlap=Overlap(shard_prefetch=False)).terms("dp_shard")
-    assert waited.serial_s["dp"][0] == pytest.approx(4 * ahead.window_s[2:4].sum())
+    passes = 3 + case.volumes.work.fill_rounds[0]
+    assert 3.8 < passes < 4
+    assert waited.serial_s["dp"][0] == pytest.approx(passes * ahead.window_s[2:4].sum())
     assert not waited.window_s[[2, 3, 6, 7]].any()

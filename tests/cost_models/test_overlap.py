@@ -38,7 +38,7 @@ def one_row(of: Window) -> Window:
     return Window(*(part[0] for part in of))
 
 
-def work(forward_s: float = 1.0, backward_s: float = 2.0, buckets: float = 4.0) -> Work:
+def work(forward_s: float = 1.0, backward_s: float = 2.0, buckets: float = 4.0, fill_rounds: float = 0.0) -> Work:
     columns = {field.name: np.zeros(1) for field in fields(Work)}
     return Work(**(columns | {name: np.array([value]) for name, value in locals().items() if name in columns}))
 
@@ -95,18 +95,14 @@ def test_replicas_of_sharded_parameters_reduce_beside_what_the_last_backward_lea
     assert exposed_s(seconds, seconds, over) == (9.0 - 2.0 - 3.0) + 3 * (5.0 - 2.0)
 
 
-def test_rounds_count_fill_and_drain() -> None:
-    rows = settings(pp=[1, 4, 4, 8], num_chunks=[1, 1, 2, 4], num_micro_batches=[16, 16, 16, 8])
-    assert rounds(rows, work()).tolist() == [16, 19, 17.5, 9.75]
-    # where weight gradients fill the drain only the first forwards are waited for: (pp − 1)/v · F/(F+B)
-    codes = [SCHEDULE_NAMES.index(name) for name in ("ZBH1", "ZBVZeroBubble", "Eager1F1B", "LoopedBFS")]
-    rows = settings(pp=[4] * 4, num_chunks=[1, 2, 1, 2], num_micro_batches=[16] * 4, schedule=codes)
-    assert rounds(rows, work()).tolist() == [17, 16.5, 19, 17.5]
+def test_rounds_count_what_comes_before_a_rank() -> None:
+    rows = settings(pp=[1, 4], num_micro_batches=[16, 8])
+    assert rounds(rows, work(fill_rounds=2.5)).tolist() == [18.5, 10.5]
 
 
 def test_windows_of_a_plain_pipeline() -> None:
     # gradients hide behind all buckets but one of the last backward pass, parameters behind those of the first forward
-    found = dict(zip(WINDOW_NAMES, windows(settings(pp=4, num_micro_batches=8), work()), strict=True))
+    found = dict(zip(WINDOW_NAMES, windows(settings(pp=4, num_micro_batches=8), work(fill_rounds=3)), strict=True))
     assert found["gradient_reduce"] == (pytest.approx(2 * 3 / 4), 1 / 4, 0, 1, 1)
     assert found["parameter_gather"] == (pytest.approx(1 * 3 / 4), 1 / 4, 0, 1, 1)
     assert found["shard_forward"] == (1, 1 / 4, 0, 11, 1)

@@ -18,7 +18,9 @@ P, M = 4, 16
 
 
 def evaluated(schedule: ScheduleName, chunks: int = 1, order: tuple[str, ...] | None = None) -> Plan:
-    job = plain_job(2, 2, schedules=["1F1B", "ZBH1", "ZBVZeroBubble"])
+    """Ten layers: the ends have two, and with embedding and head no more to do than the ranks between them with three."""
+    workload = plain_job(1).workload.model_copy(update={"num_layers": 10, "vocabulary_size": 1536})
+    job = plain_job(2, 2, schedules=["1F1B", "ZBH1", "ZBVZeroBubble"], workload=workload.model_dump(mode="json"))
     pipeline = PipelineChoice(schedule=schedule, num_chunks=chunks, order=order)
     decision = Decision(degrees=Degrees(pp=P), pipeline=pipeline, recompute="none", shard="none")
     return sa.evaluate((Job.model_validate(job), decision))
@@ -39,7 +41,7 @@ def test_another_order_costs_what_timing_says() -> None:
     plain = evaluated("1F1B")
     eager = evaluated("1F1B", order=to_rows(with_extra(M, [3, 2, 1, 0])))
     sa.verify(eager)
-    assert eager.cost.exposed_s["pp"] < plain.cost.exposed_s["pp"], "more in flight hides messages"
+    assert eager.cost.step_s < plain.cost.step_s, "more in flight hides messages"
     assert eager.memory[0].activations_bytes > plain.memory[0].activations_bytes
     assert chosen(eager.decision.pipeline, P, M).name == "1F1B reordered"
 

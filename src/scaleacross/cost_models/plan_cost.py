@@ -11,10 +11,10 @@ from scaleacross.cost_models.axes import (
     Networks,
     Terms,
     axis_calls,
+    communicators,
     group_of,
     network_of,
     waiting,
-    window_s,
 )
 from scaleacross.cost_models.chunk_work import chunk_work, stage_work
 from scaleacross.cost_models.groups import GroupShape
@@ -185,7 +185,7 @@ def _timed_step(
     ranks = timed.replicas * len(split) + np.arange(len(split))
     volumes = replace(volumes, settings=rows.take(ranks), work=work.take(ranks))
     windows = [
-        waiting(volumes, Terms({}, window_s(axis, volumes, groups[axis], groups["expert"]))) for axis in GRID_AXES
+        waiting(volumes, Terms({}, communicators(axis, volumes, groups[axis], groups["expert"]))) for axis in GRID_AXES
     ]
     return volumes.take(np.array([timed.rank])), played_times(volumes, timed, windows)
 

@@ -72,13 +72,17 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
             share = busy if name in PER_ROUND else np.ones_like(busy)
             exposed[name] = exposed[name] + share * seconds
             bubble = bubble + (1 - share) * seconds
-    traffic = [part for term in terms for part in term.traffic_s]
-    calls = sum(traffic[1:], start=traffic[0])[: len(WINDOW_NAMES)]
-    exposed["dp"] = exposed["dp"] + exposed_s(together_s(traffic, work.buckets), calls, windows(settings, work))
-    exposed["dp"] = exposed["dp"] + hbm_lost_s(volumes)
+    exposed["dp"] = exposed["dp"] + _beyond_windows_s(volumes, terms) + hbm_lost_s(volumes)
     compute = settings.num_micro_batches * (work.forward_s + work.backward_s)
     total = compute + bubble + work.optimizer_s + sum(exposed.values(), start=np.zeros(len(settings)))
     return StepTimes(total, compute, bubble, exposed, work.optimizer_s)
+
+
+def _beyond_windows_s(volumes: Volumes, terms: Sequence[Terms]) -> Floats:
+    """Traffic of all axes that computation does not hide, (n,)."""
+    traffic = [part for term in terms for part in term.traffic_s]
+    calls = sum(traffic[1:], start=traffic[0])[: len(WINDOW_NAMES)]
+    return exposed_s(together_s(traffic, volumes.work.buckets), calls, windows(volumes.settings, volumes.work))
 
 
 def played_times(volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Terms]) -> StepTimes:
@@ -90,10 +94,8 @@ def played_times(volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Term
     """
     exposed = {name: np.full(1, seconds) for name, seconds in pipeline.waited_s.items()}
     exposed["pp"] = np.full(1, pipeline.total_s - pipeline.alone_s)
-    in_windows = sum((term.window_s for term in terms), start=np.zeros_like(terms[0].window_s))
     waited = sum((term.serial_total_s for term in terms), start=np.zeros(len(volumes.settings)))
-    for seconds, window in zip(in_windows, windows(volumes.settings, volumes.work), strict=True):
-        waited = waited + exposed_s(seconds, window)
+    waited = waited + _beyond_windows_s(volumes, terms)
     exposed["dp"] = (waited + hbm_lost_s(volumes)).max(keepdims=True)
     compute, bubble = np.full(1, pipeline.compute_s), np.full(1, pipeline.bubble_s)
     optimizer = volumes.work.optimizer_s.max(keepdims=True)
