@@ -20,7 +20,6 @@ from scaleacross.cost_models.overlap import (
     windows,
 )
 from scaleacross.cost_models.work import Work, taken_fraction
-from scaleacross.spec.parallelism import SCHEDULE_NAMES
 
 
 def window(length_s: float, pieces: float = 4.0, per_step: float = 1.0) -> Window:

@@ -19,8 +19,8 @@ P, M = 4, 16
 
 def evaluated(schedule: ScheduleName, chunks: int = 1, order: tuple[str, ...] | None = None) -> Plan:
     """Ten layers: the ends have two, and with embedding and head no more to do than the ranks between them with three."""
-    workload = plain_job(1).workload.model_copy(update={"num_layers": 10, "vocabulary_size": 1536})
-    job = plain_job(2, 2, schedules=["1F1B", "ZBH1", "ZBVZeroBubble"], workload=workload.model_dump(mode="json"))
+    workload = plain_job(1).model_dump(mode="json")["workload"] | {"num_layers": 10, "vocabulary_size": 1536}
+    job = plain_job(2, 2, schedules=["1F1B", "ZBH1", "ZBVZeroBubble"], workload=workload)
     pipeline = PipelineChoice(schedule=schedule, num_chunks=chunks, order=order)
     decision = Decision(degrees=Degrees(pp=P), pipeline=pipeline, recompute="none", shard="none")
     return sa.evaluate((Job.model_validate(job), decision))

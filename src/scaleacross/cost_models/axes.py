@@ -228,7 +228,7 @@ def _tp_wait_s(volumes: Volumes, gather_s: Floats) -> Floats:
     whole = work.tp_gathers * gather_s
     hidden = overlap.tp_fraction * whole
     if overlap.tp_reduce:  # not where weight gradients are computed apart from what they would run beside
-        reductions = whole / (2 + volumes.full_recompute) * (1.0 if volumes.all_reduced else 0.5)
+        reductions = 2 * work.tp_forward * gather_s * (1.0 if volumes.all_reduced else 0.5)
         beside = np.minimum(reductions, 0.5 * work.weight_s) * (1 - work.taken_fraction)
         split = among(volumes.settings.schedule, SPLIT)
         hidden = np.where(split, hidden, np.maximum(hidden, beside))
@@ -269,7 +269,12 @@ def _pipeline_s(volumes: Volumes, message: Boundary, exact: bool) -> tuple[Float
         slow_tail=message.tail.astype(np.int64),
         slow_spacing=message.spacing.astype(np.int64),
         loop_s=slow,
-        occupancy_s=np.maximum(message.near_occupancy_s, message.far_occupancy_s),
+        # a rank that waits for collectives leaves its link more time than its computation says
+        occupancy_s=np.where(
+            settings.tp * settings.cp * settings.ep > 1,
+            0.0,
+            np.maximum(message.near_occupancy_s, message.far_occupancy_s),
+        ),
     )
     penalty = bound_penalty_s(settings, work, delays)
     bubble = np.zeros_like(penalty)
@@ -281,12 +286,13 @@ def _pipeline_s(volumes: Volumes, message: Boundary, exact: bool) -> tuple[Float
 def _blocked_s(volumes: Volumes, near_s: Floats) -> Floats:
     """Time at least that ranks stand still while their messages travel, (n,): 0 where the job lets them compute meanwhile.
 
-    Otherwise a sender waits until its message has arrived: the last rank of a loop for one in each chunk and micro-batch.
+    Otherwise a sender waits until its message has arrived: the last rank of a loop for one in each chunk and micro-batch,
+    the last of which drains the pipeline as well.
     """
     settings = volumes.settings
     if volumes.job.overlap.pipeline_messages:
         return np.zeros(len(settings))
-    return np.where(settings.pp > 1, settings.num_micro_batches * settings.num_chunks * near_s, 0.0)
+    return np.where(settings.pp > 1, (settings.num_micro_batches * settings.num_chunks - 1) * near_s, 0.0)
 
 
 def _slow_s(message: Boundary) -> Floats:

@@ -101,7 +101,7 @@ def compiled_schedule(choice: PipelineChoice, num_ranks: int, num_microbatches: 
     return made(choice.schedule, choice.num_chunks, choice.order, num_ranks, num_microbatches)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=_REMEMBERED)
 def _compiled(
     name: ScheduleName, num_chunks: int, order: tuple[str, ...] | None, num_ranks: int, num_microbatches: int
 ) -> CompiledSchedule:

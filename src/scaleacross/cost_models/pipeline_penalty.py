@@ -127,10 +127,14 @@ def _timed(
 
 
 def boundary_times(pp: int, boundary: tuple[float, ...]) -> tuple[Floats, Floats]:
-    """Latency and occupancy between rank r and r+1, the last entry from rank pp−1 back to rank 0, each (pp,)."""
-    near_latency, near_occupancy, far_latency, far_occupancy, num_far, tail, spacing = boundary
-    far = [pp - 1 - int(tail) - int(spacing) * index for index in range(int(num_far))]
+    """Latency and occupancy between rank r and r+1, the last entry from rank pp−1 back to rank 0, each (pp,).
+
+    Where a boundary is far for some pipelines and near for others, it is the slower of both.
+    """
+    near, far, (num_far, tail, spacing) = boundary[:2], boundary[2:4], boundary[4:]
+    latency, occupancy = max(near, far, key=sum)
+    positions = [pp - 1 - int(tail) - int(spacing) * index for index in range(int(num_far))]
     crosses = np.zeros(pp, dtype=bool)
-    crosses[[max(0, position) for position in far]] = True
-    crosses[-1] = bool(far)  # the loop-back from the last rank to the first crosses whatever the pipeline crosses
-    return np.where(crosses, far_latency, near_latency), np.where(crosses, far_occupancy, near_occupancy)
+    crosses[[max(0, position) for position in positions]] = True
+    crosses[-1] = bool(positions)  # the loop-back from the last rank to the first crosses whatever the pipeline crosses
+    return np.where(crosses, latency, near[0]), np.where(crosses, occupancy, near[1])

@@ -132,6 +132,7 @@ class MixedPricing(Pricing):
             **{f.name: nothing for f in fields(Work)}
             | {
                 "tp_gathers": one,
+                "tp_forward": 0.5 / np.where(settings.recompute == RECOMPUTES.index("full"), 3.0, 2.0),
                 "weight_s": np.full(len(settings), np.inf),  # whatever can hide behind it does
                 "layers": one,
                 "buckets": one,
