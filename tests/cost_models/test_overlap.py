@@ -29,8 +29,8 @@ def window(length_s: float, pieces: float = 4.0, per_step: float = 1.0) -> Windo
 
 def exposed(time_s: float, of: Window) -> float:
     """Of ``time_s`` of one communicator in the window that is only met once, by itself."""
-    seconds = np.array([0.0, time_s, 0.0, 0.0])
-    return float(exposed_s(seconds, seconds, [window(0.0), of, window(0.0), window(0.0)]))
+    seconds = np.array([[0.0], [time_s], [0.0], [0.0]])
+    return float(exposed_s(seconds, seconds, [window(0.0), of, window(0.0), window(0.0)])[0])
 
 
 def one_row(of: Window) -> Window:
@@ -53,7 +53,8 @@ def test_the_last_piece_is_always_exposed() -> None:
 
 
 def test_exposure_is_paid_in_every_occurrence() -> None:
-    assert exposed(10.0, window(6.0, per_step=32)) == 128.0
+    seconds = np.array([[0.0], [0.0], [10.0], [0.0]])
+    assert exposed_s(seconds, seconds, [window(0.0), window(0.0), window(6.0, per_step=32), window(0.0)]) == 128.0
 
 
 positive = st.floats(0, 1e3)
@@ -90,7 +91,7 @@ def test_two_communicators_of_latency_alone_run_side_by_side() -> None:
 
 def test_replicas_of_sharded_parameters_reduce_beside_what_the_last_backward_leaves_exposed() -> None:
     over = [window(2.0), window(1.0), window(1.0), window(2.0, per_step=3)]
-    seconds = np.array([9.0, 0.0, 0.0, 5.0])
+    seconds = np.array([[9.0], [0.0], [0.0], [5.0]])
     assert exposed_s(seconds, seconds, over) == (9.0 - 2.0 - 3.0) + 3 * (5.0 - 2.0)
 
 

@@ -119,27 +119,35 @@ def least_together_s(traffic: Floats, in_a_row: Floats) -> Floats:
 
     ``in_a_row`` (..., n) of k communicators is 1/k + (1 − 1/k)/n: the longest has 1/k of all seconds or more.
     """
-    seconds, busy = traffic[: len(WINDOW_NAMES)], traffic[len(WINDOW_NAMES) :]
-    return np.maximum(seconds * in_a_row, busy)
+    seconds: Floats = traffic[: len(WINDOW_NAMES)] * in_a_row
+    return np.maximum(seconds, traffic[len(WINDOW_NAMES) :], out=seconds)
 
 
 def exposed_s(in_windows: Floats, calls_s: Floats, over: Sequence[Window]) -> Floats:
     """Seconds of a step that the windows do not hide, (..., n).
 
-    What replicas reduce of sharded parameters (``gradient_reduce``) travels beside the last ``shard_backward``, so that what this
-    leaves exposed hides it as well.
+    The first two windows come once in a step. What replicas reduce of sharded parameters (``gradient_reduce``) travels beside the
+    last ``shard_backward``, so that what this leaves exposed hides it as well.
 
     Args:
         in_windows: seconds per occurrence of each window, (windows, ..., n): ``together_s``.
         calls_s: of all communicators, one after another, likewise: each of them takes multiprocessors.
     """
-    gradient, parameter, forward, backward = (
-        (seconds * window.first_fraction + calls * window.taken_fraction, seconds - window.length_s, window.per_step)
-        for seconds, calls, window in zip(in_windows, calls_s, over, strict=True)
-    )
-    last = np.maximum(*backward[:2])
-    once = np.maximum(gradient[0], gradient[1] - last) * gradient[2]
-    exposed: Floats = once + last * backward[2]
-    for least, longer, often in (parameter, forward):
-        exposed = exposed + often * np.maximum(least, longer)
+    gradient, parameter, forward, backward = zip(in_windows, calls_s, over, strict=True)
+    last = _longer_s(*backward)
+    exposed = _longer_s(*gradient, more_s=last)
+    exposed += _longer_s(*parameter)
+    exposed += np.multiply(last, over[3].per_step, out=last)
+    every = _longer_s(*forward)
+    exposed += np.multiply(every, over[2].per_step, out=every)
     return exposed
+
+
+def _longer_s(seconds: Floats, calls: Floats, window: Window, more_s: Floats | None = None) -> Floats:
+    """What one occurrence of a window leaves exposed, with ``more_s`` to hide behind; in place, as bounds price millions."""
+    least: Floats = seconds * window.first_fraction
+    least += calls * window.taken_fraction
+    longer = seconds - window.length_s
+    if more_s is not None:
+        longer -= more_s
+    return np.maximum(least, longer, out=least)
