@@ -9,8 +9,10 @@ import pytest
 
 import scaleacross as sa
 from instances import plain_job, plain_topology, plain_trunk
+from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.network.resources import Held
-from scaleacross.cost_models.plan_cost import plan_cost
+from scaleacross.cost_models.network.trunks import budgets_bytes, loads_bytes
+from scaleacross.cost_models.plan_cost import placed_shapes, plan_cost
 from scaleacross.errors import InfeasibleError
 from scaleacross.solvers.backends import milp
 from scaleacross.solvers.choose_network import (
@@ -21,18 +23,21 @@ from scaleacross.solvers.choose_network import (
     choose,
     exposed_s,
     held_by,
+    trunks_within,
     within,
 )
 from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.solvers.network_options import FlowOption
 from scaleacross.spec.network_choice import CommunicatorChoice
+from scaleacross.verification.network import v9_trunks
 from scaleacross.workloads.problem import problem_of
 
+NUM_TRUNKS = 3
 COMMUNICATORS = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 
 
 def random_problem(seed: int) -> NetworkProblem:
-    """Up to five blocks of up to six combinations; budgets that are often tight, windows that all hidden blocks share."""
+    """Up to five blocks of up to six combinations; budgets that are often tight, windows and trunks that blocks share."""
     rng = random.Random(seed)
     windows = tuple(
         WindowLimits(rng.uniform(0, 4), rng.choice([1.0, 0.25, 0.03]), rng.choice([1.0, 8.0])) for _ in range(2)
@@ -40,7 +45,8 @@ def random_problem(seed: int) -> NetworkProblem:
     blocks = tuple(_block(rng, index) for index in range(rng.randint(2, 5)))
     some = held_by([rng.choice(block) for block in blocks])
     budgets = Held(*(int(amount * rng.uniform(0.7, 1.8)) for amount in some))
-    return NetworkProblem(blocks, windows, budgets)
+    trunks = [sum(rng.choice(block).trunk_load[at] for block in blocks) for at in range(NUM_TRUNKS)]
+    return NetworkProblem(blocks, windows, budgets, tuple(int(load * rng.uniform(0.8, 1.5)) for load in trunks))
 
 
 def _block(rng: random.Random, index: int) -> tuple[Combination, ...]:
@@ -50,7 +56,8 @@ def _block(rng: random.Random, index: int) -> tuple[Combination, ...]:
         options = tuple(_option(rng, name, index) for name in names)
         seconds = sum(option.time_s for option in options)
         hidden = tuple(seconds if not waited and rng.random() < 0.7 else 0.0 for _ in range(2))
-        out.append(Combination(options, seconds if waited else 0.0, hidden))
+        loads = tuple(rng.choice([0, rng.randint(1, 2**22)]) for _ in range(NUM_TRUNKS))
+        out.append(Combination(options, seconds if waited else 0.0, hidden, loads))
     return tuple(sorted(out, key=lambda one: one.serial_s + sum(one.window_s)))
 
 
@@ -70,7 +77,7 @@ def brute_force(problem: NetworkProblem) -> float:
         (
             exposed_s(chosen, problem.windows)
             for chosen in product(*problem.blocks)
-            if within(held_by(chosen), problem.budgets)
+            if within(held_by(chosen), problem.budgets) and trunks_within(chosen, problem.trunk_load)
         ),
         default=float("inf"),
     )
@@ -87,18 +94,22 @@ def test_choice_is_the_optimum_of_brute_force(seed: int) -> None:
     found = choose(problem)
     assert found.status == "optimal"
     assert within(held_by(found.chosen), problem.budgets)
+    assert trunks_within(found.chosen, problem.trunk_load)
     assert found.exposed_s == pytest.approx(best, rel=1e-5)
     assert found.bound_s <= found.exposed_s
 
 
 def test_the_random_problems_are_of_every_kind() -> None:
     """Some need no solver, most do, some have no choice."""
-    kinds = {"free": 0, "bound": 0, "none": 0}
+    kinds, contended = {"free": 0, "bound": 0, "none": 0}, 0
     for seed in range(200):
         problem = random_problem(seed)
-        fits = within(held_by([block[0] for block in problem.blocks]), problem.budgets)
+        fastest = [block[0] for block in problem.blocks]
+        fits = within(held_by(fastest), problem.budgets)
+        contended += fits and not trunks_within(fastest, problem.trunk_load)
         kinds["free" if fits else "none" if brute_force(problem) == float("inf") else "bound"] += 1
     assert min(kinds.values()) >= 20, kinds
+    assert contended >= 20  # the trunk alone decides
 
 
 @pytest.mark.parametrize("seed", range(0, 200, 20))
@@ -112,7 +123,8 @@ def test_rows_refuse_what_they_should() -> None:
     """Every constraint holds for a legal choice and names the one that an illegal choice breaks."""
     problem = random_problem(3)
     model, variables = build_model(problem)
-    assert {row.name for row in model.rows} == {"C1 one each", "C2 held", "C3 budget", "C4 granule", "C5 window"}
+    names = {"C1 one each", "C2 held", "C3 budget", "C4 granule", "C5 window", "C6 trunks"}
+    assert {row.name for row in model.rows} == names
     for own in variables:
         row = next(row for row in model.rows if row.name == "C1 one each" and set(row.terms) == set(own))
         assert (row.sense, row.right) == ("==", 1.0)
@@ -151,3 +163,43 @@ def test_budgets_bind_and_the_best_that_is_left_is_taken() -> None:
 def test_a_budget_that_nothing_keeps_to_is_named() -> None:
     with pytest.raises(InfeasibleError, match=r"network\.max_queue_pairs is 1, the least that any choice holds is \d+"):
         sa.plan(tight_job(max_queue_pairs=1))
+
+
+def shared_trunk_job(**network: object) -> sa.Job:
+    """A pipeline and its replicas both cross two buildings, over a trunk that is thin for them."""
+    topology = plain_topology(2, 2)
+    topology["trunks"][0] = plain_trunk("b0", "b1", 2.0, 20.0)
+    degrees = {"tp": 1, "cp": 1, "pp": 2, "dp_shard": 1, "dp_replicate": 8}
+    return plain_job(topology=topology, degrees=degrees, shard=["none"], network=network, workload=wide())
+
+
+def wide() -> dict[str, object]:
+    """A model of more parameters per token than the plain one."""
+    return plain_job().model_dump()["workload"] | {
+        "hidden_size": 1024,
+        "num_heads": 16,
+        "num_kv_heads": 16,
+        "head_dim": 64,
+    }
+
+
+def test_communicators_of_a_window_share_the_trunk() -> None:
+    """The load of the free choice as a budget leaves it; less is refused by name; V9 counts again."""
+    free = sa.plan(shared_trunk_job())
+    problem = problem_of(free.job)
+    found = with_network(problem, free.decision)
+    shapes = placed_shapes(problem.profile, problem.topology, free.decision)
+    assert free.placement.spans["dp_replicate"] == "campus" or free.placement.spans["pp"] == "campus"
+    load = loads_bytes(free.decision, found.cost, shapes)[0, 0]
+    levels = build_levels(problem.topology, free.placement.fill)
+    whole = budgets_bytes(1.0, found.cost.volumes, levels)[0, 0]
+    share = load / whole
+    assert share > 0
+    if share < 0.95:
+        enough = with_network(problem_of(shared_trunk_job(max_trunk_fraction=share * 1.05)), free.decision)
+        assert enough.cost.cost.step_s == pytest.approx(found.cost.cost.step_s)
+    with pytest.raises(InfeasibleError, match=r"network\.max_trunk_fraction lets trunks carry"):
+        with_network(problem_of(shared_trunk_job(max_trunk_fraction=min(1.0, share / 50))), free.decision)
+    strict = shared_trunk_job(max_trunk_fraction=min(1.0, share / 50))
+    wrong = list(v9_trunks(strict, found.decision, found.cost, shapes, levels))
+    assert wrong and wrong[0].startswith("V9: gradient_reduce: ") and "over the trunks of campus" in wrong[0]

@@ -82,11 +82,19 @@ def test_a_thin_trunk_is_worth_it_and_the_plan_says_what_it_saves() -> None:
     [
         (0.2, 0.01, "on: bf16 across campus"),
         (0.2, 0.003, "error: not encoded: no codec keeps the job's error: the least is 0."),
-        (200.0, 0.02, "saves_too_little: not encoded: int8_block would take"),
+        (200.0, 0.02, "on: int8_block across campus"),
     ],
 )
 def test_what_decides(trunk: float, error: float, words: str) -> None:
     assert across(planned(trunk, error)).startswith(words)
+
+
+def test_a_codec_that_saves_too_little_of_the_step_is_left_out() -> None:
+    asked = {"max_relative_error": 0.02, "min_saving_fraction": 0.9}
+    plan = sa.plan(two_buildings(0.2, asked))
+    assert across(plan).startswith("saves_too_little: not encoded: int8_block would take")
+    assert not encoded(plan) and plan.network is not None
+    assert plan.network.bound_s < plan.network.step_s and plan.network.status == "feasible"
 
 
 def test_inside_a_building_nothing_is_encoded() -> None:

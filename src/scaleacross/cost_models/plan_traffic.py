@@ -42,7 +42,7 @@ def level_traffic(
         for flow, one in zip(sent, collectives, strict=True):
             shape = shapes[flow.shape]
             if shape.fanout[level] > 1:
-                each = _bytes_out(flow, one.algorithm, shape, level, pipeline) * float(shape.crossing[level])
+                each = bytes_out(flow, one.algorithm, shape, level, pipeline) * float(shape.crossing[level])
                 each /= ratios.get((flow.shape, flow.op, flow.what), NOT_ENCODED)[level]
                 by_axis[flow.axis] = by_axis.get(flow.axis, 0.0) + each * flow.per_step
         if by_axis:
@@ -58,7 +58,7 @@ def level_traffic(
     return tuple(out)
 
 
-def _bytes_out(flow: Flow, algorithm: str, shape: GroupShape, level: int, pipeline: PipelineChoice) -> float:
+def bytes_out(flow: Flow, algorithm: str, shape: GroupShape, level: int, pipeline: PipelineChoice) -> float:
     """Bytes that one group sends out of one child of ``level`` in one collective, per direction.
 
     A ring and a double tree carry the whole stream over every level, a hierarchical algorithm what the level's own children

@@ -4,6 +4,7 @@ Sets          F  kinds of collective of a placed plan (``traffic.flows``), each 
               B  blocks of flows whose times enter the step together (both collectives of tp, both of key/value exchange; every
               other flow alone);  J_b  combinations of their options
               W  overlap windows of length L_w, least exposed share g_w, p_w occurrences;  R  channels, queue pairs, buffer bytes
+              u[b,j,w,l] bytes that a combination puts on trunks of level l in window w;  U_wl  what the job lets them carry
               V_cr  amounts of resource r that some option of communicator c holds
 Parameters    s[b,j]    seconds that the step waits for a block
               t[b,j,w]  seconds that it adds to window w; all traffic of a window shares trunks and adapters, so it adds up
@@ -13,6 +14,7 @@ Objective     min Σ s[b,j]·y[b,j] + Σ_w e[w]
 C1 one each   Σ_j y[b,j] = 1
 C2 held       y[b,j] ≤ Σ_{v ≥ h[b,j,c,r]} z[c,r,v]      and  Σ_v z[c,r,v] = 1
 C3 budget     Σ_c Σ_v v·z[c,r,v] ≤ H_r
+C6 trunks     Σ u[b,j,w,l]·y[b,j] ≤ U_wl        trunk level l in window w: whoever sends in the window shares it
 C4 granule    e[w] ≥ p_w·g_w · Σ t[b,j,w]·y[b,j]
 C5 window     e[w] ≥ p_w · (Σ t[b,j,w]·y[b,j] − L_w)
 
@@ -39,16 +41,19 @@ from scaleacross.solvers.network_options import FlowOption
 Solver = Callable[[LinearModel, float, int], Solution]
 RESOURCES: Final = Held._fields
 TIME_LIMIT_S: Final = 10.0
+LOAD_UNIT: Final = "KiB"
+"""Trunk loads are counted in whole units, so that nothing is rounded in the model."""
 SAME_TIME: Final = 9
 """Significant digits to which times are compared: what differs by less is equal."""
 
 
 class Combination(NamedTuple):
-    """One option for every flow of a block, with s[b,j] and t[b,j,·]."""
+    """One option for every flow of a block, with s[b,j], t[b,j,·] and, where the job bounds it, u[b,j,·,·] in a row."""
 
     options: tuple[FlowOption, ...]
     serial_s: float
     window_s: tuple[float, ...]
+    trunk_load: tuple[int, ...] = ()
 
 
 class WindowLimits(NamedTuple):
@@ -61,11 +66,12 @@ class WindowLimits(NamedTuple):
 
 @dataclass(frozen=True)
 class NetworkProblem:
-    """Blocks with their combinations, fastest first, the windows, and the budgets."""
+    """Blocks with their combinations, fastest first, the windows, and the budgets; ``trunk_load`` is U in a row."""
 
     blocks: tuple[tuple[Combination, ...], ...]
     windows: tuple[WindowLimits, ...]
     budgets: Held
+    trunk_load: tuple[int, ...] = ()
 
     @property
     def num_options(self) -> int:
@@ -92,7 +98,8 @@ def choose(
         InfeasibleError: no choice keeps to the budgets; the message names the one that is short and the least it needs.
     """
     fastest = tuple(combinations[0] for combinations in problem.blocks)
-    if within(held_by(fastest), problem.budgets) and all(map(_first_is_fastest, problem.blocks)):
+    allowed = within(held_by(fastest), problem.budgets) and trunks_within(fastest, problem.trunk_load)
+    if allowed and all(map(_first_is_fastest, problem.blocks)):
         seconds = exposed_s(fastest, problem.windows)
         return NetworkSolution(fastest, seconds, seconds, "optimal")
     model, variables = build_model(problem)
@@ -137,16 +144,23 @@ def within(held: Held, budgets: Held) -> bool:
     return all(amount <= limit for amount, limit in zip(held, budgets, strict=True))
 
 
+def trunks_within(chosen: Sequence[Combination], budgets: Sequence[int]) -> bool:
+    """Whether every trunk of every window carries no more than its budget."""
+    return all(sum(one.trunk_load[at] for one in chosen) <= budget for at, budget in enumerate(budgets))
+
+
 def combined(
     options: Sequence[Sequence[FlowOption]],
     price: Callable[[tuple[FlowOption, ...]], tuple[float, tuple[float, ...]]],
+    on_trunks: Callable[[tuple[FlowOption, ...]], tuple[int, ...]] = lambda _: (),
 ) -> tuple[Combination, ...]:
     """Combinations of the options of a block's flows that no other one beats, fastest first.
 
-    ``price`` gives s and t of a combination; the first of equals is kept, so the order of options is one of preference.
+    ``price`` gives s and t of a combination, ``on_trunks`` its u; the first of equals is kept, so the order of options is one of
+    preference.
     """
     kept: list[Combination] = []
-    every = [Combination(one, *price(one)) for one in product(*(undominated(own) for own in options))]
+    every = [Combination(one, *price(one), on_trunks(one)) for one in product(*(undominated(own) for own in options))]
     for one in sorted(every, key=lambda each: _rounded(each.serial_s + sum(each.window_s))):
         if not any(_beats(other, one) for other in kept):
             kept.append(one)
@@ -157,9 +171,14 @@ def undominated(options: Sequence[FlowOption]) -> list[FlowOption]:
     """Options that no earlier or faster one equals in time and in everything it holds."""
     kept: list[FlowOption] = []
     for one in sorted(options, key=lambda option: _rounded(option.time_s)):
-        if not any(all(a <= b for a, b in zip(other.held, one.held, strict=True)) for other in kept):
+        if not any(_holds_less(other, one) for other in kept):
             kept.append(one)
     return kept
+
+
+def _holds_less(other: FlowOption, one: FlowOption) -> bool:
+    amounts = zip((*other.held, *other.trunk_load), (*one.held, *one.trunk_load), strict=True)
+    return all(a <= b for a, b in amounts)
 
 
 def _rounded(seconds: float) -> float:
@@ -169,8 +188,7 @@ def _rounded(seconds: float) -> float:
 def _beats(other: Combination, one: Combination) -> bool:
     times = zip((other.serial_s, *other.window_s), (one.serial_s, *one.window_s), strict=True)
     return all(a <= b for a, b in times) and all(
-        all(a <= b for a, b in zip(mine.held, theirs.held, strict=True))
-        for mine, theirs in zip(other.options, one.options, strict=True)
+        _holds_less(mine, theirs) for mine, theirs in zip(other.options, one.options, strict=True)
     )
 
 
@@ -185,6 +203,7 @@ def build_model(problem: NetworkProblem) -> tuple[LinearModel, list[list[int]]]:
     _c1_one_each(model, variables)
     _c2_c3_held(model, problem, variables)
     _c4_c5_windows(model, problem, variables)
+    _c6_trunks(model, problem, variables)
     return model, variables
 
 
@@ -245,6 +264,18 @@ def _c4_c5_windows(model: LinearModel, problem: NetworkProblem, variables: Seque
             model.add(name, {exposed: 1.0} | {v: -share * s for v, s in seconds.items()}, ">=", -free)
 
 
+def _c6_trunks(model: LinearModel, problem: NetworkProblem, variables: Sequence[Sequence[int]]) -> None:
+    for index, budget in enumerate(problem.trunk_load):
+        loads = {
+            variable: float(one.trunk_load[index])
+            for combinations, own in zip(problem.blocks, variables, strict=True)
+            for one, variable in zip(combinations, own, strict=True)
+            if one.trunk_load[index]
+        }
+        if loads:
+            model.add("C6 trunks", loads, "<=", float(budget))
+
+
 def _why_infeasible(problem: NetworkProblem, status: str) -> str:
     if status != "infeasible":
         return f"The network was not decided within the time limit ({status}): raise the budgets of job.network."
@@ -253,6 +284,13 @@ def _why_infeasible(problem: NetworkProblem, status: str) -> str:
         least = sum(_least_by_communicator(problem, resource).values())
         if least > budget:
             short.append(f"network.max_{name} is {budget:,}, the least that any choice holds is {least:,}")
+    for index, budget in enumerate(problem.trunk_load):
+        load = sum(min(one.trunk_load[index] for one in block) for block in problem.blocks)
+        if load > budget:
+            short.append(
+                f"network.max_trunk_fraction lets trunks carry {budget:,} {LOAD_UNIT} in a window, the least that any choice "
+                f"sends is {load:,}"
+            )
     return "No choice of the network keeps to the job's budgets: " + (
         "; ".join(short) or "each could be met alone, but not all together; raise one of network.max_*"
     )

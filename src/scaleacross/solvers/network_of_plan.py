@@ -34,6 +34,7 @@ from scaleacross.solvers.choose_network import (
 )
 from scaleacross.solvers.network_options import FlowOption, Wire, flow_options, hashed_levels
 from scaleacross.solvers.pay_compression import paying, reason
+from scaleacross.solvers.trunk_loads import TrunkLoads
 from scaleacross.spec.network_choice import CommunicatorChoice
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.placement import BuildingShare
@@ -134,23 +135,32 @@ def network_problem(placed: _Placed, decision: Decision, cost: PlanCost) -> Made
     """The blocks, windows and budgets of a placed decision; ``cost`` is its price (any network)."""
     problem, pricer = placed.problem, _Pricer(decision, cost.volumes, links_of(placed.levels), placed.shapes)
     hashed = _hashed(problem.topology, cost.placement.fill)
-    asked = problem.job.network.compression
+    limits = problem.job.network
+    trunks = TrunkLoads.of(problem.job, decision, cost.volumes, placed.shapes, placed.levels)
+    asked = limits.compression
     codecs = (offers(problem.job, placed.levels.accelerators), asked.max_relative_error) if asked else ()
     options: Options = {}
     for flow in cost.sent:
         own = (placed.shapes[flow.shape], pricer.links, cost.volumes.launch_s, cost.volumes.equal_copies, hashed)
         waited = not windows_of(flow, decision.shard)
-        options[flow.shape, flow.op, flow.what] = flow_options(flow, Wire(*own, *codecs), waited=waited)
+        found = flow_options(flow, Wire(*own, *codecs), waited=waited)
+        options[flow.shape, flow.op, flow.what] = (
+            found if trunks is None else [trunks.loaded(flow, one) for one in found]
+        )
 
     def blocks_of(some: Options) -> tuple[tuple[Combination, ...], ...]:
         return tuple(
-            combined([some[flow.shape, flow.op, flow.what] for flow in block], partial(pricer.price, block))
+            combined(
+                [some[flow.shape, flow.op, flow.what] for flow in block],
+                partial(pricer.price, block),
+                (lambda _: ()) if trunks is None else partial(trunks.combined_load, block),
+            )
             for block in _blocks(cost.sent, decision)
         )
 
-    limits = problem.job.network
     budgets = rounded_budgets(limits.max_channels, limits.max_queue_pairs, limits.max_buffer_bytes)
-    return MadeProblem(NetworkProblem(blocks_of(options), pricer.windows(), budgets), options, blocks_of)
+    allowed = () if trunks is None else trunks.budgets
+    return MadeProblem(NetworkProblem(blocks_of(options), pricer.windows(), budgets, allowed), options, blocks_of)
 
 
 @dataclass(frozen=True)

@@ -63,11 +63,12 @@ and data parallelism (NCCL_CTRAN_IB_PG_TRAFFIC_CLASS). Sites map them to queues;
 
 @dataclass(frozen=True)
 class FlowOption:
-    """One way to run one kind of collective: seconds of one call, and what it holds."""
+    """One way to run one kind of collective: seconds of one call, what it holds, what it puts on trunks if that is bounded."""
 
     choice: CommunicatorChoice
     time_s: float
     held: Held
+    trunk_load: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -168,6 +168,13 @@ class NetworkRequest(Spec):
     max_buffer_bytes: PositiveFloat = Field(
         default=8 * 2.0**30, description="bytes in flight or staged on one network adapter (buffers of all connections)"
     )
+    max_trunk_fraction: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="share of what the trunks between buildings carry during the computation of an overlap window that all "
+        "collectives of that window may take together; None: any",
+    )
     compression: CompressionRequest | None = Field(
         default=None,
         description="None: gradients travel as they are; else the plan chooses where and how they are encoded",

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from scaleacross.cost_models.failures import degraded_states
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Layout
-from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, accelerator_types
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, accelerator_types, build_levels
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost, replayed_work
 from scaleacross.errors import VerificationError
 from scaleacross.spec.job import DegreeRequest, Job
@@ -39,7 +39,7 @@ from scaleacross.spec.topology import Topology
 from scaleacross.units import human_bytes
 from scaleacross.verification.failures import v8_failures
 from scaleacross.verification.figures import TOLERANCE, v5_figures, v6_proof
-from scaleacross.verification.network import v9_network, v9_report
+from scaleacross.verification.network import v9_network, v9_report, v9_trunks
 from scaleacross.verification.shares import counted_layout, refused, v2_batch_shares, v2_layers
 from scaleacross.verification.spending import v7_spending
 from scaleacross.workloads.problem import Problem, problem_of
@@ -66,6 +66,8 @@ def verify(plan: Plan) -> None:
         wrong = [*does_not_fit(cost.memory), *v5_figures(plan, cost, _degraded(problem, plan), work), *v6_proof(plan)]
         wrong += v7_spending(plan, problem.topology, cost, TOLERANCE)
         wrong += v9_network(problem.job, plan.decision, cost, shapes, used)
+        levels = build_levels(problem.topology, plan.placement.fill)
+        wrong += v9_trunks(problem.job, plan.decision, cost, shapes, levels)
         if plan.network is not None:
             library = _priced(problem, plan.decision.model_copy(update={"network": None}), shapes, layout)
             wrong += v9_report(plan, cost, library, shapes)

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from scaleacross.cost_models.groups import GroupShape
-from scaleacross.cost_models.levels import NUM_LEVELS
+from scaleacross.cost_models.levels import NUM_LEVELS, Levels
 from scaleacross.cost_models.network.codec import CODECS, PLAIN_BYTES, crosses, encodings_of, figures, is_encodable
 from scaleacross.cost_models.network.resources import Held, crossed_beyond, held_together
+from scaleacross.cost_models.network.trunks import budgets_bytes, hidden_windows, loads_bytes, over
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.cost_models.traffic import Flow
 from scaleacross.spec.accelerator import Accelerator
@@ -55,6 +56,18 @@ def v9_network(
     for name, amount, budget in zip(Held._fields, held, budgets, strict=True):
         if amount > budget:
             yield f"V9: communicators hold {amount:,} {name} on an accelerator, the job allows {budget:,.0f}"
+
+
+def v9_trunks(
+    job: Job, decision: Decision, cost: PlanCost, shapes: Mapping[str, GroupShape], levels: Levels
+) -> Iterator[str]:
+    """Trunks that carry more in an overlap window than the job lets them, where the plan chose its network."""
+    fraction = job.network.max_trunk_fraction
+    if fraction is None or decision.network is None:
+        return
+    budgets = budgets_bytes(fraction, cost.volumes, levels)
+    for line in over(loads_bytes(decision, cost, shapes), budgets, hidden_windows(job)):
+        yield f"V9: {line} by max_trunk_fraction {fraction:g}"
 
 
 def _impossible(choice: CommunicatorChoice, flow: Flow, shape: GroupShape) -> Iterator[str]:
