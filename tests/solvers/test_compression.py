@@ -91,7 +91,7 @@ def test_what_decides(trunk: float, error: float, words: str) -> None:
 
 def test_a_codec_that_saves_too_little_of_the_step_is_left_out() -> None:
     asked = {"max_relative_error": 0.02, "min_saving_fraction": 0.9}
-    plan = sa.plan(two_buildings(0.2, asked))
+    plan = sa.plan(two_buildings(200.0, asked))
     assert across(plan).startswith("saves_too_little: not encoded: int8_block would take")
     assert not encoded(plan) and plan.network is not None
     assert plan.network.bound_s < plan.network.step_s and plan.network.status == "feasible"
