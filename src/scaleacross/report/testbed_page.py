@@ -36,7 +36,8 @@ def results_page(training: TrainingResults, collectives: CollectiveResults, comm
         f"```bash\n{command}\n```\n",
         PROTOCOL,
         *_bars((*training.bars, *collectives.bars)),
-        "\n## Training",
+        "\n## Training\n",
+        "![Steps, measured and predicted](testbed.svg)",
         *(line for setting in training.settings for line in _training(setting)),
     ]
     if training.degraded is not None:

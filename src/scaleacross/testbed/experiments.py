@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from scaleacross.catalogue import load_topology
 from scaleacross.spec.testbed import Bar, Degraded, TrainingResults, TrainingSetting
 from scaleacross.spec.topology import Topology
 from scaleacross.testbed.collectives import off_bar
@@ -46,7 +45,7 @@ THREE_BUILDINGS: Final = (Trunks(200e6 / 8, 2e-3), Trunks(400e6 / 8, 10e-3))
 
 def measure_training(
     stated: Calibrated,
-    three_buildings: str | Path | None,
+    other: Calibrated | None,
     name: str,
     folder: Path,
     num_steps: int,
@@ -54,12 +53,12 @@ def measure_training(
     two: Sequence[Trunks] = TWO_BUILDINGS,
     three: Sequence[Trunks] = THREE_BUILDINGS,
     halved: Calibrated | None = None,
-) -> TrainingResults:
-    """Calibrate, plan and train in every setting; then halve a trunk.
+) -> Iterator[TrainingResults]:
+    """Calibrate, plan and train in every setting; then halve a trunk. What there is after each of them.
 
     Args:
-        stated: the job, on two buildings.
-        three_buildings: another topology for it; None: settings of two buildings only.
+        stated: the job on two buildings.
+        other: one on three; None: settings of two buildings only.
         name: of the testbeds that are made.
         halved: another job, whose trunk is halved in mid-run; None: none is.
 
@@ -67,26 +66,28 @@ def measure_training(
         InputError: this machine cannot emulate a topology.
         EmulationError: a rank failed.
     """
-    before, settings, core, fixed = load_average(), [], None, False
-    topologies = [(stated.topology, trunks) for trunks in two]
-    if three_buildings is not None:
-        topologies += [(load_topology(three_buildings), trunks) for trunks in three]
-    for number, (topology, trunks) in enumerate(topologies, 1):
-        place = on_topology(stated, with_trunks(topology, trunks))
-        say(f"setting {number} of {len(topologies)}: {topology.name}, {trunks}")
+    before, fixed = load_average(), False
+    settings: list[TrainingSetting] = []
+    cores: dict[str, Topology] = {}
+
+    def so_far(degraded: Degraded | None = None) -> TrainingResults:
+        held = tuple(bars(settings, degraded))
+        where = conditions(before, fixed)
+        return TrainingResults(conditions=where, settings=tuple(settings), degraded=degraded, bars=held)
+
+    places = [(stated, trunks) for trunks in two] + ([] if other is None else [(other, trunks) for trunks in three])
+    for number, (job, trunks) in enumerate(places, 1):
+        place = on_topology(job, with_trunks(job.topology, trunks))
+        say(f"setting {number} of {len(places)}: {job.topology.name}, {trunks}")
         here = folder / f"setting-{number}"
         with standing(place.topology, name) as testbed:
             fixed = testbed.fixed_shares
-            known = calibrate(testbed, place, here, say, core)
-            core = core or known.topology
+            known = calibrate(testbed, place, here, say, cores.get(job.topology.name))
+            cores[job.topology.name] = known.topology
             settings.append(train_all(testbed, known, plans_of(known, [PRODUCTION]), num_steps, here, say))
-    degraded = None if halved is None else measure_halved(halved, name, folder / "halved", num_steps, say)
-    return TrainingResults(
-        conditions=conditions(before, fixed),
-        settings=tuple(settings),
-        degraded=degraded,
-        bars=tuple(bars(settings, degraded)),
-    )
+        yield so_far()
+    if halved is not None:
+        yield so_far(measure_halved(halved, name, folder / "halved", num_steps, say))
 
 
 def measure_halved(stated: Calibrated, name: str, folder: Path, num_steps: int, say: Say) -> Degraded:
