@@ -7,7 +7,9 @@ Sets          F  kinds of collective of a placed plan (``traffic.flows``), each 
               u[b,j,w,l] bytes that a combination puts on trunks of level l in window w;  U_wl  what the job lets them carry
               V_cr  amounts of resource r that some option of communicator c holds
 Parameters    s[b,j]    seconds that the step waits for a block
-              t[b,j,w]  seconds that it adds to window w; all traffic of a window shares trunks and adapters, so it adds up
+              t[b,j,w]  seconds that it adds to window w; they add up here, though the step lets communicators run side by side
+                        as far as the network that they share allows (``overlap.together_s``): of choices that no budget
+                        forces, the fastest is the same
               h[b,j,c,r]  what a combination holds of r for communicator c;  H_r  the job's budget (``job.network``)
 Variables     y[b,j] ∈ {0,1};  z[c,r,v] ∈ {0,1}: communicator c keeps v of resource r open;  e[w] ≥ 0 exposed seconds
 Objective     min Σ s[b,j]·y[b,j] + Σ_w e[w]
