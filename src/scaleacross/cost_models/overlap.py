@@ -7,7 +7,8 @@ one is exposed, because the first gather has no computation before it and the la
 
 for t seconds of communication, s of all communicators where several run side by side (``together_s``), because what does run
 beside computation takes multiprocessors from its products (``network.sm_contention``): for each second of a collective,
-computation falls behind by ``taken`` seconds. What its bytes take of HBM does not depend on how long they travel: ``step.hbm_lost_s``.
+computation falls behind by ``taken`` seconds. What its bytes take of HBM does not depend on how long they travel:
+``step.hbm_lost_s``.
 
 Rules (Megatron-LM's overlap options and PyTorch FSDP's prefetch, as their documentation describes them):
 
