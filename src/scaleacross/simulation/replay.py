@@ -142,11 +142,12 @@ def _named(spent: Mapping[str, float], messages_s: float) -> dict[str, float]:
 
 
 def _busiest(by_class: Mapping[int, Mapping[str, float]], players: Mapping[int, Player]) -> int:
-    """The class with most computation; of equal ones that which waits least for others."""
+    """The class with most computation and collectives of its layers; of equal ones that which waits least for others."""
 
     def busy(who: int) -> tuple[float, float, int]:
         spent = by_class[who]
-        return round(spent.get("compute", 0.0), 9), -spent[accounting.IDLE], -players[who].pipeline_rank
+        own = sum(spent.get(name, 0.0) for name in ("compute", "tp", "cp", "ep"))
+        return round(own, 9), -spent[accounting.IDLE], -players[who].pipeline_rank
 
     return max(players, key=busy)
 
