@@ -19,7 +19,7 @@ def test_rows_cost_what_their_plans_cost(seed: int) -> None:
     problem = instance(seed)
     fleet = fleets(problem.topology)[0]
     space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
-    equal = total = 0
+    total = 0
     for rows in space.batches(Refusals()):
         for size in np.unique(rows.world_size):
             some = rows.take(np.flatnonzero(rows.world_size == size)[::7])
@@ -30,7 +30,8 @@ def test_rows_cost_what_their_plans_cost(seed: int) -> None:
                 for row in range(len(some)):
                     decision = some.decision(row).model_copy(update={"placement": placement})
                     plan = plan_cost(problem.job, problem.profile, problem.topology, decision, network="best")
-                    assert step_s[row] <= plan.cost.step_s * (1 + 1e-9)  # pipelines without a closed form are bounded
-                    equal += bool(np.isclose(step_s[row], plan.cost.step_s, rtol=1e-9))
+                    assert step_s[row] <= plan.cost.step_s * (1 + 1e-9)  # pipelines are bounded
+                    if some.pp[row] == 1:
+                        assert step_s[row] == pytest.approx(plan.cost.step_s, rel=1e-9)
                     total += 1
-    assert equal > 0.5 * total > 0
+    assert total > 0

@@ -4,9 +4,9 @@ Space         every axis order on every fill (S1–S3 of ``fleets``), every bala
 C1 failures   no unit (zone or building) holds more data-parallel replicas than ``job.failure_domains`` allows to lose
 
 The *layout* of a placement is the types on each stage of each replica class; layouts are few. Each is balanced, floors of
-computation sort the balances, and all orders and fills of a layout are priced in arrays until the next floor is not below the
-best. There are at most 5! orders; fills depend on the number of buildings; so nothing grows with the accelerators but the
-counting of groups.
+computation sort the balances, and all orders and fills of a layout are bounded in arrays and priced exactly, from the least
+bound up, until the next is not below the best. There are at most 5! orders; fills depend on the number of buildings; so
+nothing grows with the accelerators but the counting of groups.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from scaleacross.cost_models.failures import replicas_lost
 from scaleacross.cost_models.groups import stacked_shapes
 from scaleacross.cost_models.layout import Layout, layout_of
 from scaleacross.cost_models.links import Links, stacked_links
-from scaleacross.cost_models.pipeline_penalty import Order
-from scaleacross.cost_models.plan_cost import rows_of, stage_memory
+from scaleacross.cost_models.plan_cost import stage_memory
 from scaleacross.cost_models.settings import Floats, Settings, settings_of
 from scaleacross.cost_models.step import placement_free_s, step_times
 from scaleacross.cost_models.work import StackedTimes, Work, times_by_type
@@ -34,12 +33,10 @@ from scaleacross.solvers.mixed_fleets import pricing_on
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
-from scaleacross.spec.placement import strides
+from scaleacross.spec.placement import Placement, strides
 from scaleacross.spec.plan import Decision
 from scaleacross.workloads.layer_profile import ModelProfile
 
-EXACT_BLOCK: Final = 8
-"""Placements whose pipelines are timed together."""
 LAYOUT_AXES: Final[tuple[GridAxis, ...]] = ("pp", "dp_shard", "dp_replicate")
 """Axes whose degrees and strides decide which types a stage of a replica has."""
 
@@ -96,7 +93,7 @@ class EveryPlacement(Placer):
                 break
             if best is not None and best.communication_s <= enough_s:
                 return replace(best, complete=False)
-            step_s, (fill, order) = self._fastest(rows, places, limit_s)
+            step_s, (fill, order) = self._fastest(balance, rows, places, limit_s)
             if step_s < limit_s:
                 limit_s = step_s
                 best = PlacementDecision(order, fill, step_s - free_s, complete=True, balance=balance)
@@ -116,10 +113,9 @@ class EveryPlacement(Placer):
             memory = stage_memory(job, profile, accelerators, decision, settings, layout)
             if any(stage.total_bytes > stage.capacity_bytes for stage in memory):
                 continue
-            rows = rows_of(job, profile, accelerators, decision, settings, layout)
-            steps = self._steps_s(rows, places, timed=True, order=decision.pipeline.order)
-            for step_s, (fill, axis_order) in zip(steps, places, strict=True):
-                yield float(step_s), PlacementDecision(axis_order, fill, 0.0, complete=True)
+            for place in places:
+                fill, axis_order = place
+                yield self._step_s(decision, place), PlacementDecision(axis_order, fill, 0.0, complete=True)
 
     def unlimited(self) -> Placer:
         """The same placer without an incumbent."""
@@ -178,43 +174,53 @@ class EveryPlacement(Placer):
             self._layouts[key] = layout_of(self.fleet.topology, shares(fill), degrees, order)
         return self._layouts[key]
 
-    def _fastest(self, rows: tuple[Settings, Work], places: Sequence[Place], limit_s: float) -> tuple[float, Place]:
-        """The fastest of the places, and its step; what cannot be below ``limit_s`` is not timed."""
-        floors = self._steps_s(rows, places, timed=False)
+    def _fastest(
+        self, balance: Balance, rows: tuple[Settings, Work], places: Sequence[Place], limit_s: float
+    ) -> tuple[float, Place]:
+        """The fastest of the places, and its exact step; what cannot be below ``limit_s`` is not timed."""
+        floors = self._floors_s(rows, places)
+        decision = balanced(rows[0].decision(0), balance)
         best_s, best = np.inf, places[0]
-        order = np.argsort(floors, kind="stable")
-        for start in range(0, len(order), EXACT_BLOCK):
-            block = [int(index) for index in order[start : start + EXACT_BLOCK]]
-            if floors[block[0]] >= min(limit_s, best_s):
+        for index in np.argsort(floors, kind="stable").tolist():
+            if floors[index] >= min(limit_s, best_s):
                 break
-            steps = self._steps_s(rows, [places[index] for index in block], timed=True)
-            if steps.min() < best_s:
-                best_s, best = float(steps.min()), places[block[int(steps.argmin())]]
+            step_s = self._step_s(decision, places[index])
+            if step_s < best_s:
+                best_s, best = step_s, places[index]
         return best_s, best
 
-    def _steps_s(
-        self, rows: tuple[Settings, Work], places: Sequence[Place], *, timed: bool, order: Order = None
-    ) -> Floats:
-        """Step of every place, (places,): the longest of its rows; without ``timed`` pipeline messages take no time."""
-        return self._row_steps_s(rows, places, timed=timed, order=order).max(axis=1)
+    def _step_s(self, decision: Decision, place: Place) -> float:
+        """Exact step of a decision in a place."""
+        return self.on(place[0]).step_s(placed_at(decision, place))
 
-    def _row_steps_s(
-        self, rows: tuple[Settings, Work], places: Sequence[Place], *, timed: bool, order: Order = None
-    ) -> Floats:
-        """Step of every place as if each row were the longest, (places, rows)."""
+    def _floors_s(self, rows: tuple[Settings, Work], places: Sequence[Place]) -> Floats:
+        """Bounds on the step of every place, (places,), as if pipeline messages took no time: by the longest of the rows."""
         settings, work = rows
         place, row = (index.ravel() for index in np.indices((len(places), len(settings))))
         one = settings.take(row[: len(settings)])
-        volumes = replace(self.pricing.volumes(settings.take(row), work.take(row)), order=order)
+        volumes = self.pricing.volumes(settings.take(row), work.take(row))
         links: Links = stacked_links([self.levels(places[int(index)][0]) for index in place])
+        network = searched_network(self.pricing.job, self.pricing.accelerators)
         terms = []
-        for axis in (axis for axis in GRID_AXES if timed or axis != "pp"):
+        for axis in (axis for axis in GRID_AXES if axis != "pp"):
             each = [self._axis_shapes(one, axis, _faster(axis_order, axis), fill) for fill, axis_order in places]
             stacked = [stacked_shapes([each[int(index)][part] for index in place]) for part in range(len(each[0]))]
             expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
-            network = searched_network(self.pricing.job, self.pricing.accelerators)
-            terms.append(axis_terms(axis, volumes, stacked[0], links, expert, ep, exact=True, network=network))
-        return step_times(volumes, terms).step_s.reshape(len(places), len(settings))
+            terms.append(axis_terms(axis, volumes, stacked[0], links, expert, ep, network=network))
+        return step_times(volumes, terms).step_s.reshape(len(places), len(settings)).max(axis=1)
+
+
+def placed_at(decision: Decision, place: Place) -> Decision:
+    """A decision in a place."""
+    fill, order = place
+    return decision.model_copy(update={"placement": Placement(axis_order=order, fill=shares(fill))})
+
+
+def balanced(decision: Decision, balance: Balance) -> Decision:
+    """A decision with the layers and batch shares of a balance."""
+    return decision.model_copy(
+        update={"layers_per_stage": balance.layers_per_stage, "batch_shares": balance.batch_shares}
+    )
 
 
 def _holds(layout: Layout, decision: Decision) -> bool:

@@ -7,7 +7,7 @@ distinct group; nothing is relaxed. Only pipelines whose delays have no exact cl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Literal
@@ -20,7 +20,7 @@ from scaleacross.cost_models.groups import GroupShape, exact_shape, stacked_shap
 from scaleacross.cost_models.levels import Levels, build_levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.network.compression import Best
-from scaleacross.cost_models.plan_cost import step_seconds
+from scaleacross.cost_models.plan_cost import PlanCost, plan_cost, step_seconds
 from scaleacross.cost_models.settings import Ints, Settings
 from scaleacross.cost_models.step import exact_shapes
 from scaleacross.solvers.candidates import Pricing
@@ -29,6 +29,7 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision
+from scaleacross.spec.topology import Topology
 from scaleacross.workloads.layer_profile import ModelProfile
 
 
@@ -78,14 +79,23 @@ class FixedPlacement(Pricing):
 
     def step_s(self, decision: Decision) -> float:
         """Exact step time of a decision that is placed on this fill."""
+        return step_seconds(*self._model, decision, self._shapes_of(decision), self.levels, self.network)
+
+    def cost(self, decision: Decision) -> PlanCost:
+        """All figures of a decision that is placed on this fill."""
+        return plan_cost(*self._model, decision, self._shapes_of(decision), self.levels, network=self.network)
+
+    @property
+    def _model(self) -> tuple[Job, ModelProfile, Topology]:
+        return self.job, self.profile, self.fleet.topology
+
+    def _shapes_of(self, decision: Decision) -> Mapping[str, GroupShape]:
         if decision.placement is None:
             raise ValueError("the decision has no placement")
         order = decision.placement.axis_order
-        shapes = exact_shapes(
+        return exact_shapes(
             decision.degrees, order, self.levels, count=lambda degree, stride, _: self.shape(degree, stride)
         )
-        model = (self.job, self.profile, self.fleet.topology)
-        return step_seconds(*model, decision, shapes, self.levels, self.network)
 
     def spans(self, settings: Settings, axis_order: Sequence[GridAxis]) -> dict[str, Ints]:
         """Outermost level that the groups of every axis (and ``ep``) cross on an order, (n,) each."""

@@ -34,7 +34,7 @@ from scaleacross.cost_models.traffic import flows
 from scaleacross.cost_models.work import Work
 from scaleacross.solvers.candidates import Priced, Pricing
 from scaleacross.solvers.egress_pricing import EgressPricing
-from scaleacross.solvers.every_placement import EveryPlacement
+from scaleacross.solvers.every_placement import EveryPlacement, balanced, placed_at
 from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.solvers.mixed_fleets import pricing_on
 from scaleacross.solvers.place_parallelism import AxisOrder, PlacementDecision, Placer, axes_of
@@ -275,18 +275,14 @@ class BalancedGoalPlacer(EveryPlacement):
         goal, degrees, num_chunks = pricing.goal, settings.decision(0).degrees, int(settings.num_chunks[0])
         best_score, best = np.inf, None
         for _, balance, rows, places in self._balanced(settings, slowest_axis):
-            floors = self._steps_s(rows, places, timed=False)
-            open_ = [
-                place
-                for place, floor_s in zip(places, floors, strict=True)
-                if goal.measure.exact(place[0], float(floor_s), 0.0, 0.0) < best_score
-            ]
-            steps = self._row_steps_s(rows, open_, timed=True) if open_ else np.zeros((0, 1))
-            for (fill, order), row_steps in zip(open_, steps, strict=True):
-                longest = np.array([row_steps.argmax()])  # what it computes and sends is what counts (``plan_cost``)
-                one = rows[0].take(longest), rows[1].take(longest)
-                step_s, busy_s = float(row_steps.max()), float(compute_s(*one)[0])
-                sent = flows(pricing.volumes(*one)) if goal.pays_egress else []
+            decision = balanced(settings.decision(0), balance)
+            for place, floor_s in zip(places, self._floors_s(rows, places), strict=True):
+                fill, order = place
+                if goal.measure.exact(fill, float(floor_s), 0.0, 0.0) >= best_score:
+                    continue
+                cost = self.on(fill).cost(placed_at(decision, place))
+                step_s, busy_s = cost.cost.step_s, cost.cost.compute_s
+                sent = cost.sent if goal.pays_egress else ()
                 egress = pricing.egress.exact(degrees, order, fill, sent, num_chunks) if sent else 0.0
                 score = goal.measure.exact(fill, step_s, busy_s, egress)
                 if score < best_score and goal.allows(fill, step_s, busy_s, egress):
