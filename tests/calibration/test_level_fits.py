@@ -103,7 +103,7 @@ def test_the_planner_uses_what_was_written(plan: Plan, tmp_path: Path, monkeypat
     file.write_text(plan.model_dump_json())
     fleet = tmp_path / "fleet"
     options = [*(part for path in paths for part in ("--bench", str(path))), "--plan", str(file), "-o", str(fleet)]
-    result = CliRunner().invoke(app, ["calibrate", *options])
+    result = CliRunner().invoke(app, ["calibrate", *options], env={"COLUMNS": "160"})
     assert result.exit_code == 0, result.output
     assert "collectives across campus" in result.output and "collectives across rack" in result.output
     monkeypatch.setenv("SCALEACROSS_CONFIGS", str(fleet))
