@@ -17,6 +17,14 @@ import numpy as np
 from scaleacross.cost_models.collectives import Group, Network, Timed
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.least_waits import (
+    blocked_s,
+    least_cp_wait_s,
+    least_delay_s,
+    least_expert_wait_s,
+    least_tp_wait_s,
+    slow_s,
+)
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.messages import Boundary
 from scaleacross.cost_models.network.codec import offers
@@ -124,15 +132,26 @@ def axis_calls(axis: GridAxis, volumes: Volumes, group: Group, ep_group: Group |
 
 
 def serial_s(axis: GridAxis, volumes: Volumes, calls: Calls, exact: bool = False) -> dict[str, Floats]:
-    """Seconds of a step that wait for the calls of an axis, by component, each (n,). ``exact``: see ``_pipeline_s``.
+    """Seconds of a step that wait for the calls of an axis, by component, each (n,).
 
-    tp: ``_tp_wait_s``. cp: what the attention of the same layer does
-    not hide. Experts: ``_expert_wait_s``.
+    What any pipeline of the candidate waits for at least (``least_waits``); ``exact``: what it waits for if all ranks and
+    chunks are like the busiest rank. tp: ``_tp_wait_s``. cp: what the attention of the same layer does not hide. Experts:
+    ``_expert_wait_s``.
     """
     settings, work = volumes.settings, volumes.work
     if calls.message is not None:
-        penalty, bubble = _pipeline_s(volumes, calls.message, exact)
+        if not exact:
+            return {axis: least_delay_s(volumes, calls.message)}
+        penalty, bubble = _pipeline_s(volumes, calls.message)
         return {axis: penalty, "bubble": bubble}
+    if not exact:
+        if calls.exchange_s is not None:
+            return {"ep": least_expert_wait_s(volumes, calls.exchange_s)}
+        if calls.gather_s is None:
+            return {}
+        if calls.both_s is None:
+            return {axis: least_tp_wait_s(volumes, calls.gather_s)}
+        return {axis: least_cp_wait_s(volumes, calls.gather_s, calls.both_s)}
     if calls.exchange_s is not None:
         each = work.moe_layers * (4 + 2 * volumes.full_recompute) * calls.exchange_s
         return {"ep": _expert_wait_s(volumes, each)}
@@ -197,7 +216,7 @@ def axis_terms(
     exact: bool = False,
     network: Networks = "best",
 ) -> Terms:
-    """Terms of one grid axis; ``dp_shard`` also needs the shapes of its expert sub-groups. ``exact``: see ``_pipeline_s``.
+    """Terms of one grid axis; ``dp_shard`` also needs the shapes of its expert sub-groups. ``exact``: see ``serial_s``.
 
     ``network``: how communicators run their collectives, those by name that a decision states (``network_of``).
 
@@ -254,14 +273,13 @@ def _expert_wait_s(volumes: Volumes, each_s: Floats) -> Floats:
     return waited
 
 
-def _pipeline_s(volumes: Volumes, message: Boundary, exact: bool) -> tuple[Floats, Floats]:
+def _pipeline_s(volumes: Volumes, message: Boundary) -> tuple[Floats, Floats]:
     """Time that message delays add to the pipeline, and the bubble beyond ``rounds``, each (n,).
 
-    ``exact`` times the schedule where no closed form is exact; otherwise both are lower bounds (``pipeline``,
-    ``pipeline_timed``). All ranks are taken to compute as long as the busiest one.
+    The schedule is timed where no closed form is exact. All ranks are taken to compute as long as the busiest one.
     """
     settings, work = volumes.settings, volumes.work
-    near, slow = message.near_latency_s + message.near_occupancy_s, _slow_s(message)
+    near, slow = message.near_latency_s + message.near_occupancy_s, slow_s(message)
     delays = BoundaryDelays(
         inner_s=near,
         slow_s=slow,
@@ -277,28 +295,8 @@ def _pipeline_s(volumes: Volumes, message: Boundary, exact: bool) -> tuple[Float
         ),
     )
     penalty = bound_penalty_s(settings, work, delays)
-    bubble = np.zeros_like(penalty)
-    if exact:
-        penalty, bubble = timed_penalty_s(settings, work, message, penalty, volumes.order)
-    return penalty + _blocked_s(volumes, near), bubble
-
-
-def _blocked_s(volumes: Volumes, near_s: Floats) -> Floats:
-    """Time at least that ranks stand still while their messages travel, (n,): 0 where the job lets them compute meanwhile.
-
-    Otherwise a sender waits until its message has arrived: the last rank of a loop for one in each chunk and micro-batch,
-    the last of which drains the pipeline as well.
-    """
-    settings = volumes.settings
-    if volumes.job.overlap.pipeline_messages:
-        return np.zeros(len(settings))
-    return np.where(settings.pp > 1, (settings.num_micro_batches * settings.num_chunks - 1) * near_s, 0.0)
-
-
-def _slow_s(message: Boundary) -> Floats:
-    """Delay of the slowest boundary."""
-    near, far = message.near_latency_s + message.near_occupancy_s, message.far_latency_s + message.far_occupancy_s
-    return np.asarray(np.where(message.num_far > 0, np.maximum(near, far), near))
+    penalty, bubble = timed_penalty_s(settings, work, message, penalty, volumes.order)
+    return penalty + blocked_s(volumes, near), bubble
 
 
 def waiting(volumes: Volumes, terms: Terms) -> Terms:

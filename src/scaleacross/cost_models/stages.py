@@ -157,6 +157,16 @@ def rank_classes(
     )
 
 
+@lru_cache(maxsize=4096)
+def stage_classes(block_counts: tuple[int, ...], num_stages: int) -> RankClasses:
+    """The distinct virtual stages of the equal split, as if each were a rank. Raises ValueError as ``rank_classes`` does."""
+    table = layers_of_stages(block_counts, [[count] for count in split_layers(sum(block_counts), num_stages)])
+    ends = np.zeros((num_stages, 2), dtype=np.int64)
+    ends[0, 0] = ends[-1, 1] = 1
+    rows, first, counts = np.unique(np.hstack([table, ends]), axis=0, return_index=True, return_counts=True)
+    return RankClasses(rows[:, :-2], rows[:, -2], rows[:, -1], first, counts)
+
+
 def spread(values: Floats, classes: RankClasses, embedding: Floats, head: Floats) -> Floats:
     """Sum of a per-layer quantity over the layers of each class.
 

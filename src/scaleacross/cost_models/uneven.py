@@ -190,6 +190,12 @@ def rank_rows(
         weight_s=weight[kinds, rank],
         fill_s=idle * others / settings.num_chunks,
         fill_rounds=idle * (len(split) - 1) / settings.num_chunks,
+        ahead_tp_gathers=0.0 * same,
+        ahead_tp_forward=0.0 * same,
+        ahead_layers=0.0 * same,
+        ahead_moe_layers=0.0 * same,
+        ahead_attention_s=0.0 * same,
+        ranks_behind=(len(split) - 1 - rank) * same,
         attention_s=attention[kinds, rank],
         **counts,
         dense_parameters=held.dense[fullest, 0] * same,
@@ -201,6 +207,8 @@ def rank_rows(
         hbm_s_per_byte=elementwise * hbm_s(1.0, min(memory_bytes_per_s(one) for one in accelerators)) * same,
         least_share=passes.min(axis=1).repeat(len(split)) / passes.ravel(),
         whole_share=passes.sum(axis=1).repeat(len(split)) / passes.ravel(),
+        least_forward_s=0.0 * same,
+        least_backward_s=0.0 * same,
     )
     batches = np.repeat(np.array(micro_batches, dtype=np.int64), len(split))
     rows = settings.take(np.zeros(len(batches), dtype=np.int64))

@@ -29,7 +29,7 @@ from scaleacross.cost_models.memory import held_parameters
 from scaleacross.cost_models.network.sm_contention import hbm_s, held_fraction
 from scaleacross.cost_models.pipeline_timed import FOLDED, WHOLE, among, idle_share
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
-from scaleacross.cost_models.stages import RankClasses, rank_classes, spread
+from scaleacross.cost_models.stages import RankClasses, rank_classes, spread, stage_classes
 from scaleacross.cost_models.stragglers import slowest_ratio
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
@@ -48,7 +48,9 @@ class Work:
         weight_s: weight gradients, part of backward_s.
         fill_s: forward and backward of one micro-batch through the first chunk of every rank before this one: what fill and
             drain add at least, forward alone where weight gradients fill the drain.
-        fill_rounds: the same for the collectives of layers, in passes of this rank (``overlap.rounds``).
+        fill_rounds: micro-batches' worth of passes in which ranks fill and drain, were all alike (``overlap.rounds``).
+        ahead_*: what those first chunks have of the columns of these names (``least_waits``).
+        ranks_behind: pipeline ranks behind this one, at least.
         attention_s: fused attention forward, part of forward_s (what context parallelism can hide behind).
         tp_gathers: gathers plus scatters over tp, forward and backward.
         tp_forward: gathers (and as many scatters) of the forward pass, part of tp_gathers.
@@ -61,6 +63,7 @@ class Work:
         hbm_s_per_byte: by which such computation falls behind per byte received beside it, which passes through HBM.
         whole_share: forward and backward of one micro-batch through all ranks over that of this one.
         least_share: the same through the rank that computes least.
+        least_forward_s, least_backward_s: through the virtual stage that takes least, times the chunks of a rank.
     """
 
     forward_s: Floats
@@ -68,6 +71,12 @@ class Work:
     weight_s: Floats
     fill_s: Floats
     fill_rounds: Floats
+    ahead_tp_gathers: Floats
+    ahead_tp_forward: Floats
+    ahead_layers: Floats
+    ahead_moe_layers: Floats
+    ahead_attention_s: Floats
+    ranks_behind: Floats
     attention_s: Floats
     tp_gathers: Floats
     tp_forward: Floats
@@ -82,6 +91,8 @@ class Work:
     hbm_s_per_byte: Floats
     whole_share: Floats
     least_share: Floats
+    least_forward_s: Floats
+    least_backward_s: Floats
 
     def take(self, rows: Ints | Bools) -> Work:
         """The rows selected by an index or mask array."""
@@ -258,25 +269,25 @@ def _group_work(
     fullest = held.total.argmax(axis=0)
     dense, expert = held.dense[fullest, here], held.expert[fullest, here]
     elementwise = elementwise_fraction(profile, times, settings)
-    layers = layer_counts(profile, settings, classes, fullest)["layers"]
     return {
         "forward_s": forward,
         "backward_s": backward,
         "weight_s": weight,
         "fill_s": fill[busiest, here],
-        "fill_rounds": _fill_rounds(profile, settings, classes, busiest)
-        * idle_share(settings.schedule_names, forward, backward),
+        "fill_rounds": idle_share(settings.schedule_names, forward, backward) * (settings.pp - 1) / settings.num_chunks,
+        **_ahead(profile, times, settings, classes, busiest),
         "attention_s": attention,
         **layer_counts(profile, settings, classes, busiest),
         "dense_parameters": dense,
         "expert_parameters": expert,
         "optimizer_s": update_s(job, accelerators, settings, dense, expert).max(axis=0),
-        "buckets": num_buckets(job.overlap, settings, layers, dense + expert),
+        "buckets": num_buckets(job.overlap, settings, classes.num_layers[fullest], dense + expert),
         "taken_fraction": np.full(len(settings), taken_fraction(accelerators)),
         "elementwise_fraction": elementwise,
         "hbm_s_per_byte": elementwise * hbm_s(1.0, min(memory_bytes_per_s(one) for one in accelerators)),
         "whole_share": classes.num_ranks @ totals.max(axis=0) / (forward + backward),
         "least_share": totals.max(axis=0).min(axis=0) / (forward + backward),
+        **_least_stage(profile, times, settings),
     }
 
 
@@ -295,15 +306,25 @@ def _waited_s(profile: ModelProfile, settings: Settings, classes: RankClasses, w
     return total
 
 
-def _fill_rounds(profile: ModelProfile, settings: Settings, classes: RankClasses, at: NDArray[np.intp]) -> Floats:
-    """Collectives of layers before the class ``at`` over its own, per micro-batch: the least over their kinds, (n,)."""
-    own, ahead = (layer_counts(profile, settings, some, at) for some in (classes, classes.before))
-    shares = [
-        np.where(own[kind] > 0, ahead[kind] / np.maximum(own[kind], 1.0), np.inf)
-        for kind in ("tp_gathers", "layers", "moe_layers")
-    ]
-    least: Floats = np.min(shares, axis=0)
-    return np.where(np.isfinite(least), least, 0.0)
+def _ahead(
+    profile: ModelProfile, times: Sequence[StackedTimes], settings: Settings, classes: RankClasses, at: NDArray[np.intp]
+) -> dict[str, Floats]:
+    """Columns ``ahead_*`` and ``ranks_behind`` of the class ``at`` of every candidate."""
+    counts = layer_counts(profile, settings, classes.before, at)
+    counts["attention_s"] = np.max(
+        [rank_times(each, settings, classes.before)[3][at, np.arange(len(settings))] for each in times], axis=0
+    )
+    columns = {f"ahead_{name}": values for name, values in counts.items()}
+    return columns | {"ranks_behind": settings.pp - 1.0 - np.asarray(classes.last_rank)[at]}
+
+
+def _least_stage(profile: ModelProfile, times: Sequence[StackedTimes], settings: Settings) -> dict[str, Floats]:
+    """Columns ``least_forward_s`` and ``least_backward_s`` of candidates that share their virtual stages."""
+    pp, chunks = int(settings.pp[0]), int(settings.num_chunks[0])
+    stages = stage_classes(block_counts(profile), pp * chunks)
+    passes = [rank_times(each, settings, stages)[:2] for each in times]
+    forward, backward = (np.min([each[part] for each in passes], axis=(0, 1)) for part in range(2))
+    return {"least_forward_s": chunks * forward, "least_backward_s": chunks * backward}
 
 
 def taken_fraction(accelerators: Sequence[Accelerator]) -> float:

@@ -125,8 +125,9 @@ class Pricing:
     def base_floor_s(self, bases: Settings) -> Floats:
         """Computation at least, (n,), from the layers alone: the busiest rank has no less than the mean, m times.
 
-        Fill and drain pass all ranks once; those of schedules that split the backward are left out. Holds for unequal layers
-        and batches as well: each layer counts as on the type that is fastest at it.
+        With one chunk and whole backwards step ≥ m·a_r + Σ_{s<r} a_s for every rank r, a their passes. So the first r ranks
+        hold S_r ≤ step·(1 − (1 − 1/m)^r), and all of them, whatever the split, the layers of the model. Holds for unequal
+        layers and batches: each layer counts as on the type that is fastest at it.
         """
         kinds = distinct(bases.tp, bases.cp, bases.ep, bases.micro_batch, bases.recompute)
         some = bases.take(kinds.first)
@@ -134,8 +135,9 @@ class Pricing:
         times = times_by_type(self.profile, self.job, self.accelerators, some)
         each = np.min([layer_pass_s(one, some) for one in times], axis=0)
         whole = (np.array([*block_counts(self.profile), 1, 1]) @ each)[kinds.code]
-        drained = np.where(among(bases.schedule, WHOLE), 1.0 / bases.num_chunks, 0.0)
-        floor: Floats = whole * ((bases.num_micro_batches - drained) / bases.pp + drained)
+        m, pp = bases.num_micro_batches, bases.pp
+        fills = among(bases.schedule, WHOLE) & (bases.num_chunks == 1)
+        floor: Floats = whole * np.where(fills, 1.0 / (1.0 - (1.0 - 1.0 / m) ** pp), m / pp)
         return floor
 
     def base_free_s(self, bases: Settings) -> Floats:

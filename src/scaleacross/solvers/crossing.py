@@ -8,7 +8,8 @@ cut             free time + what the slowest axis adds, with every link inside b
 memory latency  Little's law on the first rank. It holds K chunk activations at most (``pipeline.max_in_flight``), chunk c of a
                 micro-batch from its forward to its backward, hence for (v−c)/v of a trip through all layers and back or longer:
                     step ≥ m·(v+1)/(2K) · (T + 2·Σ latency) + optimizer
-                T computation of one micro-batch on all ranks, m micro-batches, v chunks. The latencies of all p·v − 1 hops count,
+                T computation of one micro-batch on all ranks (of chunks: as short as the shortest),
+                m micro-batches, v chunks. The latencies of all p·v − 1 hops count,
                 the far ones of the pipeline where it is the slowest axis. Schedules that split the backward are left out.
 
 Widths and latencies of trunks: a fill of N accelerators joins a set of buildings that together hold N, one after another, so it
@@ -96,7 +97,8 @@ class Crossing(Pricing):
             far_s = self._far_of(settings.world_size)[:, :, 1].min(axis=1)
             hops = hops + v * num_far * np.maximum(0.0, far_s - near_s)
         slots = max_in_flight(settings.schedule_names, p, m, v, 0)
-        trip = work.forward_s + work.backward_s + v * work.fill_s + 2 * hops
+        whole = work.whole_share * (work.forward_s + work.backward_s)
+        trip = np.where(v == 1, whole, p * (work.least_forward_s + work.least_backward_s)) + 2 * hops
         return np.where(among(settings.schedule, WHOLE), m * (v + 1) / (2 * slots) * trip, 0.0)
 
     def _far_of(self, world: Ints) -> Floats:

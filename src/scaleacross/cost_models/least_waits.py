@@ -1,0 +1,147 @@
+"""What the pipeline of a candidate waits for at least, whatever its ranks and chunks have in common: terms of bounds.
+
+A placed decision is timed with every stage's own computation and waits (``step_pipeline``). One path of that timing is certain:
+the first micro-batch passes the stages before the busiest rank, the rank runs all its actions, and where the backward is whole
+the last micro-batch passes the same stages back:
+
+    step ≥ Σ_{s<r} (F+B+waits)_s + 2·Σ_{s<r} delay_s + m·(F+B+waits)_r       (forward and one way alone where it is split)
+
+``Work`` has m·(F+B)_r + Σ (F+B)_s (``overlap.computation_s``); here are the waits of both and the delays. What a rank waits is a
+sum over its chunks, each of which hides what its own computation can: never less than all of it together could hide.
+
+Delays beyond these show where all stages are as long as the least of them (``pipeline.lower_bound_s``). That path holds
+other stages than the rank's, so it is counted only where no collective waits: delays may run beside waits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
+from scaleacross.cost_models.messages import Boundary
+from scaleacross.cost_models.overlap import computation_s
+from scaleacross.cost_models.pipeline import BoundaryDelays, lower_bound_s
+from scaleacross.cost_models.pipeline_timed import CLOSED, SPLIT, WHOLE, among
+from scaleacross.cost_models.settings import Floats
+from scaleacross.cost_models.traffic import Volumes
+from scaleacross.spec.parallelism import SCHEDULE_NAMES
+
+
+def least_tp_wait_s(volumes: Volumes, gather_s: Floats) -> Floats:
+    """Gathers and scatters over tp that nothing hides, (n,); ``gather_s`` is half of one pair of both."""
+    settings, work, pair = volumes.settings, volumes.work, 2 * gather_s
+    every = _tp_wait_s(volumes, work.tp_forward, work.tp_gathers / 2 - work.tp_forward, pair, work.weight_s)
+    ahead = work.ahead_tp_forward, work.ahead_tp_gathers / 2 - work.ahead_tp_forward
+    both = _tp_wait_s(volumes, *ahead, pair, np.full(len(settings), np.inf))
+    forward = (1 - volumes.job.overlap.tp_fraction) * ahead[0] * pair
+    waited: Floats = settings.num_micro_batches * every + np.where(among(settings.schedule, WHOLE), both, forward)
+    return waited
+
+
+def _tp_wait_s(volumes: Volumes, forward: Floats, back: Floats, pair: Floats, weight_s: Floats) -> Floats:
+    """Of chunks that have ``forward`` and ``back`` pairs in all, one micro-batch both ways, (n,).
+
+    Every chunk hides max(fraction of its backward pairs, reductions beside weight gradients). Passes that run twice have
+    2 backward pairs for each forward pair, ends and others one: the largest share of either is taken.
+    """
+    overlap, taken = volumes.job.overlap, volumes.work.taken_fraction
+    share = overlap.tp_fraction
+    hidden = share * back * pair
+    if overlap.tp_reduce:
+        beside = (1 - taken) * (1.0 if volumes.all_reduced else 0.5)
+        twice = back - forward
+        most = (np.maximum(2 * share, beside) * twice + np.maximum(share, beside) * (forward - twice)) * pair
+        most = np.minimum(most, hidden + (1 - taken) * 0.5 * weight_s)
+        hidden = np.where(among(volumes.settings.schedule, SPLIT), hidden, most)
+    waited: Floats = (1 - share) * forward * pair + back * pair - hidden
+    return waited
+
+
+def least_cp_wait_s(volumes: Volumes, gather_s: Floats, both_s: Floats) -> Floats:
+    """Keys and values beyond the attention of the same layers, (n,); ``both_s`` a gather and a scatter."""
+    settings, work = volumes.settings, volumes.work
+
+    def passed(layers: Floats, attention_s: Floats) -> tuple[Floats, Floats]:
+        forward = np.maximum(0.0, gather_s * layers - attention_s)
+        back = np.maximum(0.0, both_s * layers - ATTENTION_BACKWARD_RATIO * attention_s)
+        return forward, back + volumes.full_recompute * forward
+
+    ahead, behind = passed(work.ahead_layers, work.ahead_attention_s)
+    drained = np.where(among(settings.schedule, WHOLE), behind, 0.0)
+    waited: Floats = settings.num_micro_batches * sum(passed(work.layers, work.attention_s)) + ahead + drained
+    return waited
+
+
+def least_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:
+    """All-to-alls that no other micro-batch hides, (n,).
+
+    The last backward pass hides what its input gradients can, whole or not (``step_pipeline``), so that of a whole one some
+    weight gradients may hide more in every micro-batch.
+    """
+    settings, work, share = volumes.settings, volumes.work, volumes.job.experts.overlap_fraction
+    forward, back = 2 * exchange_s, (2 + 2 * volumes.full_recompute) * exchange_s
+    each = work.moe_layers * (forward + back)
+    hidden = np.minimum(share * each, work.forward_s + work.backward_s)
+    weights = np.where(among(settings.schedule, SPLIT), 0.0, np.minimum(share * work.moe_layers * back, work.weight_s))
+    drained = np.where(among(settings.schedule, WHOLE), (1 - share) * back, 0.0)
+    m = settings.num_micro_batches
+    waited: Floats = m * each - (m - 1) * hidden - weights + work.ahead_moe_layers * (forward + drained)
+    return waited
+
+
+def least_delay_s(volumes: Volumes, message: Boundary) -> Floats:
+    """Messages that a pipeline waits for beyond its computation, (n,)."""
+    settings, work = volumes.settings, volumes.work
+    near, slow = message.near_latency_s + message.near_occupancy_s, slow_s(message)
+    boundaries = np.maximum(0.0, settings.pp - 1 - work.ranks_behind)
+    far = np.clip(message.num_far - work.ranks_behind, 0.0, boundaries)  # the others may all lie behind the rank
+    before = (boundaries - far) * near + far * slow
+    ways = np.where(among(settings.schedule, WHOLE), 2.0, 1.0)
+    delay = ways * before
+    alone = np.flatnonzero((settings.tp * settings.cp * settings.ep == 1) & (settings.pp > 1))
+    if len(alone):
+        beyond = _alike_s(volumes.take(alone), Boundary(*(part[alone] for part in message)))
+        delay[alone] = np.maximum(delay[alone], beyond - computation_s(settings, work)[alone])
+    return np.asarray(delay + blocked_s(volumes, near))
+
+
+def _alike_s(volumes: Volumes, message: Boundary) -> Floats:
+    """Seconds of pipelines in which nothing waits, were all stages as short as the shortest, (n,); 0 without closed form."""
+    settings, work = volumes.settings, volumes.work
+    near, slow = message.near_latency_s + message.near_occupancy_s, slow_s(message)
+    far = (message.num_far > 0) & (slow > near)
+    delays = BoundaryDelays(
+        inner_s=near,
+        slow_s=slow,
+        num_slow=message.num_far.astype(np.int64),
+        slow_tail=message.tail.astype(np.int64),
+        slow_spacing=message.spacing.astype(np.int64),
+        loop_s=slow,
+        occupancy_s=np.where(far, message.far_occupancy_s, message.near_occupancy_s),
+    )
+    out = np.zeros(len(settings))
+    for name in CLOSED:
+        rows = np.flatnonzero(settings.schedule == SCHEDULE_NAMES.index(name))
+        if len(rows):
+            shape = settings.pp[rows], settings.num_micro_batches[rows], settings.num_chunks[rows]
+            least = work.least_forward_s[rows], work.least_backward_s[rows]
+            out[rows] = lower_bound_s(name, *shape, *least, delays.take(rows))
+    return out
+
+
+def blocked_s(volumes: Volumes, near_s: Floats) -> Floats:
+    """Time at least that ranks stand still while their messages travel, (n,): 0 where the job lets them compute meanwhile.
+
+    Otherwise a sender waits until its message has arrived: the last rank of a loop for one in each chunk and micro-batch,
+    the last of which drains the pipeline as well.
+    """
+    settings = volumes.settings
+    if volumes.job.overlap.pipeline_messages:
+        return np.zeros(len(settings))
+    return np.where(settings.pp > 1, (settings.num_micro_batches * settings.num_chunks - 1) * near_s, 0.0)
+
+
+def slow_s(message: Boundary) -> Floats:
+    """Delay of the slowest boundary."""
+    near, far = message.near_latency_s + message.near_occupancy_s, message.far_latency_s + message.far_occupancy_s
+    return np.asarray(np.where(message.num_far > 0, np.maximum(near, far), near))

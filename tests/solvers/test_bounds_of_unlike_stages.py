@@ -1,0 +1,93 @@
+"""No bound on a placed candidate is above its exact price, however unlike its stages, waits and messages are."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from instances import random_job
+from scaleacross.cost_models.settings import Settings, concatenate
+from scaleacross.cost_models.step import placement_free_s
+from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.fleets import fleets
+from scaleacross.solvers.place_parallelism import Placer, axes_of
+from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import SCHEDULE_NAMES
+from scaleacross.workloads.problem import problem_of
+
+SEEDS, CANDIDATES, PLACES = range(16), 12, 3
+PRICED = [name for name in SCHEDULE_NAMES if name != "DualPipe"]
+SLACK = 1 + 1e-9
+
+
+def unlike_job(seed: int) -> Job:
+    """A random job whose layers do not divide over its stages, on any schedules, with any of the overlap settings."""
+    rng = random.Random(f"unlike stages {seed}")
+    data = random_job(seed).model_dump(mode="json", exclude_unset=True)
+    data["workload"] |= {"num_layers": rng.choice([5, 7, 9, 11]), "vocabulary_size": rng.choice([1000, 64000])}
+    return Job.model_validate(
+        data
+        | {
+            "global_batch_sequences": rng.choice([8, 12, 24]),
+            "schedules": ["1F1B", "Interleaved1F1B", *rng.sample(PRICED, 4)],
+            "num_chunks": [1, 2],
+            "degrees": {"tp": [1, 2], "cp": [1, 2], "pp": {"min": 2, "max": 4}},
+            "recompute": ["none", "full"],
+            "shard": ["none", "optimizer", "parameters"],
+            "overlap": {
+                "tp_fraction": rng.choice([0.0, 0.0, 0.3, 1.0]),
+                "tp_reduce": rng.random() < 0.7,
+                "pipeline_messages": rng.random() < 0.7,
+                "shard_prefetch": rng.random() < 0.7,
+            },
+            "experts": {"overlap_fraction": rng.choice([0.0, 0.3, 1.0])},
+        }
+    )
+
+
+def some_of(pricing: Pricing, rng: np.random.Generator) -> Settings | None:
+    """Candidates with a pipeline, a few of each job."""
+    space = SearchSpace(pricing.job, pricing.profile, pricing.fleet.num_accelerators, pricing.fleet.unit)
+    bases = list(space.bases(Refusals()))
+    if not sum(map(len, bases)):
+        return None
+    rows = space.expand(concatenate(bases), Refusals())
+    rows = rows.take(rows.pp > 1)
+    return rows.take(rng.permutation(len(rows))[:CANDIDATES])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_bounds_are_never_above_the_exact_price(seed: int) -> None:
+    problem, rng, compared = problem_of(unlike_job(seed)), np.random.default_rng(seed), 0
+    for fleet in fleets(problem.topology):
+        if len(fleet.accelerators) > 1:
+            continue
+        pricing = Pricing.on(fleet, problem.job, problem.profile)
+        rows = some_of(pricing, rng)
+        if rows is None:
+            continue
+        placer, coarse = Placer(fleet, pricing), pricing.coarse(rows)
+        tight, floor, base = pricing.tight(coarse), pricing.base_floor_s(rows), pricing.base_bound_s(rows)
+        for row in range(len(rows)):
+            one, work = rows.take(np.array([row])), coarse.work.take(np.array([row]))
+            active, idle = axes_of(one)
+            fills, free_s = placer.fills_of(one), float(placement_free_s(pricing.volumes(one, work))[0])
+            for _ in range(PLACES if fills else 0):
+                fill, order = fills[rng.integers(len(fills))], tuple(rng.permutation(active).tolist())
+                exact = free_s + placer.exposed_s(one, work, fill, (*idle, *order))
+                placed = free_s + placer.bounds_s(one, work, [order], [fill])[0, 0]
+                bounds = {
+                    "floor": floor[row],
+                    "base": base[row],
+                    "coarse": coarse.bound_s[row],
+                    "tight": tight.bound_s[row],
+                    "placed": placed,
+                }
+                above = {name: float(bound / exact - 1) for name, bound in bounds.items() if bound > exact * SLACK}
+                assert not above, (above, one.decision(0), order)
+                compared += 1
+    if not compared:
+        pytest.skip("no pipeline fits on a fleet of one type")
