@@ -7,10 +7,11 @@ import random
 import numpy as np
 import pytest
 
-from instances import random_job
+from instances import mixed_instance, random_job
 from scaleacross.cost_models.settings import Settings, concatenate
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.every_placement import EveryPlacement, balanced, placer_on
 from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.place_parallelism import Placer, axes_of
 from scaleacross.solvers.search_space import Refusals, SearchSpace
@@ -91,3 +92,22 @@ def test_bounds_are_never_above_the_exact_price(seed: int) -> None:
                 compared += 1
     if not compared:
         pytest.skip("no pipeline fits on a fleet of one type")
+
+
+@pytest.mark.parametrize("seed", [140, 154, 215, 220])
+def test_floors_of_unlike_accelerators_are_below_the_exact_price(seed: int) -> None:
+    """154 and 215: the replicas whose pipeline is shorter have more micro-batches, whose parameter traffic nothing hides."""
+    problem = mixed_instance(seed)
+    rng, fleet = np.random.default_rng(seed), fleets(problem.topology)[0]
+    placer = placer_on(fleet, problem.job, problem.profile)
+    assert isinstance(placer, EveryPlacement)
+    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    rows, num_held = next(space.batches(Refusals())), 0
+    for row in rng.permutation(len(rows))[:24]:
+        one = rows.take(np.array([row]))
+        for floor_s, balance, work, places in placer._balanced(one, None)[:3]:
+            bounds, decision = placer._floors_s(work, places), balanced(one.decision(0), balance)
+            for place in rng.permutation(len(places))[:PLACES]:
+                assert max(floor_s, bounds[place]) <= placer._step_s(decision, places[place]) * SLACK
+                num_held += 1
+    assert num_held >= 8

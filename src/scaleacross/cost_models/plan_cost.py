@@ -26,7 +26,7 @@ from scaleacross.cost_models.plan_traffic import level_traffic, predicted
 from scaleacross.cost_models.settings import Settings, settings_of
 from scaleacross.cost_models.stages import equal_stages, every_rank, head_rank, layers_of_ranks
 from scaleacross.cost_models.step import StepTimes, exact_shapes, one_row, played_times
-from scaleacross.cost_models.step_pipeline import stage_seconds, timed_pipeline
+from scaleacross.cost_models.step_pipeline import TimedPipeline, stage_seconds, timed_pipelines
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
 from scaleacross.cost_models.uneven import rank_rows, uneven_rows
 from scaleacross.cost_models.work import Work, block_counts, times_by_type, work_of
@@ -164,7 +164,7 @@ def _timed_step(
     layout: Layout,
     network: Networks,
 ) -> tuple[Volumes, StepTimes]:
-    """The busiest rank of the slowest class of replicas as a row, and the times of the step."""
+    """The busiest rank of the replicas whose step is longest as a row, and the times of that step."""
     launch_s = max(accelerator.kernel_launch_s for accelerator in levels.accelerators)
     links, shape_rows = links_of(levels), {name: one_row(shape) for name, shape in shapes.items()}
     groups = {name: group_of(network, name, shape, links, launch_s) for name, shape in shape_rows.items()}
@@ -181,13 +181,17 @@ def _timed_step(
         one.name: stage_seconds(volumes, each, (tp, cp, shard))
         for one, each in zip(levels.accelerators, stages, strict=True)
     }
-    timed = timed_pipeline(volumes, by_type, stages[0].rank, layout, micro_batches, pp.message)
-    ranks = timed.replicas * len(split) + np.arange(len(split))
-    volumes = replace(volumes, settings=rows.take(ranks), work=work.take(ranks))
-    windows = [
-        waiting(volumes, Terms({}, communicators(axis, volumes, groups[axis], groups["expert"]))) for axis in GRID_AXES
-    ]
-    return volumes.take(np.array([timed.rank])), played_times(volumes, timed, windows)
+
+    def played(timed: TimedPipeline) -> tuple[Volumes, StepTimes]:
+        ranks = timed.replicas * len(split) + np.arange(len(split))
+        own = replace(volumes, settings=rows.take(ranks), work=work.take(ranks))
+        windows = [
+            waiting(own, Terms({}, communicators(axis, own, groups[axis], groups["expert"]))) for axis in GRID_AXES
+        ]
+        return own.take(np.array([timed.rank])), played_times(own, timed, windows)
+
+    kinds = timed_pipelines(volumes, by_type, stages[0].rank, layout, micro_batches, pp.message)
+    return max(map(played, kinds), key=lambda each: float(each[1].step_s[0]))
 
 
 def layers_per_stage(profile: ModelProfile, decision: Decision) -> tuple[tuple[int, ...], ...]:

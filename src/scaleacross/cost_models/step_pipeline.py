@@ -4,9 +4,10 @@ A stage's action lasts as long as its layers compute and as long as the collecti
 the laws of ``axes``, which price the same waits for a rank as a whole). Stages differ: layers do not divide over them, the
 first layers of a model may have no experts, the ends have embedding and head, replicas run on other accelerator types. So the
 longest rank is not the one with most computation, and ranks wait for the longest stage in every round; the schedule is played
-action by action for every kind of replica, and the slowest kind is the step's.
+action by action for every kind of replica, and the kind whose step is longest (traffic that nothing hides
+included) is the plan's.
 
-    pipeline = Σ actions of the busiest rank of the slowest kind + bubble (what it idles without delays) + delays of messages
+    pipeline = Σ actions of the busiest rank of a kind + bubble (what it idles without delays) + delays of messages
 """
 
 from __future__ import annotations
@@ -77,12 +78,12 @@ class StageSeconds:
 
 @dataclass(frozen=True)
 class TimedPipeline:
-    """Seconds of a step's pipeline and what they are on its busiest rank.
+    """Seconds of the pipeline of one kind of replicas and what they are on its busiest rank.
 
     Attributes:
         total_s: with the delays of messages; ``alone_s`` without.
         compute_s: of the busiest rank; ``waited_s``: by tp, cp, ep.
-        replicas, rank: the class of replicas that is slowest and its busiest rank.
+        replicas, rank: a class of replicas of this kind and its busiest rank.
     """
 
     total_s: float
@@ -148,15 +149,15 @@ def _ep_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
     return Waits(forward - hidden, back - behind, back - alone, hidden, alone)
 
 
-def timed_pipeline(
+def timed_pipelines(
     volumes: Volumes,
     by_type: Mapping[str, StageSeconds],
     rank_of: Ints,
     layout: Layout,
     micro_batches: Sequence[int],
     message: Boundary | None,
-) -> TimedPipeline:
-    """The pipeline of one decision, by the slowest of its classes of replicas.
+) -> list[TimedPipeline]:
+    """The pipelines of one decision: one for every kind of replicas, by accelerator types and number of micro-batches.
 
     Args:
         by_type: seconds of stages by accelerator type.
@@ -169,11 +170,10 @@ def timed_pipeline(
     played: dict[tuple[tuple[frozenset[str], ...], int], int] = {}
     for index, (one, m) in enumerate(zip(layout, micro_batches, strict=True)):
         played.setdefault((one.types, m), index)
-    found = [
+    return [
         _timed(volumes, _slowest(by_type, rank_of, types), rank_of, m, message, index)
         for (types, m), index in played.items()
     ]
-    return max(found, key=lambda each: each.total_s)
 
 
 def _slowest(by_type: Mapping[str, StageSeconds], ranks: Ints, types: Sequence[frozenset[str]]) -> StageSeconds:

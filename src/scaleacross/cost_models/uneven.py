@@ -24,7 +24,7 @@ from scaleacross.cost_models.compute import memory_bytes_per_s
 from scaleacross.cost_models.layout import Layout, types_of_ranks
 from scaleacross.cost_models.memory import held_parameters, memory_parts
 from scaleacross.cost_models.network.sm_contention import hbm_s
-from scaleacross.cost_models.pipeline_timed import idle_share
+from scaleacross.cost_models.pipeline_timed import WHOLE, among, idle_share
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses, every_rank, head_rank, layers_of_ranks
 from scaleacross.cost_models.work import (
@@ -182,13 +182,15 @@ def rank_rows(
     counts = layer_counts(profile, settings, classes, rank)
     same = np.ones(len(rank))
     passes = (forward + backward)[kinds, rank].reshape(len(layout), -1)
-    others = (passes.sum(axis=1, keepdims=True) - passes).ravel()
+    certain = passes if among(settings.schedule, WHOLE).all() else forward[kinds, rank].reshape(len(layout), -1)
+    one_chunk = int(settings.num_chunks[0]) == 1  # of several, the first is less than their share
+    before = one_chunk * (certain.cumsum(axis=1) - certain).ravel()
     idle = idle_share(settings.schedule_names, forward[kinds, rank], backward[kinds, rank])
     work = Work(
         forward_s=forward[kinds, rank],
         backward_s=backward[kinds, rank],
         weight_s=weight[kinds, rank],
-        fill_s=idle * others / settings.num_chunks,
+        fill_s=before,
         fill_rounds=idle * (len(split) - 1) / settings.num_chunks,
         ahead_tp_gathers=0.0 * same,
         ahead_tp_forward=0.0 * same,
