@@ -10,9 +10,7 @@ from typer.testing import CliRunner, Result
 
 import scaleacross as sa
 from scaleacross import api
-from scaleacross.api.assemble import cost_of, problem_of
 from scaleacross.cli import app
-from scaleacross.cost_models.overlap import rounds
 from scaleacross.emitters.trace import trace_json
 from scaleacross.errors import InputError
 from scaleacross.report.schedule import bars
@@ -145,12 +143,8 @@ def test_schedule_of_a_plan(tmp_path: Path) -> None:
     assert result.stdout.startswith(f"ZBVZeroBubble: 4 ranks, m = {plan.num_micro_batches} micro-batches, 2 chunks")
     timeline = api.schedule_of_plan(plan)
     parts = plan.cost.compute_s + plan.cost.exposed_s["pp"]
-    # computation, bubble without the idle share of exposed collectives, message delays
-    # (the chart takes every rank as slow as the busiest; fill and drain of the plan pass every rank's own layers)
-    volumes = cost_of(problem_of(plan.job, ()), plan.decision).volumes
-    settings, work = volumes.settings, volumes.work
-    of_busiest = (rounds(settings, work) - settings.num_micro_batches) * (work.forward_s + work.backward_s)
-    assert parts <= timeline.step_s <= parts + plan.cost.bubble_s + float((of_busiest - work.fill_s)[0]) + 1e-12
+    # the chart takes every rank as slow as the busiest, the plan times each rank's own layers
+    assert parts <= timeline.step_s <= 1.05 * (parts + plan.cost.bubble_s)
     assert timeline.rows[0].busy_s == pytest.approx(plan.cost.compute_s)
     # the head sits with the last virtual stage, on rank 0
     assert plan.memory[0].parameters_bytes > max(stage.parameters_bytes for stage in plan.memory[1:])

@@ -18,7 +18,7 @@ def plan_of(seed: int) -> Plan:
     return sa.plan(Job.model_validate(data | schedules))
 
 
-@pytest.mark.parametrize("seed", [9, 44])
+@pytest.mark.parametrize("seed", [44, 53])
 def test_uneven_layers_get_a_better_order_and_still_verify(seed: int) -> None:
     plan = plan_of(seed)
     assert plan.decision.layers_per_stage is not None

@@ -46,8 +46,11 @@ def groups(draw: st.DrawFn) -> tuple[GroupShape, Links]:
     levels = draw(st.lists(st.integers(0, NUM_LEVELS - 1), min_size=1, max_size=3, unique=True))
     shape = even({level: draw(st.sampled_from([2, 3, 4, 8])) for level in levels}, draw(st.sampled_from([1.0, 8.0])))
     rate = st.floats(1e8, 1e12)
+    outward = sorted(
+        (draw(rate) for _ in range(NUM_LEVELS)), reverse=True
+    )  # scale-up links are no slower than adapters
     return shape, links(
-        {level: draw(rate) for level in range(NUM_LEVELS)},
+        dict(enumerate(outward)),
         {level: draw(rate) * 8 for level in range(NUM_LEVELS)},
         {level: draw(st.floats(0, 0.02)) for level in range(NUM_LEVELS)},
     )

@@ -101,12 +101,15 @@ def test_gradients_that_do_not_overlap_are_exposed_in_full() -> None:
     assert hidden.cost.exposed_s["dp"] < waited.cost.exposed_s["dp"]
 
 
-def test_pipeline_messages_that_block_cost_one_each_way_per_micro_batch() -> None:
+def test_pipeline_messages_that_block_cost_the_last_rank_its_gradients() -> None:
+    """Free messages delay the pipeline's first and last micro-batch; blocking ones cost the rank that sets the pace its own
+    sends too: the last rank sends gradients, all but the last of them before work of its own.
+    """
     case = case_of(run("v2"))  # 8 stages, 8 micro-batches
     free, blocking = price(case), price(case, pipeline_messages=False)
     send = next(flow for flow in free.collectives if flow.op == "send")
     more = blocking.cost.exposed_s["pp"] - free.cost.exposed_s["pp"]
-    assert more == pytest.approx(2 * 8 * send.time_s, rel=0.02)
+    assert more == pytest.approx(7 * send.time_s, rel=0.02)
 
 
 def test_userbuffers_hide_their_share_of_tp() -> None:
@@ -123,7 +126,9 @@ def test_input_gradients_are_reduced_beside_weight_gradients() -> None:
     for name, part, taken in (("l1", 1 / 4, 16 / 132), ("v1", 1 / 3, 16 / 108)):
         case, hidden = case_of(run(name)), part * (1 - taken)
         waited, beside = (price(case, tp_reduce=on, tp_fraction=0.0).cost.exposed_s["tp"] for on in (False, True))
-        assert beside == pytest.approx((1 - hidden) * waited)
+        assert beside == pytest.approx(
+            (1 - hidden) * waited, rel=0.005
+        )  # embedding and head have no second forward pass
         both = price(case, tp_reduce=True, tp_fraction=0.5).cost.exposed_s["tp"]
         assert both == pytest.approx(0.5 * waited)  # userbuffers' share includes them
 
