@@ -33,11 +33,6 @@ def ecmp_efficiency_fraction(num_flows: ArrayLike, queue_pairs: ArrayLike, num_l
     return np.array(out, dtype=np.float64).reshape(flows.shape)
 
 
-def sprayed_efficiency_fraction(num_flows: ArrayLike) -> Floats:
-    """Packets take every link in turn: nothing is lost to collisions."""
-    return np.ones(np.shape(num_flows))
-
-
 @cache
 def _efficiency(hashed: int, num_links: int) -> float:
     if num_links <= 1 or hashed <= 1:

@@ -12,11 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 
 
-def bandwidth_delay_bytes(bytes_per_s: ArrayLike, one_way_latency_s: ArrayLike) -> Floats:
-    """Bytes in flight that fill a link, B·RTT."""
-    return _floats(bytes_per_s) * 2 * _floats(one_way_latency_s)
-
-
 def window_rate_bytes_per_s(
     queue_pairs: ArrayLike, outstanding: ArrayLike, segment_bytes: ArrayLike, one_way_latency_s: ArrayLike
 ) -> Floats:
