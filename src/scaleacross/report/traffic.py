@@ -71,7 +71,7 @@ def _compression(plan: Plan) -> Iterator[RenderableType]:
 def collectives(plan: Plan) -> RenderableType:
     """Every kind of collective with its size, level, algorithm and predicted time alone on the network, dearest first."""
     heads = ("collective", "ranks", "bytes", "level", "algorithm", "each", "per step", "total")
-    table = columns(heads, right=("ranks", "bytes", "each", "per step", "total"))
+    table = columns(heads, right=("ranks", "bytes", "each", "per step", "total"), flexible=("collective",))
     for one in sorted(plan.collectives, key=lambda c: -c.time_s * c.per_step):
         times = (human_seconds(one.time_s), count(one.per_step), human_seconds(one.time_s * one.per_step))
         add(table, one.name, count(one.group_size), human_bytes(one.bytes_per_rank), one.level, one.algorithm, *times)
