@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scaleacross.diagnosis.perfetto import perfetto_json
 from scaleacross.diagnosis.planned import add_predictions, in_plan
-from scaleacross.diagnosis.read import find_dumps, read_dumps
+from scaleacross.diagnosis.read import find_dumps, read_dumps, without_collector
 from scaleacross.diagnosis.verdict import DEFAULT_SLOW_RATIO, diagnosis
 from scaleacross.errors import InputError
 from scaleacross.spec.diagnosis import Diagnosis
@@ -43,16 +43,17 @@ def diagnose(
     def report(stage: str, done: int, total: int | None) -> None:
         progress(Progress(stage, done, total, None, None, time.monotonic() - started))
 
-    traces, unreadable = read_dumps(files, lambda done: report("reading dumps", done, len(files)))
-    report("looking for the root", 0, None)
-    if launch is not None:
-        add_predictions(traces, launch)
-    found = diagnosis(traces, unreadable, slow_ratio)
-    if launch is not None:
-        found = in_plan(found, launch)
-    if perfetto is not None:
-        report("writing the trace", 0, None)
-        _write(Path(perfetto), perfetto_json(traces))
+    with without_collector():
+        traces, unreadable = read_dumps(files, lambda done: report("reading dumps", done, len(files)))
+        report("looking for the root", 0, None)
+        if launch is not None:
+            add_predictions(traces, launch)
+        found = diagnosis(traces, unreadable, slow_ratio)
+        if launch is not None:
+            found = in_plan(found, launch)
+        if perfetto is not None:
+            report("writing the trace", 0, None)
+            _write(Path(perfetto), perfetto_json(traces))
     return found
 
 

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from itertools import chain
 from typing import Any, Final
 
 from scaleacross.spec.trace import CURSOR_FIELDS, EXTRA_KEY, Cursor, Operation, RankTrace, State, TraceGroup
 
 MAX_ENTRIES: Final = 1_000_000
 _STATES: Final[tuple[State, ...]] = ("scheduled", "started", "completed")
+_INT: Final[frozenset[type]] = frozenset((int,))
+_LIST: Final[frozenset[type]] = frozenset((list,))
+_STR: Final[frozenset[type]] = frozenset((str,))
 NOT_ALIGNABLE: Final = -1
 """Sequence of a send or receive whose number on its pair of ranks cannot be known."""
 
@@ -87,7 +91,7 @@ class _EntryReader:
     def __init__(self, rank: int, stated: dict[str, TraceGroup], groups: GroupTable) -> None:
         self._rank, self._stated, self._groups = rank, stated, groups
         self._sizes: dict[int, tuple[tuple[int, ...], ...]] = {}
-        self._dtypes: dict[int, tuple[str, ...]] = {}
+        self._dtypes: dict[int, set[str]] = {}
         self._pairs: defaultdict[tuple[TraceGroup, tuple[int, int]], int] = defaultdict(int)
         self._counted: list[Operation] = []
 
@@ -149,23 +153,22 @@ class _EntryReader:
             return ()
         key = id(value)
         if key not in self._sizes:
-            if type(value) is not list or any(type(shape) is not list for shape in value):
+            if type(value) is not list or not _LIST.issuperset(map(type, value)):
                 raise ValueError(f"sizes of entries[{number}] are no list of shapes")
             shapes = tuple(map(tuple, value))
-            if any(type(length) is not int for shape in shapes for length in shape):
+            if not _INT.issuperset(map(type, chain.from_iterable(shapes))):
                 raise ValueError(f"sizes of entries[{number}] hold something else than whole numbers")
             self._sizes[key] = shapes
         return self._sizes[key]
 
     def _types(self, entry: dict[str, Any]) -> tuple[str, ...]:
-        names: list[str] = []
-        for field in ("input_dtypes", "output_dtypes"):
-            value = entry.get(field)
+        names: set[str] = set()
+        for value in (entry.get("input_dtypes"), entry.get("output_dtypes")):
             if type(value) is list:
                 if id(value) not in self._dtypes:
-                    self._dtypes[id(value)] = tuple(sorted({str(one)[:32] for one in value if type(one) is str}))
-                names += self._dtypes[id(value)]
-        return tuple(sorted(set(names)))
+                    self._dtypes[id(value)] = {one[:32] for one in value if type(one) is str}
+                names |= self._dtypes[id(value)]
+        return tuple(sorted(names))
 
 
 def _read_extra(operation: Operation, extra: dict[str, Any]) -> None:
@@ -180,7 +183,7 @@ def _read_extra(operation: Operation, extra: dict[str, Any]) -> None:
     operation.compression_ratio = ratio if type(ratio) is float and 0 < ratio < 1e9 else None
     operation.awaited = awaited if type(awaited) is bool else None
     for peer, counts in cursors.items() if type(cursors) is dict else ():
-        good = type(counts) is list and len(counts) == len(CURSOR_FIELDS) and all(type(one) is int for one in counts)
+        good = type(counts) is list and len(counts) == len(CURSOR_FIELDS) and _INT.issuperset(map(type, counts))
         if good and str(peer).isdecimal():
             operation.cursors[int(str(peer)[:9])] = Cursor(*counts)
 
@@ -196,7 +199,7 @@ def _state(entry: dict[str, Any], number: int) -> State:
 
 
 def _pair_of_names(value: Any, number: int) -> tuple[str, str]:
-    if type(value) in (list, tuple) and len(value) == 2 and all(type(one) is str for one in value):
+    if type(value) in (list, tuple) and len(value) == 2 and _STR.issuperset(map(type, value)):
         return value[0], value[1]
     raise ValueError(f"entries[{number}].process_group is no pair of a name and a description")
 

@@ -20,14 +20,10 @@ _UNPACK_U32 = struct.Struct("<I").unpack_from
 _UNPACK_U64 = struct.Struct("<Q").unpack_from
 _UNPACK_F64 = struct.Struct(">d").unpack_from
 _CONSTANTS: Final = {0x4E: None, 0x88: True, 0x89: False}  # NONE, NEWTRUE, NEWFALSE
-_EMPTY: Final[dict[int, Callable[[], Any]]] = {
-    0x7D: dict,
-    0x5D: list,
-    0x29: tuple,
-}  # EMPTY_DICT, EMPTY_LIST, EMPTY_TUPLE
 _FIXED: Final = {0x4A: (_UNPACK_I32, 4), 0x4D: (_UNPACK_U16, 2), 0x47: (_UNPACK_F64, 8)}  # BININT, BININT2, BINFLOAT
 _SIZED_STRINGS: Final = {0x58: (_UNPACK_U32, 4), 0x8D: (_UNPACK_U64, 8)}  # BINUNICODE, BINUNICODE8
 _KEYS: Final = frozenset((str, int))
+_NO_LIST: Final = "elements for something that is no list"
 
 
 class RefusedError(ValueError):
@@ -66,42 +62,45 @@ def _run(data: bytes) -> Any:
         if code == 0x68:  # BINGET
             stack.append(memo[data[at]])
             at += 1
-        elif code == 0x6A:  # LONG_BINGET
-            stack.append(memo[_UNPACK_U32(data, at)[0]])
-            at += 4
         elif code == 0x94:  # MEMOIZE
             memo[len(memo)] = stack[-1]
-        elif code == 0x71:  # BINPUT
-            memo[data[at]] = stack[-1]
-            at += 1
+        elif code == 0x5D:  # EMPTY_LIST
+            stack.append([])
+        elif code == 0x61:  # APPEND
+            item = stack.pop()
+            target = stack[-1]
+            if type(target) is not list:
+                raise ValueError(_NO_LIST)
+            target.append(item)
         elif code == 0x4B:  # BININT1
             stack.append(data[at])
             at += 1
+        elif code == 0x8C:  # SHORT_BINUNICODE
+            start, at = at + 1, at + 1 + data[at]
+            stack.append(_text(data, start, at))
+        elif code == 0x7D:  # EMPTY_DICT
+            stack.append({})
+        elif code == 0x6A:  # LONG_BINGET
+            stack.append(memo[_UNPACK_U32(data, at)[0]])
+            at += 4
+        elif code == 0x71:  # BINPUT
+            memo[data[at]] = stack[-1]
+            at += 1
+        elif code in _FIXED:
+            unpack, size = _FIXED[code]
+            stack.append(unpack(data, at)[0])
+            at += size
+        elif code == 0x8A:  # LONG1
+            start, at = at + 1, at + 1 + data[at]
+            stack.append(int.from_bytes(_slice(data, start, at), "little", signed=True))
         elif code in _CONSTANTS:
             stack.append(_CONSTANTS[code])
-        elif code in _EMPTY:
-            stack.append(_EMPTY[code]())
-        elif code == 0x61:  # APPEND
-            item = stack.pop()
-            _extend(stack[-1], [item])
         elif code == 0x28:  # MARK
             below_marks.append(stack)
             stack = []
         elif code in _OF_MARK:
             above, stack = stack, below_marks.pop()
             _OF_MARK[code](stack, above)
-        elif code == 0x8C:  # SHORT_BINUNICODE
-            end = at + 1 + data[at]
-            stack.append(_text(data, at + 1, end))
-            at = end
-        elif code == 0x8A:  # LONG1
-            end = at + 1 + data[at]
-            stack.append(int.from_bytes(_slice(data, at + 1, end), "little", signed=True))
-            at = end
-        elif code in _FIXED:
-            unpack, size = _FIXED[code]
-            stack.append(unpack(data, at)[0])
-            at += size
         elif code == 0x72:  # LONG_BINPUT
             memo[_UNPACK_U32(data, at)[0]] = stack[-1]
             at += 4
@@ -118,6 +117,9 @@ def _rare(stack: Items, code: int, data: bytes, at: int) -> int:
         end = at + size + int(unpack(data, at)[0])
         stack.append(_text(data, at + size, end))
         return end
+    if code == 0x29:  # EMPTY_TUPLE
+        stack.append(())
+        return at
     if code in (0x85, 0x86, 0x87):  # TUPLE1, TUPLE2, TUPLE3
         count = code - 0x84
         if len(stack) < count:
@@ -161,7 +163,7 @@ def _set_items(target: Any, items: Items) -> None:
 
 def _extend(target: Any, items: Items) -> None:
     if type(target) is not list:
-        raise ValueError("elements for something that is no list")
+        raise ValueError(_NO_LIST)
     target.extend(items)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -64,20 +65,17 @@ def read_dumps(
     groups = GroupTable()
     traces: dict[int, RankTrace] = {}
     unreadable: list[UnreadableDump] = []
-    with _without_collector():
-        for number, path in enumerate(files):
-            if number % 64 == 0:
-                progress(number)
-            rank = rank_in_name(path)
-            try:
-                if rank in traces:
-                    raise ValueError(f"a second dump of rank {rank}; {traces[rank].source} was read")
-                traces[rank] = rank_trace(_content(path), rank, str(path), groups)
-            except (ValueError, EOFError, OSError, RecursionError) as error:
-                reason = str(error) or type(error).__name__
-                unreadable.append(
-                    UnreadableDump(file=str(path), rank=rank if rank not in traces else None, reason=reason)
-                )
+    for number, path in enumerate(files):
+        if number % 64 == 0:
+            progress(number)
+        rank = rank_in_name(path)
+        try:
+            if rank in traces:
+                raise ValueError(f"a second dump of rank {rank}; {traces[rank].source} was read")
+            traces[rank] = rank_trace(_content(path), rank, str(path), groups)
+        except (ValueError, EOFError, OSError, RecursionError) as error:
+            reason = str(error) or type(error).__name__
+            unreadable.append(UnreadableDump(file=str(path), rank=rank if rank not in traces else None, reason=reason))
     if not traces:
         first = unreadable[0]
         raise InputError(f"none of {len(unreadable)} dumps can be read; {first.file}: {first.reason}")
@@ -86,8 +84,8 @@ def read_dumps(
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
-    """Millions of new objects, none of them garbage: looking for it again and again would take a fifth of the time."""
+def without_collector() -> Iterator[None]:
+    """For reading dumps and judging them: millions of objects, none of them garbage; looking for it takes a fifth of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -101,9 +99,10 @@ def _content(path: Path) -> Any:
     if not path.is_file():  # a pipe or device planted among the dumps would be read for ever
         raise ValueError("no regular file")
     with path.open("rb") as stream:
-        data = stream.read(MAX_DUMP_BYTES + 1)
-    if len(data) > MAX_DUMP_BYTES:
-        raise ValueError(f"larger than {MAX_DUMP_BYTES >> 20} MiB, which no flight recorder writes")
+        num_bytes = os.fstat(stream.fileno()).st_size
+        if num_bytes > MAX_DUMP_BYTES:
+            raise ValueError(f"larger than {MAX_DUMP_BYTES >> 20} MiB, which no flight recorder writes")
+        data = stream.read(num_bytes)
     if not data:
         raise EOFError("the file is empty")
     if data[:1] in (b"{", b" ", b"\n"):
