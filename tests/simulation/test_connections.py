@@ -12,7 +12,8 @@ import instances
 import scaleacross as sa
 from scaleacross.simulation.connections import Connection, Way, fullest_over_mean
 from scaleacross.simulation.fabric import CAMPUS, RACK, Haul
-from scaleacross.spec.network_choice import CommunicatorChoice, LevelStep
+from scaleacross.spec.network import LinkLevel
+from scaleacross.spec.network_choice import CommunicatorChoice, LevelAlgorithm, LevelStep
 from scaleacross.spec.network_choice import Connection as ConnectionChoice
 from scaleacross.spec.parallelism import Degrees, PipelineChoice
 from scaleacross.spec.placement import BuildingShare, Placement
@@ -112,13 +113,16 @@ def test_loss_slows_a_replay_as_it_slows_the_price() -> None:
     assert abs(sa.simulate(lossy).difference) < 0.05
 
 
-def test_halving_and_doubling_saves_latency_in_a_replay() -> None:
-    """Gradients among four buildings: 2 steps of a scatter and 2 of a gather instead of 3 and 3, so two latencies less."""
-    latency_us = 30_000.0
-    topology = instances.plain_topology(1, 1, 1, 1, accelerators_per_host=1)
-    names = [f"b{index}" for index in range(4)]
+@pytest.mark.parametrize("level", ["scale_up", "campus"])
+def test_halving_and_doubling_saves_latency_in_a_replay(level: LinkLevel) -> None:
+    """Gradients of four ranks: 2 steps of a scatter and 2 of a gather instead of 3 and 3, so two latencies less."""
+    latency_us, apart = 30_000.0, level == "campus"
+    topology = instances.plain_topology(*([1] * 4 if apart else [1]), accelerators_per_host=1 if apart else 4)
+    names = [building["name"] for building in topology["regions"][0]["buildings"]]
     topology["trunks"] = [instances.plain_trunk(a, b, 400.0, latency_us) for a, b in itertools.combinations(names, 2)]
-    fill = tuple(BuildingShare(building=name, num_accelerators=1) for name in names)
+    for building in topology["regions"][0]["buildings"]:
+        building["links"] = building["links"] | {"scale_up": instances.link(10.0, latency_us)}
+    fill = tuple(BuildingShare(building=name, num_accelerators=4 // len(names)) for name in names)
     decision = Decision(
         degrees=Degrees(dp_replicate=4),
         pipeline=PipelineChoice(schedule="1F1B", micro_batch_sequences=4),
@@ -128,19 +132,19 @@ def test_halving_and_doubling_saves_latency_in_a_replay() -> None:
     )
     plan = sa.evaluate((instances.plain_job(topology=topology), decision))
 
-    def step_s(algorithm: str) -> float:
+    def step_s(algorithm: LevelAlgorithm) -> float:
         link = ConnectionChoice(
-            level="campus", queue_pairs=128, segment_bytes=1 << 30, outstanding=256, load_balancing="spray"
+            level=level, queue_pairs=128, segment_bytes=1 << 30, outstanding=256, load_balancing="spray"
         )
         choice = CommunicatorChoice(
             communicator="dp_replicate",
             op="all_reduce",
             payload="gradients",
             algorithm="hierarchical",
-            steps=(LevelStep(level="campus", algorithm=algorithm),),
+            steps=(LevelStep(level=level, algorithm=algorithm),),
             chunk_bytes=1e9,
             num_channels=32,
-            connections=(link,),
+            connections=(link,) if apart else (),
         )
         collectives = tuple(one.model_copy(update={"algorithm": "hierarchical"}) for one in plan.collectives)
         chosen = plan.decision.model_copy(update={"network": (choice,)})

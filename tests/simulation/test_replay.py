@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from functools import cache
 
 import numpy as np
@@ -93,11 +94,22 @@ def test_ring_of_unequal_hops_takes_what_its_steps_take(hops: list[tuple[float, 
 
 def test_chunks_that_follow_one_another_take_the_longest_phase_and_one_chunk_of_the_others() -> None:
     """Phases of 4 and 2 s over two links: 6 s one after the other, 4 + 2/4 s in four chunks."""
-    phases = [Segment(8.0, ((0, 1.0),), 2.0, 0.0, 2.0), Segment(2.0, ((1, 1.0),), 1.0, 0.0, 1.0)]
+    phases = [Segment(8.0, ((0, 1.0),), 2.0, 0.0), Segment(2.0, ((1, 1.0),), 1.0, 0.0)]
     one = piped(phases, 4)
     run = Simulation(np.array([2.0, 1.0]))
     run.flow("piped", one.amount, one.load, one.fixed_s, cap_bytes_per_s=one.cap_bytes_per_s)
     assert run.run().total_s == pytest.approx(4.5)
+
+
+@pytest.mark.parametrize("chunks", [1, 4, 32])
+def test_chunks_of_phases_over_one_link_take_turns_on_it(chunks: int) -> None:
+    """Phases of 4 and 2 s over the same link: 6 s, however many chunks."""
+    link = ((0, 0.5),)  # seconds per byte while all groups send
+    phases = [Segment(8.0, ((0, 1.0),), math.inf, 0.0, link), Segment(4.0, ((0, 1.0),), math.inf, 0.0, link)]
+    one = piped(phases, chunks)
+    run = Simulation(np.array([2.0]))
+    run.flow("piped", one.amount, one.load, one.fixed_s, cap_bytes_per_s=one.cap_bytes_per_s)
+    assert run.run().total_s == pytest.approx(6.0)
 
 
 def test_a_window_over_the_round_trip_caps_a_message() -> None:
@@ -118,3 +130,13 @@ def test_a_short_window_slows_a_plan_that_crosses_buildings() -> None:
     ]
     short = plan.model_copy(update={"decision": plan.decision.model_copy(update={"network": tuple(tiny)})})
     assert sa.simulate(short).step_s > 1.2 * sa.simulate(plan).step_s
+
+
+def test_sharded_gradients_are_scattered_once() -> None:
+    """Without replicas, ``gradient_reduce`` has nothing to hide or to wait for: scatters belong to the backward passes."""
+    degrees = {"tp": 1, "cp": 1, "pp": 1, "dp_shard": 8, "dp_replicate": 1}
+    hidden, waited = (
+        sa.simulate(sa.plan(instances.plain_job(2, degrees=degrees, shard=["parameters"], overlap=overlap)))
+        for overlap in ({"gradient_reduce": True}, {"gradient_reduce": False})
+    )
+    assert hidden.step_s == pytest.approx(waited.step_s)

@@ -99,12 +99,12 @@ class Calls:
                 loads[link] *= share
         return loads
 
-    def _common(self, key: PatternKey, row: int, way: Way) -> float:
-        """Rate of a group while all groups of its axis send, bytes/s."""
-        machine, pattern = self.machine, self.machine.patterns[key]
+    def _crowd(self, key: PatternKey, row: int, way: Way, ratio: float) -> tuple[tuple[int, float], ...]:
+        """Links of a group with the seconds that they are busy per byte of progress while all groups of its axis send."""
+        pattern = self.machine.patterns[key]
         links = pattern.link[pattern.row == row]
-        room = machine.fabric.capacity[links] / self._all_loads(key, way)[links]
-        return float(min(pattern.cap[row], room.min(initial=np.inf)))
+        busy = self._all_loads(key, way)[links] / self.machine.fabric.capacity[links] / ratio
+        return tuple(zip(links.tolist(), busy.tolist(), strict=True))
 
     def _haul(self, source: int, target: int, level: int) -> Haul | None:
         """What happens to packets from block to block, where they cross trunks."""
@@ -120,7 +120,7 @@ class Calls:
         level, latency = int(levels[0]), float(latencies[0])
         reached = way.rate(level, latency, float(rates[0]), self._haul(source, target, level))
         cap = min(float(machine.patterns["pp", direction].cap[source]), reached)
-        return Segment(size_bytes, tuple(self._load(("pp", direction), block_class, way)), cap, latency, cap)
+        return Segment(size_bytes, tuple(self._load(("pp", direction), block_class, way)), cap, latency)
 
     def _segments(self, shape: str, group: int, op: Op, way: Way, size: float) -> Iterator[Segment]:
         algorithm = way.algorithm
@@ -128,7 +128,7 @@ class Calls:
         if degree <= 1 or size <= 0:
             return
         if algorithm == "measured":
-            yield self._inside(shape, group, op, degree, size)
+            yield self._inside(shape, group, op, degree, size, self.launch_s)
         elif algorithm == "pairwise":
             yield self._pairwise(shape, group, way, size)
         elif algorithm == "hierarchical":
@@ -142,24 +142,27 @@ class Calls:
         row, passes = self.machine.row(shape, group), 2 if op == "all_reduce" else 1
         seconds = passes * level_codec_s(self.machine, shape, row, way.coding, size)
         if seconds > 0:
-            yield Segment(size, (), size / seconds, 0.0, size / seconds)
+            yield Segment(size, (), size / seconds, 0.0)
 
-    def _inside(self, shape: str, group: int, op: Op, num_ranks: int, size: float) -> Segment:
+    def _inside(
+        self, shape: str, group: int, op: Op, num_ranks: int, size: float, launch_s: float, halving: bool = False
+    ) -> Segment:
         """Among ranks of one domain: the port, for as long as was measured, or by bandwidth and latency."""
         machine, block = self.machine, self._block(shape, group)
         link = machine.fabric.buildings[int(machine.fabric.building[block])].links.scale_up
         moved = size * float(distinct(np.array(float(num_ranks)), self.copies)) if op == "all_to_all" else size
         curve: CurveOp = "all_gather" if op == "send" else op
-        seconds = measured_s(link.technology, curve, num_ranks, moved)
+        seconds, fixed = measured_s(link.technology, curve, num_ranks, moved), 0.0
         if seconds is None:
-            rate = float(machine.fabric.rates[SCALE_UP, machine.fabric.building[block]])
             turns = 2 if op == "all_reduce" else 1
-            steps = 1 if op == "all_to_all" else turns * (num_ranks - 1)
-            seconds = (
-                turns * (num_ranks - 1) / num_ranks * moved / rate + steps * link.one_way_latency_s + self.launch_s
+            steps = 1 if op == "all_to_all" else turns * _steps(num_ranks, halving)
+            rate = float(machine.fabric.rates[SCALE_UP, machine.fabric.building[block]])
+            seconds, fixed = (
+                turns * (num_ranks - 1) / num_ranks * moved / rate,
+                steps * link.one_way_latency_s + launch_s,
             )
         port = int(machine.link_class[machine.fabric.port(np.array([block]))[0]])
-        return Segment(size, ((port, seconds / size),), size / seconds, 0.0, size / seconds)
+        return Segment(size, ((port, seconds / size),), size / seconds, fixed)
 
     def _pairwise(self, shape: str, group: int, way: Way, size: float) -> Segment:
         machine, row, key = self.machine, self.machine.row(shape, group), (shape, "pairwise")
@@ -167,7 +170,7 @@ class Calls:
         cap = min(float(machine.patterns[key].cap[row]), self._peers_rate(shape, row, way))
         latency = max(float(machine.fabric.hop(np.full(len(blocks), one), blocks)[2].max()) for one in blocks[[0, -1]])
         load = tuple(self._load(key, group, way))
-        return Segment(size, load, cap, self.launch_s + latency, self._common(key, row, way))
+        return Segment(size, load, cap, self.launch_s + latency)
 
     def _peers_rate(self, shape: str, row: int, way: Way) -> float:
         """What connections leave to an all-to-all: a rank has one to every peer, each for 1/d of its bytes."""
@@ -185,7 +188,7 @@ class Calls:
 
     def _ring(self, shape: str, group: int, op: Op, way: Way, size: float) -> Segment:
         machine, row = self.machine, self.machine.row(shape, group)
-        degree, common = machine.shapes[shape].degree, self._common((shape, "ring"), row, way)
+        degree = machine.shapes[shape].degree
         load, cap = tuple(self._load((shape, "ring"), group, way)), float(machine.patterns[shape, "ring"].cap[row])
         connected, codec_s = float(self._connected(shape, row, way).min()), 0.0
         cap = min(cap, connected)
@@ -198,12 +201,12 @@ class Calls:
         if way.algorithm == "tree":
             levels = [(level, f) for level, f in self._levels_of(shape, row) if f > 1]
             latency = sum(math.ceil(math.log2(f)) * self._latency_s(shape, row, level) for level, f in levels)
-            return Segment(2 * size, load, cap, self.launch_s + 2 * latency, common)
+            return Segment(2 * size, load, cap, self.launch_s + 2 * latency)
         turns = 2 if op == "all_reduce" else 1
         rate, latencies = self._hops(shape, row, way)
         fixed = patterns.ring_fixed_s(size / degree, rate, latencies)
         moved = turns * (degree - 1) / degree * size
-        return Segment(moved, load, cap, self.launch_s + turns * fixed + moved * codec_s, common)
+        return Segment(moved, load, cap, self.launch_s + turns * fixed + moved * codec_s)
 
     def _hops(self, shape: str, row: int, way: Way) -> tuple[Floats, Floats]:
         """Rate (bytes/s, when all groups of the axis send) and latency of every hop of a ring."""
@@ -267,16 +270,18 @@ class Calls:
         levels = outer_levels(machine, shape, row)
         for level, fanout in levels:
             key, latency = (shape, str(level)), self._latency_s(shape, row, level)
-            steps = math.log2(fanout) if level in way.halving and fanout & (fanout - 1) == 0 else fanout - 1
+            steps = _steps(fanout, level in way.halving)
             members = machine.shapes[shape].degree / math.prod(f for at, f in levels if at >= level)
             cap = min(float(machine.patterns[key].cap[row]), members * self._slowest(shape, row, level, latency, way))
-            ratio, common, fixed = way.coding.ratio_on(level), self._common(key, row, way), start + steps * latency
+            ratio, fixed = way.coding.ratio_on(level), start + steps * latency
             load = tuple((link, weight / ratio) for link, weight in self._load(key, group, way))
-            yield Segment((fanout - 1) / fanout * size, load, cap * ratio, fixed, common * ratio)
+            crowd = self._crowd(key, row, way, ratio)
+            yield Segment((fanout - 1) / fanout * size, load, cap * ratio, fixed, crowd)
             start = 0.0
         inside = self._in_domain(shape, row)
         if inside > 1:
-            yield self._inside(shape, group, "all_gather" if op == "all_reduce" else op, inside, size)
+            halving = SCALE_UP in way.halving
+            yield self._inside(shape, group, "all_gather" if op == "all_reduce" else op, inside, size, start, halving)
 
     def _slowest(self, shape: str, row: int, level: int, latency: float, way: Way) -> float:
         """What connections across ``level`` leave to one rank of a group, on its worst way between buildings."""
@@ -306,6 +311,11 @@ class Calls:
 
     def _block(self, shape: str, group: int) -> int:
         return int(self.machine.shapes[shape].members[self.machine.row(shape, group)][0])
+
+
+def _steps(fanout: int, halving: bool) -> float:
+    """Messages one after another among ``fanout`` children."""
+    return math.log2(fanout) if halving and fanout & (fanout - 1) == 0 else fanout - 1
 
 
 def shared_links(machine: Machine, source: int, target: int, level: int) -> list[int]:

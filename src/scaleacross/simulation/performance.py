@@ -65,7 +65,10 @@ class Performance(Layers):
             for chunk in self.last:
                 parts = self._parts(chunk)
                 for part in range(parts):
-                    self._reduce(chunk, part, parts)
+                    if self.sharded:
+                        self._replicate(chunk, part, parts, None)
+                    else:
+                        self._reduce(chunk, part, parts)
         self.gates += [(task, "dp") for task in self.gradients]
         self.after += self.gradients
         self._compute("optimizer", self.player.optimizer_s, "optimizer")
@@ -181,7 +184,7 @@ class Performance(Layers):
             if not ahead and piece + 1 < pieces:
                 following = self._states(chunk, piece + 1, pieces, True, ("shard", *at), self.after)
             gathered = following
-            if self.last.get(chunk) == index:
+            if self.last.get(chunk) == index and self.job.overlap.gradient_reduce:
                 self._replicate(chunk, piece, pieces, reduced)
         if ahead:
             self._wait("dp", reduced, cell)

@@ -6,28 +6,46 @@ from typing import NamedTuple
 
 
 class Segment(NamedTuple):
-    """One flow: bytes of progress along loaded links, then a fixed time; ``common_bytes_per_s``: its rate while all groups of its
-    axis do the same."""
+    """One flow: bytes of progress along loaded links, then a fixed time.
+
+    Attributes:
+        load: (link class, bytes per byte of progress) of the groups of a class.
+        cap_bytes_per_s: progress at most.
+        crowd: (link, seconds that it is busy per byte of progress) while all groups of the axis do the same.
+    """
 
     amount: float
     load: tuple[tuple[int, float], ...]
     cap_bytes_per_s: float
     fixed_s: float
-    common_bytes_per_s: float
+    crowd: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def moving_s(self) -> float:
+        """Seconds of its progress while all groups of the axis do the same."""
+        return self.amount * max(1 / self.cap_bytes_per_s, *(busy for _, busy in self.crowd), 0.0)
 
 
 def piped(phases: list[Segment], num_chunks: int) -> Segment:
-    """Phases whose chunks follow one another: all links at once, and the first chunk through the other phases."""
-    alone = [phase.amount / phase.common_bytes_per_s for phase in phases]
+    """Phases whose chunks follow one another: all links at once, and the first chunk through what is not the busiest resource.
+
+    A link that several phases pass is busy for all of them: their chunks take turns on it.
+    """
     whole = sum(phase.amount for phase in phases)
-    load: dict[int, float] = {}
-    for phase in phases:
-        for link, weight in phase.load:
-            load[link] = load.get(link, 0.0) + weight * phase.amount / whole
-    fixed = sum(phase.fixed_s for phase in phases) + (sum(alone) - max(alone)) / num_chunks
-    cap = min(phase.cap_bytes_per_s * whole / phase.amount for phase in phases)
-    common = min(phase.common_bytes_per_s * whole / phase.amount for phase in phases)
-    return Segment(whole, tuple(load.items()), cap, fixed, common)
+    shares = [phase.amount / whole for phase in phases]
+    load, crowd = _added([phase.load for phase in phases], shares), _added([phase.crowd for phase in phases], shares)
+    cap = min(phase.cap_bytes_per_s / share for phase, share in zip(phases, shares, strict=True))
+    together = Segment(whole, load, cap, sum(phase.fixed_s for phase in phases), crowd)
+    rest = sum(phase.moving_s for phase in phases) - together.moving_s
+    return together._replace(fixed_s=together.fixed_s + rest / num_chunks)
+
+
+def _added(parts: list[tuple[tuple[int, float], ...]], shares: list[float]) -> tuple[tuple[int, float], ...]:
+    total: dict[int, float] = {}
+    for part, share in zip(parts, shares, strict=True):
+        for link, weight in part:
+            total[link] = total.get(link, 0.0) + weight * share
+    return tuple(total.items())
 
 
 def in_a_row(first: Segment, second: Segment) -> Segment | None:
@@ -39,4 +57,4 @@ def in_a_row(first: Segment, second: Segment) -> Segment | None:
     link, amount = first.load[0][0], first.amount + second.amount
     used = first.load[0][1] * first.amount + second.load[0][1] * second.amount
     seconds = first.amount / first.cap_bytes_per_s + second.amount / second.cap_bytes_per_s
-    return Segment(amount, ((link, used / amount),), amount / seconds, 0.0, amount / seconds)
+    return Segment(amount, ((link, used / amount),), amount / seconds, 0.0)
