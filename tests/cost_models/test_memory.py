@@ -11,8 +11,7 @@ from machines import gpt, job, settings
 from scaleacross.catalogue import load_workload
 from scaleacross.cost_models.memory import PARTS, held_parameters, memory_parts
 from scaleacross.cost_models.settings import Floats, Settings
-from scaleacross.cost_models.stages import rank_classes, rank_layers
-from scaleacross.cost_models.work import block_counts
+from scaleacross.cost_models.stages import block_counts, rank_classes, rank_layers
 from scaleacross.spec.job import Job
 from scaleacross.workloads.layer_profile import ModelProfile
 

@@ -19,7 +19,8 @@ from scaleacross.cost_models.overlap import (
     together_s,
     windows,
 )
-from scaleacross.cost_models.work import Work, taken_fraction
+from scaleacross.cost_models.rank_seconds import taken_fraction
+from scaleacross.cost_models.work import Work
 
 
 def window(length_s: float, pieces: float = 4.0, per_step: float = 1.0) -> Window:

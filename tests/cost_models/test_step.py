@@ -20,9 +20,10 @@ from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.memory import PARTS, memory_parts
 from scaleacross.cost_models.overlap import TRAFFIC_ROWS
 from scaleacross.cost_models.settings import NOTHING, Settings, concatenate, settings_of
+from scaleacross.cost_models.stages import pipeline_groups
 from scaleacross.cost_models.step import exact_shapes, placement_free_s, step_times
 from scaleacross.cost_models.traffic import Volumes
-from scaleacross.cost_models.work import Work, pipeline_groups, work_of
+from scaleacross.cost_models.work import Work, work_of
 from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS, Degrees, has_chunks
 
 FLEET = topology([building("a", 96), building("b", 32)], trunks=[trunk("a", "b")])

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from machines import accelerator, gpt, job, settings
 
+from scaleacross.cost_models.layer_seconds import times_by_type
 from scaleacross.cost_models.stragglers import slowest_ratio
-from scaleacross.cost_models.work import Work, times_by_type, work_of
+from scaleacross.cost_models.work import Work, work_of
 
 
 def test_one_accelerator_is_the_mean_one() -> None:

@@ -12,19 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
+from scaleacross.cost_models.layer_seconds import StackedTimes, times_by_type
 from scaleacross.cost_models.memory import held_parameters
+from scaleacross.cost_models.rank_seconds import layer_counts, rank_times, update_s, with_accumulation
 from scaleacross.cost_models.settings import Floats, Ints, Settings
-from scaleacross.cost_models.stages import RankClasses, layers_of_stages
-from scaleacross.cost_models.work import (
-    StackedTimes,
-    block_counts,
-    layer_counts,
-    placement_of,
-    rank_times,
-    times_by_type,
-    update_s,
-    with_accumulation,
-)
+from scaleacross.cost_models.stages import RankClasses, block_counts, layers_of_stages, placement_of
 from scaleacross.schedules.pipeline.stage_placement import locate
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job

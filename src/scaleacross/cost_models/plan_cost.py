@@ -18,18 +18,19 @@ from scaleacross.cost_models.axes import (
 )
 from scaleacross.cost_models.chunk_work import chunk_work, stage_work
 from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.layer_seconds import times_by_type
 from scaleacross.cost_models.layout import Layout, layout_of, types_of_ranks
 from scaleacross.cost_models.levels import Levels, accelerator_types, build_levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.memory import memory_parts
 from scaleacross.cost_models.plan_traffic import level_traffic, predicted
 from scaleacross.cost_models.settings import Settings, settings_of
-from scaleacross.cost_models.stages import equal_stages, every_rank, head_rank, layers_of_ranks
+from scaleacross.cost_models.stages import block_counts, equal_stages, every_rank, head_rank, layers_of_ranks
 from scaleacross.cost_models.step import StepTimes, exact_shapes, one_row, played_times
 from scaleacross.cost_models.step_pipeline import TimedPipeline, stage_seconds, timed_pipelines
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
 from scaleacross.cost_models.uneven import rank_rows, uneven_rows
-from scaleacross.cost_models.work import Work, block_counts, times_by_type, work_of
+from scaleacross.cost_models.work import Work, work_of
 from scaleacross.schedules.pipeline import SCHEDULES, chosen
 from scaleacross.schedules.pipeline.check import peak_in_flight
 from scaleacross.spec.accelerator import Accelerator

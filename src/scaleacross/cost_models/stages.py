@@ -7,15 +7,18 @@ on rank 0 of a V.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Floats, Ints
+from scaleacross.cost_models.pipeline_timed import FOLDED, among
+from scaleacross.cost_models.settings import Floats, Ints, Settings
+from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement, locate, virtual_stage
-from scaleacross.spec.parallelism import split_layers
+from scaleacross.spec.parallelism import SCHEDULE_NAMES, split_layers
+from scaleacross.workloads.layer_profile import ModelProfile
 
 
 @dataclass(frozen=True)
@@ -179,3 +182,29 @@ def spread(values: Floats, classes: RankClasses, embedding: Floats, head: Floats
     ends = classes.has_embedding[:, None] * embedding + classes.has_head[:, None] * head
     total: Floats = classes.layers @ values + ends
     return total
+
+
+def block_counts(profile: ModelProfile) -> tuple[int, ...]:
+    """Layers of every block type in model order (the argument of ``rank_classes``)."""
+    return tuple(count for _, count in profile.blocks)
+
+
+def placement_of(settings: Settings, row: int = 0) -> StagePlacement:
+    """Where the schedule of a candidate has its virtual stages."""
+    return SCHEDULES[SCHEDULE_NAMES[int(settings.schedule[row])]].placement
+
+
+def pipeline_groups(profile: ModelProfile, settings: Settings) -> Iterator[tuple[RankClasses, Ints]]:
+    """Rows that share (pp, num_chunks, stage placement) and so their rank classes, as (classes, row indices).
+
+    Raises:
+        ValueError: more virtual stages than layers, but for two empty ends.
+    """
+    folded = among(settings.schedule, FOLDED)
+    key = (settings.pp * 1_000_003 + settings.num_chunks) * 2 + folded
+    order = np.argsort(key, kind="stable")
+    starts = np.flatnonzero(np.diff(key[order], prepend=-1))
+    for rows in np.split(order, starts[1:]) if len(order) else []:
+        first = rows[0]
+        shape = (int(settings.pp[first]), int(settings.num_chunks[first]), placement_of(settings, first))
+        yield rank_classes(block_counts(profile), *shape), rows

@@ -21,25 +21,29 @@ import numpy as np
 
 from scaleacross.cost_models.buckets import num_buckets
 from scaleacross.cost_models.compute import memory_bytes_per_s
+from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s
 from scaleacross.cost_models.layout import Layout, types_of_ranks
 from scaleacross.cost_models.memory import held_parameters, memory_parts
 from scaleacross.cost_models.network.sm_contention import hbm_s
 from scaleacross.cost_models.pipeline_timed import WHOLE, among, idle_share
-from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
-from scaleacross.cost_models.stages import RankClasses, every_rank, head_rank, layers_of_ranks
-from scaleacross.cost_models.work import (
-    StackedTimes,
-    Work,
-    block_counts,
+from scaleacross.cost_models.rank_seconds import (
     elementwise_fraction,
     layer_counts,
-    layer_pass_s,
-    placement_of,
     rank_times,
     taken_fraction,
     update_s,
     with_accumulation,
 )
+from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
+from scaleacross.cost_models.stages import (
+    RankClasses,
+    block_counts,
+    every_rank,
+    head_rank,
+    layers_of_ranks,
+    placement_of,
+)
+from scaleacross.cost_models.work import Work
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.workloads.layer_profile import ModelProfile
@@ -102,7 +106,7 @@ def layer_costs(
     settings: Settings,
     times: Sequence[StackedTimes],
 ) -> LayerCosts:
-    """The costs of a single candidate (``settings`` has one row) on every accelerator type (``work.times_by_type``)."""
+    """The costs of a single candidate (``settings`` has one row) on every accelerator type (``layer_seconds.times_by_type``)."""
     seconds = np.stack([layer_pass_s(each, settings)[:, 0] for each in times])
     fixed, per_layer = _bytes(profile, job, settings)
     usable = np.array([accelerator.usable_memory_bytes for accelerator in accelerators])
@@ -158,7 +162,7 @@ def rank_rows(
     """One row for every pipeline rank of every replica class of one decision (``settings`` has one row).
 
     Args:
-        times: of every accelerator type (``work.times_by_type``).
+        times: of every accelerator type (``layer_seconds.times_by_type``).
         micro_batches: of every replica class of ``layout``.
 
     Raises:

@@ -7,7 +7,7 @@ the time, and of every type the slowest accelerator of the job (``stragglers``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -15,28 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleacross.cost_models.buckets import num_buckets
-from scaleacross.cost_models.compute import (
-    ELEMENTWISE_BACKWARD_RATIO,
-    LayerTimes,
-    Shards,
-    accumulation_time_s,
-    layer_times,
-    memory_bytes_per_s,
-    optimizer_time_s,
-    runtime_of,
-)
+from scaleacross.cost_models.compute import memory_bytes_per_s
+from scaleacross.cost_models.layer_seconds import StackedTimes, at_pace, distinct_shards, stacked_times
 from scaleacross.cost_models.memory import held_parameters
-from scaleacross.cost_models.network.sm_contention import hbm_s, held_fraction
-from scaleacross.cost_models.pipeline_timed import FOLDED, WHOLE, among, idle_share
+from scaleacross.cost_models.network.sm_contention import hbm_s
+from scaleacross.cost_models.pipeline_timed import WHOLE, among, idle_share
+from scaleacross.cost_models.rank_seconds import (
+    elementwise_fraction,
+    layer_counts,
+    rank_times,
+    taken_fraction,
+    update_s,
+    with_accumulation,
+)
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
-from scaleacross.cost_models.stages import RankClasses, rank_classes, spread, stage_classes
-from scaleacross.cost_models.stragglers import slowest_ratio
-from scaleacross.schedules.pipeline import SCHEDULES
-from scaleacross.schedules.pipeline.stage_placement import StagePlacement
+from scaleacross.cost_models.stages import RankClasses, block_counts, pipeline_groups, stage_classes
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS
-from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
+from scaleacross.workloads.layer_profile import ModelProfile
 
 
 @dataclass(frozen=True)
@@ -103,32 +99,6 @@ NO_WORK: Final = Work(*(np.zeros(1) for _ in fields(Work)))
 """One candidate that computes nothing."""
 
 
-def pipeline_groups(profile: ModelProfile, settings: Settings) -> Iterator[tuple[RankClasses, Ints]]:
-    """Rows that share (pp, num_chunks, stage placement) and so their rank classes, as (classes, row indices).
-
-    Raises:
-        ValueError: more virtual stages than layers, but for two empty ends.
-    """
-    folded = among(settings.schedule, FOLDED)
-    key = (settings.pp * 1_000_003 + settings.num_chunks) * 2 + folded
-    order = np.argsort(key, kind="stable")
-    starts = np.flatnonzero(np.diff(key[order], prepend=-1))
-    for rows in np.split(order, starts[1:]) if len(order) else []:
-        first = rows[0]
-        shape = (int(settings.pp[first]), int(settings.num_chunks[first]), placement_of(settings, first))
-        yield rank_classes(block_counts(profile), *shape), rows
-
-
-def placement_of(settings: Settings, row: int = 0) -> StagePlacement:
-    """Where the schedule of a candidate has its virtual stages."""
-    return SCHEDULES[SCHEDULE_NAMES[int(settings.schedule[row])]].placement
-
-
-def block_counts(profile: ModelProfile) -> tuple[int, ...]:
-    """Layers of every block type in model order (the argument of ``stages.rank_classes``)."""
-    return tuple(count for _, count in profile.blocks)
-
-
 @dataclass(frozen=True)
 class LayerWaits:
     """Seconds at least that one micro-batch waits, forward and backward, per candidate (n,): for an expert layer, and for one
@@ -158,87 +128,18 @@ def work_of(
         KeyError: an accelerator states no peak for the job's precision.
         ValueError: more virtual stages than layers, but for two empty ends.
     """
-    distinct, rows_to_distinct = _distinct_shards(settings)
-    times = [_stacked_times(profile, job, accelerator, distinct) for accelerator in accelerators]
+    distinct, rows_to_distinct = distinct_shards(settings)
+    times = [stacked_times(profile, job, accelerator, distinct) for accelerator in accelerators]
     columns = {f.name: np.empty(len(settings)) for f in fields(Work)}
     for classes, rows in pipeline_groups(profile, settings):
         at = rows_to_distinct[rows]
         of_group = settings.take(rows)
-        paced = [_at_pace(t.take(at), of_group, one) for t, one in zip(times, accelerators, strict=True)]
+        paced = [at_pace(t.take(at), of_group, one) for t, one in zip(times, accelerators, strict=True)]
         waited = waits.take(rows) if waits else None
         here = _group_work(profile, job, accelerators, paced, of_group, classes, waited)
         for name, values in here.items():
             columns[name][rows] = values
     return Work(**columns)
-
-
-RankTimes = tuple[Floats, Floats, Floats, Floats]
-"""Forward, backward with recomputation, weight gradients (part of backward) and attention of rank classes."""
-
-
-@dataclass(frozen=True)
-class StackedTimes:
-    """Layer times stacked over [block types..., embedding, head], (types + 2, n)."""
-
-    forward: Floats
-    backward: Floats
-    weight: Floats
-    selective: Floats
-    full: Floats
-    attention: Floats
-    elementwise: Floats
-
-    def take(self, rows: Ints) -> StackedTimes:
-        """The candidates selected by an index array."""
-        return StackedTimes(*(getattr(self, f.name)[:, rows] for f in fields(self)))
-
-    def slowed(self, ratio: Floats) -> StackedTimes:
-        """All times longer by a ratio per candidate."""
-        return StackedTimes(*(getattr(self, f.name) * ratio for f in fields(self)))
-
-
-def _distinct_shards(settings: Settings) -> tuple[Shards, Ints]:
-    """The distinct (tp, cp, ep, micro_batch) and the row -> distinct map."""
-    key = ((settings.tp * 65536 + settings.cp) * 65536 + settings.ep) * 4096 + settings.micro_batch
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    return Shards(settings.tp[first], settings.cp[first], settings.ep[first], settings.micro_batch[first]), inverse
-
-
-def times_by_type(
-    profile: ModelProfile, job: Job, accelerators: Sequence[Accelerator], settings: Settings
-) -> list[StackedTimes]:
-    """Layer times of every candidate on every accelerator type.
-
-    Raises:
-        KeyError: an accelerator states no peak for the job's precision.
-    """
-    distinct, rows_to_distinct = _distinct_shards(settings)
-    times = ((one, _stacked_times(profile, job, one, distinct)) for one in accelerators)
-    return [_at_pace(each.take(rows_to_distinct), settings, one) for one, each in times]
-
-
-def _at_pace(times: StackedTimes, settings: Settings, accelerator: Accelerator) -> StackedTimes:
-    """The times on the slowest of all accelerators that a candidate uses."""
-    spread_fraction = accelerator.speed_spread_fraction
-    return times.slowed(slowest_ratio(spread_fraction, settings.world_size)) if spread_fraction else times
-
-
-def _stacked_times(profile: ModelProfile, job: Job, accelerator: Accelerator, shards: Shards) -> StackedTimes:
-    runtime = runtime_of(job)
-    layers: list[LayerProfile] = [*(block for block, _ in profile.blocks), profile.embedding, profile.head]
-    each: list[LayerTimes] = [
-        layer_times(layer, profile.num_experts, accelerator, job.precision, shards, job.sequence_length, runtime)
-        for layer in layers
-    ]
-    return StackedTimes(
-        np.stack([t.forward_s for t in each]),
-        np.stack([t.backward_s for t in each]),
-        np.stack([t.weight_s for t in each]),
-        np.stack([t.selective_s for t in each]),
-        np.stack([t.forward_s * layer.full_recompute_fraction for t, layer in zip(each, layers, strict=True)]),
-        np.stack([t.attention_s for t in each]),
-        np.stack([t.elementwise_s for t in each]),
-    )
 
 
 def _group_work(
@@ -325,73 +226,3 @@ def _least_stage(profile: ModelProfile, times: Sequence[StackedTimes], settings:
     passes = [rank_times(each, settings, stages)[:2] for each in times]
     forward, backward = (np.min([each[part] for each in passes], axis=(0, 1)) for part in range(2))
     return {"least_forward_s": chunks * forward, "least_backward_s": chunks * backward}
-
-
-def taken_fraction(accelerators: Sequence[Accelerator]) -> float:
-    """Of the accelerator type that loses most: share of their speed that products have not beside a collective."""
-    return max(float(held_fraction(one.collective_multiprocessors, one.num_multiprocessors)) for one in accelerators)
-
-
-def elementwise_fraction(profile: ModelProfile, times: Sequence[StackedTimes], settings: Settings) -> Floats:
-    """Share of the passes through all layers that is element-wise, of the accelerator type that has most of it, (n,)."""
-    counts = np.array(block_counts(profile))
-    passes = np.where(settings.recompute == RECOMPUTES.index("none"), 1.0, 2.0) + ELEMENTWISE_BACKWARD_RATIO
-    shares = [
-        (counts @ each.elementwise[:-2]) * passes / (counts @ layer_pass_s(each, settings)[:-2]) for each in times
-    ]
-    return np.minimum(1.0, np.max(shares, axis=0))
-
-
-def with_accumulation(
-    times: RankTimes, job: Job, accelerator: Accelerator, settings: Settings, held: Floats
-) -> RankTimes:
-    """``rank_times`` with gradients added up over micro-batches; the first of them has nothing to add to."""
-    forward, backward, weight, attention = times
-    added = (1 - 1 / settings.num_micro_batches) * accumulation_time_s(accelerator, job.optimizer, held)
-    return forward, backward + added, weight + added, attention
-
-
-def layer_counts(
-    profile: ModelProfile, settings: Settings, classes: RankClasses, at: NDArray[np.intp]
-) -> dict[str, Floats]:
-    """``tp_gathers``, ``tp_forward``, ``layers`` and ``moe_layers`` of ``Work`` for the rank class ``at`` of every candidate."""
-    blocks = [block for block, _ in profile.blocks]
-    gathers = (classes.layers @ np.array([block.tp_gathers for block in blocks]))[at]
-    end_gathers = classes.has_embedding * profile.embedding.tp_gathers + classes.has_head * profile.head.tp_gathers
-    passes = np.where(settings.recompute == RECOMPUTES.index("full"), 3.0, 2.0)
-    return {
-        "tp_gathers": 2.0 * (passes * gathers + 2.0 * end_gathers[at]),
-        "tp_forward": (gathers + end_gathers[at]).astype(float),
-        "layers": (classes.layers @ np.array([block.attention is not None for block in blocks]))[at].astype(float),
-        "moe_layers": (classes.layers @ np.array([block.routed_tokens > 0 for block in blocks]))[at].astype(float),
-    }
-
-
-def rank_times(times: StackedTimes, settings: Settings, classes: RankClasses) -> RankTimes:
-    """Forward, backward (with recomputation), weight gradients and attention of every rank class, each (classes, n)."""
-    forward, backward, weight, attention = (
-        spread(part[:-2], classes, part[-2], part[-1])
-        for part in (times.forward, times.backward, times.weight, times.attention)
-    )
-    nothing = np.zeros(len(settings))  # embedding and head keep what they need, whatever the policy
-    selective, again = (spread(part[:-2], classes, nothing, nothing) for part in (times.selective, times.full))
-    extra = np.choose(settings.recompute, [np.zeros_like(forward), selective, again])
-    return forward, backward + extra, weight, attention
-
-
-def layer_pass_s(times: StackedTimes, settings: Settings) -> Floats:
-    """Forward + backward with recomputation of [block types..., embedding, head], (types + 2, n)."""
-    again = np.choose(settings.recompute, [np.zeros_like(times.forward), times.selective, times.full])
-    again[-2:] = 0.0  # embedding and head keep what they need, whatever the policy
-    total: Floats = times.forward + times.backward + again
-    return total
-
-
-def update_s(
-    job: Job, accelerators: Sequence[Accelerator], settings: Settings, dense: Floats, expert: Floats
-) -> Floats:
-    """The optimizer update of what a rank holds, by accelerator type, (types, n)."""
-    group = np.where(settings.shard == SHARD_LEVELS.index("none"), 1.0, settings.dp_shard * settings.cp)
-    updated = dense / group + expert / np.maximum(1.0, group / settings.ep)
-    moved = 2 * job.optimizer.state_bytes + job.optimizer.gradient_bytes + job.optimizer.parameter_bytes
-    return np.stack([optimizer_time_s(accelerator, updated, moved) for accelerator in accelerators])

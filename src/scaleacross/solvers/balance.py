@@ -20,12 +20,13 @@ from functools import cached_property
 
 import numpy as np
 
+from scaleacross.cost_models.layer_seconds import StackedTimes
 from scaleacross.cost_models.layout import Layout, layout_of, types_of_ranks
 from scaleacross.cost_models.plan_cost import layers_per_stage, micro_batches_of
 from scaleacross.cost_models.settings import Ints, Settings
-from scaleacross.cost_models.stages import equal_stages, layers_of_ranks
+from scaleacross.cost_models.stages import equal_stages, layers_of_ranks, placement_of
 from scaleacross.cost_models.uneven import LayerCosts, Split, layer_costs, uneven_rows
-from scaleacross.cost_models.work import StackedTimes, Work, placement_of, work_of
+from scaleacross.cost_models.work import Work, work_of
 from scaleacross.schedules.pipeline import is_legal
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
 from scaleacross.solvers.partition_stages import partition_stages

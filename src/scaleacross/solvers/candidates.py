@@ -27,24 +27,17 @@ from scaleacross.cost_models.axes import Calls, Terms, axis_calls, best_network,
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.groups import relaxed_shape
+from scaleacross.cost_models.layer_seconds import layer_pass_s, times_by_type
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.memory import memory_parts
 from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.overlap import computation_s, windows
 from scaleacross.cost_models.pipeline_timed import WHOLE, among
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
+from scaleacross.cost_models.stages import block_counts, pipeline_groups
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
-from scaleacross.cost_models.work import (
-    NO_WORK,
-    LayerWaits,
-    Work,
-    block_counts,
-    layer_pass_s,
-    pipeline_groups,
-    times_by_type,
-    work_of,
-)
+from scaleacross.cost_models.work import NO_WORK, LayerWaits, Work, work_of
 from scaleacross.solvers.arcs import Arc, Arranged, Kinds, exposed_in_windows_s, kinds_of
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.spec.accelerator import Accelerator

@@ -21,12 +21,13 @@ import numpy as np
 from scaleacross.cost_models.axes import axis_terms, searched_network
 from scaleacross.cost_models.failures import replicas_lost
 from scaleacross.cost_models.groups import stacked_shapes
+from scaleacross.cost_models.layer_seconds import StackedTimes, times_by_type
 from scaleacross.cost_models.layout import Layout, layout_of
 from scaleacross.cost_models.links import Links, stacked_links
 from scaleacross.cost_models.plan_cost import stage_memory
 from scaleacross.cost_models.settings import Floats, Settings, settings_of
 from scaleacross.cost_models.step import placement_free_s, step_times
-from scaleacross.cost_models.work import StackedTimes, Work, times_by_type
+from scaleacross.cost_models.work import Work
 from scaleacross.solvers.balance import Balance, Balancer
 from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.solvers.mixed_fleets import pricing_on

@@ -11,11 +11,11 @@ from itertools import product
 
 import numpy as np
 
+from scaleacross.cost_models.layer_seconds import times_by_type
 from scaleacross.cost_models.layout import Layout, types_of_ranks
 from scaleacross.cost_models.settings import settings_of
 from scaleacross.cost_models.stages import equal_stages, head_rank, layers_of_ranks
 from scaleacross.cost_models.uneven import LayerCosts, Split, layer_costs
-from scaleacross.cost_models.work import times_by_type
 from scaleacross.schedules.pipeline import SCHEDULES, refusal
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
 from scaleacross.solvers.fleets import Fleet

@@ -25,14 +25,16 @@ from itertools import permutations
 import numpy as np
 
 from scaleacross.cost_models.axes import Terms, waiting
+from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, times_by_type
 from scaleacross.cost_models.memory import held_parameters, memory_parts
 from scaleacross.cost_models.overlap import TRAFFIC_ROWS, least_together_s, num_communicators
 from scaleacross.cost_models.pipeline_timed import idle_share
+from scaleacross.cost_models.rank_seconds import update_s
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
-from scaleacross.cost_models.work import StackedTimes, Work, layer_pass_s, times_by_type, update_s
+from scaleacross.cost_models.work import Work
 from scaleacross.solvers.candidates import Priced, Pricing
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.spec.job import Job

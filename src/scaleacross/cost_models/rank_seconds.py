@@ -1,0 +1,86 @@
+"""What a class of pipeline ranks computes, waits for and updates: its layers' seconds and collectives put together.
+
+Everything is per candidate, arrays (n,), or (classes, n) where all classes of ``stages.RankClasses`` are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleacross.cost_models.compute import ELEMENTWISE_BACKWARD_RATIO, accumulation_time_s, optimizer_time_s
+from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s
+from scaleacross.cost_models.network.sm_contention import held_fraction
+from scaleacross.cost_models.settings import Floats, Settings
+from scaleacross.cost_models.stages import RankClasses, block_counts, spread
+from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS
+from scaleacross.workloads.layer_profile import ModelProfile
+
+RankTimes = tuple[Floats, Floats, Floats, Floats]
+"""Forward, backward with recomputation, weight gradients (part of backward) and attention of rank classes."""
+
+
+def rank_times(times: StackedTimes, settings: Settings, classes: RankClasses) -> RankTimes:
+    """Forward, backward (with recomputation), weight gradients and attention of every rank class, each (classes, n)."""
+    forward, backward, weight, attention = (
+        spread(part[:-2], classes, part[-2], part[-1])
+        for part in (times.forward, times.backward, times.weight, times.attention)
+    )
+    nothing = np.zeros(len(settings))  # embedding and head keep what they need, whatever the policy
+    selective, again = (spread(part[:-2], classes, nothing, nothing) for part in (times.selective, times.full))
+    extra = np.choose(settings.recompute, [np.zeros_like(forward), selective, again])
+    return forward, backward + extra, weight, attention
+
+
+def with_accumulation(
+    times: RankTimes, job: Job, accelerator: Accelerator, settings: Settings, held: Floats
+) -> RankTimes:
+    """``rank_times`` with gradients added up over micro-batches; the first of them has nothing to add to."""
+    forward, backward, weight, attention = times
+    added = (1 - 1 / settings.num_micro_batches) * accumulation_time_s(accelerator, job.optimizer, held)
+    return forward, backward + added, weight + added, attention
+
+
+def layer_counts(
+    profile: ModelProfile, settings: Settings, classes: RankClasses, at: NDArray[np.intp]
+) -> dict[str, Floats]:
+    """``tp_gathers``, ``tp_forward``, ``layers`` and ``moe_layers`` of ``Work`` for the rank class ``at`` of every candidate."""
+    blocks = [block for block, _ in profile.blocks]
+    gathers = (classes.layers @ np.array([block.tp_gathers for block in blocks]))[at]
+    end_gathers = classes.has_embedding * profile.embedding.tp_gathers + classes.has_head * profile.head.tp_gathers
+    passes = np.where(settings.recompute == RECOMPUTES.index("full"), 3.0, 2.0)
+    return {
+        "tp_gathers": 2.0 * (passes * gathers + 2.0 * end_gathers[at]),
+        "tp_forward": (gathers + end_gathers[at]).astype(float),
+        "layers": (classes.layers @ np.array([block.attention is not None for block in blocks]))[at].astype(float),
+        "moe_layers": (classes.layers @ np.array([block.routed_tokens > 0 for block in blocks]))[at].astype(float),
+    }
+
+
+def elementwise_fraction(profile: ModelProfile, times: Sequence[StackedTimes], settings: Settings) -> Floats:
+    """Share of the passes through all layers that is element-wise, of the accelerator type that has most of it, (n,)."""
+    counts = np.array(block_counts(profile))
+    passes = np.where(settings.recompute == RECOMPUTES.index("none"), 1.0, 2.0) + ELEMENTWISE_BACKWARD_RATIO
+    shares = [
+        (counts @ each.elementwise[:-2]) * passes / (counts @ layer_pass_s(each, settings)[:-2]) for each in times
+    ]
+    return np.minimum(1.0, np.max(shares, axis=0))
+
+
+def taken_fraction(accelerators: Sequence[Accelerator]) -> float:
+    """Of the accelerator type that loses most: share of their speed that products have not beside a collective."""
+    return max(float(held_fraction(one.collective_multiprocessors, one.num_multiprocessors)) for one in accelerators)
+
+
+def update_s(
+    job: Job, accelerators: Sequence[Accelerator], settings: Settings, dense: Floats, expert: Floats
+) -> Floats:
+    """The optimizer update of what a rank holds, by accelerator type, (types, n)."""
+    group = np.where(settings.shard == SHARD_LEVELS.index("none"), 1.0, settings.dp_shard * settings.cp)
+    updated = dense / group + expert / np.maximum(1.0, group / settings.ep)
+    moved = 2 * job.optimizer.state_bytes + job.optimizer.gradient_bytes + job.optimizer.parameter_bytes
+    return np.stack([optimizer_time_s(accelerator, updated, moved) for accelerator in accelerators])
