@@ -9,7 +9,7 @@ for all candidates that share it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -19,18 +19,18 @@ from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.least_waits import (
     blocked_s,
+    boundary_delays,
+    least_alone_s,
     least_cp_wait_s,
     least_delay_s,
     least_expert_wait_s,
     least_tp_wait_s,
-    slow_s,
 )
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.messages import Boundary
 from scaleacross.cost_models.network.codec import offers
 from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.overlap import TRAFFIC_ROWS, WINDOW_NAMES, occurrences, rounds
-from scaleacross.cost_models.pipeline import BoundaryDelays
 from scaleacross.cost_models.pipeline_penalty import bound_penalty_s, timed_penalty_s
 from scaleacross.cost_models.pipeline_timed import SPLIT, among
 from scaleacross.cost_models.settings import Bools, Floats, Ints
@@ -69,10 +69,12 @@ def network_of(decision: Decision) -> Networks:
 @dataclass(frozen=True)
 class Terms:
     """Seconds that one axis adds: ``serial_s`` per component, each (n,), and ``traffic_s`` of its communicators in the windows,
-    each (TRAFFIC_ROWS, n); bounds know the sum of these alone."""
+    each (TRAFFIC_ROWS, n); bounds know the sum of these alone. ``alone_s`` (n,) of the pipeline's axis, in bounds:
+    ``least_waits.least_alone_s``."""
 
     serial_s: dict[str, Floats]
     traffic_s: tuple[Floats, ...]
+    alone_s: Floats | None = None
 
     @property
     def window_s(self) -> Floats:
@@ -232,7 +234,8 @@ def axis_terms(
     )
     traffic = communicators(axis, volumes, group, expert)
     calls = axis_calls(axis, volumes, group, exchange)
-    return waiting(volumes, Terms(serial_s(axis, volumes, calls, exact), traffic))
+    alone = None if exact or calls.message is None else least_alone_s(volumes, calls.message)
+    return waiting(volumes, Terms(serial_s(axis, volumes, calls, exact), traffic, alone))
 
 
 def _tp_wait_s(volumes: Volumes, gather_s: Floats) -> Floats:
@@ -279,24 +282,13 @@ def _pipeline_s(volumes: Volumes, message: Boundary) -> tuple[Floats, Floats]:
     The schedule is timed where no closed form is exact. All ranks are taken to compute as long as the busiest one.
     """
     settings, work = volumes.settings, volumes.work
-    near, slow = message.near_latency_s + message.near_occupancy_s, slow_s(message)
-    delays = BoundaryDelays(
-        inner_s=near,
-        slow_s=slow,
-        num_slow=message.num_far.astype(np.int64),
-        slow_tail=message.tail.astype(np.int64),
-        slow_spacing=message.spacing.astype(np.int64),
-        loop_s=slow,
-        # a rank that waits for collectives leaves its link more time than its computation says
-        occupancy_s=np.where(
-            settings.tp * settings.cp * settings.ep > 1,
-            0.0,
-            np.maximum(message.near_occupancy_s, message.far_occupancy_s),
-        ),
-    )
+    delays = boundary_delays(message)
+    # a rank that waits for collectives leaves its link more time than its computation says
+    waiting = settings.tp * settings.cp * settings.ep > 1
+    delays = replace(delays, occupancy_s=np.where(waiting, 0.0, delays.occupancy_s))
     penalty = bound_penalty_s(settings, work, delays)
     penalty, bubble = timed_penalty_s(settings, work, message, penalty, volumes.order)
-    return penalty + blocked_s(volumes, near), bubble
+    return penalty + blocked_s(volumes, np.asarray(delays.inner_s)), bubble
 
 
 def waiting(volumes: Volumes, terms: Terms) -> Terms:
@@ -317,7 +309,7 @@ def waiting(volumes: Volumes, terms: Terms) -> Terms:
             kept[:, row] = False
 
     traffic = tuple(part * kept.reshape(-1, *(1,) * (part.ndim - 1)) for part in terms.traffic_s)
-    return Terms(serial, traffic)
+    return Terms(serial, traffic, terms.alone_s)
 
 
 def _gather_and_scatter_s(group: Group, size_bytes: Floats, gathered: str, scattered: str) -> tuple[Floats, Floats]:

@@ -9,8 +9,12 @@ the last micro-batch passes the same stages back:
 ``Work`` has m·(F+B)_r + Σ (F+B)_s (``overlap.computation_s``); here are the waits of both and the delays. What a rank waits is a
 sum over its chunks, each of which hides what its own computation can: never less than all of it together could hide.
 
-Delays beyond these show where all stages are as long as the least of them (``pipeline.lower_bound_s``). That path holds
-other stages than the rank's, so it is counted only where no collective waits: delays may run beside waits.
+Two other paths hold other stages than the rank's, so that their delays may run beside its waits. The longest of the three is
+a bound, not their sum (``least_alone_s``, ``longest_s``):
+
+    all stages as long as the least of them                          ``pipeline.lower_bound_s``
+    one round of forwards, every forward message of all micro-batches over the busiest link one by one, and the backward of the
+    last of them through all stages; or the mirror image             ``_carried_s``
 """
 
 from __future__ import annotations
@@ -92,33 +96,65 @@ def least_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:
 def least_delay_s(volumes: Volumes, message: Boundary) -> Floats:
     """Messages that a pipeline waits for beyond its computation, (n,)."""
     settings, work = volumes.settings, volumes.work
-    near, slow = message.near_latency_s + message.near_occupancy_s, slow_s(message)
+    near, slow = message.near_latency_s + message.near_occupancy_s, np.asarray(boundary_delays(message).slow_s)
     boundaries = np.maximum(0.0, settings.pp - 1 - work.ranks_behind)
     far = np.clip(message.num_far - work.ranks_behind, 0.0, boundaries)  # the others may all lie behind the rank
     before = (boundaries - far) * near + far * slow
     ways = np.where(among(settings.schedule, WHOLE), 2.0, 1.0)
-    delay = ways * before
-    alone = np.flatnonzero((settings.tp * settings.cp * settings.ep == 1) & (settings.pp > 1))
-    if len(alone):
-        beyond = _alike_s(volumes.take(alone), Boundary(*(part[alone] for part in message)))
-        delay[alone] = np.maximum(delay[alone], beyond - computation_s(settings, work)[alone])
-    return np.asarray(delay + blocked_s(volumes, near))
+    return np.asarray(ways * before + blocked_s(volumes, near))
 
 
-def _alike_s(volumes: Volumes, message: Boundary) -> Floats:
-    """Seconds of pipelines in which nothing waits, were all stages as short as the shortest, (n,); 0 without closed form."""
+def least_alone_s(volumes: Volumes, message: Boundary) -> Floats:
+    """What pipelines take beyond ``computation_s`` at least where nothing but their messages waits, (n,); 0 or more."""
+    delays, alone = boundary_delays(message), np.zeros(len(volumes.settings))
+    rows = np.flatnonzero((volumes.settings.pp > 1) & (np.asarray(delays.slow_s) > 0))
+    if len(rows):
+        some, between = volumes.take(rows), delays.take(rows)
+        longest = np.maximum(_alike_s(some, between), _carried_s(some, between))
+        alone[rows] = np.maximum(0.0, longest - computation_s(some.settings, some.work))
+    return alone
+
+
+def longest_s(waited_s: Floats, alone_s: Floats | None) -> Floats:
+    """What a pipeline takes beyond ``computation_s`` at least: waits of all axes added up, or its messages alone."""
+    return waited_s if alone_s is None else np.maximum(waited_s, alone_s)
+
+
+def _carried_s(volumes: Volumes, delays: BoundaryDelays) -> Floats:
+    """Seconds in which the busiest link carries all messages of one direction, with what comes before and after, (n,).
+
+    The first message follows forwards of the first chunk; the last one is followed by those of the last chunk at least, and by
+    the backward of its micro-batch through all stages (where that is whole; otherwise the messages alone count).
+    """
     settings, work = volumes.settings, volumes.work
-    near, slow = message.near_latency_s + message.near_occupancy_s, slow_s(message)
-    far = (message.num_far > 0) & (slow > near)
-    delays = BoundaryDelays(
+    m, v = settings.num_micro_batches, settings.num_chunks
+    across, once = delays.total_s(settings.pp), np.asarray(delays.occupancy_s)
+    carried = m * v * once
+    passes = np.maximum(work.round_forward_s + work.every_backward_s, work.round_backward_s + work.every_forward_s)
+    delayed = (1 + v) * across - once + (v - 1) * np.asarray(delays.loop_s)
+    return np.asarray(carried + np.where(among(settings.schedule, WHOLE), passes + delayed, 0.0))
+
+
+def boundary_delays(message: Boundary) -> BoundaryDelays:
+    """Delays of a pipeline between neighbouring ranks, as ``pipeline_penalty.boundary_times`` has them."""
+    near, far = message.near_latency_s + message.near_occupancy_s, message.far_latency_s + message.far_occupancy_s
+    crosses = message.num_far > 0
+    slow = np.where(crosses, np.maximum(near, far), near)
+    busiest = np.maximum(message.near_occupancy_s, message.far_occupancy_s)
+    return BoundaryDelays(
         inner_s=near,
         slow_s=slow,
         num_slow=message.num_far.astype(np.int64),
         slow_tail=message.tail.astype(np.int64),
         slow_spacing=message.spacing.astype(np.int64),
         loop_s=slow,
-        occupancy_s=np.where(far, message.far_occupancy_s, message.near_occupancy_s),
+        occupancy_s=np.where(crosses, busiest, message.near_occupancy_s),
     )
+
+
+def _alike_s(volumes: Volumes, delays: BoundaryDelays) -> Floats:
+    """Seconds of pipelines in which nothing waits, were all stages as short as the shortest, (n,); 0 without closed form."""
+    settings, work = volumes.settings, volumes.work
     out = np.zeros(len(settings))
     for name in CLOSED:
         rows = np.flatnonzero(settings.schedule == SCHEDULE_NAMES.index(name))
@@ -139,9 +175,3 @@ def blocked_s(volumes: Volumes, near_s: Floats) -> Floats:
     if volumes.job.overlap.pipeline_messages:
         return np.zeros(len(settings))
     return np.where(settings.pp > 1, (settings.num_micro_batches * settings.num_chunks - 1) * near_s, 0.0)
-
-
-def slow_s(message: Boundary) -> Floats:
-    """Delay of the slowest boundary."""
-    near, far = message.near_latency_s + message.near_occupancy_s, message.far_latency_s + message.far_occupancy_s
-    return np.asarray(np.where(message.num_far > 0, np.maximum(near, far), near))

@@ -129,10 +129,11 @@ def _timed(
 def boundary_times(pp: int, boundary: tuple[float, ...]) -> tuple[Floats, Floats]:
     """Latency and occupancy between rank r and r+1, the last entry from rank pp−1 back to rank 0, each (pp,).
 
-    Where a boundary is far for some pipelines and near for others, it is the slower of both.
+    Where a boundary is far for some pipelines and near for others, it is as slow as the slower of both and as busy as the busier.
     """
     near, far, (num_far, tail, spacing) = boundary[:2], boundary[2:4], boundary[4:]
-    latency, occupancy = max(near, far, key=sum)
+    occupancy = max(near[1], far[1])
+    latency = max(sum(near), sum(far)) - occupancy
     positions = [pp - 1 - int(tail) - int(spacing) * index for index in range(int(num_far))]
     crosses = np.zeros(pp, dtype=bool)
     crosses[[max(0, position) for position in positions]] = True

@@ -170,6 +170,21 @@ def stage_classes(block_counts: tuple[int, ...], num_stages: int) -> RankClasses
     return RankClasses(rows[:, :-2], rows[:, -2], rows[:, -1], first, counts)
 
 
+@lru_cache(maxsize=4096)
+def one_pass(block_counts: tuple[int, ...], pp: int, num_chunks: int) -> RankClasses:
+    """What a micro-batch passes, as if each were a rank: one round at least, and all layers; the equal split over a loop.
+
+    A round goes through the first chunks of ranks 0 … r and the last chunks of the others, for the r < pp − 1 that makes it
+    least (block type by block type). Raises ValueError as ``rank_classes`` does.
+    """
+    every = np.array(block_counts)
+    table = layers_of_stages(block_counts, [[count] for count in split_layers(sum(block_counts), pp * num_chunks)])
+    ahead, behind = table[:pp].cumsum(axis=0)[:-1], table[-pp:][::-1].cumsum(axis=0)[::-1][1:]
+    least = (ahead + behind).min(axis=0, initial=sum(block_counts), where=True) if pp > 1 else every
+    both = np.ones(2, dtype=np.int64)
+    return RankClasses(np.stack([np.minimum(least, every), every]), both, both, 0 * both, both)
+
+
 def spread(values: Floats, classes: RankClasses, embedding: Floats, head: Floats) -> Floats:
     """Sum of a per-layer quantity over the layers of each class.
 

@@ -215,6 +215,10 @@ def rank_rows(
         whole_share=passes.sum(axis=1).repeat(len(split)) / passes.ravel(),
         least_forward_s=0.0 * same,
         least_backward_s=0.0 * same,
+        round_forward_s=0.0 * same,
+        round_backward_s=0.0 * same,
+        every_forward_s=0.0 * same,
+        every_backward_s=0.0 * same,
     )
     batches = np.repeat(np.array(micro_batches, dtype=np.int64), len(split))
     rows = settings.take(np.zeros(len(batches), dtype=np.int64))

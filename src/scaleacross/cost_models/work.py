@@ -29,7 +29,7 @@ from scaleacross.cost_models.rank_seconds import (
     with_accumulation,
 )
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
-from scaleacross.cost_models.stages import RankClasses, block_counts, pipeline_groups, stage_classes
+from scaleacross.cost_models.stages import RankClasses, block_counts, one_pass, pipeline_groups, stage_classes
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.workloads.layer_profile import ModelProfile
@@ -60,6 +60,9 @@ class Work:
         whole_share: forward and backward of one micro-batch through all ranks over that of this one.
         least_share: the same through the rank that computes least.
         least_forward_s, least_backward_s: through the virtual stage that takes least, times the chunks of a rank.
+        round_forward_s, round_backward_s: through the first chunk of the ranks up to one and the last chunk of those behind it,
+            whichever rank that is, at least; not what gradients take to add up.
+        every_forward_s, every_backward_s: through all layers, likewise.
     """
 
     forward_s: Floats
@@ -89,6 +92,10 @@ class Work:
     least_share: Floats
     least_forward_s: Floats
     least_backward_s: Floats
+    round_forward_s: Floats
+    round_backward_s: Floats
+    every_forward_s: Floats
+    every_backward_s: Floats
 
     def take(self, rows: Ints | Bools) -> Work:
         """The rows selected by an index or mask array."""
@@ -189,6 +196,7 @@ def _group_work(
         "whole_share": classes.num_ranks @ totals.max(axis=0) / (forward + backward),
         "least_share": totals.max(axis=0).min(axis=0) / (forward + backward),
         **_least_stage(profile, times, settings),
+        **_passes(profile, times, settings),
     }
 
 
@@ -226,3 +234,16 @@ def _least_stage(profile: ModelProfile, times: Sequence[StackedTimes], settings:
     passes = [rank_times(each, settings, stages)[:2] for each in times]
     forward, backward = (np.min([each[part] for each in passes], axis=(0, 1)) for part in range(2))
     return {"least_forward_s": chunks * forward, "least_backward_s": chunks * backward}
+
+
+def _passes(profile: ModelProfile, times: Sequence[StackedTimes], settings: Settings) -> dict[str, Floats]:
+    """Columns ``round_*`` and ``every_*`` of candidates that share their virtual stages."""
+    classes = one_pass(block_counts(profile), int(settings.pp[0]), int(settings.num_chunks[0]))
+    passes = [rank_times(each, settings, classes)[:2] for each in times]
+    forward, backward = (np.min([each[part] for each in passes], axis=0) for part in range(2))
+    return {
+        "round_forward_s": forward[0],
+        "round_backward_s": backward[0],
+        "every_forward_s": forward[1],
+        "every_backward_s": backward[1],
+    }

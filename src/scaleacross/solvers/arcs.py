@@ -15,7 +15,8 @@ import numpy as np
 
 from scaleacross.cost_models.axes import Calls, Terms, serial_s, waiting
 from scaleacross.cost_models.distinct import Distinct, distinct
-from scaleacross.cost_models.overlap import TRAFFIC_ROWS, Window, exposed_s, least_together_s, windows
+from scaleacross.cost_models.least_waits import least_alone_s, longest_s
+from scaleacross.cost_models.overlap import Window, exposed_s, least_together_s, windows
 from scaleacross.cost_models.pipeline_timed import FOLDED, among
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.step import placement_free_s
@@ -49,6 +50,48 @@ def alike(settings: Settings, without: frozenset[str]) -> Distinct:
     return distinct(*columns)
 
 
+class Added(NamedTuple):
+    """What an axis adds to a bound on a step, (..., n); None is nothing.
+
+    ``waited_s`` inside the pipeline, ``after_s`` behind it (windows' traffic that the job runs nothing beside), ``alone_s`` what
+    the pipeline takes without what the other axes wait, and ``window_s`` (TRAFFIC_ROWS, ..., n) of traffic.
+    """
+
+    waited_s: Floats
+    after_s: Floats | None
+    alone_s: Floats | None
+    window_s: Floats
+
+    @classmethod
+    def of(cls, terms: Terms) -> Added:
+        """From the terms of an axis."""
+        waited = [seconds for name, seconds in terms.serial_s.items() if name != "dp"]
+        nothing: Floats = np.zeros(terms.traffic_s[0].shape[1:])
+        return cls(sum(waited, start=nothing), terms.serial_s.get("dp"), terms.alone_s, terms.window_s)
+
+    def take(self, rows: Ints) -> Added:
+        """Of parts at several strides, (k, n), those at some of them."""
+        return Added(
+            self.waited_s[rows],
+            None if self.after_s is None else self.after_s[rows],
+            None if self.alone_s is None else self.alone_s[rows],
+            self.window_s[:, rows],
+        )
+
+
+def added_s(parts: Sequence[Added], over: Sequence[Window]) -> Floats:
+    """Lower bound on what all axes together add to ``placement_free_s``, (..., n): the longer of what they wait and the
+    pipeline alone, and of their traffic what the windows do not hide."""
+    alone = [part.alone_s for part in parts if part.alone_s is not None]
+    waited = np.sum([part.waited_s for part in parts], axis=0)
+    exposed = exposed_in_windows_s(np.sum([part.window_s for part in parts], axis=0), over)
+    exposed += longest_s(waited, np.max(alone, axis=0) if alone else None)
+    for part in parts:
+        if part.after_s is not None:
+            exposed += part.after_s
+    return exposed
+
+
 @dataclass(frozen=True)
 class Arc:
     """An axis at the strides (n,) of candidates, or at several of each, (k, n).
@@ -63,17 +106,14 @@ class Arc:
     waits: Ints
     window_s: Floats
 
-    def waits_s(self, job: Job) -> Floats:
-        """Seconds of a step that wait for this axis under the overlap settings of ``job``, in the shape of ``waits``."""
-        parts = serial_s(self.axis, replace(self.some, job=job), self.calls)
-        if not parts:
-            return np.zeros(self.waits.shape)
-        total: Floats = sum(parts.values(), start=np.zeros(len(self.some.settings)))
-        return total[self.waits]
-
-    def terms(self, job: Job) -> Terms:
-        """Both under the overlap settings of ``job``, what its windows do not hold (``axes.waiting``) not yet taken out."""
-        return Terms({self.axis: self.waits_s(job)}, (self.window_s,))
+    def added(self, volumes: Volumes) -> Added:
+        """What the axis adds under the overlap settings of the job of ``volumes`` (of all candidates)."""
+        some = replace(self.some, job=volumes.job)
+        parts = serial_s(self.axis, some, self.calls)
+        total: Floats = sum(parts.values(), start=np.zeros(len(some.settings)))
+        alone = None if self.calls.message is None else least_alone_s(some, self.calls.message)
+        alone = None if alone is None or not alone.any() else alone[self.waits]
+        return Added.of(waiting(volumes, Terms({self.axis: total[self.waits]}, (self.window_s,), alone)))
 
 
 @dataclass(frozen=True)
@@ -86,15 +126,8 @@ class Arranged:
     def step_s(self, job: Job) -> Floats:
         """Step time under the overlap settings of ``job``, (n,)."""
         volumes = replace(self.volumes, job=job)
-        serial = sum((arc.waits_s(job) for arc in self.arcs), start=placement_free_s(volumes))
-        terms = waiting(volumes, Terms({"": serial}, (self._window_s,)))
-        return terms.serial_total_s + exposed_in_windows_s(terms.window_s, self._windows)
-
-    @cached_property
-    def _window_s(self) -> Floats:
-        """Traffic in the windows, all axes together, (TRAFFIC_ROWS, n)."""
-        nothing = np.zeros((TRAFFIC_ROWS, len(self.volumes.settings)))
-        return sum((arc.window_s for arc in self.arcs), start=nothing)
+        free = placement_free_s(volumes)
+        return free + added_s([arc.added(volumes) for arc in self.arcs], self._windows) if self.arcs else free
 
     @cached_property
     def _windows(self) -> tuple[Window, ...]:

@@ -28,6 +28,7 @@ from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.groups import relaxed_shape
 from scaleacross.cost_models.layer_seconds import layer_pass_s, times_by_type
+from scaleacross.cost_models.least_waits import least_alone_s, longest_s
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.memory import memory_parts
 from scaleacross.cost_models.network.compression import Best
@@ -38,7 +39,7 @@ from scaleacross.cost_models.stages import block_counts, pipeline_groups
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import NO_WORK, LayerWaits, Work, work_of
-from scaleacross.solvers.arcs import Arc, Arranged, Kinds, exposed_in_windows_s, kinds_of
+from scaleacross.solvers.arcs import Added, Arc, Arranged, Kinds, added_s, kinds_of
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
@@ -141,8 +142,7 @@ class Pricing:
         """Lower bound on all candidates of a base, (n,): computation, bubble, serial terms at their relaxed best."""
         work = self._work_of(bases)
         volumes = self.volumes(bases, work)
-        waited = sum(self._serial_s(axis, volumes, coarse=True) for axis in GRID_AXES)
-        return computation_s(bases, work) + waited
+        return computation_s(bases, work) + self._waited_s(volumes)
 
     def work(self, settings: Settings, kinds: Kinds | None = None) -> Work:
         """``work_of`` on the fleet, computed once for candidates that share it (``kinds`` of the settings, if known)."""
@@ -158,11 +158,10 @@ class Pricing:
         volumes = self.volumes(settings, work)
         free = placement_free_s(volumes)
         bases, states = volumes.take(base.first), volumes.take(state.first)
-        serial = sum((self._serial_s(axis, bases, coarse=True) for axis in GRID_AXES), start=np.zeros(len(base.first)))
-        windows = [self._window_s(axis, states, coarse=True) for axis in GRID_AXES]
-        terms = waiting(volumes, Terms({}, (np.sum(windows, axis=0)[:, state.code],)))
-        exposed = communication_s(volumes, terms)
-        return Priced(settings, work, free, free + serial[base.code] + exposed)
+        serial = self._waited_s(bases)
+        traffic = [self._window_s(axis, states, coarse=True) for axis in GRID_AXES]
+        terms = waiting(volumes, Terms({"": serial[base.code]}, (np.sum(traffic, axis=0)[:, state.code],)))
+        return Priced(settings, work, free, free + added_s([Added.of(terms)], windows(settings, work)))
 
     def tight(self, priced: Priced) -> Priced:
         """The same candidates with the tight bound."""
@@ -183,16 +182,13 @@ class Pricing:
             before = [frozenset(order[: order.index(axis)]) for order in orders]
             place = {faster: index for index, faster in enumerate(dict.fromkeys(before))}
             stride = np.stack([_stride(settings, faster) for faster in place])
-            terms = waiting(volumes, self._arc(axis, stride, volumes, kinds).terms(self.job))
-            parts.append((terms.serial_total_s, terms.window_s))
+            parts.append(self._arc(axis, stride, volumes, kinds).added(volumes))
             used.append(np.array([place[faster] for faster in before]))
         out = np.zeros((len(orders), len(settings)))
         step = max(1, ORDER_BLOCK // max(1, len(settings)))
         for start in range(0, len(orders) if parts else 0, step):
-            here = slice(start, start + step)
-            waited = sum(serial[rows[here]] for (serial, _), rows in zip(parts, used, strict=True))
-            traffic = np.sum([window[:, rows[here]] for (_, window), rows in zip(parts, used, strict=True)], axis=0)
-            out[here] = waited + exposed_in_windows_s(traffic, over)
+            placed = [part.take(rows[start : start + step]) for part, rows in zip(parts, used, strict=True)]
+            out[start : start + step] = added_s(placed, over)
         return out
 
     def arranged(self, settings: Settings, axis_order: Sequence[GridAxis]) -> Arranged:
@@ -236,11 +232,21 @@ class Pricing:
             gather = 0.5 * np.asarray(self._calls("tp", volumes, innermost, coarse=True).gather_s)
         return LayerWaits(exchange, gather)
 
-    def _serial_s(self, axis: GridAxis, volumes: Volumes, stride: Ints | None = None, coarse: bool = False) -> Floats:
-        """Lower bound on what the step waits for on an axis, (n,); ``coarse``: at that stride or any larger one."""
+    def _waited_s(self, volumes: Volumes) -> Floats:
+        """Lower bound on what all axes add to the pipeline of candidates, (n,), each at its best."""
+        parts = [self._serial_s(axis, volumes, coarse=True) for axis in GRID_AXES]
+        waited = np.sum([serial for serial, _ in parts], axis=0)
+        return longest_s(waited, next(alone for _, alone in parts if alone is not None))
+
+    def _serial_s(
+        self, axis: GridAxis, volumes: Volumes, stride: Ints | None = None, coarse: bool = False
+    ) -> tuple[Floats, Floats | None]:
+        """Lower bound on what the step waits for on an axis, (n,), and for pp ``least_alone_s``; ``coarse``: at that stride or
+        any larger one."""
         stride = np.ones(len(volumes.settings), dtype=np.int64) if stride is None else stride
         calls = self._calls(axis, volumes, stride, coarse)
-        return sum(serial_s(axis, volumes, calls).values(), start=np.zeros(len(volumes.settings)))
+        waited = sum(serial_s(axis, volumes, calls).values(), start=np.zeros(len(volumes.settings)))
+        return waited, None if calls.message is None else least_alone_s(volumes, calls.message)
 
     def _calls(self, axis: GridAxis, volumes: Volumes, stride: Ints, coarse: bool) -> Calls:
         """Lower bound on one call of the collectives that the step waits for."""
@@ -281,12 +287,3 @@ def _stride(settings: Settings, faster: Collection[GridAxis]) -> Ints:
     for axis in faster:
         stride = stride * getattr(settings, axis)
     return stride
-
-
-def communication_s(volumes: Volumes, *terms: Terms) -> Floats:
-    """Exposed communication of a step, (n,): serial terms and what the windows do not hide."""
-    if not terms:
-        return np.zeros(len(volumes.settings))
-    serial = sum((term.serial_total_s for term in terms), start=np.zeros(len(volumes.settings)))
-    in_windows = sum((term.window_s for term in terms), start=np.zeros_like(terms[0].window_s))
-    return serial + exposed_in_windows_s(in_windows, windows(volumes.settings, volumes.work))

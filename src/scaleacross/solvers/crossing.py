@@ -28,6 +28,7 @@ import networkx as nx
 import numpy as np
 
 from scaleacross.cost_models.collectives import Group
+from scaleacross.cost_models.least_waits import longest_s
 from scaleacross.cost_models.levels import CAMPUS, REGION
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.overlap import windows
@@ -79,7 +80,8 @@ class Crossing(Pricing):
             some = volumes.take(rows)
             stride = some.settings.world_size // degree[rows]
             here = [type(window)(*(part[rows] for part in window)) for window in over]
-            added = self._serial_s(axis, some, stride) + exposed_in_windows_s(self._window_s(axis, some, stride), here)
+            added = longest_s(*self._serial_s(axis, some, stride))
+            added = added + exposed_in_windows_s(self._window_s(axis, some, stride), here)
             trips = self._trips_s(priced.take(rows), far=axis == "pp") + (0.0 if axis == "pp" else added)
             cut[rows], law[rows] = np.minimum(cut[rows], added), np.minimum(law[rows], trips)
         return priced.free_s + cut, law + work.optimizer_s

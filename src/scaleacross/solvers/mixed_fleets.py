@@ -150,7 +150,7 @@ class MixedPricing(Pricing):
     ) -> Terms:
         """Terms of an axis at their least, under the name of the component that waits."""
         name = "ep" if axis == "dp_shard" else axis
-        serial = self._serial_s(axis, volumes, stride, coarse)
+        serial, _ = self._serial_s(axis, volumes, stride, coarse)
         return waiting(volumes, Terms({name: serial}, (self._window_s(axis, volumes, stride, coarse),)))
 
     def _coarse_terms(self, volumes: Volumes) -> list[Terms]:

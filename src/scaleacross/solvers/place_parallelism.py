@@ -27,11 +27,11 @@ from scaleacross.cost_models.axes import Terms, axis_terms, searched_network
 from scaleacross.cost_models.groups import GroupShape, stacked_shapes
 from scaleacross.cost_models.levels import Levels
 from scaleacross.cost_models.links import stacked_links
-from scaleacross.cost_models.overlap import TRAFFIC_ROWS, windows
+from scaleacross.cost_models.overlap import windows
 from scaleacross.cost_models.settings import Floats, Settings
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.work import Work
-from scaleacross.solvers.arcs import exposed_in_windows_s
+from scaleacross.solvers.arcs import Added, added_s
 from scaleacross.solvers.balance import Balance
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fixed_placement import FixedPlacement
@@ -144,15 +144,16 @@ class Placer:
 
     def bounds_s(self, settings: Settings, work: Work, orders: Sequence[AxisOrder], fills: Sequence[Fill]) -> Floats:
         """Bounds on the communication of a single candidate on orders of its active axes, (fills, orders)."""
-        serial, traffic = np.zeros((len(fills), len(orders))), np.zeros((TRAFFIC_ROWS, len(fills), len(orders)))
+        parts = []
         for axis in orders[0]:
             before = [frozenset(order[: order.index(axis)]) for order in orders]
             place = {faster: index for index, faster in enumerate(dict.fromkeys(before))}
             arcs, of = self.arcs(settings, work, axis, list(place), fills), [place[faster] for faster in before]
-            serial += arcs.serial_total_s.reshape(len(fills), -1)[:, of]
-            traffic += arcs.window_s.reshape(TRAFFIC_ROWS, len(fills), -1)[:, :, of]
-        over = [type(window)(*(part[:, None] for part in window)) for window in windows(settings, work)]
-        return serial + exposed_in_windows_s(traffic, over)
+            at = (np.arange(len(fills))[:, None] * len(place) + of).ravel()
+            parts.append(Added.of(arcs).take(at))
+        if not parts:
+            return np.zeros((len(fills), len(orders)))
+        return added_s(parts, windows(settings, work)).reshape(len(fills), len(orders))
 
     def arcs(
         self,
