@@ -97,7 +97,8 @@ def test_one_f_one_b_with_equal_delays_is_exact() -> None:
         timed = _timed(compile_schedule(generate("1F1B", p, m, 1)), 1.0, 2.0, np.full(p - 1, 0.75))
         penalty = 2 * 0.75 * (p - 1 + m - 1 - -(-(m - 1) // p))
         assert timed == pytest.approx(3.0 * (m + p - 1) + penalty)
-        assert pipeline.delay_penalty_s("1F1B", p, m, 1, 1.0, 2.0, _delays(inner=0.75)) == pytest.approx(penalty)
+        delayed = pipeline.lower_bound_s("1F1B", p, m, 1, 1.0, 2.0, _delays(inner=0.75))
+        assert delayed - pipeline.zero_delay_time_s("1F1B", p, m, 1, 1.0, 2.0) == pytest.approx(penalty)
 
 
 SECONDS = st.floats(0.1, 4.0)
@@ -128,7 +129,6 @@ def _cases(draw: st.DrawFn, names: tuple[ScheduleName, ...], max_slow: int, uneq
 def test_one_f_one_b_is_exact_without_queues(case: Case, share: float) -> None:
     shape, F, B, fields, tails = case
     delays = BoundaryDelays(**fields, occupancy_s=share * min(F, B))
-    assert pipeline.queue_free(1, F, B, delays)
     timed = _timed(compile_schedule(generate(*shape)), F, B, _boundaries(shape[1], 1, delays, tails), share * min(F, B))
     assert pipeline.lower_bound_s(*shape, F, B, _within(delays)) == pytest.approx(timed)
 
@@ -155,9 +155,9 @@ def test_interleaved_is_exact_while_delays_hide(case: Case, share: float) -> Non
 
 def test_hidden_delays_cost_two_trips() -> None:
     # p 4, m 8, v 2, F 1, B 2: D = 1.5; delays .25 and P + loop = 1.0 ≤ 4·0.5, so 2·(2·0.75 + 0.25)
-    assert pipeline.delay_penalty_s("Interleaved1F1B", 4, 8, 2, 1, 2, _delays(inner=0.25, loop=0.25)) == pytest.approx(
-        3.5
-    )
+    shape = ("Interleaved1F1B", 4, 8, 2, 1, 2)
+    delayed = pipeline.lower_bound_s(*shape, _delays(inner=0.25, loop=0.25))
+    assert delayed - pipeline.zero_delay_time_s(*shape) == pytest.approx(3.5)
 
 
 @given(_cases(("GPipe", "1F1B", "Interleaved1F1B"), max_slow=4, unequal=True), st.floats(0.0, 4.0))

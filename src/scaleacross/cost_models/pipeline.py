@@ -41,12 +41,10 @@ _NO_DELAYS: Final = BoundaryDelays(inner_s=0.0, slow_s=0.0, loop_s=0.0, occupanc
 
 __all__ = [
     "BoundaryDelays",
-    "delay_penalty_s",
     "is_legal",
     "lower_bound_s",
     "max_in_flight",
     "microbatches_per_round",
-    "queue_free",
     "zero_delay_time_s",
 ]
 
@@ -82,20 +80,6 @@ def zero_delay_time_s(
     return lower_bound_s(schedule, num_ranks, num_microbatches, num_chunks, forward_s, backward_s, _NO_DELAYS)
 
 
-def delay_penalty_s(
-    schedule: ArrayLike,
-    num_ranks: ArrayLike,
-    num_microbatches: ArrayLike,
-    num_chunks: ArrayLike,
-    forward_s: ArrayLike,
-    backward_s: ArrayLike,
-    delays: BoundaryDelays,
-) -> Floats:
-    """Seconds that ``delays`` add: ``lower_bound_s`` − ``zero_delay_time_s``, exact or a bound as stated there."""
-    shape = (schedule, num_ranks, num_microbatches, num_chunks, forward_s, backward_s)
-    return lower_bound_s(*shape, delays) - zero_delay_time_s(*shape)
-
-
 def lower_bound_s(
     schedule: ArrayLike,
     num_ranks: ArrayLike,
@@ -128,13 +112,6 @@ def lower_bound_s(
         looped = interleaved_time_s(p, m, v, F, B, delays)
     ordered = np.where(name == "1F1B", flat, looped)
     return np.asarray(np.where(name == "GPipe", gpipe, np.maximum(ordered, queue)), dtype=np.float64)
-
-
-def queue_free(
-    num_chunks: ArrayLike, forward_s: ArrayLike, backward_s: ArrayLike, delays: BoundaryDelays
-) -> NDArray[np.bool_]:
-    """Whether no message ever waits for a link: occupancy ≤ min(F, B)/v, the least time between messages of a rank."""
-    return np.asarray(np.asarray(delays.occupancy_s) * np.asarray(num_chunks) <= np.minimum(forward_s, backward_s))
 
 
 def max_in_flight(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,11 +27,10 @@ from scaleacross.cost_models.memory import memory_parts
 from scaleacross.cost_models.plan_traffic import level_traffic, predicted
 from scaleacross.cost_models.settings import Settings, settings_of
 from scaleacross.cost_models.stages import block_counts, equal_stages, every_rank, head_rank, layers_of_ranks
-from scaleacross.cost_models.step import StepTimes, exact_shapes, one_row, played_times
+from scaleacross.cost_models.step import StepTimes, exact_shapes, one_row, played_step_s, played_times
 from scaleacross.cost_models.step_pipeline import TimedPipeline, stage_seconds, timed_pipelines
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
-from scaleacross.cost_models.uneven import rank_rows, uneven_rows
-from scaleacross.cost_models.work import Work, work_of
+from scaleacross.cost_models.uneven import rank_rows
 from scaleacross.schedules.pipeline import SCHEDULES, chosen
 from scaleacross.schedules.pipeline.check import peak_in_flight
 from scaleacross.spec.accelerator import Accelerator
@@ -95,7 +95,9 @@ def plan_cost(
         shapes = exact_shapes(decision.degrees, placement.axis_order, levels, profile.whole_experts)
     settings = settings_of(decision, job.global_batch_sequences)
     network = network_of(decision) if network is None else network
-    volumes, times = _timed_step(job, profile, levels, decision, shapes, settings, layout, network)
+    kinds = _replica_kinds(job, profile, levels, decision, shapes, settings, layout, network)
+    slowest = max(kinds, key=lambda kind: kind.step_s)
+    volumes, times = slowest.busiest, played_times(*slowest)
     sent, links = flows(volumes), links_of(levels)
     groups = {name: group_of(network, name, one_row(shape), links, volumes.launch_s) for name, shape in shapes.items()}
     collectives = tuple(predicted(flow, groups[flow.shape], volumes.equal_copies) for flow in sent)
@@ -136,7 +138,8 @@ def step_seconds(
     layout = layout_of(topology, placement.fill, decision.degrees, placement.axis_order)
     settings = settings_of(decision, job.global_batch_sequences)
     network = network_of(decision) if network is None else network
-    return float(_timed_step(job, profile, levels, decision, shapes, settings, layout, network)[1].step_s[0])
+    kinds = _replica_kinds(job, profile, levels, decision, shapes, settings, layout, network)
+    return max(kind.step_s for kind in kinds)
 
 
 def placed_shapes(profile: ModelProfile, topology: Topology, decision: Decision) -> Mapping[str, GroupShape]:
@@ -155,7 +158,25 @@ def _placement(decision: Decision) -> Placement:
     return decision.placement
 
 
-def _timed_step(
+class ReplicaKind(NamedTuple):
+    """Replicas of one kind: ``volumes`` with a row for every pipeline rank, their pipeline, and what falls into windows."""
+
+    volumes: Volumes
+    pipeline: TimedPipeline
+    windows: tuple[Terms, ...]
+
+    @property
+    def busiest(self) -> Volumes:
+        """The row of the busiest rank."""
+        return self.volumes.take(np.array([self.pipeline.rank]))
+
+    @property
+    def step_s(self) -> float:
+        """The step, were all replicas of this kind."""
+        return played_step_s(*self)
+
+
+def _replica_kinds(
     job: Job,
     profile: ModelProfile,
     levels: Levels,
@@ -164,8 +185,8 @@ def _timed_step(
     settings: Settings,
     layout: Layout,
     network: Networks,
-) -> tuple[Volumes, StepTimes]:
-    """The busiest rank of the replicas whose step is longest as a row, and the times of that step."""
+) -> list[ReplicaKind]:
+    """All kinds of replicas of a decision; the one whose step is longest makes the plan's."""
     launch_s = max(accelerator.kernel_launch_s for accelerator in levels.accelerators)
     links, shape_rows = links_of(levels), {name: one_row(shape) for name, shape in shapes.items()}
     groups = {name: group_of(network, name, shape, links, launch_s) for name, shape in shape_rows.items()}
@@ -183,16 +204,17 @@ def _timed_step(
         for one, each in zip(levels.accelerators, stages, strict=True)
     }
 
-    def played(timed: TimedPipeline) -> tuple[Volumes, StepTimes]:
+    def kind_of(timed: TimedPipeline) -> ReplicaKind:
         ranks = timed.replicas * len(split) + np.arange(len(split))
         own = replace(volumes, settings=rows.take(ranks), work=work.take(ranks))
-        windows = [
+        windows = (
             waiting(own, Terms({}, communicators(axis, own, groups[axis], groups["expert"]))) for axis in GRID_AXES
-        ]
-        return own.take(np.array([timed.rank])), played_times(own, timed, windows)
+        )
+        return ReplicaKind(own, timed, tuple(windows))
 
-    kinds = timed_pipelines(volumes, by_type, stages[0].rank, layout, micro_batches, pp.message)
-    return max(map(played, kinds), key=lambda each: float(each[1].step_s[0]))
+    return [
+        kind_of(timed) for timed in timed_pipelines(volumes, by_type, stages[0].rank, layout, micro_batches, pp.message)
+    ]
 
 
 def layers_per_stage(profile: ModelProfile, decision: Decision) -> tuple[tuple[int, ...], ...]:
@@ -224,23 +246,6 @@ def micro_batches_of(decision: Decision, settings: Settings, layout: Layout) -> 
         has = ", ".join(f"{one.num_replicas} in {'+'.join(one.buildings)}" for one in layout)
         raise ValueError(f"the batch shares do not match the replicas of the placement: {has}")
     return tuple(stated[one.buildings].num_micro_batches for one in layout)
-
-
-def rows_of(
-    job: Job,
-    profile: ModelProfile,
-    accelerators: Sequence[Accelerator],
-    decision: Decision,
-    settings: Settings,
-    layout: Layout,
-) -> tuple[Settings, Work]:
-    """The rows of a decision: one where all ranks are of one type and as equal as possible (``uneven`` otherwise)."""
-    split = layers_per_stage(profile, decision)
-    if len(accelerators) == 1 and split == _equal(profile, decision) and decision.batch_shares is None:
-        return settings, work_of(profile, job, accelerators, settings)
-    times = times_by_type(profile, job, accelerators, settings)
-    micro_batches = micro_batches_of(decision, settings, layout)
-    return uneven_rows(profile, job, accelerators, settings, times, layout, split, micro_batches)
 
 
 def peak_flop_per_s(topology: Topology, placement: Placement, job: Job) -> float:

@@ -94,13 +94,23 @@ def played_times(volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Term
     """
     exposed = {name: np.full(1, seconds) for name, seconds in pipeline.waited_s.items()}
     exposed["pp"] = np.full(1, pipeline.total_s - pipeline.alone_s)
-    waited = sum((term.serial_total_s for term in terms), start=np.zeros(len(volumes.settings)))
-    waited = waited + _beyond_windows_s(volumes, terms)
-    exposed["dp"] = (waited + hbm_lost_s(volumes)).max(keepdims=True)
+    dp, optimizer = _behind_pipeline_s(volumes, terms)
+    exposed["dp"] = dp
     compute, bubble = np.full(1, pipeline.compute_s), np.full(1, pipeline.bubble_s)
-    optimizer = volumes.work.optimizer_s.max(keepdims=True)
     total = compute + bubble + optimizer + sum(exposed.values(), start=np.zeros(1))
     return StepTimes(total, compute, bubble, exposed, optimizer)
+
+
+def played_step_s(volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Terms]) -> float:
+    """``played_times(...).step_s`` without its parts, which need the pipeline timed once more."""
+    return pipeline.total_s + sum(float(part[0]) for part in _behind_pipeline_s(volumes, terms))
+
+
+def _behind_pipeline_s(volumes: Volumes, terms: Sequence[Terms]) -> tuple[Floats, Floats]:
+    """What data parallelism leaves exposed on the rank that hides least, and the optimizer, each (1,)."""
+    waited = sum((term.serial_total_s for term in terms), start=np.zeros(len(volumes.settings)))
+    exposed = waited + _beyond_windows_s(volumes, terms) + hbm_lost_s(volumes)
+    return exposed.max(keepdims=True), volumes.work.optimizer_s.max(keepdims=True)
 
 
 Count = Callable[[int, int, Levels], GroupShape]

@@ -23,13 +23,14 @@ from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.layout import Layout
 from scaleacross.cost_models.messages import Boundary
-from scaleacross.cost_models.pipeline_exact import compiled_schedule, exact_time_s, virtual_boundaries
+from scaleacross.cost_models.pipeline_actions import Actions
+from scaleacross.cost_models.pipeline_exact import compiled_schedule, virtual_boundaries
 from scaleacross.cost_models.pipeline_penalty import NO_DELAYS, boundary_times
 from scaleacross.cost_models.pipeline_timed import WHOLE
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.schedules.pipeline import SCHEDULES, Kind
-from scaleacross.spec.parallelism import SCHEDULE_NAMES, PipelineChoice, ScheduleName
+from scaleacross.spec.parallelism import SCHEDULE_NAMES, PipelineChoice
 
 WAITS = ("tp", "cp", "ep")
 """Components that a stage's actions wait for."""
@@ -68,6 +69,34 @@ class StageSeconds:
             waits,
         )
 
+    def actions(
+        self, choice: PipelineChoice, p: int, m: int, boundary: tuple[float, ...], blocking: bool = False
+    ) -> Actions:
+        """All actions of a schedule with the delays of a ``Boundary``; ``blocking``: a sender waits until its message has
+        arrived."""
+        name, v = choice.schedule, choice.num_chunks
+        forward, backward, alone, first, last = (sum(column) for column in zip(*self.waits.values(), strict=True))
+        latency, occupancy = (times[: p if v > 1 else p - 1] for times in boundary_times(p, boundary))
+        if blocking:
+            delay = virtual_boundaries("delay_s", latency + occupancy, p, v, SCHEDULES[name].placement)
+            forward = forward + np.append(delay, 0.0)
+            backward, alone = backward + np.append(0.0, delay), alone + np.append(0.0, delay)
+            latency = occupancy = np.zeros_like(latency)
+        return Actions(
+            name,
+            p,
+            m,
+            v,
+            choice.order,
+            self.forward_s + forward,
+            self.backward_s + backward,
+            np.maximum(0.0, self.backward_s - self.weight_s) + alone,
+            self.weight_s,
+            np.stack([first, last]),
+            latency,
+            occupancy,
+        )
+
     @property
     def pass_s(self) -> Floats:
         """Forward and whole backward with their waits."""
@@ -78,25 +107,39 @@ class StageSeconds:
 
 @dataclass(frozen=True)
 class TimedPipeline:
-    """Seconds of the pipeline of one kind of replicas and what they are on its busiest rank.
+    """The pipeline of one kind of replicas and what its busiest rank does.
 
     Attributes:
-        total_s: with the delays of messages; ``alone_s`` without.
-        compute_s: of the busiest rank; ``waited_s``: by tp, cp, ep.
+        compute_s: seconds of the busiest rank; ``waited_s``: by tp, cp, ep.
         replicas, rank: a class of replicas of this kind and its busiest rank.
+        actions: with the delays of messages; ``undelayed`` without; None where there is one rank.
     """
 
-    total_s: float
-    alone_s: float
     compute_s: float
     waited_s: Mapping[str, float]
     replicas: int
     rank: int
+    actions: Actions | None = None
+    undelayed: Actions | None = None
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of the pipeline."""
+        return self._of_rank_s if self.actions is None else self.actions.total_s
+
+    @property
+    def alone_s(self) -> float:
+        """The same if messages took no time."""
+        return self._of_rank_s if self.undelayed is None else self.undelayed.total_s
 
     @property
     def bubble_s(self) -> float:
         """Time that the busiest rank idles, were there no delays."""
-        return max(0.0, self.alone_s - self.compute_s - sum(self.waited_s.values()))
+        return max(0.0, self.alone_s - self._of_rank_s)
+
+    @property
+    def _of_rank_s(self) -> float:
+        return self.compute_s + sum(self.waited_s.values())
 
 
 def stage_seconds(volumes: Volumes, work: StageWork, calls: Sequence[Calls]) -> StageSeconds:
@@ -195,7 +238,8 @@ def _timed(
 ) -> TimedPipeline:
     settings = volumes.settings
     name, v, p = SCHEDULE_NAMES[int(settings.schedule[0])], int(settings.num_chunks[0]), int(settings.pp[0])
-    counts = _counts(PipelineChoice(schedule=name, num_chunks=v, order=volumes.order), p, m)
+    choice = PipelineChoice(schedule=name, num_chunks=v, order=volumes.order)
+    counts = _counts(choice, p, m)
     waited = {each: np.bincount(ranks, _waited_s(one, counts), p) for each, one in seconds.waits.items()}
     computed = np.bincount(
         ranks,
@@ -207,13 +251,11 @@ def _timed(
     rank = int((computed + sum(waited.values())).argmax())
     busiest = float(computed[rank]), {each: float(one[rank]) for each, one in waited.items()}
     if p == 1 or message is None:
-        total = busiest[0] + sum(busiest[1].values())
-        return TimedPipeline(total, total, *busiest, replicas, rank)
+        return TimedPipeline(*busiest, replicas, rank)
     near = tuple(float(np.broadcast_to(part, 1)[0]) for part in message)
-    alone = _played(name, (p, m, v), seconds, NO_DELAYS, volumes.order)
-    blocking = not volumes.job.overlap.pipeline_messages
-    total = _played(name, (p, m, v), seconds, near, volumes.order, blocking) if any(near[:4]) else alone
-    return TimedPipeline(total, alone, *busiest, replicas, rank)
+    alone, blocking = seconds.actions(choice, p, m, NO_DELAYS), not volumes.job.overlap.pipeline_messages
+    delayed = seconds.actions(choice, p, m, near, blocking) if any(near[:4]) else alone
+    return TimedPipeline(*busiest, replicas, rank, delayed, alone)
 
 
 def _counts(choice: PipelineChoice, p: int, m: int) -> Floats:
@@ -230,42 +272,3 @@ def _waited_s(waits: Waits, counts: Floats) -> Floats:
     """Seconds of a step that every stage waits."""
     often: Floats = counts[0] * waits.forward_s + counts[1] * waits.backward_s + counts[2] * waits.input_s
     return often + waits.first_s + waits.last_s
-
-
-def _played(
-    name: ScheduleName,
-    shape: tuple[int, int, int],
-    seconds: StageSeconds,
-    boundary: tuple[float, ...],
-    order: tuple[str, ...] | None,
-    blocking: bool = False,
-) -> float:
-    """Seconds of the schedule with the delays of a ``Boundary``; ``blocking``: a sender waits until its message has arrived."""
-    p, m, v = shape
-    waits = list(seconds.waits.values())
-    forward, backward, alone, first, last = (sum(column) for column in zip(*waits, strict=True))
-    latency, occupancy = boundary_times(p, boundary)
-    size = p if v > 1 else p - 1
-    if blocking:
-        placement = SCHEDULES[name].placement
-        delay = virtual_boundaries("delay_s", (latency + occupancy)[:size], p, v, placement)
-        forward, backward, alone = (
-            forward + np.append(delay, 0.0),
-            backward + np.append(0.0, delay),
-            alone + np.append(0.0, delay),
-        )
-        latency = occupancy = np.zeros(p)
-    return exact_time_s(
-        name,
-        p,
-        m,
-        v,
-        seconds.forward_s + forward,
-        seconds.backward_s + backward,
-        latency[:size],
-        occupancy[:size],
-        weight_s=seconds.weight_s,
-        input_s=np.maximum(0.0, seconds.backward_s - seconds.weight_s) + alone,
-        outer_s=np.stack([first, last]),
-        order=order,
-    )

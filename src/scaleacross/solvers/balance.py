@@ -102,7 +102,7 @@ class Balancer:
                     yield Balance(layout, split, micro_batches, self.placement)
 
     def rows(self, balance: Balance) -> tuple[Settings, Work]:
-        """The rows that price a balance: as ``plan_cost.rows_of`` has them."""
+        """The rows that price a balance: one where all accelerators are of one type, else one of every kind of rank."""
         if len(self.accelerators) == 1:
             return self.settings, work_of(self.profile, self.job, self.accelerators, self.settings)
         return uneven_rows(

@@ -1,0 +1,66 @@
+"""Seconds of all actions and messages of one pipeline: what a price, a chart and a search for a better order time alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from scaleacross.cost_models.pipeline_exact import exact_time_s, virtual_boundaries
+from scaleacross.cost_models.settings import Floats
+from scaleacross.schedules.pipeline import SCHEDULES
+from scaleacross.spec.parallelism import ScheduleName
+
+_REMEMBERED = 4096  # timed pipelines: candidates that differ in what data parallelism does share theirs
+
+
+@dataclass(frozen=True)
+class Actions:
+    """A pipeline with its seconds, those of virtual stages (p·v,) in model order.
+
+    Attributes:
+        schedule, num_ranks, num_microbatches, num_chunks: name, p, m, v; ``order``: its own one (``PipelineChoice.order``).
+        forward_s, backward_s: of one micro-batch with what it waits for; ``input_s``: input gradients alone, likewise;
+            ``weight_s``: weight gradients, part of ``backward_s``.
+        outer_s: what the first forward and the last backward wait for beyond that, (2, p·v).
+        latency_s, occupancy_s: of messages between rank r and r + 1; with several chunks the last entry is the loop-back.
+    """
+
+    schedule: ScheduleName
+    num_ranks: int
+    num_microbatches: int
+    num_chunks: int
+    order: tuple[str, ...] | None
+    forward_s: Floats
+    backward_s: Floats
+    input_s: Floats
+    weight_s: Floats
+    outer_s: Floats
+    latency_s: Floats
+    occupancy_s: Floats
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of the pipeline. Raises InputError as ``exact_time_s``."""
+        shape = self.schedule, self.num_ranks, self.num_microbatches, self.num_chunks, self.order
+        stages = self.forward_s, self.backward_s, self.input_s, self.weight_s, *self.outer_s
+        return _total_s(
+            *shape, np.concatenate(stages).tobytes(), np.stack([self.latency_s, self.occupancy_s]).tobytes()
+        )
+
+    def between_stages(self) -> tuple[Floats, Floats]:
+        """Latency and occupancy of messages between consecutive virtual stages, (p·v − 1,) each."""
+        shape = self.num_ranks, self.num_chunks, SCHEDULES[self.schedule].placement
+        return virtual_boundaries("latency_s", self.latency_s, *shape), virtual_boundaries(
+            "occupancy_s", self.occupancy_s, *shape
+        )
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _total_s(
+    name: ScheduleName, p: int, m: int, v: int, order: tuple[str, ...] | None, stages: bytes, messages: bytes
+) -> float:
+    forward, backward, alone, weight, *outer = np.frombuffer(stages).reshape(6, p * v)
+    seconds = (forward, backward, *np.frombuffer(messages).reshape(2, -1))
+    return exact_time_s(name, p, m, v, *seconds, weight_s=weight, input_s=alone, outer_s=np.stack(outer), order=order)
