@@ -18,6 +18,10 @@ Floats = NDArray[np.float64]
 MAX_ACTIONS = 4_000_000  # actions timed one by one at most, a few seconds
 _DIRECT_ACTIONS = 60_000  # up to here timing all of them is quicker than looking for a steady state
 _REMEMBERED = 48  # compiled schedules of up to _DIRECT_ACTIONS: a search times the same one with many delays
+_LARGE_ACTIONS = (
+    500_000  # up to here the last _LARGE_REMEMBERED larger ones, of about 200 bytes per action: compiling one takes
+)
+_LARGE_REMEMBERED = 3  # ten times as long as timing it, and a plan that is found is priced again and again
 _RELATIVE_TOLERANCE = 1e-12  # of the total: starts that differ by less are equal
 _MIN_WINDOW = 8  # actions per rank; any action waits only for actions of the last 4 positions
 
@@ -95,18 +99,20 @@ def exact_time_s(
 
 
 def compiled_schedule(choice: PipelineChoice, num_ranks: int, num_microbatches: int) -> CompiledSchedule:
-    """The schedule of a choice, compiled; remembered unless it is large. Raises InputError as ``schedules.pipeline.chosen``."""
+    """The schedule of a choice, compiled; remembered unless it is huge. Raises InputError as ``schedules.pipeline.chosen``."""
     size = 2 * num_ranks * num_microbatches * choice.num_chunks
-    made = _compiled if size <= _DIRECT_ACTIONS else _compiled.__wrapped__
+    made = _small if size <= _DIRECT_ACTIONS else _large if size <= _LARGE_ACTIONS else _compiled
     return made(choice.schedule, choice.num_chunks, choice.order, num_ranks, num_microbatches)
 
 
-@lru_cache(maxsize=_REMEMBERED)
 def _compiled(
     name: ScheduleName, num_chunks: int, order: tuple[str, ...] | None, num_ranks: int, num_microbatches: int
 ) -> CompiledSchedule:
     choice = PipelineChoice(schedule=name, num_chunks=num_chunks, order=order)
     return compile_schedule(chosen(choice, num_ranks, num_microbatches))
+
+
+_small, _large = lru_cache(_REMEMBERED)(_compiled), lru_cache(_LARGE_REMEMBERED)(_compiled)
 
 
 def _period(times: PipelineTimes, num_microbatches: int, num_chunks: int, unit: int) -> tuple[int, float] | None:

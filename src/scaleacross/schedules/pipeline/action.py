@@ -31,6 +31,8 @@ class Kind(Enum):
     W = "W"
     """weight gradient only"""
 
+    __hash__ = object.__hash__  # members are equal only to themselves; Enum's own hashes the name, in Python
+
 
 @dataclass(frozen=True, slots=True)
 class Action:

@@ -50,9 +50,10 @@ class Row:
 
     def run(self, cells: str, times: int = 1) -> None:
         """Append ``cells``, each a kind and a chunk such as ``F0 I1 W1``, ``times`` over."""
+        parsed = [(Kind(cell[0]), int(cell[1:])) for cell in cells.split()]
         for _ in range(times):
-            for cell in cells.split():
-                self._append(Kind(cell[0]), int(cell[1:]))
+            for kind, chunk in parsed:
+                self._append(kind, chunk)
 
     def run_oldest_weight(self) -> None:
         """Append the W of the input gradient that waits longest for it, if any."""
