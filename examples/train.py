@@ -102,10 +102,10 @@ def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def train(launch: LaunchConfig, steps: int, backend: str) -> list[float]:
+def train(launch: LaunchConfig, steps: int, backend: str, timeout_s: float = 60) -> list[float]:
     """Losses per step, the mean over all replicas; the same list on every rank."""
     rank, degrees = dist.get_rank(), launch.degrees
-    at, mesh = launch.coordinates(rank), mesh_of(launch, rank, backend=backend)
+    at, mesh = launch.coordinates(rank), mesh_of(launch, rank, backend=backend, timeout_s=timeout_s)
     torch.manual_seed(at["pp"])
     layers = sum(launch.layers_per_stage[at["pp"]])
     stage = Stage(layers, first=at["pp"] == 0, last=at["pp"] == degrees.pp - 1)
@@ -150,6 +150,7 @@ def main() -> None:
     """Read the launch file, join the job, train, say how it went."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--timeout", type=float, default=60, help="seconds that the start or a collective may take")
     parser.add_argument("--backend", default="cpu:scaleacross", help="cpu:scaleacross (default) or gloo")
     parser.add_argument("--losses", type=Path, help="write the losses here, one per line")
     arguments = parser.parse_args()
@@ -158,8 +159,8 @@ def main() -> None:
     launch = read_launch(os.environ[LAUNCH_VARIABLE])
     refuse_what_is_not_here(launch)
     torch.set_num_threads(1)
-    start(launch, rank_of_process(), timeout_s=60, backend=arguments.backend)
-    losses = train(launch, arguments.steps, arguments.backend)
+    start(launch, rank_of_process(), timeout_s=arguments.timeout, backend=arguments.backend)
+    losses = train(launch, arguments.steps, arguments.backend, arguments.timeout)
     if dist.get_rank() == 0:
         shown = itertools.chain(range(0, len(losses) - 1, 5), [len(losses) - 1])
         for step in shown:

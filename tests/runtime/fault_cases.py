@@ -76,6 +76,17 @@ def one_never_comes(rank: int, size: int) -> tuple[str, str, float]:
     return outcome(lambda: dist.all_reduce(torch.ones(1000), group=group))
 
 
+def buckets_that_never_come(rank: int, size: int) -> tuple[str, str, float]:
+    """DDP waits in C++ for the gradients of a rank that has stopped."""
+    group = group_of(size, 2.0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(40, 40), process_group=group)
+    if rank == size - 1:
+        time.sleep(6.0)
+        return "", "", 0.0
+    loss = model(torch.ones(1, 40)).sum()
+    return outcome(loss.backward)
+
+
 def broken_stays_broken(rank: int, size: int) -> list[tuple[str, str, float]]:
     """After a failure the group refuses at once."""
     group = group_of(size, 30.0)

@@ -58,6 +58,14 @@ def test_a_rank_that_never_comes(pool: RankPool) -> None:
         assert 1.5 < seconds < 5
 
 
+def test_ddp_fails_with_its_collectives(pool: RankPool) -> None:
+    """The error has to reach C++: what it would take for gradients instead ends the process with a segmentation fault."""
+    for kind, text, seconds in pool.run(cases.buckets_that_never_come, SIZE)[:-1]:
+        assert kind == "RuntimeError"
+        assert "the time limit is over" in text and "all_reduce sum of float32 by ring" in text
+        assert 1.5 < seconds < 5
+
+
 def test_a_broken_group_stays_broken(pool: RankPool) -> None:
     for first, second in pool.run(cases.broken_stays_broken, SIZE):
         assert first[0] and second[0]
@@ -143,3 +151,5 @@ def test_the_network_decision_is_executed() -> None:
     assert policy.settings(0, 1).window_bytes == LinkSettings().window_bytes and policy.settings(0, 1).share_memory
     other = policy.choose(Operation.ALL_GATHER, 1_000_000)
     assert other is not None and other.codec is None
+    loss, gradients = policy.choose(Operation.ALL_REDUCE, 4), policy.choose(Operation.ALL_REDUCE, 1024)
+    assert loss is not None and loss.codec is None and gradients is not None and gradients.codec is not None

@@ -1,9 +1,10 @@
-"""From a job to losses: plan, run and bench, as a user would."""
+"""From a job to losses, traces and a diagnosis: plan, run, bench and diagnose, as a user would."""
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,22 @@ def scaleacross(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=ROOT, env=dict(os.environ))
 
 
+JOB = "examples/two_small_buildings/job.yaml"
+ALLOWED_ERROR = 0.05
+NARROW_TRUNK = ("--set", "topology.trunks.0.bandwidth_gbit_per_s=1")
+REPLICAS = ("--set", "degrees={tp: 1, cp: 1, pp: 1, dp_shard: 1}")
+
+
+def losses_of(launch: str, folder: Path, *arguments: str, options: tuple[str, ...] = ()) -> list[float]:
+    """Losses of eight steps of the example."""
+    out = folder / "losses.txt"
+    trained = scaleacross(
+        "run", launch, "--local", *options, "--", "examples/train.py", "--steps", "8", "--losses", str(out), *arguments
+    )
+    assert trained.returncode == 0, trained.stderr
+    return [float(line) for line in out.read_text().splitlines()]
+
+
 def test_plan_run_and_bench(tmp_path: Path) -> None:
     planned = scaleacross("plan", "examples/two_small_buildings/job.yaml", "-o", str(tmp_path))
     assert planned.returncode == 0, planned.stderr
@@ -34,3 +51,50 @@ def test_plan_run_and_bench(tmp_path: Path) -> None:
     result = json.loads(timed.stdout)
     assert result["algorithm"] == "ring" and [row["num_wrong"] for row in result["rows"]] == [0, 0]
     assert any(row["predicted_s"] for row in result["rows"])
+
+
+def test_gradients_travel_in_the_codec_that_the_plan_chose(tmp_path: Path) -> None:
+    """Behind a trunk of 1 Gbit/s; the losses stay as close to those without a codec as the plan says gradients do."""
+    asked = ("--set", f"network.compression.max_relative_error={ALLOWED_ERROR}")
+    planned = scaleacross("plan", JOB, *REPLICAS, *NARROW_TRUNK, *asked, "-o", str(tmp_path))
+    assert planned.returncode == 0, planned.stderr
+    launch = tmp_path / "launch.json"
+    (groups,) = json.loads(launch.read_text())["process_groups"]
+    (codec,) = [choice["compression"] for choice in groups["network"]]
+    assert codec["levels"] == ["campus"] and 0 < codec["relative_error"] <= ALLOWED_ERROR
+    coded = losses_of(str(launch), tmp_path, options=("--dumps", str(tmp_path / "dumps")))
+    plain = losses_of(str(launch), tmp_path, "--backend", "gloo")
+    assert coded != plain, "the codec changed nothing"
+    assert coded == pytest.approx(plain, rel=codec["relative_error"])
+    assert coded[0] == plain[0], "the first loss precedes all gradients: it must not travel encoded"
+    for rank in range(4):
+        entries = pickle.loads((tmp_path / "dumps" / f"trace_rank_{rank}").read_bytes())["entries"]
+        sums = [entry for entry in entries if entry["scaleacross"]["op"] == "all_reduce"]
+        ratios = {entry["scaleacross"]["compression_ratio"] for entry in sums if entry["input_sizes"] != [[1]]}
+        assert ratios and all(ratio == pytest.approx(codec["ratio"], rel=0.01) for ratio in ratios)
+
+
+KILLED = """
+import os, signal, torch, torch.distributed as dist
+from scaleacross.runtime.launch_file import LAUNCH_VARIABLE, read_launch
+from scaleacross.runtime.start import rank_of_process, start
+start(read_launch(os.environ[LAUNCH_VARIABLE]), rank_of_process(), timeout_s=60)
+for step in range(5):
+    if step == 3 and dist.get_rank() == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.ones(1 << 16))
+"""
+
+
+def test_a_killed_rank_is_named_from_the_traces_of_the_others(tmp_path: Path) -> None:
+    planned = scaleacross("plan", JOB, *REPLICAS, "-o", str(tmp_path))
+    assert planned.returncode == 0, planned.stderr
+    program, dumps, launch = tmp_path / "killed.py", tmp_path / "dumps", str(tmp_path / "launch.json")
+    program.write_text(KILLED)
+    ran = scaleacross("run", launch, "--local", "--dumps", str(dumps), "--", str(program))
+    assert ran.returncode == 1 and f"scaleacross diagnose {dumps}" in ran.stderr
+    assert sorted(path.name for path in dumps.iterdir()) == [f"trace_rank_{rank}" for rank in (0, 1, 3)]
+    root = json.loads(scaleacross("diagnose", str(dumps), "--json").stdout)["root"]
+    assert (root["verdict"], root["ranks"], root["num_victims"]) == ("process_dead", [2], 3)
+    again = scaleacross("run", launch, "--local", "--dumps", str(dumps), "--", str(program))
+    assert again.returncode == 2 and "holds the traces of an earlier run" in again.stderr

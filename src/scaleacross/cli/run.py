@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,6 +36,15 @@ def run_command(
             help="Where torchrun's own processes meet (several hosts). Default: 29500, or the one after the rendezvous.",
         ),
     ] = None,
+    dumps: Annotated[
+        Path | None,
+        typer.Option(
+            "--dumps",
+            metavar="DIR",
+            file_okay=False,
+            help="Every rank writes its trace there when it ends; `scaleacross diagnose DIR` reads them.",
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands and start nothing.")] = False,
 ) -> None:
     """Run a training program as a plan says.
@@ -46,22 +56,26 @@ def run_command(
     \b
     Examples:
       scaleacross run build/small/launch.json --local -- examples/train.py --steps 20
+      scaleacross run launch.json --local --dumps dumps/ -- train.py
       scaleacross run launch.json --dry-run -- train.py
       scaleacross run launch.json -- -m mypackage.train --config big.toml
     """
     from scaleacross.runtime.launch_file import read_launch
-    from scaleacross.runtime.start_commands import commands, start
+    from scaleacross.runtime.start_commands import commands, dumping_into, start
 
     config = read_launch(launch)
     if not program:
         raise InputError("no program: scaleacross run LAUNCH.json -- train.py")
-    found = commands(config, launch, program, port, local)
+    found = commands(config, launch, program, port, local, dumps)
     if dry_run or len(found) > 1:
         typer.echo("\n".join(found))
         if not dry_run:
             typer.echo(f"{len(found)} hosts: run each line on its host, or all ranks here with --local", err=True)
         return
-    raise typer.Exit(start(config, launch, program))
+    code = start(config, launch, program, dumping_into(dumps))
+    if code and dumps is not None:
+        typer.echo(f"the ranks ended with exit code {code}: scaleacross diagnose {shlex.quote(str(dumps))}", err=True)
+    raise typer.Exit(code)
 
 
 def bench_command(

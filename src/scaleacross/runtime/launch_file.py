@@ -11,6 +11,8 @@ from scaleacross.errors import InputError
 from scaleacross.spec.launch import LaunchConfig
 
 LAUNCH_VARIABLE: Final = "SCALEACROSS_LAUNCH"
+DUMPS_VARIABLE: Final = "SCALEACROSS_DUMPS"
+"""Folder into which every rank writes its trace when it ends."""
 
 
 def read_launch(path: str | Path) -> LaunchConfig:

@@ -12,7 +12,7 @@ from typing import Final
 from scaleacross.errors import InputError
 from scaleacross.runtime.codecs import codec_named
 from scaleacross.runtime.communicator import LinkSettings
-from scaleacross.runtime.encoding import Encoding
+from scaleacross.runtime.encoding import GRAIN, Encoding
 from scaleacross.schedules.collective import (
     PHASES,
     CollectiveSchedule,
@@ -35,6 +35,9 @@ CHUNK_BYTES: Final = 4 << 20
 MAX_CHUNKS: Final = 8
 """Where the plan does not say into how many chunks a collective is cut: one per so many bytes, which follow one another through
 the ranks, so that a rank that is late holds up a part only (``benchmarks/collective_overhead.py``)."""
+SMALLEST_CODED_BYTES: Final = 4 * GRAIN
+"""A codec of the plan is for gradients. What holds less than one of its blocks, in fp32, is a loss, a norm or a flag on the same
+ranks, and travels as it is."""
 MIN_WINDOW_BYTES: Final = 1 << 16
 MAX_WINDOW_BYTES: Final = 1 << 26
 """Limits of a planned window: below, headers would outweigh payloads; above, it is buffer memory and nothing else."""
@@ -214,7 +217,7 @@ def _chooser(groups: ProcessGroups, layout: Layout, level: Callable[[int, int], 
         if schedule is None:
             return None
         predicted_s = nearest.time_s if nearest.bytes_per_rank == num_bytes else None
-        if choice is None or choice.compression is None:
+        if choice is None or choice.compression is None or num_bytes < SMALLEST_CODED_BYTES:
             return Chosen(schedule, predicted_s)
         coded = choice.compression
         codec = codec_named(coded.codec, coded.error_bound)

@@ -30,7 +30,7 @@ from scaleacross.runtime.point_to_point import PointToPoint
 from scaleacross.runtime.policy import Chosen, Policy
 from scaleacross.runtime.reduction import can_reduce
 from scaleacross.runtime.trace import FlightRecorder
-from scaleacross.runtime.tracing import recorded_name, recorder_of_process
+from scaleacross.runtime.tracing import recorded_name, recorder_of_process, short_name
 from scaleacross.runtime.transport_group import TransportGroup, has_nccl, lazy_gloo, nccl
 from scaleacross.schedules.collective import Operation
 
@@ -116,9 +116,7 @@ class ScaleAcrossGroup(TransportGroup):
         chosen = self._chosen(Operation.ALL_REDUCE, [tensor], size_bytes(tensor), reduction)
         if chosen is None:
             return super().allreduce(tensors, opts)
-        flat = tensor.contiguous()
-
-        codes = self._codes(chosen, tensor.dtype)
+        flat, codes = tensor.contiguous(), self._codes(chosen, tensor.dtype, reduction)
 
         def run(sequence: int) -> operations.Prepared:
             return operations.all_reduce(chosen.schedule, self._my_rank, sequence, flat, reduction, codes)
@@ -137,9 +135,7 @@ class ScaleAcrossGroup(TransportGroup):
         chosen = self._chosen(Operation.ALL_GATHER, [output, tensor], size_bytes(output))
         if chosen is None or output.numel() != tensor.numel() * self._num_ranks or not output.is_contiguous():
             return super().all_gather_single(output, tensor, opts)
-        flat = tensor.contiguous()
-
-        codes = self._codes(chosen, tensor.dtype)
+        flat, codes = tensor.contiguous(), self._codes(chosen, tensor.dtype)
 
         def run(sequence: int) -> operations.Prepared:
             return operations.all_gather(chosen.schedule, self._my_rank, sequence, output, flat, codes)
@@ -156,9 +152,7 @@ class ScaleAcrossGroup(TransportGroup):
         if chosen is None or any(part.shape != tensor.shape for part in parts):
             return super().allgather(outputs, tensors, opts)
         whole = torch.empty((self._num_ranks, *tensor.shape), dtype=tensor.dtype, device=tensor.device)
-        flat = tensor.contiguous()
-
-        codes = self._codes(chosen, tensor.dtype)
+        flat, codes = tensor.contiguous(), self._codes(chosen, tensor.dtype)
 
         def run(sequence: int) -> operations.Prepared:
             return operations.all_gather(chosen.schedule, self._my_rank, sequence, whole, flat, codes)
@@ -181,9 +175,7 @@ class ScaleAcrossGroup(TransportGroup):
         chosen = self._chosen(Operation.REDUCE_SCATTER, [output, tensor], size_bytes(tensor), reduction)
         if chosen is None or tensor.numel() != output.numel() * self._num_ranks or not output.is_contiguous():
             return super().reduce_scatter_single(output, tensor, opts)
-        flat = tensor.contiguous()
-
-        codes = self._codes(chosen, tensor.dtype)
+        flat, codes = tensor.contiguous(), self._codes(chosen, tensor.dtype, reduction)
 
         def run(sequence: int) -> operations.Prepared:
             return operations.reduce_scatter(chosen.schedule, self._my_rank, sequence, output, flat, reduction, codes)
@@ -282,10 +274,10 @@ class ScaleAcrossGroup(TransportGroup):
             self._say(operation.value)
         return chosen
 
-    def _codes(self, chosen: Chosen, dtype: torch.dtype) -> operations.Codes | None:
-        """How messages between far ranks are encoded, where the codec makes elements of ``dtype`` smaller."""
+    def _codes(self, chosen: Chosen, dtype: torch.dtype, reduction: str = "sum") -> operations.Codes | None:
+        """How messages between far ranks are encoded, where the codec makes elements of ``dtype`` smaller. Only sums may be off."""
         codec, rank = chosen.codec, self._my_rank
-        if codec is None or not carries(codec, dtype):
+        if codec is None or reduction not in ("sum", "avg") or not carries(codec, dtype):
             return None
         return operations.Codes(
             lambda peer: codec if chosen.far(rank, peer) else None, settling(codec), f"{codec.name} between far ranks"
@@ -295,9 +287,8 @@ class ScaleAcrossGroup(TransportGroup):
         if what not in self._said:
             self._said.add(what)
             if self._my_rank == 0:
-                logger.warning(
-                    "%s: %s is not in %s: the transport runs it by itself", self._name, what, self._policy.why
-                )
+                name, where = short_name(self._name), self._policy.why
+                logger.warning("group %s: %s is not in %s: gloo's own runs, on a GPU NCCL's", name, what, where)
 
     def _splits(self, tensor: Tensor, splits: list[int]) -> list[int]:
         """Elements per rank of a tensor that is split along its first dimension."""

@@ -30,6 +30,8 @@ from scaleacross.runtime.faults import CollectiveTimeoutError, PeerLostError
 from scaleacross.spec.launch import LaunchConfig, Rendezvous
 
 RING: Final = "start"
+TIMEOUT_S: Final = 300.0
+"""for the start and every collective, where the caller says nothing"""
 AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
 DEFAULT_PORT: Final = 29500
 LOOPBACK: Final = "127.0.0.1"
@@ -115,7 +117,7 @@ def _token(answer: str | Token | None) -> Token:
     return answer
 
 
-def open_store(config: LaunchConfig, rank: int, timeout_s: float = 300.0) -> dist.TCPStore:
+def open_store(config: LaunchConfig, rank: int, timeout_s: float = TIMEOUT_S) -> dist.TCPStore:
     """The store of the job; rank 0 serves it, on the address of ``config.rendezvous`` and no other.
 
     Where torchrun has started all ranks on this machine the store listens on the loopback. Without a rendezvous, ranks of several
@@ -161,7 +163,7 @@ def open_store(config: LaunchConfig, rank: int, timeout_s: float = 300.0) -> dis
     )
 
 
-def agree(config: LaunchConfig, rank: int, store: dist.Store, timeout_s: float = 300.0) -> None:
+def agree(config: LaunchConfig, rank: int, store: dist.Store, timeout_s: float = TIMEOUT_S) -> None:
     """Wait until all ranks are there, and know that they run the same plan.
 
     Raises:
@@ -194,7 +196,7 @@ def start(
     config: LaunchConfig,
     rank: int,
     store: dist.Store | None = None,
-    timeout_s: float = 300.0,
+    timeout_s: float = TIMEOUT_S,
     backend: str = "cpu:scaleacross",
 ) -> None:
     """Everything up to the default group.

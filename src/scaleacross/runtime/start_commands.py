@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from scaleacross.errors import InputError
-from scaleacross.runtime.launch_file import LAUNCH_VARIABLE
+from scaleacross.runtime.launch_file import DUMPS_VARIABLE, LAUNCH_VARIABLE
 from scaleacross.runtime.requirement import require_torch
 from scaleacross.spec.launch import LaunchConfig
+from scaleacross.spec.trace import DUMP_PREFIX
 
 GRACE_S: Final = 10.0
 LOOPBACK: Final = "127.0.0.1"
@@ -27,18 +28,22 @@ OWN_STORE: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """set to 1, torchrun opens no store of its own for the ranks"""
 
 
-def commands(config: LaunchConfig, path: Path, program: Sequence[str], port: int | None, local: bool) -> list[str]:
+def commands(
+    config: LaunchConfig, path: Path, program: Sequence[str], port: int | None, local: bool, dumps: Path | None = None
+) -> list[str]:
     """One shell line per host, in rank order; a single one where all ranks run on this machine.
 
     Args:
+        dumps: folder for the traces of the ranks.
         port: where torchrun's own processes meet; None: 29500, or the one after the rendezvous of the launch file.
 
     Raises:
         InputError: the port is taken by the rendezvous.
     """
-    variable = f"{LAUNCH_VARIABLE}={shlex.quote(str(path.resolve()))}"
+    variables = {LAUNCH_VARIABLE: str(path.resolve()), **dumping_into(dumps)}
+    stated = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
     if local or len(config.hosts) == 1:
-        return [f"{OWN_STORE}=1 {variable} {shlex.join(['torchrun', *_local(config), *program])}"]
+        return [f"{OWN_STORE}=1 {stated} {shlex.join(['torchrun', *_local(config), *program])}"]
     where = config.rendezvous
     first = where.address if where else config.hosts[0].name
     if where is not None and port == where.port:
@@ -55,7 +60,7 @@ def commands(config: LaunchConfig, path: Path, program: Sequence[str], port: int
             f"--master-addr={first}",
             f"--master-port={meeting}",
         ]
-        lines.append(f"{variable} {shlex.join(['torchrun', *options, *program])}  # on {shlex.quote(host.name)}")
+        lines.append(f"{stated} {shlex.join(['torchrun', *options, *program])}  # on {shlex.quote(host.name)}")
     return lines
 
 
@@ -87,6 +92,19 @@ def start(config: LaunchConfig, path: Path, program: Sequence[str], extra: dict[
             except subprocess.TimeoutExpired:
                 process.kill()
             raise
+
+
+def dumping_into(folder: Path | None) -> dict[str, str]:
+    """Environment of ranks that write their traces into ``folder``.
+
+    Raises:
+        InputError: it holds traces already; those of ranks that leave none this time would be taken for theirs.
+    """
+    if folder is None:
+        return {}
+    if any(folder.glob(f"{DUMP_PREFIX}*")):
+        raise InputError(f"{folder} holds the traces of an earlier run: name another folder, or remove them")
+    return {DUMPS_VARIABLE: str(folder.resolve())}
 
 
 def _local(config: LaunchConfig) -> list[str]:

@@ -71,7 +71,7 @@ class Record:
         self.num_bytes: int | None = None
         self.algorithm = self.error = ""
         self.predicted_s: float | None = None
-        self.awaited = False
+        self.awaited: bool | None = False
         self.plain_bytes = self.coded_bytes = 0
         self.cursors: dict[int, list[int]] = {}
 
@@ -97,6 +97,10 @@ class Record:
         """The program stands still from here until the operation completes. Tells a stuck program from a waiting one."""
         self.awaited = True
 
+    def hand_out_future(self) -> None:
+        """Somebody may stand still for the result without saying so, as DDP does for its buckets."""
+        self.awaited = self.awaited or None
+
     def expect(self, peer: int, *, chunks_to_send: int = 0, chunks_to_receive: int = 0) -> None:
         """How many chunks the schedule will move to and from ``peer`` (a rank of the job)."""
         cursor = self._cursor(peer)
@@ -104,14 +108,14 @@ class Record:
         cursor[3] += chunks_to_receive
 
     def sent(self, peer: int, num_bytes: int, nanoseconds: int = 0) -> None:
-        """One more chunk has gone to ``peer``; it took ``nanoseconds`` from posting to completion."""
+        """One more chunk has gone to ``peer``, in ``nanoseconds`` in which no other one was under way."""
         cursor = self._cursor(peer)
         cursor[0] += 1
         cursor[4] += num_bytes
         cursor[5] += nanoseconds
 
     def received(self, peer: int, num_bytes: int, nanoseconds: int = 0) -> None:
-        """One more chunk has come from ``peer``; it took ``nanoseconds`` from posting to completion."""
+        """One more chunk has come from ``peer``, in ``nanoseconds`` in which no other one was under way."""
         cursor = self._cursor(peer)
         cursor[2] += 1
         cursor[6] += num_bytes

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
 
+from scaleacross.runtime.dumping import dump_at_end
 from scaleacross.runtime.messages import RankProgram
 from scaleacross.runtime.trace import FlightRecorder, Record
 
 
 class GroupCursor:
-    """Writes the progress of a collective of one group into its record.
+    """Writes the progress of a collective of one group into its record. Of messages of one direction that are under way at once
+    the time counts once, so that bytes over time are the rate of the link.
 
     Args:
         record: of the collective.
@@ -21,6 +24,8 @@ class GroupCursor:
 
     def __init__(self, record: Record, ranks: Sequence[int]) -> None:
         self._record, self._ranks = record, ranks
+        self._sent_until: dict[int, int] = {}
+        self._received_until: dict[int, int] = {}
 
     def expect(self, program: RankProgram) -> None:
         """All messages of ``program``."""
@@ -29,20 +34,33 @@ class GroupCursor:
 
     def sent(self, peer: int, num_bytes: int, nanoseconds: int) -> None:
         """A message has left."""
-        self._record.sent(self._ranks[peer], num_bytes, nanoseconds)
+        self._record.sent(self._ranks[peer], num_bytes, _not_yet_counted(self._sent_until, peer, nanoseconds))
 
     def received(self, peer: int, num_bytes: int, nanoseconds: int) -> None:
         """A message has arrived."""
-        self._record.received(self._ranks[peer], num_bytes, nanoseconds)
+        self._record.received(self._ranks[peer], num_bytes, _not_yet_counted(self._received_until, peer, nanoseconds))
 
     def coded(self, plain_bytes: int, num_bytes: int) -> None:
         """A coded message has left."""
         self._record.coded(plain_bytes, num_bytes)
 
 
+def _not_yet_counted(until: dict[int, int], peer: int, nanoseconds: int) -> int:
+    """Nanoseconds of a message that ends now, without those in which an earlier one to or from ``peer`` was still under way."""
+    now = time.perf_counter_ns()
+    since = max(now - nanoseconds, until.get(peer, 0))
+    until[peer] = now
+    return now - since
+
+
+def short_name(name: str) -> str:
+    """torch's name of a group; eight digits of one that is a hash."""
+    return name[:8] if len(name) > 16 else name
+
+
 def recorded_name(name: str, ranks: Sequence[int]) -> str:
     """torch's name of a group and a mark of its ranks: torch uses names again when a process joins another job."""
-    return f"{name}-{zlib.crc32(repr(list(ranks)).encode()):08x}"
+    return f"{short_name(name)}-{zlib.crc32(repr(list(ranks)).encode()):08x}"
 
 
 def recorder_of_process(rank: int) -> FlightRecorder:
@@ -53,4 +71,6 @@ def recorder_of_process(rank: int) -> FlightRecorder:
 @lru_cache(maxsize=4)
 def _recorder(process_id: int, rank: int, world_size: int) -> FlightRecorder:
     del process_id
-    return FlightRecorder(rank, max(world_size, rank + 1))
+    recorder = FlightRecorder(rank, max(world_size, rank + 1))
+    dump_at_end(recorder)
+    return recorder

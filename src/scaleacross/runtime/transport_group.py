@@ -121,7 +121,7 @@ class TransportWork(dist.Work):
         super().__init__()
         self._work, self._record = work, record
         with suppress(RuntimeError):  # messages have no future: their record ends with the wait
-            self.get_future().add_done_callback(lambda _: record.end())
+            work.get_future().add_done_callback(lambda _: record.end())
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait until it is done; raises what went wrong."""
@@ -161,6 +161,7 @@ class TransportWork(dist.Work):
 
     def get_future(self) -> Any:
         """The transport's own future."""
+        self._record.hand_out_future()
         return self._work.get_future()
 
 

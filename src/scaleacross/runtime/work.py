@@ -29,16 +29,14 @@ class QueuedWork(dist.Work):
         self.device_done: Any = None
         """an event on the group's stream; None on a CPU"""
         self._error: BaseException | None = None
-        self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        self._promise: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        self._future: torch.futures.Future[list[torch.Tensor]] | None = None
 
     def complete(self, error: BaseException | None = None) -> None:
         """Called once, by the thread of the group."""
         self._error = error
         self._done.set()
-        if error is None:
-            self._future.set_result(self._result)
-        else:
-            self._future.set_exception(error)
+        self._promise.set_result(self._result)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait until it is done; raises what went wrong. A ``timeout`` of zero leaves it to the group's own."""
@@ -74,5 +72,15 @@ class QueuedWork(dist.Work):
         return self._result
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """A future that holds the tensors."""
+        """A future that holds the tensors, or fails for C++ too, where DDP waits for it: what ``set_exception`` stores is an error
+        in Python only, and a result of the wrong type for everybody else."""
+        if self._future is None:
+            self._future = self._promise.then(self._outcome)
+            if self.record is not None:
+                self.record.hand_out_future()
         return self._future
+
+    def _outcome(self, _: torch.futures.Future[list[torch.Tensor]]) -> list[torch.Tensor]:
+        if self._error is not None:
+            raise self._error
+        return self._result

@@ -42,7 +42,7 @@ class Cursor:
     """How far one operation has come with one peer.
 
     Chunks sent to it and received from it, of how many (0 where the schedule did not say); bytes, and the nanoseconds that the
-    transfers took from posting to completion.
+    transfers took from posting to completion; those that overlap count once.
     """
 
     sent_chunks: int = 0
