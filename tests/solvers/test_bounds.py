@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from instances import instance, plain_job, plain_topology, plain_trunk
+from instances import instance, mixed_instance, plain_job, plain_topology, plain_trunk
 from scaleacross.errors import InputError
 from scaleacross.solvers.bounds import compute_bound, cut_bound, search_bounds
 from scaleacross.solvers.exhaustive import MAX_ACCELERATORS, exhaustive
+from scaleacross.solvers.fixed_placement import FixedPlacement
 from scaleacross.solvers.joint import search
-from scaleacross.workloads.problem import problem_of
+from scaleacross.spec.plan import Decision
+from scaleacross.workloads.problem import Problem, problem_of
 
 
 def test_compute_bound_by_hand() -> None:
@@ -77,6 +79,24 @@ def test_no_time_leaves_a_true_bound() -> None:
     state = search(problem, time_limit_s=0.0, gap_tolerance=0.0)
     assert state.out_of_time
     assert state.bound_s <= fastest * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("problem", [instance(13), mixed_instance(9)], ids=["one type", "two types"])
+def test_the_clock_interrupts_the_placing_of_one_candidate(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every exact price takes a second of a limit of 2.5: none begins after that, and what was left open stays in the bound."""
+    fastest = search(problem, time_limit_s=600, gap_tolerance=0.0)
+    assert fastest.best is not None
+    priced, exact = [], FixedPlacement.step_s
+
+    def step_s(placed: FixedPlacement, decision: Decision) -> float:
+        priced.append(decision)
+        return exact(placed, decision)
+
+    monkeypatch.setattr(FixedPlacement, "step_s", step_s)
+    state = search(problem, time_limit_s=2.5, gap_tolerance=0.0, clock=lambda: float(len(priced)))
+    assert len(priced) == 3
+    assert state.best is not None
+    assert state.bound_s <= fastest.best.step_s * (1 + 1e-12)
 
 
 def test_the_oracle_refuses_large_problems() -> None:

@@ -160,11 +160,10 @@ def _bounds_hold(placer: Placer, priced: object) -> float:
         for index, (_, faster) in enumerate(product(fills, subsets)):
             stride = np.prod([getattr(settings, other) for other in faster], axis=0, dtype=np.int64)
             stride = stride * np.ones(1, np.int64)
-            relaxed = Terms(
-                {axis: placer.pricing._serial_s(axis, volumes, stride)},
-                (placer.pricing._window_s(axis, volumes, stride),),
-            )
-            relaxed = waiting(volumes, relaxed)
+            waited, alone = placer.pricing._serial_s(axis, volumes, stride)
+            relaxed = waiting(volumes, Terms({axis: waited}, (placer.pricing._window_s(axis, volumes, stride),), alone))
+            if relaxed.alone_s is not None and exact.alone_s is not None:
+                assert relaxed.alone_s[0] <= exact.alone_s[index] * (1 + 1e-9) + 1e-15, faster
             most_s = exact.serial_total_s[index] * (1 + 1e-9) + 1e-15
             assert relaxed.serial_total_s[0] <= most_s, (axis, faster)
             for row, (less, more) in enumerate(zip(relaxed.window_s[:, 0], exact.window_s[:, index], strict=True)):

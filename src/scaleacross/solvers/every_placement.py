@@ -31,7 +31,7 @@ from scaleacross.cost_models.work import Work
 from scaleacross.solvers.balance import Balance, Balancer
 from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.solvers.mixed_fleets import pricing_on
-from scaleacross.solvers.place_parallelism import PlacementDecision, Placer
+from scaleacross.solvers.place_parallelism import PlacementDecision, Placer, never
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
 from scaleacross.spec.placement import Placement, strides
@@ -79,6 +79,7 @@ class EveryPlacement(Placer):
         slowest_axis: GridAxis | None = None,
         enough_s: float = -np.inf,
         cutoff_s: float = np.inf,
+        stop: Callable[[], bool] = never,
     ) -> PlacementDecision | None:
         """The best placement and balance of a single candidate.
 
@@ -92,13 +93,13 @@ class EveryPlacement(Placer):
         for floor_s, balance, rows, places in self._balanced(settings, slowest_axis):
             if floor_s >= limit_s:
                 break
-            if best is not None and best.communication_s <= enough_s:
-                return replace(best, complete=False)
-            step_s, (fill, order) = self._fastest(balance, rows, places, limit_s)
+            if stop() or (best is not None and best.communication_s <= enough_s):
+                return best and replace(best, complete=False)
+            step_s, (fill, order) = self._fastest(balance, rows, places, limit_s, stop)
             if step_s < limit_s:
                 limit_s = step_s
                 best = PlacementDecision(order, fill, step_s - free_s, complete=True, balance=balance)
-        return best
+        return best and replace(best, complete=not stop())
 
     def every_of(self, decision: Decision) -> Iterator[tuple[float, PlacementDecision]]:
         """Step and placement of a decision wherever it can lie as it is; its own placement is not looked at.
@@ -170,20 +171,26 @@ class EveryPlacement(Placer):
     def _layout(self, degrees: Degrees, place: Place) -> Layout:
         fill, order = place
         stride = strides(degrees, order)
-        key = (fill, *((degrees.of(axis), stride[axis]) for axis in LAYOUT_AXES))
+        key = (fill, *((degrees.of(axis), stride[axis] if degrees.of(axis) > 1 else 1) for axis in LAYOUT_AXES))
         if key not in self._layouts:
             self._layouts[key] = layout_of(self.fleet.topology, shares(fill), degrees, order)
         return self._layouts[key]
 
     def _fastest(
-        self, balance: Balance, rows: tuple[Settings, Work], places: Sequence[Place], limit_s: float
+        self,
+        balance: Balance,
+        rows: tuple[Settings, Work],
+        places: Sequence[Place],
+        limit_s: float,
+        stop: Callable[[], bool],
     ) -> tuple[float, Place]:
-        """The fastest of the places, and its exact step; what cannot be below ``limit_s`` is not timed."""
+        """The fastest of the places, and its exact step; what cannot be below ``limit_s``, or comes after ``stop``, is not
+        timed."""
         floors = self._floors_s(rows, places)
         decision = balanced(rows[0].decision(0), balance)
         best_s, best = np.inf, places[0]
         for index in np.argsort(floors, kind="stable").tolist():
-            if floors[index] >= min(limit_s, best_s):
+            if floors[index] >= min(limit_s, best_s) or stop():
                 break
             step_s = self._step_s(decision, places[index])
             if step_s < best_s:

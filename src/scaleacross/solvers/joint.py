@@ -217,7 +217,7 @@ def _place_most_promising(state: Search, priced: Priced, placer: Placer) -> None
     if len(block.bound_s) and not state.out_of_time:
         block = placer.pricing.tight(block)
         if block.bound_s.min() < state.target_s:
-            state.place(block, int(block.bound_s.argmin()), placer, below_s=state.incumbent_s)
+            state.place(block, int(block.bound_s.argmin()), placer, below_s=state.incumbent_s, in_time=True)
 
 
 def _that_fit(state: Search, pricing: Pricing, settings: Settings) -> Settings:
@@ -255,6 +255,6 @@ def _place_all(state: Search, blocks: list[tuple[Priced, Placer]]) -> None:
         if bound >= state.target_s or state.out_of_time:
             state.drop(np.array([bound]), np.array([len(queue) - done]))
             return
-        state.place(blocks[block][0], row, blocks[block][1], below_s=state.incumbent_s)
+        state.place(blocks[block][0], row, blocks[block][1], below_s=state.incumbent_s, in_time=True)
         if done % 16 == 0:
             state.tell("placing", done, len(queue))

@@ -21,6 +21,7 @@ the slowest rank computes and sends depends on the balance. Failure domains (C1)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from itertools import permutations, product
 from typing import Final
@@ -37,7 +38,7 @@ from scaleacross.solvers.egress_pricing import EgressPricing
 from scaleacross.solvers.every_placement import EveryPlacement, balanced, placed_at
 from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.solvers.mixed_fleets import pricing_on
-from scaleacross.solvers.place_parallelism import AxisOrder, PlacementDecision, Placer, axes_of
+from scaleacross.solvers.place_parallelism import AxisOrder, PlacementDecision, Placer, axes_of, never
 from scaleacross.spec.job import ObjectiveName
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.topology import Topology
@@ -218,6 +219,7 @@ class GoalPlacer(Placer):
         slowest_axis: GridAxis | None = None,
         enough_s: float = -np.inf,
         cutoff_s: float = np.inf,
+        stop: Callable[[], bool] = never,
     ) -> PlacementDecision | None:
         """The placement with the least score among those that the limits allow; None when there is none. All are tried.
 
@@ -232,6 +234,8 @@ class GoalPlacer(Placer):
         for floor, fill, order in self._by_score(settings, work, free_s, busy_s, slowest_axis):
             if floor >= least:
                 break
+            if stop():
+                return best and replace(best, complete=False)
             step_s = free_s + self.exposed_s(settings, work, fill, order)
             egress = self.goal_pricing.egress.exact(degrees, order, fill, sent, num_chunks) if sent else 0.0
             score = self.goal.measure.exact(fill, step_s, busy_s, egress)
@@ -267,6 +271,7 @@ class BalancedGoalPlacer(EveryPlacement):
         slowest_axis: GridAxis | None = None,
         enough_s: float = -np.inf,
         cutoff_s: float = np.inf,
+        stop: Callable[[], bool] = never,
     ) -> PlacementDecision | None:
         """The placement and balance with the least score that the limits allow; None when there is none. All are tried."""
         pricing = self.pricing
@@ -278,7 +283,7 @@ class BalancedGoalPlacer(EveryPlacement):
             decision = balanced(settings.decision(0), balance)
             for place, floor_s in zip(places, self._floors_s(rows, places), strict=True):
                 fill, order = place
-                if goal.measure.exact(fill, float(floor_s), 0.0, 0.0) >= best_score:
+                if stop() or goal.measure.exact(fill, float(floor_s), 0.0, 0.0) >= best_score:
                     continue
                 cost = self.on(fill).cost(placed_at(decision, place))
                 step_s, busy_s = cost.cost.step_s, cost.cost.compute_s
@@ -288,7 +293,7 @@ class BalancedGoalPlacer(EveryPlacement):
                 if score < best_score and goal.allows(fill, step_s, busy_s, egress):
                     best_score, best = score, PlacementDecision(order, fill, 0.0, complete=True, balance=balance)
         free_s = float(placement_free_s(pricing.volumes(settings, work))[0])
-        return None if best is None else replace(best, communication_s=best_score - free_s)
+        return best and replace(best, communication_s=best_score - free_s, complete=not stop())
 
 
 def goal_placer(goal: Goal, fleet: Fleet, problem: Problem) -> Placer:

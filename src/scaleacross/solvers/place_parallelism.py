@@ -16,7 +16,7 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations, product
 from typing import Final
@@ -42,6 +42,11 @@ FILL_BLOCK: Final = 16
 """Fills whose orders are bounded together: all of them for two or three buildings."""
 
 AxisOrder = tuple[GridAxis, ...]
+
+
+def never() -> bool:
+    """A clock that stops nobody."""
+    return False
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,7 @@ class Placer:
         slowest_axis: GridAxis | None = None,
         enough_s: float = -np.inf,
         cutoff_s: float = np.inf,
+        stop: Callable[[], bool] = never,
     ) -> PlacementDecision | None:
         """The best placement of a single candidate (``settings`` has one row), None when no fill holds it.
 
@@ -84,6 +90,7 @@ class Placer:
             enough_s: fills are tried block by block, largest granule first; no further block once a placement exposes
                 no more communication than this. The decision says whether all of them were tried.
             cutoff_s: placements that expose this much communication or more are of no interest: None when all do.
+            stop: asked before every exact price; once true, the best so far comes back, not complete (None if there is none).
         """
         active, idle = axes_of(settings)
         orders = self._promising(settings, work, active, cutoff_s)
@@ -97,6 +104,8 @@ class Placer:
             for index in np.argsort(bounds, axis=None, kind="stable").tolist():
                 if bounds.flat[index] >= cutoff_s:
                     break
+                if stop():
+                    return best and replace(best, complete=False)
                 fill, order = block[index // len(orders)], (*idle, *orders[index % len(orders)])
                 exposed_s = self.exposed_s(settings, work, fill, order)
                 if exposed_s < cutoff_s:

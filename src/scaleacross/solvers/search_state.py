@@ -13,7 +13,7 @@ import numpy as np
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.solvers.candidates import Priced, Pricing
 from scaleacross.solvers.fleets import shares
-from scaleacross.solvers.place_parallelism import PlacementDecision, Placer
+from scaleacross.solvers.place_parallelism import PlacementDecision, Placer, never
 from scaleacross.solvers.search_space import Refusals
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.placement import Placement
@@ -72,6 +72,10 @@ class Search:
         """Whether the time limit has passed."""
         return self.elapsed_s > self.time_limit_s
 
+    def is_over(self) -> bool:
+        """``out_of_time``, for placers that ask between exact prices."""
+        return self.out_of_time
+
     @property
     def incumbent_s(self) -> float:
         """Best step time so far, inf before the first."""
@@ -116,13 +120,20 @@ class Search:
         placer: Placer,
         slowest_axis: GridAxis | None = None,
         below_s: float = np.inf,
+        in_time: bool = False,
     ) -> Placed | None:
-        """Place one candidate exactly and remember it; None when no fill holds it or it cannot stay below ``below_s``."""
+        """Place one candidate exactly and remember it; None when no fill holds it or it cannot stay below ``below_s``.
+
+        ``in_time``: not beyond the time limit; what its bound allows then stays visible.
+        """
         one = priced.take(np.array([row]))
         free_s, bound_s = float(one.free_s[0]), float(one.bound_s[0])
         enough_s = bound_s * (1 + min(ENOUGH, self.gap_tolerance)) - free_s
-        decision = placer.place(one.settings, one.work, slowest_axis, enough_s, below_s - free_s)
+        stop = self.is_over if in_time else never
+        decision = placer.place(one.settings, one.work, slowest_axis, enough_s, below_s - free_s, stop)
         if decision is None:
+            if stop():
+                self.open_bound_s = min(self.open_bound_s, bound_s)
             return None
         placed = Placed(free_s + decision.communication_s, one.settings, one, decision, placer)
         if slowest_axis is None:
