@@ -27,7 +27,7 @@ from scaleacross.spec.plan import COMPONENTS, Plan
 def small_plans() -> tuple[Plan, ...]:
     """Plans of random toy machines, of one and of two accelerator types."""
     out = []
-    for seed, make in itertools.product(range(8), (instances.random_job, instances.mixed_job)):
+    for seed, make in itertools.product(range(10), (instances.random_job, instances.mixed_job)):
         try:
             out.append(sa.plan(make(seed), time_limit_s=10))
         except ScaleAcrossError:

@@ -8,8 +8,8 @@ per accelerator, m_l of them in a child.
 * tree           2 · S / min_l R_l + 2 · Σ_l ⌈log2 f_l⌉ · α_l
 * hierarchical   A = Σ steps_l · α_l        steps f_l − 1 of a ring, log2 f_l of halving and doubling (powers of two)
                  B = Σ (f_l−1)/f_l / W_l    one level after the other
-                 M = the busiest resource: the scale-up domain's links, each level's uplink or trunk, or the adapter,
-                     Σ_{l > scale-up} (f_l−1)/f_l / (m_l·b_l)
+                 M = the busiest resource: the scale-up domain's links, each level's uplink or trunk with all that passes it on
+                     its way farther out, or the adapter, Σ_{l > scale-up} (f_l−1)/f_l / (m_l·b_l)
 
                  in k chunks: A + S·B/k + (k−1)·S·M/k, since chunks follow one another and different resources work at the
                  same time, B ≥ M. With a phase of its own inside the domain, of i(S) seconds:
@@ -29,7 +29,7 @@ import numpy as np
 from scaleacross.cost_models.collective_curves import curve_s
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
 from scaleacross.cost_models.levels import NUM_LEVELS, RACK
-from scaleacross.cost_models.links import Links, group_bandwidth, ring_bandwidth
+from scaleacross.cost_models.links import Links, group_bandwidth, ring_bandwidth, uplinks_on_the_way
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.spec.network import LINK_LEVELS, CurveOp
 from scaleacross.spec.network_choice import LevelStep
@@ -73,12 +73,17 @@ def laws(shape: GroupShape, links: Links, counted: Bools, steps: Floats | None =
     moved = (shape.fanout - 1) / shape.fanout
     port = links.bandwidth if links.adapter is None else links.adapter
     adapter = np.where(counted & OUTER_LEVELS, moved / (shape.members * port), 0.0).sum(axis=-1)
+    uplinks = moved * shape.crossing / links.capacity
+    inner = uplinks_on_the_way(shape, links)
+    if inner is not None:
+        uplinks = uplinks + ((moved / shape.members)[..., None] / inner).sum(axis=-2)
+    busiest = np.where(counted, np.maximum(moved / bandwidth, uplinks), 0.0).max(axis=-1)
     steps = fewest_steps(shape.fanout) if steps is None else steps
     return Laws(
         (shape.degree - 1) / shape.degree / thinnest,
         _around_s(shape, links),
         (moved / bandwidth).sum(axis=-1),
-        np.maximum((moved / bandwidth).max(axis=-1), adapter),
+        np.maximum(busiest, adapter),
         (counted * steps * links.latency).sum(axis=-1),
         2 / thinnest,
         2 * (np.ceil(np.log2(shape.fanout)) * links.latency).sum(axis=-1),

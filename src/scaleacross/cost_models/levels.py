@@ -7,6 +7,8 @@ its link joins: accelerator, scale-up domain, rack, zone, building, region.
 * capacity[l]    what one child of level l sends across it in all, bytes/s: line rate of its accelerators divided by
                  oversubscription; at campus and region level the thinnest trunk between two buildings that follow
                  each other in the fill
+* uplink[l]      of it for one accelerator while all in the child send, which is what traffic farther out has on its way (rack,
+                 zone, building); inf where the adapters cannot fill it
 * latency[l]     one-way latency of a message, s
 * num_links[l]   links between which a switch hashes flows on their way across level l; 0 where it does not, or where the
                  share of line rate that collectives reach already counts what hashing costs (everywhere inside a building)
@@ -56,6 +58,7 @@ class Levels:
     num_links: Floats = field(default_factory=lambda: np.zeros(NUM_LEVELS))
     loss: Floats = field(default_factory=lambda: np.zeros(NUM_LEVELS))
     packet_bytes: Floats = field(default_factory=lambda: np.full(NUM_LEVELS, np.inf))
+    uplink: Floats = field(default_factory=lambda: np.full(NUM_LEVELS, np.inf))
 
     @cached_property
     def alignment(self) -> int:
@@ -96,15 +99,18 @@ def build_levels(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Gr
         KeyError: a building of the fill is not in the topology.
     """
     used = [topology.building(share.building) for share in fill]
-    bandwidth, capacity, latency = np.full(NUM_LEVELS, np.inf), np.full(NUM_LEVELS, np.inf), np.zeros(NUM_LEVELS)
+    bandwidth, capacity, uplink = (np.full(NUM_LEVELS, np.inf) for _ in range(3))
+    latency = np.zeros(NUM_LEVELS)
     inside = (("scale_up", None), ("rack", "scale_up"), ("zone", "rack"), ("building", "zone"))
-    for building in used:
+    for building, share in zip(used, fill, strict=True):
         for index, (level, child) in enumerate(inside):
             link = getattr(building.links, level)
             rate = link.technology.bandwidth_bytes_per_s * link.technology.efficiency_fraction
             size = 1 if child is None else building.accelerators_per(child)  # type: ignore[arg-type]
             bandwidth[index] = min(bandwidth[index], rate)
-            capacity[index] = min(capacity[index], rate * size / link.oversubscription_ratio)
+            whole = rate * size / link.oversubscription_ratio
+            capacity[index] = min(capacity[index], whole)
+            uplink[index] = min(uplink[index], whole / min(size, share.num_accelerators))
             latency[index] = max(latency[index], link.one_way_latency_s)
     bandwidth[CAMPUS:] = min(building.line_rate_bytes_per_s for building in used)
     graph = graph if graph is not None else trunk_graph(topology)
@@ -131,7 +137,15 @@ def build_levels(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Gr
         num_links=np.where(np.isfinite(num_links), num_links, 0.0),
         loss=1 - kept,
         packet_bytes=np.full(NUM_LEVELS, float(min(again))),
+        uplink=_narrow(uplink, bandwidth),
     )
+
+
+def _narrow(uplink: Floats, bandwidth: Floats) -> Floats:
+    """Uplinks beyond the scale-up domain that adapters could fill on their way to some level farther out."""
+    fastest = np.maximum.accumulate(bandwidth[::-1])[::-1]
+    levels = np.arange(NUM_LEVELS)
+    return np.where((levels >= RACK) & (levels < CAMPUS) & (uplink < fastest), uplink, np.inf)
 
 
 def _domain_curves(building: Building) -> Floats | None:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.groups import GroupShape
-from scaleacross.cost_models.levels import RACK, Levels
+from scaleacross.cost_models.groups import GroupShape, RelaxedShape
+from scaleacross.cost_models.levels import NUM_LEVELS, RACK, Levels
 from scaleacross.cost_models.settings import Floats, Ints
 
 
@@ -17,7 +17,8 @@ class Links(NamedTuple):
 
     ``num_links``, ``loss`` and ``packet_bytes`` are what the settings of a connection answer to (``network.transport``); None
     where only the ideal is asked for. ``adapter`` is what the network adapter sends, where settings of a connection let a flow
-    use less of it than ``bandwidth`` says; None: the same.
+    use less of it than ``bandwidth`` says; None: the same. ``uplink`` is what traffic farther out has of the uplinks on its way
+    (``Levels``; None: not counted), ``ratio`` the bytes of a message over bytes sent across a level, where they are encoded.
 
     ``curves`` are tables (tables, operations, group sizes, sizes) of measured collectives inside a domain, if any, and
     ``curve`` (...) says which one holds.
@@ -32,17 +33,19 @@ class Links(NamedTuple):
     loss: Floats | None = None
     packet_bytes: Floats | None = None
     adapter: Floats | None = None
+    uplink: Floats | None = None
+    ratio: Floats | None = None
 
 
 def links_of(levels: Levels) -> Links:
     """The link figures of one fill."""
     own = (levels.bandwidth, levels.capacity, levels.latency, *_tables([levels.curves]))
-    return Links(*own, levels.num_links, levels.loss, levels.packet_bytes)
+    return Links(*own, levels.num_links, levels.loss, levels.packet_bytes, uplink=levels.uplink)
 
 
 def stacked_links(levels: Sequence[Levels]) -> Links:
     """The link figures of many fills, one row each."""
-    names = ("bandwidth", "capacity", "latency", "num_links", "loss", "packet_bytes")
+    names = ("bandwidth", "capacity", "latency", "num_links", "loss", "packet_bytes", "uplink")
     stacked = {name: np.stack([getattr(one, name) for one in levels]) for name in names}
     curves, curve = _tables([one.curves for one in levels])
     return Links(curves=curves, curve=curve, **stacked)
@@ -62,8 +65,9 @@ def _tables(tables: Sequence[Floats | None]) -> tuple[Floats | None, Ints | int]
 
 
 def group_bandwidth(shape: GroupShape, links: Links) -> Floats:
-    """W_l in bytes/s, inf where level l is not crossed, shape (..., NUM_LEVELS)."""
-    return _leaving(shape.members, shape, links)
+    """W_l in bytes/s, inf where level l is not crossed, shape (..., NUM_LEVELS): of all members in one child together."""
+    whole, inner = _leaving(shape.members, shape, links), uplinks_on_the_way(shape, links)
+    return whole if inner is None else np.minimum(whole, shape.members * inner.min(axis=-1))
 
 
 def ring_bandwidth(shape: GroupShape, links: Links) -> Floats:
@@ -72,7 +76,43 @@ def ring_bandwidth(shape: GroupShape, links: Links) -> Floats:
     It leaves a building where it leaves its last scale-up domain, over the adapters and the connections of the ranks in there,
     however many more ranks the building holds: NCCL's rings visit one host after another, and every channel goes the same way.
     """
-    return _leaving(np.minimum(shape.members, shape.members[..., RACK, None]), shape, links)
+    whole = _leaving(np.minimum(shape.members, shape.members[..., RACK, None]), shape, links)
+    return np.minimum(whole, stream_bandwidth(shape, links))
+
+
+def stream_bandwidth(shape: GroupShape, links: Links) -> Floats | float:
+    """What one stream of every group across level l has of the uplinks on its way, bytes/s, (..., NUM_LEVELS) or inf.
+
+    A group with m_j ranks in a child of level j sends one stream out of it, and as many groups do as it has room for.
+    """
+    rate = _on_the_way(shape, links, shape.members, shape.crossing)
+    return np.inf if rate is None else np.where(shape.fanout > 1, rate.min(axis=-1), np.inf)
+
+
+def uplinks_on_the_way(shape: GroupShape, links: Links) -> Floats | None:
+    """What one rank that sends across level l has of the uplink of level j < l on its way, bytes/s, (..., l, j); None: no limit.
+
+    What leaves a zone leaves its racks first: the uplink of level j carries what crosses level j and all levels farther out.
+    All of its accelerators send, or as many as the groups that cross level l have in a child of level l.
+    """
+    return _on_the_way(shape, links, np.ones_like(shape.members), shape.crossing * shape.members)
+
+
+def _on_the_way(shape: GroupShape, links: Links, ranks: Floats, senders: Floats) -> Floats | None:
+    """max(ranks_j · uplink_j, capacity_j / senders_l) for all j < l where l is crossed, else inf, as encoded messages see it.
+
+    None of a relaxed shape: its bounds do without, as its groups may lie anywhere.
+    """
+    if links.uplink is None or isinstance(shape, RelaxedShape) or not np.isfinite(links.uplink).any():
+        return None
+    ratio = np.ones(()) if links.ratio is None else links.ratio
+    each, whole = ranks * links.uplink, links.capacity / ratio
+    with np.errstate(invalid="ignore"):
+        rate = np.maximum(each[..., None, :], whole[..., None, :] / senders[..., :, None])
+    level = np.arange(NUM_LEVELS)
+    counts = (level[None, :] < level[:, None]) & np.isfinite(each)[..., None, :] & (shape.fanout > 1)[..., :, None]
+    scaled = rate * np.broadcast_to(ratio, (NUM_LEVELS,))[:, None]
+    return np.where(counts, scaled, np.inf)
 
 
 def _leaving(lanes: Floats, shape: GroupShape, links: Links) -> Floats:

@@ -8,7 +8,7 @@ import numpy as np
 
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
 from scaleacross.cost_models.levels import CAMPUS
-from scaleacross.cost_models.links import Links
+from scaleacross.cost_models.links import Links, stream_bandwidth
 from scaleacross.cost_models.settings import Floats
 
 
@@ -32,8 +32,9 @@ def neighbour_messages(size_bytes: Floats, shape: GroupShape, links: Links) -> B
     """Send of ``size_bytes`` from every rank to its successor on the axis.
 
     A message has its own NIC (bandwidth_l) and, where all crossing groups send at once, its share of the uplink
-    (capacity_l / crossing_l). Near delay: the slowest inner level that any neighbour pair uses; of a relaxed shape the
-    fastest, with the whole uplink, since pairs that it counts on an outer level may be far ones.
+    (capacity_l / crossing_l) and of those on its way (``links.stream_bandwidth``). Near delay: the slowest inner level that any
+    neighbour pair uses; of a relaxed shape the fastest, with the whole uplink, since pairs that it counts on an outer level may
+    be far ones.
     """
     used, crossing = shape.pairs > 0, shape.crossing
     if isinstance(shape, RelaxedShape):
@@ -41,6 +42,7 @@ def neighbour_messages(size_bytes: Floats, shape: GroupShape, links: Links) -> B
         crossing = np.where(inner, 1.0, crossing)
         used = used & (~inner | (np.cumsum(used, axis=-1) == 1))
     rate = np.minimum(links.bandwidth, links.capacity / np.where(used, crossing, 1.0))
+    rate = np.minimum(rate, stream_bandwidth(shape, links))
     occupancy = np.where(used, np.asarray(size_bytes)[..., None] / rate, 0.0)
     latency = np.where(used, links.latency, 0.0)
     near, far = slice(None, CAMPUS), slice(CAMPUS, None)

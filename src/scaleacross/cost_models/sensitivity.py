@@ -151,6 +151,7 @@ def _bandwidth(level: int, *, rate: bool, capacity: bool) -> Change:
             levels,
             bandwidth=levels.bandwidth * (scale if rate else 1.0),
             capacity=levels.capacity * (scale if capacity else 1.0),
+            uplink=levels.uplink * (scale if capacity else 1.0),
             curves=curves,
         )
 

@@ -24,7 +24,15 @@ from scaleacross.simulation.coding import level_codec_s, ring_codec_s, shortened
 from scaleacross.simulation.connections import Way, fullest_over_mean
 from scaleacross.simulation.curves import measured_s
 from scaleacross.simulation.fabric import CAMPUS, RACK, SCALE_UP, Floats, Haul
-from scaleacross.simulation.machine import Load, Machine, PatternKey, depth_latency_s, distinct, outer_levels
+from scaleacross.simulation.machine import (
+    Load,
+    Machine,
+    PatternKey,
+    depth_latency_s,
+    distinct,
+    fewest_members,
+    outer_levels,
+)
 from scaleacross.simulation.segments import Segment, in_a_row, piped
 from scaleacross.spec.network import CurveOp
 
@@ -267,11 +275,10 @@ class Calls:
     def _gather_phases(self, shape: str, group: int, row: int, op: Op, way: Way, size: float) -> Iterator[Segment]:
         """Phases of a gather, outermost first; a scatter runs them backwards."""
         machine, start = self.machine, self.launch_s
-        levels = outer_levels(machine, shape, row)
-        for level, fanout in levels:
+        for level, fanout in outer_levels(machine, shape, row):
             key, latency = (shape, str(level)), self._latency_s(shape, row, level)
             steps = _steps(fanout, level in way.halving)
-            members = machine.shapes[shape].degree / math.prod(f for at, f in levels if at >= level)
+            members = fewest_members(machine, shape, row, level)
             cap = min(float(machine.patterns[key].cap[row]), members * self._slowest(shape, row, level, latency, way))
             ratio, fixed = way.coding.ratio_on(level), start + steps * latency
             load = tuple((link, weight / ratio) for link, weight in self._load(key, group, way))

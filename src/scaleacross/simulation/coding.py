@@ -7,23 +7,21 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from scaleacross.simulation import patterns
 from scaleacross.simulation.connections import Coding
 from scaleacross.simulation.fabric import CAMPUS, RACK
-from scaleacross.simulation.machine import Machine, outer_levels
+from scaleacross.simulation.machine import Machine, fewest_members, outer_levels
 
 
 def level_codec_s(machine: Machine, shape: str, row: int, coding: Coding, size_bytes: float) -> float:
     """Seconds that a rank encodes and decodes for one pass over all levels."""
-    levels, seconds = outer_levels(machine, shape, row), 0.0
-    for level, fanout in levels:
+    seconds = 0.0
+    for level, fanout in outer_levels(machine, shape, row):
         if level in coding.levels:
-            members = machine.shapes[shape].degree / math.prod(f for at, f in levels if at >= level)
-            seconds += (fanout - 1) / fanout * size_bytes / members * coding.s_per_byte
+            moved = (fanout - 1) / fanout * size_bytes / fewest_members(machine, shape, row, level)
+            seconds += moved * coding.s_per_byte
     return seconds
 
 

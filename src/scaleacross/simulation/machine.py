@@ -296,6 +296,16 @@ def outer_levels(machine: Machine, shape: str, row: int) -> list[tuple[int, int]
     return out
 
 
+def fewest_members(machine: Machine, shape: str, row: int, level: int) -> int:
+    """Ranks of the group of ``row`` in one child of ``level``, the fewest of those that have a sibling."""
+    groups = machine.shapes[shape]
+    units = machine.fabric.units[:, groups.members[row]]
+    parents = units[level + 1] if level + 1 < NUM_LEVELS else np.zeros_like(units[level])
+    children, counts = np.unique(np.stack([parents, units[level]]), axis=1, return_counts=True)
+    parent, siblings = np.unique(children[0], return_counts=True)
+    return int(counts[siblings[np.searchsorted(parent, children[0])] > 1].min()) * groups.each
+
+
 def depth_latency_s(machine: Machine, shape: str, row: int, level: int) -> float:
     """Latency over ``level`` inside a group, the largest of its neighbours that are apart there, s."""
     blocks = machine.shapes[shape].members[row]

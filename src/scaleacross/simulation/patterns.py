@@ -207,8 +207,9 @@ def pairwise(fabric: Fabric, groups: Groups, port_rate: Floats, distinct: Callab
     rows = np.broadcast_to(np.arange(len(source))[:, None], source.shape)
     loads, cap = _Loads(fabric), np.full(len(source), np.inf)
     many = in_unit(fabric, groups, RACK) > 1
-    loads.add(rows[many], fabric.port(source[many]), 1.0 / port_rate[rows[many]])
-    np.minimum.at(cap, rows[many], port_rate[rows[many]])
+    sent = (degree - 1) / degree * float(distinct(np.array(float(degree))))
+    loads.add(rows[many], fabric.port(source[many]), sent / port_rate[rows[many]])
+    np.minimum.at(cap, rows[many], port_rate[rows[many]] / sent)
     for level in range(RACK, NUM_LEVELS):
         inside = in_unit(fabric, groups, level)
         out = (degree - inside) / degree * distinct(degree / inside)

@@ -58,7 +58,8 @@ def codec_s_per_byte(compression: Compression) -> Floats:
 def shortened(links: Links, ratio: Floats) -> Links:
     """Links on which ``ratio`` times as many bytes pass, per level."""
     adapter = None if links.adapter is None else links.adapter * ratio
-    return links._replace(bandwidth=links.bandwidth * ratio, capacity=links.capacity * ratio, adapter=adapter)
+    bandwidth, capacity = links.bandwidth * ratio, links.capacity * ratio
+    return links._replace(bandwidth=bandwidth, capacity=capacity, adapter=adapter, ratio=ratio)
 
 
 def encoded(links: Links, shape: GroupShape, compression: Compression) -> Links:

@@ -11,9 +11,11 @@ import numpy as np
 
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, SCALE_UP
+from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.network.resources import crossed_beyond
 from scaleacross.cost_models.plan_traffic import time_of
+from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.traffic import Flow
 from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.network_choice import CommunicatorChoice
@@ -54,16 +56,22 @@ def _improved(flow: Flow, group: Group) -> Iterator[tuple[str, Group]]:
     beyond = crossed_beyond(group.shape)
     if beyond:
         faster = np.where(np.arange(NUM_LEVELS) >= RACK, BETTER, 1.0)
-        wide = links._replace(bandwidth=links.bandwidth * faster, capacity=links.capacity * faster)
-        yield ADAPTER, replace(group, links=wide)
+        wide = links._replace(bandwidth=links.bandwidth * faster)
+        yield ADAPTER, replace(group, links=_roomier(wide, faster))
     for level in beyond:
         name, scale = LINK_LEVELS[level], np.where(np.arange(NUM_LEVELS) == level, BETTER, 1.0)
         shared = f"trunks of {name}" if level >= CAMPUS else f"uplinks of {name}"
-        yield shared, replace(group, links=links._replace(capacity=links.capacity * scale))
+        yield shared, replace(group, links=_roomier(links, scale))
         yield f"latency of {name}", replace(group, links=links._replace(latency=links.latency / scale))
         more = _wider_window(flow, group, level)
         if more is not None:
             yield f"window across {name}", more
+
+
+def _roomier(links: Links, scale: Floats) -> Links:
+    """Links whose uplinks and trunks are wider."""
+    uplink = None if links.uplink is None else links.uplink * scale
+    return links._replace(capacity=links.capacity * scale, uplink=uplink)
 
 
 def _wider_window(flow: Flow, group: Group, level: int) -> Group | None:

