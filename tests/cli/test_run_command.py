@@ -56,6 +56,24 @@ def test_a_missing_launch_file_says_how_to_get_one(tmp_path: Path) -> None:
     assert "No such file" in result.stderr and "scaleacross emit" in result.stderr
 
 
+def test_a_plan_is_no_launch_file(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text('{"decision": {}}')
+    result = RUNNER.invoke(app, ["bench", str(path)])
+    assert result.exit_code == 2
+    assert "is no launch file: plan_name: Field required. `scaleacross plan JOB -o DIR`" in result.stderr
+
+
+def test_traces_go_where_none_are(launch: Path, tmp_path: Path) -> None:
+    command = ["run", str(launch), "--dry-run", "--dumps", str(tmp_path / "dumps"), "--", "train.py"]
+    first, second = RUNNER.invoke(app, command).stdout.splitlines()
+    assert all(f" SCALEACROSS_DUMPS={tmp_path / 'dumps'} torchrun" in line for line in (first, second))
+    (tmp_path / "dumps").mkdir()
+    (tmp_path / "dumps" / "trace_rank_3").touch()
+    result = RUNNER.invoke(app, command)
+    assert result.exit_code == 2 and "holds the traces of an earlier run: name another folder" in result.stderr
+
+
 def test_bench_names_the_axes_that_there_are(launch: Path) -> None:
     result = RUNNER.invoke(app, ["bench", str(launch), "--axis", "tp"])
     assert result.exit_code == 2

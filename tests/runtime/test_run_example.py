@@ -51,6 +51,8 @@ def test_plan_run_and_bench(tmp_path: Path) -> None:
     result = json.loads(timed.stdout)
     assert result["algorithm"] == "ring" and [row["num_wrong"] for row in result["rows"]] == [0, 0]
     assert any(row["predicted_s"] for row in result["rows"])
+    wrong = scaleacross("bench", launch, "--op", "reduce_scatter", "--algorithm", "rings")
+    assert wrong.returncode == 2 and "choose from" in wrong.stderr and "torchrun" not in wrong.stderr
 
 
 def test_gradients_travel_in_the_codec_that_the_plan_chose(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Times one collective on the groups of one axis: starts the ranks and reads their rows. No torch here."""
+"""Times one collective on the groups of one axis: starts the ranks and reads their rows. Imports torch only to check a name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Final
 
 from scaleacross.errors import InputError
 from scaleacross.runtime.faults import CollectiveError
+from scaleacross.runtime.requirement import require_torch
 from scaleacross.runtime.start_commands import start
+from scaleacross.schedules.collective import Operation
 from scaleacross.spec.launch import LaunchConfig, ProcessGroups
 from scaleacross.spec.runtime_bench import BenchResult, BenchRow
 
@@ -51,10 +53,12 @@ def bench(
         say: is told of every size that is done.
 
     Raises:
-        InputError: no such operation or axis, sizes out of order, or torch is missing.
+        InputError: no such operation, axis or algorithm, sizes out of order, or torch is missing.
         CollectiveError: a rank failed; its message stands on stderr.
     """
     groups = _groups(config, request)
+    if request.algorithm is not None:
+        _require_algorithm(config, groups, Operation(request.op), request.algorithm)
     with tempfile.TemporaryDirectory(prefix="scaleacross-bench-") as folder:
         rows = Path(folder) / "rows.jsonl"
         asked = json.dumps({**asdict(request), "rows": str(rows)})
@@ -122,6 +126,14 @@ def _groups(config: LaunchConfig, request: BenchRequest) -> ProcessGroups:
             return groups
     axes = ", ".join(groups.axis for groups in config.process_groups)
     raise InputError(f"the plan has no groups of axis '{request.axis}': choose from {axes}")
+
+
+def _require_algorithm(config: LaunchConfig, groups: ProcessGroups, op: Operation, algorithm: str) -> None:
+    """Here, where one line says it; the ranks would say it below torchrun's own words."""
+    require_torch()
+    from scaleacross.runtime.policy import layout_of, named_schedule
+
+    named_schedule(op, algorithm, layout_of(config, groups.ranks[0]))
 
 
 def _tell(rows: Path, say: Callable[[str], None] | None, finished: threading.Event) -> None:

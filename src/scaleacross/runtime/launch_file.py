@@ -11,6 +11,7 @@ from scaleacross.errors import InputError
 from scaleacross.spec.launch import LaunchConfig
 
 LAUNCH_VARIABLE: Final = "SCALEACROSS_LAUNCH"
+ORIGIN: Final = "`scaleacross plan JOB -o DIR` and `scaleacross emit PLAN --to launch -o DIR` write launch.json"
 DUMPS_VARIABLE: Final = "SCALEACROSS_DUMPS"
 """Folder into which every rank writes its trace when it ends."""
 
@@ -21,12 +22,10 @@ def read_launch(path: str | Path) -> LaunchConfig:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise InputError(
-            f"launch file {path}: {reason}. `scaleacross emit PLAN --to launch -o DIR` writes one"
-        ) from None
+        raise InputError(f"launch file {path}: {reason}. {ORIGIN}") from None
     try:
         return LaunchConfig.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
-        raise InputError(f"launch file {path}: {where}: {first['msg']}") from None
+        raise InputError(f"{path} is no launch file: {where}: {first['msg']}. {ORIGIN}") from None
