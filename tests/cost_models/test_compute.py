@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -193,6 +195,17 @@ def test_eight_bit_products_run_at_their_own_peak_but_attention_does_not() -> No
         assert fast == pytest.approx(slow / ratio + extra)
     with pytest.raises(KeyError, match="nvfp4"):
         layer_times(heavy, 0, chip, "nvfp4", shards(), 4096, PLAIN)
+
+
+def test_the_host_takes_as_long_as_a_routed_layer_has_operators() -> None:
+    tiny = tuple(Gemm(f"g{index}", 1, 1, "none") for index in range(10))
+    chip = accelerator(kernel_launch_s=0.0, host_moe_pass_s=1.0)
+    routed = (replace(layer(*tiny[:count]), routed_tokens=2) for count in (5, 10))
+    five, ten = (layer_times(each, 4, chip, "bf16", shards(), 8, PLAIN) for each in routed)
+    # 5 products, 5 others and 10 of the routing are 20; 10 products make them 30
+    assert (float(five.forward_s[0]), float(ten.forward_s[0])) == (pytest.approx(1.0), pytest.approx(1.5))
+    assert float(ten.backward_s[0]) == pytest.approx(3.0)
+    assert float(layer_times(layer(*tiny), 0, chip, "bf16", shards(), 8, PLAIN).forward_s[0]) < 1e-3
 
 
 def test_recomputation_adds_what_it_repeats() -> None:

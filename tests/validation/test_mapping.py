@@ -43,6 +43,17 @@ def test_llama_3_ran_a_layer_a_chunk_and_data_parallelism_outermost() -> None:
     assert {decision.pipeline.num_chunks for decision in case.decisions} == {2}
     assert case.decisions[0].placement is not None
     assert case.decisions[0].placement.axis_order == ("tp", "cp", "pp", "dp_shard", "dp_replicate")
+    assert not case.job.optimizer.fused_accumulation
+
+
+def test_operators_run_one_by_one_in_meta_s_own_code_and_where_a_row_says_so() -> None:
+    meta = case_of(replace(run("l1"), framework="Meta in-house"))
+    fused = case_of(run("l1")).profile.blocks[0][0]
+    assert meta.job.eager_operators
+    assert meta.profile.blocks[0][0].elementwise_bytes > 3 * fused.elementwise_bytes
+    titan = replace(run("n1"), framework="torchtitan", tp=1, dp=16, fsdp=16)
+    assert not case_of(titan).job.eager_operators
+    assert case_of(replace(titan, notes="eager, no compile")).job.eager_operators
 
 
 def test_frameworks_shard_what_they_shard() -> None:

@@ -24,7 +24,7 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Decision, Plan
 from scaleacross.spec.topology import Topology, without_spares
 from scaleacross.workloads.layer_profile import Workload
-from scaleacross.workloads.problem import Problem
+from scaleacross.workloads.problem import Problem, profile_of
 
 
 class DecisionFile(Spec):
@@ -102,7 +102,7 @@ def resolve(job: Job, base_dir: Path | None = None) -> Problem:
         topology_from(_part("topologies", source, "topology")),
     )
     usable = without_spares(topology, job.spare_hosts)
-    return Problem(_self_contained(job, workload, topology), workload, usable, workload.profile())
+    return Problem(_self_contained(job, workload, topology), workload, usable, profile_of(job, workload))
 
 
 def load_plan(path: str | Path) -> Plan:

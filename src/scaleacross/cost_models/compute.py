@@ -38,6 +38,13 @@ HOST_BACKWARD_RATIO: Final = 2.0
 HOST_SHARES: Final[Mapping[str, float]] = {"none": 1.0, "partial": 0.5, "full": 0.0}
 """Share of the host's time to launch a layer with experts that CUDA graphs leave, by ``ExpertRuntime.graphs``: ``partial``
 graphs hold attention, router and dispatch preprocessing, about half of the kernels (assumed)."""
+ROUTING_OPERATORS: Final = 10
+"""Operators that the host launches in the forward pass of a layer with routed experts beside its products and what comes with
+each of them (a norm, attention, an activation, an addition): softmax, top-k, counts per expert, permutation, dispatch, sorting
+and their counterparts on the way back (Megatron-Core's MoELayer; the number is assumed)."""
+HOST_OPERATORS: Final = 20
+"""Operators of the layer that ``host_moe_pass_s`` is stated for: five products (grouped-query attention, router, experts), as
+many others, and ROUTING_OPERATORS. Latent attention and shared experts have more."""
 RING_FORWARD_BYTES: Final = 10.0
 """HBM bytes per output element and call of ring attention: 2 read, 4 read and 4 written of the fp32 sum (Transformer
 Engine's context-parallel attention; Ring Attention, arXiv 2310.01889)."""
@@ -260,7 +267,7 @@ def layer_times(
             layer.attention, accelerator, shards, sequence_length, runtime
         )
         selective = selective if layer.attention.fused else attention
-    host = runtime.host_share * accelerator.host_moe_pass_s if layer.routed_tokens else 0.0
+    host = _host_s(layer, accelerator, runtime)
     return LayerTimes(
         forward_s=np.maximum(forward + attention + elementwise, host),
         backward_s=np.maximum(
@@ -271,6 +278,14 @@ def layer_times(
         attention_s=attention,
         elementwise_s=elementwise,
     )
+
+
+def _host_s(layer: LayerProfile, accelerator: Accelerator, runtime: Runtime) -> float:
+    """Host time to launch the forward pass of a layer with routed experts, 0 of others, whose host runs ahead."""
+    if not layer.routed_tokens:
+        return 0.0
+    operators = 2 * len(layer.gemms) + ROUTING_OPERATORS
+    return runtime.host_share * accelerator.host_moe_pass_s * operators / HOST_OPERATORS
 
 
 def accumulation_time_s(accelerator: Accelerator, optimizer: Optimizer, parameters: Floats) -> Floats:

@@ -59,7 +59,8 @@ class Accelerator(SourcedSpec):
     host_moe_pass_s: float = Field(
         default=0.0,
         ge=0,
-        description="host time to launch the forward pass of one layer with routed experts, s (backward: twice)",
+        description="host time to launch the forward pass of a layer with five products, routed experts among them, s (other "
+        "layers in proportion to their operators; backward: twice)",
     )
     step_overhead_s: float = Field(
         default=0.0, ge=0, description="host work per step that nothing hides: data, norms, logging, jitter, s"

@@ -218,6 +218,11 @@ class Job(Spec):
         description="context parallelism: keys and values go round a ring and attention runs block by block (Megatron's "
         "cp_comm_type p2p, torchtitan), or are gathered before one attention call (Llama 3)",
     )
+    eager_operators: bool = Field(
+        default=False,
+        description="norms, rotary embeddings and activations run operator by operator (PyTorch without compilation), not fused "
+        "into a kernel each; for blocks with RMSNorm and a gated MLP",
+    )
     degrees: DegreeRequest = DegreeRequest()
     micro_batch_sequences: tuple[PositiveInt, ...] = Field(
         default=(1, 2, 4, 8), description="allowed sequences per micro-batch"

@@ -92,7 +92,7 @@ KNOBS: Final[tuple[Knob, ...]] = (
         *(
             "host_moe_pass_s",
             "s",
-            "host time to launch the forward pass of a layer with routed experts, x86",
+            "host time to launch the forward pass of a layer with routed experts and five products, x86",
             2e-3,
             0.7,
         ),
@@ -103,7 +103,7 @@ KNOBS: Final[tuple[Knob, ...]] = (
         *(
             "host_moe_pass_s",
             "s",
-            "host time to launch the forward pass of a layer with routed experts, Grace",
+            "host time to launch the forward pass of a layer with routed experts and five products, Grace",
             2e-3,
             0.7,
         ),

@@ -66,7 +66,13 @@ HALF_GRADIENTS: Final = Optimizer(name="adam-half-gradients", gradient_bytes=2.0
 UNFUSED_HALF_GRADIENTS: Final = HALF_GRADIENTS.model_copy(
     update={"name": "adam-half-gradients-unfused", "fused_accumulation": False}
 )
-FSDP2: Final = Optimizer(name="adam-fsdp2", parameter_bytes=2.0, gradient_bytes=4.0, state_bytes=10.0)
+# FSDP adds gradients up by an operator of its own: FSDPParam.accumulate_unsharded_grad_if_needed of pytorch/pytorch 010ae4a.
+FSDP2: Final = Optimizer(
+    name="adam-fsdp2", parameter_bytes=2.0, gradient_bytes=4.0, state_bytes=10.0, fused_accumulation=False
+)
+META_FSDP: Final = Optimizer(
+    name="adam-fsdp", fused_accumulation=False
+)  # fp32 gradients: arXiv 2407.21783, section 3.3.2
 
 # FlashAttention-2, which PyTorch's scaled_dot_product_attention runs, against the kernels of Transformer Engine and
 # FlashAttention-3 on Hopper: 1.5 to 2.0 times slower forward, 1.5 to 1.75 backward (arXiv 2407.08608, abstract and §4).
@@ -83,7 +89,7 @@ USERBUFFERS_TP_FRACTION: Final = 0.5
 # First match of a part of the ``framework`` column: what is sharded over data parallel, and in what precision.
 FRAMEWORK_STATES: Final[tuple[tuple[str, ShardLevel, Optimizer], ...]] = (
     ("torchtitan", "parameters", FSDP2),
-    ("Meta in-house", "optimizer", Optimizer()),
+    ("Meta in-house", "optimizer", META_FSDP),
     ("DeepSpeed", "none", UNFUSED_HALF_GRADIENTS),
     ("Megatron-LM 2021", "none", UNFUSED_HALF_GRADIENTS),  # before the distributed optimizer and fused accumulation
     ("Megatron-LM 202", "none", HALF_GRADIENTS),
@@ -131,6 +137,7 @@ def case_of(run: Run) -> Case:
         overlap=_overlap(run),
         experts=recipe.runtime,
         context_exchange="gather" if "Meta" in run.framework else "ring",  # all-gather: arXiv 2407.21783, section 3.3.2
+        eager_operators=_is_eager(run),
     )
     topology = topology_of(machine_of(run), run.n_gpus)
     accelerator = topology.buildings[0].accelerator
@@ -168,8 +175,9 @@ def _as_run(run: Run, profile: ModelProfile) -> ModelProfile:
         profile = with_pruned_recompute(profile)
     if "rowwise" in run.precision:
         profile = with_narrow_product_rate(profile, ROWWISE_RATIO)
+    if _is_eager(run):
+        profile = with_eager_operators(profile)
     if "torchtitan" in run.framework:
-        profile = with_eager_operators(profile) if run.notes.startswith("eager") else profile
         profile = with_unfused_loss(with_attention_rate(with_operator_recompute(profile), FLASH2_RATIO))
     return profile
 
@@ -234,6 +242,12 @@ def _overlap(run: Run) -> Overlap:
 
 def _is_early(run: Run) -> bool:
     return "Megatron-LM 202" in run.framework or "DeepSpeed" in run.framework
+
+
+def _is_eager(run: Run) -> bool:
+    """Whether operators run one by one: where a row says so, and Meta's own, as its code of the model has them
+    (meta-llama/llama3 0a3d717, llama/model.py) and nothing published says that training fused them."""
+    return "Meta" in run.framework or ("torchtitan" in run.framework and run.notes.startswith("eager"))
 
 
 def _precision(run: Run) -> Precision:
