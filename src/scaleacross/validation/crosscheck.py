@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,11 +31,15 @@ class Parameter:
 
 @dataclass(frozen=True)
 class CrossCheck:
-    """Errors of the same rows in sample, with their model left out, and with their source left out."""
+    """Errors of the same rows in sample, with their model left out, and with their source left out.
+
+    ``of_source``: those with the model left out, by source.
+    """
 
     in_sample: Errors
     by_model: Errors
     by_source: Errors
+    of_source: Mapping[str, Errors]
     parameters: tuple[Parameter, ...]
 
 
@@ -51,6 +56,14 @@ def cross_check(validation: Validation) -> CrossCheck:
         for column, (knob, value) in enumerate(zip(KNOBS, logs, strict=True))
         if np.abs(linear.jacobian[np.array(linear.generation) == generation, column]).max() > SEEN
     )
+    sources = np.array([case.run.source for case in cases])
     return CrossCheck(
-        errors(np.exp(linear.base), measured), errors(by_model, measured), errors(by_source, measured), parameters
+        in_sample=errors(np.exp(linear.base), measured),
+        by_model=errors(by_model, measured),
+        by_source=errors(by_source, measured),
+        of_source={
+            name: errors(by_model[sources == name], measured[sources == name])
+            for name in dict.fromkeys(sources.tolist())
+        },
+        parameters=parameters,
     )
