@@ -87,9 +87,12 @@ def test_host_sets_a_floor_for_layers_with_experts_only() -> None:
     slow = H100.model_copy(update={"host_moe_pass_s": 1.0})
     routed = replace(block(), routed_tokens=2)
     assert times(block(), chip=slow).forward_s < 1
-    assert times(routed, chip=slow, experts=8).forward_s == 1
-    assert times(routed, chip=slow, experts=8).backward_s == 2
-    assert times(routed, chip=slow, experts=8, host_share=0.5).forward_s == 0.5
+    floor = (
+        18 / 20
+    )  # four products, as many other operators and ten of the routing, of the 20 that the second is stated for
+    assert times(routed, chip=slow, experts=8).forward_s == floor
+    assert times(routed, chip=slow, experts=8).backward_s == 2 * floor
+    assert times(routed, chip=slow, experts=8, host_share=0.5).forward_s == floor / 2
     assert times(routed, chip=slow, experts=8, host_share=0.0).forward_s < 0.1
 
 
