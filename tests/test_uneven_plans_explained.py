@@ -7,8 +7,12 @@ import pytest
 import scaleacross as sa
 from instances import mixed_job
 from scaleacross import api
+from scaleacross.cost_models.timeline import planned_pipeline
+from scaleacross.solvers.order_pipeline import order_pipeline
+from scaleacross.solvers.pipeline_order.of_plan import problem_of_plan
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Plan
+from scaleacross.workloads.problem import problem_of
 
 
 def plan_of(seed: int) -> Plan:
@@ -26,6 +30,17 @@ def test_uneven_layers_get_a_better_order_and_still_verify(seed: int) -> None:
     assert refined.cost.step_s < plan.cost.step_s
     assert refined.layers_per_stage == plan.layers_per_stage
     api.verify(refined)
+
+
+def test_the_order_of_a_plan_stays_where_it_is_proved() -> None:
+    """1F1B on 3 + 4 + 1 layers with the very seconds that the price timed; splitting the backward exposes its reductions."""
+    plan = plan_of(9)
+    assert plan.decision.layers_per_stage == ((3,), (4,), (1,))
+    assert api.refine_schedule(plan, 2.0) == plan
+    pipe = planned_pipeline(problem_of(plan.job), plan.decision)
+    order = order_pipeline(problem_of_plan(pipe, plan.memory, split=False), 2.0)
+    assert order.status == "optimal"
+    assert order.objective_s == pytest.approx(pipe.actions.total_s, rel=1e-12)
 
 
 def test_unequal_batches_have_no_single_order() -> None:

@@ -42,11 +42,12 @@ def equal_stages(schedule: ScheduleName, num_chunks: int) -> tuple[Plan, Boundar
         for name, one in plan.work.items()
     }
     pipe = planned_pipeline(problem_of(plan.job), plan.decision)
-    delay = pipe.latency_s + pipe.occupancy_s
+    latency_s, occupancy_s = pipe.actions.between_stages()
+    delay = latency_s + occupancy_s
     near, far = float(delay[0]), float(delay[1])
     assert far > 2 * near > 0
     return plan.model_copy(update={"work": work}), BoundaryDelays(
-        inner_s=near, slow_s=far, loop_s=far, occupancy_s=float(pipe.occupancy_s.max()), num_slow=1, slow_tail=2
+        inner_s=near, slow_s=far, loop_s=far, occupancy_s=float(occupancy_s.max()), num_slow=1, slow_tail=2
     )
 
 

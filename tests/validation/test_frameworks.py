@@ -123,15 +123,14 @@ def test_userbuffers_hide_their_share_of_tp() -> None:
 
 
 def test_input_gradients_are_reduced_beside_weight_gradients() -> None:
-    """Half of the backward pass with sequence parallelism; without it, and with a second forward pass, all of a third; but
-    for what 16 of 132 and of 108 multiprocessors would have computed meanwhile.
+    """Half of the backward pass with sequence parallelism; without it, and with a second forward pass, all of a third: of
+    3·80 pairs of 80 layers and 2 of the ends, which run forward once, 81 are reductions. But for what 16 of 132 and of 108
+    multiprocessors would have computed meanwhile.
     """
-    for name, part, taken in (("l1", 1 / 4, 16 / 132), ("v1", 1 / 3, 16 / 108)):
+    for name, part, taken in (("l1", 1 / 4, 16 / 132), ("v1", 81 / 242, 16 / 108)):
         case, hidden = case_of(run(name)), part * (1 - taken)
         waited, beside = (price(case, tp_reduce=on, tp_fraction=0.0).cost.exposed_s["tp"] for on in (False, True))
-        assert beside == pytest.approx(
-            (1 - hidden) * waited, rel=0.005
-        )  # embedding and head have no second forward pass
+        assert beside == pytest.approx((1 - hidden) * waited)
         both = price(case, tp_reduce=True, tp_fraction=0.5).cost.exposed_s["tp"]
         assert both == pytest.approx(0.5 * waited)  # userbuffers' share includes them
 

@@ -48,8 +48,8 @@ from scaleacross.workloads.layer_profile import ModelProfile
 class PlanCost:
     """The computed part of a plan.
 
-    ``volumes`` has the single row that makes the step (the longest kind of rank); ``sent`` is what it communicates, from which
-    collectives and traffic are computed.
+    ``volumes`` has the single row that makes the step (the longest kind of rank), ``pipeline`` is that of its replicas; ``sent``
+    is what it communicates, from which collectives and traffic are computed.
     """
 
     placement: Placement
@@ -60,6 +60,7 @@ class PlanCost:
     traffic: tuple[LevelTraffic, ...]
     collectives: tuple[PredictedCollective, ...]
     volumes: Volumes
+    pipeline: TimedPipeline
     sent: tuple[Flow, ...]
 
 
@@ -112,6 +113,7 @@ def plan_cost(
         traffic=level_traffic(sent, collectives, shapes, levels, decision.pipeline, step_s, decision.network or ()),
         collectives=collectives,
         volumes=volumes,
+        pipeline=slowest.pipeline,
         sent=tuple(sent),
     )
 

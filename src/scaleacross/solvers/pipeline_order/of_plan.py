@@ -15,6 +15,8 @@ from scaleacross.spec.plan import StageMemory
 def problem_of_plan(pipe: PlannedPipeline, memory: Sequence[StageMemory], *, split: bool) -> OrderProblem:
     """``pipe`` with an open order; activations count as the memory model counts them: all of them until B or W.
 
+    What the first forward and the last backward wait for beyond the others (``Actions.outer_s``) is left out.
+
     Args:
         memory: per rank, priced with the order of ``pipe.schedule``.
         split: whether the backward is split into I and W.
@@ -25,15 +27,16 @@ def problem_of_plan(pipe: PlannedPipeline, memory: Sequence[StageMemory], *, spl
     per_chunk = np.array([rank.activations_bytes for rank in memory]) / np.maximum(1, peak_in_flight(pipe.schedule))
     free = np.array([rank.capacity_bytes - rank.total_bytes + rank.activations_bytes for rank in memory])
     most = pipe.schedule.num_microbatches * pipe.schedule.num_chunks
+    stages, (latency_s, occupancy_s) = pipe.actions, pipe.actions.between_stages()
     return order_problem(
         pipe.schedule.num_ranks,
         pipe.schedule.num_microbatches,
-        pipe.forward_s,
-        pipe.backward_s,
-        weight_s=pipe.weight_s if split else None,
+        stages.forward_s,
+        stages.input_s + stages.weight_s if split else stages.backward_s,
+        weight_s=stages.weight_s if split else None,
         num_chunks=pipe.schedule.num_chunks,
         placement=pipe.schedule.placement,
-        latency_s=pipe.latency_s,
-        occupancy_s=pipe.occupancy_s,
+        latency_s=latency_s,
+        occupancy_s=occupancy_s,
         memory_limit_bytes=np.minimum(most, np.floor(np.maximum(free, 0.0) / np.maximum(per_chunk, 1.0))),
     )
