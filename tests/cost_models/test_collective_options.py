@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.groups import GroupShape
-from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, SCALE_UP, ZONE
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, SCALE_UP, ZONE
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.network.options import bound_s, options
 from scaleacross.schedules import collective as c
@@ -93,6 +93,62 @@ def test_distance_and_size_decide() -> None:
     assert (small.num_chunks, large.num_chunks > 1) == (1, True)
     assert small.time_s < 0.0402 + 1e-3
     assert large.algorithm == "hierarchical"
+
+
+@given(groups(), st.sampled_from(["all_reduce", "all_gather"]), st.floats(1.0, 1e11), st.floats(1e-6, 1e-2))
+def test_a_search_promises_no_less_where_chunks_cost_messages(
+    group: tuple[GroupShape, Links], op: str, size: float, overhead_s: float
+) -> None:
+    shape, plain = group
+    slow = plain._replace(message_overhead=np.full(NUM_LEVELS, overhead_s))
+    price = {
+        name: Group(shape, one, LAUNCH_S).all_reduce if op == "all_reduce" else Group(shape, one, LAUNCH_S).gather
+        for name, one in (("plain", plain), ("slow", slow))
+    }
+    time_s = float(price["slow"](np.array(size)).time_s)
+    assert options(op, size, shape, slow, LAUNCH_S)[0].time_s == pytest.approx(time_s)  # type: ignore[arg-type]
+    assert time_s >= float(price["plain"](np.array(size)).time_s) * (1 - 1e-12)
+
+
+def test_messages_of_further_chunks_cost_what_each_adds() -> None:
+    """4 buildings of 4 in rings, both passes: 2 · (3 + 3) messages of 50 us for every chunk but the first."""
+    shape = even({RACK: 4, CAMPUS: 4})
+    free = links({RACK: 1e9, CAMPUS: 1e9}, {CAMPUS: 1e9}, {RACK: 1e-5, CAMPUS: 1e-3})
+    slow = free._replace(message_overhead=np.full(NUM_LEVELS, 5e-5))
+
+    def ways(one: Links) -> dict[int, float]:
+        found = options("all_reduce", 64e6, shape, one, 0.0)
+        return {way.num_chunks: way.time_s for way in found if way.name == "hierarchical(ring, ring)"}
+
+    without, own = ways(free), ways(slow)
+    for chunks, seconds in own.items():
+        assert seconds == pytest.approx(without[chunks] + (chunks - 1) * 12 * 5e-5)
+    assert min(without, key=without.__getitem__) == 32 and min(own, key=own.__getitem__) < 32
+
+
+@pytest.mark.parametrize("latency_s", [2e-3, 2e-2])
+@pytest.mark.parametrize("buildings", [2, 3, 4])
+def test_chunks_of_an_all_reduce_hide_far_latencies_as_played_message_by_message(
+    buildings: int, latency_s: float
+) -> None:
+    g, size, near, thin = 2, 8e6, 312e6, 50e6
+    n = g * buildings
+    shape = even({RACK: g, CAMPUS: buildings}, crossing=1.0)
+    level_links = links({RACK: near, CAMPUS: near}, {CAMPUS: thin}, {RACK: 2e-4, CAMPUS: latency_s})
+    found = {(o.name, o.num_chunks): o.time_s for o in options("all_reduce", size, shape, level_links, 0.0)}
+    layout = tuple(tuple(range(g * b, g * b + g)) for b in range(buildings))
+    for chunks in (1, 4, 16):
+        simulation = Simulation(np.array([near] * (2 * n) + [thin] * (2 * buildings)))
+
+        def route(a: int, b: int) -> Route:
+            path = [(a, 1.0), (n + b, 1.0)]
+            if a // g == b // g:
+                return Route(path, 2e-4)
+            return Route([*path, (2 * n + a // g, 1.0), (2 * n + buildings + b // g, 1.0)], latency_s)
+
+        schedule = c.layered(c.Operation.ALL_REDUCE, layout, ("ring", "ring"), num_channels=chunks)
+        add_collective(simulation, schedule, route, lambda _: size / n)
+        assert found["hierarchical(ring, ring)", chunks] == pytest.approx(simulation.run().total_s, rel=0.1)
 
 
 @pytest.mark.parametrize("chunks", [1, 4, 16])

@@ -19,7 +19,7 @@ from scaleacross.simulation.collectives import Route, add_collective
 from scaleacross.simulation.connections import Connection, Way
 from scaleacross.simulation.engine import Simulation
 from scaleacross.simulation.patterns import ring_fixed_s
-from scaleacross.simulation.segments import Segment, piped
+from scaleacross.simulation.segments import FarMessages, Segment, piped
 from scaleacross.spec.plan import COMPONENTS, Plan
 
 
@@ -110,6 +110,14 @@ def test_chunks_of_phases_over_one_link_take_turns_on_it(chunks: int) -> None:
     run = Simulation(np.array([2.0]))
     run.flow("piped", one.amount, one.load, one.fixed_s, cap_bytes_per_s=one.cap_bytes_per_s)
     assert run.run().total_s == pytest.approx(6.0)
+
+
+def test_messages_of_further_chunks_add_up_and_far_ones_travel_while_others_are_sent() -> None:
+    phases = [Segment(8.0, ((0, 1.0),), 2.0, 1.0), Segment(2.0, ((1, 1.0),), 1.0, 0.0)]
+    plain = piped(phases, 4).fixed_s
+    assert piped(phases, 4, messages_s=0.25).fixed_s == pytest.approx(plain + 3 * 0.25)
+    for latency_s, hidden in ((0.3, 0.3), (3.0, 2.0 * 3 / 4)):
+        assert piped(phases, 4, FarMessages(2, latency_s, 2.0)).fixed_s == pytest.approx(plain - hidden)
 
 
 def test_a_window_over_the_round_trip_caps_a_message() -> None:

@@ -43,7 +43,7 @@ def collective(
         raise InputError(f"size: {size_bytes:g} bytes; state a positive, finite size")
     name, degree, levels, shape = group_on(topology, num_ranks, stride)
     links = links_of(levels)
-    launch_s = max(accelerator.kernel_launch_s for accelerator in levels.accelerators)
+    launch_s = max(accelerator.collective_start_s for accelerator in levels.accelerators)
     seconds, level = bound_s(op, size_bytes, shape, links)
     return CollectiveStudy(
         op=op,

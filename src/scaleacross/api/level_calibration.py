@@ -40,7 +40,7 @@ def level_entries(benches: Sequence[str | Path], plan: Plan | str | Path, date: 
     shapes = placed_shapes(problem.profile, problem.topology, found.decision)
     rows = [_bench(path, found) for path in benches]
     used = accelerator_types([problem.topology.building(share.building) for share in found.placement.fill])
-    launch_s = max(one.kernel_launch_s for one in used)
+    launch_s = max(one.collective_start_s for one in used)
     topology, fits = fit_levels(problem.topology, found.decision, shapes, rows, launch_s, date)
     known = {one.name for one in _technologies(problem.topology)}
     fitted = {one.name: one for one in _technologies(topology) if one.name not in known}

@@ -11,12 +11,20 @@ per accelerator, m_l of them in a child.
                  M = the busiest resource: the scale-up domain's links, each level's uplink or trunk with all that passes it on
                      its way farther out, or the adapter, Σ_{l > scale-up} (f_l−1)/f_l / (m_l·b_l)
 
-                 in k chunks: A + S·B/k + (k−1)·S·M/k, since chunks follow one another and different resources work at the
-                 same time, B ≥ M. With a phase of its own inside the domain, of i(S) seconds:
+                 P = Σ steps_l · o_l        o_l what every message of a further chunk adds
 
-                     A + S·B/k + i(S/k) + (k−1)·max(S·M/k, i(S/k))
+                 in k chunks: A + S·B/k + (k−1)·(S·M/k + P), since chunks follow one another and different resources work at
+                 the same time, B ≥ M (Chan, Heimlich, Purkayastha and van de Geijn, 2007, price pipelines so; the first
+                 chunk's messages are in A). With a phase of its own inside the domain, of i(S) seconds:
 
-An all-reduce passes every level twice; both passes share its links.
+                     A + S·B/k + i(S/k) + (k−1)·(max(S·M/k, i(S/k)) + P)
+
+An all-reduce passes every level twice; both passes share its links. In chunks it waits less for the outermost level: of the 2·s
+messages of a chunk in a row over it (s steps, c seconds of bytes each) all but the last are on their way while other chunks send,
+
+                     less (2s − 1) · min(α, (k−1) · c)
+
+Played message by message, 2 to 4 buildings of 2 or 4, 94 % of all-reduces take that within 10 % (63 % without).
 """
 
 from __future__ import annotations
@@ -48,7 +56,8 @@ Inner = Callable[[Floats], Floats]
 class Laws(NamedTuple):
     """Ring, hierarchical and (all-reduce by a) tree, each (...): seconds per byte and fixed seconds of one pass.
 
-    ``hierarchical_s_per_byte``, ``busiest_s_per_byte`` and ``hierarchical_s`` are B, M and A of the module docstring.
+    ``hierarchical_s_per_byte``, ``busiest_s_per_byte``, ``hierarchical_s`` and ``messages_s`` are B, M, A and P of the module
+    docstring, ``far_steps`` s, ``far_s_per_byte`` S-th parts of s·c, ``far_s`` α, and ``far_exposed`` the one of 2·s.
     """
 
     ring_s_per_byte: Floats
@@ -56,6 +65,11 @@ class Laws(NamedTuple):
     hierarchical_s_per_byte: Floats
     busiest_s_per_byte: Floats
     hierarchical_s: Floats
+    messages_s: Floats
+    far_steps: Floats
+    far_s: Floats
+    far_s_per_byte: Floats
+    far_exposed: Floats
     tree_s_per_byte: Floats
     tree_s: Floats
 
@@ -79,12 +93,17 @@ def laws(shape: GroupShape, links: Links, counted: Bools, steps: Floats | None =
         uplinks = uplinks + ((moved / shape.members)[..., None] / inner).sum(axis=-2)
     busiest = np.where(counted, np.maximum(moved / bandwidth, uplinks), 0.0).max(axis=-1)
     steps = fewest_steps(shape.fanout) if steps is None else steps
+    overhead = np.zeros(()) if links.message_overhead is None else links.message_overhead
+    far = _outermost(shape, counted, steps, links.latency, moved / bandwidth)
     return Laws(
         (shape.degree - 1) / shape.degree / thinnest,
         _around_s(shape, links),
         (moved / bandwidth).sum(axis=-1),
         np.maximum(busiest, adapter),
         (counted * steps * links.latency).sum(axis=-1),
+        (counted * steps * overhead).sum(axis=-1),
+        *far,
+        np.ones(np.shape(far[0])),
         2 / thinnest,
         2 * (np.ceil(np.log2(shape.fanout)) * links.latency).sum(axis=-1),
     )
@@ -101,6 +120,20 @@ def _around_s(shape: GroupShape, links: Links) -> Floats:
     farthest = np.where(crossed, links.latency, 0.0).max(axis=-1)
     around: Floats = (shape.pairs * links.latency).sum(axis=-1) + np.maximum(0.0, farthest - nearest)
     return around
+
+
+def _outermost(
+    shape: GroupShape, counted: Bools, steps: Floats, latency: Floats, s_per_byte: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Steps over the outermost counted level, latency of one, seconds per byte of all; no latency where one level is all."""
+    crossed, latency, s_per_byte = np.broadcast_arrays(counted & (shape.fanout > 1), latency, s_per_byte)
+    outermost = crossed.shape[-1] - 1 - np.argmax(crossed[..., ::-1], axis=-1)[..., None]
+    own, each, bytes_s = (
+        np.take_along_axis(part, outermost, axis=-1)[..., 0]
+        for part in (np.where(crossed, steps, 1.0), latency, s_per_byte)
+    )
+    several = crossed.any(axis=-1) & ((shape.fanout > 1).sum(axis=-1) > 1)
+    return own, np.where(several, each, 0.0), bytes_s
 
 
 def fewest_steps(fanout: Floats) -> Floats:
@@ -139,13 +172,17 @@ def layered_s(size: Floats, chunks: Floats | int, law: Laws, passes: int, inner:
     piece = size / chunks
     each, busiest = passes * law.hierarchical_s_per_byte * piece, passes * law.busiest_s_per_byte * piece
     inside = inner(piece) if inner else np.zeros(())
-    seconds: Floats = passes * law.hierarchical_s + each + inside + (chunks - 1) * np.maximum(busiest, inside)
+    more: Floats = (chunks - 1) * (np.maximum(busiest, inside) + passes * law.messages_s)
+    if passes > 1:
+        sent = (chunks - 1) * law.far_s_per_byte * piece / law.far_steps
+        more = more - (passes * law.far_steps - law.far_exposed) * np.minimum(law.far_s, sent)
+    seconds: Floats = passes * law.hierarchical_s + each + inside + more
     return seconds
 
 
 def best_layered_s(size: Floats, law: Laws, passes: int, inner: Inner | None = None) -> Floats:
     """The least of ``layered_s`` over CHUNKS with pieces of MIN_CHUNK_BYTES or more."""
-    if inner is None:  # M ≤ B: the more chunks, the better
+    if inner is None and not law.messages_s.any():  # the more chunks, the better: M ≤ B, more latency hides
         most = np.clip(np.floor(np.log2(np.maximum(size, 1.0) / MIN_CHUNK_BYTES)), 0.0, np.log2(CHUNKS[-1]))
         return layered_s(size, np.exp2(most), law, passes)
     best = layered_s(size, 1, law, passes, inner)
@@ -167,7 +204,8 @@ def _bounds(shape: RelaxedShape, links: Links, counted: Bools) -> Laws:
     least for the least n_l where bandwidth falls outwards, over all levels (for B) and over those that share the adapter (for
     M; either the scale-up domain or the adapter has half of B, the one level of a known shape all of it); f−1 and ⌈log2 f⌉ are
     at least log2 f, so latencies are at least Σ log2(n_l/n_{l+1}) · α_l, least likewise; and half of the tensor or more leaves
-    a child through one uplink.
+    a child through one uplink. Messages of further chunks are left out, and
+    all of an all-reduce's latencies may hide behind its bytes: 2·max(A, S·M · (k−1)/k) is then left of both.
     """
     thinnest = np.where(counted, ring_bandwidth(shape, links), np.inf).min(axis=-1)
     degree, crossed = shape.degree, (shape.fanout > 1) & counted
@@ -184,6 +222,11 @@ def _bounds(shape: RelaxedShape, links: Links, counted: Bools) -> Laws:
         np.maximum(together, uplink),
         np.maximum(np.where(shape.known, together, np.maximum(adapter, together / 2)), uplink),
         np.where(shape.known, steps, log_latency),
+        np.zeros(np.shape(log_latency)),
+        np.ones(np.shape(log_latency)),
+        np.where(shape.known, 0.0, log_latency),
+        np.maximum(together, uplink),
+        np.zeros(np.shape(log_latency)),
         2 / thinnest,
         2 * np.where(shape.known, hops, (doublings * links.latency).sum(axis=-1)),
     )

@@ -13,6 +13,7 @@ its link joins: accelerator, scale-up domain, rack, zone, building, region.
 * num_links[l]   links between which a switch hashes flows on their way across level l; 0 where it does not, or where the
                  share of line rate that collectives reach already counts what hashing costs (everywhere inside a building)
 * loss[l]        packets lost on the way, and packet_bytes[l] the bytes of one (inf: only what was lost is sent again)
+* message_overhead[l]   what every message of a further chunk adds, s; nothing inside a domain, on a trunk what the adapter adds
 * curves         measured collectives inside a scale-up domain (``collective_curves``), None where a building has none
 
 Where the buildings used differ, the slowest figure counts: collectives are synchronous.
@@ -59,6 +60,7 @@ class Levels:
     loss: Floats = field(default_factory=lambda: np.zeros(NUM_LEVELS))
     packet_bytes: Floats = field(default_factory=lambda: np.full(NUM_LEVELS, np.inf))
     uplink: Floats = field(default_factory=lambda: np.full(NUM_LEVELS, np.inf))
+    message_overhead: Floats = field(default_factory=lambda: np.zeros(NUM_LEVELS))
 
     @cached_property
     def alignment(self) -> int:
@@ -100,7 +102,7 @@ def build_levels(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Gr
     """
     used = [topology.building(share.building) for share in fill]
     bandwidth, capacity, uplink = (np.full(NUM_LEVELS, np.inf) for _ in range(3))
-    latency = np.zeros(NUM_LEVELS)
+    latency, overhead = np.zeros(NUM_LEVELS), np.zeros(NUM_LEVELS)
     inside = (("scale_up", None), ("rack", "scale_up"), ("zone", "rack"), ("building", "zone"))
     for building, share in zip(used, fill, strict=True):
         for index, (level, child) in enumerate(inside):
@@ -112,6 +114,8 @@ def build_levels(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Gr
             capacity[index] = min(capacity[index], whole)
             uplink[index] = min(uplink[index], whole / min(size, share.num_accelerators))
             latency[index] = max(latency[index], link.one_way_latency_s)
+            overhead[index] = max(overhead[index], link.technology.message_overhead_s)
+    overhead[SCALE_UP], overhead[CAMPUS:] = 0.0, overhead[BUILDING]
     bandwidth[CAMPUS:] = min(building.line_rate_bytes_per_s for building in used)
     graph = graph if graph is not None else trunk_graph(topology)
     num_links, kept = np.zeros(NUM_LEVELS), np.ones(NUM_LEVELS)
@@ -138,6 +142,7 @@ def build_levels(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Gr
         loss=1 - kept,
         packet_bytes=np.full(NUM_LEVELS, float(min(again))),
         uplink=_narrow(uplink, bandwidth),
+        message_overhead=overhead,
     )
 
 

@@ -20,6 +20,8 @@ class Links(NamedTuple):
     use less of it than ``bandwidth`` says; None: the same. ``uplink`` is what traffic farther out has of the uplinks on its way
     (``Levels``; None: not counted), ``ratio`` the bytes of a message over bytes sent across a level, where they are encoded.
 
+    ``message_overhead`` is what every message of a further chunk adds, s; None: nothing.
+
     ``curves`` are tables (tables, operations, group sizes, sizes) of measured collectives inside a domain, if any, and
     ``curve`` (...) says which one holds.
     """
@@ -35,17 +37,25 @@ class Links(NamedTuple):
     adapter: Floats | None = None
     uplink: Floats | None = None
     ratio: Floats | None = None
+    message_overhead: Floats | None = None
 
 
 def links_of(levels: Levels) -> Links:
     """The link figures of one fill."""
     own = (levels.bandwidth, levels.capacity, levels.latency, *_tables([levels.curves]))
-    return Links(*own, levels.num_links, levels.loss, levels.packet_bytes, uplink=levels.uplink)
+    return Links(
+        *own,
+        levels.num_links,
+        levels.loss,
+        levels.packet_bytes,
+        uplink=levels.uplink,
+        message_overhead=levels.message_overhead,
+    )
 
 
 def stacked_links(levels: Sequence[Levels]) -> Links:
     """The link figures of many fills, one row each."""
-    names = ("bandwidth", "capacity", "latency", "num_links", "loss", "packet_bytes", "uplink")
+    names = ("bandwidth", "capacity", "latency", "num_links", "loss", "packet_bytes", "uplink", "message_overhead")
     stacked = {name: np.stack([getattr(one, name) for one in levels]) for name in names}
     curves, curve = _tables([one.curves for one in levels])
     return Links(curves=curves, curve=curve, **stacked)

@@ -189,7 +189,7 @@ def _replica_kinds(
     network: Networks,
 ) -> list[ReplicaKind]:
     """All kinds of replicas of a decision; the one whose step is longest makes the plan's."""
-    launch_s = max(accelerator.kernel_launch_s for accelerator in levels.accelerators)
+    launch_s = max(accelerator.collective_start_s for accelerator in levels.accelerators)
     links, shape_rows = links_of(levels), {name: one_row(shape) for name, shape in shapes.items()}
     groups = {name: group_of(network, name, shape, links, launch_s) for name, shape in shape_rows.items()}
     times = times_by_type(profile, job, levels.accelerators, settings)

@@ -31,6 +31,7 @@ def accelerator_report(accelerator: Accelerator) -> RenderableType:
             ("GEMM shape", f"{accelerator.num_multiprocessors} multiprocessors, tiles of {tile}"),
             ("fitted kernels", _fitted(accelerator)),
             ("kernel launch", human_seconds(accelerator.kernel_launch_s)),
+            ("collective launch", human_seconds(accelerator.collective_start_s)),
             ("figures", provenance_counts(accelerator)),
         ]
     )

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from scaleacross.report.format import grid, percent, rate
 from scaleacross.report.provenance import provenance_counts, sources
 from scaleacross.spec.network import CURVE_OPS, NetworkTechnology
+from scaleacross.units import human_seconds
 
 
 def network_report(technology: NetworkTechnology) -> RenderableType:
@@ -16,6 +17,7 @@ def network_report(technology: NetworkTechnology) -> RenderableType:
             ("network", technology.name),
             ("line rate", f"{rate(technology.bandwidth_bytes_per_s)} per accelerator and direction"),
             ("of line rate reached", percent(technology.efficiency_fraction)),
+            ("message of a further chunk", human_seconds(technology.message_overhead_s)),
             ("inside a domain", _curves(technology)),
             ("congestion control", technology.congestion_control),
             ("load balancing", technology.load_balancing),

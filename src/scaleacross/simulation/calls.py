@@ -4,7 +4,7 @@ Algorithms by the names that a plan gives them: ring, tree, hierarchical, pairwi
 
 * ring          (d−1)/d · S of progress and ``ring_fixed_s``; twice for an all-reduce
 * hierarchical  per level (f−1)/f · S and (f−1)·α, outermost first in a gather, innermost first in a scatter; inside a domain the
-                measured time of the f ranks there
+                measured time of the f ranks there; every further chunk (f−1)·o more for its messages
 * tree          2·S along the ring's links, pipelined, and 2·Σ⌈log2 f⌉·α
 * pairwise      what every rank sends, and one latency
 * measured      the curve of the scale-up technology
@@ -33,7 +33,7 @@ from scaleacross.simulation.machine import (
     fewest_members,
     outer_levels,
 )
-from scaleacross.simulation.segments import Segment, in_a_row, piped
+from scaleacross.simulation.segments import ALONE, FarMessages, Segment, in_a_row, piped
 from scaleacross.spec.network import CurveOp
 
 Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
@@ -140,8 +140,12 @@ class Calls:
         elif algorithm == "pairwise":
             yield self._pairwise(shape, group, way, size)
         elif algorithm == "hierarchical":
-            phases = [*self._levels(shape, group, op, way, size), *self._codec(shape, group, op, way, size)]
-            yield from [piped(phases, way.num_chunks)] if way.num_chunks > 1 and len(phases) > 1 else phases
+            levels = list(self._levels(shape, group, op, way, size))
+            phases = [*levels, *self._codec(shape, group, op, way, size)]
+            if way.num_chunks > 1:
+                far = self._far(shape, group, way, levels) if op == "all_reduce" else ALONE
+                phases = [piped(phases, way.num_chunks, far, self._messages_s(shape, group, op, way))]
+            yield from phases
         else:
             yield self._ring(shape, group, op, way, size)
 
@@ -289,6 +293,24 @@ class Calls:
         if inside > 1:
             halving = SCALE_UP in way.halving
             yield self._inside(shape, group, "all_gather" if op == "all_reduce" else op, inside, size, start, halving)
+
+    def _far(self, shape: str, group: int, way: Way, levels: Sequence[Segment]) -> FarMessages:
+        """Of an all-reduce, whose outermost level is in the middle of its ``levels``; none where one level is all."""
+        row = self.machine.row(shape, group)
+        outer = outer_levels(self.machine, shape, row)
+        if len(levels) <= 2 or not outer:
+            return ALONE
+        (level, fanout), middle = outer[0], levels[len(levels) // 2]
+        steps = _steps(fanout, level in way.halving)
+        return FarMessages(2 * steps, self._latency_s(shape, row, level), middle.moving_s / steps)
+
+    def _messages_s(self, shape: str, group: int, op: Op, way: Way) -> float:
+        """What the messages of one chunk add."""
+        machine, row = self.machine, self.machine.row(shape, group)
+        overhead = machine.fabric.overhead[:, machine.fabric.building[machine.shapes[shape].members[row]]].max(axis=1)
+        outer = outer_levels(machine, shape, row)
+        each = sum(_steps(fanout, level in way.halving) * float(overhead[level]) for level, fanout in outer)
+        return (2 if op == "all_reduce" else 1) * each
 
     def _slowest(self, shape: str, row: int, level: int, latency: float, way: Way) -> float:
         """What connections across ``level`` leave to one rank of a group, on its worst way between buildings."""

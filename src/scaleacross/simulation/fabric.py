@@ -69,6 +69,7 @@ class Fabric:
         buildings: those of the fill, in its order.
         rates: (NUM_LEVELS, buildings) what one accelerator sends across a level, bytes/s.
         latency: (NUM_LEVELS, buildings) one way, s; trunks have their own.
+        overhead: (NUM_LEVELS, buildings) what every message of a further chunk adds, s.
         capacity: (links,) bytes/s.
         uplinks: (2, NUM_LEVELS, units) link out of and into a unit, -1 where it has none.
         trunk_links: (from, to) -> links of the path, and its latency.
@@ -82,6 +83,7 @@ class Fabric:
     buildings: tuple[Building, ...]
     rates: Floats
     latency: Floats
+    overhead: Floats
     capacity: Floats
     uplinks: Ints
     trunk_links: Mapping[tuple[int, int], tuple[tuple[int, ...], float]]
@@ -148,13 +150,14 @@ def build_fabric(topology: Topology, placement: Placement, width: int, slowdown:
     counts = [share.num_accelerators // width for share in placement.fill]
     building = np.repeat(np.arange(len(buildings)), counts)
     units = _units(topology, placement, width, counts)
-    rates, latency = _figures(buildings, slow)
+    rates, latency, overhead = _figures(buildings, slow)
     n = len(building)
     nic = rates[RACK : BUILDING + 1].max(axis=0)[building]
     capacity = [np.ones(n), nic, nic]
     uplinks, names = _uplinks(buildings, units, building, rates, capacity, slow)
     trunks = _trunks(topology, placement, buildings, capacity, names, slow)
-    return Fabric(width, units, building, buildings, rates, latency, np.concatenate(capacity), uplinks, *trunks, names)
+    links = np.concatenate(capacity)
+    return Fabric(width, units, building, buildings, rates, latency, overhead, links, uplinks, *trunks, names)
 
 
 def _units(topology: Topology, placement: Placement, width: int, counts: Sequence[int]) -> Ints:
@@ -173,8 +176,8 @@ def _units(topology: Topology, placement: Placement, width: int, counts: Sequenc
     return np.concatenate(rows, axis=1)
 
 
-def _figures(buildings: Sequence[Building], slow: Slowdown) -> tuple[Floats, Floats]:
-    rates, latency = np.zeros((NUM_LEVELS, len(buildings))), np.zeros((NUM_LEVELS, len(buildings)))
+def _figures(buildings: Sequence[Building], slow: Slowdown) -> tuple[Floats, Floats, Floats]:
+    rates, latency, overhead = np.zeros((3, NUM_LEVELS, len(buildings)))
     for index, building in enumerate(buildings):
         for level in range(CAMPUS):
             link = getattr(building.links, LINK_LEVELS[level])
@@ -182,7 +185,9 @@ def _figures(buildings: Sequence[Building], slow: Slowdown) -> tuple[Floats, Flo
             left = slow.levels.get(level, 1.0)
             rates[level, index] = technology.bandwidth_bytes_per_s * technology.efficiency_fraction * left
             latency[level, index] = link.one_way_latency_s
-    return rates, latency
+            overhead[level, index] = technology.message_overhead_s
+        overhead[CAMPUS:, index] = overhead[BUILDING, index]
+    return rates, latency, overhead
 
 
 def _uplinks(

@@ -104,7 +104,7 @@ def replay(
     unlike = disturbance or Disturbance()
     machine, pace, counts = _machine(plan, problem, unlike, fold)
     setting = _setting(plan, machine.fabric)
-    launch = max(one.kernel_launch_s for one in _accelerators(machine))
+    launch = max(one.collective_start_s for one in _accelerators(machine))
     held = max(one.collective_multiprocessors / one.num_multiprocessors for one in _accelerators(machine))
     calls = Calls(machine, launch, _copies(problem), held, unlike.seed)
     players = _players(plan, plan.work, machine, pace, counts, unlike)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class Segment(NamedTuple):
@@ -26,10 +26,26 @@ class Segment(NamedTuple):
         return self.amount * max(1 / self.cap_bytes_per_s, *(busy for _, busy in self.crowd), 0.0)
 
 
-def piped(phases: list[Segment], num_chunks: int) -> Segment:
+class FarMessages(NamedTuple):
+    """Messages of a chunk over the outermost level, one after another: how many, the latency of each, and what the bytes of all
+    chunks take in one of their places."""
+
+    number: float = 1
+    latency_s: float = 0.0
+    sending_s: float = 0.0
+
+
+ALONE: Final = FarMessages()
+
+
+def piped(phases: list[Segment], num_chunks: int, far: FarMessages = ALONE, messages_s: float = 0.0) -> Segment:
     """Phases whose chunks follow one another: all links at once, and the first chunk through what is not the busiest resource.
 
     A link that several phases pass is busy for all of them: their chunks take turns on it.
+
+    Args:
+        far: all but the last of a chunk travel while other chunks send theirs, as long as these have bytes.
+        messages_s: what the messages of every further chunk add.
     """
     whole = sum(phase.amount for phase in phases)
     shares = [phase.amount / whole for phase in phases]
@@ -37,7 +53,9 @@ def piped(phases: list[Segment], num_chunks: int) -> Segment:
     cap = min(phase.cap_bytes_per_s / share for phase, share in zip(phases, shares, strict=True))
     together = Segment(whole, load, cap, sum(phase.fixed_s for phase in phases), crowd)
     rest = sum(phase.moving_s for phase in phases) - together.moving_s
-    return together._replace(fixed_s=together.fixed_s + rest / num_chunks)
+    hidden = (far.number - 1) * min(far.latency_s, far.sending_s * (num_chunks - 1) / num_chunks)
+    fixed = together.fixed_s + rest / num_chunks + (num_chunks - 1) * messages_s - hidden
+    return together._replace(fixed_s=fixed)
 
 
 def _added(parts: list[tuple[tuple[int, float], ...]], shares: list[float]) -> tuple[tuple[int, float], ...]:

@@ -92,7 +92,7 @@ class Pricing:
     @property
     def launch_s(self) -> float:
         """Start-up cost of a collective."""
-        return max(accelerator.kernel_launch_s for accelerator in self.accelerators)
+        return max(accelerator.collective_start_s for accelerator in self.accelerators)
 
     @property
     def capacity_bytes(self) -> float:

@@ -56,6 +56,9 @@ class Accelerator(SourcedSpec):
         gt=0, le=1, description="share of HBM bandwidth that element-wise kernels reach"
     )
     kernel_launch_s: float = Field(ge=0, description="fixed cost of one kernel that is not hidden, s")
+    collective_launch_s: float | None = Field(
+        default=None, ge=0, description="fixed start-up of a collective, s; absent: kernel_launch_s"
+    )
     host_moe_pass_s: float = Field(
         default=0.0,
         ge=0,
@@ -103,6 +106,11 @@ class Accelerator(SourcedSpec):
         if not value:
             raise ValueError("state at least one precision, e.g. peak_tflop_per_s: {bf16: 989}")
         return value
+
+    @property
+    def collective_start_s(self) -> float:
+        """Fixed start-up of a collective."""
+        return self.kernel_launch_s if self.collective_launch_s is None else self.collective_launch_s
 
     @property
     def usable_memory_bytes(self) -> float:

@@ -60,6 +60,12 @@ class NetworkTechnology(SourcedSpec):
     packet_bytes: PositiveInt = Field(
         default=4096, description="largest packet payload (RoCE and InfiniBand MTU), bytes"
     )
+    message_overhead_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="what every message of a further chunk adds beyond its bytes, s (those of a first chunk pay latency); "
+        "nothing inside a scale-up domain",
+    )
     curves: tuple[CollectiveCurve, ...] = Field(
         default=(),
         description="measured collectives inside one scale-up domain; operations without a curve are priced from bandwidth, "
