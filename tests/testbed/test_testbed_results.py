@@ -24,7 +24,15 @@ from scaleacross.spec.testbed import (
 from scaleacross.testbed import collectives, experiments
 from scaleacross.testbed.cases import Case, Timing
 from scaleacross.testbed.core_figures import Alone, _price, fitted_accelerator
-from scaleacross.testbed.link_figures import LONG_BYTES, SHORT_BYTES, link_figures, measured_topology
+from scaleacross.testbed.link_figures import (
+    INSIDE,
+    LONG_BYTES,
+    SHORT_BYTES,
+    SWEPT,
+    SWEPT_CHUNKS,
+    link_figures,
+    measured_topology,
+)
 from scaleacross.testbed.model_shape import ModelShape
 from scaleacross.testbed.training import resolved
 
@@ -111,31 +119,54 @@ def test_page_says_what_was_missed() -> None:
     assert page.count("**missed**") == 1 and "1.20x" in page and "**hierarchical(ring, ring) in 4**" in page
 
 
-def timings(short_s: float, long_s: float) -> list[Timing]:
-    return [
-        Timing(Case(name, ((0, 1),), "ring", size, 1), (seconds,), 0.0)
-        for name in ("inside", "east–west")
-        for size, seconds in ((SHORT_BYTES, short_s), (LONG_BYTES, long_s))
+def timings(latency_s: float, bytes_per_s: float, launch_s: float = 0.0, message_s: float = 0.0) -> list[Timing]:
+    """What ``link_cases`` would take on such links, two pairs at once."""
+
+    def pair(name: str, size: int, operation: Any, passes: int) -> Timing:
+        flows = 1 if name == INSIDE else 2
+        seconds = launch_s + passes * (latency_s + flows * size / 2 / bytes_per_s)
+        return Timing(Case(name, ((0, 2), (1, 3)), "ring", size, 1, operation=operation), (seconds,), 0.0)
+
+    swept = [
+        Timing(Case(SWEPT, ((0, 1, 2, 3),), "ring,ring", SHORT_BYTES, 1, k, children=((0, 1), (2, 3))), (seconds,), 0.0)
+        for k in SWEPT_CHUNKS
+        for seconds in [launch_s + 4 * latency_s + (k - 1) * 4 * message_s]
     ]
+    pairs = [
+        pair(name, size, operation, passes)
+        for name in (INSIDE, "east–west")
+        for size, operation, passes in (
+            (SHORT_BYTES, "all_gather", 1),
+            (SHORT_BYTES, "all_reduce", 2),
+            (LONG_BYTES, "all_reduce", 2),
+        )
+    ]
+    return [*swept, *pairs]
 
 
 def test_link_figures_recover_what_made_the_times() -> None:
-    latency, rate = 3e-3, 40e6
-    found = link_figures(timings(2 * latency + SHORT_BYTES / rate, 2 * latency + LONG_BYTES / rate))["inside"]
-    assert found.bytes_per_s == pytest.approx(rate)
-    assert found.latency_s == pytest.approx(latency, rel=0.02)
+    found = link_figures(timings(3e-3, 40e6, 2e-3, 1e-4))
+    for level in found.levels.values():
+        assert level.bytes_per_s == pytest.approx(40e6)
+        assert level.latency_s == pytest.approx(3e-3, rel=0.05)
+    assert (found.launch_s, found.message_overhead_s) == pytest.approx((2e-3, 1e-4), rel=0.05)
     with pytest.raises(EmulationError, match="inside"):
-        link_figures(timings(0.2, 0.1))
+        link_figures(timings(0.2, -40e6))
 
 
 def test_measured_figures_replace_stated_ones_and_say_so() -> None:
     topology = load_topology(EXAMPLES / "two_buildings.yaml")
-    measured = measured_topology(topology, link_figures(timings(6e-3, 6e-3 + LONG_BYTES / 40e6)), "here, today")
+    measured = measured_topology(topology, link_figures(timings(3e-3, 40e6, 2e-3, 1e-4)), "here, today")
     (trunk,) = measured.trunks
-    assert trunk.one_way_latency_s == 3e-3 and trunk.efficiency_fraction == pytest.approx(40 / 50, rel=1e-2)
-    link = measured.buildings[0].links.rack
+    assert trunk.one_way_latency_s == pytest.approx(3e-3, rel=0.05)
+    assert trunk.efficiency_fraction == pytest.approx(40 / 50, rel=1e-2)
+    link, accelerator = measured.buildings[0].links.rack, measured.buildings[0].accelerator
     assert link.technology.efficiency_fraction == pytest.approx(40 / 312.5, rel=1e-2)
-    assert link.technology.provenance["efficiency_fraction"].status == "measured"
+    assert link.technology.message_overhead_s == pytest.approx(1e-4, rel=0.05)
+    assert accelerator.collective_start_s == pytest.approx(2e-3, rel=0.05) != accelerator.kernel_launch_s
+    origins = link.technology.provenance | accelerator.provenance
+    for name in ("efficiency_fraction", "message_overhead_s", "collective_launch_s"):
+        assert origins[name].status == "measured"
     assert measured.provenance["trunks.one_way_latency_s"].source == "here, today"
 
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from scaleacross.schedules.collective import CollectiveSchedule, Operation, flat, layered, tree_all_reduce
 from scaleacross.testbed.ranks import run_ranks
@@ -18,7 +18,7 @@ TASK_VARIABLE: Final = "SCALEACROSS_TESTBED_TASK"
 
 @dataclass(frozen=True)
 class Case:
-    """One way to run an all-reduce.
+    """One way to run a collective.
 
     Attributes:
         name: of the row.
@@ -30,6 +30,7 @@ class Case:
         codec: of what goes between children.
         size_bytes: of the tensor, fp32.
         iterations: timed runs.
+        operation: all-reduce, or an all-gather in a ring.
     """
 
     name: str
@@ -41,20 +42,24 @@ class Case:
     order: tuple[int, ...] | None = None
     children: tuple[tuple[int, ...], ...] = ()
     codec: str | None = None
+    operation: Literal["all_reduce", "all_gather"] = "all_reduce"
 
     def schedule(self) -> CollectiveSchedule:
         """What every group runs. Raises InputError for an algorithm that there is not."""
         num_ranks, names = len(self.groups[0]), self.algorithm.split(",")
+        operation = Operation(self.operation)
         if self.algorithm == "double_tree":
             return tree_all_reduce(num_ranks, self.num_chunks)
         if len(names) > 1:
-            return layered(Operation.ALL_REDUCE, self.children, names, self.num_chunks)
-        return flat(Operation.ALL_REDUCE, self.algorithm, num_ranks, self.num_chunks, self.order)
+            return layered(operation, self.children, names, self.num_chunks)
+        return flat(operation, self.algorithm, num_ranks, self.num_chunks, self.order)
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of every timed run on its slowest rank, and the largest error of an element over the largest sum."""
+    """Seconds of every timed run, from the common start to the end on its slowest rank, and the largest error of an element over
+    the largest one of the result.
+    """
 
     case: Case
     seconds: tuple[float, ...]

@@ -1,4 +1,8 @@
-"""What every rank runs to time collectives: all cases, turn by turn; rank 0 writes the seconds of the slowest rank."""
+"""What every rank runs to time collectives: all cases, turn by turn; rank 0 writes the seconds of the slowest rank.
+
+Ranks begin a timed run at an instant that they have agreed on: all read the clock of one machine. After a barrier alone, ranks a
+trunk apart would begin as far apart as its distance, and wait for one another on the clock of the collective.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,8 @@ from scaleacross.testbed.cpus import take_share
 
 TIMEOUT: Final = timedelta(seconds=120)
 WINDOW_BYTES: Final = 16 << 20
+AGREEMENTS: Final = 3
+WAKE_UP_S: Final = 0.02
 
 
 def main() -> None:
@@ -62,7 +68,7 @@ def _policy(case: Case) -> Policy:
         return not any(rank in child and peer in child for child in children)
 
     def choose(operation: Operation, num_bytes: int) -> Chosen | None:
-        return Chosen(schedule, codec=codec, far=far) if operation is Operation.ALL_REDUCE else None
+        return Chosen(schedule, codec=codec, far=far) if operation is schedule.operation else None
 
     settings = LinkSettings(window_bytes=WINDOW_BYTES)
     return Policy(choose, lambda rank, peer: settings, f"the testbed's case {case.name}")
@@ -77,19 +83,47 @@ def _measure(together: Sequence[tuple[Case, Any]]) -> list[dict[str, Any]]:
     for index, (case, group) in enumerate(together):
         if group is not None:
             errors[index] = _error(case, group, tensor)
+    margin_s = _margin_s()
     for iteration in range(iterations):
-        for index, (_, group) in enumerate(together):
+        for index, (case, group) in enumerate(together):
             tensor.fill_(1.0)
-            dist.barrier()
-            began = time.perf_counter()
+            start = _agreed(margin_s)
             if group is not None:
-                dist.all_reduce(tensor, group=group)
-                seconds[index, iteration] = time.perf_counter() - began
+                _run(case, group, tensor)
+                seconds[index, iteration] = time.monotonic() - start
     for values in (seconds, errors):
         dist.all_reduce(values, op=dist.ReduceOp.MAX)
     return [
         {"seconds": row, "error_fraction": error} for row, error in zip(seconds.tolist(), errors.tolist(), strict=True)
     ]
+
+
+def _run(case: Case, group: Any, tensor: torch.Tensor) -> None:
+    """The collective of a case; a gather of everybody's own part, in place."""
+    if case.operation == "all_reduce":
+        dist.all_reduce(tensor, group=group)
+    else:
+        own = tensor.chunk(dist.get_world_size(group))[dist.get_rank(group)]
+        dist.all_gather_into_tensor(tensor, own, group=group)
+
+
+def _agreed(margin_s: float) -> float:
+    """Wait for an instant, ``margin_s`` after the last rank has come here. Who hears of it too late begins late."""
+    start = torch.tensor([time.monotonic() + margin_s], dtype=torch.float64)
+    dist.all_reduce(start, op=dist.ReduceOp.MAX)
+    time.sleep(max(0.0, start.item() - time.monotonic()))
+    return start.item()
+
+
+def _margin_s() -> float:
+    """The longest of a few agreements, and time to wake up."""
+    longest = torch.zeros(1, dtype=torch.float64)
+    for _ in range(AGREEMENTS):
+        began = time.monotonic()
+        dist.all_reduce(torch.zeros(1))
+        longest = longest.maximum(torch.tensor([time.monotonic() - began], dtype=torch.float64))
+    dist.all_reduce(longest, op=dist.ReduceOp.MAX)
+    return longest.item() + WAKE_UP_S
 
 
 def _error(case: Case, group: Any, tensor: torch.Tensor) -> float:
@@ -100,8 +134,12 @@ def _error(case: Case, group: Any, tensor: torch.Tensor) -> float:
         return ((index * 7 + 13 * rank) % 251 - 125).float()
 
     tensor.copy_(values(dist.get_rank()))
-    dist.all_reduce(tensor, group=group)
-    exact = torch.stack([values(rank) for rank in members]).sum(dim=0)
+    _run(case, group, tensor)
+    if case.operation == "all_gather":
+        parts = [values(rank).chunk(len(members))[place] for place, rank in enumerate(members)]
+        exact = torch.cat(parts)
+    else:
+        exact = torch.stack([values(rank) for rank in members]).sum(dim=0)
     return float((tensor - exact).abs().max() / exact.abs().max())
 
 

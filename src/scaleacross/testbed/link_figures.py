@@ -1,13 +1,19 @@
-"""Bandwidth and latency of every level as the runtime meets them: all-reduces of two hosts, a short and a long one.
+"""What links carry as the runtime meets them: bandwidth and latency of every level, the start of a collective, its messages.
 
-Two ranks in a ring exchange S/2 twice: t(S) = 2·α + S/W. A few bytes give α, many W. Pairs inside all buildings run at once,
-trunks one after another. What more hosts and other algorithms take follows from these by the planner's own formulas.
+Two ranks in a ring exchange a tensor: an all-gather of S bytes takes λ + α + S/2W, an all-reduce λ + 2·α + S/W, with λ for its
+start. A few bytes give λ and α, many W. All pairs inside buildings run at once, and so do all across a trunk, which share its W,
+one trunk after another.
+
+A tensor of a few bytes, all-reduced level by level among all hosts, takes the longer the more chunks it is cut into: what the
+messages of a chunk cost, those of a rank one after another (least squares). What more hosts, bytes and other algorithms take
+follows by the planner's own formulas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from scaleacross.errors import EmulationError
@@ -21,6 +27,8 @@ SHORT_BYTES: Final = 4096
 LONG_BYTES: Final = 4 << 20
 SHORT_RUNS, LONG_RUNS = 15, 5
 INSIDE: Final = "inside"
+SWEPT: Final = "hierarchical, cut into chunks"
+SWEPT_CHUNKS: Final = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True)
@@ -31,36 +39,68 @@ class LinkFigure:
     bytes_per_s: float
 
 
+@dataclass(frozen=True)
+class LinkFigures:
+    """Of all levels and trunks by name, and of the process that drives them.
+
+    Attributes:
+        launch_s: what starting a collective takes.
+        message_overhead_s: what every message of a further chunk adds; None: not measured, for want of a second building.
+    """
+
+    levels: dict[str, LinkFigure]
+    launch_s: float
+    message_overhead_s: float | None
+
+
 def link_cases(testbed: Testbed) -> list[Case]:
     """What has to be timed, short ones first."""
-    first: dict[str, list[int]] = {}
+    children: dict[str, list[int]] = {}
     for rank, host in enumerate(testbed.layout.hosts):
-        first.setdefault(host.name.rpartition("-h")[0], []).append(rank)
-    pairs = tuple((ranks[0], ranks[1]) for ranks in first.values() if len(ranks) > 1)
+        children.setdefault(host.name.rpartition("-h")[0], []).append(rank)
+    pairs = tuple((ranks[0], ranks[1]) for ranks in children.values() if len(ranks) > 1)
     groups = {INSIDE: pairs} if pairs else {}
     for trunk in testbed.layout.trunks:
-        groups[trunk.name] = ((first[trunk.between[0]][0], first[trunk.between[1]][0]),)
-    return [
-        Case(name, ranks, "ring", size, runs)
-        for size, runs in ((SHORT_BYTES, SHORT_RUNS), (LONG_BYTES, LONG_RUNS))
-        for name, ranks in groups.items()
-    ]
+        here, there = (children[name] for name in trunk.between)
+        groups[trunk.name] = tuple(zip(here, there, strict=False))
+    short = [Case(name, ranks, "ring", SHORT_BYTES, SHORT_RUNS) for name, ranks in groups.items()]
+    short += [replace(case, operation="all_gather") for case in short]
+    if len(children) > 1:
+        whole = Case(SWEPT, (tuple(range(len(testbed.layout.hosts))),), "ring,ring", SHORT_BYTES, SHORT_RUNS)
+        parts = tuple(map(tuple, children.values()))
+        short += [replace(whole, num_chunks=chunks, children=parts) for chunks in SWEPT_CHUNKS]
+    return [*short, *(Case(name, ranks, "ring", LONG_BYTES, LONG_RUNS) for name, ranks in groups.items())]
 
 
-def link_figures(timings: Sequence[Timing]) -> dict[str, LinkFigure]:
-    """By level or trunk. Raises EmulationError where a long run took no longer than a short one."""
-    times = {(timing.case.name, timing.case.size_bytes): timing.median_s for timing in timings}
-    out = {}
-    for name, size in times:
-        if size == LONG_BYTES:
-            short, long = times[name, SHORT_BYTES], times[name, LONG_BYTES]
-            if long <= short:
-                raise EmulationError(f"{name}: {LONG_BYTES} bytes in {long:.3g} s, {SHORT_BYTES} in {short:.3g} s")
-            out[name] = LinkFigure(short / 2, (LONG_BYTES - SHORT_BYTES) / (long - short))
-    return out
+def link_figures(timings: Sequence[Timing]) -> LinkFigures:
+    """What ``link_cases`` say. Raises EmulationError where a long run took no longer than a short one."""
+    pairs = [timing for timing in timings if timing.case.name != SWEPT]
+    times = {(one.case.name, one.case.operation, one.case.size_bytes): one.median_s for one in pairs}
+    num_pairs = {timing.case.name: len(timing.case.groups) for timing in pairs}
+    starts = [2 * times[name, "all_gather", SHORT_BYTES] - times[name, "all_reduce", SHORT_BYTES] for name in num_pairs]
+    launch = max(0.0, statistics.mean(starts))
+    levels = {}
+    for name in num_pairs:
+        short, long = times[name, "all_reduce", SHORT_BYTES], times[name, "all_reduce", LONG_BYTES]
+        if long <= short:
+            raise EmulationError(f"{name}: {LONG_BYTES} bytes in {long:.3g} s, {SHORT_BYTES} in {short:.3g} s")
+        flows = 1 if name == INSIDE else num_pairs[name]
+        rate = flows * (LONG_BYTES - SHORT_BYTES) / (long - short)
+        levels[name] = LinkFigure(max(0.0, short - launch) / 2, rate)
+    return LinkFigures(levels, launch, _message_overhead_s([one for one in timings if one.case.name == SWEPT]))
 
 
-def measured_topology(topology: Topology, figures: Mapping[str, LinkFigure], source: str) -> Topology:
+def _message_overhead_s(swept: Sequence[Timing]) -> float | None:
+    """Slope of seconds over chunks, by the messages of a chunk: a ring's on both levels, for both passes."""
+    if not swept:
+        return None
+    children = swept[0].case.children
+    messages = 2 * (len(children) - 1 + max(map(len, children)) - 1)
+    slope, _ = statistics.linear_regression([one.case.num_chunks for one in swept], [one.median_s for one in swept])
+    return max(0.0, slope) / messages
+
+
+def measured_topology(topology: Topology, figures: LinkFigures, source: str) -> Topology:
     """``topology`` with what its links were measured to do; where a building has one host, its links stay as stated.
 
     Args:
@@ -68,14 +108,12 @@ def measured_topology(topology: Topology, figures: Mapping[str, LinkFigure], sou
     """
     measured = Provenance(source=source, status="measured")
     regions = tuple(
-        region.model_copy(
-            update={"buildings": tuple(_building(b, figures.get(INSIDE), measured) for b in region.buildings)}
-        )
+        region.model_copy(update={"buildings": tuple(_building(b, figures, measured) for b in region.buildings)})
         for region in topology.regions
     )
     trunks = []
     for trunk in topology.trunks:
-        found = figures["–".join(trunk.between)]
+        found = figures.levels["–".join(trunk.between)]
         whole = trunk_bytes_per_s(topology, trunk) / trunk.oversubscription_ratio
         update: dict[str, Any] = {
             "one_way_latency_s": found.latency_s,
@@ -90,20 +128,25 @@ def measured_topology(topology: Topology, figures: Mapping[str, LinkFigure], sou
     return topology.model_copy(update=update)
 
 
-def _building(building: Building, found: LinkFigure | None, measured: Provenance) -> Building:
-    if found is None:
-        return building
-    links = {name: _link(getattr(building.links, name), found, measured) for name in BuildingLinks.model_fields}
-    return building.model_copy(update={"links": BuildingLinks(**links)})
-
-
-def _link(link: LevelLink, found: LinkFigure, measured: Provenance) -> LevelLink:
-    technology = link.technology
-    share = min(1.0, found.bytes_per_s / technology.bandwidth_bytes_per_s)
-    reached = technology.model_copy(
+def _building(building: Building, figures: LinkFigures, measured: Provenance) -> Building:
+    own = building.accelerator
+    accelerator = own.model_copy(
         update={
-            "efficiency_fraction": share,
-            "provenance": technology.provenance | {"efficiency_fraction": measured},
+            "collective_launch_s": figures.launch_s,
+            "provenance": own.provenance | {"collective_launch_s": measured},
         }
     )
-    return link.model_copy(update={"technology": reached, "one_way_latency_s": found.latency_s})
+    links = {name: _link(getattr(building.links, name), figures, measured) for name in BuildingLinks.model_fields}
+    return building.model_copy(update={"accelerator": accelerator, "links": BuildingLinks(**links)})
+
+
+def _link(link: LevelLink, figures: LinkFigures, measured: Provenance) -> LevelLink:
+    technology, found, update = link.technology, figures.levels.get(INSIDE), {}
+    if figures.message_overhead_s is not None:
+        update["message_overhead_s"] = figures.message_overhead_s
+    if found is not None:
+        update["efficiency_fraction"] = min(1.0, found.bytes_per_s / technology.bandwidth_bytes_per_s)
+    provenance = technology.provenance | dict.fromkeys(update, measured)
+    reached = technology.model_copy(update={**update, "provenance": provenance})
+    latency = link.one_way_latency_s if found is None else found.latency_s
+    return link.model_copy(update={"technology": reached, "one_way_latency_s": latency})

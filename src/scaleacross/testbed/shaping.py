@@ -6,7 +6,8 @@ from typing import Final
 
 from scaleacross.testbed.machine import do
 
-BURST_S: Final = 2e-3
+BURST_S: Final = 0.5e-3
+"""An idle link saves up this much of its rate: little, or short tensors would pass for nothing."""
 MIN_BURST_BYTES: Final = 70_000
 """A packet of 64 KiB passes in one piece only if the bucket holds it."""
 QUEUE_BYTES: Final = 64 << 20

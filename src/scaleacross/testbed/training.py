@@ -64,7 +64,9 @@ def calibrate(testbed: Testbed, stated: Calibrated, folder: Path, say: Say, core
         runs = train_alone(testbed, stated.shape.model_dump(), stated.job.sequence_length, folder / "core")
         topology = with_accelerator(topology, fitted_accelerator(stated.job, topology, runs, source))
     else:
-        topology = with_accelerator(topology, core.buildings[0].accelerator)
+        launch = topology.buildings[0].accelerator.collective_launch_s
+        same = core.buildings[0].accelerator.model_copy(update={"collective_launch_s": launch})
+        topology = with_accelerator(topology, same)
     return on_topology(stated, topology)
 
 
