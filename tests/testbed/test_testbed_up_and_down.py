@@ -18,6 +18,7 @@ from emulated import EXAMPLES, MAIN, needs_testbed, scaleacross
 from scaleacross.catalogue import load_topology
 from scaleacross.errors import InputError
 from scaleacross.testbed import cpus, fabric, session
+from scaleacross.testbed.machine import INSIDE_VARIABLE, machine
 
 pytestmark = needs_testbed
 
@@ -100,16 +101,96 @@ def test_command_line_from_up_to_down() -> None:
     assert left_over() == []
 
 
-def test_interrupt_leaves_nothing() -> None:
+def standing_elsewhere(**environment: str) -> subprocess.Popen[str]:
+    """A process that has made a testbed and waits."""
     code = (
         "import time\nfrom scaleacross.catalogue import load_topology\nfrom scaleacross.testbed import session\n"
         f"with session.standing(load_topology({str(EXAMPLES / 'two_buildings.yaml')!r}), {NAME!r}):\n"
         "    print('up', flush=True)\n    time.sleep(60)\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
     assert process.stdout is not None and process.stdout.readline() == "up\n"
+    return process
+
+
+def test_interrupt_leaves_nothing() -> None:
+    process = standing_elsewhere()
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
+    assert left_over() == []
+
+
+@pytest.mark.skipif(machine().has_netem, reason="the kernel holds packets here: there is no relay")
+def test_a_relay_in_private_namespaces_goes_with_whoever_made_them() -> None:
+    """Killed, that process cleans nothing up; and once its namespaces have no name, nobody finds what runs there."""
+
+    def relays() -> int:
+        return sum("scaleacross.testbed.relay" in line for line in left_over())
+
+    process = standing_elsewhere(**{INSIDE_VARIABLE: "1"})
+    try:
+        assert relays() == 1
+        process.kill()
+        process.communicate(timeout=30)
+        until = time.monotonic() + 5
+        while relays() and time.monotonic() < until:
+            time.sleep(0.05)
+        assert relays() == 0
+    finally:
+        session.down(NAME)
+    assert left_over() == []
+
+
+SEND = """
+import socket, sys, time
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for number in range(int(sys.argv[2])):
+    one.sendto(b"x", (sys.argv[1], 5998))
+    time.sleep(1e-3)
+"""
+COUNT = """
+import socket, sys
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+one.bind((sys.argv[1], 5998))
+print("listening", flush=True)
+one.settimeout(20)
+seen = 0
+try:
+    while True:
+        one.recv(16)
+        seen += 1
+        one.settimeout(1)
+except TimeoutError:
+    print(seen)
+"""
+
+
+def test_a_trunk_loses_the_stated_share_of_its_packets() -> None:
+    """400 packets of which a fifth is lost: 320, within five standard deviations of 8; none inside a building."""
+    topology = load_topology(EXAMPLES / "two_buildings.yaml")
+    (trunk,) = topology.trunks
+    lossy = topology.model_copy(update={"trunks": (trunk.model_copy(update={"loss_fraction": 0.2}),)})
+
+    def arrived(testbed: session.Testbed, there: str, number: int) -> int:
+        hosts = {host.name: (host, index) for index, host in enumerate(testbed.layout.hosts)}
+        (target, at), (source, own) = hosts[there], hosts["east-h00000"]
+        count, send = ([sys.executable, "-c", program] for program in (COUNT, SEND))
+        counting = subprocess.Popen(
+            fabric.in_host(target, at, 4, [*count, target.address]), stdout=subprocess.PIPE, text=True
+        )
+        assert counting.stdout is not None and counting.stdout.readline() == "listening\n"
+        subprocess.run(fabric.in_host(source, own, 4, [*send, target.address, str(number)]), check=True, timeout=60)
+        return int(counting.communicate(timeout=60)[0])
+
+    with session.standing(lossy, NAME) as testbed:
+        assert arrived(testbed, "east-h00001", 100) == 100
+        assert 280 <= arrived(testbed, "west-h00000", 400) <= 360
     assert left_over() == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +34,10 @@ def calibrate_command(
     ] = None,
     bench: Benches = None,
     plan: BenchedPlan = None,
+    testbed: Annotated[
+        str | None,
+        typer.Option("--testbed", metavar="JOB", help="Measure this machine's emulated buildings for a job (as root)."),
+    ] = None,
     base: Annotated[
         list[str] | None,
         typer.Option(
@@ -68,6 +73,7 @@ def calibrate_command(
       scaleacross calibrate --gemm gemm.csv --runs runs.csv -o fleet/
       scaleacross calibrate --bench zone.json --bench trunk.json --plan build/small/plan.json -o fleet/
       SCALEACROSS_CONFIGS=fleet scaleacross plan job.yaml
+      scaleacross calibrate --testbed examples/testbed/job.yaml -o fleet/
     """
     from scaleacross.api import calibrate
     from scaleacross.emitters import write_files
@@ -75,8 +81,14 @@ def calibrate_command(
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.progress import ProgressDisplay
 
-    if gemm is None and attention is None and not collectives and runs is None and not bench:
-        raise typer.BadParameter("give --gemm, --attention, --collectives, --runs or --bench")
+    measured = gemm is not None or attention is not None or collectives or runs is not None or bench
+    if testbed is not None:
+        if measured or plan or base or network or only or as_json:
+            raise typer.BadParameter("--testbed measures a topology by itself: it goes with -o alone")
+        _calibrate_testbed(testbed, output)
+        return
+    if not measured:
+        raise typer.BadParameter("give --gemm, --attention, --collectives, --runs, --bench or --testbed")
     if bench and plan is None:
         raise typer.BadParameter("--bench needs --plan: the plan says which levels the groups cross")
     with ProgressDisplay(PlainConsole(stderr=True)) as progress:
@@ -97,5 +109,22 @@ def calibrate_command(
         typer.echo(calibration_json(found))
     else:
         display(calibration_report(found))
+    _say_written(written, output)
+
+
+def _calibrate_testbed(job: str, output: Path | None) -> None:
+    """Write the topology of ``job`` as it was measured, or print it."""
+    from scaleacross.cli.testbed_runs import calibrated_topology
+    from scaleacross.emitters import write_files
+    from scaleacross.testbed.session import DEFAULT_NAME
+
+    found = calibrated_topology(job, DEFAULT_NAME)
+    if output is None:
+        typer.echo("\n".join(found.values()), nl=False)
+    else:
+        _say_written(write_files(found, output), output)
+
+
+def _say_written(written: Sequence[Path], output: Path | None) -> None:
     if written:
         typer.echo(f"wrote {', '.join(map(str, written))}; use them with SCALEACROSS_CONFIGS={output}", err=True)

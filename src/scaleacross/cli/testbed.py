@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
 from scaleacross.cli.frame import Overrides, display, guarded
 from scaleacross.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from scaleacross.spec.base import Spec
+
+Found = TypeVar("Found", bound="Spec")
+Part = Literal["training", "collectives"]
 
 testbed_app = typer.Typer(
     help="""Watch a plan hold in miniature: emulated buildings on this machine, real training processes in them.
@@ -183,38 +192,11 @@ def run_command(
       scaleacross testbed run examples/testbed/job.yaml --set topology=examples/testbed/three_buildings.yaml
     """
     from scaleacross.cli.testbed_runs import run_job
+    from scaleacross.report.testbed import training_report
 
     names = [] if against == "none" else [each.strip() for each in against.split(",") if each.strip()]
     results = run_job(job, names, steps, output, overrides or (), name)
-    if as_json:
-        typer.echo(results.model_dump_json(indent=2))
-        return
-    from scaleacross.report.testbed import training_report
-
-    display(training_report(results))
-
-
-def calibrate_command(
-    job: JobFile,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", dir_okay=False, help="The topology as it was measured.")
-    ] = Path("measured_topology.yaml"),
-    overrides: Overrides = None,
-    name: TestbedName = "one",
-) -> None:
-    """Measure what the links of a testbed carry and its hosts compute, and write the topology with these figures.
-
-    \b
-    Examples:
-      scaleacross testbed calibrate examples/testbed/job.yaml -o build/measured.yaml
-      scaleacross plan examples/testbed/job.yaml --set topology=build/measured.yaml
-    """
-    from scaleacross.cli.testbed_runs import calibrated_topology
-
-    text = calibrated_topology(job, overrides or (), name)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(text, encoding="utf-8")
-    typer.echo(f"wrote {output}", err=True)
+    _show(results, as_json, training_report)
 
 
 def collectives_command(
@@ -232,14 +214,10 @@ def collectives_command(
       scaleacross testbed collectives examples/testbed/two_buildings.yaml --quick --json
     """
     from scaleacross.cli.testbed_runs import run_collectives
-
-    results = run_collectives(topology, quick, output, name)
-    if as_json:
-        typer.echo(results.model_dump_json(indent=2))
-        return
     from scaleacross.report.testbed import collectives_report
 
-    display(collectives_report(results))
+    results = run_collectives(topology, quick, output, name)
+    _show(results, as_json, collectives_report)
 
 
 def halve_command(
@@ -258,14 +236,10 @@ def halve_command(
       scaleacross testbed halve examples/testbed/long_sequences.yaml
     """
     from scaleacross.cli.testbed_runs import run_halved
-
-    found = run_halved(job, steps, output, name)
-    if as_json:
-        typer.echo(found.model_dump_json(indent=2))
-        return
     from scaleacross.report.testbed import degraded_report
 
-    display(degraded_report(found))
+    found = run_halved(job, steps, output, name)
+    _show(found, as_json, degraded_report)
 
 
 def report_command(
@@ -278,6 +252,10 @@ def report_command(
     ] = None,
     steps: Steps = 20,
     quick: Annotated[bool, typer.Option("--quick", help="One setting of each kind: to see that all works.")] = False,
+    only: Annotated[
+        Part | None,
+        typer.Option("--only", help="Measure this part again; the other one as testbed.json of the folder has it."),
+    ] = None,
     output: Annotated[
         Path,
         typer.Option("-o", "--output", metavar="DIR", file_okay=False, help="Where testbed.md and testbed.json go."),
@@ -293,8 +271,15 @@ def report_command(
     """
     from scaleacross.cli.testbed_runs import write_page
 
-    for path in write_page(job, three, halved, steps, quick, output, name):
+    for path in write_page(job, three, halved, steps, quick, only, output, name):
         typer.echo(path)
+
+
+def _show(found: Found, as_json: bool, report: Callable[[Found], RenderableType]) -> None:
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+    else:
+        display(report(found))
 
 
 for _name, _command in (
@@ -304,7 +289,6 @@ for _name, _command in (
     ("exec", exec_command),
     ("trunk", trunk_command),
     ("run", run_command),
-    ("calibrate", calibrate_command),
     ("collectives", collectives_command),
     ("halve", halve_command),
     ("report", report_command),

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from scaleacross.errors import InputError
+
 if TYPE_CHECKING:
     from scaleacross.spec.testbed import CollectiveResults, Degraded, TrainingResults
     from scaleacross.spec.topology import Topology
@@ -35,17 +37,18 @@ def run_job(
     return TrainingResults(conditions=where, settings=(setting,), bars=())
 
 
-def calibrated_topology(job: str, overrides: Sequence[str], name: str) -> str:
-    """The job's topology as measured, as YAML."""
+def calibrated_topology(job: str, name: str) -> dict[str, str]:
+    """The job's topology as measured: its place in a catalogue, and YAML."""
     from scaleacross.catalogue.write import entry_text
     from scaleacross.testbed.training import calibrate, resolved
 
     prepare()
-    stated = resolved(job, overrides)
+    stated = resolved(job)
     with folder(None) as kept, testbed_of(stated.topology, name) as testbed:
         known = calibrate(testbed, stated, kept, say)
     data = known.topology.model_dump(mode="json", exclude_none=True)
-    return entry_text(data, "written by scaleacross testbed calibrate")
+    text = entry_text(data, "written by scaleacross calibrate --testbed")
+    return {f"topologies/{known.topology.name}.yaml": text}
 
 
 def run_collectives(topology: str, quick: bool, output: Path | None, name: str) -> CollectiveResults:
@@ -70,11 +73,11 @@ def run_halved(job: str, steps: int, output: Path | None, name: str) -> Degraded
 
 
 def write_page(
-    job: str, three: str | None, halved: str | None, steps: int, quick: bool, output: Path, name: str
+    job: str, three: str | None, halved: str | None, steps: int, quick: bool, only: str | None, output: Path, name: str
 ) -> list[Path]:
     """testbed.md, .svg and .json in ``output``, anew after every setting: an interrupt costs no more than what was under way."""
     from scaleacross.emitters import write_files
-    from scaleacross.report.testbed_page import results_json, results_page
+    from scaleacross.report.testbed_page import results_json, results_of, results_page
     from scaleacross.report.testbed_plot import training_plot
     from scaleacross.testbed.collectives import MIDDLE_BYTES_PER_S, SIZES_BYTES, measure_collectives
     from scaleacross.testbed.experiments import THREE_BUILDINGS, TWO_BUILDINGS, measure_training
@@ -85,10 +88,19 @@ def write_page(
     other = resolved(halved) if halved else None
     few = {"rates": (MIDDLE_BYTES_PER_S,), "delays": (0.0,), "sizes": SIZES_BYTES[-1:]} if quick else {}
     fewer = {"two": TWO_BUILDINGS[:1], "three": THREE_BUILDINGS[:1]} if quick else {}
+    before = results_of(_text(output / "testbed.json")) if only else None
     command, written = shlex.join(["scaleacross", *sys.argv[1:]]), []
     with folder(None) as kept:
-        collectives = measure_collectives(stated.topology, name, kept / "collectives", say, **few)  # type: ignore[arg-type]
-        for training in measure_training(stated, on_three, name, kept / "training", steps, say, halved=other, **fewer):
+        if before is not None and only == "training":
+            collectives = before[1]
+        else:
+            collectives = measure_collectives(stated.topology, name, kept / "collectives", say, **few)  # type: ignore[arg-type]
+        trained = (
+            [before[0]]
+            if before is not None and only == "collectives"
+            else measure_training(stated, on_three, name, kept / "training", steps, say, halved=other, **fewer)
+        )
+        for training in trained:
             pages = {
                 "testbed.md": results_page(training, collectives, command),
                 "testbed.svg": training_plot(training.settings),
@@ -96,6 +108,13 @@ def write_page(
             }
             written = write_files(pages, output)
     return written
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; `--only` needs what was measured before") from None
 
 
 def prepare() -> None:

@@ -59,6 +59,12 @@ def results_json(training: TrainingResults, collectives: CollectiveResults) -> s
     return json.dumps(both, indent=1) + "\n"
 
 
+def results_of(text: str) -> tuple[TrainingResults, CollectiveResults]:
+    """The inverse of ``results_json``."""
+    both = json.loads(text)
+    return TrainingResults.model_validate(both["training"]), CollectiveResults.model_validate(both["collectives"])
+
+
 def _bars(bars: Sequence[Bar]) -> Iterator[str]:
     yield "\n## Bars\n\n| bar | wanted | measured | |\n|---|---|---|---|"
     for bar in bars:

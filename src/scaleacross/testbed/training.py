@@ -56,7 +56,7 @@ def calibrate(testbed: Testbed, stated: Calibrated, folder: Path, say: Say, core
         EmulationError: a rank failed, or a measurement makes no sense.
     """
     say("measuring links")
-    source = f"scaleacross testbed calibrate, {datetime.now(UTC).date().isoformat()}"
+    source = f"scaleacross calibrate --testbed, {datetime.now(UTC).date().isoformat()}"
     figures = link_figures(time_cases(testbed, link_cases(testbed), folder / "links"))
     topology = measured_topology(testbed.topology, figures, source)
     if core is None:
