@@ -24,6 +24,11 @@ BenchedPlan = Annotated[
     Path | None, typer.Option("--plan", metavar="FILE", dir_okay=False, help="The plan whose launch file was benched.")
 ]
 
+TestbedJob = Annotated[
+    str | None,
+    typer.Option("--testbed", metavar="JOB", help="Measure this machine's emulated buildings for a job (as root)."),
+]
+
 
 def calibrate_command(
     gemm: Benchmark = None,
@@ -34,10 +39,7 @@ def calibrate_command(
     ] = None,
     bench: Benches = None,
     plan: BenchedPlan = None,
-    testbed: Annotated[
-        str | None,
-        typer.Option("--testbed", metavar="JOB", help="Measure this machine's emulated buildings for a job (as root)."),
-    ] = None,
+    testbed: TestbedJob = None,
     base: Annotated[
         list[str] | None,
         typer.Option(
@@ -81,11 +83,9 @@ def calibrate_command(
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.progress import ProgressDisplay
 
-    measured = gemm is not None or attention is not None or collectives or runs is not None or bench
+    measured = gemm or attention or collectives or runs or bench
     if testbed is not None:
-        if measured or plan or base or network or only or as_json:
-            raise typer.BadParameter("--testbed measures a topology by itself: it goes with -o alone")
-        _calibrate_testbed(testbed, output)
+        _calibrate_testbed(testbed, output, alone=not (measured or plan or base or network or only or as_json))
         return
     if not measured:
         raise typer.BadParameter("give --gemm, --attention, --collectives, --runs, --bench or --testbed")
@@ -112,12 +112,14 @@ def calibrate_command(
     _say_written(written, output)
 
 
-def _calibrate_testbed(job: str, output: Path | None) -> None:
-    """Write the topology of ``job`` as it was measured, or print it."""
+def _calibrate_testbed(job: str, output: Path | None, *, alone: bool) -> None:
+    """Write the topology of ``job`` as it was measured, or print it; ``alone``: nothing else was asked for."""
     from scaleacross.cli.testbed_runs import calibrated_topology
     from scaleacross.emitters import write_files
     from scaleacross.testbed.session import DEFAULT_NAME
 
+    if not alone:
+        raise typer.BadParameter("--testbed measures a topology by itself: it goes with -o alone")
     found = calibrated_topology(job, DEFAULT_NAME)
     if output is None:
         typer.echo("\n".join(found.values()), nl=False)

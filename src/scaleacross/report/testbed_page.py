@@ -23,11 +23,11 @@ are shaped by a token bucket, and a relay in user space (or netem) holds their p
 cores and, where control groups can be written, on a fixed share of them. Nothing else of the network is modelled: TCP, its
 buffers and the kernel's queues are real.
 
-Links and computation are measured first: all-gathers and all-reduces of two hosts for every level, an all-reduce of 4 KiB among all
-hosts in more and more chunks (what a message costs), and one host that trains alone. All else is predicted: degrees, pipeline,
-collectives of more hosts and bytes, the step. Ranks begin a timed collective at an instant that they have agreed on. A step is the
-time between the ends of two steps on the rank that ends last; the first is left out. Gradients are fp32 and reduced after the last
-backward pass; layers pass on bf16."""
+Links and computation are measured first: all-gathers and all-reduces of two hosts for every level, an all-reduce of 4 KiB among
+all hosts in more and more chunks (what a message costs), and one host that trains alone. All else is predicted: degrees,
+pipeline, collectives of more hosts and bytes, the step. Ranks begin a timed collective at an instant that they have agreed on. A
+step is the time between the ends of two steps on the rank that ends last; the first is left out. Gradients are fp32 and reduced
+after the last backward pass; layers pass on bf16."""
 
 
 def results_page(training: TrainingResults, collectives: CollectiveResults, command: str) -> str:
