@@ -77,11 +77,14 @@ def by_building(
         good.append(bool(got.overflow) != fits)
         if fits:
             good.append(torch.equal(got.compact(), as_torch_does(group, rows, destinations)))
+            back = return_rows(group, got, got.rows.sign() * (1 + rank))
+            factor = torch.where(destinations >= 0, 1 + destinations, 0).sum(1, keepdim=True)
+            good.append(torch.equal(back, rows.sign() * factor))
     return good
 
 
-def crossing_bytes(rank: int) -> tuple[int, int]:
-    """Bytes between two buildings of two ranks where every row goes to all four ranks: straight, and by building."""
+def crossing_bytes(rank: int) -> tuple[list[int], list[int]]:
+    """Bytes between two buildings of two ranks where every row goes to all four ranks and back: straight, and by building."""
     found = []
     far = [peer for peer in range(4) if (peer < 2) != (rank < 2)]
     for variant in range(2):
@@ -89,9 +92,15 @@ def crossing_bytes(rank: int) -> tuple[int, int]:
         rows = torch.ones(64, 512)
         everybody = torch.arange(4).expand(64, 4).contiguous()
         if variant:
-            exchange_rows_by_building(group, ((0, 1), (2, 3)), rows, everybody, 64, building_capacity=64)
+            got = exchange_rows_by_building(group, ((0, 1), (2, 3)), rows, everybody, 64, building_capacity=64)
         else:
-            exchange_rows(group, rows.repeat_interleave(4, 0), everybody.view(-1), 64)
-        sent = group._communicator.bytes_by_peer()  # type: ignore[attr-defined]
-        found.append(sum(sent.get(peer, 0) for peer in far))
+            got = exchange_rows(group, rows.repeat_interleave(4, 0), everybody.view(-1), 64)
+        there = _sent_to(group, far)
+        return_rows(group, got, got.rows)
+        found.append([there, _sent_to(group, far) - there])
     return found[0], found[1]
+
+
+def _sent_to(group: dist.ProcessGroup, peers: Sequence[int]) -> int:
+    sent = group._communicator.bytes_by_peer()  # type: ignore[attr-defined]
+    return sum(sent.get(peer, 0) for peer in peers)

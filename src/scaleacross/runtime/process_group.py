@@ -275,7 +275,7 @@ class ScaleAcrossGroup(TransportGroup):
         return chosen
 
     def _codes(self, chosen: Chosen, dtype: torch.dtype, reduction: str = "sum") -> operations.Codes | None:
-        """How messages between far ranks are encoded, where the codec makes elements of ``dtype`` smaller. Only sums may be off."""
+        """How messages between far ranks are encoded, if that makes ``dtype`` smaller; of reductions only sums may be off."""
         codec, rank = chosen.codec, self._my_rank
         if codec is None or reduction not in ("sum", "avg") or not carries(codec, dtype):
             return None

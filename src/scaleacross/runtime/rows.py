@@ -13,6 +13,7 @@ from types import ModuleType
 import torch
 
 from scaleacross.errors import InputError
+from scaleacross.runtime.reduction import sum_dtype
 from scaleacross.runtime.requirement import runs_kernels
 
 
@@ -71,9 +72,22 @@ def move_rows(rows: torch.Tensor, slots: torch.Tensor, out: torch.Tensor) -> Non
 
 def unpack_rows(packed: torch.Tensor, layout: Layout) -> torch.Tensor:
     """The inverse: (destinations · capacity, width) → (num_rows, width), with zeros for rows that were left out."""
-    out = packed.new_zeros(layout.slots.numel(), packed.shape[1])
-    (shuffle_kernels().gather_by_kernel if runs_kernels(packed) else gather_reference)(packed, layout.slots, out)
+    return take_rows(packed, layout.slots)
+
+
+def take_rows(packed: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """packed[slots[i]], zeros where slots[i] is negative."""
+    out = packed.new_zeros(slots.numel(), packed.shape[1])
+    (shuffle_kernels().gather_by_kernel if runs_kernels(packed) else gather_reference)(packed, slots, out)
     return out
+
+
+def add_rows(packed: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """Σ_k packed[slots[i, k]] in the order of k, in fp32, rounded once; negative slots add nothing."""
+    total = torch.zeros(slots.shape[0], packed.shape[1], dtype=sum_dtype(packed.dtype), device=packed.device)
+    for k in range(slots.shape[1]):
+        total += take_rows(packed, slots[:, k].contiguous())
+    return total.to(packed.dtype)
 
 
 def rank_reference(destinations: torch.Tensor, num_destinations: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -72,8 +72,8 @@ class QueuedWork(dist.Work):
         return self._result
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """A future that holds the tensors, or fails for C++ too, where DDP waits for it: what ``set_exception`` stores is an error
-        in Python only, and a result of the wrong type for everybody else."""
+        """A future that holds the tensors, or fails, in C++ too, where DDP waits for it: what ``set_exception`` stores is an
+        error in Python only, and a result of the wrong type elsewhere."""
         if self._future is None:
             self._future = self._promise.then(self._outcome)
             if self.record is not None:
