@@ -87,6 +87,15 @@ def buckets_that_never_come(rank: int, size: int) -> tuple[str, str, float]:
     return outcome(loss.backward)
 
 
+def message_that_never_comes(rank: int, size: int) -> tuple[str, str, float]:
+    """Rank 0 waits for a message of rank 1, which gloo runs."""
+    group = group_of(size, 2.0)
+    if rank:
+        time.sleep(4.0)
+        return "", "", 0.0
+    return outcome(lambda: dist.recv(torch.ones(10), 1, group=group))
+
+
 def broken_stays_broken(rank: int, size: int) -> list[tuple[str, str, float]]:
     """After a failure the group refuses at once."""
     group = group_of(size, 30.0)

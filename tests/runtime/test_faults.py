@@ -66,6 +66,11 @@ def test_ddp_fails_with_its_collectives(pool: RankPool) -> None:
         assert 1.5 < seconds < 5
 
 
+def test_what_gloo_runs_is_named_when_it_fails(pool: RankPool) -> None:
+    kind, text, _ = pool.run(cases.message_that_never_comes, SIZE)[0]
+    assert kind == "CollectiveError" and "recv 1→0 of" in text and "Timed out" in text
+
+
 def test_a_broken_group_stays_broken(pool: RankPool) -> None:
     for first, second in pool.run(cases.broken_stays_broken, SIZE):
         assert first[0] and second[0]

@@ -82,6 +82,14 @@ class Record:
             return "completed"
         return "scheduled" if self.started_ns is None else "started"
 
+    def label(self) -> str:
+        """``send 0→2 of pp``, ``broadcast #3 of dp_replicate, ranks 0, 1``."""
+        if self.pair is not None:
+            return f"{self.op} {self.pair[0]}→{self.pair[1]} of {self.group.desc}"
+        return f"{self.op} #{self.sequence} of {self.group.desc}, ranks {', '.join(map(str, self.group.ranks[:8]))}" + (
+            f" … ({len(self.group.ranks)})" if len(self.group.ranks) > 8 else ""
+        )
+
     def start(self) -> None:
         """The operation leaves its queue: from now on peers may expect its bytes."""
         self.started_ns = time.perf_counter_ns()

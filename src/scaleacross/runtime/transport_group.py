@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from scaleacross.runtime.endpoint import listen_address
+from scaleacross.runtime.faults import CollectiveError
 from scaleacross.runtime.trace import FlightRecorder, Record, RecordedGroup
 
 
@@ -124,13 +125,14 @@ class TransportWork(dist.Work):
             work.get_future().add_done_callback(lambda _: record.end())
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Wait until it is done; raises what went wrong."""
+        """Wait until it is done. Raises CollectiveError: the transport's words, which name neither ranks nor the operation."""
         self._record.await_result()
         try:
             done = bool(self._work.wait(timeout) if timeout.total_seconds() > 0 else self._work.wait())
-        except Exception as error:
-            self._record.end(error)
-            raise
+        except RuntimeError as error:
+            failed = CollectiveError(f"{self._record.label()}, by gloo or NCCL: {error}")
+            self._record.end(failed)
+            raise failed from error
         if self._record.completed_ns is None:
             self._record.end()
         return done
