@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from plans import building, make_plan, two_buildings
 
 from scaleacross.emitters import EMITTERS
-from scaleacross.emitters.nccl import ack_timeout, crossed_levels, environment
+from scaleacross.emitters.crossed_levels import crossed_levels
+from scaleacross.emitters.nccl import ack_timeout, environment
 from scaleacross.emitters.nccl_variables import VARIABLES, buffer_bytes
 from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.spec.network import Trunk

@@ -14,7 +14,8 @@ from interpreters import python_with
 from plans import llama3_8b, make_plan, two_buildings
 
 from scaleacross.emitters import EMITTERS, emit
-from scaleacross.emitters.torchtitan import FLAVORS, MODULE_NAME, config_module, layers_in_model_order, stage_modules
+from scaleacross.emitters.torchtitan import MODULE_NAME, config_module, layers_in_model_order, stage_modules
+from scaleacross.emitters.torchtitan_models import FLAVORS
 from scaleacross.errors import EmitError
 from scaleacross.spec.parallelism import Degrees, GridAxis, ScheduleName, has_chunks
 from scaleacross.spec.plan import Plan
