@@ -16,6 +16,7 @@ from scaleacross.schedules import collective as c
 from scaleacross.simulation.collectives import Route, add_collective
 from scaleacross.simulation.engine import Simulation
 from scaleacross.spec.network import CURVE_OPS, CurveOp
+from scaleacross.spec.network_choice import CommunicatorChoice
 
 LAUNCH_S = 1e-5
 
@@ -73,6 +74,24 @@ def test_the_fastest_option_is_what_a_search_promises(
         np.array(size)
     ).time_s
     assert options(op, size, *group, LAUNCH_S)[0].time_s == pytest.approx(float(time))
+
+
+@given(groups(), st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]), st.floats(1.0, 1e11))
+def test_a_stated_option_takes_the_time_and_keeps_the_network_busy_as_its_price_says(
+    group: tuple[GroupShape, Links], op: CurveOp, size: float
+) -> None:
+    for one in options(op, size, *group, LAUNCH_S):
+        choice = CommunicatorChoice.model_validate(
+            {"communicator": "dp_shard", "op": op, "payload": "gradients", "chunk_bytes": 1.0, "num_channels": 1}
+            | {"algorithm": one.algorithm, "steps": one.steps, "num_chunks": one.num_chunks}
+        )
+        priced = Group(*group, LAUNCH_S, network={(op, "gradients"): choice})
+        timed = (
+            priced.all_reduce(np.array(size), "gradients")
+            if op == "all_reduce"
+            else priced.gather(np.array(size), op, "gradients")  # type: ignore[arg-type]
+        )
+        assert (one.time_s, one.busy_s) == pytest.approx((float(timed.time_s), float(timed.busy_s)), rel=1e-6)
 
 
 def test_a_group_of_one_has_nothing_to_choose() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from itertools import product
 
+import numpy as np
 import pytest
 
 import scaleacross as sa
@@ -12,20 +13,12 @@ from instances import plain_job, plain_topology, plain_trunk
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.network.resources import Held
 from scaleacross.cost_models.network.trunks import budgets_bytes, loads_bytes
+from scaleacross.cost_models.overlap import WINDOW_NAMES, Window
 from scaleacross.cost_models.plan_cost import placed_shapes, plan_cost
 from scaleacross.errors import InfeasibleError
 from scaleacross.solvers.backends import milp
-from scaleacross.solvers.choose_network import (
-    Combination,
-    NetworkProblem,
-    WindowLimits,
-    build_model,
-    choose,
-    exposed_s,
-    held_by,
-    trunks_within,
-    within,
-)
+from scaleacross.solvers.choose_network import NetworkProblem, build_model, choose, held_by, trunks_within, within
+from scaleacross.solvers.network_combinations import Combination, Times
 from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.solvers.network_options import FlowOption
 from scaleacross.spec.network_choice import CommunicatorChoice
@@ -39,26 +32,37 @@ COMMUNICATORS = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 def random_problem(seed: int) -> NetworkProblem:
     """Up to five blocks of up to six combinations; budgets that are often tight, windows and trunks that blocks share."""
     rng = random.Random(seed)
-    windows = tuple(
-        WindowLimits(rng.uniform(0, 4), rng.choice([1.0, 0.25, 0.03]), rng.choice([1.0, 8.0])) for _ in range(2)
-    )
+    pieces = rng.choice([1.0, 4.0, 32.0])
+    often = [1.0, 1.0, *[rng.choice([1.0, 8.0, 10.5])] * 2]
+    windows = tuple(_window(rng, pieces, per_step) for per_step in often)
     blocks = tuple(_block(rng, index) for index in range(rng.randint(2, 5)))
     some = held_by([rng.choice(block) for block in blocks])
     budgets = Held(*(int(amount * rng.uniform(0.7, 1.8)) for amount in some))
     trunks = [sum(rng.choice(block).trunk_load[at] for block in blocks) for at in range(NUM_TRUNKS)]
-    return NetworkProblem(blocks, windows, budgets, tuple(int(load * rng.uniform(0.8, 1.5)) for load in trunks))
+    return NetworkProblem(blocks, windows, pieces, budgets, tuple(int(load * rng.uniform(0.8, 1.5)) for load in trunks))
+
+
+def _window(rng: random.Random, pieces: float, per_step: float) -> Window:
+    """Communication of ``pieces`` buckets beside up to four seconds of computation."""
+    first, taken = 1 / pieces, (1 - 1 / pieces) * rng.choice([0.0, 0.1])
+    return Window(*(np.array([one]) for one in (rng.uniform(0, 4), first, taken, per_step, 1.0)))
 
 
 def _block(rng: random.Random, index: int) -> tuple[Combination, ...]:
-    waited, out = rng.random() < 0.5, []
-    names = [rng.choice(COMMUNICATORS) for _ in range(rng.randint(1, 2))]
+    """Flows that the step waits for, one or two, or one flow in some windows; a communicator may have several blocks."""
+    waited, out = rng.random() < 0.4, []
+    names = [rng.choice(COMMUNICATORS) for _ in range(rng.randint(1, 2) if waited else 1)]
+    inside = [rng.random() < 0.6 for _ in WINDOW_NAMES]
     for _ in range(rng.randint(1, 6)):
         options = tuple(_option(rng, name, index) for name in names)
         seconds = sum(option.time_s for option in options)
-        hidden = tuple(seconds if not waited and rng.random() < 0.7 else 0.0 for _ in range(2))
+        calls, busy = (
+            tuple(each if here and not waited else 0.0 for here in inside)
+            for each in (seconds, sum(option.busy_s for option in options))
+        )
         loads = tuple(rng.choice([0, rng.randint(1, 2**22)]) for _ in range(NUM_TRUNKS))
-        out.append(Combination(options, seconds if waited else 0.0, hidden, loads))
-    return tuple(sorted(out, key=lambda one: one.serial_s + sum(one.window_s)))
+        out.append(Combination(options, Times(seconds if waited else 0.0, calls, busy), loads))
+    return tuple(sorted(out, key=lambda one: sum(one.every_s[: 1 + len(WINDOW_NAMES)])))
 
 
 def _option(rng: random.Random, name: str, index: int) -> FlowOption:
@@ -66,16 +70,15 @@ def _option(rng: random.Random, name: str, index: int) -> FlowOption:
         {"communicator": name, "op": "all_gather", "payload": f"flow {index}", "algorithm": "ring"}
         | {"chunk_bytes": 1.0, "num_channels": 1}
     )
-    return FlowOption(
-        choice, rng.uniform(0.1, 3), Held(rng.randint(0, 8), rng.randint(0, 500), rng.randint(0, 2**17) * 2**16)
-    )
+    held, seconds = Held(rng.randint(0, 8), rng.randint(0, 500), rng.randint(0, 2**17) * 2**16), rng.uniform(0.1, 3)
+    return FlowOption(choice, seconds, seconds * rng.uniform(0.2, 1.0), held)
 
 
 def brute_force(problem: NetworkProblem) -> float:
     """The least objective over all choices that keep to the budgets, inf without any."""
     return min(
         (
-            exposed_s(chosen, problem.windows)
+            problem.exposed_s(chosen)
             for chosen in product(*problem.blocks)
             if within(held_by(chosen), problem.budgets) and trunks_within(chosen, problem.trunk_load)
         ),
@@ -123,7 +126,7 @@ def test_rows_refuse_what_they_should() -> None:
     """Every constraint holds for a legal choice and names the one that an illegal choice breaks."""
     problem = random_problem(3)
     model, variables = build_model(problem)
-    names = {"C1 one each", "C2 held", "C3 budget", "C4 granule", "C5 window", "C6 trunks"}
+    names = {"C1 one each", "C2 held", "C3 budget", "C4 trunks", "C5 granule", "C6 window", "C7 occurrences"}
     assert {row.name for row in model.rows} == names
     for own in variables:
         row = next(row for row in model.rows if row.name == "C1 one each" and set(row.terms) == set(own))
@@ -154,7 +157,9 @@ def test_budgets_bind_and_the_best_that_is_left_is_taken() -> None:
     found = with_network(problem, tight.decision)
     keys = [choice.key for choice in found.decision.network or ()]
     for chosen in product(*(found.options[key] for key in keys)):
-        if within(held_by([Combination((option,), 0.0, ()) for option in chosen]), Held(64, 16384, int(half))):
+        if within(
+            held_by([Combination((option,), Times(0.0, (), ())) for option in chosen]), Held(64, 16384, int(half))
+        ):
             decision = tight.decision.model_copy(update={"network": tuple(option.choice for option in chosen)})
             best = min(best, plan_cost(problem.job, problem.profile, problem.topology, decision).cost.step_s)
     assert tight.cost.step_s == pytest.approx(best, rel=1e-6)

@@ -17,7 +17,8 @@ from scaleacross.solvers.alternatives import alternatives as alternatives_to
 from scaleacross.solvers.bounds import arithmetic_bounds, search_bounds
 from scaleacross.solvers.infeasible import closest_candidate, explain
 from scaleacross.solvers.joint import search
-from scaleacross.solvers.network_of_plan import Networked, network_report, with_network
+from scaleacross.solvers.network_of_plan import Networked, with_network
+from scaleacross.solvers.network_report import network_report
 from scaleacross.solvers.objectives import Goal, goal_placer
 from scaleacross.solvers.search_state import Placed, Search, decision_of
 from scaleacross.spec.job import Job

@@ -2,48 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
 
-import numpy as np
-
-from scaleacross.cost_models.axes import Networks, axis_terms, group_of, network_of, searched_network, windows_of
+from scaleacross.cost_models.axes import Networks, searched_network, windows_of
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Layout, layout_of
 from scaleacross.cost_models.levels import Levels, build_levels
-from scaleacross.cost_models.links import Links, links_of
+from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.network.codec import offers
-from scaleacross.cost_models.network.reasons import decided_by
-from scaleacross.cost_models.overlap import WINDOW_NAMES, occurrences, windows
-from scaleacross.cost_models.plan_cost import PlanCost, placed_shapes, plan_cost
-from scaleacross.cost_models.plan_traffic import time_of
+from scaleacross.cost_models.overlap import windows
+from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.cost_models.settings import Bools
-from scaleacross.cost_models.step import exact_shapes, one_row
-from scaleacross.cost_models.traffic import Flow, Volumes
+from scaleacross.cost_models.step import exact_shapes, hbm_lost_s
+from scaleacross.cost_models.traffic import Flow
 from scaleacross.solvers.choose_network import (
-    Combination,
     NetworkProblem,
     NetworkSolution,
-    WindowLimits,
     choose,
-    combined,
-    held_by,
     rounded_budgets,
 )
+from scaleacross.solvers.network_blocks import BlockPricer, blocks_of
+from scaleacross.solvers.network_combinations import Combination, combined, fastest_everywhere
 from scaleacross.solvers.network_options import FlowOption, Wire, flow_options, hashed_levels
-from scaleacross.solvers.pay_compression import paying, reason
+from scaleacross.solvers.pay_compression import paying
 from scaleacross.solvers.trunk_loads import TrunkLoads
 from scaleacross.spec.network_choice import CommunicatorChoice
-from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.placement import BuildingShare
-from scaleacross.spec.plan import Decision, NetworkReport, NetworkTerm
+from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads.problem import Problem
-
-TOGETHER: Final = (("tp",), ("cp",))
-"""Communicators whose flows that the step waits for enter it together."""
 
 Options = dict[tuple[str, str, str], list[FlowOption]]
 
@@ -86,8 +76,7 @@ def with_network(problem: Problem, decision: Decision, seed: int = 0) -> Network
         networked = _decided(bare, paid.solution, library)
         cost = placed.cost(networked)
     least = cost.cost.step_s
-    if paid.solution.chosen != tuple(block[0] for block in made.problem.blocks):
-        # windows of the model add up the traffic that the price lets run side by side, so its bound is not the plan's
+    if not made.proves(paid.solution, cost):
         best = searched_network(problem.job, placed.levels.accelerators)
         least = min(least, placed.cost(bare, best).cost.step_s)
     num_options, library_step_s = made.problem.num_options, library.cost.step_s
@@ -132,17 +121,33 @@ class MadeProblem:
 
     problem: NetworkProblem
     options: Options
-    blocks_of: Callable[[Options], tuple[tuple[Combination, ...], ...]]
+    combined: Callable[[Options], tuple[tuple[Combination, ...], ...]]
+    in_windows: tuple[bool, ...]
+
+    def proves(self, solution: NetworkSolution, cost: PlanCost) -> bool:
+        """Whether no choice makes a shorter step than ``solution``, whose price is ``cost``.
+
+        It is the optimum of the model; what is not in windows, of which a pipeline makes more than a sum, is the fastest that
+        there is; and the step waits for the rank whose windows the model has.
+        """
+        if solution.status != "optimal":
+            return False
+        mine = list(zip(solution.chosen, self.problem.blocks, self.in_windows, strict=True))
+        if not all(one is block[0] and fastest_everywhere(block) for one, block, inside in mine if not inside):
+            return False
+        beyond = self.problem.exposed_s([one for one, _, inside in mine if inside])
+        exposed = beyond + float(hbm_lost_s(cost.volumes)[0])
+        return math.isclose(exposed, cost.cost.exposed_s["dp"], rel_tol=1e-9)
 
     def without(self, keys: Iterable[tuple[str, str, str]]) -> NetworkProblem:
         """The problem in which some collectives are not encoded."""
         plain = {key: [one for one in self.options[key] if one.choice.compression is None] for key in keys}
-        return replace(self.problem, blocks=self.blocks_of(self.options | plain))
+        return replace(self.problem, blocks=self.combined(self.options | plain))
 
 
 def network_problem(placed: _Placed, decision: Decision, cost: PlanCost) -> MadeProblem:
     """The blocks, windows and budgets of a placed decision; ``cost`` is its price (any network)."""
-    problem, pricer = placed.problem, _Pricer(decision, cost.volumes, links_of(placed.levels), placed.shapes)
+    problem, pricer = placed.problem, BlockPricer(decision, cost.volumes, links_of(placed.levels), placed.shapes)
     hashed = _hashed(problem.topology, cost.placement.fill)
     limits = problem.job.network
     trunks = TrunkLoads.of(problem.job, decision, cost.volumes, placed.shapes, placed.levels)
@@ -157,79 +162,23 @@ def network_problem(placed: _Placed, decision: Decision, cost: PlanCost) -> Made
             found if trunks is None else [trunks.loaded(flow, one) for one in found]
         )
 
-    def blocks_of(some: Options) -> tuple[tuple[Combination, ...], ...]:
+    blocks = blocks_of(cost.sent, decision)
+
+    def every(some: Options) -> tuple[tuple[Combination, ...], ...]:
         return tuple(
             combined(
                 [some[flow.shape, flow.op, flow.what] for flow in block],
-                partial(pricer.price, block),
+                partial(pricer.times, block),
                 (lambda _: ()) if trunks is None else partial(trunks.combined_load, block),
             )
-            for block in _blocks(cost.sent, decision)
+            for block in blocks
         )
 
     budgets = rounded_budgets(limits.max_channels, limits.max_queue_pairs, limits.max_buffer_bytes)
     allowed = () if trunks is None else trunks.budgets
-    return MadeProblem(NetworkProblem(blocks_of(options), pricer.windows(), budgets, allowed), options, blocks_of)
-
-
-@dataclass(frozen=True)
-class _Pricer:
-    """s and t of combinations, from the cost model of the step itself."""
-
-    decision: Decision
-    volumes: Volumes
-    links: Links
-    shapes: Mapping[str, GroupShape]
-
-    def price(self, flows: Sequence[Flow], chosen: tuple[FlowOption, ...]) -> tuple[float, tuple[float, ...]]:
-        """Seconds that the step waits for these flows, and what they add to each window."""
-        inside = windows_of(flows[0], self.decision.shard)
-        if inside:
-            hidden, often = self._hidden(), self._often()
-            seconds = chosen[0].time_s * float(self.volumes.work.buckets[0])
-            own = tuple(seconds if row in inside and hidden[row] else 0.0 for row in range(len(WINDOW_NAMES)))
-            return sum(often[row] * seconds for row in inside if not hidden[row]), own
-        axis: GridAxis = "dp_shard" if flows[0].shape == "ep" else flows[0].axis  # type: ignore[assignment]
-        stated: dict[tuple[str, str], CommunicatorChoice] = {
-            (flow.op, flow.what): option.choice for flow, option in zip(flows, chosen, strict=True)
-        }
-        rows = {name: one_row(shape) for name, shape in self.shapes.items()}
-        terms = axis_terms(
-            axis,
-            self.volumes,
-            rows[axis],
-            self.links,
-            rows["expert"],
-            rows["ep"],
-            exact=True,
-            network={flows[0].shape: stated},
-        )
-        waited = [seconds for name, seconds in terms.serial_s.items() if name != "dp"]
-        return float(sum(waited, start=np.zeros(1))[0]), (0.0,) * len(WINDOW_NAMES)
-
-    def windows(self) -> tuple[WindowLimits, ...]:
-        """The windows of the step."""
-        return tuple(
-            WindowLimits(float(one.length_s[0]), float(one.least_fraction[0]), float(one.per_step[0]))
-            for one in windows(self.volumes.settings, self.volumes.work)
-        )
-
-    def _hidden(self) -> tuple[bool, ...]:
-        """Whether the job lets computation hide each window's traffic."""
-        overlap = self.volumes.job.overlap
-        return (overlap.gradient_reduce, overlap.parameter_gather, overlap.shard_prefetch, overlap.shard_prefetch)
-
-    def _often(self) -> tuple[float, ...]:
-        return tuple(float(each[0]) for each in occurrences(self.volumes.settings, self.volumes.work))
-
-
-def _blocks(sent: Sequence[Flow], decision: Decision) -> list[tuple[Flow, ...]]:
-    """Flows that enter the step together, in the order in which they are sent."""
-    waited = [flow for flow in sent if not windows_of(flow, decision.shard)]
-    together = [tuple(flow for flow in waited if flow.shape in names) for names in TOGETHER]
-    grouped = {id(flow) for block in together for flow in block}
-    alone = [(flow,) for flow in sent if id(flow) not in grouped]
-    return [block for block in (*together, *alone) if block]
+    over = windows(cost.volumes.settings, cost.volumes.work)
+    made = NetworkProblem(every(options), over, float(cost.volumes.work.buckets[0]), budgets, allowed)
+    return MadeProblem(made, options, every, tuple(bool(windows_of(block[0], decision.shard)) for block in blocks))
 
 
 def _hashed(topology: Topology, fill: Sequence[BuildingShare]) -> Bools:
@@ -254,64 +203,3 @@ def with_library_network(problem: Problem) -> Problem:
     network = problem.job.network.model_copy(update={"settings": "library"})
     job = problem.job.model_copy(update={"network": network})
     return Problem(job, problem.workload, problem.topology, problem.profile)
-
-
-def network_report(problem: Problem, networked: Networked) -> NetworkReport | None:
-    """How the network was chosen, with the reason of every choice; None where the library's defaults hold."""
-    decision, solution = networked.decision, networked.solution
-    if solution is None or decision.network is None or decision.placement is None:
-        return None
-    held = held_by(solution.chosen)
-    step_s = networked.cost.cost.step_s
-    return NetworkReport(
-        status="optimal" if networked.least_step_s >= step_s else "feasible",
-        step_s=step_s,
-        bound_s=networked.least_step_s,
-        library_step_s=networked.library_step_s,
-        num_options=networked.num_options,
-        held_channels=held.channels,
-        held_queue_pairs=held.queue_pairs,
-        held_buffer_bytes=held.buffer_bytes,
-        terms=tuple(_terms(problem, networked)),
-    )
-
-
-def _terms(problem: Problem, networked: Networked) -> Iterator[NetworkTerm]:
-    """The reason of every choice."""
-    decision, cost = networked.decision, networked.cost
-    if decision.placement is None:
-        return
-    levels = build_levels(problem.topology, decision.placement.fill)
-    links = links_of(levels)
-    stated = {choice.key: choice for choice in decision.network or ()}
-    shapes = placed_shapes(problem.profile, problem.topology, decision)
-    for flow, predicted in zip(cost.sent, cost.collectives, strict=True):
-        choice = stated[flow.shape, flow.op, flow.what]
-        options = networked.options[choice.key]
-        shape, launch_s = one_row(shapes[flow.shape]), cost.volumes.launch_s
-        chosen = group_of(network_of(decision), flow.shape, shape, links, launch_s)
-        library = group_of("library", flow.shape, shape, links, launch_s)
-        other = min(
-            (one for one in options if one.choice.label != choice.label),
-            key=lambda one: one.time_s,
-            default=None,
-        )
-        yield NetworkTerm(
-            communicator=choice.communicator,
-            op=choice.op,
-            payload=choice.payload,
-            time_s=predicted.time_s,
-            library_s=float(time_of(flow, library, cost.volumes.equal_copies).time_s[0]),
-            decided_by=decided_by(flow, chosen, cost.volumes.equal_copies),
-            instead=None if other is None else other.choice.label,
-            instead_s=None if other is None else other.time_s,
-            compression=reason(
-                problem.job,
-                flow,
-                next(one for one in options if one.choice == choice),
-                options,
-                shapes[flow.shape],
-                levels.accelerators,
-                networked.saved_s.get(choice.key),
-            ),
-        )

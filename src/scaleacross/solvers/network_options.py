@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.collectives import Group
+from scaleacross.cost_models.collectives import Group, Timed
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK
 from scaleacross.cost_models.links import Links
@@ -63,10 +63,17 @@ and data parallelism (NCCL_CTRAN_IB_PG_TRAFFIC_CLASS). Sites map them to queues;
 
 @dataclass(frozen=True)
 class FlowOption:
-    """One way to run one kind of collective: seconds of one call, what it holds, what it puts on trunks if that is bounded."""
+    """One way to run one kind of collective.
+
+    Attributes:
+        time_s, busy_s: seconds of one call, and of them those in which the network is busy.
+        held: what it holds open.
+        trunk_load: what it puts on trunks, if that is bounded.
+    """
 
     choice: CommunicatorChoice
     time_s: float
+    busy_s: float
     held: Held
     trunk_load: tuple[int, ...] = ()
 
@@ -106,18 +113,19 @@ def flow_options(flow: Flow, wire: Wire, *, waited: bool) -> list[FlowOption]:
             connections=connections,
             traffic_class=None if not beyond else WAITED_CLASS if waited else HIDDEN_CLASS,
         )
-        for choice, seconds in _ways(flow, bare, wire):
-            out.append(FlowOption(choice, seconds, held(choice, wire.shape)))
+        for choice, seconds, busy in _ways(flow, bare, wire):
+            out.append(FlowOption(choice, seconds, busy, held(choice, wire.shape)))
     return sorted(out, key=lambda option: option.time_s)
 
 
-def _ways(flow: Flow, bare: CommunicatorChoice, wire: Wire) -> Iterator[tuple[CommunicatorChoice, float]]:
-    """``bare`` with every algorithm that the flow can run, and its seconds."""
+def _ways(flow: Flow, bare: CommunicatorChoice, wire: Wire) -> Iterator[tuple[CommunicatorChoice, float, float]]:
+    """``bare`` with every algorithm that the flow can run, its seconds, and those of a busy network."""
     if flow.op == "send" or flow.op == "all_to_all":
         inside = not crossed_beyond(wire.shape)
         plain: Algorithm = "point_to_point" if flow.op == "send" else "library" if inside else "pairwise"
         choice = bare.model_copy(update={"algorithm": plain})
-        yield choice, priced_s(flow, choice, wire)
+        timed = priced(flow, choice, wire)
+        yield choice, float(timed.time_s[0]), float(timed.busy_s[0])
         return
     links = connected(wire.links, wire.shape, stated_settings(bare))
     for offer in (None, *(wire.offers if is_encodable(flow.op, flow.what) else ())):
@@ -131,7 +139,7 @@ def _ways(flow: Flow, bare: CommunicatorChoice, wire: Wire) -> Iterator[tuple[Co
                 choice = _encoded(choice, offer, wire.shape)
                 if choice.compression and choice.compression.relative_error > wire.max_relative_error:
                     continue
-            yield choice, way.time_s
+            yield choice, way.time_s, way.busy_s
 
 
 def _encoded(choice: CommunicatorChoice, offer: Compression, shape: GroupShape) -> CommunicatorChoice:
@@ -147,11 +155,11 @@ def _choice(bare: CommunicatorChoice, way: Option) -> CommunicatorChoice:
     return bare.model_copy(update={"algorithm": way.algorithm, "steps": way.steps, **cut})
 
 
-def priced_s(flow: Flow, choice: CommunicatorChoice, wire: Wire) -> float:
-    """Seconds of one call under a choice, as a plan prices it."""
+def priced(flow: Flow, choice: CommunicatorChoice, wire: Wire) -> Timed:
+    """One call under a choice, as a plan prices it."""
     own: dict[tuple[str, str], CommunicatorChoice] = {(flow.op, flow.what): choice}
     group = Group(one_row(wire.shape), wire.links, wire.launch_s, network=own)
-    return float(time_of(flow, group, wire.equal_copies).time_s[0])
+    return time_of(flow, group, wire.equal_copies)
 
 
 def _settings(wire: Wire, beyond: list[int]) -> Iterator[tuple[tuple[Connection, ...], int]]:

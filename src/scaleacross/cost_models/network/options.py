@@ -61,6 +61,7 @@ class Option(NamedTuple):
         steps: what each level of a hierarchical way runs, outermost first.
         num_chunks: chunks that follow one another.
         time_s: alone on the network, launch included.
+        busy_s: of it, those in which networks beyond the scale-up domain are busy (no latencies), as ``collectives.Timed``.
         level_bytes: [level] -> bytes that one group sends into one child.
     """
 
@@ -70,6 +71,7 @@ class Option(NamedTuple):
     num_chunks: int
     time_s: float
     level_bytes: dict[int, float]
+    busy_s: float = 0.0
 
 
 class _Level(NamedTuple):
@@ -196,10 +198,12 @@ def _reductions(
         inner = inner_of(op, shape.fanout[SCALE_UP], links.curves, links.curve)
     law, passes, degree = law_of(), 2 if op == "all_reduce" else 1, float(shape.degree)
     ring_bytes = {level.level: passes * (degree - 1) / degree * size / ratio[level.level] for level in crossed}
-    yield Option("ring", "ring", (), 1, passes * float(law.ring_s_per_byte * size + law.ring_s), ring_bytes)
+    busy = passes * float(law.ring_s_per_byte * size)
+    yield Option("ring", "ring", (), 1, busy + passes * float(law.ring_s), ring_bytes, busy)
     if op == "all_reduce" and compression is None:
         tree_bytes = {level.level: 2 * size for level in crossed}
-        yield Option("double_tree", "tree", (), 1, float(law.tree_s_per_byte * size + law.tree_s), tree_bytes)
+        busy = float(law.tree_s_per_byte * size)
+        yield Option("double_tree", "tree", (), 1, busy + float(law.tree_s), tree_bytes, busy)
     level_bytes = {level: sent / ratio[level] for level, sent in _bytes(op, size, crossed, degree).items()}
     phases = [level for level in crossed if level.level >= (RACK if curves else SCALE_UP)]
     for named in product(*(_algorithms(level) for level in reversed(phases))):
@@ -216,7 +220,8 @@ def _reductions(
             seconds = float(layered_s(np.array(size), chunks, law, passes, inner))
             inside = ("library",) if inner else ()
             name = f"hierarchical({', '.join((*named, *inside))})"
-            yield Option(name, "hierarchical", steps, chunks, seconds, level_bytes)
+            busy = seconds - passes * float(law.hierarchical_s)
+            yield Option(name, "hierarchical", steps, chunks, seconds, level_bytes, busy)
 
 
 def _algorithms(level: _Level) -> list[LevelAlgorithm]:

@@ -1,0 +1,96 @@
+"""Options of a block of flows that enter a step together, combined, and those of them that a choice need not look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Final, NamedTuple
+
+from scaleacross.cost_models.network.resources import NOTHING_HELD, Held
+from scaleacross.solvers.network_options import FlowOption
+
+SAME_TIME: Final = 9
+"""Significant digits to which times are compared: what differs by less is equal."""
+
+
+class Times(NamedTuple):
+    """What a combination adds to a step: seconds waited for, and per window seconds of its communicator's calls and of them those
+    in which the network is busy."""
+
+    serial_s: float
+    window_s: tuple[float, ...]
+    busy_s: tuple[float, ...]
+
+
+class Combination(NamedTuple):
+    """One option for every flow of a block, of one communicator if it falls into windows, and its trunk loads in a row."""
+
+    options: tuple[FlowOption, ...]
+    times: Times
+    trunk_load: tuple[int, ...] = ()
+
+    @property
+    def communicator(self) -> str:
+        """Whose calls follow one another."""
+        return self.options[0].choice.communicator
+
+    @property
+    def every_s(self) -> tuple[float, ...]:
+        """All its times, which the step grows with."""
+        return (self.times.serial_s, *self.times.window_s, *self.times.busy_s)
+
+    @property
+    def held(self) -> dict[str, Held]:
+        """What it holds, by communicator."""
+        most: dict[str, Held] = {}
+        for option in self.options:
+            own = most.get(option.choice.communicator, NOTHING_HELD)
+            most[option.choice.communicator] = Held(*map(max, own, option.held))
+        return most
+
+
+def combined(
+    options: Sequence[Sequence[FlowOption]],
+    price: Callable[[tuple[FlowOption, ...]], Times],
+    on_trunks: Callable[[tuple[FlowOption, ...]], tuple[int, ...]] = lambda _: (),
+) -> tuple[Combination, ...]:
+    """Combinations of the options of a block's flows that no other one beats, fastest first.
+
+    The first of equals is kept, so the order of options is one of preference.
+    """
+    kept: list[Combination] = []
+    every = [Combination(one, price(one), on_trunks(one)) for one in product(*(undominated(own) for own in options))]
+    for one in sorted(every, key=lambda each: _rounded(each.times.serial_s + sum(each.times.window_s))):
+        if not any(_beats(other, one) for other in kept):
+            kept.append(one)
+    return tuple(kept)
+
+
+def undominated(options: Sequence[FlowOption]) -> list[FlowOption]:
+    """Options that no earlier or faster one equals in its times and in everything it holds."""
+    kept: list[FlowOption] = []
+    for one in sorted(options, key=lambda option: _rounded(option.time_s)):
+        if not any(_rounded(other.busy_s) <= _rounded(one.busy_s) and _holds_less(other, one) for other in kept):
+            kept.append(one)
+    return kept
+
+
+def fastest_everywhere(combinations: Sequence[Combination]) -> bool:
+    """Whether the first combination takes no longer than any other, wherever its seconds go."""
+    first = combinations[0].every_s
+    return all(all(a <= b for a, b in zip(first, one.every_s, strict=True)) for one in combinations)
+
+
+def _beats(other: Combination, one: Combination) -> bool:
+    return all(a <= b for a, b in zip(other.every_s, one.every_s, strict=True)) and all(
+        _holds_less(mine, theirs) for mine, theirs in zip(other.options, one.options, strict=True)
+    )
+
+
+def _holds_less(other: FlowOption, one: FlowOption) -> bool:
+    amounts = zip((*other.held, *other.trunk_load), (*one.held, *one.trunk_load), strict=True)
+    return all(a <= b for a, b in amounts)
+
+
+def _rounded(seconds: float) -> float:
+    return float(f"{seconds:.{SAME_TIME}e}")

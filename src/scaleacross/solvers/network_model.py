@@ -1,0 +1,113 @@
+"""The linear model of ``choose_network``: one function per constraint of its docstring."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Final
+
+from scaleacross.cost_models.network.resources import Held
+from scaleacross.cost_models.overlap import WINDOW_NAMES, Window
+from scaleacross.cost_models.settings import Floats
+from scaleacross.solvers.backends.linear_model import LinearModel
+from scaleacross.solvers.network_combinations import Combination
+
+Blocks = Sequence[Sequence[Combination]]
+Variables = Sequence[Sequence[int]]
+RESOURCES: Final = Held._fields
+BEHIND: Final = WINDOW_NAMES.index("shard_backward")
+LARGEST_DENOMINATOR: Final = 1000
+
+
+def c1_one_each(model: LinearModel, variables: Variables) -> None:
+    """Σ_j y[b,j] = 1."""
+    for own in variables:
+        model.add("C1 one each", dict.fromkeys(own, 1.0), "==", 1.0)
+
+
+def c2_c3_held(model: LinearModel, blocks: Blocks, budgets: Held, variables: Variables) -> None:
+    """Communicators keep what their choices hold open, and all together keep to the budgets."""
+    needs: dict[tuple[str, int], list[tuple[int, int]]] = {}  # (communicator, resource) -> (variable, amount)
+    for combinations, own in zip(blocks, variables, strict=True):
+        for one, variable in zip(combinations, own, strict=True):
+            for name, amounts in one.held.items():
+                for resource, amount in enumerate(amounts):
+                    needs.setdefault((name, resource), []).append((variable, amount))
+    in_all: dict[int, dict[int, float]] = {resource: {} for resource in range(len(RESOURCES))}
+    for (name, resource), needed in needs.items():
+        distinct = sorted({amount for _, amount in needed})
+        kept = {amount: model.binary(f"z[{name},{RESOURCES[resource]},{amount}]") for amount in distinct}
+        model.add("C2 held", dict.fromkeys(kept.values(), 1.0), "==", 1.0)
+        for variable, amount in needed:
+            enough = {z: -1.0 for held, z in kept.items() if held >= amount}
+            model.add("C2 held", {variable: 1.0, **enough}, "<=", 0.0)
+        in_all[resource] |= {z: float(amount) for amount, z in kept.items()}
+    for resource, terms in in_all.items():
+        # in units that divide every amount, so nothing is rounded: CP-SAT 9.15 errs on coefficients of 10^9 and more
+        unit = math.gcd(*(round(amount) for amount in terms.values())) or 1
+        scaled = {z: amount // unit for z, amount in terms.items()}
+        if scaled:
+            model.add("C3 budget", scaled, "<=", float(budgets[resource] // unit))
+
+
+def c4_trunks(model: LinearModel, blocks: Blocks, budgets: Sequence[int], variables: Variables) -> None:
+    """Whoever sends in a window shares its trunks."""
+    for index, budget in enumerate(budgets):
+        loads = {
+            variable: float(one.trunk_load[index])
+            for combinations, own in zip(blocks, variables, strict=True)
+            for one, variable in zip(combinations, own, strict=True)
+            if one.trunk_load[index]
+        }
+        if loads:
+            model.add("C4 trunks", loads, "<=", float(budget))
+
+
+def c5_c6_windows(
+    model: LinearModel, blocks: Blocks, pieces: float, windows: Sequence[Window], variables: Variables
+) -> dict[int, int]:
+    """Variables x[w]: what one occurrence of each window leaves exposed, of those into which something falls.
+
+    The windows of ``overlap.WINDOW_NAMES``: what the last leaves exposed, the first hides behind.
+    """
+    exposed: dict[int, int] = {}
+    for index in reversed(range(len(windows))):
+        calls, busy = _traffic(blocks, index, variables)
+        if not calls:
+            continue
+        every = {v: seconds for own in calls.values() for v, seconds in own.items()}
+        paces = [{v: seconds / pieces for v, seconds in every.items()} | own for own in calls.values()]
+        behind = {exposed[BEHIND]: 1.0} if index == 0 and BEHIND in exposed else {}
+        exposed[index] = model.continuous(f"x[{index}]")
+        first, taken, length = (float(part[0]) for part in _figures(windows[index]))
+        for pace in (*paces, busy):
+            least = {v: -first * pace[v] - taken * seconds for v, seconds in every.items()}
+            model.add("C5 granule", {exposed[index]: 1.0} | least, ">=", 0.0)
+            longer = {v: -seconds for v, seconds in pace.items()}
+            model.add("C6 window", {exposed[index]: 1.0} | behind | longer, ">=", -length)
+    return exposed
+
+
+def _figures(window: Window) -> tuple[Floats, Floats, Floats]:
+    return window.first_fraction, window.taken_fraction, window.length_s
+
+
+def _traffic(blocks: Blocks, window: int, variables: Variables) -> tuple[dict[str, dict[int, float]], dict[int, float]]:
+    """Seconds of calls in a window by communicator and variable, and of them those in which the network is busy."""
+    calls: dict[str, dict[int, float]] = {}
+    busy: dict[int, float] = {}
+    for combinations, own in zip(blocks, variables, strict=True):
+        for one, variable in zip(combinations, own, strict=True):
+            if one.times.window_s[window]:
+                calls.setdefault(one.communicator, {})[variable] = one.times.window_s[window]
+                busy[variable] = one.times.busy_s[window]
+    return calls, busy
+
+
+def c7_occurrences(model: LinearModel, exposed: int, per_step: float, name: str) -> int:
+    """Variable e[w] ≥ p_w · x[w], with p_w as a fraction: coefficients of continuous variables are whole numbers."""
+    often, total = Fraction(per_step).limit_denominator(LARGEST_DENOMINATOR), model.continuous(name)
+    terms = {total: float(often.denominator), exposed: -float(often.numerator)}
+    model.add("C7 occurrences", terms, ">=", 0.0)
+    return total
