@@ -264,6 +264,8 @@ def test_ranks_on_several_hosts_are_no_domain_unless_it_is_said(tmp_path: Path) 
     with pytest.raises(InputError, match=r"4 ranks on 2 hosts, .* say so: all_reduce@4=two.txt"):
         read_collectives(path)
     assert {row.num_ranks for row in read_stated(f"all_reduce@4={path}").rows} == {4}
+    with pytest.raises(InputError, match=r"stated as 8 ranks, but its '# Rank' lines list 4"):
+        read_stated(f"all_reduce@8={path}")
 
 
 # --- exports of ncclQueryCollTuning -----------------------------------------------------------------------------------

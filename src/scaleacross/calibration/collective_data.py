@@ -155,6 +155,10 @@ def _nccl_rows(path: Path, lines: Sequence[str], op: CurveOp | None, num_ranks: 
             f"{path}: {len(ranks)} ranks on {len(hosts)} hosts, but curves are of one scale-up domain: measure inside one host; "
             f"or, where these hosts share one domain, say so: {op or named}@{len(ranks)}={path.name}"
         )
+    if ranks and num_ranks and num_ranks != len(ranks):
+        raise InputError(
+            f"{path}: stated as {num_ranks} ranks, but its '# Rank' lines list {len(ranks)}; leave the number out, or mend the file"
+        )
     num_ranks = len(ranks) or num_ranks
     if op is None:
         known = ", ".join(CURVE_OPS)

@@ -35,31 +35,31 @@ def calibration_json(calibration: Calibration) -> str:
 
 def _sections(calibration: Calibration) -> Iterator[RenderableType]:
     yield cell(
-        "predicted / measured − 1, median and 90th percentile; 'free' parameters are fitted, 'base' is before the fit"
+        "predicted / measured − 1, median / 90th percentile; 'free' parameters are fitted, 'base' is before the fit"
     )
-    table = columns(("entry", "fit", *ERROR_HEADS), right=("rows", "free", "bias"))
     for entry in calibration.entries:
+        table = columns(("fit", *ERROR_HEADS), right=("rows", "free", "bias"))
         for residual in entry.residuals:
-            for cells in _lines(entry, residual):
+            for cells in _lines(residual):
                 add(table, *cells)
-    yield table
+        yield section(entry.name, table)
     if calibration.skipped:
         yield section("rows that no fit used", skipped_table(calibration.skipped))
     if calibration.notes:
         yield section("to know", *(cell(f"- {note}") for note in calibration.notes))
 
 
-def _lines(entry: FittedEntry, residual: Residual) -> Iterator[list[str]]:
+def _lines(residual: Residual) -> Iterator[list[str]]:
     """One line per way of leaving out, the fit itself on the first."""
     own = residual.in_sample
     free = "" if residual.fitted == ("curves",) else str(len(residual.fitted))
-    first = [entry.name, residual.what, count(own.num_rows), free, _pair(residual.base), _pair(own), signed(own.bias)]
+    first = [residual.what, count(own.num_rows), free, _pair(residual.base), _pair(own), signed(own.bias)]
     for number, (what, score) in enumerate(residual.left_out.items() or [("nothing", None)]):
         yield [*(first if number == 0 else [""] * len(first)), what, _pair(score)]
 
 
 def _pair(score: Score | None) -> str:
-    return f"{plain(score.median_abs_error)}, {plain(score.p90_abs_error)}" if score else "–"
+    return f"{plain(score.median_abs_error).removesuffix(' %')} / {plain(score.p90_abs_error)}" if score else "–"
 
 
 def _entry_data(entry: FittedEntry) -> dict[str, Any]:
