@@ -86,3 +86,17 @@ def test_files_of_a_plan_over_two_buildings() -> None:
     assert dict(part.split(":") for part in stated.split(","))["pp"] == str(int(-(-threshold // 1)))
     assert "allreduceAlgo=ctring, tuner" in files["ncclx/explain.md"]
     assert all(row.algorithm == "ring" for row in read_ncclx(files["ncclx/ncclx_tuner.csv"]))
+
+
+@pytest.mark.parametrize("often", [1.0, 1e6])
+def test_of_collectives_that_share_a_hint_the_one_that_takes_most_of_a_step_has_it(often: float) -> None:
+    """One communicator reduces in a ring and by levels; explain.md says whose algorithm both run."""
+    plan = make_plan(Degrees(dp_shard=16))
+    (reduction,) = plan.collectives
+    first = reduction.model_copy(update={"algorithm": "hierarchical", "per_step": often})
+    second = reduction.model_copy(update={"per_step": 100.0, "name": "dp_shard all_reduce of others"})
+    files = EMITTERS["ncclx"](plan.model_copy(update={"collectives": (first, second)}))
+    value = "cthierarchical_ring" if often > 100 else "ctring"
+    assert json.loads(files["ncclx/comm_hints.json"])["dp_shard"]["allreduceAlgo"] == value
+    shared = [line for line in files["ncclx/explain.md"].splitlines() if "which another of its collectives has" in line]
+    assert len(shared) == 1 and f"allreduceAlgo={value}, which" in shared[0]

@@ -157,7 +157,7 @@ def _nccl_rows(path: Path, lines: Sequence[str], op: CurveOp | None, num_ranks: 
         )
     if ranks and num_ranks and num_ranks != len(ranks):
         raise InputError(
-            f"{path}: stated as {num_ranks} ranks, but its '# Rank' lines list {len(ranks)}; leave the number out, or mend the file"
+            f"{path}: stated as {num_ranks} ranks, but its '# Rank' lines list {len(ranks)}; leave out what is wrong"
         )
     num_ranks = len(ranks) or num_ranks
     if op is None:

@@ -71,11 +71,14 @@ def _topology(host: LaunchHost) -> str:
 
 
 def _hints(group: ProcessGroups) -> dict[str, str]:
-    """Hints of an axis whose groups leave the scale-up domain; inside one, NCCL's own choice stands."""
+    """Hints of an axis whose groups leave the scale-up domain; inside one, NCCL's own choice stands.
+
+    A communicator has one hint for all its collectives of a kind: the one that takes most of a step has it.
+    """
     if group.level == "scale_up":
         return {}
     hints = {}
-    for collective in group.collectives:
+    for collective in sorted(group.collectives, key=lambda one: one.time_s * one.per_step):  # most of the step decides
         hint, algorithms = HINT_OF.get(collective.op, ("", {}))
         if collective.algorithm in algorithms:
             hints[hint] = algorithms[collective.algorithm]
@@ -193,7 +196,8 @@ def _said_by(group: ProcessGroups, one: PredictedCollective, hints: dict[str, st
     hint, algorithms = HINT_OF.get(one.op, ("", {}))
     said = []
     if hint in hints and one.algorithm in algorithms:
-        said.append(f"hint {hint}={hints[hint]}")
+        other = "" if hints[hint] == algorithms[one.algorithm] else ", which another of its collectives has for both"
+        said.append(f"hint {hint}={hints[hint]}{other}")
     if any(
         row.collective == TUNED.get(one.op) and row.num_ranks == group.degree and row.algorithm == one.algorithm
         for row in rows
