@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from instances import mixed_instance, random_job
+from instances import mixed_instance, plain_job, plain_topology, plain_trunk, random_job
 from scaleacross.cost_models.settings import Settings, concatenate
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.solvers.candidates import Pricing
@@ -111,3 +111,34 @@ def test_floors_of_unlike_accelerators_are_below_the_exact_price(seed: int) -> N
                 assert max(floor_s, bounds[place]) <= placer._step_s(decision, places[place]) * SLACK
                 num_held += 1
     assert num_held > 0
+
+
+def test_a_link_carries_its_messages_whatever_else_waits() -> None:
+    """Four ranks over a thin trunk, tensor parallelism inside: a step is what the trunk carries, message by message.
+
+    Of 12 virtual stages the first and the last have no layer: were all like these, the bound would be 10 % off.
+    """
+    topology = plain_topology(2, 2)
+    topology["trunks"] = [plain_trunk("b0", "b1", gbyte_per_s=1.0)]
+    job = plain_job(
+        topology=topology,
+        degrees={"tp": 4, "cp": 1, "pp": 4, "dp_shard": 1, "dp_replicate": 1, "ep": 1},
+        schedules="Interleaved1F1B",
+        num_chunks=3,
+        shard="none",
+        recompute="none",
+        micro_batch_sequences=1,
+        global_batch_sequences=32,
+    )
+    workload = job.model_dump(mode="json", exclude_unset=True)["workload"] | {"num_layers": 10}
+    problem = problem_of(job.model_copy(update={"workload": workload}))
+    [fleet] = fleets(problem.topology)
+    placer = Placer(fleet, Pricing.on(fleet, problem.job, problem.profile))
+    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    rows = space.expand(concatenate(list(space.bases(Refusals()))), Refusals())
+    priced = placer.pricing.tight(placer.pricing.coarse(rows))
+    placed = placer.place(priced.settings, priced.work)
+    assert placed is not None
+    exact_s = float(priced.free_s[0]) + placed.communication_s
+    assert exact_s > 4 * float(priced.free_s[0])
+    assert 0.95 * exact_s <= float(priced.bound_s[0]) <= exact_s

@@ -18,6 +18,8 @@ from scaleacross.workloads.problem import problem_of
 
 QUICK = range(60)
 SLOW = range(60, 200)
+IDEAL_ONLY = {17}
+"""The oracle's network is ideal in every window at once; one choice of settings misses that here, and the gap says so."""
 
 
 @pytest.mark.parametrize("seed", [*QUICK, *(pytest.param(seed, marks=pytest.mark.slow) for seed in SLOW)])
@@ -34,9 +36,12 @@ def test_search_equals_brute_force_and_verifies(seed: int) -> None:
     assert found.best.step_s == pytest.approx(oracle.step_s, rel=1e-9)
     assert found.bound_s <= found.best.step_s
     plan = sa.plan(problem.job)  # verifies itself
-    # the oracle's network is ideal in every window at once; one choice of settings may miss that, and the gap says by how much
-    assert oracle.step_s * (1 - 1e-9) <= plan.cost.step_s <= oracle.step_s * 1.005
-    assert plan.report.status == "optimal" or plan.cost.step_s * (1 - plan.report.gap) <= oracle.step_s * (1 + 1e-9)
+    if seed in IDEAL_ONLY:
+        assert oracle.step_s * (1 - 1e-9) <= plan.cost.step_s <= oracle.step_s * 1.005
+        assert plan.cost.step_s * (1 - plan.report.gap) <= oracle.step_s * (1 + 1e-9)
+    else:
+        assert plan.report.status == "optimal"
+        assert plan.cost.step_s == pytest.approx(oracle.step_s, rel=1e-9)
     assert all(bound.step_s <= oracle.step_s * (1 + 1e-9) for bound in plan.report.bounds)
 
 
