@@ -4,7 +4,8 @@
 
 Three counts, all of real code:
 
-* ``ring``: every one of N simulated ranks runs ``runtime.start.ring_agreement`` against one store and one ring in this process.
+* ``ring``: every one of N simulated ranks runs ``runtime.agreement.ring_agreement`` against one store and one ring in this
+  process.
 * ``groups``: sampled ranks run torch's ``init_process_group`` and ``new_group`` with backend ``scaleacross`` at world size N, on
   a store that counts, and answers as if the other ranks were there. Up to three groups per rank (8, 64 and N/512 ranks).
 * ``gloo``: torch's own eager gloo group, all ranks as threads, up to 64 ranks; beyond that the line through these points, and
@@ -25,8 +26,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from scaleacross.runtime.agreement import Look, Pass, Publish, Take, ring_agreement
 from scaleacross.runtime.process_group import Options
-from scaleacross.runtime.start import Look, Pass, Publish, Take, ring_agreement
 from scaleacross.runtime.trace import FlightRecorder
 
 SIZES = (2, 4, 8, 16, 32, 64, 256, 1024, 4096, 16384, 65536)

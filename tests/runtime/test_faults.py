@@ -105,7 +105,7 @@ def test_files_that_are_no_launch_files(tmp_path) -> None:  # type: ignore[no-un
         read_launch(tmp_path / "missing.json")
     wrong = tmp_path / "wrong.json"
     wrong.write_text('{"plan_name": "x"}')
-    with pytest.raises(InputError, match=r"wrong\.json: .*required"):
+    with pytest.raises(InputError, match=r"wrong\.json is no launch file: .*required"):
         read_launch(wrong)
     wrong.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="it is not text"):

@@ -13,8 +13,9 @@ pytest.importorskip("torch", reason="the runtime needs torch (pip install 'scale
 from start_runs import launch, on_this_host, run_ranks
 
 from scaleacross.errors import InputError
+from scaleacross.runtime.agreement import Look, Pass, Publish, Take, Token, ring_agreement
 from scaleacross.runtime.faults import CollectiveTimeoutError
-from scaleacross.runtime.start import Look, Pass, Publish, Take, Token, open_store, ring_agreement
+from scaleacross.runtime.start import open_store
 from scaleacross.spec.launch import Rendezvous
 
 

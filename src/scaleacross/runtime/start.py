@@ -7,114 +7,29 @@ torch's own start makes every rank read every other rank's address, for each gro
    lap finds out whether all ranks are there and run the same plan, the second tells them;
 3. groups follow from the launch file alone (``mesh.own_group``): only their members take part, and connections are made when the
    first message needs them.
-
-The protocol of the ring is a generator, ``ring_agreement``: the same code runs here over sockets, and for 65,536 ranks in one
-process in ``benchmarks/start_scale.py``.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import socket
-from collections.abc import Generator
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch.distributed as dist
 
 from scaleacross.errors import InputError
+from scaleacross.runtime.agreement import RING, Look, Pass, Publish, Step, Token, expect_token, ring_agreement
 from scaleacross.runtime.endpoint import Caller, Contact, call, endpoint_of_process, listen_address
 from scaleacross.runtime.faults import CollectiveTimeoutError, PeerLostError
 from scaleacross.spec.launch import LaunchConfig, Rendezvous
 
-RING: Final = "start"
 TIMEOUT_S: Final = 300.0
 """for the start and every collective, where the caller says nothing"""
 AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
 DEFAULT_PORT: Final = 29500
 LOOPBACK: Final = "127.0.0.1"
-
-
-class Publish(NamedTuple):
-    """Store: set ``key``."""
-
-    key: str
-    value: str
-
-
-class Look(NamedTuple):
-    """Store: wait for ``key``; the answer is its value."""
-
-    key: str
-
-
-class Pass(NamedTuple):
-    """Send to the successor, whose contact was looked up before."""
-
-    token: Token
-
-
-class Take(NamedTuple):
-    """Receive from the predecessor; the answer is a ``Token``."""
-
-
-class Token(NamedTuple):
-    """What goes round: rank 0's plan, ranks that have seen it, and the first that runs another one."""
-
-    plan: str
-    seen: int
-    stranger: int | None
-
-    def to_bytes(self) -> bytes:
-        """One line."""
-        return json.dumps(self).encode() + b"\n"
-
-    @classmethod
-    def from_bytes(cls, line: bytes) -> Token:
-        """Reads what ``to_bytes`` writes. Raises ValueError for anything else."""
-        plan, seen, stranger = json.loads(line)
-        if not isinstance(plan, str) or not isinstance(seen, int) or not isinstance(stranger, int | None):
-            raise ValueError(f"no token: {line[:80]!r}")
-        return cls(plan, seen, stranger)
-
-
-Step = Publish | Look | Pass | Take
-
-
-def ring_agreement(rank: int, world_size: int, plan: str, contact: str) -> Generator[Step, str | Token | None, Token]:
-    """What ``rank`` does: two store operations, and one message to its successor in each of two laps.
-
-    Args:
-        plan: what all ranks must have in common, e.g. the hash of the plan.
-        contact: how this process is reached.
-
-    Returns:
-        the token after the first lap: ``stranger`` is None when all ranks run rank 0's plan.
-    """
-    if world_size == 1:
-        return Token(plan, 1, None)
-    yield Publish(f"{RING}/{rank}", contact)
-    yield Look(f"{RING}/{(rank + 1) % world_size}")
-    if rank == 0:
-        yield Pass(Token(plan, 1, None))
-        verdict = _token((yield Take()))
-        yield Pass(verdict)
-        yield Take()
-        return verdict
-    token = _token((yield Take()))
-    stranger = rank if token.stranger is None and token.plan != plan else token.stranger
-    yield Pass(Token(token.plan, token.seen + 1, stranger))
-    verdict = _token((yield Take()))
-    yield Pass(verdict)
-    return verdict
-
-
-def _token(answer: str | Token | None) -> Token:
-    if not isinstance(answer, Token):
-        raise TypeError(f"a token is expected, got {answer!r}")
-    return answer
 
 
 def open_store(config: LaunchConfig, rank: int, timeout_s: float = TIMEOUT_S) -> dist.TCPStore:
@@ -239,7 +154,7 @@ class _Ring:
             try:
                 step = protocol.send(answer)
             except StopIteration as end:
-                return _token(end.value)
+                return expect_token(end.value)
             answer = self._do(step)
 
     def close(self) -> None:

@@ -1,0 +1,95 @@
+"""How ranks agree at the start, without sockets or torch: a token goes round a ring of all of them, twice.
+
+Each rank publishes one address and reads one, its successor's. The first lap finds out whether all ranks are there and run the
+same plan, the second tells them. A generator of steps, so that the same code runs over sockets (``start``) and for 65,536 ranks
+in one process (``benchmarks/start_scale.py``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from typing import Final, NamedTuple
+
+RING: Final = "start"
+
+
+class Publish(NamedTuple):
+    """Store: set ``key``."""
+
+    key: str
+    value: str
+
+
+class Look(NamedTuple):
+    """Store: wait for ``key``; the answer is its value."""
+
+    key: str
+
+
+class Pass(NamedTuple):
+    """Send to the successor, whose contact was looked up before."""
+
+    token: Token
+
+
+class Take(NamedTuple):
+    """Receive from the predecessor; the answer is a ``Token``."""
+
+
+class Token(NamedTuple):
+    """What goes round: rank 0's plan, ranks that have seen it, and the first that runs another one."""
+
+    plan: str
+    seen: int
+    stranger: int | None
+
+    def to_bytes(self) -> bytes:
+        """One line."""
+        return json.dumps(self).encode() + b"\n"
+
+    @classmethod
+    def from_bytes(cls, line: bytes) -> Token:
+        """Reads what ``to_bytes`` writes. Raises ValueError for anything else."""
+        plan, seen, stranger = json.loads(line)
+        if not isinstance(plan, str) or not isinstance(seen, int) or not isinstance(stranger, int | None):
+            raise ValueError(f"no token: {line[:80]!r}")
+        return cls(plan, seen, stranger)
+
+
+Step = Publish | Look | Pass | Take
+
+
+def ring_agreement(rank: int, world_size: int, plan: str, contact: str) -> Generator[Step, str | Token | None, Token]:
+    """What ``rank`` does: two store operations, and one message to its successor in each of two laps.
+
+    Args:
+        plan: what all ranks must have in common, e.g. the hash of the plan.
+        contact: how this process is reached.
+
+    Returns:
+        the token after the first lap: ``stranger`` is None when all ranks run rank 0's plan.
+    """
+    if world_size == 1:
+        return Token(plan, 1, None)
+    yield Publish(f"{RING}/{rank}", contact)
+    yield Look(f"{RING}/{(rank + 1) % world_size}")
+    if rank == 0:
+        yield Pass(Token(plan, 1, None))
+        verdict = expect_token((yield Take()))
+        yield Pass(verdict)
+        yield Take()
+        return verdict
+    token = expect_token((yield Take()))
+    stranger = rank if token.stranger is None and token.plan != plan else token.stranger
+    yield Pass(Token(token.plan, token.seen + 1, stranger))
+    verdict = expect_token((yield Take()))
+    yield Pass(verdict)
+    return verdict
+
+
+def expect_token(answer: str | Token | None) -> Token:
+    """``answer``, which is one. Raises TypeError where whoever runs the steps gave something else."""
+    if not isinstance(answer, Token):
+        raise TypeError(f"a token is expected, got {answer!r}")
+    return answer
