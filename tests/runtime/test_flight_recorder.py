@@ -14,7 +14,10 @@ import pytest
 pytest.importorskip("torch", reason="the runtime needs torch (pip install 'scaleacross[runtime]')")
 
 from scaleacross.errors import InputError
+from scaleacross.runtime.faults import CollectiveTimeoutError
 from scaleacross.runtime.trace import FlightRecorder, Record, Watchdog
+from scaleacross.runtime.tracing import GroupCursor
+from scaleacross.runtime.work import QueuedWork
 from scaleacross.spec.launch import ProcessGroups
 from scaleacross.spec.plan import PredictedCollective
 
@@ -117,6 +120,30 @@ def test_a_dump_holds_cursors_predictions_and_only_plain_values(tmp_path: Path) 
     same = json.loads(recorder.dump(tmp_path, "json").read_text())
     assert same["entries"][0]["profiling_name"] == entry["profiling_name"] == "gloo:all_gather"
     assert sorted(one.name for one in tmp_path.iterdir()) == ["trace_rank_1", "trace_rank_1.json"]
+
+
+def test_messages_under_way_at_once_count_once() -> None:
+    """Ten that were posted together a second ago have taken a second, not ten."""
+    record = _issue(FlightRecorder(0, 2), done=False)
+    cursor = GroupCursor(record, (0, 1))
+    for _ in range(10):
+        cursor.sent(1, 1000, 10**9)
+        cursor.received(1, 1000, 10**9)
+    sent_chunks, _, received_chunks, _, sent_bytes, send_ns, received_bytes, receive_ns = record.cursors[1]
+    assert (sent_chunks, received_chunks, sent_bytes, received_bytes) == (10, 10, 10_000, 10_000)
+    assert 10**9 <= send_ns < 2 * 10**9 and 10**9 <= receive_ns < 2 * 10**9
+
+
+def test_a_future_fails_with_its_work_and_leaves_open_who_waits() -> None:
+    work = QueuedWork("all_reduce", [])
+    work.record = _issue(FlightRecorder(0, 2), done=False)
+    future = work.get_future()
+    assert work.record.awaited is None
+    follows = future.then(lambda one: one.value())
+    work.complete(CollectiveTimeoutError("the time limit is over"))
+    for one in (future, follows, work.get_future()):
+        with pytest.raises(RuntimeError, match="the time limit is over"):
+            one.wait()
 
 
 def test_a_failed_operation_stays_incomplete_with_its_reason(tmp_path: Path) -> None:
