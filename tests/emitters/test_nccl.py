@@ -57,6 +57,14 @@ def test_figures_of_crossed_levels() -> None:
     assert levels["campus"].in_flight_bytes == pytest.approx(100e6)  # 50 GB/s × 2 ms
 
 
+def test_levels_on_the_way_of_a_decision_are_explained_too() -> None:
+    """A pipeline across buildings crosses zones as well: the reason of their setting has rate and round trip, not their name."""
+    plan = decided(plan_over(1e-3), ("building", 16, MIB, 12, "spray"))
+    assert [figures.level for figures in crossed_levels(plan)] == ["scale_up", "building", "campus"]
+    (reason,) = (one.why for one in environment(plan) if one.name == "NCCL_CTRAN_IB_QP_CONFIG_XZONE")
+    assert "round trip = " in reason and "(across building" not in reason
+
+
 def test_a_long_window_by_hand() -> None:
     # 16 × 12 MiB over 2 channels: 96 MiB each -> capped at 64 MiB, which has 8 MiB steps: 16 pieces of 512 KiB for all 16 flows
     plan = decided(plan_over(1e-3), ("campus", 16, MIB, 12, "spray"))

@@ -29,12 +29,16 @@ class LevelFigures:
 
 
 def crossed_levels(plan: Plan) -> tuple[LevelFigures, ...]:
-    """Figures of every link level that an axis of the plan spans, innermost first."""
+    """Figures of every link level that an axis of the plan spans or that a communicator was decided to cross, innermost first."""
     topology = plan_topology(plan)
     used = [topology.building(share.building) for share in plan.placement.fill]
     axes: dict[LinkLevel, list[str]] = defaultdict(list)
     for axis, level in plan.placement.spans.items():
         axes[level].append(axis)
+    for choice in plan.decision.network or ():
+        for one in choice.connections:
+            if choice.communicator not in axes[one.level]:
+                axes[one.level].append(choice.communicator)
     return tuple(_figures(level, tuple(axes[level]), used, topology) for level in LINK_LEVELS if level in axes)
 
 
