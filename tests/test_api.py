@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -26,12 +27,12 @@ def plan() -> Plan:
 
 @pytest.fixture(scope="module")
 def narrow() -> Plan:
-    return sa.plan(TWO_BUILDINGS, overrides=NARROW_TRUNK)
+    return sa.plan(TWO_BUILDINGS, overrides=NARROW_TRUNK, clock=time.process_time)
 
 
 @pytest.fixture(scope="module")
 def far() -> Plan:
-    return sa.plan(TWO_BUILDINGS, overrides=FAR_TRUNK)
+    return sa.plan(TWO_BUILDINGS, overrides=FAR_TRUNK, clock=time.process_time)
 
 
 # --- plan -----------------------------------------------------------------------------------------------------------
