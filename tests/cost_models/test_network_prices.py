@@ -68,6 +68,18 @@ def test_defaults_are_limited_by_their_window() -> None:
     assert seconds("library", "all_gather", size, *near) == pytest.approx(0.5 * size / share + 50e-6)
 
 
+def test_an_all_to_all_has_a_window_to_every_peer() -> None:
+    """All 16 ranks, 8 of them over there: 8/16 of the bytes pass the adapter of 10 GB/s and the trunk, 1/16 each connection."""
+    size, latency_s = 1e9, 5e-3
+    alone = 4 * MIB / (2 * latency_s)  # bytes/s of one connection
+    shape, links = across(two(latency_s), 16, 1)
+    own = seconds("library", "all_to_all", size, shape, links)
+    assert own == pytest.approx(size / 16 / alone + latency_s)
+    assert own < 0.5 * size / alone  # one window for all peers
+    near = across(two(50e-6), 16, 1)
+    assert seconds("library", "all_to_all", size, *near) == pytest.approx(seconds("best", "all_to_all", size, *near))
+
+
 def test_defaults_are_hashed_onto_the_wavelengths_of_a_trunk() -> None:
     """40 GB/s are 4 wavelengths of 10 GB/s; 8 groups send one queue pair each."""
     size = 1e9
