@@ -10,7 +10,7 @@ import scaleacross as sa
 from scaleacross.catalogue import load_design_space
 from scaleacross.catalogue.design_spaces import design_points
 from scaleacross.spec.job import Job
-from scaleacross.spec.plan import Plan
+from scaleacross.spec.plan import Decision, Plan
 
 WITHIN = 0.05
 
@@ -52,5 +52,71 @@ def test_buckets_across_regions_pay_their_latency(
     reduced = next(one for one in plan.collectives if one.axis == "dp_shard" and one.op == "reduce_scatter")
     assert reduced.level in ("campus", "region")
     assert reduced.per_step == calls
+    step = sa.simulate(plan)
+    assert abs(step.difference) < WITHIN, (plan.cost.step_s, step.step_s)
+
+
+def placed(pipeline: tuple[str, int], axis_order: str, fill: tuple[int, ...], shard: str, **degrees: int) -> Decision:
+    shares = [{"building": f"building-{at}", "num_accelerators": count} for at, count in enumerate(fill)]
+    return Decision.model_validate(
+        {
+            "degrees": degrees,
+            "pipeline": {"schedule": pipeline[0], "num_chunks": pipeline[1]},
+            "recompute": "full" if shard == "parameters" else "none",
+            "shard": shard,
+            "placement": {"axis_order": axis_order.split(), "fill": shares},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "decision"),
+    [
+        (  # the embedding makes the first chunk's bucket more than twice its share
+            {"model": "llama3.1-8b", "accelerators": 16384, "buildings": 2, "latency_ms": 2.5},
+            placed(
+                ("Interleaved1F1B", 8),
+                "tp cp pp dp_shard dp_replicate",
+                (8192, 8192),
+                "optimizer",
+                tp=4,
+                cp=2,
+                pp=2,
+                dp_shard=128,
+                dp_replicate=8,
+            ),
+        ),
+        (  # every one of eight chunks waits for the parameters of its first layer
+            {"model": "llama3.1-405b", "accelerators": 2048, "buildings": 4, "latency_ms": 25.0},
+            placed(
+                ("Interleaved1F1B", 8),
+                "tp cp dp_shard pp dp_replicate",
+                (512, 512, 512, 512),
+                "parameters",
+                pp=2,
+                dp_shard=256,
+                dp_replicate=4,
+            ),
+        ),
+        (  # gradients of replicas share the adapters with all-to-alls that the step waits for
+            {"model": "deepseek-v3", "accelerators": 65536, "buildings": 2, "latency_ms": 2.5},
+            placed(
+                ("Interleaved1F1B", 8),
+                "tp cp pp dp_shard dp_replicate",
+                (32768, 32768),
+                "optimizer",
+                tp=2,
+                cp=2,
+                pp=4,
+                dp_shard=2048,
+                dp_replicate=2,
+                ep=64,
+            ),
+        ),
+    ],
+    ids=["embedding", "first_layers", "shared_adapters"],
+)
+def test_what_gradients_and_parameters_cost_beside_layers(fields: dict[str, Any], decision: Decision) -> None:
+    plan = sa.evaluate((point(**fields), decision))
     step = sa.simulate(plan)
     assert abs(step.difference) < WITHIN, (plan.cost.step_s, step.step_s)

@@ -184,8 +184,8 @@ class Group:
 
         A rank's bytes for ranks outside its child of level l are (d − members_l)/d of them; all members send through the child's
         W_l, of which settings of a connection take nothing: a rank has one to every peer, each for 1/d of its bytes, and the
-        slowest of them is as long as S / (d · rate_l) under way. Where they are ``copies`` equal copies per token, a token is sent but once to each child that it
-        is meant for (``distinct_share``); 0: every copy is sent.
+        slowest of them is as long as S / (d · rate_l) under way. Where they are ``copies`` equal copies per token, a token is
+        sent but once to each child that it is meant for (``distinct_share``); 0: every copy is sent.
         """
         shape, size, degree = self.shape, np.asarray(sent_bytes), self.shape.degree[..., None]
         links = self._connected(self._choice("all_to_all", payload))

@@ -46,6 +46,7 @@ class Window(NamedTuple):
         taken_fraction: (1 − 1/n) · taken, what computation falls behind per second of communication.
         per_step: how often the window comes on the critical path of a step.
         in_a_row: share of the calls that follow one another at least (``least_together_s``).
+        slowed_s: by which exposed collectives of the layers last longer, per occurrence; 0 in bounds (``beside_layers``).
     """
 
     length_s: Floats
@@ -53,6 +54,7 @@ class Window(NamedTuple):
     taken_fraction: Floats
     per_step: Floats
     in_a_row: Floats
+    slowed_s: Floats
 
     @property
     def least_fraction(self) -> Floats:
@@ -85,10 +87,11 @@ def windows(settings: Settings, work: Work) -> tuple[Window, ...]:
     hidden = waiting - 1 / pieces
     taken = work.taken_fraction * (1 - work.elementwise_fraction)
     first, rest = 1 / pieces, 1 - 1 / pieces
+    nothing = np.zeros(len(settings))
     in_a_row = first + rest / num_communicators(settings, work.expert_parameters > 0)
     lengths = (work.backward_s * hidden, work.forward_s * hidden, work.forward_s, work.backward_s)
     return tuple(
-        Window(length, first, rest * taken, often, in_a_row)
+        Window(length, first, rest * taken, often, in_a_row, nothing)
         for length, often in zip(lengths, occurrences(settings, work), strict=True)
     )
 
@@ -148,6 +151,7 @@ def _longer_s(seconds: Floats, calls: Floats, window: Window, more_s: Floats | N
     """What one occurrence of a window leaves exposed, with ``more_s`` to hide behind; in place, as bounds price millions."""
     least: Floats = seconds * window.first_fraction
     least += calls * window.taken_fraction
+    least += window.slowed_s
     longer = seconds - window.length_s
     if more_s is not None:
         longer -= more_s

@@ -17,6 +17,7 @@ from scaleacross.cost_models.axes import (
     network_of,
     waiting,
 )
+from scaleacross.cost_models.beside_layers import BesideLayers, beside_layers
 from scaleacross.cost_models.chunk_work import chunk_work, stage_work
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layer_seconds import times_by_type
@@ -161,11 +162,13 @@ def _placement(decision: Decision) -> Placement:
 
 
 class ReplicaKind(NamedTuple):
-    """Replicas of one kind: ``volumes`` with a row for every pipeline rank, their pipeline, and what falls into windows."""
+    """Replicas of one kind: ``volumes`` with a row for every pipeline rank, their pipeline, what falls into windows, and what
+    that costs beyond them."""
 
     volumes: Volumes
     pipeline: TimedPipeline
     windows: tuple[Terms, ...]
+    beside: BesideLayers
 
     @property
     def busiest(self) -> Volumes:
@@ -212,7 +215,7 @@ def _replica_kinds(
         windows = (
             waiting(own, Terms({}, communicators(axis, own, groups[axis], groups["expert"]))) for axis in GRID_AXES
         )
-        return ReplicaKind(own, timed, tuple(windows))
+        return ReplicaKind(own, timed, tuple(windows), beside_layers(own, stages[0], groups, decision.pipeline))
 
     return [
         kind_of(timed) for timed in timed_pipelines(volumes, by_type, stages[0].rank, layout, micro_batches, pp.message)

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaleacross.cost_models.axes import Terms
+from scaleacross.cost_models.beside_layers import BesideLayers
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import Levels
-from scaleacross.cost_models.overlap import WINDOW_NAMES, computation_s, exposed_s, rounds, together_s, windows
+from scaleacross.cost_models.overlap import WINDOW_NAMES, Window, computation_s, exposed_s, rounds, together_s, windows
 from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.step_pipeline import TimedPipeline
 from scaleacross.cost_models.traffic import Volumes
@@ -72,44 +73,46 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
             share = busy if name in PER_ROUND else np.ones_like(busy)
             exposed[name] = exposed[name] + share * seconds
             bubble = bubble + (1 - share) * seconds
-    exposed["dp"] = exposed["dp"] + _beyond_windows_s(volumes, terms) + hbm_lost_s(volumes)
+    exposed["dp"] = exposed["dp"] + _beyond_windows_s(volumes, terms, windows(settings, work)) + hbm_lost_s(volumes)
     compute = settings.num_micro_batches * (work.forward_s + work.backward_s)
     total = compute + bubble + work.optimizer_s + sum(exposed.values(), start=np.zeros(len(settings)))
     return StepTimes(total, compute, bubble, exposed, work.optimizer_s)
 
 
-def _beyond_windows_s(volumes: Volumes, terms: Sequence[Terms]) -> Floats:
-    """Traffic of all axes that computation does not hide, (n,)."""
+def _beyond_windows_s(volumes: Volumes, terms: Sequence[Terms], over: Sequence[Window]) -> Floats:
+    """Traffic of all axes that the windows do not hide, (n,)."""
     traffic = [part for term in terms for part in term.traffic_s]
     calls = sum(traffic[1:], start=traffic[0])[: len(WINDOW_NAMES)]
-    return exposed_s(together_s(traffic, volumes.work.buckets), calls, windows(volumes.settings, volumes.work))
+    return exposed_s(together_s(traffic, volumes.work.buckets), calls, over)
 
 
-def played_times(volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Terms]) -> StepTimes:
+def played_times(volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Terms], beside: BesideLayers) -> StepTimes:
     """A step whose pipeline was timed, one candidate.
 
     Args:
         volumes: a row for every pipeline rank of the slowest replicas.
         terms: what falls into windows, of all ranks; the step waits for the rank that hides least.
+        beside: what windows do not know.
     """
     exposed = {name: np.full(1, seconds) for name, seconds in pipeline.waited_s.items()}
     exposed["pp"] = np.full(1, pipeline.total_s - pipeline.alone_s)
-    dp, optimizer = _behind_pipeline_s(volumes, terms)
+    dp, optimizer = _behind_pipeline_s(volumes, terms, beside)
     exposed["dp"] = dp
     compute, bubble = np.full(1, pipeline.compute_s), np.full(1, pipeline.bubble_s)
     total = compute + bubble + optimizer + sum(exposed.values(), start=np.zeros(1))
     return StepTimes(total, compute, bubble, exposed, optimizer)
 
 
-def played_step_s(volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Terms]) -> float:
+def played_step_s(volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Terms], beside: BesideLayers) -> float:
     """``played_times(...).step_s`` without its parts, which need the pipeline timed once more."""
-    return pipeline.total_s + sum(float(part[0]) for part in _behind_pipeline_s(volumes, terms))
+    return pipeline.total_s + sum(float(part[0]) for part in _behind_pipeline_s(volumes, terms, beside))
 
 
-def _behind_pipeline_s(volumes: Volumes, terms: Sequence[Terms]) -> tuple[Floats, Floats]:
+def _behind_pipeline_s(volumes: Volumes, terms: Sequence[Terms], beside: BesideLayers) -> tuple[Floats, Floats]:
     """What data parallelism leaves exposed on the rank that hides least, and the optimizer, each (1,)."""
     waited = sum((term.serial_total_s for term in terms), start=np.zeros(len(volumes.settings)))
-    exposed = waited + _beyond_windows_s(volumes, terms) + hbm_lost_s(volumes)
+    over = beside.on(windows(volumes.settings, volumes.work))
+    exposed = waited + _beyond_windows_s(volumes, terms, over) + hbm_lost_s(volumes)
     return exposed.max(keepdims=True), volumes.work.optimizer_s.max(keepdims=True)
 
 

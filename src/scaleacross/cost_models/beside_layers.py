@@ -1,0 +1,128 @@
+"""What gradients and parameters of a placed decision cost beside its layers: unlike buckets, links shared with all-to-alls.
+
+* **outermost bucket**: the bucket that the first forward pass waits for, and that is reduced behind the last backward pass, is
+  one of the first chunk: of a rank with the embedding far more than its share. Sharded parameters travel layer by layer, and the
+  first layer of *every* chunk has nothing to hide behind, since nothing is gathered ahead across actions.
+* **shared links**: all-to-alls that the step waits for meet the traffic of the window on the link that limits them. Both get
+  their share, and the traffic, which would have travelled beside computation, takes the all-to-alls' time:
+
+      slowed = (share of the pass in which all-to-alls keep that link busy) · (seconds of it that the window's traffic takes)
+
+  since traffic of N seconds beside passes of w seconds of computation and e of all-to-alls goes on at full speed beside the
+  former and at half speed beside the latter, which last twice as long: N / (w + e) passes, each longer by e. Of parameters
+  sharded with every micro-batch a layer travels beside the computation of one layer, ahead of its all-to-alls.
+
+Traffic counts as if not encoded, and passes without what they wait for over tp and cp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from scaleacross.cost_models.axes import windows_of
+from scaleacross.cost_models.buckets import num_buckets
+from scaleacross.cost_models.chunk_work import StageWork
+from scaleacross.cost_models.collectives import ALGORITHM_NAMES, Group, distinct_share
+from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.levels import NUM_LEVELS, RACK
+from scaleacross.cost_models.overlap import WINDOW_NAMES, Window
+from scaleacross.cost_models.plan_traffic import bytes_out, time_of
+from scaleacross.cost_models.settings import Floats
+from scaleacross.cost_models.traffic import Flow, Volumes, flows
+from scaleacross.spec.parallelism import SHARD_LEVELS, PipelineChoice
+
+ADAPTER: Final = 0
+"""Row of ``link_seconds`` of what is no level: the network adapter, which all levels beyond the scale-up domain share."""
+
+
+WHOLE_STREAM: Final = ("ring", "tree")
+"""Algorithms that leave a building over the adapters of one scale-up domain."""
+
+
+class BesideLayers(NamedTuple):
+    """Beyond what ``overlap.windows`` know, by pipeline rank.
+
+    Attributes:
+        outermost_fraction: of the traffic of the fullest rank, the buckets with nothing to hide behind, (ranks,).
+        slowed_s: seconds per occurrence of each window, (windows, ranks).
+    """
+
+    outermost_fraction: Floats
+    slowed_s: Floats
+
+    def on(self, over: Sequence[Window]) -> tuple[Window, ...]:
+        """The windows with both; never less than they say themselves, which bounds rely on."""
+        return tuple(
+            one._replace(first_fraction=np.maximum(one.first_fraction, self.outermost_fraction), slowed_s=slowed)
+            for one, slowed in zip(over, self.slowed_s, strict=True)
+        )
+
+
+def beside_layers(
+    volumes: Volumes, stages: StageWork, groups: Mapping[str, Group], pipeline: PipelineChoice
+) -> BesideLayers:
+    """``volumes`` has a row for every pipeline rank, ``groups`` of all communicators one row."""
+    return BesideLayers(outermost_fraction(volumes, stages), slowed_s(volumes, groups, pipeline))
+
+
+def outermost_fraction(volumes: Volumes, stages: StageWork) -> Floats:
+    """(ranks,)"""
+    held = stages.dense_parameters + stages.expert_parameters
+    fullest = np.bincount(stages.rank, held).max()
+    if SHARD_LEVELS[int(volumes.settings.shard[0])] == "parameters":
+        each = held / np.maximum(1, stages.num_layers)
+        return np.asarray(np.bincount(stages.rank, each) / fullest)
+    first = np.arange(len(volumes.settings))  # virtual stage of the first chunk of every rank, in a loop and in a V
+    one_chunk = replace(volumes.settings, num_chunks=np.ones_like(first))
+    pieces = num_buckets(volumes.job.overlap, one_chunk, stages.num_layers[first].astype(float), held[first])
+    return np.asarray(held[first] / pieces / fullest)
+
+
+def slowed_s(volumes: Volumes, groups: Mapping[str, Group], pipeline: PipelineChoice) -> Floats:
+    """(windows, ranks)"""
+    work, out = volumes.work, np.zeros((len(WINDOW_NAMES), len(volumes.settings)))
+    sent = flows(volumes.take(np.zeros(1, dtype=np.int64)))
+    exchange = next((flow for flow in sent if flow.op == "all_to_all"), None)
+    if exchange is None:
+        return out
+    busy = link_seconds(exchange, groups[exchange.shape], volumes.equal_copies, pipeline)
+    limit = int(busy.argmax())
+    waited = (1 - volumes.job.experts.overlap_fraction) * work.moe_layers * busy[limit]
+    ahead, back = 2 * waited, (2 + 2 * volumes.full_recompute) * waited
+    forward, backward = ahead / (work.forward_s + ahead), back / (work.backward_s + back)
+    share = np.stack([backward, forward, forward, backward])
+    for flow in sent:
+        own = windows_of(flow, SHARD_LEVELS[int(volumes.settings.shard[0])])
+        once = [window for window in own if WINDOW_NAMES[window] in ("gradient_reduce", "parameter_gather")]
+        if once:
+            taken = link_seconds(flow, groups[flow.shape], volumes.equal_copies, pipeline)[limit] * work.buckets
+            out[once] += share[once] * taken
+    return out
+
+
+def link_seconds(flow: Flow, group: Group, copies: float, pipeline: PipelineChoice) -> Floats:
+    """Seconds for which one call, run by all groups of its axis, keeps the adapter (row 0) and each level's links busy."""
+    algorithm = ALGORITHM_NAMES[int(time_of(flow, group, copies).algorithm[0])]
+    shape, links = _of_one(group.shape), group.links
+    out, farther = np.zeros(NUM_LEVELS), 0.0  # bytes per rank that pass on their way farther out
+    for level in range(NUM_LEVELS - 1, RACK - 1, -1):
+        if shape.fanout[level] > 1:
+            sent = bytes_out(flow, algorithm, shape, level, pipeline)
+            if flow.op == "all_to_all":
+                sent *= float(distinct_share(shape.degree / shape.members[level], copies))
+            own = sent / float(shape.members[RACK if algorithm in WHOLE_STREAM else level])
+            # a level's own children exchange what is theirs; all other algorithms count what goes farther themselves
+            farther = own + farther if algorithm == "hierarchical" else own
+            passing = farther * float(shape.members[level]) if algorithm == "hierarchical" else sent
+            out[level] = passing * float(shape.crossing[level]) / links.capacity[level]
+    out[ADAPTER] = farther / links.bandwidth[RACK]
+    return out
+
+
+def _of_one(shape: GroupShape) -> GroupShape:
+    """A shape of one row without it."""
+    return GroupShape(*(np.asarray(getattr(shape, f.name))[0] for f in fields(GroupShape)))

@@ -1,0 +1,80 @@
+"""What windows do not know, by hand: buckets of the first chunk, and seconds for which calls keep links busy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from machines import building, fill, gpt, job, settings, topology, trunk
+
+from scaleacross.cost_models.beside_layers import ADAPTER, BesideLayers, link_seconds, outermost_fraction
+from scaleacross.cost_models.chunk_work import StageWork
+from scaleacross.cost_models.collectives import Group
+from scaleacross.cost_models.groups import exact_shape
+from scaleacross.cost_models.levels import CAMPUS, build_levels
+from scaleacross.cost_models.links import links_of
+from scaleacross.cost_models.overlap import Window
+from scaleacross.cost_models.step import one_row
+from scaleacross.cost_models.traffic import Flow, Op, Volumes
+from scaleacross.cost_models.work import NO_WORK
+from scaleacross.spec.parallelism import PipelineChoice, ShardLevel
+
+GB = 1e9
+PLAIN = PipelineChoice(schedule="1F1B", num_chunks=1)
+
+
+def stages(held: list[float], rank: list[int], layers: list[int]) -> StageWork:
+    nothing, parameters = np.zeros(len(held)), np.array(held)
+    times = dict.fromkeys(("forward_s", "backward_s", "weight_s", "attention_s"), nothing)
+    counts = dict.fromkeys(("attention_layers", "moe_layers", "tp_forward", "tp_backward"), nothing)
+    own = {"dense_parameters": parameters, "expert_parameters": nothing}
+    return StageWork(rank=np.array(rank), num_layers=np.array(layers), **times, **counts, **own)
+
+
+def volumes(shard: ShardLevel, chunks: int) -> Volumes:
+    profile = gpt().profile()
+    rows = settings(pp=[2, 2], num_chunks=[chunks] * 2, shard=[("none", "optimizer", "parameters").index(shard)] * 2)
+    return Volumes(job(), profile, rows, NO_WORK.take(np.zeros(2, dtype=np.int64)), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("shard", "expected"),
+    [
+        ("optimizer", [30 / 40, 10 / 40]),  # a bucket per chunk: the first of rank 0 has the embedding
+        ("parameters", [(30 / 2 + 10 / 2) / 40, (10 / 2 + 10 / 1) / 40]),  # the first layer of both chunks
+    ],
+)
+def test_first_chunks_have_nothing_to_hide_behind(shard: ShardLevel, expected: list[float]) -> None:
+    held = stages([30e6, 10e6, 10e6, 10e6], [0, 1, 0, 1], [2, 2, 2, 1])
+    assert outermost_fraction(volumes(shard, 2), held) == pytest.approx(np.array(expected))
+
+
+def test_windows_never_expose_less_than_they_say_themselves() -> None:
+    one, nothing = np.ones(2), np.zeros(2)
+    over = [Window(one, np.array([0.5, 0.5]), nothing, one, one, nothing)] * 4
+    found = BesideLayers(np.array([0.75, 0.25]), np.full((4, 2), 0.1)).on(over)
+    assert found[0].first_fraction.tolist() == [0.75, 0.5]
+    assert found[3].slowed_s.tolist() == [0.1, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("op", "adapter", "campus"),
+    [
+        (
+            "all_to_all",
+            3 / 4 * 8 / 10,
+            2 * 1 / 2 * 8 / 5,
+        ),  # to 3 of 4 hosts; two ranks send half of theirs to the other building
+        ("all_gather", (1 / 2 * 8 + 1 / 2 * 8 / 2) / 10, 1 / 2 * 8 / 5),  # level by level, two ranks share what leaves
+    ],
+)
+def test_seconds_of_links(op: Op, adapter: float, campus: float) -> None:
+    """8 GB among 4 hosts of one accelerator with 10 GB/s, two in each building, a trunk of 5 GB/s."""
+    shape = {"per_host": 1, "hosts_per_rack": 1, "racks_per_zone": 2, "rates": (100 * GB, 10 * GB, 10 * GB, 10 * GB)}
+    sites = [building(name, 2, **shape) for name in ("a", "b")]  # type: ignore[arg-type]
+    fleet = topology(sites, trunks=[trunk("a", "b", 0.1, bandwidth_bytes_per_s=5 * GB)])
+    levels = build_levels(fleet, fill(("a", 2), ("b", 2)))
+    group = Group(one_row(exact_shape(4, 1, levels)), links_of(levels), 0.0)
+    axis = "ep" if op == "all_to_all" else "dp_shard"
+    found = link_seconds(Flow(axis, op, "x", axis, 8 * GB, {"gradients": 1.0}), group, 0.0, PLAIN)
+    assert found[ADAPTER] == pytest.approx(adapter)
+    assert found[CAMPUS] == pytest.approx(campus)
