@@ -233,7 +233,11 @@ def _algorithms(level: _Level) -> list[LevelAlgorithm]:
 
 
 def _all_to_all(size: float, crossed: Sequence[_Level], degree: float, *, curves: bool) -> Iterator[Option]:
-    """Every level's bytes over its links, all levels at once; what differs is how many messages wait for one another."""
+    """Every level's bytes over its links, all levels at once; what differs is how many messages wait for one another.
+
+    In two levels everything is first exchanged among the m ranks below the outermost level, for all its children; then (f−1)/f of
+    it crosses, past every level on its way. Of each level's links that takes no less than the direct exchange.
+    """
     entering = _bytes("all_to_all", size, crossed, degree)
     outer = [level for level in crossed if level.level >= RACK] if curves else crossed
     slowest = max(entering[level.level] / level.bytes_per_s for level in outer)
@@ -241,14 +245,12 @@ def _all_to_all(size: float, crossed: Sequence[_Level], degree: float, *, curves
     partners = {level.level: (level.fanout - 1) * level.members for level in crossed}
     waits = sum(partners[level.level] * level.latency_s for level in crossed)
     yield Option("pairwise", None, (), 1, slowest + waits, entering)
-    far = crossed[-1]
+    far, inner = crossed[-1], crossed[:-1]
     if far.members > 1:
-        inside = max(
-            (size * (level.fanout - 1) / level.fanout * level.members / level.bytes_per_s for level in crossed[:-1]),
-            default=0.0,
-        )
-        near = max((level.latency_s for level in crossed[:-1]), default=0.0)
-        across = entering[far.level] / far.bytes_per_s + far.latency_s
-        more = {level.level: size * (level.fanout - 1) / level.fanout * level.members for level in crossed[:-1]}
-        seconds = inside + near + across
-        yield Option("two_level", None, (), 1, seconds, {**more, far.level: entering[far.level]})
+        gathered = _bytes("all_to_all", size, inner, far.members)
+        passing = {level.level: size * (far.fanout - 1) / far.fanout * level.members for level in crossed}
+        inside = max((gathered[level.level] / level.bytes_per_s for level in inner), default=0.0)
+        across = max(passing[level.level] / level.bytes_per_s for level in outer)
+        near = max((level.latency_s for level in inner), default=0.0)
+        sent = {level: num_bytes + gathered.get(level, 0.0) for level, num_bytes in passing.items()}
+        yield Option("two_level", None, (), 1, inside + near + across + far.latency_s, sent)
