@@ -11,7 +11,7 @@ import scaleacross as sa
 from scaleacross import api
 from scaleacross.api.assemble import problem_of
 from scaleacross.cli import app
-from scaleacross.cost_models.timeline import planned_pipeline
+from scaleacross.cost_models.pipeline.timeline import planned_pipeline
 from scaleacross.schedules.pipeline.check import check
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.timeline import PipelineTimeline

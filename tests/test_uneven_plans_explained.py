@@ -7,7 +7,7 @@ import pytest
 import scaleacross as sa
 from instances import mixed_job
 from scaleacross import api
-from scaleacross.cost_models.timeline import planned_pipeline
+from scaleacross.cost_models.pipeline.timeline import planned_pipeline
 from scaleacross.solvers.order_pipeline import order_pipeline
 from scaleacross.solvers.pipeline_order.of_plan import problem_of_plan
 from scaleacross.spec.job import Job

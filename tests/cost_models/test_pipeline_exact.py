@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scaleacross.cost_models import pipeline_exact
-from scaleacross.cost_models.pipeline_exact import exact_time_s
-from scaleacross.cost_models.pipeline_timing import time_schedule
+from scaleacross.cost_models.pipeline import exact as pipeline_exact
+from scaleacross.cost_models.pipeline.exact import exact_time_s
+from scaleacross.cost_models.pipeline.timing import time_schedule
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import chosen, generate, is_legal
 from scaleacross.spec.parallelism import PipelineChoice, ScheduleName

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleacross.cost_models.pipeline import max_in_flight
-from scaleacross.cost_models.pipeline_delay import BoundaryDelays
-from scaleacross.cost_models.pipeline_exact import exact_time_s
-from scaleacross.cost_models.pipeline_timed import CLOSED, bound_s, idle_share
-from scaleacross.cost_models.pipeline_timing import time_schedule
+from scaleacross.cost_models.pipeline.closed_form import max_in_flight
+from scaleacross.cost_models.pipeline.delay import BoundaryDelays
+from scaleacross.cost_models.pipeline.exact import exact_time_s
+from scaleacross.cost_models.pipeline.timed_bounds import CLOSED, bound_s, idle_share
+from scaleacross.cost_models.pipeline.timing import time_schedule
 from scaleacross.schedules.pipeline import SCHEDULES, generate, is_legal
 from scaleacross.schedules.pipeline.check import peak_in_flight
 from scaleacross.schedules.pipeline.eager_1f1b import with_extra

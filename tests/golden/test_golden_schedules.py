@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from golden_tables import compare, rows
 
-from scaleacross.cost_models.pipeline_timing import PipelineTimes, time_schedule
+from scaleacross.cost_models.pipeline.timing import PipelineTimes, time_schedule
 from scaleacross.schedules.pipeline import Action, Kind, PipelineSchedule, generate
 from scaleacross.schedules.pipeline.check import check, peak_in_flight
 from scaleacross.schedules.pipeline.traffic import messages_over_cut

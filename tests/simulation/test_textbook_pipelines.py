@@ -6,8 +6,8 @@ import pytest
 
 import scaleacross as sa
 from instances import plain_job
-from scaleacross.cost_models.pipeline import BoundaryDelays, lower_bound_s
-from scaleacross.cost_models.timeline import planned_pipeline
+from scaleacross.cost_models.pipeline.closed_form import BoundaryDelays, lower_bound_s
+from scaleacross.cost_models.pipeline.timeline import planned_pipeline
 from scaleacross.spec.parallelism import Degrees, PipelineChoice, ScheduleName
 from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.plan import Decision, Plan

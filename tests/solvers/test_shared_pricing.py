@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from instances import instance
-from scaleacross.cost_models.pipeline_timed import FOLDED, among
+from scaleacross.cost_models.pipeline.timed_bounds import FOLDED, among
 from scaleacross.cost_models.settings import concatenate
 from scaleacross.cost_models.step import hbm_lost_s
 from scaleacross.cost_models.work import Work, work_of

@@ -9,7 +9,7 @@ from typing import Final
 from scaleacross.api.assemble import cost_of, problem_of
 from scaleacross.api.evaluation import evaluate
 from scaleacross.catalogue import load_plan
-from scaleacross.cost_models.timeline import PlannedPipeline, planned_pipeline
+from scaleacross.cost_models.pipeline.timeline import PlannedPipeline, planned_pipeline
 from scaleacross.errors import InfeasibleError, InputError
 from scaleacross.schedules.pipeline import Kind
 from scaleacross.schedules.pipeline.cells import to_rows

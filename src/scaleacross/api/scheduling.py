@@ -7,9 +7,9 @@ from pathlib import Path
 
 from scaleacross.api.assemble import problem_of
 from scaleacross.catalogue import load_plan
-from scaleacross.cost_models.pipeline_exact import virtual_boundaries
-from scaleacross.cost_models.pipeline_timing import time_schedule
-from scaleacross.cost_models.timeline import plan_timeline, timeline
+from scaleacross.cost_models.pipeline.exact import virtual_boundaries
+from scaleacross.cost_models.pipeline.timeline import plan_timeline, timeline
+from scaleacross.cost_models.pipeline.timing import time_schedule
 from scaleacross.errors import InputError, VerificationError
 from scaleacross.schedules.pipeline import SCHEDULES, generate
 from scaleacross.schedules.pipeline.check import check

@@ -31,8 +31,8 @@ from scaleacross.cost_models.messages import Boundary
 from scaleacross.cost_models.network.codec import offers
 from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.overlap import TRAFFIC_ROWS, WINDOW_NAMES, occurrences, rounds
-from scaleacross.cost_models.pipeline_penalty import bound_penalty_s, timed_penalty_s
-from scaleacross.cost_models.pipeline_timed import SPLIT, among
+from scaleacross.cost_models.pipeline.penalty import bound_penalty_s, timed_penalty_s
+from scaleacross.cost_models.pipeline.timed_bounds import SPLIT, among
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.cost_models.traffic import Flow, Volumes
 from scaleacross.spec.accelerator import Accelerator

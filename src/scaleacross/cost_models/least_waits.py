@@ -1,6 +1,6 @@
 """What the pipeline of a candidate waits for at least, whatever its ranks and chunks have in common: terms of bounds.
 
-A placed decision is timed with every stage's own computation and waits (``step_pipeline``). One path of that timing is certain:
+A placed decision is timed with every stage's own computation and waits (``pipeline.placed``). One path of that timing is certain:
 the first micro-batch passes the stages before the busiest rank, the rank runs all its actions, and where the backward is whole
 the last micro-batch passes the same stages back:
 
@@ -24,8 +24,8 @@ import numpy as np
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.messages import Boundary
 from scaleacross.cost_models.overlap import computation_s
-from scaleacross.cost_models.pipeline import BoundaryDelays, lower_bound_s
-from scaleacross.cost_models.pipeline_timed import CLOSED, SPLIT, WHOLE, among
+from scaleacross.cost_models.pipeline.closed_form import BoundaryDelays, lower_bound_s
+from scaleacross.cost_models.pipeline.timed_bounds import CLOSED, SPLIT, WHOLE, among
 from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.spec.parallelism import SCHEDULE_NAMES
@@ -79,7 +79,7 @@ def least_cp_wait_s(volumes: Volumes, gather_s: Floats, both_s: Floats) -> Float
 def least_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:
     """All-to-alls that no other micro-batch hides, (n,).
 
-    The last backward pass hides what its input gradients can, whole or not (``step_pipeline``), so that of a whole one some
+    The last backward pass hides what its input gradients can, whole or not (``pipeline.placed``), so that of a whole one some
     weight gradients may hide more in every micro-batch.
     """
     settings, work, share = volumes.settings, volumes.work, volumes.job.experts.overlap_fraction
@@ -136,7 +136,7 @@ def _carried_s(volumes: Volumes, delays: BoundaryDelays) -> Floats:
 
 
 def boundary_delays(message: Boundary) -> BoundaryDelays:
-    """Delays of a pipeline between neighbouring ranks, as ``pipeline_penalty.boundary_times`` has them."""
+    """Delays of a pipeline between neighbouring ranks, as ``pipeline.penalty.boundary_times`` has them."""
     near, far = message.near_latency_s + message.near_occupancy_s, message.far_latency_s + message.far_occupancy_s
     crosses = message.num_far > 0
     slow = np.where(crosses, np.maximum(near, far), near)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaleacross.cost_models.pipeline import max_in_flight
+from scaleacross.cost_models.pipeline.closed_form import max_in_flight
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses, spread
 from scaleacross.spec.job import Job

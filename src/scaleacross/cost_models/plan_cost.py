@@ -25,11 +25,11 @@ from scaleacross.cost_models.layout import Layout, layout_of, types_of_ranks
 from scaleacross.cost_models.levels import Levels, accelerator_types, build_levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.memory import memory_parts
+from scaleacross.cost_models.pipeline.placed import TimedPipeline, stage_seconds, timed_pipelines
 from scaleacross.cost_models.plan_traffic import level_traffic, predicted
 from scaleacross.cost_models.settings import Settings, settings_of
 from scaleacross.cost_models.stages import block_counts, equal_stages, every_rank, head_rank, layers_of_ranks
 from scaleacross.cost_models.step import StepTimes, exact_shapes, one_row, played_step_s, played_times
-from scaleacross.cost_models.step_pipeline import TimedPipeline, stage_seconds, timed_pipelines
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
 from scaleacross.cost_models.uneven import rank_rows
 from scaleacross.schedules.pipeline import SCHEDULES, chosen

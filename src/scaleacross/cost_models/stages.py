@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from scaleacross.cost_models.pipeline_timed import FOLDED, among
+from scaleacross.cost_models.pipeline.timed_bounds import FOLDED, among
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement, locate, virtual_stage

@@ -9,7 +9,7 @@
 
 For arrays of candidates (``step_times``) this is a bound: one rank with what comes before it. Collectives of its layers that
 wait are paid in ``overlap.rounds``; m of them are shown as the axis that waits, the rest as bubble. A placed decision is timed
-action by action (``step_pipeline``, ``played_times``): fill, waits and delays are what its schedule makes of them.
+action by action (``pipeline.placed``, ``played_times``): fill, waits and delays are what its schedule makes of them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from scaleacross.cost_models.beside_layers import BesideLayers
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import Levels
 from scaleacross.cost_models.overlap import WINDOW_NAMES, Window, computation_s, exposed_s, rounds, together_s, windows
+from scaleacross.cost_models.pipeline.placed import TimedPipeline
 from scaleacross.cost_models.settings import Floats
-from scaleacross.cost_models.step_pipeline import TimedPipeline
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
 from scaleacross.spec.placement import strides

@@ -25,7 +25,7 @@ from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s
 from scaleacross.cost_models.layout import Layout, types_of_ranks
 from scaleacross.cost_models.memory import held_parameters, memory_parts
 from scaleacross.cost_models.network.sm_contention import hbm_s
-from scaleacross.cost_models.pipeline_timed import WHOLE, among, idle_share
+from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, idle_share
 from scaleacross.cost_models.rank_seconds import (
     elementwise_fraction,
     layer_counts,

@@ -19,7 +19,7 @@ from scaleacross.cost_models.compute import memory_bytes_per_s
 from scaleacross.cost_models.layer_seconds import StackedTimes, at_pace, distinct_shards, stacked_times
 from scaleacross.cost_models.memory import held_parameters
 from scaleacross.cost_models.network.sm_contention import hbm_s
-from scaleacross.cost_models.pipeline_timed import WHOLE, among, idle_share
+from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, idle_share
 from scaleacross.cost_models.rank_seconds import (
     elementwise_fraction,
     layer_counts,

@@ -17,7 +17,7 @@ from scaleacross.cost_models.axes import Calls, Terms, serial_s, waiting
 from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
 from scaleacross.cost_models.overlap import Window, exposed_s, least_together_s, windows
-from scaleacross.cost_models.pipeline_timed import FOLDED, among
+from scaleacross.cost_models.pipeline.timed_bounds import FOLDED, among
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes

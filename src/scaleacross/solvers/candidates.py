@@ -33,7 +33,7 @@ from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.memory import memory_parts
 from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.overlap import computation_s, windows
-from scaleacross.cost_models.pipeline_timed import WHOLE, among
+from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.stages import block_counts, pipeline_groups
 from scaleacross.cost_models.step import placement_free_s

@@ -13,7 +13,7 @@ Bound         With Q[k] = min_t P[t,k] and f[t] = max_k Q[k]/P[t,k] ≤ 1, a gro
               m · (gather + gather and scatter of what the fullest rank holds at least). Gradients and parameters once per
               step: what the share h/m⁻ of the computation cannot hide adds to it (h of ``overlap``, m⁻ fewest micro-batches).
               Where weight gradients fill the drain, 1/v is multiplied by the least share of forward that a layer, or an
-              end, has on any type (``pipeline_timed.idle_share``).
+              end, has on any type (``pipeline.timed_bounds.idle_share``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from scaleacross.cost_models.axes import Terms, waiting
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, times_by_type
 from scaleacross.cost_models.memory import held_parameters, memory_parts
 from scaleacross.cost_models.overlap import TRAFFIC_ROWS, least_together_s, num_communicators
-from scaleacross.cost_models.pipeline_timed import idle_share
+from scaleacross.cost_models.pipeline.timed_bounds import idle_share
 from scaleacross.cost_models.rank_seconds import update_s
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses

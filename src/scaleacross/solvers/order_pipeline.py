@@ -5,7 +5,7 @@
    (``greedy``, ``periodic``, ``climb``); what the generators make of the problem, and orders that the caller brings, join.
 3. CP-SAT on the whole order while it is small enough, large-neighbourhood search where it is not (``model``, ``neighbourhood``).
 
-Whatever reaches the bound ends the search: proof. The objective reported is the order timed by ``cost_models.pipeline_timing``.
+Whatever reaches the bound ends the search: proof. The objective reported is the order timed by ``cost_models.pipeline.timing``.
 """
 
 from __future__ import annotations

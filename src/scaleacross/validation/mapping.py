@@ -18,7 +18,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from scaleacross.cost_models.pipeline import is_legal
+from scaleacross.cost_models.pipeline.closed_form import is_legal
 from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import Precision
 from scaleacross.spec.job import Job, Optimizer, Overlap

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scaleacross.cost_models.timeline import PlannedPipeline
+from scaleacross.cost_models.pipeline.timeline import PlannedPipeline
 from scaleacross.schedules.pipeline.check import peak_in_flight
 from scaleacross.solvers.pipeline_order.problem import OrderProblem, order_problem
 from scaleacross.spec.plan import StageMemory

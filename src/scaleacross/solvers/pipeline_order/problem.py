@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scaleacross.cost_models.pipeline_timing import PipelineTimes, time_schedule
+from scaleacross.cost_models.pipeline.timing import PipelineTimes, time_schedule
 from scaleacross.errors import InfeasibleError, InputError
 from scaleacross.schedules.pipeline import PipelineSchedule
 from scaleacross.schedules.pipeline.stage_placement import STAGE_PLACEMENTS, StagePlacement, locate
@@ -28,7 +28,7 @@ class OrderProblem:
         forward_s, backward_s: seconds of F and of the full backward of one micro-batch, per virtual stage, shape (S,).
         weight_s: seconds of W, part of ``backward_s``, shape (S,); None keeps the backward in one piece (B).
         latency_s, occupancy_s: per direction (row 0 forward, row 1 backward) and boundary between virtual stages, shape (2, S−1);
-            as ``pipeline_timing`` defines them.
+            as ``pipeline.timing`` defines them.
         activation_bytes: kept from the start of F to the end of B, or of W, per virtual stage, shape (S,).
         released_bytes: the part of it that the end of I frees, shape (S,).
         memory_limit_bytes: for these activations, per rank, shape (p,).

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.pipeline_timing import time_schedule
+from scaleacross.cost_models.pipeline.timing import time_schedule
 from scaleacross.schedules.pipeline import Action, Kind, PipelineSchedule
 from scaleacross.solvers.pipeline_order.problem import Floats, OrderProblem
 

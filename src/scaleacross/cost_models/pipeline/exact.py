@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scaleacross.cost_models.pipeline_timing import CompiledSchedule, PipelineTimes, compile_schedule, time_compiled
+from scaleacross.cost_models.pipeline.timing import CompiledSchedule, PipelineTimes, compile_schedule, time_compiled
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import SCHEDULES, chosen, refusal
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
@@ -53,10 +53,10 @@ def exact_time_s(
         forward_s, backward_s: of one micro-batch on one virtual stage (one chunk of one rank), shape (p·v,) in model
             order, or scalar.
         boundary_latency_s, boundary_occupancy_s: per boundary between rank r and r+1, shape (p−1,) or scalar; with
-            v > 1 shape (p,), the last entry for the loop-back from rank p−1 to rank 0. ``pipeline_timing`` defines
+            v > 1 shape (p,), the last entry for the loop-back from rank p−1 to rank 0. ``pipeline.timing`` defines
             both.
         weight_s: seconds of the weight gradient, part of ``backward_s``, for schedules that split the backward.
-        input_s, outer_s: as in ``pipeline_timing.time_compiled``.
+        input_s, outer_s: as in ``pipeline.timing.time_compiled``.
         order: an order of the schedule's own (``PipelineChoice.order``).
 
     Raises:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from scaleacross.cost_models.pipeline_actions import Actions
-from scaleacross.cost_models.pipeline_timing import PipelineTimes, time_schedule
+from scaleacross.cost_models.pipeline.actions import Actions
+from scaleacross.cost_models.pipeline.timing import PipelineTimes, time_schedule
 from scaleacross.cost_models.plan_cost import plan_cost
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import Kind, PipelineSchedule, chosen

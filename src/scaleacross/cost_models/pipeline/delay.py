@@ -14,7 +14,7 @@ A sequence of windows must start and end where the schedule starts and ends, on 
 the leftmost rank of them all down to the last rank. The laws choose the windows that maximise the wait within m
 micro-batches.
 
-Derived here; tested against ``pipeline_timing``. Symbols as in ``pipeline``.
+Derived here; tested against ``pipeline.timing``. Symbols as in ``pipeline``.
 """
 
 from __future__ import annotations

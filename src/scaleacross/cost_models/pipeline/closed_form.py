@@ -1,7 +1,7 @@
 """Seconds and memory slots of pipeline schedules in closed form, for one plan or for arrays of candidates.
 
 Every function broadcasts over its arguments, for shapes that ``is_legal`` accepts. Nothing here walks a schedule;
-``pipeline_timing`` does, and the tests hold the two together.
+``pipeline.timing`` does, and the tests hold the two together.
 
 Symbols: p ranks; m micro-batches; v chunks per rank; F, B seconds of the forward and the backward of one micro-batch
 through all chunks of one rank (equal ranks); D = (F+B)/v; R micro-batches per round of Interleaved1F1B; c = latency +
@@ -27,13 +27,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scaleacross.cost_models.pipeline_delay import (
+from scaleacross.cost_models.pipeline.delay import (
     BoundaryDelays,
     interleaved_time_s,
     microbatches_per_round,
     one_f_one_b_delay_s,
 )
-from scaleacross.cost_models.pipeline_timed import in_flight
+from scaleacross.cost_models.pipeline.timed_bounds import in_flight
 
 Floats = NDArray[np.float64]
 
@@ -119,7 +119,7 @@ def max_in_flight(
 ) -> NDArray[np.int64]:
     """Largest number of chunk activations (1/v of a rank's layers, one micro-batch) that ``rank`` holds at once.
 
-    GPipe m; 1F1B min(m, p−s); Interleaved1F1B min(m·v, (v−1)·R + 2(p−s−1) + 1); the others: ``pipeline_timed.in_flight``.
+    GPipe m; 1F1B min(m, p−s); Interleaved1F1B min(m·v, (v−1)·R + 2(p−s−1) + 1); the others: ``pipeline.timed_bounds.in_flight``.
     """
     name, p, m = np.asarray(schedule), np.asarray(num_ranks), np.asarray(num_microbatches)
     v, s = np.asarray(num_chunks), np.asarray(rank)

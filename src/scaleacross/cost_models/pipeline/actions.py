@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from scaleacross.cost_models.pipeline_exact import exact_time_s, virtual_boundaries
+from scaleacross.cost_models.pipeline.exact import exact_time_s, virtual_boundaries
 from scaleacross.cost_models.settings import Floats
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.spec.parallelism import ScheduleName

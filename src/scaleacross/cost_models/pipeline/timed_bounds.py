@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scaleacross.cost_models.pipeline_delay import BoundaryDelays, microbatches_per_round
+from scaleacross.cost_models.pipeline.delay import BoundaryDelays, microbatches_per_round
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.spec.parallelism import SCHEDULE_NAMES, ScheduleName
 

@@ -4,7 +4,7 @@ Closed forms are exact for GPipe, for 1F1B with at most one far boundary, and fo
 below half of a chunk's forward + backward; in either case as long as no message waits for its link (``pipeline``). All other
 schedules, and orders of a plan's own, are timed; what that finds beyond ``overlap.rounds`` without any delay is bubble.
 
-Here all ranks and chunks of a candidate are taken to be alike; ``step_pipeline`` times a placed decision as it is.
+Here all ranks and chunks of a candidate are taken to be alike; ``pipeline.placed`` times a placed decision as it is.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 
 from scaleacross.cost_models.messages import Boundary
 from scaleacross.cost_models.overlap import computation_s
-from scaleacross.cost_models.pipeline import BoundaryDelays, lower_bound_s, zero_delay_time_s
-from scaleacross.cost_models.pipeline_exact import exact_time_s
-from scaleacross.cost_models.pipeline_timed import CLOSED, bound_s, idle_share
+from scaleacross.cost_models.pipeline.closed_form import BoundaryDelays, lower_bound_s, zero_delay_time_s
+from scaleacross.cost_models.pipeline.exact import exact_time_s
+from scaleacross.cost_models.pipeline.timed_bounds import CLOSED, bound_s, idle_share
 from scaleacross.cost_models.settings import Bools, Floats, Settings
 from scaleacross.cost_models.work import Work
 from scaleacross.spec.parallelism import SCHEDULE_NAMES, ScheduleName
@@ -65,7 +65,7 @@ def timed_penalty_s(
         order: the order of the single row's own (``PipelineChoice.order``).
 
     Raises:
-        InputError: a pipeline is too long to be timed (``pipeline_exact.MAX_ACTIONS``).
+        InputError: a pipeline is too long to be timed (``pipeline.exact.MAX_ACTIONS``).
     """
     out, bubble = np.array(penalty_s, dtype=np.float64), np.zeros(len(settings))
     each = settings.pp - 1, settings.num_chunks, idle_share(settings.schedule_names, work.forward_s, work.backward_s)

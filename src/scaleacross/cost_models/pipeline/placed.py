@@ -23,10 +23,10 @@ from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.layout import Layout
 from scaleacross.cost_models.messages import Boundary
-from scaleacross.cost_models.pipeline_actions import Actions
-from scaleacross.cost_models.pipeline_exact import compiled_schedule, virtual_boundaries
-from scaleacross.cost_models.pipeline_penalty import NO_DELAYS, boundary_times
-from scaleacross.cost_models.pipeline_timed import WHOLE
+from scaleacross.cost_models.pipeline.actions import Actions
+from scaleacross.cost_models.pipeline.exact import compiled_schedule, virtual_boundaries
+from scaleacross.cost_models.pipeline.penalty import NO_DELAYS, boundary_times
+from scaleacross.cost_models.pipeline.timed_bounds import WHOLE
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.schedules.pipeline import SCHEDULES, Kind
@@ -208,7 +208,7 @@ def timed_pipelines(
         micro_batches: of every class of ``layout``.
 
     Raises:
-        InputError: a pipeline is too long to be timed (``pipeline_exact.MAX_ACTIONS``).
+        InputError: a pipeline is too long to be timed (``pipeline.exact.MAX_ACTIONS``).
     """
     played: dict[tuple[tuple[frozenset[str], ...], int], int] = {}
     for index, (one, m) in enumerate(zip(layout, micro_batches, strict=True)):
