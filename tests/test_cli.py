@@ -34,10 +34,7 @@ COMMANDS = (
     "sweep",
     "explain",
     "pareto",
-    *(
-        f"testbed {name}"
-        for name in ("up", "down", "status", "exec", "trunk", "run", "calibrate", "collectives", "halve", "report")
-    ),
+    *(f"testbed {name}" for name in ("up", "down", "status", "exec", "trunk", "run", "collectives", "halve", "report")),
 )
 JOB = """
 name: small

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 import scaleacross as sa
@@ -14,15 +16,16 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Plan
 from scaleacross.workloads.problem import problem_of
 
+SPLIT_TOO = ("1F1B", "ZBH1", "ZBVZeroBubble", "DualPipeV")
 
-def plan_of(seed: int) -> Plan:
-    """The best plan of a mixed fleet; the backward may be split and stages may sit in a V."""
+
+def plan_of(seed: int, schedules: Sequence[str] = SPLIT_TOO) -> Plan:
+    """The best plan of a mixed fleet; by default the backward may be split and stages may sit in a V."""
     data = mixed_job(seed).model_dump(mode="json", exclude_none=True)
-    schedules = {"schedules": ["1F1B", "ZBH1", "ZBVZeroBubble", "DualPipeV"], "num_chunks": [1, 2]}
-    return sa.plan(Job.model_validate(data | schedules))
+    return sa.plan(Job.model_validate(data | {"schedules": [*schedules], "num_chunks": [1, 2]}))
 
 
-@pytest.mark.parametrize("seed", [44, 53])
+@pytest.mark.parametrize("seed", [9, 12, 58])
 def test_uneven_layers_get_a_better_order_and_still_verify(seed: int) -> None:
     plan = plan_of(seed)
     assert plan.decision.layers_per_stage is not None
@@ -33,9 +36,8 @@ def test_uneven_layers_get_a_better_order_and_still_verify(seed: int) -> None:
 
 
 def test_the_order_of_a_plan_stays_where_it_is_proved() -> None:
-    """1F1B on 3 + 4 + 1 layers with the very seconds that the price timed; splitting the backward exposes its reductions."""
-    plan = plan_of(9)
-    assert plan.decision.layers_per_stage == ((3,), (4,), (1,))
+    """Two stages that no order of these seconds, those that the price timed, keeps busier than 1F1B."""
+    plan = plan_of(2, ["1F1B"])
     assert api.refine_schedule(plan, 2.0) == plan
     pipe = planned_pipeline(problem_of(plan.job), plan.decision)
     order = order_pipeline(problem_of_plan(pipe, plan.memory, split=False), 2.0)
@@ -50,7 +52,7 @@ def test_unequal_batches_have_no_single_order() -> None:
         api.refine_schedule(plan, 2.0)
 
 
-@pytest.mark.parametrize("seed", [37, 44])
+@pytest.mark.parametrize("seed", [9, 37])
 def test_no_placement_of_the_same_shares_is_faster(seed: int) -> None:
     plan = plan_of(seed)
     explained = sa.explain(plan, time_limit_s=0.1)
