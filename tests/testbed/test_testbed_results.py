@@ -92,14 +92,25 @@ def trained_setting(ours: TrainedPlan, production: TrainedPlan) -> TrainingSetti
     [
         (trained("ours", 1.0, 1.05), trained("production", 2.0, 1.9), []),
         (trained("ours", 1.0, 1.05), trained("production", 1.2, 1.2), [1]),
-        (trained("ours", 1.0, 1.05), trained("production", 0.9, 0.9), [0, 1]),
-        (trained("ours", 1.0, 1.3), trained("production", 2.0, 1.9), [2, 3]),
-        (trained("ours", 1.0, 1.05), trained("production", 2.0, 1.9, loss=3.1), [4]),
+        (trained("ours", 1.0, 1.05), trained("production", 0.9, 0.9), [0, 1, 2]),
+        (trained("ours", 1.0, 1.3), trained("production", 2.0, 1.9), [3, 4]),
+        (trained("ours", 1.0, 1.05), trained("production", 2.0, 1.9, loss=3.1), [5]),
     ],
 )
 def test_each_bar_of_training_can_be_missed(ours: TrainedPlan, production: TrainedPlan, missed: list[int]) -> None:
     found = experiments.bars([trained_setting(ours, production)], None)
     assert [index for index, bar in enumerate(found) if not bar.is_met] == missed
+
+
+def test_a_plan_that_two_share_counts_once() -> None:
+    production = trained("production", 2.0, 1.4)
+    shared = production.model_copy(update={"name": "atlas", "same_as": "production"})
+    one = trained_setting(trained("ours", 1.0, 1.05), production)
+    both = one.model_copy(update={"plans": (*one.plans, shared)})
+    assert [bar.measured for bar in experiments.bars([both], None)] == [
+        bar.measured for bar in experiments.bars([one], None)
+    ]
+    assert shared.label == "atlas (as production)"
 
 
 def test_plot_has_a_bar_and_a_prediction_per_plan_on_one_scale() -> None:
@@ -112,11 +123,17 @@ def test_plot_has_a_bar_and_a_prediction_per_plan_on_one_scale() -> None:
 
 def test_page_says_what_was_missed() -> None:
     one = trained_setting(trained("ours", 1.0, 1.05), trained("production", 1.2, 1.2))
+    one = one.model_copy(update={"refused": {"atlas": "no stage fits"}})
     training = TrainingResults(conditions=CONDITIONS, settings=(one,), bars=tuple(experiments.bars([one], None)))
     other = setting(0.185)
     both = CollectiveResults(conditions=CONDITIONS, settings=(other,), bars=tuple(collectives.bars([other])))
     page = results_page(training, both, "scaleacross testbed report job.yaml")
-    assert page.count("**missed**") == 1 and "1.20x" in page and "**hierarchical(ring, ring) in 4**" in page
+    assert (
+        page.count("**missed**") == 1
+        and "1.20x" in page
+        and "atlas is not trained: no stage fits." in page
+        and "**hierarchical(ring, ring) in 4**" in page
+    )
 
 
 def timings(latency_s: float, bytes_per_s: float, launch_s: float = 0.0, message_s: float = 0.0) -> list[Timing]:

@@ -26,13 +26,13 @@ def run_job(
     """Calibrate, plan, train."""
     from scaleacross.spec.testbed import TrainingResults
     from scaleacross.testbed.conditions import conditions, load_average
-    from scaleacross.testbed.training import calibrate, plans_of, resolved, train_all
+    from scaleacross.testbed.training import calibrate, contest_of, resolved, train_all
 
     prepare()
     stated, before = resolved(job, overrides), load_average()
     with folder(output) as kept, testbed_of(stated.topology, name) as testbed:
         known = calibrate(testbed, stated, kept, say)
-        setting = train_all(testbed, known, plans_of(known, rivals), steps, kept, say)
+        setting = train_all(testbed, known, contest_of(known, rivals), steps, kept, say)
         where = conditions(before, testbed.fixed_shares)
     return TrainingResults(conditions=where, settings=(setting,), bars=())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
+from rich.text import Text
 
 from scaleacross.report.format import add, columns, grid, section
 from scaleacross.spec.testbed import (
@@ -38,10 +39,10 @@ def training_table(setting: TrainingSetting) -> RenderableType:
     for plan in setting.plans:
         times = (plan.measured_s, plan.predicted_s)
         gain = "" if plan is setting.ours else f"{plan.measured_s / setting.ours.measured_s:.2f}x faster"
-        own = (plan.name, plan.degrees, plan.across, plan.schedule)
+        own = (plan.label, plan.degrees, plan.across, plan.schedule)
         add(table, *own, *map(human_seconds, times), f"{plan.off_fraction:+.0%}", gain)
     title = f"{setting.topology}, trunks {'; '.join(dict.fromkeys(setting.trunks))}: median of {setting.ours.num_steps} steps"
-    return section(title, table)
+    return section(title, table, *(Text(f"{name} is not trained: {why}") for name, why in setting.refused.items()))
 
 
 def collectives_report(results: CollectiveResults) -> RenderableType:

@@ -84,7 +84,9 @@ def _training(setting: TrainingSetting) -> Iterator[str]:
         times = (
             f"{human_seconds(plan.measured_s)} | {span} | {human_seconds(plan.predicted_s)} | {plan.off_fraction:+.1%}"
         )
-        yield f"| {plan.name} | {plan.degrees} | {plan.across} | {plan.schedule} | {times} | {gain} |"
+        yield f"| {plan.label} | {plan.degrees} | {plan.across} | {plan.schedule} | {times} | {gain} |"
+    for name, reason in setting.refused.items():
+        yield f"\n{name} is not trained: {reason}."
     first, last = setting.ours.losses[0], setting.ours.losses[-1]
     apart = setting.loss_difference_fraction
     yield f"\nMedian of {setting.ours.num_steps} steps. Loss {first:.3f} → {last:.3f}, between plans at most {apart:.1e} apart."

@@ -10,7 +10,7 @@ from scaleacross.spec.testbed import TrainingSetting
 from scaleacross.units import human_seconds
 
 LEFT, WIDTH, ROW, GAP, MARGIN = 330, 420, 16, 14, 24
-COLOURS: Final = ("#2b6cb0", "#b7791f", "#6b7280", "#9d174d")
+COLOURS: Final = ("#2b6cb0", "#b7791f", "#6b7280", "#9d174d", "#4d7c0f", "#7c3aed", "#0f766e")
 """Ours first."""
 
 

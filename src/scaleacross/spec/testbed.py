@@ -96,6 +96,7 @@ class TrainedPlan(Spec):
     """One plan of a job, trained in the emulated buildings."""
 
     name: str = Field(description="ours, or the rival whose plan it is")
+    same_as: str | None = Field(None, description="the plan of that name is the same one and was trained for both")
     degrees: str
     across: str = Field(description="axes that cross buildings")
     schedule: str
@@ -111,6 +112,11 @@ class TrainedPlan(Spec):
         """(predicted − measured) / measured."""
         return self.predicted_s / self.measured_s - 1
 
+    @property
+    def label(self) -> str:
+        """Its name, and whose plan it shares."""
+        return self.name if self.same_as is None else f"{self.name} (as {self.same_as})"
+
 
 class TrainingSetting(Spec):
     """A job on one topology: our plan and others', ours first."""
@@ -119,6 +125,7 @@ class TrainingSetting(Spec):
     trunks: tuple[str, ...] = Field(description="rate and distance of each")
     thinnest_bytes_per_s: PositiveFloat
     plans: tuple[TrainedPlan, ...]
+    refused: dict[str, str] = Field(default_factory=dict, description="rivals that were not trained, and why")
 
     @property
     def ours(self) -> TrainedPlan:

@@ -25,6 +25,7 @@ from scaleacross.testbed.link_figures import link_cases, link_figures, measured_
 from scaleacross.testbed.model_shape import ModelShape
 from scaleacross.testbed.ranks import run_plan
 from scaleacross.testbed.session import Testbed
+from scaleacross.testbed.trainable import why_untrainable
 from scaleacross.units import human_seconds
 
 OURS: Final = "ours"
@@ -76,23 +77,41 @@ def on_topology(stated: Calibrated, topology: Topology) -> Calibrated:
     return Calibrated(job, topology, stated.shape)
 
 
-def plans_of(known: Calibrated, rivals: Sequence[str]) -> dict[str, Plan]:
-    """Our plan and those of rivals, by name.
+@dataclass(frozen=True)
+class Contest:
+    """Who is trained on the same links.
+
+    Attributes:
+        plans: by name, ours first.
+        refused: rivals that are not trained, and why.
+    """
+
+    plans: dict[str, Plan]
+    refused: dict[str, str]
+
+
+def contest_of(known: Calibrated, rivals: Sequence[str] | None) -> Contest:
+    """Our plan and those of rivals; None: of all rivals that there are.
 
     Raises:
-        InputError: a rival that there is not, or that has no plan.
+        InputError: a rival that is named does not exist, or has no plan that the testbed trains.
     """
     found = api.compare(known.job, gap_tolerance=GAP_TOLERANCE)
     by_name = {rival.name: rival for rival in found.rivals}
-    plans = {OURS: found.plan}
-    for name in rivals:
+    plans, refused = {OURS: found.plan}, {}
+    for name in sorted(by_name) if rivals is None else rivals:
         if name not in by_name:
             raise InputError(f"no rival '{name}': choose from {', '.join(sorted(by_name))}")
         decision = by_name[name].decision
-        if decision is None:
-            raise InputError(f"{name} has no plan for {known.job.name}: {by_name[name].reason}")
-        plans[name] = api.evaluate((known.job, decision))
-    return plans
+        plan = None if decision is None else api.evaluate((known.job, decision))
+        reason = by_name[name].reason if plan is None else why_untrainable(launch_config(plan))
+        if plan is not None and reason is None:
+            plans[name] = plan
+        elif rivals is None:
+            refused[name] = reason or "no plan"
+        else:
+            raise InputError(f"{name} has no plan for {known.job.name} to train: {reason}")
+    return Contest(plans, refused)
 
 
 def train(
@@ -145,14 +164,15 @@ def train(
 
 
 def train_all(
-    testbed: Testbed, known: Calibrated, plans: dict[str, Plan], num_steps: int, folder: Path, say: Say
+    testbed: Testbed, known: Calibrated, contest: Contest, num_steps: int, folder: Path, say: Say
 ) -> TrainingSetting:
     """Every plan on the same links, one after the other; plans that are the same are trained once."""
     trained: dict[str, TrainedPlan] = {}
+    plans = contest.plans
     for name, plan in plans.items():
         same = next((done for done in trained if plans[done].decision == plan.decision), None)
         if same is not None:
-            trained[name] = trained[same].model_copy(update={"name": name})
+            trained[name] = trained[same].model_copy(update={"name": name, "same_as": same})
             continue
         say(f"training {name}: {degrees_of(plan)}, {human_seconds(plan.cost.step_s)} per step predicted")
         trained[name], _ = train(testbed, known.shape, name, plan, num_steps, folder / name)
@@ -162,6 +182,7 @@ def train_all(
         trunks=tuple(f"{w.rate_bytes_per_s * 8e-6:g} Mbit/s, {w.delay_s * 1e3:g} ms" for w in wires),
         thinnest_bytes_per_s=min((wire.rate_bytes_per_s for wire in wires), default=float("inf")),
         plans=tuple(trained.values()),
+        refused=contest.refused,
     )
 
 

@@ -29,8 +29,9 @@ from scaleacross.testbed.cpus import take_share
 from scaleacross.testbed.flat_parameters import FlatParameters
 from scaleacross.testbed.model import batch_of, loss_of, part_of
 from scaleacross.testbed.model_shape import ModelShape
+from scaleacross.testbed.trainable import SCHEDULES, why_untrainable
 
-SCHEDULES: Final = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B}
+PIPELINES: Final = dict(zip(SCHEDULES, (ScheduleGPipe, Schedule1F1B), strict=True))
 TIMEOUT: Final = timedelta(seconds=120)
 WHOLE: Final = 1 << 40
 """Parameters of a bucket that holds all."""
@@ -60,7 +61,8 @@ def main() -> None:
 
 def _as_planned(shape: ModelShape, launch: LaunchConfig, steps: int, now: Path) -> dict[str, list[float]]:
     """When every step ended, and its loss where this rank has the last stage; ``now`` grows by a byte with every step."""
-    _refuse_what_is_not_here(launch)
+    if (reason := why_untrainable(launch)) is not None:
+        raise InputError(reason)
     rank, degrees = dist.get_rank(), launch.degrees
     at = launch.coordinates(rank)
     groups = {axis: _group(launch, axis) for axis in ("pp", "dp_shard", "dp_replicate")}
@@ -143,7 +145,7 @@ def _pipeline(
     given = torch.zeros(micro, length, dtype=torch.int64) if stage == 0 else between
     made = between if stage < last else torch.zeros(micro, length, shape.vocabulary_size)
     device = torch.device("cpu")
-    schedule = SCHEDULES[launch.pipeline.schedule](
+    schedule = PIPELINES[launch.pipeline.schedule](
         PipelineStage(part, stage, last + 1, device, (given,), (made,), group=group),
         n_microbatches=launch.num_micro_batches,
         loss_fn=loss_of,
@@ -169,21 +171,6 @@ def _bucket_parameters(launch: LaunchConfig) -> int:
             if one.op in ("reduce_scatter", "all_reduce") and groups.axis.startswith("dp"):
                 return max(1, round(one.bytes_per_rank / launch.optimizer.reduce_bytes))
     return WHOLE
-
-
-def _refuse_what_is_not_here(launch: LaunchConfig) -> None:
-    problems = [f"{axis} {launch.degrees.of(axis)}" for axis in ("tp", "cp", "ep") if launch.degrees.of(axis) > 1]
-    if launch.degrees.pp > 1 and launch.pipeline.schedule not in SCHEDULES:
-        problems.append(f"schedule {launch.pipeline.schedule}")
-    if launch.shard == "parameters":
-        problems.append("sharded parameters")
-    if launch.replica_batches:
-        problems.append("replicas with different batches")
-    if problems:
-        raise InputError(
-            f"the testbed does not train {', '.join(problems)}: plan with degrees {{tp: 1, cp: 1}}, "
-            f"schedules [{', '.join(SCHEDULES)}], shard [none, optimizer]"
-        )
 
 
 if __name__ == "__main__":
