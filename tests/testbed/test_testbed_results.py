@@ -9,6 +9,7 @@ import pytest
 from emulated import EXAMPLES
 
 from scaleacross.catalogue import load_topology
+from scaleacross.cost_models.network.codec import figures
 from scaleacross.errors import EmulationError, InputError
 from scaleacross.report.testbed_page import results_page
 from scaleacross.report.testbed_plot import training_plot
@@ -23,7 +24,7 @@ from scaleacross.spec.testbed import (
 )
 from scaleacross.testbed import collectives, experiments
 from scaleacross.testbed.cases import Case, Timing
-from scaleacross.testbed.core_figures import Alone, _price, fitted_accelerator
+from scaleacross.testbed.core_figures import Alone, Core, _price, fitted_accelerator
 from scaleacross.testbed.link_figures import (
     INSIDE,
     LONG_BYTES,
@@ -190,7 +191,8 @@ def test_measured_figures_replace_stated_ones_and_say_so() -> None:
 def test_fitted_accelerator_gives_back_the_runs_that_it_was_fitted_to() -> None:
     known = resolved(EXAMPLES / "job.yaml")
     runs = [Alone(8, 1, 0.36, 0.14), Alone(8, 2, 0.70, 0.14), Alone(4, 1, 0.19, 0.08)]
-    found = fitted_accelerator(known.job, known.topology, runs, "here")
+    found = fitted_accelerator(known.job, known.topology, Core(runs, {"int8_block": 5e8}), "here")
+    assert figures("int8_block", [found])[1] == 5e8 != figures("bf16", [found])[1]
     for run in runs[:2]:
         passes, update = _price(known.job, known.topology, found, run)
         assert passes == pytest.approx(run.passes_s, rel=0.03) and update == pytest.approx(run.update_s, rel=0.01)

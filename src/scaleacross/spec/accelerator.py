@@ -8,6 +8,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_va
 
 from scaleacross.spec.base import Name, SourcedSpec
 from scaleacross.spec.kernel_model import AttentionModel, GemmModel
+from scaleacross.spec.network_choice import BlockCodecName
 
 Precision = Literal["fp16", "bf16", "fp8", "nvfp4"]
 GemmKind = Literal[Precision, "fp8_block"]
@@ -71,6 +72,10 @@ class Accelerator(SourcedSpec):
 
     collective_multiprocessors: NonNegativeInt = Field(
         default=0, description="multiprocessors that a collective holds while it runs beside computation"
+    )
+    codec_bytes_per_s: dict[BlockCodecName, PositiveFloat] = Field(
+        default_factory=dict,
+        description="fp32 gradients that a codec encodes, and likewise decodes, bytes/s; a codec without one is bound by memory",
     )
     speed_spread_fraction: float = Field(
         default=0.0,

@@ -2,17 +2,18 @@
 
 Three runs of a whole model on every host at once: micro-batches of one and of two sequences, and half of the layers. From their
 forward and backward passes follow the rate of products and the fixed cost of an operation, from their updates the rate of memory
-and the fixed cost of a step. Pipelines, shares of a batch and everything between hosts are left to the planner.
+and the fixed cost of a step. How fast codecs are is measured after them, also on all hosts at once. Pipelines, shares of a batch
+and everything between hosts are left to the planner.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from scaleacross import api
 from scaleacross.spec.accelerator import Accelerator
@@ -43,9 +44,16 @@ class Alone:
     update_s: float
 
 
+class Core(NamedTuple):
+    """What a host does by itself: three runs, and bytes/s of fp32 values by codec (``codec_rates``), the slowest host's."""
+
+    runs: Sequence[Alone]
+    codec_bytes_per_s: Mapping[str, float]
+
+
 def train_alone(
     testbed: Testbed, shape: dict[str, int], length: int, folder: Path, watch: Callable[[float], None] | None = None
-) -> list[Alone]:
+) -> Core:
     """Run all hosts at once, each for itself. Raises EmulationError where one fails."""
     layers = shape["num_layers"]
     runs = [(layers, 1), (layers, 2), (max(1, layers // 2), 1)]
@@ -59,25 +67,26 @@ def train_alone(
     hosts = [host.name for host in testbed.layout.hosts]
     run_ranks(testbed, hosts, PROGRAM, folder, {TASK_VARIABLE: str(task)}, watch)
     rows = json.loads(out.read_text(encoding="utf-8"))
-    return [
+    alone = [
         Alone(
             *run,
-            statistics.mean(row[index]["passes_s"] for row in rows),
-            statistics.mean(row[index]["update_s"] for row in rows),
+            statistics.mean(row["runs"][index]["passes_s"] for row in rows),
+            statistics.mean(row["runs"][index]["update_s"] for row in rows),
         )
         for index, run in enumerate(runs)
     ]
+    return Core(alone, {name: min(row["codecs"][name] for row in rows) for name in rows[0]["codecs"]})
 
 
-def fitted_accelerator(job: Job, topology: Topology, runs: Sequence[Alone], source: str) -> Accelerator:
-    """The accelerator of ``topology`` with the figures that make the planner's price of ``runs`` what was measured.
+def fitted_accelerator(job: Job, topology: Topology, core: Core, source: str) -> Accelerator:
+    """The accelerator of ``topology`` with the figures that make the planner's price of a core's runs what was measured.
 
     Args:
         job: self-contained.
-        runs: of ``train_alone``.
+        core: of ``train_alone``.
         source: for the provenance of the figures.
     """
-    one, two, half = runs
+    one, two, half = core.runs
     base = topology.buildings[0].accelerator
     accelerator = base.model_copy(update={"kernel_launch_s": 0.0, "step_overhead_s": 0.0})
 
@@ -105,15 +114,18 @@ def fitted_accelerator(job: Job, topology: Topology, runs: Sequence[Alone], sour
         "memory_bandwidth_bytes_per_s": memory,
         "kernel_launch_s": launch,
         "step_overhead_s": overhead,
+        "codec_bytes_per_s": dict(core.codec_bytes_per_s),
     }
-    measured = Provenance(source=source, status="fitted")
+    fitted, measured = Provenance(source=source, status="fitted"), Provenance(source=source, status="measured")
     stems = [name.rpartition("_per_s")[0] or name.removesuffix("_s") for name in FITTED]
     kept = {
         key: value
         for key, value in base.provenance.items()
         if not any(key.startswith(stem.rpartition("_")[0] or stem) for stem in stems)
     }
-    return base.model_copy(update={**found, "provenance": kept | dict.fromkeys(FITTED, measured)})
+    return base.model_copy(
+        update={**found, "provenance": kept | dict.fromkeys(FITTED, fitted) | {"codec_bytes_per_s": measured}}
+    )
 
 
 def _closer(

@@ -62,8 +62,8 @@ def calibrate(testbed: Testbed, stated: Calibrated, folder: Path, say: Say, core
     topology = measured_topology(testbed.topology, figures, source)
     if core is None:
         say("measuring computation")
-        runs = train_alone(testbed, stated.shape.model_dump(), stated.job.sequence_length, folder / "core")
-        topology = with_accelerator(topology, fitted_accelerator(stated.job, topology, runs, source))
+        alone = train_alone(testbed, stated.shape.model_dump(), stated.job.sequence_length, folder / "core")
+        topology = with_accelerator(topology, fitted_accelerator(stated.job, topology, alone, source))
     else:
         launch = topology.buildings[0].accelerator.collective_launch_s
         same = core.buildings[0].accelerator.model_copy(update={"collective_launch_s": launch})

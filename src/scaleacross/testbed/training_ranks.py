@@ -25,6 +25,7 @@ from scaleacross.runtime.launch_file import LAUNCH_VARIABLE, read_launch
 from scaleacross.runtime.tracing import recorder_of_process
 from scaleacross.spec.launch import LaunchConfig
 from scaleacross.testbed.cases import TASK_VARIABLE
+from scaleacross.testbed.codec_rates import codec_rates
 from scaleacross.testbed.cpus import take_share
 from scaleacross.testbed.flat_parameters import FlatParameters
 from scaleacross.testbed.model import batch_of, loss_of, part_of
@@ -46,7 +47,7 @@ def main() -> None:
     launch = read_launch(os.environ[LAUNCH_VARIABLE]) if LAUNCH_VARIABLE in os.environ else None
     dist.init_process_group("cpu:scaleacross", timeout=TIMEOUT)
     if launch is None:
-        out: Any = [_alone(shape, stated) for stated in task["runs"]]
+        out: Any = {"runs": [_alone(shape, stated) for stated in task["runs"]], "codecs": codec_rates()}
     else:
         out = _as_planned(shape, launch, task["steps"], Path(task["out"]).with_suffix(".now"))
         if task["traces"]:

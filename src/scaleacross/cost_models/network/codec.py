@@ -17,6 +17,7 @@ accelerator's entry states):
 
     rate = memory bandwidth · share / (1 + 1/ratio)       bytes/s of the message as it is
 
+unless the accelerator's entry has a measured rate (``Accelerator.codec_bytes_per_s``).
 Assumed: nothing else uses the memory meanwhile, and a reduction that decodes takes no longer than one that does not.
 
 Errors of partial sums add up: a result is as far off as all encodings on its way together. What has been decoded is encoded
@@ -71,8 +72,11 @@ def is_encodable(op: str, payload: str) -> bool:
 def figures(codec: BlockCodecName, accelerators: Sequence[Accelerator]) -> tuple[float, float]:
     """(ratio, bytes/s of the message as it is, of encoding as of decoding, on the slowest of ``accelerators``)."""
     ratio = CODECS[codec].ratio
-    memory = min(one.memory_bandwidth_bytes_per_s * one.memory_efficiency_fraction for one in accelerators)
-    return ratio, memory / (1 + 1 / ratio)
+    return ratio, min(one.codec_bytes_per_s.get(codec, _memory_rate(one, ratio)) for one in accelerators)
+
+
+def _memory_rate(one: Accelerator, ratio: float) -> float:
+    return one.memory_bandwidth_bytes_per_s * one.memory_efficiency_fraction / (1 + 1 / ratio)
 
 
 def compression(codec: BlockCodecName, levels: Sequence[LinkLevel], accelerators: Sequence[Accelerator]) -> Compression:

@@ -1,0 +1,31 @@
+"""How fast a rank's share of a core encodes and decodes gradients. Runs on ranks: needs torch."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Final
+
+import torch
+
+from scaleacross.runtime.codecs import CODECS
+from scaleacross.runtime.encoding import Encoding
+
+NUM_ELEMENTS: Final = 1 << 20
+RUNS: Final = 5
+
+
+def codec_rates() -> dict[str, float]:
+    """Bytes/s of fp32 values by codec: encoding and decoding them once takes 2 · bytes / rate; median of some runs."""
+    values = torch.randn(NUM_ELEMENTS, generator=torch.Generator().manual_seed(0))
+    return {
+        name: 2 * values.nbytes / statistics.median(_there_and_back_s(codec, values) for _ in range(RUNS))
+        for name, codec in CODECS.items()
+    }
+
+
+def _there_and_back_s(codec: Encoding, values: torch.Tensor) -> float:
+    data = torch.empty(codec.most_bytes(values.numel()), dtype=torch.uint8)
+    began = time.perf_counter()
+    codec.read(data[: codec.write(values, data)], values.numel())
+    return time.perf_counter() - began
