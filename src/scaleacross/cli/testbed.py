@@ -262,7 +262,7 @@ def report_command(
     ] = Path("docs/results"),
     name: TestbedName = "one",
 ) -> None:
-    """Run all experiments and write the page: protocol, machine, tables, bars. Takes about 15 minutes of a quiet machine.
+    """Run all experiments and write the page: protocol, machine, tables, bars. Takes about 35 minutes of a quiet machine.
 
     \b
     Example:
