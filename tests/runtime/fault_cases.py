@@ -96,6 +96,13 @@ def message_that_never_comes(rank: int, size: int) -> tuple[str, str, float]:
     return outcome(lambda: dist.recv(torch.ones(10), 1, group=group))
 
 
+def peer_that_is_late(rank: int, size: int) -> tuple[str, str, float]:
+    """Rank 0 looks for a rank that is not in the group yet."""
+    if rank == 1:
+        time.sleep(4.0)
+    return message_that_never_comes(rank, size)
+
+
 def broken_stays_broken(rank: int, size: int) -> list[tuple[str, str, float]]:
     """After a failure the group refuses at once."""
     group = group_of(size, 30.0)

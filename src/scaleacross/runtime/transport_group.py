@@ -94,7 +94,11 @@ class TransportGroup(dist.ProcessGroup):
         run: Callable[[], Any],
         pair: tuple[int, int] | None = None,
     ) -> Any:
-        """Run and record it; ``pair`` is source and target of a message, ranks of the job."""
+        """Run and record it; ``pair`` is source and target of a message, ranks of the job.
+
+        Raises:
+            CollectiveError: it cannot even begin: gloo looks for a peer when it first talks to it.
+        """
         tensors = [*inputs, *outputs]
         record = self._recorder.begin(
             self._recorded,
@@ -109,6 +113,8 @@ class TransportGroup(dist.ProcessGroup):
         record.start()
         try:
             work = run()
+        except RuntimeError as error:
+            raise _failed(record, error) from error
         except Exception as error:
             record.end(error)
             raise
@@ -125,14 +131,12 @@ class TransportWork(dist.Work):
             work.get_future().add_done_callback(lambda _: record.end())
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Wait until it is done. Raises CollectiveError: the transport's words, which name neither ranks nor the operation."""
+        """Wait until it is done. Raises CollectiveError: the transport gave up."""
         self._record.await_result()
         try:
             done = bool(self._work.wait(timeout) if timeout.total_seconds() > 0 else self._work.wait())
         except RuntimeError as error:
-            failed = CollectiveError(f"{self._record.label()}, by gloo or NCCL: {error}")
-            self._record.end(failed)
-            raise failed from error
+            raise _failed(self._record, error) from error
         if self._record.completed_ns is None:
             self._record.end()
         return done
@@ -165,6 +169,13 @@ class TransportWork(dist.Work):
         """The transport's own future."""
         self._record.hand_out_future()
         return self._work.get_future()
+
+
+def _failed(record: Record, error: RuntimeError) -> CollectiveError:
+    """The transport's words, which name neither ranks nor the operation, with both; the record ends with it."""
+    failed = CollectiveError(f"{record.label()}, by gloo or NCCL: {error}")
+    record.end(failed)
+    return failed
 
 
 def lazy_gloo(store: dist.Store, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroupGloo:
