@@ -39,7 +39,9 @@ def random_problem(seed: int) -> NetworkProblem:
     some = held_by([rng.choice(block) for block in blocks])
     budgets = Held(*(int(amount * rng.uniform(0.7, 1.8)) for amount in some))
     trunks = [sum(rng.choice(block).trunk_load[at] for block in blocks) for at in range(NUM_TRUNKS)]
-    return NetworkProblem(blocks, windows, pieces, budgets, tuple(int(load * rng.uniform(0.8, 1.5)) for load in trunks))
+    allowed = tuple(int(load * rng.uniform(0.8, 1.5)) for load in trunks)
+    slowed = tuple(one._replace(slowed_s=np.array([rng.choice([0.0, 2.0])])) for one in windows)
+    return NetworkProblem(blocks, slowed, pieces, budgets, allowed)
 
 
 def _window(rng: random.Random, pieces: float, per_step: float) -> Window:

@@ -25,6 +25,7 @@ from scaleacross.cost_models.layout import Layout, layout_of, types_of_ranks
 from scaleacross.cost_models.levels import Levels, accelerator_types, build_levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.memory import memory_parts
+from scaleacross.cost_models.overlap import Window, windows
 from scaleacross.cost_models.pipeline.placed import TimedPipeline, stage_seconds, timed_pipelines
 from scaleacross.cost_models.plan_traffic import level_traffic, predicted
 from scaleacross.cost_models.settings import Settings, settings_of
@@ -49,8 +50,8 @@ from scaleacross.workloads.layer_profile import ModelProfile
 class PlanCost:
     """The computed part of a plan.
 
-    ``volumes`` has the single row that makes the step (the longest kind of rank), ``pipeline`` is that of its replicas; ``sent``
-    is what it communicates, from which collectives and traffic are computed.
+    ``volumes`` has the single row that makes the step (the longest kind of rank), ``windows`` are those of that row, and
+    ``pipeline`` is that of its replicas; ``sent`` is what it communicates, from which collectives and traffic are computed.
     """
 
     placement: Placement
@@ -61,6 +62,7 @@ class PlanCost:
     traffic: tuple[LevelTraffic, ...]
     collectives: tuple[PredictedCollective, ...]
     volumes: Volumes
+    windows: tuple[Window, ...]
     pipeline: TimedPipeline
     sent: tuple[Flow, ...]
 
@@ -114,6 +116,7 @@ def plan_cost(
         traffic=level_traffic(sent, collectives, shapes, levels, decision.pipeline, step_s, decision.network or ()),
         collectives=collectives,
         volumes=volumes,
+        windows=slowest.busiest_windows,
         pipeline=slowest.pipeline,
         sent=tuple(sent),
     )
@@ -167,13 +170,20 @@ class ReplicaKind(NamedTuple):
 
     volumes: Volumes
     pipeline: TimedPipeline
-    windows: tuple[Terms, ...]
+    terms: tuple[Terms, ...]
     beside: BesideLayers
 
     @property
     def busiest(self) -> Volumes:
         """The row of the busiest rank."""
         return self.volumes.take(np.array([self.pipeline.rank]))
+
+    @property
+    def busiest_windows(self) -> tuple[Window, ...]:
+        """What hides traffic there, one row."""
+        over = self.beside.on(windows(self.volumes.settings, self.volumes.work))
+        rank = slice(self.pipeline.rank, self.pipeline.rank + 1)
+        return tuple(Window(*(part[rank] for part in one)) for one in over)
 
     @property
     def step_s(self) -> float:
@@ -212,10 +222,10 @@ def _replica_kinds(
     def kind_of(timed: TimedPipeline) -> ReplicaKind:
         ranks = timed.replicas * len(split) + np.arange(len(split))
         own = replace(volumes, settings=rows.take(ranks), work=work.take(ranks))
-        windows = (
+        terms = tuple(
             waiting(own, Terms({}, communicators(axis, own, groups[axis], groups["expert"]))) for axis in GRID_AXES
         )
-        return ReplicaKind(own, timed, tuple(windows), beside_layers(own, stages[0], groups, decision.pipeline))
+        return ReplicaKind(own, timed, terms, beside_layers(own, stages[0], groups, decision.pipeline))
 
     return [
         kind_of(timed) for timed in timed_pipelines(volumes, by_type, stages[0].rank, layout, micro_batches, pp.message)

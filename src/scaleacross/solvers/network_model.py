@@ -74,23 +74,23 @@ def c5_c6_windows(
     exposed: dict[int, int] = {}
     for index in reversed(range(len(windows))):
         calls, busy = _traffic(blocks, index, variables)
-        if not calls:
+        first, taken, length, slowed = (float(part[0]) for part in _figures(windows[index]))
+        if not calls and not slowed:
             continue
         every = {v: seconds for own in calls.values() for v, seconds in own.items()}
         paces = [{v: seconds / pieces for v, seconds in every.items()} | own for own in calls.values()]
         behind = {exposed[BEHIND]: 1.0} if index == 0 and BEHIND in exposed else {}
         exposed[index] = model.continuous(f"x[{index}]")
-        first, taken, length = (float(part[0]) for part in _figures(windows[index]))
         for pace in (*paces, busy):
             least = {v: -first * pace[v] - taken * seconds for v, seconds in every.items()}
-            model.add("C5 granule", {exposed[index]: 1.0} | least, ">=", 0.0)
+            model.add("C5 granule", {exposed[index]: 1.0} | least, ">=", slowed)
             longer = {v: -seconds for v, seconds in pace.items()}
             model.add("C6 window", {exposed[index]: 1.0} | behind | longer, ">=", -length)
     return exposed
 
 
-def _figures(window: Window) -> tuple[Floats, Floats, Floats]:
-    return window.first_fraction, window.taken_fraction, window.length_s
+def _figures(window: Window) -> tuple[Floats, ...]:
+    return window.first_fraction, window.taken_fraction, window.length_s, window.slowed_s
 
 
 def _traffic(blocks: Blocks, window: int, variables: Variables) -> tuple[dict[str, dict[int, float]], dict[int, float]]:

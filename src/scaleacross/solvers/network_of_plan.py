@@ -13,7 +13,6 @@ from scaleacross.cost_models.layout import Layout, layout_of
 from scaleacross.cost_models.levels import Levels, build_levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.network.codec import offers
-from scaleacross.cost_models.overlap import windows
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.cost_models.settings import Bools
 from scaleacross.cost_models.step import exact_shapes, hbm_lost_s
@@ -176,8 +175,7 @@ def network_problem(placed: _Placed, decision: Decision, cost: PlanCost) -> Made
 
     budgets = rounded_budgets(limits.max_channels, limits.max_queue_pairs, limits.max_buffer_bytes)
     allowed = () if trunks is None else trunks.budgets
-    over = windows(cost.volumes.settings, cost.volumes.work)
-    made = NetworkProblem(every(options), over, float(cost.volumes.work.buckets[0]), budgets, allowed)
+    made = NetworkProblem(every(options), cost.windows, float(cost.volumes.work.buckets[0]), budgets, allowed)
     return MadeProblem(made, options, every, tuple(bool(windows_of(block[0], decision.shard)) for block in blocks))
 
 
