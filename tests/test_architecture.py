@@ -43,7 +43,7 @@ ROOMS = {
     "simulation": _room(MODELS, "numpy"),
     "verification": _room(COSTS, "numpy"),
     "solvers": _room(f"{COSTS} verification", "numpy networkx ortools pulp"),
-    "emitters": _room(MODELS, "numpy google"),  # protobuf: Chakra traces
+    "emitters": _room(MODELS, "numpy networkx google"),  # protobuf: Chakra traces
     "calibration": _room(COSTS, "numpy"),
     "validation": _room(f"{COSTS} catalogue", "numpy pydantic"),
     "diagnosis": _room(NOUNS, "networkx"),

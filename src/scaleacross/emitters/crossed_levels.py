@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import permutations
+
+import networkx as nx
 
 from scaleacross.emitters.rank_order import plan_topology
 from scaleacross.spec.network import LINK_LEVELS, LinkLevel
@@ -60,30 +62,14 @@ def _figures(level: LinkLevel, axes: tuple[str, ...], used: list[Building], topo
 
 def _trunk_latency(topology: Topology, level: LinkLevel, names: list[str]) -> float:
     """Longest of the shortest one-way latencies between two used buildings of the level's kind, s."""
-    longest = 0.0
-    for here in names:
-        reach = _latencies_from(topology, here)
-        for there in names:
-            same_region = topology.region_of(here) == topology.region_of(there)
-            if there != here and same_region == (level == "campus"):
-                longest = max(longest, reach[there])
-    return longest
-
-
-def _latencies_from(topology: Topology, start: str) -> dict[str, float]:
-    """Dijkstra over the trunks: building -> shortest one-way latency from ``start``, s."""
-    edges: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
+    trunks = nx.Graph()
     for trunk in topology.trunks:
-        one, other = trunk.between
-        edges[one].append((other, trunk.one_way_latency_s))
-        edges[other].append((one, trunk.one_way_latency_s))
-    found: dict[str, float] = {}
-    frontier = [(0.0, start)]
-    while frontier:
-        latency, here = heapq.heappop(frontier)
-        if here in found:
-            continue
-        found[here] = latency
-        for there, more in edges[here]:
-            heapq.heappush(frontier, (latency + more, there))
-    return found
+        here, there = trunk.between
+        known = trunks.get_edge_data(here, there, {"latency_s": trunk.one_way_latency_s})
+        trunks.add_edge(here, there, latency_s=min(known["latency_s"], trunk.one_way_latency_s))
+    reach: dict[str, dict[str, float]] = dict(nx.all_pairs_dijkstra_path_length(trunks, weight="latency_s"))
+    return max(
+        reach[here][there]
+        for here, there in permutations(names, 2)
+        if (topology.region_of(here) == topology.region_of(there)) == (level == "campus")
+    )
