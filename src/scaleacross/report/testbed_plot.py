@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Final
 
@@ -11,7 +11,7 @@ from scaleacross.units import human_seconds
 
 LEFT, WIDTH, ROW, GAP, MARGIN = 330, 420, 16, 14, 24
 COLOURS: Final = ("#2b6cb0", "#b7791f", "#6b7280", "#9d174d", "#4d7c0f", "#7c3aed", "#0f766e")
-"""Ours first."""
+"""Of plans in the order in which they first appear, ours first."""
 
 
 def training_plot(settings: Sequence[TrainingSetting]) -> str:
@@ -19,8 +19,10 @@ def training_plot(settings: Sequence[TrainingSetting]) -> str:
     longest = max(max(plan.measured_s, plan.predicted_s) for setting in settings for plan in setting.plans)
     lines: list[str] = []
     y = float(MARGIN + ROW)
+    names = dict.fromkeys(plan.name for setting in settings for plan in setting.plans)
+    colours = {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(names)}
     for setting in settings:
-        lines += _group(setting, y, WIDTH / longest)
+        lines += _group(setting, y, WIDTH / longest, colours)
         y += ROW * len(setting.plans) + GAP
     size = f'width="{LEFT + WIDTH + 140}" height="{y + MARGIN:g}"'
     head = [
@@ -31,11 +33,11 @@ def training_plot(settings: Sequence[TrainingSetting]) -> str:
     return "\n".join([*head, *lines, "</svg>"]) + "\n"
 
 
-def _group(setting: TrainingSetting, y: float, scale: float) -> Iterator[str]:
+def _group(setting: TrainingSetting, y: float, scale: float, colours: Mapping[str, str]) -> Iterator[str]:
     label = f"{setting.topology}: {'; '.join(dict.fromkeys(setting.trunks))}"
     yield f'<text x="8" y="{y + 12:g}">{escape(label)}</text>'
     for row, plan in enumerate(setting.plans):
-        top, colour = y + ROW * row, COLOURS[row % len(COLOURS)]
+        top, colour = y + ROW * row, colours[plan.name]
         length, at = plan.measured_s * scale, LEFT + plan.predicted_s * scale
         yield f'<rect x="{LEFT}" y="{top + 2:g}" width="{length:.1f}" height="{ROW - 4}" fill="{colour}"/>'
         yield f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{top:g}" y2="{top + ROW:g}" stroke="black" stroke-width="2"/>'

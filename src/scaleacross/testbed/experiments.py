@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from scaleacross.errors import InputError
 from scaleacross.spec.testbed import Bar, Degraded, TrainingResults, TrainingSetting
 from scaleacross.spec.topology import Topology
 from scaleacross.testbed.collectives import off_bar
@@ -63,7 +64,7 @@ def measure_training(
         halved: another job, whose trunk is halved in mid-run; None: none is.
 
     Raises:
-        InputError: this machine cannot emulate a topology.
+        InputError: this machine cannot emulate a topology, or production has no plan that can be trained.
         EmulationError: a rank failed.
     """
     before, fixed = load_average(), False
@@ -84,7 +85,12 @@ def measure_training(
             fixed = testbed.fixed_shares
             known = calibrate(testbed, place, here, say, cores.get(job.topology.name))
             cores[job.topology.name] = known.topology
-            settings.append(train_all(testbed, known, contest_of(known, None), num_steps, here, say))
+            contest = contest_of(known, None)
+            if PRODUCTION in contest.refused:
+                raise InputError(
+                    f"{PRODUCTION}, which all is held against, is not trained: {contest.refused[PRODUCTION]}"
+                )
+            settings.append(train_all(testbed, known, contest, num_steps, here, say))
         yield so_far()
     if halved is not None:
         yield so_far(measure_halved(halved, name, folder / "halved", num_steps, say))
