@@ -122,7 +122,7 @@ def test_interleaving_hides_behind_the_other_chunks(num_micro_batches: int, wait
 
 def test_a_single_bucket_hides_nothing() -> None:
     gradient, _, forward, _ = windows(settings(), work(buckets=1.0))
-    assert (gradient.length_s, gradient.least_fraction) == (0, 1)
+    assert (gradient.length_s, gradient.first_fraction) == (0, 1)
     assert exposed(0.25, one_row(forward)) == 0.25
 
 

@@ -204,8 +204,8 @@ def _bounds(shape: RelaxedShape, links: Links, counted: Bools) -> Laws:
     least for the least n_l where bandwidth falls outwards, over all levels (for B) and over those that share the adapter (for
     M; either the scale-up domain or the adapter has half of B, the one level of a known shape all of it); f−1 and ⌈log2 f⌉ are
     at least log2 f, so latencies are at least Σ log2(n_l/n_{l+1}) · α_l, least likewise; and half of the tensor or more leaves
-    a child through one uplink. Messages of further chunks are left out, and
-    all of an all-reduce's latencies may hide behind its bytes: 2·max(A, S·M · (k−1)/k) is then left of both.
+    a child through one uplink. Messages of further chunks are left out, and all of
+    an all-reduce's latencies may hide behind its bytes: 2·max(A, S·M · (k−1)/k) is then left of both.
     """
     thinnest = np.where(counted, ring_bandwidth(shape, links), np.inf).min(axis=-1)
     degree, crossed = shape.degree, (shape.fanout > 1) & counted

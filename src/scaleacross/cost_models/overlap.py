@@ -56,11 +56,6 @@ class Window(NamedTuple):
     in_a_row: Floats
     slowed_s: Floats
 
-    @property
-    def least_fraction(self) -> Floats:
-        """Share of one communicator's time that is exposed at least."""
-        return self.first_fraction + self.taken_fraction
-
 
 def rounds(settings: Settings, work: Work) -> Floats:
     """Micro-batches that pass the busiest rank in a step, those of fill and drain included: m + ``Work.fill_rounds``."""

@@ -70,9 +70,8 @@ UNFUSED_HALF_GRADIENTS: Final = HALF_GRADIENTS.model_copy(
 FSDP2: Final = Optimizer(
     name="adam-fsdp2", parameter_bytes=2.0, gradient_bytes=4.0, state_bytes=10.0, fused_accumulation=False
 )
-META_FSDP: Final = Optimizer(
-    name="adam-fsdp", fused_accumulation=False
-)  # fp32 gradients: arXiv 2407.21783, section 3.3.2
+# Gradients in fp32: arXiv 2407.21783, section 3.3.2.
+META_FSDP: Final = Optimizer(name="adam-fsdp", fused_accumulation=False)
 
 # FlashAttention-2, which PyTorch's scaled_dot_product_attention runs, against the kernels of Transformer Engine and
 # FlashAttention-3 on Hopper: 1.5 to 2.0 times slower forward, 1.5 to 1.75 backward (arXiv 2407.08608, abstract and §4).
