@@ -13,14 +13,15 @@ _ONE_LINE_EACH: Final = ("gemm_models", "provenance")
 
 
 def entry_text(data: Mapping[str, Any], comment: str = "") -> str:
-    """``data`` as YAML: keys in their order, a line per figure, kernel model or origin, ``comment`` above it.
+    """``data`` as YAML: keys in their order, a line per figure, kernel model, origin or innermost list and mapping, ``comment``
+    above it.
 
     Raises:
         InputError: a value is no plain data.
     """
     lines = [f"# {comment}"] if comment else []
     for key, value in data.items():
-        lines += _parts(key, value) if key in _ONE_LINE_EACH and value else [_line(key, value)]
+        lines += _parts(key, value) if key in _ONE_LINE_EACH and value else [_entry(key, value)]
     text = "\n".join(lines) + "\n"
     parse_yaml(text, "the written entry")
     return text
@@ -31,13 +32,19 @@ def _parts(key: str, value: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"  {_line(part, each)}" for part, each in value.items())
 
 
+def _entry(key: str, value: Any) -> str:
+    return _dumped({key: value}, None).rstrip() if isinstance(value, dict | list) else _line(key, value)
+
+
 def _line(key: str, value: Any) -> str:
+    return _dumped({key: value}, True).strip()[1:-1]
+
+
+def _dumped(data: dict[str, Any], flow: bool | None) -> str:
+    """``flow``: all in braces and on a line; None: the leaves alone."""
     import yaml
 
     try:
-        flow = yaml.safe_dump(
-            {key: value}, default_flow_style=True, sort_keys=False, allow_unicode=True, width=float("inf")
-        )
+        return yaml.safe_dump(data, default_flow_style=flow, sort_keys=False, allow_unicode=True, width=float("inf"))
     except yaml.YAMLError as error:
-        raise InputError(f"key '{key}' cannot be written: {error}") from None
-    return flow.strip()[1:-1]
+        raise InputError(f"key '{next(iter(data))}' cannot be written: {error}") from None
