@@ -322,10 +322,12 @@ def _state_windows(volumes: Volumes, held: Floats, group: Group, of: str = "") -
     """Traffic of a communicator over which ``held`` parameters are sharded (or only reduced), (TRAFFIC_ROWS, n)."""
     optimizer, shard, pieces = volumes.job.optimizer, volumes.settings.shard, volumes.work.buckets
     gradients, weights = held * optimizer.reduce_bytes / pieces, held * optimizer.parameter_bytes / pieces
-    reduced = _calls_s(group.gather(gradients, "reduce_scatter", f"{of}gradients"), volumes)
-    whole = _calls_s(group.all_reduce(gradients, f"{of}gradients"), volumes)
-    gathered = _calls_s(group.gather(weights, payload=f"{of}parameters"), volumes)
-    nothing = np.zeros_like(whole)
+    nothing = whole = reduced = gathered = np.zeros((2, len(volumes.settings)))
+    if (shard == SHARD_LEVELS.index("none")).any():
+        whole = _calls_s(group.all_reduce(gradients, f"{of}gradients"), volumes)
+    if (shard != SHARD_LEVELS.index("none")).any():
+        reduced = _calls_s(group.gather(gradients, "reduce_scatter", f"{of}gradients"), volumes)
+        gathered = _calls_s(group.gather(weights, payload=f"{of}parameters"), volumes)
     by_step, back = np.choose(shard, [whole, reduced, nothing]), np.choose(shard, [nothing, gathered, nothing])
     parameters = (shard == SHARD_LEVELS.index("parameters")).astype(float)
     out = np.stack([by_step, back, parameters * gathered, parameters * (gathered + reduced)], axis=1)

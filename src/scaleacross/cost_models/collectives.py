@@ -218,6 +218,9 @@ class Group:
     def _timed(self, op: CurveOp, size: Floats, across: Callable[[Bools], Timed]) -> Timed:
         """The curve of ``op`` inside a domain, ``across`` the outer levels beyond it, all levels without a curve."""
         links, degree = self.links, self.degree
+        if self._are_alone:
+            nothing = np.zeros(np.broadcast_shapes(size.shape, degree.shape))
+            return Timed(nothing, np.full(nothing.shape, NONE), nothing)
         if links.curves is None:
             return across(ALL_LEVELS)
         inside = curve_s(links.curves, links.curve, op, degree, size)
@@ -256,6 +259,11 @@ class Group:
     def _crosses(self) -> Bools:
         crosses = np.any(self.shape.fanout[..., RACK:] > 1, axis=-1)
         return crosses if self.rows is None else crosses[self.rows]
+
+    @cached_property
+    def _are_alone(self) -> bool:
+        """Whether all groups are of one rank, which sends nothing."""
+        return bool((self.shape.degree <= 1).all())
 
     @cached_property
     def _moves_inside(self) -> bool:

@@ -1,22 +1,29 @@
 """Seconds of one micro-batch in every layer of a model: block types, embedding and head, by candidate and accelerator type.
 
 Layers take the same time on every rank that holds them, so that they are priced once for all candidates with equal (tp, cp, ep,
-micro-batch) and then put together (``rank_seconds``).
+micro-batch), remembered, and then put together (``rank_seconds``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 
-from scaleacross.cost_models.compute import LayerTimes, Shards, layer_times, runtime_of
+from scaleacross.cost_models.compute import Runtime, Shards, layer_times, runtime_of
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.stragglers import slowest_ratio
-from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.accelerator import Accelerator, Precision
 from scaleacross.spec.job import Job
 from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
+
+Row = tuple[int, ...]
+"""A row of ``Shards``."""
+Known = TypeVar("Known")
+_REMEMBERED: Final = 16  # models on accelerators: of one problem, few; every exact price asks for the same rows again
 
 
 @dataclass(frozen=True)
@@ -62,21 +69,72 @@ def distinct_shards(settings: Settings) -> tuple[Shards, Ints]:
 
 def stacked_times(profile: ModelProfile, job: Job, accelerator: Accelerator, shards: Shards) -> StackedTimes:
     """Layer times of every row of ``shards`` on an accelerator of mean speed. Raises KeyError as ``times_by_type`` does."""
-    runtime = runtime_of(job)
-    layers: list[LayerProfile] = [*(block for block, _ in profile.blocks), profile.embedding, profile.head]
-    each: list[LayerTimes] = [
-        layer_times(layer, profile.num_experts, accelerator, job.precision, shards, job.sequence_length, runtime)
-        for layer in layers
-    ]
-    return StackedTimes(
-        np.stack([t.forward_s for t in each]),
-        np.stack([t.backward_s for t in each]),
-        np.stack([t.weight_s for t in each]),
-        np.stack([t.selective_s for t in each]),
-        np.stack([t.forward_s * layer.full_recompute_fraction for t, layer in zip(each, layers, strict=True)]),
-        np.stack([t.attention_s for t in each]),
-        np.stack([t.elementwise_s for t in each]),
-    )
+    table = _table(_Same(profile), _Same(accelerator), job.precision, job.sequence_length, runtime_of(job))
+    return StackedTimes(*table.columns(shards))
+
+
+class _Same(Generic[Known]):
+    """A key for an object that is no key itself: equal to that very object alone, which it keeps alive."""
+
+    def __init__(self, it: Known) -> None:
+        self.it = it
+
+    def __hash__(self) -> int:
+        return id(self.it)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.it is self.it
+
+
+@dataclass
+class _Table:
+    """The rows of ``Shards`` that were timed so far: which column each has, and the fields of ``StackedTimes`` stacked,
+    (fields, types + 2, columns). Both are replaced at once, never changed."""
+
+    time: Callable[[Shards], Floats]
+    known: tuple[Mapping[Row, int], Floats]
+
+    def columns(self, shards: Shards) -> Floats:
+        """(fields, types + 2, n)."""
+        rows: list[Row] = list(zip(*(getattr(shards, f.name).tolist() for f in fields(Shards)), strict=True))
+        place, seconds = self.known
+        if new := [index for index, row in enumerate(rows) if row not in place]:
+            more = self.time(Shards(*(getattr(shards, f.name)[new] for f in fields(Shards))))
+            place = {**place, **{rows[index]: seconds.shape[-1] + at for at, index in enumerate(new)}}
+            seconds = np.concatenate([seconds, more], axis=-1)
+            self.known = place, seconds
+        return np.take(seconds, [place[row] for row in rows], axis=-1)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _table(
+    profile: _Same[ModelProfile],
+    accelerator: _Same[Accelerator],
+    precision: Precision,
+    sequence_length: int,
+    runtime: Runtime,
+) -> _Table:
+    model, machine = profile.it, accelerator.it
+    layers: list[LayerProfile] = [*(block for block, _ in model.blocks), model.embedding, model.head]
+
+    def time(shards: Shards) -> Floats:
+        each = [
+            layer_times(layer, model.num_experts, machine, precision, shards, sequence_length, runtime)
+            for layer in layers
+        ]
+        again = [t.forward_s * layer.full_recompute_fraction for t, layer in zip(each, layers, strict=True)]
+        columns = (
+            [t.forward_s for t in each],
+            [t.backward_s for t in each],
+            [t.weight_s for t in each],
+            [t.selective_s for t in each],
+            again,
+            [t.attention_s for t in each],
+            [t.elementwise_s for t in each],
+        )
+        return np.array(columns)
+
+    return _Table(time, ({}, np.empty((len(fields(StackedTimes)), len(layers), 0))))
 
 
 def at_pace(times: StackedTimes, settings: Settings, accelerator: Accelerator) -> StackedTimes:
@@ -85,9 +143,14 @@ def at_pace(times: StackedTimes, settings: Settings, accelerator: Accelerator) -
     return times.slowed(slowest_ratio(spread_fraction, settings.world_size)) if spread_fraction else times
 
 
+def recomputed_s(times: StackedTimes, settings: Settings) -> Floats:
+    """What recomputation adds to the backward pass of [block types..., embedding, head], (types + 2, n)."""
+    again: Floats = np.choose(settings.recompute, [np.zeros_like(times.forward), times.selective, times.full])
+    again[-2:] = 0.0  # embedding and head keep what they need, whatever the policy
+    return again
+
+
 def layer_pass_s(times: StackedTimes, settings: Settings) -> Floats:
     """Forward + backward with recomputation of [block types..., embedding, head], (types + 2, n)."""
-    again = np.choose(settings.recompute, [np.zeros_like(times.forward), times.selective, times.full])
-    again[-2:] = 0.0  # embedding and head keep what they need, whatever the policy
-    total: Floats = times.forward + times.backward + again
+    total: Floats = times.forward + times.backward + recomputed_s(times, settings)
     return total

@@ -44,9 +44,8 @@ def held_parameters(profile: ModelProfile, settings: Settings, classes: RankClas
     """Parameters on one rank of every class."""
     dense = np.stack([_dense(layer, settings.tp) for layer, _ in profile.blocks])
     expert = np.stack([layer.num_expert_parameters / (settings.tp * settings.ep) for layer, _ in profile.blocks])
-    nothing = np.zeros(len(settings))
     ends = (_dense(profile.embedding, settings.tp), _dense(profile.head, settings.tp))
-    return Held(spread(dense, classes, *ends), spread(expert, classes, nothing, nothing))
+    return Held(spread(dense, classes, *ends), spread(expert, classes))
 
 
 def _dense(layer: LayerProfile, tp: Ints) -> Floats:
@@ -99,8 +98,7 @@ def _activations(
     """Kept activations: bytes per token · tokens · micro-batches in flight; the head's for one micro-batch only."""
     per_layer = np.stack([_by_policy(layer, settings) for layer, _ in profile.blocks])
     embedding = _by_policy(profile.embedding, settings)
-    nothing = np.zeros(len(settings))
-    kept = spread(per_layer, classes, embedding, nothing) / settings.num_chunks
+    kept = spread(per_layer, classes, embedding) / settings.num_chunks
     shape = (settings.schedule_names, settings.pp, settings.num_micro_batches, settings.num_chunks)
     held = max_in_flight(*shape, classes.first_rank[:, None]) if in_flight is None else in_flight[:, None]
     head = classes.has_head[:, None] * _by_policy(profile.head, settings)

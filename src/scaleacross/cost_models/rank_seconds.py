@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleacross.cost_models.compute import ELEMENTWISE_BACKWARD_RATIO, accumulation_time_s, optimizer_time_s
-from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s
+from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, recomputed_s
 from scaleacross.cost_models.network.sm_contention import held_fraction
 from scaleacross.cost_models.settings import Floats, Settings
 from scaleacross.cost_models.stages import RankClasses, block_counts, spread
@@ -26,14 +26,23 @@ RankTimes = tuple[Floats, Floats, Floats, Floats]
 
 def rank_times(times: StackedTimes, settings: Settings, classes: RankClasses) -> RankTimes:
     """Forward, backward (with recomputation), weight gradients and attention of every rank class, each (classes, n)."""
-    forward, backward, weight, attention = (
-        spread(part[:-2], classes, part[-2], part[-1])
-        for part in (times.forward, times.backward, times.weight, times.attention)
-    )
-    nothing = np.zeros(len(settings))  # embedding and head keep what they need, whatever the policy
-    selective, again = (spread(part[:-2], classes, nothing, nothing) for part in (times.selective, times.full))
-    extra = np.choose(settings.recompute, [np.zeros_like(forward), selective, again])
-    return forward, backward + extra, weight, attention
+    forward, backward = pass_times(times, settings, classes)
+    return forward, backward, _of_classes(times.weight, classes), attention_times(times, classes)
+
+
+def pass_times(times: StackedTimes, settings: Settings, classes: RankClasses) -> tuple[Floats, Floats]:
+    """``rank_times`` without weight gradients and attention."""
+    backward = _of_classes(times.backward, classes) + spread(recomputed_s(times, settings)[:-2], classes)
+    return _of_classes(times.forward, classes), backward
+
+
+def attention_times(times: StackedTimes, classes: RankClasses) -> Floats:
+    """``rank_times`` of attention alone."""
+    return _of_classes(times.attention, classes)
+
+
+def _of_classes(layers: Floats, classes: RankClasses) -> Floats:
+    return spread(layers[:-2], classes, layers[-2], layers[-1])
 
 
 def with_accumulation(

@@ -185,11 +185,11 @@ def one_pass(block_counts: tuple[int, ...], pp: int, num_chunks: int) -> RankCla
     return RankClasses(np.stack([np.minimum(least, every), every]), both, both, 0 * both, both)
 
 
-def spread(values: Floats, classes: RankClasses, embedding: Floats, head: Floats) -> Floats:
+def spread(values: Floats, classes: RankClasses, embedding: Floats | float = 0.0, head: Floats | float = 0.0) -> Floats:
     """Sum of a per-layer quantity over the layers of each class.
 
     Args:
-        values: (types, n) per block type and candidate; ``embedding`` and ``head``: (n,).
+        values: (types, n) per block type and candidate; ``embedding`` and ``head``: (n,), or 0 where they have none of it.
 
     Returns:
         (classes, n).

@@ -21,8 +21,10 @@ from scaleacross.cost_models.memory import held_parameters
 from scaleacross.cost_models.network.sm_contention import hbm_s
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, idle_share
 from scaleacross.cost_models.rank_seconds import (
+    attention_times,
     elementwise_fraction,
     layer_counts,
+    pass_times,
     rank_times,
     taken_fraction,
     update_s,
@@ -202,7 +204,7 @@ def _group_work(
 
 def _fill_s(times: StackedTimes, settings: Settings, classes: RankClasses) -> Floats:
     """``Work.fill_s`` of the last rank of every class, (classes, n)."""
-    forward, backward, _, _ = rank_times(times, settings, classes.before)
+    forward, backward = pass_times(times, settings, classes.before)
     return forward + np.where(among(settings.schedule, WHOLE), backward, 0.0)
 
 
@@ -221,7 +223,7 @@ def _ahead(
     """Columns ``ahead_*`` and ``ranks_behind`` of the class ``at`` of every candidate."""
     counts = layer_counts(profile, settings, classes.before, at)
     counts["attention_s"] = np.max(
-        [rank_times(each, settings, classes.before)[3][at, np.arange(len(settings))] for each in times], axis=0
+        [attention_times(each, classes.before)[at, np.arange(len(settings))] for each in times], axis=0
     )
     columns = {f"ahead_{name}": values for name, values in counts.items()}
     return columns | {"ranks_behind": settings.pp - 1.0 - np.asarray(classes.last_rank)[at]}
@@ -231,7 +233,7 @@ def _least_stage(profile: ModelProfile, times: Sequence[StackedTimes], settings:
     """Columns ``least_forward_s`` and ``least_backward_s`` of candidates that share their virtual stages."""
     pp, chunks = int(settings.pp[0]), int(settings.num_chunks[0])
     stages = stage_classes(block_counts(profile), pp * chunks)
-    passes = [rank_times(each, settings, stages)[:2] for each in times]
+    passes = [pass_times(each, settings, stages) for each in times]
     forward, backward = (np.min([each[part] for each in passes], axis=(0, 1)) for part in range(2))
     return {"least_forward_s": chunks * forward, "least_backward_s": chunks * backward}
 
@@ -239,7 +241,7 @@ def _least_stage(profile: ModelProfile, times: Sequence[StackedTimes], settings:
 def _passes(profile: ModelProfile, times: Sequence[StackedTimes], settings: Settings) -> dict[str, Floats]:
     """Columns ``round_*`` and ``every_*`` of candidates that share their virtual stages."""
     classes = one_pass(block_counts(profile), int(settings.pp[0]), int(settings.num_chunks[0]))
-    passes = [rank_times(each, settings, classes)[:2] for each in times]
+    passes = [pass_times(each, settings, classes) for each in times]
     forward, backward = (np.min([each[part] for each in passes], axis=0) for part in range(2))
     return {
         "round_forward_s": forward[0],
