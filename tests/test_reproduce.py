@@ -195,7 +195,8 @@ def test_a_second_run_runs_nothing_and_a_wider_one_only_what_is_new(
 def test_the_page_states_what_the_rows_say(found: Reproduction) -> None:
     page = design_page(found, "scaleacross reproduce small", date(2030, 1, 2))
     assert "small: 2 of 2 combinations" in page
-    assert "Contenders that are faster than our plan: 0" in page
+    assert "Contenders that are faster than our plan by price: 0" in page
+    assert "| production | price | 2 | " in page and "| replay |" not in page
     ratio = max(row["production_s"] / row["ours_s"] for row in found.rows)
     assert "| production | 2 | " in page and f" | {ratio:.2f} | " in page
     assert all(f"\n| {name} | " in page for name in RIVALS)
@@ -216,7 +217,8 @@ def test_the_referee_replays_what_the_records_name(folder: Path, found: Reproduc
     names = [name for name in ("ours", *RIVALS) if f"{name}_simulated_s" in row]
     assert {"ours", "production"} <= set(names)
     off = max((row[f"{name}_priced_s"] / row[f"{name}_simulated_s"] - 1 for name in names), key=abs)
-    assert f"Plans replayed: {len(names)} on 1 points" in page and f"largest {off:+.1%}" in page
+    assert f"| all | {len(names)} | " in page and f" {off:+.1%} |" in page
+    assert "| production | replay | 1 | " in page
     again = sa.reproduce(SMALL, directory=folder, run=False)  # shown beside the points that have no replay
     assert ["ours_simulated_s" in row for row in again.rows] == [True, False]
 
@@ -236,6 +238,25 @@ def test_a_plan_that_the_simulator_refuses_has_no_time_and_says_why(
     assert design_replay.contest_of(contest.job, {"status": "infeasible"}) is None
 
 
+def test_the_page_names_what_the_referee_says_against_us(found: Reproduction) -> None:
+    """Losses by its clock, prices that are far off, plans that it refuses, and rivals without a plan."""
+    rows = [dict(row) for row in found.rows]
+    rows[0] |= {
+        "ours_priced_s": 2.0,
+        "ours_simulated_s": 4.0,
+        "production_priced_s": 3.0,
+        "production_simulated_s": 3.0,
+    }
+    rows[1] |= {"referee": "ours: too long to play ", "atlas_s": None, "atlas_reason": "no rows of racks"}
+    page = design_page(Reproduction(**{**vars(found), "rows": tuple(rows)}), "", date(2030, 1, 2))
+    assert "| production | replay | 1 | 0.750 | 0.75 | 0 | 1 |" in page
+    assert "Price and replay of 2 plans are within 5% on 1 (50%)." in page
+    assert "- -50.0%: ours, llama3.1-8b on 32 h100" in page
+    assert "slower than production on 1 point:\n- production takes 0.750 of our step: llama3.1-8b" in page
+    assert "could not be replayed: 1\n- llama3.1-8b on 32 h100" in page and "ours: too long to play" in page
+    assert "Rivals without a plan: 1\n- atlas, 1 point: no rows of racks" in page
+
+
 def test_fields_of_a_space_can_be_overridden() -> None:
     space, _ = load_design_space("scale_across", ["accelerators=[1024]", "points=3"])
     assert {point.fields["accelerators"] for point in design_points(space)} == {1024}
@@ -248,7 +269,7 @@ def test_a_loss_is_reported(found: Reproduction) -> None:
     worse[0]["atlas_s"] = worse[0]["ours_s"] * 0.9
     tampered = Reproduction(**{**vars(found), "rows": tuple(worse)})
     assert len(lost(tampered)) == 1 and "atlas takes 0.9000 of our step" in lost(tampered)[0]
-    assert "faster than our plan: 1" in design_page(tampered, "", date(2030, 1, 2))
+    assert "faster than our plan by price: 1" in design_page(tampered, "", date(2030, 1, 2))
 
 
 def test_cli(folder: Path, found: Reproduction, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def reproduce_command(
     """
     from scaleacross.api import reproduce
     from scaleacross.catalogue import load_design_space
-    from scaleacross.report.design_space import design_json, design_report, lost
+    from scaleacross.report.design_space import design_json, design_report, lost, replayed_off
 
     name = load_design_space(space)[0].name
     directory = output or Path(name)
@@ -91,7 +91,8 @@ def reproduce_command(
             progress=progress,
         )
     changes = "".join(f" --set '{one}'" for one in overrides or ())
-    command = f"scaleacross reproduce {space}" + (f" --points {points}" if points else "") + changes
+    asked = (f" --points {points}" if points else "") + changes + (" --replay" if replayed_off(found) else "")
+    command = f"scaleacross reproduce {space}{asked}"
     written = [*found.files, *(_write_docs(found, docs, command) if docs else ())]
     typer.echo(design_json(found, written)) if as_json else display(design_report(found))
     if written:

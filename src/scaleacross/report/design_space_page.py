@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import date
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 from scaleacross.report.design_space import (
-    AGREES,
     BEST,
-    OURS,
     SHOWN_AXES,
     START,
     Reproduced,
     Row,
     contender_cells,
     lost,
-    num_agreeing,
     num_ties,
     place,
     planned,
-    replayed_off,
     single_gains,
     speed_ups,
 )
+from scaleacross.report.design_space_referee import referee, verdict
+from scaleacross.report.format import plural
 
 NUM_LARGEST: Final = 10
 CONTENDERS: Final = """\
@@ -37,7 +36,7 @@ starts from the decisions of all others: by these prices it cannot lose."""
 
 def design_page(found: Reproduced, command: str, today: date) -> str:
     """The page as Markdown; ``NAME.svg`` and ``NAME.csv`` lie beside it."""
-    parts = (_contenders, _dimensions, _referee, _ends)
+    parts = (verdict, _contenders, _dimensions, referee, _ends)
     return "\n".join([*_head(found, command, today), *(line for part in parts for line in part(found)), ""])
 
 
@@ -56,10 +55,12 @@ def _head(found: Reproduced, command: str, today: date) -> Iterator[str]:
     )
     if not rows:
         return
-    gaps, cpu = [row["gap"] for row in rows], [row["cpu_s"] for row in rows if row.get("cpu_s")]
+    cpu = [row["cpu_s"] for row in rows if row.get("cpu_s")]
     late = sum(row["status"] == "time_limit" for row in rows)
     cut = sum(not row.get(f"{name}_complete", True) for row in rows for name in found.rivals)
-    yield f"- Gap of our plan: median {median(gaps):.2%}, largest {max(gaps):.2%}"
+    for fleet in sorted({row["fleet"] for row in rows}):
+        gaps = [row["gap"] for row in rows if row["fleet"] == fleet]
+        yield f"- Gap of our plan on {fleet} ({len(gaps)} points): median {median(gaps):.2%}, largest {max(gaps):.2%}"
     yield f"- Points on which our search reached its limit of {space.time_limit_s:g} processor seconds: {late}"
     yield f"- Rivals cut short by theirs of {space.rival_time_limit_s:g}: {cut} of {len(rows) * len(found.rivals)}"
     if cpu:
@@ -79,7 +80,19 @@ def _contenders(found: Reproduced) -> Iterator[str]:
         for axis in SHOWN_AXES:
             for value in sorted({row[axis] for row in rows}):
                 part = [row for row in rows if row[axis] == value]
-                yield f"| {axis} {value} | {len(part)} | {_figures(found, part, START)} | {_figures(found, part, BEST)} |"
+                over = f"{_figures(found, part, START)} | {_figures(found, part, BEST)}"
+                yield f"| {_value(axis, value)} | {len(part)} | {over} |"
+
+
+def _value(axis: str, value: Any) -> str:
+    """A value of an axis in words."""
+    shown = f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else value
+    return {
+        "latency_ms": f"{shown} ms one way",
+        "oversubscription": f"trunks 1:{shown}",
+        "model": shown,
+        "fleet": f"fleet {shown}",
+    }.get(axis, f"{shown} {axis[:-1] if value == 1 else axis}")
 
 
 def _figures(found: Reproduced, rows: Sequence[Row], name: str) -> str:
@@ -103,52 +116,34 @@ def _dimensions(found: Reproduced) -> Iterator[str]:
     yield "| points where it gains more than a tie | " + " | ".join(map(str, helps)) + " |"
     more = sum(own["joint"] > tolerance * max(own[name] for name in found.ablations) for _, own in gains)
     yield f"\nOn {more} of {len(gains)} points all together gain more than any of them alone.\n"
+    yield from _where_they_matter(gains, names)
     yield f"Largest gains over `{START}`:\n"
     for row, own in sorted(gains, key=lambda pair: -pair[1]["joint"])[:NUM_LARGEST]:
         alone = ", ".join(f"{name.replace('_', ' ')} {own[name]:.2f}" for name in found.ablations)
         yield f"- {own['joint']:.2f}x: {place(row)} ({alone}; {row['schedule']}, crosses with {row['across'] or 'nothing'})"
 
 
-REFEREE: Final = """\
-The simulator replays a plan event by event on the topology and never sees the cost model. A difference is price / replay − 1.
-It plays the network settings that a plan states and, where it states none (rivals and ablations), the library's defaults with
-their windows and with flows hashed onto the links of a trunk."""
-
-
-def _referee(found: Reproduced) -> Iterator[str]:
-    """How the replay agrees with the prices, and whether our plan still wins there."""
-    pairs = replayed_off(found)
-    yield "\n## Referee\n"
-    if not pairs:
-        yield "No plan of these points was replayed yet (`--replay`)."
-        return
-    replayed = [row for row in planned(found) if f"{OURS}_simulated_s" in row]
-    yield f"{REFEREE}\n"
-    near, (worst, where) = num_agreeing(pairs), max(pairs, key=lambda pair: abs(pair[0]))
-    yield f"- Plans replayed: {len(pairs)} on {len(replayed)} points; within {AGREES:.0%}: {near} ({near / len(pairs):.0%})"
-    yield f"- Median difference {median(off for off, _ in pairs):+.1%}; largest {worst:+.1%} ({where})"
-    for label, rivals in ((START, (START,)), ("the best rival", found.rivals)):
-        ups = [(up, row) for row in replayed if (up := _replayed_speed_up(row, rivals)) is not None]
-        if ups:
-            values = [up for up, _ in ups]
-            slower = [f"{place(row)} ({up:.3f})" for up, row in ups if up < 1 - found.space.tie_tolerance]
-            yield (
-                f"- Speed-up over {label} by the referee's clock: median {median(values):.3f}, maximum {max(values):.2f}, "
-                + (
-                    f"{num_ties(found, values)} ties, slower on {len(slower)}"
-                    + "".join(f"\n  - {one}" for one in slower)
-                )
-            )
-
-
-def _replayed_speed_up(row: Row, rivals: Sequence[str]) -> float | None:
-    times = [row[f"{name}_simulated_s"] for name in rivals if f"{name}_simulated_s" in row]
-    return min(times) / row[f"{OURS}_simulated_s"] if times else None
+def _where_they_matter(gains: Sequence[tuple[Row, dict[str, float]]], names: Sequence[str]) -> Iterator[str]:
+    """Median gains by value of every axis."""
+    yield "Median by where:\n"
+    yield (
+        "| | points | "
+        + " | ".join(name.replace("_", " ") for name in names)
+        + " |\n|---|---"
+        + "|---" * len(names)
+        + "|"
+    )
+    for axis in SHOWN_AXES:
+        for value in sorted({row[axis] for row, _ in gains}):
+            part = [own for row, own in gains if row[axis] == value]
+            cells = " | ".join(f"{median(own[name] for own in part):.3f}" for name in names)
+            yield f"| {_value(axis, value)} | {len(part)} | {cells} |"
+    yield ""
 
 
 def _ends(found: Reproduced) -> Iterator[str]:
     slower = lost(found)
-    yield f"\n## Losses and ties\n\nContenders that are faster than our plan: {len(slower)}" + "".join(
+    yield f"\n## Losses and ties\n\nContenders that are faster than our plan by price: {len(slower)}" + "".join(
         f"\n- {one}" for one in slower
     )
     matched = [row["matched"] for row in planned(found) if row.get("matched")]
@@ -157,6 +152,14 @@ def _ends(found: Reproduced) -> Iterator[str]:
     yield f"\nPoints where our plan is a contender's own but for the network: {len(matched)}" + (
         f" ({shown})" if shown else ""
     )
+    without = [(name, row[f"{name}_reason"]) for name in found.rivals for row in planned(found) if _has_none(row, name)]
+    yield f"\nRivals without a plan: {len(without)}" + "".join(
+        f"\n- {name}, {plural(number, 'point')}: {reason}" for (name, reason), number in Counter(without).most_common()
+    )
+
+
+def _has_none(row: Row, name: str) -> bool:
+    return row.get(f"{name}_s") is None and bool(row.get(f"{name}_reason"))
 
 
 WIDTH, HEIGHT, MARGIN = 860, 420, 60
