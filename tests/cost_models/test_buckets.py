@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from machines import settings
 
-from scaleacross.cost_models.buckets import num_buckets
+from scaleacross.cost_models.buckets import least_bucket_share, num_buckets
 from scaleacross.spec.job import Overlap
 from scaleacross.spec.parallelism import SHARD_LEVELS
 
@@ -43,3 +45,26 @@ def test_the_job_may_say_how_large() -> None:
 
 def test_without_overlap_a_chunk_is_one_bucket() -> None:
     assert pieces(1e9, dp_shard=8, num_chunks=2, overlap=Overlap(gradient_reduce=False)) == 2
+
+
+@given(
+    least=st.floats(1e6, 1e11),
+    more=st.floats(1.0, 10.0),
+    layers=st.integers(1, 200),
+    num_chunks=st.integers(1, 8),
+    replicas=st.integers(1, 4096),
+)
+def test_no_bucket_of_fuller_ranks_is_smaller_than_the_least_share(
+    least: float, more: float, layers: int, num_chunks: int, replicas: int
+) -> None:
+    columns = {"dp_shard": replicas, "num_chunks": num_chunks}
+    rows = settings(**{"shard": SHARD_LEVELS.index("optimizer")} | columns)
+    share = float(least_bucket_share(Overlap(), rows, np.array([least]))[0])
+    held = least * more
+    assert 0 < share * least <= held / pieces(held, layers=layers, **columns) * (1 + 1e-12)
+
+
+def test_the_least_share_of_a_rank_that_no_other_is_fuller_than() -> None:
+    """1e9 in ten full buckets: a rank that holds a little more has eleven."""
+    rows = settings(shard=SHARD_LEVELS.index("optimizer"), dp_shard=100)
+    assert least_bucket_share(Overlap(), rows, np.array([1e9]))[0] == pytest.approx(0.1 * 10 / 11)

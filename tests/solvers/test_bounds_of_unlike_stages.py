@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
+from itertools import permutations
 
 import numpy as np
 import pytest
 
-from instances import mixed_instance, plain_job, plain_topology, plain_trunk, random_job
+from instances import mixed_instance, mixed_job, plain_job, plain_topology, plain_trunk, random_job
 from scaleacross.cost_models.settings import Settings, concatenate
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.solvers.candidates import Pricing
-from scaleacross.solvers.every_placement import EveryPlacement, balanced, placer_on
+from scaleacross.solvers.every_placement import EveryPlacement, balanced, placed_at, placer_on
 from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.place_parallelism import Placer, axes_of
 from scaleacross.solvers.search_space import Refusals, SearchSpace
@@ -111,6 +112,72 @@ def test_floors_of_unlike_accelerators_are_below_the_exact_price(seed: int) -> N
                 assert max(floor_s, bounds[place]) <= placer._step_s(decision, places[place]) * SLACK
                 num_held += 1
     assert num_held > 0
+
+
+@pytest.mark.parametrize("seed", range(300, 312))
+def test_bounds_of_orders_are_below_every_balance_in_every_place(seed: int) -> None:
+    """All schedules with a closed form, up to three chunks; also what a pipeline takes there, with what is left behind it."""
+    data = mixed_job(seed).model_dump(mode="json", exclude_none=True)
+    data |= {"schedules": ["GPipe", "1F1B", "Interleaved1F1B"], "num_chunks": [1, 2, 3], "global_batch_sequences": 24}
+    data["degrees"] |= {"pp": {"max": 4}, "dp_replicate": {"max": 4}}
+    problem, rng = problem_of(Job.model_validate(data)), np.random.default_rng(seed)
+    fleet = fleets(problem.topology)[0]
+    placer = placer_on(fleet, problem.job, problem.profile)
+    assert isinstance(placer, EveryPlacement)
+    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    rows = concatenate(list(space.batches(Refusals())))
+    for row in rng.permutation(len(rows))[:CANDIDATES]:
+        one = rows.take(np.array([row]))
+        (active, idle), priced = axes_of(one), placer.pricing.coarse(one)
+        orders = list(permutations(active))
+        added = placer.pricing.order_bounds_s(one, priced.work, orders)[:, 0]
+        assert placer.pricing.tight(priced).bound_s[0] == pytest.approx(
+            max(priced.bound_s[0], priced.free_s[0] + added.min())
+        )
+        bounds = {(*idle, *order): priced.free_s[0] + each for order, each in zip(orders, added, strict=True)}
+        for _, balance, work, places in placer._balanced(one, None):
+            times, decision = placer._times_at(work, places), balanced(one.decision(0), balance)
+            pipelines = placer._pipelines(one, work[1], balance)
+            for index in rng.permutation(len(places))[:PLACES]:
+                fill, order = places[index]
+                placed = placed_at(decision, places[index])
+                exact = placer._step_s(decision, places[index]) * SLACK
+                timed = pipelines.timed(placer.on(fill).groups(placed))
+                behind = (times.exposed_s["dp"] + times.optimizer_s)[index].min()
+                assert bounds[order] <= exact, (bounds[order] / exact, placed)
+                assert max(each.total_s for each in timed) + behind <= exact
+
+
+@pytest.mark.parametrize(("num_layers", "batch"), [(20, 8), (20, 16), (12, 8), (13, 8)])
+def test_the_bound_on_two_types_is_close_where_computation_counts(num_layers: int, batch: int) -> None:
+    """Four stages of three chunks on a type and one half as fast again: 20 layers are balanced, 12 leave one to every chunk."""
+    topology = plain_topology(1, 1)
+    for building, (name, peak) in zip(
+        topology["regions"][0]["buildings"], [("slow", 20.0), ("fast", 30.0)], strict=True
+    ):
+        rates = {"peak_tflop_per_s": {"bf16": peak}, "memory_bandwidth_gbyte_per_s": 100 * peak}
+        building["accelerator"] |= {"name": name} | rates
+    topology["trunks"] = [plain_trunk("b0", "b1", gbyte_per_s=4000.0)]
+    job = plain_job(
+        topology=topology,
+        degrees={"tp": 1, "cp": 1, "pp": 4, "dp_shard": 1, "dp_replicate": 2, "ep": 1},
+        schedules="Interleaved1F1B",
+        num_chunks=3,
+        shard="none",
+        recompute="none",
+        micro_batch_sequences=1,
+        global_batch_sequences=batch,
+    )
+    workload = job.model_dump(mode="json", exclude_unset=True)["workload"] | {"num_layers": num_layers}
+    problem = problem_of(job.model_copy(update={"workload": workload}))
+    fleet = fleets(problem.topology)[0]
+    placer = placer_on(fleet, problem.job, problem.profile)
+    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    priced = placer.pricing.tight(placer.pricing.coarse(concatenate(list(space.batches(Refusals())))))
+    placed = placer.place(priced.settings, priced.work)
+    assert placed is not None
+    exact = float(priced.free_s[0]) + placed.communication_s
+    assert 0.85 * exact < priced.bound_s[0] <= exact
 
 
 def test_a_link_carries_its_messages_whatever_else_waits() -> None:

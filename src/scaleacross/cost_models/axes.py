@@ -81,6 +81,12 @@ class Terms:
         """Traffic of all communicators one after another, (TRAFFIC_ROWS, n)."""
         return sum(self.traffic_s[1:], start=self.traffic_s[0])
 
+    def take(self, rows: Ints) -> Terms:
+        """The rows selected by an index array."""
+        serial = {name: seconds[rows] for name, seconds in self.serial_s.items()}
+        alone = None if self.alone_s is None else self.alone_s[rows]
+        return Terms(serial, tuple(part[:, rows] for part in self.traffic_s), alone)
+
     @property
     def serial_total_s(self) -> Floats:
         """Sum of the serial components."""

@@ -20,10 +20,7 @@ def num_buckets(overlap: Overlap, settings: Settings, layers: Floats, parameters
 
     v chunks with ⌈P/v / bucket⌉ pieces each, but no more than layers.
     """
-    size = np.maximum(LEAST_BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_REPLICA * settings.dp * settings.cp)
-    if overlap.bucket_parameters is not None:
-        size = np.full(len(settings), overlap.bucket_parameters)
-    chunks = settings.num_chunks
+    size, chunks = _bucket_size(overlap, settings), settings.num_chunks
     if overlap.gradient_reduce:
         pieces = chunks * np.maximum(1.0, np.ceil(parameters / chunks / size))
         pieces = np.minimum(pieces, np.maximum(chunks, layers))
@@ -31,3 +28,27 @@ def num_buckets(overlap: Overlap, settings: Settings, layers: Floats, parameters
         pieces = chunks.astype(np.float64)
     whole: Floats = np.where(settings.shard == SHARD_LEVELS.index("parameters"), np.maximum(1.0, layers), pieces)
     return whole
+
+
+def least_bucket_share(overlap: Overlap, settings: Settings, parameters: Floats) -> Floats:
+    """Least size of a bucket of ranks that hold ``parameters`` or more, as a share of ``parameters``, (n,).
+
+    With x = P/v / bucket a piece has bucket · x/⌈x⌉ parameters, which for all greater x is at least the lesser of that and
+    bucket · ⌈x⌉/(⌈x⌉ + 1); fewer pieces, where there are few layers, are larger. 0 of parameters sharded, which travel layer by
+    layer.
+    """
+    size, chunks = _bucket_size(overlap, settings), settings.num_chunks
+    filled = parameters / chunks / size
+    whole = np.maximum(1.0, np.ceil(filled))
+    least = (
+        np.minimum(filled / whole, whole / (whole + 1)) * size / parameters if overlap.gradient_reduce else 1.0 / chunks
+    )
+    share: Floats = np.where(settings.shard == SHARD_LEVELS.index("parameters"), 0.0, least)
+    return share
+
+
+def _bucket_size(overlap: Overlap, settings: Settings) -> Floats:
+    """Parameters of a full bucket, (n,)."""
+    if overlap.bucket_parameters is not None:
+        return np.full(len(settings), float(overlap.bucket_parameters))
+    return np.maximum(float(LEAST_BUCKET_PARAMETERS), BUCKET_PARAMETERS_PER_REPLICA * settings.dp * settings.cp)

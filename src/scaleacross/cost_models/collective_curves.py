@@ -71,6 +71,19 @@ def fastest(tables: Sequence[Floats | None]) -> Floats | None:
     return np.where(unknown.any(axis=0) & ~unknown.all(axis=0), 0.0, np.min(present, axis=0))
 
 
+def slowest_of_fastest(kinds: Sequence[Sequence[Floats | None]]) -> Floats | None:
+    """A table that no job beats which is on one domain of every kind or more, for lower bounds: ``slowest`` of ``fastest``.
+
+    Where a domain of one kind has no curve and another has, the job may have none, so nothing is bounded.
+    """
+    each = [fastest(tables) for tables in kinds]
+    whole = slowest(each)
+    if whole is None:
+        return None
+    unbounded = np.any([table == 0.0 for table in each if table is not None], axis=0)
+    return np.where(unbounded, 0.0, whole)
+
+
 def curve_s(tables: Floats, row: Ints | int, op: CurveOp, num_ranks: Floats, size_bytes: Floats) -> Floats:
     """Seconds of ``op``; zero for one rank or no bytes, NaN where table ``row`` has no curve.
 

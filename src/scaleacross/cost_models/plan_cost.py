@@ -11,14 +11,13 @@ import numpy as np
 from scaleacross.cost_models.axes import (
     Networks,
     Terms,
-    axis_calls,
     communicators,
     group_of,
     network_of,
     waiting,
 )
 from scaleacross.cost_models.beside_layers import BesideLayers, beside_layers
-from scaleacross.cost_models.chunk_work import chunk_work, stage_work
+from scaleacross.cost_models.chunk_work import chunk_work
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layer_seconds import times_by_type
@@ -27,7 +26,8 @@ from scaleacross.cost_models.levels import Levels, accelerator_types, build_leve
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.memory import memory_parts
 from scaleacross.cost_models.overlap import Window, windows
-from scaleacross.cost_models.pipeline.placed import TimedPipeline, stage_seconds, timed_pipelines
+from scaleacross.cost_models.pipeline.placed import TimedPipeline
+from scaleacross.cost_models.pipeline.unplaced import UnplacedPipelines
 from scaleacross.cost_models.plan_traffic import level_traffic, predicted
 from scaleacross.cost_models.settings import Settings, settings_of
 from scaleacross.cost_models.stages import block_counts, equal_stages, every_rank, head_rank, layers_of_ranks
@@ -99,12 +99,11 @@ def plan_cost(
     if shapes is None:
         shapes = exact_shapes(decision.degrees, placement.axis_order, levels, profile.whole_experts)
     settings = settings_of(decision, job.global_batch_sequences)
-    groups = groups_of(shapes, levels, network_of(decision) if network is None else network)
-    slowest = max(
-        _replica_kinds(job, profile, levels, decision, groups, settings, layout), key=lambda kind: kind.step_s
-    )
+    network = network_of(decision) if network is None else network
+    kinds = _replica_kinds(job, profile, levels, decision, shapes, settings, layout, network)
+    slowest = max(kinds, key=lambda kind: kind.step_s)
     volumes, times = slowest.busiest, played_times(*slowest)
-    sent = flows(volumes)
+    sent, groups = flows(volumes), groups_of(network, shapes, levels, volumes.launch_s)
     collectives = tuple(predicted(flow, groups[flow.shape], volumes.equal_copies) for flow in sent)
     step_s = float(times.step_s[0])
     spans = {flow.axis: LINK_LEVELS[int(shapes[flow.axis].span)] for flow in sent}
@@ -135,28 +134,18 @@ def step_seconds(
     profile: ModelProfile,
     topology: Topology,
     decision: Decision,
-    groups: Mapping[str, Group],
+    shapes: Mapping[str, GroupShape],
     levels: Levels | None = None,
+    network: Networks | None = None,
 ) -> float:
-    """The step time of ``plan_cost`` alone, s: for searches and fits, which price many decisions on few placements.
-
-    ``groups``: of every communicator (``groups_of``); they remember what no size changes.
-    """
+    """The step time of ``plan_cost`` alone, s: for searches and fits, which price many decisions on few placements."""
     placement = _placement(decision)
     levels = levels or build_levels(topology, placement.fill)
     layout = layout_of(topology, placement.fill, decision.degrees, placement.axis_order)
     settings = settings_of(decision, job.global_batch_sequences)
-    return max(kind.step_s for kind in _replica_kinds(job, profile, levels, decision, groups, settings, layout))
-
-
-def groups_of(shapes: Mapping[str, GroupShape], levels: Levels, network: Networks) -> dict[str, Group]:
-    """The groups of every communicator, one row each, on the links of a fill."""
-    links, launch_s = links_of(levels), _launch_s(levels)
-    return {name: group_of(network, name, one_row(shape), links, launch_s) for name, shape in shapes.items()}
-
-
-def _launch_s(levels: Levels) -> float:
-    return max(accelerator.collective_start_s for accelerator in levels.accelerators)
+    network = network_of(decision) if network is None else network
+    kinds = _replica_kinds(job, profile, levels, decision, shapes, settings, layout, network)
+    return max(kind.step_s for kind in kinds)
 
 
 def placed_shapes(profile: ModelProfile, topology: Topology, decision: Decision) -> Mapping[str, GroupShape]:
@@ -166,9 +155,12 @@ def placed_shapes(profile: ModelProfile, topology: Topology, decision: Decision)
     return exact_shapes(decision.degrees, placement.axis_order, levels, profile.whole_experts)
 
 
-def placed_groups(topology: Topology, decision: Decision, shapes: Mapping[str, GroupShape]) -> Mapping[str, Group]:
-    """``groups_of`` a placed decision with its network and its ``placed_shapes``. Raises ValueError as ``plan_cost`` does."""
-    return groups_of(shapes, build_levels(topology, _placement(decision).fill), network_of(decision))
+def groups_of(
+    network: Networks, shapes: Mapping[str, GroupShape], levels: Levels, launch_s: float
+) -> Mapping[str, Group]:
+    """The groups of every communicator of one decision, one row each."""
+    links = links_of(levels)
+    return {name: group_of(network, name, one_row(shape), links, launch_s) for name, shape in shapes.items()}
 
 
 def _placement(decision: Decision) -> Placement:
@@ -212,24 +204,20 @@ def _replica_kinds(
     profile: ModelProfile,
     levels: Levels,
     decision: Decision,
-    groups: Mapping[str, Group],
+    shapes: Mapping[str, GroupShape],
     settings: Settings,
     layout: Layout,
+    network: Networks,
 ) -> list[ReplicaKind]:
     """All kinds of replicas of a decision; the one whose step is longest makes the plan's."""
+    launch_s = max(accelerator.collective_start_s for accelerator in levels.accelerators)
+    groups = groups_of(network, shapes, levels, launch_s)
     times = times_by_type(profile, job, levels.accelerators, settings)
     split, micro_batches = layers_per_stage(profile, decision), micro_batches_of(decision, settings, layout)
     rows, work = rank_rows(profile, job, levels.accelerators, settings, times, layout, split, micro_batches)
     first = np.zeros(1, dtype=np.int64)
-    volumes = Volumes(job, profile, settings, work.take(first), _launch_s(levels), decision.pipeline.order)
-    tp, cp, shard, pp = (
-        axis_calls(axis, volumes, groups[axis], groups["ep"]) for axis in ("tp", "cp", "dp_shard", "pp")
-    )
-    stages = [stage_work(profile, job, *each, settings, split) for each in zip(levels.accelerators, times, strict=True)]
-    by_type = {
-        one.name: stage_seconds(volumes, each, (tp, cp, shard))
-        for one, each in zip(levels.accelerators, stages, strict=True)
-    }
+    volumes = Volumes(job, profile, settings, work.take(first), launch_s, decision.pipeline.order)
+    pipelines = UnplacedPipelines.of(volumes, levels.accelerators, times, layout, split, micro_batches)
 
     def kind_of(timed: TimedPipeline) -> ReplicaKind:
         ranks = timed.replicas * len(split) + np.arange(len(split))
@@ -237,11 +225,9 @@ def _replica_kinds(
         terms = tuple(
             waiting(own, Terms({}, communicators(axis, own, groups[axis], groups["expert"]))) for axis in GRID_AXES
         )
-        return ReplicaKind(own, timed, terms, beside_layers(own, stages[0], groups, decision.pipeline))
+        return ReplicaKind(own, timed, terms, beside_layers(own, pipelines.any_stages, groups, decision.pipeline))
 
-    return [
-        kind_of(timed) for timed in timed_pipelines(volumes, by_type, stages[0].rank, layout, micro_batches, pp.message)
-    ]
+    return [kind_of(timed) for timed in pipelines.timed(groups)]
 
 
 def layers_per_stage(profile: ModelProfile, decision: Decision) -> tuple[tuple[int, ...], ...]:

@@ -181,7 +181,7 @@ class Pricing:
         for axis in orders[0]:
             before = [frozenset(order[: order.index(axis)]) for order in orders]
             place = {faster: index for index, faster in enumerate(dict.fromkeys(before))}
-            stride = np.stack([_stride(settings, faster) for faster in place])
+            stride = np.stack([stride_behind(settings, faster) for faster in place])
             parts.append(self._arc(axis, stride, volumes, kinds).added(volumes))
             used.append(np.array([place[faster] for faster in before]))
         out = np.zeros((len(orders), len(settings)))
@@ -196,7 +196,7 @@ class Pricing:
         kinds = kinds_of(settings)
         volumes = self.volumes(settings, self.work(settings, kinds))
         arcs = (
-            self._arc(axis, _stride(settings, axis_order[:position]), volumes, kinds)
+            self._arc(axis, stride_behind(settings, axis_order[:position]), volumes, kinds)
             for position, axis in enumerate(axis_order)
             if (getattr(settings, axis) > 1).any()
         )
@@ -281,7 +281,7 @@ class Pricing:
         return Group(shape, self.links, self.launch_s, rows, self.network)
 
 
-def _stride(settings: Settings, faster: Collection[GridAxis]) -> Ints:
+def stride_behind(settings: Settings, faster: Collection[GridAxis]) -> Ints:
     """Stride of an axis behind the faster ones, (n,)."""
     stride = np.ones(len(settings), dtype=np.int64)
     for axis in faster:

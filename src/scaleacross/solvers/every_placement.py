@@ -5,8 +5,9 @@ C1 failures   no unit (zone or building) holds more data-parallel replicas than 
 
 The *layout* of a placement is the types on each stage of each replica class; layouts are few. Each is balanced, floors of
 computation sort the balances, and all orders and fills of a layout are bounded in arrays and priced exactly, from the least
-bound up, until the next is not below the best. There are at most 5! orders; fills depend on the number of buildings; so
-nothing grows with the accelerators but the counting of groups.
+bound up, until the next is not below the best. Orders whose own bound (``order_bounds_s``) is not below it are left out; of the
+others the pipeline is timed first, and the rest only where both together may be below. There are at most 5! orders; fills
+depend on the number of buildings; so nothing grows with the accelerators but the counting of groups.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ from scaleacross.cost_models.groups import stacked_shapes
 from scaleacross.cost_models.layer_seconds import StackedTimes, times_by_type
 from scaleacross.cost_models.layout import Layout, layout_of
 from scaleacross.cost_models.links import Links, stacked_links
+from scaleacross.cost_models.pipeline.unplaced import UnplacedPipelines
 from scaleacross.cost_models.plan_cost import stage_memory
 from scaleacross.cost_models.settings import Floats, Settings, settings_of
-from scaleacross.cost_models.step import placement_free_s, step_times
+from scaleacross.cost_models.step import StepTimes, placement_free_s, step_times
 from scaleacross.cost_models.work import Work
 from scaleacross.solvers.balance import Balance, Balancer
 from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.solvers.mixed_fleets import pricing_on
-from scaleacross.solvers.place_parallelism import PlacementDecision, Placer, never
+from scaleacross.solvers.place_parallelism import AxisOrder, PlacementDecision, Placer, axes_of, never
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
 from scaleacross.spec.placement import Placement, strides
@@ -41,7 +43,7 @@ from scaleacross.workloads.layer_profile import ModelProfile
 LAYOUT_AXES: Final[tuple[GridAxis, ...]] = ("pp", "dp_shard", "dp_replicate")
 """Axes whose degrees and strides decide which types a stage of a replica has."""
 
-Place = tuple[Fill, tuple[GridAxis, ...]]
+Place = tuple[Fill, AxisOrder]
 
 
 def placer_on(
@@ -90,12 +92,14 @@ class EveryPlacement(Placer):
         free_s = float(placement_free_s(self.pricing.volumes(settings, work))[0])
         limit_s = np.inf if slowest_axis else min(self.incumbent_s(), free_s + cutoff_s)
         best: PlacementDecision | None = None
-        for floor_s, balance, rows, places in self._balanced(settings, slowest_axis):
+        active, _ = axes_of(settings)
+        orders = self._promising(settings, work, active, limit_s - free_s)
+        for floor_s, balance, rows, places in self._balanced(settings, slowest_axis, orders):
             if floor_s >= limit_s:
                 break
             if stop() or (best is not None and best.communication_s <= enough_s):
                 return best and replace(best, complete=False)
-            step_s, (fill, order) = self._fastest(balance, rows, places, limit_s, stop)
+            step_s, (fill, order) = self._fastest(settings, balance, rows, places, limit_s, stop)
             if step_s < limit_s:
                 limit_s = step_s
                 best = PlacementDecision(order, fill, step_s - free_s, complete=True, balance=balance)
@@ -124,31 +128,38 @@ class EveryPlacement(Placer):
         return replace(self, incumbent_s=lambda: np.inf)
 
     def _balanced(
-        self, settings: Settings, slowest_axis: GridAxis | None
+        self, settings: Settings, slowest_axis: GridAxis | None, orders: Sequence[AxisOrder] | None = None
     ) -> list[tuple[float, Balance, tuple[Settings, Work], list[Place]]]:
-        """Every balance of every layout with its floor, its rows and the places of the layout, lowest floor first."""
+        """Every balance of every layout with its floor, its rows and the places of the layout, lowest floor first.
+
+        ``orders`` of the active axes; None: all of them.
+        """
         pricing = self.pricing
         balancer = Balancer(pricing.job, pricing.profile, pricing.accelerators, settings, self._layer_times(settings))
         out = []
-        for layout, alike in self._by_layout(settings, slowest_axis).items():
+        for layout, alike in self._by_layout(settings, slowest_axis, orders).items():
             for balance in balancer.balances(layout) if self.balanced else [balancer.equal(layout)]:
                 rows = balancer.rows(balance)
                 floor_s = float(placement_free_s(pricing.volumes(*rows)).max())
                 out.append((floor_s, balance, rows, alike))
         return sorted(out, key=lambda entry: entry[0])
 
-    def _by_layout(self, settings: Settings, slowest_axis: GridAxis | None) -> dict[Layout, list[Place]]:
+    def _by_layout(
+        self, settings: Settings, slowest_axis: GridAxis | None, orders: Sequence[AxisOrder] | None = None
+    ) -> dict[Layout, list[Place]]:
         places: dict[Layout, list[Place]] = {}
         degrees = settings.decision(0).degrees
-        for place in self._places(settings, slowest_axis):
+        for place in self._places(settings, slowest_axis, orders):
             places.setdefault(self._layout(degrees, place), []).append(place)
         return places
 
-    def _places(self, settings: Settings, slowest_axis: GridAxis | None) -> Iterator[Place]:
-        active = [axis for axis in GRID_AXES if int(getattr(settings, axis)[0]) > 1]
-        idle = [axis for axis in GRID_AXES if axis not in active]
-        for fill in self.fills_of(settings):
-            for order in permutations(active):
+    def _places(
+        self, settings: Settings, slowest_axis: GridAxis | None, orders: Sequence[AxisOrder] | None
+    ) -> Iterator[Place]:
+        active, idle = axes_of(settings)
+        orders = list(permutations(active)) if orders is None else orders
+        for fill in self.fills_of(settings) if orders else ():
+            for order in orders:
                 place = (fill, (*idle, *order))
                 if (slowest_axis is None or order[-1] == slowest_axis) and self._c1_failures(settings, place):
                     yield place
@@ -178,6 +189,7 @@ class EveryPlacement(Placer):
 
     def _fastest(
         self,
+        settings: Settings,
         balance: Balance,
         rows: tuple[Settings, Work],
         places: Sequence[Place],
@@ -186,23 +198,40 @@ class EveryPlacement(Placer):
     ) -> tuple[float, Place]:
         """The fastest of the places, and its exact step; what cannot be below ``limit_s``, or comes after ``stop``, is not
         timed."""
-        floors = self._floors_s(rows, places)
-        decision = balanced(rows[0].decision(0), balance)
+        times = self._times_at(rows, places)
+        floors, behind = times.step_s.max(axis=1), (times.exposed_s["dp"] + times.optimizer_s).min(axis=1)
         best_s, best = np.inf, places[0]
+        if floors.min() >= limit_s:
+            return best_s, best
+        decision, pipelines = balanced(settings.decision(0), balance), self._pipelines(settings, rows[1], balance)
         for index in np.argsort(floors, kind="stable").tolist():
-            if floors[index] >= min(limit_s, best_s) or stop():
+            below_s, place = min(limit_s, best_s), places[index]
+            if floors[index] >= below_s or stop():
                 break
-            step_s = self._step_s(decision, places[index])
+            timed = pipelines.timed(self.on(place[0]).groups(placed_at(decision, place)))
+            if max(one.total_s for one in timed) + behind[index] >= below_s:
+                continue
+            step_s = self._step_s(decision, place)
             if step_s < best_s:
-                best_s, best = step_s, places[index]
+                best_s, best = step_s, place
         return best_s, best
+
+    def _pipelines(self, settings: Settings, work: Work, balance: Balance) -> UnplacedPipelines:
+        """The pipelines of a balance of a single candidate, wherever it lies; ``work`` is that of one of its rows."""
+        volumes = self.pricing.volumes(settings, work.take(np.zeros(1, dtype=np.int64)))
+        of = balance.layout, balance.split, balance.micro_batches
+        return UnplacedPipelines.of(volumes, self.pricing.accelerators, self._layer_times(settings), *of)
 
     def _step_s(self, decision: Decision, place: Place) -> float:
         """Exact step of a decision in a place."""
         return self.on(place[0]).step_s(placed_at(decision, place))
 
     def _floors_s(self, rows: tuple[Settings, Work], places: Sequence[Place]) -> Floats:
-        """Bounds on the step of every place, (places,), as if pipeline messages took no time: by the longest of the rows."""
+        """Bounds on the step of every place, (places,): by the longest of the rows."""
+        return self._times_at(rows, places).step_s.max(axis=1)
+
+    def _times_at(self, rows: tuple[Settings, Work], places: Sequence[Place]) -> StepTimes:
+        """Bounds on the step of every row in every place, (places, rows), as if pipeline messages took no time."""
         settings, work = rows
         place, row = (index.ravel() for index in np.indices((len(places), len(settings))))
         one = settings.take(row[: len(settings)])
@@ -215,7 +244,7 @@ class EveryPlacement(Placer):
             stacked = [stacked_shapes([each[int(index)][part] for index in place]) for part in range(len(each[0]))]
             expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
             terms.append(axis_terms(axis, volumes, stacked[0], links, expert, ep, network=network))
-        return step_times(volumes, terms).step_s.reshape(len(places), len(settings)).max(axis=1)
+        return step_times(volumes, terms).reshaped(len(places), len(settings))
 
 
 def placed_at(decision: Decision, place: Place) -> Decision:

@@ -24,11 +24,12 @@ from typing import Final
 import networkx as nx
 import numpy as np
 
-from scaleacross.cost_models.collective_curves import fastest
+from scaleacross.cost_models.collective_curves import slowest_of_fastest
 from scaleacross.cost_models.levels import (
     CAMPUS,
     NUM_LEVELS,
     SCALE_UP,
+    Levels,
     accelerator_types,
     build_levels,
     host_unit,
@@ -80,13 +81,22 @@ class Fleet:
     def optimistic_links(self) -> Links:
         """Per level the best figure that any fill can see on that level or farther out, for lower bounds.
 
-        A group may spare a level by crossing the next one; so no level is taken to be worse than one outside of it.
+        All types of the fleet take part and the slowest link of a fill sets its pace, so inside buildings a level is as good as
+        the best building of the type whose best is worst. A group may spare a level by crossing the next one; so no level is
+        taken to be worse than one outside of it.
         """
-        single = [build_levels(self.topology, [_share(b.name, b.num_accelerators)], self.graph) for b in self.buildings]
-        bandwidth = np.max([levels.bandwidth for levels in single], axis=0)
-        bandwidth[SCALE_UP] = max(min(levels.bandwidth[SCALE_UP], levels.capacity[SCALE_UP]) for levels in single)
-        capacity = np.max([levels.capacity for levels in single], axis=0)
-        latency = np.min([levels.latency for levels in single], axis=0)
+        of_type: dict[str, list[Levels]] = {}
+        for b in self.buildings:
+            of_type.setdefault(b.accelerator.name, []).append(
+                build_levels(self.topology, [_share(b.name, b.num_accelerators)], self.graph)
+            )
+        alike = of_type.values()
+        bandwidth = np.min([np.max([levels.bandwidth for levels in each], axis=0) for each in alike], axis=0)
+        bandwidth[SCALE_UP] = min(
+            max(min(levels.bandwidth[SCALE_UP], levels.capacity[SCALE_UP]) for levels in each) for each in alike
+        )
+        capacity = np.min([np.max([levels.capacity for levels in each], axis=0) for each in alike], axis=0)
+        latency = np.max([np.min([levels.latency for levels in each], axis=0) for each in alike], axis=0)
         pairs = [
             build_levels(self.topology, [_share(a.name, 1), _share(b.name, 1)], self.graph)
             for a, b in combinations(self.buildings, 2)
@@ -97,7 +107,7 @@ class Fleet:
             latency[level] = min((p.latency[level] for p in at), default=np.inf)
             bandwidth[level] = bandwidth[level] if at else 0.0
         exists = capacity > 0  # the others are never crossed
-        curves = fastest([levels.curves for levels in single])
+        curves = slowest_of_fastest([[levels.curves for levels in each] for each in alike])
         return Links(
             np.where(exists, np.maximum.accumulate(bandwidth[::-1])[::-1], 1.0),
             np.where(exists, np.maximum.accumulate(capacity[::-1])[::-1], 1.0),

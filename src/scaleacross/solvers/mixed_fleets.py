@@ -8,10 +8,15 @@ Bound         With Q[k] = min_t P[t,k] and f[t] = max_k Q[k]/P[t,k] ≤ 1, a gro
               ⌊(A of the i fastest types)/(tp·cp)⌋ groups are of the i fastest types, and at least one has the slowest.
               The busiest rank computes m times, fill and drain pass the other ranks once: (m − 1/v)·busiest + all ranks/v.
               Summed over all groups, for any layers per stage and any batch shares:
-                  step ≥ (m − 1/v) · dp · Σ_k N[k]·Q[k] / Σ_g f[g]  +  Σ_k N[k]·C[k] / v  +  optimizer
-              with C[k] the computation in Q[k]. Sharded parameters: some class has m micro-batches or more, so step ≥
+                  step ≥ (m − 1/v) · T  +  Σ_k N[k]·Q[k] / v  +  optimizer,      T = dp · Σ_k N[k]·Q[k] / Σ_g f[g]
+              All ranks take T where work is spread so that none takes longer. Taking d·p seconds off the others makes the
+              busiest take d·min f more, m times; where m⁻ ≥ 2·(1 + p·(1/min f − 1))/v that is no gain, even if fill and drain
+              pass each of them twice, so that fill and drain take (p − 1)·T/v. Some rank has the slowest type, and v layers
+              at least, m⁻ times (one less for each end of the model that may have a virtual stage of its own). Sharded
+              parameters: some class has m micro-batches or more, so step ≥
               m · (gather + gather and scatter of what the fullest rank holds at least). Gradients and parameters once per
-              step: what the share h/m⁻ of the computation cannot hide adds to it (h of ``overlap``, m⁻ fewest micro-batches).
+              step: what the share h/m⁻ of the computation cannot hide adds to it (h of ``overlap``, m⁻ fewest micro-batches),
+              or, if more, the least bucket and what traffic takes of multiprocessors; besides, what it takes of HBM.
               Where weight gradients fill the drain, 1/v is multiplied by the least share of forward that a layer, or an
               end, has on any type (``pipeline.timed_bounds.idle_share``).
 """
@@ -25,17 +30,20 @@ from itertools import permutations
 import numpy as np
 
 from scaleacross.cost_models.axes import Terms, waiting
+from scaleacross.cost_models.buckets import least_bucket_share
+from scaleacross.cost_models.compute import memory_bytes_per_s
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, times_by_type
 from scaleacross.cost_models.memory import held_parameters, memory_parts
+from scaleacross.cost_models.network.sm_contention import hbm_s
 from scaleacross.cost_models.overlap import TRAFFIC_ROWS, least_together_s, num_communicators
-from scaleacross.cost_models.pipeline.timed_bounds import idle_share
-from scaleacross.cost_models.rank_seconds import update_s
+from scaleacross.cost_models.pipeline.timed_bounds import FOLDED, WHOLE, among, idle_share
+from scaleacross.cost_models.rank_seconds import elementwise_fraction, taken_fraction, update_s
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses
-from scaleacross.cost_models.step import placement_free_s
+from scaleacross.cost_models.step import hbm_lost_s, placement_free_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import Work
-from scaleacross.solvers.candidates import Priced, Pricing
+from scaleacross.solvers.candidates import ORDER_BLOCK, Priced, Pricing, stride_behind
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, SCHEDULE_NAMES, GridAxis
@@ -83,31 +91,40 @@ class MixedPricing(Pricing):
     def coarse(self, settings: Settings) -> Priced:
         """The bound with every axis as if it were the innermost; inf where no split of the layers fits in memory."""
         times = self._times(settings)
-        terms = self._coarse_terms(self._unit_volumes(settings, times))
+        volumes = self._unit_volumes(settings, times)
+        terms = self._coarse_terms(volumes)
         work = self._least_work(settings, self._computation_s(settings, times, terms))
         free = placement_free_s(self.volumes(settings, work))
-        bound = self._bound_s(settings, times, terms) + work.optimizer_s
+        bound = self._bound_s(volumes, times, terms) + work.optimizer_s
         bound = np.where(self._layers_that_fit(settings) < self.profile.num_layers, np.inf, bound)
         return Priced(settings, work, free, bound)
 
     def tight(self, priced: Priced) -> Priced:
         """The bound with every axis at the stride that the best axis order gives it."""
-        settings = priced.settings
-        times = self._times(settings)
+        active = [axis for axis in GRID_AXES if (getattr(priced.settings, axis) > 1).any()]
+        added = self.order_bounds_s(priced.settings, priced.work, list(permutations(active))).min(axis=0)
+        return replace(priced, bound_s=np.maximum(priced.bound_s, priced.free_s + added))
+
+    def order_bounds_s(self, settings: Settings, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
+        """Lower bounds on the step less ``placement_free_s``, one for each order of the same axes, (orders, n)."""
+        times, every = self._times(settings), np.arange(len(settings))
         volumes = self._unit_volumes(settings, times)
-        active = [axis for axis in GRID_AXES if (getattr(settings, axis) > 1).any()]
-        known: dict[tuple[GridAxis, frozenset[GridAxis]], Terms] = {}
-        best = np.full(len(settings), np.inf)
-        for order in permutations(active):
-            terms = []
-            for axis in (axis for axis in order if axis != "pp"):
-                key = (axis, frozenset(order[: order.index(axis)]))
-                if key not in known:
-                    stride = np.prod([getattr(settings, faster) for faster in key[1]], axis=0, dtype=np.int64)
-                    known[key] = self._relaxed_terms(axis, volumes, stride * np.ones(len(settings), np.int64))
-                terms.append(known[key])
-            best = np.minimum(best, self._bound_s(settings, times, terms))
-        return replace(priced, bound_s=np.maximum(priced.bound_s, best + priced.work.optimizer_s))
+        arcs = []
+        for axis in (axis for axis in orders[0] if axis != "pp"):
+            before = [frozenset(order[: order.index(axis)]) for order in orders]
+            place = {faster: index for index, faster in enumerate(dict.fromkeys(before))}
+            stride = np.concatenate([stride_behind(settings, faster) for faster in place])
+            terms = self._relaxed_terms(axis, volumes.take(np.tile(every, len(place))), stride)
+            arcs.append((terms, np.array([place[faster] for faster in before]) * len(settings)))
+        out = np.empty((len(orders), len(settings)))
+        step = max(1, ORDER_BLOCK // max(1, len(settings)))
+        for start in range(0, len(orders), step):
+            block = out[start : start + step]
+            rows = np.tile(every, len(block))
+            placed = [terms.take((at[start : start + step, None] + every).ravel()) for terms, at in arcs]
+            some = volumes.take(rows)
+            block[:] = self._bound_s(some, [each.take(rows) for each in times], placed).reshape(block.shape)
+        return out + (work.optimizer_s - placement_free_s(self.volumes(settings, work)))
 
     def _times(self, settings: Settings) -> list[StackedTimes]:
         return times_by_type(self.profile, self.job, self.accelerators, settings)
@@ -124,12 +141,9 @@ class MixedPricing(Pricing):
     def _unit_volumes(self, settings: Settings, times: Sequence[StackedTimes]) -> Volumes:
         """Volumes of one gather, one layer, one expert layer, and the dense parameters that the fullest rank holds at least."""
         nothing, one = np.zeros(len(settings)), np.ones(len(settings))
-        pp, counts = settings.pp, np.array([count for _, count in self.profile.blocks])
-        nobody = RankClasses(np.eye(len(counts), dtype=np.int64), *(np.zeros(len(counts), dtype=np.int64),) * 4)
-        ends = RankClasses(np.zeros((1, len(counts)), dtype=np.int64), *(np.ones(1, dtype=np.int64),) * 4)
-        each, outer = (held_parameters(self.profile, settings, classes) for classes in (nobody, ends))
-        total = (counts @ each.total + outer.total[0]) / pp
-        dense = total * (each.dense / each.total).min(axis=0)
+        _, dense = self._fullest(settings)
+        elementwise = elementwise_fraction(self.profile, times, settings)
+        slowest_hbm = min(memory_bytes_per_s(one) for one in self.accelerators)
         work = Work(
             **{f.name: nothing for f in fields(Work)}
             | {
@@ -141,9 +155,21 @@ class MixedPricing(Pricing):
                 "moe_layers": one * bool(self.profile.num_experts),
                 "attention_s": np.max([each.attention.max(axis=0) for each in times], axis=0),
                 "dense_parameters": dense,
+                "taken_fraction": one * taken_fraction(self.accelerators),
+                "elementwise_fraction": elementwise,
+                "hbm_s_per_byte": elementwise * hbm_s(1.0, slowest_hbm),
             }
         )
         return self.volumes(settings, work)
+
+    def _fullest(self, settings: Settings) -> tuple[Floats, Floats]:
+        """Parameters and dense parameters that the fullest rank holds at least, (n,) each: the mean over the ranks."""
+        counts = np.array([count for _, count in self.profile.blocks])
+        nobody = RankClasses(np.eye(len(counts), dtype=np.int64), *(np.zeros(len(counts), dtype=np.int64),) * 4)
+        ends = RankClasses(np.zeros((1, len(counts)), dtype=np.int64), *(np.ones(1, dtype=np.int64),) * 4)
+        each, outer = (held_parameters(self.profile, settings, classes) for classes in (nobody, ends))
+        total = (counts @ each.total + outer.total[0]) / settings.pp
+        return total, total * (each.dense / each.total).min(axis=0)
 
     def _relaxed_terms(
         self, axis: GridAxis, volumes: Volumes, stride: Ints | None = None, coarse: bool = False
@@ -158,18 +184,24 @@ class MixedPricing(Pricing):
         axes = (axis for axis in GRID_AXES if axis != "pp")
         return [self._relaxed_terms(axis, volumes, coarse=True) for axis in axes]
 
-    def _bound_s(self, settings: Settings, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> Floats:
+    def _bound_s(self, volumes: Volumes, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> Floats:
         """The bound without the optimizer for collectives that take ``terms``, (n,)."""
+        settings, work = volumes.settings, volumes.work
         computation = self._computation_s(settings, times, terms)
         traffic = sum((term.window_s for term in terms), start=np.zeros((TRAFFIC_ROWS, len(settings))))
         windows = least_together_s(traffic, 1 / num_communicators(settings, bool(self.profile.num_experts)))
         waited = sum((term.serial_s.get("dp", 0.0) for term in terms), start=np.zeros(len(settings)))
         chunks, pp = settings.num_chunks, settings.pp
         hidden = (pp * (chunks - 1) + 1) / chunks
-        fewest = np.where(settings.schedule == SCHEDULE_NAMES.index("GPipe"), 1, pp)
-        once = windows[0] + windows[1] - computation * np.minimum(1.0, hidden / fewest)
+        fewest = _fewest(settings)
+        once = windows[0] + windows[1]
+        first = least_bucket_share(self.job.overlap, settings, self._fullest(settings)[0])
+        taken = (1 - 1 / chunks) * work.taken_fraction * (1 - work.elementwise_fraction)
+        beside = first * once + taken * (traffic[0] + traffic[1])
+        exposed = np.maximum(once - computation * np.minimum(1.0, hidden / fewest), beside)
+        fewest_batches = replace(volumes, settings=replace(settings, num_micro_batches=fewest))
         every = settings.num_micro_batches * (windows[2] + windows[3])
-        return np.maximum(computation + np.maximum(0.0, once), every) + waited
+        return np.maximum(computation + exposed, every) + waited + hbm_lost_s(fewest_batches)
 
     def _computation_s(self, settings: Settings, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> Floats:
         """Computation and the collectives per layer that nothing hides, without the optimizer, (n,)."""
@@ -180,10 +212,15 @@ class MixedPricing(Pricing):
         share = (least / layers).max(axis=1)  # f, (types, n)
         counts = np.array([count for _, count in self.profile.blocks])
         whole = counts @ least + (share[:, None] * ends).min(axis=0).sum(axis=0)
-        once = counts @ alone[:, :-2].min(axis=0) + alone[:, -2:].min(axis=0).sum(axis=0)
-        drained = self._drained(settings, times)
-        busiest: Floats = (settings.num_micro_batches - drained) * settings.dp * whole / self._speed(settings, share)
-        return busiest + drained * once
+        passed = np.where(among(settings.schedule, WHOLE), seconds, alone)
+        once = counts @ passed[:, :-2].min(axis=0) + passed[:, -2:].min(axis=0).sum(axis=0)
+        drained, pp, m = self._drained(settings, times), settings.pp, settings.num_micro_batches
+        pace = settings.dp * whole / self._speed(settings, share)
+        fewest, ratio = _fewest(settings), 1 / share.min(axis=0)
+        alike = fewest >= 2 * drained * (1 + pp * (ratio - 1))
+        fill = np.where(alike, np.maximum((pp - 1) * pace, once - pace), once - pace)
+        held = settings.num_chunks - (pp * settings.num_chunks > self.profile.num_layers) * _num_ends(settings)
+        return np.maximum(m * pace + drained * fill, fewest * held * layers.min(axis=1).max(axis=0))
 
     def _drained(self, settings: Settings, times: Sequence[StackedTimes]) -> Floats:
         """Share of a pass through all ranks that fill and drain add, at least, (n,): 1/v, less for a split backward."""
@@ -195,9 +232,8 @@ class MixedPricing(Pricing):
     def _waits_s(self, settings: Settings, terms: Sequence[Terms]) -> Floats:
         """Exposed tp, cp and ep collectives of each layer and micro-batch, (block types + 2, n), from unit ``terms``."""
         nothing = np.zeros(len(settings))
-        per_step = settings.num_micro_batches + _idle(settings, nothing, nothing)
         unit = {
-            name: sum((term.serial_s.get(name, 0.0) for term in terms), start=np.zeros(len(settings))) / per_step
+            name: sum((term.serial_s.get(name, 0.0) for term in terms), start=nothing) / settings.num_micro_batches
             for name in ("tp", "cp", "ep")
         }
         unit["ep"] = unit["ep"] * (1 - self.job.experts.overlap_fraction)  # the rest may hide
@@ -249,6 +285,16 @@ class MixedPricing(Pricing):
             of_large = np.minimum(pp, large // (here.dp * here.tp * here.cp))
             out[rows] = (ranks * small).sum(axis=0) + of_large * (big - small).max(axis=0)
         return out
+
+
+def _fewest(settings: Settings) -> Ints:
+    """Micro-batches that a replica has at least, however the batch is shared, (n,) (``balance.batch_rule``)."""
+    return np.where(settings.schedule == SCHEDULE_NAMES.index("GPipe"), 1, settings.pp)
+
+
+def _num_ends(settings: Settings) -> Ints:
+    """Ends of the model that one rank may have, (n,)."""
+    return np.where(among(settings.schedule, FOLDED), 2, 1)
 
 
 def _idle(settings: Settings, forward_s: Floats, backward_s: Floats) -> Floats:
