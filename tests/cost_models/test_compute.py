@@ -13,7 +13,6 @@ from machines import accelerator, gpt, job, settings
 from scaleacross.catalogue import load_accelerator
 from scaleacross.cost_models.compute import (
     ATTENTION_BACKWARD_RATIO,
-    CAST_BYTES,
     ELEMENTWISE_BACKWARD_RATIO,
     RING_BACKWARD_BYTES,
     RING_FORWARD_BYTES,
@@ -26,7 +25,7 @@ from scaleacross.cost_models.compute import (
     runtime_of,
 )
 from scaleacross.cost_models.work import work_of
-from scaleacross.spec.job import Optimizer
+from scaleacross.spec.job import Conversion, GatheredConversion, Optimizer
 from scaleacross.workloads.layer_profile import ActivationBytes, Attention, Gemm, LayerProfile
 
 CHIP = accelerator()
@@ -189,12 +188,71 @@ def test_eight_bit_products_run_at_their_own_peak_but_attention_does_not() -> No
     chip = accelerator(peak_flop_per_s={"bf16": 100e12, "fp8": 200e12}, kernel_launch_s=0.0)
     heavy = layer(Gemm("g", 8192, 8192, "none"))
     core = layer(attention=Attention(16, 16, 64, 64))
-    cast = CAST_BYTES * 4096 * 8192 / HBM
+    cast = Conversion().input_forward_bytes * 4096 * 8192 / HBM
     for part, ratio, extra in ((heavy, 2.0, cast), (core, 1.0, 0.0)):
         slow, fast = (layer_times(part, 0, chip, p, shards(), 4096, PLAIN).forward_s[0] for p in ("bf16", "fp8"))
         assert fast == pytest.approx(slow / ratio + extra)
     with pytest.raises(KeyError, match="nvfp4"):
         layer_times(heavy, 0, chip, "nvfp4", shards(), 4096, PLAIN)
+
+
+NARROW = accelerator(peak_flop_per_s={"bf16": 100e12, "fp8": 200e12}, kernel_launch_s=0.0)
+
+
+def conversion_bytes(conversion: Conversion, part: Gemm, tp: int = 1) -> tuple[float, float, float]:
+    """HBM bytes that ``conversion`` adds forward, backward, and to the weight gradient, of ``part`` with 512 tokens."""
+    none = Conversion(input_forward_bytes=0.0, gradient_bytes=0.0)
+    with_it, without = (
+        layer_times(layer(part), 0, NARROW, "fp8", shards(tp=tp), 512, Runtime(conversion=each))
+        for each in (conversion, none)
+    )
+    return (
+        HBM * float(with_it.forward_s[0] - without.forward_s[0]),
+        HBM * float(with_it.backward_s[0] - without.backward_s[0]),
+        HBM * float(with_it.weight_s[0] - without.weight_s[0]),
+    )
+
+
+def test_conversions_of_every_operand_in_the_pass_that_needs_it() -> None:
+    conversion = Conversion(
+        input_forward_bytes=3.0,
+        input_backward_bytes=10.0,
+        gradient_bytes=13.0,
+        weight_forward_bytes=5.0,
+        weight_backward_bytes=7.0,
+        rescale_bytes=4.0,
+    )
+    entered, left, weights = 512 * 256, 512 * 1024, 256 * 1024
+    again = 10 * entered + 4 * weights
+    back = 13 * left + 7 * weights + 4 * entered
+    part = Gemm("g", 256, 1024, "none")
+    assert conversion_bytes(conversion, part) == pytest.approx((3 * entered + 5 * weights, back + again, again))
+    # one of three siblings: the kernel that adds their gradients up scales them too
+    unscaled = (3 * entered + 5 * weights, back - 4 * entered + again, again)
+    assert conversion_bytes(conversion, replace(part, siblings=3)) == pytest.approx(unscaled)
+    assert conversion_bytes(conversion, replace(part, always_16_bit=True)) == pytest.approx((0, 0, 0))
+
+
+def test_what_tp_gathers_is_converted_in_parts() -> None:
+    conversion = Conversion(
+        input_forward_bytes=6.0, gradient_bytes=6.0, gathered=GatheredConversion(before_bytes=5.0, after_bytes=2.0)
+    )
+    column, row = Gemm("g", 256, 1024, "column"), Gemm("g", 1024, 256, "row")
+    gathered = (5 / 4 + 2) * 512 * 256
+    assert conversion_bytes(conversion, column, tp=4)[:2] == pytest.approx((gathered, 6 * 512 * 1024 / 4))
+    shared = conversion_bytes(conversion, replace(column, siblings=3), tp=4)[0]  # before, once for all three
+    assert shared == pytest.approx((5 / 4 / 3 + 2) * 512 * 256)
+    assert conversion_bytes(conversion, row, tp=4)[:2] == pytest.approx((6 * 512 * 1024 / 4, gathered))
+    assert conversion_bytes(conversion, column)[:2] == pytest.approx((6 * 512 * 256, 6 * 512 * 1024))
+
+
+def test_gradients_of_siblings_are_read_once_each_and_their_sum_is_written_once() -> None:
+    part = Gemm("g", 1024, 4096, "none")
+    alone, three = (
+        layer_times(layer(replace(part, siblings=n)), 0, QUIET, "bf16", shards(), 100, PLAIN) for n in (1, 3)
+    )
+    assert 3 * HBM * float(three.backward_s[0] - alone.backward_s[0]) == pytest.approx((3 * 2 + 2) * 100 * 1024)
+    assert three.weight_s[0] == alone.weight_s[0]
 
 
 def test_the_host_takes_as_long_as_a_routed_layer_has_operators() -> None:

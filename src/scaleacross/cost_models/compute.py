@@ -9,7 +9,7 @@ algorithmic ratios below.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -25,7 +25,7 @@ from scaleacross.cost_models.kernels import (
 )
 from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.spec.accelerator import Accelerator, Precision
-from scaleacross.spec.job import Job, Optimizer
+from scaleacross.spec.job import Conversion, Job, Optimizer
 from scaleacross.workloads.layer_profile import Attention, Gemm, LayerProfile
 
 ATTENTION_BACKWARD_RATIO: Final = 2.5
@@ -50,8 +50,8 @@ RING_FORWARD_BYTES: Final = 10.0
 Engine's context-parallel attention; Ring Attention, arXiv 2310.01889)."""
 RING_BACKWARD_BYTES: Final = 6.0
 """The same, backward: the query gradient of every call is read and added to a 16-bit sum."""
-CAST_BYTES: Final = 4.0
-"""HBM bytes per element of a 16-bit tensor cast for narrow Gemms: read once, written row-wise and transposed."""
+SUM_BYTES: Final = 2.0
+"""HBM bytes per element of a 16-bit tensor read or written, where one kernel adds up what several products return."""
 UNFUSED_FORWARD_BYTES: Final = 9.0
 """HBM bytes per attention score beside the products: softmax reads 2 and writes 2, dropout too and a 1-byte mask."""
 UNFUSED_BACKWARD_BYTES: Final = 11.0
@@ -80,11 +80,13 @@ class Runtime:
         gradient_result_bytes: HBM bytes per parameter that the product of a weight gradient moves for its result.
         host_share: of ``host_moe_pass_s`` that CUDA graphs leave.
         ring_attention: context parallelism runs attention block by block round a ring.
+        conversion: what moves to convert the operands of narrow products.
     """
 
     gradient_result_bytes: float = RESULT_BYTES
     host_share: float = 1.0
     ring_attention: bool = True
+    conversion: Conversion = field(default_factory=Conversion)
 
 
 def runtime_of(job: Job) -> Runtime:
@@ -94,7 +96,7 @@ def runtime_of(job: Job) -> Runtime:
     """
     optimizer = job.optimizer
     moved = 2.0 * optimizer.gradient_bytes if optimizer.fused_accumulation else RESULT_BYTES
-    return Runtime(moved, HOST_SHARES[job.experts.graphs], job.context_exchange == "ring")
+    return Runtime(moved, HOST_SHARES[job.experts.graphs], job.context_exchange == "ring", job.conversion)
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,41 @@ def _gemm_shape(gemm: Gemm, shards: Shards, tokens: Floats, num_experts: int) ->
     if gemm.shard == "expert":
         tokens = tokens / shards.tp
     return tokens * gemm.tokens_per_token / local_experts, cols, depth, local_experts
+
+
+def _conversion_bytes(
+    gemm: Gemm, conversion: Conversion, tp: Ints, rows: Floats, cols: Floats, depth: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """HBM bytes beside one narrow product (rows × depth)·(depth × cols): forward, for the gradient of its input, for that of
+    its weight. tp gathers the input of a product divided by columns and the gradient of one divided by rows. Siblings convert
+    their input each for itself, but for what happens before it is gathered; the kernel that adds their gradients up scales
+    them too.
+    """
+    entered, left, weights = rows * depth * gemm.cast_input, rows * cols * gemm.cast_gradient, depth * cols
+    into = out = np.ones_like(tp)
+    if gemm.shard == "column":
+        into = tp
+    elif gemm.shard == "row":
+        out = tp
+    forward = _gathered_bytes(conversion, conversion.input_forward_bytes, into, gemm.siblings) * entered
+    gradient = _gathered_bytes(conversion, conversion.gradient_bytes, out, 1) * left
+    if gemm.siblings == 1:
+        gradient = gradient + conversion.rescale_bytes * rows * depth
+    return (
+        forward + conversion.weight_forward_bytes * weights,
+        gradient + conversion.weight_backward_bytes * weights,
+        conversion.input_backward_bytes * entered + conversion.rescale_bytes * weights,
+    )
+
+
+def _gathered_bytes(conversion: Conversion, alone: float, ranks: Ints, sharers: int) -> Floats:
+    """HBM bytes per element to convert a tensor that ``ranks`` ranks gather once for ``sharers`` products, ``alone`` where
+    one rank holds it.
+    """
+    parts = conversion.gathered
+    if parts is None:
+        return np.full(ranks.shape, alone)
+    return np.where(ranks > 1, parts.before_bytes / (ranks * sharers) + parts.after_bytes, alone)
 
 
 def _attention_times_s(
@@ -240,7 +277,7 @@ def layer_times(
     ``num_experts`` routed experts of the model share the tokens of expert Gemms evenly (balanced routing).
     Backward = the two gradient products of every Gemm with their own shapes, attention at ATTENTION_BACKWARD_RATIO,
     element-wise work at ELEMENTWISE_BACKWARD_RATIO. Attention and the Gemms marked so run in 16 bit whatever the
-    precision of the others, whose inputs are cast to it (CAST_BYTES). Selective recomputation repeats the element-wise
+    precision of the others, whose operands are converted to it. Selective recomputation repeats the element-wise
     work and ``selective_gemm_fraction`` of the Gemms, or unfused attention where the layer has that.
 
     Raises:
@@ -251,13 +288,16 @@ def layer_times(
     for gemm in layer.gemms:
         rows, cols, depth, count = _gemm_shape(gemm, shards, tokens, num_experts)
         used = _sixteen_bit(accelerator) if gemm.always_16_bit else precision
-        forward = forward + gemm_time_s(accelerator, used, rows, cols, depth, count) / gemm.rate_ratio
-        backward = backward + gemm_time_s(accelerator, used, rows, depth, cols, count) / gemm.rate_ratio
-        own = gemm_time_s(accelerator, used, depth, cols, rows, count, runtime.gradient_result_bytes) / gemm.rate_ratio
+        forward = forward + gemm_time_s(accelerator, used, rows, cols, depth, count)
+        backward = backward + gemm_time_s(accelerator, used, rows, depth, cols, count)
+        own = gemm_time_s(accelerator, used, depth, cols, rows, count, runtime.gradient_result_bytes)
         backward, weight = backward + own, weight + own
+        rate = memory_bytes_per_s(accelerator) / count
+        if gemm.siblings > 1:
+            backward = backward + (SUM_BYTES + SUM_BYTES / gemm.siblings) * rows * depth / rate
         if ELEMENT_BYTES[used] < 2:
-            cast = CAST_BYTES * rows * count / memory_bytes_per_s(accelerator)
-            forward, backward = forward + gemm.cast_input * cast * depth, backward + gemm.cast_gradient * cast * cols
+            ahead, back, again = _conversion_bytes(gemm, runtime.conversion, shards.tp, rows, cols, depth)
+            forward, backward, weight = forward + ahead / rate, backward + (back + again) / rate, weight + again / rate
     divided = layer.elementwise_bytes - layer.replicated_elementwise_bytes
     elementwise = tokens * (divided / shards.tp + layer.replicated_elementwise_bytes) / memory_bytes_per_s(accelerator)
     attention, attention_backward = np.zeros_like(tokens), np.zeros_like(tokens)

@@ -99,11 +99,12 @@ def plan_cost(
     if shapes is None:
         shapes = exact_shapes(decision.degrees, placement.axis_order, levels, profile.whole_experts)
     settings = settings_of(decision, job.global_batch_sequences)
-    network = network_of(decision) if network is None else network
-    kinds = _replica_kinds(job, profile, levels, decision, shapes, settings, layout, network)
-    slowest = max(kinds, key=lambda kind: kind.step_s)
+    groups = groups_of(shapes, levels, network_of(decision) if network is None else network)
+    slowest = max(
+        _replica_kinds(job, profile, levels, decision, groups, settings, layout), key=lambda kind: kind.step_s
+    )
     volumes, times = slowest.busiest, played_times(*slowest)
-    sent, groups = flows(volumes), groups_of(network, shapes, levels, volumes.launch_s)
+    sent = flows(volumes)
     collectives = tuple(predicted(flow, groups[flow.shape], volumes.equal_copies) for flow in sent)
     step_s = float(times.step_s[0])
     spans = {flow.axis: LINK_LEVELS[int(shapes[flow.axis].span)] for flow in sent}
@@ -134,18 +135,28 @@ def step_seconds(
     profile: ModelProfile,
     topology: Topology,
     decision: Decision,
-    shapes: Mapping[str, GroupShape],
+    groups: Mapping[str, Group],
     levels: Levels | None = None,
-    network: Networks | None = None,
 ) -> float:
-    """The step time of ``plan_cost`` alone, s: for searches and fits, which price many decisions on few placements."""
+    """The step time of ``plan_cost`` alone, s: for searches and fits, which price many decisions on few placements.
+
+    ``groups``: of every communicator (``groups_of``); they remember what no size changes.
+    """
     placement = _placement(decision)
     levels = levels or build_levels(topology, placement.fill)
     layout = layout_of(topology, placement.fill, decision.degrees, placement.axis_order)
     settings = settings_of(decision, job.global_batch_sequences)
-    network = network_of(decision) if network is None else network
-    kinds = _replica_kinds(job, profile, levels, decision, shapes, settings, layout, network)
-    return max(kind.step_s for kind in kinds)
+    return max(kind.step_s for kind in _replica_kinds(job, profile, levels, decision, groups, settings, layout))
+
+
+def groups_of(shapes: Mapping[str, GroupShape], levels: Levels, network: Networks) -> dict[str, Group]:
+    """The groups of every communicator, one row each, on the links of a fill."""
+    links, launch_s = links_of(levels), _launch_s(levels)
+    return {name: group_of(network, name, one_row(shape), links, launch_s) for name, shape in shapes.items()}
+
+
+def _launch_s(levels: Levels) -> float:
+    return max(accelerator.collective_start_s for accelerator in levels.accelerators)
 
 
 def placed_shapes(profile: ModelProfile, topology: Topology, decision: Decision) -> Mapping[str, GroupShape]:
@@ -155,12 +166,9 @@ def placed_shapes(profile: ModelProfile, topology: Topology, decision: Decision)
     return exact_shapes(decision.degrees, placement.axis_order, levels, profile.whole_experts)
 
 
-def groups_of(
-    network: Networks, shapes: Mapping[str, GroupShape], levels: Levels, launch_s: float
-) -> Mapping[str, Group]:
-    """The groups of every communicator of one decision, one row each."""
-    links = links_of(levels)
-    return {name: group_of(network, name, one_row(shape), links, launch_s) for name, shape in shapes.items()}
+def placed_groups(topology: Topology, decision: Decision, shapes: Mapping[str, GroupShape]) -> Mapping[str, Group]:
+    """``groups_of`` a placed decision with its network and its ``placed_shapes``. Raises ValueError as ``plan_cost`` does."""
+    return groups_of(shapes, build_levels(topology, _placement(decision).fill), network_of(decision))
 
 
 def _placement(decision: Decision) -> Placement:
@@ -204,19 +212,16 @@ def _replica_kinds(
     profile: ModelProfile,
     levels: Levels,
     decision: Decision,
-    shapes: Mapping[str, GroupShape],
+    groups: Mapping[str, Group],
     settings: Settings,
     layout: Layout,
-    network: Networks,
 ) -> list[ReplicaKind]:
     """All kinds of replicas of a decision; the one whose step is longest makes the plan's."""
-    launch_s = max(accelerator.collective_start_s for accelerator in levels.accelerators)
-    groups = groups_of(network, shapes, levels, launch_s)
     times = times_by_type(profile, job, levels.accelerators, settings)
     split, micro_batches = layers_per_stage(profile, decision), micro_batches_of(decision, settings, layout)
     rows, work = rank_rows(profile, job, levels.accelerators, settings, times, layout, split, micro_batches)
     first = np.zeros(1, dtype=np.int64)
-    volumes = Volumes(job, profile, settings, work.take(first), launch_s, decision.pipeline.order)
+    volumes = Volumes(job, profile, settings, work.take(first), _launch_s(levels), decision.pipeline.order)
     pipelines = UnplacedPipelines.of(volumes, levels.accelerators, times, layout, split, micro_batches)
 
     def kind_of(timed: TimedPipeline) -> ReplicaKind:

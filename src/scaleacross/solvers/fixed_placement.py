@@ -45,6 +45,7 @@ class FixedPlacement(Pricing):
     levels: Levels
     asked: Literal["best", "library"] | Best
     _shapes: dict[tuple[int, int], GroupShape] = field(default_factory=dict)
+    _groups: dict[int, Group] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -79,15 +80,19 @@ class FixedPlacement(Pricing):
 
     def step_s(self, decision: Decision) -> float:
         """Exact step time of a decision that is placed on this fill."""
-        return step_seconds(*self._model, decision, self._shapes_of(decision), self.levels, self.network)
+        return step_seconds(*self._model, decision, self.groups(decision), self.levels)
 
     def cost(self, decision: Decision) -> PlanCost:
         """All figures of a decision that is placed on this fill."""
         return plan_cost(*self._model, decision, self._shapes_of(decision), self.levels, network=self.network)
 
     def groups(self, decision: Decision) -> Mapping[str, Group]:
-        """The groups of a decision that is placed on this fill, one row each."""
-        return groups_of(self.network, self._shapes_of(decision), self.levels, self.launch_s)
+        """Groups of every communicator, each made once: what their laws cost does not depend on the candidate."""
+        shapes = self._shapes_of(decision)
+        new = {name: shape for name, shape in shapes.items() if id(shape) not in self._groups}
+        for name, group in groups_of(new, self.levels, self.network).items():
+            self._groups[id(new[name])] = group  # ``_shapes`` holds the shape, so that its number stays its own
+        return {name: self._groups[id(shape)] for name, shape in shapes.items()}
 
     @property
     def _model(self) -> tuple[Job, ModelProfile, Topology]:

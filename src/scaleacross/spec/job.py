@@ -77,6 +77,41 @@ class Optimizer(Spec):
     )
 
 
+class GatheredConversion(Spec):
+    """HBM bytes per element of a tensor that is converted before tp gathers it, instead of ``Conversion``'s."""
+
+    before_bytes: float = Field(ge=0, description="per element of a rank's own part, before it is gathered")
+    after_bytes: float = Field(ge=0, description="per element of the whole, afterwards")
+
+
+class Conversion(Spec):
+    """HBM bytes that kernels beside the products of 8- and 4-bit recipes move, or whose time they take.
+
+    The defaults are Transformer Engine with scales known beforehand: every input and every gradient of an output is read once
+    (2) and written row-wise and transposed (1 + 1); weights are converted once per step, which is not counted.
+    """
+
+    name: Name = "transformer-engine"
+    input_forward_bytes: float = Field(default=4.0, ge=0, description="per element of an input, in the forward pass")
+    input_backward_bytes: float = Field(
+        default=0.0, ge=0, description="per element of an input, converted again for the weight gradient"
+    )
+    gradient_bytes: float = Field(default=4.0, ge=0, description="per element of the gradient of an output")
+    gathered: GatheredConversion | None = Field(
+        default=None,
+        description="inputs and gradients that tp gathers are converted before; None: after, as all others",
+    )
+    weight_forward_bytes: float = Field(
+        default=0.0, ge=0, description="per element of a weight and micro-batch, in the forward pass"
+    )
+    weight_backward_bytes: float = Field(
+        default=0.0, ge=0, description="per element of a weight and micro-batch, in the backward pass"
+    )
+    rescale_bytes: float = Field(
+        default=0.0, ge=0, description="per element of a gradient product's result, scaled by a kernel of its own"
+    )
+
+
 class Overlap(Spec):
     """What the framework runs beside computation. The defaults are Megatron-LM's overlap options switched on and PyTorch FSDP."""
 
@@ -209,6 +244,7 @@ class Job(Spec):
         description="sequences per optimizer step (or state global_batch_tokens)"
     )
     precision: Precision = Field(default="bf16", description="precision of the matrix multiplications")
+    conversion: Conversion = Conversion()
     optimizer: Optimizer = Optimizer()
     overlap: Overlap = Overlap()
     experts: ExpertRuntime = ExpertRuntime()

@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleacross.cost_models.plan_cost import placed_shapes, step_seconds
+from scaleacross.cost_models.plan_cost import placed_groups, placed_shapes, step_seconds
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Topology
 from scaleacross.validation.knobs import KNOBS, PARENTS, generation_of
@@ -99,7 +99,8 @@ def _derivatives(case: Case, decision: Decision, logs: Floats, base: float) -> F
     for column, knob in enumerate(KNOBS):
         if knob.applies(accelerator) and knob.matters(case):
             moved = _with(case, logs + STEP * np.eye(len(KNOBS))[column])
-            out[column] = (np.log(step_seconds(case.job, case.profile, moved.topology, decision, shapes)) - base) / STEP
+            groups = placed_groups(moved.topology, decision, shapes)
+            out[column] = (np.log(step_seconds(case.job, case.profile, moved.topology, decision, groups)) - base) / STEP
     return out
 
 

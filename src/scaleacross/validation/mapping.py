@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from scaleacross.cost_models.pipeline.closed_form import is_legal
 from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import Precision
-from scaleacross.spec.job import Job, Optimizer, Overlap
+from scaleacross.spec.job import Conversion, GatheredConversion, Job, Optimizer, Overlap
 from scaleacross.spec.parallelism import (
     EMPTY_ENDS,
     RECOMPUTES,
@@ -44,10 +44,10 @@ from scaleacross.workloads.variants import (
     with_eager_operators,
     with_fused_experts,
     with_lean_activations,
-    with_narrow_product_rate,
     with_operator_recompute,
     with_padded_experts,
     with_pruned_recompute,
+    with_separate_projections,
     with_unfused_attention,
     with_unfused_loss,
     with_whole_experts,
@@ -77,10 +77,37 @@ META_FSDP: Final = Optimizer(name="adam-fsdp", fused_accumulation=False)
 # FlashAttention-3 on Hopper: 1.5 to 2.0 times slower forward, 1.5 to 1.75 backward (arXiv 2407.08608, abstract and §4).
 FLASH2_RATIO: Final = 1 / 1.6
 
-# Speed of products with a scale per row over that with a scale per tensor, torchao's two recipes: what makes Llama 3 8B on 8 H100
-# slower by 7,186 / 6,412, the tokens/s that pytorch/torchtitan 7a04053 states for
-# both of them beside each other.
-ROWWISE_RATIO: Final = 0.73
+# torchao with one scale per tensor (pytorch/ao 0598012, torchao/testing/training/roofline_utils.py,
+# get_tensor_memory_traffic_ovhd_s): a pass finds the scale (2 read), another converts (2 read, 1 written per layout). What tp
+# gathers is converted before and transposed after (2 + 2 + 1, 1 + 1; torchao/float8/float8_tensor_parallel.py).
+TORCHAO_TENSORWISE: Final = Conversion(
+    name="torchao-tensorwise",
+    input_forward_bytes=6.0,
+    gradient_bytes=6.0,
+    gathered=GatheredConversion(before_bytes=5.0, after_bytes=2.0),
+    weight_forward_bytes=5.0,
+    weight_backward_bytes=3.0,
+)
+# The same with parameters that FSDP gathers in 8 bit, each converted by the rank that keeps it, as pytorch/torchtitan's guide and
+# report of H200 say (docs/float8.md, benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md); the report of June 2025 does not.
+TORCHAO_NARROW_GATHER: Final = TORCHAO_TENSORWISE.model_copy(
+    update={"name": "torchao-narrow-gather", "weight_forward_bytes": 0.0, "weight_backward_bytes": 0.0}
+)
+# With one scale per row every product converts its operands anew (pytorch/ao 024fe94, torchao/float8/float8_linear.py): along
+# rows 2 read and 1 written; across them the same at 0.65 TB/s for 2.1 along rows, as measured on an H100 (pytorch/pytorch
+# issue 149982). Gradients are multiplied as with one scale per tensor and scaled afterwards, 2 read and 2 written (pytorch/ao
+# 067a632, torchao/float8/float8_ops.py, addmm_float8_unwrapped without use_fast_accum, the default of gradients in config.py).
+ALONG_BYTES: Final = 3.0
+ACROSS_BYTES: Final = ALONG_BYTES * 2.1 / 0.65
+TORCHAO_ROWWISE: Final = Conversion(
+    name="torchao-rowwise",
+    input_forward_bytes=ALONG_BYTES,
+    input_backward_bytes=ACROSS_BYTES,
+    gradient_bytes=ALONG_BYTES + ACROSS_BYTES,
+    weight_forward_bytes=ALONG_BYTES,
+    weight_backward_bytes=ACROSS_BYTES,
+    rescale_bytes=4.0,
+)
 
 # Share of the tensor-parallel collectives that userbuffers hide. Assumed: a free fit on the H100 rows gave 0.36 to 0.5.
 USERBUFFERS_TP_FRACTION: Final = 0.5
@@ -132,6 +159,7 @@ def case_of(run: Run) -> Case:
         sequence_length=run.seq,
         global_batch_sequences=run.gbs,
         precision=_precision(run),
+        conversion=_conversion(run),
         optimizer=optimizer,
         overlap=_overlap(run),
         experts=recipe.runtime,
@@ -160,7 +188,9 @@ def _as_run(run: Run, profile: ModelProfile) -> ModelProfile:
     """The profile as the framework of the row runs it.
 
     Megatron before 2023 and Megatron-DeepSpeed have no fused attention; they and DeepSpeed have sequence parallelism only
-    where ``sp`` is 1. torchtitan's selective checkpointing is per operator.
+    where ``sp`` is 1. torchtitan's selective checkpointing is per operator, and its query, key and value are products of their
+    own, gate and up too (pytorch/torchtitan 6404b93, torchtitan/models/llama3/model/model.py), which convert their input each for
+    itself (its pull request 1319: 10 to 15 % from key and value in 16 bit).
     """
     if _is_early(run):
         profile = with_unfused_attention(profile)
@@ -172,12 +202,11 @@ def _as_run(run: Run, profile: ModelProfile) -> ModelProfile:
         profile = with_lean_activations(profile, narrow=_precision(run) in ("fp8", "nvfp4"))
     if "torchtitan" in run.framework or "MaxText" in run.framework:
         profile = with_pruned_recompute(profile)
-    if "rowwise" in run.precision:
-        profile = with_narrow_product_rate(profile, ROWWISE_RATIO)
     if _is_eager(run):
         profile = with_eager_operators(profile)
     if "torchtitan" in run.framework:
-        profile = with_unfused_loss(with_attention_rate(with_operator_recompute(profile), FLASH2_RATIO))
+        profile = with_operator_recompute(with_separate_projections(profile))
+        profile = with_unfused_loss(with_attention_rate(profile, FLASH2_RATIO))
     return profile
 
 
@@ -260,6 +289,13 @@ def _precision(run: Run) -> Precision:
     if text == "fp16":
         return "fp16"
     raise InputError(f"precision '{run.precision}' is not known: fp16, bf16, an fp8 or an fp4 recipe")
+
+
+def _conversion(run: Run) -> Conversion:
+    if "torchtitan" not in run.framework:
+        return Conversion()
+    stated = {"fp8-rowwise": TORCHAO_ROWWISE, "fp8-tensorwise": TORCHAO_TENSORWISE}
+    return stated.get(run.precision, TORCHAO_NARROW_GATHER)
 
 
 def _recomputes(run: Run) -> tuple[Recompute, ...]:

@@ -23,7 +23,7 @@ class Gemm:
     ``tokens_per_token`` is 1 for a dense layer and top-k for routed experts (summed over the experts of the layer).
     ``always_16_bit`` marks products that 8- and 4-bit recipes leave in 16 bit (output projection, router); of the others
     ``cast_input`` and ``cast_gradient`` say whether a kernel of its own converts the input and the gradient of the output.
-    ``rate_ratio``: speed over that of the accelerator's own products (a recipe with finer scales is slower).
+    ``siblings``: products of the same input, this one included, whose gradients for it are added up afterwards.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Gemm:
     always_16_bit: bool = False
     cast_input: bool = True
     cast_gradient: bool = True
-    rate_ratio: float = 1.0
+    siblings: int = 1
 
     @property
     def flop_per_token(self) -> float:

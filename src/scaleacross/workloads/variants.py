@@ -63,16 +63,6 @@ def with_attention_rate(profile: ModelProfile, ratio: float) -> ModelProfile:
     return _each_block(profile, change)
 
 
-def with_narrow_product_rate(profile: ModelProfile, ratio: float) -> ModelProfile:
-    """Products that 8-bit recipes convert at ``ratio`` times the speed of the accelerator's own: finer scales, other kernels."""
-
-    def change(block: LayerProfile) -> LayerProfile:
-        gemms = (gemm if gemm.always_16_bit else replace(gemm, rate_ratio=ratio) for gemm in block.gemms)
-        return replace(block, gemms=tuple(gemms))
-
-    return _each_block(profile, change)
-
-
 def with_unfused_loss(profile: ModelProfile) -> ModelProfile:
     """Cross-entropy as PyTorch runs it op by op: beside the fp32 softmax (4V) it holds BF16 logits (2V), their fp32 copy (4V)
     and the fp32 gradient (4V) per token.
@@ -192,6 +182,21 @@ def with_lean_activations(profile: ModelProfile, *, narrow: bool) -> ModelProfil
         none = block.activations["none"]
         kept = {**block.activations, "none": replace(none, sharded=none.sharded - saved)}
         return replace(block, activations=kept)
+
+    return _each_block(profile, change)
+
+
+def with_separate_projections(profile: ModelProfile) -> ModelProfile:
+    """Query, key and value, and gate and up, as products of their own: each has a gradient for their common input."""
+
+    def change(block: LayerProfile) -> LayerProfile:
+        gemms = []
+        for gemm in block.gemms:
+            parts = _separate(gemm, block)
+            for index, features in enumerate(parts):
+                name = gemm.name if len(parts) == 1 else f"{gemm.name}_{index}"
+                gemms.append(replace(gemm, name=name, out_features=round(features), siblings=len(parts)))
+        return replace(block, gemms=tuple(gemms))
 
     return _each_block(profile, change)
 
