@@ -13,6 +13,7 @@ from machines import accelerator, settings
 from scaleacross.cost_models.overlap import (
     WINDOW_NAMES,
     Window,
+    beside_exchanges,
     exposed_s,
     least_together_s,
     rounds,
@@ -21,11 +22,12 @@ from scaleacross.cost_models.overlap import (
 )
 from scaleacross.cost_models.rank_seconds import taken_fraction
 from scaleacross.cost_models.work import Work
+from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS
 
 
 def window(length_s: float, pieces: float = 4.0, per_step: float = 1.0) -> Window:
     nothing, one = np.array(0.0), np.array(1.0)
-    return Window(np.array(length_s), np.array(1 / pieces), nothing, np.array(per_step), one, nothing)
+    return Window(np.array(length_s), np.array(1 / pieces), nothing, np.array(per_step), one, nothing, nothing)
 
 
 def exposed(time_s: float, of: Window) -> float:
@@ -90,6 +92,20 @@ def test_two_communicators_of_latency_alone_run_side_by_side() -> None:
     assert together_s([chain, short], np.array([8.0]))[0, 0] == 8.0 + 4.0 / 8
 
 
+def test_calls_of_sharded_parameters_follow_one_another() -> None:
+    over_cp, over_shard = np.array([[2.0]] * 4 + [[1.0]] * 4), np.array([[3.0]] * 4 + [[1.0]] * 4)
+    assert together_s([over_cp, over_shard], np.array([4.0]))[:, 0].tolist() == [3.5, 3.5, 5.0, 5.0]
+
+
+@pytest.mark.parametrize(("shard", "gradients"), [("optimizer", 1.5 + 3 / 4 * 8), ("parameters", 1.5 + 8 / 11 * 8)])
+def test_windows_last_as_long_as_their_all_to_alls_too(shard: str, gradients: float) -> None:
+    """Two expert layers wait for two all-to-alls forward, four backward where they run twice, of 1 s each; fill has others."""
+    rows = settings(pp=4, num_micro_batches=8, recompute=RECOMPUTES.index("full"), shard=SHARD_LEVELS.index(shard))
+    own = replace(work(fill_rounds=3), moe_layers=np.array([2.0]))
+    found = [float(one.length_s[0]) for one in beside_exchanges(windows(rows, own), np.ones(1))]
+    assert found == pytest.approx([gradients, 0.75 + 3 / 4 * 4, 1 + 8 / 11 * 4, 2 + 8 / 11 * 8])
+
+
 def test_replicas_of_sharded_parameters_reduce_beside_what_the_last_backward_leaves_exposed() -> None:
     over = [window(2.0), window(1.0), window(1.0), window(2.0, per_step=3)]
     seconds = np.array([[9.0], [0.0], [0.0], [5.0]])
@@ -104,10 +120,10 @@ def test_rounds_count_what_comes_before_a_rank() -> None:
 def test_windows_of_a_plain_pipeline() -> None:
     # gradients hide behind all buckets but one of the last backward pass, parameters behind those of the first forward
     found = dict(zip(WINDOW_NAMES, windows(settings(pp=4, num_micro_batches=8), work(fill_rounds=3)), strict=True))
-    assert found["gradient_reduce"] == (pytest.approx(2 * 3 / 4), 1 / 4, 0, 1, 1, 0)
-    assert found["parameter_gather"] == (pytest.approx(1 * 3 / 4), 1 / 4, 0, 1, 1, 0)
-    assert found["shard_forward"] == (1, 1 / 4, 0, 11, 1, 0)
-    assert found["shard_backward"] == (2, 1 / 4, 0, 11, 1, 0)
+    assert found["gradient_reduce"] == (pytest.approx(2 * 3 / 4), 1 / 4, 0, 1, 1, 0, 0)
+    assert found["parameter_gather"] == (pytest.approx(1 * 3 / 4), 1 / 4, 0, 1, 1, 0, 0)
+    assert found["shard_forward"] == (1, 1 / 4, 0, 11, 1, 0, 0)
+    assert found["shard_backward"] == (2, 1 / 4, 0, 11, 1, 0, 0)
 
 
 @pytest.mark.parametrize(("num_micro_batches", "waiting"), [(8, 4 * 1 / 2 + 1 / 2), (2, 2 * 1 / 2 + 1 / 2)])

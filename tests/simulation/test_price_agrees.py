@@ -113,8 +113,34 @@ def placed(pipeline: tuple[str, int], axis_order: str, fill: tuple[int, ...], sh
                 ep=64,
             ),
         ),
+        (  # gradients of replicas cross thin trunks while the step waits for all-to-alls inside the buildings
+            {"model": "deepseek-v3", "accelerators": 8192, "buildings": 4, "regions": 3, "latency_ms": 2.5},
+            placed(
+                ("1F1B", 1),
+                "tp cp pp dp_shard dp_replicate",
+                (2048, 2048, 2048, 2048),
+                "parameters",
+                cp=2,
+                dp_shard=1024,
+                dp_replicate=4,
+                ep=64,
+            ),
+        ),
+        (  # sharded parameters are gathered over dp_shard, then over cp, behind the reductions of the layer before
+            {"model": "llama3.1-8b", "accelerators": 8192, "buildings": 6, "regions": 1, "latency_ms": 0.025},
+            placed(
+                ("1F1B", 1),
+                "pp tp cp dp_shard dp_replicate",
+                (1368, 1368, 1368, 1368, 1360, 1360),
+                "parameters",
+                tp=2,
+                cp=2,
+                dp_shard=16,
+                dp_replicate=128,
+            ).model_copy(update={"recompute": "none"}),
+        ),
     ],
-    ids=["embedding", "first_layers", "shared_adapters"],
+    ids=["embedding", "first_layers", "shared_adapters", "behind_exchanges", "one_layer_ahead"],
 )
 def test_what_gradients_and_parameters_cost_beside_layers(fields: dict[str, Any], decision: Decision) -> None:
     plan = sa.evaluate((point(**fields), decision))

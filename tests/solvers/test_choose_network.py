@@ -47,7 +47,7 @@ def random_problem(seed: int) -> NetworkProblem:
 def _window(rng: random.Random, pieces: float, per_step: float) -> Window:
     """Communication of ``pieces`` buckets beside up to four seconds of computation."""
     first, taken = 1 / pieces, (1 - 1 / pieces) * rng.choice([0.0, 0.1])
-    return Window(*(np.array([one]) for one in (rng.uniform(0, 4), first, taken, per_step, 1.0, 0.0)))
+    return Window(*(np.array([one]) for one in (rng.uniform(0, 4), first, taken, per_step, 1.0, 0.0, 0.0)))
 
 
 def _block(rng: random.Random, index: int) -> tuple[Combination, ...]:

@@ -70,11 +70,12 @@ def network_of(decision: Decision) -> Networks:
 class Terms:
     """Seconds that one axis adds: ``serial_s`` per component, each (n,), and ``traffic_s`` of its communicators in the windows,
     each (TRAFFIC_ROWS, n); bounds know the sum of these alone. ``alone_s`` (n,) of the pipeline's axis, in bounds:
-    ``least_waits.least_alone_s``."""
+    ``least_waits.least_alone_s``; ``exchange_s`` (n,) of the experts' axis: what no other micro-batch hides of one all-to-all."""
 
     serial_s: dict[str, Floats]
     traffic_s: tuple[Floats, ...]
     alone_s: Floats | None = None
+    exchange_s: Floats | None = None
 
     @property
     def window_s(self) -> Floats:
@@ -241,7 +242,16 @@ def axis_terms(
     traffic = communicators(axis, volumes, group, expert)
     calls = axis_calls(axis, volumes, group, exchange)
     alone = None if exact or calls.message is None else least_alone_s(volumes, calls.message)
-    return waiting(volumes, Terms(serial_s(axis, volumes, calls, exact), traffic, alone))
+    return waiting(
+        volumes, Terms(serial_s(axis, volumes, calls, exact), traffic, alone, exposed_exchange_s(volumes, calls))
+    )
+
+
+def exposed_exchange_s(volumes: Volumes, calls: Calls) -> Floats | None:
+    """What no other micro-batch hides of one all-to-all, (n,); None where there are none."""
+    if calls.exchange_s is None or not volumes.work.moe_layers.any():
+        return None
+    return (1 - volumes.job.experts.overlap_fraction) * calls.exchange_s
 
 
 def _tp_wait_s(volumes: Volumes, gather_s: Floats) -> Floats:
@@ -315,7 +325,7 @@ def waiting(volumes: Volumes, terms: Terms) -> Terms:
             kept[:, row] = False
 
     traffic = tuple(part * kept.reshape(-1, *(1,) * (part.ndim - 1)) for part in terms.traffic_s)
-    return Terms(serial, traffic, terms.alone_s)
+    return replace(terms, serial_s=serial, traffic_s=traffic)
 
 
 def _gather_and_scatter_s(group: Group, size_bytes: Floats, gathered: str, scattered: str) -> tuple[Floats, Floats]:

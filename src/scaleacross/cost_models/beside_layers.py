@@ -10,7 +10,11 @@
 
   since traffic of N seconds beside passes of w seconds of computation and e of all-to-alls goes on at full speed beside the
   former and at half speed beside the latter, which last twice as long: N / (w + e) passes, each longer by e. Of parameters
-  sharded with every micro-batch a layer travels beside the computation of one layer, ahead of its all-to-alls.
+  sharded with every micro-batch a layer travels beside the computation of one layer, ahead of its all-to-alls: what of N
+  computation is too short for slows them down.
+* **all-to-alls as a window**: traffic of T seconds that outlasts computation travels on beside all-to-alls of E seconds, and both
+  are over after max(T, max_l (N_l + E_l)) seconds at least, with N_l and E_l of them on link l. So all-to-alls hide
+  E − max(0, max_l (N_l + E_l) − T).
 
 Traffic counts as if not encoded, and passes without what they wait for over tp and cp.
 """
@@ -29,7 +33,7 @@ from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.collectives import ALGORITHM_NAMES, Group, distinct_share
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import NUM_LEVELS, RACK
-from scaleacross.cost_models.overlap import WINDOW_NAMES, Window
+from scaleacross.cost_models.overlap import EVERY_PASS, WINDOW_NAMES, Window, windows
 from scaleacross.cost_models.plan_traffic import bytes_out, time_of
 from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
@@ -49,24 +53,34 @@ class BesideLayers(NamedTuple):
     Attributes:
         outermost_fraction: of the traffic of the fullest rank, the buckets with nothing to hide behind, (ranks,).
         slowed_s: seconds per occurrence of each window, (windows, ranks).
+        hidden_s: of all-to-alls in each window, those that leave its links to its own traffic, likewise.
     """
 
     outermost_fraction: Floats
     slowed_s: Floats
+    hidden_s: Floats
 
     def on(self, over: Sequence[Window]) -> tuple[Window, ...]:
-        """The windows with both; never less than they say themselves, which bounds rely on."""
+        """The windows with all of it; nothing is exposed less than with all their all-to-alls, which bounds rely on."""
         return tuple(
-            one._replace(first_fraction=np.maximum(one.first_fraction, self.outermost_fraction), slowed_s=slowed)
-            for one, slowed in zip(over, self.slowed_s, strict=True)
+            one._replace(
+                length_s=one.length_s + hidden,
+                first_fraction=np.maximum(one.first_fraction, self.outermost_fraction),
+                slowed_s=slowed,
+            )
+            for one, slowed, hidden in zip(over, self.slowed_s, self.hidden_s, strict=True)
         )
 
 
 def beside_layers(
-    volumes: Volumes, stages: StageWork, groups: Mapping[str, Group], pipeline: PipelineChoice
+    volumes: Volumes,
+    stages: StageWork,
+    groups: Mapping[str, Group],
+    pipeline: PipelineChoice,
+    together: Floats,
 ) -> BesideLayers:
-    """``volumes`` has a row for every pipeline rank, ``groups`` of all communicators one row."""
-    return BesideLayers(outermost_fraction(volumes, stages), slowed_s(volumes, groups, pipeline))
+    """``volumes`` has a row for every pipeline rank, ``groups`` of all communicators one row; ``together``: ``together_s``."""
+    return BesideLayers(outermost_fraction(volumes, stages), *_with_exchanges(volumes, groups, pipeline, together))
 
 
 def outermost_fraction(volumes: Volumes, stages: StageWork) -> Floats:
@@ -82,26 +96,41 @@ def outermost_fraction(volumes: Volumes, stages: StageWork) -> Floats:
     return np.asarray(held[first] / pieces / fullest)
 
 
-def slowed_s(volumes: Volumes, groups: Mapping[str, Group], pipeline: PipelineChoice) -> Floats:
-    """(windows, ranks)"""
-    work, out = volumes.work, np.zeros((len(WINDOW_NAMES), len(volumes.settings)))
+def _with_exchanges(
+    volumes: Volumes, groups: Mapping[str, Group], pipeline: PipelineChoice, together: Floats
+) -> tuple[Floats, Floats]:
+    """``slowed_s`` and ``hidden_s``, each (windows, ranks)."""
     sent = flows(volumes.take(np.zeros(1, dtype=np.int64)))
     exchange = next((flow for flow in sent if flow.op == "all_to_all"), None)
     if exchange is None:
-        return out
-    busy = link_seconds(exchange, groups[exchange.shape], volumes.equal_copies, pipeline)
-    limit = int(busy.argmax())
-    waited = (1 - volumes.job.experts.overlap_fraction) * work.moe_layers * busy[limit]
-    ahead, back = 2 * waited, (2 + 2 * volumes.full_recompute) * waited
-    forward, backward = ahead / (work.forward_s + ahead), back / (work.backward_s + back)
-    share = np.stack([backward, forward, forward, backward])
+        nothing = np.zeros((len(WINDOW_NAMES), len(volumes.settings)))
+        return nothing, nothing
+    copies = volumes.equal_copies
+
+    def busy_s(flow: Flow) -> Floats:
+        return link_seconds(flow, groups[flow.shape], copies, pipeline)
+
+    over, busy = windows(volumes.settings, volumes.work), busy_s(exchange)
+    exchanges = (1 - volumes.job.experts.overlap_fraction) * np.stack([one.exchanges for one in over])
+    waited = exchanges * float(time_of(exchange, groups[exchange.shape], copies).time_s[0])
+    taken = np.zeros((len(busy), *exchanges.shape))  # of every link, by the window's own traffic
     for flow in sent:
-        own = windows_of(flow, SHARD_LEVELS[int(volumes.settings.shard[0])])
-        once = [window for window in own if WINDOW_NAMES[window] in ("gradient_reduce", "parameter_gather")]
-        if once:
-            taken = link_seconds(flow, groups[flow.shape], volumes.equal_copies, pipeline)[limit] * work.buckets
-            out[once] += share[once] * taken
-    return out
+        for window in windows_of(flow, SHARD_LEVELS[int(volumes.settings.shard[0])]):
+            taken[:, window] += busy_s(flow)[:, None] * volumes.work.buckets
+    both = (taken + busy[:, None, None] * exchanges).max(axis=0)
+    limit, lengths = int(busy.argmax()), np.stack([one.length_s for one in over])
+    slowed = np.clip(taken[limit] - lengths, 0.0, waited)
+    once = slice(EVERY_PASS.start)
+    slowed[once] = _share_of_passes(volumes, busy[limit]) * taken[limit, once]
+    return slowed, np.clip(waited - (both - together), 0.0, waited)
+
+
+def _share_of_passes(volumes: Volumes, busy_s: float) -> Floats:
+    """Share of a backward and a forward pass in which all-to-alls, of ``busy_s`` each, keep a link busy, (2, ranks)."""
+    work = volumes.work
+    waited = (1 - volumes.job.experts.overlap_fraction) * work.moe_layers * busy_s
+    ahead, back = 2 * waited, (2 + 2 * volumes.full_recompute) * waited
+    return np.stack([back / (work.backward_s + back), ahead / (work.forward_s + ahead)])
 
 
 def link_seconds(flow: Flow, group: Group, copies: float, pipeline: PipelineChoice) -> Floats:

@@ -18,8 +18,8 @@ Rules (Megatron-LM's overlap options and PyTorch FSDP's prefetch, as their docum
 * shard_forward    every micro-batch (parameters sharded): the next layer is gathered while this one runs
 * shard_backward   every micro-batch (parameters sharded): gather of the next layer and reduction of the last one
 
-Windows count computation only, never other exposed communication, and hide any axis: traffic of different axes in one
-window shares the network (``together_s``).
+Windows count computation, and of other communication the all-to-alls that the step waits for (``beside_exchanges``); traffic of
+different axes in one window shares the network (``together_s``).
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ import numpy as np
 
 from scaleacross.cost_models.settings import Bools, Floats, Settings
 from scaleacross.cost_models.work import Work
+from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS
 
 WINDOW_NAMES = ("gradient_reduce", "parameter_gather", "shard_forward", "shard_backward")
+EVERY_PASS: Final = slice(2, 4)
+"""The windows of sharded parameters, which come with every micro-batch."""
 TRAFFIC_ROWS: Final = 2 * len(WINDOW_NAMES)
 """Rows of traffic: seconds of calls by window, then those of them in which networks beyond the scale-up domain are busy."""
 
@@ -46,6 +49,7 @@ class Window(NamedTuple):
         taken_fraction: (1 − 1/n) · taken, what computation falls behind per second of communication.
         per_step: how often the window comes on the critical path of a step.
         in_a_row: share of the calls that follow one another at least (``least_together_s``).
+        exchanges: all-to-alls in the window, none of which are counted in ``length_s`` yet (``beside_exchanges``).
         slowed_s: by which exposed collectives of the layers last longer, per occurrence; 0 in bounds (``beside_layers``).
     """
 
@@ -54,6 +58,7 @@ class Window(NamedTuple):
     taken_fraction: Floats
     per_step: Floats
     in_a_row: Floats
+    exchanges: Floats
     slowed_s: Floats
 
 
@@ -85,10 +90,24 @@ def windows(settings: Settings, work: Work) -> tuple[Window, ...]:
     nothing = np.zeros(len(settings))
     in_a_row = first + rest / num_communicators(settings, work.expert_parameters > 0)
     lengths = (work.backward_s * hidden, work.forward_s * hidden, work.forward_s, work.backward_s)
+    ahead = 2 * work.moe_layers
+    back = np.where(settings.recompute == RECOMPUTES.index("full"), 2.0, 1.0) * ahead
+    passes = settings.num_micro_batches / rounds(settings, work)  # others wait for all-to-alls of other ranks
+    sharded = settings.shard == SHARD_LEVELS.index("parameters")  # a pass that hides both kinds waits once
+    behind = np.where(sharded, np.minimum(hidden, passes), hidden)
+    exchanges = (back * behind, ahead * hidden, ahead * passes, back * passes)
     return tuple(
-        Window(length, first, rest * taken, often, in_a_row, nothing)
-        for length, often in zip(lengths, occurrences(settings, work), strict=True)
+        Window(length, first, rest * taken, often, in_a_row, number, nothing)
+        for length, often, number in zip(lengths, occurrences(settings, work), exchanges, strict=True)
     )
+
+
+def beside_exchanges(over: Sequence[Window], exposed_s: Floats) -> tuple[Window, ...]:
+    """The windows with what their all-to-alls leave exposed of themselves, ``exposed_s`` (..., n) each.
+
+    No more than the pipeline waits for them in all, so that a step with longer all-to-alls is never shorter.
+    """
+    return tuple(one._replace(length_s=one.length_s + one.exchanges * exposed_s) for one in over)
 
 
 def num_communicators(settings: Settings, experts: Bools | bool) -> Floats:
@@ -105,11 +124,16 @@ def together_s(traffic: Sequence[Floats], pieces: Floats) -> Floats:
     bucket of all others, unless the network that they share is busy for longer:
 
         max(max_c T_c + (Σ T − max T) / n, Σ_c N_c)       N_c of T_c seconds without latencies, n buckets
+
+    Parameters sharded with every micro-batch are gathered one layer ahead and no more, and a communicator runs their calls in
+    the order of the layers: the next gather follows the reduction of the layer before. Then all calls follow one another, Σ T_c.
     """
     every = np.stack(traffic)
     seconds, busy = every[:, : len(WINDOW_NAMES)], every[:, len(WINDOW_NAMES) :]
     longest = seconds.max(axis=0)
-    together: Floats = np.maximum(longest + (seconds.sum(axis=0) - longest) / pieces, busy.sum(axis=0))
+    whole = seconds.sum(axis=0)
+    together: Floats = np.maximum(longest + (whole - longest) / pieces, busy.sum(axis=0))
+    together[EVERY_PASS] = whole[EVERY_PASS]
     return together
 
 

@@ -25,7 +25,7 @@ from scaleacross.cost_models.layout import Layout, layout_of, types_of_ranks
 from scaleacross.cost_models.levels import Levels, accelerator_types, build_levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.memory import memory_parts
-from scaleacross.cost_models.overlap import Window, windows
+from scaleacross.cost_models.overlap import Window, together_s, windows
 from scaleacross.cost_models.pipeline.placed import TimedPipeline
 from scaleacross.cost_models.pipeline.unplaced import UnplacedPipelines
 from scaleacross.cost_models.plan_traffic import level_traffic, predicted
@@ -230,7 +230,10 @@ def _replica_kinds(
         terms = tuple(
             waiting(own, Terms({}, communicators(axis, own, groups[axis], groups["expert"]))) for axis in GRID_AXES
         )
-        return ReplicaKind(own, timed, terms, beside_layers(own, pipelines.any_stages, groups, decision.pipeline))
+        together = together_s([part for term in terms for part in term.traffic_s], own.work.buckets)
+        return ReplicaKind(
+            own, timed, terms, beside_layers(own, pipelines.any_stages, groups, decision.pipeline, together)
+        )
 
     return [kind_of(timed) for timed in pipelines.timed(groups)]
 

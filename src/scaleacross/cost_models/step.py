@@ -23,7 +23,16 @@ from scaleacross.cost_models.axes import Terms
 from scaleacross.cost_models.beside_layers import BesideLayers
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import Levels
-from scaleacross.cost_models.overlap import WINDOW_NAMES, Window, computation_s, exposed_s, rounds, together_s, windows
+from scaleacross.cost_models.overlap import (
+    WINDOW_NAMES,
+    Window,
+    beside_exchanges,
+    computation_s,
+    exposed_s,
+    rounds,
+    together_s,
+    windows,
+)
 from scaleacross.cost_models.pipeline.placed import TimedPipeline
 from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.traffic import Volumes
@@ -81,7 +90,10 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
             share = busy if name in PER_ROUND else np.ones_like(busy)
             exposed[name] = exposed[name] + share * seconds
             bubble = bubble + (1 - share) * seconds
-    exposed["dp"] = exposed["dp"] + _beyond_windows_s(volumes, terms, windows(settings, work)) + hbm_lost_s(volumes)
+    over = windows(settings, work)
+    for term in terms:
+        over = over if term.exchange_s is None else beside_exchanges(over, term.exchange_s)
+    exposed["dp"] = exposed["dp"] + _beyond_windows_s(volumes, terms, over) + hbm_lost_s(volumes)
     compute = settings.num_micro_batches * (work.forward_s + work.backward_s)
     total = compute + bubble + work.optimizer_s + sum(exposed.values(), start=np.zeros(len(settings)))
     return StepTimes(total, compute, bubble, exposed, work.optimizer_s)

@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.axes import Calls, Terms, serial_s, waiting
+from scaleacross.cost_models.axes import Calls, Terms, exposed_exchange_s, serial_s, waiting
 from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
-from scaleacross.cost_models.overlap import Window, exposed_s, least_together_s, windows
+from scaleacross.cost_models.overlap import Window, beside_exchanges, exposed_s, least_together_s, windows
 from scaleacross.cost_models.pipeline.timed_bounds import FOLDED, among
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.step import placement_free_s
@@ -24,6 +24,8 @@ from scaleacross.cost_models.traffic import Volumes
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GridAxis
 
+ENDLESS_S: Final = 1e30
+"""Longer than any window's traffic."""
 SPLIT: Final = frozenset({"dp_shard", "dp_replicate", "shard"})
 """Columns that change neither computation nor any collective that the step waits for."""
 SHAPE: Final = frozenset({"micro_batch", "num_micro_batches", "schedule", "recompute"})
@@ -54,20 +56,24 @@ class Added(NamedTuple):
     """What an axis adds to a bound on a step, (..., n); None is nothing.
 
     ``waited_s`` inside the pipeline, ``after_s`` behind it (windows' traffic that the job runs nothing beside), ``alone_s`` what
-    the pipeline takes without what the other axes wait, and ``window_s`` (TRAFFIC_ROWS, ..., n) of traffic.
+    the pipeline takes without what the other axes wait, ``window_s`` (TRAFFIC_ROWS, ..., n) of traffic, ``exchange_s`` of one
+    all-to-all.
     """
 
     waited_s: Floats
     after_s: Floats | None
     alone_s: Floats | None
     window_s: Floats
+    exchange_s: Floats | None
 
     @classmethod
     def of(cls, terms: Terms) -> Added:
         """From the terms of an axis."""
         waited = [seconds for name, seconds in terms.serial_s.items() if name != "dp"]
         nothing: Floats = np.zeros(terms.traffic_s[0].shape[1:])
-        return cls(sum(waited, start=nothing), terms.serial_s.get("dp"), terms.alone_s, terms.window_s)
+        return cls(
+            sum(waited, start=nothing), terms.serial_s.get("dp"), terms.alone_s, terms.window_s, terms.exchange_s
+        )
 
     def take(self, rows: Ints) -> Added:
         """Of parts at several strides, (k, n), those at some of them."""
@@ -76,16 +82,29 @@ class Added(NamedTuple):
             None if self.after_s is None else self.after_s[rows],
             None if self.alone_s is None else self.alone_s[rows],
             self.window_s[:, rows],
+            None if self.exchange_s is None else self.exchange_s[rows],
         )
 
 
 def added_s(parts: Sequence[Added], over: Sequence[Window]) -> Floats:
     """Lower bound on what all axes together add to ``placement_free_s``, (..., n): the longer of what they wait and the
-    pipeline alone, and of their traffic what the windows do not hide."""
+    pipeline alone, and of their traffic what the windows do not hide.
+
+    All-to-alls lengthen windows, by no more than the pipeline waits for them. A pipeline of which only the messages are known may
+    wait for as many as these windows ask for.
+    """
     alone = [part.alone_s for part in parts if part.alone_s is not None]
     waited = np.sum([part.waited_s for part in parts], axis=0)
-    exposed = exposed_in_windows_s(np.sum([part.window_s for part in parts], axis=0), over)
-    exposed += longest_s(waited, np.max(alone, axis=0) if alone else None)
+    traffic = np.sum([part.window_s for part in parts], axis=0)
+    exchange = next((part.exchange_s for part in parts if part.exchange_s is not None), None)
+    if exchange is None:
+        exposed = exposed_in_windows_s(traffic, over)
+        exposed += longest_s(waited, np.max(alone, axis=0) if alone else None)
+    else:
+        exposed = exposed_in_windows_s(traffic, beside_exchanges(over, exchange)) + waited
+        if alone:
+            endless = beside_exchanges(over, np.full_like(exchange, ENDLESS_S))
+            exposed = longest_s(exposed, exposed_in_windows_s(traffic, endless) + np.max(alone, axis=0))
     for part in parts:
         if part.after_s is not None:
             exposed += part.after_s
@@ -113,7 +132,9 @@ class Arc:
         total: Floats = sum(parts.values(), start=np.zeros(len(some.settings)))
         alone = None if self.calls.message is None else least_alone_s(some, self.calls.message)
         alone = None if alone is None or not alone.any() else alone[self.waits]
-        return Added.of(waiting(volumes, Terms({self.axis: total[self.waits]}, (self.window_s,), alone)))
+        exchange = exposed_exchange_s(some, self.calls)
+        exchange = None if exchange is None else exchange[self.waits]
+        return Added.of(waiting(volumes, Terms({self.axis: total[self.waits]}, (self.window_s,), alone, exchange)))
 
 
 @dataclass(frozen=True)

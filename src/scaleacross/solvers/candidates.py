@@ -23,7 +23,16 @@ from typing import Final, Literal
 
 import numpy as np
 
-from scaleacross.cost_models.axes import Calls, Terms, axis_calls, best_network, serial_s, waiting, window_s
+from scaleacross.cost_models.axes import (
+    Calls,
+    Terms,
+    axis_calls,
+    best_network,
+    exposed_exchange_s,
+    serial_s,
+    waiting,
+    window_s,
+)
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.groups import relaxed_shape
@@ -160,7 +169,10 @@ class Pricing:
         bases, states = volumes.take(base.first), volumes.take(state.first)
         serial = self._waited_s(bases)
         traffic = [self._window_s(axis, states, coarse=True) for axis in GRID_AXES]
-        terms = waiting(volumes, Terms({"": serial[base.code]}, (np.sum(traffic, axis=0)[:, state.code],)))
+        exchange = self._exchange_s(bases, coarse=True)
+        exchange = None if exchange is None else exchange[base.code]
+        summed = np.sum(traffic, axis=0)[:, state.code]
+        terms = waiting(volumes, Terms({"": serial[base.code]}, (summed,), exchange_s=exchange))
         return Priced(settings, work, free, free + added_s([Added.of(terms)], windows(settings, work)))
 
     def tight(self, priced: Priced) -> Priced:
@@ -247,6 +259,13 @@ class Pricing:
         calls = self._calls(axis, volumes, stride, coarse)
         waited = sum(serial_s(axis, volumes, calls).values(), start=np.zeros(len(volumes.settings)))
         return waited, None if calls.message is None else least_alone_s(volumes, calls.message)
+
+    def _exchange_s(self, volumes: Volumes, stride: Ints | None = None, coarse: bool = False) -> Floats | None:
+        """Lower bound on ``axes.exposed_exchange_s``; the experts' stride as in ``_serial_s``."""
+        if not self.profile.num_experts:
+            return None
+        stride = np.ones(len(volumes.settings), dtype=np.int64) if stride is None else stride
+        return exposed_exchange_s(volumes, self._calls("dp_shard", volumes, stride, coarse))
 
     def _calls(self, axis: GridAxis, volumes: Volumes, stride: Ints, coarse: bool) -> Calls:
         """Lower bound on one call of the collectives that the step waits for."""

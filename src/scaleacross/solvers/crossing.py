@@ -31,7 +31,7 @@ from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.least_waits import longest_s
 from scaleacross.cost_models.levels import CAMPUS, REGION
 from scaleacross.cost_models.links import Links
-from scaleacross.cost_models.overlap import windows
+from scaleacross.cost_models.overlap import beside_exchanges, windows
 from scaleacross.cost_models.pipeline.closed_form import max_in_flight
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
 from scaleacross.cost_models.settings import Floats, Ints, Settings
@@ -79,7 +79,9 @@ class Crossing(Pricing):
                 continue
             some = volumes.take(rows)
             stride = some.settings.world_size // degree[rows]
-            here = [type(window)(*(part[rows] for part in window)) for window in over]
+            here = tuple(type(window)(*(part[rows] for part in window)) for window in over)
+            exchange = self._exchange_s(some, stride) if axis == "dp_shard" else None
+            here = here if exchange is None else beside_exchanges(here, exchange)
             added = longest_s(*self._serial_s(axis, some, stride))
             added = added + exposed_in_windows_s(self._window_s(axis, some, stride), here)
             trips = self._trips_s(priced.take(rows), far=axis == "pp") + (0.0 if axis == "pp" else added)

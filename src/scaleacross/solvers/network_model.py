@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Final
 
 from scaleacross.cost_models.network.resources import Held
-from scaleacross.cost_models.overlap import WINDOW_NAMES, Window
+from scaleacross.cost_models.overlap import EVERY_PASS, WINDOW_NAMES, Window
 from scaleacross.cost_models.settings import Floats
 from scaleacross.solvers.backends.linear_model import LinearModel
 from scaleacross.solvers.network_combinations import Combination
@@ -79,6 +79,8 @@ def c5_c6_windows(
             continue
         every = {v: seconds for own in calls.values() for v, seconds in own.items()}
         paces = [{v: seconds / pieces for v, seconds in every.items()} | own for own in calls.values()]
+        if index in range(*EVERY_PASS.indices(len(windows))):
+            paces = [every]
         behind = {exposed[BEHIND]: 1.0} if index == 0 and BEHIND in exposed else {}
         exposed[index] = model.continuous(f"x[{index}]")
         for pace in (*paces, busy):
