@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import GB, LATENCIES, RATES, building, fill, flat, topology
+from machines import GB, LATENCIES, RATES, building, fill, flat, topology, trunk
 
 from scaleacross.cost_models.collectives import (
     ALGORITHM_NAMES,
@@ -31,6 +31,7 @@ from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, Levels, bui
 from scaleacross.cost_models.links import Links, group_bandwidth, links_of, ring_bandwidth
 from scaleacross.cost_models.messages import neighbour_messages
 from scaleacross.cost_models.network.options import options
+from scaleacross.cost_models.pipeline.penalty import boundary_times
 
 B = RATES[1]  # ranks of a building are hosts of one rack
 ALPHA = LATENCIES[1]
@@ -232,6 +233,28 @@ def test_messages_between_pipeline_neighbours() -> None:
     assert (message.near_latency_s, message.far_latency_s) == (ALPHA, FAR)
     assert message.near_occupancy_s == pytest.approx(1e6 / B)
     assert message.far_occupancy_s == pytest.approx(1e6 / (5e9 / 2))
+
+
+def test_a_pipeline_through_two_regions_pays_their_distance_once() -> None:
+    # 4 ranks, a building of 2 accelerators each, two buildings a region: 0.1 ms inside a region, 10 ms between them
+    sites = [building(f"b{at}", 2, per_host=1) for at in range(4)]
+    wires = [
+        trunk(
+            f"b{a}",
+            f"b{b}",
+            1e-4 if a // 2 == b // 2 else 1e-2,
+            bandwidth_bytes_per_s=(10 if a // 2 == b // 2 else 5) * GB,
+        )
+        for a, b in itertools.combinations(range(4), 2)
+    ]
+    levels = build_levels(topology(sites[:2], sites[2:], trunks=wires), fill(*((f"b{at}", 2) for at in range(4))))
+    message = neighbour_messages(size(1e6), exact_shape(4, 2, levels), links_of(levels))
+    assert (message.num_between, message.num_far, message.tail, message.spacing) == (2, 1, 2, 1)
+    assert (message.between_latency_s, message.far_latency_s) == (1e-4, 1e-2)
+    assert message.between_occupancy_s == pytest.approx(message.far_occupancy_s / 2)
+    latency, occupancy = boundary_times(4, tuple(map(float, message)))
+    assert latency.tolist() == pytest.approx([1e-4, 1e-2, 1e-4, 1e-2])  # the last is the way back to the first rank
+    assert occupancy[:2].tolist() == pytest.approx([1e6 / (10 * GB / 2), 1e6 / (5 * GB / 2)])
 
 
 def test_messages_are_limited_by_the_nic_where_the_trunk_is_wide() -> None:

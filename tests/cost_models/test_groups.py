@@ -50,7 +50,8 @@ def literal(levels: LinkLevels, degree: int, stride: int) -> dict[str, object]:
 
     steps = [[link(a, b) for a, b in pairwise(group)] for group in groups]
     counts = [[row.count(level) for level in range(NUM_LEVELS)] for row in steps]
-    far = [[i + 1 for i, level in enumerate(row) if level >= CAMPUS] for row in steps]
+    farthest = max(CAMPUS, max((level for row in steps for level in row), default=CAMPUS))
+    far = [[i + 1 for i, level in enumerate(row) if level == farthest] for row in steps]
     return out | {
         "pairs": max(counts, key=lambda row: row[::-1]),
         "tail": min((degree - row[-1] for row in far if row), default=degree),

@@ -139,8 +139,21 @@ def placed(pipeline: tuple[str, int], axis_order: str, fill: tuple[int, ...], sh
                 dp_replicate=128,
             ).model_copy(update={"recompute": "none"}),
         ),
+        (  # a pipeline through eight buildings crosses regions once and trunks inside regions six times
+            {"model": "llama3.1-405b", "accelerators": 16384, "buildings": 8, "regions": 2, "latency_ms": 25.0},
+            placed(
+                ("Interleaved1F1B", 3),
+                "tp cp dp_shard dp_replicate pp",
+                (2048,) * 8,
+                "optimizer",
+                tp=8,
+                cp=4,
+                pp=8,
+                dp_shard=64,
+            ),
+        ),
     ],
-    ids=["embedding", "first_layers", "shared_adapters", "behind_exchanges", "one_layer_ahead"],
+    ids=["embedding", "first_layers", "shared_adapters", "behind_exchanges", "one_layer_ahead", "two_far_levels"],
 )
 def test_what_gradients_and_parameters_cost_beside_layers(fields: dict[str, Any], decision: Decision) -> None:
     plan = sa.evaluate((point(**fields), decision))

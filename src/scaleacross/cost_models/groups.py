@@ -9,8 +9,8 @@ For every level l (see ``levels``):
 * crossing[l] groups that cross level l and have a rank in one child of it, the largest over children
 * pairs[l]    neighbour pairs (ranks i, i+1) of one group whose link is exactly level l, for the group that crosses
               farthest (most pairs on the outermost level)
-* tail        ranks behind the last campus or region boundary of a group, the smallest over groups that have one,
-              else d
+* tail        ranks behind the last region boundary of a group (campus boundary where no group crosses regions), the
+              smallest over groups that have one, else d
 * spacing     ranks between two consecutive such boundaries, the largest over groups (1 when there are not two)
 
 Two ways to get them: ``exact_shape`` counts on the device list; ``relaxed_shape`` bounds them in closed form, over
@@ -25,7 +25,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, SCALE_UP, Levels
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, REGION, SCALE_UP, Levels
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 
 
@@ -73,7 +73,7 @@ def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:
     children = levels.children(unit * together).reshape(-1, *grid).transpose(0, 1, 3, 2)
     apart = _apart(children.reshape(len(children), -1, grid[1]))
     fanout, members, crossing = np.ones(NUM_LEVELS), np.ones(NUM_LEVELS), np.ones(NUM_LEVELS)
-    tail, far = float(degree), apart[CAMPUS]
+    tail, far = float(degree), apart[REGION] if apart[REGION].any() else apart[CAMPUS]
     for level in range(NUM_LEVELS):
         steps, crossed = apart[level], (apart[level] & ~apart[level + 1]).any(axis=1)
         if level:
@@ -206,7 +206,8 @@ def relaxed_shape(
         crossing[..., CAMPUS:] = np.maximum(crossing[..., CAMPUS:], must_cross)
     pairs = np.maximum(0.0, touched[..., :-1] - touched[..., 1:])
     far = fanout[..., CAMPUS:].max(axis=-1) > 1
-    tail = np.where(far, np.minimum(d[..., 0] - 1, within[..., CAMPUS]), d[..., 0])
+    behind = np.where(pairs[..., REGION] > 0, within[..., REGION], within[..., CAMPUS])
+    tail = np.where(far, np.minimum(d[..., 0] - 1, behind), d[..., 0])
     spacing = np.maximum(1.0, d[..., 0] - 1)
     known = host % (d * s)[..., 0] == 0
     return RelaxedShape(d[..., 0], fanout, members, crossing, pairs, tail, spacing, known)

@@ -140,7 +140,6 @@ def boundary_delays(message: Boundary) -> BoundaryDelays:
     near, far = message.near_latency_s + message.near_occupancy_s, message.far_latency_s + message.far_occupancy_s
     crosses = message.num_far > 0
     slow = np.where(crosses, np.maximum(near, far), near)
-    busiest = np.maximum(message.near_occupancy_s, message.far_occupancy_s)
     return BoundaryDelays(
         inner_s=near,
         slow_s=slow,
@@ -148,7 +147,7 @@ def boundary_delays(message: Boundary) -> BoundaryDelays:
         slow_tail=message.tail.astype(np.int64),
         slow_spacing=message.spacing.astype(np.int64),
         loop_s=slow,
-        occupancy_s=np.where(crosses, busiest, message.near_occupancy_s),
+        occupancy_s=np.where(crosses, message.busiest_s, message.near_occupancy_s),
     )
 
 

@@ -1,4 +1,4 @@
-"""Messages between pipeline neighbours: the delay of one, near (inside a building) and far (across buildings)."""
+"""Messages between pipeline neighbours: the delay of one inside a building, and across buildings and regions."""
 
 from __future__ import annotations
 
@@ -7,25 +7,41 @@ from typing import NamedTuple
 import numpy as np
 
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
-from scaleacross.cost_models.levels import CAMPUS
+from scaleacross.cost_models.levels import CAMPUS, REGION
 from scaleacross.cost_models.links import Links, stream_bandwidth
 from scaleacross.cost_models.settings import Floats
 
 
 class Boundary(NamedTuple):
-    """Delay of one message between pipeline neighbours, near (inside a building) and far (across buildings), (...).
+    """Delay of one message between pipeline neighbours, (...): near (inside a building), far (across regions, or across buildings
+    where a pipeline leaves no region) and between these (across buildings of a pipeline that also crosses regions).
 
     ``*_latency_s`` passes without occupying the link, ``*_occupancy_s`` is bytes over bandwidth. ``num_far`` boundaries
-    of a pipeline are far; ``tail`` ranks lie behind the last of them, ``spacing`` between two of them.
+    of a pipeline are far; ``tail`` ranks lie behind the last of them, ``spacing`` between two of them. ``num_between``
+    others are in between.
     """
 
     near_latency_s: Floats
     near_occupancy_s: Floats
+    between_latency_s: Floats
+    between_occupancy_s: Floats
     far_latency_s: Floats
     far_occupancy_s: Floats
+    num_between: Floats
     num_far: Floats
     tail: Floats
     spacing: Floats
+
+    @property
+    def slowest_s(self) -> Floats:
+        """Delay of the slowest message."""
+        near, between = self.near_latency_s + self.near_occupancy_s, self.between_latency_s + self.between_occupancy_s
+        return np.maximum(np.maximum(near, between), self.far_latency_s + self.far_occupancy_s)
+
+    @property
+    def busiest_s(self) -> Floats:
+        """Seconds for which a message keeps the busiest link."""
+        return np.maximum(np.maximum(self.near_occupancy_s, self.between_occupancy_s), self.far_occupancy_s)
 
 
 def neighbour_messages(size_bytes: Floats, shape: GroupShape, links: Links) -> Boundary:
@@ -45,13 +61,20 @@ def neighbour_messages(size_bytes: Floats, shape: GroupShape, links: Links) -> B
     rate = np.minimum(rate, stream_bandwidth(shape, links))
     occupancy = np.where(used, np.asarray(size_bytes)[..., None] / rate, 0.0)
     latency = np.where(used, links.latency, 0.0)
-    near, far = slice(None, CAMPUS), slice(CAMPUS, None)
+    near, beyond = slice(None, CAMPUS), shape.pairs[..., REGION] > 0
+    far = {
+        name: np.where(beyond, part[..., REGION], part[..., CAMPUS])
+        for name, part in (("latency", latency), ("occupancy", occupancy), ("pairs", shape.pairs))
+    }
     return Boundary(
         latency[..., near].max(axis=-1),
         occupancy[..., near].max(axis=-1),
-        latency[..., far].max(axis=-1),
-        occupancy[..., far].max(axis=-1),
-        shape.pairs[..., far].sum(axis=-1),
+        np.where(beyond, latency[..., CAMPUS], 0.0),
+        np.where(beyond, occupancy[..., CAMPUS], 0.0),
+        far["latency"],
+        far["occupancy"],
+        np.where(beyond, shape.pairs[..., CAMPUS], 0.0),
+        far["pairs"],
         shape.tail,
         shape.spacing,
     )

@@ -116,7 +116,5 @@ def time_of(flow: Flow, group: Group, equal_copies: float) -> Timed:
         return group.all_reduce(size, flow.what)
     if flow.op == "send":
         delays = group.neighbour_messages(size, flow.what)
-        near, far = delays.near_latency_s + delays.near_occupancy_s, delays.far_latency_s + delays.far_occupancy_s
-        busy = np.maximum(delays.near_occupancy_s, delays.far_occupancy_s)
-        return Timed(np.maximum(near, far), np.array([POINT_TO_POINT]), busy)
+        return Timed(delays.slowest_s, np.array([POINT_TO_POINT]), delays.busiest_s)
     return group.gather(size, flow.op, flow.what)

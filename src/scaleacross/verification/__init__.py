@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from scaleacross.cost_models.failures import degraded_states
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Layout
-from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, accelerator_types, build_levels
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, REGION, accelerator_types, build_levels
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost, replayed_work
 from scaleacross.errors import VerificationError
 from scaleacross.spec.job import DegreeRequest, Job
@@ -229,7 +229,8 @@ def count_groups(places: Places, degree: int, stride: int) -> GroupShape:
         members[level] = sizes[crosses[group]].min() if crosses.any() else sizes.min()
         if crosses.any():
             crossing[level] = np.bincount(child[crosses[group]]).max()
-    far = _changes(places[ranks, CAMPUS])
+    beyond = _changes(places[ranks, REGION])
+    far = beyond if beyond.any() else _changes(places[ranks, CAMPUS])
     boundaries = [np.flatnonzero(row) for row in far[far.any(axis=1)]]
     return GroupShape(
         degree=np.array(float(degree)),

@@ -94,18 +94,19 @@ def _pipeline_of(
 
 def _needs_timing(settings: Settings, work: Work, message: Boundary) -> Bools:
     chunks = settings.num_chunks
-    near, far = message.near_latency_s + message.near_occupancy_s, message.far_latency_s + message.far_occupancy_s
-    occupancy = np.maximum(message.near_occupancy_s, message.far_occupancy_s)
+    slowest, occupancy = message.slowest_s, message.busiest_s
     queues = occupancy * chunks > np.minimum(work.forward_s, work.backward_s)
     interleaved = settings.schedule == SCHEDULE_NAMES.index("Interleaved1F1B")
     one_f_one_b = settings.schedule == SCHEDULE_NAMES.index("1F1B")
-    intolerant = 2 * chunks * np.maximum(near, far) > work.forward_s + work.backward_s
-    inexact = (interleaved & (queues | intolerant)) | (one_f_one_b & (queues | (message.num_far > 1)))
+    intolerant = 2 * chunks * slowest > work.forward_s + work.backward_s
+    inexact = (interleaved & (queues | intolerant)) | (
+        one_f_one_b & (queues | (message.num_far + message.num_between > 1))
+    )
     needs: Bools = inexact | ~np.isin(settings.schedule_names, CLOSED)
     return needs
 
 
-NO_DELAYS: Final = (0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0)
+NO_DELAYS: Final = (*(0.0,) * 8, 1.0, 1.0)
 """A ``Boundary`` that costs nothing."""
 
 
@@ -130,12 +131,24 @@ def boundary_times(pp: int, boundary: tuple[float, ...]) -> tuple[Floats, Floats
     """Latency and occupancy between rank r and r+1, the last entry from rank pp−1 back to rank 0, each (pp,).
 
     Where a boundary is far for some pipelines and near for others, it is as slow as the slower of both and as busy as the busier.
+    Boundaries between buildings of a pipeline that also crosses regions are spread over what is left.
     """
-    near, far, (num_far, tail, spacing) = boundary[:2], boundary[2:4], boundary[4:]
-    occupancy = max(near[1], far[1])
-    latency = max(sum(near), sum(far)) - occupancy
+    near, between, far, (num_between, num_far, tail, spacing) = boundary[:2], boundary[2:4], boundary[4:6], boundary[6:]
+    kinds = np.array([near, _slower(near, between), _slower(near, far)])
     positions = [pp - 1 - int(tail) - int(spacing) * index for index in range(int(num_far))]
-    crosses = np.zeros(pp, dtype=bool)
-    crosses[[max(0, position) for position in positions]] = True
-    crosses[-1] = bool(positions)  # the loop-back from the last rank to the first crosses whatever the pipeline crosses
-    return np.where(crosses, latency, near[0]), np.where(crosses, occupancy, near[1])
+    kind = np.zeros(pp, dtype=np.int64)
+    kind[[max(0, position) for position in positions]] = 2
+    kind[-1] = (
+        2 if positions else 0
+    )  # the loop-back from the last rank to the first crosses whatever the pipeline crosses
+    left = np.flatnonzero(kind == 0)
+    some = min(int(num_between), len(left))
+    kind[left[(np.arange(some) * len(left) + len(left) // 2) // max(1, some)]] = 1
+    latency, occupancy = kinds[kind].T
+    return latency, occupancy
+
+
+def _slower(near: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, float]:
+    """Latency and occupancy of a boundary that is near for some pipelines."""
+    occupancy = max(near[1], other[1])
+    return max(sum(near), sum(other)) - occupancy, occupancy

@@ -254,7 +254,7 @@ def _timed(
         return TimedPipeline(*busiest, replicas, rank)
     near = tuple(float(np.broadcast_to(part, 1)[0]) for part in message)
     alone, blocking = seconds.actions(choice, p, m, NO_DELAYS), not volumes.job.overlap.pipeline_messages
-    delayed = seconds.actions(choice, p, m, near, blocking) if any(near[:4]) else alone
+    delayed = seconds.actions(choice, p, m, near, blocking) if any(near[:6]) else alone
     return TimedPipeline(*busiest, replicas, rank, delayed, alone)
 
 
