@@ -89,6 +89,19 @@ def mixed_job(seed: int) -> Job:
     return Job.model_validate(data)
 
 
+def computing_job(seed: int) -> Job:
+    """Types of different names that compute alike and slowly: few micro-batches of layers that do not divide over the ranks."""
+    data, rng = mixed_job(seed).model_dump(mode="json", exclude_none=True), random.Random(f"computing {seed}")
+    for region in data["topology"]["regions"]:
+        for building in region["buildings"]:
+            building["accelerator"] |= {"peak_tflop_per_s": {"bf16": 0.2}, "memory_bytes": 2.0**31}
+    data["workload"] |= {"num_layers": rng.choice([5, 7, 9]), "vocabulary_size": 1000}
+    data |= {"schedules": ["1F1B", "Interleaved1F1B"], "num_chunks": [1, 2]}
+    data |= {"global_batch_sequences": rng.choice([4, 8])}
+    data["degrees"] |= {"pp": {"min": 2, "max": 4}, "dp_replicate": {"max": 4}, "tp": 1, "cp": 1}
+    return Job.model_validate(data)
+
+
 def _mixed_pins(rng: random.Random, has_experts: bool) -> dict[str, Any]:
     """Pipelines, replicas or both; one value of everything else."""
     pipeline = rng.choice([["1F1B"], ["1F1B"], ["GPipe"], ["Interleaved1F1B"]])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import scaleacross as sa
-from instances import mixed_instance, mixed_job, plain_job, plain_topology
+from instances import computing_job, mixed_instance, mixed_job, plain_job, plain_topology
 from scaleacross.solvers.alternatives import decision_of
 from scaleacross.solvers.every_placement import placer_on
 from scaleacross.solvers.exhaustive import exhaustive
@@ -96,6 +96,17 @@ def test_no_bound_exceeds_any_balance(seed: int) -> None:
                         assert one.bound_s[0] <= (one.free_s[0] + placed.communication_s) * (1 + 1e-12)
                         needed = placer.pricing.needed_bytes(one.settings)
                         assert needed[0] <= placer.pricing.capacity_bytes
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_search_equals_brute_force_where_computation_decides(seed: int) -> None:
+    """Nothing but fill and drain of few micro-batches, through ranks of unlike depth, tells the candidates apart."""
+    problem = problem_of(computing_job(seed))
+    oracle, found = exhaustive(problem), search(problem, time_limit_s=600)
+    assert found.bound_violation_s <= 1e-12
+    assert oracle.decision is not None and found.best is not None
+    assert found.best.step_s == pytest.approx(oracle.step_s, rel=1e-9)
+    assert found.bound_s <= found.best.step_s
 
 
 @pytest.mark.parametrize("axis", ["pp", "dp_replicate"])

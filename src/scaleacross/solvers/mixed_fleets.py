@@ -6,19 +6,14 @@ Parameters    P[t,k]  seconds of a layer per micro-batch on type t: forward, bac
 Bound         With Q[k] = min_t P[t,k] and f[t] = max_k Q[k]/P[t,k] ≤ 1, a group of type t does at most f[t] of the
               reference work in a given time. A group is as slow as its slowest accelerator, so at most
               ⌊(A of the i fastest types)/(tp·cp)⌋ groups are of the i fastest types, and at least one has the slowest.
-              The busiest rank computes m times, fill and drain pass the other ranks once: (m − 1/v)·busiest + all ranks/v.
-              Summed over all groups, for any layers per stage and any batch shares:
-                  step ≥ (m − 1/v) · T  +  Σ_k N[k]·Q[k] / v  +  optimizer,      T = dp · Σ_k N[k]·Q[k] / Σ_g f[g]
-              All ranks take T where work is spread so that none takes longer. Taking d·p seconds off the others makes the
-              busiest take d·min f more, m times; where m⁻ ≥ 2·(1 + p·(1/min f − 1))/v that is no gain, even if fill and drain
-              pass each of them twice, so that fill and drain take (p − 1)·T/v. Some rank has the slowest type, and v layers
-              at least, m⁻ times (one less for each end of the model that may have a virtual stage of its own). Sharded
-              parameters: some class has m micro-batches or more, so step ≥
+              The busiest rank computes m times; summed over all groups, for any layers per stage and any batch shares:
+                  step ≥ m · T + fill + optimizer,      T = dp · Σ_k N[k]·Q[k] / Σ_g f[g]
+              Fill and drain are those of ``pipeline.unlike_ranks``, whose ranks may be as unlike as they like. Some rank has
+              the slowest type, and v layers at least, m⁻ times (one less for each end of the model that may have a virtual
+              stage of its own). Sharded parameters: some class has m micro-batches or more, so step ≥
               m · (gather + gather and scatter of what the fullest rank holds at least). Gradients and parameters once per
               step: what the share h/m⁻ of the computation cannot hide adds to it (h of ``overlap``, m⁻ fewest micro-batches),
               or, if more, the least bucket and what traffic takes of multiprocessors; besides, what it takes of HBM.
-              Where weight gradients fill the drain, 1/v is multiplied by the least share of forward that a layer, or an
-              end, has on any type (``pipeline.timed_bounds.idle_share``).
 """
 
 from __future__ import annotations
@@ -36,7 +31,8 @@ from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, ti
 from scaleacross.cost_models.memory import held_parameters, memory_parts
 from scaleacross.cost_models.network.sm_contention import hbm_s
 from scaleacross.cost_models.overlap import TRAFFIC_ROWS, least_together_s, num_communicators
-from scaleacross.cost_models.pipeline.timed_bounds import FOLDED, WHOLE, among, idle_share
+from scaleacross.cost_models.pipeline.timed_bounds import FOLDED, WHOLE, among
+from scaleacross.cost_models.pipeline.unlike_ranks import at_least, fill_paces, fill_past_once_s
 from scaleacross.cost_models.rank_seconds import elementwise_fraction, taken_fraction, update_s
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses
@@ -205,29 +201,39 @@ class MixedPricing(Pricing):
 
     def _computation_s(self, settings: Settings, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> Floats:
         """Computation and the collectives per layer that nothing hides, without the optimizer, (n,)."""
-        alone = np.stack([layer_pass_s(each, settings) for each in times])
-        seconds = alone + self._waits_s(settings, terms)
+        seconds = np.stack([layer_pass_s(each, settings) for each in times]) + self._waits_s(settings, terms)
         layers, ends = seconds[:, :-2], seconds[:, -2:]  # (types, block types, n)
         least = layers.min(axis=0)
         share = (least / layers).max(axis=1)  # f, (types, n)
         counts = np.array([count for _, count in self.profile.blocks])
         whole = counts @ least + (share[:, None] * ends).min(axis=0).sum(axis=0)
-        passed = np.where(among(settings.schedule, WHOLE), seconds, alone)
-        once = counts @ passed[:, :-2].min(axis=0) + passed[:, -2:].min(axis=0).sum(axis=0)
-        drained, pp, m = self._drained(settings, times), settings.pp, settings.num_micro_batches
+        once = counts @ least + ends.min(axis=0).sum(axis=0)
+        pp, m, phi = settings.pp, settings.num_micro_batches, share.min(axis=0)
         pace = settings.dp * whole / self._speed(settings, share)
-        fewest, ratio = _fewest(settings), 1 / share.min(axis=0)
-        alike = fewest >= 2 * drained * (1 + pp * (ratio - 1))
-        fill = np.where(alike, np.maximum((pp - 1) * pace, once - pace), once - pace)
-        held = settings.num_chunks - (pp * settings.num_chunks > self.profile.num_layers) * _num_ends(settings)
-        return np.maximum(m * pace + drained * fill, fewest * held * layers.min(axis=1).max(axis=0))
+        before = self._prefix_share(settings, times, seconds)
+        enough = at_least(_fewest(settings), m, pp, phi, settings.dp == 1)
+        any_order, own = fill_paces(settings.schedule, pp, enough, before, phi)
+        chunk = (settings.num_chunks - 1) * layers.max(axis=(0, 1)) + _folded(settings) * ends[:, 1].max(axis=0)
+        fill = np.maximum(any_order * pace - before * chunk, own * pace)
+        fill = np.maximum(fill, fill_past_once_s(settings.schedule, pp, enough, once, pace))
+        held = settings.num_chunks - (pp * settings.num_chunks > self.profile.num_layers) * (1 + _folded(settings))
+        return np.maximum(m * pace + fill, _fewest(settings) * held * layers.min(axis=1).max(axis=0))
 
-    def _drained(self, settings: Settings, times: Sequence[StackedTimes]) -> Floats:
-        """Share of a pass through all ranks that fill and drain add, at least, (n,): 1/v, less for a split backward."""
-        forward = np.concatenate([each.forward for each in times])
-        both = np.concatenate([layer_pass_s(each, settings) for each in times])
-        share = np.where(both > 0, forward / np.where(both > 0, both, 1.0), 1.0).min(axis=0)
-        return _idle(settings, share, 1 - share) / np.maximum(settings.pp - 1, 1)
+    def _prefix_share(self, settings: Settings, times: Sequence[StackedTimes], seconds: Floats) -> Floats:
+        """Share of what a rank takes for a micro-batch that its first chunk adds to fill and drain, at least, (n,).
+
+        Of schedules with a whole backward the pass through that chunk, of others its forward. It has 1/v of the rank's layers or
+        more, v/(2v−1) times that from three chunks on, where the middle ones take the remainder (``split_layers``); with several
+        chunks they may be of the cheapest block type. ``DualPipe`` fills from both ends.
+        """
+        seconds, chunks = seconds[:, :-1], settings.num_chunks  # the head is behind all others
+        forward = np.stack([each.forward[:-1] for each in times])
+        certain = np.where(among(settings.schedule, WHOLE), seconds, forward)
+        shares = np.where(seconds > 0, certain / np.where(seconds > 0, seconds, 1.0), 1.0)
+        unlike = certain[:, :-1].min(axis=1) / seconds[:, :-1].max(axis=1)
+        of_many = np.minimum(unlike, shares[:, -1]) / np.where(chunks > 2, 2 * chunks - 1, chunks)
+        least: Floats = np.where(chunks > 1, of_many, shares.min(axis=1)).min(axis=0)
+        return np.where(among(settings.schedule, ("DualPipe",)), 0.0, least)
 
     def _waits_s(self, settings: Settings, terms: Sequence[Terms]) -> Floats:
         """Exposed tp, cp and ep collectives of each layer and micro-batch, (block types + 2, n), from unit ``terms``."""
@@ -292,17 +298,9 @@ def _fewest(settings: Settings) -> Ints:
     return np.where(settings.schedule == SCHEDULE_NAMES.index("GPipe"), 1, settings.pp)
 
 
-def _num_ends(settings: Settings) -> Ints:
-    """Ends of the model that one rank may have, (n,)."""
-    return np.where(among(settings.schedule, FOLDED), 2, 1)
-
-
-def _idle(settings: Settings, forward_s: Floats, backward_s: Floats) -> Floats:
-    """Idle micro-batches of fill and drain, (n,)."""
-    bubble: Floats = (
-        (settings.pp - 1) / settings.num_chunks * idle_share(settings.schedule_names, forward_s, backward_s)
-    )
-    return bubble
+def _folded(settings: Settings) -> Ints:
+    """1 where a rank may have both ends of the model, else 0, (n,)."""
+    return among(settings.schedule, FOLDED).astype(np.int64)
 
 
 def _by_pipeline(settings: Settings) -> Iterator[tuple[int, Ints]]:

@@ -1,0 +1,89 @@
+"""Fill and drain of unlike ranks: no schedule, played action by action, is shorter, however its work is spread."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from scaleacross.cost_models.pipeline.timed_bounds import WHOLE
+from scaleacross.cost_models.pipeline.timing import time_schedule
+from scaleacross.cost_models.pipeline.unlike_ranks import ORDERED, at_least, fill_paces, fill_past_once_s
+from scaleacross.schedules.pipeline import SCHEDULES, generate, is_legal
+from scaleacross.schedules.pipeline.stage_placement import locate
+from scaleacross.spec.parallelism import SCHEDULE_NAMES, ScheduleName
+
+SHAPES = [
+    shape
+    for shape in product([name for name in SCHEDULES if name != "DualPipe"], (2, 3, 4), (2, 3, 4, 8, 12), (1, 2))
+    if is_legal(*shape) and (shape[0] == "GPipe" or shape[2] >= shape[1])
+]
+SPREADS = 20
+
+
+def played_s(name: ScheduleName, m: int, v: int, seconds: np.ndarray, forward_share: float) -> float:
+    """A step of ranks that take ``seconds`` for a micro-batch, in equal chunks; a third of it weight gradients."""
+    p = len(seconds)
+    ranks = [locate(SCHEDULES[name].placement, p, stage)[0] for stage in range(p * v)]
+    forward, backward = np.outer([forward_share, 1 - forward_share], seconds[ranks] / v)
+    return time_schedule(generate(name, p, m, v), forward, backward, 0.0, 0.0, weight_s=backward / 2).total_s
+
+
+def e_of(name: ScheduleName, p: int, m: float, v: int, forward_share: float, phi: float) -> tuple[float, float]:
+    """Paces of fill and drain: in any order, by the schedule's own law."""
+    code, before = np.array([SCHEDULE_NAMES.index(name)]), (1.0 if name in WHOLE else forward_share) / v
+    both = fill_paces(code, np.array([p]), np.array([m]), np.array([before]), np.array([phi]))
+    return float(both[0][0]), float(both[1][0])
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("phi", [1.0, 0.8, 0.4])
+def test_no_spread_of_the_work_is_faster(shape: tuple[ScheduleName, int, int, int], phi: float) -> None:
+    name, p, m, v = shape
+    rng = np.random.default_rng(p * m * v)
+    tightest = np.inf
+    for index in range(SPREADS):
+        speed = np.sort(rng.choice([phi, 1.0], p))[:: rng.choice([-1, 1])]
+        lean = rng.uniform(0.6, 1.1) if index else 1.0
+        seconds = lean ** np.arange(p) * (1 + (index > 1) * rng.uniform(0, 0.1, p))
+        share = rng.uniform(0.25, 0.5)
+        pace = (speed * seconds).sum() / speed.sum()
+        step = played_s(name, m, v, seconds, share)
+        for e in e_of(name, p, m, v, share, phi):
+            assert step >= (m + e) * pace * (1 - 1e-9)
+        code, once = np.array([SCHEDULE_NAMES.index(name)]), (speed * seconds).sum()
+        beyond = fill_past_once_s(code, np.array([p]), np.array([float(m)]), np.array([once]), np.array([pace]))[0]
+        assert step >= (m * pace + beyond) * (1 - 1e-9)
+        tightest = min(tightest, step / ((m + max(e_of(name, p, m, v, share, phi))) * pace))
+    assert name not in ORDERED or phi < 0.8 or tightest < 1.15  # and it says something
+
+
+@pytest.mark.parametrize(("name", "m"), [("GPipe", 4), ("1F1B", 5), ("1F1B", 12)])
+def test_equal_speeds_lose_nothing_with_enough_micro_batches(name: ScheduleName, m: int) -> None:
+    assert max(e_of(name, 4, m, 1, 1 / 3, 1.0)) == pytest.approx(3.0)
+
+
+def test_lighter_ranks_behind_shorten_a_step_of_few_micro_batches() -> None:
+    """Two micro-batches, 1F1B: 1.2 s and 0.8 s take 2.8 s, twice 1 s takes 3 s."""
+    assert played_s("1F1B", 2, 1, np.array([1.0, 1.0]), 1 / 3) == pytest.approx(3.0)
+    assert played_s("1F1B", 2, 1, np.array([1.2, 0.8]), 1 / 3) == pytest.approx(2.8)
+    assert 2 + max(e_of("1F1B", 2, 2, 1, 1 / 3, 1.0)) <= 2.8
+
+
+@pytest.mark.parametrize(("p", "phi"), product((2, 4, 8), (0.4, 0.6, 0.8)))
+def test_replicas_of_unlike_pace_take_as_long_as_their_mean(p: int, phi: float) -> None:
+    """A fast and a slow replica share the micro-batches as well as they can; each obeys its own law, both that of the mean."""
+
+    def e(m: float) -> float:
+        return e_of("1F1B", p, m, 1, 1 / 3, phi)[1]
+
+    pace = 2 / (1 + phi)
+    for mean in range(p, 12 * p):
+        step = min(
+            max((slow + e(slow)) / phi, fast + e(fast))
+            for slow in range(p, 2 * mean - p + 1)
+            for fast in [2 * mean - slow]
+        )
+        enough = at_least(np.array([p]), np.array([mean]), np.array([p]), np.array([phi]), np.array([False]))[0]
+        assert step >= (mean + e(float(enough))) * pace * (1 - 1e-9)
