@@ -85,8 +85,8 @@ class Terms:
     def take(self, rows: Ints) -> Terms:
         """The rows selected by an index array."""
         serial = {name: seconds[rows] for name, seconds in self.serial_s.items()}
-        alone = None if self.alone_s is None else self.alone_s[rows]
-        return Terms(serial, tuple(part[:, rows] for part in self.traffic_s), alone)
+        alone, exchange = (None if each is None else each[rows] for each in (self.alone_s, self.exchange_s))
+        return Terms(serial, tuple(part[:, rows] for part in self.traffic_s), alone, exchange)
 
     @property
     def serial_total_s(self) -> Floats:

@@ -138,9 +138,7 @@ def boundary_times(pp: int, boundary: tuple[float, ...]) -> tuple[Floats, Floats
     positions = [pp - 1 - int(tail) - int(spacing) * index for index in range(int(num_far))]
     kind = np.zeros(pp, dtype=np.int64)
     kind[[max(0, position) for position in positions]] = 2
-    kind[-1] = (
-        2 if positions else 0
-    )  # the loop-back from the last rank to the first crosses whatever the pipeline crosses
+    kind[-1] = 2 * bool(positions)  # the way back from the last rank to the first crosses whatever the pipeline crosses
     left = np.flatnonzero(kind == 0)
     some = min(int(num_between), len(left))
     kind[left[(np.arange(some) * len(left) + len(left) // 2) // max(1, some)]] = 1
