@@ -15,6 +15,7 @@ import instances
 import scaleacross as sa
 from scaleacross.errors import InputError, ScaleAcrossError
 from scaleacross.schedules import collective as c
+from scaleacross.simulation import replay
 from scaleacross.simulation.collectives import Route, add_collective
 from scaleacross.simulation.connections import Connection, Way
 from scaleacross.simulation.engine import Simulation
@@ -45,6 +46,23 @@ def test_folded_runs_equal_unfolded_ones() -> None:
         assert sum(row.num_ranks for row in folded.rows) == plan.degrees.world_size
         saved += whole.num_classes - folded.num_classes
     assert saved > 50
+
+
+@pytest.mark.parametrize("degrees", [(2, 2, 4), (4, 1, 4), (2, 1, 4)], ids=str)
+@pytest.mark.parametrize("hosts", [(3, 5), (7, 9)], ids=str)
+def test_runs_folded_by_pipeline_rank_alone_are_close(
+    hosts: tuple[int, int], degrees: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replicas straddle buildings: of blocks told apart by their rank alone, what one plays is what all of the rank load."""
+    pinned = dict(zip(("tp", "cp", "pp"), degrees, strict=True)) | {"ep": 1}
+    shape = {"sequence_length": 8192, "global_batch_sequences": 64, "num_accelerators": 4 * sum(hosts)}
+    plan = sa.plan(instances.plain_job(*hosts, degrees=pinned, schedules="1F1B", **shape))
+    whole = sa.simulate(plan, fold=False)
+    monkeypatch.setattr(replay, "_most_classes", lambda plan: plan.degrees.pp)
+    folded = sa.simulate(plan)
+    assert (folded.folding, folded.num_classes) == ("rounded", plan.degrees.pp)
+    assert folded.step_s == pytest.approx(whole.step_s, rel=2e-3)
+    assert folded.component("tp") == pytest.approx(whole.component("tp"), rel=1e-6)
 
 
 def test_components_add_up_to_the_step() -> None:

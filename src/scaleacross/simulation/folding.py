@@ -6,7 +6,9 @@ groups of each class, every link of a class carries as many of each, and a run o
 link class are those of each of its links. Proved against runs that fold nothing (tests).
 
 Where zones and groups are not aligned, refinement goes on to tell things apart by their distance from an irregularity, far beyond
-what matters. It stops at a number of block classes; loads of a link class are then the mean over its links.
+what matters. It stops at a number of block classes. Groups are then told apart by the classes of their members alone, such that
+all groups of a block class are of one class (what one plays is what all of them load), and links by the classes that load them;
+loads of a link class are the mean over its links.
 """
 
 from __future__ import annotations
@@ -49,13 +51,16 @@ def unfolded(count: int) -> Classes:
     return Classes(np.arange(count), np.arange(count), True)
 
 
-def refine(initial: Ints, relations: Sequence[Relation], num_blocks: int, max_blocks: int) -> Classes:
+def refine(
+    initial: Ints, relations: Sequence[Relation], num_blocks: int, max_blocks: int, first_link: int | None = None
+) -> Classes:
     """The coarsest classes that ``relations`` do not tell apart.
 
     Args:
         initial: (things,) number of what is known of each thing by itself.
         num_blocks: the first things, whose classes are counted.
         max_blocks: stop before more classes of blocks than this.
+        first_link: things between the blocks and this one are groups, those from here on links; None: there are no links.
     """
     colour = _mixed(initial.astype(np.uint64))
     count = len(np.unique(colour))
@@ -73,10 +78,42 @@ def refine(initial: Ints, relations: Sequence[Relation], num_blocks: int, max_bl
             break
         if len(np.unique(finer[:num_blocks])) > max_blocks:
             exact = False
+            colour = _by_blocks(initial, relations, colour[:num_blocks], first_link or len(initial))
             break
         colour, count = finer, more
     _, first, of = np.unique(colour, return_index=True, return_inverse=True)
     return Classes(of, first, exact)
+
+
+def _by_blocks(initial: Ints, relations: Sequence[Relation], blocks: Hashes, first_link: int) -> Hashes:
+    """Colours of all things where refinement has stopped at those of the blocks, see the module."""
+    _, of = np.unique(blocks, return_inverse=True)
+    colour = np.concatenate([of, np.zeros(len(initial) - len(of), dtype=np.int64)])
+    for number, relation in enumerate(relations, start=1):
+        if len(relation.target) and len(of) <= relation.target[0] < first_link:
+            colour[relation.target] = number * len(initial) + _connected(of[relation.source], relation.target)
+    links = np.arange(first_link, len(initial))
+    mixed = _mixed(colour.astype(np.uint64))
+    mixed[links] = _mixed(initial[links].astype(np.uint64))
+    for number, relation in enumerate(relations):
+        if len(relation.target) and relation.target[0] >= first_link:
+            pairs = np.unique(np.stack([relation.target, colour[relation.source]]), axis=1)
+            np.add.at(mixed, pairs[0], _mixed(_mixed(pairs[1].astype(np.uint64)) + np.uint64(number)))
+    return mixed
+
+
+def _connected(of_member: Ints, group: Ints) -> Ints:
+    """Number of each membership's group, the same for groups with a class of members in common."""
+    first = int(group.min())
+    label = np.arange(int(of_member.max()) + 1)
+    while True:
+        lowest = np.full(int(group.max()) - first + 1, len(label))
+        np.minimum.at(lowest, group - first, label[of_member])
+        fewer = label.copy()
+        np.minimum.at(fewer, of_member, lowest[group - first])
+        if (fewer == label).all():
+            return lowest[group - first]
+        label = fewer
 
 
 def mean_loads(

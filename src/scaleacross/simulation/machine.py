@@ -185,7 +185,7 @@ def build_machine(
     else:
         initial = _initial(fabric, shapes, streams, offsets, at, block_facts)
         relations = _relations(shapes, streams, offsets, following if degrees.pp > 1 else None)
-        classes = refine(initial, relations, fabric.num_blocks, max_blocks)
+        classes = refine(initial, relations, fabric.num_blocks, max_blocks, offsets["links"])
     return Machine(fabric, shapes, streams, classes, offsets, following, preceding)
 
 
