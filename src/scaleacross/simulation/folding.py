@@ -51,16 +51,14 @@ def unfolded(count: int) -> Classes:
     return Classes(np.arange(count), np.arange(count), True)
 
 
-def refine(
-    initial: Ints, relations: Sequence[Relation], num_blocks: int, max_blocks: int, first_link: int | None = None
-) -> Classes:
+def refine(initial: Ints, relations: Sequence[Relation], num_blocks: int, max_blocks: int, first_link: int) -> Classes:
     """The coarsest classes that ``relations`` do not tell apart.
 
     Args:
         initial: (things,) number of what is known of each thing by itself.
         num_blocks: the first things, whose classes are counted.
         max_blocks: stop before more classes of blocks than this.
-        first_link: things between the blocks and this one are groups, those from here on links; None: there are no links.
+        first_link: things between the blocks and this one are groups, those from here on links.
     """
     colour = _mixed(initial.astype(np.uint64))
     count = len(np.unique(colour))
@@ -78,7 +76,7 @@ def refine(
             break
         if len(np.unique(finer[:num_blocks])) > max_blocks:
             exact = False
-            colour = _by_blocks(initial, relations, colour[:num_blocks], first_link or len(initial))
+            colour = _by_blocks(initial, relations, colour[:num_blocks], first_link)
             break
         colour, count = finer, more
     _, first, of = np.unique(colour, return_index=True, return_inverse=True)
@@ -88,13 +86,14 @@ def refine(
 def _by_blocks(initial: Ints, relations: Sequence[Relation], blocks: Hashes, first_link: int) -> Hashes:
     """Colours of all things where refinement has stopped at those of the blocks, see the module."""
     _, of = np.unique(blocks, return_inverse=True)
-    colour = np.concatenate([of, np.zeros(len(initial) - len(of), dtype=np.int64)])
+    count = len(initial)
+    colour = np.concatenate(
+        [of, initial[len(of) :] + (len(relations) + 1) * count]
+    )  # groups and links in ranges of their own
     for number, relation in enumerate(relations, start=1):
         if len(relation.target) and len(of) <= relation.target[0] < first_link:
-            colour[relation.target] = number * len(initial) + _connected(of[relation.source], relation.target)
-    links = np.arange(first_link, len(initial))
+            colour[relation.target] = number * count + _connected(of[relation.source], relation.target)
     mixed = _mixed(colour.astype(np.uint64))
-    mixed[links] = _mixed(initial[links].astype(np.uint64))
     for number, relation in enumerate(relations):
         if len(relation.target) and relation.target[0] >= first_link:
             pairs = np.unique(np.stack([relation.target, colour[relation.source]]), axis=1)
