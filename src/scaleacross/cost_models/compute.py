@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.conversions import conversion_bytes
 from scaleacross.cost_models.kernels import (
     ELEMENT_BYTES,
     RESULT_BYTES,
@@ -158,41 +159,6 @@ def _gemm_shape(gemm: Gemm, shards: Shards, tokens: Floats, num_experts: int) ->
     return tokens * gemm.tokens_per_token / local_experts, cols, depth, local_experts
 
 
-def _conversion_bytes(
-    gemm: Gemm, conversion: Conversion, tp: Ints, rows: Floats, cols: Floats, depth: Floats
-) -> tuple[Floats, Floats, Floats]:
-    """HBM bytes beside one narrow product (rows × depth)·(depth × cols): forward, for the gradient of its input, for that of
-    its weight. tp gathers the input of a product divided by columns and the gradient of one divided by rows. Siblings convert
-    their input each for itself, but for what happens before it is gathered; the kernel that adds their gradients up scales
-    them too.
-    """
-    entered, left, weights = rows * depth * gemm.cast_input, rows * cols * gemm.cast_gradient, depth * cols
-    into = out = np.ones_like(tp)
-    if gemm.shard == "column":
-        into = tp
-    elif gemm.shard == "row":
-        out = tp
-    forward = _gathered_bytes(conversion, conversion.input_forward_bytes, into, gemm.siblings) * entered
-    gradient = _gathered_bytes(conversion, conversion.gradient_bytes, out, 1) * left
-    if gemm.siblings == 1:
-        gradient = gradient + conversion.rescale_bytes * rows * depth
-    return (
-        forward + conversion.weight_forward_bytes * weights,
-        gradient + conversion.weight_backward_bytes * weights,
-        conversion.input_backward_bytes * entered + conversion.rescale_bytes * weights,
-    )
-
-
-def _gathered_bytes(conversion: Conversion, alone: float, ranks: Ints, sharers: int) -> Floats:
-    """HBM bytes per element to convert a tensor that ``ranks`` ranks gather once for ``sharers`` products, ``alone`` where
-    one rank holds it.
-    """
-    parts = conversion.gathered
-    if parts is None:
-        return np.full(ranks.shape, alone)
-    return np.where(ranks > 1, parts.before_bytes / (ranks * sharers) + parts.after_bytes, alone)
-
-
 def _attention_times_s(
     attention: Attention, accelerator: Accelerator, shards: Shards, sequence_length: int, runtime: Runtime
 ) -> tuple[Floats, Floats]:
@@ -296,7 +262,7 @@ def layer_times(
         if gemm.siblings > 1:
             backward = backward + (SUM_BYTES + SUM_BYTES / gemm.siblings) * rows * depth / rate
         if ELEMENT_BYTES[used] < 2:
-            ahead, back, again = _conversion_bytes(gemm, runtime.conversion, shards.tp, rows, cols, depth)
+            ahead, back, again = conversion_bytes(gemm, runtime.conversion, shards.tp, rows, cols, depth)
             forward, backward, weight = forward + ahead / rate, backward + (back + again) / rate, weight + again / rate
     divided = layer.elementwise_bytes - layer.replicated_elementwise_bytes
     elementwise = tokens * (divided / shards.tp + layer.replicated_elementwise_bytes) / memory_bytes_per_s(accelerator)
