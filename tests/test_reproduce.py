@@ -214,11 +214,16 @@ def test_the_referee_replays_what_the_records_name(folder: Path, found: Reproduc
     plan = sa.evaluate((design_points(load_design_space(SMALL)[0])[0].job, Decision(**line["decisions"]["ours"])))
     assert row["ours_simulated_s"] == sa.simulate(plan).step_s
     page = design_page(replayed, "", date(2030, 1, 2))
-    names = [name for name in ("ours", *RIVALS) if f"{name}_simulated_s" in row]
-    assert {"ours", "production"} <= set(names)
+    names = [name for name in CONTENDERS if f"{name}_s" in row]
+    assert {*RIVALS, *replayed.ablations, "ours"} == set(names)
+    assert all(row[f"{name}_priced_s"] == pytest.approx(row[f"{name}_s"], rel=1e-12) for name in names)
     off = max((row[f"{name}_priced_s"] / row[f"{name}_simulated_s"] - 1 for name in names), key=abs)
-    assert f"| all | {len(names)} | " in page and f" {off:+.1%} |" in page
-    assert "| production | replay | 1 | " in page
+    different = len({(row[f"{name}_priced_s"], row[f"{name}_simulated_s"]) for name in names})
+    assert f"| all, equal ones once | {different} | " in page and f" {off:+.1%} |" in page
+    assert different < len(names)
+    fastest = min(row[f"{name}_simulated_s"] for name in RIVALS) / row["ours_simulated_s"]
+    assert f"| the best rival | replay | 1 | {fastest:.3f} | " in page
+    assert "| by replay, 1 points | placement | schedule | network | placement and degrees | joint |" in page
     again = sa.reproduce(SMALL, directory=folder, run=False)  # shown beside the points that have no replay
     assert ["ours_simulated_s" in row for row in again.rows] == [True, False]
 
@@ -248,11 +253,16 @@ def test_the_page_names_what_the_referee_says_against_us(found: Reproduction) ->
         "production_simulated_s": 3.0,
     }
     rows[1] |= {"referee": "ours: too long to play ", "atlas_s": None, "atlas_reason": "no rows of racks"}
+    cheap = {"arnold_priced_s": 8.0, "arnold_simulated_s": 2.0}  # dear by price, the fastest by replay
+    rows[0] |= cheap | {"network_priced_s": 3.0, "network_simulated_s": 3.0}  # production's plan under another name
     page = design_page(Reproduction(**{**vars(found), "rows": tuple(rows)}), "", date(2030, 1, 2))
     assert "| production | replay | 1 | 0.750 | 0.75 | 0 | 1 |" in page
-    assert "Price and replay of 2 plans are within 5% on 1 (50%)." in page
+    assert "| the best rival | replay | 1 | 0.500 | 0.50 | 0 | 1 |" in page
+    assert "Price and replay of 3 plans are within 5% on 1 (33%)." in page
     assert "- -50.0%: ours, llama3.1-8b on 32 h100" in page
     assert "slower than production on 1 point:\n- production takes 0.750 of our step: llama3.1-8b" in page
+    assert "slower than the best rival on 1 point:\n- arnold takes 0.500 of our step: llama3.1-8b" in page
+    assert "one dimension of production on 1 point:\n- network only takes 0.750 of our step: llama3.1-8b" in page
     assert "could not be replayed: 1\n- llama3.1-8b on 32 h100" in page and "ours: too long to play" in page
     assert "Rivals without a plan: 1\n- atlas, 1 point: no rows of racks" in page
 

@@ -1,7 +1,6 @@
 """The referee of a design space: plans replayed event by event (``simulate``), which owes nothing to the cost model.
 
-Replayed are our plan, production's and the best rival's; equal decisions once. A plan that the simulator refuses has no time, and
-the record says why.
+Replayed is every contender's plan; equal decisions once. A plan that the simulator refuses has no time, and the record says why.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from scaleacross.api.design_run import OURS, RIVALS, START
+from scaleacross.api.design_run import CONTENDERS, OURS
 from scaleacross.api.engines.outcome import FAILED, Record
 from scaleacross.api.evaluation import evaluate
 from scaleacross.api.simulating import simulate
@@ -32,13 +31,11 @@ class Contest:
 
 
 def contest_of(job: Job, record: Record) -> Contest | None:
-    """Ours, production and the best rival of a finished point; None where there is no plan."""
-    if OURS not in record.get("decisions", {}):
+    """Everybody's decision on a finished point, ours first; None where there is no plan of ours."""
+    chosen = record.get("decisions", {})
+    if OURS not in chosen:
         return None
-    figures, chosen = record["figures"], record["decisions"]
-    best = min((name for name in RIVALS if name in chosen), key=lambda name: float(figures[f"{name}_s"]), default=OURS)
-    names = dict.fromkeys((OURS, START, best))
-    return Contest(job, {name: Decision.model_validate(chosen[name]) for name in names if name in chosen})
+    return Contest(job, {name: Decision.model_validate(chosen[name]) for name in CONTENDERS if name in chosen})
 
 
 def replay_contest(contest: Contest) -> Record:

@@ -81,8 +81,8 @@ def reproduce(
         directory: where results are kept.
         points: so many instead of what the space says; fewer are the first ones of more.
         run: False runs and writes nothing, and reads what the directory holds, even beside a run.
-        replay: replay ours, production's and the best rival's plan of every finished point in the simulator; kept in
-            ``replays.jsonl``, resumable likewise. What stands there already is shown in any case.
+        replay: replay every contender's plan of every finished point in the simulator; kept in ``replays.jsonl``, resumable
+            likewise. What stands there already is shown in any case.
         overrides: ``a.b=value`` on any field of the space.
         processes, engine, address: as of ``sweep``.
         progress: called after every point.

@@ -26,9 +26,7 @@ Docs = Annotated[
     typer.Option("--docs", metavar="DIR", file_okay=False, help="Write NAME.md, NAME.csv and NAME.svg to DIR."),
 ]
 NoRun = Annotated[bool, typer.Option("--no-run", help="Run nothing: report what DIR holds.")]
-Replay = Annotated[
-    bool, typer.Option("--replay", help="Then replay ours, production's and the best rival's plans in the simulator.")
-]
+Replay = Annotated[bool, typer.Option("--replay", help="Then replay every contender's plan in the simulator.")]
 Agree = Annotated[
     float | None,
     typer.Option(
@@ -108,9 +106,9 @@ def reproduce_command(
 
 
 def _require_agreement(found: Reproduction, least: float) -> None:
-    from scaleacross.report.design_space import AGREES, num_agreeing, replayed_off
+    from scaleacross.report.design_space import AGREES, distinct, num_agreeing, replayed_off
 
-    off = replayed_off(found)
+    off = distinct(replayed_off(found))
     near = num_agreeing(off)
     if not off or near < least * len(off):
         wanted = f"{AGREES:.0%} of their price, {least:.0%} are wanted"

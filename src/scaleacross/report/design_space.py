@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -22,6 +22,9 @@ AGREES: Final = 0.05
 """Price and replay of a plan agree when they differ by no more than this share."""
 SLOWER: Final = 1 - 1e-9
 """Below it a contender is faster than our plan by more than rounding."""
+PRICE: Final = "s"
+REPLAY: Final = "simulated_s"
+"""Clocks: step times of contenders are the columns ``NAME_s`` and ``NAME_simulated_s``."""
 
 
 class Reproduced(Protocol):
@@ -50,17 +53,21 @@ def planned(found: Reproduced) -> list[Row]:
     return [row for row in found.rows if f"{OURS}_s" in row]
 
 
-def speed_up(row: Row, name: str, rivals: Sequence[str]) -> float | None:
-    """Step time of a contender, or of the best rival, over ours; None when it has no plan."""
-    names = rivals if name == BEST else (name,)
-    times = [row[f"{one}_s"] for one in names if row.get(f"{one}_s") is not None]
-    return min(times) / row[f"{OURS}_s"] if times else None
+def speed_up(row: Row, names: Sequence[str], clock: str = PRICE) -> tuple[float, str] | None:
+    """Step time of the fastest of some contenders over ours, and whose it is; None when none of them, or ours, has a time."""
+    times = [(row[f"{one}_{clock}"], one) for one in names if row.get(f"{one}_{clock}") is not None]
+    ours = row.get(f"{OURS}_{clock}")
+    if not times or ours is None:
+        return None
+    fastest_s, name = min(times)
+    return fastest_s / ours, name
 
 
-def speed_ups(found: Reproduced, name: str, rows: Sequence[Row] | None = None) -> list[float]:
-    """``speed_up`` of all points that have one."""
-    every = (speed_up(row, name, found.rivals) for row in (planned(found) if rows is None else rows))
-    return [value for value in every if value is not None]
+def speed_ups(found: Reproduced, name: str, rows: Sequence[Row] | None = None, clock: str = PRICE) -> list[float]:
+    """Speed-up over a contender, or over the rival that is the fastest by the clock, on all points that have one."""
+    names = found.rivals if name == BEST else (name,)
+    every = (speed_up(row, names, clock) for row in (planned(found) if rows is None else rows))
+    return [up for up, _ in filter(None, every)]
 
 
 def num_ties(found: Reproduced, values: Sequence[float]) -> int:
@@ -73,25 +80,45 @@ def lost(found: Reproduced) -> list[str]:
     out = []
     for row in planned(found):
         for name in (*found.rivals, *found.ablations):
-            value = speed_up(row, name, found.rivals)
-            if value is not None and value < SLOWER:
-                out.append(f"{place(row)}: {name} takes {value:.4f} of our step")
+            up = speed_up(row, (name,))
+            if up and up[0] < SLOWER:
+                out.append(f"{place(row)}: {name} takes {up[0]:.4f} of our step")
     return out
 
 
-def replayed_off(found: Reproduced) -> list[tuple[float, str]]:
-    """Price over replay − 1 of every plan that was replayed, and whose plan it is of which point."""
-    return [
-        (row[f"{name}_priced_s"] / row[f"{name}_simulated_s"] - 1, f"{name}, {place(row)}")
-        for row in planned(found)
-        for name in (OURS, *found.rivals)
-        if f"{name}_simulated_s" in row
-    ]
+class Off(NamedTuple):
+    """Price over replay − 1 of a plan that was replayed, and whose plan it is of which point.
+
+    ``is_first``: no contender named before it has the same plan (the same price and replay) on this point.
+    """
+
+    off: float
+    name: str
+    where: str
+    is_first: bool
 
 
-def num_agreeing(off: Sequence[tuple[float, str]]) -> int:
+def replayed_off(found: Reproduced) -> list[Off]:
+    """Every contender's plan that was replayed."""
+    out = []
+    for row in planned(found):
+        seen: set[tuple[float, float]] = set()
+        for name in (OURS, *found.rivals, *found.ablations):
+            if f"{name}_{REPLAY}" in row:
+                times = row[f"{name}_priced_s"], row[f"{name}_{REPLAY}"]
+                out.append(Off(times[0] / times[1] - 1, name, place(row), times not in seen))
+                seen.add(times)
+    return out
+
+
+def distinct(off: Sequence[Off]) -> list[Off]:
+    """Equal plans of a point once."""
+    return [one for one in off if one.is_first]
+
+
+def num_agreeing(off: Sequence[Off]) -> int:
     """Plans whose price and replay differ by at most ``AGREES``."""
-    return sum(abs(one) <= AGREES for one, _ in off)
+    return sum(abs(one.off) <= AGREES for one in off)
 
 
 def place(row: Row) -> str:
@@ -102,13 +129,13 @@ def place(row: Row) -> str:
     )
 
 
-def single_gains(found: Reproduced, row: Row) -> dict[str, float]:
-    """Speed-up over production: of each ablation alone, and of our plan (``joint``); empty without a plan of production."""
-    start = row.get(f"{START}_s")
-    if start is None or any(row.get(f"{name}_s") is None for name in found.ablations):
+def single_gains(found: Reproduced, row: Row, clock: str = PRICE) -> dict[str, float]:
+    """Speed-up over production: of each ablation alone, and of our plan (``joint``); empty unless all of them have a time."""
+    times = {name: row.get(f"{name}_{clock}") for name in (START, *found.ablations, OURS)}
+    start = times.pop(START)
+    if start is None or any(seconds is None for seconds in times.values()):
         return {}
-    gains = {name: start / row[f"{name}_s"] for name in found.ablations}
-    return gains | {"joint": start / row[f"{OURS}_s"]}
+    return {"joint" if name == OURS else name: start / seconds for name, seconds in times.items() if seconds}
 
 
 def contender_cells(found: Reproduced) -> Iterator[tuple[str, str, str, str, str, str]]:
@@ -117,8 +144,12 @@ def contender_cells(found: Reproduced) -> Iterator[tuple[str, str, str, str, str
     for name in (BEST, *found.rivals, *found.ablations):
         values = speed_ups(found, name)
         figures = (f"{median(values):.3f}", f"{max(values):.2f}") if values else ("–", "–")
-        label = f"{name} only" if name in ("placement", "schedule", "network") else name.replace("_and_", " and ")
-        yield label, str(len(values)), *figures, str(num_ties(found, values)), str(total - len(values))
+        yield shown_name(name), str(len(values)), *figures, str(num_ties(found, values)), str(total - len(values))
+
+
+def shown_name(name: str) -> str:
+    """A contender in words."""
+    return f"{name} only" if name in ("placement", "schedule", "network") else name.replace("_and_", " and ")
 
 
 def design_report(found: Reproduced) -> RenderableType:
@@ -130,7 +161,7 @@ def design_report(found: Reproduced) -> RenderableType:
             ("points", done),
             ("status", ", ".join(f"{count(number)} {status}" for status, number in found.statuses.items()) or "–"),
             ("we are slower", f"on {len(lost(found))} (point, contender) pairs"),
-            *((("price and replay", _agreement(off)),) if (off := replayed_off(found)) else ()),
+            *((("price and replay", _agreement(off)),) if (off := distinct(replayed_off(found))) else ()),
         ]
     )
     heads = ("ours over", "points", "median", "maximum", "ties", "no plan")
@@ -140,9 +171,10 @@ def design_report(found: Reproduced) -> RenderableType:
     return Group(facts, section("Speed-up of our plan", table), *(Text(f"slower: {line}") for line in lost(found)[:5]))
 
 
-def _agreement(off: Sequence[tuple[float, str]]) -> str:
-    worst = max(off, key=lambda pair: abs(pair[0]))
-    return f"within {AGREES:.0%} on {num_agreeing(off)} of {len(off)} plans; largest {worst[0]:+.0%} ({worst[1]})"
+def _agreement(off: Sequence[Off]) -> str:
+    worst = max(off, key=lambda one: abs(one.off))
+    largest = f"{worst.off:+.0%} ({worst.name}, {worst.where})"
+    return f"within {AGREES:.0%} on {num_agreeing(off)} of {len(off)} plans; largest {largest}"
 
 
 def design_json(found: Reproduced, files: Sequence[object]) -> str:
@@ -165,7 +197,7 @@ def design_json(found: Reproduced, files: Sequence[object]) -> str:
         "status": dict(found.statuses),
         "speed_up_over": contenders,
         "slower": lost(found),
-        "replayed": {"plans": len(off := replayed_off(found)), "agreeing": num_agreeing(off)},
+        "replayed": {"plans": len(off := distinct(replayed_off(found))), "agreeing": num_agreeing(off)},
         "files": [str(path) for path in files],
     }
     return json.dumps(data, indent=2, ensure_ascii=False)

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from scaleacross.report.design_space import (
     BEST,
+    PRICE,
+    REPLAY,
     SHOWN_AXES,
     START,
     Reproduced,
@@ -26,6 +28,7 @@ from scaleacross.report.design_space_referee import referee, verdict
 from scaleacross.report.format import plural
 
 NUM_LARGEST: Final = 10
+Gains = Sequence[tuple[Row, dict[str, float]]]
 CONTENDERS: Final = """\
 All plans of a point are priced by the same exact cost model. Baselines are the programs that `scaleacross compare` runs; what
 their rules leave open is tuned with that model too (but for Sailor and Atlas, which have time models of their own), so they are
@@ -102,13 +105,28 @@ def _figures(found: Reproduced, rows: Sequence[Row], name: str) -> str:
 
 def _dimensions(found: Reproduced) -> Iterator[str]:
     """What each dimension alone gains over production, beside all of them together."""
-    gains = [(row, own) for row in planned(found) if (own := single_gains(found, row))]
+    gains = _gains(found, PRICE)
     if not gains:
         return
     names = list(gains[0][1])
-    yield f"\n## One dimension at a time\n\nSpeed-up over `{START}` of what improves one dimension alone, and of all together"
-    yield f"({len(gains)} points where `{START}` has a plan).\n"
-    yield "| | " + " | ".join(name.replace("_", " ") for name in names) + " |\n|---" * 1 + "|---" * len(names) + "|"
+    yield f"\n## One dimension at a time\n\nSpeed-up over `{START}` of what improves one dimension alone, and of all together.\n"
+    yield from _alone_and_together(found, "price", gains, names)
+    if replayed := _gains(found, REPLAY):
+        yield from _alone_and_together(found, "replay", replayed, names)
+    yield from _where_they_matter(gains, names)
+    yield f"Largest gains over `{START}`, by price:\n"
+    for row, own in sorted(gains, key=lambda pair: -pair[1]["joint"])[:NUM_LARGEST]:
+        alone = ", ".join(f"{name.replace('_', ' ')} {own[name]:.2f}" for name in found.ablations)
+        yield f"- {own['joint']:.2f}x: {place(row)} ({alone}; {row['schedule']}, crosses with {row['across'] or 'nothing'})"
+
+
+def _gains(found: Reproduced, clock: str) -> Gains:
+    return [(row, own) for row in planned(found) if (own := single_gains(found, row, clock))]
+
+
+def _alone_and_together(found: Reproduced, clock: str, gains: Gains, names: Sequence[str]) -> Iterator[str]:
+    yield f"| by {clock}, {len(gains)} points | " + " | ".join(name.replace("_", " ") for name in names) + " |"
+    yield "|---" * (1 + len(names)) + "|"
     for label, pick in (("median", median), ("maximum", max)):
         yield f"| {label} | " + " | ".join(f"{pick([own[name] for _, own in gains]):.3f}" for name in names) + " |"
     tolerance = 1 + found.space.tie_tolerance
@@ -116,16 +134,11 @@ def _dimensions(found: Reproduced) -> Iterator[str]:
     yield "| points where it gains more than a tie | " + " | ".join(map(str, helps)) + " |"
     more = sum(own["joint"] > tolerance * max(own[name] for name in found.ablations) for _, own in gains)
     yield f"\nOn {more} of {len(gains)} points all together gain more than any of them alone.\n"
-    yield from _where_they_matter(gains, names)
-    yield f"Largest gains over `{START}`:\n"
-    for row, own in sorted(gains, key=lambda pair: -pair[1]["joint"])[:NUM_LARGEST]:
-        alone = ", ".join(f"{name.replace('_', ' ')} {own[name]:.2f}" for name in found.ablations)
-        yield f"- {own['joint']:.2f}x: {place(row)} ({alone}; {row['schedule']}, crosses with {row['across'] or 'nothing'})"
 
 
-def _where_they_matter(gains: Sequence[tuple[Row, dict[str, float]]], names: Sequence[str]) -> Iterator[str]:
+def _where_they_matter(gains: Gains, names: Sequence[str]) -> Iterator[str]:
     """Median gains by value of every axis."""
-    yield "Median by where:\n"
+    yield "Median by where, by price:\n"
     yield (
         "| | points | "
         + " | ".join(name.replace("_", " ") for name in names)

@@ -10,41 +10,43 @@ from scaleacross.report.design_space import (
     AGREES,
     BEST,
     OURS,
+    PRICE,
+    REPLAY,
     START,
+    Off,
     Reproduced,
     Row,
+    distinct,
     num_agreeing,
     num_ties,
     place,
     planned,
     replayed_off,
+    shown_name,
+    speed_up,
     speed_ups,
 )
 from scaleacross.report.format import plural
 
 NUM_WORST: Final = 10
+HEADS: Final = "points | median | maximum | ties | slower |"
 REFEREE: Final = """\
 The simulator replays a plan event by event on the topology and never sees the cost model. A difference is price / replay − 1.
 It plays the network settings that a plan states and, where it states none (rivals and ablations), the library's defaults with
-their windows and with flows hashed onto the links of a trunk. Replayed are our plan, production's and that of the rival with
-the best price."""
+their windows and with flows hashed onto the links of a trunk. Replayed is every contender's plan; the best rival is the one that
+is the fastest by the clock of the line."""
 
 
 def verdict(found: Reproduced) -> Iterator[str]:
     """The few figures that matter, by price and by the referee's clock."""
     if not planned(found):
         return
-    yield "## In short\n"
-    yield "| our plan over | by | points | median | maximum | ties | slower |\n|---|---|---|---|---|---|---|"
-    for name, rivals in ((START, (START,)), (BEST, found.rivals)):
-        for clock, values in (
-            ("price", speed_ups(found, name)),
-            ("replay", [up for up, _, _ in _replayed_speed_ups(found, rivals)]),
-        ):
-            if values:
-                shown = f"{median(values):.3f} | {max(values):.2f} | {num_ties(found, values)} | {_num_slower(found, values)}"
-                yield f"| {name} | {clock} | {len(values)} | {shown} |"
-    if pairs := replayed_off(found):
+    yield f"## In short\n\n| our plan over | by | {HEADS}\n|---|---|---|---|---|---|---|"
+    for name in (START, BEST):
+        for label, clock in (("price", PRICE), ("replay", REPLAY)):
+            if values := speed_ups(found, name, clock=clock):
+                yield f"| {name} | {label} | {_figures(found, values)} |"
+    if pairs := distinct(replayed_off(found)):
         near = num_agreeing(pairs)
         yield f"\nPrice and replay of {len(pairs)} plans are within {AGREES:.0%} on {near} ({near / len(pairs):.0%})."
     yield ""
@@ -59,20 +61,19 @@ def referee(found: Reproduced) -> Iterator[str]:
         return
     yield f"{REFEREE}\n"
     if pairs:
-        yield f"| plans | replayed | within {AGREES:.0%} | median difference | least | largest |\n|---|---|---|---|---|---|"
-        for name in (OURS, *found.rivals):
-            yield from _agreement(name, [off for off, of in pairs if of.startswith(f"{name}, ")])
-        yield from _agreement("all", [off for off, _ in pairs])
-        worst = sorted((pair for pair in pairs if abs(pair[0]) > AGREES), key=lambda pair: -abs(pair[0]))
-        yield f"\nFarthest off, of {len(worst)} beyond {AGREES:.0%}:\n" if worst else ""
-        yield from (f"- {off:+.1%}: {of}" for off, of in worst[:NUM_WORST])
-    for name, rivals in ((START, (START,)), (BEST, found.rivals)):
-        slower = [one for one in _replayed_speed_ups(found, rivals) if one[0] < 1 - found.space.tie_tolerance]
+        yield from _by_its_clock(found)
+        yield from _off(found, pairs)
+    for name, others in (
+        (START, (START,)),
+        (BEST, found.rivals),
+        (f"the best plan for one dimension of {START}", found.ablations),
+    ):
+        slower = [one for one in _ups(found, others) if one[0] < 1 - found.space.tie_tolerance]
         yield (
             f"\nBy the referee's clock our plan is slower than {name} on {plural(len(slower), 'point')}{':' * bool(slower)}"
             + "".join(
-                f"\n- {rival} takes {up:.3f} of our step: {place(row)}"
-                for up, rival, row in sorted(slower, key=lambda one: one[0])
+                f"\n- {shown_name(whose)} takes {up:.3f} of our step: {place(row)}"
+                for up, whose, row in sorted(slower, key=lambda one: one[0])
             )
         )
     yield f"\nPoints with a plan that could not be replayed: {len(refused)}" + "".join(
@@ -80,23 +81,37 @@ def referee(found: Reproduced) -> Iterator[str]:
     )
 
 
-def _agreement(name: str, off: Sequence[float]) -> Iterator[str]:
-    if off:
-        near = f"{num_agreeing([(one, name) for one in off])}"
-        yield f"| {name} | {len(off)} | {near} | {median(off):+.1%} | {min(off):+.1%} | {max(off):+.1%} |"
+def _by_its_clock(found: Reproduced) -> Iterator[str]:
+    yield f"| our plan over, by replay | {HEADS}\n|---|---|---|---|---|---|"
+    for name in (BEST, *found.rivals, *found.ablations):
+        if values := speed_ups(found, name, clock=REPLAY):
+            yield f"| {shown_name(name)} | {_figures(found, values)} |"
 
 
-def _replayed_speed_ups(found: Reproduced, rivals: Sequence[str]) -> list[tuple[float, str, Row]]:
-    """Replayed step of the fastest of some rivals over ours, which one, and where."""
-    out = []
-    for row in planned(found):
-        times = [(row[f"{name}_simulated_s"], name) for name in rivals if f"{name}_simulated_s" in row]
-        if times and f"{OURS}_simulated_s" in row:
-            seconds, name = min(times)
-            out.append((seconds / row[f"{OURS}_simulated_s"], name, row))
-    return out
+def _off(found: Reproduced, pairs: Sequence[Off]) -> Iterator[str]:
+    yield f"\n| plans | replayed | within {AGREES:.0%} | median difference | least | largest |\n|---|---|---|---|---|---|"
+    for name in (OURS, *found.rivals, *found.ablations):
+        yield from _agreement(shown_name(name), [one for one in pairs if one.name == name])
+    different = distinct(pairs)
+    yield from _agreement("all, equal ones once", different)
+    worst = sorted((one for one in different if abs(one.off) > AGREES), key=lambda one: -abs(one.off))
+    yield f"\nFarthest off, of {len(worst)} beyond {AGREES:.0%}:\n" if worst else ""
+    yield from (f"- {one.off:+.1%}: {one.name}, {one.where}" for one in worst[:NUM_WORST])
 
 
-def _num_slower(found: Reproduced, values: Sequence[float]) -> int:
-    """Speed-ups below 1 by more than a tie."""
-    return sum(value < 1 - found.space.tie_tolerance for value in values)
+def _agreement(label: str, pairs: Sequence[Off]) -> Iterator[str]:
+    if off := [one.off for one in pairs]:
+        near = num_agreeing(pairs)
+        yield f"| {label} | {len(off)} | {near} | {median(off):+.1%} | {min(off):+.1%} | {max(off):+.1%} |"
+
+
+def _ups(found: Reproduced, names: Sequence[str]) -> list[tuple[float, str, Row]]:
+    """Replayed step of the fastest of some contenders over ours, which one, and where."""
+    ups = ((speed_up(row, names, REPLAY), row) for row in planned(found))
+    return [(*up, row) for up, row in ups if up]
+
+
+def _figures(found: Reproduced, values: Sequence[float]) -> str:
+    """Points, median, maximum, ties, and points where our plan is slower by more than a tie."""
+    slower = sum(value < 1 - found.space.tie_tolerance for value in values)
+    return f"{len(values)} | {median(values):.3f} | {max(values):.2f} | {num_ties(found, values)} | {slower}"
