@@ -50,11 +50,12 @@ def test_first_chunks_have_nothing_to_hide_behind(shard: ShardLevel, expected: l
 
 def test_windows_never_expose_less_than_they_say_themselves() -> None:
     one, nothing = np.ones(2), np.zeros(2)
-    over = [Window(one, np.array([0.5, 0.5]), nothing, one, one, nothing, nothing)] * 4
-    found = BesideLayers(np.array([0.75, 0.25]), np.full((4, 2), 0.1), np.full((4, 2), 0.5)).on(over)
+    over = [Window(one, np.array([0.5, 0.5]), nothing, one, one, nothing, nothing, one, nothing)] * 4
+    found = BesideLayers(np.array([0.75, 0.25]), np.full((4, 2), 0.1), np.full((4, 2), 0.5), one * 2).on(over)
     assert found[0].first_fraction.tolist() == [0.75, 0.5]
     assert found[3].slowed_s.tolist() == [0.1, 0.1]
     assert found[0].length_s.tolist() == [1.5, 1.5]
+    assert [part.crowded_s.tolist() for part in (found[0], found[3])] == [[2.0, 2.0], [0.0, 0.0]]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,9 @@ from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS
 
 def window(length_s: float, pieces: float = 4.0, per_step: float = 1.0) -> Window:
     nothing, one = np.array(0.0), np.array(1.0)
-    return Window(np.array(length_s), np.array(1 / pieces), nothing, np.array(per_step), one, nothing, nothing)
+    return Window(
+        np.array(length_s), np.array(1 / pieces), nothing, np.array(per_step), one, nothing, nothing, one, nothing
+    )
 
 
 def exposed(time_s: float, of: Window) -> float:
@@ -112,6 +114,14 @@ def test_replicas_of_sharded_parameters_reduce_beside_what_the_last_backward_lea
     assert exposed_s(seconds, seconds, over) == (9.0 - 2.0 - 3.0) + 3 * (5.0 - 2.0)
 
 
+def test_replicas_wait_for_the_links_that_shards_take() -> None:
+    """Links that need 8 s longer than three quarters of a pass, which lasts 3 s longer than its computation."""
+    crowded = window(2.0)._replace(passes=np.array(0.75), crowded_s=np.array(8.0))
+    over = [crowded, window(1.0), window(1.0), window(2.0, per_step=3)]
+    seconds = np.array([[4.0], [0.0], [0.0], [5.0]])
+    assert exposed_s(seconds, seconds, over) == (8.0 - 0.75 * 3.0) + 3 * (5.0 - 2.0)
+
+
 def test_rounds_count_what_comes_before_a_rank() -> None:
     rows = settings(pp=[1, 4], num_micro_batches=[16, 8])
     assert rounds(rows, work(fill_rounds=2.5)).tolist() == [18.5, 10.5]
@@ -120,10 +130,10 @@ def test_rounds_count_what_comes_before_a_rank() -> None:
 def test_windows_of_a_plain_pipeline() -> None:
     # gradients hide behind all buckets but one of the last backward pass, parameters behind those of the first forward
     found = dict(zip(WINDOW_NAMES, windows(settings(pp=4, num_micro_batches=8), work(fill_rounds=3)), strict=True))
-    assert found["gradient_reduce"] == (pytest.approx(2 * 3 / 4), 1 / 4, 0, 1, 1, 0, 0)
-    assert found["parameter_gather"] == (pytest.approx(1 * 3 / 4), 1 / 4, 0, 1, 1, 0, 0)
-    assert found["shard_forward"] == (1, 1 / 4, 0, 11, 1, 0, 0)
-    assert found["shard_backward"] == (2, 1 / 4, 0, 11, 1, 0, 0)
+    assert found["gradient_reduce"] == (pytest.approx(2 * 3 / 4), 1 / 4, 0, 1, 1, 0, 0, 3 / 4, 0)
+    assert found["parameter_gather"] == (pytest.approx(1 * 3 / 4), 1 / 4, 0, 1, 1, 0, 0, 3 / 4, 0)
+    assert found["shard_forward"] == (1, 1 / 4, 0, 11, 1, 0, 0, 1, 0)
+    assert found["shard_backward"] == (2, 1 / 4, 0, 11, 1, 0, 0, 1, 0)
 
 
 @pytest.mark.parametrize(("num_micro_batches", "waiting"), [(8, 4 * 1 / 2 + 1 / 2), (2, 2 * 1 / 2 + 1 / 2)])

@@ -152,8 +152,29 @@ def placed(pipeline: tuple[str, int], axis_order: str, fill: tuple[int, ...], sh
                 dp_shard=64,
             ),
         ),
+        (  # replicas reduce beside gathers and scatters of shards, over the same adapters
+            {"model": "llama3.1-8b", "accelerators": 32768, "buildings": 2, "regions": 1},
+            placed(
+                ("1F1B", 1),
+                "tp cp pp dp_shard dp_replicate",
+                (16384, 16384),
+                "parameters",
+                tp=4,
+                cp=2,
+                dp_shard=2,
+                dp_replicate=2048,
+            ).model_copy(update={"recompute": "none"}),
+        ),
     ],
-    ids=["embedding", "first_layers", "shared_adapters", "behind_exchanges", "one_layer_ahead", "two_far_levels"],
+    ids=[
+        "embedding",
+        "first_layers",
+        "shared_adapters",
+        "behind_exchanges",
+        "one_layer_ahead",
+        "two_far_levels",
+        "crowded_adapters",
+    ],
 )
 def test_what_gradients_and_parameters_cost_beside_layers(fields: dict[str, Any], decision: Decision) -> None:
     plan = sa.evaluate((point(**fields), decision))

@@ -47,7 +47,9 @@ def random_problem(seed: int) -> NetworkProblem:
 def _window(rng: random.Random, pieces: float, per_step: float) -> Window:
     """Communication of ``pieces`` buckets beside up to four seconds of computation."""
     first, taken = 1 / pieces, (1 - 1 / pieces) * rng.choice([0.0, 0.1])
-    return Window(*(np.array([one]) for one in (rng.uniform(0, 4), first, taken, per_step, 1.0, 0.0, 0.0)))
+    passes, crowded = rng.choice([0.5, 1.0]), rng.choice([0.0, 6.0])
+    figures = (rng.uniform(0, 4), first, taken, per_step, 1.0, 0.0, 0.0, passes, crowded)
+    return Window(*(np.array([one]) for one in figures))
 
 
 def _block(rng: random.Random, index: int) -> tuple[Combination, ...]:

@@ -12,6 +12,9 @@
   former and at half speed beside the latter, which last twice as long: N / (w + e) passes, each longer by e. Of parameters
   sharded with every micro-batch a layer travels beside the computation of one layer, ahead of its all-to-alls: what of N
   computation is too short for slows them down.
+* **crowded links**: replicas reduce gradients of sharded parameters beside the last backward passes, which gather and scatter
+  shards and wait for all-to-alls meanwhile. Where these keep a link busy for N_b and E_l seconds of each of P passes, and
+  gradients for N_g, it needs max_l (N_g + P·(N_b + E_l)) seconds, of which the passes are P·(W + E).
 * **all-to-alls as a window**: traffic of T seconds that outlasts computation travels on beside all-to-alls of E seconds, and both
   are over after max(T, max_l (N_l + E_l)) seconds at least, with N_l and E_l of them on link l. So all-to-alls hide
   E − max(0, max_l (N_l + E_l) − T).
@@ -54,15 +57,17 @@ class BesideLayers(NamedTuple):
         outermost_fraction: of the traffic of the fullest rank, the buckets with nothing to hide behind, (ranks,).
         slowed_s: seconds per occurrence of each window, (windows, ranks).
         hidden_s: of all-to-alls in each window, those that leave its links to its own traffic, likewise.
+        crowded_s: for which links need longer than the passes beside which gradients are reduced, (ranks,).
     """
 
     outermost_fraction: Floats
     slowed_s: Floats
     hidden_s: Floats
+    crowded_s: Floats
 
     def on(self, over: Sequence[Window]) -> tuple[Window, ...]:
         """The windows with all of it; nothing is exposed less than with all their all-to-alls, which bounds rely on."""
-        return tuple(
+        gradients, *others = (
             one._replace(
                 length_s=one.length_s + hidden,
                 first_fraction=np.maximum(one.first_fraction, self.outermost_fraction),
@@ -70,6 +75,7 @@ class BesideLayers(NamedTuple):
             )
             for one, slowed, hidden in zip(over, self.slowed_s, self.hidden_s, strict=True)
         )
+        return gradients._replace(crowded_s=self.crowded_s), *others
 
 
 def beside_layers(
@@ -80,7 +86,7 @@ def beside_layers(
     together: Floats,
 ) -> BesideLayers:
     """``volumes`` has a row for every pipeline rank, ``groups`` of all communicators one row; ``together``: ``together_s``."""
-    return BesideLayers(outermost_fraction(volumes, stages), *_with_exchanges(volumes, groups, pipeline, together))
+    return BesideLayers(outermost_fraction(volumes, stages), *_sharing_links(volumes, groups, pipeline, together))
 
 
 def outermost_fraction(volumes: Volumes, stages: StageWork) -> Floats:
@@ -96,33 +102,52 @@ def outermost_fraction(volumes: Volumes, stages: StageWork) -> Floats:
     return np.asarray(held[first] / pieces / fullest)
 
 
-def _with_exchanges(
+def _sharing_links(
     volumes: Volumes, groups: Mapping[str, Group], pipeline: PipelineChoice, together: Floats
-) -> tuple[Floats, Floats]:
-    """``slowed_s`` and ``hidden_s``, each (windows, ranks)."""
+) -> tuple[Floats, Floats, Floats]:
+    """``slowed_s`` and ``hidden_s``, each (windows, ranks), and ``crowded_s``, (ranks,)."""
     sent = flows(volumes.take(np.zeros(1, dtype=np.int64)))
     exchange = next((flow for flow in sent if flow.op == "all_to_all"), None)
-    if exchange is None:
-        nothing = np.zeros((len(WINDOW_NAMES), len(volumes.settings)))
-        return nothing, nothing
-    copies = volumes.equal_copies
+    shard = SHARD_LEVELS[int(volumes.settings.shard[0])]
+    replicated = shard == "parameters" and any(flow.shape == "dp_replicate" for flow in sent)
+    nothing = np.zeros((len(WINDOW_NAMES), len(volumes.settings)))
+    if exchange is None and not replicated:
+        return nothing, nothing, nothing[0]
 
     def busy_s(flow: Flow) -> Floats:
-        return link_seconds(flow, groups[flow.shape], copies, pipeline)
+        return link_seconds(flow, groups[flow.shape], volumes.equal_copies, pipeline)
 
-    over, busy = windows(volumes.settings, volumes.work), busy_s(exchange)
-    exchanges = (1 - volumes.job.experts.overlap_fraction) * np.stack([one.exchanges for one in over])
-    waited = exchanges * float(time_of(exchange, groups[exchange.shape], copies).time_s[0])
-    taken = np.zeros((len(busy), *exchanges.shape))  # of every link, by the window's own traffic
-    for flow in sent:
-        for window in windows_of(flow, SHARD_LEVELS[int(volumes.settings.shard[0])]):
+    over, taken = windows(volumes.settings, volumes.work), np.zeros((NUM_LEVELS, *nothing.shape))
+    for flow in sent:  # seconds of every link that the traffic of a window takes
+        for window in windows_of(flow, shard):
             taken[:, window] += busy_s(flow)[:, None] * volumes.work.buckets
-    both = (taken + busy[:, None, None] * exchanges).max(axis=0)
-    limit, lengths = int(busy.argmax()), np.stack([one.length_s for one in over])
-    slowed = np.clip(taken[limit] - lengths, 0.0, waited)
+    slowed, hidden, met, waited = nothing, nothing, taken, nothing
+    if exchange is not None:
+        exchanges = (1 - volumes.job.experts.overlap_fraction) * np.stack([one.exchanges for one in over])
+        busy = busy_s(exchange)
+        waited = exchanges * float(time_of(exchange, groups[exchange.shape], volumes.equal_copies).time_s[0])
+        met = taken + busy[:, None, None] * exchanges
+        hidden = np.clip(waited - (met.max(axis=0) - together), 0.0, waited)
+        slowed = _slowed_s(volumes, busy, taken, waited, over)
+    crowded = _crowded_s(over, taken, met, waited) if replicated else nothing[0]
+    return slowed, hidden, crowded
+
+
+def _slowed_s(volumes: Volumes, busy: Floats, taken: Floats, waited: Floats, over: Sequence[Window]) -> Floats:
+    """By which all-to-alls, which keep links ``busy``, last longer beside traffic that has ``taken`` some, (windows, ranks)."""
+    limit = int(busy.argmax())
+    slowed = np.clip(taken[limit] - np.stack([one.length_s for one in over]), 0.0, waited)
     once = slice(EVERY_PASS.start)
     slowed[once] = _share_of_passes(volumes, busy[limit]) * taken[limit, once]
-    return slowed, np.clip(waited - (both - together), 0.0, waited)
+    return slowed
+
+
+def _crowded_s(over: Sequence[Window], taken: Floats, met: Floats, waited: Floats) -> Floats:
+    """``taken`` (links, windows, ranks) by gradients, ``met`` with all-to-alls, for which ``waited`` is waited, (ranks,)."""
+    gradient, backward = WINDOW_NAMES.index("gradient_reduce"), WINDOW_NAMES.index("shard_backward")
+    passes = over[gradient].passes
+    needed = (taken[:, gradient] + passes * met[:, backward]).max(axis=0)
+    return np.asarray(np.maximum(0.0, needed - passes * (over[backward].length_s + waited[backward])))
 
 
 def _share_of_passes(volumes: Volumes, busy_s: float) -> Floats:

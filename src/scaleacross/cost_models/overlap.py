@@ -51,6 +51,9 @@ class Window(NamedTuple):
         in_a_row: share of the calls that follow one another at least (``least_together_s``).
         exchanges: all-to-alls in the window, none of which are counted in ``length_s`` yet (``beside_exchanges``).
         slowed_s: by which exposed collectives of the layers last longer, per occurrence; 0 in bounds (``beside_layers``).
+        passes: of a micro-batch that the window lasts.
+        crowded_s: for which the busiest link, of its own traffic and all that the same passes send, needs longer than these take;
+            0 in bounds (``beside_layers``).
     """
 
     length_s: Floats
@@ -60,6 +63,8 @@ class Window(NamedTuple):
     in_a_row: Floats
     exchanges: Floats
     slowed_s: Floats
+    passes: Floats
+    crowded_s: Floats
 
 
 def rounds(settings: Settings, work: Work) -> Floats:
@@ -96,9 +101,10 @@ def windows(settings: Settings, work: Work) -> tuple[Window, ...]:
     sharded = settings.shard == SHARD_LEVELS.index("parameters")  # a pass that hides both kinds waits once
     behind = np.where(sharded, np.minimum(hidden, passes), hidden)
     exchanges = (back * behind, ahead * hidden, ahead * passes, back * passes)
+    lasts = (hidden, hidden, np.ones(len(settings)), np.ones(len(settings)))
     return tuple(
-        Window(length, first, rest * taken, often, in_a_row, number, nothing)
-        for length, often, number in zip(lengths, occurrences(settings, work), exchanges, strict=True)
+        Window(length, first, rest * taken, often, in_a_row, number, nothing, passing, nothing)
+        for length, often, number, passing in zip(lengths, occurrences(settings, work), exchanges, lasts, strict=True)
     )
 
 
@@ -150,7 +156,7 @@ def exposed_s(in_windows: Floats, calls_s: Floats, over: Sequence[Window]) -> Fl
     """Seconds of a step that the windows do not hide, (..., n).
 
     The first two windows come once in a step. What replicas reduce of sharded parameters (``gradient_reduce``) travels beside the
-    last ``shard_backward``, so that what this leaves exposed hides it as well.
+    last ``shard_backward``, so that what this leaves exposed hides it as well, and gives the links that both take more time.
 
     Args:
         in_windows: seconds per occurrence of each window, (windows, ..., n): ``together_s``.
@@ -159,6 +165,8 @@ def exposed_s(in_windows: Floats, calls_s: Floats, over: Sequence[Window]) -> Fl
     gradient, parameter, forward, backward = zip(in_windows, calls_s, over, strict=True)
     last = _longer_s(*backward)
     exposed = _longer_s(*gradient, more_s=last)
+    if over[0].crowded_s.any():
+        np.maximum(exposed, over[0].crowded_s - over[0].passes * last, out=exposed)
     exposed += _longer_s(*parameter)
     exposed += np.multiply(last, over[3].per_step, out=last)
     every = _longer_s(*forward)

@@ -3,7 +3,8 @@
 Sets          F  kinds of collective of a placed plan (``traffic.flows``), each of a communicator c(f);  O_f  its options
               B  blocks of flows whose times enter the step together (both collectives of tp, both of key/value exchange; every
               other flow alone);  J_b  combinations of their options
-              W  overlap windows of length L_w, first share g_w, taken share h_w, q_w slowed, p_w occurrences (``overlap.Window``)
+              W  overlap windows of length L_w, first share g_w, taken share h_w, q_w slowed, p_w occurrences, k crowded in P
+                 passes of the first (``overlap.Window``)
               n  buckets
               R  channels, queue pairs, buffer bytes;  V_cr  amounts of r that some option of communicator c holds
               u[b,j,w,l] bytes that a combination puts on trunks of level l in window w;  U_wl  what the job lets them carry
@@ -18,7 +19,8 @@ C2 held       y[b,j] ≤ Σ_{v ≥ H[b,j,c,r]} z[c,r,v]      and  Σ_v z[c,r,v] 
 C3 budget     Σ_c Σ_v v·z[c,r,v] ≤ H_r
 C4 trunks     Σ u[b,j,w,l]·y[b,j] ≤ U_wl        trunk level l in window w: whoever sends in the window shares it
 C5 granule    x[w] ≥ g_w·π + h_w·Σ t[b,j,w]·y[b,j] + q_w  for every pace π of window w:  Σ t/n + (1 − 1/n)·(those of one
-C6 window     x[w] ≥ π − L_w                            communicator), or Σ t°; the first window also hides behind x of the last
+C6 window     x[w] ≥ π − L_w                            communicator), or Σ t°; the first window also hides behind x of the last,
+              x[first] ≥ k − P·x[last]                  P times where both crowd links for k seconds
 C7 occurs     e[w] ≥ p_w·x[w]
 
 Communicators run side by side as far as the network that they share allows: paces are ``overlap.together_s``, and the objective

@@ -88,6 +88,9 @@ def c5_c6_windows(
             model.add("C5 granule", {exposed[index]: 1.0} | least, ">=", slowed)
             longer = {v: -seconds for v, seconds in pace.items()}
             model.add("C6 window", {exposed[index]: 1.0} | behind | longer, ">=", -length)
+        if behind:
+            passes, crowded = float(windows[index].passes[0]), float(windows[index].crowded_s[0])
+            model.add("C6 window", {exposed[index]: 1.0, exposed[BEHIND]: passes}, ">=", crowded)
     return exposed
 
 
