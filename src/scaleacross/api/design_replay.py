@@ -1,4 +1,4 @@
-"""The referee of a design space: plans replayed event by event (``simulate``), which owes nothing to the cost model.
+"""The referee of a design space: plans replayed event by event (``simulating``), which owes nothing to the cost model.
 
 Replayed is every contender's plan; equal decisions once. A plan that the simulator refuses has no time, and the record says why.
 """
@@ -13,7 +13,7 @@ from typing import Final
 from scaleacross.api.design_run import CONTENDERS, OURS
 from scaleacross.api.engines.outcome import FAILED, Record
 from scaleacross.api.evaluation import evaluate
-from scaleacross.api.simulating import simulate
+from scaleacross.api.simulating import replayed_step_s
 from scaleacross.errors import ScaleAcrossError
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Decision
@@ -48,7 +48,7 @@ def replay_contest(contest: Contest) -> Record:
         try:
             if text not in known:
                 plan = evaluate((contest.job, decision))
-                known[text] = (plan.cost.step_s, simulate(plan).step_s)
+                known[text] = (plan.cost.step_s, replayed_step_s(plan))
             record["figures"] |= dict(zip((f"{name}_priced_s", f"{name}_simulated_s"), known[text], strict=True))
         except ScaleAcrossError as error:
             record["reason"] += f"{name}: {error} "

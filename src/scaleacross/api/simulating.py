@@ -11,6 +11,7 @@ from scaleacross.catalogue import load_plan
 from scaleacross.simulation.execution import execution_trace as programs
 from scaleacross.simulation.replay import Replay, replay
 from scaleacross.simulation.result import simulated_step
+from scaleacross.simulation.steady import step_seconds
 from scaleacross.simulation.what_if import disturbance_of
 from scaleacross.spec.execution_trace import ExecutionTrace
 from scaleacross.spec.plan import Plan
@@ -41,6 +42,16 @@ def simulate(
     found = plan if isinstance(plan, Plan) else load_plan(plan)
     played, _ = _played(found, what_if, fold, progress)
     return simulated_step(found, played, fold, tuple(what_if), timeline)
+
+
+def replayed_step_s(plan: Plan) -> float:
+    """``simulate(plan).step_s`` without what it consists of: of many equal micro-batches only some are played
+    (``simulation.steady``).
+
+    Raises:
+        InputError: as ``simulate``.
+    """
+    return step_seconds(plan, problem_of(plan.job, ()))
 
 
 def execution_trace(

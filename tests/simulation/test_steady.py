@@ -1,0 +1,104 @@
+"""Steps of many micro-batches from replays of few, held against replays of all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import instances
+import scaleacross as sa
+from scaleacross.schedules.pipeline import chosen
+from scaleacross.simulation import steady
+from scaleacross.simulation.replay import Disturbance, Replay, replay
+from scaleacross.spec.parallelism import Degrees, PipelineChoice, ScheduleName, ShardLevel
+from scaleacross.spec.plan import Decision, Plan
+from scaleacross.workloads.problem import problem_of
+
+REPEATS = [
+    ("1F1B", 1, "none"),
+    ("1F1B", 1, "parameters"),
+    ("Interleaved1F1B", 2, "optimizer"),
+    ("ZBH1", 1, "optimizer"),
+    ("ZBVZeroBubble", 2, "optimizer"),
+    ("DualPipeV", 2, "optimizer"),
+]
+
+
+def plan_of(
+    schedule: ScheduleName, num_chunks: int, shard: ShardLevel, pp: int = 4, count: int = 242, **changes: Any
+) -> Plan:
+    """Replicas of ``pp`` stages over two unequal buildings, each of ``count`` micro-batches."""
+    fields = {"sequence_length": 8192, "global_batch_sequences": 2 * count, "schedules": [schedule]}
+    job = instances.plain_job(1, pp - 1, **fields | changes)
+    degrees = Degrees(tp=2, pp=pp, dp_shard=2 if shard != "none" else 1, dp_replicate=1 if shard != "none" else 2)
+    pipeline = PipelineChoice(schedule=schedule, num_chunks=num_chunks)
+    plan = sa.evaluate((job, Decision(degrees=degrees, pipeline=pipeline, recompute="none", shard=shard)))
+    assert plan.num_micro_batches == count
+    return plan
+
+
+def played_few(plan: Plan, few: int) -> Replay:
+    return replay(plan, problem_of(plan.job), Disturbance(micro_batches=few))
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """Micro-batches of every replay; None: all."""
+    out: list[int | None] = []
+
+    def counted(plan: Plan, problem: Any, unlike: Disturbance | None = None) -> Replay:
+        out.append(unlike.micro_batches if unlike else None)
+        return replay(plan, problem, unlike)
+
+    monkeypatch.setattr(steady, "replay", counted)
+    return out
+
+
+@pytest.mark.parametrize(("schedule", "num_chunks", "shard"), REPEATS, ids=str)
+def test_few_micro_batches_say_what_all_take(
+    schedule: ScheduleName, num_chunks: int, shard: ShardLevel, counts: list[int | None]
+) -> None:
+    plan = plan_of(schedule, num_chunks, shard, count=240 if schedule.startswith("Interleaved") else 242)
+    problem = problem_of(plan.job)
+    assert steady.step_seconds(plan, problem) == pytest.approx(replay(plan, problem).step_s, rel=1e-9)
+    assert None not in counts and sum(filter(None, counts)) < plan.num_micro_batches
+
+
+@pytest.mark.parametrize("schedule", ["GPipe", "1F1B"])
+def test_what_does_not_repeat_is_played_whole(schedule: ScheduleName, counts: list[int | None]) -> None:
+    """GPipe's rows hold all forward passes, then all backward passes; the replicas of this 1F1B keep paces of their own."""
+    plan = plan_of(schedule, 1, "optimizer")
+    assert steady.step_seconds(plan, problem_of(plan.job)) == replay(plan, problem_of(plan.job)).step_s
+    assert counts[-1] is None
+
+
+def test_few_micro_batches_are_played_at_once(counts: list[int | None]) -> None:
+    plan = plan_of("1F1B", 1, "optimizer", count=10)
+    assert steady.step_seconds(plan, problem_of(plan.job)) == replay(plan, problem_of(plan.job)).step_s
+    assert counts == [None]
+
+
+def test_one_late_task_of_the_steady_part_is_no_period() -> None:
+    plan = plan_of("1F1B", 1, "none")
+    played, whole = played_few(plan, 26), chosen(plan.decision.pipeline, 4, plan.num_micro_batches)
+    found = steady.period_of(played, 26, whole)
+    assert found is not None and found.seconds > 0
+    line = played.timeline
+    hidden = np.flatnonzero(line.arrival_s > 0.3 * line.total_s)
+    late = line.arrival_s.copy()
+    late[hidden] += 1e-3 * found.seconds * np.linspace(0, 1, len(hidden))
+    assert steady.period_of(replace(played, timeline=replace(line, arrival_s=late)), 26, whole) is None
+
+
+def test_a_schedule_that_goes_on_otherwise_is_no_period() -> None:
+    """The replay recurs, but the rows of all micro-batches do not: another schedule's, and one with two passes exchanged."""
+    plan = plan_of("1F1B", 1, "none")
+    played, whole = played_few(plan, 26), chosen(plan.decision.pipeline, 4, plan.num_micro_batches)
+    rows = [list(row) for row in whole.actions]
+    rows[0][300], rows[0][302] = rows[0][302], rows[0][300]
+    exchanged = replace(whole, actions=tuple(map(tuple, rows)))
+    assert steady.period_of(played, 26, exchanged) is None
+    assert steady.period_of(played, 26, chosen(PipelineChoice(schedule="ZBH1"), 4, plan.num_micro_batches)) is None
