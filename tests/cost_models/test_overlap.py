@@ -94,6 +94,21 @@ def test_two_communicators_of_latency_alone_run_side_by_side() -> None:
     assert together_s([chain, short], np.array([8.0]))[0, 0] == 8.0 + 4.0 / 8
 
 
+@given(st.lists(st.floats(0.01, 10), min_size=1, max_size=4), st.integers(1, 12), st.floats(0, 40))
+def test_buckets_that_pass_communicators_in_turn(each: list[float], pieces: int, backward_s: float) -> None:
+    """As played bucket by bucket: ready one after another during a backward pass, each communicator one at a time."""
+    free = [0.0] * len(each)
+    for bucket in range(pieces):
+        now = backward_s * (bucket + 1) / pieces
+        for index, seconds in enumerate(each):
+            free[index] = now = max(now, free[index]) + seconds
+    traffic = [np.array([[seconds * pieces]] + [[0.0]] * 7) for seconds in each]
+    calls = sum(traffic[1:], start=traffic[0])[:4]
+    over = [window(backward_s * (1 - 1 / pieces), pieces), *[window(0.0)] * 3]
+    found = exposed_s(together_s(traffic, np.array([float(pieces)])), calls, over)
+    assert found[0] == pytest.approx(free[-1] - backward_s)
+
+
 def test_calls_of_sharded_parameters_follow_one_another() -> None:
     over_cp, over_shard = np.array([[2.0]] * 4 + [[1.0]] * 4), np.array([[3.0]] * 4 + [[1.0]] * 4)
     assert together_s([over_cp, over_shard], np.array([4.0]))[:, 0].tolist() == [3.5, 3.5, 5.0, 5.0]

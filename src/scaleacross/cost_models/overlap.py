@@ -3,12 +3,12 @@
 A window has a length (computation that runs meanwhile) and a granularity: of n equal pieces of communication at least
 one is exposed, because the first gather has no computation before it and the last reduction none after it:
 
-    exposed = max(t / n + (1 − 1/n) · s · taken, t − window)        (t ≥ 0, n ≥ 1)
+    exposed = max(s / n + (1 − 1/n) · s · taken, t − window)        (s ≥ t ≥ 0, n ≥ 1)
 
-for t seconds of communication, s of all communicators where several run side by side (``together_s``), because what does run
-beside computation takes multiprocessors from its products (``network.sm_contention``): for each second of a collective,
-computation falls behind by ``taken`` seconds. What its bytes take of HBM does not depend on how long they travel:
-``step.hbm_lost_s``.
+for t seconds of communication, s of all communicators added up: where several run side by side t is less (``together_s``), but
+one piece passes them in turn. What does run beside computation takes multiprocessors from its products: for each second of a
+collective, computation falls behind by ``taken`` seconds (``network.sm_contention``). What its bytes take of HBM does not depend
+on how long they travel: ``step.hbm_lost_s``.
 
 Rules (Megatron-LM's overlap options and PyTorch FSDP's prefetch, as their documentation describes them):
 
@@ -160,7 +160,7 @@ def exposed_s(in_windows: Floats, calls_s: Floats, over: Sequence[Window]) -> Fl
 
     Args:
         in_windows: seconds per occurrence of each window, (windows, ..., n): ``together_s``.
-        calls_s: of all communicators, one after another, likewise: each of them takes multiprocessors.
+        calls_s: of all communicators, one after another, likewise: a bucket passes all, each of them takes multiprocessors.
     """
     gradient, parameter, forward, backward = zip(in_windows, calls_s, over, strict=True)
     last = _longer_s(*backward)
@@ -176,8 +176,7 @@ def exposed_s(in_windows: Floats, calls_s: Floats, over: Sequence[Window]) -> Fl
 
 def _longer_s(seconds: Floats, calls: Floats, window: Window, more_s: Floats | None = None) -> Floats:
     """What one occurrence of a window leaves exposed, with ``more_s`` to hide behind; in place, as bounds price millions."""
-    least: Floats = seconds * window.first_fraction
-    least += calls * window.taken_fraction
+    least: Floats = calls * (window.first_fraction + window.taken_fraction)
     least += window.slowed_s
     longer = seconds - window.length_s
     if more_s is not None:

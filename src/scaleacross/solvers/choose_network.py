@@ -18,8 +18,9 @@ C1 one each   Σ_j y[b,j] = 1
 C2 held       y[b,j] ≤ Σ_{v ≥ H[b,j,c,r]} z[c,r,v]      and  Σ_v z[c,r,v] = 1
 C3 budget     Σ_c Σ_v v·z[c,r,v] ≤ H_r
 C4 trunks     Σ u[b,j,w,l]·y[b,j] ≤ U_wl        trunk level l in window w: whoever sends in the window shares it
-C5 granule    x[w] ≥ g_w·π + h_w·Σ t[b,j,w]·y[b,j] + q_w  for every pace π of window w:  Σ t/n + (1 − 1/n)·(those of one
-C6 window     x[w] ≥ π − L_w                            communicator), or Σ t°; the first window also hides behind x of the last,
+C5 granule    x[w] ≥ (g_w + h_w)·Σ t[b,j,w]·y[b,j] + q_w
+C6 window     x[w] ≥ π − L_w  for every pace π of window w:  Σ t/n + (1 − 1/n)·(those of one communicator), or Σ t°;
+              the first window also hides behind x of the last,
               x[first] ≥ k − P·x[last]                  P times where both crowd links for k seconds
 C7 occurs     e[w] ≥ p_w·x[w]
 

@@ -193,7 +193,7 @@ class MixedPricing(Pricing):
         once = windows[0] + windows[1]
         first = least_bucket_share(self.job.overlap, settings, self._fullest(settings)[0])
         taken = (1 - 1 / chunks) * work.taken_fraction * (1 - work.elementwise_fraction)
-        beside = first * once + taken * (traffic[0] + traffic[1])
+        beside = (first + taken) * (traffic[0] + traffic[1])
         exposed = np.maximum(once - computation * np.minimum(1.0, hidden / fewest), beside)
         fewest_batches = replace(volumes, settings=replace(settings, num_micro_batches=fewest))
         every = settings.num_micro_batches * (windows[2] + windows[3])

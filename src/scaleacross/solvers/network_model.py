@@ -83,9 +83,9 @@ def c5_c6_windows(
             paces = [every]
         behind = {exposed[BEHIND]: 1.0} if index == 0 and BEHIND in exposed else {}
         exposed[index] = model.continuous(f"x[{index}]")
+        least = {v: -(first + taken) * seconds for v, seconds in every.items()}
+        model.add("C5 granule", {exposed[index]: 1.0} | least, ">=", slowed)
         for pace in (*paces, busy):
-            least = {v: -first * pace[v] - taken * seconds for v, seconds in every.items()}
-            model.add("C5 granule", {exposed[index]: 1.0} | least, ">=", slowed)
             longer = {v: -seconds for v, seconds in pace.items()}
             model.add("C6 window", {exposed[index]: 1.0} | behind | longer, ">=", -length)
         if behind:
