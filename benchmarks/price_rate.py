@@ -22,7 +22,7 @@ from scaleacross.cost_models.settings import concatenate
 from scaleacross.solvers.fixed_placement import FixedPlacement
 from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.search_space import Refusals, SearchSpace, divisors
-from scaleacross.spec.job import Overlap
+from scaleacross.spec.framework import Overlap
 
 ORDER = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 SHARES = tuple(step / 11 for step in range(12))

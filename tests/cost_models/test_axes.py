@@ -20,7 +20,7 @@ from scaleacross.cost_models.plan_traffic import time_of
 from scaleacross.cost_models.step import exact_shapes, one_row
 from scaleacross.cost_models.traffic import Volumes, flows
 from scaleacross.cost_models.work import work_of
-from scaleacross.spec.job import ExpertRuntime, Overlap
+from scaleacross.spec.framework import ExpertRuntime, Overlap
 from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS
 from scaleacross.workloads.layer_profile import ModelProfile
 

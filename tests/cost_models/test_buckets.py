@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from machines import settings
 
 from scaleacross.cost_models.buckets import least_bucket_share, num_buckets
-from scaleacross.spec.job import Overlap
+from scaleacross.spec.framework import Overlap
 from scaleacross.spec.parallelism import SHARD_LEVELS
 
 SHARDED = SHARD_LEVELS.index("parameters")

@@ -25,7 +25,7 @@ from scaleacross.cost_models.compute import (
     runtime_of,
 )
 from scaleacross.cost_models.work import work_of
-from scaleacross.spec.job import Conversion, GatheredConversion, Optimizer
+from scaleacross.spec.framework import Conversion, GatheredConversion, Optimizer
 from scaleacross.workloads.layer_profile import ActivationBytes, Attention, Gemm, LayerProfile
 
 CHIP = accelerator()

@@ -18,7 +18,7 @@ from scaleacross.cost_models.plan_traffic import time_of
 from scaleacross.cost_models.step import one_row
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
 from scaleacross.cost_models.work import work_of
-from scaleacross.spec.job import Overlap
+from scaleacross.spec.framework import Overlap
 from scaleacross.spec.parallelism import SHARD_LEVELS, Degrees, PipelineChoice, ShardLevel
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision

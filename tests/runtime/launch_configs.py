@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scaleacross.spec.job import Optimizer
+from scaleacross.spec.framework import Optimizer
 from scaleacross.spec.launch import ALL_AXES, LaunchConfig, LaunchHost, ProcessGroups, Rendezvous, rank_groups
 from scaleacross.spec.parallelism import Degrees, PipelineChoice
 from scaleacross.spec.plan import PredictedCollective

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from scaleacross.spec.job import Optimizer
+from scaleacross.spec.framework import Optimizer
 from scaleacross.spec.launch import LaunchConfig, LaunchHost, ProcessGroups, Rendezvous, rank_groups
 from scaleacross.spec.parallelism import Degrees, PipelineChoice
 

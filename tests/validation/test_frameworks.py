@@ -13,7 +13,7 @@ from scaleacross.cost_models.compute import LayerTimes, Runtime, Shards, layer_t
 from scaleacross.cost_models.kernels import attention_model_of
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.spec.accelerator import Accelerator, Precision
-from scaleacross.spec.job import Overlap
+from scaleacross.spec.framework import Overlap
 from scaleacross.validation.mapping import Case, case_of
 from scaleacross.workloads.layer_profile import LayerProfile
 from scaleacross.workloads.variants import (

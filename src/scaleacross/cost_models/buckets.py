@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from scaleacross.cost_models.settings import Floats, Settings
-from scaleacross.spec.job import BUCKET_PARAMETERS_PER_REPLICA, LEAST_BUCKET_PARAMETERS, Overlap
+from scaleacross.spec.framework import BUCKET_PARAMETERS_PER_REPLICA, LEAST_BUCKET_PARAMETERS, Overlap
 from scaleacross.spec.parallelism import SHARD_LEVELS
 
 

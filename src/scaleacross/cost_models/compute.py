@@ -26,7 +26,8 @@ from scaleacross.cost_models.kernels import (
 )
 from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.spec.accelerator import Accelerator, Precision
-from scaleacross.spec.job import Conversion, Job, Optimizer
+from scaleacross.spec.framework import Conversion, Optimizer
+from scaleacross.spec.job import Job
 from scaleacross.workloads.layer_profile import Attention, Gemm, LayerProfile
 
 ATTENTION_BACKWARD_RATIO: Final = 2.5

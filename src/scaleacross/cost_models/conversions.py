@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from scaleacross.cost_models.settings import Floats, Ints
-from scaleacross.spec.job import Conversion
+from scaleacross.spec.framework import Conversion
 from scaleacross.workloads.layer_profile import Gemm
 
 

@@ -16,7 +16,8 @@ from scaleacross.simulation.calls import Calls, Op
 from scaleacross.simulation.connections import Way
 from scaleacross.simulation.engine import Simulation
 from scaleacross.simulation.segments import Segment
-from scaleacross.spec.job import BUCKET_PARAMETERS_PER_REPLICA, LEAST_BUCKET_PARAMETERS, Job
+from scaleacross.spec.framework import BUCKET_PARAMETERS_PER_REPLICA, LEAST_BUCKET_PARAMETERS
+from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import Degrees, ShardLevel
 from scaleacross.spec.step_work import ChunkWork
 

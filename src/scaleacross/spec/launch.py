@@ -20,7 +20,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from scaleacross.spec.accelerator import Precision
 from scaleacross.spec.base import Spec
-from scaleacross.spec.job import Optimizer
+from scaleacross.spec.framework import Optimizer
 from scaleacross.spec.network import LinkLevel
 from scaleacross.spec.network_choice import CommunicatorChoice
 from scaleacross.spec.parallelism import GRID_AXES, Axis, Degrees, GridAxis, PipelineChoice, Recompute, ShardLevel

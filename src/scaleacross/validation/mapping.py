@@ -21,7 +21,8 @@ from pydantic import ValidationError
 from scaleacross.cost_models.pipeline.closed_form import is_legal
 from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import Precision
-from scaleacross.spec.job import Conversion, GatheredConversion, Job, Optimizer, Overlap
+from scaleacross.spec.framework import Conversion, GatheredConversion, Optimizer, Overlap
+from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import (
     EMPTY_ENDS,
     RECOMPUTES,

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from scaleacross.spec.job import ExpertRuntime
+from scaleacross.spec.framework import ExpertRuntime
 from scaleacross.validation.runs import Run
 
 Release = tuple[int, int]

@@ -1,0 +1,113 @@
+"""What the framework does: bytes it keeps per parameter, conversions, what it runs beside computation, and experts."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from scaleacross.spec.base import Name, Spec
+
+
+class Optimizer(Spec):
+    """Bytes kept and moved per parameter. The defaults are mixed-precision Adam with fp32 gradient accumulation (Megatron-LM)."""
+
+    name: Name = "adam"
+    parameter_bytes: PositiveFloat = Field(default=2.0, description="working copy of a parameter, bytes")
+    gradient_bytes: PositiveFloat = Field(default=4.0, description="accumulated gradient of a parameter, bytes")
+    state_bytes: float = Field(default=12.0, ge=0, description="master weight and moments of a parameter, bytes")
+    reduce_bytes: PositiveFloat = Field(default=4.0, description="one gradient element on the wire, bytes")
+    fused_accumulation: bool = Field(
+        default=True,
+        description="gradients are added to those of earlier micro-batches by the product that makes them (Megatron's "
+        "gradient accumulation fusion), not by a kernel of its own",
+    )
+
+
+class GatheredConversion(Spec):
+    """HBM bytes per element of a tensor that is converted before tp gathers it, instead of ``Conversion``'s."""
+
+    before_bytes: float = Field(ge=0, description="per element of a rank's own part, before it is gathered")
+    after_bytes: float = Field(ge=0, description="per element of the whole, afterwards")
+
+
+class Conversion(Spec):
+    """HBM bytes that kernels beside the products of 8- and 4-bit recipes move, or whose time they take.
+
+    The defaults are Transformer Engine with scales known beforehand: every input and every gradient of an output is read once
+    (2) and written row-wise and transposed (1 + 1); weights are converted once per step, which is not counted.
+    """
+
+    name: Name = "transformer-engine"
+    input_forward_bytes: float = Field(default=4.0, ge=0, description="per element of an input, in the forward pass")
+    input_backward_bytes: float = Field(
+        default=0.0, ge=0, description="per element of an input, converted again for the weight gradient"
+    )
+    gradient_bytes: float = Field(default=4.0, ge=0, description="per element of the gradient of an output")
+    gathered: GatheredConversion | None = Field(
+        default=None,
+        description="inputs and gradients that tp gathers are converted before; None: after, as all others",
+    )
+    weight_forward_bytes: float = Field(
+        default=0.0, ge=0, description="per element of a weight and micro-batch, in the forward pass"
+    )
+    weight_backward_bytes: float = Field(
+        default=0.0, ge=0, description="per element of a weight and micro-batch, in the backward pass"
+    )
+    rescale_bytes: float = Field(
+        default=0.0, ge=0, description="per element of a gradient product's result, scaled by a kernel of its own"
+    )
+
+
+class Overlap(Spec):
+    """What the framework runs beside computation. The defaults are Megatron-LM's overlap options switched on and PyTorch FSDP."""
+
+    gradient_reduce: bool = Field(default=True, description="gradients are reduced while earlier layers run backward")
+    parameter_gather: bool = Field(default=True, description="updated parameters are gathered during the next forward")
+    bucket_parameters: PositiveInt | None = Field(
+        default=None,
+        description="gradients are reduced, and updated parameters gathered, in buckets of whole layers with about so many "
+        "parameters, one per model chunk at least; None: max(40 million, 1 million per data-parallel rank), Megatron-Core's "
+        "default. Sharded parameters travel layer by layer (FSDP)",
+    )
+    shard_prefetch: bool = Field(
+        default=True,
+        description="sharded parameters are gathered one layer ahead and their gradients reduced one behind",
+    )
+    pipeline_messages: bool = Field(
+        default=True, description="pipeline messages travel while the sender and the receiver compute"
+    )
+    tp_reduce: bool = Field(
+        default=True,
+        description="gradients of a layer's inputs are reduced over tp while the weight gradients of the same products are "
+        "computed (Megatron-LM's asynchronous tp reduction)",
+    )
+    tp_fraction: float = Field(
+        default=0.0, ge=0, le=1, description="share of tp collectives that the products they feed hide (userbuffers)"
+    )
+
+
+LEAST_BUCKET_PARAMETERS: Final = 40_000_000
+BUCKET_PARAMETERS_PER_REPLICA: Final = 1_000_000
+"""Megatron-Core, DistributedDataParallelConfig.bucket_size: max(40000000, 1000000 * dp_size), where dp_size counts context
+parallelism; larger groups need larger buckets, or latency bounds them."""
+
+
+class ExpertRuntime(Spec):
+    """How the framework runs routed experts. The defaults are Megatron-Core's all-to-all dispatcher with eager kernels."""
+
+    dispatch: Literal["copies", "deduplicated"] = Field(
+        default="copies",
+        description="copies: a token is sent once per expert; deduplicated: once per accelerator, and over a slower level "
+        "once per child of it, and results are summed there before they return (DeepEP, HybridEP)",
+    )
+    overlap_fraction: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="share of the all-to-alls of one micro-batch that the computation of another hides",
+    )
+    graphs: Literal["none", "partial", "full"] = Field(
+        default="none",
+        description="CUDA graphs: none, of all but the experts (router, attention), or of the whole iteration",
+    )

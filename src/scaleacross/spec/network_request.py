@@ -1,0 +1,69 @@
+"""What a plan may do with the network: budgets, and the error that encoded gradients may have."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from scaleacross.spec.base import Spec
+from scaleacross.spec.network import LinkLevel
+from scaleacross.spec.network_choice import BLOCK_CODEC_NAMES, BlockCodecName
+
+
+class CompressionRequest(Spec):
+    """Gradients may travel encoded: fewer bytes, other numerics. Stated by the job, never assumed."""
+
+    max_relative_error: Annotated[float, Field(gt=0, lt=1)] = Field(
+        description="error of an element of a reduced gradient over the largest of its block of 256, at most: errors of all "
+        "encodings that its partial sums pass through are added up (bf16 0.4 %, int8_block 0.8 %, fp8_block 6.3 %, int4_block "
+        "14 % each)"
+    )
+    levels: tuple[LinkLevel, ...] = Field(
+        default=("campus", "region"), min_length=1, description="levels on which messages may travel encoded"
+    )
+    codecs: tuple[BlockCodecName, ...] = Field(
+        default=BLOCK_CODEC_NAMES, min_length=1, description="codecs to choose from"
+    )
+    min_saving_fraction: float = Field(
+        default=0.005,
+        ge=0,
+        lt=1,
+        description="share of the step that a codec must save, or its communicator goes without",
+    )
+
+
+class NetworkRequest(Spec):
+    """What the plan may do with the network. The budgets hold per accelerator, for all communicators together."""
+
+    settings: Literal["chosen", "library"] = Field(
+        default="chosen",
+        description="chosen: the plan decides algorithm, chunks and connections of every communicator; library: nothing is set, "
+        "and NCCL's defaults are priced",
+    )
+    max_channels: PositiveInt = Field(
+        default=64, description="blocks of threads that may drive networks beyond the scale-up domain at once"
+    )
+    max_queue_pairs: PositiveInt = Field(default=16384, description="queue pairs on one network adapter")
+    max_buffer_bytes: PositiveFloat = Field(
+        default=8 * 2.0**30, description="bytes in flight or staged on one network adapter (buffers of all connections)"
+    )
+    max_trunk_fraction: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="share of what the trunks between buildings carry during the computation of an overlap window that all "
+        "collectives of that window may take together; None: any",
+    )
+    compression: CompressionRequest | None = Field(
+        default=None,
+        description="None: gradients travel as they are; else the plan chooses where and how they are encoded",
+    )
+
+    @model_validator(mode="after")
+    def _libraries_do_not_compress(self) -> NetworkRequest:
+        if self.settings == "library" and self.compression is not None:
+            raise ValueError(
+                "compression is a choice of the plan: with settings: library nothing is chosen; use chosen"
+            )
+        return self
