@@ -232,11 +232,12 @@ def test_options_reach_the_api(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> N
 
     monkeypatch.setattr(api, "plan", fake)
     limits = ("--time-limit", "7", "--seed", "3", "--gap", "0.03")
-    result = run("plan", "job.yaml", *limits, "--set", "degrees.tp=8", "--set", "name=x")
+    result = run("plan", "job.yaml", *limits, "--referee", "4", "--set", "degrees.tp=8", "--set", "name=x")
     assert result.exit_code == 0, result.output
     del seen["progress"]
     overrides = ["degrees.tp=8", "name=x"]
-    assert seen == {"job": "job.yaml", "time_limit_s": 7.0, "seed": 3, "gap_tolerance": 0.03, "overrides": overrides}
+    limited = {"time_limit_s": 7.0, "seed": 3, "gap_tolerance": 0.03, "referee": 4}
+    assert seen == {"job": "job.yaml", "overrides": overrides, **limited}
 
 
 # --- files ----------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 import scaleacross as sa
-from scaleacross.api import Reproduction, ablation, design_replay, study_run
+from scaleacross.api import Reproduction, ablation, design_replay, refereeing, study_run
 from scaleacross.api.assemble import cost_of, problem_of
-from scaleacross.api.design_run import CONTENDERS, RIVALS
+from scaleacross.api.design_run import CONTENDERS, RIVALS, design_key, run_design_point
 from scaleacross.catalogue import design_points, load_design_space
 from scaleacross.catalogue.design_spaces import draw
 from scaleacross.cli import app
@@ -195,7 +196,7 @@ def test_a_second_run_runs_nothing_and_a_wider_one_only_what_is_new(
 def test_the_page_states_what_the_rows_say(found: Reproduction) -> None:
     page = design_page(found, "scaleacross reproduce small", date(2030, 1, 2))
     assert "small: 2 of 2 combinations" in page
-    assert "Contenders that are faster than our plan by price: 0" in page
+    assert "Contenders with a lower price than the best that our search found: 0" in page
     assert "| production | price | 2 | " in page and "| replay |" not in page
     ratio = max(row["production_s"] / row["ours_s"] for row in found.rows)
     assert "| production | 2 | " in page and f" | {ratio:.2f} | " in page
@@ -267,6 +268,27 @@ def test_the_page_names_what_the_referee_says_against_us(found: Reproduction) ->
     assert "Rivals without a plan: 1\n- atlas, 1 point: no rows of racks" in page
 
 
+def test_the_referee_chooses_our_plan_among_the_finalists_of_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dearest finalist is the fastest by this clock: our plan costs more than the best price, which loses to nobody."""
+    monkeypatch.setattr(refereeing, "replayed_step_s", lambda plan: 1 / plan.cost.step_s)
+    monkeypatch.setattr(refereeing, "PRICE_RATIO", 2.0)
+    space, _ = load_design_space(SMALL | {"finalists": 3, "time_limit_s": 1, "rival_time_limit_s": 1})
+    [point, _] = design_points(space)
+    record = run_design_point(space, point)
+    figures = record["figures"]
+    assert record["reason"] == "" and 1 < figures["finalists"] <= 3
+    assert figures["best_price_s"] < figures["ours_s"]
+    assert all(
+        figures["best_price_s"] <= figures[f"{name}_s"] * (1 + 1e-9) for name in CONTENDERS if f"{name}_s" in figures
+    )
+    row = {**point.fields, **figures, "seconds": 1.0, "status": record["status"], "reason": ""}
+    found = Reproduction(space, (row,), 1, 1, RIVALS, tuple(ablation.ABLATIONS), {})
+    assert lost(found) == []
+    assert lost(replace(found, rows=({**row, "atlas_s": 0.9 * figures["best_price_s"]},)))
+    by_price = space.model_copy(update={"finalists": None})
+    assert design_key(space, point, "1") != design_key(by_price, point, "1")
+
+
 def test_fields_of_a_space_can_be_overridden() -> None:
     space, _ = load_design_space("scale_across", ["accelerators=[1024]", "points=3"])
     assert {point.fields["accelerators"] for point in design_points(space)} == {1024}
@@ -279,7 +301,7 @@ def test_a_loss_is_reported(found: Reproduction) -> None:
     worse[0]["atlas_s"] = worse[0]["ours_s"] * 0.9
     tampered = Reproduction(**{**vars(found), "rows": tuple(worse)})
     assert len(lost(tampered)) == 1 and "atlas takes 0.9000 of our step" in lost(tampered)[0]
-    assert "faster than our plan by price: 1" in design_page(tampered, "", date(2030, 1, 2))
+    assert "than the best that our search found: 1" in design_page(tampered, "", date(2030, 1, 2))
 
 
 def test_cli(folder: Path, found: Reproduction, tmp_path: Path) -> None:
@@ -299,7 +321,7 @@ def test_cli(folder: Path, found: Reproduction, tmp_path: Path) -> None:
     (tmp_path / "points.jsonl").write_text("".join(json.dumps(line) + "\n" for line in broken))
     lost_one = CliRunner().invoke(app, ["reproduce", str(path), "--no-run", "-o", str(tmp_path)])
     assert lost_one.exit_code == 1
-    assert "our plan is slower on 1, which is a bug" in lost_one.stderr
+    assert "a contender has a lower price on 1, which is a bug" in lost_one.stderr
 
 
 def test_too_little_agreement_of_price_and_replay_fails(folder: Path, found: Reproduction, tmp_path: Path) -> None:

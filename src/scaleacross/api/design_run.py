@@ -1,8 +1,9 @@
 """One point of a design space: everybody's plan, ours among them, and what each costs.
 
 Contenders are ``ours``, every baseline, and the ablations of ``production`` (``ablation``). Our search starts from the decisions
-of all others, so it is never slower than one of them; ``matched`` names the one whose plan it is but for the network. Limits
-are processor seconds, so that the figures do not depend on what else the machine does.
+of all others, so its best price (``best_price_s`` where the replay decided among finalists) is never above theirs; ``matched``
+names the one whose plan it is but for the network. Limits are processor seconds, so that the figures do not depend on what else
+the machine does.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def design_key(space: DesignSpace, point: DesignPoint, version: str) -> str:
         "command": space.command,
         "version": version,
         "limits": [space.time_limit_s, space.rival_time_limit_s, space.gap_tolerance, space.tie_tolerance, space.seed],
+        "finalists": space.finalists,
         "contenders": CONTENDERS,
         "job": point.job.model_dump(mode="json", exclude={"name"}),
     }
@@ -68,10 +70,14 @@ def _contend(space: DesignSpace, problem: Problem) -> Record:
         gap_tolerance=space.gap_tolerance,
         incumbents=[decision.model_copy(update={"network": None}) for decision in decisions.values()],
         alternatives=False,
+        referee=space.finalists,
         clock=time.process_time,
     )
     compared = beside(ours, rivals, space.tie_tolerance)
     figures = {**figures_of(ours), "across": "+".join(compared.across)}
+    if ours.report.finalists:
+        figures |= {"finalists": len(ours.report.finalists)}
+        figures |= {"best_price_s": min(one.price_s for one in ours.report.finalists)}
     figures["matched"] = next((name for name, decision in decisions.items() if same_plan(decision, ours)), None)
     for rival in rivals:
         figures |= {f"{rival.name}_across": "+".join(rival.across), f"{rival.name}_complete": rival.complete}

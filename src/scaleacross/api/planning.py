@@ -11,8 +11,9 @@ from typing import Any
 from scaleacross import verification as checks
 from scaleacross.api.assemble import assemble, cost_of, problem_of, versions
 from scaleacross.api.objectives import Limits, goal_of, objective_value, value_of
+from scaleacross.api.refereeing import refereed
 from scaleacross.cost_models.plan_cost import PlanCost
-from scaleacross.errors import InfeasibleError, TimeLimitError
+from scaleacross.errors import InfeasibleError, InputError, TimeLimitError
 from scaleacross.solvers.alternatives import alternatives as alternatives_to
 from scaleacross.solvers.bounds import arithmetic_bounds, search_bounds
 from scaleacross.solvers.infeasible import closest_candidate, explain
@@ -22,7 +23,7 @@ from scaleacross.solvers.network_report import network_report
 from scaleacross.solvers.objectives import Goal, goal_placer
 from scaleacross.solvers.search_state import Placed, Search, decision_of
 from scaleacross.spec.job import Job
-from scaleacross.spec.plan import Alternative, Decision, ObjectiveValue, Plan, SolveReport
+from scaleacross.spec.plan import Alternative, Decision, Finalist, ObjectiveValue, Plan, SolveReport
 from scaleacross.spec.progress import Progress
 from scaleacross.verification.figures import TOLERANCE
 from scaleacross.workloads.problem import Problem
@@ -42,6 +43,7 @@ def plan(
     progress: Callable[[Progress], None] | None = None,
     incumbents: Sequence[Decision] = (),
     alternatives: bool = True,
+    referee: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Plan:
     """The best plan for a job by its objective (least step time by default), verified, with its bound and what lost.
@@ -55,6 +57,8 @@ def plan(
         progress: called now and then during the search.
         incumbents: placed, legal decisions that fit; the plan is never slower than any of them (objective step_time only).
         alternatives: look for what lost, and by how much; False saves that time and leaves ``report.alternatives`` empty.
+        referee: replay so many of the best decisions, beyond the limit; the fastest in the replay becomes the plan (objective
+            step_time only), bound and gap stay those of prices. None: the price chooses.
         clock: what the limit is measured with; ``time.process_time`` makes the plan independent of what else the machine does.
 
     Raises:
@@ -73,6 +77,7 @@ def plan(
         progress=progress,
         incumbents=incumbents,
         alternatives=alternatives,
+        referee=referee,
         clock=clock,
     )
 
@@ -87,10 +92,12 @@ def plan_problem(
     progress: Callable[[Progress], None] | None,
     incumbents: Sequence[Decision] = (),
     alternatives: bool = True,
+    referee: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Plan:
     """The best plan by the job's objective, with other objectives kept to ``limits``. Raises as ``plan`` does."""
     report, goal = progress or (lambda _: None), goal_of(problem, limits)
+    _require_referee(referee, goal)
     placer_on = partial(goal_placer, goal, problem=problem) if goal else None
     state = search(
         problem,
@@ -112,10 +119,18 @@ def plan_problem(
         raise InfeasibleError(f"No plan of '{problem.job.name}' keeps to {stated}: loosen the limit.")
     if best is None:
         raise explain(state)
-    networked, others = _settled(state, best, alone=goal is not None, alternatives_too=alternatives and not limits)
-    cost = networked.cost
-    solved = _search_report(state, cost, others) if not goal else _goal_report(state, goal, networked, limits, others)
-    found = assemble(problem, networked.decision, cost, solved, network_report(problem, networked))
+    named = alternatives and not limits
+    placed, networked, others = _settled(state, best, alone=goal is not None, alternatives_too=named)
+    replayed: tuple[Finalist, ...] = ()
+    if referee is not None:
+        (chosen, networked), replayed = refereed(state, (placed, networked), referee, partial(_plan_of, state))
+        others = alternatives_to(state, chosen, networked.cost) if named and chosen is not placed else others
+    solved = (
+        _goal_report(state, goal, networked, limits, others)
+        if goal
+        else _search_report(state, networked.cost, others, replayed)
+    )
+    found = assemble(problem, networked.decision, networked.cost, solved, network_report(problem, networked))
     state.tell("verifying", state.num_candidates)
     checks.verify(found)
     return found
@@ -123,8 +138,9 @@ def plan_problem(
 
 def _settled(
     state: Search, best: Placed, *, alone: bool, alternatives_too: bool
-) -> tuple[Networked, tuple[Alternative, ...]]:
-    """The plan and its alternatives. Where the time limit ended the search, one of them may be faster: then that is the plan.
+) -> tuple[Placed, Networked, tuple[Alternative, ...]]:
+    """The best by price with its network, and its alternatives. Where the time limit ended the search, one of these may be
+    faster: then that is the best.
 
     Args:
         alone: only the incumbent gets a network, since its figure is a score (``_with_best_network``).
@@ -132,7 +148,7 @@ def _settled(
     """
     placed, networked = _with_best_network(state, best, alone=alone)
     if not alternatives_too:
-        return networked, ()
+        return placed, networked, ()
     others = alternatives_to(state, placed, networked.cost)
     for _ in range(MAX_CLIMBS):
         if state.best is None or state.best is best:
@@ -140,7 +156,7 @@ def _settled(
         best = state.best
         placed, networked = _with_best_network(state, best, alone=alone)
         others = alternatives_to(state, placed, networked.cost)
-    return networked, others
+    return placed, networked, others
 
 
 def _with_best_network(state: Search, best: Placed, *, alone: bool) -> tuple[Placed, Networked]:
@@ -161,7 +177,21 @@ def _with_best_network(state: Search, best: Placed, *, alone: bool) -> tuple[Pla
     return found
 
 
-def _search_report(state: Search, cost: PlanCost, others: tuple[Alternative, ...]) -> SolveReport:
+def _require_referee(number: int | None, goal: Goal | None) -> None:
+    if number is not None and number < 1:
+        raise InputError(f"a referee of {number} finalists decides nothing: give 1 or more")
+    if number is not None and goal is not None:
+        raise InputError("the referee compares step times: it cannot decide on another objective or under limits")
+
+
+def _plan_of(state: Search, networked: Networked) -> Plan:
+    """The plan of a finalist, for its replay."""
+    return assemble(state.problem, networked.decision, networked.cost, _search_report(state, networked.cost))
+
+
+def _search_report(
+    state: Search, cost: PlanCost, others: tuple[Alternative, ...] = (), finalists: tuple[Finalist, ...] = ()
+) -> SolveReport:
     step_s, bounds = cost.cost.step_s, search_bounds(state)
     bound_s = min(step_s, max(bound.step_s for bound in bounds))
     gap = (step_s - bound_s) / step_s
@@ -171,6 +201,7 @@ def _search_report(state: Search, cost: PlanCost, others: tuple[Alternative, ...
         gap=gap,
         bounds=bounds,
         alternatives=others,
+        finalists=finalists,
         **_found(state, gap),
     )
 

@@ -32,6 +32,10 @@ def plan_command(
         float,
         typer.Option("--refine", metavar="S", min=0, help="Seconds for orders of their own of the best pipelines."),
     ] = 0.0,
+    referee: Annotated[
+        int | None,
+        typer.Option("--referee", metavar="N", min=1, help="Replay the N best by price; the fastest is the plan."),
+    ] = None,
 ) -> None:
     """Find the fastest plan for a job, with proof, and write its launch files.
 
@@ -41,15 +45,24 @@ def plan_command(
       scaleacross plan llama3_405b_two_buildings --set degrees.tp=8 --set global_batch_sequences=4096
       scaleacross plan job.yaml --json | jq .cost.step_s
       scaleacross plan job.yaml --refine 60   # then search a better order of the pipeline step of the finalists
+      scaleacross plan job.yaml --referee 4   # let the simulator decide among the four best by price
     """
     from scaleacross.api import plan, refine_finalists
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.progress import ProgressDisplay
 
     targets = targets_of(emit, output)
+    if referee and refine_s:
+        raise typer.BadParameter("--refine decides by price, --referee by replay: give one of them")
     with ProgressDisplay(PlainConsole(stderr=True)) as progress:
         found = plan(
-            job, time_limit_s=time_limit_s, seed=seed, overrides=overrides or (), progress=progress, gap_tolerance=gap
+            job,
+            time_limit_s=time_limit_s,
+            seed=seed,
+            overrides=overrides or (),
+            progress=progress,
+            gap_tolerance=gap,
+            referee=referee,
         )
         if refine_s:
             found = refine_finalists(found, refine_s, seed=seed, progress=progress)

@@ -99,7 +99,7 @@ def reproduce_command(
         typer.echo(found.note, err=True)
     exit_if_failed(found.statuses)
     if slower := lost(found):
-        typer.echo(f"error: our plan is slower on {len(slower)}, which is a bug: {slower[0]}", err=True)
+        typer.echo(f"error: a contender has a lower price on {len(slower)}, which is a bug: {slower[0]}", err=True)
         raise typer.Exit(EXIT_UNEXPECTED)
     if agree is not None:
         _require_agreement(found, agree)

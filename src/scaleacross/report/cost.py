@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import RenderableType
 from rich.text import Text
 
-from scaleacross.report.format import add, bar, cell, columns, count, grid, large, percent, section
-from scaleacross.spec.plan import COMPONENTS, Alternative, Plan, SolveReport
+from scaleacross.report.format import add, bar, cell, columns, count, grid, large, percent, plural, section
+from scaleacross.spec.plan import COMPONENTS, Alternative, Finalist, Plan, SolveReport
 from scaleacross.units import human_seconds
 
 COMPONENT_MEANING = {
@@ -122,6 +124,32 @@ def alternatives(plan: Plan, limit: int = NUM_ALTERNATIVES) -> RenderableType:
 def _only_placed_otherwise(plan: Plan, other: Alternative) -> bool:
     same = {"placement": plan.decision.placement}
     return other.decision != plan.decision and other.decision.model_copy(update=same) == plan.decision
+
+
+def finalists(plan: Plan) -> RenderableType:
+    """What the replay chose from: the plan first, and how the choice stands to the price's."""
+    found = plan.report.finalists
+    table = columns(("finalist", "schedule", "price", "replay"), right=("price", "replay"), flexible=("finalist",))
+    for one in found:
+        pipeline, degrees = one.decision.pipeline, one.decision.degrees
+        replayed = f"refused: {one.reason}" if one.replayed_s is None else human_seconds(one.replayed_s)
+        add(table, str(degrees), f"{pipeline.schedule} x{pipeline.num_chunks}", human_seconds(one.price_s), replayed)
+    return section("Referee: the fastest in the replay is the plan", table, Text(), Text(refereed(found)))
+
+
+def refereed(found: Sequence[Finalist]) -> str:
+    """The referee's choice in a sentence."""
+    num_played = sum(one.replayed_s is not None for one in found)
+    played = f"{num_played} of {plural(len(found), 'finalist')} replayed"
+    best = min(found, key=lambda one: one.price_s)
+    ends = "bound and gap are of prices"
+    if num_played == 0:
+        return f"{played}: the simulator refused all, so the price chose; {ends}"
+    if best.price_s == found[0].price_s:
+        return f"{played}: the best price is the fastest there too; {ends}"
+    lost = "is refused" if best.replayed_s is None else f"takes {human_seconds(best.replayed_s)} there"
+    costs = f"the plan costs {human_seconds(found[0].price_s)}; the best price, {human_seconds(best.price_s)}, {lost}"
+    return f"{played}: {costs}; {ends}"
 
 
 def notes(plan: Plan) -> RenderableType:

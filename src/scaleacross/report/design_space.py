@@ -76,11 +76,15 @@ def num_ties(found: Reproduced, values: Sequence[float]) -> int:
 
 
 def lost(found: Reproduced) -> list[str]:
-    """Points where a contender is faster than our plan, with by how much."""
+    """Points where a contender's price is below the best that our search found, with by how much.
+
+    That is our plan's, unless the referee chose a dearer one.
+    """
     out = []
     for row in planned(found):
+        by_price = {**row, f"{OURS}_s": row.get("best_price_s", row[f"{OURS}_s"])}
         for name in (*found.rivals, *found.ablations):
-            up = speed_up(row, (name,))
+            up = speed_up(by_price, (name,))
             if up and up[0] < SLOWER:
                 out.append(f"{place(row)}: {name} takes {up[0]:.4f} of our step")
     return out
@@ -160,7 +164,7 @@ def design_report(found: Reproduced) -> RenderableType:
             ("design space", f"{found.space.name}: {count(len(found.space.combinations))} combinations"),
             ("points", done),
             ("status", ", ".join(f"{count(number)} {status}" for status, number in found.statuses.items()) or "–"),
-            ("we are slower", f"on {len(lost(found))} (point, contender) pairs"),
+            ("lower prices", f"on {len(lost(found))} (point, contender) pairs"),
             *((("price and replay", _agreement(off)),) if (off := distinct(replayed_off(found))) else ()),
         ]
     )

@@ -34,7 +34,8 @@ All plans of a point are priced by the same exact cost model. Baselines are the 
 their rules leave open is tuned with that model too (but for Sailor and Atlas, which have time models of their own), so they are
 strong; their networks run on the communication library's defaults. *Placement only*, *schedule only* and *network only* keep
 everything else as in `production`; *placement and degrees* plans everything with default schedules and networks. Our search
-starts from the decisions of all others: by these prices it cannot lose."""
+starts from the decisions of all others: its best price is never above theirs. Where the space names finalists, the replay
+chooses our plan among so many of the best (`plan --referee`), and that plan may cost more than the best price."""
 
 
 def design_page(found: Reproduced, command: str, today: date) -> str:
@@ -156,8 +157,9 @@ def _where_they_matter(gains: Gains, names: Sequence[str]) -> Iterator[str]:
 
 def _ends(found: Reproduced) -> Iterator[str]:
     slower = lost(found)
-    yield f"\n## Losses and ties\n\nContenders that are faster than our plan by price: {len(slower)}" + "".join(
-        f"\n- {one}" for one in slower
+    yield (
+        f"\n## Losses and ties\n\nContenders with a lower price than the best that our search found: {len(slower)}"
+        + "".join(f"\n- {one}" for one in slower)
     )
     matched = [row["matched"] for row in planned(found) if row.get("matched")]
     names = {name: matched.count(name) for name in dict.fromkeys(matched)}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.rule import Rule
 
-from scaleacross.report.cost import alternatives, notes, proof, step
+from scaleacross.report.cost import alternatives, finalists, notes, proof, step
 from scaleacross.report.degraded import degraded
 from scaleacross.report.format import cell
 from scaleacross.report.memory import memory
@@ -36,6 +36,8 @@ def _sections(plan: Plan) -> Iterator[RenderableType]:
     if plan.degraded:
         yield degraded(plan)
     yield proof(plan)
+    if plan.report.finalists:
+        yield finalists(plan)
     if plan.report.alternatives:
         yield alternatives(plan)
     if plan.report.notes:

@@ -133,7 +133,7 @@ def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -
             state.free_bound_s = min(state.free_bound_s, float(priced.free_s[0]))
             balance = balance_of(problem, decision, placement, priced.settings)
             at = PlacementDecision(placement.axis_order, fill, exposed_s, complete=True, balance=balance)
-            state.remember(Placed(step_s, priced.settings, priced, at, placer))
+            state.remember(Placed(step_s, priced.settings, priced, at, placer, brought=True))
 
 
 def _price_fleet(state: Search, fleet: Fleet, placer: Placer) -> list[Priced]:

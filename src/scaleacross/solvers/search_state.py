@@ -27,13 +27,14 @@ ENOUGH: Final = 1e-4
 
 @dataclass(frozen=True)
 class Placed:
-    """A candidate with its exact placement and step time in seconds."""
+    """A candidate with its exact placement and step time in seconds; ``brought``: the caller's own decision."""
 
     step_s: float
     settings: Settings
     priced: Priced
     placement: PlacementDecision
     placer: Placer
+    brought: bool = False
 
 
 @dataclass

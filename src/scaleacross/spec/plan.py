@@ -149,6 +149,15 @@ class Alternative(Spec):
     reason: str = Field(description="component by component against the winner, or what is short")
 
 
+class Finalist(Spec):
+    """One of the decisions among which the replay chose the plan."""
+
+    decision: Decision
+    price_s: float
+    replayed_s: float | None = Field(description="step time of its replay; None: the simulator refused it")
+    reason: str = Field(default="", description="of the refusal")
+
+
 class Bound(Spec):
     """A lower bound on the step time of every plan of the stated space."""
 
@@ -192,6 +201,9 @@ class SolveReport(Spec):
     seed: int
     versions: dict[str, str] = Field(description="solver and package versions")
     alternatives: tuple[Alternative, ...] = ()
+    finalists: tuple[Finalist, ...] = Field(
+        default=(), description="replayed, fastest first: the plan is the first; empty: the price alone chose it"
+    )
     notes: tuple[str, ...] = ()
 
 

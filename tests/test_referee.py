@@ -1,0 +1,120 @@
+"""plan(referee=N): the replay chooses among the decisions that the search prices best."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import instances
+import scaleacross as sa
+from priced import POWER, two
+from scaleacross.api import refereeing, verify
+from scaleacross.cli import app
+from scaleacross.spec.plan import Decision, Plan
+
+JOB = instances.plain_job(2, 3, degrees={"cp": 1})
+
+
+def bare(decision: Decision) -> Decision:
+    """Without the network, and without what only a priced placement states."""
+    assert decision.placement is not None
+    return decision.model_copy(
+        update={"network": None, "placement": decision.placement.model_copy(update={"spans": {}})}
+    )
+
+
+@pytest.fixture(scope="module")
+def alone() -> Plan:
+    """What the price alone chooses."""
+    return sa.plan(JOB)
+
+
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """What is replayed; by this clock a plan is the faster the dearer it is."""
+    out: list[Plan] = []
+
+    def inverse(plan: Plan) -> float:
+        out.append(plan)
+        return 1 / plan.cost.step_s
+
+    monkeypatch.setattr(refereeing, "replayed_step_s", inverse)
+    return out
+
+
+def test_finalists_are_the_best_by_price_each_with_its_replay(alone: Plan) -> None:
+    found = sa.plan(JOB, referee=3)
+    played = found.report.finalists
+    assert len(played) == 3
+    assert len({bare(one.decision).model_dump_json() for one in played}) == 3
+    assert min(one.price_s for one in played) == alone.cost.step_s
+    assert max(one.price_s for one in played) <= refereeing.PRICE_RATIO * alone.cost.step_s
+    for one in played:
+        priced = sa.evaluate((found.job, one.decision))
+        assert one.price_s == pytest.approx(priced.cost.step_s, rel=1e-12)
+        assert one.replayed_s == pytest.approx(sa.simulate(priced).step_s, rel=1e-9)
+    times = [one.replayed_s for one in played if one.replayed_s is not None]
+    assert times == sorted(times) and found.decision == played[0].decision
+    assert alone.report.finalists == ()
+    assert found.report.num_placed > 3
+
+
+def test_the_fastest_in_the_replay_is_the_plan_with_its_own_gap(alone: Plan, replays: list[Plan]) -> None:
+    found = sa.plan(JOB, referee=4)
+    assert len(replays) == 4
+    dearest = max(replays, key=lambda plan: plan.cost.step_s)
+    assert found.decision == dearest.decision and found.cost.step_s > alone.cost.step_s
+    assert found.report.objective_s == found.cost.step_s
+    assert found.report.bound_s <= alone.cost.step_s
+    assert found.report.gap == pytest.approx(1 - found.report.bound_s / found.cost.step_s)
+    assert found.report.status != "optimal"
+    assert any(one.step_s is not None and one.step_s < found.cost.step_s for one in found.report.alternatives)
+    verify(found)
+
+
+def test_what_the_caller_brought_comes_before_other_runners_up(alone: Plan, replays: list[Plan]) -> None:
+    near = [one for one in alone.report.alternatives if one.step_s and one.step_s < 1.1 * alone.cost.step_s]
+    last = max(near, key=lambda one: one.step_s or 0.0).decision
+    sa.plan(JOB, alternatives=False, referee=2, incumbents=[bare(last)])
+    assert [bare(plan.decision) for plan in replays] == [bare(alone.decision), bare(last)]
+
+
+def test_a_finalist_that_the_simulator_refuses_is_named(alone: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse_best(plan: Plan) -> float:
+        if plan.cost.step_s == alone.cost.step_s:
+            raise sa.InputError("not this one")
+        return plan.cost.step_s
+
+    monkeypatch.setattr(refereeing, "replayed_step_s", refuse_best)
+    found = sa.plan(JOB, alternatives=False, referee=2)
+    assert [(one.replayed_s is None, one.reason) for one in found.report.finalists] == [
+        (False, ""),
+        (True, "not this one"),
+    ]
+    only = sa.plan(JOB, alternatives=False, referee=1)
+    assert only.decision == alone.decision and only.report.finalists[0].replayed_s is None
+
+
+def test_a_referee_of_nobody_or_of_another_objective_is_refused() -> None:
+    with pytest.raises(sa.InputError, match="a referee of 0 finalists"):
+        sa.plan(JOB, referee=0)
+    with pytest.raises(sa.InputError, match="compares step times"):
+        sa.plan(two(POWER), referee=2)
+
+
+def test_cli_says_what_the_referee_chose(replays: list[Plan], tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB.model_dump_json())
+    shown = CliRunner().invoke(app, ["plan", str(path), "--referee", "2"])
+    assert shown.exit_code == 0, shown.stderr
+    words = " ".join(shown.stdout.split())
+    assert "2 of 2 finalists replayed: the plan costs" in words and "bound and gap are of prices" in words
+    data: dict[str, Any] = json.loads(CliRunner().invoke(app, ["plan", str(path), "--referee", "2", "--json"]).stdout)
+    prices = [one["price_s"] for one in data["report"]["finalists"]]
+    assert prices == sorted(prices, reverse=True) and data["cost"]["step_s"] == prices[0]
+    both = CliRunner().invoke(app, ["plan", str(path), "--referee", "2", "--refine", "1"])
+    assert both.exit_code == 2 and "give one of them" in both.stderr
