@@ -76,6 +76,19 @@ def test_the_fastest_in_the_replay_is_the_plan_with_its_own_gap(alone: Plan, rep
     verify(found)
 
 
+def test_replays_take_no_time_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def takes_an_hour(plan: Plan) -> float:
+        nonlocal now
+        now += 3600.0
+        return plan.cost.step_s
+
+    monkeypatch.setattr(refereeing, "replayed_step_s", takes_an_hour)
+    found = sa.plan(JOB, alternatives=False, referee=1, time_limit_s=60, clock=lambda: now)
+    assert (found.report.status, found.report.seconds) == ("optimal", 0.0)
+
+
 def test_what_the_caller_brought_comes_before_other_runners_up(alone: Plan, replays: list[Plan]) -> None:
     near = [one for one in alone.report.alternatives if one.step_s and one.step_s < 1.1 * alone.cost.step_s]
     last = max(near, key=lambda one: one.step_s or 0.0).decision

@@ -123,7 +123,8 @@ def plan_problem(
     placed, networked, others = _settled(state, best, alone=goal is not None, alternatives_too=named)
     replayed: tuple[Finalist, ...] = ()
     if referee is not None:
-        (chosen, networked), replayed = refereed(state, (placed, networked), referee, partial(_plan_of, state))
+        with state.beyond_limit():
+            (chosen, networked), replayed = refereed(state, (placed, networked), referee, partial(_plan_of, state))
         others = alternatives_to(state, chosen, networked.cost) if named and chosen is not placed else others
     solved = (
         _goal_report(state, goal, networked, limits, others)
