@@ -281,6 +281,11 @@ def test_the_referee_chooses_our_plan_among_the_finalists_of_a_point(monkeypatch
     assert all(
         figures["best_price_s"] <= figures[f"{name}_s"] * (1 + 1e-9) for name in CONTENDERS if f"{name}_s" in figures
     )
+    contest = design_replay.contest_of(point.job, record)
+    assert contest is not None and contest.ours_s == (figures["ours_s"], 1 / figures["ours_s"])
+    ours_alone = replace(contest, decisions={"ours": contest.decisions["ours"]})
+    played = design_replay.replay_contest(ours_alone)["figures"]
+    assert (played["ours_priced_s"], played["ours_simulated_s"]) == contest.ours_s
     row = {**point.fields, **figures, "seconds": 1.0, "status": record["status"], "reason": ""}
     found = Reproduction(space, (row,), 1, 1, RIVALS, tuple(ablation.ABLATIONS), {})
     assert lost(found) == []

@@ -24,10 +24,11 @@ REPLAYED: Final = "replayed"
 
 @dataclass(frozen=True)
 class Contest:
-    """What is replayed of a point: decisions by contender."""
+    """What is replayed of a point: decisions by contender; ``ours_s``: price and replay of ours where its search replayed it."""
 
     job: Job
     decisions: Mapping[str, Decision]
+    ours_s: tuple[float, float] | None = None
 
 
 def contest_of(job: Job, record: Record) -> Contest | None:
@@ -35,7 +36,10 @@ def contest_of(job: Job, record: Record) -> Contest | None:
     chosen = record.get("decisions", {})
     if OURS not in chosen:
         return None
-    return Contest(job, {name: Decision.model_validate(chosen[name]) for name in CONTENDERS if name in chosen})
+    figures = record["figures"]
+    replayed_s = figures.get("replayed_s")
+    ours_s = None if replayed_s is None else (figures[f"{OURS}_s"], replayed_s)
+    return Contest(job, {name: Decision.model_validate(chosen[name]) for name in CONTENDERS if name in chosen}, ours_s)
 
 
 def replay_contest(contest: Contest) -> Record:
@@ -43,8 +47,10 @@ def replay_contest(contest: Contest) -> Record:
     began, cpu = time.perf_counter(), time.process_time()
     record: Record = {"status": REPLAYED, "reason": "", "figures": {}}
     known: dict[str, tuple[float, float]] = {}
+    if contest.ours_s is not None:
+        known[_text(contest.decisions[OURS])] = contest.ours_s
     for name, decision in contest.decisions.items():
-        text = decision.model_dump_json(exclude={"placement": {"spans"}})
+        text = _text(decision)
         try:
             if text not in known:
                 plan = evaluate((contest.job, decision))
@@ -55,3 +61,8 @@ def replay_contest(contest: Contest) -> Record:
         except Exception as error:  # the study goes on without this time
             record |= {"status": FAILED, "reason": f"{name}: {type(error).__name__}: {error}"}
     return record | {"seconds": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
+
+
+def _text(decision: Decision) -> str:
+    """Equal for equal decisions, whether or not they state what a placement reaches."""
+    return decision.model_dump_json(exclude={"placement": {"spans"}})

@@ -76,7 +76,7 @@ def _contend(space: DesignSpace, problem: Problem) -> Record:
     compared = beside(ours, rivals, space.tie_tolerance)
     figures = {**figures_of(ours), "across": "+".join(compared.across)}
     if ours.report.finalists:
-        figures |= {"finalists": len(ours.report.finalists)}
+        figures |= {"finalists": len(ours.report.finalists), "replayed_s": ours.report.finalists[0].replayed_s}
         figures |= {"best_price_s": min(one.price_s for one in ours.report.finalists)}
     figures["matched"] = next((name for name, decision in decisions.items() if same_plan(decision, ours)), None)
     for rival in rivals:

@@ -30,6 +30,8 @@ from scaleacross.workloads.problem import Problem
 
 FEW: Final = (3, 6, 12)
 """Micro-batches that are played, over pipeline ranks, one after the other until a period shows."""
+FEW_ROUNDS: Final = (5, 10)
+"""The same where rows go through as many micro-batches as ranks at a time: two of these periods fit between fill and drain."""
 LEAST: Final = 8
 """Micro-batches that are played at least."""
 WORTH: Final = 2.0
@@ -53,8 +55,10 @@ def step_seconds(plan: Plan, problem: Problem) -> float:
         InputError: as ``replay``.
     """
     count, ranks = plan.num_micro_batches, plan.degrees.pp
-    alike = plan.decision.batch_shares is None and plan.decision.pipeline.order is None
-    for times in FEW if alike else ():
+    if plan.decision.batch_shares is not None or plan.decision.pipeline.order is not None:
+        return replay(plan, problem).step_s
+    in_rounds = plan.decision.pipeline.schedule in ("Interleaved1F1B", "InterleavedZeroBubble")
+    for times in FEW_ROUNDS if in_rounds else FEW:
         few = max(times, LEAST // ranks) * ranks + count % ranks
         if few * WORTH > count:
             break
