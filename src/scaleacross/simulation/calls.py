@@ -57,6 +57,8 @@ class Calls:
     seed: int = 0
     _known: dict[object, tuple[Segment, ...]] = field(default_factory=dict)
     _slowed: dict[tuple[PatternKey, Way], dict[int, float]] = field(default_factory=dict)
+    _rings: dict[tuple[str, int, Way], tuple[Floats, Floats]] = field(default_factory=dict)
+    _reached: dict[tuple[str, int, Way], Floats] = field(default_factory=dict)
 
     def of(
         self, shape: str, group: int, ops: tuple[Op, ...], ways: tuple[Way, ...], size_bytes: float
@@ -222,6 +224,11 @@ class Calls:
 
     def _hops(self, shape: str, row: int, way: Way) -> tuple[Floats, Floats]:
         """Rate (bytes/s, when all groups of the axis send) and latency of every hop of a ring."""
+        if (shape, row, way) not in self._rings:
+            self._rings[shape, row, way] = self._ring_hops(shape, row, way)
+        return self._rings[shape, row, way]
+
+    def _ring_hops(self, shape: str, row: int, way: Way) -> tuple[Floats, Floats]:
         machine, fabric = self.machine, self.machine.fabric
         groups = machine.shapes[shape]
         blocks = groups.members[row]
@@ -250,6 +257,11 @@ class Calls:
 
     def _connected(self, shape: str, row: int, way: Way) -> Floats:
         """What connections leave to each hop between the blocks of a ring: every member of a domain has one of its own."""
+        if (shape, row, way) not in self._reached:
+            self._reached[shape, row, way] = self._connections(shape, row, way)
+        return self._reached[shape, row, way]
+
+    def _connections(self, shape: str, row: int, way: Way) -> Floats:
         blocks, groups = self.machine.shapes[shape].members[row], self.machine.shapes[shape]
         out = np.full(len(blocks), np.inf)
         if len(blocks) == 1 or not way.connections:

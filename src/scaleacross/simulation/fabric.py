@@ -196,14 +196,14 @@ def _uplinks(
     """Links of oversubscribed units, appended to ``capacity``."""
     uplinks = np.full((2, NUM_LEVELS, int(units[1:].max(initial=0)) + 1), -1, dtype=np.int64)
     names: dict[int, str] = {}
-    number = sum(map(len, capacity))
+    number, fastest = sum(map(len, capacity)), rates[RACK : BUILDING + 1].max(axis=0)
     for level in INSIDE:
         ids, first = np.unique(units[level], return_index=True)
         for unit, block in zip(ids.tolist(), first.tolist(), strict=True):
             index = int(building[block])
             link, one = getattr(buildings[index].links, LINK_LEVELS[level]), buildings[index]
             rate = rates[level, index]
-            if link.oversubscription_ratio == 1 and rate >= rates[RACK : BUILDING + 1, index].max():
+            if link.oversubscription_ratio == 1 and rate >= fastest[index]:
                 continue
             size = one.accelerators_per(LINK_LEVELS[level - 1])
             for way, word in enumerate(("out of", "into")):

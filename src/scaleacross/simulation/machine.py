@@ -260,8 +260,13 @@ def _initial(
 
 
 def _numbered(rows: Floats) -> Ints:
-    """Number of each distinct row."""
-    return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+    """Number of each distinct row, in lexicographic order."""
+    number = np.zeros(len(rows), dtype=np.int64)
+    for column in rows.T:
+        values, place = np.unique(column, return_inverse=True)
+        if len(values) > 1:
+            number = np.unique(number * len(values) + place, return_inverse=True)[1]
+    return number
 
 
 def _relations(

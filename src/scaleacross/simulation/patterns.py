@@ -96,10 +96,12 @@ class _Loads:
             at = level >= inner
             for way, blocks in enumerate((source, target)):
                 self.add(row[at], fabric.uplinks[way, inner, fabric.units[inner, blocks[at]]], load[at])
-        for index in np.flatnonzero(level >= CAMPUS):
-            ends = (int(fabric.building[source[index]]), int(fabric.building[target[index]]))
-            path = np.array(fabric.trunk_links[ends][0], dtype=np.int64)
-            self.add(np.full(len(path), row[index]), path, np.full(len(path), load[index]), pairs[index])
+        far = np.flatnonzero(level >= CAMPUS)
+        ends = np.stack([fabric.building[source[far]], fabric.building[target[far]]])
+        for a, b in np.unique(ends, axis=1).T.tolist():
+            here = far[(ends[0] == a) & (ends[1] == b)]
+            for link in fabric.trunk_links[a, b][0]:
+                self.add(row[here], np.full(len(here), link), load[here], pairs[here])
 
     def pattern(self, cap: Floats) -> Pattern:
         """Everything, with equal (row, link) pairs added up."""
