@@ -12,7 +12,7 @@ from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import CAMPUS, build_levels
 from scaleacross.cost_models.links import links_of
-from scaleacross.cost_models.overlap import Window
+from scaleacross.cost_models.overlap import NO_CHUNKS, Window
 from scaleacross.cost_models.step import one_row
 from scaleacross.cost_models.traffic import Flow, Op, Volumes
 from scaleacross.cost_models.work import NO_WORK
@@ -50,8 +50,9 @@ def test_first_chunks_have_nothing_to_hide_behind(shard: ShardLevel, expected: l
 
 def test_windows_never_expose_less_than_they_say_themselves() -> None:
     one, nothing = np.ones(2), np.zeros(2)
-    over = [Window(one, np.array([0.5, 0.5]), nothing, one, one, nothing, nothing, one, nothing)] * 4
-    found = BesideLayers(np.array([0.75, 0.25]), np.full((4, 2), 0.1), np.full((4, 2), 0.5), one * 2).on(over)
+    over = [Window(one, np.array([0.5, 0.5]), nothing, one, one, nothing, nothing, one, nothing, NO_CHUNKS)] * 4
+    fractions, parts = np.array([0.75, 0.25]), (np.full((4, 2), 0.1), np.full((4, 2), 0.5))
+    found = BesideLayers(fractions, *parts, one * 2, (NO_CHUNKS,) * 4).on(over)
     assert found[0].first_fraction.tolist() == [0.75, 0.5]
     assert found[3].slowed_s.tolist() == [0.1, 0.1]
     assert found[0].length_s.tolist() == [1.5, 1.5]

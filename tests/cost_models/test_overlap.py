@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from machines import accelerator, settings
 
 from scaleacross.cost_models.overlap import (
+    NO_CHUNKS,
     WINDOW_NAMES,
     Window,
     beside_exchanges,
@@ -28,7 +29,16 @@ from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS
 def window(length_s: float, pieces: float = 4.0, per_step: float = 1.0) -> Window:
     nothing, one = np.array(0.0), np.array(1.0)
     return Window(
-        np.array(length_s), np.array(1 / pieces), nothing, np.array(per_step), one, nothing, nothing, one, nothing
+        np.array(length_s),
+        np.array(1 / pieces),
+        nothing,
+        np.array(per_step),
+        one,
+        nothing,
+        nothing,
+        one,
+        nothing,
+        NO_CHUNKS,
     )
 
 
@@ -39,7 +49,7 @@ def exposed(time_s: float, of: Window) -> float:
 
 
 def one_row(of: Window) -> Window:
-    return Window(*(part[0] for part in of))
+    return Window(*(part[0] for part in of[:-1]), NO_CHUNKS)
 
 
 def work(forward_s: float = 1.0, backward_s: float = 2.0, buckets: float = 4.0, fill_rounds: float = 0.0) -> Work:
@@ -145,10 +155,10 @@ def test_rounds_count_what_comes_before_a_rank() -> None:
 def test_windows_of_a_plain_pipeline() -> None:
     # gradients hide behind all buckets but one of the last backward pass, parameters behind those of the first forward
     found = dict(zip(WINDOW_NAMES, windows(settings(pp=4, num_micro_batches=8), work(fill_rounds=3)), strict=True))
-    assert found["gradient_reduce"] == (pytest.approx(2 * 3 / 4), 1 / 4, 0, 1, 1, 0, 0, 3 / 4, 0)
-    assert found["parameter_gather"] == (pytest.approx(1 * 3 / 4), 1 / 4, 0, 1, 1, 0, 0, 3 / 4, 0)
-    assert found["shard_forward"] == (1, 1 / 4, 0, 11, 1, 0, 0, 1, 0)
-    assert found["shard_backward"] == (2, 1 / 4, 0, 11, 1, 0, 0, 1, 0)
+    assert found["gradient_reduce"] == (pytest.approx(2 * 3 / 4), 1 / 4, 0, 1, 1, 0, 0, 3 / 4, 0, NO_CHUNKS)
+    assert found["parameter_gather"] == (pytest.approx(1 * 3 / 4), 1 / 4, 0, 1, 1, 0, 0, 3 / 4, 0, NO_CHUNKS)
+    assert found["shard_forward"] == (1, 1 / 4, 0, 11, 1, 0, 0, 1, 0, NO_CHUNKS)
+    assert found["shard_backward"] == (2, 1 / 4, 0, 11, 1, 0, 0, 1, 0, NO_CHUNKS)
 
 
 @pytest.mark.parametrize(("num_micro_batches", "waiting"), [(8, 4 * 1 / 2 + 1 / 2), (2, 2 * 1 / 2 + 1 / 2)])

@@ -13,7 +13,7 @@ from instances import plain_job, plain_topology, plain_trunk
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.network.resources import Held
 from scaleacross.cost_models.network.trunks import budgets_bytes, loads_bytes
-from scaleacross.cost_models.overlap import WINDOW_NAMES, Window
+from scaleacross.cost_models.overlap import WINDOW_NAMES, ChunkWindows, Window
 from scaleacross.cost_models.plan_cost import placed_shapes, plan_cost
 from scaleacross.errors import InfeasibleError
 from scaleacross.solvers.backends import milp
@@ -49,7 +49,8 @@ def _window(rng: random.Random, pieces: float, per_step: float) -> Window:
     first, taken = 1 / pieces, (1 - 1 / pieces) * rng.choice([0.0, 0.1])
     passes, crowded = rng.choice([0.5, 1.0]), rng.choice([0.0, 6.0])
     figures = (rng.uniform(0, 4), first, taken, per_step, 1.0, 0.0, 0.0, passes, crowded)
-    return Window(*(np.array([one]) for one in figures))
+    chunks = np.array([[rng.uniform(0, 1), first, rng.uniform(0, 3)] for _ in range(rng.choice([0, 0, 2]))])
+    return Window(*(np.array([one]) for one in figures), ChunkWindows(*chunks.reshape(-1, 3, 1).swapaxes(0, 1)))
 
 
 def _block(rng: random.Random, index: int) -> tuple[Combination, ...]:

@@ -18,6 +18,7 @@
 * **all-to-alls as a window**: traffic of T seconds that outlasts computation travels on beside all-to-alls of E seconds, and both
   are over after max(T, max_l (N_l + E_l)) seconds at least, with N_l and E_l of them on link l. So all-to-alls hide
   E − max(0, max_l (N_l + E_l) − T).
+* **weight gradients apart**: their schedules leave gradients less than windows say (``split_backward``).
 
 Traffic counts as if not encoded, and passes without what they wait for over tp and cp.
 """
@@ -36,9 +37,11 @@ from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.collectives import ALGORITHM_NAMES, Group, distinct_share
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import NUM_LEVELS, RACK
-from scaleacross.cost_models.overlap import EVERY_PASS, WINDOW_NAMES, Window, windows
+from scaleacross.cost_models.overlap import EVERY_PASS, NO_CHUNKS, WINDOW_NAMES, ChunkWindows, Window, windows
+from scaleacross.cost_models.pipeline.stage_ends import StageEnds
 from scaleacross.cost_models.plan_traffic import bytes_out, time_of
 from scaleacross.cost_models.settings import Floats
+from scaleacross.cost_models.split_backward import chunk_windows
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
 from scaleacross.spec.parallelism import SHARD_LEVELS, PipelineChoice
 
@@ -58,12 +61,14 @@ class BesideLayers(NamedTuple):
         slowed_s: seconds per occurrence of each window, (windows, ranks).
         hidden_s: of all-to-alls in each window, those that leave its links to its own traffic, likewise.
         crowded_s: for which links need longer than the passes beside which gradients are reduced, (ranks,).
+        chunks: of each window, what single chunks leave its traffic.
     """
 
     outermost_fraction: Floats
     slowed_s: Floats
     hidden_s: Floats
     crowded_s: Floats
+    chunks: tuple[ChunkWindows, ...]
 
     def on(self, over: Sequence[Window]) -> tuple[Window, ...]:
         """The windows with all of it; nothing is exposed less than with all their all-to-alls, which bounds rely on."""
@@ -72,8 +77,9 @@ class BesideLayers(NamedTuple):
                 length_s=one.length_s + hidden,
                 first_fraction=np.maximum(one.first_fraction, self.outermost_fraction),
                 slowed_s=slowed,
+                chunks=chunks,
             )
-            for one, slowed, hidden in zip(over, self.slowed_s, self.hidden_s, strict=True)
+            for one, slowed, hidden, chunks in zip(over, self.slowed_s, self.hidden_s, self.chunks, strict=True)
         )
         return gradients._replace(crowded_s=self.crowded_s), *others
 
@@ -84,9 +90,24 @@ def beside_layers(
     groups: Mapping[str, Group],
     pipeline: PipelineChoice,
     together: Floats,
+    ends: StageEnds | None = None,
 ) -> BesideLayers:
-    """``volumes`` has a row for every pipeline rank, ``groups`` of all communicators one row; ``together``: ``together_s``."""
-    return BesideLayers(outermost_fraction(volumes, stages), *_sharing_links(volumes, groups, pipeline, together))
+    """``volumes`` has a row for every pipeline rank, ``groups`` of all communicators one row; ``together``: ``together_s``.
+
+    ``ends`` of the stages, where the schedule computes weight gradients apart.
+    """
+    shared, chunks = _sharing_links(volumes, groups, pipeline, together), [NO_CHUNKS] * len(WINDOW_NAMES)
+    if ends is not None:
+        chunks[:2] = chunk_windows(stages, ends, _pieces(volumes, stages), volumes.work.buckets)
+    return BesideLayers(outermost_fraction(volumes, stages), *shared, tuple(chunks))
+
+
+def _pieces(volumes: Volumes, stages: StageWork) -> Floats:
+    """Buckets of every virtual stage, (p·v,)."""
+    held = stages.dense_parameters + stages.expert_parameters
+    settings = volumes.settings.take(stages.rank)
+    one_chunk = replace(settings, num_chunks=np.ones_like(stages.rank))
+    return num_buckets(volumes.job.overlap, one_chunk, stages.num_layers.astype(float), held)
 
 
 def outermost_fraction(volumes: Volumes, stages: StageWork) -> Floats:
@@ -97,9 +118,7 @@ def outermost_fraction(volumes: Volumes, stages: StageWork) -> Floats:
         each = held / np.maximum(1, stages.num_layers)
         return np.asarray(np.bincount(stages.rank, each) / fullest)
     first = np.arange(len(volumes.settings))  # virtual stage of the first chunk of every rank, in a loop and in a V
-    one_chunk = replace(volumes.settings, num_chunks=np.ones_like(first))
-    pieces = num_buckets(volumes.job.overlap, one_chunk, stages.num_layers[first].astype(float), held[first])
-    return np.asarray(held[first] / pieces / fullest)
+    return np.asarray(held[first] / _pieces(volumes, stages)[first] / fullest)
 
 
 def _sharing_links(

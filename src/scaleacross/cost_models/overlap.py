@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Bools, Floats, Settings
+from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.work import Work
 from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS
 
@@ -38,6 +38,18 @@ EVERY_PASS: Final = slice(2, 4)
 """The windows of sharded parameters, which come with every micro-batch."""
 TRAFFIC_ROWS: Final = 2 * len(WINDOW_NAMES)
 """Rows of traffic: seconds of calls by window, then those of them in which networks beyond the scale-up domain are busy."""
+
+
+class ChunkWindows(NamedTuple):
+    """What buckets of single chunks leave to hide behind to them and all that follow, (buckets, n) each (``split_backward``).
+
+    Exposed are ``of_pace`` of the seconds of all communicators side by side and ``of_calls`` of those one after another beyond
+    ``length_s``.
+    """
+
+    of_pace: Floats
+    of_calls: Floats
+    length_s: Floats
 
 
 class Window(NamedTuple):
@@ -54,6 +66,7 @@ class Window(NamedTuple):
         passes: of a micro-batch that the window lasts.
         crowded_s: for which the busiest link, of its own traffic and all that the same passes send, needs longer than these take;
             0 in bounds (``beside_layers``).
+        chunks: of timed schedules that split the backward; none in bounds and of others.
     """
 
     length_s: Floats
@@ -65,6 +78,18 @@ class Window(NamedTuple):
     slowed_s: Floats
     passes: Floats
     crowded_s: Floats
+    chunks: ChunkWindows
+
+    def take(self, rows: Ints) -> Window:
+        """The rows selected by an index array."""
+        chunks = self.chunks
+        if len(chunks.length_s):
+            chunks = ChunkWindows(*(part[:, rows] for part in chunks))
+        length, first, taken, often, in_a_row, number, slowed, passes, crowded = (part[rows] for part in self[:-1])
+        return Window(length, first, taken, often, in_a_row, number, slowed, passes, crowded, chunks)
+
+
+NO_CHUNKS: Final = ChunkWindows(*(np.zeros((0, 1)),) * 3)
 
 
 def rounds(settings: Settings, work: Work) -> Floats:
@@ -103,7 +128,7 @@ def windows(settings: Settings, work: Work) -> tuple[Window, ...]:
     exchanges = (back * behind, ahead * hidden, ahead * passes, back * passes)
     lasts = (hidden, hidden, np.ones(len(settings)), np.ones(len(settings)))
     return tuple(
-        Window(length, first, rest * taken, often, in_a_row, number, nothing, passing, nothing)
+        Window(length, first, rest * taken, often, in_a_row, number, nothing, passing, nothing, NO_CHUNKS)
         for length, often, number, passing in zip(lengths, occurrences(settings, work), exchanges, lasts, strict=True)
     )
 
@@ -179,6 +204,8 @@ def _longer_s(seconds: Floats, calls: Floats, window: Window, more_s: Floats | N
     least: Floats = calls * (window.first_fraction + window.taken_fraction)
     least += window.slowed_s
     longer = seconds - window.length_s
+    for of_pace, of_calls, length_s in zip(*window.chunks, strict=True):
+        longer = np.maximum(longer, of_pace * seconds + of_calls * calls - length_s)
     if more_s is not None:
         longer -= more_s
     return np.maximum(least, longer, out=least)

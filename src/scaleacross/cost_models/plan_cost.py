@@ -31,7 +31,7 @@ from scaleacross.cost_models.pipeline.unplaced import UnplacedPipelines
 from scaleacross.cost_models.plan_traffic import level_traffic, predicted
 from scaleacross.cost_models.settings import Settings, settings_of
 from scaleacross.cost_models.stages import block_counts, equal_stages, every_rank, head_rank, layers_of_ranks
-from scaleacross.cost_models.step import StepTimes, exact_shapes, one_row, played_step_s, played_times
+from scaleacross.cost_models.step import StepTimes, behind_ranks_s, exact_shapes, one_row, played_step_s, played_times
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
 from scaleacross.cost_models.uneven import rank_rows
 from scaleacross.schedules.pipeline import SCHEDULES, chosen
@@ -51,8 +51,9 @@ from scaleacross.workloads.layer_profile import ModelProfile
 class PlanCost:
     """The computed part of a plan.
 
-    ``volumes`` has the single row that makes the step (the longest kind of rank), ``windows`` are those of that row, and
-    ``pipeline`` is that of its replicas; ``sent`` is what it communicates, from which collectives and traffic are computed.
+    ``volumes`` has the single row that makes the step (the longest kind of rank), ``pipeline`` is that of its replicas and
+    ``windows`` are those of their rank that leaves most traffic exposed; ``sent`` is what it communicates, from which collectives
+    and traffic are computed.
     """
 
     placement: Placement
@@ -117,7 +118,7 @@ def plan_cost(
         traffic=level_traffic(sent, collectives, shapes, levels, decision.pipeline, step_s, decision.network or ()),
         collectives=collectives,
         volumes=volumes,
-        windows=slowest.busiest_windows,
+        windows=slowest.least_windows,
         pipeline=slowest.pipeline,
         sent=tuple(sent),
     )
@@ -195,11 +196,11 @@ class ReplicaKind(NamedTuple):
         return self.volumes.take(np.array([self.pipeline.rank]))
 
     @property
-    def busiest_windows(self) -> tuple[Window, ...]:
-        """What hides traffic there, one row."""
+    def least_windows(self) -> tuple[Window, ...]:
+        """What hides traffic on the rank that leaves most of it exposed, one row."""
         over = self.beside.on(windows(self.volumes.settings, self.volumes.work))
-        rank = slice(self.pipeline.rank, self.pipeline.rank + 1)
-        return tuple(Window(*(part[rank] for part in one)) for one in over)
+        rank = int(behind_ranks_s(self.volumes, self.terms, self.beside).argmax())
+        return tuple(one.take(np.array([rank])) for one in over)
 
     @property
     def step_s(self) -> float:
@@ -231,9 +232,8 @@ def _replica_kinds(
             waiting(own, Terms({}, communicators(axis, own, groups[axis], groups["expert"]))) for axis in GRID_AXES
         )
         together = together_s([part for term in terms for part in term.traffic_s], own.work.buckets)
-        return ReplicaKind(
-            own, timed, terms, beside_layers(own, pipelines.any_stages, groups, decision.pipeline, together)
-        )
+        stages, ends = pipelines.any_stages, timed.ends
+        return ReplicaKind(own, timed, terms, beside_layers(own, stages, groups, decision.pipeline, together, ends))
 
     return [kind_of(timed) for timed in pipelines.timed(groups)]
 

@@ -130,10 +130,16 @@ def played_step_s(volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Ter
 
 def _behind_pipeline_s(volumes: Volumes, terms: Sequence[Terms], beside: BesideLayers) -> tuple[Floats, Floats]:
     """What data parallelism leaves exposed on the rank that hides least, and the optimizer, each (1,)."""
+    exposed = behind_ranks_s(volumes, terms, beside)
+    return exposed.max(keepdims=True), volumes.work.optimizer_s.max(keepdims=True)
+
+
+def behind_ranks_s(volumes: Volumes, terms: Sequence[Terms], beside: BesideLayers) -> Floats:
+    """What data parallelism leaves exposed on every pipeline rank, (ranks,)."""
     waited = sum((term.serial_total_s for term in terms), start=np.zeros(len(volumes.settings)))
     over = beside.on(windows(volumes.settings, volumes.work))
-    exposed = waited + _beyond_windows_s(volumes, terms, over) + hbm_lost_s(volumes)
-    return exposed.max(keepdims=True), volumes.work.optimizer_s.max(keepdims=True)
+    exposed: Floats = waited + _beyond_windows_s(volumes, terms, over) + hbm_lost_s(volumes)
+    return exposed
 
 
 Count = Callable[[int, int, Levels], GroupShape]

@@ -20,6 +20,7 @@ C3 budget     Σ_c Σ_v v·z[c,r,v] ≤ H_r
 C4 trunks     Σ u[b,j,w,l]·y[b,j] ≤ U_wl        trunk level l in window w: whoever sends in the window shares it
 C5 granule    x[w] ≥ (g_w + h_w)·Σ t[b,j,w]·y[b,j] + q_w
 C6 window     x[w] ≥ π − L_w  for every pace π of window w:  Σ t/n + (1 − 1/n)·(those of one communicator), or Σ t°;
+              x[w] ≥ a·π + b·Σ t[b,j,w]·y[b,j] − L  for each of its ``overlap.ChunkWindows``;
               the first window also hides behind x of the last,
               x[first] ≥ k − P·x[last]                  P times where both crowd links for k seconds
 C7 occurs     e[w] ≥ p_w·x[w]

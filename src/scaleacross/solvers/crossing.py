@@ -79,7 +79,7 @@ class Crossing(Pricing):
                 continue
             some = volumes.take(rows)
             stride = some.settings.world_size // degree[rows]
-            here = tuple(type(window)(*(part[rows] for part in window)) for window in over)
+            here = tuple(window.take(rows) for window in over)
             exchange = self._exchange_s(some, stride) if axis == "dp_shard" else None
             here = here if exchange is None else beside_exchanges(here, exchange)
             added = longest_s(*self._serial_s(axis, some, stride))

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
+import numpy as np
+
 from scaleacross.cost_models.network.resources import Held
 from scaleacross.cost_models.overlap import EVERY_PASS, WINDOW_NAMES, Window
 from scaleacross.cost_models.settings import Floats
@@ -85,9 +87,11 @@ def c5_c6_windows(
         exposed[index] = model.continuous(f"x[{index}]")
         least = {v: -(first + taken) * seconds for v, seconds in every.items()}
         model.add("C5 granule", {exposed[index]: 1.0} | least, ">=", slowed)
-        for pace in (*paces, busy):
-            longer = {v: -seconds for v, seconds in pace.items()}
-            model.add("C6 window", {exposed[index]: 1.0} | behind | longer, ">=", -length)
+        whole = (1.0, 0.0, length)
+        for of_pace, of_calls, left_s in (whole, *np.concatenate(windows[index].chunks, axis=1).tolist()):
+            for pace in (*paces, busy):
+                longer = {v: -of_pace * pace[v] - of_calls * seconds for v, seconds in every.items()}
+                model.add("C6 window", {exposed[index]: 1.0} | behind | longer, ">=", -left_s)
         if behind:
             passes, crowded = float(windows[index].passes[0]), float(windows[index].crowded_s[0])
             model.add("C6 window", {exposed[index]: 1.0, exposed[BEHIND]: passes}, ">=", crowded)

@@ -7,10 +7,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from scaleacross.cost_models.pipeline.exact import exact_time_s, virtual_boundaries
+from scaleacross.cost_models.pipeline.exact import exact_ends, exact_time_s, virtual_boundaries
+from scaleacross.cost_models.pipeline.stage_ends import StageEnds
+from scaleacross.cost_models.pipeline.timed_bounds import WHOLE
 from scaleacross.cost_models.settings import Floats
 from scaleacross.schedules.pipeline import SCHEDULES
-from scaleacross.spec.parallelism import ScheduleName
+from scaleacross.spec.parallelism import PipelineChoice, ScheduleName
 
 _REMEMBERED = 4096  # timed pipelines: candidates that differ in what data parallelism does share theirs
 
@@ -43,11 +45,19 @@ class Actions:
     @property
     def total_s(self) -> float:
         """Seconds of the pipeline. Raises InputError as ``exact_time_s``."""
-        shape = self.schedule, self.num_ranks, self.num_microbatches, self.num_chunks, self.order
+        ends = self.ends
+        return _total_s(*self._key) if ends is None else ends.total_s
+
+    @property
+    def ends(self) -> StageEnds | None:
+        """When its stages begin and end, where weight gradients are computed apart. Raises InputError as ``exact_ends``."""
+        return None if self.schedule in WHOLE and self.order is None else _ends(*self._key)
+
+    @property
+    def _key(self) -> tuple[ScheduleName, int, int, int, tuple[str, ...] | None, bytes, bytes]:
         stages = self.forward_s, self.backward_s, self.input_s, self.weight_s, *self.outer_s
-        return _total_s(
-            *shape, np.concatenate(stages).tobytes(), np.stack([self.latency_s, self.occupancy_s]).tobytes()
-        )
+        seconds = np.concatenate(stages).tobytes(), np.stack([self.latency_s, self.occupancy_s]).tobytes()
+        return self.schedule, self.num_ranks, self.num_microbatches, self.num_chunks, self.order, *seconds
 
     def between_stages(self) -> tuple[Floats, Floats]:
         """Latency and occupancy of messages between consecutive virtual stages, (p·v − 1,) each."""
@@ -64,3 +74,12 @@ def _total_s(
     forward, backward, alone, weight, *outer = np.frombuffer(stages).reshape(6, p * v)
     seconds = (forward, backward, *np.frombuffer(messages).reshape(2, -1))
     return exact_time_s(name, p, m, v, *seconds, weight_s=weight, input_s=alone, outer_s=np.stack(outer), order=order)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _ends(
+    name: ScheduleName, p: int, m: int, v: int, order: tuple[str, ...] | None, stages: bytes, messages: bytes
+) -> StageEnds:
+    choice = PipelineChoice(schedule=name, num_chunks=v, order=order)
+    seconds = np.frombuffer(stages).reshape(6, p * v)
+    return exact_ends(choice, p, m, seconds, *np.frombuffer(messages).reshape(2, -1))

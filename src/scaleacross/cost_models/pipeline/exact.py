@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from scaleacross.cost_models.pipeline.stage_ends import StageEnds, stage_ends
 from scaleacross.cost_models.pipeline.timing import CompiledSchedule, PipelineTimes, compile_schedule, time_compiled
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import SCHEDULES, chosen, refusal
@@ -89,13 +91,49 @@ def exact_time_s(
                 skipped = (m - beginning) // period
                 return timed(m - skipped * period).total_s + skipped * period_s
             beginning *= 2
+    _refuse_long(name, p, m, v)
+    return timed(m).total_s
+
+
+def exact_ends(
+    choice: PipelineChoice,
+    num_ranks: int,
+    num_microbatches: int,
+    seconds: Iterable[Floats],
+    boundary_latency_s: Floats,
+    boundary_occupancy_s: Floats,
+) -> StageEnds:
+    """When every stage of a schedule begins and ends, each action timed.
+
+    Args:
+        seconds: forward, whole backward, input gradient alone, weight gradient, first and last forward's and backward's more of
+            every virtual stage (``pipeline.timing.time_compiled``).
+        boundary_latency_s, boundary_occupancy_s: as of ``exact_time_s``.
+
+    Raises:
+        InputError: as ``exact_time_s``.
+    """
+    shape = num_ranks, choice.num_chunks, SCHEDULES[choice.schedule].placement
+    latency = virtual_boundaries("boundary_latency_s", boundary_latency_s, *shape)
+    occupancy = virtual_boundaries("boundary_occupancy_s", boundary_occupancy_s, *shape)
+    _refuse_long(choice.schedule, num_ranks, num_microbatches, choice.num_chunks)
+    compiled = compiled_schedule(choice, num_ranks, num_microbatches)
+    forward, backward, alone, weight, first, last = seconds
+    outer = np.stack([first, last])
+    timed = time_compiled(
+        compiled, forward, backward, latency, occupancy, weight_s=weight, input_s=alone, outer_s=outer
+    )
+    return stage_ends(compiled, timed)
+
+
+def _refuse_long(name: ScheduleName, num_ranks: int, num_microbatches: int, num_chunks: int) -> None:
+    num_actions = 2 * num_ranks * num_microbatches * num_chunks
     if num_actions > MAX_ACTIONS:
         raise InputError(
-            f"{name} with {m} micro-batches on {p} ranks of {v} chunks has {num_actions:,} actions and its first half "
-            f"shows no period; at most {MAX_ACTIONS:,} are timed: use at most {MAX_ACTIONS // (2 * p * v)} "
-            "micro-batches"
+            f"{name} with {num_microbatches} micro-batches on {num_ranks} ranks of {num_chunks} chunks has {num_actions:,} "
+            f"actions and its first half shows no period; at most {MAX_ACTIONS:,} are timed: use at most "
+            f"{MAX_ACTIONS // (2 * num_ranks * num_chunks)} micro-batches"
         )
-    return timed(m).total_s
 
 
 def compiled_schedule(choice: PipelineChoice, num_ranks: int, num_microbatches: int) -> CompiledSchedule:

@@ -26,6 +26,7 @@ from scaleacross.cost_models.messages import Boundary
 from scaleacross.cost_models.pipeline.actions import Actions
 from scaleacross.cost_models.pipeline.exact import compiled_schedule, virtual_boundaries
 from scaleacross.cost_models.pipeline.penalty import NO_DELAYS, boundary_times
+from scaleacross.cost_models.pipeline.stage_ends import StageEnds
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.cost_models.traffic import Volumes
@@ -126,6 +127,11 @@ class TimedPipeline:
     def total_s(self) -> float:
         """Seconds of the pipeline."""
         return self._of_rank_s if self.actions is None else self.actions.total_s
+
+    @property
+    def ends(self) -> StageEnds | None:
+        """When its stages begin and end, where weight gradients are computed apart."""
+        return None if self.actions is None else self.actions.ends
 
     @property
     def alone_s(self) -> float:

@@ -1,0 +1,43 @@
+"""When the virtual stages of a timed pipeline run forward for the first time, and when they have their gradients."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from scaleacross.cost_models.pipeline.timing import CompiledSchedule, PipelineTimes
+from scaleacross.cost_models.settings import Floats
+from scaleacross.schedules.pipeline import Kind
+
+_FORWARD, _GRADIENTS = (tuple(list(Kind).index(one) for one in kinds) for kinds in ((Kind.F,), (Kind.B, Kind.W)))
+
+
+class StageEnds(NamedTuple):
+    """Seconds from the start of the step, (p·v,) in model order.
+
+    Attributes:
+        first_start_s, first_end_s: of the first forward pass.
+        last_start_s, last_end_s: of the last action that computes weight gradients, a whole backward pass or W.
+        total_s: end of the last action of any stage.
+    """
+
+    first_start_s: Floats
+    first_end_s: Floats
+    last_start_s: Floats
+    last_end_s: Floats
+    total_s: float
+
+
+def stage_ends(compiled: CompiledSchedule, times: PipelineTimes) -> StageEnds:
+    """The ends of every stage of ``compiled``, as timed."""
+    by_rank, stages = np.argsort(compiled.rank, kind="stable"), compiled.schedule.num_virtual_stages
+    kind, stage = compiled.kind[by_rank], compiled.stage[by_rank]
+    start, finish = np.concatenate(times.start_s), np.concatenate(times.finish_s)
+    forward, gradients = np.isin(kind, _FORWARD), np.isin(kind, _GRADIENTS)
+    first_start, first_end = np.full((2, stages), np.inf)
+    last_start, last_end = np.zeros((2, stages))
+    for first, last, seconds in ((first_start, last_start, start), (first_end, last_end, finish)):
+        np.minimum.at(first, stage[forward], seconds[forward])
+        np.maximum.at(last, stage[gradients], seconds[gradients])
+    return StageEnds(first_start, first_end, last_start, last_end, times.total_s)

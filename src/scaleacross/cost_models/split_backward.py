@@ -1,0 +1,56 @@
+"""Gradients and parameters of a schedule that computes weight gradients apart: which of them is ready when.
+
+Weight gradients fill idle time, and so the last of all chunks are computed one right after another at the end of a step, each far
+shorter than the backward pass that windows count with (``overlap.windows``). The schedule is timed action by action anyhow, and
+tells when the first and the last bucket of a chunk are ready to be reduced, those between at equal distances. From there on what
+is left of n buckets, φ of all bytes, passes its communicators, and is exposed as far as it outlasts the pipeline, L seconds
+later:
+
+    x·t + (1 − x)·s/n − L       x = (φ − 1/n) / (1 − 1/n)       t, s as in ``overlap``: n buckets take t, one takes s/n
+
+Parameters likewise, the other way round: those of a bucket and of all before it are gathered before its part of the first forward
+pass of its chunk, L seconds from the start. L has all seconds that pass, with waits and idle time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scaleacross.cost_models.chunk_work import StageWork
+from scaleacross.cost_models.overlap import ChunkWindows
+from scaleacross.cost_models.pipeline.stage_ends import StageEnds
+from scaleacross.cost_models.settings import Floats, Ints
+
+
+def chunk_windows(
+    stages: StageWork, ends: StageEnds, pieces: Floats, buckets: Floats
+) -> tuple[ChunkWindows, ChunkWindows]:
+    """What the outermost buckets of every chunk leave gradients and parameters, (2 · chunks, ranks) each.
+
+    Args:
+        pieces: buckets of every stage, (p·v,); ``buckets``: those of every rank as windows count them, (ranks,).
+    """
+    of = np.argsort(stages.rank, kind="stable").reshape(len(buckets), -1)
+    held = stages.dense_parameters + stages.expert_parameters
+    share = held / np.bincount(stages.rank, held).max()
+    reduced, gathered = (np.take_along_axis(of, np.argsort(key[of]), 1) for key in (-ends.last_end_s, ends.first_end_s))
+    part_s = (ends.last_end_s - ends.last_start_s) / pieces
+    until_end = (
+        ends.total_s - ends.last_start_s - part_s,
+        ends.total_s - ends.last_end_s,
+    )  # whole chunk left, its last bucket
+    part_s = (ends.first_end_s - ends.first_start_s) / pieces
+    from_start = ends.first_end_s - part_s, ends.first_start_s  # of the last bucket, of the first one
+    return _windows(share, pieces, until_end, reduced, buckets), _windows(share, pieces, from_start, gathered, buckets)
+
+
+def _windows(
+    share: Floats, pieces: Floats, lengths_s: tuple[Floats, Floats], order: Ints, buckets: Floats
+) -> ChunkWindows:
+    """Of a chunk with all before it in ``order`` (ranks, chunks), then of one bucket of it with these."""
+    whole = np.cumsum(share[order], axis=1)
+    left, one = np.hstack([whole, whole - (share * (1 - 1 / pieces))[order]]).T, 1 / buckets
+    of_pace = np.where(buckets > 1, np.maximum(0.0, left - one) / np.maximum(1 - one, one), 0.0)
+    return ChunkWindows(
+        of_pace, np.minimum(left, (1 - of_pace) * one), np.hstack([each[order] for each in lengths_s]).T
+    )
