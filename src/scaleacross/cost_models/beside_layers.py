@@ -98,7 +98,9 @@ def beside_layers(
     """
     shared, chunks = _sharing_links(volumes, groups, pipeline, together), [NO_CHUNKS] * len(WINDOW_NAMES)
     if ends is not None:
-        chunks[:2] = chunk_windows(stages, ends, _pieces(volumes, stages), volumes.work.buckets)
+        work = volumes.work
+        taken = work.taken_fraction * (1 - work.elementwise_fraction)
+        chunks[:2] = chunk_windows(stages, ends, _pieces(volumes, stages), work.buckets, taken)
     return BesideLayers(outermost_fraction(volumes, stages), *shared, tuple(chunks))
 
 

@@ -6,8 +6,9 @@ tells when the first and the last bucket of a chunk are ready to be reduced, tho
 is left of n buckets, φ of all bytes, passes its communicators, and is exposed as far as it outlasts the pipeline, L seconds
 later:
 
-    x·t + (1 − x)·s/n − L       x = (φ − 1/n) / (1 − 1/n)       t, s as in ``overlap``: n buckets take t, one takes s/n
+    x·t + (1 − x)·s/n + (1 − φ)·s·taken − L       x = (φ − 1/n) / (1 − 1/n)       t, s, taken as in ``overlap``
 
+n buckets take t, one takes s/n, and what was reduced before has taken multiprocessors from computation, so that all comes later.
 Parameters likewise, the other way round: those of a bucket and of all before it are gathered before its part of the first forward
 pass of its chunk, L seconds from the start. L has all seconds that pass, with waits and idle time.
 """
@@ -23,34 +24,44 @@ from scaleacross.cost_models.settings import Floats, Ints
 
 
 def chunk_windows(
-    stages: StageWork, ends: StageEnds, pieces: Floats, buckets: Floats
+    stages: StageWork, ends: StageEnds, pieces: Floats, buckets: Floats, taken: Floats
 ) -> tuple[ChunkWindows, ChunkWindows]:
     """What the outermost buckets of every chunk leave gradients and parameters, (2 · chunks, ranks) each.
 
     Args:
         pieces: buckets of every stage, (p·v,); ``buckets``: those of every rank as windows count them, (ranks,).
+        taken: by which computation falls behind per second of traffic beside it, (ranks,).
     """
     of = np.argsort(stages.rank, kind="stable").reshape(len(buckets), -1)
     held = stages.dense_parameters + stages.expert_parameters
     share = held / np.bincount(stages.rank, held).max()
-    reduced, gathered = (np.take_along_axis(of, np.argsort(key[of]), 1) for key in (-ends.last_end_s, ends.first_end_s))
+
     part_s = (ends.last_end_s - ends.last_start_s) / pieces
-    until_end = (
+    to_end = (
         ends.total_s - ends.last_start_s - part_s,
         ends.total_s - ends.last_end_s,
-    )  # whole chunk left, its last bucket
+    )  # from the first bucket, the last
+    order = np.take_along_axis(of, np.argsort(-ends.last_end_s[of]), 1)
+    left = _left(share, pieces, order)
+    gradients = _windows(left, to_end, order, buckets)
+    before = share[of].sum(axis=1) - left
+
     part_s = (ends.first_end_s - ends.first_start_s) / pieces
-    from_start = ends.first_end_s - part_s, ends.first_start_s  # of the last bucket, of the first one
-    return _windows(share, pieces, until_end, reduced, buckets), _windows(share, pieces, from_start, gathered, buckets)
+    from_start = ends.first_end_s - part_s, ends.first_start_s  # to the last bucket, the first
+    order = np.take_along_axis(of, np.argsort(ends.first_end_s[of]), 1)
+    parameters = _windows(_left(share, pieces, order), from_start, order, buckets)
+    return gradients._replace(of_calls=gradients.of_calls + taken * before), parameters
 
 
-def _windows(
-    share: Floats, pieces: Floats, lengths_s: tuple[Floats, Floats], order: Ints, buckets: Floats
-) -> ChunkWindows:
-    """Of a chunk with all before it in ``order`` (ranks, chunks), then of one bucket of it with these."""
+def _left(share: Floats, pieces: Floats, order: Ints) -> Floats:
+    """φ of all chunks before one in ``order`` (ranks, chunks) with all of it, then with one bucket of it, (2 · chunks, ranks)."""
     whole = np.cumsum(share[order], axis=1)
-    left, one = np.hstack([whole, whole - (share * (1 - 1 / pieces))[order]]).T, 1 / buckets
+    out: Floats = np.hstack([whole, whole - (share * (1 - 1 / pieces))[order]]).T
+    return out
+
+
+def _windows(left: Floats, lengths_s: tuple[Floats, Floats], order: Ints, buckets: Floats) -> ChunkWindows:
+    one = 1 / buckets
     of_pace = np.where(buckets > 1, np.maximum(0.0, left - one) / np.maximum(1 - one, one), 0.0)
-    return ChunkWindows(
-        of_pace, np.minimum(left, (1 - of_pace) * one), np.hstack([each[order] for each in lengths_s]).T
-    )
+    of_calls = np.minimum(left, (1 - of_pace) * one)
+    return ChunkWindows(of_pace, of_calls, np.hstack([each[order] for each in lengths_s]).T)
