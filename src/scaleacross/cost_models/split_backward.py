@@ -37,17 +37,15 @@ def chunk_windows(
     share = held / np.bincount(stages.rank, held).max()
 
     part_s = (ends.last_end_s - ends.last_start_s) / pieces
-    to_end = (
-        ends.total_s - ends.last_start_s - part_s,
-        ends.total_s - ends.last_end_s,
-    )  # from the first bucket, the last
+    # from the first bucket of a chunk, and from the last
+    to_end = ends.total_s - ends.last_start_s - part_s, ends.total_s - ends.last_end_s
     order = np.take_along_axis(of, np.argsort(-ends.last_end_s[of]), 1)
     left = _left(share, pieces, order)
     gradients = _windows(left, to_end, order, buckets)
     before = share[of].sum(axis=1) - left
 
     part_s = (ends.first_end_s - ends.first_start_s) / pieces
-    from_start = ends.first_end_s - part_s, ends.first_start_s  # to the last bucket, the first
+    from_start = ends.first_end_s - part_s, ends.first_start_s  # to the last bucket, and to the first
     order = np.take_along_axis(of, np.argsort(ends.first_end_s[of]), 1)
     parameters = _windows(_left(share, pieces, order), from_start, order, buckets)
     return gradients._replace(of_calls=gradients.of_calls + taken * before), parameters
