@@ -75,7 +75,7 @@ def test_a_ring_leaves_a_building_over_one_scale_up_domain() -> None:
     """Groups of 16 ranks in each of two buildings, 2 to a domain: 2 lanes across for a ring, 16 for a hierarchical exchange."""
     shape = GroupShape(*(np.array(one) for one in (
         32.0, [2.0, 8.0, 1.0, 1.0, 2.0, 1.0], [1.0, 2.0, 16.0, 16.0, 16.0, 32.0], [1.0] * 6, [16.0, 14.0, 0.0, 0.0, 1.0, 0.0],
-        16.0, 1.0,
+        16.0, 1.0, [0.0] * 6,
     )))  # fmt: skip
     links = Links(np.full(6, B), np.full(6, 1e15), np.zeros(6))
     assert ring_bandwidth(shape, links)[[0, 1, 4]].tolist() == [B, 2 * B, 2 * B]
@@ -112,14 +112,26 @@ def test_hierarchical_sends_half_of_the_ring_across_two_buildings() -> None:
 
 
 def test_all_to_all_over_buildings() -> None:
-    # S sent per rank: max((G−g)/G·S/β, (G−1)/G·S/B) + α
+    # S sent per rank: g of a building send 1/K of it over the trunk to each other building; its own adapter has (G−1)/G·S/B
     C, S, K, g = 4e9, 1e8, 4, 8
     levels = buildings(K, g, trunk_bytes_per_s=C)
     timed = all_to_all(size(S), whole(levels), links_of(levels), 0.0)
-    assert timed.time_s == pytest.approx((K - 1) / K * S / (C / g) + FAR)
+    assert timed.time_s == pytest.approx(g / K * S / C + FAR)
     assert timed.algorithm == PAIRWISE
     inside = all_to_all(size(S), exact_shape(8, 1, levels), links_of(levels), 0.0)
     assert inside.time_s == pytest.approx(7 / 8 * S / B + ALPHA)
+
+
+def test_groups_that_straddle_a_border_anywhere_share_its_trunk() -> None:
+    # groups of 4 at stride 2 in buildings of 5, 6 and 5: 0 2 4|6, 1 3|5 7; 8 10|12 14, 9|11 13 15
+    C, S = 1e6, 1e6
+    levels = build_levels(flat(3, 6, bandwidth_bytes_per_s=C, latency_s=0.0), fill(("b0", 5), ("b1", 6), ("b2", 5)))
+    shape = exact_shape(4, 2, levels)
+    first, second = 3 * 1 / 4 + 2 * 2 / 4, 2 * 2 / 4 + 1 * 3 / 4
+    assert shape.exchanged[CAMPUS] == first == second
+    assert shape.members[CAMPUS] == 1  # of which 1 · 3/4 for each of the two groups would be too little
+    at_once = links_of(levels)._replace(latency=np.zeros(NUM_LEVELS))
+    assert all_to_all(size(S), shape, at_once, 0.0).time_s == pytest.approx(first * S / C)
 
 
 def test_groups_that_cross_together_share_the_trunk() -> None:
@@ -186,7 +198,8 @@ def test_no_collective_beats_its_bandwidth_bounds(case: tuple[int, int, float, f
     assert one >= (latency_s if K > 1 else 0)
     # a reduction must bring d−1 contributions in and send the sum out again; NICs are full duplex
     assert all_reduce(size(S), shape, links, 0.0).time_s >= 2 * max(rank, cut) * (1 - 1e-12)
-    assert all_to_all(size(S), shape, links, 0.0).time_s >= max(rank, g * cut) * (1 - 1e-12)
+    over_each_trunk = g * cut / max(1, K - 1)  # a building has one to every other
+    assert all_to_all(size(S), shape, links, 0.0).time_s >= max(rank, over_each_trunk) * (1 - 1e-12)
     assert all_reduce(size(S), shape, links, 0.0).time_s <= 2 * one * (1 + 1e-12), "it may always be one of each"
 
 

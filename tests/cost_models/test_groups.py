@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
@@ -89,10 +89,40 @@ def test_exact_shape_equals_two_literal_counts(axis: tuple[Topology, tuple[Build
     fleet, shares, degree, stride = axis
     levels = build_levels(fleet, shares)
     shape, expected = exact_shape(degree, stride, levels), literal(levels, degree, stride)
-    walked = count_groups(places_of(fleet, Placement(axis_order=ORDER, fill=shares)), degree, stride)
+    walked = count_groups(places_of(fleet, Placement(axis_order=ORDER, fill=shares)), degree, stride, levels.routes)
     for field in FIELDS:
         assert getattr(shape, field).tolist() == expected[field], field
         assert getattr(shape, field).tolist() == getattr(walked, field).tolist(), field
+
+
+@settings(max_examples=200)
+@given(axes())
+def test_an_all_to_all_is_counted_message_by_message(
+    axis: tuple[Topology, tuple[BuildingShare, ...], int, int],
+) -> None:
+    """1/d from every rank to every other of its group, over the uplinks on its way and every trunk of a chain of buildings."""
+    fleet, shares, degree, stride = axis
+    levels = build_levels(fleet, shares)
+    homes = [[int((cut <= p).sum()) for cut in levels.cuts[1:]] for p in range(levels.num_positions)]
+    number = [int(share.building[1:]) for share in shares]  # b0, b1, …: their places in the chain
+    sent: list[Counter[int]] = [Counter() for _ in range(NUM_LEVELS)]
+    trunks, crossed = Counter[int](), {CAMPUS: set[int](), REGION: set[int]()}
+    for base in range(0, levels.num_positions, degree * stride):
+        for first in range(base, base + stride):
+            for here, there in permutations(range(first, first + degree * stride, stride), 2):
+                for level in range(RACK, CAMPUS):
+                    child, other = homes[here][level - 1], homes[there][level - 1]
+                    sent[level][child] += child != other
+                ends = [number[homes[one][CAMPUS - 1] - 1] for one in (here, there)]
+                way = range(*ends)
+                trunks.update(way)  # upwards only: as much goes down
+                crossed[REGION if homes[here][REGION - 1] != homes[there][REGION - 1] else CAMPUS].update(way)
+    expected = [0.0, *(max(sent[level].values(), default=0) / degree for level in range(RACK, CAMPUS))]
+    expected[SCALE_UP] = (degree - 1) / degree
+    expected += [max((trunks[wire] for wire in crossed[level]), default=0) / degree for level in (CAMPUS, REGION)]
+    walked = count_groups(places_of(fleet, Placement(axis_order=ORDER, fill=shares)), degree, stride, levels.routes)
+    assert exact_shape(degree, stride, levels).exchanged == pytest.approx(expected)
+    assert walked.exchanged == pytest.approx(expected)
 
 
 def relaxed_of(levels: LinkLevels, degree: int, stride: int) -> GroupShape:

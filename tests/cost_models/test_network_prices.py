@@ -11,10 +11,12 @@ from machines import building, fill, topology, trunk
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import CAMPUS, build_levels
-from scaleacross.cost_models.links import Links, links_of
+from scaleacross.cost_models.links import Links, links_of, ring_bandwidth
 from scaleacross.cost_models.network.load_balance import ecmp_efficiency_fraction
 from scaleacross.cost_models.network.options import options
 from scaleacross.cost_models.network.reasons import decided_by
+from scaleacross.cost_models.network.transport import connected, library_settings
+from scaleacross.cost_models.step import one_row
 from scaleacross.cost_models.traffic import Flow
 from scaleacross.schedules import collective as c
 from scaleacross.schedules.collective import Operation
@@ -89,6 +91,19 @@ def test_defaults_are_hashed_onto_the_wavelengths_of_a_trunk() -> None:
     slow = seconds("library", "all_gather", size, shape, links)
     assert slow == pytest.approx(0.5 * size / (share * 40 * GB / 8) + 50e-6)
     assert seconds("best", "all_gather", size, shape, links) < slow
+
+
+def test_as_many_flows_are_hashed_as_an_algorithm_has_connections_across_a_trunk() -> None:
+    """One group of 16 hosts of 1: a ring crosses by one connection; of an all-to-all all 8 · 8 pairs have one each."""
+    size = 1e9
+    shape, links = across(two(50e-6, hashed=True), 16, 1)
+    ring, pairs = (float(ecmp_efficiency_fraction(flows, 1, 4)) for flows in (1, 64))
+    assert ring == 1 and pairs < 1  # a single flow has the whole of its link
+    settings = connected(links, shape, library_settings(links))
+    assert ring_bandwidth(shape, settings)[CAMPUS] == min(NIC, 40 * GB)
+    assert seconds("library", "all_to_all", size, shape, links) == pytest.approx(
+        8 * 8 / 16 * size / (pairs * 40 * GB) + 50e-6
+    )
 
 
 def test_loss_costs_a_window_under_go_back_n_and_a_packet_otherwise() -> None:
@@ -176,20 +191,7 @@ def test_bytes_of_every_option_are_those_of_its_schedule(op: CurveOp, chunks: in
 
 def test_what_a_time_answers_to() -> None:
     shape, links = across(two(5e-3))
-    rows = GroupShape(
-        *(
-            np.asarray(part)[None]
-            for part in (
-                shape.degree,
-                shape.fanout,
-                shape.members,
-                shape.crossing,
-                shape.pairs,
-                shape.tail,
-                shape.spacing,
-            )
-        )
-    )
+    rows = one_row(shape)
     flow = Flow("dp_replicate", "all_gather", "x", "dp_replicate", 1e9, {})
     far = choice("all_gather", 1e9, 1 << 20).model_copy(update={"payload": "x"})
 

@@ -60,7 +60,7 @@ from scaleacross.cost_models.collective_laws import (
 )
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
 from scaleacross.cost_models.levels import RACK, SCALE_UP
-from scaleacross.cost_models.links import Links, group_bandwidth
+from scaleacross.cost_models.links import Links, exchange_s_per_byte
 from scaleacross.cost_models.messages import Boundary, neighbour_messages
 from scaleacross.cost_models.network.codec import is_encodable, num_encodings
 from scaleacross.cost_models.network.compression import Best, coded_laws, fastest_links
@@ -182,22 +182,17 @@ class Group:
     def all_to_all(self, sent_bytes: Floats, copies: float = 0.0, payload: str = "") -> Timed:
         """All-to-all in which every rank sends ``sent_bytes`` in all, evenly to the d ranks, itself included.
 
-        A rank's bytes for ranks outside its child of level l are (d − members_l)/d of them; all members send through the child's
-        W_l, of which settings of a connection take nothing: a rank has one to every peer, each for 1/d of its bytes, and the
-        slowest of them is as long as S / (d · rate_l) under way. Where they are ``copies`` equal copies per token, a token is
-        sent but once to each child that it is meant for (``distinct_share``); 0: every copy is sent.
+        A rank's bytes for ranks outside its child of level l are (d − members_l)/d of them, over its own adapter; uplinks and
+        trunks carry what all groups send over them (``GroupShape.exchanged``), of which settings of a connection take nothing:
+        a rank has one to every peer, each for 1/d of its bytes, and the slowest of them is as long as S / (d · rate_l) under
+        way. Where they are ``copies`` equal copies per token, a token is sent but once to each child that it is meant for
+        (``distinct_share``, of the fewest members in a child); 0: every copy is sent.
         """
         shape, size, degree = self.shape, np.asarray(sent_bytes), self.shape.degree[..., None]
         links = self._connected(self._choice("all_to_all", payload))
         ports = links if links.adapter is None else links._replace(bandwidth=links.adapter)
-        outside = np.maximum(0.0, degree - shape.members) / degree
-        if isinstance(shape, RelaxedShape):  # m·(d−m) ≥ d−1 for any members m of d
-            uplink = (degree - 1) / degree * shape.crossing / links.capacity
-            each = np.where(shape.fanout > 1, np.maximum(outside / ports.bandwidth, uplink), 0.0)
-        else:
-            each = outside * shape.members / group_bandwidth(shape, ports)
+        each = exchange_s_per_byte(shape, ports) * distinct_share(degree / shape.members, copies)
         latency = np.where(shape.fanout > 1, links.latency, 0.0)
-        each = each * distinct_share(degree / shape.members, copies)
         if links.adapter is not None:
             each = np.maximum(each, np.where(shape.fanout > 1, 1 / (degree * links.bandwidth), 0.0))
         inside = size * distinct_share(shape.degree, copies)

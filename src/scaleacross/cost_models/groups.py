@@ -11,6 +11,9 @@ For every level l (see ``levels``):
               farthest (most pairs on the outermost level)
 * tail        ranks behind the last region boundary of a group (campus boundary where no group crosses regions), the
               smallest over groups that have one, else d
+* exchanged[l] what an all-to-all of all groups puts on the fullest link of level l, over what one rank sends in all: with m
+              of a group's ranks in a child Σ m·(d−m)/d over all groups; beyond buildings Σ m·m'/d over the groups and the pairs
+              of buildings whose way a trunk is on, as if it were the thinnest of its level (``trunk_routes``)
 * spacing     ranks between two consecutive such boundaries, the largest over groups (1 when there are not two)
 
 Two ways to get them: ``exact_shape`` counts on the device list; ``relaxed_shape`` bounds them in closed form, over
@@ -40,6 +43,7 @@ class GroupShape:
     pairs: Floats
     tail: Floats
     spacing: Floats
+    exchanged: Floats
 
     @property
     def span(self) -> Ints:
@@ -73,6 +77,8 @@ def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:
     children = levels.children(unit * together).reshape(-1, *grid).transpose(0, 1, 3, 2)
     apart = _apart(children.reshape(len(children), -1, grid[1]))
     fanout, members, crossing = np.ones(NUM_LEVELS), np.ones(NUM_LEVELS), np.ones(NUM_LEVELS)
+    exchanged = np.zeros(NUM_LEVELS)
+    exchanged[SCALE_UP] = (degree - 1) / degree
     tail, far = float(degree), apart[REGION] if apart[REGION].any() else apart[CAMPUS]
     for level in range(NUM_LEVELS):
         steps, crossed = apart[level], (apart[level] & ~apart[level + 1]).any(axis=1)
@@ -81,13 +87,18 @@ def exact_shape(degree: int, stride: int, levels: Levels) -> GroupShape:
         if level and crossed.any():
             fanout[level] = _largest_fanout(steps, apart[level + 1])
             crossing[level] = _busiest_child(children[level - 1].reshape(-1, grid[1]), steps, crossed) * unit
+    for level in range(RACK, CAMPUS):
+        exchanged[level] = _most_leaving(children[level - 1], apart[level], together, degree) * unit
+    if apart[CAMPUS].any():
+        exchanged[CAMPUS:] = levels.routes.fullest(_between(children[CAMPUS - 1], grid[1], together, degree) * unit)
     fanout[SCALE_UP] = _longest_run(apart[RACK]) * together
     if far.any():
         tail = degree - (1 + _last_step(far[far.any(axis=1)]).max()) * float(together)
     pairs = _farthest_pairs(apart)
     pairs[SCALE_UP] += (together - 1) * grid[1]
     measures = (np.array(float(degree)), fanout, members, crossing, pairs)
-    return GroupShape(*measures, np.array(tail), np.array(_largest_gap(far) * (together if _has_two(far) else 1)))
+    spacing = np.array(_largest_gap(far) * (together if _has_two(far) else 1))
+    return GroupShape(*measures, np.array(tail), spacing, exchanged)
 
 
 def _apart(children: Ints) -> Bools:
@@ -136,6 +147,27 @@ def _busiest_child(child: Ints, steps: Bools, crossed: Bools) -> float:
     first = np.ones(child.shape, dtype=bool)
     first[:, 1:] = steps
     return float(np.bincount(child[first & crossed[:, None]]).max())
+
+
+def _most_leaving(child: Ints, steps: Bools, together: int, degree: int) -> float:
+    """Σ m·(d−m)/d over the groups, of the child with most."""
+    if not steps.any():
+        return 0.0
+    starts, lengths = _runs(steps)
+    inside = lengths * float(together)
+    return float(np.bincount(child.reshape(-1)[starts], inside * (degree - inside)).max()) / degree
+
+
+def _between(child: Ints, ranks: int, together: int, degree: int) -> Floats:
+    """Σ m·m'/d over the groups, for every pair of children, (children, children)."""
+    number = child.reshape(-1, ranks) - child.min()
+    num_children = int(number.max()) + 1
+    own = np.arange(len(number))[:, None] * num_children + number
+    members = np.bincount(own.reshape(-1), minlength=len(number) * num_children).reshape(-1, num_children) * float(
+        together
+    )
+    out: Floats = members.T @ members / degree
+    return out
 
 
 def _largest_gap(far: Bools) -> float:
@@ -210,7 +242,8 @@ def relaxed_shape(
     tail = np.where(far, np.minimum(d[..., 0] - 1, behind), d[..., 0])
     spacing = np.maximum(1.0, d[..., 0] - 1)
     known = host % (d * s)[..., 0] == 0
-    return RelaxedShape(d[..., 0], fanout, members, crossing, pairs, tail, spacing, known)
+    exchanged = np.where(fanout > 1, (d - 1) / d * crossing, 0.0)  # m·(d−m) ≥ d−1 for any m of d
+    return RelaxedShape(d[..., 0], fanout, members, crossing, pairs, tail, spacing, exchanged, known)
 
 
 def largest_children(levels: Levels) -> Floats:

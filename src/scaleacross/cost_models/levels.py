@@ -14,6 +14,7 @@ its link joins: accelerator, scale-up domain, rack, zone, building, region.
                  share of line rate that collectives reach already counts what hashing costs (everywhere inside a building)
 * loss[l]        packets lost on the way, and packet_bytes[l] the bytes of one (inf: only what was lost is sent again)
 * message_overhead[l]   what every message of a further chunk adds, s; nothing inside a domain, on a trunk what the adapter adds
+* routes         the trunks between any two of its buildings (``trunk_routes``)
 * curves         measured collectives inside a scale-up domain (``collective_curves``), None where a building has none
 
 Where the buildings used differ, the slowest figure counts: collectives are synchronous.
@@ -32,6 +33,7 @@ import numpy as np
 
 from scaleacross.cost_models.collective_curves import domain_table, slowest
 from scaleacross.cost_models.settings import Floats, Ints
+from scaleacross.cost_models.trunk_routes import Routes
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.placement import BuildingShare
@@ -55,6 +57,7 @@ class Levels:
     cuts: tuple[Ints, ...]
     num_positions: int
     accelerators: tuple[Accelerator, ...]
+    routes: Routes
     curves: Floats | None = None
     num_links: Floats = field(default_factory=lambda: np.zeros(NUM_LEVELS))
     loss: Floats = field(default_factory=lambda: np.zeros(NUM_LEVELS))
@@ -137,6 +140,7 @@ def build_levels(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Gr
         cuts=_cuts(topology, fill),
         num_positions=sum(share.num_accelerators for share in fill),
         accelerators=accelerator_types(used),
+        routes=_routes(topology, fill, graph, capacity),
         curves=slowest([_domain_curves(building) for building in used]),
         num_links=np.where(np.isfinite(num_links), num_links, 0.0),
         loss=1 - kept,
@@ -144,6 +148,13 @@ def build_levels(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Gr
         uplink=_narrow(uplink, bandwidth),
         message_overhead=overhead,
     )
+
+
+def _routes(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Graph, capacity: Floats) -> Routes:
+    names = tuple(share.building for share in fill)
+    regions = [topology.region_of(name) for name in names]
+    runs = np.cumsum([0, *(here != there for here, there in pairwise(regions))])
+    return Routes(graph, names, tuple(runs.tolist()), capacity[CAMPUS:].copy())
 
 
 def _narrow(uplink: Floats, bandwidth: Floats) -> Floats:

@@ -22,6 +22,11 @@ class Links(NamedTuple):
 
     ``message_overhead`` is what every message of a further chunk adds, s; None: nothing.
 
+    ``egress`` is what an all-to-all has in place of the capacity: its many flows fill hashed links, and in bounds it may take all
+    trunks out of a building; None: the same.
+
+    ``ring_share`` is what rings and trees reach of the capacity, where their few flows are hashed onto links; None: all of it.
+
     ``curves`` are tables (tables, operations, group sizes, sizes) of measured collectives inside a domain, if any, and
     ``curve`` (...) says which one holds.
     """
@@ -38,6 +43,8 @@ class Links(NamedTuple):
     uplink: Floats | None = None
     ratio: Floats | None = None
     message_overhead: Floats | None = None
+    egress: Floats | None = None
+    ring_share: Floats | None = None
 
 
 def links_of(levels: Levels) -> Links:
@@ -86,8 +93,14 @@ def ring_bandwidth(shape: GroupShape, links: Links) -> Floats:
     It leaves a building where it leaves its last scale-up domain, over the adapters and the connections of the ranks in there,
     however many more ranks the building holds: NCCL's rings visit one host after another, and every channel goes the same way.
     """
-    whole = _leaving(np.minimum(shape.members, shape.members[..., RACK, None]), shape, links)
+    reached = links if links.ring_share is None else links._replace(capacity=links.capacity * links.ring_share)
+    whole = _leaving(ring_lanes(shape), shape, reached)
     return np.minimum(whole, stream_bandwidth(shape, links))
+
+
+def ring_lanes(shape: GroupShape) -> Floats:
+    """Ranks over which a ring leaves a child of level l: those of its last scale-up domain, (..., NUM_LEVELS)."""
+    return np.minimum(shape.members, shape.members[..., RACK, None])
 
 
 def stream_bandwidth(shape: GroupShape, links: Links) -> Floats | float:
@@ -97,6 +110,17 @@ def stream_bandwidth(shape: GroupShape, links: Links) -> Floats | float:
     """
     rate = _on_the_way(shape, links, shape.members, shape.crossing)
     return np.inf if rate is None else np.where(shape.fanout > 1, rate.min(axis=-1), np.inf)
+
+
+def exchange_s_per_byte(shape: GroupShape, links: Links) -> Floats:
+    """Seconds of an all-to-all per byte that a rank sends in all, by level, (..., NUM_LEVELS): its own adapter's for what leaves
+    its child of level l, (d − members_l)/d, or those of the uplink or trunk that carries most of all groups' bytes."""
+    degree = shape.degree[..., None]
+    outside = np.where(shape.fanout > 1, np.maximum(0.0, degree - shape.members) / degree, 0.0)
+    each: Floats = np.maximum(
+        outside / links.bandwidth, shape.exchanged / (links.capacity if links.egress is None else links.egress)
+    )
+    return each
 
 
 def uplinks_on_the_way(shape: GroupShape, links: Links) -> Floats | None:

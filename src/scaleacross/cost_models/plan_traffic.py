@@ -31,7 +31,7 @@ def level_traffic(
     step_s: float,
     network: Sequence[CommunicatorChoice] = (),
 ) -> tuple[LevelTraffic, ...]:
-    """Per level, bytes out of the busiest child: groups that cross × bytes that one group sends out of it.
+    """Per level, bytes out of the busiest child; beyond buildings of an all-to-all those on the fullest trunk.
 
     ``collectives`` says by which algorithm each of ``sent`` travels, ``network`` which of them encoded.
     """
@@ -42,7 +42,7 @@ def level_traffic(
         for flow, one in zip(sent, collectives, strict=True):
             shape = shapes[flow.shape]
             if shape.fanout[level] > 1:
-                each = bytes_out(flow, one.algorithm, shape, level, pipeline) * float(shape.crossing[level])
+                each = carried_bytes(flow, one.algorithm, shape, level, pipeline)
                 each /= ratios.get((flow.shape, flow.op, flow.what), NOT_ENCODED)[level]
                 by_axis[flow.axis] = by_axis.get(flow.axis, 0.0) + each * flow.per_step
         if by_axis:
@@ -56,6 +56,13 @@ def level_traffic(
                 )
             )
     return tuple(out)
+
+
+def carried_bytes(flow: Flow, algorithm: str, shape: GroupShape, level: int, pipeline: PipelineChoice) -> float:
+    """Bytes that one collective of all groups puts on the fullest link of ``level``, per direction."""
+    if flow.op == "all_to_all":
+        return flow.size_bytes * float(shape.exchanged[level])
+    return bytes_out(flow, algorithm, shape, level, pipeline) * float(shape.crossing[level])
 
 
 def bytes_out(flow: Flow, algorithm: str, shape: GroupShape, level: int, pipeline: PipelineChoice) -> float:

@@ -15,7 +15,7 @@ action by action (``pipeline.placed``, ``played_times``): fill, waits and delays
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -174,5 +174,4 @@ def exact_shapes(
 
 def one_row(shape: GroupShape) -> GroupShape:
     """The shape of one decision as arrays with a leading candidate axis of length 1."""
-    parts = (shape.degree, shape.fanout, shape.members, shape.crossing, shape.pairs, shape.tail, shape.spacing)
-    return GroupShape(*(np.asarray(part)[None] for part in parts))
+    return GroupShape(*(np.asarray(getattr(shape, f.name))[None] for f in fields(GroupShape)))

@@ -116,7 +116,10 @@ class Crossing(Pricing):
         latency = np.zeros(shape)
         bandwidth[:, CAMPUS:] = self.links.bandwidth[CAMPUS:]
         capacity[:, CAMPUS:], latency[:, CAMPUS:] = far[:, :, 0], far[:, :, 1]
-        return replace(group, links=Links(bandwidth, capacity, latency))
+        egress = np.where(
+            np.isfinite(capacity), self.links.capacity if self.links.egress is None else self.links.egress, np.inf
+        )
+        return replace(group, links=Links(bandwidth, capacity, latency, egress=egress))
 
 
 def _far_figures(fleet: Fleet, links: Links) -> tuple[Ints, Floats]:

@@ -17,8 +17,9 @@ from typing import Final
 from scaleacross.cost_models.axes import searched_network
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Layout
-from scaleacross.cost_models.levels import accelerator_types
+from scaleacross.cost_models.levels import accelerator_types, build_levels
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
+from scaleacross.cost_models.trunk_routes import Routes
 from scaleacross.errors import InputError
 from scaleacross.solvers.exhaustive_balance import BruteBalancer, runs
 from scaleacross.solvers.fleets import Fleet, fleets, shares
@@ -95,7 +96,7 @@ class _Pricer:
     """``verification.recompute`` that remembers the groups it has counted."""
 
     problem: Problem
-    _places: dict[tuple[BuildingShare, ...], Places] = field(default_factory=dict)
+    _places: dict[tuple[BuildingShare, ...], tuple[Places, Routes]] = field(default_factory=dict)
     _shapes: dict[tuple[tuple[BuildingShare, ...], int, int], GroupShape] = field(default_factory=dict)
     _layouts: dict[tuple[object, ...], Layout] = field(default_factory=dict)
 
@@ -134,8 +135,11 @@ class _Pricer:
         key = (placement.fill, degree, stride)
         if key not in self._shapes:
             if placement.fill not in self._places:
-                self._places[placement.fill] = places_of(self.problem.topology, placement)
-            self._shapes[key] = count_groups(self._places[placement.fill], degree, stride)
+                topology = self.problem.topology
+                routes = build_levels(topology, placement.fill).routes
+                self._places[placement.fill] = places_of(topology, placement), routes
+            places, routes = self._places[placement.fill]
+            self._shapes[key] = count_groups(places, degree, stride, routes)
         return self._shapes[key]
 
 

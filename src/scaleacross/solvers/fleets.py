@@ -107,13 +107,20 @@ class Fleet:
             latency[level] = min((p.latency[level] for p in at), default=np.inf)
             bandwidth[level] = bandwidth[level] if at else 0.0
         exists = capacity > 0  # the others are never crossed
+        egress = np.where(exists & (np.arange(NUM_LEVELS) >= CAMPUS), self._widest_cut(), capacity)
         curves = slowest_of_fastest([[levels.curves for levels in each] for each in alike])
         return Links(
             np.where(exists, np.maximum.accumulate(bandwidth[::-1])[::-1], 1.0),
             np.where(exists, np.maximum.accumulate(capacity[::-1])[::-1], 1.0),
             np.where(exists, np.minimum.accumulate(latency[::-1])[::-1], 0.0),
             None if curves is None else curves[None],
+            egress=np.where(exists, np.maximum.accumulate(egress[::-1])[::-1], 1.0),
         )
+
+    def _widest_cut(self) -> float:
+        """What the trunks between some buildings and all others carry at most: no cut has more than ⌊b²/4⌋ of them, bytes/s."""
+        widths = sorted((width for *_, width in self.graph.edges(data="bytes_per_s")), reverse=True)
+        return float(sum(widths[: len(self.graph) ** 2 // 4]))
 
     def largest_children(self) -> Floats:
         """Largest child of every level in accelerators, (NUM_LEVELS + 1,); the last entry is left to the candidate."""
@@ -225,9 +232,7 @@ class Fleet:
         for name, share in fill:
             region = self._regions[name]
             kinds.append((seen.setdefault(region, len(seen)), self._figures[name], share))
-        names = [name for name, _ in fill]
-        ring = [*pairwise(names), *([(names[-1], names[0])] if len(names) > 2 else [])]
-        return (tuple(kinds), tuple(self._hops[pair] for pair in ring))
+        return (tuple(kinds), tuple(self._hops[pair] for pair in combinations((name for name, _ in fill), 2)))
 
     @cached_property
     def _regions(self) -> dict[str, str]:

@@ -30,6 +30,7 @@ from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Layout
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, REGION, accelerator_types, build_levels
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost, replayed_work
+from scaleacross.cost_models.trunk_routes import Routes
 from scaleacross.errors import VerificationError
 from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.parallelism import EMPTY_ENDS, GRID_AXES, Degrees
@@ -192,7 +193,8 @@ def counted_shapes(topology: Topology, decision: Decision) -> Mapping[str, Group
     axes = {str(axis): (degrees.of(axis), stride[axis]) for axis in GRID_AXES}
     axes["ep"] = (degrees.ep, stride["dp_shard"])
     axes["expert"] = (degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
-    return {name: count_groups(places, degree, step) for name, (degree, step) in axes.items()}
+    routes = build_levels(topology, decision.placement.fill).routes
+    return {name: count_groups(places, degree, step, routes) for name, (degree, step) in axes.items()}
 
 
 def places_of(topology: Topology, placement: Placement) -> Places:
@@ -215,10 +217,11 @@ def places_of(topology: Topology, placement: Placement) -> Places:
     return ids[:, :NUM_LEVELS]
 
 
-def count_groups(places: Places, degree: int, stride: int) -> GroupShape:
+def count_groups(places: Places, degree: int, stride: int, routes: Routes) -> GroupShape:
     """Shape of the groups of an axis: the definition of ``GroupShape``, literally, from the set of children of each group."""
     ranks = np.arange(len(places)).reshape(-1, degree, stride).transpose(0, 2, 1).reshape(-1, degree)
     members, crossing, fanout = np.ones(NUM_LEVELS), np.ones(NUM_LEVELS), np.ones(NUM_LEVELS)
+    exchanged = np.zeros(NUM_LEVELS)
     for level in range(NUM_LEVELS):
         inside = places[ranks, level + 1] if level + 1 < NUM_LEVELS else np.zeros_like(ranks)
         group, child, parent, sizes = _touched(places[ranks, level], inside)
@@ -229,6 +232,10 @@ def count_groups(places: Places, degree: int, stride: int) -> GroupShape:
         members[level] = sizes[crosses[group]].min() if crosses.any() else sizes.min()
         if crosses.any():
             crossing[level] = np.bincount(child[crosses[group]]).max()
+        if level < CAMPUS:
+            exchanged[level] = np.bincount(child, sizes * (degree - sizes) / degree).max()
+    in_building = np.stack([(places[ranks, CAMPUS] == one).sum(axis=1) for one in np.unique(places[:, CAMPUS])])
+    exchanged[CAMPUS:] = routes.fullest(in_building @ in_building.T / degree)
     beyond = _changes(places[ranks, REGION])
     far = beyond if beyond.any() else _changes(places[ranks, CAMPUS])
     boundaries = [np.flatnonzero(row) for row in far[far.any(axis=1)]]
@@ -240,6 +247,7 @@ def count_groups(places: Places, degree: int, stride: int) -> GroupShape:
         pairs=_pairs(places[ranks]),
         tail=np.array(float(min((degree - 1 - row[-1] for row in boundaries), default=degree))),
         spacing=np.array(float(max((np.diff(row).max(initial=1) for row in boundaries), default=1))),
+        exchanged=exchanged,
     )
 
 

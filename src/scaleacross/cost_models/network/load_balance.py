@@ -6,6 +6,7 @@ many flows per link hashing evens out; with few, some link carries two while oth
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import numpy as np
@@ -38,8 +39,11 @@ def _efficiency(hashed: int, num_links: int) -> float:
     if num_links <= 1 or hashed <= 1:
         return 1.0
     mean = hashed / num_links
-    loads = np.arange(int(mean + _TAIL * np.sqrt(mean) + _TAIL) + 1)
-    log_probability = loads * np.log(mean) - mean - np.concatenate([[0.0], np.cumsum(np.log(loads[1:]))])
+    spread = _TAIL * np.sqrt(mean) + _TAIL
+    least = max(0, int(mean - spread))  # every link has as many
+    loads = np.arange(least, int(mean + spread) + 1)
+    log_factorial = math.lgamma(least + 1) + np.concatenate([[0.0], np.cumsum(np.log(loads[1:]))])
+    log_probability = loads * np.log(mean) - mean - log_factorial
     at_most = np.minimum(np.cumsum(np.exp(log_probability)), 1.0)
-    greatest = max(1.0, float((1 - at_most**num_links).sum()))
+    greatest = max(1.0, least + float((1 - at_most**num_links).sum()))
     return min(1.0, max(mean, 1.0) / greatest)

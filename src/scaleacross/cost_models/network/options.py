@@ -45,7 +45,7 @@ from scaleacross.cost_models.collective_laws import (
 )
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import RACK, SCALE_UP
-from scaleacross.cost_models.links import Links, group_bandwidth
+from scaleacross.cost_models.links import Links, exchange_s_per_byte, group_bandwidth
 from scaleacross.cost_models.network.compression import coded_laws, sent_ratio
 from scaleacross.cost_models.settings import Floats
 from scaleacross.spec.network import LINK_LEVELS, CurveOp
@@ -104,7 +104,7 @@ def options(
         compression: how messages of a reduction travel on some levels; then trees, whose ranks pass on sums of many levels, are
             left out.
     """
-    crossed = _crossed(shape, links)
+    crossed = _crossed(op, shape, links)
     if not crossed:
         return []
     measured = _measured_s(op, size_bytes, float(shape.degree), links)
@@ -137,7 +137,7 @@ def _bytes(op: CurveOp, size: float, crossed: Sequence[_Level], degree: float) -
 
 def bound_s(op: CurveOp, size_bytes: float, shape: GroupShape, links: Links) -> tuple[float, int | None]:
     """Seconds that no algorithm can beat, and the level that says so (None for a group of one)."""
-    crossed, degree = _crossed(shape, links), float(shape.degree)
+    crossed, degree = _crossed(op, shape, links), float(shape.degree)
     if not crossed:
         return 0.0, None
     needs = []
@@ -157,9 +157,12 @@ def _must_enter(op: CurveOp, size_bytes: float, units: int, members: float, degr
     return size_bytes * (units - 1) / units * (2 if op == "all_reduce" else 1)
 
 
-def _crossed(shape: GroupShape, links: Links) -> list[_Level]:
+def _crossed(op: CurveOp, shape: GroupShape, links: Links) -> list[_Level]:
     """Crossed levels, innermost first."""
     rate = group_bandwidth(shape, links)
+    if op == "all_to_all":
+        leaving = shape.members * (shape.degree - shape.members) / shape.degree
+        rate = leaving / np.maximum(exchange_s_per_byte(shape, links), np.finfo(float).tiny)
     return [
         _Level(
             level,

@@ -2,7 +2,9 @@
 
     rate      min(bandwidth, h · CHANNEL_BYTES_PER_S, window / RTT) · goodput       of one rank, h channels
     goodput   (1−p) / (1−p+p·W), W packets of a queue pair in flight (go-back-N; 1 for selective repeat)
-    capacity  · ``load_balance.ecmp_efficiency_fraction`` of crossing · members · q flows, where queue pairs are hashed
+    capacity  · ``load_balance.ecmp_efficiency_fraction`` of crossing · members · q flows, where queue pairs are hashed; of a ring
+              or tree, which leaves a building over one domain, of crossing · ring_lanes · q (``Links.ring_share``), of an
+              all-to-all, where ranks have one to every peer, of all pairs · q (``Links.egress``)
 
 Only levels beyond the scale-up domain have connections. Inside a building the share of line rate that a technology reaches
 already counts what hashing costs there, so hashing is priced on trunks alone (``Levels.num_links``).
@@ -19,7 +21,7 @@ import numpy as np
 
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import NUM_LEVELS, RACK
-from scaleacross.cost_models.links import Links
+from scaleacross.cost_models.links import Links, ring_lanes
 from scaleacross.cost_models.network.load_balance import ecmp_efficiency_fraction
 from scaleacross.cost_models.network.long_haul import window_rate_bytes_per_s
 from scaleacross.cost_models.network.loss import go_back_n_fraction
@@ -87,15 +89,24 @@ def connected(links: Links, shape: GroupShape, settings: Settings) -> Links:
             packets = np.where(np.isfinite(rate), np.maximum(1.0, in_flight / links.packet_bytes), 1.0)
         rate = rate * go_back_n_fraction(links.loss, packets)
     bandwidth = np.where(crossed, rate, links.bandwidth)
-    capacity = links.capacity * _hashed(links, shape, settings, crossed)
-    return links._replace(bandwidth=bandwidth, capacity=capacity, adapter=links.bandwidth)
+    pairs = shape.exchanged * shape.degree[..., None] / shape.crossing
+    members, lanes, peers = (
+        _hashed(links, shape, each, settings, crossed) for each in (shape.members, ring_lanes(shape), pairs)
+    )
+    return links._replace(
+        bandwidth=bandwidth,
+        capacity=links.capacity * members,
+        adapter=links.bandwidth,
+        egress=(links.capacity if links.egress is None else links.egress) * peers,
+        ring_share=lanes / members,
+    )
 
 
-def _hashed(links: Links, shape: GroupShape, settings: Settings, crossed: Bools) -> Floats:
-    """Share of a level's capacity that hashed flows reach; 1 where nothing is hashed."""
+def _hashed(links: Links, shape: GroupShape, senders: Floats, settings: Settings, crossed: Bools) -> Floats:
+    """Share of a level's capacity that hashed flows of some ``senders`` in a child reach; 1 where nothing is hashed."""
     if links.num_links is None or not np.any(links.num_links > 0):
         return np.ones(())
-    flows = shape.crossing * shape.members * settings.queue_pairs
+    flows = shape.crossing * senders * settings.queue_pairs
     flows, num_links, hashed = np.broadcast_arrays(
         np.round(flows), links.num_links, crossed & (links.num_links > 0) & ~settings.sprayed
     )

@@ -3,7 +3,7 @@
 In a window of L_w seconds of computation a trunk level of capacity C (per direction, out of the busiest unit) could carry C·L_w
 bytes. The window's own collectives and those that the step waits for in the same passes (pipeline messages above all) share it:
 
-    Σ calls in the window · groups that cross · bytes of one group out of a unit  ≤  fraction · C · L_w
+    Σ calls in the window · bytes of all groups on the fullest trunk  ≤  fraction · C · L_w
 
 A call that is waited for comes as often in a window as passes of a micro-batch fit into its computation.
 """
@@ -21,7 +21,7 @@ from scaleacross.cost_models.levels import CAMPUS, REGION, Levels
 from scaleacross.cost_models.network.compression import sent_ratio
 from scaleacross.cost_models.overlap import WINDOW_NAMES, windows
 from scaleacross.cost_models.plan_cost import PlanCost
-from scaleacross.cost_models.plan_traffic import bytes_out
+from scaleacross.cost_models.plan_traffic import carried_bytes
 from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.traffic import Flow, Volumes
 from scaleacross.spec.job import Job
@@ -54,9 +54,7 @@ def call_bytes(
     ratio = sent_ratio(compression)
     return np.array(
         [
-            bytes_out(flow, algorithm, shape, level, pipeline) * float(shape.crossing[level]) / ratio[level]
-            if shape.fanout[level] > 1
-            else 0.0
+            carried_bytes(flow, algorithm, shape, level, pipeline) / ratio[level] if shape.fanout[level] > 1 else 0.0
             for level in TRUNKS
         ]
     )

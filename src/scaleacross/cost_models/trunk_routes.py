@@ -1,0 +1,69 @@
+"""Which trunks the traffic between the buildings of a fill takes: the way of least latency, for every pair of buildings.
+
+A ring crosses borders between buildings that follow each other; an all-to-all sends from every building to every other, over a
+trunk of their own where there is one and through other buildings elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, pairwise
+
+import networkx as nx
+import numpy as np
+
+from scaleacross.cost_models.settings import Bools, Floats, Ints
+
+
+@dataclass(frozen=True)
+class Routes:
+    """The buildings of a fill in its order, b of them.
+
+    Attributes:
+        graph: trunks (``levels.trunk_graph``).
+        buildings: their names.
+        runs: the stretch of buildings of one region that each belongs to.
+        thinnest: bytes/s of the thinnest trunk of campus and of region level, (2,).
+    """
+
+    graph: nx.Graph
+    buildings: tuple[str, ...]
+    runs: tuple[int, ...]
+    thinnest: Floats
+
+    def fullest(self, between: Floats) -> Floats:
+        """What the fullest trunk of each level carries, as if it were the level's thinnest, (2,), of what every building sends to
+        every other, (b, b), which is as much either way.
+
+        A trunk carries, in either direction, all pairs whose way it is on; it counts for each level that one of them crosses.
+        """
+        sent = between[self._pairs[0], self._pairs[1]]
+        busy, out = self._slowness @ sent, np.zeros(2)
+        for level in range(2):
+            of_level = (self._slowness @ (sent * (self._levels == level))) > 0
+            if of_level.any():
+                out[level] = self.thinnest[level] * busy[of_level].max()
+        return out
+
+    @cached_property
+    def _pairs(self) -> Ints:
+        """(2, pairs)"""
+        return np.stack(np.triu_indices(len(self.buildings), 1))
+
+    @cached_property
+    def _levels(self) -> Ints:
+        """0 campus, 1 region, (pairs,)"""
+        runs = np.array(self.runs)
+        different: Bools = runs[self._pairs[0]] != runs[self._pairs[1]]
+        return different.astype(np.int64)
+
+    @cached_property
+    def _slowness(self) -> Floats:
+        """Seconds that a byte of each pair keeps each trunk busy, (trunks, pairs)."""
+        edges = {frozenset(edge): index for index, edge in enumerate(self.graph.edges)}
+        out = np.zeros((len(edges), self._pairs.shape[1]))
+        for pair, (here, there) in enumerate(combinations(self.buildings, 2)):
+            for step in pairwise(nx.shortest_path(self.graph, here, there, weight="latency_s")):
+                out[edges[frozenset(step)], pair] = 1.0 / self.graph.edges[step]["bytes_per_s"]
+        return out
