@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from machines import building, fill, gpt, job, settings, topology, trunk
@@ -33,7 +35,8 @@ def stages(held: list[float], rank: list[int], layers: list[int]) -> StageWork:
 def volumes(shard: ShardLevel, chunks: int) -> Volumes:
     profile = gpt().profile()
     rows = settings(pp=[2, 2], num_chunks=[chunks] * 2, shard=[("none", "optimizer", "parameters").index(shard)] * 2)
-    return Volumes(job(), profile, rows, NO_WORK.take(np.zeros(2, dtype=np.int64)), 0.0)
+    fullest = replace(NO_WORK.take(np.zeros(2, dtype=np.int64)), dense_parameters=np.full(2, 40e6))
+    return Volumes(job(), profile, rows, fullest, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +60,13 @@ def test_windows_never_expose_less_than_they_say_themselves() -> None:
     assert found[3].slowed_s.tolist() == [0.1, 0.1]
     assert found[0].length_s.tolist() == [1.5, 1.5]
     assert [part.crowded_s.tolist() for part in (found[0], found[3])] == [[2.0, 2.0], [0.0, 0.0]]
+
+
+def test_ranks_that_are_done_sooner_hide_gradients_behind_the_drain() -> None:
+    nothing = np.zeros((4, 2))
+    beside = BesideLayers(np.zeros(2), nothing, nothing, nothing[0], (NO_CHUNKS,) * 4)
+    found = beside.behind_drain(np.array([0.0, 3.0]))
+    assert found.hidden_s.tolist() == [[0.0, 3.0], *[[0.0, 0.0]] * 3]
 
 
 @pytest.mark.parametrize(

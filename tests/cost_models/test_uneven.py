@@ -10,6 +10,7 @@ import pytest
 
 import scaleacross as sa
 from instances import mixed_instance, plain_job, plain_topology
+from scaleacross.catalogue import load_workload
 from scaleacross.cost_models.layer_seconds import times_by_type
 from scaleacross.cost_models.layout import layout_of
 from scaleacross.cost_models.plan_cost import plan_cost, stage_memory
@@ -68,6 +69,26 @@ def test_a_lopsided_split_costs_its_longest_stage() -> None:
     assert [stage.num_layers for stage in cost.memory] == [2, 6]
     assert cost.memory[1].parameters_bytes > cost.memory[0].parameters_bytes
     assert 1.3 < cost.cost.step_s / step_s(problem, equal) < 1.5  # 6 layers instead of 4, and the head
+
+
+def test_replicas_reduce_what_the_rank_with_most_experts_has_left() -> None:
+    """The first rank holds most, the embedding and dense layers, sharded over 32 ranks; experts of others are over 2 more."""
+    problem = problem_of(plain_job(496, 496, workload=load_workload("deepseek-v3"), global_batch_sequences=2048))
+    fill = [{"building": name, "num_accelerators": 1984} for name in ("b0", "b1")]
+    order = ("tp", "cp", "dp_shard", "pp", "dp_replicate")
+    decision = Decision(
+        degrees=Degrees(tp=2, dp_shard=32, dp_replicate=2, pp=31, ep=16),
+        pipeline=PipelineChoice(schedule="1F1B"),
+        recompute="none",
+        shard="optimizer",
+        placement=Placement.model_validate({"axis_order": order, "fill": fill}),
+    )
+    cost = plan_cost(problem.job, problem.profile, problem.topology, decision)
+    experts = 2 * 256 * 3 * 7168 * 2048 / (2 * 16)  # of two layers, on one rank
+    by_group = {one.shape: one.size_bytes * one.per_step for one in cost.sent if one.what.endswith("gradients")}
+    assert by_group["expert"] == pytest.approx(4 * experts)
+    assert by_group["dp_replicate"] == pytest.approx(by_group["dp_shard"] / 32 + 4 * experts / 2)
+    assert by_group["dp_shard"] / 4 < experts
 
 
 def test_the_ends_may_be_without_layers() -> None:

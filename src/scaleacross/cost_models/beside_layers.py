@@ -39,7 +39,7 @@ from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import NUM_LEVELS, RACK
 from scaleacross.cost_models.overlap import EVERY_PASS, NO_CHUNKS, WINDOW_NAMES, ChunkWindows, Window, windows
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds
-from scaleacross.cost_models.plan_traffic import bytes_out, time_of
+from scaleacross.cost_models.plan_traffic import bytes_out, carried_bytes, time_of
 from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.split_backward import chunk_windows
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
@@ -57,7 +57,8 @@ class BesideLayers(NamedTuple):
     """Beyond what ``overlap.windows`` know, by pipeline rank.
 
     Attributes:
-        outermost_fraction: of the traffic of the fullest rank, the buckets with nothing to hide behind, (ranks,).
+        outermost_fraction: of the traffic that every rank is taken to have (``plan_cost.Carried``), the buckets with nothing
+            to hide behind, (ranks,).
         slowed_s: seconds per occurrence of each window, (windows, ranks).
         hidden_s: of all-to-alls in each window, those that leave its links to its own traffic, likewise.
         crowded_s: for which links need longer than the passes beside which gradients are reduced, (ranks,).
@@ -69,6 +70,12 @@ class BesideLayers(NamedTuple):
     hidden_s: Floats
     crowded_s: Floats
     chunks: tuple[ChunkWindows, ...]
+
+    def behind_drain(self, drain_s: Floats) -> BesideLayers:
+        """With what ranks wait for others when they are done, (ranks,), which hides gradients too."""
+        hidden = self.hidden_s.copy()
+        hidden[WINDOW_NAMES.index("gradient_reduce")] += drain_s
+        return self._replace(hidden_s=hidden)
 
     def on(self, over: Sequence[Window]) -> tuple[Window, ...]:
         """The windows with all of it; nothing is exposed less than with all their all-to-alls, which bounds rely on."""
@@ -100,7 +107,8 @@ def beside_layers(
     if ends is not None:
         work = volumes.work
         taken = work.taken_fraction * (1 - work.elementwise_fraction)
-        chunks[:2] = chunk_windows(stages, ends, _pieces(volumes, stages), work.buckets, taken)
+        carried = work.dense_parameters + work.expert_parameters
+        chunks[:2] = chunk_windows(stages, ends, _pieces(volumes, stages), work.buckets, carried, taken)
     return BesideLayers(outermost_fraction(volumes, stages), *shared, tuple(chunks))
 
 
@@ -115,19 +123,20 @@ def _pieces(volumes: Volumes, stages: StageWork) -> Floats:
 def outermost_fraction(volumes: Volumes, stages: StageWork) -> Floats:
     """(ranks,)"""
     held = stages.dense_parameters + stages.expert_parameters
-    fullest = np.bincount(stages.rank, held).max()
+    carried = volumes.work.dense_parameters + volumes.work.expert_parameters
     if SHARD_LEVELS[int(volumes.settings.shard[0])] == "parameters":
         each = held / np.maximum(1, stages.num_layers)
-        return np.asarray(np.bincount(stages.rank, each) / fullest)
+        return np.asarray(np.bincount(stages.rank, each) / carried)
     first = np.arange(len(volumes.settings))  # virtual stage of the first chunk of every rank, in a loop and in a V
-    return np.asarray(held[first] / _pieces(volumes, stages)[first] / fullest)
+    return np.asarray(held[first] / _pieces(volumes, stages)[first] / carried)
 
 
 def _sharing_links(
     volumes: Volumes, groups: Mapping[str, Group], pipeline: PipelineChoice, together: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """``slowed_s`` and ``hidden_s``, each (windows, ranks), and ``crowded_s``, (ranks,)."""
-    sent = flows(volumes.take(np.zeros(1, dtype=np.int64)))
+    row = np.array([volumes.work.moe_layers.argmax()])  # the first ranks may have no experts
+    sent, pieces = flows(volumes.take(row)), float(volumes.work.buckets[row][0])
     exchange = next((flow for flow in sent if flow.op == "all_to_all"), None)
     shard = SHARD_LEVELS[int(volumes.settings.shard[0])]
     replicated = shard == "parameters" and any(flow.shape == "dp_replicate" for flow in sent)
@@ -141,7 +150,7 @@ def _sharing_links(
     over, taken = windows(volumes.settings, volumes.work), np.zeros((NUM_LEVELS, *nothing.shape))
     for flow in sent:  # seconds of every link that the traffic of a window takes
         for window in windows_of(flow, shard):
-            taken[:, window] += busy_s(flow)[:, None] * volumes.work.buckets
+            taken[:, window] += busy_s(flow)[:, None] * pieces
     slowed, hidden, met, waited = nothing, nothing, taken, nothing
     if exchange is not None:
         exchanges = (1 - volumes.job.experts.overlap_fraction) * np.stack([one.exchanges for one in over])
@@ -187,13 +196,16 @@ def link_seconds(flow: Flow, group: Group, copies: float, pipeline: PipelineChoi
     for level in range(NUM_LEVELS - 1, RACK - 1, -1):
         if shape.fanout[level] > 1:
             sent = bytes_out(flow, algorithm, shape, level, pipeline)
+            carried = carried_bytes(flow, algorithm, shape, level, pipeline)
             if flow.op == "all_to_all":
-                sent *= float(distinct_share(shape.degree / shape.members[level], copies))
+                share = float(distinct_share(shape.degree / shape.members[level], copies))
+                sent, carried = sent * share, carried * share
             own = sent / float(shape.members[RACK if algorithm in WHOLE_STREAM else level])
             # a level's own children exchange what is theirs; all other algorithms count what goes farther themselves
             farther = own + farther if algorithm == "hierarchical" else own
-            passing = farther * float(shape.members[level]) if algorithm == "hierarchical" else sent
-            out[level] = passing * float(shape.crossing[level]) / links.capacity[level]
+            if algorithm == "hierarchical":
+                carried = farther * float(shape.members[level]) * float(shape.crossing[level])
+            out[level] = carried / links.capacity[level]
     out[ADAPTER] = farther / links.bandwidth[RACK]
     return out
 

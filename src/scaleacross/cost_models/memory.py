@@ -39,6 +39,16 @@ class Held:
         """All of them."""
         return self.dense + self.expert
 
+    def divided(self, by: Floats, ep: Ints) -> Floats:
+        """One rank's share of all of them, sharded over ``by`` ranks: experts are divided over ``ep`` of these already."""
+        share: Floats = self.dense / by + self.expert / np.maximum(1.0, by / ep)
+        return share
+
+    def sharded(self, settings: Settings) -> Floats:
+        """One rank's share of optimizer states and reduced gradients."""
+        whole = settings.shard == SHARD_LEVELS.index("none")
+        return self.divided(np.where(whole, 1.0, settings.dp_shard * settings.cp), settings.ep)
+
 
 def held_parameters(profile: ModelProfile, settings: Settings, classes: RankClasses) -> Held:
     """Parameters on one rank of every class."""
@@ -61,17 +71,13 @@ def memory_parts(
     """
     held = held_parameters(profile, settings, classes)
     group = settings.dp_shard * settings.cp
-    some = np.where(settings.shard == SHARD_LEVELS.index("none"), 1.0, group)
     all_of = np.where(settings.shard == SHARD_LEVELS.index("parameters"), group, 1.0)
     optimizer = job.optimizer
 
-    def divided(by: Floats) -> Floats:
-        return held.dense / by + held.expert / np.maximum(1.0, by / settings.ep)
-
     return {
-        "parameters": divided(all_of) * optimizer.parameter_bytes,
-        "gradients": divided(all_of) * optimizer.gradient_bytes,
-        "optimizer": divided(some) * optimizer.state_bytes,
+        "parameters": held.divided(all_of, settings.ep) * optimizer.parameter_bytes,
+        "gradients": held.divided(all_of, settings.ep) * optimizer.gradient_bytes,
+        "optimizer": held.sharded(settings) * optimizer.state_bytes,
         "activations": _activations(profile, job, settings, classes, in_flight),
         "buffers": _buffers(profile, job, settings, classes),
     }

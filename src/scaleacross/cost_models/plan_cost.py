@@ -30,10 +30,12 @@ from scaleacross.cost_models.pipeline.placed import TimedPipeline
 from scaleacross.cost_models.pipeline.unplaced import UnplacedPipelines
 from scaleacross.cost_models.plan_traffic import level_traffic, predicted
 from scaleacross.cost_models.settings import Settings, settings_of
+from scaleacross.cost_models.shared_trunks import replicas_traffic
 from scaleacross.cost_models.stages import block_counts, equal_stages, every_rank, head_rank, layers_of_ranks
 from scaleacross.cost_models.step import StepTimes, behind_ranks_s, exact_shapes, one_row, played_step_s, played_times
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
-from scaleacross.cost_models.uneven import rank_rows
+from scaleacross.cost_models.uneven import GRADIENTS, own_gradients, rank_rows
+from scaleacross.cost_models.work import Work
 from scaleacross.schedules.pipeline import SCHEDULES, chosen
 from scaleacross.schedules.pipeline.check import peak_in_flight
 from scaleacross.spec.accelerator import Accelerator
@@ -101,10 +103,9 @@ def plan_cost(
         shapes = exact_shapes(decision.degrees, placement.axis_order, levels, profile.whole_experts)
     settings = settings_of(decision, job.global_batch_sequences)
     groups = groups_of(shapes, levels, network_of(decision) if network is None else network)
-    slowest = max(
-        _replica_kinds(job, profile, levels, decision, groups, settings, layout), key=lambda kind: kind.step_s
-    )
-    volumes, times = slowest.busiest, played_times(*slowest)
+    kinds = _replica_kinds(job, profile, levels, decision, groups, settings, layout)
+    slowest = max(kinds, key=lambda kind: kind.step_s)
+    volumes, times = slowest.stated.busiest, played_times(*slowest.longest)
     sent = flows(volumes)
     collectives = tuple(predicted(flow, groups[flow.shape], volumes.equal_copies) for flow in sent)
     step_s = float(times.step_s[0])
@@ -118,8 +119,8 @@ def plan_cost(
         traffic=level_traffic(sent, collectives, shapes, levels, decision.pipeline, step_s, decision.network or ()),
         collectives=collectives,
         volumes=volumes,
-        windows=slowest.least_windows,
-        pipeline=slowest.pipeline,
+        windows=slowest.stated.least_windows,
+        pipeline=slowest.stated.pipeline,
         sent=tuple(sent),
     )
 
@@ -182,8 +183,29 @@ def _placement(decision: Decision) -> Placement:
 
 
 class ReplicaKind(NamedTuple):
-    """Replicas of one kind: ``volumes`` with a row for every pipeline rank, their pipeline, what falls into windows, and what
-    that costs beyond them."""
+    """Replicas of one kind, by whose gradients travel (``uneven.own_gradients``); a plan states those of the first."""
+
+    carried: tuple[Carried, ...]
+
+    @property
+    def stated(self) -> Carried:
+        """What a plan says of its communication."""
+        return self.carried[0]
+
+    @property
+    def longest(self) -> Carried:
+        """What makes the step."""
+        return max(self.carried, key=lambda one: one.step_s)
+
+    @property
+    def step_s(self) -> float:
+        """The step, were all replicas of this kind."""
+        return self.longest.step_s
+
+
+class Carried(NamedTuple):
+    """Replicas with the fullest rank's gradients on all ranks, or with those of each: ``volumes`` with a row for every pipeline
+    rank, their pipeline, what falls into windows, and what that costs beyond them."""
 
     volumes: Volumes
     pipeline: TimedPipeline
@@ -192,8 +214,11 @@ class ReplicaKind(NamedTuple):
 
     @property
     def busiest(self) -> Volumes:
-        """The row of the busiest rank."""
-        return self.volumes.take(np.array([self.pipeline.rank]))
+        """The row of the busiest rank, with the gradients of the rank that reduces most over replicas."""
+        volumes = self.volumes.take(np.array([self.pipeline.rank]))
+        heaviest = self.volumes.work.take(np.array([self.volumes.replica_gradient_bytes.argmax()]))
+        gradients = {name: getattr(heaviest, name) for name in GRADIENTS}
+        return replace(volumes, work=replace(volumes.work, **gradients))
 
     @property
     def least_windows(self) -> tuple[Window, ...]:
@@ -204,7 +229,7 @@ class ReplicaKind(NamedTuple):
 
     @property
     def step_s(self) -> float:
-        """The step, were all replicas of this kind."""
+        """The step of such replicas."""
         return played_step_s(*self)
 
 
@@ -225,17 +250,22 @@ def _replica_kinds(
     volumes = Volumes(job, profile, settings, work.take(first), _launch_s(levels), decision.pipeline.order)
     pipelines = UnplacedPipelines.of(volumes, levels.accelerators, times, layout, split, micro_batches)
 
-    def kind_of(timed: TimedPipeline) -> ReplicaKind:
+    def with_gradients(timed: TimedPipeline, carried: Work) -> Carried:
         ranks = timed.replicas * len(split) + np.arange(len(split))
-        own = replace(volumes, settings=rows.take(ranks), work=work.take(ranks))
-        terms = tuple(
-            waiting(own, Terms({}, communicators(axis, own, groups[axis], groups["expert"]))) for axis in GRID_AXES
-        )
+        own = replace(volumes, settings=rows.take(ranks), work=carried.take(ranks))
+        traffic = {axis: communicators(axis, own, groups[axis], groups["expert"]) for axis in GRID_AXES}
+        traffic["dp_replicate"] = (replicas_traffic(own, groups["dp_replicate"]),)
+        terms = tuple(waiting(own, Terms({}, parts)) for parts in traffic.values())
         together = together_s([part for term in terms for part in term.traffic_s], own.work.buckets)
-        stages, ends = pipelines.any_stages, timed.ends
-        return ReplicaKind(own, timed, terms, beside_layers(own, stages, groups, decision.pipeline, together, ends))
+        beside = beside_layers(own, pipelines.any_stages, groups, decision.pipeline, together, timed.ends)
+        return Carried(own, timed, terms, beside if carried is work else beside.behind_drain(timed.drain_s))
 
-    return [kind_of(timed) for timed in pipelines.timed(groups)]
+    spans = [int(groups[axis].shape.span[0]) for axis in ("dp_shard", "dp_replicate")]
+    own = own_gradients(profile, job, settings, split, work)
+    gradients = (work,) if own is None else (own, work) if spans[1] > spans[0] else (work, own)
+    return [
+        ReplicaKind(tuple(with_gradients(timed, carried) for carried in gradients)) for timed in pipelines.timed(groups)
+    ]
 
 
 def layers_per_stage(profile: ModelProfile, decision: Decision) -> tuple[tuple[int, ...], ...]:

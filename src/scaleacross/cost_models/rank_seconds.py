@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from scaleacross.cost_models.compute import ELEMENTWISE_BACKWARD_RATIO, accumulation_time_s, optimizer_time_s
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, recomputed_s
+from scaleacross.cost_models.memory import Held
 from scaleacross.cost_models.network.sm_contention import held_fraction
 from scaleacross.cost_models.settings import Floats, Settings
 from scaleacross.cost_models.stages import RankClasses, block_counts, spread
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS
+from scaleacross.spec.parallelism import RECOMPUTES
 from scaleacross.workloads.layer_profile import ModelProfile
 
 RankTimes = tuple[Floats, Floats, Floats, Floats]
@@ -89,7 +90,6 @@ def update_s(
     job: Job, accelerators: Sequence[Accelerator], settings: Settings, dense: Floats, expert: Floats
 ) -> Floats:
     """The optimizer update of what a rank holds, by accelerator type, (types, n)."""
-    group = np.where(settings.shard == SHARD_LEVELS.index("none"), 1.0, settings.dp_shard * settings.cp)
-    updated = dense / group + expert / np.maximum(1.0, group / settings.ep)
+    updated = Held(dense, expert).sharded(settings)
     moved = 2 * job.optimizer.state_bytes + job.optimizer.gradient_bytes + job.optimizer.parameter_bytes
     return np.stack([optimizer_time_s(accelerator, updated, moved) for accelerator in accelerators])

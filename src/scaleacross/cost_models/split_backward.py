@@ -24,17 +24,18 @@ from scaleacross.cost_models.settings import Floats, Ints
 
 
 def chunk_windows(
-    stages: StageWork, ends: StageEnds, pieces: Floats, buckets: Floats, taken: Floats
+    stages: StageWork, ends: StageEnds, pieces: Floats, buckets: Floats, carried: Floats, taken: Floats
 ) -> tuple[ChunkWindows, ChunkWindows]:
     """What the outermost buckets of every chunk leave gradients and parameters, (2 · chunks, ranks) each.
 
     Args:
         pieces: buckets of every stage, (p·v,); ``buckets``: those of every rank as windows count them, (ranks,).
+        carried: parameters whose traffic every rank is taken to have (``plan_cost.Carried``), (ranks,).
         taken: by which computation falls behind per second of traffic beside it, (ranks,).
     """
     of = np.argsort(stages.rank, kind="stable").reshape(len(buckets), -1)
     held = stages.dense_parameters + stages.expert_parameters
-    share = held / np.bincount(stages.rank, held).max()
+    share = held / carried[stages.rank]
 
     part_s = (ends.last_end_s - ends.last_start_s) / pieces
     # from the first bucket of a chunk, and from the last

@@ -21,6 +21,7 @@ from typing import Final, Literal, Protocol
 
 import numpy as np
 
+from scaleacross.cost_models.memory import Held
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.work import Work
 from scaleacross.spec.job import Job
@@ -99,8 +100,7 @@ class Volumes:
     def replica_gradient_bytes(self) -> Floats:
         """Gradient bytes that one rank reduces over dp_replicate, (n,)."""
         settings, work = self.settings, self.work
-        group = np.where(settings.shard == SHARD_LEVELS.index("none"), 1.0, settings.dp_shard * settings.cp)
-        held = work.dense_parameters / group + work.expert_parameters / np.maximum(1.0, group / settings.ep)
+        held = Held(work.dense_parameters, work.expert_parameters).sharded(settings)
         reduced: Floats = held * self.job.optimizer.reduce_bytes
         return reduced
 

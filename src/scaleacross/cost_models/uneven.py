@@ -4,7 +4,7 @@ A step lasts as long as if every rank were like the one that makes it longest. S
 kind of rank: its computation on the slowest type that its replica class has on that stage, its layers, the micro-batches of
 its class; fill and drain run through the other ranks of its class, each at its own pace. Every row is priced like a candidate
 of equal ranks, and the longest row is the step. What is synchronised over all ranks at the end of a step is the same in every
-row: gradients of the fullest rank, the slowest optimizer update.
+row: gradients of the fullest rank (but see ``own_gradients``), the slowest optimizer update.
 
 Everything is linear in the layers of a rank, which is what ``solvers.partition_stages`` builds on (``LayerCosts``):
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Final
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from scaleacross.cost_models.buckets import num_buckets
 from scaleacross.cost_models.compute import memory_bytes_per_s
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s
 from scaleacross.cost_models.layout import Layout, types_of_ranks
-from scaleacross.cost_models.memory import held_parameters, memory_parts
+from scaleacross.cost_models.memory import Held, held_parameters, memory_parts
 from scaleacross.cost_models.network.sm_contention import hbm_s
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, idle_share
 from scaleacross.cost_models.rank_seconds import (
@@ -47,6 +48,9 @@ from scaleacross.cost_models.work import Work
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.workloads.layer_profile import ModelProfile
+
+GRADIENTS: Final = ("dense_parameters", "expert_parameters", "buckets")
+"""Columns of ``Work`` that say what travels over data parallel in a step."""
 
 Split = tuple[tuple[int, ...], ...]
 """[pipeline rank][chunk] -> layers."""
@@ -179,7 +183,6 @@ def rank_rows(
     rank = np.tile(np.arange(len(split)), len(layout))
     names = [accelerator.name for accelerator in accelerators]
     kinds = np.array([_slowest(one.types, names, forward + backward) for one in layout]).ravel()
-    fullest = int(held.total[:, 0].argmax())
     elementwise = elementwise_fraction(profile, times, settings)
     update = update_s(job, accelerators, settings, held.dense[:, 0], held.expert[:, 0])
     slowest_update = max(update[names.index(one), r] for r, here in enumerate(types_of_ranks(layout)) for one in here)
@@ -204,10 +207,8 @@ def rank_rows(
         ranks_behind=(len(split) - 1 - rank) * same,
         attention_s=attention[kinds, rank],
         **counts,
-        dense_parameters=held.dense[fullest, 0] * same,
-        expert_parameters=held.expert[fullest, 0] * same,
+        **_gradients_of(job, settings, table, held, np.full(len(rank), held.total[:, 0].argmax())),
         optimizer_s=slowest_update * same,
-        buckets=num_buckets(job.overlap, settings, table[fullest].sum() * same, held.total[fullest] * same),
         taken_fraction=taken_fraction(accelerators) * same,
         elementwise_fraction=elementwise * same,
         hbm_s_per_byte=elementwise * hbm_s(1.0, min(memory_bytes_per_s(one) for one in accelerators)) * same,
@@ -223,6 +224,26 @@ def rank_rows(
     batches = np.repeat(np.array(micro_batches, dtype=np.int64), len(split))
     rows = settings.take(np.zeros(len(batches), dtype=np.int64))
     return replace(rows, num_micro_batches=batches), work
+
+
+def own_gradients(profile: ModelProfile, job: Job, settings: Settings, split: Split, work: Work) -> Work | None:
+    """``work`` of ``rank_rows`` with every rank's own gradients in place of those of the rank that holds most.
+
+    None where that rank has most left after sharding, too: dense parameters are over more ranks than experts, which ep divides
+    already, so that a rank with embedding and dense layers may hold most and reduce little over replicas.
+    """
+    table = layers_of_ranks(block_counts(profile), split, placement_of(settings))
+    held = held_parameters(profile, settings, every_rank(table, head_rank_of(settings)))
+    if held.sharded(settings)[:, 0].argmax() == held.total[:, 0].argmax():
+        return None
+    rank = np.tile(np.arange(len(split)), len(work.buckets) // len(split))
+    return replace(work, **_gradients_of(job, settings, table, held, rank))
+
+
+def _gradients_of(job: Job, settings: Settings, table: Ints, held: Held, rank: Ints) -> dict[str, Floats]:
+    """GRADIENTS of the pipeline rank of every row."""
+    pieces = num_buckets(job.overlap, settings, table[rank].sum(axis=1).astype(float), held.total[rank, 0])
+    return dict(zip(GRADIENTS, (held.dense[rank, 0], held.expert[rank, 0], pieces), strict=True))
 
 
 def _slowest(types: Sequence[frozenset[str]], names: Sequence[str], seconds: Floats) -> list[int]:

@@ -134,6 +134,17 @@ class TimedPipeline:
         return None if self.actions is None else self.actions.ends
 
     @property
+    def drain_s(self) -> Floats:
+        """By which every rank is done before the first one, at least, (p,): the last micro-batch's way back through the first
+        chunks of those before it, where whole backward passes run round a loop; else 0."""
+        actions = self.actions
+        if actions is None:
+            return np.zeros(1)
+        back = actions.backward_s[: actions.num_ranks]
+        loop = SCHEDULES[actions.schedule].placement == "loop" and actions.schedule in WHOLE and actions.order is None
+        return loop * (np.cumsum(back) - back)
+
+    @property
     def alone_s(self) -> float:
         """The same if messages took no time."""
         return self._of_rank_s if self.undelayed is None else self.undelayed.total_s
