@@ -15,24 +15,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
 from scaleacross.simulation import patterns
 from scaleacross.simulation.coding import level_codec_s, ring_codec_s, shortened_links
-from scaleacross.simulation.connections import Way, fullest_over_mean
+from scaleacross.simulation.connections import Way
 from scaleacross.simulation.curves import measured_s
-from scaleacross.simulation.fabric import CAMPUS, RACK, SCALE_UP, Floats, Haul
+from scaleacross.simulation.fabric import CAMPUS, RACK, SCALE_UP
+from scaleacross.simulation.loads import Loads
 from scaleacross.simulation.machine import (
-    Load,
     Machine,
-    PatternKey,
     depth_latency_s,
     distinct,
     fewest_members,
     outer_levels,
 )
+from scaleacross.simulation.rings import Rings, haul
 from scaleacross.simulation.segments import ALONE, FarMessages, Segment, in_a_row, piped
 from scaleacross.spec.network import CurveOp
 
@@ -56,9 +57,16 @@ class Calls:
     held_fraction: float = 0.0
     seed: int = 0
     _known: dict[object, tuple[Segment, ...]] = field(default_factory=dict)
-    _slowed: dict[tuple[PatternKey, Way], dict[int, float]] = field(default_factory=dict)
-    _rings: dict[tuple[str, int, Way], tuple[Floats, Floats]] = field(default_factory=dict)
-    _reached: dict[tuple[str, int, Way], Floats] = field(default_factory=dict)
+
+    @cached_property
+    def loads(self) -> Loads:
+        """What groups and messages put on links."""
+        return Loads(self.machine, self.seed)
+
+    @cached_property
+    def rings(self) -> Rings:
+        """The hops of rings."""
+        return Rings(self.machine, self.loads)
 
     def of(
         self, shape: str, group: int, ops: tuple[Op, ...], ways: tuple[Way, ...], size_bytes: float
@@ -81,56 +89,15 @@ class Calls:
             self._known[key] = (self._message(*key),)
         return self._known[key][0]
 
-    def _fullest(self, key: PatternKey, way: Way) -> dict[int, float]:
-        """Trunk -> load of its fullest parallel link over the mean, where the flows of a pattern are hashed."""
-        if (key, way) not in self._slowed:
-            parallel, out = self.machine.fabric.parallel, {}
-            for link, pairs in self.machine.pairs_across(key).items():
-                level, num_links = parallel[link]
-                settings = way.at(level)
-                if settings is not None and settings.hashed and num_links:
-                    flows = pairs * settings.queue_pairs
-                    out[link] = fullest_over_mean(flows, num_links, (self.seed, flows))
-            self._slowed[key, way] = out
-        return self._slowed[key, way]
-
-    def _load(self, key: PatternKey, thing: int, way: Way) -> Load:
-        """Loads of a class of groups (of blocks: messages); a trunk is as full as the fullest of its parallel links."""
-        of = self.machine.link_class
-        fuller = {int(of[link]): share for link, share in self._fullest(key, way).items()}
-        return [(link, weight * fuller.get(link, 1.0)) for link, weight in self.machine.load(key, thing)]
-
-    def _all_loads(self, key: PatternKey, way: Way) -> Floats:
-        """(links,) what all groups of a pattern together load every link with."""
-        loads, fuller = self.machine.link_loads(key), self._fullest(key, way)
-        if fuller:
-            loads = loads.copy()
-            for link, share in fuller.items():
-                loads[link] *= share
-        return loads
-
-    def _crowd(self, key: PatternKey, row: int, way: Way, ratio: float) -> tuple[tuple[int, float], ...]:
-        """Links of a group with the seconds that they are busy per byte of progress while all groups of its axis send."""
-        pattern = self.machine.patterns[key]
-        links = pattern.link[pattern.row == row]
-        busy = self._all_loads(key, way)[links] / self.machine.fabric.capacity[links] / ratio
-        return tuple(zip(links.tolist(), busy.tolist(), strict=True))
-
-    def _haul(self, source: int, target: int, level: int) -> Haul | None:
-        """What happens to packets from block to block, where they cross trunks."""
-        fabric = self.machine.fabric
-        ends = int(fabric.building[source]), int(fabric.building[target])
-        return fabric.hauls[ends] if level >= CAMPUS else None
-
     def _message(self, block_class: int, forward: bool, way: Way, size_bytes: float) -> Segment:
         machine, direction = self.machine, "forward" if forward else "backward"
         source = machine.first(block_class)
         target = int((machine.following if forward else machine.preceding)[source])
         levels, rates, latencies = machine.fabric.hop(np.array([source]), np.array([target]))
         level, latency = int(levels[0]), float(latencies[0])
-        reached = way.rate(level, latency, float(rates[0]), self._haul(source, target, level))
+        reached = way.rate(level, latency, float(rates[0]), haul(machine.fabric, source, target, level))
         cap = min(float(machine.patterns["pp", direction].cap[source]), reached)
-        return Segment(size_bytes, tuple(self._load(("pp", direction), block_class, way)), cap, latency)
+        return Segment(size_bytes, tuple(self.loads.of(("pp", direction), block_class, way)), cap, latency)
 
     def _segments(self, shape: str, group: int, op: Op, way: Way, size: float) -> Iterator[Segment]:
         algorithm = way.algorithm
@@ -183,7 +150,7 @@ class Calls:
         blocks = machine.shapes[shape].members[row]
         cap = min(float(machine.patterns[key].cap[row]), self._peers_rate(shape, row, way))
         latency = max(float(machine.fabric.hop(np.full(len(blocks), one), blocks)[2].max()) for one in blocks[[0, -1]])
-        load = tuple(self._load(key, group, way))
+        load = tuple(self.loads.of(key, group, way))
         return Segment(size, load, cap, self.launch_s + latency)
 
     def _peers_rate(self, shape: str, row: int, way: Way) -> float:
@@ -196,15 +163,15 @@ class Calls:
             level, rate, latency = fabric.hop(np.full(groups.members.shape[1], one), groups.members[row])
             for target, reached, line, seconds in zip(groups.members[row], level, rate, latency, strict=True):
                 if reached >= RACK:
-                    haul = self._haul(one, int(target), int(reached))
-                    out = min(out, groups.degree * way.rate(int(reached), float(seconds), float(line), haul))
+                    packets = haul(fabric, one, int(target), int(reached))
+                    out = min(out, groups.degree * way.rate(int(reached), float(seconds), float(line), packets))
         return out
 
     def _ring(self, shape: str, group: int, op: Op, way: Way, size: float) -> Segment:
         machine, row = self.machine, self.machine.row(shape, group)
         degree = machine.shapes[shape].degree
-        load, cap = tuple(self._load((shape, "ring"), group, way)), float(machine.patterns[shape, "ring"].cap[row])
-        connected, codec_s = float(self._connected(shape, row, way).min()), 0.0
+        load, cap = tuple(self.loads.of((shape, "ring"), group, way)), float(machine.patterns[shape, "ring"].cap[row])
+        connected, codec_s = float(self.rings.connected(shape, row, way).min()), 0.0
         cap = min(cap, connected)
         if way.coding.levels:
             short, codec_s = (
@@ -217,68 +184,10 @@ class Calls:
             latency = sum(math.ceil(math.log2(f)) * self._latency_s(shape, row, level) for level, f in levels)
             return Segment(2 * size, load, cap, self.launch_s + 2 * latency)
         turns = 2 if op == "all_reduce" else 1
-        rate, latencies = self._hops(shape, row, way)
+        rate, latencies = self.rings.hops(shape, row, way)
         fixed = patterns.ring_fixed_s(size / degree, rate, latencies)
         moved = turns * (degree - 1) / degree * size
         return Segment(moved, load, cap, self.launch_s + turns * fixed + moved * codec_s)
-
-    def _hops(self, shape: str, row: int, way: Way) -> tuple[Floats, Floats]:
-        """Rate (bytes/s, when all groups of the axis send) and latency of every hop of a ring."""
-        if (shape, row, way) not in self._rings:
-            self._rings[shape, row, way] = self._ring_hops(shape, row, way)
-        return self._rings[shape, row, way]
-
-    def _ring_hops(self, shape: str, row: int, way: Way) -> tuple[Floats, Floats]:
-        machine, fabric = self.machine, self.machine.fabric
-        groups = machine.shapes[shape]
-        blocks = groups.members[row]
-        near_rate, near_latency = (
-            float(part[SCALE_UP, fabric.building[blocks[0]]]) for part in (fabric.rates, fabric.latency)
-        )
-        if len(blocks) == 1:
-            return np.full(groups.each, near_rate), np.full(groups.each, near_latency)
-        ahead = np.roll(blocks, -1)
-        level, rate, latency = fabric.hop(blocks, ahead)
-        inside = patterns.in_unit(fabric, groups._replace(members=blocks[None]), RACK)[0]
-        ratios = np.array([way.coding.ratio_on(one) for one in level.tolist()])
-        share = np.minimum(
-            np.where(level == SCALE_UP, near_rate, rate * inside * ratios), self._connected(shape, row, way)
-        )
-        loaded = self._all_loads((shape, "ring"), way)
-        for index, (here, there, reached) in enumerate(zip(blocks, ahead, level, strict=True)):
-            for link in shared_links(machine, int(here), int(there), int(reached)):
-                share[index] = min(share[index], ratios[index] * fabric.capacity[link] / max(loaded[link], 1e-300))
-        rates, latencies = (
-            np.full((len(blocks), groups.each), near_rate),
-            np.full((len(blocks), groups.each), near_latency),
-        )
-        rates[:, -1], latencies[:, -1] = share, latency  # from the last rank of a block on to the next block
-        return rates.reshape(-1), latencies.reshape(-1)
-
-    def _connected(self, shape: str, row: int, way: Way) -> Floats:
-        """What connections leave to each hop between the blocks of a ring: every member of a domain has one of its own."""
-        if (shape, row, way) not in self._reached:
-            self._reached[shape, row, way] = self._connections(shape, row, way)
-        return self._reached[shape, row, way]
-
-    def _connections(self, shape: str, row: int, way: Way) -> Floats:
-        blocks, groups = self.machine.shapes[shape].members[row], self.machine.shapes[shape]
-        out = np.full(len(blocks), np.inf)
-        if len(blocks) == 1 or not way.connections:
-            return out
-        ahead = np.roll(blocks, -1)
-        hops = zip(
-            blocks.tolist(),
-            ahead.tolist(),
-            *map(np.ndarray.tolist, self.machine.fabric.hop(blocks, ahead)),
-            strict=True,
-        )
-        inside = patterns.in_unit(self.machine.fabric, groups._replace(members=blocks[None]), RACK)[0]
-        for index, (here, there, level, line, latency) in enumerate(hops):
-            if level >= RACK:
-                reached = way.rate(level, latency, line, self._haul(here, there, level))
-                out[index] = inside[index] * reached * way.coding.ratio_on(level)
-        return out
 
     def _levels(self, shape: str, group: int, op: Op, way: Way, size: float) -> Iterator[Segment]:
         row = self.machine.row(shape, group)
@@ -297,8 +206,8 @@ class Calls:
             members = fewest_members(machine, shape, row, level)
             cap = min(float(machine.patterns[key].cap[row]), members * self._slowest(shape, row, level, latency, way))
             ratio, fixed = way.coding.ratio_on(level), start + steps * latency
-            load = tuple((link, weight / ratio) for link, weight in self._load(key, group, way))
-            crowd = self._crowd(key, row, way, ratio)
+            load = tuple((link, weight / ratio) for link, weight in self.loads.of(key, group, way))
+            crowd = self.loads.crowd(key, row, way, ratio)
             yield Segment((fanout - 1) / fanout * size, load, cap * ratio, fixed, crowd)
             start = 0.0
         inside = self._in_domain(shape, row)
@@ -331,9 +240,9 @@ class Calls:
         fabric, blocks = self.machine.fabric, self.machine.shapes[shape].members[row]
         line = float(fabric.rates[min(level, CAMPUS - 1), fabric.building[blocks]].min())
         ends = zip(blocks.tolist(), np.roll(blocks, -1).tolist(), strict=True)
-        crossing = [self._haul(a, b, level) for a, b in ends if fabric.building[a] != fabric.building[b]]
+        crossing = [haul(fabric, a, b, level) for a, b in ends if fabric.building[a] != fabric.building[b]]
         hauls = crossing if level >= CAMPUS and crossing else [None]
-        return min(way.rate(level, latency, line, haul) for haul in hauls)
+        return min(way.rate(level, latency, line, one) for one in hauls)
 
     def _levels_of(self, shape: str, row: int) -> Sequence[tuple[int, int]]:
         return [*outer_levels(self.machine, shape, row), (SCALE_UP, self._in_domain(shape, row))]
@@ -357,15 +266,3 @@ class Calls:
 def _steps(fanout: int, halving: bool) -> float:
     """Messages one after another among ``fanout`` children."""
     return math.log2(fanout) if halving and fanout & (fanout - 1) == 0 else fanout - 1
-
-
-def shared_links(machine: Machine, source: int, target: int, level: int) -> list[int]:
-    """Uplinks and trunks from block to block."""
-    fabric, out = machine.fabric, []
-    for inner in range(RACK, min(level, 3) + 1):
-        for way, block in enumerate((source, target)):
-            link = int(fabric.uplinks[way, inner, fabric.units[inner, block]])
-            out += [link] if link >= 0 else []
-    if level > 3:
-        out += fabric.trunk_links[int(fabric.building[source]), int(fabric.building[target])][0]
-    return out

@@ -35,8 +35,8 @@ from scaleacross.workloads.problem import Problem
 TASKS: Final = 120_000
 """Tasks to aim at: classes of ranks are told apart as far as this allows, and exactly where it does."""
 LEAST_CLASSES: Final = 4
-"""Classes per pipeline rank that are told apart however many tasks they take: with half as many, replays of pipelines that straddle
-buildings were up to 10 % off those of all classes."""
+"""Classes per pipeline rank that are told apart however many tasks they take: with half as many, replays of pipelines that
+straddle buildings were up to 10 % off those of all classes."""
 
 
 @dataclass(frozen=True)
