@@ -12,6 +12,7 @@ from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, SCALE_UP, ZONE
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.network.options import bound_s, options
+from scaleacross.cost_models.network.transport import connected, library_settings
 from scaleacross.schedules import collective as c
 from scaleacross.simulation.collectives import Route, add_collective
 from scaleacross.simulation.engine import Simulation
@@ -94,6 +95,20 @@ def test_a_stated_option_takes_the_time_and_keeps_the_network_busy_as_its_price_
             else priced.gather(np.array(size), op, "gradients")  # type: ignore[arg-type]
         )
         assert (one.time_s, one.busy_s) == pytest.approx((float(timed.time_s), float(timed.busy_s)), rel=1e-6)
+
+
+@given(groups(), st.floats(1.0, 1e11))
+def test_the_library_keeps_the_network_busy_with_the_algorithm_that_it_runs(
+    group: tuple[GroupShape, Links], size: float
+) -> None:
+    """The bytes of its tree, where that is faster, not those of a ring, which has more latencies and less to send."""
+    shape, plain = group
+    own = connected(plain, shape, library_settings(plain))
+    ways = [one for one in options("all_reduce", size, shape, own, LAUNCH_S) if one.algorithm != "hierarchical"]
+    timed = Group(shape, plain, LAUNCH_S, network="library").all_reduce(np.array(size))
+    assert float(timed.time_s) == pytest.approx(ways[0].time_s)
+    as_fast = [one.busy_s for one in ways if one.time_s == pytest.approx(ways[0].time_s)]
+    assert any(float(timed.busy_s) == pytest.approx(busy) for busy in as_fast)
 
 
 def test_a_group_of_one_has_nothing_to_choose() -> None:

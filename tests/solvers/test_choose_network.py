@@ -13,7 +13,7 @@ from instances import plain_job, plain_topology, plain_trunk
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.network.resources import Held
 from scaleacross.cost_models.network.trunks import budgets_bytes, loads_bytes
-from scaleacross.cost_models.overlap import WINDOW_NAMES, ChunkWindows, Window
+from scaleacross.cost_models.overlap import NO_CHUNKS, WINDOW_NAMES, ChunkWindows, Window
 from scaleacross.cost_models.plan_cost import placed_shapes, plan_cost
 from scaleacross.errors import InfeasibleError
 from scaleacross.solvers.backends import milp
@@ -105,6 +105,29 @@ def test_choice_is_the_optimum_of_brute_force(seed: int) -> None:
     assert trunks_within(found.chosen, problem.trunk_load)
     assert found.exposed_s == pytest.approx(best, rel=1e-5)
     assert found.bound_s <= found.exposed_s
+
+
+def test_of_equal_choices_the_fastest_is_taken() -> None:
+    """Windows hide them all, but a solver must look: the fastest of the second communicator keeps its network busy for longer."""
+
+    def block(name: str, *times: tuple[float, float]) -> tuple[Combination, ...]:
+        choice = CommunicatorChoice.model_validate(
+            {"communicator": name, "op": "all_gather", "payload": name, "algorithm": "ring", "chunk_bytes": 1.0}
+            | {"num_channels": 1}
+        )
+        return tuple(
+            Combination(
+                (FlowOption(choice, seconds, busy, Held(0, 0, 0)),),
+                Times(0.0, (0.0, seconds, 0.0, 0.0), (0.0, busy, 0.0, 0.0)),
+            )
+            for seconds, busy in times
+        )
+
+    blocks = block("cp", (1.0, 0.9), (1.1, 1.0), (1.2, 1.1)), block("dp_replicate", (2.0, 1.9), (2.1, 1.5))
+    nothing = np.zeros(1)
+    window = Window(np.array([9.0]), nothing, nothing, np.ones(1), np.ones(1), *(nothing,) * 4, NO_CHUNKS)
+    found = choose(NetworkProblem(blocks, (window,) * 4, 4.0, Held(9, 9, 9)))
+    assert [block.index(one) for block, one in zip(blocks, found.chosen, strict=True)] == [0, 0]
 
 
 def test_the_random_problems_are_of_every_kind() -> None:

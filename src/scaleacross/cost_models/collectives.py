@@ -239,16 +239,23 @@ class Group:
         return inner_of(op, self._each(self.shape.fanout[..., SCALE_UP]), links.curves, links.curve)
 
     def _best(self, options: list[tuple[int, Floats, Floats]]) -> Timed:
-        """The fastest of (code, seconds of the bytes, latencies); ``busy_s`` is the least of all, so that it bounds as well."""
+        """The fastest of (code, seconds of the bytes, latencies); where it bounds, ``busy_s`` is the least of all."""
         code, busy, fixed = options[0]
         winner, time = np.asarray(code), busy + fixed
         for code, moving, fixed in options[1:]:
             other = moving + fixed
-            winner, time, busy = np.where(other < time, code, winner), np.minimum(time, other), np.minimum(busy, moving)
+            faster = other < time
+            busy = np.minimum(busy, moving) if self._bounds else np.where(faster, moving, busy)
+            winner, time = np.where(faster, code, winner), np.minimum(time, other)
         alone = self.degree <= 1
         return Timed(
             np.where(alone, 0.0, time + self.launch_s), np.where(alone, NONE, winner), np.where(alone, 0.0, busy)
         )
+
+    @property
+    def _bounds(self) -> bool:
+        """Whether what it says bounds all that a plan may choose, or all groups of a relaxed shape."""
+        return self.network == "best" or isinstance(self.network, Best) or isinstance(self.shape, RelaxedShape)
 
     @cached_property
     def _crosses(self) -> Bools:

@@ -54,6 +54,7 @@ def network(plan: Plan) -> RenderableType:
         f"step under the library's defaults {human_seconds(plan.network.library_step_s)}, {human_seconds(saved)} more; held on "
         f"an accelerator: {count(plan.network.held_channels)} channels, {count(plan.network.held_queue_pairs)} queue pairs, "
         f"{human_bytes(plan.network.held_buffer_bytes)} in flight; choice {plan.network.status}"
+        + ("; the library's defaults are kept, since what was chosen is priced above them" * plan.network.library_kept)
     )
     return section("Network beyond the scale-up domain", table, Text(text), *_compression(plan))
 

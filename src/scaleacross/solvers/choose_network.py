@@ -8,7 +8,8 @@ Sets          F  kinds of collective of a placed plan (``traffic.flows``), each 
               n  buckets
               R  channels, queue pairs, buffer bytes;  V_cr  amounts of r that some option of communicator c holds
               u[b,j,w,l] bytes that a combination puts on trunks of level l in window w;  U_wl  what the job lets them carry
-Parameters    s[b,j]    seconds that the step waits for a block
+Parameters    s[b,j]    seconds that the step waits for a block: the price of the step, in which all else runs its fastest
+                        options, less its price if the block does too
               t[b,j,w]  seconds of its calls in window w, and  t°[b,j,w]  of them those in which the network is busy
               H[b,j,c,r]  what a combination holds of r for communicator c;  H_r  the job's budget (``job.network``)
 Variables     y[b,j] ∈ {0,1};  z[c,r,v] ∈ {0,1}: communicator c keeps v of resource r open
@@ -28,6 +29,8 @@ C7 occurs     e[w] ≥ p_w·x[w]
 Communicators run side by side as far as the network that they share allows: paces are ``overlap.together_s``, and the objective
 of a choice is ``overlap.exposed_s`` itself, for the rank that makes the step. The step grows with every time, so where the
 combinations that are fastest wherever their seconds go keep to the budgets together, they are the optimum, and nothing is solved.
+Of equal choices the one with the fastest combinations is taken: windows are those of the rank that waits longest, and others may
+wait for what that one hides.
 """
 
 from __future__ import annotations
@@ -77,6 +80,10 @@ class NetworkProblem:
         """Combinations of all blocks."""
         return sum(map(len, self.blocks))
 
+    def allows(self, chosen: Sequence[Combination]) -> bool:
+        """Whether a choice keeps to all budgets."""
+        return within(held_by(chosen), self.budgets) and trunks_within(chosen, self.trunk_load)
+
     def exposed_s(self, chosen: Sequence[Combination]) -> float:
         """The objective of a choice, as the price of a step counts it, s."""
         traffic: dict[str, np.ndarray] = {}
@@ -110,8 +117,7 @@ def choose(
         InfeasibleError: no choice keeps to the budgets; the message names the one that is short and the least it needs.
     """
     fastest = tuple(combinations[0] for combinations in problem.blocks)
-    allowed = within(held_by(fastest), problem.budgets) and trunks_within(fastest, problem.trunk_load)
-    if allowed and all(map(fastest_everywhere, problem.blocks)):
+    if problem.allows(fastest) and all(map(fastest_everywhere, problem.blocks)):
         seconds = problem.exposed_s(fastest)
         return NetworkSolution(fastest, seconds, seconds, "optimal")
     model, variables = build_model(problem)
@@ -122,9 +128,22 @@ def choose(
         next(one for one, variable in zip(block, own, strict=True) if solution.values[variable] > 0.5)
         for block, own in zip(problem.blocks, variables, strict=True)
     )
+    chosen = _fastest_of_equals(problem, chosen)
     seconds = problem.exposed_s(chosen)
     bound = seconds if solution.status == "optimal" else min(seconds, max(0.0, solution.bound))
     return NetworkSolution(chosen, seconds, bound, solution.status)
+
+
+def _fastest_of_equals(problem: NetworkProblem, chosen: tuple[Combination, ...]) -> tuple[Combination, ...]:
+    """``chosen`` with the fastest combination of every block, one after another, that is allowed and makes it no worse."""
+    least = problem.exposed_s(chosen)
+    for at, block in enumerate(problem.blocks):
+        for one in block[: block.index(chosen[at])]:
+            other = (*chosen[:at], one, *chosen[at + 1 :])
+            if problem.allows(other) and (seconds := problem.exposed_s(other)) <= least:
+                chosen, least = other, seconds
+                break
+    return chosen
 
 
 def held_by(chosen: Sequence[Combination]) -> Held:

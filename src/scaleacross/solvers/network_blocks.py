@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-
-from scaleacross.cost_models.axes import axis_terms, windows_of
-from scaleacross.cost_models.groups import GroupShape
-from scaleacross.cost_models.links import Links
+from scaleacross.cost_models.axes import windows_of
 from scaleacross.cost_models.network.trunks import hidden_windows
 from scaleacross.cost_models.overlap import WINDOW_NAMES, occurrences
-from scaleacross.cost_models.step import one_row
 from scaleacross.cost_models.traffic import Flow, Volumes
-from scaleacross.solvers.network_combinations import Times
+from scaleacross.solvers.network_combinations import Times, rounded_s
 from scaleacross.solvers.network_options import FlowOption
 from scaleacross.spec.network_choice import CommunicatorChoice
-from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.plan import Decision
 
 TOGETHER: Final = (("tp",), ("cp",))
 """Communicators whose flows that the step waits for enter it together."""
 IN_NO_WINDOW: Final = (0.0,) * len(WINDOW_NAMES)
+SAME_STEP: Final = 1e-12
+"""Relative difference below which two prices of a step are rounding."""
+
+Key = tuple[str, str, str]
+"""Of a kind of collective: communicator, operation, payload."""
 
 
 def blocks_of(sent: Sequence[Flow], decision: Decision) -> list[tuple[Flow, ...]]:
@@ -37,35 +37,41 @@ def blocks_of(sent: Sequence[Flow], decision: Decision) -> list[tuple[Flow, ...]
 
 @dataclass(frozen=True)
 class BlockPricer:
-    """Times of combinations, from the cost model of the step itself."""
+    """Times of combinations, from the price of the step itself.
+
+    What a step waits for is what its schedule makes of it on every rank of every kind of replicas. So a combination is priced
+    with the whole step, in which all other collectives run their ``fastest`` choices.
+
+    Attributes:
+        step_s: choices of all collectives -> seconds of the step.
+        priced: steps that were priced, by the times of what was chosen.
+    """
 
     decision: Decision
     volumes: Volumes
-    links: Links
-    shapes: Mapping[str, GroupShape]
+    fastest: Mapping[Key, CommunicatorChoice]
+    step_s: Callable[[tuple[CommunicatorChoice, ...]], float]
+    priced: dict[tuple[tuple[Key, float], ...], float] = field(default_factory=dict)
 
     def times(self, flows: Sequence[Flow], chosen: tuple[FlowOption, ...]) -> Times:
-        """Seconds that the step waits for these flows, and what they add to each window."""
+        """Seconds that the step waits for these flows, beyond those for their fastest choices, and those in each window."""
         inside = windows_of(flows[0], self.decision.shard)
         if inside:
             return self._in_windows(inside, chosen[0])
-        axis: GridAxis = "dp_shard" if flows[0].shape == "ep" else flows[0].axis  # type: ignore[assignment]
-        stated: dict[tuple[str, str], CommunicatorChoice] = {
-            (flow.op, flow.what): option.choice for flow, option in zip(flows, chosen, strict=True)
-        }
-        rows = {name: one_row(shape) for name, shape in self.shapes.items()}
-        terms = axis_terms(
-            axis,
-            self.volumes,
-            rows[axis],
-            self.links,
-            rows["expert"],
-            rows["ep"],
-            exact=True,
-            network={flows[0].shape: stated},
+        if all(one.choice == self.fastest[one.choice.key] for one in chosen):
+            return Times(0.0, IN_NO_WINDOW, IN_NO_WINDOW)
+        step_s, least_s = self._step_s(chosen), self._step_s(())
+        return Times(
+            0.0 if math.isclose(step_s, least_s, rel_tol=SAME_STEP) else step_s - least_s, IN_NO_WINDOW, IN_NO_WINDOW
         )
-        waited = [seconds for name, seconds in terms.serial_s.items() if name != "dp"]
-        return Times(float(sum(waited, start=np.zeros(1))[0]), IN_NO_WINDOW, IN_NO_WINDOW)
+
+    def _step_s(self, chosen: tuple[FlowOption, ...]) -> float:
+        """The step with some options in place of the fastest; those that take as long are priced once."""
+        which = tuple((one.choice.key, rounded_s(one.time_s)) for one in chosen)
+        if which not in self.priced:
+            every = {**self.fastest, **{one.choice.key: one.choice for one in chosen}}
+            self.priced[which] = self.step_s(tuple(every.values()))
+        return self.priced[which]
 
     def _in_windows(self, inside: Sequence[int], option: FlowOption) -> Times:
         """Calls of all buckets in the windows that they fall into; waited for where the job hides nothing there."""

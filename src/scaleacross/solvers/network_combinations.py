@@ -14,8 +14,8 @@ SAME_TIME: Final = 9
 
 
 class Times(NamedTuple):
-    """What a combination adds to a step: seconds waited for, and per window seconds of its communicator's calls and of them those
-    in which the network is busy."""
+    """What a combination adds to a step: seconds waited for (beyond those for the fastest of its block, if in no window), and per
+    window seconds of its communicator's calls and of them those in which the network is busy."""
 
     serial_s: float
     window_s: tuple[float, ...]
@@ -54,13 +54,13 @@ def combined(
     price: Callable[[tuple[FlowOption, ...]], Times],
     on_trunks: Callable[[tuple[FlowOption, ...]], tuple[int, ...]] = lambda _: (),
 ) -> tuple[Combination, ...]:
-    """Combinations of the options of a block's flows that no other one beats, fastest first.
+    """Combinations of the options of a block's flows (each ``undominated``) that no other one beats, fastest first.
 
     The first of equals is kept, so the order of options is one of preference.
     """
     kept: list[Combination] = []
-    every = [Combination(one, price(one), on_trunks(one)) for one in product(*(undominated(own) for own in options))]
-    for one in sorted(every, key=lambda each: _rounded(each.times.serial_s + sum(each.times.window_s))):
+    every = [Combination(one, price(one), on_trunks(one)) for one in product(*options)]
+    for one in sorted(every, key=lambda each: rounded_s(each.times.serial_s + sum(each.times.window_s))):
         if not any(_beats(other, one) for other in kept):
             kept.append(one)
     return tuple(kept)
@@ -69,10 +69,30 @@ def combined(
 def undominated(options: Sequence[FlowOption]) -> list[FlowOption]:
     """Options that no earlier or faster one equals in its times and in everything it holds."""
     kept: list[FlowOption] = []
-    for one in sorted(options, key=lambda option: _rounded(option.time_s)):
-        if not any(_rounded(other.busy_s) <= _rounded(one.busy_s) and _holds_less(other, one) for other in kept):
+    for one in sorted(options, key=lambda option: rounded_s(option.time_s)):
+        if not any(rounded_s(other.busy_s) <= rounded_s(one.busy_s) and _holds_less(other, one) for other in kept):
             kept.append(one)
     return kept
+
+
+def uncontended(
+    blocks: list[list[list[FlowOption]]], in_windows: Sequence[bool], budgets: Held
+) -> list[list[list[FlowOption]]]:
+    """Options of the flows of every block, of what the step waits for the fastest alone if nothing can stand in its way.
+
+    That is so where whatever falls into windows keeps to the budgets beside it. A step is no shorter with a longer collective.
+    """
+    own = [
+        block if inside else [options[:1] for options in block]
+        for block, inside in zip(blocks, in_windows, strict=True)
+    ]
+    most: dict[str, Held] = {}
+    for option in (option for block in own for options in block for option in options):
+        name = option.choice.communicator
+        most[name] = Held(*map(max, most.get(name, NOTHING_HELD), option.held))
+    if all(sum(column) <= limit for *column, limit in zip(*most.values(), budgets, strict=True)):
+        return own
+    return blocks
 
 
 def fastest_everywhere(combinations: Sequence[Combination]) -> bool:
@@ -92,5 +112,6 @@ def _holds_less(other: FlowOption, one: FlowOption) -> bool:
     return all(a <= b for a, b in amounts)
 
 
-def _rounded(seconds: float) -> float:
+def rounded_s(seconds: float) -> float:
+    """Seconds to as many digits as they are compared."""
     return float(f"{seconds:.{SAME_TIME}e}")

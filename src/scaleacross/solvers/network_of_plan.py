@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from scaleacross.cost_models.axes import Networks, searched_network, windows_of
+from scaleacross.cost_models.axes import Networks, network_of, searched_network, windows_of
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Layout, layout_of
 from scaleacross.cost_models.levels import Levels, build_levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.network.codec import offers
-from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
+from scaleacross.cost_models.plan_cost import PlanCost, groups_of, plan_cost, step_seconds
 from scaleacross.cost_models.settings import Bools
 from scaleacross.cost_models.step import exact_shapes, hbm_lost_s
 from scaleacross.cost_models.traffic import Flow
@@ -23,9 +23,9 @@ from scaleacross.solvers.choose_network import (
     choose,
     rounded_budgets,
 )
-from scaleacross.solvers.network_blocks import BlockPricer, blocks_of
-from scaleacross.solvers.network_combinations import Combination, combined, fastest_everywhere
-from scaleacross.solvers.network_options import FlowOption, Wire, flow_options, hashed_levels
+from scaleacross.solvers.network_blocks import SAME_STEP, BlockPricer, blocks_of
+from scaleacross.solvers.network_combinations import Combination, combined, fastest_everywhere, uncontended, undominated
+from scaleacross.solvers.network_options import FlowOption, Wire, flow_options, hashed_levels, library_option
 from scaleacross.solvers.pay_compression import paying
 from scaleacross.solvers.trunk_loads import TrunkLoads
 from scaleacross.spec.network_choice import CommunicatorChoice
@@ -41,7 +41,8 @@ Options = dict[tuple[str, str, str], list[FlowOption]]
 class Networked:
     """A placed decision with its network, priced, and how that was chosen.
 
-    ``least_step_s``: no network of this decision has less; ``saved_s``: by the codec of a collective.
+    ``least_step_s``: no network of this decision has less; ``saved_s``: by the codec of a collective; ``library_kept``: what was
+    chosen is priced above the library's defaults, which the budgets allow and the decision therefore states.
     """
 
     decision: Decision
@@ -52,6 +53,7 @@ class Networked:
     library_step_s: float
     least_step_s: float
     saved_s: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    library_kept: bool = False
 
 
 def with_network(problem: Problem, decision: Decision, seed: int = 0) -> Networked:
@@ -74,12 +76,37 @@ def with_network(problem: Problem, decision: Decision, seed: int = 0) -> Network
     if paid.plain:
         networked = _decided(bare, paid.solution, library)
         cost = placed.cost(networked)
-    least = cost.cost.step_s
-    if not made.proves(paid.solution, cost):
-        best = searched_network(problem.job, placed.levels.accelerators)
-        least = min(least, placed.cost(bare, best).cost.step_s)
     num_options, library_step_s = made.problem.num_options, library.cost.step_s
-    return Networked(networked, cost, paid.solution, made.options, num_options, library_step_s, least, paid.saved_s)
+    found = Networked(
+        networked, cost, paid.solution, made.options, num_options, library_step_s, cost.cost.step_s, paid.saved_s
+    )
+    if library_step_s < cost.cost.step_s * (1 - SAME_STEP):
+        found = _library_kept(placed, bare, found, made, library)
+    if found.library_kept or not made.proves(paid.solution, cost):
+        best = searched_network(problem.job, placed.levels.accelerators)
+        found = replace(found, least_step_s=min(found.least_step_s, placed.cost(bare, best).cost.step_s))
+    return found
+
+
+def _library_kept(placed: _Placed, bare: Decision, found: Networked, made: MadeProblem, library: PlanCost) -> Networked:
+    """The library's defaults, whose price is ``library``, in place of what was ``found``; this where a budget forbids them."""
+    chosen = made.library(library)
+    if found.solution is None or not made.problem.allows(chosen):
+        return found
+    solution = replace(found.solution, chosen=chosen, exposed_s=made.problem.exposed_s(chosen), status="feasible")
+    stated = _decided(bare, solution, library)
+    cost = placed.cost(stated)
+    if cost.cost.step_s >= found.cost.cost.step_s:
+        return found
+    return replace(
+        found,
+        decision=stated,
+        cost=cost,
+        solution=solution,
+        least_step_s=cost.cost.step_s,
+        saved_s={},
+        library_kept=True,
+    )
 
 
 def _decided(bare: Decision, solution: NetworkSolution, cost: PlanCost) -> Decision:
@@ -113,6 +140,11 @@ class _Placed:
         own = (problem.job, problem.profile, problem.topology, decision, self.shapes, self.levels, self.layout)
         return plan_cost(*own, network=network)
 
+    def step_s(self, decision: Decision) -> float:
+        """The step of ``cost`` alone, s."""
+        problem, groups = self.problem, groups_of(self.shapes, self.levels, network_of(decision))
+        return step_seconds(problem.job, problem.profile, problem.topology, decision, groups, self.levels)
+
 
 @dataclass(frozen=True)
 class MadeProblem:
@@ -138,6 +170,14 @@ class MadeProblem:
         exposed = beyond + float(hbm_lost_s(cost.volumes)[0])
         return math.isclose(exposed, cost.cost.exposed_s["dp"], rel_tol=1e-9)
 
+    def library(self, cost: PlanCost) -> tuple[Combination, ...]:
+        """The library's defaults, whose price is ``cost``, among the options."""
+        stated: Options = {}
+        for flow, collective in zip(cost.sent, cost.collectives, strict=True):
+            key = flow.shape, flow.op, flow.what
+            stated[key] = [library_option(self.options[key], collective.algorithm)]
+        return tuple(block[0] for block in self.combined(stated))
+
     def without(self, keys: Iterable[tuple[str, str, str]]) -> NetworkProblem:
         """The problem in which some collectives are not encoded."""
         plain = {key: [one for one in self.options[key] if one.choice.compression is None] for key in keys}
@@ -146,7 +186,7 @@ class MadeProblem:
 
 def network_problem(placed: _Placed, decision: Decision, cost: PlanCost) -> MadeProblem:
     """The blocks, windows and budgets of a placed decision; ``cost`` is its price (any network)."""
-    problem, pricer = placed.problem, BlockPricer(decision, cost.volumes, links_of(placed.levels), placed.shapes)
+    problem, links = placed.problem, links_of(placed.levels)
     hashed = _hashed(problem.topology, cost.placement.fill)
     limits = problem.job.network
     trunks = TrunkLoads.of(problem.job, decision, cost.volumes, placed.shapes, placed.levels)
@@ -154,7 +194,7 @@ def network_problem(placed: _Placed, decision: Decision, cost: PlanCost) -> Made
     codecs = (offers(problem.job, placed.levels.accelerators), asked.max_relative_error) if asked else ()
     options: Options = {}
     for flow in cost.sent:
-        own = (placed.shapes[flow.shape], pricer.links, cost.volumes.launch_s, cost.volumes.equal_copies, hashed)
+        own = (placed.shapes[flow.shape], links, cost.volumes.launch_s, cost.volumes.equal_copies, hashed)
         waited = not windows_of(flow, decision.shard)
         found = flow_options(flow, Wire(*own, *codecs), waited=waited)
         options[flow.shape, flow.op, flow.what] = (
@@ -162,21 +202,31 @@ def network_problem(placed: _Placed, decision: Decision, cost: PlanCost) -> Made
         )
 
     blocks = blocks_of(cost.sent, decision)
+    inside = tuple(bool(windows_of(block[0], decision.shard)) for block in blocks)
+    budgets = rounded_budgets(limits.max_channels, limits.max_queue_pairs, limits.max_buffer_bytes)
+
+    def step_s(network: tuple[CommunicatorChoice, ...]) -> float:
+        return placed.step_s(decision.model_copy(update={"network": network}))
+
+    fastest = {key: undominated(own)[0].choice for key, own in options.items()}
+    pricer = BlockPricer(decision, cost.volumes, fastest, step_s)
 
     def every(some: Options) -> tuple[tuple[Combination, ...], ...]:
+        kept = [[undominated(some[flow.shape, flow.op, flow.what]) for flow in block] for block in blocks]
+        if trunks is None:
+            kept = uncontended(kept, inside, budgets)
         return tuple(
             combined(
-                [some[flow.shape, flow.op, flow.what] for flow in block],
+                own,
                 partial(pricer.times, block),
                 (lambda _: ()) if trunks is None else partial(trunks.combined_load, block),
             )
-            for block in blocks
+            for block, own in zip(blocks, kept, strict=True)
         )
 
-    budgets = rounded_budgets(limits.max_channels, limits.max_queue_pairs, limits.max_buffer_bytes)
     allowed = () if trunks is None else trunks.budgets
     made = NetworkProblem(every(options), cost.windows, float(cost.volumes.work.buckets[0]), budgets, allowed)
-    return MadeProblem(made, options, every, tuple(bool(windows_of(block[0], decision.shard)) for block in blocks))
+    return MadeProblem(made, options, every, inside)
 
 
 def _hashed(topology: Topology, fill: Sequence[BuildingShare]) -> Bools:

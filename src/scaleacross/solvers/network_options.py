@@ -15,7 +15,7 @@ channels as fill the port, and with one. The algorithms are those of ``cost_mode
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -204,6 +204,23 @@ def _connection(wire: Wire, level: int, channels: int, headroom: float, lanes: f
         outstanding=outstanding,
         load_balancing="spray",
     )
+
+
+def library_option(options: Sequence[FlowOption], algorithm: str) -> FlowOption:
+    """The library's defaults among the options of a flow, for which it takes ``algorithm`` (as a plan's collectives name it)."""
+    defaults = (
+        one
+        for one in options
+        if one.choice.algorithm in (algorithm, "library")
+        and one.choice.compression is None
+        and all(_is_default(each, one.choice.num_channels) for each in one.choice.connections)
+    )
+    return max(defaults, key=lambda one: one.choice.num_channels)
+
+
+def _is_default(one: Connection, channels: int) -> bool:
+    sent = one.queue_pairs, one.segment_bytes, one.outstanding, one.load_balancing
+    return sent == (channels, LIBRARY_SEGMENT_BYTES, LIBRARY_OUTSTANDING, "ecmp")
 
 
 def hashed_levels(load_balancing: list[list[str]]) -> Bools:

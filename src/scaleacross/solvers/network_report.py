@@ -30,6 +30,7 @@ def network_report(problem: Problem, networked: Networked) -> NetworkReport | No
         step_s=step_s,
         bound_s=networked.least_step_s,
         library_step_s=networked.library_step_s,
+        library_kept=networked.library_kept,
         num_options=networked.num_options,
         held_channels=held.channels,
         held_queue_pairs=held.queue_pairs,

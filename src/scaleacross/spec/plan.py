@@ -250,6 +250,10 @@ class NetworkReport(Spec):
     step_s: float
     bound_s: float = Field(description="no choice of the network makes this plan's step shorter")
     library_step_s: float = Field(description="the same plan under the library's defaults")
+    library_kept: bool = Field(
+        default=False,
+        description="what the model chose is priced above the library's defaults, which the plan therefore states",
+    )
     num_options: int = Field(description="combinations of options that the choice was made from")
     held_channels: int = Field(description="blocks of threads on one accelerator, all communicators together")
     held_queue_pairs: int

@@ -1,0 +1,113 @@
+"""The network of a placed plan against the price of the plan: no choice within the budgets is cheaper, the library's included."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import product
+
+import pytest
+
+from instances import link, plain_job, plain_topology, plain_trunk
+from scaleacross.cost_models.plan_cost import plan_cost
+from scaleacross.solvers import network_of_plan
+from scaleacross.solvers.choose_network import NetworkProblem, NetworkSolution
+from scaleacross.solvers.network_of_plan import with_network
+from scaleacross.solvers.network_options import FlowOption
+from scaleacross.solvers.network_report import network_report
+from scaleacross.spec.parallelism import Degrees, PipelineChoice
+from scaleacross.spec.placement import Placement
+from scaleacross.spec.plan import Decision
+from scaleacross.workloads.problem import Problem, problem_of
+
+
+def slow_and_quick(sequence_length: int, tflop_per_s: float, **network: object) -> tuple[Problem, Decision]:
+    """Two stages, the second on accelerators eight times as fast; keys and values cross hosts whose ports take four channels.
+
+    The first stage is the busiest rank, whose attention hides the gathers; on the second they last longer than attention.
+    """
+    topology = plain_topology(4, 4)
+    topology["trunks"][0] = plain_trunk("b0", "b1", 400.0)
+    slow, quick = topology["regions"][0]["buildings"]
+    for building in (slow, quick):
+        building["links"] |= {"rack": link(100.0, 5.0), "zone": link(100.0, 10.0), "building": link(100.0, 20.0)}
+    own = {"name": "slow", "peak_tflop_per_s": {"bf16": tflop_per_s}, "memory_bytes": 8e10}
+    slow["accelerator"] = slow["accelerator"] | own
+    quick["accelerator"] = slow["accelerator"] | {"name": "quick", "peak_tflop_per_s": {"bf16": 8 * tflop_per_s}}
+    wide = {"hidden_size": 1024, "num_heads": 16, "num_kv_heads": 16, "head_dim": 64, "intermediate_size": 4096}
+    workload = plain_job().model_dump()["workload"] | wide
+    problem = problem_of(
+        plain_job(topology=topology, workload=workload, sequence_length=sequence_length, network=network)
+    )
+    fill = [{"building": name, "num_accelerators": 16} for name in ("b0", "b1")]
+    placement = {"axis_order": ("tp", "cp", "dp_shard", "dp_replicate", "pp"), "fill": fill}
+    decision = Decision(
+        degrees=Degrees(tp=4, cp=2, pp=2, dp_replicate=2),
+        pipeline=PipelineChoice(schedule="1F1B"),
+        recompute="none",
+        shard="none",
+        placement=Placement.model_validate(placement),
+    )
+    return problem, decision
+
+
+def channels(decision: Decision) -> int:
+    """What its communicators hold, each the most of its collectives."""
+    most: defaultdict[str, int] = defaultdict(int)
+    for choice in decision.network or ():
+        most[choice.communicator] = max(most[choice.communicator], choice.num_channels)
+    return sum(most.values())
+
+
+def fastest_by_channels(options: list[FlowOption]) -> list[FlowOption]:
+    """The fastest with every number of channels."""
+    found: dict[int, FlowOption] = {}
+    for one in sorted(options, key=lambda option: option.time_s):
+        found.setdefault(one.choice.num_channels, one)
+    return list(found.values())
+
+
+@pytest.mark.parametrize(("sequence_length", "tflop_per_s", "budget"), [(8192, 200.0, 9), (32768, 800.0, 6)])
+def test_waits_of_ranks_that_are_not_the_busiest_count(sequence_length: int, tflop_per_s: float, budget: int) -> None:
+    """Channels for two of three communicators, or for one: slower gathers cost the busiest rank nothing, but the step."""
+    problem, decision = slow_and_quick(sequence_length, tflop_per_s, max_channels=budget)
+    found = with_network(problem, decision)
+    assert found.cost.cost.exposed_s["cp"] == 0.0
+    assert channels(found.decision) <= budget
+    prices = []
+    for chosen in product(*map(fastest_by_channels, found.options.values())):
+        other = decision.model_copy(update={"network": tuple(option.choice for option in chosen)})
+        if channels(other) <= budget:
+            prices.append(plan_cost(problem.job, problem.profile, problem.topology, other).cost.step_s)
+    assert found.cost.cost.step_s == pytest.approx(min(prices), rel=1e-9)
+    assert max(prices) > 1.01 * min(prices)
+    assert not found.library_kept
+
+
+def slowest(problem: NetworkProblem, seed: int = 0) -> NetworkSolution:
+    """A solution that no model would choose."""
+    chosen = tuple(block[-1] for block in problem.blocks)
+    return NetworkSolution(chosen, problem.exposed_s(chosen), 0.0, "optimal")
+
+
+def test_the_library_is_kept_where_the_choice_is_priced_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the model does not know of the price costs no plan more than the library's defaults, and the report says so."""
+    problem, decision = slow_and_quick(8192, 200.0)
+    known = with_network(problem, decision)
+    monkeypatch.setattr(network_of_plan, "choose", slowest)
+    found = with_network(problem, decision)
+    assert found.library_kept and not known.library_kept
+    assert found.cost.cost.step_s == pytest.approx(found.library_step_s, rel=1e-9)
+    assert found.least_step_s <= known.cost.cost.step_s < found.cost.cost.step_s
+    library = plan_cost(problem.job, problem.profile, problem.topology, decision).collectives
+    assert [one.algorithm for one in found.cost.collectives] == [one.algorithm for one in library]
+    report = network_report(problem, found)
+    assert report is not None and report.library_kept and report.status == "feasible"
+
+
+def test_a_budget_that_forbids_the_library_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, decision = slow_and_quick(8192, 200.0, max_channels=9)
+    monkeypatch.setattr(network_of_plan, "choose", slowest)
+    found = with_network(problem, decision)
+    assert not found.library_kept
+    assert found.cost.cost.step_s > found.library_step_s
+    assert channels(found.decision) == 3
