@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import scaleacross as sa
-from instances import instance, plain_job, plain_topology, plain_trunk
+from instances import instance, mixed_instance, plain_job, plain_topology, plain_trunk
 from scaleacross.cost_models.sensitivity import CHANGE, Repricer, figures, sensitivities
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.search_state import decision_of
@@ -38,10 +38,16 @@ def test_faster_machines_are_never_slower(seed: int) -> None:
             assert sign * row.less_s <= 1e-12, row.figure
 
 
-@pytest.mark.parametrize("seed", [4, 6, 7, 10, 13, 41, 50, 65])
-def test_all_figures_together_scale_the_step(seed: int) -> None:
+@pytest.mark.parametrize(
+    "problem",
+    [
+        *(pytest.param(instance(seed), id=f"{seed}") for seed in (4, 6, 7, 10, 13, 41, 50, 65)),
+        *(pytest.param(mixed_instance(seed), id=f"two types, {seed}") for seed in (9, 54)),  # both wait for tp
+    ],
+)
+def test_all_figures_together_scale_the_step(problem: Problem) -> None:
     """Everything twice as fast halves the step: the figures are complete, and each is changed in one place only."""
-    pricer = repricer(instance(seed))
+    pricer = repricer(problem)
 
     def all_faster(levels: Any, factor: float) -> Any:
         for figure in figures(pricer.levels):

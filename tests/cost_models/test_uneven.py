@@ -164,7 +164,7 @@ def test_layer_costs_are_those_of_the_rows_and_of_the_memory(seed: int) -> None:
                 decision = candidate.model_copy(update={"placement": placement})
                 assert layout == counted_layout(problem.topology, decision)
                 same = (int(settings.num_micro_batches[0]),) * len(layout)
-                _, work = uneven_rows(profile, job, fleet.accelerators, settings, times, layout, split, same)
+                _, work, _ = uneven_rows(profile, job, fleet.accelerators, settings, times, layout, split, same)
                 slowest = max(costs.slowest_pass_s(table, one.types).max() for one in layout)
                 assert (work.forward_s + work.backward_s).max() == pytest.approx(slowest)
                 stages = stage_memory(job, profile, fleet.accelerators, decision, settings, layout)

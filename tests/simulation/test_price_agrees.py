@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import scaleacross as sa
+from instances import link, moe, plain_job, plain_topology
 from scaleacross.catalogue import load_design_space
 from scaleacross.catalogue.design_spaces import design_points
 from scaleacross.spec.job import Job
@@ -204,3 +205,31 @@ def test_last_weight_gradients_leave_reductions_across_regions_little(fields: di
     )
     step = sa.simulate(plan)
     assert abs(step.difference) < WITHIN, (plan.cost.step_s, step.step_s)
+
+
+@pytest.mark.parametrize(
+    ("component", "degrees"),
+    [
+        ("tp", {"tp": 4, "cp": 1, "pp": 2, "dp_shard": 1, "dp_replicate": 2, "ep": 1}),
+        ("ep", {"tp": 1, "cp": 1, "pp": 2, "dp_shard": 4, "dp_replicate": 2, "ep": 4}),
+        ("ep", {"tp": 1, "cp": 1, "pp": 2, "dp_shard": 8, "dp_replicate": 1, "ep": 8}),
+    ],
+    ids=["tp", "ep", "ep_beyond_hosts"],
+)
+def test_stages_wait_for_the_links_of_their_own_building(component: str, degrees: dict[str, int]) -> None:
+    """A slow type on fast links beside a fast one on links a third as fast: these made the step up to 30 % longer."""
+    topology = plain_topology(2, 2)
+    types = (("quick", 200.0, 1.0), ("slow", 30.0, 3.0))
+    for building, (name, peak, speed) in zip(topology["regions"][0]["buildings"], types, strict=True):
+        building["accelerator"] |= {"name": name, "peak_tflop_per_s": {"bf16": peak}}
+        building["links"] |= {"scale_up": link(15.0 * speed, 1.0), "rack": link(5.0 * speed, 2.0)}
+    experts = {"workload": moe()} if component == "ep" else {}
+    job = plain_job(
+        topology=topology, degrees=degrees, schedules="1F1B", shard="optimizer" if experts else "none", **experts
+    )
+    plan = sa.plan(job, overrides=["recompute=none", "overlap.tp_reduce=false"])
+    assert len(plan.placement.fill) == 2
+    step = sa.simulate(plan)
+    assert plan.cost.step_s == pytest.approx(step.step_s, rel=0.01)
+    assert plan.cost.component(component) == pytest.approx(step.component(component), rel=0.01)
+    assert plan.report.status == "optimal"

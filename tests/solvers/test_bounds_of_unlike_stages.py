@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
 
-from instances import computing_job, mixed_instance, mixed_job, plain_job, plain_topology, plain_trunk, random_job
+from instances import computing_job, link, mixed_job, moe, plain_job, plain_topology, plain_trunk, random_job
 from scaleacross.cost_models.settings import Settings, concatenate
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.solvers.candidates import Pricing
@@ -96,10 +97,37 @@ def test_bounds_are_never_above_the_exact_price(seed: int) -> None:
         pytest.skip("no pipeline fits on a fleet of one type")
 
 
-@pytest.mark.parametrize("seed", [152, 154, 215, 220])
-def test_floors_of_unlike_accelerators_are_below_the_exact_price(seed: int) -> None:
+def waiting_job(seed: int) -> Job:
+    """Stages that wait for tp, cp and experts longer than they compute, on links that are far faster on one of two types."""
+    rng = random.Random(f"waiting {seed}")
+    topology, rates = plain_topology(2, 2, 2), rng.choice([(10.0, 2.0), (20.0, 8.0)])
+    types = [("fast", rng.choice([100.0, 400.0]), rng.choice([3.0, 10.0])), ("slow", rng.choice([100.0, 400.0]), 1.0)]
+    for index, building in enumerate(topology["regions"][0]["buildings"]):
+        name, peak, speed = types[index % 2]
+        building["accelerator"] |= {"name": name, "peak_tflop_per_s": {"bf16": peak}}
+        inside, beyond = (speed * rate for rate in rates)
+        building["links"] |= {"scale_up": link(inside, 1.0), "rack": link(beyond, 2.0), "zone": link(beyond, 4.0)}
+    topology["trunks"] = [plain_trunk(*pair, gbyte_per_s=400.0) for pair in (("b0", "b1"), ("b1", "b2"))]
+    experts = moe(num_layers=6) if rng.random() < 0.5 else None
+    degrees = {"tp": [1, 2, 4], "cp": [1, 2], "pp": [1, 2, 3], "ep": [1, 2] if experts else 1}
+    choices: dict[str, Any] = {
+        "schedules": rng.choice([["1F1B", "GPipe"], ["Interleaved1F1B", "ZBH1"], ["1F1B", "ZBVZeroBubble"]]),
+        "num_chunks": [1, 2],
+        "shard": rng.choice(["none", "optimizer", "parameters"]),
+        "recompute": rng.choice(["none", "full"]),
+        "micro_batch_sequences": [1],
+        "num_accelerators": 24,
+    }
+    return plain_job(topology=topology, degrees=degrees, **({"workload": experts} if experts else {}), **choices)
+
+
+@pytest.mark.parametrize(
+    ("seed", "job"),
+    [*((seed, mixed_job) for seed in (152, 154, 215, 220)), *((seed, waiting_job) for seed in range(8))],
+)
+def test_floors_of_unlike_accelerators_are_below_the_exact_price(seed: int, job: Callable[[int], Job]) -> None:
     """154 and 215: the replicas whose pipeline is shorter have more micro-batches, whose parameter traffic nothing hides."""
-    problem = mixed_instance(seed)
+    problem = problem_of(job(seed))
     rng, fleet = np.random.default_rng(seed), fleets(problem.topology)[0]
     placer = placer_on(fleet, problem.job, problem.profile)
     assert isinstance(placer, EveryPlacement)
@@ -125,7 +153,11 @@ def any_order_job(seed: int) -> Job:
 
 @pytest.mark.parametrize(
     ("seed", "job"),
-    [*((seed, any_order_job) for seed in range(300, 312)), *((seed, computing_job) for seed in range(8))],
+    [
+        *((seed, any_order_job) for seed in range(300, 312)),
+        *((seed, computing_job) for seed in range(8)),
+        *((seed, waiting_job) for seed in range(8)),
+    ],
 )
 def test_bounds_of_orders_are_below_every_balance_in_every_place(seed: int, job: Callable[[int], Job]) -> None:
     """And what a pipeline takes there, with what is left behind it."""

@@ -69,7 +69,8 @@ def network_of(decision: Decision) -> Networks:
 @dataclass(frozen=True)
 class Terms:
     """Seconds that one axis adds: ``serial_s`` per component, each (n,), and ``traffic_s`` of its communicators in the windows,
-    each (TRAFFIC_ROWS, n); bounds know the sum of these alone. ``alone_s`` (n,) of the pipeline's axis, in bounds:
+    each (TRAFFIC_ROWS, n); bounds know the sum of these alone, and ``serial_s`` by accelerator type where there are several,
+    (types, n). ``alone_s`` (n,) of the pipeline's axis, in bounds:
     ``least_waits.least_alone_s``; ``exchange_s`` (n,) of the experts' axis: what no other micro-batch hides of one all-to-all."""
 
     serial_s: dict[str, Floats]
@@ -84,7 +85,7 @@ class Terms:
 
     def take(self, rows: Ints) -> Terms:
         """The rows selected by an index array."""
-        serial = {name: seconds[rows] for name, seconds in self.serial_s.items()}
+        serial = {name: seconds[..., rows] for name, seconds in self.serial_s.items()}
         alone, exchange = (None if each is None else each[rows] for each in (self.alone_s, self.exchange_s))
         return Terms(serial, tuple(part[:, rows] for part in self.traffic_s), alone, exchange)
 
@@ -111,6 +112,16 @@ class Calls(NamedTuple):
         """The rows selected by an index or mask array."""
         gather, both, exchange = (None if part is None else part[rows] for part in self[:3])
         return Calls(gather, both, exchange, self.message and Boundary(*(part[rows] for part in self.message)))
+
+
+def least_calls(calls: Sequence[Calls]) -> Calls:
+    """The shortest of each, where none has messages."""
+    if len(calls) == 1:
+        return calls[0]
+    gather, both, exchange = (
+        None if parts[0] is None else np.min(parts, axis=0) for parts in zip(*(one[:3] for one in calls), strict=True)
+    )
+    return Calls(gather, both, exchange)
 
 
 def axis_calls(axis: GridAxis, volumes: Volumes, group: Group, ep_group: Group | None = None) -> Calls:
@@ -224,23 +235,26 @@ def axis_terms(
     ep_shape: GroupShape | None = None,
     exact: bool = False,
     network: Networks = "best",
+    waiting_links: Links | None = None,
 ) -> Terms:
     """Terms of one grid axis; ``dp_shard`` also needs the shapes of its expert sub-groups. ``exact``: see ``serial_s``.
 
     ``network``: how communicators run their collectives, those by name that a decision states (``network_of``).
+    ``waiting_links``: of the calls that the step waits for, where they are others than those of gradients and parameters.
 
     Raises:
         ValueError: ``dp_shard`` without the expert shapes.
     """
     if axis == "dp_shard" and (expert_shape is None or ep_shape is None):
         raise ValueError("dp_shard needs expert_shape and ep_shape")
+    waits = links if waiting_links is None else waiting_links
     group = group_of(network, axis, shape, links, volumes.launch_s)
     expert, exchange = (
-        None if one is None else group_of(network, name, one, links, volumes.launch_s)
-        for name, one in (("expert", expert_shape), ("ep", ep_shape))
+        None if one is None else group_of(network, name, one, where, volumes.launch_s)
+        for name, one, where in (("expert", expert_shape, links), ("ep", ep_shape, waits))
     )
     traffic = communicators(axis, volumes, group, expert)
-    calls = axis_calls(axis, volumes, group, exchange)
+    calls = axis_calls(axis, volumes, group if waits is links else replace(group, links=waits), exchange)
     alone = None if exact or calls.message is None else least_alone_s(volumes, calls.message)
     return waiting(
         volumes, Terms(serial_s(axis, volumes, calls, exact), traffic, alone, exposed_exchange_s(volumes, calls))

@@ -39,7 +39,7 @@ on its rings, which step through every rank; a 1 KiB all-reduce 16 to 64 µs, 25
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -93,7 +93,8 @@ they leave out."""
 class Group:
     """Groups on their links: the time of every collective; what no size changes is worked out once.
 
-    ``rows`` (n,), if given, names the row of ``shape`` that each of n sizes meets: many candidates share few groups.
+    ``rows`` (n,), if given, names the row of ``shape`` that each of n sizes meets: many candidates share few groups. ``by_type``:
+    those inside buildings, on the links of each accelerator type; empty where they are all alike or cross buildings.
     """
 
     shape: GroupShape
@@ -101,6 +102,11 @@ class Group:
     launch_s: float
     rows: Ints | None = None
     network: Network = "best"
+    by_type: Mapping[str, Group] = field(default_factory=dict)
+
+    def on(self, accelerator: str) -> Group:
+        """The groups on accelerators of a type."""
+        return self.by_type.get(accelerator, self)
 
     @cached_property
     def degree(self) -> Floats:

@@ -17,13 +17,14 @@ its link joins: accelerator, scale-up domain, rack, zone, building, region.
 * routes         the trunks between any two of its buildings (``trunk_routes``)
 * curves         measured collectives inside a scale-up domain (``collective_curves``), None where a building has none
 
-Where the buildings used differ, the slowest figure counts: collectives are synchronous.
+Where the buildings used differ, the slowest figure counts: collectives are synchronous. Groups inside a building wait for nobody
+else: ``by_type`` has the figures of the buildings of each accelerator type.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -48,7 +49,7 @@ class Levels:
     """Link figures per level and the cuts of the device list, for one fill.
 
     ``cuts[l]`` holds the first position of every child of level l, shape (children,); cuts[0] stays empty (every
-    position is a child).
+    position is a child). ``by_type``: of the shares of each accelerator type alone, by its name; empty where there is one.
     """
 
     bandwidth: Floats
@@ -64,6 +65,11 @@ class Levels:
     packet_bytes: Floats = field(default_factory=lambda: np.full(NUM_LEVELS, np.inf))
     uplink: Floats = field(default_factory=lambda: np.full(NUM_LEVELS, np.inf))
     message_overhead: Floats = field(default_factory=lambda: np.zeros(NUM_LEVELS))
+    by_type: Mapping[str, Levels] = field(default_factory=dict)
+
+    def on(self, accelerator: str) -> Levels:
+        """What groups inside the buildings of an accelerator type see."""
+        return self.by_type.get(accelerator, self)
 
     @cached_property
     def alignment(self) -> int:
@@ -129,7 +135,7 @@ def build_levels(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Gr
         capacity[far] = min(capacity[far], *(edge["bytes_per_s"] for edge in edges))
         latency[far] = max(latency[far], sum(edge["latency_s"] for edge in edges))
         kept[far] = min(kept[far], math.prod(1 - edge["loss"] for edge in edges))
-    ports = [building.links.building.technology for building in used]
+    ports, types = [building.links.building.technology for building in used], accelerator_types(used)
     if any("ecmp" in port.load_balancing.lower() for port in ports):
         num_links[CAMPUS:] = np.maximum(1.0, np.round(capacity[CAMPUS:] / bandwidth[CAMPUS:]))
     again = [port.packet_bytes if port.retransmission == "go_back_n" else math.inf for port in ports]
@@ -139,7 +145,7 @@ def build_levels(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Gr
         latency,
         cuts=_cuts(topology, fill),
         num_positions=sum(share.num_accelerators for share in fill),
-        accelerators=accelerator_types(used),
+        accelerators=types,
         routes=_routes(topology, fill, graph, capacity),
         curves=slowest([_domain_curves(building) for building in used]),
         num_links=np.where(np.isfinite(num_links), num_links, 0.0),
@@ -147,7 +153,12 @@ def build_levels(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Gr
         packet_bytes=np.full(NUM_LEVELS, float(min(again))),
         uplink=_narrow(uplink, bandwidth),
         message_overhead=overhead,
+        by_type={one.name: build_levels(topology, _of_type(one, used, fill), graph) for one in types if len(types) > 1},
     )
+
+
+def _of_type(accelerator: Accelerator, used: Sequence[Building], fill: Sequence[BuildingShare]) -> list[BuildingShare]:
+    return [share for share, building in zip(fill, used, strict=True) if building.accelerator.name == accelerator.name]
 
 
 def _routes(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Graph, capacity: Floats) -> Routes:

@@ -60,12 +60,13 @@ def links_of(levels: Levels) -> Links:
     )
 
 
-def stacked_links(levels: Sequence[Levels]) -> Links:
-    """The link figures of many fills, one row each."""
+def stacked_links(levels: Sequence[Levels], rows: Ints | None = None) -> Links:
+    """The link figures of many fills, one row each; with ``rows`` those of ``levels[rows[i]]`` in row i."""
+    rows = np.arange(len(levels)) if rows is None else rows
     names = ("bandwidth", "capacity", "latency", "num_links", "loss", "packet_bytes", "uplink", "message_overhead")
-    stacked = {name: np.stack([getattr(one, name) for one in levels]) for name in names}
+    stacked = {name: np.stack([getattr(one, name) for one in levels])[rows] for name in names}
     curves, curve = _tables([one.curves for one in levels])
-    return Links(curves=curves, curve=curve, **stacked)
+    return Links(curves=curves, curve=curve if isinstance(curve, int) else curve[rows], **stacked)
 
 
 def _tables(tables: Sequence[Floats | None]) -> tuple[Floats | None, Ints | int]:

@@ -22,7 +22,7 @@ from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layer_seconds import times_by_type
 from scaleacross.cost_models.layout import Layout, layout_of, types_of_ranks
-from scaleacross.cost_models.levels import Levels, accelerator_types, build_levels
+from scaleacross.cost_models.levels import CAMPUS, Levels, accelerator_types, build_levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.memory import memory_parts
 from scaleacross.cost_models.overlap import Window, together_s, windows
@@ -152,9 +152,15 @@ def step_seconds(
 
 
 def groups_of(shapes: Mapping[str, GroupShape], levels: Levels, network: Networks) -> dict[str, Group]:
-    """The groups of every communicator, one row each, on the links of a fill."""
+    """The groups of every communicator, one row each, on the links of a fill; those inside buildings by accelerator type, too."""
     links, launch_s = links_of(levels), _launch_s(levels)
-    return {name: group_of(network, name, one_row(shape), links, launch_s) for name, shape in shapes.items()}
+    groups = {name: group_of(network, name, one_row(shape), links, launch_s) for name, shape in shapes.items()}
+    own = {name: links_of(one) for name, one in levels.by_type.items()}
+    inside = {name for name, shape in shapes.items() if own and shape.span < CAMPUS}
+    return groups | {
+        name: replace(groups[name], by_type={of: replace(groups[name], links=each) for of, each in own.items()})
+        for name in inside
+    }
 
 
 def _launch_s(levels: Levels) -> float:
@@ -245,7 +251,7 @@ def _replica_kinds(
     """All kinds of replicas of a decision; the one whose step is longest makes the plan's."""
     times = times_by_type(profile, job, levels.accelerators, settings)
     split, micro_batches = layers_per_stage(profile, decision), micro_batches_of(decision, settings, layout)
-    rows, work = rank_rows(profile, job, levels.accelerators, settings, times, layout, split, micro_batches)
+    rows, work, _ = rank_rows(profile, job, levels.accelerators, settings, times, layout, split, micro_batches)
     first = np.zeros(1, dtype=np.int64)
     volumes = Volumes(job, profile, settings, work.take(first), _launch_s(levels), decision.pipeline.order)
     pipelines = UnplacedPipelines.of(volumes, levels.accelerators, times, layout, split, micro_batches)
@@ -257,7 +263,8 @@ def _replica_kinds(
         traffic["dp_replicate"] = (replicas_traffic(own, groups["dp_replicate"]),)
         terms = tuple(waiting(own, Terms({}, parts)) for parts in traffic.values())
         together = together_s([part for term in terms for part in term.traffic_s], own.work.buckets)
-        beside = beside_layers(own, pipelines.any_stages, groups, decision.pipeline, together, timed.ends)
+        waited = {**groups, "ep": pipelines.exchanges(groups, timed)}
+        beside = beside_layers(own, pipelines.any_stages, waited, decision.pipeline, together, timed.ends)
         return Carried(own, timed, terms, beside if carried is work else beside.behind_drain(timed.drain_s))
 
     spans = [int(groups[axis].shape.span[0]) for axis in ("dp_shard", "dp_replicate")]

@@ -70,8 +70,14 @@ class Repricer:
 
     def cost(self, change: Change | None = None, factor: float = 1.0) -> PlanCost:
         """Cost with a figure multiplied by ``factor``."""
-        levels = change(self.levels, factor) if change else self.levels
+        levels = _everywhere(change, self.levels, factor) if change else self.levels
         return plan_cost(self.job, self.profile, self.topology, self.decision, levels=levels)
+
+
+def _everywhere(change: Change, levels: Levels, factor: float) -> Levels:
+    """The figure multiplied in the whole fill, and inside the buildings of each accelerator type alike."""
+    by_type = {name: change(own, factor) for name, own in levels.by_type.items()}
+    return replace(change(levels, factor), by_type=by_type)
 
 
 def sensitivities(pricer: Repricer) -> tuple[tuple[Sensitivity, ...], tuple[Phase, ...]]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -54,6 +54,14 @@ GRADIENTS: Final = ("dense_parameters", "expert_parameters", "buckets")
 
 Split = tuple[tuple[int, ...], ...]
 """[pipeline rank][chunk] -> layers."""
+
+
+class Rows(NamedTuple):
+    """Kinds of ranks, (n,): what they do, and the index of the accelerator type that they do it on."""
+
+    settings: Settings
+    work: Work
+    types: Ints
 
 
 @dataclass(frozen=True)
@@ -145,12 +153,13 @@ def uneven_rows(
     layout: Layout,
     split: Split,
     micro_batches: Sequence[int],
-) -> tuple[Settings, Work]:
+) -> Rows:
     """The distinct of ``rank_rows``."""
-    rows, work = rank_rows(profile, job, accelerators, settings, times, layout, split, micro_batches)
-    columns = np.stack([rows.num_micro_batches, *(getattr(work, f.name) for f in fields(Work))], axis=1)
+    rows = rank_rows(profile, job, accelerators, settings, times, layout, split, micro_batches)
+    work = (getattr(rows.work, f.name) for f in fields(Work))
+    columns = np.stack([rows.settings.num_micro_batches, rows.types, *work], axis=1)
     _, distinct = np.unique(columns, axis=0, return_index=True)
-    return rows.take(distinct), work.take(distinct)
+    return Rows(rows.settings.take(distinct), rows.work.take(distinct), rows.types[distinct])
 
 
 def rank_rows(
@@ -162,7 +171,7 @@ def rank_rows(
     layout: Layout,
     split: Split,
     micro_batches: Sequence[int],
-) -> tuple[Settings, Work]:
+) -> Rows:
     """One row for every pipeline rank of every replica class of one decision (``settings`` has one row).
 
     Args:
@@ -223,7 +232,7 @@ def rank_rows(
     )
     batches = np.repeat(np.array(micro_batches, dtype=np.int64), len(split))
     rows = settings.take(np.zeros(len(batches), dtype=np.int64))
-    return replace(rows, num_micro_batches=batches), work
+    return Rows(replace(rows, num_micro_batches=batches), work, kinds)
 
 
 def own_gradients(profile: ModelProfile, job: Job, settings: Settings, split: Split, work: Work) -> Work | None:

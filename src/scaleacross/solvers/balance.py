@@ -25,8 +25,8 @@ from scaleacross.cost_models.layout import Layout, layout_of, types_of_ranks
 from scaleacross.cost_models.plan_cost import layers_per_stage, micro_batches_of
 from scaleacross.cost_models.settings import Ints, Settings
 from scaleacross.cost_models.stages import equal_stages, layers_of_ranks, placement_of
-from scaleacross.cost_models.uneven import LayerCosts, Split, layer_costs, uneven_rows
-from scaleacross.cost_models.work import Work, work_of
+from scaleacross.cost_models.uneven import LayerCosts, Rows, Split, layer_costs, uneven_rows
+from scaleacross.cost_models.work import work_of
 from scaleacross.schedules.pipeline import is_legal
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
 from scaleacross.solvers.partition_stages import partition_stages
@@ -101,10 +101,11 @@ class Balancer:
                 if self._fits(layout, split, max(micro_batches)):
                     yield Balance(layout, split, micro_batches, self.placement)
 
-    def rows(self, balance: Balance) -> tuple[Settings, Work]:
+    def rows(self, balance: Balance) -> Rows:
         """The rows that price a balance: one where all accelerators are of one type, else one of every kind of rank."""
         if len(self.accelerators) == 1:
-            return self.settings, work_of(self.profile, self.job, self.accelerators, self.settings)
+            work = work_of(self.profile, self.job, self.accelerators, self.settings)
+            return Rows(self.settings, work, np.zeros(len(self.settings), dtype=np.int64))
         return uneven_rows(
             self.profile,
             self.job,

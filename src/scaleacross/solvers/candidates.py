@@ -15,7 +15,7 @@ calls on (tp, cp, ep, pp, dp, micro-batch), computation and serial terms on *bas
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
@@ -29,6 +29,7 @@ from scaleacross.cost_models.axes import (
     axis_calls,
     best_network,
     exposed_exchange_s,
+    least_calls,
     serial_s,
     waiting,
     window_s,
@@ -43,6 +44,7 @@ from scaleacross.cost_models.memory import memory_parts
 from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.overlap import computation_s, windows
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
+from scaleacross.cost_models.pipeline.unplaced import WAITED
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.stages import block_counts, pipeline_groups
 from scaleacross.cost_models.step import placement_free_s
@@ -97,6 +99,16 @@ class Pricing:
     def network(self) -> Literal["best", "library"] | Best:
         """What no network of the job beats."""
         return best_network(self.job, self.accelerators)
+
+    @cached_property
+    def types(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(accelerator.name for accelerator in self.accelerators)
+
+    @cached_property
+    def waiting_links(self) -> Mapping[str, Links]:
+        """What groups that the pipeline waits for have at best on accelerators of each type."""
+        return {name: self.fleet.optimistic_links_on(name) for name in self.types}
 
     @property
     def launch_s(self) -> float:
@@ -257,7 +269,7 @@ class Pricing:
         any larger one."""
         stride = np.ones(len(volumes.settings), dtype=np.int64) if stride is None else stride
         calls = self._calls(axis, volumes, stride, coarse)
-        waited = sum(serial_s(axis, volumes, calls).values(), start=np.zeros(len(volumes.settings)))
+        waited = waited_s(axis, volumes, calls)
         return waited, None if calls.message is None else least_alone_s(volumes, calls.message)
 
     def _exchange_s(self, volumes: Volumes, stride: Ints | None = None, coarse: bool = False) -> Floats | None:
@@ -268,14 +280,25 @@ class Pricing:
         return exposed_exchange_s(volumes, self._calls("dp_shard", volumes, stride, coarse))
 
     def _calls(self, axis: GridAxis, volumes: Volumes, stride: Ints, coarse: bool) -> Calls:
-        """Lower bound on one call of the collectives that the step waits for."""
+        """Lower bound on one call of the collectives that the step waits for, on whichever accelerator type."""
+        return least_calls(self._calls_by_type(axis, volumes, stride, coarse))
+
+    def _calls_by_type(self, axis: GridAxis, volumes: Volumes, stride: Ints, coarse: bool) -> list[Calls]:
+        """The same on every accelerator type; one for all types that are alike to it."""
         settings = volumes.settings
         columns = (settings.tp, settings.cp, settings.ep, settings.pp, settings.dp, settings.micro_batch, stride)
         kinds = distinct(*columns)
         some, apart = volumes.take(kinds.first), stride[kinds.first]
         group = self._group(some.settings, getattr(some.settings, axis), apart, coarse)
         experts = self._group(some.settings, some.settings.ep, apart, coarse) if axis == "dp_shard" else None
-        return axis_calls(axis, some, group, experts).take(kinds.code)
+        if len(self.types) == 1 or axis not in WAITED:
+            return [axis_calls(axis, some, group, experts).take(kinds.code)]
+        on = ((self._on(name, group), experts and self._on(name, experts)) for name in self.types)
+        return [axis_calls(axis, some, *groups).take(kinds.code) for groups in on]
+
+    def _on(self, accelerator: str, group: Group) -> Group:
+        """Groups that the pipeline waits for on accelerators of a type."""
+        return replace(group, links=self.waiting_links[accelerator])
 
     def _window_s(self, axis: GridAxis, volumes: Volumes, stride: Ints | None = None, coarse: bool = False) -> Floats:
         """Lower bound on what an axis adds to the windows, (windows, n)."""
@@ -298,6 +321,11 @@ class Pricing:
         cut, least = fleet.must_cross(degree, stride, world), fleet.fullest_children(world)
         shape = relaxed_shape(degree, stride, sizes, cut, least, 1 if coarse else fleet.common_host)
         return Group(shape, self.links, self.launch_s, rows, self.network)
+
+
+def waited_s(axis: GridAxis, volumes: Volumes, calls: Calls) -> Floats:
+    """Seconds of a step that wait for some calls at least, (n,)."""
+    return sum(serial_s(axis, volumes, calls).values(), start=np.zeros(len(volumes.settings)))
 
 
 def stride_behind(settings: Settings, faster: Collection[GridAxis]) -> Ints:

@@ -24,11 +24,13 @@ from scaleacross.cost_models.failures import replicas_lost
 from scaleacross.cost_models.groups import stacked_shapes
 from scaleacross.cost_models.layer_seconds import StackedTimes, times_by_type
 from scaleacross.cost_models.layout import Layout, layout_of
-from scaleacross.cost_models.links import Links, stacked_links
+from scaleacross.cost_models.levels import CAMPUS
+from scaleacross.cost_models.links import stacked_links
 from scaleacross.cost_models.pipeline.unplaced import UnplacedPipelines
 from scaleacross.cost_models.plan_cost import stage_memory
 from scaleacross.cost_models.settings import Floats, Settings, settings_of
 from scaleacross.cost_models.step import StepTimes, placement_free_s, step_times
+from scaleacross.cost_models.uneven import Rows
 from scaleacross.cost_models.work import Work
 from scaleacross.solvers.balance import Balance, Balancer
 from scaleacross.solvers.fleets import Fill, Fleet, shares
@@ -129,7 +131,7 @@ class EveryPlacement(Placer):
 
     def _balanced(
         self, settings: Settings, slowest_axis: GridAxis | None, orders: Sequence[AxisOrder] | None = None
-    ) -> list[tuple[float, Balance, tuple[Settings, Work], list[Place]]]:
+    ) -> list[tuple[float, Balance, Rows, list[Place]]]:
         """Every balance of every layout with its floor, its rows and the places of the layout, lowest floor first.
 
         ``orders`` of the active axes; None: all of them.
@@ -140,7 +142,7 @@ class EveryPlacement(Placer):
         for layout, alike in self._by_layout(settings, slowest_axis, orders).items():
             for balance in balancer.balances(layout) if self.balanced else [balancer.equal(layout)]:
                 rows = balancer.rows(balance)
-                floor_s = float(placement_free_s(pricing.volumes(*rows)).max())
+                floor_s = float(placement_free_s(pricing.volumes(*rows[:2])).max())
                 out.append((floor_s, balance, rows, alike))
         return sorted(out, key=lambda entry: entry[0])
 
@@ -191,7 +193,7 @@ class EveryPlacement(Placer):
         self,
         settings: Settings,
         balance: Balance,
-        rows: tuple[Settings, Work],
+        rows: Rows,
         places: Sequence[Place],
         limit_s: float,
         stop: Callable[[], bool],
@@ -203,7 +205,7 @@ class EveryPlacement(Placer):
         best_s, best = np.inf, places[0]
         if floors.min() >= limit_s:
             return best_s, best
-        decision, pipelines = balanced(settings.decision(0), balance), self._pipelines(settings, rows[1], balance)
+        decision, pipelines = balanced(settings.decision(0), balance), self._pipelines(settings, rows.work, balance)
         for index in np.argsort(floors, kind="stable").tolist():
             below_s, place = min(limit_s, best_s), places[index]
             if floors[index] >= below_s or stop():
@@ -226,24 +228,32 @@ class EveryPlacement(Placer):
         """Exact step of a decision in a place."""
         return self.on(place[0]).step_s(placed_at(decision, place))
 
-    def _floors_s(self, rows: tuple[Settings, Work], places: Sequence[Place]) -> Floats:
+    def _floors_s(self, rows: Rows, places: Sequence[Place]) -> Floats:
         """Bounds on the step of every place, (places,): by the longest of the rows."""
         return self._times_at(rows, places).step_s.max(axis=1)
 
-    def _times_at(self, rows: tuple[Settings, Work], places: Sequence[Place]) -> StepTimes:
-        """Bounds on the step of every row in every place, (places, rows), as if pipeline messages took no time."""
-        settings, work = rows
+    def _times_at(self, rows: Rows, places: Sequence[Place]) -> StepTimes:
+        """Bounds on the step of every row in every place, (places, rows), as if pipeline messages took no time.
+
+        Rows wait for groups inside buildings as long as these take on their own accelerator type.
+        """
+        settings, work, types = rows
         place, row = (index.ravel() for index in np.indices((len(places), len(settings))))
         one = settings.take(row[: len(settings)])
         volumes = self.pricing.volumes(settings.take(row), work.take(row))
-        links: Links = stacked_links([self.levels(places[int(index)][0]) for index in place])
+        number = {fill: index for index, fill in enumerate(dict.fromkeys(fill for fill, _ in places))}
+        whole, at = [self.levels(fill) for fill in number], np.array([number[fill] for fill, _ in places])[place]
+        own = [levels.on(name) for name in self.pricing.types for levels in whole]
+        links, at_own = stacked_links(whole, at), (types[row] + 1) * len(whole) + at
         network = searched_network(self.pricing.job, self.pricing.accelerators)
         terms = []
         for axis in (axis for axis in GRID_AXES if axis != "pp"):
             each = [self._axis_shapes(one, axis, _faster(axis_order, axis), fill) for fill, axis_order in places]
             stacked = [stacked_shapes([each[int(index)][part] for index in place]) for part in range(len(each[0]))]
             expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
-            terms.append(axis_terms(axis, volumes, stacked[0], links, expert, ep, network=network))
+            inside = (stacked[0] if ep is None else ep).span < CAMPUS
+            waits = stacked_links([*whole, *own], np.where(inside, at_own, at))
+            terms.append(axis_terms(axis, volumes, stacked[0], links, expert, ep, False, network, waits))
         return step_times(volumes, terms).reshaped(len(places), len(settings))
 
 

@@ -8,7 +8,7 @@ distinct group; nothing is relaxed. Only pipelines whose delays have no exact cl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Literal
 
@@ -17,8 +17,8 @@ import numpy as np
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.groups import GroupShape, exact_shape, stacked_shapes
-from scaleacross.cost_models.levels import Levels, build_levels
-from scaleacross.cost_models.links import links_of
+from scaleacross.cost_models.levels import CAMPUS, Levels, build_levels
+from scaleacross.cost_models.links import links_of, stacked_links
 from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.plan_cost import PlanCost, groups_of, plan_cost, step_seconds
 from scaleacross.cost_models.settings import Ints, Settings
@@ -118,6 +118,10 @@ class FixedPlacement(Pricing):
 
     def _group(self, settings: Settings, degree: Ints, stride: Ints, coarse: bool, rows: Ints | None = None) -> Group:
         return Group(self._exact(degree, stride), self.links, self.launch_s, rows, self.network)
+
+    def _on(self, accelerator: str, group: Group) -> Group:
+        inside = (group.shape.span < CAMPUS).astype(np.int64)
+        return replace(group, links=stacked_links([self.levels, self.levels.on(accelerator)], inside))
 
     def _exact(self, degree: Ints, stride: Ints) -> GroupShape:
         """Shapes of many groups."""

@@ -82,15 +82,29 @@ class Fleet:
         """Per level the best figure that any fill can see on that level or farther out, for lower bounds.
 
         All types of the fleet take part and the slowest link of a fill sets its pace, so inside buildings a level is as good as
-        the best building of the type whose best is worst. A group may spare a level by crossing the next one; so no level is
-        taken to be worse than one outside of it.
+        the best building of the type whose best is worst.
         """
+        return self._best_links(tuple(self._levels_by_type.values()))
+
+    def optimistic_links_on(self, accelerator: str) -> Links:
+        """The same for what stages on accelerators of a type wait for: groups inside a building have its own links."""
+        return self._best_links((self._levels_by_type[accelerator],))
+
+    @cached_property
+    def _levels_by_type(self) -> dict[str, list[Levels]]:
+        """Of every building by itself, by accelerator type."""
         of_type: dict[str, list[Levels]] = {}
         for b in self.buildings:
             of_type.setdefault(b.accelerator.name, []).append(
                 build_levels(self.topology, [_share(b.name, b.num_accelerators)], self.graph)
             )
-        alike = of_type.values()
+        return of_type
+
+    def _best_links(self, alike: Sequence[Sequence[Levels]]) -> Links:
+        """The best of every set of buildings that are alike, and of these the worst.
+
+        A group may spare a level by crossing the next one; so no level is taken to be worse than one outside of it.
+        """
         bandwidth = np.min([np.max([levels.bandwidth for levels in each], axis=0) for each in alike], axis=0)
         bandwidth[SCALE_UP] = min(
             max(min(levels.bandwidth[SCALE_UP], levels.capacity[SCALE_UP]) for levels in each) for each in alike

@@ -2,7 +2,7 @@
 
 Sets          T  accelerator types;  K  block types, N[k] layers each;  groups g: one stage of one replica, pp·dp of them
 Parameters    P[t,k]  seconds of a layer per micro-batch on type t: forward, backward, recomputation, and the tp, cp and ep
-              collectives that nothing hides, as fast as the best links allow;  A[t] accelerators of type t in the fleet
+              collectives that nothing hides, as fast as the type's best links allow;  A[t] accelerators of type t in the fleet
 Bound         With Q[k] = min_t P[t,k] and f[t] = max_k Q[k]/P[t,k] ≤ 1, a group of type t does at most f[t] of the
               reference work in a given time. A group is as slow as its slowest accelerator, so at most
               ⌊(A of the i fastest types)/(tp·cp)⌋ groups are of the i fastest types, and at least one has the slowest.
@@ -39,7 +39,7 @@ from scaleacross.cost_models.stages import RankClasses
 from scaleacross.cost_models.step import hbm_lost_s, placement_free_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import Work
-from scaleacross.solvers.candidates import ORDER_BLOCK, Priced, Pricing, stride_behind
+from scaleacross.solvers.candidates import ORDER_BLOCK, Priced, Pricing, stride_behind, waited_s
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, SCHEDULE_NAMES, GridAxis
@@ -172,7 +172,9 @@ class MixedPricing(Pricing):
     ) -> Terms:
         """Terms of an axis at their least, under the name of the component that waits."""
         name = "ep" if axis == "dp_shard" else axis
-        serial, _ = self._serial_s(axis, volumes, stride, coarse)
+        innermost = np.ones(len(volumes.settings), dtype=np.int64)
+        calls = self._calls_by_type(axis, volumes, innermost if stride is None else stride, coarse)
+        serial = np.stack([waited_s(axis, volumes, each) for each in calls])
         return waiting(volumes, Terms({name: serial}, (self._window_s(axis, volumes, stride, coarse),)))
 
     def _coarse_terms(self, volumes: Volumes) -> list[Terms]:
@@ -236,8 +238,8 @@ class MixedPricing(Pricing):
         return np.where(among(settings.schedule, ("DualPipe",)), 0.0, least)
 
     def _waits_s(self, settings: Settings, terms: Sequence[Terms]) -> Floats:
-        """Exposed tp, cp and ep collectives of each layer and micro-batch, (block types + 2, n), from unit ``terms``."""
-        nothing = np.zeros(len(settings))
+        """Exposed tp, cp and ep collectives of each layer and micro-batch, (types, block types + 2, n), from unit ``terms``."""
+        nothing = np.zeros((len(self.types), len(settings)))
         unit = {
             name: sum((term.serial_s.get(name, 0.0) for term in terms), start=nothing) / settings.num_micro_batches
             for name in ("tp", "cp", "ep")
@@ -251,7 +253,7 @@ class MixedPricing(Pricing):
             for block, _ in self.profile.blocks
         ]
         out += [4.0 * end.tp_gathers * unit["tp"] for end in (self.profile.embedding, self.profile.head)]
-        return np.stack(out)
+        return np.stack(out, axis=1)
 
     def _speed(self, settings: Settings, share: Floats) -> Floats:
         """Σ_g f[g] of the module docstring, at most, (n,)."""

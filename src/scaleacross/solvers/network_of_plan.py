@@ -82,7 +82,8 @@ def with_network(problem: Problem, decision: Decision, seed: int = 0) -> Network
     )
     if library_step_s < cost.cost.step_s * (1 - SAME_STEP):
         found = _library_kept(placed, bare, found, made, library)
-    if found.library_kept or not made.proves(paid.solution, cost):
+    several = bool(placed.levels.by_type)  # the fastest on the links of one type may be the slowest on those of another
+    if found.library_kept or several or not made.proves(paid.solution, cost):
         best = searched_network(problem.job, placed.levels.accelerators)
         found = replace(found, least_step_s=min(found.least_step_s, placed.cost(bare, best).cost.step_s))
     return found

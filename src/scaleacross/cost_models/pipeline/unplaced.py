@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from scaleacross.cost_models.axes import axis_calls
+from scaleacross.cost_models.axes import Calls, axis_calls
 from scaleacross.cost_models.chunk_work import Split, StageWork, stage_work
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.layer_seconds import StackedTimes
@@ -16,6 +17,10 @@ from scaleacross.cost_models.layout import Layout
 from scaleacross.cost_models.pipeline.placed import TimedPipeline, stage_seconds, timed_pipelines
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.parallelism import GridAxis
+
+WAITED: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard")
+"""Axes whose collectives stages wait for."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +61,25 @@ class UnplacedPipelines:
         return next(iter(self.stages.values()))
 
     def timed(self, groups: Mapping[str, Group]) -> list[TimedPipeline]:
-        """The pipelines with these groups (one row each), one for every kind of replicas. Raises as ``timed_pipelines``."""
-        tp, cp, shard, pp = (
-            axis_calls(axis, self.volumes, groups[axis], groups["ep"]) for axis in ("tp", "cp", "dp_shard", "pp")
-        )
-        by_type = {name: stage_seconds(self.volumes, work, (tp, cp, shard)) for name, work in self.stages.items()}
-        return timed_pipelines(self.volumes, by_type, self.any_stages.rank, self.layout, self.micro_batches, pp.message)
+        """The pipelines with these groups (one row each), one for every kind of replicas. Raises as ``timed_pipelines``.
+
+        Stages wait for groups inside buildings as long as these take on the stage's own accelerator type.
+        """
+        by_type = {
+            name: stage_seconds(self.volumes, work, self._calls_on(name, groups)) for name, work in self.stages.items()
+        }
+        message = axis_calls("pp", self.volumes, groups["pp"]).message
+        return timed_pipelines(self.volumes, by_type, self.any_stages.rank, self.layout, self.micro_batches, message)
+
+    def _calls_on(self, accelerator: str, groups: Mapping[str, Group]) -> list[Calls]:
+        """Of tp, cp and dp_shard."""
+        exchange = groups["ep"].on(accelerator)
+        return [axis_calls(axis, self.volumes, groups[axis].on(accelerator), exchange) for axis in WAITED]
+
+    def exchanges(self, groups: Mapping[str, Group], timed: TimedPipeline) -> Group:
+        """The all-to-alls that its replicas wait for: of several types' the shortest, as none hides more than it waits."""
+        whole, types = groups["ep"], frozenset[str]().union(*self.layout[timed.replicas].types)
+        return min((whole.on(name) for name in sorted(types)), key=self._exchange_s) if whole.by_type else whole
+
+    def _exchange_s(self, group: Group) -> float:
+        return float(group.all_to_all(self.volumes.routed_bytes, self.volumes.equal_copies, "tokens").time_s[0])
