@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Final
 
 from scaleacross.cost_models.axes import Networks, network_of, searched_network, windows_of
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Layout, layout_of
-from scaleacross.cost_models.levels import Levels, build_levels
-from scaleacross.cost_models.links import links_of
+from scaleacross.cost_models.levels import CAMPUS, Levels, build_levels
+from scaleacross.cost_models.links import Links, links_of
 from scaleacross.cost_models.network.codec import offers
 from scaleacross.cost_models.plan_cost import PlanCost, groups_of, plan_cost, step_seconds
 from scaleacross.cost_models.settings import Bools
@@ -25,7 +26,7 @@ from scaleacross.solvers.choose_network import (
 )
 from scaleacross.solvers.network_blocks import SAME_STEP, BlockPricer, blocks_of
 from scaleacross.solvers.network_combinations import Combination, combined, fastest_everywhere, uncontended, undominated
-from scaleacross.solvers.network_options import FlowOption, Wire, flow_options, hashed_levels, library_option
+from scaleacross.solvers.network_options import FlowOption, Wire, common_options, hashed_levels, library_option
 from scaleacross.solvers.pay_compression import paying
 from scaleacross.solvers.trunk_loads import TrunkLoads
 from scaleacross.spec.network_choice import CommunicatorChoice
@@ -33,6 +34,9 @@ from scaleacross.spec.placement import BuildingShare
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads.problem import Problem
+
+WAITED_GROUPS: Final = frozenset({"tp", "cp", "ep"})
+"""Communicators of which a stage waits for its own group alone."""
 
 Options = dict[tuple[str, str, str], list[FlowOption]]
 
@@ -135,6 +139,11 @@ class _Placed:
         shapes = exact_shapes(decision.degrees, placement.axis_order, levels, problem.profile.whole_experts)
         return cls(problem, levels, layout, shapes)
 
+    def links(self, flow: Flow) -> list[Links]:
+        """What a flow runs on: the links of each accelerator type where stages wait for it inside a building, else the fill's."""
+        inside = flow.shape in WAITED_GROUPS and self.shapes[flow.shape].span < CAMPUS
+        return [links_of(one) for one in (inside and self.levels.by_type.values()) or (self.levels,)]
+
     def cost(self, decision: Decision, network: Networks | None = None) -> PlanCost:
         """Price of the decision under a network; None: its own."""
         problem = self.problem
@@ -187,7 +196,7 @@ class MadeProblem:
 
 def network_problem(placed: _Placed, decision: Decision, cost: PlanCost) -> MadeProblem:
     """The blocks, windows and budgets of a placed decision; ``cost`` is its price (any network)."""
-    problem, links = placed.problem, links_of(placed.levels)
+    problem = placed.problem
     hashed = _hashed(problem.topology, cost.placement.fill)
     limits = problem.job.network
     trunks = TrunkLoads.of(problem.job, decision, cost.volumes, placed.shapes, placed.levels)
@@ -195,9 +204,9 @@ def network_problem(placed: _Placed, decision: Decision, cost: PlanCost) -> Made
     codecs = (offers(problem.job, placed.levels.accelerators), asked.max_relative_error) if asked else ()
     options: Options = {}
     for flow in cost.sent:
-        own = (placed.shapes[flow.shape], links, cost.volumes.launch_s, cost.volumes.equal_copies, hashed)
-        waited = not windows_of(flow, decision.shard)
-        found = flow_options(flow, Wire(*own, *codecs), waited=waited)
+        own = (cost.volumes.launch_s, cost.volumes.equal_copies, hashed, *codecs)
+        wires = [Wire(placed.shapes[flow.shape], links, *own) for links in placed.links(flow)]
+        found = common_options(flow, wires, waited=not windows_of(flow, decision.shard))
         options[flow.shape, flow.op, flow.what] = (
             found if trunks is None else [trunks.loaded(flow, one) for one in found]
         )

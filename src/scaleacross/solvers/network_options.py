@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -115,6 +115,19 @@ def flow_options(flow: Flow, wire: Wire, *, waited: bool) -> list[FlowOption]:
         )
         for choice, seconds, busy in _ways(flow, bare, wire):
             out.append(FlowOption(choice, seconds, busy, held(choice, wire.shape)))
+    return sorted(out, key=lambda option: option.time_s)
+
+
+def common_options(flow: Flow, wires: Sequence[Wire], *, waited: bool) -> list[FlowOption]:
+    """``flow_options`` that any of several kinds of links asks for, each with the mean of its times on all of them."""
+    every = [option for wire in wires for option in flow_options(flow, wire, waited=waited)]
+    if len(wires) == 1:
+        return every
+    out = []
+    for option in {one.choice.model_dump_json(): one for one in every}.values():
+        timed = [priced(flow, option.choice, wire) for wire in wires]
+        seconds, busy = (float(np.mean([getattr(one, name) for one in timed])) for name in ("time_s", "busy_s"))
+        out.append(replace(option, time_s=seconds, busy_s=busy))
     return sorted(out, key=lambda option: option.time_s)
 
 
