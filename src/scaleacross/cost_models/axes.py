@@ -114,12 +114,12 @@ class Calls(NamedTuple):
         return Calls(gather, both, exchange, self.message and Boundary(*(part[rows] for part in self.message)))
 
 
-def least_calls(calls: Sequence[Calls]) -> Calls:
-    """The shortest of each, where none has messages."""
-    if len(calls) == 1:
-        return calls[0]
+def chosen_calls(calls: Sequence[Calls], at: Ints) -> Calls:
+    """Of row i those of ``calls[at[i]]``, none of which has messages."""
+    rows = np.arange(len(at))
     gather, both, exchange = (
-        None if parts[0] is None else np.min(parts, axis=0) for parts in zip(*(one[:3] for one in calls), strict=True)
+        None if parts[0] is None else np.stack(parts)[at, rows]
+        for parts in zip(*(one[:3] for one in calls), strict=True)
     )
     return Calls(gather, both, exchange)
 

@@ -28,8 +28,8 @@ from scaleacross.cost_models.axes import (
     Terms,
     axis_calls,
     best_network,
+    chosen_calls,
     exposed_exchange_s,
-    least_calls,
     serial_s,
     waiting,
     window_s,
@@ -147,13 +147,20 @@ class Pricing:
         kinds = distinct(bases.tp, bases.cp, bases.ep, bases.micro_batch, bases.recompute)
         some = bases.take(kinds.first)
         some = replace(some, dp_shard=np.ones_like(some.dp_shard))  # no layer is faster on more accelerators
-        times = times_by_type(self.profile, self.job, self.accelerators, some)
-        each = np.min([layer_pass_s(one, some) for one in times], axis=0)
-        whole = (np.array([*block_counts(self.profile), 1, 1]) @ each)[kinds.code]
+        whole = (self._layer_counts @ self._passes_s(some).min(axis=0))[kinds.code]
         m, pp = bases.num_micro_batches, bases.pp
         fills = among(bases.schedule, WHOLE) & (bases.num_chunks == 1)
         floor: Floats = whole * np.where(fills, 1.0 / (1.0 - (1.0 - 1.0 / m) ** pp), m / pp)
         return floor
+
+    def _passes_s(self, settings: Settings) -> Floats:
+        """Forward and backward of a micro-batch through a layer of each type and the ends, (accelerator types, layers, n)."""
+        times = times_by_type(self.profile, self.job, self.accelerators, settings)
+        return np.stack([layer_pass_s(one, settings) for one in times])
+
+    @property
+    def _layer_counts(self) -> Ints:
+        return np.array([*block_counts(self.profile), 1, 1])
 
     def base_free_s(self, bases: Settings) -> Floats:
         """Computation with fill and drain, (n,): the part of a base's step that no placement and no split changes."""
@@ -280,8 +287,14 @@ class Pricing:
         return exposed_exchange_s(volumes, self._calls("dp_shard", volumes, stride, coarse))
 
     def _calls(self, axis: GridAxis, volumes: Volumes, stride: Ints, coarse: bool) -> Calls:
-        """Lower bound on one call of the collectives that the step waits for, on whichever accelerator type."""
-        return least_calls(self._calls_by_type(axis, volumes, stride, coarse))
+        """Lower bound on one call of the collectives that the step waits for; of several accelerator types on the one that
+        computes slowest, which ``work`` has on all ranks."""
+        first, *others = every = self._calls_by_type(axis, volumes, stride, coarse)
+        if not others:
+            return first
+        kinds = distinct(*(getattr(volumes.settings, name) for name in ("tp", "cp", "ep", "micro_batch", "world_size")))
+        passes = self._layer_counts @ self._passes_s(volumes.settings.take(kinds.first))
+        return chosen_calls(every, passes.argmax(axis=0)[kinds.code])
 
     def _calls_by_type(self, axis: GridAxis, volumes: Volumes, stride: Ints, coarse: bool) -> list[Calls]:
         """The same on every accelerator type; one for all types that are alike to it."""
