@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from machines import fill, flat, gpt, job, settings
 
-from scaleacross.cost_models.axes import communicators
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import build_levels
@@ -15,6 +14,7 @@ from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.shared_trunks import replicas_traffic
 from scaleacross.cost_models.step import one_row
 from scaleacross.cost_models.traffic import Volumes
+from scaleacross.cost_models.window_traffic import communicators
 from scaleacross.cost_models.work import NO_WORK
 
 

@@ -42,6 +42,8 @@ def test_all_computation_runs_at_the_pace_of_the_slowest() -> None:
         "weight_s",
         "attention_s",
         "fill_s",
+        "fill_backward_s",
+        "chunk_backward_s",
         "ahead_attention_s",
         "least_forward_s",
         "least_backward_s",

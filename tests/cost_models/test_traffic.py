@@ -9,7 +9,7 @@ import pytest
 from machines import accelerator, fill, flat, gpt, job, settings
 
 from scaleacross.catalogue import load_workload
-from scaleacross.cost_models.axes import axis_terms, group_of, windows_of
+from scaleacross.cost_models.axes import axis_terms, group_of
 from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.links import links_of
@@ -17,6 +17,7 @@ from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.cost_models.plan_traffic import time_of
 from scaleacross.cost_models.step import one_row
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
+from scaleacross.cost_models.window_traffic import windows_of
 from scaleacross.cost_models.work import work_of
 from scaleacross.spec.framework import Overlap
 from scaleacross.spec.parallelism import SHARD_LEVELS, Degrees, PipelineChoice, ShardLevel

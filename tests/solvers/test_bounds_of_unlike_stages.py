@@ -184,7 +184,7 @@ def test_bounds_of_orders_are_below_every_balance_in_every_place(seed: int, job:
                 placed = placed_at(decision, places[index])
                 exact = placer._step_s(decision, places[index]) * SLACK
                 timed = pipelines.timed(placer.on(fill).groups(placed))
-                behind = (times.exposed_s["dp"] + times.optimizer_s)[index].min()
+                behind = times.behind_s[index].min()
                 assert bounds[order] <= exact, (bounds[order] / exact, placed)
                 assert max(each.total_s for each in timed) + behind <= exact
 

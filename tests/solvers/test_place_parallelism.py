@@ -10,9 +10,10 @@ import pytest
 
 from instances import instance
 from scaleacross.cost_models.plan_cost import plan_cost
-from scaleacross.solvers.candidates import Priced, Pricing
+from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import fleets, shares
 from scaleacross.solvers.place_parallelism import Placer
+from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.parallelism import GRID_AXES, GridAxis
 from scaleacross.spec.placement import Placement

@@ -14,31 +14,37 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.collectives import Group, Network, Timed
+from scaleacross.cost_models.collectives import Group, Network
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.least_waits import (
     blocked_s,
     boundary_delays,
+    early_cp_wait_s,
+    early_delay_s,
+    early_expert_wait_s,
+    early_tp_wait_s,
     least_alone_s,
     least_cp_wait_s,
     least_delay_s,
     least_expert_wait_s,
     least_tp_wait_s,
 )
+from scaleacross.cost_models.levels import CAMPUS
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.messages import Boundary
 from scaleacross.cost_models.network.codec import offers
 from scaleacross.cost_models.network.compression import Best
-from scaleacross.cost_models.overlap import TRAFFIC_ROWS, WINDOW_NAMES, occurrences, rounds
+from scaleacross.cost_models.overlap import WINDOW_NAMES, occurrences, rounds
 from scaleacross.cost_models.pipeline.penalty import bound_penalty_s, timed_penalty_s
 from scaleacross.cost_models.pipeline.timed_bounds import SPLIT, among
 from scaleacross.cost_models.settings import Bools, Floats, Ints
-from scaleacross.cost_models.traffic import Flow, Volumes
+from scaleacross.cost_models.traffic import Volumes
+from scaleacross.cost_models.window_traffic import GRADIENT_AXES, communicators, trunks_apart_s
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.network_choice import CommunicatorChoice
-from scaleacross.spec.parallelism import SHARD_LEVELS, GridAxis, ShardLevel
+from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.plan import Decision
 
 Networks = Literal["best", "library"] | Best | Mapping[str, Network]
@@ -70,13 +76,18 @@ def network_of(decision: Decision) -> Networks:
 class Terms:
     """Seconds that one axis adds: ``serial_s`` per component, each (n,), and ``traffic_s`` of its communicators in the windows,
     each (TRAFFIC_ROWS, n); bounds know the sum of these alone, and ``serial_s`` by accelerator type where there are several,
-    (types, n). ``alone_s`` (n,) of the pipeline's axis, in bounds:
-    ``least_waits.least_alone_s``; ``exchange_s`` (n,) of the experts' axis: what no other micro-batch hides of one all-to-all."""
+    (types, n). ``alone_s`` (n,) of the pipeline's axis, in bounds: ``least_waits.least_alone_s``; ``exchange_s`` (n,) of the
+    experts' axis: what no other micro-batch hides of one all-to-all; ``far`` (n,): whether gradients cross buildings, None where
+    that is not known; ``early_s`` (n,): serial parts that come before any stage has its gradients; ``apart_s``, each (2, n): of
+    its communicators' gradients, where others leave trunks to a group (``trunks_apart_s``)."""
 
     serial_s: dict[str, Floats]
     traffic_s: tuple[Floats, ...]
     alone_s: Floats | None = None
     exchange_s: Floats | None = None
+    far: Bools | None = None
+    early_s: Floats | float = 0.0
+    apart_s: tuple[Floats, ...] = ()
 
     @property
     def window_s(self) -> Floats:
@@ -87,7 +98,10 @@ class Terms:
         """The rows selected by an index array."""
         serial = {name: seconds[..., rows] for name, seconds in self.serial_s.items()}
         alone, exchange = (None if each is None else each[rows] for each in (self.alone_s, self.exchange_s))
-        return Terms(serial, tuple(part[:, rows] for part in self.traffic_s), alone, exchange)
+        far = None if self.far is None else self.far[rows]
+        early = self.early_s if isinstance(self.early_s, float) else self.early_s[rows]
+        apart = tuple(part[:, rows] for part in self.apart_s)
+        return Terms(serial, tuple(part[:, rows] for part in self.traffic_s), alone, exchange, far, early, apart)
 
     @property
     def serial_total_s(self) -> Floats:
@@ -185,45 +199,17 @@ def serial_s(axis: GridAxis, volumes: Volumes, calls: Calls, exact: bool = False
     return {axis: rounds(settings, work) * exposed}
 
 
-def window_s(axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None = None) -> Floats:
-    """What an axis adds to the windows, (TRAFFIC_ROWS, n): ``communicators`` added up."""
-    return Terms({}, communicators(axis, volumes, group, expert_group)).window_s
-
-
-def communicators(
-    axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None = None
-) -> tuple[Floats, ...]:
-    """Traffic of an axis in the windows by communicator, each (TRAFFIC_ROWS, n); degrees, chunks and shard level decide it.
-
-    cp and dp_shard: gradients and sharded states (of the experts over their own groups); dp_replicate: all-reduce of the
-    (sharded) gradients.
-
-    Raises:
-        ValueError: ``dp_shard`` without its expert groups.
-    """
-    settings, work = volumes.settings, volumes.work
-    if axis == "cp":
-        return (_state_windows(volumes, work.dense_parameters + work.expert_parameters, group),)
-    if axis == "dp_shard":
-        if expert_group is None:
-            raise ValueError("dp_shard needs its expert groups")
-        dense = _state_windows(volumes, work.dense_parameters / settings.cp, group)
-        if not work.expert_parameters.any():
-            return (dense,)
-        return dense, _state_windows(volumes, work.expert_parameters / settings.cp, expert_group, "expert ")
-    out = np.zeros((2, len(WINDOW_NAMES), len(settings)))
-    if axis == "dp_replicate":
-        out[:, 0] = _calls_s(group.all_reduce(volumes.replica_gradient_bytes / work.buckets, "gradients"), volumes)
-    return (out.reshape(TRAFFIC_ROWS, -1),)
-
-
-def windows_of(flow: Flow, shard: ShardLevel) -> tuple[int, ...]:
-    """Windows (indices of WINDOW_NAMES) that every call of a flow falls into; none for what the step waits for."""
-    if not flow.what.endswith(("gradients", "parameters")) or flow.what.startswith("key"):
-        return ()
-    if flow.shape == "dp_replicate" or shard != "parameters":
-        return (1,) if flow.what.endswith("parameters") else (0,)
-    return (2, 3) if flow.what.endswith("parameters") else (3,)
+def early_s(volumes: Volumes, calls: Calls) -> Floats | float:
+    """Of ``serial_s`` what comes before any stage has its gradients, (n,)."""
+    if calls.message is not None:
+        return early_delay_s(volumes, calls.message)
+    if calls.exchange_s is not None:
+        return early_expert_wait_s(volumes, calls.exchange_s)
+    if calls.gather_s is None:
+        return 0.0
+    if calls.both_s is None:
+        return early_tp_wait_s(volumes, calls.gather_s)
+    return early_cp_wait_s(volumes, calls.gather_s, calls.both_s)
 
 
 def axis_terms(
@@ -256,9 +242,11 @@ def axis_terms(
     traffic = communicators(axis, volumes, group, expert)
     calls = axis_calls(axis, volumes, group if waits is links else replace(group, links=waits), exchange)
     alone = None if exact or calls.message is None else least_alone_s(volumes, calls.message)
-    return waiting(
-        volumes, Terms(serial_s(axis, volumes, calls, exact), traffic, alone, exposed_exchange_s(volumes, calls))
-    )
+    waited = serial_s(axis, volumes, calls, exact)
+    far = np.asarray((axis in GRADIENT_AXES) & (shape.span >= CAMPUS) | np.zeros(len(volumes.settings), dtype=bool))
+    early = 0.0 if exact else early_s(volumes, calls)
+    apart = trunks_apart_s(axis, volumes, group, expert) if not exact and far.any() else ()
+    return waiting(volumes, Terms(waited, traffic, alone, exposed_exchange_s(volumes, calls), far, early, apart))
 
 
 def exposed_exchange_s(volumes: Volumes, calls: Calls) -> Floats | None:
@@ -346,25 +334,3 @@ def _gather_and_scatter_s(group: Group, size_bytes: Floats, gathered: str, scatt
     """One all-gather and one reduce-scatter of the same tensor, with the names of what they carry."""
     gather = group.gather(size_bytes, payload=gathered).time_s
     return gather, group.gather(size_bytes, "reduce_scatter", scattered).time_s
-
-
-def _state_windows(volumes: Volumes, held: Floats, group: Group, of: str = "") -> Floats:
-    """Traffic of a communicator over which ``held`` parameters are sharded (or only reduced), (TRAFFIC_ROWS, n)."""
-    optimizer, shard, pieces = volumes.job.optimizer, volumes.settings.shard, volumes.work.buckets
-    gradients, weights = held * optimizer.reduce_bytes / pieces, held * optimizer.parameter_bytes / pieces
-    nothing = whole = reduced = gathered = np.zeros((2, len(volumes.settings)))
-    if (shard == SHARD_LEVELS.index("none")).any():
-        whole = _calls_s(group.all_reduce(gradients, f"{of}gradients"), volumes)
-    if (shard != SHARD_LEVELS.index("none")).any():
-        reduced = _calls_s(group.gather(gradients, "reduce_scatter", f"{of}gradients"), volumes)
-        gathered = _calls_s(group.gather(weights, payload=f"{of}parameters"), volumes)
-    by_step, back = np.choose(shard, [whole, reduced, nothing]), np.choose(shard, [nothing, gathered, nothing])
-    parameters = (shard == SHARD_LEVELS.index("parameters")).astype(float)
-    out = np.stack([by_step, back, parameters * gathered, parameters * (gathered + reduced)], axis=1)
-    return np.where(held <= 0, 0.0, out).reshape(TRAFFIC_ROWS, -1)
-
-
-def _calls_s(each: Timed, volumes: Volumes) -> Floats:
-    """Seconds of the calls for all buckets, and of them those in which the network is busy, (2, n)."""
-    pieces = volumes.work.buckets
-    return np.stack(np.broadcast_arrays(pieces * each.time_s, pieces * each.busy_s))

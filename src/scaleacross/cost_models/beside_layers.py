@@ -26,23 +26,34 @@ Traffic counts as if not encoded, and passes without what they wait for over tp 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.axes import windows_of
+from scaleacross.cost_models.axes import Terms
 from scaleacross.cost_models.buckets import num_buckets
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.collectives import ALGORITHM_NAMES, Group, distinct_share
+from scaleacross.cost_models.far_gradients import FarGradients
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import NUM_LEVELS, RACK
-from scaleacross.cost_models.overlap import EVERY_PASS, NO_CHUNKS, WINDOW_NAMES, ChunkWindows, Window, windows
+from scaleacross.cost_models.overlap import (
+    EVERY_PASS,
+    NO_CHUNKS,
+    WINDOW_NAMES,
+    ChunkWindows,
+    Window,
+    together_s,
+    windows,
+)
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds
 from scaleacross.cost_models.plan_traffic import bytes_out, carried_bytes, time_of
 from scaleacross.cost_models.settings import Floats
-from scaleacross.cost_models.split_backward import chunk_windows
+from scaleacross.cost_models.split_backward import gradient_chunks, parameter_chunks
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
+from scaleacross.cost_models.window_traffic import windows_of
 from scaleacross.spec.parallelism import SHARD_LEVELS, PipelineChoice
 
 ADAPTER: Final = 0
@@ -63,6 +74,7 @@ class BesideLayers(NamedTuple):
         hidden_s: of all-to-alls in each window, those that leave its links to its own traffic, likewise.
         crowded_s: for which links need longer than the passes beside which gradients are reduced, (ranks,).
         chunks: of each window, what single chunks leave its traffic.
+        shapes: of every rank's groups that reduce gradients on the trunks for themselves, by communicator, one row each.
     """
 
     outermost_fraction: Floats
@@ -70,12 +82,19 @@ class BesideLayers(NamedTuple):
     hidden_s: Floats
     crowded_s: Floats
     chunks: tuple[ChunkWindows, ...]
+    shapes: Mapping[str, GroupShape] = MappingProxyType({})
 
     def behind_drain(self, drain_s: Floats) -> BesideLayers:
         """With what ranks wait for others when they are done, (ranks,), which hides gradients too."""
         hidden = self.hidden_s.copy()
         hidden[WINDOW_NAMES.index("gradient_reduce")] += drain_s
         return self._replace(hidden_s=hidden)
+
+    def behind_trunks(self, gradients: FarGradients) -> BesideLayers:
+        """With gradients that only their chunks hide; the window is no shorter than any of these."""
+        hidden = self.hidden_s.copy()
+        hidden[WINDOW_NAMES.index("gradient_reduce")] = gradients.chunks.length_s.max(axis=0)
+        return self._replace(hidden_s=hidden, chunks=(gradients.chunks, *self.chunks[1:]), shapes=gradients.shapes)
 
     def on(self, over: Sequence[Window]) -> tuple[Window, ...]:
         """The windows with all of it; nothing is exposed less than with all their all-to-alls, which bounds rely on."""
@@ -96,23 +115,25 @@ def beside_layers(
     stages: StageWork,
     groups: Mapping[str, Group],
     pipeline: PipelineChoice,
-    together: Floats,
+    terms: Sequence[Terms],
     ends: StageEnds | None = None,
 ) -> BesideLayers:
-    """``volumes`` has a row for every pipeline rank, ``groups`` of all communicators one row; ``together``: ``together_s``.
+    """``volumes`` has a row for every pipeline rank, ``groups`` of all communicators one row; ``terms`` of every axis.
 
     ``ends`` of the stages, where the schedule computes weight gradients apart.
     """
+    together = together_s([part for term in terms for part in term.traffic_s], volumes.work.buckets)
     shared, chunks = _sharing_links(volumes, groups, pipeline, together), [NO_CHUNKS] * len(WINDOW_NAMES)
     if ends is not None:
         work = volumes.work
         taken = work.taken_fraction * (1 - work.elementwise_fraction)
         carried = work.dense_parameters + work.expert_parameters
-        chunks[:2] = chunk_windows(stages, ends, _pieces(volumes, stages), work.buckets, carried, taken)
+        of = stages, ends, pieces_of_stages(volumes, stages), work.buckets, carried
+        chunks[:2] = gradient_chunks(*of, taken), parameter_chunks(*of)
     return BesideLayers(outermost_fraction(volumes, stages), *shared, tuple(chunks))
 
 
-def _pieces(volumes: Volumes, stages: StageWork) -> Floats:
+def pieces_of_stages(volumes: Volumes, stages: StageWork) -> Floats:
     """Buckets of every virtual stage, (p·v,)."""
     held = stages.dense_parameters + stages.expert_parameters
     settings = volumes.settings.take(stages.rank)
@@ -128,7 +149,7 @@ def outermost_fraction(volumes: Volumes, stages: StageWork) -> Floats:
         each = held / np.maximum(1, stages.num_layers)
         return np.asarray(np.bincount(stages.rank, each) / carried)
     first = np.arange(len(volumes.settings))  # virtual stage of the first chunk of every rank, in a loop and in a V
-    return np.asarray(held[first] / _pieces(volumes, stages)[first] / carried)
+    return np.asarray(held[first] / pieces_of_stages(volumes, stages)[first] / carried)
 
 
 def _sharing_links(
@@ -191,7 +212,7 @@ def _share_of_passes(volumes: Volumes, busy_s: float) -> Floats:
 def link_seconds(flow: Flow, group: Group, copies: float, pipeline: PipelineChoice) -> Floats:
     """Seconds for which one call, run by all groups of its axis, keeps the adapter (row 0) and each level's links busy."""
     algorithm = ALGORITHM_NAMES[int(time_of(flow, group, copies).algorithm[0])]
-    shape, links = _of_one(group.shape), group.links
+    shape, links = group.shape.take(0), group.links
     out, farther = np.zeros(NUM_LEVELS), 0.0  # bytes per rank that pass on their way farther out
     for level in range(NUM_LEVELS - 1, RACK - 1, -1):
         if shape.fanout[level] > 1:
@@ -208,8 +229,3 @@ def link_seconds(flow: Flow, group: Group, copies: float, pipeline: PipelineChoi
             out[level] = carried / links.capacity[level]
     out[ADAPTER] = farther / links.bandwidth[RACK]
     return out
-
-
-def _of_one(shape: GroupShape) -> GroupShape:
-    """A shape of one row without it."""
-    return GroupShape(*(np.asarray(getattr(shape, f.name))[0] for f in fields(GroupShape)))

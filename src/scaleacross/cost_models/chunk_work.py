@@ -16,7 +16,7 @@ from scaleacross.cost_models.layer_seconds import StackedTimes, times_by_type
 from scaleacross.cost_models.memory import held_parameters
 from scaleacross.cost_models.rank_seconds import layer_counts, rank_times, update_s, with_accumulation
 from scaleacross.cost_models.settings import Floats, Ints, Settings
-from scaleacross.cost_models.stages import RankClasses, block_counts, layers_of_stages, placement_of
+from scaleacross.cost_models.stages import block_counts, placement_of, virtual_stages
 from scaleacross.schedules.pipeline.stage_placement import locate
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
@@ -62,12 +62,9 @@ def stage_work(
     Raises:
         ValueError: the split does not hold the layers of the model.
     """
-    pp, placement = len(split), placement_of(settings)
-    table = layers_of_stages(block_counts(profile), split, placement)
+    classes, rank = virtual_stages(block_counts(profile), split, placement_of(settings))
+    table = classes.layers
     stages = np.arange(len(table))
-    rank = np.array([locate(placement, pp, stage)[0] for stage in range(len(table))])
-    first, last = (stages == 0).astype(np.int64), (stages == stages[-1]).astype(np.int64)
-    classes = RankClasses(table, first, last, rank, np.ones_like(rank))
     held = held_parameters(profile, settings, classes)
     parts = with_accumulation(rank_times(times, settings, classes), job, accelerator, settings, held.total)
     forward, backward, weight, attention = (part[:, 0] for part in parts)

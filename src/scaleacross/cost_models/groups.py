@@ -52,6 +52,10 @@ class GroupShape:
         outermost = NUM_LEVELS - 1 - np.argmax(crossed[..., ::-1], axis=-1)
         return np.where(crossed.any(axis=-1), outermost, -1)
 
+    def take(self, row: int) -> GroupShape:
+        """One of several rows."""
+        return GroupShape(*(getattr(self, f.name)[row] for f in fields(GroupShape)))
+
 
 def stacked_shapes(shapes: Sequence[GroupShape]) -> GroupShape:
     """One row per shape."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 import numpy as np
 
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
+from scaleacross.cost_models.early_gradients import early_backwards
 from scaleacross.cost_models.messages import Boundary
 from scaleacross.cost_models.overlap import computation_s
 from scaleacross.cost_models.pipeline.closed_form import BoundaryDelays, lower_bound_s
@@ -39,6 +40,18 @@ def least_tp_wait_s(volumes: Volumes, gather_s: Floats) -> Floats:
     both = _tp_wait_s(volumes, *ahead, pair, np.full(len(settings), np.inf))
     forward = (1 - volumes.job.overlap.tp_fraction) * ahead[0] * pair
     waited: Floats = settings.num_micro_batches * every + np.where(among(settings.schedule, WHOLE), both, forward)
+    return waited
+
+
+def early_tp_wait_s(volumes: Volumes, gather_s: Floats) -> Floats:
+    """Of ``least_tp_wait_s`` what comes before any stage has its gradients, (n,)."""
+    settings, work, pair = volumes.settings, volumes.work, 2 * gather_s
+    share = 1 - volumes.job.overlap.tp_fraction
+    forward, back = work.tp_forward, work.tp_gathers / 2 - work.tp_forward
+    every = _tp_wait_s(volumes, forward, back, pair, work.weight_s)
+    first = share * forward * pair
+    whole = early_backwards(settings)
+    waited: Floats = settings.num_micro_batches * first + whole * (every - first) + share * work.ahead_tp_forward * pair
     return waited
 
 
@@ -63,17 +76,30 @@ def _tp_wait_s(volumes: Volumes, forward: Floats, back: Floats, pair: Floats, we
 
 def least_cp_wait_s(volumes: Volumes, gather_s: Floats, both_s: Floats) -> Floats:
     """Keys and values beyond the attention of the same layers, (n,); ``both_s`` a gather and a scatter."""
-    settings, work = volumes.settings, volumes.work
+    settings, (every, first) = volumes.settings, _cp_wait_s(volumes, gather_s, both_s)
+    drained = np.where(among(settings.schedule, WHOLE), first[1], 0.0)
+    waited: Floats = settings.num_micro_batches * sum(every) + first[0] + drained
+    return waited
+
+
+def early_cp_wait_s(volumes: Volumes, gather_s: Floats, both_s: Floats) -> Floats:
+    """Of ``least_cp_wait_s`` what comes before any stage has its gradients, (n,)."""
+    settings, (every, first) = volumes.settings, _cp_wait_s(volumes, gather_s, both_s)
+    return np.asarray(settings.num_micro_batches * every[0] + early_backwards(settings) * every[1] + first[0])
+
+
+def _cp_wait_s(
+    volumes: Volumes, gather_s: Floats, both_s: Floats
+) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+    """Forward and backward of a micro-batch on the rank, and on what comes before it, (n,) each."""
+    work = volumes.work
 
     def passed(layers: Floats, attention_s: Floats) -> tuple[Floats, Floats]:
         forward = np.maximum(0.0, gather_s * layers - attention_s)
         back = np.maximum(0.0, both_s * layers - ATTENTION_BACKWARD_RATIO * attention_s)
         return forward, back + volumes.full_recompute * forward
 
-    ahead, behind = passed(work.ahead_layers, work.ahead_attention_s)
-    drained = np.where(among(settings.schedule, WHOLE), behind, 0.0)
-    waited: Floats = settings.num_micro_batches * sum(passed(work.layers, work.attention_s)) + ahead + drained
-    return waited
+    return passed(work.layers, work.attention_s), passed(work.ahead_layers, work.ahead_attention_s)
 
 
 def least_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:
@@ -93,15 +119,30 @@ def least_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:
     return waited
 
 
+def early_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:
+    """Of ``least_expert_wait_s`` what comes before any stage has its gradients, (n,)."""
+    settings, work, share = volumes.settings, volumes.work, volumes.job.experts.overlap_fraction
+    forward, back = (work.moe_layers * ways * exchange_s for ways in (2.0, 2 + 2 * volumes.full_recompute))
+    forward = forward - np.minimum(share * forward, work.forward_s)
+    back = back - np.minimum(share * back, work.backward_s)
+    waited: Floats = settings.num_micro_batches * forward + early_backwards(settings) * back
+    return waited
+
+
 def least_delay_s(volumes: Volumes, message: Boundary) -> Floats:
     """Messages that a pipeline waits for beyond its computation, (n,)."""
+    ways = np.where(among(volumes.settings.schedule, WHOLE), 2.0, 1.0)
+    near = message.near_latency_s + message.near_occupancy_s
+    return np.asarray(ways * early_delay_s(volumes, message) + blocked_s(volumes, near))
+
+
+def early_delay_s(volumes: Volumes, message: Boundary) -> Floats:
+    """Messages by which the first micro-batch reaches the rank, (n,)."""
     settings, work = volumes.settings, volumes.work
     near, slow = message.near_latency_s + message.near_occupancy_s, np.asarray(boundary_delays(message).slow_s)
     boundaries = np.maximum(0.0, settings.pp - 1 - work.ranks_behind)
     far = np.clip(message.num_far - work.ranks_behind, 0.0, boundaries)  # the others may all lie behind the rank
-    before = (boundaries - far) * near + far * slow
-    ways = np.where(among(settings.schedule, WHOLE), 2.0, 1.0)
-    return np.asarray(ways * before + blocked_s(volumes, near))
+    return np.asarray((boundaries - far) * near + far * slow)
 
 
 def least_alone_s(volumes: Volumes, message: Boundary) -> Floats:

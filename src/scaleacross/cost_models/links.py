@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
-from scaleacross.cost_models.levels import NUM_LEVELS, RACK, Levels
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, Levels
 from scaleacross.cost_models.settings import Floats, Ints
 
 
@@ -45,6 +45,13 @@ class Links(NamedTuple):
     message_overhead: Floats | None = None
     egress: Floats | None = None
     ring_share: Floats | None = None
+
+    def without_others(self, shape: GroupShape) -> Links:
+        """Of a group that no other stands in the way of on trunks and on its way there; of a relaxed shape, which may cross
+        trunks instead of other levels, nowhere."""
+        capacity = np.array(self.capacity)
+        capacity[..., 0 if isinstance(shape, RelaxedShape) else CAMPUS :] = np.inf
+        return self._replace(capacity=capacity, uplink=None)
 
 
 def links_of(levels: Levels) -> Links:

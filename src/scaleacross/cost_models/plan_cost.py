@@ -4,44 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
 from scaleacross.cost_models.axes import (
     Networks,
-    Terms,
-    communicators,
     group_of,
     network_of,
-    waiting,
 )
-from scaleacross.cost_models.beside_layers import BesideLayers, beside_layers
 from scaleacross.cost_models.chunk_work import chunk_work
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.groups import GroupShape
-from scaleacross.cost_models.layer_seconds import times_by_type
 from scaleacross.cost_models.layout import Layout, layout_of, types_of_ranks
 from scaleacross.cost_models.levels import CAMPUS, Levels, accelerator_types, build_levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.memory import memory_parts
-from scaleacross.cost_models.overlap import Window, together_s, windows
+from scaleacross.cost_models.overlap import Window
 from scaleacross.cost_models.pipeline.placed import TimedPipeline
-from scaleacross.cost_models.pipeline.unplaced import UnplacedPipelines
 from scaleacross.cost_models.plan_traffic import level_traffic, predicted
+from scaleacross.cost_models.replica_kinds import replica_kinds
 from scaleacross.cost_models.settings import Settings, settings_of
-from scaleacross.cost_models.shared_trunks import replicas_traffic
 from scaleacross.cost_models.stages import block_counts, equal_stages, every_rank, head_rank, layers_of_ranks
-from scaleacross.cost_models.step import StepTimes, behind_ranks_s, exact_shapes, one_row, played_step_s, played_times
+from scaleacross.cost_models.step import StepTimes, exact_shapes, one_row, played_times
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
-from scaleacross.cost_models.uneven import GRADIENTS, own_gradients, rank_rows
-from scaleacross.cost_models.work import Work
 from scaleacross.schedules.pipeline import SCHEDULES, chosen
 from scaleacross.schedules.pipeline.check import peak_in_flight
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.network import LINK_LEVELS
-from scaleacross.spec.parallelism import GRID_AXES
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import CostBreakdown, Decision, LevelTraffic, PredictedCollective, StageMemory
 from scaleacross.spec.step_work import PipelineWork
@@ -54,8 +44,8 @@ class PlanCost:
     """The computed part of a plan.
 
     ``volumes`` has the single row that makes the step (the longest kind of rank), ``pipeline`` is that of its replicas and
-    ``windows`` are those of their rank that leaves most traffic exposed; ``sent`` is what it communicates, from which collectives
-    and traffic are computed.
+    ``windows`` are those of their rank that leaves most traffic exposed, ``gradient_shapes`` those of its groups that reduce
+    gradients on trunks for themselves; ``sent`` is what it communicates, from which collectives and traffic are computed.
     """
 
     placement: Placement
@@ -67,6 +57,7 @@ class PlanCost:
     collectives: tuple[PredictedCollective, ...]
     volumes: Volumes
     windows: tuple[Window, ...]
+    gradient_shapes: Mapping[str, GroupShape]
     pipeline: TimedPipeline
     sent: tuple[Flow, ...]
 
@@ -103,7 +94,8 @@ def plan_cost(
         shapes = exact_shapes(decision.degrees, placement.axis_order, levels, profile.whole_experts)
     settings = settings_of(decision, job.global_batch_sequences)
     groups = groups_of(shapes, levels, network_of(decision) if network is None else network)
-    kinds = _replica_kinds(job, profile, levels, decision, groups, settings, layout)
+    split, micro_batches = layers_per_stage(profile, decision), micro_batches_of(decision, settings, layout)
+    kinds = replica_kinds(job, profile, levels, decision, placement, groups, layout, split, micro_batches)
     slowest = max(kinds, key=lambda kind: kind.step_s)
     volumes, times = slowest.stated.busiest, played_times(*slowest.longest)
     sent = flows(volumes)
@@ -112,14 +104,15 @@ def plan_cost(
     spans = {flow.axis: LINK_LEVELS[int(shapes[flow.axis].span)] for flow in sent}
     return PlanCost(
         placement=placement.model_copy(update={"spans": spans}),
-        layers_per_stage=layers_per_stage(profile, decision),
-        num_micro_batches=max(micro_batches_of(decision, settings, layout)),
+        layers_per_stage=split,
+        num_micro_batches=max(micro_batches),
         cost=_breakdown(job, profile, peak_flop_per_s(topology, placement, job), settings, times),
         memory=stage_memory(job, profile, levels.accelerators, decision, settings, layout),
         traffic=level_traffic(sent, collectives, shapes, levels, decision.pipeline, step_s, decision.network or ()),
         collectives=collectives,
         volumes=volumes,
         windows=slowest.stated.least_windows,
+        gradient_shapes=slowest.stated.gradient_shapes,
         pipeline=slowest.stated.pipeline,
         sent=tuple(sent),
     )
@@ -148,7 +141,9 @@ def step_seconds(
     levels = levels or build_levels(topology, placement.fill)
     layout = layout_of(topology, placement.fill, decision.degrees, placement.axis_order)
     settings = settings_of(decision, job.global_batch_sequences)
-    return max(kind.step_s for kind in _replica_kinds(job, profile, levels, decision, groups, settings, layout))
+    split, micro_batches = layers_per_stage(profile, decision), micro_batches_of(decision, settings, layout)
+    kinds = replica_kinds(job, profile, levels, decision, placement, groups, layout, split, micro_batches)
+    return max(kind.step_s for kind in kinds)
 
 
 def groups_of(shapes: Mapping[str, GroupShape], levels: Levels, network: Networks) -> dict[str, Group]:
@@ -186,93 +181,6 @@ def _placement(decision: Decision) -> Placement:
     if placed != needed:
         raise ValueError(f"the placement holds {placed} accelerators, the degrees need {needed}: {decision.degrees}")
     return decision.placement
-
-
-class ReplicaKind(NamedTuple):
-    """Replicas of one kind, by whose gradients travel (``uneven.own_gradients``); a plan states those of the first."""
-
-    carried: tuple[Carried, ...]
-
-    @property
-    def stated(self) -> Carried:
-        """What a plan says of its communication."""
-        return self.carried[0]
-
-    @property
-    def longest(self) -> Carried:
-        """What makes the step."""
-        return max(self.carried, key=lambda one: one.step_s)
-
-    @property
-    def step_s(self) -> float:
-        """The step, were all replicas of this kind."""
-        return self.longest.step_s
-
-
-class Carried(NamedTuple):
-    """Replicas with the fullest rank's gradients on all ranks, or with those of each: ``volumes`` with a row for every pipeline
-    rank, their pipeline, what falls into windows, and what that costs beyond them."""
-
-    volumes: Volumes
-    pipeline: TimedPipeline
-    terms: tuple[Terms, ...]
-    beside: BesideLayers
-
-    @property
-    def busiest(self) -> Volumes:
-        """The row of the busiest rank, with the gradients of the rank that reduces most over replicas."""
-        volumes = self.volumes.take(np.array([self.pipeline.rank]))
-        heaviest = self.volumes.work.take(np.array([self.volumes.replica_gradient_bytes.argmax()]))
-        gradients = {name: getattr(heaviest, name) for name in GRADIENTS}
-        return replace(volumes, work=replace(volumes.work, **gradients))
-
-    @property
-    def least_windows(self) -> tuple[Window, ...]:
-        """What hides traffic on the rank that leaves most of it exposed, one row."""
-        over = self.beside.on(windows(self.volumes.settings, self.volumes.work))
-        rank = int(behind_ranks_s(self.volumes, self.terms, self.beside).argmax())
-        return tuple(one.take(np.array([rank])) for one in over)
-
-    @property
-    def step_s(self) -> float:
-        """The step of such replicas."""
-        return played_step_s(*self)
-
-
-def _replica_kinds(
-    job: Job,
-    profile: ModelProfile,
-    levels: Levels,
-    decision: Decision,
-    groups: Mapping[str, Group],
-    settings: Settings,
-    layout: Layout,
-) -> list[ReplicaKind]:
-    """All kinds of replicas of a decision; the one whose step is longest makes the plan's."""
-    times = times_by_type(profile, job, levels.accelerators, settings)
-    split, micro_batches = layers_per_stage(profile, decision), micro_batches_of(decision, settings, layout)
-    rows, work, _ = rank_rows(profile, job, levels.accelerators, settings, times, layout, split, micro_batches)
-    first = np.zeros(1, dtype=np.int64)
-    volumes = Volumes(job, profile, settings, work.take(first), _launch_s(levels), decision.pipeline.order)
-    pipelines = UnplacedPipelines.of(volumes, levels.accelerators, times, layout, split, micro_batches)
-
-    def with_gradients(timed: TimedPipeline, carried: Work) -> Carried:
-        ranks = timed.replicas * len(split) + np.arange(len(split))
-        own = replace(volumes, settings=rows.take(ranks), work=carried.take(ranks))
-        traffic = {axis: communicators(axis, own, groups[axis], groups["expert"]) for axis in GRID_AXES}
-        traffic["dp_replicate"] = (replicas_traffic(own, groups["dp_replicate"]),)
-        terms = tuple(waiting(own, Terms({}, parts)) for parts in traffic.values())
-        together = together_s([part for term in terms for part in term.traffic_s], own.work.buckets)
-        waited = {**groups, "ep": pipelines.exchanges(groups, timed)}
-        beside = beside_layers(own, pipelines.any_stages, waited, decision.pipeline, together, timed.ends)
-        return Carried(own, timed, terms, beside if carried is work else beside.behind_drain(timed.drain_s))
-
-    spans = [int(groups[axis].shape.span[0]) for axis in ("dp_shard", "dp_replicate")]
-    own = own_gradients(profile, job, settings, split, work)
-    gradients = (work,) if own is None else (own, work) if spans[1] > spans[0] else (work, own)
-    return [
-        ReplicaKind(tuple(with_gradients(timed, carried) for carried in gradients)) for timed in pipelines.timed(groups)
-    ]
 
 
 def layers_per_stage(profile: ModelProfile, decision: Decision) -> tuple[tuple[int, ...], ...]:

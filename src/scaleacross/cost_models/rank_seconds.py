@@ -51,8 +51,14 @@ def with_accumulation(
 ) -> RankTimes:
     """``rank_times`` with gradients added up over micro-batches; the first of them has nothing to add to."""
     forward, backward, weight, attention = times
-    added = (1 - 1 / settings.num_micro_batches) * accumulation_time_s(accelerator, job.optimizer, held)
+    added = added_up_s(job, accelerator, settings, held)
     return forward, backward + added, weight + added, attention
+
+
+def added_up_s(job: Job, accelerator: Accelerator, settings: Settings, held: Floats) -> Floats:
+    """Seconds of a backward pass in which gradients of ``held`` parameters are added up, in the mean over micro-batches."""
+    added: Floats = (1 - 1 / settings.num_micro_batches) * accumulation_time_s(accelerator, job.optimizer, held)
+    return added
 
 
 def layer_counts(

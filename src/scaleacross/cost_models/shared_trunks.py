@@ -14,12 +14,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from scaleacross.cost_models.axes import communicators
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.levels import RACK
 from scaleacross.cost_models.overlap import WINDOW_NAMES
 from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.traffic import Volumes
+from scaleacross.cost_models.window_traffic import communicators
 
 
 def replicas_traffic(volumes: Volumes, group: Group) -> Floats:

@@ -23,20 +23,17 @@ from scaleacross.cost_models.pipeline.stage_ends import StageEnds
 from scaleacross.cost_models.settings import Floats, Ints
 
 
-def chunk_windows(
+def gradient_chunks(
     stages: StageWork, ends: StageEnds, pieces: Floats, buckets: Floats, carried: Floats, taken: Floats
-) -> tuple[ChunkWindows, ChunkWindows]:
-    """What the outermost buckets of every chunk leave gradients and parameters, (2 · chunks, ranks) each.
+) -> ChunkWindows:
+    """What the outermost buckets of every chunk leave gradients, (2 · chunks, ranks).
 
     Args:
         pieces: buckets of every stage, (p·v,); ``buckets``: those of every rank as windows count them, (ranks,).
-        carried: parameters whose traffic every rank is taken to have (``plan_cost.Carried``), (ranks,).
+        carried: parameters whose traffic every rank is taken to have, (ranks,).
         taken: by which computation falls behind per second of traffic beside it, (ranks,).
     """
-    of = np.argsort(stages.rank, kind="stable").reshape(len(buckets), -1)
-    held = stages.dense_parameters + stages.expert_parameters
-    share = held / carried[stages.rank]
-
+    of, share = _of_ranks(stages, buckets), _share(stages, carried)
     part_s = (ends.last_end_s - ends.last_start_s) / pieces
     # from the first bucket of a chunk, and from the last
     to_end = ends.total_s - ends.last_start_s - part_s, ends.total_s - ends.last_end_s
@@ -44,12 +41,29 @@ def chunk_windows(
     left = _left(share, pieces, order)
     gradients = _windows(left, to_end, order, buckets)
     before = share[of].sum(axis=1) - left
+    return gradients._replace(of_calls=gradients.of_calls + taken * before)
 
+
+def parameter_chunks(
+    stages: StageWork, ends: StageEnds, pieces: Floats, buckets: Floats, carried: Floats
+) -> ChunkWindows:
+    """What the outermost buckets of every chunk leave parameters; arguments as of ``gradient_chunks``."""
+    of = _of_ranks(stages, buckets)
     part_s = (ends.first_end_s - ends.first_start_s) / pieces
     from_start = ends.first_end_s - part_s, ends.first_start_s  # to the last bucket, and to the first
     order = np.take_along_axis(of, np.argsort(ends.first_end_s[of]), 1)
-    parameters = _windows(_left(share, pieces, order), from_start, order, buckets)
-    return gradients._replace(of_calls=gradients.of_calls + taken * before), parameters
+    return _windows(_left(_share(stages, carried), pieces, order), from_start, order, buckets)
+
+
+def _of_ranks(stages: StageWork, buckets: Floats) -> Ints:
+    """Virtual stages of every rank, (ranks, chunks)."""
+    return np.argsort(stages.rank, kind="stable").reshape(len(buckets), -1)
+
+
+def _share(stages: StageWork, carried: Floats) -> Floats:
+    """Of its rank's traffic, by virtual stage."""
+    share: Floats = (stages.dense_parameters + stages.expert_parameters) / carried[stages.rank]
+    return share
 
 
 def _left(share: Floats, pieces: Floats, order: Ints) -> Floats:

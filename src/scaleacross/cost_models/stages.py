@@ -115,6 +115,21 @@ def layers_of_stages(
     return table
 
 
+def virtual_stages(
+    block_counts: tuple[int, ...], layers_per_stage: Sequence[Sequence[int]], placement: StagePlacement = "loop"
+) -> tuple[RankClasses, Ints]:
+    """Every virtual stage as a class of its own, in model order, and the pipeline rank that holds it, (pp·v,).
+
+    Raises:
+        ValueError: as ``layers_of_stages``.
+    """
+    table = layers_of_stages(block_counts, layers_per_stage, placement)
+    stages = np.arange(len(table))
+    rank = np.array([locate(placement, len(layers_per_stage), stage)[0] for stage in range(len(table))])
+    first, last = (stages == 0).astype(np.int64), (stages == stages[-1]).astype(np.int64)
+    return RankClasses(table, first, last, rank, np.ones_like(rank)), rank
+
+
 @lru_cache(maxsize=4096)
 def rank_layers(
     block_counts: tuple[int, ...], pp: int, num_chunks: int, placement: StagePlacement = "loop"

@@ -14,14 +14,16 @@ action by action (``pipeline.placed``, ``played_times``): fill, waits and delays
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from scaleacross.cost_models.axes import Terms
 from scaleacross.cost_models.beside_layers import BesideLayers
+from scaleacross.cost_models.early_gradients import Early, early_gradients
 from scaleacross.cost_models.groups import GroupShape, exact_shape
+from scaleacross.cost_models.layout import Axis
 from scaleacross.cost_models.levels import Levels
 from scaleacross.cost_models.overlap import (
     WINDOW_NAMES,
@@ -36,6 +38,7 @@ from scaleacross.cost_models.overlap import (
 from scaleacross.cost_models.pipeline.placed import TimedPipeline
 from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.traffic import Volumes
+from scaleacross.cost_models.work import Work
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
 from scaleacross.spec.placement import strides
 
@@ -45,21 +48,26 @@ PER_ROUND = ("tp", "cp", "ep")
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds per candidate, each (n,); ``exposed_s`` by tp, cp, ep, pp, dp. Parts add up to ``step_s``."""
+    """Seconds per candidate, each (n,); ``exposed_s`` by tp, cp, ep, pp, dp. Parts add up to ``step_s``.
+
+    ``behind_s`` of it come after the pipeline at least, however long that is.
+    """
 
     step_s: Floats
     compute_s: Floats
     bubble_s: Floats
     exposed_s: dict[str, Floats]
     optimizer_s: Floats
+    behind_s: Floats
 
     def reshaped(self, *shape: int) -> StepTimes:
         """All parts in another shape."""
         exposed = {name: seconds.reshape(shape) for name, seconds in self.exposed_s.items()}
-        step, compute, bubble, optimizer = (
-            part.reshape(shape) for part in (self.step_s, self.compute_s, self.bubble_s, self.optimizer_s)
+        step, compute, bubble, optimizer, behind = (
+            part.reshape(shape)
+            for part in (self.step_s, self.compute_s, self.bubble_s, self.optimizer_s, self.behind_s)
         )
-        return StepTimes(step, compute, bubble, exposed, optimizer)
+        return StepTimes(step, compute, bubble, exposed, optimizer, behind)
 
 
 def placement_free_s(volumes: Volumes) -> Floats:
@@ -90,20 +98,34 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
             share = busy if name in PER_ROUND else np.ones_like(busy)
             exposed[name] = exposed[name] + share * seconds
             bubble = bubble + (1 - share) * seconds
-    over = windows(settings, work)
+    over, traffic = windows(settings, work), [part for term in terms for part in term.traffic_s]
+    early = early_gradients(volumes) if any(term.far is not None and term.far.any() for term in terms) else None
+    if early is not None:
+        waited = sum((exposed[name] for name in ("tp", "cp", "ep", "pp")), start=bubble - work.fill_s)
+        waited = waited - sum(term.early_s for term in terms)
+        early = early.where(np.any([term.far for term in terms if term.far is not None], axis=0))
+        over, traffic = early.behind(over, waited), [part for term in terms for part in _apart(term, early)]
     for term in terms:
         over = over if term.exchange_s is None else beside_exchanges(over, term.exchange_s)
-    exposed["dp"] = exposed["dp"] + _beyond_windows_s(volumes, terms, over) + hbm_lost_s(volumes)
+    exposed["dp"] = exposed["dp"] + _beyond_windows_s(work, traffic, over) + hbm_lost_s(volumes)
     compute = settings.num_micro_batches * (work.forward_s + work.backward_s)
     total = compute + bubble + work.optimizer_s + sum(exposed.values(), start=np.zeros(len(settings)))
-    return StepTimes(total, compute, bubble, exposed, work.optimizer_s)
+    behind = work.optimizer_s + (exposed["dp"] if early is None else np.where(early.is_far, 0.0, exposed["dp"]))
+    return StepTimes(total, compute, bubble, exposed, work.optimizer_s, behind)
 
 
-def _beyond_windows_s(volumes: Volumes, terms: Sequence[Terms], over: Sequence[Window]) -> Floats:
-    """Traffic of all axes that the windows do not hide, (n,)."""
-    traffic = [part for term in terms for part in term.traffic_s]
+def _apart(term: Terms, early: Early) -> Iterator[Floats]:
+    """Traffic of an axis with gradients that do not share trunks."""
+    if not term.apart_s:
+        yield from term.traffic_s
+    for shared, apart in zip(term.traffic_s, term.apart_s, strict=bool(term.apart_s)):
+        yield early.alone(shared, apart)
+
+
+def _beyond_windows_s(work: Work, traffic: Sequence[Floats], over: Sequence[Window]) -> Floats:
+    """Traffic of all communicators that the windows do not hide, (n,)."""
     calls = sum(traffic[1:], start=traffic[0])[: len(WINDOW_NAMES)]
-    return exposed_s(together_s(traffic, volumes.work.buckets), calls, over)
+    return exposed_s(together_s(traffic, work.buckets), calls, over)
 
 
 def played_times(volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Terms], beside: BesideLayers) -> StepTimes:
@@ -120,7 +142,7 @@ def played_times(volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Term
     exposed["dp"] = dp
     compute, bubble = np.full(1, pipeline.compute_s), np.full(1, pipeline.bubble_s)
     total = compute + bubble + optimizer + sum(exposed.values(), start=np.zeros(1))
-    return StepTimes(total, compute, bubble, exposed, optimizer)
+    return StepTimes(total, compute, bubble, exposed, optimizer, exposed["dp"] + optimizer)
 
 
 def played_step_s(volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Terms], beside: BesideLayers) -> float:
@@ -138,7 +160,8 @@ def behind_ranks_s(volumes: Volumes, terms: Sequence[Terms], beside: BesideLayer
     """What data parallelism leaves exposed on every pipeline rank, (ranks,)."""
     waited = sum((term.serial_total_s for term in terms), start=np.zeros(len(volumes.settings)))
     over = beside.on(windows(volumes.settings, volumes.work))
-    exposed: Floats = waited + _beyond_windows_s(volumes, terms, over) + hbm_lost_s(volumes)
+    traffic = [part for term in terms for part in term.traffic_s]
+    exposed: Floats = waited + _beyond_windows_s(volumes.work, traffic, over) + hbm_lost_s(volumes)
     return exposed
 
 
@@ -162,14 +185,20 @@ def exact_shapes(
         ValueError: the degrees do not fill the device list of ``levels``, or tp and dp_shard are not neighbours.
     """
     stride = strides(degrees, axis_order)
-    shapes = {str(axis): count(degrees.of(axis), stride[axis], levels) for axis in GRID_AXES}
-    shapes["ep"] = count(degrees.ep, stride["dp_shard"], levels)
+    shapes = {name: count(*axis, levels) for name, axis in communicator_axes(degrees, axis_order).items()}
     if whole_experts and degrees.tp > 1:
         if stride["dp_shard"] != stride["tp"] * degrees.tp:
             raise ValueError("whole experts over tp and ep need dp_shard right behind tp in the axis order, and cp 1")
         shapes["ep"] = count(degrees.tp * degrees.ep, stride["tp"], levels)
-    shapes["expert"] = count(degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep, levels)
     return shapes
+
+
+def communicator_axes(degrees: Degrees, axis_order: Sequence[GridAxis]) -> dict[str, Axis]:
+    """Degree and stride of every grid axis and of the expert groups (``ep``, ``expert``)."""
+    stride = strides(degrees, axis_order)
+    axes: dict[str, Axis] = {axis: (degrees.of(axis), stride[axis]) for axis in GRID_AXES}
+    experts, apart = degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep
+    return axes | {"ep": (degrees.ep, stride["dp_shard"]), "expert": (experts, apart)}
 
 
 def one_row(shape: GroupShape) -> GroupShape:

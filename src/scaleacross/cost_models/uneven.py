@@ -43,6 +43,7 @@ from scaleacross.cost_models.stages import (
     head_rank,
     layers_of_ranks,
     placement_of,
+    virtual_stages,
 )
 from scaleacross.cost_models.work import Work
 from scaleacross.spec.accelerator import Accelerator
@@ -201,12 +202,16 @@ def rank_rows(
     certain = passes if among(settings.schedule, WHOLE).all() else forward[kinds, rank].reshape(len(layout), -1)
     one_chunk = int(settings.num_chunks[0]) == 1  # of several, the first is less than their share
     before = one_chunk * (certain.cumsum(axis=1) - certain).ravel()
+    forward_before = forward[kinds, rank].reshape(len(layout), -1)
+    forward_before = one_chunk * (forward_before.cumsum(axis=1) - forward_before).ravel()
     idle = idle_share(settings.schedule_names, forward[kinds, rank], backward[kinds, rank])
     work = Work(
         forward_s=forward[kinds, rank],
         backward_s=backward[kinds, rank],
         weight_s=weight[kinds, rank],
         fill_s=before,
+        fill_backward_s=before - forward_before,
+        chunk_backward_s=_longest_chunk_s(profile, job, accelerators, settings, times, split)[kinds, rank],
         fill_rounds=idle * (len(split) - 1) / settings.num_chunks,
         ahead_tp_gathers=0.0 * same,
         ahead_tp_forward=0.0 * same,
@@ -217,6 +222,8 @@ def rank_rows(
         attention_s=attention[kinds, rank],
         **counts,
         **_gradients_of(job, settings, table, held, np.full(len(rank), held.total[:, 0].argmax())),
+        mean_held_share=held.total.mean() / held.total.max() * same,
+        least_held_share=held.total.min() / held.total.max() * same,
         optimizer_s=slowest_update * same,
         taken_fraction=taken_fraction(accelerators) * same,
         elementwise_fraction=elementwise * same,
@@ -233,6 +240,24 @@ def rank_rows(
     batches = np.repeat(np.array(micro_batches, dtype=np.int64), len(split))
     rows = settings.take(np.zeros(len(batches), dtype=np.int64))
     return Rows(replace(rows, num_micro_batches=batches), work, kinds)
+
+
+def _longest_chunk_s(
+    profile: ModelProfile,
+    job: Job,
+    accelerators: Sequence[Accelerator],
+    settings: Settings,
+    times: Sequence[StackedTimes],
+    split: Split,
+) -> Floats:
+    """Backward of the longest chunk of every rank on every type, (types, ranks)."""
+    stages, rank = virtual_stages(block_counts(profile), split, placement_of(settings))
+    held = held_parameters(profile, settings, stages)
+    out = np.zeros((len(accelerators), len(split)))
+    for longest, accelerator, each in zip(out, accelerators, times, strict=True):
+        backward = with_accumulation(rank_times(each, settings, stages), job, accelerator, settings, held.total)[1]
+        np.maximum.at(longest, rank, backward[:, 0])
+    return out
 
 
 def own_gradients(profile: ModelProfile, job: Job, settings: Settings, split: Split, work: Work) -> Work | None:

@@ -21,6 +21,7 @@ from scaleacross.cost_models.memory import held_parameters
 from scaleacross.cost_models.network.sm_contention import hbm_s
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, idle_share
 from scaleacross.cost_models.rank_seconds import (
+    added_up_s,
     attention_times,
     elementwise_fraction,
     layer_counts,
@@ -46,6 +47,8 @@ class Work:
         weight_s: weight gradients, part of backward_s.
         fill_s: forward and backward of one micro-batch through the first chunk of every rank before this one: what fill and
             drain add at least, forward alone where weight gradients fill the drain.
+        fill_backward_s: of it what the last micro-batch's way back adds.
+        chunk_backward_s: backward of one chunk of this rank, at most.
         fill_rounds: micro-batches' worth of passes in which ranks fill and drain, were all alike (``overlap.rounds``).
         ahead_*: what those first chunks have of the columns of these names (``least_waits``).
         ranks_behind: pipeline ranks behind this one, at least.
@@ -54,6 +57,7 @@ class Work:
         tp_forward: gathers (and as many scatters) of the forward pass, part of tp_gathers.
         layers, moe_layers: layers with attention, layers with routed experts.
         dense_parameters, expert_parameters: held by the fullest rank before sharding over data parallel.
+        mean_held_share, least_held_share: what the ranks hold in the mean, and the emptiest one, over that.
         optimizer_s: the update at the end of the step.
         buckets: pieces in which the rank's gradients and parameters travel (``buckets.num_buckets``).
         taken_fraction: of their speed that products lose while a collective runs beside them.
@@ -71,6 +75,8 @@ class Work:
     backward_s: Floats
     weight_s: Floats
     fill_s: Floats
+    fill_backward_s: Floats
+    chunk_backward_s: Floats
     fill_rounds: Floats
     ahead_tp_gathers: Floats
     ahead_tp_forward: Floats
@@ -85,6 +91,8 @@ class Work:
     moe_layers: Floats
     dense_parameters: Floats
     expert_parameters: Floats
+    mean_held_share: Floats
+    least_held_share: Floats
     optimizer_s: Floats
     buckets: Floats
     taken_fraction: Floats
@@ -168,7 +176,8 @@ def _group_work(
         for accelerator, each in zip(accelerators, times, strict=True)
     ]
     totals = np.stack([forward + backward for forward, backward, _, _ in per_type])  # (types, classes, n)
-    fill = np.max([_fill_s(each, settings, classes) for each in times], axis=0)
+    fills = [_fill_s(each, settings, classes) for each in times]
+    fill, fill_backward = (np.max([each[part] for each in fills], axis=0) for part in range(2))
     longest = settings.num_micro_batches * (totals + _waited_s(profile, settings, classes, waits)) + fill
     slowest, busiest = np.unravel_index(
         longest.reshape(-1, len(settings)).argmax(axis=0), (len(accelerators), len(classes.first_rank))
@@ -176,7 +185,9 @@ def _group_work(
     forward, backward, weight, attention = (
         np.stack([rank[part] for rank in per_type])[slowest, busiest, here] for part in range(4)
     )
+    least = _least_stage(profile, times, settings)
     fullest = held.total.argmax(axis=0)
+    added = np.max([added_up_s(job, one, settings, held.total[fullest, here]) for one in accelerators], axis=0)
     dense, expert = held.dense[fullest, here], held.expert[fullest, here]
     elementwise = elementwise_fraction(profile, times, settings)
     return {
@@ -184,12 +195,15 @@ def _group_work(
         "backward_s": backward,
         "weight_s": weight,
         "fill_s": fill[busiest, here],
+        "fill_backward_s": fill_backward[busiest, here],
         "fill_rounds": idle_share(settings.schedule_names, forward, backward) * (settings.pp - 1) / settings.num_chunks,
         **_ahead(profile, times, settings, classes, busiest),
         "attention_s": attention,
         **layer_counts(profile, settings, classes, busiest),
         "dense_parameters": dense,
         "expert_parameters": expert,
+        "mean_held_share": classes.num_ranks @ held.total / (settings.pp * held.total.max(axis=0)),
+        "least_held_share": held.total.min(axis=0) / held.total.max(axis=0),
         "optimizer_s": update_s(job, accelerators, settings, dense, expert).max(axis=0),
         "buckets": num_buckets(job.overlap, settings, classes.num_layers[fullest], dense + expert),
         "taken_fraction": np.full(len(settings), taken_fraction(accelerators)),
@@ -197,15 +211,16 @@ def _group_work(
         "hbm_s_per_byte": elementwise * hbm_s(1.0, min(memory_bytes_per_s(one) for one in accelerators)),
         "whole_share": classes.num_ranks @ totals.max(axis=0) / (forward + backward),
         "least_share": totals.max(axis=0).min(axis=0) / (forward + backward),
-        **_least_stage(profile, times, settings),
+        **least | {"chunk_backward_s": np.minimum(backward, least["chunk_backward_s"] + added)},
         **_passes(profile, times, settings),
     }
 
 
-def _fill_s(times: StackedTimes, settings: Settings, classes: RankClasses) -> Floats:
-    """``Work.fill_s`` of the last rank of every class, (classes, n)."""
+def _fill_s(times: StackedTimes, settings: Settings, classes: RankClasses) -> tuple[Floats, Floats]:
+    """``Work.fill_s`` and ``fill_backward_s`` of the last rank of every class, (classes, n) each."""
     forward, backward = pass_times(times, settings, classes.before)
-    return forward + np.where(among(settings.schedule, WHOLE), backward, 0.0)
+    back = np.where(among(settings.schedule, WHOLE), backward, 0.0)
+    return forward + back, back
 
 
 def _waited_s(profile: ModelProfile, settings: Settings, classes: RankClasses, waits: LayerWaits | None) -> Floats:
@@ -230,12 +245,18 @@ def _ahead(
 
 
 def _least_stage(profile: ModelProfile, times: Sequence[StackedTimes], settings: Settings) -> dict[str, Floats]:
-    """Columns ``least_forward_s`` and ``least_backward_s`` of candidates that share their virtual stages."""
+    """Columns ``least_forward_s``, ``least_backward_s`` and, but for gradients added up, ``chunk_backward_s`` of candidates that
+    share their virtual stages."""
     pp, chunks = int(settings.pp[0]), int(settings.num_chunks[0])
     stages = stage_classes(block_counts(profile), pp * chunks)
     passes = [pass_times(each, settings, stages) for each in times]
     forward, backward = (np.min([each[part] for each in passes], axis=(0, 1)) for part in range(2))
-    return {"least_forward_s": chunks * forward, "least_backward_s": chunks * backward}
+    longest = np.max([each[1] for each in passes], axis=(0, 1))
+    return {
+        "least_forward_s": chunks * forward,
+        "least_backward_s": chunks * backward,
+        "chunk_backward_s": longest,
+    }
 
 
 def _passes(profile: ModelProfile, times: Sequence[StackedTimes], settings: Settings) -> dict[str, Floats]:

@@ -18,7 +18,7 @@ from scaleacross.solvers.infeasible import closest_candidate
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.solvers.search_space import Refusals, SearchSpace
-from scaleacross.solvers.search_state import Placed, Search, decision_of
+from scaleacross.solvers.search_state import Placed, Search, decision_of, forget
 from scaleacross.spec.job import DegreeRequest
 from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS
 from scaleacross.spec.plan import COMPONENTS, Alternative, Decision
@@ -54,7 +54,7 @@ CHOICES: Final = {
 
 
 def alternatives(state: Search, best: Placed, won: PlanCost) -> tuple[Alternative, ...]:
-    """The best alternative of every kind, fastest first; each with the network that is best for it.
+    """The best alternative of every kind by estimate, fastest first; each with the network that is best for it.
 
     Args:
         won: price of the best plan with its network.
@@ -107,7 +107,7 @@ def _other_axes(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
         return
     for axis in GRID_AXES:
         if axis != best.placement.axis_order[-1] and int(getattr(best.settings, axis)[0]) > 1:
-            placed = state.place(best.priced, 0, best.placer, slowest_axis=axis)
+            placed = state.place(best.priced, 0, best.placer, slowest_axis=axis, left=forget)
             if placed is not None:
                 yield f"{axis} across the buildings", placed
 
@@ -121,7 +121,7 @@ def _other_degrees(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
 
 
 def _other_choices(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
-    """The winner's degrees with one choice changed: per kind of choice the candidate with the least bound."""
+    """The winner's degrees with one choice changed: per kind of choice the candidate with the least estimate."""
     pinned = DegreeRequest(**best.settings.decision(0).degrees.model_dump())
     job = state.problem.job.model_copy(update={"degrees": pinned})
     fleet, pricing = best.placer.fleet, best.placer.pricing
@@ -136,7 +136,7 @@ def _other_choices(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
         same &= getattr(rows, choice) != getattr(best.settings, choice)[0]
         if same.any():
             priced = pricing.tight(pricing.coarse(rows.take(same)))
-            placed = state.place(priced, int(priced.bound_s.argmin()), best.placer.unlimited())
+            placed = state.place(priced, int(priced.estimate_s.argmin()), best.placer.unlimited(), left=forget)
             if placed is not None:
                 yield _choice_label(choice, placed), placed
 

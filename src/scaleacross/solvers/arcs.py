@@ -13,12 +13,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.axes import Calls, Terms, exposed_exchange_s, serial_s, waiting
+from scaleacross.cost_models.axes import Calls, Terms, early_s, exposed_exchange_s, serial_s, waiting
 from scaleacross.cost_models.distinct import Distinct, distinct
+from scaleacross.cost_models.early_gradients import Early, early_gradients
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
 from scaleacross.cost_models.overlap import Window, beside_exchanges, exposed_s, least_together_s, windows
 from scaleacross.cost_models.pipeline.timed_bounds import FOLDED, among
-from scaleacross.cost_models.settings import Floats, Ints, Settings
+from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.spec.job import Job
@@ -57,7 +58,8 @@ class Added(NamedTuple):
 
     ``waited_s`` inside the pipeline, ``after_s`` behind it (windows' traffic that the job runs nothing beside), ``alone_s`` what
     the pipeline takes without what the other axes wait, ``window_s`` (TRAFFIC_ROWS, ..., n) of traffic, ``exchange_s`` of one
-    all-to-all.
+    all-to-all, ``far`` whether gradients cross buildings, ``early_s`` and ``apart_s`` (2, ..., n) as of
+    ``Terms``.
     """
 
     waited_s: Floats
@@ -65,6 +67,9 @@ class Added(NamedTuple):
     alone_s: Floats | None
     window_s: Floats
     exchange_s: Floats | None
+    far: Bools | None = None
+    early_s: Floats | float = 0.0
+    apart_s: Floats | None = None
 
     @classmethod
     def of(cls, terms: Terms) -> Added:
@@ -72,7 +77,14 @@ class Added(NamedTuple):
         waited = [seconds for name, seconds in terms.serial_s.items() if name != "dp"]
         nothing: Floats = np.zeros(terms.traffic_s[0].shape[1:])
         return cls(
-            sum(waited, start=nothing), terms.serial_s.get("dp"), terms.alone_s, terms.window_s, terms.exchange_s
+            sum(waited, start=nothing),
+            terms.serial_s.get("dp"),
+            terms.alone_s,
+            terms.window_s,
+            terms.exchange_s,
+            terms.far,
+            terms.early_s,
+            sum(terms.apart_s[1:], start=terms.apart_s[0]) if terms.apart_s else None,
         )
 
     def take(self, rows: Ints) -> Added:
@@ -83,23 +95,34 @@ class Added(NamedTuple):
             None if self.alone_s is None else self.alone_s[rows],
             self.window_s[:, rows],
             None if self.exchange_s is None else self.exchange_s[rows],
+            None if self.far is None else self.far[rows],
+            self.early_s if isinstance(self.early_s, float) else self.early_s[rows],
+            None if self.apart_s is None else self.apart_s[:, rows],
         )
 
 
-def added_s(parts: Sequence[Added], over: Sequence[Window]) -> Floats:
+def added_s(parts: Sequence[Added], over: Sequence[Window], early: Early | None = None) -> Floats:
     """Lower bound on what all axes together add to ``placement_free_s``, (..., n): the longer of what they wait and the
     pipeline alone, and of their traffic what the windows do not hide.
 
     All-to-alls lengthen windows, by no more than the pipeline waits for them. A pipeline of which only the messages are known may
-    wait for as many as these windows ask for.
+    wait for as many as these windows ask for. ``early``: of gradients that cross buildings, None where there can be none.
     """
     alone = [part.alone_s for part in parts if part.alone_s is not None]
     waited = np.sum([part.waited_s for part in parts], axis=0)
     traffic = np.sum([part.window_s for part in parts], axis=0)
     exchange = next((part.exchange_s for part in parts if part.exchange_s is not None), None)
+    longest = longest_s(waited, np.max(alone, axis=0) if alone else None)
+    early = None if early is None else _far(early, parts, longest.shape)
+    if early is not None:
+        apart = sum(
+            (part.apart_s for part in parts if part.apart_s is not None),
+            start=np.zeros(2).reshape(2, *(1,) * longest.ndim),
+        )
+        traffic, over = early.alone(traffic, apart), early.behind(over, longest - sum(part.early_s for part in parts))
     if exchange is None:
         exposed = exposed_in_windows_s(traffic, over)
-        exposed += longest_s(waited, np.max(alone, axis=0) if alone else None)
+        exposed += longest
     else:
         exposed = exposed_in_windows_s(traffic, beside_exchanges(over, exchange)) + waited
         if alone:
@@ -111,12 +134,20 @@ def added_s(parts: Sequence[Added], over: Sequence[Window]) -> Floats:
     return exposed
 
 
+def _far(early: Early, parts: Sequence[Added], shape: tuple[int, ...]) -> Early | None:
+    """``early`` of the candidates, (..., n), that may have such gradients; None where none has."""
+    known = [part.far for part in parts if part.far is not None]
+    far = np.broadcast_to(np.any(known, axis=0) if known else np.ones((), dtype=bool), shape)
+    return early.where(far) if far.any() else None
+
+
 @dataclass(frozen=True)
 class Arc:
     """An axis at the strides (n,) of candidates, or at several of each, (k, n).
 
     ``some`` has one row for all that wait alike, with its ``calls``; ``waits`` (n,) or (k, n) says which row that is.
-    ``window_s`` (TRAFFIC_ROWS, n) or (TRAFFIC_ROWS, k, n) is the traffic in the windows.
+    ``window_s`` (TRAFFIC_ROWS, n) or (TRAFFIC_ROWS, k, n) is the traffic in the windows, ``far`` (n,) or (k, n) whether gradients
+    cross buildings (None: not known).
     """
 
     axis: GridAxis
@@ -124,6 +155,8 @@ class Arc:
     calls: Calls
     waits: Ints
     window_s: Floats
+    far: Bools | None = None
+    apart_s: Floats | None = None
 
     def added(self, volumes: Volumes) -> Added:
         """What the axis adds under the overlap settings of the job of ``volumes`` (of all candidates)."""
@@ -134,21 +167,29 @@ class Arc:
         alone = None if alone is None or not alone.any() else alone[self.waits]
         exchange = exposed_exchange_s(some, self.calls)
         exchange = None if exchange is None else exchange[self.waits]
-        return Added.of(waiting(volumes, Terms({self.axis: total[self.waits]}, (self.window_s,), alone, exchange)))
+        before = early_s(some, self.calls)
+        before = before if isinstance(before, float) else before[self.waits]
+        serial: dict[str, Floats] = {self.axis: total[self.waits]}
+        apart = () if self.apart_s is None else (self.apart_s,)
+        return Added.of(waiting(volumes, Terms(serial, (self.window_s,), alone, exchange, self.far, before, apart)))
 
 
 @dataclass(frozen=True)
 class Arranged:
-    """Candidates with the arcs of one axis order: all that no overlap setting changes."""
+    """Candidates with the arcs of one axis order: all that no overlap setting changes. ``far``: any may cross buildings."""
 
     volumes: Volumes
     arcs: tuple[Arc, ...]
+    far: bool
 
     def step_s(self, job: Job) -> Floats:
         """Step time under the overlap settings of ``job``, (n,)."""
         volumes = replace(self.volumes, job=job)
         free = placement_free_s(volumes)
-        return free + added_s([arc.added(volumes) for arc in self.arcs], self._windows) if self.arcs else free
+        if not self.arcs:
+            return free
+        early = early_gradients(volumes) if self.far else None
+        return free + added_s([arc.added(volumes) for arc in self.arcs], self._windows, early)
 
     @cached_property
     def _windows(self) -> tuple[Window, ...]:

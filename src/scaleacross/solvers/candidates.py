@@ -29,13 +29,14 @@ from scaleacross.cost_models.axes import (
     axis_calls,
     best_network,
     chosen_calls,
+    early_s,
     exposed_exchange_s,
     serial_s,
     waiting,
-    window_s,
 )
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.distinct import Distinct, distinct
+from scaleacross.cost_models.early_gradients import Early, early_gradients
 from scaleacross.cost_models.groups import relaxed_shape
 from scaleacross.cost_models.layer_seconds import layer_pass_s, times_by_type
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
@@ -49,9 +50,11 @@ from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.stages import block_counts, pipeline_groups
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
+from scaleacross.cost_models.window_traffic import trunks_apart_s, window_s
 from scaleacross.cost_models.work import NO_WORK, LayerWaits, Work, work_of
 from scaleacross.solvers.arcs import Added, Arc, Arranged, Kinds, added_s, kinds_of
 from scaleacross.solvers.fleets import Fleet
+from scaleacross.solvers.priced import Priced
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS, GridAxis
@@ -59,20 +62,6 @@ from scaleacross.workloads.layer_profile import ModelProfile
 
 ORDER_BLOCK: Final = 65_536
 """Candidates times axis orders that are bounded together."""
-
-
-@dataclass(frozen=True)
-class Priced:
-    """Candidates that fit in memory, with their work and lower bound; ``free_s`` is what no placement changes."""
-
-    settings: Settings
-    work: Work
-    free_s: Floats
-    bound_s: Floats
-
-    def take(self, rows: Ints | Bools) -> Priced:
-        """The rows selected by an index or mask array."""
-        return Priced(self.settings.take(rows), self.work.take(rows), self.free_s[rows], self.bound_s[rows])
 
 
 @dataclass(frozen=True)
@@ -119,6 +108,15 @@ class Pricing:
     def capacity_bytes(self) -> float:
         """Memory that the job may use per accelerator."""
         return min(accelerator.usable_memory_bytes for accelerator in self.accelerators)
+
+    @property
+    def many_buildings(self) -> bool:
+        """Whether anything can cross buildings."""
+        return len(self.fleet.buildings) > 1
+
+    def early(self, volumes: Volumes) -> Early | None:
+        """Of candidates whose gradients may cross buildings; None where there can be none."""
+        return early_gradients(volumes) if self.many_buildings else None
 
     def volumes(self, settings: Settings, work: Work) -> Volumes:
         """The sizes of what these candidates communicate."""
@@ -187,27 +185,40 @@ class Pricing:
         free = placement_free_s(volumes)
         bases, states = volumes.take(base.first), volumes.take(state.first)
         serial = self._waited_s(bases)
-        traffic = [self._window_s(axis, states, coarse=True) for axis in GRID_AXES]
+        traffic, alone = zip(*(self._carried_s(axis, states, coarse=True) for axis in GRID_AXES), strict=True)
         exchange = self._exchange_s(bases, coarse=True)
         exchange = None if exchange is None else exchange[base.code]
         summed = np.sum(traffic, axis=0)[:, state.code]
-        terms = waiting(volumes, Terms({"": serial[base.code]}, (summed,), exchange_s=exchange))
-        return Priced(settings, work, free, free + added_s([Added.of(terms)], windows(settings, work)))
+        early = self.early(volumes)
+        before = 0.0 if early is None else self._early_s(bases)[base.code]
+        apart = () if early is None else (sum(part for part in alone if part is not None)[:, state.code],)
+        waits = {"": serial[base.code]}
+        terms = waiting(volumes, Terms(waits, (summed,), exchange_s=exchange, early_s=before, apart_s=apart))
+        over = windows(settings, work)
+        together = added_s([Added.of(terms)], over)
+        added = together if early is None else added_s([Added.of(terms)], over, early)
+        return Priced(settings, work, free, free + added, free + together)
 
     def tight(self, priced: Priced) -> Priced:
         """The same candidates with the tight bound."""
-        best = np.empty(len(priced.bound_s))
+        best = np.empty((2, len(priced.bound_s)))
         pattern = distinct(*((getattr(priced.settings, axis) > 1).astype(np.int64) for axis in GRID_AXES))
         for kind, row in enumerate(pattern.first):
             active = [axis for axis in GRID_AXES if int(getattr(priced.settings, axis)[row]) > 1]
             alike = np.flatnonzero(pattern.code == kind)
             some = priced.settings.take(alike), priced.work.take(alike)
-            best[alike] = self.order_bounds_s(*some, list(permutations(active))).min(axis=0)
-        return replace(priced, bound_s=priced.free_s + best)
+            best[:, alike] = self.order_figures_s(*some, list(permutations(active))).min(axis=1)
+        bound, estimate = priced.free_s + best
+        return replace(priced, bound_s=bound, estimate_s=estimate)
 
     def order_bounds_s(self, settings: Settings, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
         """Lower bounds on the exposed communication of candidates, one for each order of the same axes, (orders, n)."""
+        return self.order_figures_s(settings, work, orders)[0]
+
+    def order_figures_s(self, settings: Settings, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
+        """``order_bounds_s``, and what ``Priced.estimate_s`` is made of, (2, orders, n)."""
         volumes, kinds, over = self.volumes(settings, work), kinds_of(settings), windows(settings, work)
+        early = self.early(volumes)
         parts, used = [], []
         for axis in orders[0]:
             before = [frozenset(order[: order.index(axis)]) for order in orders]
@@ -215,11 +226,13 @@ class Pricing:
             stride = np.stack([stride_behind(settings, faster) for faster in place])
             parts.append(self._arc(axis, stride, volumes, kinds).added(volumes))
             used.append(np.array([place[faster] for faster in before]))
-        out = np.zeros((len(orders), len(settings)))
+        out = np.zeros((2, len(orders), len(settings)))
         step = max(1, ORDER_BLOCK // max(1, len(settings)))
         for start in range(0, len(orders) if parts else 0, step):
             placed = [part.take(rows[start : start + step]) for part, rows in zip(parts, used, strict=True)]
-            out[start : start + step] = added_s(placed, over)
+            out[:, start : start + step] = added_s(placed, over)
+            if early is not None:
+                out[0, start : start + step] = added_s(placed, over, early)
         return out
 
     def arranged(self, settings: Settings, axis_order: Sequence[GridAxis]) -> Arranged:
@@ -231,7 +244,7 @@ class Pricing:
             for position, axis in enumerate(axis_order)
             if (getattr(settings, axis) > 1).any()
         )
-        return Arranged(volumes, tuple(arcs))
+        return Arranged(volumes, tuple(arcs), self.many_buildings)
 
     def _arc(self, axis: GridAxis, stride: Ints, volumes: Volumes, kinds: Kinds) -> Arc:
         """An axis at one stride per candidate, (n,), or at several, (k, n)."""
@@ -245,7 +258,12 @@ class Pricing:
         some, apart, waits = met(kinds.base)
         calls = self._calls(axis, some, apart, coarse=False)
         carrying, apart, carries = met(kinds.state)
-        return Arc(axis, some, calls, waits, self._window_s(axis, carrying, apart)[:, carries])
+        far, (window, alone) = self._far(axis, volumes.settings, stride), self._carried_s(axis, carrying, apart)
+        return Arc(axis, some, calls, waits, window[:, carries], far, None if alone is None else alone[:, carries])
+
+    def _far(self, axis: GridAxis, settings: Settings, stride: Ints) -> Bools | None:
+        """Whether gradients over an axis cross buildings, (n,) or (k, n); None: that depends on the fill."""
+        return None
 
     def _work_of(self, settings: Settings) -> Work:
         return work_of(self.profile, self.job, self.accelerators, settings, self._layer_waits(settings))
@@ -268,6 +286,14 @@ class Pricing:
         parts = [self._serial_s(axis, volumes, coarse=True) for axis in GRID_AXES]
         waited = np.sum([serial for serial, _ in parts], axis=0)
         return longest_s(waited, next(alone for _, alone in parts if alone is not None))
+
+    def _early_s(self, volumes: Volumes) -> Floats:
+        """Of ``_waited_s`` what comes before any stage has its gradients, (n,)."""
+        stride = np.ones(len(volumes.settings), dtype=np.int64)
+        out = np.zeros(len(stride))
+        for axis in GRID_AXES:
+            out += early_s(volumes, self._calls(axis, volumes, stride, coarse=True))
+        return out
 
     def _serial_s(
         self, axis: GridAxis, volumes: Volumes, stride: Ints | None = None, coarse: bool = False
@@ -315,16 +341,29 @@ class Pricing:
 
     def _window_s(self, axis: GridAxis, volumes: Volumes, stride: Ints | None = None, coarse: bool = False) -> Floats:
         """Lower bound on what an axis adds to the windows, (windows, n)."""
+        return window_s(axis, volumes, *self._carrying(axis, volumes, stride, coarse))
+
+    def _carried_s(
+        self, axis: GridAxis, volumes: Volumes, stride: Ints | None = None, coarse: bool = False
+    ) -> tuple[Floats, Floats | None]:
+        """``_window_s``, and of the gradients in it what there is where no other group stands in a group's way, (2, n)."""
+        groups = self._carrying(axis, volumes, stride, coarse)
+        apart = trunks_apart_s(axis, volumes, *groups) if self.many_buildings else ()
+        return window_s(axis, volumes, *groups), sum(apart[1:], start=apart[0]) if apart else None
+
+    def _carrying(
+        self, axis: GridAxis, volumes: Volumes, stride: Ints | None, coarse: bool
+    ) -> tuple[Group, Group | None]:
+        """Groups that gradients and parameters travel in, and those of experts."""
         settings = volumes.settings
         stride = np.ones(len(settings), dtype=np.int64) if stride is None else stride
         kinds = distinct(getattr(settings, axis), settings.ep, stride, settings.world_size)
         some = settings.take(kinds.first)
         degree, apart = getattr(some, axis), stride[kinds.first]
         group = self._group(some, degree, apart, coarse, kinds.code)
-        experts = None
-        if axis == "dp_shard":
-            experts = self._group(some, some.dp_shard // some.ep, apart * some.ep, coarse, kinds.code)
-        return window_s(axis, volumes, group, experts)
+        if axis != "dp_shard":
+            return group, None
+        return group, self._group(some, some.dp_shard // some.ep, apart * some.ep, coarse, kinds.code)
 
     def _group(self, settings: Settings, degree: Ints, stride: Ints, coarse: bool, rows: Ints | None = None) -> Group:
         """Groups of ``degree`` at ``stride`` at their best; ``coarse``: at that stride or any larger one."""

@@ -27,7 +27,9 @@ from typing import Final
 import networkx as nx
 import numpy as np
 
+from scaleacross.cost_models.axes import early_s
 from scaleacross.cost_models.collectives import Group
+from scaleacross.cost_models.early_gradients import early_gradients
 from scaleacross.cost_models.least_waits import longest_s
 from scaleacross.cost_models.levels import CAMPUS, REGION
 from scaleacross.cost_models.links import Links
@@ -36,8 +38,9 @@ from scaleacross.cost_models.pipeline.closed_form import max_in_flight
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.solvers.arcs import exposed_in_windows_s
-from scaleacross.solvers.candidates import Priced, Pricing
+from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import Fleet
+from scaleacross.solvers.priced import Priced
 from scaleacross.spec.parallelism import GRID_AXES
 
 MAX_BUILDINGS: Final = 10
@@ -82,9 +85,20 @@ class Crossing(Pricing):
             here = tuple(window.take(rows) for window in over)
             exchange = self._exchange_s(some, stride) if axis == "dp_shard" else None
             here = here if exchange is None else beside_exchanges(here, exchange)
-            added = longest_s(*self._serial_s(axis, some, stride))
-            added = added + exposed_in_windows_s(self._window_s(axis, some, stride), here)
-            trips = self._trips_s(priced.take(rows), far=axis == "pp") + (0.0 if axis == "pp" else added)
+            waited, (traffic, apart) = (
+                longest_s(*self._serial_s(axis, some, stride)),
+                self._carried_s(axis, some, stride),
+            )
+            early = early_gradients(some)
+            if early is not None:
+                before = early_s(some, self._calls(axis, some, stride, coarse=False))
+                apart = np.zeros((2, len(rows))) if apart is None else apart
+                here, traffic = early.behind(here, waited - before), early.alone(traffic, apart)
+            added = waited + exposed_in_windows_s(traffic, here)
+            trips = self._trips_s(priced.take(rows), far=axis == "pp")
+            if axis != "pp":  # what gradients come early for is not known of a trip
+                later = here if early is None else early.behind(here, np.full(len(rows), np.inf))
+                trips = trips + waited + exposed_in_windows_s(traffic, later)
             cut[rows], law[rows] = np.minimum(cut[rows], added), np.minimum(law[rows], trips)
         return priced.free_s + cut, law + work.optimizer_s
 

@@ -84,6 +84,7 @@ class EveryPlacement(Placer):
         enough_s: float = -np.inf,
         cutoff_s: float = np.inf,
         stop: Callable[[], bool] = never,
+        left: Callable[[float], None] | None = None,
     ) -> PlacementDecision | None:
         """The best placement and balance of a single candidate.
 
@@ -201,7 +202,7 @@ class EveryPlacement(Placer):
         """The fastest of the places, and its exact step; what cannot be below ``limit_s``, or comes after ``stop``, is not
         timed."""
         times = self._times_at(rows, places)
-        floors, behind = times.step_s.max(axis=1), (times.exposed_s["dp"] + times.optimizer_s).min(axis=1)
+        floors, behind = times.step_s.max(axis=1), times.behind_s.min(axis=1)
         best_s, best = np.inf, places[0]
         if floors.min() >= limit_s:
             return best_s, best

@@ -21,8 +21,9 @@ from scaleacross.cost_models.levels import CAMPUS, Levels, build_levels
 from scaleacross.cost_models.links import links_of, stacked_links
 from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.plan_cost import PlanCost, groups_of, plan_cost, step_seconds
-from scaleacross.cost_models.settings import Ints, Settings
+from scaleacross.cost_models.settings import Bools, Ints, Settings
 from scaleacross.cost_models.step import exact_shapes
+from scaleacross.cost_models.window_traffic import GRADIENT_AXES
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.spec.job import Job
@@ -122,6 +123,15 @@ class FixedPlacement(Pricing):
     def _on(self, accelerator: str, group: Group) -> Group:
         inside = (group.shape.span < CAMPUS).astype(np.int64)
         return replace(group, links=stacked_links([self.levels, self.levels.on(accelerator)], inside))
+
+    def _far(self, axis: GridAxis, settings: Settings, stride: Ints) -> Bools | None:
+        degree = np.broadcast_to(getattr(settings, axis), stride.shape)
+        far = self._exact(degree.ravel(), stride.ravel()).span >= CAMPUS
+        return np.asarray(far.reshape(stride.shape) & (axis in GRADIENT_AXES))
+
+    @property
+    def many_buildings(self) -> bool:
+        return len(self.fill) > 1
 
     def _exact(self, degree: Ints, stride: Ints) -> GroupShape:
         """Shapes of many groups."""

@@ -30,9 +30,12 @@ R1–R9 are those of ``search_space``; π and n are decided by ``place_paralleli
 2. Expand the bases block by block, least bound first; drop what does not fit; coarse bound for every candidate.
 3. After every block the most promising candidate is placed exactly: the incumbent prunes everything whose bound is not
    below it, and ends the expansion once the next base is.
-4. Survivors in the order of their coarse bound get the tight bound; again the incumbent prunes.
-5. What is left is placed exactly, lowest bound first, on the fills and axis orders whose own bound is below the incumbent,
-   until the next candidate's bound is not: proof.
+4. Survivors in the order of their coarse estimate get the tight bound; again the best are placed and the incumbent prunes.
+5. What is left is placed exactly, lowest estimate first, on the fills and axis orders whose own estimate is below the incumbent;
+   then, lowest bound first, whatever has a bound below it, until the next candidate's bound is not: proof.
+
+Estimates (``Priced.estimate_s``) are bounds of a step in which gradients that cross buildings meet those of all other pipeline
+ranks there: closer than bounds, but a step may be below them.
 
 Decisions that the caller brings are incumbents from the start, whether they lie in the space or not.
 
@@ -54,12 +57,13 @@ from scaleacross.cost_models.axes import searched_network
 from scaleacross.cost_models.plan_cost import plan_cost
 from scaleacross.cost_models.settings import NOTHING, Floats, Ints, Settings, concatenate, settings_of
 from scaleacross.solvers.balance import balance_of
-from scaleacross.solvers.candidates import Priced, Pricing
+from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.every_placement import placer_on as step_placer_on
 from scaleacross.solvers.fleets import Fleet, fleets
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer
+from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals, SearchSpace
-from scaleacross.solvers.search_state import Placed, Search
+from scaleacross.solvers.search_state import Placed, Search, forget
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.progress import Progress
 from scaleacross.workloads.problem import Problem
@@ -211,13 +215,14 @@ def _bases(state: Search, pricing: Pricing, enumerated: list[tuple[Settings, Int
 
 
 def _place_most_promising(state: Search, priced: Priced, placer: Placer) -> None:
-    """Place the candidate with the least tight bound, if that is below the incumbent."""
-    block = priced.take(np.argsort(priced.bound_s, kind="stable")[:PROMISING])
-    block = block.take(block.bound_s < state.target_s)
+    """Place the candidate with the least estimate, if that is below the incumbent; it is placed again in its turn."""
+    block = priced.take(np.argsort(priced.estimate_s, kind="stable")[:PROMISING])
+    block = block.take(block.estimate_s < state.target_s)
     if len(block.bound_s) and not state.out_of_time:
         block = placer.pricing.tight(block)
-        if block.bound_s.min() < state.target_s:
-            state.place(block, int(block.bound_s.argmin()), placer, below_s=state.incumbent_s, in_time=True)
+        if block.estimate_s.min() < state.target_s:
+            best = int(block.estimate_s.argmin())
+            state.place(block, best, placer, below_s=state.incumbent_s, in_time=True, left=forget)
 
 
 def _that_fit(state: Search, pricing: Pricing, settings: Settings) -> Settings:
@@ -227,34 +232,56 @@ def _that_fit(state: Search, pricing: Pricing, settings: Settings) -> Settings:
 
 
 def _tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tuple[Priced, Placer]]:
-    """Step 4, block by block in the order of the coarse bounds."""
-    out = []
-    total = sum(len(priced.bound_s) for priced, _ in survivors)
-    done = 0
+    """Step 4, block by block, the one with the least coarse estimate first; the best so far is placed at once."""
+    blocks, out, least_s = [], [], np.inf
     for priced, placer in survivors:
-        ordered = priced.take(np.argsort(priced.bound_s, kind="stable"))
+        ordered = priced.take(np.argsort(priced.estimate_s, kind="stable"))
         ordered = ordered.take(state.keep(ordered.bound_s))
         for start in range(0, len(ordered.bound_s), TIGHT_BLOCK):
-            block = ordered.take(np.arange(start, min(start + TIGHT_BLOCK, len(ordered.bound_s))))
-            done += len(block.bound_s)
-            if not state.out_of_time:
-                block = placer.pricing.tight(block)
-            out.append((block.take(state.keep(block.bound_s)), placer))
-            state.tell("pricing", done, total)
+            rows = np.arange(start, min(start + TIGHT_BLOCK, len(ordered.bound_s)))
+            blocks.append((ordered.take(rows), placer))
+    done, total = 0, sum(len(block.bound_s) for block, _ in blocks)
+    for block, placer in sorted(blocks, key=lambda one: float(one[0].estimate_s[0])):
+        done += len(block.bound_s)
+        tight = block if state.out_of_time else placer.pricing.tight(block)
+        best = int(tight.estimate_s.argmin())
+        if tight.estimate_s[best] < min(least_s, state.target_s) and not state.out_of_time:
+            least_s = float(tight.estimate_s[best])
+            state.place(tight, best, placer, below_s=state.incumbent_s, in_time=True, left=forget)
+        out.append((tight.take(state.keep(tight.bound_s)), placer))
+        state.tell("pricing", done, total)
     return [(block, placer) for block, placer in out if len(block.bound_s)]
 
 
 def _place_all(state: Search, blocks: list[tuple[Priced, Placer]]) -> None:
-    """Step 5."""
-    queue = sorted(
-        (float(bound), block, row)
-        for block, (priced, _) in enumerate(blocks)
-        for row, bound in enumerate(priced.bound_s)
-    )
-    for done, (bound, block, row) in enumerate(queue):
-        if bound >= state.target_s or state.out_of_time:
-            state.drop(np.array([bound]), np.array([len(queue) - done]))
-            return
-        state.place(blocks[block][0], row, blocks[block][1], below_s=state.incumbent_s, in_time=True)
+    """Step 5: by estimates first, then what those left out and bounds allow."""
+    rows = [(block, row) for block, (priced, _) in enumerate(blocks) for row in range(len(priced.bound_s))]
+    estimates = np.concatenate([np.zeros(0), *(priced.estimate_s for priced, _ in blocks)])
+    bounds = np.concatenate([np.zeros(0), *(priced.bound_s for priced, _ in blocks)])
+    for done, index in enumerate(np.argsort(estimates, kind="stable").tolist()):
+        if estimates[index] >= state.target_s or state.out_of_time:
+            break
+        left: list[float] = [np.inf]
+        _place_one(state, blocks, rows[index], left.append)
+        bounds[index] = max(bounds[index], min(left))
         if done % 16 == 0:
-            state.tell("placing", done, len(queue))
+            state.tell("placing", done, len(rows))
+    queue = np.argsort(bounds, kind="stable").tolist()
+    for done, index in enumerate(queue):
+        if bounds[index] >= state.target_s or state.out_of_time:
+            state.drop(bounds[index : index + 1], np.array([int((bounds[queue[done:]] < np.inf).sum())]))
+            return
+        _place_one(state, blocks, rows[index])
+        if done % 16 == 0:
+            state.tell("placing", done, len(rows))
+
+
+def _place_one(
+    state: Search,
+    blocks: list[tuple[Priced, Placer]],
+    at: tuple[int, int],
+    left: Callable[[float], None] | None = None,
+) -> None:
+    """Place row ``at[1]`` of a block, if it can be faster than the incumbent."""
+    priced, placer = blocks[at[0]]
+    state.place(priced, at[1], placer, below_s=state.incumbent_s, in_time=True, left=left)

@@ -13,7 +13,8 @@ Bound         With Q[k] = min_t P[t,k] and f[t] = max_k Q[k]/P[t,k] ≤ 1, a gro
               stage of its own). Sharded parameters: some class has m micro-batches or more, so step ≥
               m · (gather + gather and scatter of what the fullest rank holds at least). Gradients and parameters once per
               step: what the share h/m⁻ of the computation cannot hide adds to it (h of ``overlap``, m⁻ fewest micro-batches),
-              or, if more, the least bucket and what traffic takes of multiprocessors; besides, what it takes of HBM.
+              or, if more, the least bucket and what traffic takes of multiprocessors; besides, what it takes of HBM. Gradients
+              that may cross buildings follow ``early_gradients.before_gradients`` of the computation.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import numpy as np
 from scaleacross.cost_models.axes import Terms, waiting
 from scaleacross.cost_models.buckets import least_bucket_share
 from scaleacross.cost_models.compute import memory_bytes_per_s
+from scaleacross.cost_models.early_gradients import before_gradients
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, times_by_type
 from scaleacross.cost_models.memory import held_parameters, memory_parts
 from scaleacross.cost_models.network.sm_contention import hbm_s
@@ -39,8 +41,9 @@ from scaleacross.cost_models.stages import RankClasses
 from scaleacross.cost_models.step import hbm_lost_s, placement_free_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import Work
-from scaleacross.solvers.candidates import ORDER_BLOCK, Priced, Pricing, stride_behind, waited_s
+from scaleacross.solvers.candidates import ORDER_BLOCK, Pricing, stride_behind, waited_s
 from scaleacross.solvers.fleets import Fleet
+from scaleacross.solvers.priced import Priced
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, SCHEDULE_NAMES, GridAxis
 from scaleacross.workloads.layer_profile import ModelProfile
@@ -93,13 +96,14 @@ class MixedPricing(Pricing):
         free = placement_free_s(self.volumes(settings, work))
         bound = self._bound_s(volumes, times, terms) + work.optimizer_s
         bound = np.where(self._layers_that_fit(settings) < self.profile.num_layers, np.inf, bound)
-        return Priced(settings, work, free, bound)
+        return Priced(settings, work, free, bound, bound)
 
     def tight(self, priced: Priced) -> Priced:
         """The bound with every axis at the stride that the best axis order gives it."""
         active = [axis for axis in GRID_AXES if (getattr(priced.settings, axis) > 1).any()]
         added = self.order_bounds_s(priced.settings, priced.work, list(permutations(active))).min(axis=0)
-        return replace(priced, bound_s=np.maximum(priced.bound_s, priced.free_s + added))
+        bound = np.maximum(priced.bound_s, priced.free_s + added)
+        return replace(priced, bound_s=bound, estimate_s=bound)
 
     def order_bounds_s(self, settings: Settings, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
         """Lower bounds on the step less ``placement_free_s``, one for each order of the same axes, (orders, n)."""
@@ -151,6 +155,7 @@ class MixedPricing(Pricing):
                 "moe_layers": one * bool(self.profile.num_experts),
                 "attention_s": np.max([each.attention.max(axis=0) for each in times], axis=0),
                 "dense_parameters": dense,
+                "mean_held_share": one,
                 "taken_fraction": one * taken_fraction(self.accelerators),
                 "elementwise_fraction": elementwise,
                 "hbm_s_per_byte": elementwise * hbm_s(1.0, slowest_hbm),
@@ -175,7 +180,8 @@ class MixedPricing(Pricing):
         innermost = np.ones(len(volumes.settings), dtype=np.int64)
         calls = self._calls_by_type(axis, volumes, innermost if stride is None else stride, coarse)
         serial = np.stack([waited_s(axis, volumes, each) for each in calls])
-        return waiting(volumes, Terms({name: serial}, (self._window_s(axis, volumes, stride, coarse),)))
+        window, apart = self._carried_s(axis, volumes, stride, coarse)
+        return waiting(volumes, Terms({name: serial}, (window,), apart_s=() if apart is None else (apart,)))
 
     def _coarse_terms(self, volumes: Volumes) -> list[Terms]:
         """tp, cp, dp_shard and dp_replicate, each as if it were the innermost axis."""
@@ -187,16 +193,23 @@ class MixedPricing(Pricing):
         settings, work = volumes.settings, volumes.work
         computation = self._computation_s(settings, times, terms)
         traffic = sum((term.window_s for term in terms), start=np.zeros((TRAFFIC_ROWS, len(settings))))
+        early, fewest = self.early(volumes), _fewest(settings)
+        if early is not None:
+            apart = (part for term in terms for part in term.apart_s)
+            traffic = early.alone(traffic, sum(apart, start=np.zeros((2, len(settings)))))
         windows = least_together_s(traffic, 1 / num_communicators(settings, bool(self.profile.num_experts)))
         waited = sum((term.serial_s.get("dp", 0.0) for term in terms), start=np.zeros(len(settings)))
         chunks, pp = settings.num_chunks, settings.pp
         hidden = (pp * (chunks - 1) + 1) / chunks
-        fewest = _fewest(settings)
         once = windows[0] + windows[1]
         first = least_bucket_share(self.job.overlap, settings, self._fullest(settings)[0])
         taken = (1 - 1 / chunks) * work.taken_fraction * (1 - work.elementwise_fraction)
         beside = (first + taken) * (traffic[0] + traffic[1])
-        exposed = np.maximum(once - computation * np.minimum(1.0, hidden / fewest), beside)
+        behind = once - computation * np.minimum(1.0, hidden / fewest)
+        if early is not None:
+            later: Floats = 1 - before_gradients(settings, fewest)
+            behind = np.where(early.is_far, windows[0] - computation * later, behind)
+        exposed = np.maximum(behind, beside)
         fewest_batches = replace(volumes, settings=replace(settings, num_micro_batches=fewest))
         every = settings.num_micro_batches * (windows[2] + windows[3])
         return np.maximum(computation + exposed, every) + waited + hbm_lost_s(fewest_batches)

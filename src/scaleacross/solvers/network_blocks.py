@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from scaleacross.cost_models.axes import windows_of
 from scaleacross.cost_models.network.trunks import hidden_windows
 from scaleacross.cost_models.overlap import WINDOW_NAMES, occurrences
 from scaleacross.cost_models.traffic import Flow, Volumes
+from scaleacross.cost_models.window_traffic import windows_of
 from scaleacross.solvers.network_combinations import Times, rounded_s
 from scaleacross.solvers.network_options import FlowOption
 from scaleacross.spec.network_choice import CommunicatorChoice

@@ -8,16 +8,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from scaleacross.cost_models.axes import Networks, network_of, searched_network, windows_of
+from scaleacross.cost_models.axes import Networks, network_of, searched_network
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Layout, layout_of
 from scaleacross.cost_models.levels import CAMPUS, Levels, build_levels
 from scaleacross.cost_models.links import Links, links_of
 from scaleacross.cost_models.network.codec import offers
+from scaleacross.cost_models.overlap import WINDOW_NAMES
 from scaleacross.cost_models.plan_cost import PlanCost, groups_of, plan_cost, step_seconds
 from scaleacross.cost_models.settings import Bools
 from scaleacross.cost_models.step import exact_shapes, hbm_lost_s
 from scaleacross.cost_models.traffic import Flow
+from scaleacross.cost_models.window_traffic import windows_of
 from scaleacross.solvers.choose_network import (
     NetworkProblem,
     NetworkSolution,
@@ -26,7 +28,14 @@ from scaleacross.solvers.choose_network import (
 )
 from scaleacross.solvers.network_blocks import SAME_STEP, BlockPricer, blocks_of
 from scaleacross.solvers.network_combinations import Combination, combined, fastest_everywhere, uncontended, undominated
-from scaleacross.solvers.network_options import FlowOption, Wire, common_options, hashed_levels, library_option
+from scaleacross.solvers.network_options import (
+    FlowOption,
+    Wire,
+    common_options,
+    hashed_levels,
+    library_option,
+    queued_options,
+)
 from scaleacross.solvers.pay_compression import paying
 from scaleacross.solvers.trunk_loads import TrunkLoads
 from scaleacross.spec.network_choice import CommunicatorChoice
@@ -38,6 +47,7 @@ from scaleacross.workloads.problem import Problem
 WAITED_GROUPS: Final = frozenset({"tp", "cp", "ep"})
 """Communicators of which a stage waits for its own group alone."""
 
+GRADIENTS: Final = (WINDOW_NAMES.index("gradient_reduce"),)
 Options = dict[tuple[str, str, str], list[FlowOption]]
 
 
@@ -205,8 +215,13 @@ def network_problem(placed: _Placed, decision: Decision, cost: PlanCost) -> Made
     options: Options = {}
     for flow in cost.sent:
         own = (cost.volumes.launch_s, cost.volumes.equal_copies, hashed, *codecs)
-        wires = [Wire(placed.shapes[flow.shape], links, *own) for links in placed.links(flow)]
-        found = common_options(flow, wires, waited=not windows_of(flow, decision.shard))
+        beside, whole = windows_of(flow, decision.shard), placed.shapes[flow.shape]
+        wires = [Wire(whole, links, *own) for links in placed.links(flow)]
+        alone = _alone(flow, whole, cost) if beside == GRADIENTS else None
+        if alone is None:
+            found = common_options(flow, wires, waited=not beside)
+        else:
+            found = queued_options(flow, replace(wires[0], shape=alone), wires[0])
         options[flow.shape, flow.op, flow.what] = (
             found if trunks is None else [trunks.loaded(flow, one) for one in found]
         )
@@ -237,6 +252,12 @@ def network_problem(placed: _Placed, decision: Decision, cost: PlanCost) -> Made
     allowed = () if trunks is None else trunks.budgets
     made = NetworkProblem(every(options), cost.windows, float(cost.volumes.work.buckets[0]), budgets, allowed)
     return MadeProblem(made, options, every, inside)
+
+
+def _alone(flow: Flow, whole: GroupShape, cost: PlanCost) -> GroupShape | None:
+    """Groups that reduce gradients on trunks for themselves, if they cross all levels that any of them crosses."""
+    own = cost.gradient_shapes.get(flow.shape)
+    return own if own is not None and ((own.fanout > 1) == (whole.fanout > 1)).all() else None
 
 
 def _hashed(topology: Topology, fill: Sequence[BuildingShare]) -> Bools:

@@ -131,6 +131,30 @@ def common_options(flow: Flow, wires: Sequence[Wire], *, waited: bool) -> list[F
     return sorted(out, key=lambda option: option.time_s)
 
 
+def queued_options(flow: Flow, alone: Wire, shared: Wire) -> list[FlowOption]:
+    """Options of gradients whose groups have trunks for themselves, ``alone``, and queue there with those of all pipeline ranks,
+    ``shared``: what keeps trunks busy for longer than the best lasts longer in proportion."""
+    choices = {
+        option.choice.model_dump_json(): option
+        for wire in (alone, shared)
+        for option in flow_options(flow, wire, waited=False)
+    }
+    own, queued = ([_seconds(flow, option, wire) for option in choices.values()] for wire in (alone, shared))
+    least_s, least_busy_s = min(time_s for time_s, _ in own), min(busy_s for _, busy_s in queued)
+    scale = least_s / least_busy_s if least_busy_s > 0 else 0.0
+    out = [
+        replace(option, time_s=max(time_s, scale * all_busy_s), busy_s=busy_s)
+        for option, (time_s, busy_s), (_, all_busy_s) in zip(choices.values(), own, queued, strict=True)
+    ]
+    return sorted(out, key=lambda option: option.time_s)
+
+
+def _seconds(flow: Flow, option: FlowOption, wire: Wire) -> tuple[float, float]:
+    """Time of one call of an option, and for how long it keeps networks busy."""
+    timed = priced(flow, option.choice, wire)
+    return float(timed.time_s[0]), float(timed.busy_s[0])
+
+
 def _ways(flow: Flow, bare: CommunicatorChoice, wire: Wire) -> Iterator[tuple[CommunicatorChoice, float, float]]:
     """``bare`` with every algorithm that the flow can run, its seconds, and those of a busy network."""
     if flow.op == "send" or flow.op == "all_to_all":

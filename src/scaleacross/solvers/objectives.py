@@ -33,12 +33,13 @@ from scaleacross.cost_models.spending import Spending, spending_of
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import flows
 from scaleacross.cost_models.work import Work
-from scaleacross.solvers.candidates import Priced, Pricing
+from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.egress_pricing import EgressPricing
 from scaleacross.solvers.every_placement import EveryPlacement, balanced, placed_at
 from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.solvers.mixed_fleets import pricing_on
 from scaleacross.solvers.place_parallelism import AxisOrder, PlacementDecision, Placer, axes_of, never
+from scaleacross.solvers.priced import Priced
 from scaleacross.spec.job import ObjectiveName
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.topology import Topology
@@ -187,7 +188,8 @@ class GoalPricing(Pricing):
 
     def _scored(self, priced: Priced, egress: Floats | float) -> Priced:
         busy_s = compute_s(priced.settings, priced.work) if self._of_one_type else np.zeros(len(priced.bound_s))
-        return replace(priced, bound_s=self.goal.bound(self.fleet, priced.settings, priced.bound_s, busy_s, egress))
+        bound = self.goal.bound(self.fleet, priced.settings, priced.bound_s, busy_s, egress)
+        return replace(priced, bound_s=bound, estimate_s=bound)
 
 
 def compute_s(settings: Settings, work: Work) -> Floats:
@@ -220,6 +222,7 @@ class GoalPlacer(Placer):
         enough_s: float = -np.inf,
         cutoff_s: float = np.inf,
         stop: Callable[[], bool] = never,
+        left: Callable[[float], None] | None = None,
     ) -> PlacementDecision | None:
         """The placement with the least score among those that the limits allow; None when there is none. All are tried.
 
@@ -272,6 +275,7 @@ class BalancedGoalPlacer(EveryPlacement):
         enough_s: float = -np.inf,
         cutoff_s: float = np.inf,
         stop: Callable[[], bool] = never,
+        left: Callable[[float], None] | None = None,
     ) -> PlacementDecision | None:
         """The placement and balance with the least score that the limits allow; None when there is none. All are tried."""
         pricing = self.pricing

@@ -82,6 +82,7 @@ class Placer:
         enough_s: float = -np.inf,
         cutoff_s: float = np.inf,
         stop: Callable[[], bool] = never,
+        left: Callable[[float], None] | None = None,
     ) -> PlacementDecision | None:
         """The best placement of a single candidate (``settings`` has one row), None when no fill holds it.
 
@@ -91,6 +92,8 @@ class Placer:
                 no more communication than this. The decision says whether all of them were tried.
             cutoff_s: placements that expose this much communication or more are of no interest: None when all do.
             stop: asked before every exact price; once true, the best so far comes back, not complete (None if there is none).
+            left: told the bound on the communication of placements that are left out as their estimate (``Priced.estimate_s``) is
+                not below ``cutoff_s``; None: none are.
         """
         active, idle = axes_of(settings)
         orders = self._promising(settings, work, active, cutoff_s)
@@ -100,9 +103,10 @@ class Placer:
             if best is not None and best.communication_s <= enough_s:
                 return replace(best, complete=False)
             block = fills[start : start + FILL_BLOCK]
-            bounds = self.bounds_s(settings, work, orders, block)
-            for index in np.argsort(bounds, axis=None, kind="stable").tolist():
-                if bounds.flat[index] >= cutoff_s:
+            bounds, estimates = self._figures_s(settings, work, orders, block)
+            order_by = bounds if left is None else np.maximum(bounds, estimates)
+            for index in np.argsort(order_by, axis=None, kind="stable").tolist():
+                if order_by.flat[index] >= cutoff_s:
                     break
                 if stop():
                     return best and replace(best, complete=False)
@@ -110,6 +114,8 @@ class Placer:
                 exposed_s = self.exposed_s(settings, work, fill, order)
                 if exposed_s < cutoff_s:
                     cutoff_s, best = exposed_s, PlacementDecision(order, fill, exposed_s, complete=True)
+            if left is not None:
+                left(float(bounds[order_by >= cutoff_s].min(initial=np.inf)))
         return best
 
     def exposed_s(self, settings: Settings, work: Work, fill: Fill, order: AxisOrder) -> float:
@@ -153,6 +159,12 @@ class Placer:
 
     def bounds_s(self, settings: Settings, work: Work, orders: Sequence[AxisOrder], fills: Sequence[Fill]) -> Floats:
         """Bounds on the communication of a single candidate on orders of its active axes, (fills, orders)."""
+        return self._figures_s(settings, work, orders, fills)[0]
+
+    def _figures_s(
+        self, settings: Settings, work: Work, orders: Sequence[AxisOrder], fills: Sequence[Fill]
+    ) -> tuple[Floats, Floats]:
+        """``bounds_s``, and the estimates of the same (``Priced.estimate_s``)."""
         parts = []
         for axis in orders[0]:
             before = [frozenset(order[: order.index(axis)]) for order in orders]
@@ -161,8 +173,11 @@ class Placer:
             at = (np.arange(len(fills))[:, None] * len(place) + of).ravel()
             parts.append(Added.of(arcs).take(at))
         if not parts:
-            return np.zeros((len(fills), len(orders)))
-        return added_s(parts, windows(settings, work)).reshape(len(fills), len(orders))
+            return np.zeros((len(fills), len(orders))), np.zeros((len(fills), len(orders)))
+        early, over = self.pricing.early(self.pricing.volumes(settings, work)), windows(settings, work)
+        estimates = added_s(parts, over).reshape(len(fills), len(orders))
+        bounds = estimates if early is None else added_s(parts, over, early).reshape(len(fills), len(orders))
+        return bounds, estimates
 
     def arcs(
         self,

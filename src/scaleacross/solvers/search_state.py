@@ -12,9 +12,10 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
-from scaleacross.solvers.candidates import Priced, Pricing
+from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import shares
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer, never
+from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.placement import Placement
@@ -130,16 +131,19 @@ class Search:
         slowest_axis: GridAxis | None = None,
         below_s: float = np.inf,
         in_time: bool = False,
+        left: Callable[[float], None] | None = None,
     ) -> Placed | None:
         """Place one candidate exactly and remember it; None when no fill holds it or it cannot stay below ``below_s``.
 
-        ``in_time``: not beyond the time limit; what its bound allows then stays visible.
+        ``in_time``: not beyond the time limit; what its bound allows then stays visible. ``left``: told the bound on the step of
+        placements left out by their estimates (``Placer.place``); None: none are.
         """
         one = priced.take(np.array([row]))
         free_s, bound_s = float(one.free_s[0]), float(one.bound_s[0])
         enough_s = bound_s * (1 + min(ENOUGH, self.gap_tolerance)) - free_s
         stop = self.is_over if in_time else never
-        decision = placer.place(one.settings, one.work, slowest_axis, enough_s, below_s - free_s, stop)
+        of_step = None if left is None else lambda added_s: left(free_s + added_s)
+        decision = placer.place(one.settings, one.work, slowest_axis, enough_s, below_s - free_s, stop, of_step)
         if decision is None:
             if stop():
                 self.open_bound_s = min(self.open_bound_s, bound_s)
@@ -157,6 +161,10 @@ class Search:
         if placed.step_s < self.incumbent_s:
             self.best = placed
         return placed
+
+
+def forget(_: float) -> None:
+    """For placements whose left out alternatives nobody asks for, or that are tried again later."""
 
 
 def decision_of(placed: Placed) -> Decision:

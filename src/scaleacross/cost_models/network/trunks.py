@@ -15,7 +15,6 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.axes import windows_of
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, REGION, Levels
 from scaleacross.cost_models.network.compression import sent_ratio
@@ -24,6 +23,7 @@ from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.cost_models.plan_traffic import carried_bytes
 from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.traffic import Flow, Volumes
+from scaleacross.cost_models.window_traffic import windows_of
 from scaleacross.spec.job import Job
 from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.network_choice import Compression

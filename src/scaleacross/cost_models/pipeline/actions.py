@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from scaleacross.cost_models.pipeline.exact import exact_ends, exact_time_s, virtual_boundaries
-from scaleacross.cost_models.pipeline.stage_ends import StageEnds
+from scaleacross.cost_models.pipeline.stage_ends import StageEnds, chained_ends
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE
 from scaleacross.cost_models.settings import Floats
 from scaleacross.schedules.pipeline import SCHEDULES
@@ -52,6 +52,11 @@ class Actions:
     def ends(self) -> StageEnds | None:
         """When its stages begin and end, where weight gradients are computed apart. Raises InputError as ``exact_ends``."""
         return None if self.schedule in WHOLE and self.order is None else _ends(*self._key)
+
+    @property
+    def gradient_ends(self) -> StageEnds:
+        """When its stages have their gradients: as timed, or at the latest. Raises InputError as ``exact_ends``."""
+        return self.ends or chained_ends(self.backward_s, np.sum(self.between_stages(), axis=0))
 
     @property
     def _key(self) -> tuple[ScheduleName, int, int, int, tuple[str, ...] | None, bytes, bytes]:

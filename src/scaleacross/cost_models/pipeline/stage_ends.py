@@ -41,3 +41,17 @@ def stage_ends(compiled: CompiledSchedule, times: PipelineTimes) -> StageEnds:
         np.minimum.at(first, stage[forward], seconds[forward])
         np.maximum.at(last, stage[gradients], seconds[gradients])
     return StageEnds(first_start, first_end, last_start, last_end, times.total_s)
+
+
+def chained_ends(backward_s: Floats, delay_s: Floats) -> StageEnds:
+    """The latest ends that the stages of a schedule with whole backward passes may have; first forward passes are left out.
+
+    Whatever micro-batch a stage computes last goes back through all stages before it.
+
+    Args:
+        backward_s: whole backward pass with its waits, (p·v,); ``delay_s``: of messages between consecutive stages, (p·v − 1,).
+    """
+    behind = np.append(0.0, np.cumsum(backward_s[:-1] + delay_s))
+    total = float((behind + backward_s).max())
+    nothing = np.zeros_like(behind)
+    return StageEnds(nothing, nothing, total - behind - backward_s, total - behind, total)

@@ -23,9 +23,10 @@ import numpy as np
 from scaleacross.cost_models.settings import Bools, Ints, Settings, concatenate
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
 from scaleacross.solvers.baselines.rules import AxisOrder
-from scaleacross.solvers.candidates import Priced, Pricing
+from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fixed_placement import FixedPlacement
 from scaleacross.solvers.fleets import Fill, Fleet, fleets
+from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job
 from scaleacross.spec.network import LINK_LEVELS, LinkLevel
@@ -161,20 +162,22 @@ class _Tuning:
         for row, degrees in enumerate(zip(*columns, strict=True)):
             for fill in self._fills_of(fleet, degrees):
                 holding.setdefault(fill, []).append(row)
-        places, parts = [], []
+        places, parts, guesses = [], [], []
         for fill, rows in holding.items():
             members, placed = block.take(np.array(rows)), self._placed_on(fleet, fill)
-            bounds = placed.order_bounds_s(members.settings, members.work, self.family.orders)
-            for order, exposed_s in zip(self.family.orders, bounds, strict=True):
+            figures = placed.order_figures_s(members.settings, members.work, self.family.orders)
+            for order, bounds, estimates in zip(self.family.orders, *figures, strict=True):
                 near = self._near_enough(placed.spans(members.settings, order))
-                parts.append(np.where(near, members.free_s + exposed_s, np.inf))
+                parts.append(np.where(near, members.free_s + bounds, np.inf))
+                guesses.append(members.free_s + estimates)
                 places += [(placed, order, row) for row in rows]
-        step_s = np.concatenate(parts) if parts else np.zeros(0)
-        for index in np.argsort(step_s, kind="stable"):
-            if step_s[index] >= self.best_s or self.clock.over:
+        least_s = np.concatenate(parts) if parts else np.zeros(0)
+        for index in np.argsort(np.concatenate(guesses) if parts else least_s, kind="stable"):
+            if self.clock.over:
                 return
-            placed, order, row = places[index]
-            self._try_one(placed, placed.placed(block.settings, row, order))
+            if least_s[index] < self.best_s:
+                placed, order, row = places[index]
+                self._try_one(placed, placed.placed(block.settings, row, order))
 
     def _try_one(self, placed: FixedPlacement, decision: Decision) -> None:
         step_s = placed.step_s(decision)

@@ -1,0 +1,122 @@
+"""Bounds on gradients that may cross buildings, in which ranks come to the trunks one after another (``far_gradients``).
+
+Whatever stage has its gradients first, the last micro-batch has passed all stages forward by then. So the busiest rank r has run
+all its forward passes, and all backward passes but those of the K chunk activations that it may hold (``max_in_flight``). Then
+the trunks carry N seconds:
+
+    step ≥ Σ_{s<r} F_s + m·(F+B)_r − K·B_chunk + N = ``computation_s`` + N − lead
+
+What a pipeline waits for later than that lengthens the window (``least_waits.early_*``: what it waits for before). Groups of one
+rank are not sooner done than with trunks for themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from scaleacross.cost_models.overlap import WINDOW_NAMES, Window
+from scaleacross.cost_models.pipeline.closed_form import max_in_flight
+from scaleacross.cost_models.pipeline.delay import microbatches_per_round
+from scaleacross.cost_models.pipeline.timed_bounds import among
+from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
+from scaleacross.cost_models.traffic import Volumes
+from scaleacross.cost_models.work import Work
+from scaleacross.spec.parallelism import SCHEDULE_NAMES, SHARD_LEVELS, ScheduleName
+
+GRADIENTS: Final = WINDOW_NAMES.index("gradient_reduce")
+BOTH_WAYS: Final = SCHEDULE_NAMES.index("DualPipe")
+"""Its micro-batches pass the ranks in both directions, so that those of one may be done before the other's."""
+ROUNDS: Final[tuple[ScheduleName, ...]] = ("Interleaved1F1B", "InterleavedZeroBubble")
+"""Schedules that run the micro-batches of one round through a chunk before the next."""
+
+
+class Early(NamedTuple):
+    """What bounds know of them, each (..., n).
+
+    Attributes:
+        lead_s: by which computation outlasts the first gradients at most, −inf where these do not cross buildings.
+        mean, least: gradients of all ranks in the mean, and of the emptiest rank, over those that traffic has.
+    """
+
+    lead_s: Floats
+    mean: Floats
+    least: Floats
+
+    @property
+    def is_far(self) -> Bools:
+        """Which these are."""
+        return np.asarray(self.lead_s > -np.inf)
+
+    def where(self, far: Bools) -> Early:
+        """Of those that cross buildings."""
+        return self._replace(lead_s=np.where(far, self.lead_s, -np.inf))
+
+    def alone(self, traffic_s: Floats, apart_s: Floats) -> Floats:
+        """Traffic (TRAFFIC_ROWS, ..., n) with the seconds of the groups of one rank, ``apart_s`` (``trunks_apart_s``), and
+        busy ones of all, at least."""
+        out = np.array(np.broadcast_to(traffic_s, (len(traffic_s), *self.lead_s.shape)))
+        out[GRADIENTS] = np.where(self.is_far, self.least * apart_s[0], out[GRADIENTS])
+        out[len(WINDOW_NAMES) + GRADIENTS] *= np.where(self.is_far, self.mean, 1.0)
+        return out
+
+    def behind(self, over: Sequence[Window], waited_s: Floats) -> tuple[Window, ...]:
+        """The windows of pipelines that wait ``waited_s`` at most after some stage has its gradients, (..., n)."""
+        far, (gradients, *others) = self.is_far, over
+        longer = gradients._replace(
+            length_s=np.where(far, np.where(far, self.lead_s, 0.0) + waited_s, gradients.length_s),
+            exchanges=np.where(far, 0.0, gradients.exchanges),
+        )
+        return longer, *others
+
+
+def early_gradients(volumes: Volumes) -> Early | None:
+    """Of candidates whose gradients all cross buildings; None where none of them would be sooner for it."""
+    settings = volumes.settings
+    once = settings.shard != SHARD_LEVELS.index("parameters")
+    some = once & (settings.pp > 1) & volumes.job.overlap.gradient_reduce
+    if not some.any():
+        return None
+    lead = np.full(len(settings), -np.inf)
+    rows = np.flatnonzero(some)
+    lead[rows] = lead_s(settings.take(rows), volumes.work.take(rows))
+    if volumes.order is not None:
+        lead[rows] = np.inf
+    return Early(lead, volumes.work.mean_held_share, volumes.work.least_held_share)
+
+
+def lead_s(settings: Settings, work: Work) -> Floats:
+    """Seconds by which ``computation_s`` outlasts the first gradients of any stage, at most, (n,)."""
+    last = settings.pp - 1 - work.ranks_behind.astype(np.int64)
+    return np.asarray(work.fill_backward_s + _held(settings, last) * work.chunk_backward_s)
+
+
+def before_gradients(settings: Settings, fewest: Ints) -> Floats:
+    """Share of computation, with fill and drain, that comes before the first gradients of any stage, at least, (n,).
+
+    Of ranks that may be as unlike as they like and have ``fewest`` micro-batches or more: with K' chunk activations that a rank
+    may hold of any one chunk, (m − K') / (m + p − 1), as fill and drain take no longer than p − 1 passes of the busiest rank.
+    """
+    share: Floats = np.maximum(0.0, fewest - _held_of_chunk(settings)) / (fewest + settings.pp - 1)
+    return share
+
+
+def early_backwards(settings: Settings) -> Floats:
+    """Micro-batches that have passed every chunk of every rank backward before any stage has its gradients, (n,)."""
+    return np.maximum(0.0, settings.num_micro_batches - _held_of_chunk(settings))
+
+
+def _held_of_chunk(settings: Settings) -> Ints:
+    """Chunk activations that a rank may hold of one chunk, (n,)."""
+    a_round = microbatches_per_round(settings.pp, settings.num_micro_batches)
+    held = _held(settings, np.zeros_like(settings.pp))
+    return np.asarray(np.where(among(settings.schedule, ROUNDS), np.minimum(held, 2 * a_round), held))
+
+
+def _held(settings: Settings, rank: Ints) -> Ints:
+    """Chunk activations that a rank may hold, (n,)."""
+    every = settings.num_micro_batches * settings.num_chunks
+    held = max_in_flight(settings.schedule_names, settings.pp, settings.num_micro_batches, settings.num_chunks, rank)
+    return np.asarray(np.where(settings.schedule == BOTH_WAYS, every, np.minimum(held, every)))

@@ -1,0 +1,138 @@
+"""Gradients that cross buildings: pipeline ranks come to the trunks one after another, and each is alone there for a while.
+
+The price of a collective takes the groups of all pipeline ranks to share a trunk from beginning to end (``groups``). But the last
+ranks have their gradients first, the last micro-batch's way back through the ranks before them earlier (``StageEnds``). Then
+the rank r is no sooner done than
+
+* alone: its own groups with the trunks to themselves, T_r seconds, behind what its chunks leave them from the moment that they
+  have their gradients (``split_backward``);
+* in the queue: a trunk that is busy with all ranks' gradients for N seconds carries what is ready first while it waits for the
+  rest. Of buckets e with w_e of these seconds, ready L_e before the pipeline ends, exposed are max_e (Σ_{e' ready with e or
+  later} w_e' − L_e).
+
+Communicators follow one another in the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from scaleacross.cost_models.chunk_work import StageWork
+from scaleacross.cost_models.collectives import Group
+from scaleacross.cost_models.far_shapes import shapes_of_ranks
+from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.layout import Axis
+from scaleacross.cost_models.levels import CAMPUS, Levels
+from scaleacross.cost_models.overlap import WINDOW_NAMES, ChunkWindows, together_s
+from scaleacross.cost_models.pipeline.stage_ends import StageEnds
+from scaleacross.cost_models.settings import Floats
+from scaleacross.cost_models.split_backward import gradient_chunks
+from scaleacross.cost_models.traffic import Volumes
+from scaleacross.cost_models.window_traffic import GRADIENT_AXES, communicators
+from scaleacross.spec.parallelism import SHARD_LEVELS, GridAxis
+
+GRADIENTS: Final = WINDOW_NAMES.index("gradient_reduce")
+TINY_S: Final = 1e-30
+
+
+class FarGradients(NamedTuple):
+    """What every rank's gradients take alone, and what hides them.
+
+    Attributes:
+        traffic: of all windows by axis and communicator, each (TRAFFIC_ROWS, ranks).
+        chunks: what single chunks leave gradients, and the queue.
+        shapes: of every rank's groups, by communicator that crosses buildings, one row each.
+    """
+
+    traffic: Mapping[GridAxis, Sequence[Floats]]
+    chunks: ChunkWindows
+    shapes: Mapping[str, GroupShape]
+
+
+class Ranks(NamedTuple):
+    """The pipeline ranks of a placed decision.
+
+    Attributes:
+        volumes: a row for every rank.
+        stages, ends, pieces: of every virtual stage: what it holds, when it has its gradients, in how many buckets.
+        axes: degree and stride of pp and of all communicators on ``levels``.
+        groups: of every communicator, one row each.
+    """
+
+    volumes: Volumes
+    stages: StageWork
+    ends: StageEnds
+    pieces: Floats
+    axes: Mapping[str, Axis]
+    levels: Levels
+    groups: Mapping[str, Group]
+
+
+def is_far(volumes: Volumes, groups: Mapping[str, Group]) -> bool:
+    """Whether gradients that are reduced once in a step, beside computation, cross buildings."""
+    shard = SHARD_LEVELS[int(volumes.settings.shard[0])]
+    spans = [int(groups[axis].shape.span[0]) for axis in GRADIENT_AXES]
+    return shard != "parameters" and volumes.job.overlap.gradient_reduce and max(spans) >= CAMPUS
+
+
+def far_gradients(of: Ranks, traffic: Mapping[GridAxis, tuple[Floats, ...]]) -> FarGradients:
+    """``traffic`` by axis of all ranks' groups on the trunks at once, by communicator, each (TRAFFIC_ROWS, ranks)."""
+    names = [name for name in (*GRADIENT_AXES, "expert") if int(of.groups[name].shape.span[0]) >= CAMPUS]
+    shapes = {name: _shape(of, name) for name in names}
+    alone = {axis: _alone(of, axis, parts, shapes) for axis, parts in traffic.items()}
+    work = of.volumes.work
+    taken = work.taken_fraction * (1 - work.elementwise_fraction)
+    carried = work.dense_parameters + work.expert_parameters
+    chunks = gradient_chunks(of.stages, of.ends, of.pieces, work.buckets, carried, taken)
+    pace = together_s(_all(alone), work.buckets)[GRADIENTS]
+    busy = sum((part[len(WINDOW_NAMES) + GRADIENTS] for part in _all(traffic)), start=np.zeros(len(carried)))
+    queued = queue(of.stages, of.ends, of.pieces, busy / len(carried), carried, pace)
+    return FarGradients(alone, ChunkWindows(*(np.vstack(both) for both in zip(chunks, queued, strict=True))), shapes)
+
+
+def _all(traffic: Mapping[GridAxis, Sequence[Floats]]) -> list[Floats]:
+    return [part for parts in traffic.values() for part in parts]
+
+
+def _alone(of: Ranks, axis: GridAxis, shared: Sequence[Floats], shapes: Mapping[str, GroupShape]) -> Sequence[Floats]:
+    """Traffic of an axis with its gradients' groups alone on the trunks."""
+    if axis not in GRADIENT_AXES or axis not in shapes:
+        return shared
+    own, expert = (replace(of.groups[name], shape=shapes.get(name, of.groups[name].shape)) for name in (axis, "expert"))
+    out = [part.copy() for part in shared]
+    rows = [GRADIENTS, len(WINDOW_NAMES) + GRADIENTS]
+    for part, alone in zip(out, communicators(axis, of.volumes, own, expert), strict=True):
+        part[rows] = alone[rows]
+    return out
+
+
+def _shape(of: Ranks, name: str) -> GroupShape:
+    """Shapes of every rank's groups of a communicator."""
+    axes = of.axes
+    return shapes_of_ranks(of.groups[name].shape, axes[name], axes["pp"], of.levels)
+
+
+def queue(
+    stages: StageWork, ends: StageEnds, pieces: Floats, busy_s: Floats, carried: Floats, pace_s: Floats
+) -> ChunkWindows:
+    """The trunks' queue as a window of every rank, whose traffic takes ``pace_s`` alone: one row.
+
+    Args:
+        stages, ends, pieces: as of ``Ranks``.
+        busy_s: of the trunks by every rank's gradients, (ranks,); ``carried``: parameters whose gradients those are.
+    """
+    count = pieces.astype(np.int64)
+    stage = np.repeat(np.arange(len(count)), count)
+    left = 1 - (np.arange(len(stage)) - np.repeat(np.cumsum(count) - count, count) + 1) / count[stage]
+    rank = stages.rank[stage]
+    ready = ends.total_s - ends.last_end_s[stage] + left * (ends.last_end_s - ends.last_start_s)[stage]
+    share = (stages.dense_parameters + stages.expert_parameters)[stage] / count[stage] / carried[rank]
+    order = np.argsort(ready, kind="stable")
+    waiting = np.cumsum((busy_s[rank] * share)[order])
+    worst = int((waiting - ready[order]).argmax())
+    nothing = np.zeros((1, len(carried)))
+    return ChunkWindows(waiting[worst] / np.maximum(pace_s, TINY_S)[None], nothing, nothing + ready[order][worst])

@@ -1,0 +1,69 @@
+"""How the groups of single pipeline ranks lie beyond buildings: of those of all ranks few may cross, and not at the same time.
+
+A shape (``groups``) is that of the groups that lie worst and of all that share a link with them. Where stages lie in buildings of
+their own, the groups of most pipeline ranks never leave one; where all ranks' groups cross, each rank's are a part of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+
+import numpy as np
+
+from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.layout import Axis
+from scaleacross.cost_models.levels import CAMPUS, REGION, Levels
+from scaleacross.cost_models.settings import Bools, Floats, Ints
+
+
+def shapes_of_ranks(shape: GroupShape, axis: Axis, pipeline: Axis, levels: Levels) -> GroupShape:
+    """Shapes of the groups of every pipeline rank, one row each.
+
+    Inside buildings as ``shape``, that of all groups of the axis (one row); beyond as the rank's own lie, which are alone on the
+    trunks. Cost: O(positions / unit), as ``exact_shape``.
+    """
+    (degree, stride), (ranks, apart) = axis, pipeline
+    rows = {f.name: np.repeat(getattr(shape, f.name), ranks, axis=0) for f in fields(GroupShape)}
+    if int(shape.span[0]) >= CAMPUS:
+        unit = math.gcd(stride, levels.alignment, apart)
+        building, region = (
+            children.reshape(-1, degree, stride // unit).transpose(0, 2, 1).reshape(-1, degree)
+            for children in levels.children(unit)[CAMPUS - 1 :]
+        )
+        first = np.arange(levels.num_positions // degree // unit)
+        blocks, within = np.divmod(first, stride // unit)
+        rank = (blocks * degree * stride + within * unit) // apart % ranks
+        between = building[:, 1:] != building[:, :-1], region[:, 1:] != region[:, :-1]
+        inside = between[0] & ~between[1], between[1]
+        for level, child, steps in zip((CAMPUS, REGION), (building, region), inside, strict=True):
+            longest = _longest_stretch(steps, between[1]) if level == CAMPUS else np.count_nonzero(steps, axis=1)
+            rows["fanout"][:, level] = 1 + _most(longest, rank, ranks)
+            rows["crossing"][:, level] = np.maximum(1, unit * _busiest(child, steps.any(axis=1), rank, ranks))
+            rows["pairs"][:, level] = _most(np.count_nonzero(steps, axis=1), rank, ranks)
+    return GroupShape(**rows)
+
+
+def _longest_stretch(steps: Bools, ends: Bools) -> Ints:
+    """Most steps of every group between two ends, (groups,)."""
+    counted = np.cumsum(steps, axis=1)
+    stretch: Ints = counted - np.maximum.accumulate(np.where(ends, counted, 0), axis=1)
+    return np.asarray(stretch.max(axis=1, initial=0))
+
+
+def _most(values: Ints, rank: Ints, ranks: int) -> Ints:
+    """The largest value of every rank's groups, (ranks,)."""
+    out = np.zeros(ranks, dtype=np.int64)
+    np.maximum.at(out, rank, values)
+    return out
+
+
+def _busiest(child: Ints, crosses: Bools, rank: Ints, ranks: int) -> Floats:
+    """Groups of every rank that cross and have a rank in one child, of the child with most, (ranks,)."""
+    new = np.ones(child.shape, dtype=bool)
+    new[:, 1:] = child[:, 1:] != child[:, :-1]
+    new &= crosses[:, None]
+    low = int(child.min())
+    width = int(child.max()) - low + 1
+    code = (rank[:, None] * width + child - low)[new]
+    return np.bincount(code, minlength=ranks * width).reshape(ranks, width).max(axis=1).astype(np.float64)

@@ -1,0 +1,93 @@
+"""What every axis sends in the windows of ``overlap``: gradients and parameters, by communicator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from scaleacross.cost_models.collectives import Group, Timed
+from scaleacross.cost_models.overlap import TRAFFIC_ROWS, WINDOW_NAMES
+from scaleacross.cost_models.settings import Floats
+from scaleacross.cost_models.traffic import Flow, Volumes
+from scaleacross.spec.parallelism import SHARD_LEVELS, GridAxis, ShardLevel
+
+GRADIENT_AXES: Final[tuple[GridAxis, ...]] = ("cp", "dp_shard", "dp_replicate")
+"""Axes over which gradients are reduced."""
+
+
+def window_s(axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None = None) -> Floats:
+    """What an axis adds to the windows, (TRAFFIC_ROWS, n): ``communicators`` added up."""
+    first, *others = communicators(axis, volumes, group, expert_group)
+    return sum(others, start=first)
+
+
+def communicators(
+    axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None = None
+) -> tuple[Floats, ...]:
+    """Traffic of an axis in the windows by communicator, each (TRAFFIC_ROWS, n); degrees, chunks and shard level decide it.
+
+    cp and dp_shard: gradients and sharded states (of the experts over their own groups); dp_replicate: all-reduce of the
+    (sharded) gradients.
+
+    Raises:
+        ValueError: ``dp_shard`` without its expert groups.
+    """
+    settings, work = volumes.settings, volumes.work
+    if axis == "cp":
+        return (_state_windows(volumes, work.dense_parameters + work.expert_parameters, group),)
+    if axis == "dp_shard":
+        if expert_group is None:
+            raise ValueError("dp_shard needs its expert groups")
+        dense = _state_windows(volumes, work.dense_parameters / settings.cp, group)
+        if not work.expert_parameters.any():
+            return (dense,)
+        return dense, _state_windows(volumes, work.expert_parameters / settings.cp, expert_group, "expert ")
+    out = np.zeros((2, len(WINDOW_NAMES), len(settings)))
+    if axis == "dp_replicate":
+        out[:, 0] = _calls_s(group.all_reduce(volumes.replica_gradient_bytes / work.buckets, "gradients"), volumes)
+    return (out.reshape(TRAFFIC_ROWS, -1),)
+
+
+def trunks_apart_s(
+    axis: GridAxis, volumes: Volumes, group: Group, expert_group: Group | None = None
+) -> tuple[Floats, ...]:
+    """Of gradients in ``communicators`` the seconds, and those in which networks are busy, each (2, n), at least, where no other
+    group stands in a group's way on trunks; of relaxed shapes nowhere, as they may cross trunks in place of other links."""
+    if axis not in GRADIENT_AXES:
+        return ()
+    own, expert = (one and replace(one, links=one.links.without_others(one.shape)) for one in (group, expert_group))
+    rows = [0, len(WINDOW_NAMES)]
+    return tuple(part[rows] for part in communicators(axis, volumes, own or group, expert))
+
+
+def windows_of(flow: Flow, shard: ShardLevel) -> tuple[int, ...]:
+    """Windows (indices of WINDOW_NAMES) that every call of a flow falls into; none for what the step waits for."""
+    if not flow.what.endswith(("gradients", "parameters")) or flow.what.startswith("key"):
+        return ()
+    if flow.shape == "dp_replicate" or shard != "parameters":
+        return (1,) if flow.what.endswith("parameters") else (0,)
+    return (2, 3) if flow.what.endswith("parameters") else (3,)
+
+
+def _state_windows(volumes: Volumes, held: Floats, group: Group, of: str = "") -> Floats:
+    """Traffic of a communicator over which ``held`` parameters are sharded (or only reduced), (TRAFFIC_ROWS, n)."""
+    optimizer, shard, pieces = volumes.job.optimizer, volumes.settings.shard, volumes.work.buckets
+    gradients, weights = held * optimizer.reduce_bytes / pieces, held * optimizer.parameter_bytes / pieces
+    nothing = whole = reduced = gathered = np.zeros((2, len(volumes.settings)))
+    if (shard == SHARD_LEVELS.index("none")).any():
+        whole = _calls_s(group.all_reduce(gradients, f"{of}gradients"), volumes)
+    if (shard != SHARD_LEVELS.index("none")).any():
+        reduced = _calls_s(group.gather(gradients, "reduce_scatter", f"{of}gradients"), volumes)
+        gathered = _calls_s(group.gather(weights, payload=f"{of}parameters"), volumes)
+    by_step, back = np.choose(shard, [whole, reduced, nothing]), np.choose(shard, [nothing, gathered, nothing])
+    parameters = (shard == SHARD_LEVELS.index("parameters")).astype(float)
+    out = np.stack([by_step, back, parameters * gathered, parameters * (gathered + reduced)], axis=1)
+    return np.where(held <= 0, 0.0, out).reshape(TRAFFIC_ROWS, -1)
+
+
+def _calls_s(each: Timed, volumes: Volumes) -> Floats:
+    """Seconds of the calls for all buckets, and of them those in which the network is busy, (2, n)."""
+    pieces = volumes.work.buckets
+    return np.stack(np.broadcast_arrays(pieces * each.time_s, pieces * each.busy_s))

@@ -1,0 +1,125 @@
+"""Gradients on trunks that pipeline ranks reach one after another: whose groups cross, and how long the trunks are busy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import fields
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from machines import building, fill, flat, topology, trunk
+
+from scaleacross.cost_models.chunk_work import StageWork
+from scaleacross.cost_models.far_gradients import queue
+from scaleacross.cost_models.far_shapes import shapes_of_ranks
+from scaleacross.cost_models.groups import exact_shape
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, REGION, Levels, build_levels
+from scaleacross.cost_models.pipeline.stage_ends import StageEnds, chained_ends
+from scaleacross.cost_models.step import one_row
+from scaleacross.spec.parallelism import Degrees, GridAxis
+from scaleacross.spec.placement import strides
+
+UNALIGNED = flat(3, 40)
+SMALL = {"per_host": 1, "hosts_per_rack": 24, "racks_per_zone": 1}
+TWO_REGIONS = topology(
+    [building("b0", 24, **SMALL), building("b1", 24, **SMALL)],
+    [building("b2", 24, **SMALL)],
+    trunks=[trunk("b0", "b1"), trunk("b1", "b2"), trunk("b0", "b2")],
+)
+FILLS = [
+    (build_levels(UNALIGNED, fill(("b0", 24), ("b1", 40), ("b2", 32))), 96),
+    (build_levels(UNALIGNED, fill(("b0", 32), ("b1", 32), ("b2", 32))), 96),
+    (build_levels(TWO_REGIONS, fill(("b0", 12), ("b1", 24), ("b2", 12))), 48),
+]
+ORDERS: list[tuple[GridAxis, ...]] = [
+    ("tp", "dp_shard", "pp", "dp_replicate"),
+    ("tp", "pp", "dp_shard", "dp_replicate"),
+    ("dp_shard", "tp", "dp_replicate", "pp"),
+    ("pp", "tp", "dp_shard", "dp_replicate"),
+]
+
+
+def literal(levels: Levels, axis: tuple[int, int], pipeline: tuple[int, int], rank: int, level: int) -> dict[str, int]:
+    """Fan-out, crossing groups of the busiest child and neighbour pairs of one rank's groups on a far level, group by group."""
+    home = [[*(int((cut <= at).sum()) for cut in levels.cuts[1:]), 0] for at in range(levels.num_positions)]
+    degree, stride = axis
+    starts = (b + j for b in range(0, levels.num_positions, degree * stride) for j in range(stride))
+    out, busy = {"fanout": 1, "pairs": 0}, Counter[int]()
+    for start in starts:
+        if start // pipeline[1] % pipeline[0] != rank:
+            continue
+        places = [home[start + i * stride] for i in range(degree)]
+        inside = Counter(parent for _, parent in {(one[level - 1], one[level]) for one in places})
+        out["fanout"] = max(out["fanout"], *inside.values())
+        steps = sum(a[level - 1] != b[level - 1] and a[level] == b[level] for a, b in pairwise(places))
+        out["pairs"] = max(out["pairs"], steps)
+        busy.update({one[level - 1] for one in places} if max(inside.values()) > 1 else ())
+    return out | {"crossing": max(busy.values(), default=1)}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("levels", "world"), FILLS)
+def test_shapes_of_ranks_are_those_of_their_groups(levels: Levels, world: int, order: tuple[GridAxis, ...]) -> None:
+    degrees = Degrees(tp=2, pp=4, dp_shard=3, dp_replicate=world // 24)
+    stride = strides(degrees, order)
+    pipeline = degrees.pp, stride["pp"]
+    for name in ("dp_shard", "dp_replicate"):
+        axis = degrees.of(name), stride[name]
+        whole = exact_shape(*axis, levels)
+        found = shapes_of_ranks(one_row(whole), axis, pipeline, levels)
+        assert (found.fanout[:, :CAMPUS] == whole.fanout[:CAMPUS]).all()
+        for rank in range(degrees.pp):
+            for level in (CAMPUS, REGION):
+                expected = literal(levels, axis, pipeline, rank, level)
+                assert {key: int(getattr(found, key)[rank, level]) for key in expected} == expected, (name, rank, level)
+    assert NUM_LEVELS == REGION + 1
+
+
+def test_only_the_stage_on_the_border_crosses_it() -> None:
+    """Four stages of 24 on buildings of 36 and 60: the second one lies in both."""
+    levels = build_levels(flat(2, 60), fill(("b0", 36), ("b1", 60)))
+    shape = exact_shape(24, 1, levels)
+    assert shape.fanout[CAMPUS] == 2
+    found = shapes_of_ranks(one_row(shape), (24, 1), (4, 24), levels)
+    assert found.fanout[:, CAMPUS].tolist() == [1, 2, 1, 1]
+    assert found.span.tolist()[1] == CAMPUS
+    assert max(found.span.tolist()[::2]) < CAMPUS
+
+
+def stages(rank: list[int], held: list[float]) -> StageWork:
+    nothing = {field.name: np.zeros(len(held)) for field in fields(StageWork)}
+    return StageWork(**(nothing | {"dense_parameters": np.array(held), "rank": np.array(rank)}))
+
+
+def served(ready_s: list[float], work_s: list[float]) -> float:
+    """When a server that is never idle while it has work is done."""
+    now = 0.0
+    for ready, work in sorted(zip(ready_s, work_s, strict=True)):
+        now = max(now, ready) + work
+    return now
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_queue_is_that_of_one_server(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    p, v = int(rng.integers(2, 5)), int(rng.integers(1, 4))
+    held, pieces = rng.uniform(0.5, 2, p * v), rng.integers(1, 5, p * v).astype(float)
+    start = rng.uniform(0, 5, p * v)
+    end = start + rng.uniform(0.1, 1, p * v)
+    total, busy, pace = float(end.max()), rng.uniform(0.2, 3, p), rng.uniform(1, 2, p)
+    rank = [stage % p for stage in range(p * v)]
+    carried = np.full(p, 2.0 * v)
+    found = queue(
+        stages(rank, held.tolist()), StageEnds(0 * start, 0 * start, start, end, total), pieces, busy, carried, pace
+    )
+    ready = [start[k] + (end[k] - start[k]) * (i + 1) / pieces[k] for k in range(p * v) for i in range(int(pieces[k]))]
+    work = [busy[rank[k]] * held[k] / carried[0] / pieces[k] for k in range(p * v) for _ in range(int(pieces[k]))]
+    behind = found.of_pace[0] * pace - found.length_s[0]
+    assert behind.tolist() == pytest.approx([served(ready, work) - total] * p)
+
+
+def test_the_last_micro_batch_goes_back_through_all_stages() -> None:
+    ends = chained_ends(np.array([1.0, 2.0, 3.0]), np.array([0.5, 0.25]))
+    assert ends.total_s - ends.last_end_s == pytest.approx([0.0, 1.5, 3.75])
+    assert ends.last_end_s - ends.last_start_s == pytest.approx([1.0, 2.0, 3.0])
