@@ -14,6 +14,7 @@ from scaleacross.schedules.pipeline import chosen
 from scaleacross.simulation import steady
 from scaleacross.simulation.replay import Disturbance, Replay, replay
 from scaleacross.spec.parallelism import Degrees, PipelineChoice, ScheduleName, ShardLevel
+from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.plan import Decision, Plan
 from scaleacross.workloads.problem import problem_of
 
@@ -26,6 +27,15 @@ REPEATS = [
     ("DualPipeV", 2, "optimizer"),
 ]
 
+ONE_PACE = Placement(
+    axis_order=("cp", "dp_shard", "tp", "dp_replicate", "pp"),
+    fill=(
+        BuildingShare(building="b0", num_accelerators=4),
+        BuildingShare(building="b1", num_accelerators=12),
+    ),
+)
+"""The first stage of two replicas in one building, all others in the other, so that both replicas keep the same pace."""
+
 
 def plan_of(
     schedule: ScheduleName, num_chunks: int, shard: ShardLevel, pp: int = 4, count: int = 242, **changes: Any
@@ -35,7 +45,9 @@ def plan_of(
     job = instances.plain_job(1, pp - 1, **fields | changes)
     degrees = Degrees(tp=2, pp=pp, dp_shard=2 if shard != "none" else 1, dp_replicate=1 if shard != "none" else 2)
     pipeline = PipelineChoice(schedule=schedule, num_chunks=num_chunks)
-    plan = sa.evaluate((job, Decision(degrees=degrees, pipeline=pipeline, recompute="none", shard=shard)))
+    placement = ONE_PACE if shard == "none" else None
+    decision = Decision(degrees=degrees, pipeline=pipeline, recompute="none", shard=shard, placement=placement)
+    plan = sa.evaluate((job, decision))
     assert plan.num_micro_batches == count
     return plan
 
