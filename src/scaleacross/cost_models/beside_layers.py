@@ -41,6 +41,7 @@ from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import NUM_LEVELS, RACK
 from scaleacross.cost_models.overlap import (
     EVERY_PASS,
+    GRADIENTS,
     NO_CHUNKS,
     WINDOW_NAMES,
     ChunkWindows,
@@ -87,13 +88,13 @@ class BesideLayers(NamedTuple):
     def behind_drain(self, drain_s: Floats) -> BesideLayers:
         """With what ranks wait for others when they are done, (ranks,), which hides gradients too."""
         hidden = self.hidden_s.copy()
-        hidden[WINDOW_NAMES.index("gradient_reduce")] += drain_s
+        hidden[GRADIENTS] += drain_s
         return self._replace(hidden_s=hidden)
 
     def behind_trunks(self, gradients: FarGradients) -> BesideLayers:
         """With gradients that only their chunks hide; the window is no shorter than any of these."""
         hidden = self.hidden_s.copy()
-        hidden[WINDOW_NAMES.index("gradient_reduce")] = gradients.chunks.length_s.max(axis=0)
+        hidden[GRADIENTS] = gradients.chunks.length_s.max(axis=0)
         return self._replace(hidden_s=hidden, chunks=(gradients.chunks, *self.chunks[1:]), shapes=gradients.shapes)
 
     def on(self, over: Sequence[Window]) -> tuple[Window, ...]:
@@ -195,7 +196,7 @@ def _slowed_s(volumes: Volumes, busy: Floats, taken: Floats, waited: Floats, ove
 
 def _crowded_s(over: Sequence[Window], taken: Floats, met: Floats, waited: Floats) -> Floats:
     """``taken`` (links, windows, ranks) by gradients, ``met`` with all-to-alls, for which ``waited`` is waited, (ranks,)."""
-    gradient, backward = WINDOW_NAMES.index("gradient_reduce"), WINDOW_NAMES.index("shard_backward")
+    gradient, backward = GRADIENTS, WINDOW_NAMES.index("shard_backward")
     passes = over[gradient].passes
     needed = (taken[:, gradient] + passes * met[:, backward]).max(axis=0)
     return np.asarray(np.maximum(0.0, needed - passes * (over[backward].length_s + waited[backward])))

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.overlap import WINDOW_NAMES, Window
+from scaleacross.cost_models.overlap import GRADIENTS, WINDOW_NAMES, Window
 from scaleacross.cost_models.pipeline.closed_form import max_in_flight
 from scaleacross.cost_models.pipeline.delay import microbatches_per_round
 from scaleacross.cost_models.pipeline.timed_bounds import among
@@ -26,7 +26,6 @@ from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import Work
 from scaleacross.spec.parallelism import SCHEDULE_NAMES, SHARD_LEVELS, ScheduleName
 
-GRADIENTS: Final = WINDOW_NAMES.index("gradient_reduce")
 BOTH_WAYS: Final = SCHEDULE_NAMES.index("DualPipe")
 """Its micro-batches pass the ranks in both directions, so that those of one may be done before the other's."""
 ROUNDS: Final[tuple[ScheduleName, ...]] = ("Interleaved1F1B", "InterleavedZeroBubble")

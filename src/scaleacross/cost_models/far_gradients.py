@@ -27,7 +27,7 @@ from scaleacross.cost_models.far_shapes import shapes_of_ranks
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Axis
 from scaleacross.cost_models.levels import CAMPUS, Levels
-from scaleacross.cost_models.overlap import WINDOW_NAMES, ChunkWindows, together_s
+from scaleacross.cost_models.overlap import GRADIENTS, WINDOW_NAMES, ChunkWindows, together_s
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds
 from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.split_backward import gradient_chunks
@@ -35,7 +35,6 @@ from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.window_traffic import GRADIENT_AXES, communicators
 from scaleacross.spec.parallelism import SHARD_LEVELS, GridAxis
 
-GRADIENTS: Final = WINDOW_NAMES.index("gradient_reduce")
 TINY_S: Final = 1e-30
 
 

@@ -34,6 +34,7 @@ from scaleacross.cost_models.work import Work
 from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS
 
 WINDOW_NAMES = ("gradient_reduce", "parameter_gather", "shard_forward", "shard_backward")
+GRADIENTS: Final = WINDOW_NAMES.index("gradient_reduce")
 EVERY_PASS: Final = slice(2, 4)
 """The windows of sharded parameters, which come with every micro-batch."""
 TRAFFIC_ROWS: Final = 2 * len(WINDOW_NAMES)

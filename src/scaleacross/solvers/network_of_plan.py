@@ -14,7 +14,7 @@ from scaleacross.cost_models.layout import Layout, layout_of
 from scaleacross.cost_models.levels import CAMPUS, Levels, build_levels
 from scaleacross.cost_models.links import Links, links_of
 from scaleacross.cost_models.network.codec import offers
-from scaleacross.cost_models.overlap import WINDOW_NAMES
+from scaleacross.cost_models.overlap import GRADIENTS
 from scaleacross.cost_models.plan_cost import PlanCost, groups_of, plan_cost, step_seconds
 from scaleacross.cost_models.settings import Bools
 from scaleacross.cost_models.step import exact_shapes, hbm_lost_s
@@ -47,7 +47,6 @@ from scaleacross.workloads.problem import Problem
 WAITED_GROUPS: Final = frozenset({"tp", "cp", "ep"})
 """Communicators of which a stage waits for its own group alone."""
 
-GRADIENTS: Final = (WINDOW_NAMES.index("gradient_reduce"),)
 Options = dict[tuple[str, str, str], list[FlowOption]]
 
 
@@ -217,7 +216,7 @@ def network_problem(placed: _Placed, decision: Decision, cost: PlanCost) -> Made
         own = (cost.volumes.launch_s, cost.volumes.equal_copies, hashed, *codecs)
         beside, whole = windows_of(flow, decision.shard), placed.shapes[flow.shape]
         wires = [Wire(whole, links, *own) for links in placed.links(flow)]
-        alone = _alone(flow, whole, cost) if beside == GRADIENTS else None
+        alone = _alone(flow, whole, cost) if beside == (GRADIENTS,) else None
         if alone is None:
             found = common_options(flow, wires, waited=not beside)
         else:
