@@ -87,3 +87,16 @@ def test_replicas_of_unlike_pace_take_as_long_as_their_mean(p: int, phi: float) 
         )
         enough = at_least(np.array([p]), np.array([mean]), np.array([p]), np.array([phi]), np.array([False]))[0]
         assert step >= (mean + e(float(enough))) * pace * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("phi", [1.0, 0.8, 0.4])
+def test_fill_and_drain_count_no_more_than_a_pass_of_every_other_rank(
+    shape: tuple[ScheduleName, int, int, int], phi: float
+) -> None:
+    """What ``early_gradients.before_gradients`` takes them for, however little all ranks together do at full speed."""
+    name, p, m, v = shape
+    assert max(e_of(name, p, m, v, 0.5, phi)) <= p - 1
+    once = np.linspace(0.1, 1, 10) * p
+    rows = np.full(len(once), SCHEDULE_NAMES.index(name)), np.full(len(once), p), np.full(len(once), float(m))
+    assert (fill_past_once_s(*rows, once, np.ones(len(once))) <= p - 1).all()

@@ -161,7 +161,9 @@ def _bounds_hold(placer: Placer, priced: object) -> float:
             stride = np.prod([getattr(settings, other) for other in faster], axis=0, dtype=np.int64)
             stride = stride * np.ones(1, np.int64)
             waited, alone = placer.pricing._serial_s(axis, volumes, stride)
-            relaxed = waiting(volumes, Terms({axis: waited}, (placer.pricing._window_s(axis, volumes, stride),), alone))
+            relaxed = waiting(
+                volumes, Terms({axis: waited}, (placer.pricing._carried_s(axis, volumes, stride)[0],), alone)
+            )
             if relaxed.alone_s is not None and exact.alone_s is not None:
                 assert relaxed.alone_s[0] <= exact.alone_s[index] * (1 + 1e-9) + 1e-15, faster
             most_s = exact.serial_total_s[index] * (1 + 1e-9) + 1e-15

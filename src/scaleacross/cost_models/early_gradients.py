@@ -96,7 +96,7 @@ def before_gradients(settings: Settings, fewest: Ints) -> Floats:
     """Share of computation, with fill and drain, that comes before the first gradients of any stage, at least, (n,).
 
     Of ranks that may be as unlike as they like and have ``fewest`` micro-batches or more: with K' chunk activations that a rank
-    may hold of any one chunk, (m − K') / (m + p − 1), as fill and drain take no longer than p − 1 passes of the busiest rank.
+    may hold of any one chunk, (m − K') / (m + p − 1), as ``unlike_ranks`` counts p − 1 passes for fill and drain at most.
     """
     share: Floats = np.maximum(0.0, fewest - _held_of_chunk(settings)) / (fewest + settings.pp - 1)
     return share

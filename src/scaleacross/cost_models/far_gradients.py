@@ -81,7 +81,8 @@ def is_far(volumes: Volumes, groups: Mapping[str, Group]) -> bool:
 def far_gradients(of: Ranks, traffic: Mapping[GridAxis, tuple[Floats, ...]]) -> FarGradients:
     """``traffic`` by axis of all ranks' groups on the trunks at once, by communicator, each (TRAFFIC_ROWS, ranks)."""
     names = [name for name in (*GRADIENT_AXES, "expert") if int(of.groups[name].shape.span[0]) >= CAMPUS]
-    shapes = {name: _shape(of, name) for name in names}
+    axes = of.axes
+    shapes = {name: shapes_of_ranks(of.groups[name].shape, axes[name], axes["pp"], of.levels) for name in names}
     alone = {axis: _alone(of, axis, parts, shapes) for axis, parts in traffic.items()}
     work = of.volumes.work
     taken = work.taken_fraction * (1 - work.elementwise_fraction)
@@ -99,7 +100,7 @@ def _all(traffic: Mapping[GridAxis, Sequence[Floats]]) -> list[Floats]:
 
 def _alone(of: Ranks, axis: GridAxis, shared: Sequence[Floats], shapes: Mapping[str, GroupShape]) -> Sequence[Floats]:
     """Traffic of an axis with its gradients' groups alone on the trunks."""
-    if axis not in GRADIENT_AXES or axis not in shapes:
+    if axis not in shapes:
         return shared
     own, expert = (replace(of.groups[name], shape=shapes.get(name, of.groups[name].shape)) for name in (axis, "expert"))
     out = [part.copy() for part in shared]
@@ -107,12 +108,6 @@ def _alone(of: Ranks, axis: GridAxis, shared: Sequence[Floats], shapes: Mapping[
     for part, alone in zip(out, communicators(axis, of.volumes, own, expert), strict=True):
         part[rows] = alone[rows]
     return out
-
-
-def _shape(of: Ranks, name: str) -> GroupShape:
-    """Shapes of every rank's groups of a communicator."""
-    axes = of.axes
-    return shapes_of_ranks(of.groups[name].shape, axes[name], axes["pp"], of.levels)
 
 
 def queue(

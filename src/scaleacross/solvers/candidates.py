@@ -339,14 +339,11 @@ class Pricing:
         """Groups that the pipeline waits for on accelerators of a type."""
         return replace(group, links=self.waiting_links[accelerator])
 
-    def _window_s(self, axis: GridAxis, volumes: Volumes, stride: Ints | None = None, coarse: bool = False) -> Floats:
-        """Lower bound on what an axis adds to the windows, (windows, n)."""
-        return window_s(axis, volumes, *self._carrying(axis, volumes, stride, coarse))
-
     def _carried_s(
         self, axis: GridAxis, volumes: Volumes, stride: Ints | None = None, coarse: bool = False
     ) -> tuple[Floats, Floats | None]:
-        """``_window_s``, and of the gradients in it what there is where no other group stands in a group's way, (2, n)."""
+        """Lower bound on what an axis adds to the windows, (TRAFFIC_ROWS, n), and on the gradients in it where no other group
+        stands in a group's way, (2, n)."""
         groups = self._carrying(axis, volumes, stride, coarse)
         apart = trunks_apart_s(axis, volumes, *groups) if self.many_buildings else ()
         return window_s(axis, volumes, *groups), sum(apart[1:], start=apart[0]) if apart else None

@@ -120,13 +120,11 @@ def flow_options(flow: Flow, wire: Wire, *, waited: bool) -> list[FlowOption]:
 
 def common_options(flow: Flow, wires: Sequence[Wire], *, waited: bool) -> list[FlowOption]:
     """``flow_options`` that any of several kinds of links asks for, each with the mean of its times on all of them."""
-    every = [option for wire in wires for option in flow_options(flow, wire, waited=waited)]
     if len(wires) == 1:
-        return every
+        return flow_options(flow, wires[0], waited=waited)
     out = []
-    for option in {one.choice.model_dump_json(): one for one in every}.values():
-        timed = [priced(flow, option.choice, wire) for wire in wires]
-        seconds, busy = (float(np.mean([getattr(one, name) for one in timed])) for name in ("time_s", "busy_s"))
+    for option in _of_any(flow, wires, waited):
+        seconds, busy = np.mean([_seconds(flow, option, wire) for wire in wires], axis=0).tolist()
         out.append(replace(option, time_s=seconds, busy_s=busy))
     return sorted(out, key=lambda option: option.time_s)
 
@@ -134,19 +132,21 @@ def common_options(flow: Flow, wires: Sequence[Wire], *, waited: bool) -> list[F
 def queued_options(flow: Flow, alone: Wire, shared: Wire) -> list[FlowOption]:
     """Options of gradients whose groups have trunks for themselves, ``alone``, and queue there with those of all pipeline ranks,
     ``shared``: what keeps trunks busy for longer than the best lasts longer in proportion."""
-    choices = {
-        option.choice.model_dump_json(): option
-        for wire in (alone, shared)
-        for option in flow_options(flow, wire, waited=False)
-    }
-    own, queued = ([_seconds(flow, option, wire) for option in choices.values()] for wire in (alone, shared))
+    options = _of_any(flow, (alone, shared), waited=False)
+    own, queued = ([_seconds(flow, option, wire) for option in options] for wire in (alone, shared))
     least_s, least_busy_s = min(time_s for time_s, _ in own), min(busy_s for _, busy_s in queued)
     scale = least_s / least_busy_s if least_busy_s > 0 else 0.0
     out = [
         replace(option, time_s=max(time_s, scale * all_busy_s), busy_s=busy_s)
-        for option, (time_s, busy_s), (_, all_busy_s) in zip(choices.values(), own, queued, strict=True)
+        for option, (time_s, busy_s), (_, all_busy_s) in zip(options, own, queued, strict=True)
     ]
     return sorted(out, key=lambda option: option.time_s)
+
+
+def _of_any(flow: Flow, wires: Sequence[Wire], waited: bool) -> list[FlowOption]:
+    """One option for every choice that any of the wires asks for."""
+    every = (option for wire in wires for option in flow_options(flow, wire, waited=waited))
+    return list({option.choice.model_dump_json(): option for option in every}.values())
 
 
 def _seconds(flow: Flow, option: FlowOption, wire: Wire) -> tuple[float, float]:
