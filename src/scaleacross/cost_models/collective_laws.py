@@ -4,7 +4,9 @@ Symbols as in ``collectives``: S bytes, level l with fanout f_l, W_l what a grou
 of it has (``links.ring_bandwidth``), α_l latency. Beyond the scale-up domain all levels share one network adapter of b_l bytes/s
 per accelerator, m_l of them in a child.
 
-* ring           (d−1)/d · S / min_l R_l + all its hops' latencies but the least (``_around_s``)
+* ring           (d−1)/d · S / R + max_w (Σ_w α − Σ_w (1/R − 1/R_l) · S/d)      R = min_l R_l
+                 over stretches w of at most d−1 hops: a block that waits for the slowest hop is not late by the latency of a
+                 faster one (``_walks``)
 * tree           2 · S / min_l R_l + 2 · Σ_l ⌈log2 f_l⌉ · α_l
 * hierarchical   A = Σ steps_l · α_l        steps f_l − 1 of a ring, log2 f_l of halving and doubling (powers of two)
                  B = Σ (f_l−1)/f_l / W_l    one level after the other
@@ -56,12 +58,14 @@ Inner = Callable[[Floats], Floats]
 class Laws(NamedTuple):
     """Ring, hierarchical and (all-reduce by a) tree, each (...): seconds per byte and fixed seconds of one pass.
 
+    ``ring_latencies_s`` and ``ring_hidden_s_per_byte`` (..., stretches) of a ring: Σ α, and what a byte hides of it.
     ``hierarchical_s_per_byte``, ``busiest_s_per_byte``, ``hierarchical_s`` and ``messages_s`` are B, M, A and P of the module
     docstring, ``far_steps`` s, ``far_s_per_byte`` S-th parts of s·c, ``far_s`` α, and ``far_exposed`` the one of 2·s.
     """
 
     ring_s_per_byte: Floats
-    ring_s: Floats
+    ring_latencies_s: Floats
+    ring_hidden_s_per_byte: Floats
     hierarchical_s_per_byte: Floats
     busiest_s_per_byte: Floats
     hierarchical_s: Floats
@@ -97,7 +101,7 @@ def laws(shape: GroupShape, links: Links, counted: Bools, steps: Floats | None =
     far = _outermost(shape, counted, steps, links.latency, moved / bandwidth)
     return Laws(
         (shape.degree - 1) / shape.degree / thinnest,
-        _around_s(shape, links),
+        *_walks(shape, links, thinnest),
         (moved / bandwidth).sum(axis=-1),
         np.maximum(busiest, adapter),
         (counted * steps * links.latency).sum(axis=-1),
@@ -109,17 +113,44 @@ def laws(shape: GroupShape, links: Links, counted: Bools, steps: Floats | None =
     )
 
 
-def _around_s(shape: GroupShape, links: Links) -> Floats:
+def _around_s(shape: RelaxedShape, links: Links) -> Floats:
     """Latencies of a ring: a block passes all hops but the one into its source, the way back from the last rank among them.
 
-    The longest such way leaves out a hop of least latency. Of a relaxed shape it is a lower bound on monotone links: the ring
-    closes over the outermost level that the group crosses.
+    The longest such way leaves out a hop of least latency. A lower bound on monotone links: the ring closes over the outermost
+    level that the group crosses.
     """
     hops, crossed = shape.pairs > 0, shape.fanout > 1
     nearest = np.where(hops, links.latency, np.inf).min(axis=-1)
     farthest = np.where(crossed, links.latency, 0.0).max(axis=-1)
     around: Floats = (shape.pairs * links.latency).sum(axis=-1) + np.maximum(0.0, farthest - nearest)
     return around
+
+
+def _walks(shape: GroupShape, links: Links, thinnest: Floats) -> tuple[Floats, Floats]:
+    """Latencies of a ring's stretches and, per byte of the tensor, what they hide behind the slowest hop, each (..., 3).
+
+    Of all its hops but the nearest; of all outermost hops without those inside one of the children that they join; of one
+    farthest hop.
+    """
+    hops, crossed = shape.pairs > 0, shape.fanout > 1
+    with np.errstate(divide="ignore"):
+        slack = np.maximum(0.0, 1 / thinnest[..., None] - 1 / ring_bandwidth(shape, links)) / shape.degree[..., None]
+    outermost = np.arange(NUM_LEVELS) == shape.span[..., None]
+    farthest = np.where(crossed, links.latency, 0.0).max(axis=-1)
+    closed = shape.pairs + outermost  # the way back from the last rank
+    children = np.maximum(1.0, np.where(outermost, closed, 0.0).sum(axis=-1))[..., None]
+    every, single = closed - (hops & (np.cumsum(hops, axis=-1) == 1)), np.where(outermost, 1.0, 0.0)
+    inside = (closed * ~outermost).any(axis=-1, keepdims=True)
+    most = np.where(outermost, np.where(inside, closed, every), closed * (children - 1) / children)
+    latencies = np.stack([(each * links.latency).sum(axis=-1) for each in (every, most)] + [farthest], axis=-1)
+    hidden = np.stack([(each * slack).sum(axis=-1) for each in (every, most, single)], axis=-1)
+    return latencies, hidden
+
+
+def ring_fixed_s(size: Floats, law: Laws) -> Floats:
+    """What one pass of a ring takes beyond its bytes over the slowest hop: the longest of its stretches."""
+    late: Floats = (law.ring_latencies_s - law.ring_hidden_s_per_byte * np.asarray(size)[..., None]).max(axis=-1)
+    return np.maximum(0.0, late)
 
 
 def _outermost(
@@ -204,8 +235,9 @@ def _bounds(shape: RelaxedShape, links: Links, counted: Bools) -> Laws:
     least for the least n_l where bandwidth falls outwards, over all levels (for B) and over those that share the adapter (for
     M; either the scale-up domain or the adapter has half of B, the one level of a known shape all of it); f−1 and ⌈log2 f⌉ are
     at least log2 f, so latencies are at least Σ log2(n_l/n_{l+1}) · α_l, least likewise; and half of the tensor or more leaves
-    a child through one uplink. Messages of further chunks are left out, and all of
-    an all-reduce's latencies may hide behind its bytes: 2·max(A, S·M · (k−1)/k) is then left of both.
+    a child through one uplink. A ring takes its bytes or its latencies, whichever is longer (both on the one level of a known
+    shape). Messages of further chunks are left out, and all of an all-reduce's latencies may hide behind its bytes:
+    2·max(A, S·M · (k−1)/k) is then left of both.
     """
     thinnest = np.where(counted, ring_bandwidth(shape, links), np.inf).min(axis=-1)
     degree, crossed = shape.degree, (shape.fanout > 1) & counted
@@ -218,7 +250,8 @@ def _bounds(shape: RelaxedShape, links: Links, counted: Bools) -> Laws:
     log_latency = (counted * doublings * links.latency).sum(axis=-1)
     return Laws(
         (degree - 1) / degree / thinnest,
-        _around_s(shape, links),
+        _around_s(shape, links)[..., None],
+        np.where(shape.known, 0.0, (degree - 1) / degree / thinnest)[..., None],
         np.maximum(together, uplink),
         np.maximum(np.where(shape.known, together, np.maximum(adapter, together / 2)), uplink),
         np.where(shape.known, steps, log_latency),

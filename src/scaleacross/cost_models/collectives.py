@@ -56,6 +56,7 @@ from scaleacross.cost_models.collective_laws import (
     inner_of,
     laws,
     layered_s,
+    ring_fixed_s,
     steps_of,
 )
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
@@ -145,7 +146,7 @@ class Group:
         def across(counted: Bools) -> Timed:
             law, options = by(counted) if by else self._laws(counted, choice), []
             if RING in allowed:
-                options.append((RING, passes * law.ring_s_per_byte * size, passes * law.ring_s))
+                options.append((RING, passes * law.ring_s_per_byte * size, passes * ring_fixed_s(size, law)))
             if HIERARCHICAL in allowed:
                 inner = self._inner(op) if counted is OUTER_LEVELS else None
                 seconds = (

@@ -41,6 +41,7 @@ from scaleacross.cost_models.collective_laws import (
     inner_of,
     laws,
     layered_s,
+    ring_fixed_s,
     steps_of,
 )
 from scaleacross.cost_models.groups import GroupShape
@@ -202,7 +203,7 @@ def _reductions(
     law, passes, degree = law_of(), 2 if op == "all_reduce" else 1, float(shape.degree)
     ring_bytes = {level.level: passes * (degree - 1) / degree * size / ratio[level.level] for level in crossed}
     busy = passes * float(law.ring_s_per_byte * size)
-    yield Option("ring", "ring", (), 1, busy + passes * float(law.ring_s), ring_bytes, busy)
+    yield Option("ring", "ring", (), 1, busy + passes * float(ring_fixed_s(np.array(size), law)), ring_bytes, busy)
     if op == "all_reduce" and compression is None:
         tree_bytes = {level.level: 2 * size for level in crossed}
         busy = float(law.tree_s_per_byte * size)

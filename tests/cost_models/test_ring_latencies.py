@@ -1,0 +1,73 @@
+"""A ring's latencies hide behind its slowest hop, in the price as where every block is played."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaleacross.cost_models.collective_laws import ALL_LEVELS, laws, ring_fixed_s
+from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.levels import NUM_LEVELS, RACK
+from scaleacross.cost_models.links import Links, ring_bandwidth
+from scaleacross.simulation.patterns import ring_fixed_s as played_fixed_s
+
+NEAR_S = (1e-6, 3e-6, 7e-6, 12e-6)
+
+
+def regular(*fanout: float) -> GroupShape:
+    """A group with as many children in every child of each level, alone on its links."""
+    f = np.array(fanout)
+    members = np.cumprod([1.0, *fanout[:-1]])
+    pairs = (f - 1) * np.cumprod([1.0, *fanout[:0:-1]])[::-1]
+    one = np.array(1.0)
+    return GroupShape(f.prod(), f, members, np.ones(NUM_LEVELS), pairs, one, one, np.zeros(NUM_LEVELS))
+
+
+def hops(shape: GroupShape) -> np.ndarray:
+    """Level of every hop, the way back last."""
+    ahead = np.arange(1, int(shape.degree))[:, None]
+    crossed = (shape.fanout > 1) & (ahead % shape.members == 0)
+    return np.append(NUM_LEVELS - 1 - np.argmax(crossed[:, ::-1], axis=1), int(shape.span))
+
+
+def ring_s(shape: GroupShape, links: Links, size: float) -> float:
+    law = laws(shape, links, ALL_LEVELS)
+    return float(law.ring_s_per_byte * size + ring_fixed_s(np.array(size), law))
+
+
+@given(
+    fanout=st.tuples(st.sampled_from([1.0, 2.0, 4.0]), st.sampled_from([2.0, 4.0, 8.0])),
+    far=st.tuples(st.sampled_from([1.0, 2.0, 3.0]), st.sampled_from([1.0, 2.0, 3.0])),
+    far_s=st.tuples(st.sampled_from([25e-6, 250e-6]), st.sampled_from([2.5e-3, 25e-3])),
+    rates=st.tuples(st.sampled_from([45e9, 90e9]), st.sampled_from([10e9, 45e9]), st.sampled_from([0.17e9, 2e9, 10e9])),
+    exponent=st.floats(5.0, 10.0),
+)
+def test_a_ring_takes_what_its_blocks_take(
+    fanout: tuple[float, float],
+    far: tuple[float, float],
+    far_s: tuple[float, float],
+    rates: tuple[float, float, float],
+    exponent: float,
+) -> None:
+    shape, size = regular(*fanout, 1.0, 1.0, *far), 10**exponent
+    near, campus, region = rates
+    bandwidth = np.array([335e9, near, 45e9, 45e9, campus, region])
+    links = Links(bandwidth, np.full(NUM_LEVELS, np.inf), np.array([*NEAR_S, *far_s]))
+    levels = hops(shape)
+    rate, latency = ring_bandwidth(shape, links)[levels], links.latency[levels]
+    played = (1 - 1 / shape.degree) * size / rate.min() + played_fixed_s(size / float(shape.degree), rate, latency)
+    assert ring_s(shape, links, size) == pytest.approx(played, rel=0.03)
+
+
+def test_large_blocks_hide_the_latencies_of_fast_hops_and_small_ones_do_not() -> None:
+    """16 hosts of 2: blocks of 1 MB take 100 µs between hosts and 10 µs inside, whose latencies of 1 µs nobody sees."""
+    shape = regular(2.0, 16.0, 1.0, 1.0, 1.0, 1.0)
+    bandwidth, latency = (
+        np.where(np.arange(NUM_LEVELS) < RACK, 100e9, 5e9),
+        np.where(np.arange(NUM_LEVELS) < RACK, 1e-6, 5e-6),
+    )
+    links = Links(bandwidth, np.full(NUM_LEVELS, np.inf), latency)
+    assert ring_s(shape, links, 32e6) == pytest.approx(31 * 100e-6 + 5e-6)
+    assert ring_s(shape, links, 32.0) == pytest.approx(16 * 5e-6 + 15 * 1e-6, rel=1e-3)
