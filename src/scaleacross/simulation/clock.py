@@ -7,7 +7,9 @@ once for every set of kinds that meet there: a pipeline meets the same sets agai
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -30,50 +32,63 @@ class Clock:
         self,
         tasks: Sequence[Task],
         after: Sequence[Sequence[int]],
-        after_end: Sequence[Sequence[int]],
         capacities: Floats,
         progress: Callable[[int, int], None] | None,
     ) -> None:
         self.tasks, self.progress, self.ended = tasks, progress, 0
         count = len(self.tasks)
         self.start, self.end, self.arrival = [np.nan] * count, [np.nan] * count, [np.nan] * count
-        self.waits = [len(one) + len(other) for one, other in zip(after, after_end, strict=True)]
-        self.on_arrival: list[list[int]] = [[] for _ in range(count)]
-        self.on_end: list[list[int]] = [[] for _ in range(count)]
-        for waited_for, waiting in ((after, self.on_arrival), (after_end, self.on_end)):
-            for task, others in enumerate(waited_for):
-                for other in others:
-                    waiting[other].append(task)
+        self.waits = [len(one) for one in after]
+        self._make_waiting(after)
         self.now, self.order, self.steps = 0.0, 0, 0
         self.events: list[tuple[float, int, int, int]] = []
-        self.left: dict[int, float] = {}
-        self.rate: dict[int, float] = {}
-        self.since: dict[int, float] = {}
+        self.left, self.rate, self.since = [0.0] * count, [0.0] * count, [0.0] * count
         self.version = [0] * count
         self._make_links(capacities)
-        self.held: dict[int, float] = {}
+        self.held: dict[int | None, float] = {}
         for one in self.tasks:
             if one.held_fraction:
                 self.held |= dict.fromkeys(one.holds, 0.0)
-        self.computing: dict[int, set[int]] = {device: set() for device in self.held}
+        self.computing: dict[int | None, set[int]] = {device: set() for device in self.held}
+
+    def _make_waiting(self, after: Sequence[Sequence[int]]) -> None:
+        """Who waits for whom: ``on_end[t]`` for the end of task t, and for its arrival what ``on_arrival`` has from
+        ``first_on_arrival[t]`` up to that of the next task."""
+        others = np.fromiter(chain.from_iterable(after), dtype=np.int64, count=sum(self.waits))
+        waiting = np.repeat(np.arange(len(after)), self.waits)
+        arrives = others >= 0
+        order = np.argsort(others[arrives], kind="stable")
+        self.on_arrival = waiting[arrives][order].tolist()
+        self.first_on_arrival = np.searchsorted(others[arrives][order], np.arange(len(after) + 1)).tolist()
+        self.on_end: defaultdict[int, list[int]] = defaultdict(list)
+        for task, other in zip(waiting[~arrives].tolist(), (~others[~arrives]).tolist(), strict=True):
+            self.on_end[other].append(task)
 
     def _make_links(self, capacities: Floats) -> None:
         """Kinds of flows (equal path and cap) with the rate that each reaches alone, and the state of every link."""
         self.capacities, self.room = capacities, (capacities * (1 + _ROUNDING)).tolist()
         kinds: dict[tuple[Path, float], int] = {}
+        of_task: dict[int, int] = {}  # tasks that are one object, by its identity
         self.kind_of = [-1] * len(self.tasks)
         self.paths: list[Path] = []
         self.alone: list[float] = []
         for number, task in enumerate(self.tasks):
             if task.path is None:
                 continue
+            if id(task) in of_task:
+                self.kind_of[number] = of_task[id(task)]
+                continue
             path = tuple(task.path)
-            kind = kinds.setdefault((path, task.cap_bytes_per_s), len(kinds))
+            kind = of_task[id(task)] = kinds.setdefault((path, task.cap_bytes_per_s), len(kinds))
             if kind == len(self.paths):
                 limits = [float(capacities[link]) / weight for link, weight in path if weight > 0]
                 self.paths.append(path)
                 self.alone.append(min([task.cap_bytes_per_s, *limits]))
             self.kind_of[number] = kind
+        self.loads = [
+            [(link, weight * alone) for link, weight in path]
+            for path, alone in zip(self.paths, self.alone, strict=True)
+        ]
         self.load = [0.0] * len(capacities)
         self.on_link: list[set[int]] = [set() for _ in capacities]
         self.over: set[int] = set()
@@ -89,62 +104,65 @@ class Clock:
             self.steps += 1
             if self.progress is not None and self.steps % _TOLD_EVERY == 0:
                 self.progress(self.ended, len(self.tasks))
-        if self.left:
-            name = self.tasks[next(iter(self.left))].name
-            raise InputError(f"'{name}' never ends: one of its links, or its device, has nothing left for it")
-        stuck = next((task for task, waits in enumerate(self.waits) if waits), None)
-        if stuck is not None:
-            raise InputError(f"'{self.tasks[stuck].name}' never starts: it waits for tasks that wait for it")
+        if self.ended < len(self.tasks):
+            raise InputError(self._why_not())
         return Timeline(self.tasks, np.array(self.start), np.array(self.end), np.array(self.arrival))
+
+    def _why_not(self) -> str:
+        """Why some tasks have not ended."""
+        endless = (task for task, waits in enumerate(self.waits) if not waits and np.isnan(self.end[task]))
+        if (one := next(endless, None)) is not None:
+            return f"'{self.tasks[one].name}' never ends: one of its links, or its device, has nothing left for it"
+        stuck = next(task for task, waits in enumerate(self.waits) if waits)
+        return f"'{self.tasks[stuck].name}' never starts: it waits for tasks that wait for it"
 
     def _step(self) -> None:
         """Everything that happens at the next moment."""
-        events = self.events
+        events, versions = self.events, self.version
         self.now = events[0][0]
         horizon = self.now * (1 + _ROUNDING)
         while events and events[0][0] <= horizon:
             _, _, task, version = heapq.heappop(events)
             if version < 0:
                 self._let_go(task)
-                self._begin(self._release(self.on_arrival[task]))
-            elif self.version[task] == version:
+                free = self._arrived(task)
+            elif versions[task] == version:
                 self._leave(task)
-                self._begin(self._end(task))
+                free = self._end(task)
+            else:
+                continue
+            if free:
+                self._begin(free)
         if self.unsettled or self.shifted:
             self._settle()
 
-    def _push(self, time: float, task: int, version: int) -> None:
-        self.order += 1
-        heapq.heappush(self.events, (time, self.order, task, version))
-
     def _begin(self, tasks: list[int]) -> None:
         """Start tasks; those without work end at once."""
-        queue = tasks
+        queue, now = tasks, self.now
         while queue:
             task = queue.pop()
             one = self.tasks[task]
-            self.start[task] = self.now
+            self.start[task] = now
             if one.amount <= 0:
                 queue += self._end(task)
             elif one.path is not None:
-                self._join(task)
+                self._join(task, one)
             elif one.device in self.held:
-                self.left[task], self.since[task] = one.amount, self.now
-                self.rate[task] = 0.0
+                self.left[task], self.since[task] = one.amount, now
                 self.computing[one.device].add(task)
                 self._set_rate(task, max(0.0, 1.0 - self.held[one.device]))
             else:
-                self._push(self.now + one.amount, task, 0)
+                self.order += 1
+                heapq.heappush(self.events, (now + one.amount, self.order, task, 0))
 
-    def _join(self, task: int) -> None:
+    def _join(self, task: int, one: Task) -> None:
         """A flow on its links."""
-        one, kind = self.tasks[task], self.kind_of[task]
-        alone, load = self.alone[kind], self.load
-        self.left[task], self.since[task], self.rate[task] = one.amount, self.now, 0.0
-        for link, weight in self.paths[kind]:
-            load[link] += weight * alone
+        load, room = self.load, self.room
+        self.left[task], self.since[task] = one.amount, self.now
+        for link, more in self.loads[self.kind_of[task]]:
+            load[link] += more
             self.on_link[link].add(task)
-            if load[link] > self.room[link]:
+            if load[link] > room[link]:
                 self.shifted.add(link)
         self.unsettled.add(task)
         if one.held_fraction:
@@ -152,20 +170,17 @@ class Clock:
 
     def _leave(self, task: int) -> None:
         """What runs ends: off its links, or off its device."""
-        if task not in self.left:
-            return
-        one, kind = self.tasks[task], self.kind_of[task]
-        del self.left[task], self.rate[task], self.since[task]
-        self.version[task] += 1
+        one = self.tasks[task]
         if one.path is None:
-            self.computing[one.device].discard(task)  # type: ignore[index]
+            if one.device in self.held:
+                self.computing[one.device].discard(task)
             return
-        alone = self.alone[kind]
-        for link, weight in self.paths[kind]:
+        load, over = self.load, self.over
+        for link, less in self.loads[self.kind_of[task]]:
             there = self.on_link[link]
             there.discard(task)
-            self.load[link] = self.load[link] - weight * alone if there else 0.0
-            if link in self.over:
+            load[link] = load[link] - less if there else 0.0
+            if link in over:
                 self.shifted.add(link)
         self.unsettled.discard(task)
         if one.latency_s <= 0:
@@ -173,29 +188,40 @@ class Clock:
 
     def _settle(self) -> None:
         """New rates for whom the changes of this moment reach: new flows, and flows over links that are or were over."""
-        reached = self.unsettled
+        reached, rates = self.unsettled, {}
+        if self.shifted:
+            rates = self._shared(reached)
+        for task in sorted(reached):
+            kind = self.kind_of[task]
+            rate = rates.get(kind, self.alone[kind])
+            if rate != self.rate[task]:
+                self._set_rate(task, rate)
+        self.unsettled, self.shifted = set(), set()
+
+    def _shared(self, reached: set[int]) -> dict[int, float]:
+        """Rates by kind over links that are over; all flows whose rates may have changed join ``reached``.
+
+        A flow that joins or leaves such a link shifts it: without one, what is new has the rate that it reaches alone.
+        """
+        over, paths, kind_of = self.over, self.paths, self.kind_of
         for link in self.shifted:
             is_over = self.load[link] > self.room[link]
-            if is_over or link in self.over:
+            if is_over or link in over:
                 reached |= self.on_link[link]
-            (self.over.add if is_over else self.over.discard)(link)
+            (over.add if is_over else over.discard)(link)
         queue, met = list(reached), []
         while queue:
             task = queue.pop()
             shared = False
-            for link, _ in self.paths[self.kind_of[task]]:
-                if link in self.over:
+            for link, _ in paths[kind_of[task]]:
+                if link in over:
                     shared = True
                     more = self.on_link[link] - reached
                     reached |= more
                     queue += more
             if shared:
-                met.append(task)
-        rates = self._fair(tuple(sorted(self.kind_of[task] for task in met))) if met else {}
-        for task in sorted(reached):
-            kind = self.kind_of[task]
-            self._set_rate(task, rates.get(kind, self.alone[kind]))
-        self.unsettled, self.shifted = set(), set()
+                met.append(kind_of[task])
+        return self._fair(tuple(sorted(met))) if met else {}
 
     def _fair(self, kinds: tuple[int, ...]) -> dict[int, float]:
         """Max-min fair rates of flows over links that are over; no other link limits them below what they reach alone."""
@@ -216,25 +242,33 @@ class Clock:
         self.left[task], self.since[task], self.rate[task] = left, self.now, rate
         self.version[task] += 1
         if rate > 0:
-            self._push(self.now + left / rate, task, self.version[task])
+            self.order += 1
+            heapq.heappush(self.events, (self.now + left / rate, self.order, task, self.version[task]))
 
     def _end(self, task: int) -> list[int]:
         """Task ``task`` ends now: the tasks that may start."""
-        one = self.tasks[task]
+        latency_s = self.tasks[task].latency_s
         self.ended += 1
         self.end[task] = self.now
-        self.arrival[task] = self.now + one.latency_s
-        released = self._release(self.on_end[task])
-        if one.latency_s > 0:
-            self._push(self.arrival[task], task, -1)
-            return released
-        return released + self._release(self.on_arrival[task])
+        self.arrival[task] = self.now + latency_s if latency_s else self.now
+        free = self._released(self.on_end[task]) if task in self.on_end else []
+        if latency_s > 0:
+            self.order += 1
+            heapq.heappush(self.events, (self.arrival[task], self.order, task, -1))
+            return free
+        return free + self._arrived(task)
 
-    def _release(self, waiting: list[int]) -> list[int]:
-        free = []
+    def _arrived(self, task: int) -> list[int]:
+        """The tasks that may start with the arrival of ``task``."""
+        first = self.first_on_arrival
+        return self._released(self.on_arrival[first[task] : first[task + 1]])
+
+    def _released(self, waiting: list[int]) -> list[int]:
+        """The tasks that waited for nothing else."""
+        free, waits = [], self.waits
         for task in waiting:
-            self.waits[task] -= 1
-            if not self.waits[task]:
+            waits[task] -= 1
+            if not waits[task]:
                 free.append(task)
         return free
 

@@ -17,24 +17,26 @@ import numpy as np
 from scaleacross.errors import InputError
 from scaleacross.simulation.clock import Clock
 from scaleacross.simulation.fair_share import Floats
-from scaleacross.simulation.tasks import Path, Task, Timeline
+from scaleacross.simulation.tasks import Path, Task, Timeline, computation
 
 
 @dataclass
 class Simulation:
-    """Tasks to run over links of given capacities (bytes/s)."""
+    """Tasks to run over links of given capacities (bytes/s).
+
+    ``_after[t]`` is what task t waits for: n for the arrival of task n, ~n for its end alone.
+    """
 
     capacities_bytes_per_s: Floats
     tasks: list[Task] = field(default_factory=list)
     _after: list[list[int]] = field(default_factory=list)
-    _after_end: list[list[int]] = field(default_factory=list)
     _lane_ends: dict[object, int] = field(default_factory=dict)
 
     def compute(
         self, name: str, seconds: float, device: int | None = None, after: Iterable[int] = (), lane: object = None
     ) -> int:
         """Add a computation; returns its number. Tasks of a lane run in the order in which they are added."""
-        return self._add(Task(name, seconds, None, device, 0.0, np.inf, (), 0.0), after, (), lane)
+        return self.add(computation(name, seconds, device), after, (), lane)
 
     def flow(
         self,
@@ -51,32 +53,35 @@ class Simulation:
     ) -> int:
         """Add a flow; returns its number. ``after`` must have arrived, ``after_end`` only have been sent."""
         task = Task(name, size_bytes, path, None, latency_s, cap_bytes_per_s, holds, held_fraction)
-        return self._add(task, after, after_end, lane)
+        return self.add(task, after, after_end, lane)
 
     def also_after(self, task: int, others: Iterable[int] = (), ended: Iterable[int] = ()) -> None:
         """Let ``task``, added before, wait for more: a collective waits for members that are added after it."""
-        self._after[task].extend(others)
-        self._after_end[task].extend(ended)
+        waits = self._after[task]
+        waits += others
+        waits += [~other for other in ended]
 
-    def _add(self, task: Task, after: Iterable[int], after_end: Iterable[int], lane: object) -> int:
-        number = len(self.tasks)
-        arrived, ended = list(after), list(after_end)
+    def add(self, task: Task, after: Iterable[int] = (), after_end: Iterable[int] = (), lane: object = None) -> int:
+        """Add a task; returns its number. Tasks that are equal are best one object: less memory, and one kind of flow."""
+        number, waits, ended = len(self.tasks), list(after), list(after_end)
         if not task.amount >= 0 or not task.latency_s >= 0 or not task.cap_bytes_per_s > 0:
             raise InputError(f"task '{task.name}': amount, latency and cap must not be negative, the cap not zero")
-        if any(not 0 <= other < number for other in (*arrived, *ended)):
-            raise InputError(f"task '{task.name}' waits for a task that was not added before it")
+        for others in (waits, ended):
+            if others and not 0 <= min(others) <= max(others) < number:
+                raise InputError(f"task '{task.name}' waits for a task that was not added before it")
+        waits += [~other for other in ended]
         if lane is not None:
             if lane in self._lane_ends:
-                ended.append(self._lane_ends[lane])
+                waits.append(~self._lane_ends[lane])
             self._lane_ends[lane] = number
         self.tasks.append(task)
-        self._after.append(arrived)
-        self._after_end.append(ended)
+        self._after.append(waits)
         return number
 
     def waited_for(self, task: int) -> list[tuple[int, bool]]:
         """What ``task`` waits for, each with whether it must have arrived (else only ended)."""
-        return [*((one, True) for one in self._after[task]), *((one, False) for one in self._after_end[task])]
+        waits = self._after[task]
+        return [*((one, True) for one in waits if one >= 0), *((~one, False) for one in waits if one < 0)]
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> Timeline:
         """Run to the end; ``progress`` is told now and then how many tasks of how many have ended.
@@ -84,5 +89,4 @@ class Simulation:
         Raises:
             InputError: a flow can never end, because one of its links has no capacity, or tasks wait for one another.
         """
-        waiting = self._after, self._after_end
-        return Clock(self.tasks, *waiting, self.capacities_bytes_per_s, progress).to_the_end()
+        return Clock(self.tasks, self._after, self.capacities_bytes_per_s, progress).to_the_end()

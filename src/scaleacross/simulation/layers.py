@@ -14,10 +14,14 @@ from typing import Final
 from scaleacross.schedules.pipeline import Action, Kind
 from scaleacross.simulation.calls import Op
 from scaleacross.simulation.step import Entry, Key, Side, Step
+from scaleacross.simulation.tasks import Task, computation
 from scaleacross.spec.step_work import ChunkWork
 
 TP_REDUCTIONS: Final = 0.25
 """Share of tp collectives that are reductions of a backward pass: what running them beside weight gradients can hide at most."""
+
+LETTERS: Final = {kind: kind.value for kind in Kind}
+"""The letter of every kind: looked up, where reading an enum's value runs Python each time."""
 
 
 class Layers:
@@ -29,9 +33,19 @@ class Layers:
         self.schedule = self.player.schedule
         self.after: list[int] = []
         self.gates: list[tuple[int, str]] = []
+        self.stages = [
+            self.schedule.virtual_stage(self.player.pipeline_rank, chunk) for chunk in range(len(self.player.chunks))
+        ]
+        self.tp_ops, self.tp_bytes = self._tp_op()
+        self.has_keys = ("cp", "all_gather") in self.setting.streams
+        self._tasks: dict[tuple[str, float], Task] = {}
+        self._seconds: dict[tuple[Kind, int], tuple[float, float, float]] = {}
 
     def _compute(self, component: str, seconds: float, label: str) -> int:
-        task = self.step.simulation.compute(label, seconds, device=self.who, after=self.after)
+        if (component, seconds) not in self._tasks:
+            name = f"{component} of pipeline rank {self.player.pipeline_rank}"
+            self._tasks[component, seconds] = computation(name, seconds, self.who)
+        task = self.step.simulation.add(self._tasks[component, seconds], self.after)
         self.step.story[self.who].append(Entry(component, task, label, tuple(self.gates)))
         self.after, self.gates = [task], []
         return task
@@ -58,10 +72,7 @@ class Layers:
         self.gates.append((task, component))
 
     def _cell(self, action: Action) -> str:
-        return f"{self._stage(action)}{action.kind.value}{action.microbatch}"
-
-    def _stage(self, action: Action) -> int:
-        return self.schedule.virtual_stage(self.player.pipeline_rank, action.chunk)
+        return f"{self.stages[action.chunk]}{LETTERS[action.kind]}{action.microbatch}"
 
     def _layers_of(self, chunk: int) -> int:
         return max(1, self.player.chunks[chunk].num_layers)
@@ -71,23 +82,29 @@ class Layers:
     def _layers(self, index: int, action: Action, piece: int, pieces: int) -> None:
         """One of ``pieces`` equal parts of an action: computation and the collectives that it waits for."""
         work, share, pace = self.player.chunks[action.chunk], 1 / pieces, self.player.pace[index] / pieces
-        cell, key = self._cell(action), (self._stage(action), action.kind.value, action.microbatch, piece)
+        cell, key = self._cell(action), (self.stages[action.chunk], LETTERS[action.kind], action.microbatch, piece)
         if action.kind is Kind.W:
             self._compute("compute", work.weight_gradient_s * pace, cell)
             return
-        forward = action.kind is Kind.F
-        whole = work.forward_s if forward else work.input_gradient_s
-        weight = work.weight_gradient_s if action.kind is Kind.B else 0.0
         hidden = [(name, self._aside(name, task, cell)) for name, task in self._hidden(action, key, share)]
-        attention = self._attention(action, work) if ("cp", "all_gather") in self.setting.streams else 0.0
-        late = self._late_weight_s(action, work, weight)
-        self._compute("compute", (whole + weight - attention - late) * pace, cell)
+        if (action.kind, action.chunk) not in self._seconds:
+            self._seconds[action.kind, action.chunk] = self._split(action, work)
+        first, attention, late = self._seconds[action.kind, action.chunk]
+        self._compute("compute", first * pace, cell)
         if attention:
             self._keys(action, key, work, share, pace, cell)
         self._tensor(action, key, work, share, late * pace, cell)
         self._experts(action, key, work, share, cell)
         for name, task in hidden:
             self._wait(name, task, cell)
+
+    def _split(self, action: Action, work: ChunkWork) -> tuple[float, float, float]:
+        """Seconds that nothing travels beside, of attention beside its keys and values, of weight gradients beside reductions."""
+        weight = work.weight_gradient_s if action.kind is Kind.B else 0.0
+        attention = self._attention(action, work) if self.has_keys else 0.0
+        late = self._late_weight_s(action, work, weight)
+        whole = work.forward_s if action.kind is Kind.F else work.input_gradient_s
+        return whole + weight - attention - late, attention, late
 
     def _attention(self, action: Action, work: ChunkWork) -> float:
         """Seconds of attention beside which keys and values travel."""
@@ -127,12 +144,12 @@ class Layers:
     def _late_weight_s(self, action: Action, work: ChunkWork, weight: float) -> float:
         """Seconds of weight gradients beside which the reductions of a backward pass run; userbuffers hide these and more."""
         beside = self.job.overlap.tp_reduce and self.job.overlap.tp_fraction < TP_REDUCTIONS
-        has_tp = self._tp_op()[1] > 0 and self._tp_calls(action, work) > 0
+        has_tp = self.tp_bytes > 0 and self._tp_calls(action, work) > 0
         return weight / 2 if beside and has_tp and weight > 0 else 0.0
 
     def _tensor(self, action: Action, key: Key, work: ChunkWork, share: float, late_s: float, cell: str) -> None:
         """Gathers and scatters over tp that nothing hides; then the reductions beside ``late_s`` of weight gradients."""
-        operations, size = self._tp_op()
+        operations, size = self.tp_ops, self.tp_bytes
         count = self._tp_calls(action, work) * share
         if not late_s:
             waited = count * (1 - self.job.overlap.tp_fraction)
@@ -171,6 +188,5 @@ class Layers:
             size = self.setting.streams["ep", "all_to_all"].size_bytes
             yield "ep", self._call("ep", (*key, "hidden"), ("all_to_all",), size, count)
         if self.job.overlap.tp_fraction > 0 and not self._late_weight_s(action, work, work.weight_gradient_s):
-            operations, size = self._tp_op()
             count = self._tp_calls(action, work) * share * self.job.overlap.tp_fraction
-            yield "tp", self._call("tp", (*key, "hidden"), operations, size, count)
+            yield "tp", self._call("tp", (*key, "hidden"), self.tp_ops, self.tp_bytes, count)

@@ -13,12 +13,13 @@ nothing else falls between, all at once (``layers``). Around them travel:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import Action, Kind
 from scaleacross.simulation.calls import Calls
 from scaleacross.simulation.engine import Simulation
-from scaleacross.simulation.layers import Layers
+from scaleacross.simulation.layers import LETTERS, Layers
 from scaleacross.simulation.step import STATES, Key, Player, Setting, Step
 
 
@@ -39,6 +40,15 @@ def perform(simulation: Simulation, calls: Calls, setting: Setting, players: Map
     return step
 
 
+class Neighbour(NamedTuple):
+    """Who holds the virtual stage ``stage``: class ``who``, of the next rank (``down``; the first after the last) or the one
+    before."""
+
+    stage: int
+    down: bool
+    who: int
+
+
 class Performance(Layers):
     """One class of ranks on its way through its actions."""
 
@@ -47,6 +57,7 @@ class Performance(Layers):
         self.row = self.schedule.actions[self.player.pipeline_rank]
         self.parameters: dict[tuple[int, int], int] = {}
         self.gradients: list[int] = []
+        self.neighbours: dict[tuple[int, bool], Neighbour | None] = {}
         gradient_kinds = (Kind.B, Kind.W)
         self.first = {a.chunk: i for i, a in reversed(list(enumerate(self.row))) if a.kind is Kind.F}
         self.last = {a.chunk: i for i, a in enumerate(self.row) if a.kind in gradient_kinds}
@@ -84,7 +95,7 @@ class Performance(Layers):
     def _plain(self, index: int, action: Action) -> None:
         """An action in one piece, or part by part where gradients leave or parameters arrive."""
         chunk = action.chunk
-        gathers = any(at == chunk for at, _ in self.parameters) and self.first[chunk] == index
+        gathers = self.first.get(chunk) == index and any(at == chunk for at, _ in self.parameters)
         reduces = self.last.get(chunk) == index and self.job.overlap.gradient_reduce and self._has_gradients()
         pieces = self._parts(chunk) if gathers or reduces else 1
         for piece in range(pieces):
@@ -97,34 +108,42 @@ class Performance(Layers):
     # --- messages --------------------------------------------------------------------------------------------------------
 
     def _receive(self, action: Action) -> None:
-        stage, forward = self._stage(action), action.kind is Kind.F
-        if action.kind is Kind.W or (self.schedule.is_first(stage) if forward else self.schedule.is_last(stage)):
-            return
-        source = stage - 1 if forward else stage + 1
-        rank, mine = self.schedule.locate(source)[0], self.player.pipeline_rank
-        if rank == mine:
-            return
-        down = self._runs_down(rank, mine)
-        sender = self.step.calls.machine.neighbour(self.who, forward=not down)
-        self._gate(self.step.message(sender, down, (source, "F" if forward else "B", action.microbatch)), "idle")
-
-    def _runs_down(self, source: int, target: int) -> bool:
-        """Whether a message goes from a rank to the next one (from the last to the first)."""
-        ranks = self.schedule.num_ranks
-        return target == (source + 1) % ranks if ranks > 2 else target > source
+        forward = action.kind is Kind.F
+        source = self._neighbour(action, not forward)
+        if source is not None:
+            cell: Key = (source.stage, "F" if forward else "B", action.microbatch)
+            self._gate(self.step.message(source.who, not source.down, cell), "idle")
 
     def _send(self, action: Action) -> None:
-        stage, forward = self._stage(action), action.kind is Kind.F
-        if action.kind is Kind.W or (self.schedule.is_last(stage) if forward else self.schedule.is_first(stage)):
+        forward = action.kind is Kind.F
+        target = self._neighbour(action, forward)
+        if target is None:
             return
-        target, mine = self.schedule.locate(stage + 1 if forward else stage - 1)[0], self.player.pipeline_rank
-        if target == mine:
-            return
-        cell: Key = (stage, "F" if forward else "B", action.microbatch)
-        number = self.step.sends(self.who, self._runs_down(mine, target), cell, self.after)
-        self._aside("pp", number, self._cell(action))
+        key: Key = (self.stages[action.chunk], "F" if forward else "B", action.microbatch)
+        number, cell = self.step.sends(self.who, target.down, key, self.after), self._cell(action)
+        self._aside("pp", number, cell)
         if not self.job.overlap.pipeline_messages:
-            self._wait("pp", number, self._cell(action))
+            self._wait("pp", number, cell)
+
+    def _neighbour(self, action: Action, ahead: bool) -> Neighbour | None:
+        """Who holds the next virtual stage (``ahead``) or the one before, as a message of ``action`` goes or comes from there;
+        None where none does."""
+        if action.kind is Kind.W:
+            return None
+        key = action.chunk, ahead
+        if key not in self.neighbours:
+            self.neighbours[key] = self._beside(self.stages[action.chunk], ahead)
+        return self.neighbours[key]
+
+    def _beside(self, stage: int, ahead: bool) -> Neighbour | None:
+        if self.schedule.is_last(stage) if ahead else self.schedule.is_first(stage):
+            return None
+        there = stage + 1 if ahead else stage - 1
+        rank, mine, ranks = self.schedule.locate(there)[0], self.player.pipeline_rank, self.schedule.num_ranks
+        if rank == mine:
+            return None
+        down = rank == (mine + 1) % ranks if ranks > 2 else rank > mine
+        return Neighbour(there, down, self.step.calls.machine.neighbour(self.who, forward=down))
 
     # --- gradients and parameters ----------------------------------------------------------------------------------------
 
@@ -168,7 +187,7 @@ class Performance(Layers):
         chunk, pieces = action.chunk, self._layers_of(action.chunk)
         ahead = self.job.overlap.shard_prefetch
         backward, reduced = action.kind is not Kind.F, None
-        cell, at = self._cell(action), (self._stage(action), action.kind.value, action.microbatch)
+        cell, at = self._cell(action), (self.stages[chunk], LETTERS[action.kind], action.microbatch)
         gathered = self._states(chunk, 0, pieces, True, ("shard", *at), self.after)
         for piece in range(pieces):
             following, start = None, [*self.after, *([] if gathered is None else [gathered])]

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -60,28 +61,47 @@ class Disturbance:
 
 @dataclass(frozen=True)
 class Replay:
-    """A step that was played.
-
-    Attributes:
-        components_s: of the busiest class, by the names of a plan's components.
-        by_class: of every class, with ``idle``.
-        messages_s: messages on the longest chain of waiting.
-    """
+    """A step that was played."""
 
     machine: Machine
     step: Step
     timeline: Timeline
-    components_s: dict[str, float]
-    by_class: dict[int, dict[str, float]]
-    reference: int
-    messages_s: float
 
     @property
     def step_s(self) -> float:
         """Seconds of the step."""
         return self.timeline.total_s
 
+    @cached_property
+    def by_class(self) -> dict[int, dict[str, float]]:
+        """Seconds by component of every class, with ``idle``."""
+        return {who: accounting.components(self.step.story[who], self.timeline) for who in self.step.players}
 
+    @cached_property
+    def components_s(self) -> dict[str, float]:
+        """Seconds of the busiest class by the names of a plan's components: waiting is split into what messages cost and the
+        bubble."""
+        saved = accounting.on_critical_path(set(self.step.messages.values()), self.timeline, self.step.simulation)
+        spent = self.by_class[_busiest(self.by_class, self.step.players)]
+        idle = spent.get(accounting.IDLE, 0.0)
+        waited = min(max(saved, 0.0), idle)
+        own = {name: spent.get(name, 0.0) for name in ("compute", "tp", "cp", "ep", "dp", "optimizer")}
+        return {**own, "bubble": idle - waited, "pp": spent.get("pp", 0.0) + waited}
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """A hundred thousand small objects that all live: the garbage collector would look through them again and again."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+@no_collection()
 def replay(
     plan: Plan,
     problem: Problem,
@@ -111,37 +131,12 @@ def replay(
     held = max(one.collective_multiprocessors / one.num_multiprocessors for one in _accelerators(machine))
     calls = Calls(machine, launch, _copies(problem), held, unlike.seed)
     players = _players(plan, plan.work, machine, pace, counts, unlike)
-    with _no_collection():
-        step = perform(Events(machine.capacities), calls, setting, players)
-        timeline = step.simulation.run(progress)
-    by_class = {who: accounting.components(step.story[who], timeline) for who in players}
-    reference = _busiest(by_class, players)
-    saved = accounting.on_critical_path(set(step.messages.values()), timeline, step.simulation)
-    return Replay(machine, step, timeline, _named(by_class[reference], saved), by_class, reference, saved)
+    step = perform(Events(machine.capacities), calls, setting, players)
+    return Replay(machine, step, step.simulation.run(progress))
 
 
 def _accelerators(machine: Machine) -> list[Accelerator]:
     return [building.accelerator for building in machine.fabric.buildings]
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """A hundred thousand small objects that all live: the garbage collector would look through them again and again."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
-
-
-def _named(spent: Mapping[str, float], messages_s: float) -> dict[str, float]:
-    """Components of a plan: waiting is split into what messages cost and the bubble."""
-    idle = spent.get(accounting.IDLE, 0.0)
-    waited = min(max(messages_s, 0.0), idle)
-    own = {name: spent.get(name, 0.0) for name in ("compute", "tp", "cp", "ep", "dp", "optimizer")}
-    return {**own, "bubble": idle - waited, "pp": spent.get("pp", 0.0) + waited}
 
 
 def _busiest(by_class: Mapping[int, Mapping[str, float]], players: Mapping[int, Player]) -> int:

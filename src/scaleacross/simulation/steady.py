@@ -22,9 +22,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from scaleacross.schedules.pipeline import Action, PipelineSchedule, chosen
+from scaleacross.schedules.pipeline import Action, Kind, PipelineSchedule, chosen
 from scaleacross.simulation.fabric import Floats, Ints
-from scaleacross.simulation.replay import Disturbance, Replay, replay
+from scaleacross.simulation.replay import Disturbance, Replay, no_collection, replay
 from scaleacross.spec.plan import Plan
 from scaleacross.workloads.problem import Problem
 
@@ -38,7 +38,8 @@ WORTH: Final = 2.0
 """All micro-batches over those that are played, from which on these are tried."""
 ROUNDING: Final = 1e-11
 """Of the seconds of a replay: moments closer than this are one."""
-KINDS: Final = "FBIW"
+KINDS: Final = {kind: number for number, kind in enumerate(Kind)}
+"""Number of every kind of action."""
 
 
 class Period(NamedTuple):
@@ -48,6 +49,7 @@ class Period(NamedTuple):
     seconds: float
 
 
+@no_collection()
 def step_seconds(plan: Plan, problem: Problem) -> float:
     """Seconds of ``replay(plan, problem)``, of which as few micro-batches are played as show that they repeat.
 
@@ -96,7 +98,7 @@ def period_of(played: Replay, few: int, whole: PipelineSchedule) -> Period | Non
 
 def _coded(row: Sequence[Action]) -> Ints:
     """(actions, 2): kind with chunk as a number, and micro-batch."""
-    cells = [(KINDS.index(action.kind.value) + len(KINDS) * action.chunk, action.microbatch) for action in row]
+    cells = [(KINDS[action.kind] + len(KINDS) * action.chunk, action.microbatch) for action in row]
     return np.array(cells, dtype=np.int64).reshape(-1, 2)
 
 

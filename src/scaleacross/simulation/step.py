@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from scaleacross.schedules.pipeline import PipelineSchedule
@@ -16,6 +17,7 @@ from scaleacross.simulation.calls import Calls, Op
 from scaleacross.simulation.connections import Way
 from scaleacross.simulation.engine import Simulation
 from scaleacross.simulation.segments import Segment
+from scaleacross.simulation.tasks import Task
 from scaleacross.spec.framework import BUCKET_PARAMETERS_PER_REPLICA, LEAST_BUCKET_PARAMETERS
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import Degrees, ShardLevel
@@ -134,32 +136,41 @@ class Step:
     story: dict[int, list[Entry]] = field(default_factory=dict)
     beside: dict[int, list[Side]] = field(default_factory=dict)
     messages: dict[Key, int] = field(default_factory=dict)
-    calls_by_end: dict[int, Call] = field(default_factory=dict)
     _calls: dict[Key, Call] = field(default_factory=dict)
+    _groups: dict[tuple[str, int], int] = field(default_factory=dict)
+    _flows: dict[Key, tuple[Task, ...]] = field(default_factory=dict)
     _lanes: dict[Key, int] = field(default_factory=dict)
-    _sent: set[Key] = field(default_factory=set)
+    _sent: set[int] = field(default_factory=set)
     _buckets: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    @cached_property
+    def calls_by_end(self) -> dict[int, Call]:
+        """The calls of the whole step by their last tasks."""
+        return {call.last: call for call in self._calls.values()}
 
     def unsent(self) -> set[Key]:
         """Messages that somebody waits for and nobody sends."""
-        return set(self.messages) - self._sent
+        return {key for key, number in self.messages.items() if number not in self._sent}
 
     def message(self, sender: int, down: bool, cell: Key) -> int:
         """The message that ``sender`` sends to the next rank (``down``) or the previous one after ``cell``; added when first
         asked for."""
         key = (sender, down, *cell)
-        if key not in self.messages:
-            stream = self.setting.streams["pp", "send"]
-            segment = self.calls.message(sender, down, stream.way, stream.size_bytes)
-            self.messages[key] = self._flow("message", segment, ())
-        return self.messages[key]
+        number = self.messages.get(key)
+        if number is None:
+            if (sender, down) not in self._flows:
+                stream = self.setting.streams["pp", "send"]
+                segment = self.calls.message(sender, down, stream.way, stream.size_bytes)
+                self._flows[sender, down] = (_flow("message", segment, 1.0, (), 0.0),)
+            number = self.messages[key] = self.simulation.add(self._flows[sender, down][0])
+        return number
 
     def sends(self, sender: int, down: bool, cell: Key, after: Iterable[int]) -> int:
         """``sender`` sends: after the computation, and after its message before in the same direction."""
         number, lane = self.message(sender, down, cell), ("message", sender, down)
         self.simulation.also_after(number, after, [self._lanes[lane]] if lane in self._lanes else [])
         self._lanes[lane] = number
-        self._sent.add((sender, down, *cell))
+        self._sent.add(number)
         return number
 
     def collective(
@@ -181,18 +192,29 @@ class Step:
         """
         if (use, ops[0]) not in self.setting.streams or size <= 0 or count <= 0:
             return None
-        shape = SHAPES.get(use, use)
-        group = self.calls.machine.group_of(shape, who)
+        if (use, who) not in self._groups:
+            self._groups[use, who] = self.calls.machine.group_of(SHAPES.get(use, use), who)
+        group = self._groups[use, who]
         full: Key = (use, ops, group, *key)
-        if full not in self._calls:
-            ways = tuple(self.setting.streams[use, op].way for op in ops)
+        call = self._calls.get(full)
+        if call is None:
+            flows = self._flows_of(use, group, ops, size, count, lane or holds)
+            call = self._calls[full] = Call(*self._chain(flows, (use, group) if lane else None), use, ops, size, count)
+        self.simulation.also_after(call.first, after)
+        return call.last
+
+    def _flows_of(
+        self, use: str, group: int, ops: tuple[Op, ...], size: float, count: float, holds: bool
+    ) -> tuple[Task, ...]:
+        """The flows of calls in a row, the same objects for every micro-batch."""
+        key = (use, group, ops, size, count, holds)
+        if key not in self._flows:
+            shape, ways = SHAPES.get(use, use), tuple(self.setting.streams[use, op].way for op in ops)
+            held = self.calls.held_fraction if holds else 0.0
+            devices = tuple(self.calls.machine.members(shape, group)) if held else ()
             segments = self.calls.of(shape, group, ops, ways, size)
-            held = self.calls.held_fraction if lane or holds else 0.0
-            devices = self.calls.machine.members(shape, group) if held else ()
-            first, last = self._chain(use, segments, count, (use, group) if lane else None, devices, held)
-            self._calls[full] = self.calls_by_end[last] = Call(first, last, use, ops, size, count)
-        self.simulation.also_after(self._calls[full].first, after)
-        return self._calls[full].last
+            self._flows[key] = tuple(_flow(use, segment, count, devices, held) for segment in segments)
+        return self._flows[key]
 
     def buckets(self, rank: int, chunk: int) -> int:
         """Parts in which the gradients and parameters of a chunk of a pipeline rank travel, the same on all its classes."""
@@ -211,41 +233,19 @@ class Step:
         parameters = work.dense_parameters + work.expert_parameters
         return min(layers, max(1, math.ceil(parameters / setting.bucket_parameters)))
 
-    def _chain(
-        self,
-        name: str,
-        segments: tuple[Segment, ...],
-        count: float,
-        lane: Key | None,
-        holds: Sequence[int],
-        held_fraction: float,
-    ) -> tuple[int, int]:
-        """Flows one after another, after what is on their lane; ``holds`` are slower meanwhile."""
+    def _chain(self, flows: tuple[Task, ...], lane: Key | None) -> tuple[int, int]:
+        """First and last of flows one after another, after what is on their lane."""
         before = [self._lanes[lane]] if lane in self._lanes and lane is not None else []
         first = last = -1
-        for segment in segments:
-            last = self._flow(name, segment, before, count, holds, held_fraction)
+        for flow in flows:
+            last = self.simulation.add(flow, before)
             first, before = (last if first < 0 else first), [last]
         if lane is not None:
             self._lanes[lane] = last
         return first, last
 
-    def _flow(
-        self,
-        name: str,
-        segment: Segment,
-        after: Iterable[int],
-        count: float = 1.0,
-        holds: Sequence[int] = (),
-        held_fraction: float = 0.0,
-    ) -> int:
-        return self.simulation.flow(
-            name,
-            segment.amount * count,
-            segment.load,
-            segment.fixed_s * count,
-            after,
-            cap_bytes_per_s=segment.cap_bytes_per_s,
-            holds=holds,
-            held_fraction=held_fraction,
-        )
+
+def _flow(name: str, segment: Segment, count: float, holds: Sequence[int], held_fraction: float) -> Task:
+    """``count`` times a segment; ``holds`` are slower meanwhile."""
+    amount, fixed_s = segment.amount * count, segment.fixed_s * count
+    return Task(name, amount, segment.load, None, fixed_s, segment.cap_bytes_per_s, holds, held_fraction)

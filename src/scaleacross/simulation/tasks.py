@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from scaleacross.simulation.fair_share import Floats
 
 Path = Sequence[tuple[int, float]]
@@ -33,6 +35,11 @@ class Task(NamedTuple):
     cap_bytes_per_s: float
     holds: Sequence[int]
     held_fraction: float
+
+
+def computation(name: str, seconds: float, device: int | None = None) -> Task:
+    """A task without a path."""
+    return Task(name, seconds, None, device, 0.0, np.inf, (), 0.0)
 
 
 @dataclass(frozen=True)
