@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from machines import building, fill, topology, trunk
 
 from scaleacross.cost_models.collective_laws import ALL_LEVELS, laws, ring_fixed_s
-from scaleacross.cost_models.groups import GroupShape
-from scaleacross.cost_models.levels import NUM_LEVELS, RACK
-from scaleacross.cost_models.links import Links, ring_bandwidth
+from scaleacross.cost_models.groups import GroupShape, exact_shape
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, build_levels
+from scaleacross.cost_models.links import Links, links_of, ring_bandwidth
 from scaleacross.simulation.patterns import ring_fixed_s as played_fixed_s
 
 NEAR_S = (1e-6, 3e-6, 7e-6, 12e-6)
@@ -21,8 +22,9 @@ def regular(*fanout: float) -> GroupShape:
     f = np.array(fanout)
     members = np.cumprod([1.0, *fanout[:-1]])
     pairs = (f - 1) * np.cumprod([1.0, *fanout[:0:-1]])[::-1]
-    one = np.array(1.0)
-    return GroupShape(f.prod(), f, members, np.ones(NUM_LEVELS), pairs, one, one, np.zeros(NUM_LEVELS))
+    ones, outermost = np.ones(NUM_LEVELS), int(np.flatnonzero(f > 1)[-1])
+    tail = members[outermost] if outermost >= CAMPUS else f.prod()
+    return GroupShape(f.prod(), f, members, ones, pairs, tail, np.array(1.0), np.zeros(NUM_LEVELS))
 
 
 def hops(shape: GroupShape) -> np.ndarray:
@@ -71,3 +73,22 @@ def test_large_blocks_hide_the_latencies_of_fast_hops_and_small_ones_do_not() ->
     links = Links(bandwidth, np.full(NUM_LEVELS, np.inf), latency)
     assert ring_s(shape, links, 32e6) == pytest.approx(31 * 100e-6 + 5e-6)
     assert ring_s(shape, links, 32.0) == pytest.approx(16 * 5e-6 + 15 * 1e-6, rel=1e-3)
+
+
+def test_far_hops_that_follow_one_another_are_both_waited_for() -> None:
+    """Three buildings in one region, one in another, a rank each: two hops of 1 s for 100 MB and 0.5 s, one after the other."""
+    near, far = {"latency_s": 1e-5}, {"latency_s": 0.5, "bandwidth_bytes_per_s": 1e8}
+    hosts = [building(f"b{at}", 1, per_host=1) for at in range(4)]
+    fleet = topology(
+        hosts[:3],
+        hosts[3:],
+        trunks=[
+            trunk("b0", "b1", **near),
+            trunk("b1", "b2", **near),
+            trunk("b2", "b3", **far),
+            trunk("b3", "b0", **far),
+        ],
+    )
+    levels = build_levels(fleet, fill(*((host.name, 1) for host in hosts)))
+    shape = exact_shape(4, 1, levels)
+    assert ring_s(shape, links_of(levels), 400e6) == pytest.approx(3 * 1.0 + 2 * 0.5)

@@ -38,7 +38,7 @@ import numpy as np
 
 from scaleacross.cost_models.collective_curves import curve_s
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
-from scaleacross.cost_models.levels import NUM_LEVELS, RACK
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK
 from scaleacross.cost_models.links import Links, group_bandwidth, ring_bandwidth, uplinks_on_the_way
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.spec.network import LINK_LEVELS, CurveOp
@@ -129,8 +129,8 @@ def _around_s(shape: RelaxedShape, links: Links) -> Floats:
 def _walks(shape: GroupShape, links: Links, thinnest: Floats) -> tuple[Floats, Floats]:
     """Latencies of a ring's stretches and, per byte of the tensor, what they hide behind the slowest hop, each (..., 3).
 
-    Of all its hops but the nearest; of all outermost hops without those inside one of the children that they join; of one
-    farthest hop.
+    Of all its hops but the nearest; of all outermost hops without those inside the largest of the children that they join; of
+    one farthest hop.
     """
     hops, crossed = shape.pairs > 0, shape.fanout > 1
     with np.errstate(divide="ignore"):
@@ -138,13 +138,21 @@ def _walks(shape: GroupShape, links: Links, thinnest: Floats) -> tuple[Floats, F
     outermost = np.arange(NUM_LEVELS) == shape.span[..., None]
     farthest = np.where(crossed, links.latency, 0.0).max(axis=-1)
     closed = shape.pairs + outermost  # the way back from the last rank
-    children = np.maximum(1.0, np.where(outermost, closed, 0.0).sum(axis=-1))[..., None]
     every, single = closed - (hops & (np.cumsum(hops, axis=-1) == 1)), np.where(outermost, 1.0, 0.0)
-    inside = (closed * ~outermost).any(axis=-1, keepdims=True)
-    most = np.where(outermost, np.where(inside, closed, every), closed * (children - 1) / children)
+    children = np.maximum(1.0, np.where(outermost, closed, 0.0).sum(axis=-1))
+    inside = np.maximum(0.0, shape.degree - children)
+    kept = 1 - (_largest_child(shape, children) - 1) / np.maximum(1.0, inside)
+    around = np.where(outermost, closed, closed * kept[..., None])
+    most = np.where((inside > 0)[..., None], around, every)
     latencies = np.stack([(each * links.latency).sum(axis=-1) for each in (every, most)] + [farthest], axis=-1)
     hidden = np.stack([(each * slack).sum(axis=-1) for each in (every, most, single)], axis=-1)
     return latencies, hidden
+
+
+def _largest_child(shape: GroupShape, children: Floats) -> Floats:
+    """Ranks in the largest of the ``children`` that a ring's outermost hops join: beyond buildings the last may be smaller."""
+    others = (shape.degree - shape.tail) / np.maximum(1.0, children - 1)
+    return np.where(shape.span >= CAMPUS, np.maximum(shape.tail, others), shape.degree / children)
 
 
 def ring_fixed_s(size: Floats, law: Laws) -> Floats:
