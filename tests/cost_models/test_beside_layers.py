@@ -8,17 +8,21 @@ import numpy as np
 import pytest
 from machines import building, fill, gpt, job, settings, topology, trunk
 
+import scaleacross as sa
+from instances import moe, plain_job
+from scaleacross.api.assemble import cost_of
 from scaleacross.cost_models.beside_layers import ADAPTER, BesideLayers, link_seconds, outermost_fraction
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import CAMPUS, build_levels
 from scaleacross.cost_models.links import links_of
-from scaleacross.cost_models.overlap import NO_CHUNKS, Window
+from scaleacross.cost_models.overlap import GRADIENTS, NO_CHUNKS, Window
 from scaleacross.cost_models.step import one_row
 from scaleacross.cost_models.traffic import Flow, Op, Volumes
 from scaleacross.cost_models.work import NO_WORK
 from scaleacross.spec.parallelism import PipelineChoice, ShardLevel
+from scaleacross.workloads.problem import problem_of
 
 GB = 1e9
 PLAIN = PipelineChoice(schedule="1F1B", num_chunks=1)
@@ -91,3 +95,26 @@ def test_seconds_of_links(op: Op, adapter: float, campus: float) -> None:
     found = link_seconds(Flow(axis, op, "x", axis, 8 * GB, {"gradients": 1.0}), group, 0.0, PLAIN)
     assert found[ADAPTER] == pytest.approx(adapter)
     assert found[CAMPUS] == pytest.approx(campus)
+
+
+def test_what_crosses_regions_takes_no_trunks_inside_them() -> None:
+    """8 GB gathered over two buildings in each of two regions: half of it crosses regions, half the trunk inside a region."""
+    shape = {"per_host": 1, "hosts_per_rack": 1, "racks_per_zone": 2, "rates": (100 * GB, 10 * GB, 10 * GB, 10 * GB)}
+    sites = [building(name, 1, **shape) for name in "abcd"]  # type: ignore[arg-type]
+    trunks = [trunk(*pair, 0.1, bandwidth_bytes_per_s=5 * GB) for pair in ("ab", "bc", "cd", "da")]
+    levels = build_levels(topology(sites[:2], sites[2:], trunks=trunks), fill(*((name, 1) for name in "abcd")))
+    group = Group(one_row(exact_shape(4, 1, levels)), links_of(levels), 0.0)
+    found = link_seconds(Flow("dp_shard", "all_gather", "x", "dp_shard", 8 * GB, {"gradients": 1.0}), group, 0.0, PLAIN)
+    assert found[CAMPUS] == pytest.approx(1 / 2 * 8 / 5)
+    assert found[ADAPTER] == pytest.approx((1 / 2 * 8 / 2 + 1 / 2 * 8) / 10)  # two ranks share what leaves a region
+
+
+@pytest.mark.parametrize("buckets", [1, 8])
+def test_a_bucket_alone_meets_no_exchanges(buckets: int) -> None:
+    """All-to-alls of a pass are over when its only bucket leaves; of eight, seven travel beside them."""
+    experts = {"tp": 1, "cp": 1, "pp": 1, "dp_shard": 16, "dp_replicate": 1, "ep": 16}
+    work = plain_job(4, workload=moe(num_experts=16), degrees=experts, shard="optimizer", schedules="1F1B")
+    plan = sa.plan(work, overrides=[f"overlap.bucket_parameters={10**9 if buckets == 1 else 1}"])
+    gradients = cost_of(problem_of(plan.job), plan.decision).windows[GRADIENTS]
+    assert (gradients.first_fraction == 1 / buckets).all()
+    assert (gradients.slowed_s > 0).all() == (buckets > 1)

@@ -6,10 +6,12 @@
 * **shared links**: all-to-alls that the step waits for meet the traffic of the window on the link that limits them. Both get
   their share, and the traffic, which would have travelled beside computation, takes the all-to-alls' time:
 
-      slowed = (share of the pass in which all-to-alls keep that link busy) · (seconds of it that the window's traffic takes)
+      slowed = (share of the pass in which all-to-alls keep that link busy) · (1 − 1/n) · (seconds of it that the window's
+      traffic takes)
 
-  since traffic of N seconds beside passes of w seconds of computation and e of all-to-alls goes on at full speed beside the
-  former and at half speed beside the latter, which last twice as long: N / (w + e) passes, each longer by e. Of parameters
+  of n buckets, one of which travels alone, since traffic of N seconds beside passes of w seconds of computation and e of
+  all-to-alls goes on at full speed beside the former and at half speed beside the latter, which last twice as long: N / (w + e)
+  passes, each longer by e. Of parameters
   sharded with every micro-batch a layer travels beside the computation of one layer, ahead of its all-to-alls: what of N
   computation is too short for slows them down.
 * **crowded links**: replicas reduce gradients of sharded parameters beside the last backward passes, which gather and scatter
@@ -38,7 +40,7 @@ from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.collectives import ALGORITHM_NAMES, Group, distinct_share
 from scaleacross.cost_models.far_gradients import FarGradients
 from scaleacross.cost_models.groups import GroupShape
-from scaleacross.cost_models.levels import NUM_LEVELS, RACK
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK
 from scaleacross.cost_models.overlap import (
     EVERY_PASS,
     GRADIENTS,
@@ -190,7 +192,8 @@ def _slowed_s(volumes: Volumes, busy: Floats, taken: Floats, waited: Floats, ove
     limit = int(busy.argmax())
     slowed = np.clip(taken[limit] - np.stack([one.length_s for one in over]), 0.0, waited)
     once = slice(EVERY_PASS.start)
-    slowed[once] = _share_of_passes(volumes, busy[limit]) * taken[limit, once]
+    beside = 1 - np.stack([one.first_fraction for one in over[once]])
+    slowed[once] = _share_of_passes(volumes, busy[limit]) * beside * taken[limit, once]
     return slowed
 
 
@@ -226,7 +229,8 @@ def link_seconds(flow: Flow, group: Group, copies: float, pipeline: PipelineChoi
             # a level's own children exchange what is theirs; all other algorithms count what goes farther themselves
             farther = own + farther if algorithm == "hierarchical" else own
             if algorithm == "hierarchical":
-                carried = farther * float(shape.members[level]) * float(shape.crossing[level])
+                passing = own if level >= CAMPUS else farther  # trunks between regions are others than those inside one
+                carried = passing * float(shape.members[level]) * float(shape.crossing[level])
             out[level] = carried / links.capacity[level]
     out[ADAPTER] = farther / links.bandwidth[RACK]
     return out
