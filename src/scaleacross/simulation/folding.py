@@ -96,8 +96,9 @@ def _by_blocks(initial: Ints, relations: Sequence[Relation], blocks: Hashes, fir
     mixed = _mixed(colour.astype(np.uint64))
     for number, relation in enumerate(relations):
         if len(relation.target) and relation.target[0] >= first_link:
-            pairs = np.unique(np.stack([relation.target, colour[relation.source]]), axis=1)
-            np.add.at(mixed, pairs[0], _mixed(_mixed(pairs[1].astype(np.uint64)) + np.uint64(number)))
+            numbers, number_of = np.unique(colour[relation.source], return_inverse=True)
+            target, heard = np.divmod(np.unique(relation.target * len(numbers) + number_of), len(numbers))
+            np.add.at(mixed, target, _mixed(_mixed(numbers[heard].astype(np.uint64)) + np.uint64(number)))
     return mixed
 
 

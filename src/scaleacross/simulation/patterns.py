@@ -173,18 +173,14 @@ def level_phase(fabric: Fabric, groups: Groups, level: int) -> Pattern:
 
 def _counterparts(fabric: Fabric, groups: Groups, level: int) -> tuple[Ints, Ints]:
     """Per member block its counterpart in the next child of ``level`` inside the same parent, and that parent's children."""
-    target, fanout = groups.members.copy(), np.ones(groups.members.shape, dtype=np.int64)
-    known: dict[bytes, tuple[Ints, Ints]] = {}
     units = fabric.units[level, groups.members]
     parents = fabric.units[level + 1, groups.members] if level + 1 < NUM_LEVELS else np.zeros_like(units)
-    for row in range(len(units)):
-        shape = np.stack([units[row] - units[row, 0], parents[row] - parents[row, 0]])
-        key = shape.tobytes()
-        if key not in known:
-            known[key] = _next_child(shape[0], shape[1])
-        index, fanout[row] = known[key]
-        target[row] = groups.members[row][index]
-    return target, fanout
+    shapes = np.stack([units - units[:, :1], parents - parents[:, :1]], axis=1)
+    known: dict[bytes, int] = {}
+    alike = np.array([known.setdefault(shape.tobytes(), len(known)) for shape in shapes])
+    found = [_next_child(*shapes[row]) for row in np.unique(alike, return_index=True)[1]]
+    index, fanout = (np.stack(parts)[alike] for parts in zip(*found, strict=True))
+    return np.take_along_axis(groups.members, index, axis=1), fanout
 
 
 def _next_child(units: Ints, parents: Ints) -> tuple[Ints, Ints]:
