@@ -36,9 +36,18 @@ def cost_of(problem: Problem, decision: Decision) -> PlanCost:
 
 
 def assemble(
-    problem: Problem, decision: Decision, cost: PlanCost, report: SolveReport, network: NetworkReport | None = None
+    problem: Problem,
+    decision: Decision,
+    cost: PlanCost,
+    report: SolveReport,
+    network: NetworkReport | None = None,
+    degraded: bool = True,
 ) -> Plan:
-    """The plan: what was asked, what was decided, what it costs, and how that was found."""
+    """The plan: what was asked, what was decided, what it costs, and how that was found.
+
+    Args:
+        degraded: what it costs with something lost too, as long to find as the cost itself; a replay does not ask for it.
+    """
     return Plan(
         job=problem.job,
         decision=decision.model_copy(update={"placement": cost.placement}),
@@ -49,7 +58,7 @@ def assemble(
         traffic=cost.traffic,
         collectives=cost.collectives,
         work=replayed_work(problem.job, problem.profile, problem.topology, decision),
-        degraded=degraded_states(problem.job, problem.profile, problem.topology, decision),
+        degraded=degraded_states(problem.job, problem.profile, problem.topology, decision) if degraded else (),
         network=network,
         report=report,
     )

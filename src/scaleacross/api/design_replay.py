@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from scaleacross.api.assemble import problem_of
 from scaleacross.api.design_run import CONTENDERS, OURS
 from scaleacross.api.engines.outcome import FAILED, Record
-from scaleacross.api.evaluation import evaluate
+from scaleacross.api.evaluation import evaluated
 from scaleacross.api.simulating import replayed_step_s
 from scaleacross.errors import ScaleAcrossError
 from scaleacross.spec.job import Job
@@ -53,7 +54,7 @@ def replay_contest(contest: Contest) -> Record:
         text = _text(decision)
         try:
             if text not in known:
-                plan = evaluate((contest.job, decision))
+                plan = evaluated(problem_of(contest.job, ()), decision, degraded=False)
                 known[text] = (plan.cost.step_s, replayed_step_s(plan))
             record["figures"] |= dict(zip((f"{name}_priced_s", f"{name}_simulated_s"), known[text], strict=True))
         except ScaleAcrossError as error:

@@ -35,7 +35,16 @@ def evaluate(source: Plan | str | Path | tuple[Job, Decision], *, overrides: Seq
         InfeasibleError: no fill of the topology holds the degrees.
     """
     job, decision = _job_and_decision(source)
-    problem = problem_of(job, overrides)
+    return evaluated(problem_of(job, overrides), decision)
+
+
+def evaluated(problem: Problem, decision: Decision, degraded: bool = True) -> Plan:
+    """``evaluate`` of a problem that is resolved; ``degraded``: with what it costs with something lost.
+
+    Raises:
+        InputError, InfeasibleError: as ``evaluate``.
+    """
+    job = problem.job
     notes: list[str] = []
     broken = checks.refused_rules(problem, decision)
     if broken:
@@ -55,7 +64,8 @@ def evaluate(source: Plan | str | Path | tuple[Job, Decision], *, overrides: Seq
     if broken:
         raise InputError(f"'{job.name}' cannot communicate like this:\n" + "\n".join(f"- {line}" for line in broken))
     notes += [f"does not fit: {line}" for line in checks.does_not_fit(cost.memory)]
-    return assemble(problem, decision, cost, _evaluation_report(problem, decision, cost, notes))
+    report = _evaluation_report(problem, decision, cost, notes)
+    return assemble(problem, decision, cost, report, degraded=degraded)
 
 
 def _job_and_decision(source: Plan | str | Path | tuple[Job, Decision]) -> tuple[Job, Decision]:

@@ -187,7 +187,8 @@ def _require_referee(number: int | None, goal: Goal | None) -> None:
 
 def _plan_of(state: Search, networked: Networked) -> Plan:
     """The plan of a finalist, for its replay."""
-    return assemble(state.problem, networked.decision, networked.cost, _search_report(state, networked.cost))
+    report = _search_report(state, networked.cost)
+    return assemble(state.problem, networked.decision, networked.cost, report, degraded=False)
 
 
 def _search_report(
