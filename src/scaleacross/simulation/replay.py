@@ -1,6 +1,6 @@
 """The replay of a plan: its ranks in classes, its step as tasks, and where the time went.
 
-Speed: a plan costs what its classes cost; a few thousand tasks per class of ranks and micro-batch round, about 50,000 tasks a
+Speed: a plan costs what its classes cost; a few thousand tasks per class of ranks and micro-batch round, about 100,000 tasks a
 second.
 """
 
