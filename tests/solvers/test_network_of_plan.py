@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 
 from instances import link, plain_job, plain_topology, plain_trunk
+from scaleacross.cost_models.groups import exact_shape
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, build_levels
+from scaleacross.cost_models.links import links_of
+from scaleacross.cost_models.network.resources import held
 from scaleacross.cost_models.plan_cost import plan_cost
+from scaleacross.cost_models.traffic import Flow
 from scaleacross.solvers import network_of_plan
 from scaleacross.solvers.choose_network import NetworkProblem, NetworkSolution
 from scaleacross.solvers.network_of_plan import with_network
-from scaleacross.solvers.network_options import FlowOption
+from scaleacross.solvers.network_options import FlowOption, Wire, queued_options
 from scaleacross.solvers.network_report import network_report
 from scaleacross.spec.parallelism import Degrees, PipelineChoice
-from scaleacross.spec.placement import Placement
+from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.plan import Decision
 from scaleacross.workloads.problem import Problem, problem_of
 
@@ -111,3 +118,24 @@ def test_a_budget_that_forbids_the_library_stands(monkeypatch: pytest.MonkeyPatc
     assert not found.library_kept
     assert found.cost.cost.step_s > found.library_step_s
     assert channels(found.decision) == 3
+
+
+def test_gradients_on_trunks_hold_connections_to_as_many_peers_as_the_groups_that_cross_most() -> None:
+    """One pipeline rank's groups reach two buildings, those of all ranks four."""
+    job = plain_job(topology=plain_topology(2, 2, 2, 2))
+    fill = [BuildingShare(building=f"b{index}", num_accelerators=8) for index in range(4)]
+    levels = build_levels(problem_of(job).topology, fill)
+    whole = exact_shape(8, 4, levels)
+    far = np.arange(NUM_LEVELS) >= CAMPUS
+    two = replace(
+        whole, fanout=np.where(far, np.minimum(whole.fanout, 2.0), whole.fanout), crossing=np.ones(NUM_LEVELS)
+    )
+    flow = Flow("dp", "reduce_scatter", "gradients", "dp_shard", 1e9, {"gradients": 1.0})
+    links = links_of(levels)  # a trunk that two groups fill, far enough for large windows
+    links = links._replace(
+        latency=np.where(far, 0.01, links.latency), capacity=np.where(far, 2 * links.bandwidth, links.capacity)
+    )
+    shared = Wire(whole, links, 1e-5, 0.0, np.zeros(NUM_LEVELS, dtype=bool))
+    options = queued_options(flow, replace(shared, shape=two), shared)
+    assert any(option.choice.algorithm == "hierarchical" for option in options)
+    assert all(option.held == held(option.choice, whole) for option in options)

@@ -131,13 +131,14 @@ def common_options(flow: Flow, wires: Sequence[Wire], *, waited: bool) -> list[F
 
 def queued_options(flow: Flow, alone: Wire, shared: Wire) -> list[FlowOption]:
     """Options of gradients whose groups have trunks for themselves, ``alone``, and queue there with those of all pipeline ranks,
-    ``shared``: what keeps trunks busy for longer than the best lasts longer in proportion."""
-    options = _of_any(flow, (alone, shared), waited=False)
+    ``shared``: what keeps trunks busy for longer than the best lasts longer in proportion. What they hold, and the errors of what
+    travels encoded, are those of the group with most peers."""
+    options = _of_any(flow, (replace(alone, offers=()), shared), waited=False)
     own, queued = ([_seconds(flow, option, wire) for option in options] for wire in (alone, shared))
     least_s, least_busy_s = min(time_s for time_s, _ in own), min(busy_s for _, busy_s in queued)
     scale = least_s / least_busy_s if least_busy_s > 0 else 0.0
     out = [
-        replace(option, time_s=max(time_s, scale * all_busy_s), busy_s=busy_s)
+        FlowOption(option.choice, max(time_s, scale * all_busy_s), busy_s, held(option.choice, shared.shape))
         for option, (time_s, busy_s), (_, all_busy_s) in zip(options, own, queued, strict=True)
     ]
     return sorted(out, key=lambda option: option.time_s)
