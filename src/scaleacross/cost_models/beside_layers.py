@@ -11,9 +11,8 @@
 
   of n buckets, one of which travels alone, since traffic of N seconds beside passes of w seconds of computation and e of
   all-to-alls goes on at full speed beside the former and at half speed beside the latter, which last twice as long: N / (w + e)
-  passes, each longer by e. Of parameters
-  sharded with every micro-batch a layer travels beside the computation of one layer, ahead of its all-to-alls: what of N
-  computation is too short for slows them down.
+  passes, each longer by e. Of parameters sharded with every micro-batch a layer travels beside the computation of one layer,
+  ahead of its all-to-alls: what of N computation is too short for slows them down.
 * **crowded links**: replicas reduce gradients of sharded parameters beside the last backward passes, which gather and scatter
   shards and wait for all-to-alls meanwhile. Where these keep a link busy for N_b and E_l seconds of each of P passes, and
   gradients for N_g, it needs max_l (N_g + P·(N_b + E_l)) seconds, of which the passes are P·(W + E).
