@@ -119,7 +119,9 @@ def test_the_queue_is_that_of_one_server(seed: int) -> None:
     assert behind.tolist() == pytest.approx([served(ready, work) - total] * p)
 
 
-def test_the_last_micro_batch_goes_back_through_all_stages() -> None:
-    ends = chained_ends(np.array([1.0, 2.0, 3.0]), np.array([0.5, 0.25]))
+def test_micro_batches_pass_all_stages_before_and_go_back_through_them() -> None:
+    ends = chained_ends(np.array([1.0, 1.5, 2.0]), np.array([1.0, 2.0, 3.0]), np.array([0.5, 0.25]))
+    assert ends.first_start_s == pytest.approx([0.0, 1.5, 3.25])
+    assert ends.first_end_s - ends.first_start_s == pytest.approx([1.0, 1.5, 2.0])
     assert ends.total_s - ends.last_end_s == pytest.approx([0.0, 1.5, 3.75])
     assert ends.last_end_s - ends.last_start_s == pytest.approx([1.0, 2.0, 3.0])

@@ -44,6 +44,7 @@ from scaleacross.cost_models.overlap import (
     EVERY_PASS,
     GRADIENTS,
     NO_CHUNKS,
+    PARAMETERS,
     WINDOW_NAMES,
     ChunkWindows,
     Window,
@@ -93,10 +94,13 @@ class BesideLayers(NamedTuple):
         return self._replace(hidden_s=hidden)
 
     def behind_trunks(self, gradients: FarGradients) -> BesideLayers:
-        """With gradients that only their chunks hide; the window is no shorter than any of these."""
-        hidden = self.hidden_s.copy()
-        hidden[GRADIENTS] = gradients.chunks.length_s.max(axis=0)
-        return self._replace(hidden_s=hidden, chunks=(gradients.chunks, *self.chunks[1:]), shapes=gradients.shapes)
+        """With gradients, and parameters that cross buildings, which only their chunks hide; the windows are no shorter than any
+        of these."""
+        hidden, chunks = self.hidden_s.copy(), list(self.chunks)
+        for window, own in ((GRADIENTS, gradients.chunks), (PARAMETERS, gradients.parameters)):
+            if own is not None:
+                hidden[window], chunks[window] = own.length_s.max(axis=0), own
+        return self._replace(hidden_s=hidden, chunks=tuple(chunks), shapes=gradients.shapes)
 
     def on(self, over: Sequence[Window]) -> tuple[Window, ...]:
         """The windows with all of it; nothing is exposed less than with all their all-to-alls, which bounds rely on."""

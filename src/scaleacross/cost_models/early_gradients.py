@@ -8,6 +8,8 @@ the trunks carry N seconds:
 
 What a pipeline waits for later than that lengthens the window (``least_waits.early_*``: what it waits for before). Groups of one
 rank are not sooner done than with trunks for themselves.
+
+Of parameters only the first bucket is certain to be waited for: the rest may arrive before the first forward passes that need it.
 """
 
 from __future__ import annotations
@@ -63,12 +65,12 @@ class Early(NamedTuple):
 
     def behind(self, over: Sequence[Window], waited_s: Floats) -> tuple[Window, ...]:
         """The windows of pipelines that wait ``waited_s`` at most after some stage has its gradients, (..., n)."""
-        far, (gradients, *others) = self.is_far, over
+        far, (gradients, parameters, *others) = self.is_far, over
         longer = gradients._replace(
             length_s=np.where(far, np.where(far, self.lead_s, 0.0) + waited_s, gradients.length_s),
             exchanges=np.where(far, 0.0, gradients.exchanges),
         )
-        return longer, *others
+        return longer, parameters._replace(length_s=np.where(far, np.inf, parameters.length_s)), *others
 
 
 def early_gradients(volumes: Volumes) -> Early | None:

@@ -11,6 +11,9 @@ the rank r is no sooner done than
   later} w_e' − L_e).
 
 Communicators follow one another in the queue.
+
+Parameters that cross buildings are gathered by all ranks at once, from the start of the step, and hide behind all that comes
+before the first forward pass of their stage, waits and messages included.
 """
 
 from __future__ import annotations
@@ -30,12 +33,14 @@ from scaleacross.cost_models.levels import CAMPUS, Levels
 from scaleacross.cost_models.overlap import GRADIENTS, WINDOW_NAMES, ChunkWindows, together_s
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds
 from scaleacross.cost_models.settings import Floats
-from scaleacross.cost_models.split_backward import gradient_chunks
+from scaleacross.cost_models.split_backward import gradient_chunks, parameter_chunks
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.window_traffic import GRADIENT_AXES, communicators
 from scaleacross.spec.parallelism import SHARD_LEVELS, GridAxis
 
 TINY_S: Final = 1e-30
+SHARDED_AXES: Final = frozenset({"cp", "dp_shard", "expert"})
+"""Communicators that gather parameters."""
 
 
 class FarGradients(NamedTuple):
@@ -43,12 +48,13 @@ class FarGradients(NamedTuple):
 
     Attributes:
         traffic: of all windows by axis and communicator, each (TRAFFIC_ROWS, ranks).
-        chunks: what single chunks leave gradients, and the queue.
+        chunks: what single chunks leave gradients, and the queue; ``parameters``: likewise, None where these stay in buildings.
         shapes: of every rank's groups, by communicator that crosses buildings, one row each.
     """
 
     traffic: Mapping[GridAxis, Sequence[Floats]]
     chunks: ChunkWindows
+    parameters: ChunkWindows | None
     shapes: Mapping[str, GroupShape]
 
 
@@ -91,7 +97,10 @@ def far_gradients(of: Ranks, traffic: Mapping[GridAxis, tuple[Floats, ...]]) -> 
     pace = together_s(_all(alone), work.buckets)[GRADIENTS]
     busy = sum((part[len(WINDOW_NAMES) + GRADIENTS] for part in _all(traffic)), start=np.zeros(len(carried)))
     queued = queue(of.stages, of.ends, of.pieces, busy / len(carried), carried, pace)
-    return FarGradients(alone, ChunkWindows(*(np.vstack(both) for both in zip(chunks, queued, strict=True))), shapes)
+    both = ChunkWindows(*(np.vstack(rows) for rows in zip(chunks, queued, strict=True)))
+    gathered = SHARDED_AXES & set(names)
+    held = parameter_chunks(of.stages, of.ends, of.pieces, work.buckets, carried) if gathered else None
+    return FarGradients(alone, both, held, shapes)
 
 
 def _all(traffic: Mapping[GridAxis, Sequence[Floats]]) -> list[Floats]:

@@ -35,6 +35,7 @@ from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS
 
 WINDOW_NAMES = ("gradient_reduce", "parameter_gather", "shard_forward", "shard_backward")
 GRADIENTS: Final = WINDOW_NAMES.index("gradient_reduce")
+PARAMETERS: Final = WINDOW_NAMES.index("parameter_gather")
 EVERY_PASS: Final = slice(2, 4)
 """The windows of sharded parameters, which come with every micro-batch."""
 TRAFFIC_ROWS: Final = 2 * len(WINDOW_NAMES)

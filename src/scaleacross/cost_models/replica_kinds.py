@@ -125,7 +125,7 @@ def replica_kinds(
         waited = {**groups, "ep": pipelines.exchanges(groups, timed)}
         traffic = {axis: communicators(axis, own, groups[axis], groups["expert"]) for axis in GRID_AXES}
         if timed.actions is not None and is_far(own, groups):
-            pieces, ends = pieces_of_stages(own, stages), timed.actions.gradient_ends
+            pieces, ends = pieces_of_stages(own, stages), timed.actions.certain_ends
             far = far_gradients(Ranks(own, stages, ends, pieces, axes, levels, groups), traffic)
             terms = _terms(own, far.traffic)
             beside = beside_layers(own, stages, waited, decision.pipeline, terms, timed.ends)

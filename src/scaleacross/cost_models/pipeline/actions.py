@@ -54,9 +54,12 @@ class Actions:
         return None if self.schedule in WHOLE and self.order is None else _ends(*self._key)
 
     @property
-    def gradient_ends(self) -> StageEnds:
-        """When its stages have their gradients: as timed, or at the latest. Raises InputError as ``exact_ends``."""
-        return self.ends or chained_ends(self.backward_s, np.sum(self.between_stages(), axis=0))
+    def certain_ends(self) -> StageEnds:
+        """When its stages need their parameters and have their gradients: as timed, or at the earliest and at the latest.
+
+        Raises InputError as ``exact_ends``.
+        """
+        return self.ends or chained_ends(self.forward_s, self.backward_s, np.sum(self.between_stages(), axis=0))
 
     @property
     def _key(self) -> tuple[ScheduleName, int, int, int, tuple[str, ...] | None, bytes, bytes]:

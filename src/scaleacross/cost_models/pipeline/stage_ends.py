@@ -43,15 +43,15 @@ def stage_ends(compiled: CompiledSchedule, times: PipelineTimes) -> StageEnds:
     return StageEnds(first_start, first_end, last_start, last_end, times.total_s)
 
 
-def chained_ends(backward_s: Floats, delay_s: Floats) -> StageEnds:
-    """The latest ends that the stages of a schedule with whole backward passes may have; first forward passes are left out.
+def chained_ends(forward_s: Floats, backward_s: Floats, delay_s: Floats) -> StageEnds:
+    """The earliest first forward passes and the latest ends that the stages of a schedule with whole backward passes may have.
 
-    Whatever micro-batch a stage computes last goes back through all stages before it.
+    The first micro-batch of a stage has passed all stages before it; whatever it computes last goes back through them.
 
     Args:
-        backward_s: whole backward pass with its waits, (p·v,); ``delay_s``: of messages between consecutive stages, (p·v − 1,).
+        forward_s, backward_s: passes with their waits, (p·v,); ``delay_s``: of messages between consecutive stages, (p·v − 1,).
     """
+    start = np.append(0.0, np.cumsum(forward_s[:-1] + delay_s))
     behind = np.append(0.0, np.cumsum(backward_s[:-1] + delay_s))
     total = float((behind + backward_s).max())
-    nothing = np.zeros_like(behind)
-    return StageEnds(nothing, nothing, total - behind - backward_s, total - behind, total)
+    return StageEnds(start, start + forward_s, total - behind - backward_s, total - behind, total)
