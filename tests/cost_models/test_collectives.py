@@ -32,6 +32,8 @@ from scaleacross.cost_models.links import Links, group_bandwidth, links_of, ring
 from scaleacross.cost_models.messages import neighbour_messages
 from scaleacross.cost_models.network.options import options
 from scaleacross.cost_models.pipeline.penalty import boundary_times
+from scaleacross.cost_models.step import one_row
+from scaleacross.spec.network_choice import CommunicatorChoice, Connection
 
 B = RATES[1]  # ranks of a building are hosts of one rack
 ALPHA = LATENCIES[1]
@@ -97,6 +99,37 @@ def test_hierarchical_over_thin_trunks(K: int, g: int) -> None:
     both = all_reduce(size(S), whole(levels), links_of(levels), 0.0)
     hidden = 2 * {2: 1, 3: 2, 4: 2}[K] - 1  # far messages of a chunk, all but the last, while other chunks send
     assert both.time_s == pytest.approx(2 * (across + inside) - hidden * FAR)
+
+
+def test_latencies_that_chunks_hide_leave_no_trunk_free() -> None:
+    """An all-reduce sends (K−1)/K of its bytes twice through the trunk, however far that is."""
+    C, S = 5e8, 1e9
+    for latency_s in (0.0, FAR, 100 * FAR):
+        levels = buildings(2, 4, trunk_bytes_per_s=C, latency_s=latency_s)
+        found = all_reduce(size(S), whole(levels), links_of(levels), 0.0)
+        assert found.algorithm == HIERARCHICAL
+        assert found.busy_s >= 2 * 1 / 2 * S / C
+
+
+@pytest.mark.parametrize("op", ["all_gather", "all_reduce"])
+def test_windows_that_are_too_short_leave_the_network_idle(op: str) -> None:
+    """The library's 4 MiB a channel fill a trunk next door; over 1 s they take long, in which others may send."""
+    S = 1e9
+    near, far = (buildings(2, 4, trunk_bytes_per_s=B, latency_s=latency_s) for latency_s in (1e-9, 0.5))
+    ring = CommunicatorChoice(
+        communicator="dp_shard", op=op, payload="gradients", algorithm="ring", chunk_bytes=S, num_channels=1,
+        connections=(Connection(level="campus", queue_pairs=1, segment_bytes=2**19, outstanding=8, load_balancing="spray"),),
+    )  # fmt: skip
+    found = []
+    for levels in (near, far):
+        network = {(op, "gradients"): ring}
+        group = Group(one_row(whole(levels)), links_of(levels), 0.0, network=network)
+        found.append(
+            group.all_reduce(size(S), "gradients") if op == "all_reduce" else group.gather(size(S), payload="gradients")
+        )
+    assert found[1].busy_s == pytest.approx(found[0].busy_s)
+    assert found[0].busy_s == pytest.approx((2 if op == "all_reduce" else 1) * 7 / 8 * S / near.bandwidth[CAMPUS])
+    assert found[1].time_s > 50 * found[1].busy_s
 
 
 def test_hierarchical_sends_half_of_the_ring_across_two_buildings() -> None:

@@ -61,6 +61,8 @@ class Laws(NamedTuple):
     ``ring_latencies_s`` and ``ring_hidden_s_per_byte`` (..., stretches) of a ring: Σ α, and what a byte hides of it.
     ``hierarchical_s_per_byte``, ``busiest_s_per_byte``, ``hierarchical_s`` and ``messages_s`` are B, M, A and P of the module
     docstring, ``far_steps`` s, ``far_s_per_byte`` S-th parts of s·c, ``far_s`` α, and ``far_exposed`` the one of 2·s.
+    Windows of connections may leave links idle: ``ring_busy`` is the share of a ring's or tree's seconds per byte in which its
+    thinnest link is busy, ``busy_s_per_byte`` and ``busy_busiest_s_per_byte`` are B and M without them.
     """
 
     ring_s_per_byte: Floats
@@ -76,6 +78,16 @@ class Laws(NamedTuple):
     far_exposed: Floats
     tree_s_per_byte: Floats
     tree_s: Floats
+    ring_busy: Floats
+    busy_s_per_byte: Floats
+    busy_busiest_s_per_byte: Floats
+
+    @property
+    def without_windows(self) -> Laws:
+        """The laws of hierarchical collectives on links that no window leaves idle."""
+        return self._replace(
+            hierarchical_s_per_byte=self.busy_s_per_byte, busiest_s_per_byte=self.busy_busiest_s_per_byte
+        )
 
 
 def laws(shape: GroupShape, links: Links, counted: Bools, steps: Floats | None = None) -> Laws:
@@ -86,8 +98,57 @@ def laws(shape: GroupShape, links: Links, counted: Bools, steps: Floats | None =
     """
     if isinstance(shape, RelaxedShape):
         return _bounds(shape, links, counted)
+    moved = (shape.fanout - 1) / shape.fanout
+    each = moved / np.where(counted, group_bandwidth(shape, links), np.inf)
+    thinnest, busiest = _thinnest(shape, links, counted), _busiest_s_per_byte(shape, links, counted)
+    steps = fewest_steps(shape.fanout) if steps is None else steps
+    overhead = np.zeros(()) if links.message_overhead is None else links.message_overhead
+    far = _outermost(shape, counted, steps, links.latency, each)
+    return Laws(
+        (shape.degree - 1) / shape.degree / thinnest,
+        *_walks(shape, links, thinnest),
+        each.sum(axis=-1),
+        busiest,
+        (counted * steps * links.latency).sum(axis=-1),
+        (counted * steps * overhead).sum(axis=-1),
+        *far,
+        np.ones(np.shape(far[0])),
+        2 / thinnest,
+        2 * (np.ceil(np.log2(shape.fanout)) * links.latency).sum(axis=-1),
+        *_busy(shape, links, counted, thinnest, each.sum(axis=-1), busiest),
+    )
+
+
+def _busy(
+    shape: GroupShape, links: Links, counted: Bools, thinnest: Floats, whole: Floats, busiest: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """``ring_busy``, and B and M without windows, from R, B and M with them."""
+    if links.adapter is None:
+        return np.ones(np.shape(thinnest)), whole, busiest
+    free = links._replace(bandwidth=links.adapter)
+    each = (shape.fanout - 1) / shape.fanout / np.where(counted, group_bandwidth(shape, free), np.inf)
+    return _ring_busy(shape, links, counted), each.sum(axis=-1), _busiest_s_per_byte(shape, free, counted)
+
+
+def _ring_busy(shape: GroupShape, links: Links, counted: Bools) -> Floats:
+    """R over R without windows, 1 where no level limits either."""
+    thinnest = _thinnest(shape, links, counted)
+    if links.adapter is None:
+        return np.ones(np.shape(thinnest))
+    with np.errstate(invalid="ignore"):
+        share = thinnest / _thinnest(shape, links._replace(bandwidth=links.adapter), counted)
+    return np.nan_to_num(share, nan=1.0)
+
+
+def _thinnest(shape: GroupShape, links: Links, counted: Bools) -> Floats:
+    """R, (...)."""
+    out: Floats = np.where(counted, ring_bandwidth(shape, links), np.inf).min(axis=-1)
+    return out
+
+
+def _busiest_s_per_byte(shape: GroupShape, links: Links, counted: Bools) -> Floats:
+    """M, (...)."""
     bandwidth = np.where(counted, group_bandwidth(shape, links), np.inf)
-    thinnest = np.where(counted, ring_bandwidth(shape, links), np.inf).min(axis=-1)
     moved = (shape.fanout - 1) / shape.fanout
     port = links.bandwidth if links.adapter is None else links.adapter
     adapter = np.where(counted & OUTER_LEVELS, moved / (shape.members * port), 0.0).sum(axis=-1)
@@ -96,21 +157,7 @@ def laws(shape: GroupShape, links: Links, counted: Bools, steps: Floats | None =
     if inner is not None:
         uplinks = uplinks + ((moved / shape.members)[..., None] / inner).sum(axis=-2)
     busiest = np.where(counted, np.maximum(moved / bandwidth, uplinks), 0.0).max(axis=-1)
-    steps = fewest_steps(shape.fanout) if steps is None else steps
-    overhead = np.zeros(()) if links.message_overhead is None else links.message_overhead
-    far = _outermost(shape, counted, steps, links.latency, moved / bandwidth)
-    return Laws(
-        (shape.degree - 1) / shape.degree / thinnest,
-        *_walks(shape, links, thinnest),
-        (moved / bandwidth).sum(axis=-1),
-        np.maximum(busiest, adapter),
-        (counted * steps * links.latency).sum(axis=-1),
-        (counted * steps * overhead).sum(axis=-1),
-        *far,
-        np.ones(np.shape(far[0])),
-        2 / thinnest,
-        2 * (np.ceil(np.log2(shape.fanout)) * links.latency).sum(axis=-1),
-    )
+    return np.maximum(busiest, adapter)
 
 
 def _around_s(shape: RelaxedShape, links: Links) -> Floats:
@@ -159,6 +206,23 @@ def ring_fixed_s(size: Floats, law: Laws) -> Floats:
     """What one pass of a ring takes beyond its bytes over the slowest hop: the longest of its stretches."""
     late: Floats = (law.ring_latencies_s - law.ring_hidden_s_per_byte * np.asarray(size)[..., None]).max(axis=-1)
     return np.maximum(0.0, late)
+
+
+def ring_busy_s(size: Floats, law: Laws, passes: int) -> Floats:
+    """Seconds of ``passes`` of a ring in which its busiest link is busy."""
+    busy: Floats = passes * law.ring_s_per_byte * size * law.ring_busy
+    return busy
+
+
+def tree_busy_s(size: Floats, law: Laws) -> Floats:
+    """Likewise of a tree's all-reduce."""
+    busy: Floats = law.tree_s_per_byte * size * law.ring_busy
+    return busy
+
+
+def layered_busy_s(seconds: Floats, size: Floats, law: Laws, passes: int) -> Floats:
+    """Likewise of a hierarchical collective of ``seconds`` by ``without_windows``; latencies that chunks hide free no link."""
+    return np.maximum(seconds - passes * law.hierarchical_s, passes * law.busy_busiest_s_per_byte * size)
 
 
 def _outermost(
@@ -247,7 +311,7 @@ def _bounds(shape: RelaxedShape, links: Links, counted: Bools) -> Laws:
     shape). Messages of further chunks are left out, and all of an all-reduce's latencies may hide behind its bytes:
     2·max(A, S·M · (k−1)/k) is then left of both.
     """
-    thinnest = np.where(counted, ring_bandwidth(shape, links), np.inf).min(axis=-1)
+    thinnest = _thinnest(shape, links, counted)
     degree, crossed = shape.degree, (shape.fanout > 1) & counted
     doublings = np.log2(shape.fanout)
     steps = (counted * fewest_steps(shape.fanout) * links.latency).sum(axis=-1)
@@ -255,19 +319,24 @@ def _bounds(shape: RelaxedShape, links: Links, counted: Bools) -> Laws:
     uplink = np.where(crossed, shape.crossing / links.capacity, 0.0).max(axis=-1) / 2
     each = counted * shape.pairs / links.bandwidth
     adapter, together = each[..., RACK:].sum(axis=-1) / degree, each.sum(axis=-1) / degree
+    whole = np.maximum(together, uplink)
+    busiest = np.maximum(np.where(shape.known, together, np.maximum(adapter, together / 2)), uplink)
     log_latency = (counted * doublings * links.latency).sum(axis=-1)
     return Laws(
         (degree - 1) / degree / thinnest,
         _around_s(shape, links)[..., None],
         np.where(shape.known, 0.0, (degree - 1) / degree / thinnest)[..., None],
-        np.maximum(together, uplink),
-        np.maximum(np.where(shape.known, together, np.maximum(adapter, together / 2)), uplink),
+        whole,
+        busiest,
         np.where(shape.known, steps, log_latency),
         np.zeros(np.shape(log_latency)),
         np.ones(np.shape(log_latency)),
         np.where(shape.known, 0.0, log_latency),
-        np.maximum(together, uplink),
+        whole,
         np.zeros(np.shape(log_latency)),
         2 / thinnest,
         2 * np.where(shape.known, hops, (doublings * links.latency).sum(axis=-1)),
+        _ring_busy(shape, links, counted),
+        whole,
+        busiest,
     )

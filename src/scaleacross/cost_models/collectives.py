@@ -55,9 +55,12 @@ from scaleacross.cost_models.collective_laws import (
     fewest_steps,
     inner_of,
     laws,
+    layered_busy_s,
     layered_s,
+    ring_busy_s,
     ring_fixed_s,
     steps_of,
+    tree_busy_s,
 )
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
 from scaleacross.cost_models.levels import RACK, SCALE_UP
@@ -146,17 +149,18 @@ class Group:
         def across(counted: Bools) -> Timed:
             law, options = by(counted) if by else self._laws(counted, choice), []
             if RING in allowed:
-                options.append((RING, passes * law.ring_s_per_byte * size, passes * ring_fixed_s(size, law)))
+                seconds = passes * (law.ring_s_per_byte * size + ring_fixed_s(size, law))
+                options.append((RING, seconds, ring_busy_s(size, law, passes)))
             if HIERARCHICAL in allowed:
                 inner = self._inner(op) if counted is OUTER_LEVELS else None
-                seconds = (
-                    best_layered_s(size, law, passes, inner)
+                seconds, free_s = (
+                    (best_layered_s(size, law, passes, inner),) * 2
                     if choice is None
-                    else layered_s(size, choice.num_chunks, law, passes, inner)
+                    else (layered_s(size, choice.num_chunks, one, passes, inner) for one in (law, law.without_windows))
                 )
-                options.append((HIERARCHICAL, seconds - passes * law.hierarchical_s, passes * law.hierarchical_s))
+                options.append((HIERARCHICAL, seconds, layered_busy_s(free_s, size, law, passes)))
             if TREE in allowed and op == "all_reduce":
-                options.append((TREE, law.tree_s_per_byte * size, law.tree_s))
+                options.append((TREE, law.tree_s_per_byte * size + law.tree_s, tree_busy_s(size, law)))
             return self._best(options)
 
         return self._timed(op, size, across)
@@ -206,7 +210,8 @@ class Group:
 
         def across(counted: Bools) -> Timed:
             s_per_byte, fixed_s = ((counted * figures).max(axis=-1) for figures in (each, latency))
-            return self._best([(PAIRWISE, size * self._each(s_per_byte), self._each(fixed_s))])
+            moving = size * self._each(s_per_byte)
+            return self._best([(PAIRWISE, moving + self._each(fixed_s), moving)])
 
         return self._timed("all_to_all", inside, across)
 
@@ -246,11 +251,10 @@ class Group:
         return inner_of(op, self._each(self.shape.fanout[..., SCALE_UP]), links.curves, links.curve)
 
     def _best(self, options: list[tuple[int, Floats, Floats]]) -> Timed:
-        """The fastest of (code, seconds of the bytes, latencies); where it bounds, ``busy_s`` is the least of all."""
-        code, busy, fixed = options[0]
-        winner, time = np.asarray(code), busy + fixed
-        for code, moving, fixed in options[1:]:
-            other = moving + fixed
+        """The fastest of (code, seconds, those of a busy network); where it bounds, ``busy_s`` is the least of all."""
+        code, time, busy = options[0]
+        winner = np.asarray(code)
+        for code, other, moving in options[1:]:
             faster = other < time
             busy = np.minimum(busy, moving) if self._bounds else np.where(faster, moving, busy)
             winner, time = np.where(faster, code, winner), np.minimum(time, other)

@@ -80,7 +80,10 @@ def coded_laws(
     wire = laws(shape, shortened(links, sent_ratio(compression)), counted, steps)
     moved = (shape.fanout - 1) / shape.fanout / shape.members
     codec = np.where(counted, moved * codec_s_per_byte(compression), 0.0).sum(axis=-1)
-    return one._replace(busiest_s_per_byte=np.maximum(wire.busiest_s_per_byte, codec))
+    return one._replace(
+        busiest_s_per_byte=np.maximum(wire.busiest_s_per_byte, codec),
+        busy_busiest_s_per_byte=np.maximum(wire.busy_busiest_s_per_byte, codec),
+    )
 
 
 def fastest_links(links: Links, offers: Sequence[Compression]) -> Links:

@@ -40,9 +40,12 @@ from scaleacross.cost_models.collective_laws import (
     fewest_steps,
     inner_of,
     laws,
+    layered_busy_s,
     layered_s,
+    ring_busy_s,
     ring_fixed_s,
     steps_of,
+    tree_busy_s,
 )
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import RACK, SCALE_UP
@@ -202,12 +205,12 @@ def _reductions(
         inner = inner_of(op, shape.fanout[SCALE_UP], links.curves, links.curve)
     law, passes, degree = law_of(), 2 if op == "all_reduce" else 1, float(shape.degree)
     ring_bytes = {level.level: passes * (degree - 1) / degree * size / ratio[level.level] for level in crossed}
-    busy = passes * float(law.ring_s_per_byte * size)
-    yield Option("ring", "ring", (), 1, busy + passes * float(ring_fixed_s(np.array(size), law)), ring_bytes, busy)
+    seconds = passes * float(law.ring_s_per_byte * size + ring_fixed_s(np.array(size), law))
+    yield Option("ring", "ring", (), 1, seconds, ring_bytes, float(ring_busy_s(np.array(size), law, passes)))
     if op == "all_reduce" and compression is None:
         tree_bytes = {level.level: 2 * size for level in crossed}
-        busy = float(law.tree_s_per_byte * size)
-        yield Option("double_tree", "tree", (), 1, busy + float(law.tree_s), tree_bytes, busy)
+        seconds = float(law.tree_s_per_byte * size + law.tree_s)
+        yield Option("double_tree", "tree", (), 1, seconds, tree_bytes, float(tree_busy_s(np.array(size), law)))
     level_bytes = {level: sent / ratio[level] for level, sent in _bytes(op, size, crossed, degree).items()}
     phases = [level for level in crossed if level.level >= (RACK if curves else SCALE_UP)]
     for named in product(*(_algorithms(level) for level in reversed(phases))):
@@ -222,10 +225,11 @@ def _reductions(
             if chunks > 1 and size / chunks < MIN_CHUNK_BYTES:
                 break
             seconds = float(layered_s(np.array(size), chunks, law, passes, inner))
+            free_s = layered_s(np.array(size), chunks, law.without_windows, passes, inner)
             inside = ("library",) if inner else ()
             name = f"hierarchical({', '.join((*named, *inside))})"
-            busy = seconds - passes * float(law.hierarchical_s)
-            yield Option(name, "hierarchical", steps, chunks, seconds, level_bytes, busy)
+            busy = layered_busy_s(free_s, np.array(size), law, passes)
+            yield Option(name, "hierarchical", steps, chunks, seconds, level_bytes, float(busy))
 
 
 def _algorithms(level: _Level) -> list[LevelAlgorithm]:
