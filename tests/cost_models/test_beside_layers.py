@@ -14,10 +14,11 @@ from scaleacross.api.assemble import cost_of
 from scaleacross.cost_models.beside_layers import ADAPTER, BesideLayers, link_seconds, outermost_fraction
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.collectives import Group
+from scaleacross.cost_models.far_gradients import FarGradients
 from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import CAMPUS, build_levels
 from scaleacross.cost_models.links import links_of
-from scaleacross.cost_models.overlap import GRADIENTS, NO_CHUNKS, Window
+from scaleacross.cost_models.overlap import GRADIENTS, NO_CHUNKS, ChunkWindows, Window, exposed_s
 from scaleacross.cost_models.step import one_row
 from scaleacross.cost_models.traffic import Flow, Op, Volumes
 from scaleacross.cost_models.work import NO_WORK
@@ -58,7 +59,7 @@ def test_first_chunks_have_nothing_to_hide_behind(shard: ShardLevel, expected: l
 def test_windows_never_expose_less_than_they_say_themselves() -> None:
     one, nothing = np.ones(2), np.zeros(2)
     over = [Window(one, np.array([0.5, 0.5]), nothing, one, one, nothing, nothing, one, nothing, NO_CHUNKS)] * 4
-    fractions, parts = np.array([0.75, 0.25]), (np.full((4, 2), 0.1), np.full((4, 2), 0.5))
+    fractions, parts = np.array([[0.75, 0.25]] * 4), (np.full((4, 2), 0.1), np.full((4, 2), 0.5))
     found = BesideLayers(fractions, *parts, one * 2, (NO_CHUNKS,) * 4).on(over)
     assert found[0].first_fraction.tolist() == [0.75, 0.5]
     assert found[3].slowed_s.tolist() == [0.1, 0.1]
@@ -66,9 +67,23 @@ def test_windows_never_expose_less_than_they_say_themselves() -> None:
     assert [part.crowded_s.tolist() for part in (found[0], found[3])] == [[2.0, 2.0], [0.0, 0.0]]
 
 
+def test_of_what_crosses_buildings_only_chunks_say_what_is_left() -> None:
+    """Neither the window itself nor a heavy first chunk, whose rank may have others before it: one of n buckets at least."""
+    one, nothing = np.ones(2), np.zeros((4, 2))
+    over = [Window(one, one / 4, one * 0, one, one, one * 0, one * 0, one, one * 0, NO_CHUNKS)] * 4
+    chunks = ChunkWindows(*np.array([[[0.5, 0.25]], [[0.0, 0.0]], [[2.0, 3.0]]]))
+    beside = BesideLayers(np.full((4, 2), 0.75), nothing, nothing, nothing[0], (NO_CHUNKS,) * 4)
+    far = beside.behind_trunks(FarGradients({}, chunks, None, {})).on(over)
+    assert [window.first_fraction.tolist() for window in far] == [[0.25] * 2, *[[0.75] * 2] * 3]
+    seconds = np.array([[10.0, 20.0], *[[0.0, 0.0]] * 3])
+    assert exposed_s(seconds, seconds, far).tolist() == [3.0, 5.0]  # 10/2 − 2; a bucket of 20/4, as 20/4 − 3 is less
+    both = beside.behind_trunks(FarGradients({}, chunks, chunks, {})).on(over)
+    assert [window.first_fraction.tolist() for window in both[:2]] == [[0.25] * 2] * 2
+
+
 def test_ranks_that_are_done_sooner_hide_gradients_behind_the_drain() -> None:
     nothing = np.zeros((4, 2))
-    beside = BesideLayers(np.zeros(2), nothing, nothing, nothing[0], (NO_CHUNKS,) * 4)
+    beside = BesideLayers(nothing, nothing, nothing, nothing[0], (NO_CHUNKS,) * 4)
     found = beside.behind_drain(np.array([0.0, 3.0]))
     assert found.hidden_s.tolist() == [[0.0, 3.0], *[[0.0, 0.0]] * 3]
 

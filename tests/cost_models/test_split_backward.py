@@ -40,7 +40,7 @@ def exposed(chunks: tuple[int, int], ends: StageEnds, each: list[float], window:
     buckets = float(sum(chunks))
     held = stages([float(one) for one in chunks], [0, 0])
     rank = held, ends, np.array(chunks, dtype=float), np.array([buckets]), np.array([buckets])
-    of = gradient_chunks(*rank, np.zeros(1)), parameter_chunks(*rank)
+    of = gradient_chunks(*rank, np.zeros(1)), parameter_chunks(*rank, np.zeros(1))
     nothing, one = np.zeros(1), np.ones(1)
     endless = Window(np.full(1, 1e9), one / buckets, nothing, one, one, nothing, nothing, one, nothing, NO_CHUNKS)
     over = [endless._replace(chunks=of[index]) if index == window else endless for index in range(4)]
@@ -130,3 +130,11 @@ def test_ends_are_those_of_the_timed_actions(name: str) -> None:
             assert found.last_start_s[stage] == times.start_s[rank][last]
             assert found.last_end_s[stage] == times.finish_s[rank][last]
     assert found.total_s == times.total_s
+
+
+def test_what_is_gathered_after_a_bucket_takes_multiprocessors() -> None:
+    """The first of two buckets is waited for; computation behind it falls back by the taken share of the other's seconds."""
+    rank = stages([1.0], [0]), StageEnds(*np.zeros((4, 1)), 0.0), np.array([2.0]), np.array([2.0]), np.ones(1)
+    found = parameter_chunks(*rank, np.array([0.1]))
+    assert found.of_pace.ravel().tolist() == [1.0, 0.0]
+    assert found.of_calls.ravel().tolist() == pytest.approx([0.0, 1 / 2 + 0.1 / 2])

@@ -2,7 +2,8 @@
 
 * **outermost bucket**: the bucket that the first forward pass waits for, and that is reduced behind the last backward pass, is
   one of the first chunk: of a rank with the embedding far more than its share. Sharded parameters travel layer by layer, and the
-  first layer of *every* chunk has nothing to hide behind, since nothing is gathered ahead across actions.
+  first layer of *every* chunk has nothing to hide behind, since nothing is gathered ahead across actions. Of what crosses
+  buildings the chunks themselves say what is left, one of n buckets at least.
 * **shared links**: all-to-alls that the step waits for meet the traffic of the window on the link that limits them. Both get
   their share, and the traffic, which would have travelled beside computation, takes the all-to-alls' time:
 
@@ -71,8 +72,8 @@ class BesideLayers(NamedTuple):
     """Beyond what ``overlap.windows`` know, by pipeline rank.
 
     Attributes:
-        outermost_fraction: of the traffic that every rank is taken to have (``plan_cost.Carried``), the buckets with nothing
-            to hide behind, (ranks,).
+        outermost_fraction: of the traffic that every rank is taken to have in each window (``replica_kinds.Carried``), the
+            buckets with nothing to hide behind, (windows, ranks); 0 where chunks say so.
         slowed_s: seconds per occurrence of each window, (windows, ranks).
         hidden_s: of all-to-alls in each window, those that leave its links to its own traffic, likewise.
         crowded_s: for which links need longer than the passes beside which gradients are reduced, (ranks,).
@@ -94,24 +95,27 @@ class BesideLayers(NamedTuple):
         return self._replace(hidden_s=hidden)
 
     def behind_trunks(self, gradients: FarGradients) -> BesideLayers:
-        """With gradients, and parameters that cross buildings, which only their chunks hide; the windows are no shorter than any
-        of these."""
-        hidden, chunks = self.hidden_s.copy(), list(self.chunks)
+        """With gradients, and parameters that cross buildings, which only their chunks hide."""
+        hidden, chunks, outermost = self.hidden_s.copy(), list(self.chunks), self.outermost_fraction.copy()
         for window, own in ((GRADIENTS, gradients.chunks), (PARAMETERS, gradients.parameters)):
             if own is not None:
-                hidden[window], chunks[window] = own.length_s.max(axis=0), own
-        return self._replace(hidden_s=hidden, chunks=tuple(chunks), shapes=gradients.shapes)
+                hidden[window], chunks[window], outermost[window] = np.inf, own, 0.0
+        return self._replace(
+            outermost_fraction=outermost, hidden_s=hidden, chunks=tuple(chunks), shapes=gradients.shapes
+        )
 
     def on(self, over: Sequence[Window]) -> tuple[Window, ...]:
         """The windows with all of it; nothing is exposed less than with all their all-to-alls, which bounds rely on."""
         gradients, *others = (
             one._replace(
                 length_s=one.length_s + hidden,
-                first_fraction=np.maximum(one.first_fraction, self.outermost_fraction),
+                first_fraction=np.maximum(one.first_fraction, first),
                 slowed_s=slowed,
                 chunks=chunks,
             )
-            for one, slowed, hidden, chunks in zip(over, self.slowed_s, self.hidden_s, self.chunks, strict=True)
+            for one, first, slowed, hidden, chunks in zip(
+                over, self.outermost_fraction, self.slowed_s, self.hidden_s, self.chunks, strict=True
+            )
         )
         return gradients._replace(crowded_s=self.crowded_s), *others
 
@@ -135,8 +139,9 @@ def beside_layers(
         taken = work.taken_fraction * (1 - work.elementwise_fraction)
         carried = work.dense_parameters + work.expert_parameters
         of = stages, ends, pieces_of_stages(volumes, stages), work.buckets, carried
-        chunks[:2] = gradient_chunks(*of, taken), parameter_chunks(*of)
-    return BesideLayers(outermost_fraction(volumes, stages), *shared, tuple(chunks))
+        chunks[:2] = gradient_chunks(*of, taken), parameter_chunks(*of, taken)
+    outermost = np.tile(outermost_fraction(volumes, stages), (len(WINDOW_NAMES), 1))
+    return BesideLayers(outermost, *shared, tuple(chunks))
 
 
 def pieces_of_stages(volumes: Volumes, stages: StageWork) -> Floats:

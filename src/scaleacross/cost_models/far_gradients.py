@@ -99,7 +99,7 @@ def far_gradients(of: Ranks, traffic: Mapping[GridAxis, tuple[Floats, ...]]) -> 
     queued = queue(of.stages, of.ends, of.pieces, busy / len(carried), carried, pace)
     both = ChunkWindows(*(np.vstack(rows) for rows in zip(chunks, queued, strict=True)))
     gathered = SHARDED_AXES & set(names)
-    held = parameter_chunks(of.stages, of.ends, of.pieces, work.buckets, carried) if gathered else None
+    held = parameter_chunks(of.stages, of.ends, of.pieces, work.buckets, carried, taken) if gathered else None
     return FarGradients(alone, both, held, shapes)
 
 

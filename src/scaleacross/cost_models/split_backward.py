@@ -45,14 +45,18 @@ def gradient_chunks(
 
 
 def parameter_chunks(
-    stages: StageWork, ends: StageEnds, pieces: Floats, buckets: Floats, carried: Floats
+    stages: StageWork, ends: StageEnds, pieces: Floats, buckets: Floats, carried: Floats, taken: Floats
 ) -> ChunkWindows:
     """What the outermost buckets of every chunk leave parameters; arguments as of ``gradient_chunks``."""
     of = _of_ranks(stages, buckets)
     part_s = (ends.first_end_s - ends.first_start_s) / pieces
     from_start = ends.first_end_s - part_s, ends.first_start_s  # to the last bucket, and to the first
     order = np.take_along_axis(of, np.argsort(ends.first_end_s[of]), 1)
-    return _windows(_left(_share(stages, carried), pieces, order), from_start, order, buckets)
+    share = _share(stages, carried)
+    left = _left(share, pieces, order)
+    parameters = _windows(left, from_start, order, buckets)
+    behind = share[of].sum(axis=1) - left
+    return parameters._replace(of_calls=parameters.of_calls + taken * behind)
 
 
 def _of_ranks(stages: StageWork, buckets: Floats) -> Ints:

@@ -87,8 +87,8 @@ def c5_c6_windows(
         exposed[index] = model.continuous(f"x[{index}]")
         least = {v: -(first + taken) * seconds for v, seconds in every.items()}
         model.add("C5 granule", {exposed[index]: 1.0} | least, ">=", slowed)
-        whole = (1.0, 0.0, length)
-        for of_pace, of_calls, left_s in (whole, *np.concatenate(windows[index].chunks, axis=1).tolist()):
+        wholes = [(1.0, 0.0, length)] if math.isfinite(length) else []
+        for of_pace, of_calls, left_s in (*wholes, *np.concatenate(windows[index].chunks, axis=1).tolist()):
             for pace in (*paces, busy):
                 longer = {v: -of_pace * pace[v] - of_calls * seconds for v, seconds in every.items()}
                 model.add("C6 window", {exposed[index]: 1.0} | behind | longer, ">=", -left_s)
