@@ -216,7 +216,7 @@ def network_problem(placed: _Placed, decision: Decision, cost: PlanCost) -> Made
         own = (cost.volumes.launch_s, cost.volumes.equal_copies, hashed, *codecs)
         beside, whole = windows_of(flow, decision.shard), placed.shapes[flow.shape]
         wires = [Wire(whole, links, *own) for links in placed.links(flow)]
-        alone = _alone(flow, whole, cost) if beside == (GRADIENTS,) else None
+        alone = cost.gradient_shapes.get(flow.shape) if beside == (GRADIENTS,) else None
         if alone is None:
             found = common_options(flow, wires, waited=not beside)
         else:
@@ -251,12 +251,6 @@ def network_problem(placed: _Placed, decision: Decision, cost: PlanCost) -> Made
     allowed = () if trunks is None else trunks.budgets
     made = NetworkProblem(every(options), cost.windows, float(cost.volumes.work.buckets[0]), budgets, allowed)
     return MadeProblem(made, options, every, inside)
-
-
-def _alone(flow: Flow, whole: GroupShape, cost: PlanCost) -> GroupShape | None:
-    """Groups that reduce gradients on trunks for themselves, if they cross all levels that any of them crosses."""
-    own = cost.gradient_shapes.get(flow.shape)
-    return own if own is not None and ((own.fanout > 1) == (whole.fanout > 1)).all() else None
 
 
 def _hashed(topology: Topology, fill: Sequence[BuildingShare]) -> Bools:

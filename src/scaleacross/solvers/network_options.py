@@ -131,9 +131,11 @@ def common_options(flow: Flow, wires: Sequence[Wire], *, waited: bool) -> list[F
 
 def queued_options(flow: Flow, alone: Wire, shared: Wire) -> list[FlowOption]:
     """Options of gradients whose groups have trunks for themselves, ``alone``, and queue there with those of all pipeline ranks,
-    ``shared``: what keeps trunks busy for longer than the best lasts longer in proportion. What they hold, and the errors of what
-    travels encoded, are those of the group with most peers."""
-    options = _of_any(flow, (replace(alone, offers=()), shared), waited=False)
+    ``shared``: what keeps trunks busy for longer than the best lasts longer in proportion. What they hold, the levels that they
+    are for, and the errors of what travels encoded, are those of the group with most peers."""
+    alike = ((alone.shape.fanout > 1) == (shared.shape.fanout > 1)).all()
+    asked = (replace(alone, offers=()), shared) if alike else (shared,)
+    options = _of_any(flow, asked, waited=False)
     own, queued = ([_seconds(flow, option, wire) for option in options] for wire in (alone, shared))
     least_s, least_busy_s = min(time_s for time_s, _ in own), min(busy_s for _, busy_s in queued)
     scale = least_s / least_busy_s if least_busy_s > 0 else 0.0
