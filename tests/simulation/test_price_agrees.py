@@ -10,9 +10,11 @@ import scaleacross as sa
 from instances import link, moe, plain_job, plain_topology
 from scaleacross.catalogue import load_design_space
 from scaleacross.catalogue.design_spaces import design_points
+from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import PipelineChoice
 from scaleacross.spec.plan import Decision, Plan
+from scaleacross.workloads.problem import problem_of
 
 WITHIN = 0.05
 
@@ -257,8 +259,53 @@ def test_last_weight_gradients_leave_reductions_across_regions_little(fields: di
     ],
     ids=["one_after_another", "chunks", "parameters"],
 )
-def test_gradients_come_to_the_trunks_one_rank_after_another(fields: dict[str, Any], decision: Decision) -> None:
+def test_gradients_and_parameters_come_to_the_trunks_one_rank_after_another(
+    fields: dict[str, Any], decision: Decision
+) -> None:
     plan = sa.evaluate((point(**{"model": "llama3.1-405b"} | fields), decision))
+    step = sa.simulate(plan)
+    assert abs(step.difference) < WITHIN, (plan.cost.step_s, step.step_s)
+
+
+@pytest.mark.parametrize(
+    ("fields", "decision"),
+    [
+        (  # the last of three ranks holds 3/4 of what the first one does, in as many buckets
+            {"model": "llama3.1-8b", "accelerators": 131072, "buildings": 6, "oversubscription": 16.0},
+            placed(
+                ("ZBVZeroBubble", 2),
+                "tp cp dp_replicate pp dp_shard",
+                (18432,) * 5 + (6144,),
+                "optimizer",
+                tp=4,
+                cp=4,
+                pp=3,
+                dp_shard=512,
+                dp_replicate=4,
+            ).model_copy(
+                update={"pipeline": PipelineChoice(schedule="ZBVZeroBubble", num_chunks=2, micro_batch_sequences=2)}
+            ),
+        ),
+        (  # 28 ranks, all but the first with 2/3 of its parameters
+            {"model": "llama3.1-70b", "accelerators": 8192, "buildings": 6, "regions": 6, "oversubscription": 16.0},
+            placed(
+                ("DualPipeV", 2),
+                "dp_replicate tp cp pp dp_shard",
+                (1344,) * 5 + (448,),
+                "optimizer",
+                tp=4,
+                cp=2,
+                pp=28,
+                dp_shard=32,
+            ).model_copy(update={"recompute": "selective"}),
+        ),
+    ],
+    ids=["three_ranks", "many_ranks"],
+)
+def test_small_buckets_come_as_far_as_large_ones(fields: dict[str, Any], decision: Decision) -> None:
+    """Ranks that hold less than the fullest wait for latencies as it does: 8 % too cheap where bytes alone counted."""
+    job = point(**fields, latency_ms=25.0)
+    plan = sa.evaluate((job, with_network(problem_of(job), decision).decision))
     step = sa.simulate(plan)
     assert abs(step.difference) < WITHIN, (plan.cost.step_s, step.step_s)
 

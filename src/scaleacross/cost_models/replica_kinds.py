@@ -126,7 +126,7 @@ def replica_kinds(
         traffic = {axis: communicators(axis, own, groups[axis], groups["expert"]) for axis in GRID_AXES}
         if timed.actions is not None and is_far(own, groups):
             pieces, ends = pieces_of_stages(own, stages), timed.actions.certain_ends
-            far = far_gradients(Ranks(own, stages, ends, pieces, axes, levels, groups), traffic)
+            far = far_gradients(Ranks(own, each.take(ranks), stages, ends, pieces, axes, levels, groups), traffic)
             terms = _terms(own, far.traffic)
             beside = beside_layers(own, stages, waited, decision.pipeline, terms, timed.ends)
             return Carried(own, timed, terms, beside.behind_trunks(far))
@@ -137,8 +137,8 @@ def replica_kinds(
 
     axes = communicator_axes(decision.degrees, placement.axis_order)
     spans = [int(groups[axis].shape.span[0]) for axis in ("dp_shard", "dp_replicate")]
-    own = own_gradients(profile, job, settings, split, work)
-    gradients = (work,) if own is None else (own, work) if spans[1] > spans[0] else (work, own)
+    each, another = own_gradients(profile, job, settings, split, work)
+    gradients = (work,) if not another else (each, work) if spans[1] > spans[0] else (work, each)
     return [
         ReplicaKind(tuple(with_gradients(timed, carried) for carried in gradients)) for timed in pipelines.timed(groups)
     ]

@@ -260,18 +260,18 @@ def _longest_chunk_s(
     return out
 
 
-def own_gradients(profile: ModelProfile, job: Job, settings: Settings, split: Split, work: Work) -> Work | None:
-    """``work`` of ``rank_rows`` with every rank's own gradients in place of those of the rank that holds most.
+def own_gradients(profile: ModelProfile, job: Job, settings: Settings, split: Split, work: Work) -> tuple[Work, bool]:
+    """``work`` of ``rank_rows`` with every rank's own gradients in place of those of the rank that holds most, and whether
+    another rank has most left after sharding.
 
-    None where that rank has most left after sharding, too: dense parameters are over more ranks than experts, which ep divides
-    already, so that a rank with embedding and dense layers may hold most and reduce little over replicas.
+    Dense parameters are over more ranks than experts, which ep divides already, so that a rank with embedding and dense layers
+    may hold most and reduce little over replicas.
     """
     table = layers_of_ranks(block_counts(profile), split, placement_of(settings))
     held = held_parameters(profile, settings, every_rank(table, head_rank_of(settings)))
-    if held.sharded(settings)[:, 0].argmax() == held.total[:, 0].argmax():
-        return None
     rank = np.tile(np.arange(len(split)), len(work.buckets) // len(split))
-    return replace(work, **_gradients_of(job, settings, table, held, rank))
+    another = held.sharded(settings)[:, 0].argmax() != held.total[:, 0].argmax()
+    return replace(work, **_gradients_of(job, settings, table, held, rank)), bool(another)
 
 
 def _gradients_of(job: Job, settings: Settings, table: Ints, held: Held, rank: Ints) -> dict[str, Floats]:
