@@ -10,8 +10,8 @@ the rank r is no sooner done than
   rest. Of buckets e with w_e of these seconds, ready L_e before the pipeline ends, exposed are max_e (Σ_{e' ready with e or
   later} w_e' − L_e).
 
-Communicators follow one another in the queue. What a rank sends takes as long as its own buckets do: smaller ones of ranks that hold
-less than the fullest, each with all of its latencies.
+Communicators follow one another in the queue. What a rank sends takes as long as its own buckets do: smaller ones of ranks that
+hold less than the fullest, each with all of its latencies.
 
 Parameters that cross buildings are gathered by all ranks at once, from the start of the step, and hide behind all that comes
 before the first forward pass of their stage, waits and messages included.
