@@ -36,6 +36,8 @@ LEAST: Final = 8
 """Micro-batches that are played at least."""
 WORTH: Final = 2.0
 """All micro-batches over those that are played, from which on these are tried."""
+WORTH_ROUNDS: Final = 1.5
+"""The same of the first try of rows in rounds, which showed a period in all of seven replays of 8 rounds."""
 ROUNDING: Final = 1e-11
 """Of the seconds of a replay: moments closer than this are one."""
 KINDS: Final = {kind: number for number, kind in enumerate(Kind)}
@@ -62,7 +64,7 @@ def step_seconds(plan: Plan, problem: Problem) -> float:
     in_rounds = plan.decision.pipeline.schedule in ("Interleaved1F1B", "InterleavedZeroBubble")
     for times in FEW_ROUNDS if in_rounds else FEW:
         few = max(times, LEAST // ranks) * ranks + count % ranks
-        if few * WORTH > count:
+        if few * (WORTH_ROUNDS if times == FEW_ROUNDS[0] else WORTH) > count:
             break
         played = replay(plan, problem, Disturbance(micro_batches=few))
         period = period_of(played, few, chosen(plan.decision.pipeline, ranks, count))

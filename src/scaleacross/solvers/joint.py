@@ -49,6 +49,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -70,6 +71,8 @@ from scaleacross.workloads.problem import Problem
 
 TIGHT_BLOCK: Final = 16_384
 """Candidates per tight-bound evaluation: large enough for arrays to pay, small enough to stop early."""
+TIGHT_PART: Final = 1024
+"""Candidates on several accelerator types that get it between two looks at the clock, a fifth of a second."""
 PROMISING: Final = 512
 """Candidates of a block that get the tight bound at once, so that the best of them is placed."""
 BASE_BLOCK: Final = 1024
@@ -176,7 +179,7 @@ def _enumerate(state: Search, space: SearchSpace) -> list[tuple[Settings, Ints]]
 def _probe(state: Search, space: SearchSpace, placer: Placer, enumerated: list[tuple[Settings, Ints]]) -> None:
     """Place the most promising candidate of a sample of bases: a first incumbent, which prunes bases unseen."""
     total = sum(len(bases) for bases, _ in enumerated)
-    if total < 2 * PROBED:
+    if total < 2 * PROBED or state.out_of_time:
         return
     every, pricing = total // PROBED, placer.pricing
     sample = concatenate([bases.take(np.arange(0, len(bases), every)) for bases, _ in enumerated])
@@ -243,7 +246,7 @@ def _tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tupl
     done, total = 0, sum(len(block.bound_s) for block, _ in blocks)
     for block, placer in sorted(blocks, key=lambda one: float(one[0].estimate_s[0])):
         done += len(block.bound_s)
-        tight = block if state.out_of_time else placer.pricing.tight(block)
+        tight = _tight_in_time(state, block, placer)
         best = int(tight.estimate_s.argmin())
         if tight.estimate_s[best] < min(least_s, state.target_s) and not state.out_of_time:
             least_s = float(tight.estimate_s[best])
@@ -251,6 +254,23 @@ def _tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tupl
         out.append((tight.take(state.keep(tight.bound_s)), placer))
         state.tell("pricing", done, total)
     return [(block, placer) for block, placer in out if len(block.bound_s)]
+
+
+def _tight_in_time(state: Search, block: Priced, placer: Placer) -> Priced:
+    """The tight bound of the rows that there is time for, first rows first; the others keep the coarse one.
+
+    Bounds on several accelerator types are worked out row by row and take seconds for a block: part by part.
+    """
+    size = len(block.bound_s)
+    step = size if len(placer.fleet.accelerators) == 1 else TIGHT_PART
+    bound, estimate = block.bound_s.copy(), block.estimate_s.copy()
+    for start in range(0, size, max(1, step)):
+        if state.out_of_time:
+            break
+        rows = np.arange(start, min(start + step, size))
+        tight = placer.pricing.tight(block.take(rows))
+        bound[rows], estimate[rows] = tight.bound_s, tight.estimate_s
+    return replace(block, bound_s=bound, estimate_s=estimate)
 
 
 def _place_all(state: Search, blocks: list[tuple[Priced, Placer]]) -> None:

@@ -20,12 +20,13 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Bools, Ints, Settings, concatenate
+from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings, concatenate
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
 from scaleacross.solvers.baselines.rules import AxisOrder
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fixed_placement import FixedPlacement
 from scaleacross.solvers.fleets import Fill, Fleet, fleets
+from scaleacross.solvers.place_parallelism import never
 from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job
@@ -37,6 +38,8 @@ from scaleacross.workloads.problem import Problem
 
 BASE_BLOCK: Final = 1024
 """Bases that are expanded together."""
+FREE_BLOCK: Final = 16_384
+"""Bases at least whose computation is worked out between two looks at the clock, a quarter of a second at most."""
 ROW_BLOCK: Final = 512
 """Members that are priced together."""
 
@@ -72,16 +75,28 @@ def tune(problem: Problem, family: Family, clock: Clock) -> Outcome:
     """The fastest member of a family, or why it has none."""
     tuning = _Tuning(problem, family, clock)
     for fleet in fleets(problem.topology):
+        if clock.over:
+            break
         tuning.on(fleet)
     if tuning.best is not None:
         return Outcome(tuning.best, complete=not clock.over)
     return Outcome(None, tuning.why_none(), complete=not clock.over)
 
 
-def bases_that_fit(space: SearchSpace, pricing: Pricing, allows: Callable[[Settings], Bools]) -> tuple[Settings, float]:
-    """Bases of which something may fit, and the least memory that any base needs, bytes (inf without any base)."""
+def bases_that_fit(
+    space: SearchSpace,
+    pricing: Pricing,
+    allows: Callable[[Settings], Bools],
+    stop: Callable[[], bool] = never,
+) -> tuple[Settings, float]:
+    """Bases of which something may fit, and the least memory that any base needs, bytes (inf without any base).
+
+    ``stop``: asked now and then; once true, what follows is left out.
+    """
     parts, least = [], np.inf
     for bases in space.bases(Refusals()):
+        if stop():
+            break
         rows = bases.take(allows(bases))
         if len(rows):
             needed = pricing.base_needed_bytes(rows)
@@ -107,12 +122,14 @@ class _Tuning:
         """Tune on one fleet."""
         pricing = Pricing.on(fleet, self.family.job, self.problem.profile)
         space = SearchSpace(self.family.job, self.problem.profile, fleet.num_accelerators, fleet.unit)
-        bases, least = bases_that_fit(space, pricing, self.family.allows)
+        bases, least = bases_that_fit(space, pricing, self.family.allows, self._is_over)
         self.least_bytes = min(self.least_bytes, least)
         self.capacity_bytes = max(self.capacity_bytes, pricing.capacity_bytes)
-        if not len(bases):
+        if len(bases) and self.best is not None:
+            bases = bases.take(pricing.base_floor_s(bases) < self.best_s)
+        free_s = self._free_s(bases, pricing) if len(bases) else None
+        if free_s is None:
             return
-        free_s = pricing.base_free_s(bases)
         order = np.argsort(free_s, kind="stable")
         for start in range(0, len(order), BASE_BLOCK):
             rows = order[start : start + BASE_BLOCK]
@@ -120,8 +137,24 @@ class _Tuning:
                 return
             block = bases.take(rows[free_s[rows] < self.best_s])
             promising = pricing.base_bound_s(block) < self.best_s
-            if promising.any():
+            if promising.any() and not self.clock.over:
                 self._try_all(space.expand(block.take(promising), Refusals()), pricing)
+
+    def _is_over(self) -> bool:
+        return self.clock.over
+
+    def _free_s(self, bases: Settings, pricing: Pricing) -> Floats | None:
+        """Computation of every base, s, in parts of whole pipeline degrees, which share most of it; None when time is over."""
+        parts: list[Floats] = []
+        start = 0
+        for end in (*(np.flatnonzero(np.diff(bases.pp)) + 1).tolist(), len(bases)):
+            if end - start < FREE_BLOCK and end < len(bases):
+                continue
+            if self.clock.over:
+                return None
+            parts.append(pricing.base_free_s(bases.take(np.arange(start, end))))
+            start = end
+        return np.concatenate(parts)
 
     def why_none(self) -> str:
         """The reason, after all fleets."""
@@ -141,6 +174,8 @@ class _Tuning:
             return
         self.fitted = True
         priced = pricing.coarse(rows)
+        if self.clock.over:
+            return
         for block in _ascending(self._on_orders(priced.take(priced.bound_s < self.best_s), pricing)):
             block = block.take(block.bound_s < self.best_s)
             if not len(block.bound_s) or self.clock.over:
