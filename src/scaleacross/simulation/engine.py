@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -31,6 +32,7 @@ class Simulation:
     tasks: list[Task] = field(default_factory=list)
     _after: list[list[int]] = field(default_factory=list)
     _lane_ends: dict[object, int] = field(default_factory=dict)
+    _checked: set[int] = field(default_factory=set)
 
     def compute(
         self, name: str, seconds: float, device: int | None = None, after: Iterable[int] = (), lane: object = None
@@ -59,22 +61,27 @@ class Simulation:
         """Let ``task``, added before, wait for more: a collective waits for members that are added after it."""
         waits = self._after[task]
         waits += others
-        waits += [~other for other in ended]
+        if ended:
+            waits += [~other for other in ended]
 
     def add(self, task: Task, after: Iterable[int] = (), after_end: Iterable[int] = (), lane: object = None) -> int:
         """Add a task; returns its number. Tasks that are equal are best one object: less memory, and one kind of flow."""
-        number, waits, ended = len(self.tasks), list(after), list(after_end)
-        if not task.amount >= 0 or not task.latency_s >= 0 or not task.cap_bytes_per_s > 0:
+        number, waits = len(self.tasks), list(after)
+        checked = id(task) in self._checked
+        if not checked and not (task.amount >= 0 and task.latency_s >= 0 and task.cap_bytes_per_s > 0):
             raise InputError(f"task '{task.name}': amount, latency and cap must not be negative, the cap not zero")
-        for others in (waits, ended):
-            if others and not 0 <= min(others) <= max(others) < number:
+        ended = list(after_end) if after_end else []
+        for other in chain(waits, ended) if ended else waits:
+            if not 0 <= other < number:
                 raise InputError(f"task '{task.name}' waits for a task that was not added before it")
-        waits += [~other for other in ended]
+        if ended:
+            waits += [~other for other in ended]
         if lane is not None:
             if lane in self._lane_ends:
                 waits.append(~self._lane_ends[lane])
             self._lane_ends[lane] = number
         self.tasks.append(task)
+        self._checked.add(id(task))  # ``tasks`` holds it, so that its number stays its own
         self._after.append(waits)
         return number
 

@@ -194,7 +194,11 @@ def counted_shapes(topology: Topology, decision: Decision) -> Mapping[str, Group
     axes["ep"] = (degrees.ep, stride["dp_shard"])
     axes["expert"] = (degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
     routes = build_levels(topology, decision.placement.fill).routes
-    return {name: count_groups(places, degree, step, routes) for name, (degree, step) in axes.items()}
+    geometry = {
+        name: (degree, step if degree > 1 else 1) for name, (degree, step) in axes.items()
+    }  # of single ranks: one
+    counted = {each: count_groups(places, *each, routes) for each in set(geometry.values())}
+    return {name: counted[each] for name, each in geometry.items()}
 
 
 def places_of(topology: Topology, placement: Placement) -> Places:
