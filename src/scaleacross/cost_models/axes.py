@@ -222,11 +222,14 @@ def axis_terms(
     exact: bool = False,
     network: Networks = "best",
     waiting_links: Links | None = None,
+    least: tuple[GroupShape, Links] | None = None,
 ) -> Terms:
     """Terms of one grid axis; ``dp_shard`` also needs the shapes of its expert sub-groups. ``exact``: see ``serial_s``.
 
     ``network``: how communicators run their collectives, those by name that a decision states (``network_of``).
     ``waiting_links``: of the calls that the step waits for, where they are others than those of gradients and parameters.
+    ``least``: groups that are waited for (of ``dp_shard`` those of all-to-alls) and their links on the pipeline rank that waits
+    least; others may wait longer.
 
     Raises:
         ValueError: ``dp_shard`` without the expert shapes.
@@ -241,10 +244,14 @@ def axis_terms(
     )
     traffic = communicators(axis, volumes, group, expert)
     calls = axis_calls(axis, volumes, group if waits is links else replace(group, links=waits), exchange)
+    waiting_calls = calls
+    if least is not None:
+        own = group_of(network, "ep" if axis == "dp_shard" else axis, *least, volumes.launch_s)
+        waiting_calls = axis_calls(axis, volumes, own, own)
     alone = None if exact or calls.message is None else least_alone_s(volumes, calls.message)
-    waited = serial_s(axis, volumes, calls, exact)
+    waited = serial_s(axis, volumes, waiting_calls, exact)
     far = np.asarray((axis in GRADIENT_AXES) & (shape.span >= CAMPUS) | np.zeros(len(volumes.settings), dtype=bool))
-    early = 0.0 if exact else early_s(volumes, calls)
+    early = 0.0 if exact else early_s(volumes, waiting_calls)
     apart = trunks_apart_s(axis, volumes, group, expert) if not exact and far.any() else ()
     return waiting(volumes, Terms(waited, traffic, alone, exposed_exchange_s(volumes, calls), far, early, apart))
 

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -57,6 +58,7 @@ from scaleacross.cost_models.plan_traffic import bytes_out, carried_bytes, time_
 from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.split_backward import gradient_chunks, parameter_chunks
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
+from scaleacross.cost_models.waiting_groups import RankGroups
 from scaleacross.cost_models.window_traffic import windows_of
 from scaleacross.spec.parallelism import SHARD_LEVELS, PipelineChoice
 
@@ -124,16 +126,18 @@ def beside_layers(
     volumes: Volumes,
     stages: StageWork,
     groups: Mapping[str, Group],
+    exchanges: RankGroups,
     pipeline: PipelineChoice,
     terms: Sequence[Terms],
     ends: StageEnds | None = None,
 ) -> BesideLayers:
-    """``volumes`` has a row for every pipeline rank, ``groups`` of all communicators one row; ``terms`` of every axis.
+    """``volumes`` has a row for every pipeline rank, ``groups`` of all communicators one row; ``terms`` of every axis;
+    ``exchanges`` are the groups of all-to-alls that each waits for.
 
     ``ends`` of the stages, where the schedule computes weight gradients apart.
     """
     together = together_s([part for term in terms for part in term.traffic_s], volumes.work.buckets)
-    shared, chunks = _sharing_links(volumes, groups, pipeline, together), [NO_CHUNKS] * len(WINDOW_NAMES)
+    shared, chunks = _sharing_links(volumes, groups, exchanges, pipeline, together), [NO_CHUNKS] * len(WINDOW_NAMES)
     if ends is not None:
         work = volumes.work
         taken = work.taken_fraction * (1 - work.elementwise_fraction)
@@ -164,7 +168,7 @@ def outermost_fraction(volumes: Volumes, stages: StageWork) -> Floats:
 
 
 def _sharing_links(
-    volumes: Volumes, groups: Mapping[str, Group], pipeline: PipelineChoice, together: Floats
+    volumes: Volumes, groups: Mapping[str, Group], waits: RankGroups, pipeline: PipelineChoice, together: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """``slowed_s`` and ``hidden_s``, each (windows, ranks), and ``crowded_s``, (ranks,)."""
     row = np.array([volumes.work.moe_layers.argmax()])  # the first ranks may have no experts
@@ -176,32 +180,36 @@ def _sharing_links(
     if exchange is None and not replicated:
         return nothing, nothing, nothing[0]
 
-    def busy_s(flow: Flow) -> Floats:
-        return link_seconds(flow, groups[flow.shape], volumes.equal_copies, pipeline)
+    def busy_s(flow: Flow, group: Group) -> Floats:
+        return link_seconds(flow, group, volumes.equal_copies, pipeline)
 
     over, taken = windows(volumes.settings, volumes.work), np.zeros((NUM_LEVELS, *nothing.shape))
     for flow in sent:  # seconds of every link that the traffic of a window takes
         for window in windows_of(flow, shard):
-            taken[:, window] += busy_s(flow)[:, None] * pieces
+            taken[:, window] += busy_s(flow, groups[flow.shape])[:, None] * pieces
     slowed, hidden, met, waited = nothing, nothing, taken, nothing
     if exchange is not None:
         exchanges = (1 - volumes.job.experts.overlap_fraction) * np.stack([one.exchanges for one in over])
-        busy = busy_s(exchange)
-        waited = exchanges * float(time_of(exchange, groups[exchange.shape], volumes.equal_copies).time_s[0])
-        met = taken + busy[:, None, None] * exchanges
+        busy = waits.each(partial(busy_s, exchange))
+        waited = exchanges * waits.longest_s(partial(_time_s, volumes, exchange))
+        met = taken + busy[:, None] * exchanges
         hidden = np.clip(waited - (met.max(axis=0) - together), 0.0, waited)
         slowed = _slowed_s(volumes, busy, taken, waited, over)
     crowded = _crowded_s(over, taken, met, waited) if replicated else nothing[0]
     return slowed, hidden, crowded
 
 
+def _time_s(volumes: Volumes, exchange: Flow, group: Group) -> Floats:
+    return time_of(exchange, group, volumes.equal_copies).time_s
+
+
 def _slowed_s(volumes: Volumes, busy: Floats, taken: Floats, waited: Floats, over: Sequence[Window]) -> Floats:
-    """By which all-to-alls, which keep links ``busy``, last longer beside traffic that has ``taken`` some, (windows, ranks)."""
-    limit = int(busy.argmax())
-    slowed = np.clip(taken[limit] - np.stack([one.length_s for one in over]), 0.0, waited)
+    """By which all-to-alls, which keep links ``busy`` (links, ranks), last longer beside traffic that has ``taken`` some."""
+    met = taken[busy.argmax(axis=0), :, np.arange(busy.shape[1])].T
+    slowed = np.clip(met - np.stack([one.length_s for one in over]), 0.0, waited)
     once = slice(EVERY_PASS.start)
     beside = 1 - np.stack([one.first_fraction for one in over[once]])
-    slowed[once] = _share_of_passes(volumes, busy[limit]) * beside * taken[limit, once]
+    slowed[once] = _share_of_passes(volumes, busy.max(axis=0)) * beside * met[once]
     return slowed
 
 
@@ -213,7 +221,7 @@ def _crowded_s(over: Sequence[Window], taken: Floats, met: Floats, waited: Float
     return np.asarray(np.maximum(0.0, needed - passes * (over[backward].length_s + waited[backward])))
 
 
-def _share_of_passes(volumes: Volumes, busy_s: float) -> Floats:
+def _share_of_passes(volumes: Volumes, busy_s: Floats) -> Floats:
     """Share of a backward and a forward pass in which all-to-alls, of ``busy_s`` each, keep a link busy, (2, ranks)."""
     work = volumes.work
     waited = (1 - volumes.job.experts.overlap_fraction) * work.moe_layers * busy_s

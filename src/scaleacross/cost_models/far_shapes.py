@@ -27,12 +27,10 @@ def shapes_of_ranks(shape: GroupShape, axis: Axis, pipeline: Axis, levels: Level
     rows = {f.name: np.repeat(getattr(shape, f.name), ranks, axis=0) for f in fields(GroupShape)}
     if int(shape.span[0]) >= CAMPUS:
         unit = math.gcd(stride, levels.alignment, apart)
-        building, region = (
-            children.reshape(-1, degree, stride // unit).transpose(0, 2, 1).reshape(-1, degree)
-            for children in levels.children(unit)[CAMPUS - 1 :]
-        )
-        first = np.arange(levels.num_positions // degree // unit)
-        blocks, within = np.divmod(first, stride // unit)
+        child = levels.children(unit)[CAMPUS - 1 :].reshape(2, -1, degree, stride // unit)
+        divided = np.flatnonzero(child[0, :, 0, 0] != child[0, :, -1, -1])
+        building, region = child[:, divided].transpose(0, 1, 3, 2).reshape(2, -1, degree)
+        blocks, within = np.repeat(divided, stride // unit), np.tile(np.arange(stride // unit), len(divided))
         rank = (blocks * degree * stride + within * unit) // apart % ranks
         between = building[:, 1:] != building[:, :-1], region[:, 1:] != region[:, :-1]
         inside = between[0] & ~between[1], between[1]

@@ -24,6 +24,7 @@ from scaleacross.cost_models.shared_trunks import replicas_traffic
 from scaleacross.cost_models.step import behind_ranks_s, communicator_axes, played_step_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.uneven import GRADIENTS, Split, own_gradients, rank_rows
+from scaleacross.cost_models.waiting_groups import waiting_groups
 from scaleacross.cost_models.window_traffic import communicators
 from scaleacross.cost_models.work import Work
 from scaleacross.spec.job import Job
@@ -122,25 +123,27 @@ def replica_kinds(
     def with_gradients(timed: TimedPipeline, carried: Work) -> Carried:
         ranks = timed.replicas * len(split) + np.arange(len(split))
         own = replace(volumes, settings=rows.take(ranks), work=carried.take(ranks))
-        waited = {**groups, "ep": pipelines.exchanges(groups, timed)}
+        exchanges = pipelines.exchanges(groups, timed, waits)
         traffic = {axis: communicators(axis, own, groups[axis], groups["expert"]) for axis in GRID_AXES}
         if timed.actions is not None and is_far(own, groups):
             pieces, ends = pieces_of_stages(own, stages), timed.actions.certain_ends
             far = far_gradients(Ranks(own, each.take(ranks), stages, ends, pieces, axes, levels, groups), traffic)
             terms = _terms(own, far.traffic)
-            beside = beside_layers(own, stages, waited, decision.pipeline, terms, timed.ends)
+            beside = beside_layers(own, stages, groups, exchanges, decision.pipeline, terms, timed.ends)
             return Carried(own, timed, terms, beside.behind_trunks(far))
         traffic["dp_replicate"] = (replicas_traffic(own, groups["dp_replicate"]),)
         terms = _terms(own, traffic)
-        beside = beside_layers(own, stages, waited, decision.pipeline, terms, timed.ends)
+        beside = beside_layers(own, stages, groups, exchanges, decision.pipeline, terms, timed.ends)
         return Carried(own, timed, terms, beside if carried is work else beside.behind_drain(timed.drain_s))
 
     axes = communicator_axes(decision.degrees, placement.axis_order)
+    waits = waiting_groups(groups, axes, levels)
     spans = [int(groups[axis].shape.span[0]) for axis in ("dp_shard", "dp_replicate")]
     each, another = own_gradients(profile, job, settings, split, work)
     gradients = (work,) if not another else (each, work) if spans[1] > spans[0] else (work, each)
     return [
-        ReplicaKind(tuple(with_gradients(timed, carried) for carried in gradients)) for timed in pipelines.timed(groups)
+        ReplicaKind(tuple(with_gradients(timed, carried) for carried in gradients))
+        for timed in pipelines.timed(groups, waits)
     ]
 
 

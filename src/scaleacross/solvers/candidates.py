@@ -40,6 +40,7 @@ from scaleacross.cost_models.early_gradients import Early, early_gradients
 from scaleacross.cost_models.groups import relaxed_shape
 from scaleacross.cost_models.layer_seconds import layer_pass_s, times_by_type
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
+from scaleacross.cost_models.levels import CAMPUS
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.memory import memory_parts
 from scaleacross.cost_models.network.compression import Best
@@ -50,6 +51,7 @@ from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.stages import block_counts, pipeline_groups
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
+from scaleacross.cost_models.waiting_groups import told_apart
 from scaleacross.cost_models.window_traffic import trunks_apart_s, window_s
 from scaleacross.cost_models.work import NO_WORK, LayerWaits, Work, work_of
 from scaleacross.solvers.arcs import Added, Arc, Arranged, Kinds, added_s, kinds_of
@@ -328,8 +330,10 @@ class Pricing:
         columns = (settings.tp, settings.cp, settings.ep, settings.pp, settings.dp, settings.micro_batch, stride)
         kinds = distinct(*columns)
         some, apart = volumes.take(kinds.first), stride[kinds.first]
-        group = self._group(some.settings, getattr(some.settings, axis), apart, coarse)
-        experts = self._group(some.settings, some.settings.ep, apart, coarse) if axis == "dp_shard" else None
+        group = self._group(some.settings, getattr(some.settings, axis), apart, coarse, waits=axis in WAITED)
+        experts = (
+            self._group(some.settings, some.settings.ep, apart, coarse, waits=True) if axis == "dp_shard" else None
+        )
         if len(self.types) == 1 or axis not in WAITED:
             return [axis_calls(axis, some, group, experts).take(kinds.code)]
         on = ((self._on(name, group), experts and self._on(name, experts)) for name in self.types)
@@ -362,12 +366,23 @@ class Pricing:
             return group, None
         return group, self._group(some, some.dp_shard // some.ep, apart * some.ep, coarse, kinds.code)
 
-    def _group(self, settings: Settings, degree: Ints, stride: Ints, coarse: bool, rows: Ints | None = None) -> Group:
-        """Groups of ``degree`` at ``stride`` at their best; ``coarse``: at that stride or any larger one."""
+    def _group(
+        self,
+        settings: Settings,
+        degree: Ints,
+        stride: Ints,
+        coarse: bool,
+        rows: Ints | None = None,
+        waits: bool = False,
+    ) -> Group:
+        """Groups of ``degree`` at ``stride`` at their best; ``coarse``: at that stride or any larger one; ``waits``: those of the
+        pipeline rank that waits least for them, which need not cross buildings because others must."""
         fleet, world = self.fleet, settings.world_size
         sizes = np.minimum(self.sizes, world[:, None])
         sizes[:, -1] = world
         cut, least = fleet.must_cross(degree, stride, world), fleet.fullest_children(world)
+        if waits:
+            cut = np.where(told_apart(degree * stride, self.sizes[CAMPUS], settings.pp)[..., None], 0, cut)
         shape = relaxed_shape(degree, stride, sizes, cut, least, 1 if coarse else fleet.common_host)
         return Group(shape, self.links, self.launch_s, rows, self.network)
 

@@ -122,8 +122,16 @@ class Crossing(Pricing):
     def _far_of(self, world: Ints) -> Floats:
         return self.far[np.minimum(np.searchsorted(self.held, world), len(self.held) - 1)]
 
-    def _group(self, settings: Settings, degree: Ints, stride: Ints, coarse: bool, rows: Ints | None = None) -> Group:
-        group = super()._group(settings, degree, stride, coarse, rows)
+    def _group(
+        self,
+        settings: Settings,
+        degree: Ints,
+        stride: Ints,
+        coarse: bool,
+        rows: Ints | None = None,
+        waits: bool = False,
+    ) -> Group:
+        group = super()._group(settings, degree, stride, coarse, rows, waits)
         far = self._far_of(settings.world_size)
         shape = (len(settings), len(self.links.bandwidth))
         bandwidth, capacity = (np.full(shape, np.inf) for _ in range(2))

@@ -26,11 +26,13 @@ from scaleacross.cost_models.layer_seconds import StackedTimes, times_by_type
 from scaleacross.cost_models.layout import Layout, layout_of
 from scaleacross.cost_models.levels import CAMPUS
 from scaleacross.cost_models.links import stacked_links
-from scaleacross.cost_models.pipeline.unplaced import UnplacedPipelines
+from scaleacross.cost_models.pipeline.placed import TimedPipeline
+from scaleacross.cost_models.pipeline.unplaced import WAITED, UnplacedPipelines
 from scaleacross.cost_models.plan_cost import stage_memory
 from scaleacross.cost_models.settings import Floats, Settings, settings_of
-from scaleacross.cost_models.step import StepTimes, placement_free_s, step_times
+from scaleacross.cost_models.step import StepTimes, communicator_axes, placement_free_s, step_times
 from scaleacross.cost_models.uneven import Rows
+from scaleacross.cost_models.waiting_groups import waiting_groups
 from scaleacross.cost_models.work import Work
 from scaleacross.solvers.balance import Balance, Balancer
 from scaleacross.solvers.fleets import Fill, Fleet, shares
@@ -211,7 +213,7 @@ class EveryPlacement(Placer):
             below_s, place = min(limit_s, best_s), places[index]
             if floors[index] >= below_s or stop():
                 break
-            timed = pipelines.timed(self.on(place[0]).groups(placed_at(decision, place)))
+            timed = self._timed(pipelines, decision, place)
             if max(one.total_s for one in timed) + behind[index] >= below_s:
                 continue
             step_s = self._step_s(decision, place)
@@ -224,6 +226,13 @@ class EveryPlacement(Placer):
         volumes = self.pricing.volumes(settings, work.take(np.zeros(1, dtype=np.int64)))
         of = balance.layout, balance.split, balance.micro_batches
         return UnplacedPipelines.of(volumes, self.pricing.accelerators, self._layer_times(settings), *of)
+
+    def _timed(self, pipelines: UnplacedPipelines, decision: Decision, place: Place) -> list[TimedPipeline]:
+        """The pipelines of a decision in a place."""
+        placed, order = self.on(place[0]), place[1]
+        groups = placed.groups(placed_at(decision, place))
+        axes = communicator_axes(decision.degrees, order)
+        return pipelines.timed(groups, waiting_groups(groups, axes, placed.levels))
 
     def _step_s(self, decision: Decision, place: Place) -> float:
         """Exact step of a decision in a place."""
@@ -252,9 +261,15 @@ class EveryPlacement(Placer):
             each = [self._axis_shapes(one, axis, _faster(axis_order, axis), fill) for fill, axis_order in places]
             stacked = [stacked_shapes([each[int(index)][part] for index in place]) for part in range(len(each[0]))]
             expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
-            inside = (stacked[0] if ep is None else ep).span < CAMPUS
-            waits = stacked_links([*whole, *own], np.where(inside, at_own, at))
-            terms.append(axis_terms(axis, volumes, stacked[0], links, expert, ep, False, network, waits))
+            near = (
+                [] if axis not in WAITED else self._least(one, axis, each, [(f, _faster(o, axis)) for f, o in places])
+            )
+            waited = [stacked[-1], *([stacked_shapes([near[int(index)] for index in place])] if near else [])]
+            waits, *of_least = (
+                stacked_links([*whole, *own], np.where(shape.span < CAMPUS, at_own, at)) for shape in waited
+            )
+            least = (waited[1], of_least[0]) if near else None
+            terms.append(axis_terms(axis, volumes, stacked[0], links, expert, ep, False, network, waits, least))
         return step_times(volumes, terms).reshaped(len(places), len(settings))
 
 

@@ -23,6 +23,7 @@ from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.plan_cost import PlanCost, groups_of, plan_cost, step_seconds
 from scaleacross.cost_models.settings import Bools, Ints, Settings
 from scaleacross.cost_models.step import exact_shapes
+from scaleacross.cost_models.waiting_groups import near_shape, told_apart
 from scaleacross.cost_models.window_traffic import GRADIENT_AXES
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import Fill, Fleet, shares
@@ -74,6 +75,11 @@ class FixedPlacement(Pricing):
             self._shapes[degree, stride] = exact_shape(degree, stride, self.levels)
         return self._shapes[degree, stride]
 
+    def least(self, shape: GroupShape, extent: Ints | int, ranks: Ints) -> GroupShape:
+        """Of shapes (n rows) those of the pipeline ranks that wait least for them."""
+        largest = max(count for _, count in self.fill)
+        return near_shape(shape, told_apart(extent, largest, ranks))
+
     def placed(self, settings: Settings, row: int, axis_order: Sequence[GridAxis]) -> Decision:
         """One of the candidates with its placement."""
         placement = Placement(axis_order=tuple(axis_order), fill=shares(self.fill))
@@ -117,8 +123,18 @@ class FixedPlacement(Pricing):
             stride = stride * getattr(settings, axis)
         return out
 
-    def _group(self, settings: Settings, degree: Ints, stride: Ints, coarse: bool, rows: Ints | None = None) -> Group:
-        return Group(self._exact(degree, stride), self.links, self.launch_s, rows, self.network)
+    def _group(
+        self,
+        settings: Settings,
+        degree: Ints,
+        stride: Ints,
+        coarse: bool,
+        rows: Ints | None = None,
+        waits: bool = False,
+    ) -> Group:
+        shape = self._exact(degree, stride)
+        shape = self.least(shape, degree * stride, settings.pp) if waits else shape
+        return Group(shape, self.links, self.launch_s, rows, self.network)
 
     def _on(self, accelerator: str, group: Group) -> Group:
         inside = (group.shape.span < CAMPUS).astype(np.int64)

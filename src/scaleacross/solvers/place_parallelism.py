@@ -28,6 +28,7 @@ from scaleacross.cost_models.groups import GroupShape, stacked_shapes
 from scaleacross.cost_models.levels import Levels
 from scaleacross.cost_models.links import stacked_links
 from scaleacross.cost_models.overlap import windows
+from scaleacross.cost_models.pipeline.unplaced import WAITED
 from scaleacross.cost_models.settings import Floats, Settings
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.work import Work
@@ -196,17 +197,38 @@ class Placer:
         stacked = [stacked_shapes(column) for column in zip(*shapes, strict=True)]
         expert, ep = stacked[1:] if axis == "dp_shard" else (None, None)
         network = searched_network(self.pricing.job, self.pricing.accelerators)
-        return axis_terms(axis, volumes, stacked[0], links, expert, ep, network=network)
+        least = None if axis not in WAITED else (stacked_shapes(self._least(settings, axis, shapes, places)), links)
+        return axis_terms(axis, volumes, stacked[0], links, expert, ep, network=network, least=least)
+
+    def _least(
+        self,
+        settings: Settings,
+        axis: GridAxis,
+        shapes: Sequence[Sequence[GroupShape]],
+        places: Sequence[tuple[Fill, frozenset[GridAxis]]],
+    ) -> list[GroupShape]:
+        """Of ``_axis_shapes`` in every place those that the pipeline waits for, as they are on the rank that waits least."""
+        degree, pp = int(getattr(settings, "ep" if axis == "dp_shard" else axis)[0]), settings.pp[0]
+        strides = (_stride(settings, faster) for _, faster in places)
+        return [
+            self.on(fill).least(each[-1], degree * stride, pp)
+            for each, stride, (fill, _) in zip(shapes, strides, places, strict=True)
+        ]
 
     def _axis_shapes(
         self, settings: Settings, axis: GridAxis, faster: frozenset[GridAxis], fill: Fill
     ) -> list[GroupShape]:
-        stride = int(np.prod([getattr(settings, other)[0] for other in faster], dtype=np.int64))
+        stride = _stride(settings, faster)
         degree, ep, placed = int(getattr(settings, axis)[0]), int(settings.ep[0]), self.on(fill)
         shapes = [placed.shape(degree, stride)]
         if axis == "dp_shard":
             shapes += [placed.shape(degree // ep, stride * ep), placed.shape(ep, stride)]
         return shapes
+
+
+def _stride(settings: Settings, faster: frozenset[GridAxis]) -> int:
+    """Of an axis behind faster ones."""
+    return int(np.prod([getattr(settings, other)[0] for other in faster], dtype=np.int64))
 
 
 def axes_of(settings: Settings) -> tuple[AxisOrder, AxisOrder]:

@@ -164,7 +164,7 @@ def stage_seconds(volumes: Volumes, work: StageWork, calls: Sequence[Calls]) -> 
 
     Args:
         volumes: of the decision (one row).
-        calls: of tp, cp and dp_shard (``axes.axis_calls``).
+        calls: of tp, cp and dp_shard (``axes.axis_calls``), one row, or one for every pipeline rank.
     """
     tp, cp, exchange = calls
     waits = {
@@ -175,10 +175,15 @@ def stage_seconds(volumes: Volumes, work: StageWork, calls: Sequence[Calls]) -> 
     return StageSeconds(work.forward_s, work.backward_s, work.weight_s, waits)
 
 
+def _of_stages(seconds: Floats, work: StageWork) -> Floats:
+    """Of every virtual stage, (p·v,), or of all of them, (1,)."""
+    return seconds[work.rank] if len(seconds) > 1 else seconds
+
+
 def _tp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
     """``axes._tp_wait_s`` by action. Reductions run beside weight gradients only where a backward pass has both."""
     overlap, nothing = volumes.job.overlap, np.zeros(len(work.rank))
-    pair = 0.0 if calls.gather_s is None else 2 * float(calls.gather_s[0])
+    pair = nothing if calls.gather_s is None else 2 * _of_stages(calls.gather_s, work)
     back, hidden = work.tp_backward * pair, overlap.tp_fraction * work.tp_backward * pair
     if overlap.tp_reduce:
         reductions = work.tp_forward * pair * (1.0 if volumes.all_reduced else 0.5)
@@ -193,15 +198,16 @@ def _cp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
     nothing = np.zeros(len(work.rank))
     if calls.gather_s is None or calls.both_s is None:
         return Waits(*(nothing,) * 5)
-    forward = np.maximum(0.0, float(calls.gather_s[0]) * work.attention_layers - work.attention_s)
-    back = np.maximum(0.0, float(calls.both_s[0]) * work.attention_layers - ATTENTION_BACKWARD_RATIO * work.attention_s)
+    gather, both = (_of_stages(seconds, work) * work.attention_layers for seconds in (calls.gather_s, calls.both_s))
+    forward = np.maximum(0.0, gather - work.attention_s)
+    back = np.maximum(0.0, both - ATTENTION_BACKWARD_RATIO * work.attention_s)
     back = back + float(volumes.full_recompute[0]) * forward
     return Waits(forward, back, back, nothing, nothing)
 
 
 def _ep_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
     """All-to-alls, but for the stated share that runs beside another micro-batch, as far as its computation is long enough."""
-    each = work.moe_layers * (0.0 if calls.exchange_s is None else float(calls.exchange_s[0]))
+    each = work.moe_layers * (0.0 if calls.exchange_s is None else _of_stages(calls.exchange_s, work))
     forward, back = 2 * each, (2 + 2 * float(volumes.full_recompute[0])) * each
     share = volumes.job.experts.overlap_fraction
     hidden = np.minimum(share * forward, work.forward_s)

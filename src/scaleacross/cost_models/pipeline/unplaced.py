@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from scaleacross.cost_models.axes import Calls, axis_calls
@@ -16,11 +17,13 @@ from scaleacross.cost_models.layer_seconds import StackedTimes
 from scaleacross.cost_models.layout import Layout
 from scaleacross.cost_models.pipeline.placed import TimedPipeline, stage_seconds, timed_pipelines
 from scaleacross.cost_models.traffic import Volumes
+from scaleacross.cost_models.waiting_groups import RankGroups
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.parallelism import GridAxis
 
 WAITED: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard")
 """Axes whose collectives stages wait for."""
+NO_RANKS: Final[Mapping[str, RankGroups]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -60,26 +63,43 @@ class UnplacedPipelines:
         """Work of the stages on one of the types: what they hold is the same on all."""
         return next(iter(self.stages.values()))
 
-    def timed(self, groups: Mapping[str, Group]) -> list[TimedPipeline]:
+    def timed(self, groups: Mapping[str, Group], waits: Mapping[str, RankGroups] = NO_RANKS) -> list[TimedPipeline]:
         """The pipelines with these groups (one row each), one for every kind of replicas. Raises as ``timed_pipelines``.
 
-        Stages wait for groups inside buildings as long as these take on the stage's own accelerator type.
+        Stages wait for groups inside buildings as long as these take on the stage's own accelerator type; for those in ``waits``
+        (``waiting_groups``) as their own pipeline rank's lie.
         """
         by_type = {
-            name: stage_seconds(self.volumes, work, self._calls_on(name, groups)) for name, work in self.stages.items()
+            name: stage_seconds(self.volumes, work, self._calls_on(name, groups, waits))
+            for name, work in self.stages.items()
         }
         message = axis_calls("pp", self.volumes, groups["pp"]).message
         return timed_pipelines(self.volumes, by_type, self.any_stages.rank, self.layout, self.micro_batches, message)
 
-    def _calls_on(self, accelerator: str, groups: Mapping[str, Group]) -> list[Calls]:
+    def _calls_on(self, accelerator: str, groups: Mapping[str, Group], waits: Mapping[str, RankGroups]) -> list[Calls]:
         """Of tp, cp and dp_shard."""
-        exchange = groups["ep"].on(accelerator)
-        return [axis_calls(axis, self.volumes, groups[axis].on(accelerator), exchange) for axis in WAITED]
 
-    def exchanges(self, groups: Mapping[str, Group], timed: TimedPipeline) -> Group:
-        """The all-to-alls that its replicas wait for: of several types' the shortest, as none hides more than it waits."""
-        whole, types = groups["ep"], frozenset[str]().union(*self.layout[timed.replicas].types)
-        return min((whole.on(name) for name in sorted(types)), key=self._exchange_s) if whole.by_type else whole
+        def calls(axis: GridAxis) -> Calls:
+            def of_kind(group: Group) -> Calls:
+                return axis_calls(axis, self.volumes, group.on(accelerator), group.on(accelerator))
+
+            name = "ep" if axis == "dp_shard" else axis
+            return waits[name].calls(of_kind) if name in waits else of_kind(groups[name])
+
+        return [calls(axis) for axis in WAITED]
+
+    def exchanges(
+        self, groups: Mapping[str, Group], timed: TimedPipeline, waits: Mapping[str, RankGroups] = NO_RANKS
+    ) -> RankGroups:
+        """The all-to-alls that its pipeline ranks wait for: of several types' the shortest, as none hides more than it waits."""
+        types = sorted(frozenset[str]().union(*self.layout[timed.replicas].types))
+        ranks = int(self.volumes.settings.pp[0])
+        every = waits["ep"] if "ep" in waits else RankGroups.alike(groups["ep"], ranks)
+        kinds = (
+            min((group.on(name) for name in types), key=self._exchange_s) if group.by_type else group
+            for group in every.kinds
+        )
+        return every._replace(kinds=tuple(kinds))
 
     def _exchange_s(self, group: Group) -> float:
         return float(group.all_to_all(self.volumes.routed_bytes, self.volumes.equal_copies, "tokens").time_s[0])

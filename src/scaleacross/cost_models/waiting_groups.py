@@ -1,0 +1,125 @@
+"""Groups that stages wait for, pipeline rank by pipeline rank: one whose own groups stay in a building waits for no trunk.
+
+Where pipeline stages lie one behind the other over unequal buildings, only the groups of the few stages that a border divides
+cross it. That is told apart where a building of the fill has room for ``EXTENTS`` extents E = degree · stride of an axis. Then it
+holds whole blocks of E positions, and among these whole children of every level that no group fits in. So what bounds say
+of groups inside buildings (``groups.relaxed_shape``) is true of the ranks that stay there, too. Of larger extents all ranks wait
+as those do whose groups lie worst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from scaleacross.cost_models.axes import Calls
+from scaleacross.cost_models.collectives import Group
+from scaleacross.cost_models.far_shapes import shapes_of_ranks
+from scaleacross.cost_models.groups import GroupShape, largest_children
+from scaleacross.cost_models.layout import Axis
+from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, REGION, Levels
+from scaleacross.cost_models.links import links_of
+from scaleacross.cost_models.settings import Bools, Floats, Ints
+
+EXTENTS: Final = 4
+WAITED_GROUPS: Final = ("tp", "cp", "ep")
+
+
+class RankGroups(NamedTuple):
+    """Groups of one communicator by pipeline rank: ``kinds`` that lie alike, one row each; ``of`` which a rank has, (ranks,).
+
+    The first kind stays in buildings. Ranks with groups that cross have such groups, too, and wait for the longer ones.
+    """
+
+    kinds: tuple[Group, ...]
+    of: Ints
+
+    @classmethod
+    def alike(cls, group: Group, ranks: int) -> RankGroups:
+        """The same on all ranks."""
+        return cls((group,), np.zeros(ranks, dtype=np.int64))
+
+    def calls(self, of_kind: Callable[[Group], Calls]) -> Calls:
+        """Of every rank, (ranks,), none with messages; one row where all ranks are alike."""
+        every = [of_kind(group) for group in self.kinds]
+        if len(every) == 1:
+            return every[0]
+        gather, both, exchange = (
+            None if parts[0] is None else self._longest(parts)
+            for parts in zip(*(one[:3] for one in every), strict=True)
+        )
+        return Calls(gather, both, exchange)
+
+    def longest_s(self, seconds: Callable[[Group], Floats]) -> Floats:
+        """What every rank waits for its groups, (ranks,), by the seconds (1,) of a kind."""
+        return self._longest([seconds(group) for group in self.kinds])
+
+    def _longest(self, seconds: Sequence[Floats]) -> Floats:
+        longest: Floats = np.maximum(np.concatenate(seconds), seconds[0])
+        return longest[self.of]
+
+    def each(self, figures: Callable[[Group], Floats]) -> Floats:
+        """Figures (...,) of every rank's groups, (..., ranks)."""
+        return np.stack([figures(group) for group in self.kinds], axis=-1)[..., self.of]
+
+
+def told_apart(extent: Ints | int, largest: Floats | float, ranks: Ints | int) -> Bools:
+    """Whether each of ``ranks`` pipeline ranks waits for its own groups, which reach over ``extent`` positions, with ``largest``
+    accelerators of the fullest building; arrays."""
+    return np.asarray((np.asarray(ranks) > 1) & (EXTENTS * np.asarray(extent) <= largest))
+
+
+def near_shape(shape: GroupShape, where: Bools) -> GroupShape:
+    """The shapes (n rows), where asked as they are for ranks whose groups stay in a building."""
+    inside = np.broadcast_to(np.arange(NUM_LEVELS) < CAMPUS, shape.fanout.shape)
+    return _crossing_only(shape, np.where(inside | ~where[..., None], shape.fanout, 1.0))
+
+
+def waiting_groups(
+    groups: Mapping[str, Group], axes: Mapping[str, Axis], levels: Levels, names: Sequence[str] = WAITED_GROUPS
+) -> dict[str, RankGroups]:
+    """Groups that pipeline ranks wait for, where not all of a communicator's lie alike.
+
+    Args:
+        groups: of every communicator, one row each.
+        axes: degree and stride of pp and of all communicators on ``levels``.
+    """
+    ranks, out = axes["pp"][0], {}
+    largest = int(largest_children(levels)[CAMPUS])
+    for name in names:
+        group, (degree, stride) = groups[name], axes[name]
+        far = int(group.shape.span[0]) >= CAMPUS and int(group.shape.degree[0]) == degree
+        if far and told_apart(degree * stride, largest, ranks):
+            own = shapes_of_ranks(group.shape, axes[name], axes["pp"], levels).fanout
+            fanout, of = np.unique(own, axis=0, return_inverse=True)
+            kinds = [near_shape(group.shape, np.ones(1, dtype=bool))]
+            kinds += [_crossing_only(group.shape, one[None]) for one in fanout]
+            out[name] = RankGroups(tuple(_lying(group, shape, levels) for shape in kinds), 1 + of.reshape(-1))
+    return out
+
+
+def _lying(group: Group, shape: GroupShape, levels: Levels) -> Group:
+    """The groups with another shape; those inside buildings by accelerator type, too."""
+    out = replace(group, shape=shape)
+    own = levels.by_type if int(shape.span[0]) < CAMPUS else {}
+    return replace(out, by_type={name: replace(out, links=links_of(one)) for name, one in own.items()})
+
+
+def _crossing_only(shape: GroupShape, fanout: Floats) -> GroupShape:
+    """The shapes of groups of which a part, with this ``fanout``, crosses some far levels only: it shares their links with all
+    groups that cross, and where it does not, its neighbours are as far apart as on the outermost level that it does cross."""
+    parts = {f.name: np.array(getattr(shape, f.name)) for f in fields(GroupShape)} | {"fanout": fanout}
+    for level in (REGION, CAMPUS):
+        stays = fanout[..., level] <= 1
+        crossed = fanout[..., :level] > 1
+        outermost = np.where(crossed.any(axis=-1), level - 1 - np.argmax(crossed[..., ::-1], axis=-1), 0)
+        moved = np.where(stays, parts["pairs"][..., level], 0.0)
+        parts["pairs"][..., level] -= moved
+        parts["pairs"] += moved[..., None] * (np.arange(NUM_LEVELS) == outermost[..., None])
+        for name, value in (("members", parts["degree"]), ("crossing", 1.0), ("exchanged", 0.0)):
+            parts[name][..., level] = np.where(stays, value, parts[name][..., level])
+    tail = np.where((fanout[..., CAMPUS:] > 1).any(axis=-1), parts["tail"], parts["degree"])
+    return GroupShape(**(parts | {"tail": tail}))

@@ -1,0 +1,158 @@
+"""No bound is above the exact price where some pipeline stages wait for groups across buildings and others do not."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from instances import link, moe, plain_job, plain_topology, plain_trunk
+from scaleacross.cost_models.settings import Settings, concatenate
+from scaleacross.cost_models.step import communicator_axes, placement_free_s
+from scaleacross.cost_models.waiting_groups import waiting_groups
+from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.crossing import Crossing
+from scaleacross.solvers.every_placement import EveryPlacement, balanced, placed_at, placer_on
+from scaleacross.solvers.fleets import Fill, Fleet, fleets
+from scaleacross.solvers.place_parallelism import Placer, axes_of
+from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.spec.job import Job
+from scaleacross.workloads.problem import problem_of
+
+CANDIDATES, PLACES = 24, 6
+SLACK = 1 + 1e-9
+
+
+def straddling_job(seed: int, types: int = 1) -> Job:
+    """Unequal buildings whose borders divide groups of a few ranks, on trunks that are slow, near or both."""
+    rng = random.Random(f"straddling {seed}")
+    hosts = rng.choice([(10, 14), (9, 15), (13, 11), (7, 8, 9), (5, 12, 7)])
+    topology = plain_topology(*hosts, apart=rng.random() < 0.5)
+    names = [f"b{index}" for index in range(len(hosts))]
+    buildings = [building for region in topology["regions"] for building in region["buildings"]]
+    for index, building in enumerate(buildings):
+        speed = 1.0 if index % types == 0 else rng.choice([0.5, 3.0])
+        if index % types:
+            building["accelerator"] = building["accelerator"] | {"name": "other", "peak_tflop_per_s": {"bf16": 150.0}}
+        narrow = rng.choice([1.0, 4.0, 16.0])
+        building["links"] = building["links"] | {
+            "scale_up": link(50.0 * speed, 1.0),
+            "rack": link(10.0 * speed, rng.choice([0.5, 20.0])),
+            "zone": link(10.0 * speed, 4.0, narrow),
+            "building": link(10.0 * speed, 6.0, rng.choice([1.0, 8.0])),
+        }
+    topology["trunks"] = [
+        plain_trunk(here, there, rng.choice([1.0, 20.0, 400.0]), rng.choice([0.0, 20.0, 2000.0]))
+        for index, here in enumerate(names)
+        for there in names[index + 1 :]
+    ]
+    experts = rng.random() < 0.6
+    degrees: dict[str, Any] = {"tp": [1, 2, 3], "cp": [1, 2, 3], "pp": [2, 3, 4], "ep": [2, 3, 4, 6] if experts else 1}
+    choices: dict[str, Any] = {
+        "schedules": rng.choice([["1F1B", "GPipe"], ["Interleaved1F1B", "ZBH1"], ["1F1B", "ZBVZeroBubble"]]),
+        "num_chunks": [1, 2],
+        "shard": rng.choice([["none", "optimizer"], ["parameters"]]),
+        "recompute": rng.choice(["none", "full"]),
+        "micro_batch_sequences": [1],
+        "num_accelerators": rng.choice([96, 72]),
+        "global_batch_sequences": rng.choice([48, 144]),
+        "overlap": {"tp_fraction": rng.choice([0.0, 0.5]), "tp_reduce": rng.random() < 0.5},
+        "experts": {"overlap_fraction": rng.choice([0.0, 0.4])},
+    }
+    heads = {"num_heads": 6, "hidden_size": 384, "num_layers": 9}
+    attention = {"kind": "gqa", "num_kv_heads": 6, "head_dim": 64}
+    dense = dict(plain_job(1).workload) | heads | {"num_kv_heads": 6}
+    workload = moe(num_experts=12, attention=attention, **heads) if experts else dense
+    return plain_job(topology=topology, degrees=degrees, workload=workload, **choices)
+
+
+def some_of(pricing: Pricing, rng: np.random.Generator) -> Settings:
+    """Candidates with a pipeline and groups that it waits for, a few of each job."""
+    space = SearchSpace(pricing.job, pricing.profile, pricing.fleet.num_accelerators, pricing.fleet.unit)
+    rows = space.expand(concatenate(list(space.bases(Refusals()))), Refusals())
+    rows = rows.take((rows.pp > 1) & (rows.tp * rows.cp * rows.ep > 1))
+    return rows.take(rng.permutation(len(rows))[:CANDIDATES])
+
+
+def any_fill(fleet: Fleet, size: int, rng: np.random.Generator) -> Fill:
+    """Whole hosts in each building, however many."""
+    buildings = [fleet.buildings[index] for index in rng.permutation(len(fleet.buildings))]
+    left, out = size // fleet.unit, []
+    for index, building in enumerate(buildings):
+        behind = sum(other.num_accelerators for other in buildings[index + 1 :]) // fleet.unit
+        low, high = max(0, left - behind), min(left, building.num_accelerators // fleet.unit)
+        took = int(rng.integers(low, high + 1))
+        left -= took
+        out.append((building.name, took * fleet.unit))
+    return tuple((name, count) for name, count in out if count)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_bound_is_above_the_exact_price(seed: int) -> None:
+    problem, rng, apart = problem_of(straddling_job(seed)), np.random.default_rng(seed), 0
+    (fleet,) = fleets(problem.topology)
+    pricing = Pricing.on(fleet, problem.job, problem.profile)
+    rows, placer = some_of(pricing, rng), Placer(fleet, pricing)
+    coarse = pricing.coarse(rows)
+    tight, base, cut = pricing.tight(coarse), pricing.base_bound_s(rows), Crossing.of(pricing).bounds_s(coarse)
+    for row in range(len(rows)):
+        one, work = rows.take(np.array([row])), coarse.work.take(np.array([row]))
+        (active, idle), free_s = axes_of(one), float(placement_free_s(pricing.volumes(one, work))[0])
+        for _ in range(PLACES):
+            fill = any_fill(fleet, int(one.world_size[0]), rng)
+            order = tuple(rng.permutation(active).tolist())
+            placed = placer.on(fill)
+            decision = placed.placed(one, 0, (*idle, *order))
+            groups = placed.groups(decision)
+            axes = communicator_axes(decision.degrees, (*idle, *order))
+            apart += bool(waiting_groups(groups, axes, placed.levels))
+            exact = placed.step_s(decision)
+            bounds = {
+                "base": base[row],
+                "coarse": coarse.bound_s[row],
+                "tight": tight.bound_s[row],
+                "order": free_s + pricing.order_bounds_s(one, work, [order])[0, 0],
+                "cut": cut[0][row],
+                "trips": cut[1][row],
+                "place": free_s + placer.bounds_s(one, work, [order], [fill])[0, 0],
+                "array": placed.arranged(one, (*idle, *order)).step_s(problem.job)[0],
+            }
+            above = {name: float(bound / exact - 1) for name, bound in bounds.items() if bound > exact * SLACK}
+            assert not above, (above, decision)
+    assert apart > 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_bound_on_two_types_is_above_the_exact_price(seed: int) -> None:
+    problem, rng, apart = problem_of(straddling_job(seed, types=2)), np.random.default_rng(seed), 0
+    fleet = fleets(problem.topology)[0]
+    placer = placer_on(fleet, problem.job, problem.profile)
+    assert isinstance(placer, EveryPlacement)
+    rows = some_of(placer.pricing, rng)
+    for row in range(min(8, len(rows))):
+        one = rows.take(np.array([row]))
+        (active, idle), priced = axes_of(one), placer.pricing.coarse(one)
+        fills = [any_fill(fleet, int(one.world_size[0]), rng) for _ in range(PLACES)]
+        placer._fills[one.decision(0).degrees] = [fill for fill in fills if fleet._uses_all_types(fill)]
+        tight = placer.pricing.tight(priced).bound_s[0]
+        orders = [tuple(rng.permutation(active).tolist()) for _ in range(3)]
+        added = {order: placer.pricing.order_bounds_s(one, priced.work, [order])[0, 0] for order in orders}
+        every = placer._balanced(one, None, orders)
+        for at in rng.permutation(len(every))[:6]:
+            _, balance, work, places = every[at]
+            times, decision = placer._times_at(work, places), balanced(one.decision(0), balance)
+            pipelines = placer._pipelines(one, work[1], balance)
+            for index, place in enumerate(places[:4]):
+                placed, (fill, order) = placed_at(decision, place), place
+                groups, levels = placer.on(fill).groups(placed), placer.levels(fill)
+                apart += bool(waiting_groups(groups, communicator_axes(placed.degrees, order), levels))
+                timed = placer._timed(pipelines, decision, place)
+                exact = placer._step_s(decision, place) * SLACK
+                assert priced.bound_s[0] <= exact
+                assert tight <= exact
+                assert priced.free_s[0] + added[order[len(idle) :]] <= exact
+                assert times.step_s[index].max() <= exact
+                assert max(each.total_s for each in timed) + times.behind_s[index].min() <= exact
+    assert apart > 0
