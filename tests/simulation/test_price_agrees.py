@@ -169,6 +169,34 @@ def placed(pipeline: tuple[str, int], axis_order: str, fill: tuple[int, ...], sh
                 dp_replicate=2048,
             ).model_copy(update={"recompute": "none"}),
         ),
+        (  # of four stages the second one waits for all-to-alls across regions
+            {"model": "deepseek-v3", "accelerators": 32768, "buildings": 3, "regions": 3},
+            placed(
+                ("Interleaved1F1B", 8),
+                "tp cp dp_shard dp_replicate pp",
+                (10928, 5456),
+                "optimizer",
+                tp=2,
+                cp=4,
+                pp=4,
+                dp_shard=512,
+                ep=256,
+            ),
+        ),
+        (  # two stages do, and the others wait for them
+            {"model": "deepseek-v3", "accelerators": 32768, "buildings": 3, "regions": 3},
+            placed(
+                ("Interleaved1F1B", 8),
+                "tp cp dp_shard dp_replicate pp",
+                (10928, 10920, 10920),
+                "optimizer",
+                tp=2,
+                cp=4,
+                pp=4,
+                dp_shard=1024,
+                ep=256,
+            ),
+        ),
     ],
     ids=[
         "embedding",
@@ -178,6 +206,8 @@ def placed(pipeline: tuple[str, int], axis_order: str, fill: tuple[int, ...], sh
         "one_layer_ahead",
         "two_far_levels",
         "crowded_adapters",
+        "straddling_stage",
+        "straddling_stages",
     ],
 )
 def test_what_gradients_and_parameters_cost_beside_layers(fields: dict[str, Any], decision: Decision) -> None:
