@@ -17,8 +17,9 @@ from scaleacross.cost_models.network.codec import offers
 from scaleacross.cost_models.overlap import GRADIENTS
 from scaleacross.cost_models.plan_cost import PlanCost, groups_of, plan_cost, step_seconds
 from scaleacross.cost_models.settings import Bools
-from scaleacross.cost_models.step import exact_shapes, hbm_lost_s
+from scaleacross.cost_models.step import communicator_axes, exact_shapes, hbm_lost_s
 from scaleacross.cost_models.traffic import Flow
+from scaleacross.cost_models.waiting_groups import waiting_groups
 from scaleacross.cost_models.window_traffic import windows_of
 from scaleacross.solvers.choose_network import (
     NetworkProblem,
@@ -95,8 +96,7 @@ def with_network(problem: Problem, decision: Decision, seed: int = 0) -> Network
     )
     if library_step_s < cost.cost.step_s * (1 - SAME_STEP):
         found = _library_kept(placed, bare, found, made, library)
-    several = bool(placed.levels.by_type)  # the fastest on the links of one type may be the slowest on those of another
-    if found.library_kept or several or not made.proves(paid.solution, cost):
+    if found.library_kept or placed.tells_apart(bare) or not made.proves(paid.solution, cost):
         best = searched_network(problem.job, placed.levels.accelerators)
         found = replace(found, least_step_s=min(found.least_step_s, placed.cost(bare, best).cost.step_s))
     return found
@@ -147,6 +147,13 @@ class _Placed:
         layout = layout_of(problem.topology, placement.fill, decision.degrees, placement.axis_order)
         shapes = exact_shapes(decision.degrees, placement.axis_order, levels, problem.profile.whole_experts)
         return cls(problem, levels, layout, shapes)
+
+    def tells_apart(self, decision: Decision) -> bool:
+        """Whether not all stages wait for groups alike: what is the fastest for one may be the slowest for another."""
+        if self.levels.by_type or decision.placement is None:
+            return bool(self.levels.by_type)
+        axes = communicator_axes(decision.degrees, decision.placement.axis_order)
+        return bool(waiting_groups(groups_of(self.shapes, self.levels, "library"), axes, self.levels))
 
     def links(self, flow: Flow) -> list[Links]:
         """What a flow runs on: the links of each accelerator type where stages wait for it inside a building, else the fill's."""
