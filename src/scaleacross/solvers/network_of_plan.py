@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
 
 from scaleacross.cost_models.axes import Networks, network_of, searched_network
 from scaleacross.cost_models.groups import GroupShape
@@ -19,7 +18,7 @@ from scaleacross.cost_models.plan_cost import PlanCost, groups_of, plan_cost, st
 from scaleacross.cost_models.settings import Bools
 from scaleacross.cost_models.step import communicator_axes, exact_shapes, hbm_lost_s
 from scaleacross.cost_models.traffic import Flow
-from scaleacross.cost_models.waiting_groups import waiting_groups
+from scaleacross.cost_models.waiting_groups import WAITED_GROUPS, waiting_groups
 from scaleacross.cost_models.window_traffic import windows_of
 from scaleacross.solvers.choose_network import (
     NetworkProblem,
@@ -44,9 +43,6 @@ from scaleacross.spec.placement import BuildingShare
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads.problem import Problem
-
-WAITED_GROUPS: Final = frozenset({"tp", "cp", "ep"})
-"""Communicators of which a stage waits for its own group alone."""
 
 Options = dict[tuple[str, str, str], list[FlowOption]]
 
