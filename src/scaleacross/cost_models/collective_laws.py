@@ -115,16 +115,16 @@ def laws(shape: GroupShape, links: Links, counted: Bools, steps: Floats | None =
         np.ones(np.shape(far[0])),
         2 / thinnest,
         2 * (np.ceil(np.log2(shape.fanout)) * links.latency).sum(axis=-1),
-        *_busy(shape, links, counted, thinnest, each.sum(axis=-1), busiest),
+        *_busy(shape, links, counted, each.sum(axis=-1), busiest),
     )
 
 
 def _busy(
-    shape: GroupShape, links: Links, counted: Bools, thinnest: Floats, whole: Floats, busiest: Floats
+    shape: GroupShape, links: Links, counted: Bools, whole: Floats, busiest: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """``ring_busy``, and B and M without windows, from R, B and M with them."""
+    """``ring_busy``, and B and M without windows, from B and M with them."""
     if links.adapter is None:
-        return np.ones(np.shape(thinnest)), whole, busiest
+        return _ring_busy(shape, links, counted), whole, busiest
     free = links._replace(bandwidth=links.adapter)
     each = (shape.fanout - 1) / shape.fanout / np.where(counted, group_bandwidth(shape, free), np.inf)
     return _ring_busy(shape, links, counted), each.sum(axis=-1), _busiest_s_per_byte(shape, free, counted)

@@ -6,6 +6,7 @@ the same line.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Final
@@ -13,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleacross.spec.parallelism import RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS, Degrees, PipelineChoice
+from scaleacross.spec.parallelism import RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS, Degrees, GridAxis, PipelineChoice
 from scaleacross.spec.plan import Decision
 
 Ints = NDArray[np.int64]
@@ -104,3 +105,11 @@ def concatenate(parts: list[Settings]) -> Settings:
 
 NOTHING: Final = Settings(*(np.zeros(0, dtype=np.int64) for _ in fields(Settings)))
 """No candidate at all."""
+
+
+def stride_behind(settings: Settings, faster: Collection[GridAxis]) -> Ints:
+    """Stride of an axis behind the faster ones, (n,)."""
+    stride = np.ones(len(settings), dtype=np.int64)
+    for axis in faster:
+        stride = stride * getattr(settings, axis)
+    return stride

@@ -15,7 +15,7 @@ calls on (tp, cp, ep, pp, dp, micro-batch), computation and serial terms on *bas
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
@@ -37,7 +37,7 @@ from scaleacross.cost_models.axes import (
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.early_gradients import Early, early_gradients
-from scaleacross.cost_models.groups import relaxed_shape
+from scaleacross.cost_models.groups import GroupShape, relaxed_shape
 from scaleacross.cost_models.layer_seconds import layer_pass_s, times_by_type
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
 from scaleacross.cost_models.levels import CAMPUS
@@ -47,7 +47,7 @@ from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.overlap import computation_s, windows
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
 from scaleacross.cost_models.pipeline.unplaced import WAITED
-from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
+from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings, stride_behind
 from scaleacross.cost_models.stages import block_counts, pipeline_groups
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
@@ -331,9 +331,8 @@ class Pricing:
         kinds = distinct(*columns)
         some, apart = volumes.take(kinds.first), stride[kinds.first]
         group = self._group(some.settings, getattr(some.settings, axis), apart, coarse, waits=axis in WAITED)
-        experts = (
-            self._group(some.settings, some.settings.ep, apart, coarse, waits=True) if axis == "dp_shard" else None
-        )
+        sharded = axis == "dp_shard"
+        experts = self._group(some.settings, some.settings.ep, apart, coarse, waits=True) if sharded else None
         if len(self.types) == 1 or axis not in WAITED:
             return [axis_calls(axis, some, group, experts).take(kinds.code)]
         on = ((self._on(name, group), experts and self._on(name, experts)) for name in self.types)
@@ -375,26 +374,25 @@ class Pricing:
         rows: Ints | None = None,
         waits: bool = False,
     ) -> Group:
-        """Groups of ``degree`` at ``stride`` at their best; ``coarse``: at that stride or any larger one; ``waits``: those of the
-        pipeline rank that waits least for them, which need not cross buildings because others must."""
+        """Groups of ``degree`` at ``stride`` at their best, as ``_lying``, one row of which each of ``rows`` meets."""
+        shape = self._lying(settings, degree, stride, coarse, waits)
+        return Group(shape, self._links_of(settings), self.launch_s, rows, self.network)
+
+    def _lying(self, settings: Settings, degree: Ints, stride: Ints, coarse: bool, waits: bool) -> GroupShape:
+        """``coarse``: at that stride or any larger one; ``waits``: as on the pipeline rank that waits least for them, whose
+        groups need not cross buildings because others must."""
         fleet, world = self.fleet, settings.world_size
         sizes = np.minimum(self.sizes, world[:, None])
         sizes[:, -1] = world
         cut, least = fleet.must_cross(degree, stride, world), fleet.fullest_children(world)
         if waits:
             cut = np.where(told_apart(degree * stride, self.sizes[CAMPUS], settings.pp)[..., None], 0, cut)
-        shape = relaxed_shape(degree, stride, sizes, cut, least, 1 if coarse else fleet.common_host)
-        return Group(shape, self.links, self.launch_s, rows, self.network)
+        return relaxed_shape(degree, stride, sizes, cut, least, 1 if coarse else fleet.common_host)
+
+    def _links_of(self, settings: Settings) -> Links:
+        return self.links
 
 
 def waited_s(axis: GridAxis, volumes: Volumes, calls: Calls) -> Floats:
     """Seconds of a step that wait for some calls at least, (n,)."""
     return sum(serial_s(axis, volumes, calls).values(), start=np.zeros(len(volumes.settings)))
-
-
-def stride_behind(settings: Settings, faster: Collection[GridAxis]) -> Ints:
-    """Stride of an axis behind the faster ones, (n,)."""
-    stride = np.ones(len(settings), dtype=np.int64)
-    for axis in faster:
-        stride = stride * getattr(settings, axis)
-    return stride

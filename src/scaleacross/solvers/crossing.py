@@ -20,7 +20,7 @@ bottleneck of a spanning tree. All sets are looked at up to MAX_BUILDINGS, beyon
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import combinations
 from typing import Final
 
@@ -28,7 +28,6 @@ import networkx as nx
 import numpy as np
 
 from scaleacross.cost_models.axes import early_s
-from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.early_gradients import early_gradients
 from scaleacross.cost_models.least_waits import longest_s
 from scaleacross.cost_models.levels import CAMPUS, REGION
@@ -122,16 +121,7 @@ class Crossing(Pricing):
     def _far_of(self, world: Ints) -> Floats:
         return self.far[np.minimum(np.searchsorted(self.held, world), len(self.held) - 1)]
 
-    def _group(
-        self,
-        settings: Settings,
-        degree: Ints,
-        stride: Ints,
-        coarse: bool,
-        rows: Ints | None = None,
-        waits: bool = False,
-    ) -> Group:
-        group = super()._group(settings, degree, stride, coarse, rows, waits)
+    def _links_of(self, settings: Settings) -> Links:
         far = self._far_of(settings.world_size)
         shape = (len(settings), len(self.links.bandwidth))
         bandwidth, capacity = (np.full(shape, np.inf) for _ in range(2))
@@ -141,7 +131,7 @@ class Crossing(Pricing):
         egress = np.where(
             np.isfinite(capacity), self.links.capacity if self.links.egress is None else self.links.egress, np.inf
         )
-        return replace(group, links=Links(bandwidth, capacity, latency, egress=egress))
+        return Links(bandwidth, capacity, latency, egress=egress)
 
 
 def _far_figures(fleet: Fleet, links: Links) -> tuple[Ints, Floats]:

@@ -123,18 +123,9 @@ class FixedPlacement(Pricing):
             stride = stride * getattr(settings, axis)
         return out
 
-    def _group(
-        self,
-        settings: Settings,
-        degree: Ints,
-        stride: Ints,
-        coarse: bool,
-        rows: Ints | None = None,
-        waits: bool = False,
-    ) -> Group:
+    def _lying(self, settings: Settings, degree: Ints, stride: Ints, coarse: bool, waits: bool) -> GroupShape:
         shape = self._exact(degree, stride)
-        shape = self.least(shape, degree * stride, settings.pp) if waits else shape
-        return Group(shape, self.links, self.launch_s, rows, self.network)
+        return self.least(shape, degree * stride, settings.pp) if waits else shape
 
     def _on(self, accelerator: str, group: Group) -> Group:
         inside = (group.shape.span < CAMPUS).astype(np.int64)

@@ -36,12 +36,12 @@ from scaleacross.cost_models.overlap import TRAFFIC_ROWS, least_together_s, num_
 from scaleacross.cost_models.pipeline.timed_bounds import FOLDED, WHOLE, among
 from scaleacross.cost_models.pipeline.unlike_ranks import at_least, fill_paces, fill_past_once_s
 from scaleacross.cost_models.rank_seconds import elementwise_fraction, taken_fraction, update_s
-from scaleacross.cost_models.settings import Floats, Ints, Settings
+from scaleacross.cost_models.settings import Floats, Ints, Settings, stride_behind
 from scaleacross.cost_models.stages import RankClasses
 from scaleacross.cost_models.step import hbm_lost_s, placement_free_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import Work
-from scaleacross.solvers.candidates import ORDER_BLOCK, Pricing, stride_behind, waited_s
+from scaleacross.solvers.candidates import ORDER_BLOCK, Pricing, waited_s
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.priced import Priced
 from scaleacross.spec.job import Job

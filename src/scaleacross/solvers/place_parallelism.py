@@ -29,7 +29,7 @@ from scaleacross.cost_models.levels import Levels
 from scaleacross.cost_models.links import stacked_links
 from scaleacross.cost_models.overlap import windows
 from scaleacross.cost_models.pipeline.unplaced import WAITED
-from scaleacross.cost_models.settings import Floats, Settings
+from scaleacross.cost_models.settings import Floats, Settings, stride_behind
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.work import Work
 from scaleacross.solvers.arcs import Added, added_s
@@ -209,7 +209,7 @@ class Placer:
     ) -> list[GroupShape]:
         """Of ``_axis_shapes`` in every place those that the pipeline waits for, as they are on the rank that waits least."""
         degree, pp = int(getattr(settings, "ep" if axis == "dp_shard" else axis)[0]), settings.pp[0]
-        strides = (_stride(settings, faster) for _, faster in places)
+        strides = (int(stride_behind(settings, faster)[0]) for _, faster in places)
         return [
             self.on(fill).least(each[-1], degree * stride, pp)
             for each, stride, (fill, _) in zip(shapes, strides, places, strict=True)
@@ -218,17 +218,12 @@ class Placer:
     def _axis_shapes(
         self, settings: Settings, axis: GridAxis, faster: frozenset[GridAxis], fill: Fill
     ) -> list[GroupShape]:
-        stride = _stride(settings, faster)
+        stride = int(stride_behind(settings, faster)[0])
         degree, ep, placed = int(getattr(settings, axis)[0]), int(settings.ep[0]), self.on(fill)
         shapes = [placed.shape(degree, stride)]
         if axis == "dp_shard":
             shapes += [placed.shape(degree // ep, stride * ep), placed.shape(ep, stride)]
         return shapes
-
-
-def _stride(settings: Settings, faster: frozenset[GridAxis]) -> int:
-    """Of an axis behind faster ones."""
-    return int(np.prod([getattr(settings, other)[0] for other in faster], dtype=np.int64))
 
 
 def axes_of(settings: Settings) -> tuple[AxisOrder, AxisOrder]:

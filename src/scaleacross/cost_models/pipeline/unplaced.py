@@ -24,6 +24,7 @@ from scaleacross.spec.parallelism import GridAxis
 WAITED: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard")
 """Axes whose collectives stages wait for."""
 NO_RANKS: Final[Mapping[str, RankGroups]] = MappingProxyType({})
+"""All ranks wait for groups alike."""
 
 
 @dataclass(frozen=True)
