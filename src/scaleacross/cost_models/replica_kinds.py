@@ -126,7 +126,7 @@ def replica_kinds(
         exchanges = pipelines.exchanges(groups, timed, waits)
         traffic = {axis: communicators(axis, own, groups[axis], groups["expert"]) for axis in GRID_AXES}
         if timed.actions is not None and is_far(own, groups):
-            pieces, ends = pieces_of_stages(own, stages), timed.actions.certain_ends
+            pieces, ends = pieces_of_stages(own, stages), timed.actions.every_end
             far = far_gradients(Ranks(own, each.take(ranks), stages, ends, pieces, axes, levels, groups), traffic)
             terms = _terms(own, far.traffic)
             beside = beside_layers(own, stages, groups, exchanges, decision.pipeline, terms, timed.ends)

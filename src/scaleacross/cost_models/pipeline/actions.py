@@ -45,8 +45,7 @@ class Actions:
     @property
     def total_s(self) -> float:
         """Seconds of the pipeline. Raises InputError as ``exact_time_s``."""
-        ends = self.ends
-        return _total_s(*self._key) if ends is None else ends.total_s
+        return _ends(*self._key).total_s if self._is_timed else _total_s(*self._key)
 
     @property
     def ends(self) -> StageEnds | None:
@@ -54,12 +53,16 @@ class Actions:
         return None if self.schedule in WHOLE and self.order is None else _ends(*self._key)
 
     @property
-    def certain_ends(self) -> StageEnds:
-        """When its stages need their parameters and have their gradients: as timed, or at the earliest and at the latest.
+    def every_end(self) -> StageEnds:
+        """When its stages need their parameters and have their gradients. Raises InputError as ``exact_ends``."""
+        if self._is_timed:
+            return _ends(*self._key)
+        return chained_ends(self.forward_s, self.backward_s, np.sum(self.between_stages(), axis=0))
 
-        Raises InputError as ``exact_ends``.
-        """
-        return self.ends or chained_ends(self.forward_s, self.backward_s, np.sum(self.between_stages(), axis=0))
+    @property
+    def _is_timed(self) -> bool:
+        """Whether its ends are known from timing its actions alone."""
+        return self.num_chunks > 1 or self.schedule not in WHOLE or self.order is not None
 
     @property
     def _key(self) -> tuple[ScheduleName, int, int, int, tuple[str, ...] | None, bytes, bytes]:

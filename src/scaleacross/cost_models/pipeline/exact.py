@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 import numpy as np
@@ -81,18 +81,8 @@ def exact_time_s(
         # one micro-batch is the sum of all stages and messages; each further one follows at the pace of the slowest
         slowest = [max(np.max(times), np.max(occupancy, initial=0.0)) for times in (forward_s, backward_s)]
         return timed(1).total_s + (m - 1) * float(sum(slowest))
-    num_actions = 2 * p * m * v
-    repeats = order is None and (name == "1F1B" or (name == "Interleaved1F1B" and m % p == 0))
-    if num_actions > _DIRECT_ACTIONS and repeats:
-        beginning = 8 * p
-        while 4 * p * beginning * v <= num_actions:
-            if found := _period(timed(beginning), beginning, v, unit=1 if v == 1 else p):
-                period, period_s = found
-                skipped = (m - beginning) // period
-                return timed(m - skipped * period).total_s + skipped * period_s
-            beginning *= 2
-    _refuse_long(name, p, m, v)
-    return timed(m).total_s
+    played, skipped_s = _without_repeats(timed, name, p, m, v, order)
+    return timed(played).total_s + skipped_s
 
 
 def exact_ends(
@@ -103,7 +93,7 @@ def exact_ends(
     boundary_latency_s: Floats,
     boundary_occupancy_s: Floats,
 ) -> StageEnds:
-    """When every stage of a schedule begins and ends, each action timed.
+    """When every stage of a schedule begins and ends, timed as ``exact_time_s`` times.
 
     Args:
         seconds: forward, whole backward, input gradient alone, weight gradient, first and last forward's and backward's more of
@@ -116,14 +106,40 @@ def exact_ends(
     shape = num_ranks, choice.num_chunks, SCHEDULES[choice.schedule].placement
     latency = virtual_boundaries("boundary_latency_s", boundary_latency_s, *shape)
     occupancy = virtual_boundaries("boundary_occupancy_s", boundary_occupancy_s, *shape)
-    _refuse_long(choice.schedule, num_ranks, num_microbatches, choice.num_chunks)
-    compiled = compiled_schedule(choice, num_ranks, num_microbatches)
     forward, backward, alone, weight, first, last = seconds
     outer = np.stack([first, last])
-    timed = time_compiled(
-        compiled, forward, backward, latency, occupancy, weight_s=weight, input_s=alone, outer_s=outer
-    )
-    return stage_ends(compiled, timed)
+
+    def timed(microbatches: int) -> PipelineTimes:
+        compiled = compiled_schedule(choice, num_ranks, microbatches)
+        alike = (forward, backward, latency, occupancy)
+        return time_compiled(compiled, *alike, weight_s=weight, input_s=alone, outer_s=outer)
+
+    of = choice.schedule, num_ranks, num_microbatches, choice.num_chunks, choice.order
+    played, skipped_s = _without_repeats(timed, *of)
+    return stage_ends(compiled_schedule(choice, num_ranks, played), timed(played)).after(skipped_s)
+
+
+def _without_repeats(
+    timed: Callable[[int], PipelineTimes], name: ScheduleName, p: int, m: int, v: int, order: tuple[str, ...] | None
+) -> tuple[int, float]:
+    """Micro-batches of a run that has its beginning and its end, and the seconds of all that lie between: of a long run that
+    provably repeats.
+
+    Raises:
+        InputError: too many to time, none provably repeated.
+    """
+    num_actions = 2 * p * m * v
+    repeats = order is None and (name == "1F1B" or (name == "Interleaved1F1B" and m % p == 0))
+    if num_actions > _DIRECT_ACTIONS and repeats:
+        beginning = 8 * p
+        while 4 * p * beginning * v <= num_actions:
+            if found := _period(timed(beginning), beginning, v, unit=1 if v == 1 else p):
+                period, period_s = found
+                skipped = (m - beginning) // period
+                return m - skipped * period, skipped * period_s
+            beginning *= 2
+    _refuse_long(name, p, m, v)
+    return m, 0.0
 
 
 def _refuse_long(name: ScheduleName, num_ranks: int, num_microbatches: int, num_chunks: int) -> None:

@@ -28,6 +28,11 @@ class StageEnds(NamedTuple):
     last_end_s: Floats
     total_s: float
 
+    def after(self, skipped_s: float) -> StageEnds:
+        """Of a run that goes on for so long between its first forward passes and its last backward passes."""
+        last_start_s, last_end_s = self.last_start_s + skipped_s, self.last_end_s + skipped_s
+        return self._replace(last_start_s=last_start_s, last_end_s=last_end_s, total_s=self.total_s + skipped_s)
+
 
 def stage_ends(compiled: CompiledSchedule, times: PipelineTimes) -> StageEnds:
     """The ends of every stage of ``compiled``, as timed."""
@@ -44,9 +49,10 @@ def stage_ends(compiled: CompiledSchedule, times: PipelineTimes) -> StageEnds:
 
 
 def chained_ends(forward_s: Floats, backward_s: Floats, delay_s: Floats) -> StageEnds:
-    """The earliest first forward passes and the latest ends that the stages of a schedule with whole backward passes may have.
+    """The ends of stages that are one chunk each of their rank, in a schedule with whole backward passes.
 
-    The first micro-batch of a stage has passed all stages before it; whatever it computes last goes back through them.
+    The first micro-batch of a stage has passed all stages before it, and nothing keeps it waiting there; the last one goes back
+    through them likewise.
 
     Args:
         forward_s, backward_s: passes with their waits, (p·v,); ``delay_s``: of messages between consecutive stages, (p·v − 1,).
