@@ -62,6 +62,15 @@ class Layers:
         """Collectives that start now; ``holds``: they take multiprocessors from computation."""
         return self.step.collective(self.who, use, key, ops, size, count, self.after, holds=holds)
 
+    def _wait_through(
+        self, component: str, key: Key, ops: tuple[Op, ...], size: float, count: float, label: str
+    ) -> None:
+        """Collectives that start now, and nothing else before they have arrived: all that they wait for is over then, too."""
+        task = self._call(component, key, ops, size, count)
+        if task is not None:
+            self.step.story[self.who].append(Entry(component, task, label))
+            self.after = [task]
+
     def _aside(self, component: str, task: int | None, label: str) -> int | None:
         if task is not None:
             self.step.beside[self.who].append(Side(component, task, label))
@@ -153,13 +162,13 @@ class Layers:
         count = self._tp_calls(action, work) * share
         if not late_s:
             waited = count * (1 - self.job.overlap.tp_fraction)
-            self._wait("tp", self._call("tp", key, operations, size, waited), cell)
+            self._wait_through("tp", key, operations, size, waited, cell)
             return
         first_pass = count / 2 if self.setting.recomputes else 0.0
         last = operations[-1:]
-        self._wait("tp", self._call("tp", (*key, "first pass"), last, size, first_pass), cell)
+        self._wait_through("tp", (*key, "first pass"), last, size, first_pass, cell)
         if len(operations) > 1:
-            self._wait("tp", self._call("tp", key, operations[:-1], size, count), cell)
+            self._wait_through("tp", key, operations[:-1], size, count, cell)
         behind = self._call("tp", (*key, "late"), last, size, count - first_pass, holds=True)
         beside = self._aside("tp", behind, cell)
         self._compute("compute", late_s, cell)
@@ -178,7 +187,7 @@ class Layers:
         if ("ep", "all_to_all") in self.setting.streams:
             count = self._exchanges(action, work) * share * (1 - self._hidden_share(action))
             size = self.setting.streams["ep", "all_to_all"].size_bytes
-            self._wait("ep", self._call("ep", (*key, "seen"), ("all_to_all",), size, count), cell)
+            self._wait_through("ep", (*key, "seen"), ("all_to_all",), size, count, cell)
 
     def _hidden(self, action: Action, key: Key, share: float) -> Iterable[tuple[str, int | None]]:
         """Collectives that start with the action and run beside its computation."""

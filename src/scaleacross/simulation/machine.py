@@ -10,7 +10,17 @@ from functools import cached_property
 import numpy as np
 
 from scaleacross.simulation import patterns
-from scaleacross.simulation.fabric import NUM_LEVELS, RACK, Fabric, Floats, Ints, Slowdown, block_width, build_fabric
+from scaleacross.simulation.fabric import (
+    CAMPUS,
+    NUM_LEVELS,
+    RACK,
+    Fabric,
+    Floats,
+    Ints,
+    Slowdown,
+    block_width,
+    build_fabric,
+)
 from scaleacross.simulation.folding import Classes, Relation, mean_loads, refine, unfolded
 from scaleacross.simulation.patterns import Groups, Pattern
 from scaleacross.spec.parallelism import GRID_AXES, Degrees
@@ -183,7 +193,8 @@ def build_machine(
     if max_blocks is None:
         classes = unfolded(total)
     else:
-        initial = _initial(fabric, shapes, streams, offsets, at, block_facts)
+        routes = _routes(fabric, at, following)
+        initial = _initial(fabric, shapes, streams, offsets, at, routes, block_facts)
         relations = _relations(shapes, streams, offsets, following if degrees.pp > 1 else None)
         classes = refine(initial, relations, fabric.num_blocks, max_blocks, offsets["links"])
     return Machine(fabric, shapes, streams, classes, offsets, following, preceding)
@@ -226,12 +237,28 @@ def distinct(places: Floats, copies: float) -> Floats:
     return share
 
 
+def _routes(fabric: Fabric, pipeline_rank: Ints, following: Ints) -> Ints:
+    """Number of the kind of each block's pipeline, by which of its messages leave buildings, and for how long.
+
+    Where one pipeline waits for a trunk all of its ranks do in the end, however far away they are.
+    """
+    level, _, latency = fabric.hop(np.arange(len(following)), following)
+    block, far = np.flatnonzero(pipeline_rank == 0), np.where(level >= CAMPUS, latency.round(12), 0.0)
+    blocks = [block]
+    for _ in range(int(pipeline_rank.max(initial=0))):
+        blocks.append(following[blocks[-1]])
+    route = np.empty(len(following), dtype=np.int64)
+    route[np.stack(blocks)] = _numbered(np.stack([far[each] for each in blocks], axis=1))
+    return route
+
+
 def _initial(
     fabric: Fabric,
     shapes: Mapping[str, Groups],
     streams: Mapping[PatternKey, Pattern],
     offsets: Mapping[str, int],
     pipeline_rank: Ints,
+    routes: Ints,
     block_facts: Floats | None,
 ) -> Ints:
     """What is known of every block, group and link by itself, as numbers."""
@@ -240,7 +267,7 @@ def _initial(
         for index, one in enumerate(fabric.buildings)
     ]
     kind = np.array([kinds.index(one) for one in kinds])[fabric.building]
-    facts = [pipeline_rank[:, None], kind[:, None]] + ([] if block_facts is None else [block_facts])
+    facts = [pipeline_rank[:, None], routes[:, None], kind[:, None]] + ([] if block_facts is None else [block_facts])
     parts = [_numbered(np.concatenate([np.asarray(fact, dtype=np.float64) for fact in facts], axis=1))]
     for number, (shape, groups) in enumerate(shapes.items()):
         caps = [pattern.cap for key, pattern in streams.items() if key[0] == shape]
