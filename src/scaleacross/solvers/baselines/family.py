@@ -6,17 +6,19 @@ what runs fastest. Here the trial is the cost model, so such a rival gets the be
 Space        candidates of ``search_space`` (R1–R9) that the family's job and its ``allows`` leave, on the family's axis
              orders and fills, with no axis crossing a level beyond its ``farthest``
 Objective    exact step time (``plan_cost``), minimised
-Method       bases in the order of their computation, bounded and expanded block by block; members priced in arrays
-             (``fixed_placement``), then exactly from the lowest figure up until the next one is not below the best
+Method       bases in the order of their computation, bounded and expanded block by block; members estimated in arrays
+             (``fixed_placement``), the most promising of each block priced exactly at once, all others when all blocks have been
+             seen, from the lowest estimate up, unless their bound is not below the best
 
-The result is the optimum of the family unless the clock ended the tuning (``Outcome.complete``).
+The result is the optimum of the family unless the clock ended the tuning (``Outcome.complete``), which goes on for as long again
+where it has found nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -41,7 +43,9 @@ BASE_BLOCK: Final = 1024
 FREE_BLOCK: Final = 16_384
 """Bases at least whose computation is worked out between two looks at the clock, a quarter of a second at most."""
 ROW_BLOCK: Final = 512
-"""Members that are priced together."""
+"""Members that are estimated together."""
+PROMISING: Final = 12
+"""Members of a block that are priced exactly before other blocks are looked at."""
 
 
 def everything(settings: Settings) -> Bools:
@@ -75,7 +79,7 @@ def tune(problem: Problem, family: Family, clock: Clock) -> Outcome:
     """The fastest member of a family, or why it has none."""
     tuning = _Tuning(problem, family, clock)
     for fleet in fleets(problem.topology):
-        if clock.over:
+        if clock.is_over_for(tuning.best):
             break
         tuning.on(fleet)
     if tuning.best is not None:
@@ -105,6 +109,20 @@ def bases_that_fit(
     return concatenate(parts), least
 
 
+class _Estimated(NamedTuple):
+    """Members of a block on their fills and orders: where each lies, its bound and its estimate, s."""
+
+    block: Priced
+    places: Sequence[tuple[FixedPlacement, AxisOrder, int]]
+    least_s: Floats
+    guess_s: Floats
+
+    def decision(self, index: int) -> tuple[FixedPlacement, Decision]:
+        """One of them."""
+        placed, order, row = self.places[index]
+        return placed, placed.placed(self.block.settings, row, order)
+
+
 @dataclass
 class _Tuning:
     problem: Problem
@@ -130,18 +148,19 @@ class _Tuning:
         free_s = self._free_s(bases, pricing) if len(bases) else None
         if free_s is None:
             return
-        order = np.argsort(free_s, kind="stable")
+        order, left = np.argsort(free_s, kind="stable"), list[_Estimated]()
         for start in range(0, len(order), BASE_BLOCK):
             rows = order[start : start + BASE_BLOCK]
-            if free_s[rows[0]] >= self.best_s or self.clock.over:
-                return
+            if free_s[rows[0]] >= self.best_s or self._is_over():
+                break
             block = bases.take(rows[free_s[rows] < self.best_s])
             promising = pricing.base_bound_s(block) < self.best_s
-            if promising.any() and not self.clock.over:
-                self._try_all(space.expand(block.take(promising), Refusals()), pricing)
+            if promising.any() and not self._is_over():
+                left += self._try_promising(space.expand(block.take(promising), Refusals()), pricing)
+        self._try_all(left)
 
     def _is_over(self) -> bool:
-        return self.clock.over
+        return self.clock.is_over_for(self.best)
 
     def _free_s(self, bases: Settings, pricing: Pricing) -> Floats | None:
         """Computation of every base, s, in parts of whole pipeline degrees, which share most of it; None when time is over."""
@@ -150,7 +169,7 @@ class _Tuning:
         for end in (*(np.flatnonzero(np.diff(bases.pp)) + 1).tolist(), len(bases)):
             if end - start < FREE_BLOCK and end < len(bases):
                 continue
-            if self.clock.over:
+            if self._is_over():
                 return None
             parts.append(pricing.base_free_s(bases.take(np.arange(start, end))))
             start = end
@@ -158,7 +177,7 @@ class _Tuning:
 
     def why_none(self) -> str:
         """The reason, after all fleets."""
-        if self.clock.over:
+        if self._is_over():
             return "the time limit ended its rule before the first plan"
         if not np.isfinite(self.least_bytes):
             return "its rules leave no legal degrees"
@@ -167,20 +186,33 @@ class _Tuning:
             return f"does not fit in memory: needs {short} per accelerator at least"
         return "no placement keeps its axes inside the levels that it allows"
 
-    def _try_all(self, rows: Settings, pricing: Pricing) -> None:
+    def _try_promising(self, rows: Settings, pricing: Pricing) -> Iterator[_Estimated]:
+        """Estimate the members, block by block, and price the most promising ones exactly."""
         rows = rows.take(self.family.allows(rows) & self.family.allows_split(rows))
         rows = rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes) if len(rows) else rows
         if not len(rows):
             return
         self.fitted = True
         priced = pricing.coarse(rows)
-        if self.clock.over:
+        if self._is_over():
             return
         for block in _ascending(self._on_orders(priced.take(priced.bound_s < self.best_s), pricing)):
             block = block.take(block.bound_s < self.best_s)
-            if not len(block.bound_s) or self.clock.over:
+            if not len(block.bound_s) or self._is_over():
                 return
-            self._try_block(block, pricing.fleet)
+            found = self._estimated(block, pricing.fleet)
+            self._try_some(found, np.argsort(found.guess_s, kind="stable")[:PROMISING].tolist())
+            yield found
+
+    def _try_all(self, left: Sequence[_Estimated]) -> None:
+        """Price exactly, from the lowest estimate up, all that may be faster than the best."""
+        of = np.repeat(np.arange(len(left)), [len(found.places) for found in left])
+        within = np.concatenate([np.arange(len(found.places)) for found in left]) if left else of
+        guesses = np.concatenate([found.guess_s for found in left]) if left else np.zeros(0)
+        for index in np.argsort(guesses, kind="stable").tolist():
+            if self._is_over():
+                return
+            self._try_some(left[of[index]], [int(within[index])])
 
     def _on_orders(self, priced: Priced, pricing: Pricing) -> Priced:
         """The members with their least bound on the family's orders, whatever the fill; those that may still win."""
@@ -190,34 +222,33 @@ class _Tuning:
         tight = replace(priced, bound_s=np.maximum(priced.bound_s, priced.free_s + least_s))
         return tight.take(tight.bound_s < self.best_s)
 
-    def _try_block(self, block: Priced, fleet: Fleet) -> None:
-        """Price every (member, fill, order) of a block in arrays, then exactly from the lowest figure up."""
+    def _estimated(self, block: Priced, fleet: Fleet) -> _Estimated:
+        """Every (member, fill, order) of a block."""
         holding: dict[Fill, list[int]] = {}
         columns = (getattr(block.settings, axis).tolist() for axis in Degrees.model_fields)
         for row, degrees in enumerate(zip(*columns, strict=True)):
             for fill in self._fills_of(fleet, degrees):
                 holding.setdefault(fill, []).append(row)
-        places, parts, guesses = [], [], []
+        places, parts, guesses = [], [np.zeros(0)], [np.zeros(0)]
         for fill, rows in holding.items():
             members, placed = block.take(np.array(rows)), self._placed_on(fleet, fill)
             figures = placed.order_figures_s(members.settings, members.work, self.family.orders)
             for order, bounds, estimates in zip(self.family.orders, *figures, strict=True):
                 near = self._near_enough(placed.spans(members.settings, order))
                 parts.append(np.where(near, members.free_s + bounds, np.inf))
-                guesses.append(members.free_s + estimates)
+                guesses.append(np.where(near, members.free_s + estimates, np.inf))
                 places += [(placed, order, row) for row in rows]
-        least_s = np.concatenate(parts) if parts else np.zeros(0)
-        for index in np.argsort(np.concatenate(guesses) if parts else least_s, kind="stable"):
-            if self.clock.over:
-                return
-            if least_s[index] < self.best_s:
-                placed, order, row = places[index]
-                self._try_one(placed, placed.placed(block.settings, row, order))
+        return _Estimated(block, places, np.concatenate(parts), np.concatenate(guesses))
 
-    def _try_one(self, placed: FixedPlacement, decision: Decision) -> None:
-        step_s = placed.step_s(decision)
-        if step_s < self.best_s:
-            self.best, self.best_s = decision, step_s
+    def _try_some(self, found: _Estimated, indices: Sequence[int]) -> None:
+        """Price these exactly where they may be faster than the best."""
+        for index in indices:
+            if found.least_s[index] < self.best_s:
+                placed, decision = found.decision(index)
+                step_s = placed.step_s(decision)
+                found.least_s[index] = step_s  # not again
+                if step_s < self.best_s:
+                    self.best, self.best_s = decision, step_s
 
     def _placed_on(self, fleet: Fleet, fill: Fill) -> FixedPlacement:
         if fill not in self._placed:

@@ -35,6 +35,10 @@ class Clock:
         """Whether the limit has passed."""
         return self.now() - self.began > self.limit_s
 
+    def is_over_for(self, decision: Decision | None) -> bool:
+        """Whether the limit has passed for who has found this; twice the limit for who has found nothing yet."""
+        return self.now() - self.began > self.limit_s * (2 if decision is None else 1)
+
 
 @dataclass(frozen=True)
 class Baseline:
