@@ -62,8 +62,8 @@ def num_routes(plan: Plan) -> int:
 def test_runs_folded_by_pipeline_alone_are_close(
     hosts: tuple[int, int], degrees: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Replicas straddle buildings: of blocks told apart by their rank and by where their pipeline leaves buildings alone, what one
-    plays is what all of them load."""
+    """Replicas straddle buildings: of blocks told apart by rank and by where their pipeline leaves buildings, what one plays is
+    what all of them load."""
     pinned = dict(zip(("tp", "cp", "pp"), degrees, strict=True)) | {"ep": 1}
     shape = {"sequence_length": 8192, "global_batch_sequences": 64, "num_accelerators": 4 * sum(hosts)}
     plan = sa.plan(instances.plain_job(*hosts, degrees=pinned, schedules="1F1B", **shape))

@@ -7,6 +7,7 @@ A collective starts when the last class of its members has come to it, and all l
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -139,6 +140,7 @@ class Step:
     _calls: dict[Key, Call] = field(default_factory=dict)
     _own: list[Call] = field(default_factory=list)
     _groups: dict[tuple[str, int], tuple[int, bool]] = field(default_factory=dict)
+    _members: dict[str, Counter[int]] = field(default_factory=dict)
     _flows: dict[Key, tuple[Task, ...]] = field(default_factory=dict)
     _lanes: dict[Key, int] = field(default_factory=dict)
     _sent: set[int] = field(default_factory=set)
@@ -211,10 +213,12 @@ class Step:
         return call.last
 
     def _group(self, use: str, who: int) -> tuple[int, bool]:
-        """The class of groups that a class of ranks is in, and whether nobody else is."""
-        shape = SHAPES.get(use, use)
-        group = self.calls.machine.group_of(shape, who)
-        return group, self.calls.machine.members(shape, group) == [who]
+        """The class of groups that a class of ranks is in, and whether no other class is."""
+        shape, machine = SHAPES.get(use, use), self.calls.machine
+        if use not in self._members:
+            self._members[use] = Counter(machine.group_of(shape, one) for one in self.players)
+        group = machine.group_of(shape, who)
+        return group, self._members[use][group] == 1
 
     def _flows_of(
         self, use: str, group: int, ops: tuple[Op, ...], size: float, count: float, holds: bool
