@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 import scaleacross as sa
 from instances import instance, plain_job, random_job
+from scaleacross import api
 from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.spec.plan import Decision, Plan
 from scaleacross.spec.progress import Progress
@@ -261,3 +264,17 @@ def test_the_public_names() -> None:
     with pytest.raises(AttributeError, match="no attribute 'plans'"):
         sa.plans  # noqa: B018
     assert instance(0).job == random_job(0)
+
+
+def test_a_replay_loads_no_solver_and_no_cost_model() -> None:
+    """In a fresh interpreter: what a verb does not need costs its users no time."""
+    absent = ("ortools", "pulp", "pandas", "scaleacross.solvers", "scaleacross.cost_models")
+    code = f"import sys\nfrom scaleacross import api\nprint(api.simulate.__name__, [m for m in {absent} if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (result.stdout, result.stderr) == ("simulate []\n", "")
+
+
+def test_an_unknown_verb_is_an_attribute_error() -> None:
+    for package in (sa, api):
+        with pytest.raises(AttributeError, match=f"'{package.__name__}' has no attribute 'plann'"):
+            _ = package.plann

@@ -35,6 +35,7 @@ COSTS = f"{MODELS} cost_models"
 ROOMS = {
     "units": _room(""),
     "errors": _room(""),
+    "lazy": _room(""),
     "spec": _room(BASE, "pydantic"),
     "workloads": _room(NOUNS, "pydantic"),
     "schedules": _room(NOUNS),
@@ -49,14 +50,14 @@ ROOMS = {
     "diagnosis": _room(NOUNS, "networkx"),
     "report": _room(f"{MODELS} validation calibration", "rich"),
     "api": _room(
-        f"{COSTS} simulation catalogue verification solvers emitters report validation calibration diagnosis",
+        f"{COSTS} lazy simulation catalogue verification solvers emitters report validation calibration diagnosis",
         "pyarrow distributed ray",
     ),
     "runtime": _room(f"{NOUNS} schedules", "torch triton numpy pydantic"),
     "bundle": _room(f"{NOUNS} api emitters"),
     "testbed": _room(f"{NOUNS} schedules catalogue emitters api runtime", "torch"),
     "cli": _room(f"{NOUNS} api bundle catalogue emitters report runtime testbed", "typer rich"),
-    "__init__": _room(f"{NOUNS} workloads api catalogue"),
+    "__init__": _room(f"{NOUNS} lazy workloads api catalogue"),
 }
 MAY_PRINT = frozenset({"report", "cli"})
 MUTATING_METHODS = frozenset(

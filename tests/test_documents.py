@@ -55,7 +55,13 @@ def test_targets_are_all_documented() -> None:
 def test_functions_of_the_readme_stay_callable_once_everything_is_imported() -> None:
     """In a fresh interpreter, because a submodule's first import may take over a public name of the package."""
     names = sorted(set(re.findall(r"\bsa\.(\w+)\(", "\n".join(blocks("python")))) | {"verify"})
-    code = f"import scaleacross as sa, scaleacross.api\nprint([n for n in {names} if not callable(getattr(sa, n))])"
+    everything = (
+        "for one in pkgutil.walk_packages(api.__path__, 'scaleacross.api.'):\n    importlib.import_module(one.name)\n"
+    )
+    code = (
+        f"import importlib, pkgutil\nimport scaleacross as sa\nfrom scaleacross import api\n{everything}"
+        f"print([n for n in {names} if not callable(getattr(sa, n))] + [n for n in api.__all__ if not callable(getattr(api, n))])"
+    )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (result.stdout, result.stderr) == ("[]\n", "")
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import scaleacross as sa
 from scaleacross import api
-from scaleacross.api.assemble import problem_of
+from scaleacross.api.problems import problem_of
 from scaleacross.cli import app
 from scaleacross.cost_models.pipeline.timeline import planned_pipeline
 from scaleacross.schedules.pipeline.check import check

@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 
 import scaleacross as sa
 from scaleacross.api import Reproduction, ablation, design_replay, refereeing, study_run
-from scaleacross.api.assemble import cost_of, problem_of
+from scaleacross.api.assemble import cost_of
 from scaleacross.api.design_run import CONTENDERS, RIVALS, design_key, run_design_point
+from scaleacross.api.problems import problem_of
 from scaleacross.catalogue import design_points, load_design_space
 from scaleacross.catalogue.design_spaces import draw
 from scaleacross.cli import app

@@ -9,8 +9,9 @@ Names are loaded on first use, so that importing the package costs nothing.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from scaleacross.lazy import loaded_from
 
 if TYPE_CHECKING:
     from scaleacross.api import (
@@ -143,11 +144,7 @@ _HOME: Final = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    for module, names in _HOME.items():
-        if name in names:
-            return getattr(import_module(module), name)
-    raise AttributeError(f"module 'scaleacross' has no attribute '{name}'")
+__getattr__ = loaded_from(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.overlap import NO_CHUNKS, Window, exposed_s, together_s
 from scaleacross.cost_models.pipeline.exact import compiled_schedule, exact_ends, virtual_boundaries
-from scaleacross.cost_models.pipeline.stage_ends import StageEnds
+from scaleacross.cost_models.pipeline.stage_ends import StageEnds, stage_ends
 from scaleacross.cost_models.pipeline.timing import time_compiled
 from scaleacross.cost_models.split_backward import gradient_chunks, parameter_chunks
 from scaleacross.schedules.pipeline import Kind
@@ -130,6 +130,20 @@ def test_ends_are_those_of_the_timed_actions(name: str) -> None:
             assert found.last_start_s[stage] == times.start_s[rank][last]
             assert found.last_end_s[stage] == times.finish_s[rank][last]
     assert found.total_s == times.total_s
+
+
+def test_ends_of_a_long_run_are_those_of_all_its_actions() -> None:
+    """Of a run that repeats only the beginning and the end are timed."""
+    choice, p, m = PipelineChoice(schedule="Interleaved1F1B", num_chunks=2), 4, 4000
+    forward, backward = np.tile([1.0, 1.5, 1.0, 1.25], 2), np.tile([2.0, 2.5, 2.0, 2.25], 2)
+    boundaries = np.array([0.5, 0.25, 0.0, 0.5]), np.array([0.25, 0.0, 0.5, 0.25])
+    found = exact_ends(choice, p, m, [forward, backward, backward, 0 * forward, *np.zeros((2, 2 * p))], *boundaries)
+    compiled = compiled_schedule(choice, p, m)
+    between = (virtual_boundaries("boundary", one, p, 2, compiled.schedule.placement) for one in boundaries)
+    every = stage_ends(compiled, time_compiled(compiled, forward, backward, *between))
+    assert len(compiled.rank) > 60_000, "or all are timed"
+    for name, one, other in zip(StageEnds._fields, found, every, strict=True):
+        assert one == pytest.approx(other, rel=1e-12), name
 
 
 def test_what_is_gathered_after_a_bucket_takes_multiprocessors() -> None:

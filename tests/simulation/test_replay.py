@@ -22,7 +22,7 @@ from scaleacross.simulation.engine import Simulation
 from scaleacross.simulation.patterns import ring_fixed_s
 from scaleacross.simulation.segments import FarMessages, Segment, piped
 from scaleacross.spec.placement import strides
-from scaleacross.spec.plan import COMPONENTS, Plan
+from scaleacross.spec.plan import COMPONENTS, Decision, Plan
 
 
 @cache
@@ -73,6 +73,35 @@ def test_runs_folded_by_pipeline_alone_are_close(
     assert (folded.folding, folded.num_classes) == ("rounded", plan.degrees.pp * num_routes(plan))
     assert folded.step_s == pytest.approx(whole.step_s, rel=2e-3)
     assert folded.component("tp") == pytest.approx(whole.component("tp"), rel=1e-6)
+
+
+def test_what_a_pipeline_waits_for_a_trunk_reaches_all_of_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four pipelines of eight ranks, of which two cross a trunk, at different ranks, and wait for it with every micro-batch: of
+    blocks told apart by rank alone none of the others did."""
+    hosts = (11, 9, 12)
+    topology = instances.plain_topology(*hosts)
+    for trunk in topology["trunks"]:
+        trunk["one_way_latency_us"] = 5e4
+    job = instances.plain_job(topology=topology, sequence_length=8192, global_batch_sequences=128)
+    decision = Decision.model_validate(
+        {
+            "degrees": {"tp": 4, "pp": 8, "dp_shard": 4},
+            "pipeline": {"schedule": "1F1B"},
+            "recompute": "none",
+            "shard": "optimizer",
+            "placement": {
+                "axis_order": ["tp", "cp", "pp", "dp_shard", "dp_replicate"],
+                "fill": [{"building": f"b{index}", "num_accelerators": 4 * count} for index, count in enumerate(hosts)],
+            },
+        }
+    )
+    plan = sa.evaluate((job, decision))
+    whole = sa.simulate(plan, fold=False)
+    monkeypatch.setattr(replay, "_most_classes", lambda plan: plan.degrees.pp)
+    folded = sa.simulate(plan)
+    assert (folded.folding, folded.num_classes) == ("rounded", plan.degrees.pp * num_routes(plan))
+    assert folded.num_classes < whole.num_classes
+    assert folded.step_s == pytest.approx(whole.step_s, rel=1e-3)
 
 
 def test_components_add_up_to_the_step() -> None:

@@ -218,6 +218,12 @@ def test_an_ended_clock_is_reported() -> None:
     assert "time limit" in outcome.reason
 
 
+def test_who_has_no_plan_gets_twice_the_time() -> None:
+    now = iter((0.0, 0.9, 0.9, 1.1, 1.1, 2.1))
+    clock, plan = Clock(1.0, lambda: next(now)), decided("production", problem(4, 4))[0]
+    assert [clock.is_over_for(one) for one in (plan, None, plan, None, None)] == [False, False, True, False, True]
+
+
 def test_a_job_that_pins_cp_is_not_for_planners_without_it() -> None:
     for name in ("sailor", "atlas"):
         outcome = decide(name, problem(2, 2, degrees={"cp": 2}))

@@ -1,23 +1,28 @@
-"""The verbs behind the public door."""
+"""The verbs behind the public door, each loaded on first use: a replay needs no solver."""
 
 from __future__ import annotations
 
-from scaleacross.api.accuracy import cross_check, score_files, validate
-from scaleacross.api.calibration import calibrate
-from scaleacross.api.collective import collective
-from scaleacross.api.comparison import compare
-from scaleacross.api.diagnosing import diagnose
-from scaleacross.api.evaluation import evaluate
-from scaleacross.api.explaining import explain
-from scaleacross.api.files import emit, verify
-from scaleacross.api.frontier import Pareto, ParetoPoint, pareto
-from scaleacross.api.planning import plan
-from scaleacross.api.refining import refine_finalists, refine_schedule
-from scaleacross.api.reproducing import Reproduction, reproduce
-from scaleacross.api.scheduling import schedule, schedule_of_plan
-from scaleacross.api.simulating import execution_trace, simulate
-from scaleacross.api.sweeping import SweepResult, sweep
-from scaleacross.api.synthesis import Synthesized, synthesize
+from typing import TYPE_CHECKING, Final
+
+from scaleacross.lazy import loaded_from
+
+if TYPE_CHECKING:
+    from scaleacross.api.accuracy import cross_check, score_files, validate
+    from scaleacross.api.calibration import calibrate
+    from scaleacross.api.collective_study import collective
+    from scaleacross.api.comparison import compare
+    from scaleacross.api.diagnosing import diagnose
+    from scaleacross.api.evaluation import evaluate
+    from scaleacross.api.explaining import explain
+    from scaleacross.api.files import emit, verify
+    from scaleacross.api.frontier import Pareto, ParetoPoint, pareto
+    from scaleacross.api.planning import plan
+    from scaleacross.api.refining import refine_finalists, refine_schedule
+    from scaleacross.api.reproducing import Reproduction, reproduce
+    from scaleacross.api.scheduling import schedule, schedule_of_plan
+    from scaleacross.api.simulating import execution_trace, simulate
+    from scaleacross.api.sweeping import SweepResult, sweep
+    from scaleacross.api.synthesis import Synthesized, synthesize
 
 __all__ = [
     "Pareto",
@@ -48,3 +53,57 @@ __all__ = [
     "validate",
     "verify",
 ]
+
+_HOME: Final = {
+    "scaleacross.api.accuracy": (
+        "cross_check",
+        "score_files",
+        "validate",
+    ),
+    "scaleacross.api.calibration": ("calibrate",),
+    "scaleacross.api.collective_study": ("collective",),
+    "scaleacross.api.comparison": ("compare",),
+    "scaleacross.api.diagnosing": ("diagnose",),
+    "scaleacross.api.evaluation": ("evaluate",),
+    "scaleacross.api.explaining": ("explain",),
+    "scaleacross.api.files": (
+        "emit",
+        "verify",
+    ),
+    "scaleacross.api.frontier": (
+        "Pareto",
+        "ParetoPoint",
+        "pareto",
+    ),
+    "scaleacross.api.planning": ("plan",),
+    "scaleacross.api.refining": (
+        "refine_finalists",
+        "refine_schedule",
+    ),
+    "scaleacross.api.reproducing": (
+        "Reproduction",
+        "reproduce",
+    ),
+    "scaleacross.api.scheduling": (
+        "schedule",
+        "schedule_of_plan",
+    ),
+    "scaleacross.api.simulating": (
+        "execution_trace",
+        "simulate",
+    ),
+    "scaleacross.api.sweeping": (
+        "SweepResult",
+        "sweep",
+    ),
+    "scaleacross.api.synthesis": (
+        "Synthesized",
+        "synthesize",
+    ),
+}
+
+__getattr__ = loaded_from(__name__, _HOME)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,33 +1,15 @@
-"""What every verb needs: the problem behind a job, the cost of a decision, and the plan around both."""
+"""What verbs that price need: the cost of a decision, and the plan around it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
-from scaleacross import catalogue
 from scaleacross.cost_models.failures import degraded_states
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost, replayed_work
-from scaleacross.errors import InputError
-from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Decision, NetworkReport, Plan, SolveReport
 from scaleacross.workloads.problem import Problem
 
 REPORTED_VERSIONS = ("scaleacross", "ortools", "numpy", "pydantic")
-
-
-def problem_of(job: Job | str | Path, overrides: Sequence[str]) -> Problem:
-    """The job with all names resolved and overrides applied; InputError if an accelerator states no peak for its precision."""
-    problem = catalogue.resolve(catalogue.load_job(job, overrides))
-    for building in problem.topology.buildings:
-        if problem.job.precision not in building.accelerator.peak_flop_per_s:
-            known = ", ".join(building.accelerator.peak_flop_per_s)
-            raise InputError(
-                f"job '{problem.job.name}': precision {problem.job.precision} is not stated for {building.accelerator.name} "
-                f"in building '{building.name}'; it has {known}"
-            )
-    return problem
 
 
 def cost_of(problem: Problem, decision: Decision) -> PlanCost:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scaleacross import verification as checks
-from scaleacross.api.assemble import cost_of, problem_of
+from scaleacross.api.assemble import cost_of
 from scaleacross.api.planning import DEFAULT_TIME_LIMIT_S, plan
+from scaleacross.api.problems import problem_of
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.solvers.baselines import BASELINES, Baseline, Clock
 from scaleacross.spec.comparison import Comparison, Rival

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from scaleacross.api.assemble import problem_of
 from scaleacross.api.design_run import CONTENDERS, OURS
 from scaleacross.api.engines.outcome import FAILED, Record
 from scaleacross.api.evaluation import evaluated
+from scaleacross.api.problems import problem_of
 from scaleacross.api.simulating import replayed_step_s
 from scaleacross.errors import ScaleAcrossError
 from scaleacross.spec.job import Job

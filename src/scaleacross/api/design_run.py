@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from scaleacross.api.ablation import ABLATIONS, START, ablate
-from scaleacross.api.assemble import cost_of, problem_of
+from scaleacross.api.assemble import cost_of
 from scaleacross.api.comparison import beside, rivals_of, same_plan
 from scaleacross.api.engines.outcome import FAILED, Record
 from scaleacross.api.planning import plan
+from scaleacross.api.problems import problem_of
 from scaleacross.api.sweep_points import figures_of, refusal
 from scaleacross.catalogue import DesignPoint
 from scaleacross.errors import ScaleAcrossError

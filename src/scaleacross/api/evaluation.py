@@ -7,8 +7,9 @@ from pathlib import Path
 
 from scaleacross import catalogue
 from scaleacross import verification as checks
-from scaleacross.api.assemble import assemble, cost_of, problem_of, versions
+from scaleacross.api.assemble import assemble, cost_of, versions
 from scaleacross.api.objectives import objective_value
+from scaleacross.api.problems import problem_of
 from scaleacross.cost_models.levels import accelerator_types
 from scaleacross.cost_models.plan_cost import PlanCost, placed_shapes
 from scaleacross.cost_models.settings import settings_of

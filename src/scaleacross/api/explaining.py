@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scaleacross import catalogue
-from scaleacross.api.assemble import problem_of
 from scaleacross.api.evaluation import evaluate
+from scaleacross.api.problems import problem_of
 from scaleacross.cost_models.sensitivity import Repricer, sensitivities
 from scaleacross.solvers.network_of_plan import with_library_network
 from scaleacross.solvers.runner_up import runner_ups

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from scaleacross.api.assemble import cost_of, problem_of
+from scaleacross.api.assemble import cost_of
 from scaleacross.api.objectives import Limits, value_of
 from scaleacross.api.planning import DEFAULT_TIME_LIMIT_S, plan_problem
+from scaleacross.api.problems import problem_of
 from scaleacross.errors import InfeasibleError, InputError, TimeLimitError
 from scaleacross.solvers.objectives import Measure
 from scaleacross.spec.job import OBJECTIVE_NAMES, Job, ObjectiveName

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from scaleacross import verification as checks
-from scaleacross.api.assemble import assemble, cost_of, problem_of, versions
+from scaleacross.api.assemble import assemble, cost_of, versions
 from scaleacross.api.objectives import Limits, goal_of, objective_value, value_of
+from scaleacross.api.problems import problem_of
 from scaleacross.api.refereeing import refereed
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.errors import InfeasibleError, InputError, TimeLimitError

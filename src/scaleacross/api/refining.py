@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from scaleacross.api.assemble import cost_of, problem_of
+from scaleacross.api.assemble import cost_of
 from scaleacross.api.evaluation import evaluate
+from scaleacross.api.problems import problem_of
 from scaleacross.catalogue import load_plan
 from scaleacross.cost_models.pipeline.timeline import PlannedPipeline, planned_pipeline
 from scaleacross.errors import InfeasibleError, InputError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from scaleacross.api.assemble import problem_of
+from scaleacross.api.problems import problem_of
 from scaleacross.catalogue import load_plan
 from scaleacross.cost_models.pipeline.exact import virtual_boundaries
 from scaleacross.cost_models.pipeline.timeline import plan_timeline, timeline

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from scaleacross.api.assemble import problem_of
+from scaleacross.api.problems import problem_of
 from scaleacross.catalogue import load_plan
 from scaleacross.simulation.execution import execution_trace as programs
-from scaleacross.simulation.replay import Replay, replay
+from scaleacross.simulation.replay import Replay, no_collection, replay
 from scaleacross.simulation.result import simulated_step
 from scaleacross.simulation.steady import step_seconds
 from scaleacross.simulation.what_if import disturbance_of
@@ -40,8 +40,9 @@ def simulate(
         InputError: not a plan, a plan of an older version that does not state its computation, or a what-if that is none.
     """
     found = plan if isinstance(plan, Plan) else load_plan(plan)
-    played, _ = _played(found, what_if, fold, progress)
-    return simulated_step(found, played, fold, tuple(what_if), timeline)
+    with no_collection():
+        played, _ = _played(found, what_if, fold, progress)
+        return simulated_step(found, played, fold, tuple(what_if), timeline)
 
 
 def replayed_step_s(plan: Plan) -> float:

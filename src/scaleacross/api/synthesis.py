@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from scaleacross import catalogue
-from scaleacross.api.collective import group_on
+from scaleacross.api.collective_study import group_on
 from scaleacross.errors import InputError
 from scaleacross.schedules.collective import CollectiveSchedule
 from scaleacross.solvers.collective_synthesis.groups import network_of_group

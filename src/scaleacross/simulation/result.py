@@ -151,19 +151,25 @@ def _links(played: Replay, timeline: bool) -> tuple[LinkUse, ...]:
 
 def _rate_changes(played: Replay, names: Mapping[int, str]) -> dict[int, tuple[Floats, Floats]]:
     """Link class -> (moments, rate from each on); a flow counts with its mean rate."""
-    steps: dict[int, list[tuple[float, float]]] = {link: [] for link in names}
-    timeline = played.timeline
-    for number, task in enumerate(played.step.simulation.tasks):
-        if task.path is None or task.amount <= 0:
-            continue
-        start, end = float(timeline.start_s[number]), float(timeline.end_s[number])
-        for link, weight in task.path:
-            if link in steps and end > start:
-                rate = weight * task.amount / (end - start)
-                steps[link] += [(start, rate), (end, -rate)]
+    tasks, timeline = played.step.simulation.tasks, played.timeline
+    lasting = timeline.end_s > timeline.start_s
+    on: dict[int, list[tuple[float, int]]] = {}  # by a task's identity: equal ones are one object
+    carriers: dict[int, tuple[list[int], list[float]]] = {link: ([], []) for link in names}
+    for number in np.flatnonzero(lasting).tolist():
+        task = tasks[number]
+        if id(task) not in on:
+            on[id(task)] = [
+                (w * task.amount, link) for link, w in task.path or () if link in carriers and task.amount > 0
+            ]
+        for carried, link in on[id(task)]:
+            carriers[link][0].append(number)
+            carriers[link][1].append(carried)
     out = {}
-    for link, marks in steps.items():
-        if marks:
-            at, inverse = np.unique([time for time, _ in marks], return_inverse=True)
-            out[link] = (at, np.maximum(0.0, np.cumsum(np.bincount(inverse, [rate for _, rate in marks], len(at)))))
+    for link, (numbers, carried) in carriers.items():
+        if numbers:
+            start, end = timeline.start_s[numbers], timeline.end_s[numbers]
+            rate = np.array(carried) / (end - start)
+            at, inverse = np.unique(np.concatenate([start, end]), return_inverse=True)
+            change = np.bincount(inverse, np.concatenate([rate, -rate]), len(at))
+            out[link] = (at, np.maximum(0.0, np.cumsum(change)))
     return out

@@ -1,0 +1,24 @@
+"""What every verb starts from: a job with all that it refers to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from scaleacross import catalogue
+from scaleacross.errors import InputError
+from scaleacross.spec.job import Job
+from scaleacross.workloads.problem import Problem
+
+
+def problem_of(job: Job | str | Path, overrides: Sequence[str]) -> Problem:
+    """The job with all names resolved and overrides applied; InputError if an accelerator states no peak for its precision."""
+    problem = catalogue.resolve(catalogue.load_job(job, overrides))
+    for building in problem.topology.buildings:
+        if problem.job.precision not in building.accelerator.peak_flop_per_s:
+            known = ", ".join(building.accelerator.peak_flop_per_s)
+            raise InputError(
+                f"job '{problem.job.name}': precision {problem.job.precision} is not stated for {building.accelerator.name} "
+                f"in building '{building.name}'; it has {known}"
+            )
+    return problem
