@@ -104,6 +104,32 @@ def test_what_a_pipeline_waits_for_a_trunk_reaches_all_of_its_ranks(monkeypatch:
     assert folded.step_s == pytest.approx(whole.step_s, rel=1e-3)
 
 
+def test_unlike_batches_of_replicas_that_lie_side_by_side() -> None:
+    """Of four replicas with a micro-batch share of their own in every host only the first ranks begin a block."""
+    job = instances.plain_job(2, 2, sequence_length=8192, global_batch_sequences=64)
+    shares = (("b0", 10), ("b1", 6))
+    decision = Decision.model_validate(
+        {
+            "degrees": {"tp": 2, "dp_shard": 4, "dp_replicate": 2},
+            "pipeline": {"schedule": "1F1B"},
+            "recompute": "none",
+            "shard": "optimizer",
+            "placement": {
+                "axis_order": ["dp_shard", "tp", "cp", "pp", "dp_replicate"],
+                "fill": [{"building": name, "num_accelerators": 8} for name, _ in shares],
+            },
+            "batch_shares": [
+                {"buildings": [name], "num_replicas": 4, "num_micro_batches": count} for name, count in shares
+            ],
+        }
+    )
+    plan = sa.evaluate((job, decision))
+    folded, whole = sa.simulate(plan), sa.simulate(plan, fold=False)
+    assert folded.step_s == pytest.approx(whole.step_s, rel=1e-9)
+    busy = {row.name[-2:]: row.components_s["compute"] for row in folded.rows}
+    assert busy["b0"] == pytest.approx(busy["b1"] * 10 / 6)
+
+
 def test_components_add_up_to_the_step() -> None:
     for plan in small_plans():
         step = sa.simulate(plan)

@@ -40,7 +40,7 @@ def compare(
 
     Args:
         job: a Job, a path, or the name of a job of the catalogue.
-        time_limit_s: seconds for our search, and for each baseline.
+        time_limit_s: seconds for our search, and for each baseline; twice that for one that has found no plan by then.
         seed: of the solver.
         gap_tolerance: relative gap at which our search stops.
         tie_tolerance: relative difference of step times that counts as a tie.

@@ -27,7 +27,13 @@ def compare_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON and nothing else.")] = False,
     time_limit_s: Annotated[
-        float, typer.Option("--time-limit", metavar="S", min=0, help="Seconds for our search, and for each rival.")
+        float,
+        typer.Option(
+            "--time-limit",
+            metavar="S",
+            min=0,
+            help="Seconds for our search, and for each rival (twice that if it has no plan).",
+        ),
     ] = 60.0,
     overrides: Overrides = None,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the solver.")] = 0,

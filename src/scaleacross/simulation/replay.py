@@ -200,8 +200,9 @@ def _micro_batches(plan: Plan, width: int) -> Ints:
     touched[replica, np.searchsorted(ends, position, side="right")] = True
     names = [share.building for share in placement.fill]
     stated = {share.buildings: share.num_micro_batches for share in plan.decision.batch_shares}
-    of = np.array([stated[tuple(names[b] for b in np.flatnonzero(row))] for row in touched])
-    return of[replica]
+    first, of = np.unique(replica, return_inverse=True)  # of a block's replicas, which are in one building
+    shares = np.array([stated[tuple(names[b] for b in np.flatnonzero(row))] for row in touched[first]])
+    return shares[of]
 
 
 def _copies(problem: Problem) -> float:
