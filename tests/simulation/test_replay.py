@@ -105,17 +105,17 @@ def test_what_a_pipeline_waits_for_a_trunk_reaches_all_of_its_ranks(monkeypatch:
 
 
 def test_unlike_batches_of_replicas_that_lie_side_by_side() -> None:
-    """Of four replicas with a micro-batch share of their own in every host only the first ranks begin a block."""
+    """Of four replicas in every host one begins its blocks."""
     job = instances.plain_job(2, 2, sequence_length=8192, global_batch_sequences=64)
     shares = (("b0", 10), ("b1", 6))
     decision = Decision.model_validate(
         {
-            "degrees": {"tp": 2, "dp_shard": 4, "dp_replicate": 2},
+            "degrees": {"tp": 2, "dp_shard": 2, "dp_replicate": 4},
             "pipeline": {"schedule": "1F1B"},
             "recompute": "none",
             "shard": "optimizer",
             "placement": {
-                "axis_order": ["dp_shard", "tp", "cp", "pp", "dp_replicate"],
+                "axis_order": ["dp_replicate", "tp", "cp", "pp", "dp_shard"],
                 "fill": [{"building": name, "num_accelerators": 8} for name, _ in shares],
             },
             "batch_shares": [
