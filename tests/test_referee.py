@@ -96,6 +96,17 @@ def test_what_the_caller_brought_comes_before_other_runners_up(alone: Plan, repl
     assert [bare(plan.decision) for plan in replays] == [bare(alone.decision), bare(last)]
 
 
+def test_what_the_caller_brought_runs_on_the_defaults_too_where_finalists_are_few(
+    alone: Plan, replays: list[Plan]
+) -> None:
+    brought = sorted((bare(one.decision) for one in (alone, *alone.report.alternatives[:1])), key=str)
+    sa.plan(JOB, alternatives=False, referee=99, incumbents=brought)
+    assert sorted((bare(plan.decision) for plan in replays if plan.decision.network is None), key=str) == brought
+    replays.clear()
+    sa.plan(JOB, alternatives=False, referee=99)
+    assert replays and all(plan.decision.network is not None for plan in replays)
+
+
 def test_a_finalist_that_the_simulator_refuses_is_named(alone: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse_best(plan: Plan) -> float:
         if plan.cost.step_s == alone.cost.step_s:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 import scaleacross as sa
-from instances import link, moe, plain_job, plain_topology
 from scaleacross.catalogue import load_design_space
 from scaleacross.catalogue.design_spaces import design_points
 from scaleacross.solvers.network_of_plan import with_network
@@ -356,54 +355,3 @@ def test_chunks_have_their_gradients_round_by_round() -> None:
     plan = sa.evaluate((job, decision))
     step = sa.simulate(plan)
     assert abs(step.difference) < WITHIN, (plan.cost.step_s, step.step_s)
-
-
-def quick_and_slow(*types: tuple[float, float, float]) -> dict[str, Any]:
-    """Two buildings, of types with a peak in TFLOP/s and GB/s inside a host and beyond it."""
-    topology = plain_topology(2, 2)
-    for name, building, (peak, inside, beyond) in zip(
-        ("quick", "slow"), topology["regions"][0]["buildings"], types, strict=True
-    ):
-        building["accelerator"] |= {"name": name, "peak_tflop_per_s": {"bf16": peak}}
-        building["links"] |= {"scale_up": link(inside, 1.0), "rack": link(beyond, 2.0)}
-    return topology
-
-
-@pytest.mark.parametrize(
-    ("component", "degrees"),
-    [
-        ("tp", {"tp": 4, "cp": 1, "pp": 2, "dp_shard": 1, "dp_replicate": 2, "ep": 1}),
-        ("ep", {"tp": 1, "cp": 1, "pp": 2, "dp_shard": 4, "dp_replicate": 2, "ep": 4}),
-        ("ep", {"tp": 1, "cp": 1, "pp": 2, "dp_shard": 8, "dp_replicate": 1, "ep": 8}),
-    ],
-    ids=["tp", "ep", "ep_beyond_hosts"],
-)
-def test_stages_wait_for_the_links_of_their_own_building(component: str, degrees: dict[str, int]) -> None:
-    """A slow type on fast links beside a fast one on links a third as fast: these made the step up to 30 % longer."""
-    topology = quick_and_slow((200.0, 15.0, 5.0), (30.0, 45.0, 15.0))
-    experts = {"workload": moe()} if component == "ep" else {}
-    job = plain_job(
-        topology=topology, degrees=degrees, schedules="1F1B", shard="optimizer" if experts else "none", **experts
-    )
-    plan = sa.plan(job, overrides=["recompute=none", "overlap.tp_reduce=false"])
-    assert len(plan.placement.fill) == 2
-    step = sa.simulate(plan)
-    assert plan.cost.step_s == pytest.approx(step.step_s, rel=0.01)
-    assert plan.cost.component(component) == pytest.approx(step.component(component), rel=0.01)
-    assert plan.report.status == "optimal"
-
-
-def test_connections_fill_the_widest_port_that_their_groups_run_on() -> None:
-    """Two channels fill the port of one type, seven that of the other: two would hold its stages up for 6 % of the step."""
-    heads = {"num_heads": 8, "num_kv_heads": 8, "head_dim": 32}
-    job = plain_job(
-        topology=quick_and_slow((2000.0, 200.0, 50.0), (300.0, 800.0, 200.0)),
-        degrees={"tp": 8, "cp": 1, "pp": 2, "dp_shard": 1, "dp_replicate": 1, "ep": 1},
-        workload=plain_job().model_dump(mode="json", exclude_unset=True)["workload"] | heads,
-        schedules="1F1B",
-        shard="none",
-    )
-    plan = sa.plan(job, overrides=["recompute=none"])
-    assert {one.num_channels for one in plan.decision.network or () if one.communicator == "tp"} == {7}
-    assert plan.report.status == "optimal"
-    assert plan.cost.step_s == pytest.approx(sa.simulate(plan).step_s, rel=0.01)

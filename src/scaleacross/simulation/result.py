@@ -161,9 +161,9 @@ def _rate_changes(played: Replay, names: Mapping[int, str]) -> dict[int, tuple[F
             on[id(task)] = [
                 (w * task.amount, link) for link, w in task.path or () if link in carriers and task.amount > 0
             ]
-        for carried, link in on[id(task)]:
+        for size_bytes, link in on[id(task)]:
             carriers[link][0].append(number)
-            carriers[link][1].append(carried)
+            carriers[link][1].append(size_bytes)
     out = {}
     for link, (numbers, carried) in carriers.items():
         if numbers:
