@@ -75,6 +75,25 @@ def test_runs_folded_by_pipeline_alone_are_close(
     assert folded.component("tp") == pytest.approx(whole.component("tp"), rel=1e-6)
 
 
+def laid(hosts: tuple[int, ...], axis_order: str, batches: tuple[int, ...] = (), **degrees: int) -> Decision:
+    """1F1B with sharded optimizers over buildings of so many hosts; ``batches``: of the four replicas of each, if not alike."""
+    buildings = [f"b{index}" for index in range(len(hosts))]
+    fill = [{"building": name, "num_accelerators": 4 * count} for name, count in zip(buildings, hosts, strict=True)]
+    decision = {
+        "degrees": degrees,
+        "pipeline": {"schedule": "1F1B"},
+        "recompute": "none",
+        "shard": "optimizer",
+        "placement": {"axis_order": axis_order.split(), "fill": fill},
+    }
+    if batches:
+        shares = zip(buildings, batches, strict=True)
+        decision["batch_shares"] = [
+            {"buildings": [name], "num_replicas": 4, "num_micro_batches": count} for name, count in shares
+        ]
+    return Decision.model_validate(decision)
+
+
 def test_what_a_pipeline_waits_for_a_trunk_reaches_all_of_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four pipelines of eight ranks, of which two cross a trunk, at different ranks, and wait for it with every micro-batch: of
     blocks told apart by rank alone none of the others did."""
@@ -83,19 +102,7 @@ def test_what_a_pipeline_waits_for_a_trunk_reaches_all_of_its_ranks(monkeypatch:
     for trunk in topology["trunks"]:
         trunk["one_way_latency_us"] = 5e4
     job = instances.plain_job(topology=topology, sequence_length=8192, global_batch_sequences=128)
-    decision = Decision.model_validate(
-        {
-            "degrees": {"tp": 4, "pp": 8, "dp_shard": 4},
-            "pipeline": {"schedule": "1F1B"},
-            "recompute": "none",
-            "shard": "optimizer",
-            "placement": {
-                "axis_order": ["tp", "cp", "pp", "dp_shard", "dp_replicate"],
-                "fill": [{"building": f"b{index}", "num_accelerators": 4 * count} for index, count in enumerate(hosts)],
-            },
-        }
-    )
-    plan = sa.evaluate((job, decision))
+    plan = sa.evaluate((job, laid(hosts, "tp cp pp dp_shard dp_replicate", tp=4, pp=8, dp_shard=4)))
     whole = sa.simulate(plan, fold=False)
     monkeypatch.setattr(replay, "_most_classes", lambda plan: plan.degrees.pp)
     folded = sa.simulate(plan)
@@ -107,23 +114,8 @@ def test_what_a_pipeline_waits_for_a_trunk_reaches_all_of_its_ranks(monkeypatch:
 def test_unlike_batches_of_replicas_that_lie_side_by_side() -> None:
     """Of four replicas in every host one begins its blocks."""
     job = instances.plain_job(2, 2, sequence_length=8192, global_batch_sequences=64)
-    shares = (("b0", 10), ("b1", 6))
-    decision = Decision.model_validate(
-        {
-            "degrees": {"tp": 2, "dp_shard": 2, "dp_replicate": 4},
-            "pipeline": {"schedule": "1F1B"},
-            "recompute": "none",
-            "shard": "optimizer",
-            "placement": {
-                "axis_order": ["dp_replicate", "tp", "cp", "pp", "dp_shard"],
-                "fill": [{"building": name, "num_accelerators": 8} for name, _ in shares],
-            },
-            "batch_shares": [
-                {"buildings": [name], "num_replicas": 4, "num_micro_batches": count} for name, count in shares
-            ],
-        }
-    )
-    plan = sa.evaluate((job, decision))
+    order = "dp_replicate tp cp pp dp_shard"
+    plan = sa.evaluate((job, laid((2, 2), order, (10, 6), tp=2, dp_shard=2, dp_replicate=4)))
     folded, whole = sa.simulate(plan), sa.simulate(plan, fold=False)
     assert folded.step_s == pytest.approx(whole.step_s, rel=1e-9)
     busy = {row.name[-2:]: row.components_s["compute"] for row in folded.rows}

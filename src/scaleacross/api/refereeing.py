@@ -53,10 +53,12 @@ def finalists(state: Search, best: Choice, number: int) -> Iterator[Choice]:
     for placed, problem in _in_turn(state):
         if len(prices) == number:
             return
-        chosen = problem is state.problem
-        if placed.step_s > most_s or (chosen and _is_among(placed.step_s, ideal)):  # ideal: no price is below its own
+        again = problem is not state.problem
+        if placed.step_s > most_s or (
+            not again and _is_among(placed.step_s, ideal)
+        ):  # ideal: no price is below its own
             continue
-        ideal += [placed.step_s] * chosen
+        ideal.append(placed.step_s)
         networked = with_network(problem, decision_of(placed), state.seed)
         price_s = networked.cost.cost.step_s
         if price_s <= most_s and not _is_among(price_s, prices):

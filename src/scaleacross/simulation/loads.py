@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from scaleacross.simulation.connections import Way, fullest_over_mean
 from scaleacross.simulation.fabric import Floats
-from scaleacross.simulation.machine import Load, Machine, PatternKey
+from scaleacross.simulation.machine import Load, Machine
+from scaleacross.simulation.patterns import PatternKey
 
 
 @dataclass

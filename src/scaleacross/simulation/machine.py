@@ -11,7 +11,6 @@ import numpy as np
 
 from scaleacross.simulation import patterns
 from scaleacross.simulation.fabric import (
-    CAMPUS,
     NUM_LEVELS,
     RACK,
     Fabric,
@@ -21,15 +20,14 @@ from scaleacross.simulation.fabric import (
     block_width,
     build_fabric,
 )
-from scaleacross.simulation.folding import Classes, Relation, mean_loads, refine, unfolded
-from scaleacross.simulation.patterns import Groups, Pattern
+from scaleacross.simulation.first_classes import initial, relations, routes
+from scaleacross.simulation.folding import Classes, mean_loads, refine, unfolded
+from scaleacross.simulation.patterns import Groups, Pattern, PatternKey
 from scaleacross.spec.parallelism import GRID_AXES, Degrees
 from scaleacross.spec.placement import Placement, strides
 from scaleacross.spec.topology import Topology
 
 Load = list[tuple[int, float]]
-PatternKey = tuple[str, str]
-"""Shape of the group, and kind of stream: ring, pairwise, or the number of a level."""
 
 
 @dataclass(frozen=True)
@@ -193,10 +191,9 @@ def build_machine(
     if max_blocks is None:
         classes = unfolded(total)
     else:
-        routes = _routes(fabric, at, following)
-        initial = _initial(fabric, shapes, streams, offsets, at, routes, block_facts)
-        relations = _relations(shapes, streams, offsets, following if degrees.pp > 1 else None)
-        classes = refine(initial, relations, fabric.num_blocks, max_blocks, offsets["links"])
+        known = initial(fabric, shapes, streams, at, routes(fabric, at, following), block_facts)
+        related = relations(shapes, streams, offsets, following if degrees.pp > 1 else None)
+        classes = refine(known, related, fabric.num_blocks, max_blocks, offsets["links"])
     return Machine(fabric, shapes, streams, classes, offsets, following, preceding)
 
 
@@ -235,84 +232,6 @@ def distinct(places: Floats, copies: float) -> Floats:
         return np.ones_like(places, dtype=np.float64)
     share: Floats = places * (1.0 - (1.0 - 1.0 / places) ** copies) / copies
     return share
-
-
-def _routes(fabric: Fabric, pipeline_rank: Ints, following: Ints) -> Ints:
-    """Number of the kind of each block's pipeline, by which of its messages leave buildings, and for how long.
-
-    Where one pipeline waits for a trunk all of its ranks do in the end, however far away they are.
-    """
-    level, _, latency = fabric.hop(np.arange(len(following)), following)
-    block, far = np.flatnonzero(pipeline_rank == 0), np.where(level >= CAMPUS, latency.round(12), 0.0)
-    blocks = [block]
-    for _ in range(int(pipeline_rank.max(initial=0))):
-        blocks.append(following[blocks[-1]])
-    route = np.empty(len(following), dtype=np.int64)
-    route[np.stack(blocks)] = _numbered(np.stack([far[each] for each in blocks], axis=1))
-    return route
-
-
-def _initial(
-    fabric: Fabric,
-    shapes: Mapping[str, Groups],
-    streams: Mapping[PatternKey, Pattern],
-    offsets: Mapping[str, int],
-    pipeline_rank: Ints,
-    routes: Ints,
-    block_facts: Floats | None,
-) -> Ints:
-    """What is known of every block, group and link by itself, as numbers."""
-    kinds = [
-        (tuple(fabric.rates[:, index]), tuple(fabric.latency[:, index]), one.accelerator.name)
-        for index, one in enumerate(fabric.buildings)
-    ]
-    kind = np.array([kinds.index(one) for one in kinds])[fabric.building]
-    facts = [pipeline_rank[:, None], routes[:, None], kind[:, None]] + ([] if block_facts is None else [block_facts])
-    parts = [_numbered(np.concatenate([np.asarray(fact, dtype=np.float64) for fact in facts], axis=1))]
-    for number, (shape, groups) in enumerate(shapes.items()):
-        caps = [pattern.cap for key, pattern in streams.items() if key[0] == shape]
-        latency = np.zeros(len(groups.members))
-        if groups.members.shape[1] > 1:
-            ends = groups.members.reshape(-1), np.roll(groups.members, -1, axis=1).reshape(-1)
-            latency = fabric.hop(*ends)[2].reshape(groups.members.shape).sum(axis=1)
-        rows = np.stack([np.full(len(latency), float(number)), latency.round(12), *caps], axis=1)
-        parts.append(_numbered(np.where(np.isfinite(rows), rows, -1.0)))
-    parts.append(_numbered(fabric.capacity[:, None]))
-    shifted, base = [], 0
-    for part in parts:
-        shifted.append(part + base)
-        base += int(part.max(initial=0)) + 1
-    del offsets
-    return np.concatenate(shifted)
-
-
-def _numbered(rows: Floats) -> Ints:
-    """Number of each distinct row, in lexicographic order."""
-    number = np.zeros(len(rows), dtype=np.int64)
-    for column in rows.T:
-        values, place = np.unique(column, return_inverse=True)
-        if len(values) > 1:
-            number = np.unique(number * len(values) + place, return_inverse=True)[1]
-    return number
-
-
-def _relations(
-    shapes: Mapping[str, Groups],
-    streams: Mapping[PatternKey, Pattern],
-    offsets: Mapping[str, int],
-    following: Ints | None,
-) -> list[Relation]:
-    blocks = np.arange(offsets["blocks"])
-    out = [Relation(blocks, offsets["links"] + blocks, np.ones(len(blocks)))]  # every block has its port
-    if following is not None:
-        out.append(Relation(np.arange(len(following)), following, np.zeros(len(following))))
-    for shape, groups in shapes.items():
-        rows = np.broadcast_to(np.arange(len(groups.members))[:, None], groups.members.shape)
-        out.append(Relation(groups.members.reshape(-1), offsets[shape] + rows.reshape(-1), np.zeros(rows.size)))
-    for (shape, _), pattern in streams.items():
-        base = 0 if shape == "pp" else offsets[shape]
-        out.append(Relation(base + pattern.row, offsets["links"] + pattern.link, pattern.load))
-    return out
 
 
 def outer_levels(machine: Machine, shape: str, row: int) -> list[tuple[int, int]]:

@@ -22,6 +22,9 @@ import numpy as np
 
 from scaleacross.simulation.fabric import CAMPUS, INSIDE, NUM_LEVELS, RACK, SCALE_UP, Fabric, Floats, Ints
 
+PatternKey = tuple[str, str]
+"""Shape of the group, and kind of stream: ring, pairwise, or the number of a level."""
+
 
 class Groups(NamedTuple):
     """Groups of an axis in blocks.

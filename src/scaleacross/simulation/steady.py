@@ -28,17 +28,15 @@ from scaleacross.simulation.replay import Disturbance, Replay, no_collection, re
 from scaleacross.spec.plan import Plan
 from scaleacross.workloads.problem import Problem
 
-FEW: Final = (3, 6)
-"""Micro-batches that are played, over pipeline ranks, one after the other until a period shows."""
-FEW_ROUNDS: Final = (5, 10)
-"""The same where rows go through as many micro-batches as ranks at a time: two of these periods fit between fill and drain."""
+FEW: Final = ((3, 2.0), (6, 4.0))
+"""Micro-batches that are played, over pipeline ranks, one after the other until a period shows; each where all micro-batches are
+so many times as many. The second has to be cheap: of 56 plans of ``scale_across`` with four micro-batches a rank and more two got
+one, and showed no period then either."""
+FEW_ROUNDS: Final = ((5, 1.5), (10, 4.0))
+"""The same where rows go through as many micro-batches as ranks at a time: two of these periods fit between fill and drain, and
+showed one in all of seven replays of 8 rounds."""
 LEAST: Final = 8
 """Micro-batches that are played at least."""
-WORTH: Final = 2.0
-"""All micro-batches over those that are played, from which on these are tried; twice that once a try has failed, since most
-pipelines that show no period then have none (replicas that wait for one another at unlike paces)."""
-WORTH_ROUNDS: Final = 1.5
-"""The same of the first try of rows in rounds, which showed a period in all of seven replays of 8 rounds."""
 ROUNDING: Final = 1e-11
 """Of the seconds of a replay: moments closer than this are one."""
 KINDS: Final = {kind: number for number, kind in enumerate(Kind)}
@@ -63,9 +61,9 @@ def step_seconds(plan: Plan, problem: Problem) -> float:
     if plan.decision.batch_shares is not None or plan.decision.pipeline.order is not None:
         return replay(plan, problem).step_s
     in_rounds = plan.decision.pipeline.schedule in ("Interleaved1F1B", "InterleavedZeroBubble")
-    for times in FEW_ROUNDS if in_rounds else FEW:
+    for times, worth in FEW_ROUNDS if in_rounds else FEW:
         few = max(times, LEAST // ranks) * ranks + count % ranks
-        if few * (WORTH_ROUNDS if times == FEW_ROUNDS[0] else WORTH if times == FEW[0] else 2 * WORTH) > count:
+        if few * worth > count:
             break
         played = replay(plan, problem, Disturbance(micro_batches=few))
         period = period_of(played, few, chosen(plan.decision.pipeline, ranks, count))

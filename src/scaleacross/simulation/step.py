@@ -7,7 +7,6 @@ A collective starts when the last class of its members has come to it, and all l
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -138,9 +137,7 @@ class Step:
     beside: dict[int, list[Side]] = field(default_factory=dict)
     messages: dict[Key, int] = field(default_factory=dict)
     _calls: dict[Key, Call] = field(default_factory=dict)
-    _own: list[Call] = field(default_factory=list)
-    _groups: dict[tuple[str, int], tuple[int, bool]] = field(default_factory=dict)
-    _members: dict[str, Counter[int]] = field(default_factory=dict)
+    _groups: dict[tuple[str, int], int] = field(default_factory=dict)
     _flows: dict[Key, tuple[Task, ...]] = field(default_factory=dict)
     _lanes: dict[Key, int] = field(default_factory=dict)
     _sent: set[int] = field(default_factory=set)
@@ -149,7 +146,7 @@ class Step:
     @cached_property
     def calls_by_end(self) -> dict[int, Call]:
         """The calls of the whole step by their last tasks."""
-        return {call.last: call for call in (*self._calls.values(), *self._own)}
+        return {call.last: call for call in self._calls.values()}
 
     def unsent(self) -> set[Key]:
         """Messages that somebody waits for and nobody sends."""
@@ -195,30 +192,16 @@ class Step:
         """
         if (use, ops[0]) not in self.setting.streams or size <= 0 or count <= 0:
             return None
-        found = self._groups.get((use, who))
-        if found is None:
-            found = self._groups[use, who] = self._group(use, who)
-        group, alone = found
-        of = (use, group) if lane else None
-        if alone:
-            flows = self._flows_of(use, group, ops, size, count, lane or holds)
-            self._own.append(Call(*self._chain(flows, of, after), use, ops, size, count))
-            return self._own[-1].last
+        if (use, who) not in self._groups:
+            self._groups[use, who] = self.calls.machine.group_of(SHAPES.get(use, use), who)
+        group = self._groups[use, who]
         full: Key = (use, ops, group, *key)
         call = self._calls.get(full)
         if call is None:
             flows = self._flows_of(use, group, ops, size, count, lane or holds)
-            call = self._calls[full] = Call(*self._chain(flows, of), use, ops, size, count)
+            call = self._calls[full] = Call(*self._chain(flows, (use, group) if lane else None), use, ops, size, count)
         self.simulation.also_after(call.first, after)
         return call.last
-
-    def _group(self, use: str, who: int) -> tuple[int, bool]:
-        """The class of groups that a class of ranks is in, and whether no other class is."""
-        shape, machine = SHAPES.get(use, use), self.calls.machine
-        if use not in self._members:
-            self._members[use] = Counter(machine.group_of(shape, one) for one in self.players)
-        group = machine.group_of(shape, who)
-        return group, self._members[use][group] == 1
 
     def _flows_of(
         self, use: str, group: int, ops: tuple[Op, ...], size: float, count: float, holds: bool
@@ -250,9 +233,9 @@ class Step:
         parameters = work.dense_parameters + work.expert_parameters
         return min(layers, max(1, math.ceil(parameters / setting.bucket_parameters)))
 
-    def _chain(self, flows: tuple[Task, ...], lane: Key | None, after: Iterable[int] = ()) -> tuple[int, int]:
+    def _chain(self, flows: tuple[Task, ...], lane: Key | None) -> tuple[int, int]:
         """First and last of flows one after another, after what is on their lane."""
-        before = [*after, self._lanes[lane]] if lane in self._lanes and lane is not None else after
+        before = [self._lanes[lane]] if lane in self._lanes and lane is not None else []
         first = last = -1
         for flow in flows:
             last = self.simulation.add(flow, before)

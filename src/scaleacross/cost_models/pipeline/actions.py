@@ -54,14 +54,15 @@ class Actions:
 
     @property
     def every_end(self) -> StageEnds:
-        """When its stages need their parameters and have their gradients. Raises InputError as ``exact_ends``."""
+        """When its stages need their parameters and have their gradients: as timed, or at the earliest and at the latest where
+        every rank has one chunk. Raises InputError as ``exact_ends``."""
         if self._is_timed:
             return _ends(*self._key)
         return chained_ends(self.forward_s, self.backward_s, np.sum(self.between_stages(), axis=0))
 
     @property
     def _is_timed(self) -> bool:
-        """Whether its ends are known from timing its actions alone."""
+        """Whether its actions are timed for its ends."""
         return self.num_chunks > 1 or self.schedule not in WHOLE or self.order is not None
 
     @property

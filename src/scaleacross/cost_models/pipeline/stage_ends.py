@@ -49,10 +49,10 @@ def stage_ends(compiled: CompiledSchedule, times: PipelineTimes) -> StageEnds:
 
 
 def chained_ends(forward_s: Floats, backward_s: Floats, delay_s: Floats) -> StageEnds:
-    """The ends of stages that are one chunk each of their rank, in a schedule with whole backward passes.
+    """The earliest first forward passes and the latest ends of stages that are one chunk each of their rank, in a schedule with
+    whole backward passes.
 
-    The first micro-batch of a stage has passed all stages before it, and nothing keeps it waiting there; the last one goes back
-    through them likewise.
+    The first micro-batch of a stage has passed all stages before it; the last one goes back through them.
 
     Args:
         forward_s, backward_s: passes with their waits, (p·v,); ``delay_s``: of messages between consecutive stages, (p·v − 1,).

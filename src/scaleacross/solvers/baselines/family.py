@@ -45,7 +45,8 @@ FREE_BLOCK: Final = 16_384
 ROW_BLOCK: Final = 512
 """Members that are estimated together."""
 PROMISING: Final = 12
-"""Members of a block that are priced exactly before other blocks are looked at."""
+"""Members of a block that are priced exactly before other blocks are looked at. With 2 or 6 crosspipe's plan of 405B on 4,096
+accelerators in six buildings took 42 s after 7 s of search, with 12 it took 31 s."""
 
 
 def everything(settings: Settings) -> Bools:

@@ -1,0 +1,93 @@
+"""What tells blocks, groups and links apart before classes are refined, and what they are related to (``folding``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from scaleacross.simulation.fabric import CAMPUS, Fabric, Floats, Ints
+from scaleacross.simulation.folding import Relation
+from scaleacross.simulation.patterns import Groups, Pattern, PatternKey
+
+
+def routes(fabric: Fabric, pipeline_rank: Ints, following: Ints) -> Ints:
+    """Number of the kind of each block's pipeline, by which of its messages leave buildings, and for how long.
+
+    Where one pipeline waits for a trunk all of its ranks do in the end, however far away they are.
+    """
+    level, _, latency = fabric.hop(np.arange(len(following)), following)
+    block, far = np.flatnonzero(pipeline_rank == 0), np.where(level >= CAMPUS, latency.round(12), 0.0)
+    blocks = [block]
+    for _ in range(int(pipeline_rank.max(initial=0))):
+        blocks.append(following[blocks[-1]])
+    route = np.empty(len(following), dtype=np.int64)
+    route[np.stack(blocks)] = _numbered(np.stack([far[each] for each in blocks], axis=1))
+    return route
+
+
+def initial(
+    fabric: Fabric,
+    shapes: Mapping[str, Groups],
+    streams: Mapping[PatternKey, Pattern],
+    pipeline_rank: Ints,
+    route: Ints,
+    block_facts: Floats | None,
+) -> Ints:
+    """What is known of every block, group and link by itself, as numbers."""
+    kinds = [
+        (tuple(fabric.rates[:, index]), tuple(fabric.latency[:, index]), one.accelerator.name)
+        for index, one in enumerate(fabric.buildings)
+    ]
+    kind = np.array([kinds.index(one) for one in kinds])[fabric.building]
+    facts = [pipeline_rank[:, None], route[:, None], kind[:, None]] + ([] if block_facts is None else [block_facts])
+    parts = [_numbered(np.concatenate([np.asarray(fact, dtype=np.float64) for fact in facts], axis=1))]
+    for number, (shape, groups) in enumerate(shapes.items()):
+        caps = [pattern.cap for key, pattern in streams.items() if key[0] == shape]
+        latency = np.zeros(len(groups.members))
+        if groups.members.shape[1] > 1:
+            ends = groups.members.reshape(-1), np.roll(groups.members, -1, axis=1).reshape(-1)
+            latency = fabric.hop(*ends)[2].reshape(groups.members.shape).sum(axis=1)
+        rows = np.stack([np.full(len(latency), float(number)), latency.round(12), *caps], axis=1)
+        parts.append(_numbered(np.where(np.isfinite(rows), rows, -1.0)))
+    parts.append(_numbered(fabric.capacity[:, None]))
+    shifted, base = [], 0
+    for part in parts:
+        shifted.append(part + base)
+        base += int(part.max(initial=0)) + 1
+    return np.concatenate(shifted)
+
+
+def relations(
+    shapes: Mapping[str, Groups],
+    streams: Mapping[PatternKey, Pattern],
+    offsets: Mapping[str, int],
+    following: Ints | None,
+) -> list[Relation]:
+    """Blocks with their ports, next pipeline ranks and groups, and all streams with the links that they load.
+
+    Args:
+        offsets: number of the first block, group of every shape, and link.
+        following: the next pipeline rank of every block; None where there is one.
+    """
+    blocks = np.arange(offsets["blocks"])
+    out = [Relation(blocks, offsets["links"] + blocks, np.ones(len(blocks)))]  # every block has its port
+    if following is not None:
+        out.append(Relation(np.arange(len(following)), following, np.zeros(len(following))))
+    for shape, groups in shapes.items():
+        rows = np.broadcast_to(np.arange(len(groups.members))[:, None], groups.members.shape)
+        out.append(Relation(groups.members.reshape(-1), offsets[shape] + rows.reshape(-1), np.zeros(rows.size)))
+    for (shape, _), pattern in streams.items():
+        base = 0 if shape == "pp" else offsets[shape]
+        out.append(Relation(base + pattern.row, offsets["links"] + pattern.link, pattern.load))
+    return out
+
+
+def _numbered(rows: Floats) -> Ints:
+    """Number of each distinct row, in lexicographic order."""
+    number = np.zeros(len(rows), dtype=np.int64)
+    for column in rows.T:
+        values, place = np.unique(column, return_inverse=True)
+        if len(values) > 1:
+            number = np.unique(number * len(values) + place, return_inverse=True)[1]
+    return number
