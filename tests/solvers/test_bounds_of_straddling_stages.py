@@ -15,6 +15,7 @@ from scaleacross.cost_models.waiting_groups import waiting_groups
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.crossing import Crossing
 from scaleacross.solvers.every_placement import EveryPlacement, balanced, placed_at, placer_on
+from scaleacross.solvers.fixed_placement import FixedPlacement
 from scaleacross.solvers.fleets import Fill, Fleet, fleets
 from scaleacross.solvers.place_parallelism import Placer, axes_of
 from scaleacross.solvers.search_space import Refusals, SearchSpace
@@ -122,6 +123,34 @@ def test_no_bound_is_above_the_exact_price(seed: int) -> None:
             above = {name: float(bound / exact - 1) for name, bound in bounds.items() if bound > exact * SLACK}
             assert not above, (above, decision)
     assert apart > 0
+
+
+@pytest.mark.parametrize("types", [1, 2])
+def test_no_bound_on_the_librarys_network_is_above_its_price(types: int) -> None:
+    """Windows of its connections bind over far trunks; without them these bounds are lower."""
+    higher = 0
+    for seed in range(5):
+        problem, rng = problem_of(straddling_job(seed, types)), np.random.default_rng(seed)
+        fleet = fleets(problem.topology)[0]
+        pricing = Pricing.on(fleet, problem.job, problem.profile, network="library")
+        ideal = Pricing.on(fleet, problem.job, problem.profile)
+        rows = some_of(pricing, rng).take(np.arange(CANDIDATES // 2))
+        coarse, base = pricing.coarse(rows), pricing.base_bound_s(rows)
+        higher += int(np.sum(coarse.bound_s > ideal.coarse(rows).bound_s * SLACK))
+        for row in range(len(rows)):
+            one, work = rows.take(np.array([row])), coarse.work.take(np.array([row]))
+            (active, idle), free_s = axes_of(one), float(placement_free_s(pricing.volumes(one, work))[0])
+            for _ in range(PLACES):
+                fill, order = any_fill(fleet, int(one.world_size[0]), rng), tuple(rng.permutation(active).tolist())
+                if not fleet._uses_all_types(fill):
+                    continue
+                placed = FixedPlacement.of(fleet, fill, problem.job, problem.profile, network="library")
+                exact = placed.step_s(placed.placed(one, 0, (*idle, *order)))
+                ordered = free_s + pricing.order_bounds_s(one, work, [order])[0, 0]
+                bounds = {"base": base[row], "coarse": coarse.bound_s[row], "order": ordered}
+                above = {name: float(bound / exact - 1) for name, bound in bounds.items() if bound > exact * SLACK}
+                assert not above, (above, one.decision(0), order, fill)
+    assert higher > 0
 
 
 @pytest.mark.parametrize("seed", range(6))

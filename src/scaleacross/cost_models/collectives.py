@@ -68,7 +68,7 @@ from scaleacross.cost_models.links import Links, exchange_s_per_byte
 from scaleacross.cost_models.messages import Boundary, neighbour_messages
 from scaleacross.cost_models.network.codec import is_encodable, num_encodings
 from scaleacross.cost_models.network.compression import Best, coded_laws, fastest_links
-from scaleacross.cost_models.network.transport import connected, library_settings, stated_settings
+from scaleacross.cost_models.network.transport import connected, connected_at_best, library_settings, stated_settings
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.spec.network import CurveOp
 from scaleacross.spec.network_choice import CommunicatorChoice, Compression
@@ -306,6 +306,8 @@ class Group:
     def _default_links(self) -> Links:
         if self.network == "best" or isinstance(self.network, Best):
             return self.links
+        if isinstance(self.shape, RelaxedShape):
+            return connected_at_best(self.links, library_settings(self.links))
         return connected(self.links, self.shape, library_settings(self.links))
 
     @cached_property

@@ -68,28 +68,25 @@ ORDER_BLOCK: Final = 65_536
 
 @dataclass(frozen=True)
 class Pricing:
-    """The figures that price candidates on one fleet, at the best that any network does."""
+    """The figures that price candidates on one fleet; ``network`` is how communicators run their collectives."""
 
     fleet: Fleet
     job: Job
     profile: ModelProfile
     links: Links
     sizes: Floats
+    network: Literal["best", "library"] | Best
 
     @classmethod
-    def on(cls, fleet: Fleet, job: Job, profile: ModelProfile) -> Pricing:
-        """Pricing with the best links that the fleet can offer."""
-        return cls(fleet, job, profile, fleet.optimistic_links(), fleet.largest_children())
+    def on(cls, fleet: Fleet, job: Job, profile: ModelProfile, network: Literal["library"] | None = None) -> Pricing:
+        """Pricing with the best links that the fleet can offer and the best that any network of the job does, unless named."""
+        asked = network or best_network(job, fleet.accelerators)
+        return cls(fleet, job, profile, fleet.optimistic_links(), fleet.largest_children(), asked)
 
     @property
     def accelerators(self) -> tuple[Accelerator, ...]:
         """The accelerator types of the fleet."""
         return self.fleet.accelerators
-
-    @cached_property
-    def network(self) -> Literal["best", "library"] | Best:
-        """What no network of the job beats."""
-        return best_network(self.job, self.accelerators)
 
     @cached_property
     def types(self) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -40,12 +39,11 @@ class FixedPlacement(Pricing):
     """Pricing on the devices of one fill, which every candidate fills exactly (``exact_shape`` raises ValueError otherwise).
 
     ``arranged(settings, order).step_s(job)`` is the step time of candidates under the overlap settings of a job,
-    ``order_bounds_s`` their communication on many orders. ``asked`` is how communicators run their collectives.
+    ``order_bounds_s`` their communication on many orders.
     """
 
     fill: Fill
     levels: Levels
-    asked: Literal["best", "library"] | Best
     _shapes: dict[tuple[int, int], GroupShape] = field(default_factory=dict)
     _groups: dict[int, Group] = field(default_factory=dict)
 
@@ -62,12 +60,7 @@ class FixedPlacement(Pricing):
         levels = build_levels(fleet.topology, shares(fill), fleet.graph)
         one = links_of(levels)
         links = one._replace(bandwidth=one.bandwidth[None], capacity=one.capacity[None], latency=one.latency[None])
-        return cls(fleet, job, profile, links, fleet.largest_children(), fill, levels, network)
-
-    @cached_property
-    def network(self) -> Literal["best", "library"] | Best:
-        """As asked."""
-        return self.asked
+        return cls(fleet, job, profile, links, fleet.largest_children(), network, fill, levels)
 
     def shape(self, degree: int, stride: int) -> GroupShape:
         """Shape of the groups of an axis."""

@@ -80,9 +80,7 @@ def stated_settings(choice: CommunicatorChoice) -> Settings:
 def connected(links: Links, shape: GroupShape, settings: Settings) -> Links:
     """``links`` as these settings leave them to the groups of ``shape``; levels that they do not cross stay as they are."""
     crossed = BEYOND & (shape.fanout > 1)
-    with np.errstate(invalid="ignore"):
-        rate = np.minimum(links.bandwidth, settings.num_channels * CHANNEL_BYTES_PER_S)
-        rate = np.minimum(rate, window_rate_bytes_per_s(1, 1, settings.window_bytes, links.latency))
+    rate = _flow_rate(links, settings)
     if links.loss is not None and links.packet_bytes is not None and np.any(links.loss > 0):
         in_flight = np.minimum(settings.window_bytes, rate * 2 * links.latency) / settings.queue_pairs
         with np.errstate(invalid="ignore"):
@@ -100,6 +98,22 @@ def connected(links: Links, shape: GroupShape, settings: Settings) -> Links:
         egress=(links.capacity if links.egress is None else links.egress) * peers,
         ring_share=lanes / members,
     )
+
+
+def connected_at_best(links: Links, settings: Settings) -> Links:
+    """``links`` as these settings leave them to any group, at least: without what losses and hashed flows take.
+
+    Still monotone where ``links`` are (bandwidths fall and latencies rise outwards), as bounds on relaxed shapes need it.
+    """
+    rate = np.where(BEYOND, _flow_rate(links, settings), links.bandwidth)
+    return links._replace(bandwidth=rate, adapter=links.bandwidth)
+
+
+def _flow_rate(links: Links, settings: Settings) -> Floats:
+    """What channels and windows let a rank send over every level, bytes/s, as wide as ``links``."""
+    with np.errstate(invalid="ignore"):
+        rate = np.minimum(links.bandwidth, settings.num_channels * CHANNEL_BYTES_PER_S)
+        return np.minimum(rate, window_rate_bytes_per_s(1, 1, settings.window_bytes, links.latency))
 
 
 def _hashed(links: Links, shape: GroupShape, senders: Floats, settings: Settings, crossed: Bools) -> Floats:

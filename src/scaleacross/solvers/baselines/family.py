@@ -6,9 +6,9 @@ what runs fastest. Here the trial is the cost model, so such a rival gets the be
 Space        candidates of ``search_space`` (R1–R9) that the family's job and its ``allows`` leave, on the family's axis
              orders and fills, with no axis crossing a level beyond its ``farthest``
 Objective    exact step time (``plan_cost``), minimised
-Method       bases in the order of their computation, bounded and expanded block by block; members estimated in arrays
-             (``fixed_placement``), the most promising of each block priced exactly at once, all others when all blocks have been
-             seen, from the lowest estimate up, unless their bound is not below the best
+Method       a sample of the bases first, then all in the order of their computation, bounded and expanded block by block;
+             members estimated in arrays (``fixed_placement``), the most promising of each block priced exactly at once, all
+             others when all blocks have been seen, from the lowest estimate up, unless their bound is not below the best
 
 The result is the optimum of the family unless the clock ended the tuning (``Outcome.complete``), which goes on for as long again
 where it has found nothing.
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -42,8 +43,14 @@ BASE_BLOCK: Final = 1024
 """Bases that are expanded together."""
 FREE_BLOCK: Final = 16_384
 """Bases at least whose computation is worked out between two looks at the clock, a quarter of a second at most."""
-ROW_BLOCK: Final = 512
+ROW_BLOCK: Final = 128
 """Members that are estimated together."""
+SAMPLE: Final = 512
+"""Bases, evenly from least to most computation, of which members are tried before all others: where far links decide, those with
+the least computation are bad, and a clock that ends the tuning would leave it with them. After 2.5 s production's Llama 3.1 8B
+on 4,096 accelerators in three regions takes 5.16 s without them, with them 0.94 s."""
+GLANCES: Final = 4
+"""Blocks of members of the sample that are tried."""
 PROMISING: Final = 12
 """Members of a block that are priced exactly before other blocks are looked at. With 2 or 6 crosspipe's plan of 405B on 4,096
 accelerators in six buildings took 42 s after 7 s of search, with 12 it took 31 s."""
@@ -139,7 +146,7 @@ class _Tuning:
 
     def on(self, fleet: Fleet) -> None:
         """Tune on one fleet."""
-        pricing = Pricing.on(fleet, self.family.job, self.problem.profile)
+        pricing = Pricing.on(fleet, self.family.job, self.problem.profile, network="library")
         space = SearchSpace(self.family.job, self.problem.profile, fleet.num_accelerators, fleet.unit)
         bases, least = bases_that_fit(space, pricing, self.family.allows, self._is_over)
         self.least_bytes = min(self.least_bytes, least)
@@ -150,15 +157,22 @@ class _Tuning:
         if free_s is None:
             return
         order, left = np.argsort(free_s, kind="stable"), list[_Estimated]()
+        sample = bases.take(order[:: -(-len(order) // SAMPLE)])
+        for _ in islice(self._on_bases(sample, space, pricing), GLANCES):
+            pass
         for start in range(0, len(order), BASE_BLOCK):
             rows = order[start : start + BASE_BLOCK]
-            if free_s[rows[0]] >= self.best_s or self._is_over():
+            if free_s[rows[0]] >= self.best_s:
                 break
-            block = bases.take(rows[free_s[rows] < self.best_s])
-            promising = pricing.base_bound_s(block) < self.best_s
-            if promising.any() and not self._is_over():
-                left += self._try_promising(space.expand(block.take(promising), Refusals()), pricing)
+            left += self._on_bases(bases.take(rows[free_s[rows] < self.best_s]), space, pricing)
         self._try_all(left)
+
+    def _on_bases(self, bases: Settings, space: SearchSpace, pricing: Pricing) -> Iterator[_Estimated]:
+        """``_try_promising`` of the candidates of these bases."""
+        if not self._is_over():
+            promising = pricing.base_bound_s(bases) < self.best_s
+            if promising.any() and not self._is_over():
+                yield from self._try_promising(space.expand(bases.take(promising), Refusals()), pricing)
 
     def _is_over(self) -> bool:
         return self.clock.is_over_for(self.best)
