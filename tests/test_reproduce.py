@@ -302,6 +302,16 @@ def test_fields_of_a_space_can_be_overridden() -> None:
         load_design_space("scale_across", ["acelerators=[1024]"])
 
 
+def test_the_page_tells_rivals_that_were_cut_short_from_others(found: Reproduction) -> None:
+    rows = [dict(row) | {f"{name}_complete": True for name in RIVALS} for row in found.rows]
+    rows[0]["production_complete"] = False
+    page = design_page(Reproduction(**{**vars(found), "rows": tuple(rows)}), "", date(2030, 1, 2))
+    cut, ended = (row["production_s"] / row["ours_s"] for row in rows)
+    assert f"| production | 1 | {ended:.3f} | {ended:.2f} | 1 | {cut:.3f} | {cut:.2f} |" in page
+    assert any(line.startswith("| the best rival | 1 | ") for line in page.splitlines())
+    assert page.count("| 0 | – | – |") == len(RIVALS) - 1
+
+
 def test_a_loss_is_reported(found: Reproduction) -> None:
     worse = [dict(row) for row in found.rows]
     worse[0]["atlas_s"] = worse[0]["ours_s"] * 0.9

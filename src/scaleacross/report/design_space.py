@@ -70,6 +70,12 @@ def speed_ups(found: Reproduced, name: str, rows: Sequence[Row] | None = None, c
     return [up for up, _ in filter(None, every)]
 
 
+def uncut(found: Reproduced, name: str) -> list[Row]:
+    """Points on which the tuning of a rival, or of all rivals, came to its end within its limit."""
+    names = found.rivals if name == BEST else (name,)
+    return [row for row in planned(found) if all(row.get(f"{one}_complete", True) for one in names)]
+
+
 def num_ties(found: Reproduced, values: Sequence[float]) -> int:
     """Speed-ups within the tolerance of 1."""
     return sum(abs(value - 1) <= found.space.tie_tolerance for value in values)

@@ -21,8 +21,10 @@ from scaleacross.report.design_space import (
     num_ties,
     place,
     planned,
+    shown_name,
     single_gains,
     speed_ups,
+    uncut,
 )
 from scaleacross.report.design_space_referee import referee, verdict
 from scaleacross.report.format import plural
@@ -77,6 +79,7 @@ def _contenders(found: Reproduced) -> Iterator[str]:
     yield "| over | points | median | maximum | ties | no plan |\n|---|---|---|---|---|---|"
     for cells in contender_cells(found):
         yield "| " + " | ".join(cells) + " |"
+    yield from _cut_or_not(found)
     yield f"\n![Speed-ups, sorted]({found.space.name}.svg)\n"
     if rows := planned(found):
         yield f"## Where\n\n| | points | over {START}: median, maximum, ties | over the best rival: median, maximum, ties |"
@@ -86,6 +89,22 @@ def _contenders(found: Reproduced) -> Iterator[str]:
                 part = [row for row in rows if row[axis] == value]
                 over = f"{_figures(found, part, START)} | {_figures(found, part, BEST)}"
                 yield f"| {_value(axis, value)} | {len(part)} | {over} |"
+
+
+def _cut_or_not(found: Reproduced) -> Iterator[str]:
+    """What a limit on rivals is worth to us: with more time those that it cut short may find faster plans."""
+    yield f"\nWhere rivals came to their end within {found.space.rival_time_limit_s:g} s, and where they were cut short:\n"
+    yield "| over | points to the end | median | maximum | points cut short | median | maximum |\n|---|---|---|---|---|---|---|"
+    for name in (BEST, *found.rivals):
+        ended = uncut(found, name)
+        parts = ended, [row for row in planned(found) if row not in ended]
+        cells = (cell for rows in parts for cell in _middle_and_most(speed_ups(found, name, rows)))
+        yield f"| {shown_name(name)} | " + " | ".join(cells) + " |"
+
+
+def _middle_and_most(values: Sequence[float]) -> tuple[str, str, str]:
+    figures = (f"{median(values):.3f}", f"{max(values):.2f}") if values else ("–", "–")
+    return str(len(values)), *figures
 
 
 def _value(axis: str, value: Any) -> str:
