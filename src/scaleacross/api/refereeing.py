@@ -54,9 +54,8 @@ def finalists(state: Search, best: Choice, number: int) -> Iterator[Choice]:
         if len(prices) == number:
             return
         again = problem is not state.problem
-        if placed.step_s > most_s or (
-            not again and _is_among(placed.step_s, ideal)
-        ):  # ideal: no price is below its own
+        same = not again and _is_among(placed.step_s, ideal)  # ideal: no price is below its own
+        if placed.step_s > most_s or same:
             continue
         ideal.append(placed.step_s)
         networked = with_network(problem, decision_of(placed), state.seed)

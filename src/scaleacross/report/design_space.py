@@ -153,8 +153,13 @@ def contender_cells(found: Reproduced) -> Iterator[tuple[str, str, str, str, str
     total = len(planned(found))
     for name in (BEST, *found.rivals, *found.ablations):
         values = speed_ups(found, name)
-        figures = (f"{median(values):.3f}", f"{max(values):.2f}") if values else ("–", "–")
-        yield shown_name(name), str(len(values)), *figures, str(num_ties(found, values)), str(total - len(values))
+        yield shown_name(name), *middle_and_most(values), str(num_ties(found, values)), str(total - len(values))
+
+
+def middle_and_most(values: Sequence[float]) -> tuple[str, str, str]:
+    """Points, median and maximum of speed-ups."""
+    figures = (f"{median(values):.3f}", f"{max(values):.2f}") if values else ("–", "–")
+    return str(len(values)), *figures
 
 
 def shown_name(name: str) -> str:

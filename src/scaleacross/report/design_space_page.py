@@ -18,6 +18,7 @@ from scaleacross.report.design_space import (
     Row,
     contender_cells,
     lost,
+    middle_and_most,
     num_ties,
     place,
     planned,
@@ -98,13 +99,8 @@ def _cut_or_not(found: Reproduced) -> Iterator[str]:
     for name in (BEST, *found.rivals):
         ended = uncut(found, name)
         parts = ended, [row for row in planned(found) if row not in ended]
-        cells = (cell for rows in parts for cell in _middle_and_most(speed_ups(found, name, rows)))
+        cells = (cell for rows in parts for cell in middle_and_most(speed_ups(found, name, rows)))
         yield f"| {shown_name(name)} | " + " | ".join(cells) + " |"
-
-
-def _middle_and_most(values: Sequence[float]) -> tuple[str, str, str]:
-    figures = (f"{median(values):.3f}", f"{max(values):.2f}") if values else ("–", "–")
-    return str(len(values)), *figures
 
 
 def _value(axis: str, value: Any) -> str:

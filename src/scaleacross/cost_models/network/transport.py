@@ -101,7 +101,7 @@ def connected(links: Links, shape: GroupShape, settings: Settings) -> Links:
 
 
 def connected_at_best(links: Links, settings: Settings) -> Links:
-    """``links`` as these settings leave them to any group, at least: without what losses and hashed flows take.
+    """The most that these settings leave of ``links`` to any group: without what losses and hashed flows take.
 
     Still monotone where ``links`` are (bandwidths fall and latencies rise outwards), as bounds on relaxed shapes need it.
     """
