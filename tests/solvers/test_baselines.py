@@ -18,6 +18,7 @@ from scaleacross.solvers.baselines import BASELINES, Clock, Outcome
 from scaleacross.solvers.baselines.atlas import walk
 from scaleacross.solvers.baselines.family import Family, tune
 from scaleacross.solvers.baselines.sailor import visit
+from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import Fill, Fleet, fleets, shares
 from scaleacross.spec.network import LINK_LEVELS, LinkLevel
 from scaleacross.spec.parallelism import GRID_AXES, Degrees
@@ -65,8 +66,9 @@ def test_production_keeps_replicas_whole_and_lets_only_their_gradients_cross() -
     assert cost.placement.spans.get("pp", "scale_up") in ("scale_up", "rack", "zone")
 
 
-def test_production_has_no_plan_when_a_replica_fits_in_no_building() -> None:
+def test_production_has_no_plan_when_a_replica_fits_in_no_building(monkeypatch: pytest.MonkeyPatch) -> None:
     degrees = {"tp": 1, "cp": 1, "pp": 1, "dp_shard": 16, "dp_replicate": 1}
+    monkeypatch.setattr(Pricing, "coarse", lambda *_: pytest.fail("priced what no building holds"))
     outcome = decide("production", problem(2, 2, degrees=degrees))
     assert outcome.decision is None
     assert outcome.reason == "no placement keeps its axes inside the levels that it allows"

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings, concatenate
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
 from scaleacross.solvers.baselines.rules import AxisOrder
@@ -206,9 +207,10 @@ class _Tuning:
         """Estimate the members, block by block, and price the most promising ones exactly."""
         rows = rows.take(self.family.allows(rows) & self.family.allows_split(rows))
         rows = rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes) if len(rows) else rows
+        self.fitted |= len(rows) > 0
+        rows = rows.take(self._held(rows, pricing.fleet))
         if not len(rows):
             return
-        self.fitted = True
         priced = pricing.coarse(rows)
         if self._is_over():
             return
@@ -219,6 +221,12 @@ class _Tuning:
             found = self._estimated(block, pricing.fleet)
             self._try_some(found, np.argsort(found.guess_s, kind="stable")[:PROMISING].tolist())
             yield found
+
+    def _held(self, rows: Settings, fleet: Fleet) -> Bools:
+        """Members that some fill of the family holds."""
+        kinds = distinct(*(getattr(rows, axis) for axis in Degrees.model_fields))
+        degrees = zip(*(getattr(rows, axis)[kinds.first].tolist() for axis in Degrees.model_fields), strict=True)
+        return np.array([len(self._fills_of(fleet, some)) > 0 for some in degrees], dtype=bool)[kinds.code]
 
     def _try_all(self, left: Sequence[_Estimated]) -> None:
         """Price exactly, from the lowest estimate up, all that may be faster than the best."""
