@@ -93,7 +93,23 @@ def test_what_the_caller_brought_comes_before_other_runners_up(alone: Plan, repl
     near = [one for one in alone.report.alternatives if one.step_s and one.step_s < 1.1 * alone.cost.step_s]
     last = max(near, key=lambda one: one.step_s or 0.0).decision
     sa.plan(JOB, alternatives=False, referee=2, incumbents=[bare(last)])
-    assert [bare(plan.decision) for plan in replays] == [bare(alone.decision), bare(last)]
+    assert [bare(plan.decision) for plan in replays] == [bare(alone.decision), bare(last), bare(last)]
+    assert replays[2].decision.network is None  # beyond two: its price is below all replays
+
+
+def test_no_plan_that_the_caller_brought_is_priced_below_the_fastest_replay(
+    alone: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brought = max(alone.report.alternatives, key=lambda one: one.step_s or 0.0)
+    best_s, dear_s = alone.cost.step_s, brought.step_s or 0.0
+    late_s = 1.01 * dear_s
+    monkeypatch.setattr(refereeing, "replayed_step_s", lambda plan: max(plan.cost.step_s, late_s))
+    twice = sa.plan(JOB, alternatives=False, referee=1, incumbents=[bare(brought.decision)])
+    assert best_s < dear_s and len(twice.report.finalists) > 1
+    assert bare(brought.decision) in [bare(one.decision) for one in twice.report.finalists]
+    late_s = 0.99 * dear_s
+    once = sa.plan(JOB, alternatives=False, referee=1, incumbents=[bare(brought.decision)])
+    assert len(once.report.finalists) == 1
 
 
 def test_what_the_caller_brought_runs_on_the_defaults_too_where_finalists_are_few(

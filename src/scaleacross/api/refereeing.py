@@ -3,8 +3,10 @@
 A replay knows what a price leaves out, but takes seconds; so only finalists are replayed. They are the best by price, then
 what the caller brought, then what else the search placed, least price first; each with the network chosen for it. Where these
 are too few, what the caller brought runs on the library's defaults, too: by price no network is better than the chosen one, by
-the replay's clock some are. Of equal prices only the first is a finalist: the other is the same plan under another name (axes of
-degree 1 in another order, the schedule of a single stage). Bound and gap stay those of prices.
+the replay's clock some are. Beyond their number, what the caller brought is replayed as long as its price is below the fastest
+replay: a plan that only its price holds for the better one does not win. Of equal prices only the first is a finalist: the other
+is the same plan under another name (axes of degree 1 in another order, the schedule of a single stage). Bound and gap stay those
+of prices.
 """
 
 from __future__ import annotations
@@ -34,25 +36,26 @@ def refereed(
 
     Args:
         best: by price; it stays where the simulator refuses all.
-        number: of finalists at most.
+        number: of finalists at most, but for what the caller brought.
         planned: the plan of a networked decision, for its replay.
     """
     found: list[tuple[Finalist, Choice]] = []
-    for choice in finalists(state, best, number):
-        state.tell("replaying", len(found), number)
+    for choice in finalists(state, best, number, lambda: min(_replay_s(finalist) for finalist, _ in found)):
+        state.tell("replaying", len(found), max(number, len(found) + 1))
         found.append((_replayed(planned(choice[1])), choice))
-    found.sort(key=lambda one: float("inf") if one[0].replayed_s is None else one[0].replayed_s)
+    found.sort(key=lambda one: _replay_s(one[0]))
     return found[0][1], tuple(finalist for finalist, _ in found)
 
 
-def finalists(state: Search, best: Choice, number: int) -> Iterator[Choice]:
-    """At most ``number`` choices whose prices are within ``PRICE_RATIO`` of the best, that one first."""
-    most_s = best[1].cost.cost.step_s * PRICE_RATIO
+def finalists(state: Search, best: Choice, number: int, fastest_s: Callable[[], float]) -> Iterator[Choice]:
+    """The best and others whose prices are within ``PRICE_RATIO`` of its own, ``number`` at most; then what was brought at a
+    price below ``fastest_s``, the fastest replay of those before."""
+    near_s = best[1].cost.cost.step_s * PRICE_RATIO
     ideal, prices = [best[0].step_s], [best[1].cost.cost.step_s]
     yield best
     for placed, problem in _in_turn(state):
-        if len(prices) == number:
-            return
+        most_s = near_s if len(prices) < number else 0.0
+        most_s = max(most_s, fastest_s()) if placed.brought else most_s
         again = problem is not state.problem
         same = not again and _is_among(placed.step_s, ideal)  # ideal: no price is below its own
         if placed.step_s > most_s or same:
@@ -77,6 +80,11 @@ def _in_turn(state: Search) -> Iterator[tuple[Placed, Problem]]:
 
 def _is_among(price_s: float, others_s: Sequence[float]) -> bool:
     return any(math.isclose(price_s, one, rel_tol=TOLERANCE) for one in others_s)
+
+
+def _replay_s(finalist: Finalist) -> float:
+    """Its replay, s; inf where the simulator refused it."""
+    return math.inf if finalist.replayed_s is None else finalist.replayed_s
 
 
 def _replayed(plan: Plan) -> Finalist:
