@@ -270,8 +270,10 @@ def test_the_page_names_what_the_referee_says_against_us(found: Reproduction) ->
 
 
 def test_the_referee_chooses_our_plan_among_the_finalists_of_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The dearest finalist is the fastest by this clock: our plan costs more than the best price, which loses to nobody."""
-    monkeypatch.setattr(refereeing, "replayed_step_s", lambda plan: 1 / plan.cost.step_s)
+    """The dearest finalist is the fastest by this clock: our plan costs more than the best price, which loses to nobody.
+
+    The clock is faster than every price, so no more is replayed than was asked for."""
+    monkeypatch.setattr(refereeing, "replayed_step_s", lambda plan: 1e-6 / plan.cost.step_s)
     monkeypatch.setattr(refereeing, "PRICE_RATIO", 2.0)
     space, _ = load_design_space(SMALL | {"finalists": 3, "time_limit_s": 1, "rival_time_limit_s": 1})
     [point, _] = design_points(space)
@@ -283,7 +285,7 @@ def test_the_referee_chooses_our_plan_among_the_finalists_of_a_point(monkeypatch
         figures["best_price_s"] <= figures[f"{name}_s"] * (1 + 1e-9) for name in CONTENDERS if f"{name}_s" in figures
     )
     contest = design_replay.contest_of(point.job, record)
-    assert contest is not None and contest.ours_s == (figures["ours_s"], 1 / figures["ours_s"])
+    assert contest is not None and contest.ours_s == (figures["ours_s"], 1e-6 / figures["ours_s"])
     ours_alone = replace(contest, decisions={"ours": contest.decisions["ours"]})
     played = design_replay.replay_contest(ours_alone)["figures"]
     assert (played["ours_priced_s"], played["ours_simulated_s"]) == contest.ours_s
