@@ -58,8 +58,9 @@ def plan(
         progress: called now and then during the search.
         incumbents: placed, legal decisions that fit; the plan is never slower than any of them (objective step_time only).
         alternatives: look for what lost, and by how much; False saves that time and leaves ``report.alternatives`` empty.
-        referee: replay so many of the best decisions, beyond the limit; the fastest in the replay becomes the plan (objective
-            step_time only), bound and gap stay those of prices. None: the price chooses.
+        referee: replay so many of the best decisions, beyond the limit, and every incumbent whose price is below the fastest
+            replay; the fastest in the replay becomes the plan (objective step_time only), bound and gap stay those of prices.
+            None: the price chooses.
         clock: what the limit is measured with; ``time.process_time`` makes the plan independent of what else the machine does.
 
     Raises:

@@ -38,7 +38,8 @@ their rules leave open is tuned with that model too (but for Sailor and Atlas, w
 strong; their networks run on the communication library's defaults. *Placement only*, *schedule only* and *network only* keep
 everything else as in `production`; *placement and degrees* plans everything with default schedules and networks. Our search
 starts from the decisions of all others: its best price is never above theirs. Where the space names finalists, the replay
-chooses our plan among so many of the best (`plan --referee`), and that plan may cost more than the best price."""
+chooses our plan among so many of the best (`plan --referee`) and every decision of others whose price is below the fastest
+replay, and that plan may cost more than the best price."""
 
 
 def design_page(found: Reproduced, command: str, today: date) -> str:

@@ -63,7 +63,8 @@ class DesignSpace(Spec):
         default=60.0, description="processor seconds of each rival, and of each search for one dimension, at most"
     )
     finalists: PositiveInt | None = Field(
-        default=None, description="of our search, among which the replay decides; null: the price does"
+        default=None,
+        description="of our search, among which the replay decides (and what rivals found, if cheaper); null: the price does",
     )
     gap_tolerance: float = Field(default=0.01, ge=0, le=1, description="relative gap at which a search stops")
     tie_tolerance: float = Field(default=0.005, ge=0, description="relative difference of step times that is a tie")

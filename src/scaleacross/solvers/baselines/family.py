@@ -247,21 +247,25 @@ class _Tuning:
         return tight.take(tight.bound_s < self.best_s)
 
     def _estimated(self, block: Priced, fleet: Fleet) -> _Estimated:
-        """Every (member, fill, order) of a block."""
+        """Every (member, fill, order) of a block, but for members that are near enough on no order of a fill."""
         holding: dict[Fill, list[int]] = {}
         columns = (getattr(block.settings, axis).tolist() for axis in Degrees.model_fields)
         for row, degrees in enumerate(zip(*columns, strict=True)):
             for fill in self._fills_of(fleet, degrees):
                 holding.setdefault(fill, []).append(row)
-        places, parts, guesses = [], [np.zeros(0)], [np.zeros(0)]
-        for fill, rows in holding.items():
-            members, placed = block.take(np.array(rows)), self._placed_on(fleet, fill)
-            figures = placed.order_figures_s(members.settings, members.work, self.family.orders)
-            for order, bounds, estimates in zip(self.family.orders, *figures, strict=True):
-                near = self._near_enough(placed.spans(members.settings, order))
-                parts.append(np.where(near, members.free_s + bounds, np.inf))
-                guesses.append(np.where(near, members.free_s + estimates, np.inf))
-                places += [(placed, order, row) for row in rows]
+        orders, places, parts, guesses = self.family.orders, [], [np.zeros(0)], [np.zeros(0)]
+        for fill, held in holding.items():
+            rows, placed = np.array(held), self._placed_on(fleet, fill)
+            near = self._near_enough(placed, block.settings.take(rows))
+            rows, near = rows[near.any(axis=0)], near[:, near.any(axis=0)]
+            if not len(rows):
+                continue
+            members = block.take(rows)
+            figures = placed.order_figures_s(members.settings, members.work, orders)
+            for order, is_near, bounds, estimates in zip(orders, near, *figures, strict=True):
+                parts.append(np.where(is_near, members.free_s + bounds, np.inf))
+                guesses.append(np.where(is_near, members.free_s + estimates, np.inf))
+                places += [(placed, order, row) for row in rows.tolist()]
         return _Estimated(block, places, np.concatenate(parts), np.concatenate(guesses))
 
     def _try_some(self, found: _Estimated, indices: Sequence[int]) -> None:
@@ -280,9 +284,15 @@ class _Tuning:
             self._placed[fill] = FixedPlacement.of(fleet, fill, self.family.job, problem.profile, network="library")
         return self._placed[fill]
 
-    def _near_enough(self, spans: Mapping[str, Ints]) -> Bools:
-        limits = ((spans[axis], LINK_LEVELS.index(level)) for axis, level in self.family.farthest.items())
-        return np.all([span <= limit for span, limit in limits], axis=0)
+    def _near_enough(self, placed: FixedPlacement, settings: Settings) -> Bools:
+        """Members of which no axis crosses a level beyond its farthest, (orders, n)."""
+        limits = {axis: LINK_LEVELS.index(level) for axis, level in self.family.farthest.items()}
+        near = np.ones((len(self.family.orders), len(settings)), dtype=bool)
+        if limits:
+            for index, order in enumerate(self.family.orders):
+                spans = placed.spans(settings, order)
+                near[index] = np.all([spans[axis] <= limit for axis, limit in limits.items()], axis=0)
+        return near
 
     def _fills_of(self, fleet: Fleet, degrees: tuple[int, ...]) -> list[Fill]:
         """Fills for degrees in the order of the fields of ``Degrees``."""
