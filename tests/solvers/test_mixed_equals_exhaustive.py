@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import scaleacross as sa
 from instances import computing_job, mixed_instance, mixed_job, plain_job, plain_topology
+from scaleacross.solvers import joint
 from scaleacross.solvers.alternatives import decision_of
 from scaleacross.solvers.every_placement import placer_on
 from scaleacross.solvers.exhaustive import exhaustive
@@ -14,7 +17,7 @@ from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job
-from scaleacross.workloads.problem import problem_of
+from scaleacross.workloads.problem import Problem, problem_of
 
 QUICK = range(60)
 SLOW = range(60, 200)
@@ -73,6 +76,27 @@ def test_instances_are_of_every_kind() -> None:
     jobs = [mixed_job(seed) for seed in QUICK]
     assert sum(bool(job.spare_hosts) for job in jobs) >= 10
     assert sum(job.failure_domains is not None for job in jobs) >= 5
+
+
+def test_no_clock_ends_the_search_with_a_fleet_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time is over when the first fleet is to be expanded: the plan is the best of what was sampled on all fleets."""
+    problem, now = next(problem for problem in map(mixed_instance, QUICK) if _types_of_best(problem) == 1), [0.0]
+    expanded = joint._bases
+
+    def late(*args: Any) -> Any:
+        now[0] = 2.0
+        return expanded(*args)
+
+    monkeypatch.setattr(joint, "PROBED", 1)
+    monkeypatch.setattr(joint, "_bases", late)
+    found = search(problem, time_limit_s=1, clock=lambda: now[0])
+    assert found.out_of_time
+    assert found.best is not None and len(found.best.placer.fleet.accelerators) == 1
+
+
+def _types_of_best(problem: Problem) -> int:
+    best = search(problem, time_limit_s=600).best
+    return len(best.placer.fleet.accelerators) if best else 0
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -29,7 +29,8 @@ R1–R9 are those of ``search_space``; π and n are decided by ``place_paralleli
    computation alone, then by memory, then by the bound with communication; what is left is sorted.
 2. Expand the bases block by block, least bound first; drop what does not fit; coarse bound for every candidate.
 3. After every block the most promising candidate is placed exactly: the incumbent prunes everything whose bound is not
-   below it, and ends the expansion once the next base is.
+   below it, and ends the expansion once the next base is. Fleets take turns, smallest sets of types first: all are sampled
+   before any is expanded, then each expands a block in turn, so that no clock ends the search with a fleet unseen.
 4. Survivors in the order of their coarse estimate get the tight bound; again the best are placed and the incumbent prunes.
 5. What is left is placed exactly, lowest estimate first, on the fills and axis orders whose own estimate is below the incumbent;
    then, lowest bound first, whatever has a bound below it, until the next candidate's bound is not: proof.
@@ -48,8 +49,10 @@ which the reported bound then shows.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import zip_longest
 from typing import Final
 
 import numpy as np
@@ -102,11 +105,11 @@ def search(
         clock: what the time limit is measured with.
     """
     state = Search(problem, time_limit_s, seed, gap_tolerance, report, clock)
-    survivors: list[tuple[Priced, Placer]] = []
-    for fleet in fleets(problem.topology):
-        placer = placer_on(fleet) if placer_on else _step_placer(state, fleet)
+    placers = [(placer_on or partial(_step_placer, state))(fleet) for fleet in reversed(fleets(problem.topology))]
+    for placer in placers:
         _start_from(state, incumbents, placer)
-        survivors += [(priced, placer) for priced in _price_fleet(state, fleet, placer)]
+    turns = zip_longest(*(_price_fleet(state, placer) for placer in placers))
+    survivors: list[tuple[Priced, Placer]] = [one for turn in turns for one in turn if one is not None]
     _place_all(state, _tighten(state, survivors))
     below = ((priced.take(priced.bound_s < state.bound_s), placer.pricing) for priced, placer in survivors)
     state.unbounded = [(priced, pricing) for priced, pricing in below if len(priced.bound_s)]
@@ -143,12 +146,12 @@ def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -
             state.remember(Placed(step_s, priced.settings, priced, at, placer, brought=True))
 
 
-def _price_fleet(state: Search, fleet: Fleet, placer: Placer) -> list[Priced]:
-    """Steps 1 to 3 on one fleet: candidates whose coarse bound is below the incumbent."""
-    kept = []
-    space = SearchSpace(state.problem.job, state.problem.profile, fleet.num_accelerators, fleet.unit)
+def _price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer] | None]:
+    """Steps 1 to 3 on one fleet: candidates whose coarse bound is below the incumbent, a block a turn; the first turn probes."""
+    space = SearchSpace(state.problem.job, state.problem.profile, placer.fleet.num_accelerators, placer.fleet.unit)
     enumerated = _enumerate(state, space)
     _probe(state, space, placer, enumerated)
+    yield None
     bases, bounds, counts = _bases(state, placer.pricing, enumerated)
     for start in range(0, len(bases), BASE_BLOCK):
         if bounds[start] >= state.target_s or state.out_of_time:
@@ -161,9 +164,8 @@ def _price_fleet(state: Search, fleet: Fleet, placer: Placer) -> list[Priced]:
         priced = placer.pricing.coarse(fitting)
         state.free_bound_s = min(state.free_bound_s, float(priced.free_s.min()))
         _place_most_promising(state, priced, placer)
-        kept.append(priced.take(state.keep(priced.bound_s)))
         state.tell("pricing", start + BASE_BLOCK, len(bases))
-    return kept
+        yield priced.take(state.keep(priced.bound_s)), placer
 
 
 def _enumerate(state: Search, space: SearchSpace) -> list[tuple[Settings, Ints]]:
