@@ -207,6 +207,22 @@ def test_down_after_kill_leaves_nothing(num_namespaces: int) -> None:
     assert left_over() == []
 
 
+def test_down_ends_what_a_killed_maker_left_running() -> None:
+    """Its last ``ip`` would go on after the clean-up; a command that names another testbed is left alone."""
+    late, other = (
+        subprocess.Popen(["ip", "-c", "read line", name], executable="/bin/sh", stdin=subprocess.PIPE)
+        for name in (f"{PREFIX}late", f"x{PREFIX}other")
+    )
+    try:
+        session.down(NAME)
+        assert late.poll() is not None
+        assert other.poll() is None
+    finally:
+        for process in (late, other):
+            process.kill()
+            process.communicate()
+
+
 @pytest.mark.slow
 def test_fifty_times_up_and_down() -> None:
     for _ in range(50):

@@ -87,6 +87,7 @@ def tear_down(prefix: str) -> list[str]:
     Raises:
         EmulationError: something stays; the message names it.
     """
+    _end(_commands_on(prefix))
     names = existing(prefix)
     processes = [pid for name in names for pid in processes_in(name)]
     _end(processes)
@@ -213,6 +214,17 @@ def _start_relay(trunks: Sequence[TrunkWire], log: Path) -> None:
             process.wait()
             reason = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             raise EmulationError(f"the relay of the trunks did not start: {reason[-1] if reason else 'no answer'}")
+
+
+def _commands_on(prefix: str) -> list[int]:
+    """``ip`` commands of a maker that was killed meanwhile: what they are about to make would stay."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            tool, *words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            if tool == "ip" and any(word.startswith(prefix) for word in words):
+                found.append(int(process.name))
+    return found
 
 
 def _end(processes: Sequence[int]) -> None:
