@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from instances import accelerator, instance, plain_building, plain_job, plain_topology, plain_trunk
+from instances import accelerator, instance, mixed_instance, plain_building, plain_job, plain_topology, plain_trunk
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.solvers import exhaustive as oracle
-from scaleacross.solvers.baselines import BASELINES, Clock, Outcome
+from scaleacross.solvers.baselines import BASELINES, Clock, Outcome, family
 from scaleacross.solvers.baselines.atlas import walk
 from scaleacross.solvers.baselines.family import Family, tune
 from scaleacross.solvers.baselines.sailor import visit
@@ -180,6 +180,23 @@ def test_tuning_finds_the_fastest_member_of_a_family(seed: int, farthest: dict[s
     assert found is not None
     best = min(cost.cost.step_s for cost in members(where, farthest))
     assert priced(where, found).cost.step_s == pytest.approx(best, rel=1e-9)
+
+
+def test_every_fleet_is_sampled_before_a_rival_goes_on_with_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So no clock leaves a rival with the fleet of all types alone."""
+    seen, on_bases, num_fleets = list[tuple[str, ...]](), family._Tuning._on_bases, []
+
+    def watched(tuning: Any, bases: Any, space: Any, pricing: Pricing) -> Any:
+        seen.append(tuple(accelerator.name for accelerator in pricing.fleet.accelerators))
+        return on_bases(tuning, bases, space, pricing)
+
+    monkeypatch.setattr(family._Tuning, "_on_bases", watched)
+    for where in map(mixed_instance, range(12)):
+        seen.clear()
+        decide("crosspipe", where)
+        num_fleets.append(len(set(seen)))
+        assert len(set(seen[: num_fleets[-1]])) == num_fleets[-1]
+    assert max(num_fleets) >= 2
 
 
 def fills_of_stages(fleet: Fleet, degrees: Degrees) -> list[Fill]:

@@ -6,7 +6,8 @@ what runs fastest. Here the trial is the cost model, so such a rival gets the be
 Space        candidates of ``search_space`` (R1–R9) that the family's job and its ``allows`` leave, on the family's axis
              orders and fills, with no axis crossing a level beyond its ``farthest``
 Objective    exact step time (``plan_cost``), minimised
-Method       a sample of the bases first, then all in the order of their computation, bounded and expanded block by block;
+Method       fleets in turns, each type by itself first, as in ``joint``; of each a sample of the bases in its first turn, then
+             all in the order of their computation, a block a turn;
              members estimated in arrays (``fixed_placement``), the most promising of each block priced exactly at once, all
              others when all blocks have been seen, from the lowest estimate up, unless their bound is not below the best
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -88,10 +89,9 @@ class Family:
 def tune(problem: Problem, family: Family, clock: Clock) -> Outcome:
     """The fastest member of a family, or why it has none."""
     tuning = _Tuning(problem, family, clock)
-    for fleet in fleets(problem.topology):
+    for _ in zip_longest(*(tuning.on(fleet) for fleet in reversed(fleets(problem.topology)))):
         if clock.is_over_for(tuning.best):
             break
-        tuning.on(fleet)
     if tuning.best is not None:
         return Outcome(tuning.best, complete=not clock.over)
     return Outcome(None, tuning.why_none(), complete=not clock.over)
@@ -146,8 +146,10 @@ class _Tuning:
     _placed: dict[Fill, FixedPlacement] = field(default_factory=dict)
     _fills: dict[tuple[tuple[str, ...], tuple[int, ...]], list[Fill]] = field(default_factory=dict)
 
-    def on(self, fleet: Fleet) -> None:
-        """Tune on one fleet."""
+    def on(self, fleet: Fleet) -> Iterator[None]:
+        """Tune on one fleet: a first turn on the sample, then a block of bases a turn."""
+        if self._is_over():
+            return
         pricing = Pricing.on(fleet, self.family.job, self.problem.profile, network="library")
         space = SearchSpace(self.family.job, self.problem.profile, fleet.num_accelerators, fleet.unit)
         bases, least = bases_that_fit(space, pricing, self.family.allows, self._is_over)
@@ -162,11 +164,13 @@ class _Tuning:
         sample = bases.take(order[:: -(-len(order) // SAMPLE)])
         for _ in islice(self._on_bases(sample, space, pricing), GLANCES):
             pass
+        yield
         for start in range(0, len(order), BASE_BLOCK):
             rows = order[start : start + BASE_BLOCK]
             if free_s[rows[0]] >= self.best_s:
                 break
             left += self._on_bases(bases.take(rows[free_s[rows] < self.best_s]), space, pricing)
+            yield
         self._try_all(left)
 
     def _on_bases(self, bases: Settings, space: SearchSpace, pricing: Pricing) -> Iterator[_Estimated]:
