@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test consumers runtime slice lint types format clean
+.PHONY: help demo test proofs consumers runtime slice lint types format clean
 
 VENV := .venv
 CONSUMERS := .venv-consumers
@@ -28,13 +28,17 @@ demo: $(VENV)/.installed ## plan Llama 3.1 405B on two unequal buildings; launch
 test: $(VENV)/.installed-dev ## run the test suite (PYTEST_ARGS="-k name" narrows it)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+proofs: $(VENV)/.installed-dev ## run the long proofs, which the test suite samples
+	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
 consumers: $(VENV)/.installed-dev $(CONSUMERS)/.installed ## let torchrun, torchtitan and Megatron read what we emit
 	SCALEACROSS_TORCHTITAN_PYTHON=$(abspath $(CONSUMERS))/bin/python SCALEACROSS_MEGATRON_PYTHON=$(abspath $(CONSUMERS))/bin/python \
+		SCALEACROSS_TRANSFORMERS_PYTHON=$(abspath $(CONSUMERS))/bin/python \
 		SCALEACROSS_NCCL_LIBRARY=$$(ls $(abspath $(CONSUMERS))/lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2 2>/dev/null) \
 		$(BIN)/python -m pytest -m consumer
 
 runtime: $(RUNTIME)/.installed ## run launch.json: the tests of the runtime, with torch and triton
-	$(RUNTIME)/bin/python -m pytest tests/runtime tests/testbed/test_testbed_training.py
+	$(RUNTIME)/bin/python -m pytest -m "slow or not slow" tests/runtime tests/testbed/test_testbed_training.py
 
 # Every value of every dimension of the space is in its first 24 points. A second per search and rival is too short for good plans, and
 # enough to show that none of ours loses to what it starts from, and that prices agree with the replay on three plans of four and more.
@@ -68,13 +72,13 @@ $(VENV)/.created:
 $(CONSUMERS)/.installed: $(VENV)/.created
 	$(PYTHON) -m venv --clear $(CONSUMERS)
 	$(CONSUMERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input torch==2.13.0
-	$(CONSUMERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input numpy triton==3.7.0 torchtitan==0.3.0 megatron-core==0.16.1
+	$(CONSUMERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input numpy triton==3.7.0 torchtitan==0.3.0 megatron-core==0.16.1 transformers==5.23.0
 	@touch $@
 
 $(RUNTIME)/.installed: pyproject.toml $(VENV)/.created
 	$(PYTHON) -m venv --clear $(RUNTIME)
 	$(RUNTIME)/bin/python -m pip install --quiet --disable-pip-version-check --no-input torch==2.13.0
-	$(RUNTIME)/bin/python -m pip install --quiet --disable-pip-version-check --no-input -e '.[runtime]' 'pytest>=9' 'hypothesis>=6.150'
+	$(RUNTIME)/bin/python -m pip install --quiet --disable-pip-version-check --no-input -e '.[runtime]' 'pytest>=9' 'hypothesis>=6.150' 'expecttest>=0.3'
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml $(VENV)/.created

@@ -14,7 +14,8 @@ import time
 from collections.abc import Sequence
 from statistics import mean
 
-from scaleacross.solvers.baselines.host_packing import PACKERS, in_rank_order, pipeline_first
+from host_packing import PACKERS, in_rank_order, pipeline_first
+
 from scaleacross.solvers.baselines.minipods import HostMatrix, least_spread, solve_milp, weighted_spread
 
 # minipods, free hosts, DP, TP, PP

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from published import CONFIGS
 from scaleacross import api, errors
 from scaleacross.cli import app
 from scaleacross.emitters import EMITTERS
@@ -179,7 +180,8 @@ def test_bad_input_is_code_2_with_a_message(arguments: tuple[str, ...]) -> None:
     assert "unexpected" not in result.stderr
 
 
-def test_interrupt_by_signal() -> None:
+def test_the_second_interrupt_aborts() -> None:
+    """The first one asks for the best plan so far; here nothing listens to it."""
     code = (
         "import time\nfrom scaleacross import api, cli\n"
         "def plan(*_, **__):\n    print('searching', flush=True)\n    time.sleep(600)\n"
@@ -187,6 +189,9 @@ def test_interrupt_by_signal() -> None:
     )
     running = process("plan", "job.yaml", code=code)
     assert running.stdout and running.stdout.readline() == "searching\n"
+    running.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        running.wait(timeout=1)
     running.send_signal(signal.SIGINT)
     out, err = running.communicate()
     assert (running.returncode, out, err) == (130, "", "error: interrupted\n")
@@ -234,7 +239,7 @@ def test_options_reach_the_api(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> N
     limits = ("--time-limit", "7", "--seed", "3", "--gap", "0.03")
     result = run("plan", "job.yaml", *limits, "--referee", "4", "--set", "degrees.tp=8", "--set", "name=x")
     assert result.exit_code == 0, result.output
-    del seen["progress"]
+    del seen["progress"], seen["stopped"], seen["clock"]
     overrides = ["degrees.tp=8", "name=x"]
     limited = {"time_limit_s": 7.0, "seed": 3, "gap_tolerance": 0.03, "referee": 4}
     assert seen == {"job": "job.yaml", "overrides": overrides, **limited}
@@ -346,3 +351,22 @@ def test_catalogue_lists_what_show_can_show() -> None:
 
 def test_schema_is_json() -> None:
     assert json.loads(run("schema", "job").stdout)["type"] == "object"
+
+
+def test_show_reads_a_config_of_unknown_type_as_it_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**CONFIGS["Llama-3.1-8B"], "model_type": "lumen", "flux_gate_rank": 7}))
+    refused = run("show", "workload", str(path))
+    assert refused.exit_code != 0
+    assert "leave out: flux_gate_rank" in refused.output
+    assert "8,030,261,248" in run("show", "workload", str(path), "--as", "llama").output
+    assert "not a topology" in run("show", "topology", "one_building", "--as", "llama").output
+
+
+def test_show_says_what_is_not_planned_and_groups_alternating_layers(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIGS["gpt-oss-120b"]))
+    shown = run("show", "workload", str(path)).output
+    assert "mxfp4; training starts from 16-bit weights" in shown
+    assert "18 of 36" in shown
+    assert "1 in the published model, not part of the plan" in run("show", "workload", "deepseek-v3").output

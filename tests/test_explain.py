@@ -10,9 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 import scaleacross as sa
+from cases import each
 from instances import instance, plain_job
+from oracles.exhaustive import candidates, exhaustive, placements
 from scaleacross.cli import app
-from scaleacross.solvers.exhaustive import candidates, exhaustive, placements
 from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.solvers.runner_up import SEARCH_GAP, without
@@ -20,7 +21,7 @@ from scaleacross.spec.explanation import Explanation
 from scaleacross.workloads.problem import Problem
 
 
-@pytest.mark.parametrize("seed", [10, 41, 65])
+@each("seed", (41,), (10, 65), size=1)
 def test_runner_ups_are_those_of_brute_force(seed: int) -> None:
     problem = instance(seed)
     plan = sa.plan(problem.job)
@@ -46,7 +47,7 @@ def test_runner_ups_are_those_of_brute_force(seed: int) -> None:
     assert tried >= 2
 
 
-@pytest.mark.parametrize("seed", [6, 10, 41])
+@each("seed", (41,), (6, 10), size=1)
 def test_placements_are_compared_with_all_placements(seed: int) -> None:
     problem = instance(seed)
     plan = sa.plan(problem.job)

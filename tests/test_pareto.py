@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 import scaleacross as sa
+from oracles.exhaustive import exhaustive
 from priced import MONEY, POWER, spent, two
 from scaleacross.cli import app
 from scaleacross.cost_models.plan_cost import PlanCost
-from scaleacross.solvers.exhaustive import exhaustive
 from scaleacross.spec.job import ObjectiveName
 from scaleacross.spec.plan import Decision
 from scaleacross.workloads.problem import problem_of

@@ -81,11 +81,6 @@ FIGURES = [
     "cost.exposed_s.tp",
     "cost.exposed_s.pp",
     "cost.exposed_s.dp",
-    "memory.0.parameters_bytes",
-    "memory.0.gradients_bytes",
-    "memory.1.optimizer_bytes",
-    "memory.1.activations_bytes",
-    "memory.0.capacity_bytes",
     "traffic.0.capacity_bytes_per_s",
     "traffic.0.utilisation",
     "traffic.0.bytes_per_step.tp",
@@ -120,8 +115,6 @@ def test_v5_noise_is_no_difference(plan: Plan) -> None:
         ("collectives.0.group_size", 7),
         ("collectives", lambda all_of_them: all_of_them[1:]),
         ("traffic", lambda all_of_them: all_of_them[:-1]),
-        ("memory", lambda all_of_them: all_of_them[:1]),
-        ("memory.0.num_layers", 5),
         ("collectives.0.phases", {"gradients": 1.0}),
         (
             "work",
@@ -219,6 +212,24 @@ def test_v2_what_the_job_pins(plan: Plan, pins: dict[str, Any], words: str) -> N
         pins = {"degrees": plan.job.degrees.model_validate(pins["degrees"])}
     wrong = complaints(restricted(plan, **pins))
     assert any(line.startswith("- V2: ") and words in line for line in wrong), wrong
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("0.parameters_bytes", "0.gradients_bytes", "1.optimizer_bytes", "1.activations_bytes", "0.buffers_bytes"),
+        *("0.capacity_bytes", "1.reserved_bytes", "0.num_layers"),
+    ],
+)
+def test_v3_every_byte(plan: Plan, path: str) -> None:
+    wrong = complaints(changed(plan, f"memory.{path}", lambda value: value + 1 if "num" in path else value * 1.001 + 1))
+    assert len(wrong) == 1
+    assert wrong[0].startswith(f"- V3: {path[2:]} of stage {path[0]} is stated as ")
+
+
+def test_v3_every_stage(plan: Plan) -> None:
+    wrong = complaints(changed(plan, "memory", lambda all_of_them: all_of_them[:1]))
+    assert wrong == ["- V3: memory is stated of 1 stages, there are 2"]
 
 
 def test_v3_memory(plan: Plan) -> None:

@@ -27,8 +27,8 @@ USER_UNITS: dict[str, tuple[str, float]] = {
     "_per_gb": ("_per_byte", 1e-9),
 }
 SI_SUFFIXES = ("_bytes_per_s", "_flop_per_s", "_bytes", "_watt", "_per_byte", "_s")
-UNCONVERTED_SUFFIXES = ("_per_hour",)
-"""Units that are kept as they are stated: prices per hour are never written otherwise."""
+UNCONVERTED_SUFFIXES = ("_per_hour", "_hours", "_per_1000_node_days")
+"""Units that are kept as they are stated: prices per hour, times between failures and their rates are never written otherwise."""
 
 
 def si_key(key: str) -> tuple[str, float] | None:

@@ -26,7 +26,7 @@ from scaleacross.calibration.collectives import (
     rising,
     score,
 )
-from scaleacross.calibration.network_entry import network_entry
+from scaleacross.calibration.network_entry import fitted_network, network_text
 from scaleacross.errors import InputError
 from scaleacross.spec.network import CurveOp
 
@@ -239,7 +239,7 @@ def test_entry_loads_as_what_was_fitted(tmp_path: Path) -> None:
     rows = rows_of([10e-6 + 2 ** (9 + index) / 1e11 for index in range(20)])
     base = catalogue.load_network("nvlink4")
     path = tmp_path / "ours.yaml"
-    path.write_text(network_entry(base, "ours", rows, 'nccl-tests of "our" nodes', "2026-01-02"))
+    path.write_text(network_text(fitted_network(base, "ours", rows, 'nccl-tests of "our" nodes', "2026-01-02")))
     entry = catalogue.load_network(path)
     assert entry.name == "ours"
     assert entry.bandwidth_bytes_per_s == base.bandwidth_bytes_per_s
@@ -255,7 +255,7 @@ def test_entry_loads_as_what_was_fitted(tmp_path: Path) -> None:
     )
     assert "on sizes left out < 1 MiB" in stated.source
     with pytest.raises(InputError, match="an operation needs two sizes at least"):
-        network_entry(base, "ours", rows[:1], "none", "2026-01-02")
+        fitted_network(base, "ours", rows[:1], "none", "2026-01-02")
 
 
 def test_ranks_on_several_hosts_are_no_domain_unless_it_is_said(tmp_path: Path) -> None:

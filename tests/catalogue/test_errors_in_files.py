@@ -48,6 +48,7 @@ regions:
       - {name: b, num_zones: 2}
 trunks:
   - between: [a, b]
+    bandwidth_gbit_per_s: 400
     one_way_latency_us: 20
 """
 DECISION = """\
@@ -117,17 +118,17 @@ def test_job(tmp_path: Path, old: str, new: str, expected: str) -> None:
         (
             "latency_us: 20",
             "latency_hours: 20",
-            "f.yaml:19:5: key 'trunks.0.one_way_latency_hours': unknown key; unknown unit; "
+            "f.yaml:20:5: key 'trunks.0.one_way_latency_hours': unknown key; unknown unit; "
             "accepted: one_way_latency_s, one_way_latency_us, one_way_latency_ms",
         ),
         ("latency_us: 20", "latancy_us: 20", "nearest known key: 'one_way_latency_us'"),
         (
             "latency_us: 20",
             "latency_us: -20",
-            "f.yaml:19:5: key 'trunks.0.one_way_latency_us': Input should be greater than or equal to 0, got -20",
+            "f.yaml:20:5: key 'trunks.0.one_way_latency_us': Input should be greater than or equal to 0, got -20",
         ),
         ("latency_us: 20", "latency_us: 20\n    one_way_latency_ms: 1", "'one_way_latency_s' is stated twice"),
-        ("latency_us: 20", "latency_us: .nan", "f.yaml:19:5: key 'trunks.0.one_way_latency_us'"),
+        ("latency_us: 20", "latency_us: .nan", "f.yaml:20:5: key 'trunks.0.one_way_latency_us'"),
         (
             "    one_way_latency_us: 20\n",
             "",
@@ -235,7 +236,7 @@ def test_decision(tmp_path: Path) -> None:
 
 def test_neither_plan_nor_decision(tmp_path: Path) -> None:
     assert "this is a job: use 'scaleacross plan'" in message(tmp_path, JOB, load_plan_or_decision)
-    assert "key 'schema_version': Input should be 1, got 2" in message(
+    assert "the plan is of schema_version 2; this release reads 1" in message(
         tmp_path, '{"schema_version": 2}', load_plan, "plan.json"
     )
 

@@ -172,7 +172,7 @@ def test_kernels_and_collectives_are_scored_and_what_is_skipped_is_counted(calls
     assert (group["accelerator"], group["entry"], group["rows"]) == ("h100_sxm", "h100-sxm", 12)
     assert group["bias"] < -0.5  # the catalogue's H100 is much faster than these times
     assert attention["skipped_rows"][0]["label"] == "unheard-of"
-    assert attention["skipped_rows"][0]["reason"].startswith("not in the catalogue of accelerators; it has a100-80gb")
+    assert attention["skipped_rows"][0]["reason"].startswith("not in the catalogue of accelerators; it has a100-40gb")
     ops_data = data["collectives"]
     assert [ops_data[key] for key in ("rows", "used", "skipped")] == [3, 1, 2]
     assert [(group["system"], group["op"], group["size"]) for group in ops_data["groups"]] == [

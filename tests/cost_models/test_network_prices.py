@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machines import building, fill, topology, trunk
 
+from oracles.volume import volume
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import CAMPUS, build_levels
@@ -20,7 +21,6 @@ from scaleacross.cost_models.step import one_row
 from scaleacross.cost_models.traffic import Flow
 from scaleacross.schedules import collective as c
 from scaleacross.schedules.collective import Operation
-from scaleacross.schedules.collective.volume import volume
 from scaleacross.spec.network import CURVE_OPS, CurveOp
 from scaleacross.spec.network_choice import CHANNEL_BYTES_PER_S, CommunicatorChoice, Connection, LevelStep
 from scaleacross.spec.topology import Topology

@@ -171,6 +171,20 @@ def test_bound_never_exceeds_timing(case: Case, share: float) -> None:
     assert pipeline.lower_bound_s(*shape, F, B, _within(delays)) <= timed * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("name", ["1F1B", "Interleaved1F1B"])
+def test_a_thin_boundary_carries_its_messages_one_by_one(name: ScheduleName) -> None:
+    """Two ranks: the first pass, the forward messages in a row, the last one back. Of two micro-batches that is the step."""
+    for m, busy, latency in itertools.product((2, 4, 8), (5.0, 50.0), (0.0, 7.0)):
+        v = 1 if name == "1F1B" else 2
+        delays = BoundaryDelays(inner_s=busy + latency, slow_s=0.0, loop_s=busy + latency, occupancy_s=busy)
+        timed = time_compiled(compile_schedule(generate(name, 2, m, v)), 1 / v, 1 / v, latency, busy).total_s
+        bound = float(pipeline.lower_bound_s(name, 2, m, v, 1.0, 1.0, delays))
+        assert bound <= timed * (1 + 1e-12), (m, busy, latency)
+        if v == 1 and m == 2:
+            assert bound == pytest.approx(4 + 2 * (busy + latency) + busy) == timed, (busy, latency)
+
+
+@pytest.mark.slow
 def test_bound_never_exceeds_timing_on_a_grid() -> None:
     """Delays of many sizes against D, every slow boundary, loop-back fast and slow; and the bound stays close."""
     worst = 0.0

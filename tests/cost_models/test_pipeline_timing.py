@@ -28,9 +28,15 @@ def test_crosspipe_bounds(name: str, v: int, total: float) -> None:
     assert time_schedule(schedule, 200 / v, 400 / v, 0.0, 0.0).total_s == total
 
 
-@pytest.mark.parametrize(("name", "p", "m", "v"), [shape for shape in SHAPES if shape[0] in WHOLE])
-def test_ranks_are_done_before_the_first_one(name: ScheduleName, p: int, m: int, v: int) -> None:
+@pytest.mark.parametrize("name", sorted(WHOLE))
+def test_ranks_are_done_before_the_first_one(name: ScheduleName) -> None:
     """By the last way back through the first chunks of those before them, whatever the stages; equal ones in 1F1B by no more."""
+    for shape in SHAPES:
+        if shape[0] == name:
+            _done_before_the_first_one(*shape)
+
+
+def _done_before_the_first_one(name: ScheduleName, p: int, m: int, v: int) -> None:
     forward, backward = np.random.default_rng(p * m * v).uniform(0.5, 2.0, (2, p * v))
     none, alike = np.zeros((2, p * v)), name == "1F1B"
     if alike:
@@ -39,7 +45,7 @@ def test_ranks_are_done_before_the_first_one(name: ScheduleName, p: int, m: int,
     drain = TimedPipeline(0.0, {}, 0, 0, actions).drain_s
     times = time_schedule(generate(name, p, m, v), forward, backward, 0.0, 0.0)
     done = times.finish_s[0][-1] - np.array([finish[-1] for finish in times.finish_s])
-    assert (drain <= done + 1e-12).all()
+    assert (drain <= done + 1e-12).all(), (p, m, v)
     if alike:
         assert drain.tolist() == done.tolist() == [2.0 * rank for rank in range(p)]
 

@@ -99,6 +99,10 @@ def test_experts_exchange_their_copies_four_times_per_layer() -> None:
     flow = of["ep", "all_to_all", "tokens"]
     assert flow.size_bytes == 2048 * 2 * 6144 * 2  # top 2
     assert flow.per_step == 14 * 8 * 4
+    halved = sent(load_workload("mixtral-8x22b"), tp=2, dp_shard=8, ep=4, pp=4, num_micro_batches=8, shard="optimizer")
+    assert (
+        halved["ep", "all_to_all", "tokens"].size_bytes == flow.size_bytes / 2
+    )  # sequence parallelism: half the tokens
 
 
 def test_gradients_are_reduced_once_and_parameters_gathered_back() -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pytest
 
+from oracles.volume import volume
 from scaleacross import api
 from scaleacross.catalogue import load_accelerator
 from scaleacross.schedules import collective as c
-from scaleacross.schedules.collective.volume import volume
 from scaleacross.spec.topology import Topology, expand_building_defaults
 from two_buildings import INSIDE_BYTES_PER_S, MEASURED, MIB, SHAPED, tolerances
 

@@ -10,6 +10,7 @@ import pytest
 
 import scaleacross as sa
 from instances import mixed_instance, plain_job, plain_topology
+from oracles.exhaustive import candidates, placements
 from scaleacross.catalogue import load_workload
 from scaleacross.cost_models.layer_seconds import times_by_type
 from scaleacross.cost_models.layout import layout_of
@@ -17,7 +18,6 @@ from scaleacross.cost_models.plan_cost import plan_cost, stage_memory
 from scaleacross.cost_models.settings import settings_of
 from scaleacross.cost_models.stages import block_counts, equal_stages, layers_of_ranks
 from scaleacross.cost_models.uneven import layer_costs, uneven_rows
-from scaleacross.solvers.exhaustive import candidates, placements
 from scaleacross.solvers.fleets import fleets
 from scaleacross.spec.parallelism import Degrees, PipelineChoice, split_layers
 from scaleacross.spec.placement import Placement

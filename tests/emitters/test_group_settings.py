@@ -61,7 +61,9 @@ def test_connections_of_each_group_are_those_that_were_decided() -> None:
         used = [c for c in plan().decision.network or () if c.communicator == axis and c.connections]
         if used:
             assert int(hints[axis]["maxCTAs"]) == max(c.num_channels for c in used)
-            assert int(hints[axis]["ibQpsPerConnection"]) == max(o.queue_pairs for c in used for o in c.connections)
+            assert int(hints[axis]["ncclx::ibQpsPerConnection"]) == max(
+                o.queue_pairs for c in used for o in c.connections
+            )
             assert set(hints[axis]) >= set(HINTS)
 
 

@@ -66,7 +66,7 @@ def test_ranks_are_positions_and_devices_a_bijection(plan: Plan) -> None:
     for rank, device in enumerate(where):
         host = config.host(rank)
         assert (host.name, host.building, host.zone, host.rack) == (
-            device.host_name,
+            f"{device.building}-h{device.host:05d}",
             device.building,
             device.zone,
             device.rack,

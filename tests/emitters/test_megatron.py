@@ -167,11 +167,11 @@ def test_ranks_follow_megatrons_formula(order: tuple[GridAxis, ...]) -> None:
 
 
 def test_experts() -> None:
-    plan = make_plan(Degrees(tp=2, dp_shard=4, ep=4, pp=2), PP_INSIDE, workload=moe(), recompute="selective")
+    plan = make_plan(Degrees(tp=2, dp_shard=4, ep=4, pp=2), PP_INSIDE, workload=moe(), recompute="full")
     found = arguments(plan)
     assert found["--expert-model-parallel-size"] == ["4"]
     assert (found["--num-experts"], found["--moe-router-topk"]) == (["16"], ["2"])
-    assert found["--recompute-modules"] == ["layernorm", "moe_act"]
+    assert "--recompute-modules" not in found
     assert "--qk-layernorm" in found
     assert "--use-tp-pp-dp-mapping" not in found  # dense and expert dp sizes differ
 
@@ -212,9 +212,22 @@ def test_gpt3_shape() -> None:
         arguments(make_plan(Degrees(pp=2), workload=gpt))
 
 
-@pytest.mark.parametrize(("policy", "values"), [("full", ["full"]), ("selective", ["selective"]), ("none", None)])
+@pytest.mark.parametrize(("policy", "values"), [("full", ["full"]), ("none", None)])
 def test_recompute(policy: Any, values: list[str] | None) -> None:
     assert arguments(make_plan(Degrees(pp=2), recompute=policy)).get("--recompute-granularity") == values
+
+
+@pytest.mark.parametrize(("exchange", "word"), [("ring", "p2p"), ("gather", "all_gather")])
+def test_context_exchange_is_what_is_priced(exchange: str, word: str) -> None:
+    assert arguments(make_plan(Degrees(cp=2), context_exchange=exchange))["--cp-comm-type"] == [word]
+    assert "--cp-comm-type" not in arguments(make_plan(Degrees(tp=2), context_exchange=exchange))
+
+
+def test_overlap_and_buckets_are_what_is_priced() -> None:
+    overlap = {"gradient_reduce": False, "parameter_gather": False, "bucket_parameters": 5_000_000}
+    found = arguments(make_plan(Degrees(dp_shard=4), overlap=overlap))
+    assert not {"--overlap-grad-reduce", "--overlap-param-gather"} & set(found)
+    assert found["--ddp-bucket-size"] == ["5000000"]
 
 
 @pytest.mark.parametrize(
@@ -244,6 +257,7 @@ def test_max_connections(degrees: Degrees, accelerator: str, shard: Any, line: s
             {"schedule": "Interleaved1F1B", "num_chunks": 2, "num_micro_batches": 2},
             "Interleaved1F1B with 2 micro-batches on pp 4",
         ),
+        ({"recompute": "selective"}, "recompute selective: Megatron-LM has no policy.*target: megatron"),
         ({"precision": "nvfp4"}, "precision nvfp4"),
         ({"optimizer": {"name": "lion"}}, "optimizer 'lion'"),
         ({"optimizer": {"reduce_bytes": 1.0}}, "gradients of 1 bytes"),

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interpreters import python_with
 from plans import make_plan
 
+from interpreters import python_with
 from scaleacross.emitters import EMITTERS
 from scaleacross.emitters.megatron_layout import layout
 from scaleacross.spec.parallelism import Degrees, GridAxis

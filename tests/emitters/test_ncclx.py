@@ -12,12 +12,13 @@ from plans import make_plan, two_buildings
 
 from scaleacross.emitters import EMITTERS
 from scaleacross.emitters.nccl_variables import HINTS
-from scaleacross.emitters.ncclx import HINT_OF, MIN_SLOW_MS, SLOW_RATIO
+from scaleacross.emitters.ncclx import HINT_OF, MIN_SLOW_MS, NCCLX_PREFIX, SLOW_RATIO
 from scaleacross.emitters.tuner_grammar import (
     ALGORITHMS,
     COLLECTIVES,
     PROTOCOLS,
     TunerRow,
+    catch_all,
     nccl_text,
     ncclx_text,
     read_nccl,
@@ -36,6 +37,13 @@ def rows(draw: st.DrawFn) -> TunerRow:
     collective, algorithm, protocol = names
     channels = draw(st.one_of(st.just(-1), st.integers(1, 64)))
     return TunerRow(collective, low, high, algorithm, protocol, nodes, nodes * local, channels)
+
+
+def test_calls_that_no_row_fits_keep_their_channels() -> None:
+    text = nccl_text(catch_all())
+    assert read_nccl(text) == catch_all()
+    fields = [line.split(",") for line in text.splitlines()[1:]]
+    assert {(row[5], row[6], row[7]) for row in fields} == {("0", "-1", "-1")}
 
 
 @given(st.lists(rows(), max_size=5))
@@ -75,11 +83,11 @@ def test_files_of_a_plan_over_two_buildings() -> None:
     assert len(hosts) == 5 and all(place.count("/") == 3 for place in places)
     assert len({place.split("/")[0] for place in places}) == 2
     hints = json.loads(files["ncclx/comm_hints.json"])
-    known = {hint: set(algorithms.values()) for hint, algorithms in HINT_OF.values()}
-    assert hints["pp"] == {"allreduceAlgo": "ctring", "commDesc": "pp over campus"}
+    known = {NCCLX_PREFIX + hint: set(algorithms.values()) for hint, algorithms in HINT_OF.values()}
+    assert hints["pp"] == {"ncclx::allreduceAlgo": "ctring"}
     assert "tp" not in hints  # inside hosts
     assert all(value in known[hint] for each in hints.values() for hint, value in each.items() if hint in known)
-    assert all(hint in (*known, *HINTS, "commDesc") for each in hints.values() for hint in each)
+    assert all(hint in (*known, *HINTS, "splitShare") for each in hints.values() for hint in each)
     longest = max(one.time_s for one in plan.collectives if one.axis == "pp")
     threshold = max(MIN_SLOW_MS, SLOW_RATIO * 1e3 * longest)
     stated = re.search(r"BY_PG=(\S+)", files["ncclx/ncclx.env"])[1]  # type: ignore[index]
@@ -97,6 +105,6 @@ def test_of_collectives_that_share_a_hint_the_one_that_takes_most_of_a_step_has_
     second = reduction.model_copy(update={"per_step": 100.0, "name": "dp_shard all_reduce of others"})
     files = EMITTERS["ncclx"](plan.model_copy(update={"collectives": (first, second)}))
     value = "cthierarchical_ring" if often > 100 else "ctring"
-    assert json.loads(files["ncclx/comm_hints.json"])["dp_shard"]["allreduceAlgo"] == value
+    assert json.loads(files["ncclx/comm_hints.json"])["dp_shard"]["ncclx::allreduceAlgo"] == value
     shared = [line for line in files["ncclx/explain.md"].splitlines() if "which another of its collectives has" in line]
     assert len(shared) == 1 and f"allreduceAlgo={value}, which" in shared[0]

@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from interpreters import python_with
 from plans import make_plan
 
+from interpreters import python_with
 from scaleacross.emitters import emit
 from scaleacross.emitters.pipeline_csv import render, schedule_files
 from scaleacross.errors import EmitError

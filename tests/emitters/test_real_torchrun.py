@@ -8,10 +8,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from interpreters import python_with
 from plans import make_plan, two_buildings
 from shells import BASH, needs_bash, stand_in
 
+from interpreters import python_with
 from scaleacross.emitters import emit
 from scaleacross.spec.parallelism import Degrees
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interpreters import python_with
 from plans import llama3_8b, make_plan, two_buildings
 
+from interpreters import python_with
 from scaleacross.emitters import EMITTERS, emit
 from scaleacross.emitters.torchtitan import MODULE_NAME, config_module, layers_in_model_order, stage_modules
-from scaleacross.emitters.torchtitan_models import FLAVORS
 from scaleacross.errors import EmitError
 from scaleacross.spec.parallelism import Degrees, GridAxis, ScheduleName, has_chunks
 from scaleacross.spec.plan import Plan
+from scaleacross.targets.torchtitan_models import FLAVORS
 
 DP_INSIDE: tuple[GridAxis, ...] = ("tp", "dp_shard", "cp", "pp", "dp_replicate")
 
@@ -72,17 +72,17 @@ print(json.dumps({{
         ),
         (
             Degrees(tp=2, cp=2, dp_shard=4),
-            {"shard": "parameters", "recompute": "selective"},
+            {"shard": "parameters", "recompute": "full", "context_exchange": "gather"},
             {
                 "context_parallel_degree": 2, "context_parallel_load_balancer": "ptrr",
                 "data_parallel_shard_degree": 4, "pipeline_parallel_degree": 1,
                 "local_batch_size": 1, "global_batch_size": 32, "fsdp_reshard_after_forward": "always",
-                "recompute": "SelectiveAC.Config", "disable_cuda_graphs": False,
+                "recompute": "FullAC.Config", "disable_cuda_graphs": False,
             },
         ),
         (
             Degrees(tp=4, dp_shard=2, dp_replicate=2),
-            {"shard": "none"},
+            {"shard": "none", "num_micro_batches": 1},
             {"data_parallel_replicate_degree": 4, "data_parallel_shard_degree": 1, "recompute": None},
         ),
     ],
@@ -147,7 +147,7 @@ def test_rank_order_is_torchtitans_own(tmp_path: Path) -> None:
     """First group of every axis, from torchtitan's ParallelDims on torch's fake process group."""
     degrees = {"pp": 2, "dp_replicate": 2, "dp_shard": 4, "cp": 2, "tp": 2}
     found = ask_torchtitan(MESH, tmp_path, DEGREES=json.dumps(degrees), WORLD="64")
-    plan = make_plan(Degrees(**degrees), DP_INSIDE)
+    plan = make_plan(Degrees(**degrees), DP_INSIDE, context_exchange="gather")
     rows = list(csv.DictReader(EMITTERS["torchtitan"](plan)["torchtitan/ranks.csv"].splitlines()))
     for axis, ranks in found.items():
         others = [other for other in degrees if other != axis]
@@ -156,7 +156,7 @@ def test_rank_order_is_torchtitans_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("order", [DP_INSIDE, ("pp", "tp", "dp_replicate", "cp", "dp_shard")])
 def test_ranks_follow_torchtitans_formula(order: tuple[GridAxis, ...]) -> None:
-    plan = make_plan(Degrees(tp=2, cp=2, dp_shard=2, dp_replicate=2, pp=2), order)
+    plan = make_plan(Degrees(tp=2, cp=2, dp_shard=2, dp_replicate=2, pp=2), order, context_exchange="gather")
     rows = list(csv.DictReader(EMITTERS["torchtitan"](plan)["torchtitan/ranks.csv"].splitlines()))
     for rank, row in enumerate(rows):
         pp, dpr, dps, cp, tp = (int(row[axis]) for axis in ("pp", "dp_replicate", "dp_shard", "cp", "tp"))
@@ -220,6 +220,9 @@ def test_module_compiles_under_any_job_name() -> None:
         (Degrees(tp=4), {"sequence_length": 4098}, "sequence length 4098 is no multiple of 4"),
         (Degrees(dp_shard=4), {}, "shard 'optimizer' with pp 1 and 8 micro-batches"),
         (Degrees(cp=4), {"shard": "none"}, "shard 'none' with cp 4"),
+        (Degrees(cp=4), {}, "cp 4 with context_exchange ring"),
+        (Degrees(pp=2, dp_shard=2), {"shard": "parameters"}, "shard 'parameters' with pp 2"),
+        (Degrees(tp=4), {"recompute": "selective"}, "recompute selective: SelectiveAC.*target: torchtitan"),
         (Degrees(tp=2, dp_shard=2, ep=2), {"shard": "parameters"}, "ep 2 with tp 2"),
         (Degrees(pp=4), {"num_micro_batches": 3}, "1F1B with 3 micro-batches on 4 stages"),
         (

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from golden_tables import compare, rows
 
+from oracles.messages import Route, add_collective
 from scaleacross.schedules import collective as c
-from scaleacross.simulation.collectives import Route, add_collective
 from scaleacross.simulation.engine import Simulation
 
 GIB: Final = 2.0**30

@@ -19,13 +19,6 @@ Case = tuple[Any, dict[str, Any], dict[str, Any], list[str]]
 """kernel, signature by argument, constants, arguments that are multiples of 16"""
 
 
-def _sum(dtype: str) -> Case:
-    from scaleacross.runtime.kernels.reduce import BLOCK, sum_kernel
-
-    signature = {"buffers": (f"*{dtype}",) * 4, "out": f"*{dtype}", "scale": "fp32", "numel": "i64"}
-    return sum_kernel, signature, {"K": 4, "BLOCK": BLOCK}, ["buffers", "out", "numel"]
-
-
 def _block(name: str, codec: str) -> Case:
     from scaleacross.runtime.codecs import CODECS
     from scaleacross.runtime.kernels import block_codec
@@ -36,14 +29,8 @@ def _block(name: str, codec: str) -> Case:
     if name == "encode":
         signature = {"values": "*fp32", "exponents_out": "*u8", "codes_out": "*u8", "numel": "i64"}
         return block_codec.encode_kernel, signature, scale | shape, ["values", "codes_out", "numel"]
-    if name == "decode":
-        signature = {"exponents_in": "*u8", "codes_in": "*u8", "out": "*fp32", "numel": "i64"}
-        return block_codec.decode_kernel, signature, shape, ["codes_in", "out", "numel"]
-    parts = ("*u8",) * 4
-    signature = {
-        "exponents_in": parts, "codes_in": parts, "exponents_out": "*u8", "codes_out": "*u8", "numel": "i64"
-    }  # fmt: skip
-    return block_codec.decode_sum_encode_kernel, signature, {"K": 4} | scale | shape, ["codes_in", "codes_out", "numel"]
+    signature = {"exponents_in": "*u8", "codes_in": "*u8", "out": "*fp32", "numel": "i64"}
+    return block_codec.decode_kernel, signature, shape, ["codes_in", "out", "numel"]
 
 
 def _bounded(name: str) -> Case:
@@ -70,41 +57,13 @@ def _shuffle(name: str) -> Case:
     return kernel, signature, {"ROWS": shuffle.TILE[0], "COLUMNS": shuffle.TILE[1]}, ["source", "out", "width"]
 
 
-def _put_rows() -> Case:
-    from scaleacross.runtime.kernels import put_rows
-
-    tables = dict.fromkeys(("buffers", "pads", "epochs", "error"), "*i64")
-    memory = {"rows": "*bf16", "slots": "*i64", "counts": "*i64"}
-    sizes = dict.fromkeys(("num_rows", "width", "capacity", "counts_start", "limit"), "i64")
-    shape = {"WORLD": 4, "ROWS": put_rows.TILE[0], "COLUMNS": put_rows.TILE[1]}
-    return put_rows.put_rows_kernel, tables | {"rank": "i32"} | memory | sizes, shape, ["rows", "width", "counts_start"]
-
-
-def _symmetric(name: str, dtype: str) -> Case:
-    from scaleacross.runtime.kernels import symmetric
-
-    tables = dict.fromkeys(("buffers", "pads", "epochs", "error"), "*i64")
-    sizes = {"numel": "i64", "limit": "i64"} | ({"share": "i64"} if name == "two_shot" else {})
-    kernel = symmetric.two_shot_kernel if name == "two_shot" else symmetric.one_shot_kernel
-    multiples = ["out", "numel", "share"] if name == "two_shot" else ["out", "numel"]
-    signature = tables | {"rank": "i32", "out": f"*{dtype}"} | sizes
-    return kernel, signature, {"WORLD": 4, "BLOCK": symmetric.BLOCK}, multiples
-
-
 CASES: dict[str, Callable[[], Case]] = {
-    "sum_fp32": lambda: _sum("fp32"),
-    "sum_bf16": lambda: _sum("bf16"),
     "encode_int8": lambda: _block("encode", "int8_block"),
     "encode_fp8": lambda: _block("encode", "fp8_block"),
     "encode_int4": lambda: _block("encode", "int4_block"),
     "decode_int4": lambda: _block("decode", "int4_block"),
     "decode_int8": lambda: _block("decode", "int8_block"),
     "decode_fp8": lambda: _block("decode", "fp8_block"),
-    "decode_sum_encode_int8": lambda: _block("decode_sum_encode", "int8_block"),
-    "one_shot_fp32": lambda: _symmetric("one_shot", "fp32"),
-    "one_shot_bf16": lambda: _symmetric("one_shot", "bf16"),
-    "two_shot_bf16": lambda: _symmetric("two_shot", "bf16"),
-    "put_rows": _put_rows,
     "rank_rows": lambda: _shuffle("rank"),
     "scatter_rows": lambda: _shuffle("scatter"),
     "gather_rows": lambda: _shuffle("gather"),

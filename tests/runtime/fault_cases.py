@@ -78,10 +78,10 @@ def one_never_comes(rank: int, size: int) -> tuple[str, str, float]:
 
 def buckets_that_never_come(rank: int, size: int) -> tuple[str, str, float]:
     """DDP waits in C++ for the gradients of a rank that has stopped."""
-    group = group_of(size, 2.0)
+    group = group_of(size, 12.0)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(40, 40), process_group=group)
     if rank == size - 1:
-        time.sleep(6.0)
+        time.sleep(18.0)
         return "", "", 0.0
     loss = model(torch.ones(1, 40)).sum()
     return outcome(loss.backward)

@@ -135,7 +135,7 @@ def test_messages_under_way_at_once_count_once() -> None:
 
 
 def test_a_future_fails_with_its_work_and_leaves_open_who_waits() -> None:
-    work = QueuedWork("all_reduce", [])
+    work = QueuedWork("all_reduce", [], 60.0)
     work.record = _issue(FlightRecorder(0, 2), done=False)
     future = work.get_future()
     assert work.record.awaited is None

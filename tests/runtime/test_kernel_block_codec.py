@@ -13,7 +13,7 @@ from scaleacross.errors import InputError
 from scaleacross.runtime.block_codec import BlockCodec
 from scaleacross.runtime.codecs import CODECS
 from scaleacross.runtime.encoding import GRAIN
-from scaleacross.runtime.kernels.block_codec import decode, decode_sum_encode, decode_sum_encode_reference, encode
+from scaleacross.runtime.kernels.block_codec import decode, encode
 
 CODEC = [codec for codec in CODECS.values() if isinstance(codec, BlockCodec)]
 
@@ -61,18 +61,6 @@ def test_ties_zeros_and_not_finite(codec: BlockCodec) -> None:
     _check(codec, rows)
     _check(codec, torch.zeros(GRAIN + 1))
     _check(codec, 2.0 ** torch.arange(-20, 9).float() * 1.0625)
-
-
-@pytest.mark.parametrize("codec", CODEC, ids=lambda codec: codec.name)
-@pytest.mark.parametrize("k", [1, 2, 5])
-def test_fused_decode_sum_encode(codec: BlockCodec, k: int) -> None:
-    numel = 17 * GRAIN + 3
-    generator = torch.Generator().manual_seed(k)
-    parts = [_written(codec, torch.randn(numel, generator=generator) * 3.0**i) for i in range(k)]
-    expected, got = torch.empty_like(parts[0]), torch.zeros_like(parts[0])
-    decode_sum_encode_reference(codec, parts, numel, expected)
-    decode_sum_encode(codec, parts, numel, got)
-    assert torch.equal(got, expected)
 
 
 def test_refuses_wrong_sizes() -> None:

@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from oracles.volume import volume
 from scaleacross.cost_models.collective_laws import ALL_LEVELS
 from scaleacross.cost_models.collective_laws import laws as laws_of
 from scaleacross.cost_models.groups import GroupShape
@@ -19,7 +20,6 @@ from scaleacross.errors import InputError, VerificationError
 from scaleacross.schedules import collective as c
 from scaleacross.schedules.collective.check import check, check_rank
 from scaleacross.schedules.collective.transfer import CollectiveSchedule, Kind, Operation, Step, Steps
-from scaleacross.schedules.collective.volume import volume
 
 SIZES = (*range(1, 18), 32, 33)
 REDUCTIONS = (Operation.ALL_REDUCE, Operation.REDUCE_SCATTER, Operation.ALL_GATHER)
@@ -73,8 +73,7 @@ def test_the_rest() -> None:
                 check(c.all_to_all([range(n)], algorithm))
             for layout in layouts(n):
                 check(c.all_to_all(layout, "two_level"))
-    check(c.multi_ring(Operation.ALL_REDUCE, [[0, 1, 2, 3, 4], [0, 2, 4, 1, 3], [4, 3, 2, 1, 0]]))
-    check(c.send_recv(4))
+    check(c.flat(Operation.ALL_REDUCE, "ring", 5, order=[0, 2, 4, 1, 3]))
 
 
 def test_sent_is_what_the_steps_say() -> None:
@@ -240,7 +239,6 @@ def test_a_broken_schedule_is_refused_by_name(change: Callable[[int, Steps], Ite
         lambda: c.layered(Operation.ALL_REDUCE, ((0, 1), (3, 4)), ["ring", "ring"]),
         lambda: c.layered(Operation.ALL_REDUCE, ((0, 1), (2, 3)), ["ring"]),
         lambda: c.layered(Operation.ALL_REDUCE, ((0, (1, 2)), (3, 4)), ["ring", "ring"]),
-        lambda: c.multi_ring(Operation.ALL_REDUCE, []),
         lambda: c.broadcast(4, "ring"),
         lambda: c.all_to_all([range(4)], "ring"),
     ],

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oracles.messages import Route, add_collective
 from scaleacross.errors import InputError
 from scaleacross.schedules import collective as c
-from scaleacross.simulation.collectives import Route, add_collective
 from scaleacross.simulation.engine import Simulation
 from scaleacross.simulation.fair_share import Incidence, fair_rates
 from scaleacross.simulation.tasks import Timeline

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
-
 import scaleacross as sa
+from cases import each
 from instances import random_job
 
-QUICK = range(60)
-SLOW = range(60, 175)
 SLOWER = {88: 0.998}
 """Speed over the defaults'. 88: gradients that travel while tp waits slow tp down, which the price of a window does not count."""
 
 
-@pytest.mark.parametrize("seed", [*QUICK, *(pytest.param(seed, marks=pytest.mark.slow) for seed in SLOW)])
+@each("seed", (*range(0, 60, 6), 88), range(175))
 def test_a_plan_is_no_slower_than_on_the_librarys_defaults(seed: int) -> None:
     job = random_job(seed)
     try:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import instances
 import scaleacross as sa
+from oracles.messages import Route, add_collective
 from scaleacross.errors import InputError, ScaleAcrossError
 from scaleacross.schedules import collective as c
 from scaleacross.simulation import replay
-from scaleacross.simulation.collectives import Route, add_collective
 from scaleacross.simulation.connections import Connection, Way
 from scaleacross.simulation.engine import Simulation
 from scaleacross.simulation.patterns import ring_fixed_s
@@ -109,6 +109,26 @@ def test_what_a_pipeline_waits_for_a_trunk_reaches_all_of_its_ranks(monkeypatch:
     assert (folded.folding, folded.num_classes) == ("rounded", plan.degrees.pp * num_routes(plan))
     assert folded.num_classes < whole.num_classes
     assert folded.step_s == pytest.approx(whole.step_s, rel=1e-3)
+
+
+@pytest.mark.parametrize("shard", ["optimizer", "parameters"])
+def test_a_group_that_straddles_buildings_makes_the_step_of_coarse_classes_too(
+    shard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One group of thirty-two straddles two buildings 50 ms apart, and every layer of its ranks waits for it."""
+    hosts, axes = (21, 43), {"tp": 4, "cp": 2, "dp_shard": 32}
+    if shard == "parameters":
+        hosts, axes = (20, 44), {"tp": 4, "dp_shard": 16, "dp_replicate": 4}
+    topology = instances.plain_topology(*hosts)
+    topology["trunks"][0]["one_way_latency_us"] = 5e4
+    job = instances.plain_job(topology=topology, sequence_length=8192, global_batch_sequences=128)
+    decision = laid(hosts, "tp cp pp dp_shard dp_replicate", **axes).model_copy(update={"shard": shard})
+    plan = sa.evaluate((job, decision))
+    whole = sa.simulate(plan, fold=False)
+    monkeypatch.setattr(replay, "_most_classes", lambda plan: 1)
+    folded = sa.simulate(plan)
+    assert folded.folding == "rounded"
+    assert folded.step_s == pytest.approx(whole.step_s, rel=1e-2)
 
 
 def test_unlike_batches_of_replicas_that_lie_side_by_side() -> None:

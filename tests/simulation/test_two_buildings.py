@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 import pytest
 
+from oracles.messages import Route, add_collective
 from scaleacross.schedules import collective as c
-from scaleacross.simulation.collectives import Route, add_collective
 from scaleacross.simulation.engine import Simulation
 from two_buildings import INSIDE_BYTES_PER_S, MEASURED, MIB, SHAPED, tolerances
 

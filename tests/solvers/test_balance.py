@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oracles.exhaustive_balance import _compositions
 from scaleacross.cost_models.stages import equal_stages, layers_of_ranks
 from scaleacross.cost_models.uneven import LayerCosts
-from scaleacross.solvers.exhaustive_balance import _compositions
 from scaleacross.solvers.partition_stages import partition_stages
 from scaleacross.solvers.share_batch import share_batch
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import each
 from instances import accelerator, instance, mixed_instance, plain_building, plain_job, plain_topology, plain_trunk
+from oracles import exhaustive as oracle
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
-from scaleacross.solvers import exhaustive as oracle
 from scaleacross.solvers.baselines import BASELINES, Clock, Outcome, family
 from scaleacross.solvers.baselines.atlas import walk
 from scaleacross.solvers.baselines.family import Family, tune
@@ -151,7 +152,7 @@ def test_crosspipe_changes_the_schedule_with_the_delay() -> None:
     assert far.pipeline.schedule == "GPipe"
 
 
-@pytest.mark.parametrize("seed", [4, 6, 9, 13, 35, 50])
+@each("seed", (4, 13), (6, 9, 35, 50), size=2)
 def test_decisions_are_legal_and_fit(seed: int) -> None:
     where = instance(seed)
     for name in BASELINES:
@@ -172,7 +173,9 @@ LIMITS: list[tuple[int, dict[str, LinkLevel]]] = [
 ]
 
 
-@pytest.mark.parametrize(("seed", "farthest"), LIMITS)
+@pytest.mark.parametrize(
+    ("seed", "farthest"), [LIMITS[0], *(pytest.param(*one, marks=pytest.mark.slow) for one in LIMITS[1:])]
+)
 def test_tuning_finds_the_fastest_member_of_a_family(seed: int, farthest: dict[str, LinkLevel]) -> None:
     """Against every plan of the family, tried one by one."""
     where = instance(seed)

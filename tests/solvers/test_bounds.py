@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from cases import each
 from instances import instance, mixed_instance, plain_job, plain_topology, plain_trunk
+from oracles.exhaustive import MAX_ACCELERATORS, exhaustive
 from scaleacross.errors import InputError
 from scaleacross.solvers.bounds import compute_bound, cut_bound, search_bounds
-from scaleacross.solvers.exhaustive import MAX_ACCELERATORS, exhaustive
 from scaleacross.solvers.fixed_placement import FixedPlacement
 from scaleacross.solvers.joint import search
 from scaleacross.spec.plan import Decision
@@ -45,7 +46,7 @@ def test_a_wide_cut_does_not_bind() -> None:
     assert bound.step_s == pytest.approx(compute_bound(problem).step_s)
 
 
-@pytest.mark.parametrize("seed", [4, 6, 13, 14, 23, 50, 61, 73])
+@each("seed", (13, 50), (4, 6, 14, 23, 61, 73), size=2)
 def test_no_plan_is_below_any_bound(seed: int) -> None:
     problem = instance(seed)
     fastest = exhaustive(problem).step_s
@@ -61,11 +62,11 @@ def test_no_plan_is_below_any_bound(seed: int) -> None:
     assert bounds["compute"].step_s <= bounds["pipeline"].step_s * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("gap_tolerance", [0.05, 0.3])
-def test_stopping_early_leaves_a_true_bound(gap_tolerance: float) -> None:
-    for seed in (4, 6, 13, 50):
-        problem = instance(seed)
-        fastest = exhaustive(problem).step_s
+@each("seed", (13,), (4, 6, 50))
+def test_stopping_early_leaves_a_true_bound(seed: int) -> None:
+    problem = instance(seed)
+    fastest = exhaustive(problem).step_s
+    for gap_tolerance in (0.05, 0.3):
         state = search(problem, time_limit_s=600, gap_tolerance=gap_tolerance)
         assert state.best is not None
         assert state.bound_s <= fastest * (1 + 1e-12)

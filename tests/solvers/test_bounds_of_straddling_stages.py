@@ -6,8 +6,8 @@ import random
 from typing import Any
 
 import numpy as np
-import pytest
 
+from cases import each
 from instances import link, moe, plain_job, plain_topology, plain_trunk
 from scaleacross.cost_models.settings import Settings, concatenate
 from scaleacross.cost_models.step import communicator_axes, placement_free_s
@@ -90,7 +90,7 @@ def any_fill(fleet: Fleet, size: int, rng: np.random.Generator) -> Fill:
     return tuple((name, count) for name, count in out if count)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@each("seed", (0, 3), range(8), size=3)
 def test_no_bound_is_above_the_exact_price(seed: int) -> None:
     problem, rng, apart = problem_of(straddling_job(seed)), np.random.default_rng(seed), 0
     (fleet,) = fleets(problem.topology)
@@ -125,7 +125,7 @@ def test_no_bound_is_above_the_exact_price(seed: int) -> None:
     assert apart > 0
 
 
-@pytest.mark.parametrize("types", [1, 2])
+@each("types", (1,), (2,))
 def test_no_bound_on_the_librarys_network_is_above_its_price(types: int) -> None:
     """Windows of its connections bind over far trunks; without them these bounds are lower."""
     higher = 0
@@ -153,7 +153,7 @@ def test_no_bound_on_the_librarys_network_is_above_its_price(types: int) -> None
     assert higher > 0
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each("seed", (0,), range(6), size=3)
 def test_no_bound_on_two_types_is_above_the_exact_price(seed: int) -> None:
     problem, rng, apart = problem_of(straddling_job(seed, types=2)), np.random.default_rng(seed), 0
     fleet = fleets(problem.topology)[0]

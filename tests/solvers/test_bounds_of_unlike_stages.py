@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from instances import computing_job, link, mixed_job, moe, plain_job, plain_topology, plain_trunk, random_job
 from scaleacross.cost_models.settings import Settings, concatenate
 from scaleacross.cost_models.step import placement_free_s
@@ -63,7 +64,7 @@ def some_of(pricing: Pricing, rng: np.random.Generator) -> Settings | None:
     return rows.take(rng.permutation(len(rows))[:CANDIDATES])
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each("seed", tuple(SEEDS)[::5], tuple(SEEDS), size=4)
 def test_bounds_are_never_above_the_exact_price(seed: int) -> None:
     problem, rng, compared = problem_of(unlike_job(seed)), np.random.default_rng(seed), 0
     for fleet in fleets(problem.topology):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import each
 from instances import instance, link, plain_topology, plain_trunk
 from scaleacross.cost_models.collectives import Group, all_reduce, all_to_all, gather
 from scaleacross.cost_models.groups import exact_shape, relaxed_shape
@@ -61,7 +62,7 @@ def along(message: Boundary, pp: int) -> Floats:
 
 
 @pytest.mark.parametrize("coarse", [False, True], ids=["tight", "coarse: any stride"])
-@pytest.mark.parametrize("seed", range(0, 120, 3))
+@each("seed", range(0, 120, 12), range(0, 120, 3))
 def test_on_random_topologies(seed: int, coarse: bool) -> None:
     for fleet in fleets(instance(seed).topology):
         for size in {fleet.num_accelerators // fleet.unit * fleet.unit, 8, 12}:

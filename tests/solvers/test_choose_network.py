@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import scaleacross as sa
+from cases import each
 from instances import plain_job, plain_topology, plain_trunk
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.network.resources import Held
@@ -91,7 +92,7 @@ def brute_force(problem: NetworkProblem) -> float:
     )
 
 
-@pytest.mark.parametrize("seed", range(200))
+@each("seed", range(40), range(200), size=40)
 def test_choice_is_the_optimum_of_brute_force(seed: int) -> None:
     problem = random_problem(seed)
     best = brute_force(problem)
@@ -143,7 +144,7 @@ def test_the_random_problems_are_of_every_kind() -> None:
     assert contended >= 20  # the trunk alone decides
 
 
-@pytest.mark.parametrize("seed", range(0, 200, 20))
+@each("seed", range(0, 200, 20), size=10)
 def test_a_second_solver_agrees(seed: int) -> None:
     problem = random_problem(seed)
     if brute_force(problem) < float("inf"):
@@ -172,6 +173,7 @@ def tight_job(**network: object) -> sa.Job:
     return plain_job(topology=topology, degrees=degrees, shard=["optimizer"], network=network)
 
 
+@pytest.mark.slow
 def test_budgets_bind_and_the_best_that_is_left_is_taken() -> None:
     free = sa.plan(tight_job())
     assert free.network is not None

@@ -10,13 +10,13 @@ import pytest
 
 import scaleacross as sa
 from instances import plain_job, plain_topology, plain_trunk, random_job
+from oracles.exhaustive import exhaustive
 from scaleacross.cost_models.axes import searched_network
 from scaleacross.cost_models.network.codec import CODECS
 from scaleacross.cost_models.plan_cost import plan_cost
 from scaleacross.errors import InputError, VerificationError
 from scaleacross.report.compression import why_encoded
 from scaleacross.solvers.bounds import search_bounds
-from scaleacross.solvers.exhaustive import exhaustive
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.spec.network_choice import CommunicatorChoice, Compression

@@ -75,6 +75,7 @@ def test_a_pipeline_over_slow_trunks_is_bound_by_what_it_holds() -> None:
         shard="none",
         micro_batch_sequences=1,
         global_batch_sequences=64,
+        stages="equal",
     )
     assert max(bounds, key=lambda name: bounds[name]) == "memory_latency"
     assert bounds["memory_latency"] > 2 * max(bounds["pipeline"], bounds["cut"])

@@ -12,7 +12,7 @@ from scaleacross.cost_models.failures import degraded_states, replicas_lost
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import Degrees
 from scaleacross.spec.placement import BuildingShare
-from scaleacross.verification import illegal
+from scaleacross.verification import illegal, verify
 from scaleacross.verification.failures import replicas_by_unit
 from scaleacross.workloads.problem import problem_of
 
@@ -108,3 +108,38 @@ def test_a_lost_plane_slows_its_level() -> None:
     halved["trunks"][0] |= {"bandwidth_gbyte_per_s": 0.025}
     slower = sa.evaluate((plain_job(topology=halved), plan.decision)).cost.step_s
     assert plane.step_s == pytest.approx(slower)
+
+
+def test_where_states_are_sharded_only_whole_groups_survive() -> None:
+    """2 groups of 2 sharded replicas over two buildings: apart, one survives a building; fastest, none survives a host."""
+    degrees = {"tp": 1, "cp": 1, "pp": 4, "dp_shard": 2, "dp_replicate": 2, "ep": 1}
+    plan = sa.plan(plain_job(2, 2, degrees=degrees, schedules="1F1B", shard="optimizer"))
+    found = {}
+    for order in (("pp", "dp_shard", "dp_replicate"), ("dp_replicate", "pp", "dp_shard")):
+        fill = (BuildingShare(building="b0", num_accelerators=8), BuildingShare(building="b1", num_accelerators=8))
+        placed = plan.placement.model_copy(update={"axis_order": ("tp", "cp", *order), "fill": fill})
+        states = sa.evaluate(
+            (plan.job, plan.decision.model_copy(update={"placement": placed, "network": None}))
+        ).degraded
+        found[order[0]] = {state.what: state for state in states}
+    apart, mixed = found["pp"], found["dp_replicate"]
+    for what in ("one host", "one building", "the link b0–b1"):
+        state = apart[what]
+        assert (state.units_lost, state.replicas_lost, state.tokens_fraction) == (1, 2, 0.5)
+        assert state.step_s is not None
+        assert state.only_copies == 0
+    assert mixed["one accelerator"].units_lost == 1
+    assert (mixed["one host"].units_lost, mixed["one host"].step_s, mixed["one host"].tokens_fraction) == (2, None, 0)
+    assert mixed["one host"].only_copies == 2, "4 accelerators of a host hold both copies of 2 shards"
+    assert mixed["one building"].only_copies == 4
+
+
+def test_verification_counts_units_on_hosts() -> None:
+    plan = sa.plan(plain_job(2, 2, degrees=FOUR_REPLICAS, schedules="1F1B", shard="none", reliability={}))
+    assert plan.goodput is not None
+    strikes = tuple(one.model_copy(update={"units_hit": 4}) for one in plan.goodput.model.strikes)
+    wrong = plan.goodput.model_copy(
+        update={"goodput_fraction": 0.5, "model": plan.goodput.model.model_copy(update={"strikes": strikes})}
+    )
+    with pytest.raises(sa.VerificationError, match=r"V11: goodput_fraction is stated as 0.5(?s:.)*hit 4 fault units"):
+        verify(plan.model_copy(update={"goodput": wrong}))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from instances import instance, plain_building, plain_topology, plain_trunk
 from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, REGION, Levels, build_levels
@@ -60,7 +61,7 @@ def price_of(levels: Levels) -> tuple[object, ...]:
     return (levels.num_positions, frozenset(names), curves, *(tuple(np.asarray(part).tolist()) for part in figures))
 
 
-@pytest.mark.parametrize("seed", range(0, 100, 2))
+@each("seed", range(0, 100, 10), range(0, 100, 2), size=10)
 def test_fills_are_s1_to_s3_up_to_equal_cost(seed: int) -> None:
     problem = instance(seed)
     for of in fleets(problem.topology):
@@ -144,7 +145,7 @@ def test_one_fleet_per_set_of_types() -> None:
     assert plain.fills(16, [1]) == [(("b0", 8), ("b2", 8))]
 
 
-@pytest.mark.parametrize("seed", range(1, 60, 4))
+@each("seed", range(1, 60, 12), range(1, 60, 4), size=10)
 def test_no_fill_beats_the_optimistic_links(seed: int) -> None:
     problem = instance(seed)
     for of in fleets(problem.topology):
@@ -169,7 +170,7 @@ def test_optimistic_links_never_improve_outwards() -> None:
     assert (np.diff(best.latency[:REGION]) >= 0).all()
 
 
-@pytest.mark.parametrize("seed", range(2, 60, 4))
+@each("seed", range(2, 60, 12), range(2, 60, 4), size=10)
 def test_children_are_between_fullest_and_largest(seed: int) -> None:
     problem = instance(seed)
     for of in fleets(problem.topology):

@@ -10,7 +10,7 @@ import pytest
 
 import scaleacross as sa
 from instances import accelerator, moe, plain_job, plain_topology
-from scaleacross.solvers import exhaustive
+from oracles import exhaustive
 from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.infeasible import _relaxations, closest_candidate
 from scaleacross.spec.job import Job

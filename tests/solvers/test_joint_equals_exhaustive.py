@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import scaleacross as sa
+from cases import each
 from instances import instance, random_job
+from oracles.exhaustive import exhaustive
 from scaleacross.cost_models.axes import Terms, waiting
 from scaleacross.solvers.bounds import search_bounds
 from scaleacross.solvers.every_placement import placer_on
-from scaleacross.solvers.exhaustive import exhaustive
 from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.place_parallelism import Placer
@@ -28,7 +29,10 @@ INSTANCES = (0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 16, 17, 19, 20, 23, 24, 
 """The first fifty seeds with at most 1,650 plans, three of them without any, and two whose optimum has dp_replicate (57, 112)."""
 
 
-@pytest.mark.parametrize("seed", INSTANCES)
+QUICK = (*INSTANCES[:50:15], 57)
+
+
+@each("seed", QUICK, INSTANCES)
 def test_search_finds_the_optimum_of_brute_force(seed: int) -> None:
     problem = instance(seed)
     oracle = exhaustive(problem)
@@ -52,7 +56,7 @@ def test_search_finds_the_optimum_of_brute_force(seed: int) -> None:
     assert plan.cost.step_s <= plan.network.library_step_s * (1 + 1e-9)  # never slower than the library's defaults
 
 
-@pytest.mark.parametrize("seed", [4, 41, 50])
+@each("seed", (50,), (4, 41), size=1)
 @pytest.mark.parametrize("schedules", [("1F1B", "ZBH1", "ZBVZeroBubble"), ("Eager1F1B", "LoopedBFS", "VHalf", "VMin")])
 def test_timed_schedules_equal_brute_force_too(seed: int, schedules: tuple[ScheduleName, ...]) -> None:
     drawn = instance(seed)
@@ -66,7 +70,7 @@ def test_timed_schedules_equal_brute_force_too(seed: int, schedules: tuple[Sched
         assert plan.report.bound_s <= oracle.step_s * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("seed", [4, 6, 7, 13, 41, 50])
+@each("seed", (4, 50), (6, 7, 13, 41))
 def test_fills_tried_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fleets of many buildings try their fills in blocks; without a gap tolerance none of them is spared."""
     monkeypatch.setattr("scaleacross.solvers.place_parallelism.FILL_BLOCK", 1)
@@ -77,7 +81,7 @@ def test_fills_tried_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
     assert found.bound_s == pytest.approx(found.best.step_s, rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", [4, 6, 13, 50])
+@each("seed", (6, 50), (4, 13))
 def test_incumbents_of_the_caller_and_a_sample_leave_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the caller brings: the optimum, a slow plan, or a fill (buildings backwards) that the space lacks."""
     monkeypatch.setattr("scaleacross.solvers.joint.PROBED", 4)
@@ -100,6 +104,7 @@ def test_incumbents_of_the_caller_and_a_sample_leave_the_optimum(seed: int, monk
         assert all(bound.step_s <= found.best.step_s * (1 + 1e-9) for bound in search_bounds(found))
 
 
+@pytest.mark.slow
 def test_instances_are_of_every_kind() -> None:
     """What the proof above covers: otherwise fifty trivial problems would pass it as well."""
     outcomes = [search(instance(seed), time_limit_s=600) for seed in INSTANCES]
@@ -121,7 +126,7 @@ BOUNDED = (*range(100, 125), 223, 254, 265, 306, 312)
 """The last five hide some of their communication nowhere (``job.overlap``)."""
 
 
-@pytest.mark.parametrize("seed", BOUNDED)
+@each("seed", BOUNDED[::6], BOUNDED)
 def test_no_bound_exceeds_any_placement(seed: int) -> None:
     """floor ≤ exact and base ≤ coarse ≤ tight ≤ exact for all candidates, relaxed ≤ exact terms for arcs of a few."""
     problem = instance(seed)

@@ -6,9 +6,9 @@ import random
 
 import numpy as np
 import pytest
+from host_packing import PACKERS, in_rank_order, pipeline_first
 
 from scaleacross.errors import InfeasibleError
-from scaleacross.solvers.baselines.host_packing import PACKERS, in_rank_order, pipeline_first
 from scaleacross.solvers.baselines.minipods import (
     HostMatrix,
     laid_out,

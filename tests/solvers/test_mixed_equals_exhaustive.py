@@ -8,24 +8,25 @@ import numpy as np
 import pytest
 
 import scaleacross as sa
+from cases import each
 from instances import computing_job, mixed_instance, mixed_job, plain_job, plain_topology
+from oracles.exhaustive import exhaustive
 from scaleacross.solvers import joint
 from scaleacross.solvers.alternatives import decision_of
 from scaleacross.solvers.every_placement import placer_on
-from scaleacross.solvers.exhaustive import exhaustive
 from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job
 from scaleacross.workloads.problem import Problem, problem_of
 
-QUICK = range(60)
-SLOW = range(60, 200)
+KINDS = range(60)
+SEEDS = range(200)
 IDEAL_ONLY = {17}
 """The oracle's network is ideal in every window at once; one choice of settings misses that here, and the gap says so."""
 
 
-@pytest.mark.parametrize("seed", [*QUICK, *(pytest.param(seed, marks=pytest.mark.slow) for seed in SLOW)])
+@each("seed", range(1, 60, 4), SEEDS)
 def test_search_equals_brute_force_and_verifies(seed: int) -> None:
     problem = mixed_instance(seed)
     oracle = exhaustive(problem)
@@ -48,7 +49,7 @@ def test_search_equals_brute_force_and_verifies(seed: int) -> None:
     assert all(bound.step_s <= oracle.step_s * (1 + 1e-9) for bound in plan.report.bounds)
 
 
-@pytest.mark.parametrize("seed", [1, 11, 12, 15, 32, 37, 44])
+@each("seed", (32, 44), (1, 11, 12, 15, 37), size=1)
 def test_every_family_of_schedules_equals_brute_force(seed: int) -> None:
     """Split backwards and stages in a V: 32 is a plan with ZBV on both types, 37 has unequal batches and 44 uneven layers."""
     families = ("ZBVZeroBubble", "DualPipeV", "ZBH1", "ZBH2", "VHalf", "InterleavedZeroBubble")
@@ -62,9 +63,10 @@ def test_every_family_of_schedules_equals_brute_force(seed: int) -> None:
     assert not plan.report.notes
 
 
+@pytest.mark.slow
 def test_instances_are_of_every_kind() -> None:
     """Uneven layers, unequal batches, both types in use, each alone, spare hosts, failure domains, no plan at all."""
-    outcomes = [search(mixed_instance(seed), time_limit_s=600) for seed in QUICK]
+    outcomes = [search(mixed_instance(seed), time_limit_s=600) for seed in KINDS]
     decisions = [decision_of(found.best) for found in outcomes if found.best]
     assert len(decisions) >= 20
     assert any(decision.layers_per_stage for decision in decisions)
@@ -73,14 +75,14 @@ def test_instances_are_of_every_kind() -> None:
     mixed = [found for found in outcomes if found.best and len(found.best.placer.fleet.accelerators) == 2]
     assert len(mixed) >= 5
     assert len(mixed) < len(decisions) < len(outcomes)
-    jobs = [mixed_job(seed) for seed in QUICK]
+    jobs = [mixed_job(seed) for seed in KINDS]
     assert sum(bool(job.spare_hosts) for job in jobs) >= 10
     assert sum(job.failure_domains is not None for job in jobs) >= 5
 
 
 def test_no_clock_ends_the_search_with_a_fleet_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time is over when the first fleet is to be expanded: the plan is the best of what was sampled on all fleets."""
-    problem, now = next(problem for problem in map(mixed_instance, QUICK) if _types_of_best(problem) == 1), [0.0]
+    problem, now = next(problem for problem in map(mixed_instance, KINDS) if _types_of_best(problem) == 1), [0.0]
     expanded = joint._bases
 
     def late(*args: Any) -> Any:
@@ -99,7 +101,7 @@ def _types_of_best(problem: Problem) -> int:
     return len(best.placer.fleet.accelerators) if best else 0
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each("seed", range(0, 30, 6), range(30))
 def test_no_bound_exceeds_any_balance(seed: int) -> None:
     """base ≤ coarse ≤ tight ≤ exact for every candidate on fleets of both types."""
     problem = mixed_instance(seed)
@@ -122,7 +124,7 @@ def test_no_bound_exceeds_any_balance(seed: int) -> None:
                         assert needed[0] <= placer.pricing.capacity_bytes
 
 
-@pytest.mark.parametrize("seed", range(16))
+@each("seed", range(0, 16, 4), range(16))
 def test_search_equals_brute_force_where_computation_decides(seed: int) -> None:
     """Nothing but fill and drain of few micro-batches, through ranks of unlike depth, tells the candidates apart."""
     problem = problem_of(computing_job(seed))

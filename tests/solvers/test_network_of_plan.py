@@ -16,7 +16,7 @@ from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.network.resources import held
 from scaleacross.cost_models.plan_cost import plan_cost
 from scaleacross.cost_models.traffic import Flow
-from scaleacross.solvers import network_of_plan
+from scaleacross.solvers import network_between
 from scaleacross.solvers.choose_network import NetworkProblem, NetworkSolution
 from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.solvers.network_options import FlowOption, Wire, queued_options
@@ -100,7 +100,7 @@ def test_the_library_is_kept_where_the_choice_is_priced_above_it(monkeypatch: py
     """What the model does not know of the price costs no plan more than the library's defaults, and the report says so."""
     problem, decision = slow_and_quick(8192, 200.0)
     known = with_network(problem, decision)
-    monkeypatch.setattr(network_of_plan, "choose", slowest)
+    monkeypatch.setattr(network_between, "choose", slowest)
     found = with_network(problem, decision)
     assert found.library_kept and not known.library_kept
     assert found.cost.cost.step_s == pytest.approx(found.library_step_s, rel=1e-9)
@@ -113,7 +113,7 @@ def test_the_library_is_kept_where_the_choice_is_priced_above_it(monkeypatch: py
 
 def test_a_budget_that_forbids_the_library_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, decision = slow_and_quick(8192, 200.0, max_channels=9)
-    monkeypatch.setattr(network_of_plan, "choose", slowest)
+    monkeypatch.setattr(network_between, "choose", slowest)
     found = with_network(problem, decision)
     assert not found.library_kept
     assert found.cost.cost.step_s > found.library_step_s

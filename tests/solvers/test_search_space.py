@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from instances import instance, moe, plain_job
+from oracles import exhaustive
 from scaleacross.cost_models.settings import Settings, concatenate
-from scaleacross.solvers import exhaustive
 from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.search_space import MIN_TOKENS_PER_RANK, Refusals, SearchSpace, divisors
 from scaleacross.spec.job import Job

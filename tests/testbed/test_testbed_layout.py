@@ -24,7 +24,7 @@ def test_hosts_have_the_names_and_rates_that_a_launch_file_uses() -> None:
     assert [host.name for host in layout.hosts] == ["east-h00000", "east-h00001", "west-h00000", "west-h00001"]
     assert len({host.address for host in layout.hosts}) == 4
     assert {host.rate_bytes_per_s for host in layout.hosts} == {2.5e9 / 8}
-    assert all(name.startswith("sat-x-") for name in layout.namespaces)
+    assert all(one.namespace.startswith("sat-x-") for one in (*layout.buildings, *layout.hosts))
 
 
 def test_trunk_is_its_capacity_after_oversubscription() -> None:

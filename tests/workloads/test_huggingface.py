@@ -3,113 +3,110 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from interpreters import python_with
+from published import CONFIGS, COUNTED
 from scaleacross.catalogue import load_workload
 from scaleacross.errors import InputError
+from scaleacross.workloads.decoder import Decoder
+from scaleacross.workloads.hf_types import TYPES
 from scaleacross.workloads.huggingface import from_hf_config
+from scaleacross.workloads.layer_kinds import Attention, Experts
 
-CONFIGS: dict[str, dict[str, Any]] = {
-    "llama3.1-405b": {
-        "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
-        "attention_bias": False,
-        "hidden_size": 16_384,
-        "intermediate_size": 53_248,
-        "mlp_bias": False,
-        "num_attention_heads": 128,
-        "num_hidden_layers": 126,
-        "num_key_value_heads": 8,
-        "rope_scaling": {"factor": 8.0, "rope_type": "llama3"},
-        "tie_word_embeddings": False,
-        "vocab_size": 128_256,
-    },
-    "mixtral-8x22b": {
-        "model_type": "mixtral",
-        "hidden_size": 6144,
-        "intermediate_size": 16_384,
-        "num_attention_heads": 48,
-        "num_experts_per_tok": 2,
-        "num_hidden_layers": 56,
-        "num_key_value_heads": 8,
-        "num_local_experts": 8,
-        "sliding_window": None,
-        "tie_word_embeddings": False,
-        "vocab_size": 32_768,
-    },
-    "qwen3-235b-a22b": {
-        "model_type": "qwen3_moe",
-        "decoder_sparse_step": 1,
-        "head_dim": 128,
-        "hidden_size": 4096,
-        "intermediate_size": 12_288,
-        "mlp_only_layers": [],
-        "moe_intermediate_size": 1536,
-        "num_attention_heads": 64,
-        "num_experts": 128,
-        "num_experts_per_tok": 8,
-        "num_hidden_layers": 94,
-        "num_key_value_heads": 4,
-        "tie_word_embeddings": False,
-        "vocab_size": 151_936,
-    },
-    "deepseek-v3": {
-        "model_type": "deepseek_v3",
-        "first_k_dense_replace": 3,
-        "hidden_size": 7168,
-        "intermediate_size": 18_432,
-        "kv_lora_rank": 512,
-        "moe_intermediate_size": 2048,
-        "moe_layer_freq": 1,
-        "n_routed_experts": 256,
-        "n_shared_experts": 1,
-        "num_attention_heads": 128,
-        "num_experts_per_tok": 8,
-        "num_hidden_layers": 61,
-        "num_key_value_heads": 128,
-        "num_nextn_predict_layers": 1,
-        "q_lora_rank": 1536,
-        "qk_nope_head_dim": 128,
-        "qk_rope_head_dim": 64,
-        "tie_word_embeddings": False,
-        "topk_method": "noaux_tc",
-        "v_head_dim": 128,
-        "vocab_size": 129_280,
-    },
+CATALOGUE = {
+    "llama3.1-8b": "Llama-3.1-8B",
+    "mixtral-8x22b": "Mixtral-8x22B",
+    "qwen3-235b-a22b": "Qwen3-235B-A22B",
+    "deepseek-v3": "DeepSeek-V3",
 }
+PUBLISHED_TYPES = """
+    llama mistral qwen2 qwen3 qwen3_moe qwen3_next mixtral phi3 gemma2 gemma3_text olmo2 olmoe granite gpt_oss glm4_moe
+    deepseek_v2 deepseek_v3 kimi_k2 llama4_text nemotron_h gpt_neox gpt2
+"""
+
+
+def balancing_biases(workload: Decoder) -> int:
+    """Entries of the routers' balancing biases: buffers in transformers, counted as parameters here (and by their authors)."""
+    count = Counter(workload.layers)
+    return sum(
+        count[name] * kind.feed_forward.num_experts
+        for name, kind in workload.kinds.items()
+        if isinstance(kind.feed_forward, Experts) and kind.feed_forward.router_bias == "balancing"
+    )
 
 
 @pytest.mark.parametrize("name", CONFIGS)
+def test_parameters_are_those_of_the_transformers_class(name: str) -> None:
+    workload = from_hf_config(CONFIGS[name], name)
+    assert workload.profile().total_parameters == COUNTED[name] + balancing_biases(workload)
+
+
+def test_every_type_has_a_published_config() -> None:
+    assert {str(config["model_type"]) for config in CONFIGS.values()} == set(PUBLISHED_TYPES.split()) == set(TYPES)
+
+
+RECOUNT = """
+import json, os, torch, transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+transformers.logging.set_verbosity_error()
+found = {}
+for name, config in json.loads(os.environ["CONFIGS"]).items():
+    kind = {"kimi_k2": "deepseek_v3"}.get(config["model_type"], config["model_type"])
+    fields = {key: value for key, value in config.items() if key not in ("model_type", "quantization_config")}
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**fields))
+    found[name] = sum(p.numel() for p in model.parameters())
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.consumer
+def test_transformers_counts_what_is_typed_in(tmp_path: Path) -> None:
+    python = python_with("transformers", "SCALEACROSS_TRANSFORMERS_PYTHON")
+    env = {"HOME": str(tmp_path), "PATH": "", "CONFIGS": json.dumps(CONFIGS)}
+    done = subprocess.run(
+        [python, "-c", RECOUNT], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == COUNTED
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
 def test_config_becomes_the_workload_of_the_catalogue(name: str) -> None:
-    assert from_hf_config(CONFIGS[name], name) == load_workload(name)
+    ours, theirs = load_workload(name).decoder(), from_hf_config(CONFIGS[CATALOGUE[name]], name)
+    assert ours.profile() == theirs.profile()
 
 
 def test_file_is_named_after_its_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "Llama-3.1-405B"
+    folder = tmp_path / "Llama-3.1-8B"
     folder.mkdir()
     path = folder / "config.json"
-    path.write_text(json.dumps(CONFIGS["llama3.1-405b"]))
+    path.write_text(json.dumps(CONFIGS["Llama-3.1-8B"]))
     workload = load_workload(path)
-    assert workload.name == "Llama-3.1-405B"
-    assert workload.profile().total_parameters == 405_853_388_800
+    assert workload.name == "Llama-3.1-8B"
+    assert workload.profile().total_parameters == 8_030_261_248
 
 
 @pytest.mark.parametrize("model_type", ["bert", None, 3])
 def test_unknown_model_type_lists_the_supported_ones(model_type: object) -> None:
-    with pytest.raises(InputError, match="supported: llama, mixtral, qwen3_moe, deepseek_v3"):
+    with pytest.raises(InputError, match="supported: llama, mistral, qwen2"):
         from_hf_config({"model_type": model_type}, "x")
 
 
 @pytest.mark.parametrize(
     ("name", "key"),
     [
-        ("llama3.1-405b", "intermediate_size"),
-        ("mixtral-8x22b", "num_local_experts"),
-        ("qwen3-235b-a22b", "moe_intermediate_size"),
-        ("deepseek-v3", "first_k_dense_replace"),
+        ("Llama-3.1-8B", "intermediate_size"),
+        ("Mixtral-8x22B", "num_local_experts"),
+        ("Qwen3-235B-A22B", "moe_intermediate_size"),
+        ("DeepSeek-V3", "kv_lora_rank"),
+        ("gpt2", "n_head"),
+        ("Nemotron-H-8B", "vocab_size"),
     ],
 )
 def test_missing_key_is_named(name: str, key: str) -> None:
@@ -121,13 +118,24 @@ def test_missing_key_is_named(name: str, key: str) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("llama3.1-405b", {"attention_bias": True}, "attention_bias"),
-        ("llama3.1-405b", {"num_attention_heads": 127}, "no multiple of num_attention_heads 127"),
-        ("llama3.1-405b", {"hidden_size": "wide"}, "'hidden_size' must be a whole number, got 'wide'"),
-        ("llama3.1-405b", {"vocab_size": -1}, "vocabulary_size: Input should be greater than 0"),
-        ("qwen3-235b-a22b", {"mlp_only_layers": [0]}, "mlp_only_layers"),
-        ("deepseek-v3", {"moe_layer_freq": 2}, "moe_layer_freq"),
-        ("deepseek-v3", {"num_experts_per_tok": 300}, "top_k 300 exceeds num_experts 256"),
+        ("Llama-3.1-8B", {"attention_bias": "yes"}, "'attention_bias' must be true or false, got 'yes'"),
+        ("Llama-3.1-8B", {"num_attention_heads": 31, "head_dim": None}, "no multiple of num_attention_heads 31"),
+        ("Llama-3.1-8B", {"hidden_size": "wide", "head_dim": None}, "'hidden_size' must be a whole number, got 'wide'"),
+        ("Llama-3.1-8B", {"vocab_size": -1}, "vocabulary_size: Input should be greater than 0"),
+        ("Llama-3.1-8B", {"rope_scaling": 8}, "'rope_scaling' must be a mapping"),
+        ("Llama-3.1-8B", {"rope_scaling": {"rope_type": "spiral"}}, "spiral|linear"),
+        ("Llama-3.1-8B", {"hidden_act": "tanh"}, "hidden_act 'tanh' is not read"),
+        ("Qwen3-235B-A22B", {"use_sliding_window": True}, "use_sliding_window"),
+        ("Qwen3-235B-A22B", {"decoder_sparse_step": 0}, "decoder_sparse_step 0 must be at least 1"),
+        ("OLMoE-1B-7B", {"clip_qkv": 8.0}, "clip_qkv 8.0 is not read"),
+        ("DeepSeek-V3", {"moe_layer_freq": 2}, "moe_layer_freq"),
+        ("DeepSeek-V3", {"num_experts_per_tok": 300}, "top_k 300 exceeds num_experts 256"),
+        ("DeepSeek-V3", {"n_group": 7}, "do not divide into 7 groups"),
+        ("gpt-oss-120b", {"layer_types": ["full_attention"]}, "has 1 entries for 36 layers"),
+        ("gpt-oss-120b", {"layer_types": ["odd"] * 36}, "layer_types odd are not read"),
+        ("Nemotron-H-8B", {"hybrid_override_pattern": "M-X"}, "letters X; known"),
+        ("Nemotron-3-Nano-30B", {"moe_latent_size": 1024}, "moe_latent_size 1024 is not read"),
+        ("Llama-4-Scout-17B-16E", {"no_rope_layers": [1]}, "1 entries for 48 layers"),
     ],
 )
 def test_what_cannot_be_expressed_is_refused(name: str, change: dict[str, object], message: str) -> None:
@@ -136,7 +144,54 @@ def test_what_cannot_be_expressed_is_refused(name: str, change: dict[str, object
 
 
 def test_head_dim_and_kv_heads_default_as_in_transformers() -> None:
-    config = {k: v for k, v in CONFIGS["llama3.1-405b"].items() if k != "num_key_value_heads"}
-    workload = from_hf_config(config, "mha")
-    assert workload.model_dump()["num_kv_heads"] == 128
-    assert workload.model_dump()["head_dim"] == 128
+    config = {k: v for k, v in CONFIGS["Llama-3.1-8B"].items() if k != "num_key_value_heads"}
+    mixer = from_hf_config(config, "mha").kinds["dense_block"].mixer
+    assert isinstance(mixer, Attention)
+    assert (mixer.num_kv_heads, mixer.head_dim) == (32, 128)
+
+
+def test_unknown_type_names_its_unknown_keys_and_the_nearest_type() -> None:
+    config = {**CONFIGS["Llama-3.1-8B"], "model_type": "lumen", "flux_gate_rank": 7}
+    with pytest.raises(InputError, match=r"Read as (llama|granite), its keys leave out: flux_gate_rank\..*read_as: "):
+        from_hf_config(config, "x")
+    assert from_hf_config(config, "x", read_as="llama").profile().total_parameters == 8_030_261_248
+    assert from_hf_config({**config, "read_as": "llama"}, "x") == from_hf_config(config, "x", read_as="llama")
+
+
+def test_a_workload_may_name_a_config_and_how_to_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**CONFIGS["Llama-3.1-8B"], "model_type": "lumen"}))
+    loaded = load_workload({"config_json": str(path), "read_as": "llama", "name": "mine"})
+    assert (loaded.name, loaded.profile().total_parameters) == ("mine", 8_030_261_248)
+    with pytest.raises(InputError, match="keys reed_as are unknown"):
+        load_workload({"config_json": str(path), "reed_as": "llama"})
+    with pytest.raises(InputError, match="config_json must be a path, got 3"):
+        load_workload({"config_json": 3})
+
+
+def test_language_model_of_a_multimodal_config_is_read() -> None:
+    config = {"model_type": "gemma3", "vision_config": {"hidden_size": 9}, "text_config": CONFIGS["gemma-3-1b"]}
+    assert from_hf_config(config, "x") == from_hf_config(CONFIGS["gemma-3-1b"], "x")
+
+
+def test_quantization_is_said() -> None:
+    assert (
+        from_hf_config(CONFIGS["DeepSeek-V3"], "x").published_quantization
+        == "fp8, fmt e4m3, weight_block_size [128, 128]"
+    )
+    assert from_hf_config(CONFIGS["gpt-oss-120b"], "x").published_quantization == "mxfp4"
+    assert from_hf_config(CONFIGS["Llama-3.1-8B"], "x").published_quantization is None
+
+
+def test_rope_is_read_in_both_spellings() -> None:
+    old = CONFIGS["Llama-3.1-8B"]
+    scaling = old["rope_scaling"]
+    new = {k: v for k, v in old.items() if k not in ("rope_theta", "rope_scaling")}
+    new["rope_parameters"] = {**scaling, "rope_theta": 500_000.0}
+    assert from_hf_config(new, "x") == from_hf_config(old, "x")
+
+
+def test_rope_of_sliding_layers_is_their_own() -> None:
+    kinds = from_hf_config(CONFIGS["gemma-3-1b"], "x").kinds
+    bases = {name: kind.mixer.rope.base for name, kind in kinds.items()}  # type: ignore[union-attr]
+    assert bases == {"sliding_block": 10_000, "full_block": 1_000_000}

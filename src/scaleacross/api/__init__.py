@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from scaleacross.api.diagnosing import diagnose
     from scaleacross.api.evaluation import evaluate
     from scaleacross.api.explaining import explain
-    from scaleacross.api.files import emit, verify
+    from scaleacross.api.files import emit, verified_plan, verify
     from scaleacross.api.frontier import Pareto, ParetoPoint, pareto
     from scaleacross.api.planning import plan
+    from scaleacross.api.reading import evaluate_settings
+    from scaleacross.api.recommendation import plan_recommendation
+    from scaleacross.api.recommendation_study import compare_recommendation, explain_recommendation
     from scaleacross.api.refining import refine_finalists, refine_schedule
     from scaleacross.api.reproducing import Reproduction, reproduce
     from scaleacross.api.scheduling import schedule, schedule_of_plan
@@ -33,14 +36,18 @@ __all__ = [
     "calibrate",
     "collective",
     "compare",
+    "compare_recommendation",
     "cross_check",
     "diagnose",
     "emit",
     "evaluate",
+    "evaluate_settings",
     "execution_trace",
     "explain",
+    "explain_recommendation",
     "pareto",
     "plan",
+    "plan_recommendation",
     "refine_finalists",
     "refine_schedule",
     "reproduce",
@@ -51,6 +58,7 @@ __all__ = [
     "sweep",
     "synthesize",
     "validate",
+    "verified_plan",
     "verify",
 ]
 
@@ -65,9 +73,11 @@ _HOME: Final = {
     "scaleacross.api.comparison": ("compare",),
     "scaleacross.api.diagnosing": ("diagnose",),
     "scaleacross.api.evaluation": ("evaluate",),
+    "scaleacross.api.reading": ("evaluate_settings",),
     "scaleacross.api.explaining": ("explain",),
     "scaleacross.api.files": (
         "emit",
+        "verified_plan",
         "verify",
     ),
     "scaleacross.api.frontier": (
@@ -76,6 +86,11 @@ _HOME: Final = {
         "pareto",
     ),
     "scaleacross.api.planning": ("plan",),
+    "scaleacross.api.recommendation": ("plan_recommendation",),
+    "scaleacross.api.recommendation_study": (
+        "compare_recommendation",
+        "explain_recommendation",
+    ),
     "scaleacross.api.refining": (
         "refine_finalists",
         "refine_schedule",

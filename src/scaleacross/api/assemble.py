@@ -5,8 +5,10 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 from scaleacross.cost_models.failures import degraded_states
+from scaleacross.cost_models.goodput import goodput_of, is_asked
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost, replayed_work
 from scaleacross.spec.plan import Decision, NetworkReport, Plan, SolveReport
+from scaleacross.targets import fits
 from scaleacross.workloads.problem import Problem
 
 REPORTED_VERSIONS = ("scaleacross", "ortools", "numpy", "pydantic")
@@ -30,9 +32,10 @@ def assemble(
     Args:
         degraded: what it costs with something lost too, as long to find as the cost itself; a replay does not ask for it.
     """
+    placed = decision.model_copy(update={"placement": cost.placement})
     return Plan(
         job=problem.job,
-        decision=decision.model_copy(update={"placement": cost.placement}),
+        decision=placed,
         layers_per_stage=cost.layers_per_stage,
         num_micro_batches=cost.num_micro_batches,
         cost=cost.cost,
@@ -42,7 +45,9 @@ def assemble(
         work=replayed_work(problem.job, problem.profile, problem.topology, decision),
         degraded=degraded_states(problem.job, problem.profile, problem.topology, decision) if degraded else (),
         network=network,
+        targets=fits(problem.job, problem.profile, decision),
         report=report,
+        goodput=goodput_of(problem, placed, cost.cost.step_s) if is_asked(problem) else None,
     )
 
 

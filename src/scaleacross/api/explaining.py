@@ -7,15 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scaleacross import catalogue
+from scaleacross import verification as checks
 from scaleacross.api.evaluation import evaluate
 from scaleacross.api.problems import problem_of
+from scaleacross.cost_models.goodput.what_if import paying_rate_factor, spare_break_even, units_break_even
 from scaleacross.cost_models.sensitivity import Repricer, sensitivities
 from scaleacross.solvers.network_of_plan import with_library_network
 from scaleacross.solvers.runner_up import runner_ups
-from scaleacross.spec.explanation import Explanation
+from scaleacross.spec.explanation import Explanation, FailureWhatIf
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Decision, Plan
 from scaleacross.spec.progress import Progress
+from scaleacross.workloads.problem import Problem
 
 DEFAULT_TIME_LIMIT_S = 60.0
 
@@ -38,6 +41,8 @@ def explain(
     """
     began = time.perf_counter()
     loaded = catalogue.load_plan_or_decision(source) if isinstance(source, str | Path) else source
+    if isinstance(source, str | Path) and isinstance(loaded, Plan):
+        checks.verify(loaded)
     plan = loaded if isinstance(loaded, Plan) else evaluate(loaded)
     problem = problem_of(plan.job, ())
     if plan.decision.network is None:  # like against like: rivals run the library's defaults too
@@ -54,5 +59,22 @@ def explain(
         phases=phases,
         sensitivities=rows,
         network=plan.network.terms if plan.network else (),
+        failures=_failures(problem, plan),
         seconds=time.perf_counter() - began,
+    )
+
+
+def _failures(problem: Problem, plan: Plan) -> FailureWhatIf | None:
+    """Break-even of fault units and spare hosts, where the plan states its goodput."""
+    if plan.goodput is None:
+        return None
+    model = plan.goodput.model
+    hosts = sum(
+        -(-share.num_accelerators // problem.topology.building(share.building).accelerators_per_host)
+        for share in plan.placement.fill
+    )
+    return FailureWhatIf(
+        units=units_break_even(model),
+        paying_rate_factor=paying_rate_factor(model),
+        spares=spare_break_even(model, hosts),
     )

@@ -2,17 +2,77 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from scaleacross import catalogue
 from scaleacross import verification as checks
 from scaleacross.emitters import emit as write_target
+from scaleacross.errors import InputError, VerificationError
 from scaleacross.spec.plan import Plan
+from scaleacross.spec.progress import Progress
+from scaleacross.spec.verification import PassedCheck, Verification
+
+MAX_DIFFERENCE: Final = 0.1
+"""Between stated and simulated step time, over the simulated one: a choice. Of 60 planned decisions of
+``benchmarks/agreement.py`` two are farther apart."""
 
 
-def verify(plan: Plan) -> None:
-    """Recompute everything a plan states, without the solver. Raises VerificationError listing what is wrong."""
+def verify(
+    plan: Plan | str | Path,
+    *,
+    deep: bool = False,
+    max_difference: float = MAX_DIFFERENCE,
+    progress: Callable[[Progress], None] | None = None,
+) -> Verification:
+    """Check everything that a plan states, without the solver (V1 to V9 of ``verification``), and say how each was checked.
+
+    Args:
+        deep: simulate the step as well, and hold the stated step time against it.
+        max_difference: of ``deep``: the largest |stated − simulated| / simulated step time that passes.
+        progress: of ``deep``: called now and then with how far the simulation has come.
+
+    Raises:
+        InputError: not a plan, or ``max_difference`` is not positive.
+        VerificationError: everything that is wrong, one line each.
+    """
+    if not max_difference > 0:
+        raise InputError(f"max_difference must be positive, got {max_difference}; leave it out for {MAX_DIFFERENCE}")
+    found = plan if isinstance(plan, Plan) else catalogue.load_plan(plan)
+    checks.verify(found)
+    passed = tuple(PassedCheck(name=name, how=how, what=what) for name, how, what in checks.CHECKS)
+    verified = Verification(plan_name=found.job.name, checks=passed, step_s=found.cost.step_s)
+    return _simulated(found, verified, max_difference, progress) if deep else verified
+
+
+def _simulated(
+    plan: Plan, verified: Verification, max_difference: float, progress: Callable[[Progress], None] | None
+) -> Verification:
+    from scaleacross.api.simulating import simulate  # late: whoever does not ask for it loads no simulator
+
+    simulated_s = simulate(plan, progress=progress).step_s
+    apart = (plan.cost.step_s - simulated_s) / simulated_s
+    words = f"the plan states {plan.cost.step_s:.4g} s a step, its simulation takes {simulated_s:.4g} s ({apart:+.1%})"
+    if abs(apart) > max_difference:
+        raise VerificationError(
+            f"plan '{plan.job.name}' does not verify:\n- deep: {words}, more than {max_difference:.0%} apart; "
+            "scaleacross simulate shows which component differs"
+        )
+    check = PassedCheck(name="deep", how="simulated", what=words)
+    return verified.model_copy(update={"checks": (*verified.checks, check), "simulated_step_s": simulated_s})
+
+
+def verified_plan(path: str | Path) -> Plan:
+    """The plan in a file, whose figures recompute.
+
+    Raises:
+        InputError: not a plan.
+        VerificationError: somebody changed it, or it is of another release.
+    """
+    plan = catalogue.load_plan(path)
     checks.verify(plan)
+    return plan
 
 
 def emit(plan: Plan | str | Path, target: str, directory: str | Path) -> list[Path]:

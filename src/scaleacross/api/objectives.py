@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from scaleacross.cost_models.egress import axis_patterns
+from scaleacross.cost_models.goodput import useful_parts
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.cost_models.spending import spending_of, spent_parts
-from scaleacross.solvers.bounds import spending_bound
+from scaleacross.solvers.bounds import arithmetic_bounds, spending_bound
 from scaleacross.solvers.objectives import Goal, Measure
 from scaleacross.spec.job import ObjectiveName
 from scaleacross.spec.plan import Decision, ObjectiveValue
@@ -27,17 +28,22 @@ def goal_of(problem: Problem, limits: Limits) -> Goal | None:
         return None
     bounds = []
     for name, value in limits.items():
-        measure = Measure.of(problem.topology, name)
-        spending = measure.spending
-        most = value if spending is None else problem.job.tokens_per_step * spending.scale / value / measure.reference
+        measure = Measure.of(problem.topology, name, problem)
+        spending, tokens = measure.spending, problem.job.tokens_per_step
+        if spending is not None:
+            most = tokens * spending.scale / value / measure.reference
+        else:
+            most = tokens / value if measure.useful else value
         bounds.append((measure, most))
-    return Goal(Measure.of(problem.topology, problem.job.objective), tuple(bounds))
+    return Goal(Measure.of(problem.topology, problem.job.objective, problem), tuple(bounds))
 
 
 def value_of(problem: Problem, name: ObjectiveName, cost: PlanCost, decision: Decision) -> float:
     """An objective's value of a plan: seconds, or tokens per spending."""
     if name == "step_time":
         return cost.cost.step_s
+    if name == "useful_tokens_per_s":
+        return problem.job.tokens_per_step / sum(useful_parts(problem, decision, cost.cost.step_s).values())
     spending = spending_of(problem.topology, name)
     return spending.value(problem.job.tokens_per_step, sum(_parts(problem, name, cost, decision).values()))
 
@@ -49,6 +55,8 @@ def objective_value(
     name = problem.job.objective
     if name == "step_time":
         return None
+    if name == "useful_tokens_per_s":
+        return _useful_value(problem, cost, decision, spent_bound)
     spending, parts = spending_of(problem.topology, name), _parts(problem, name, cost, decision)
     spent, tokens = sum(parts.values()), problem.job.tokens_per_step
     bound = min(spent, max(spent_bound, spending_bound(problem, spending)))
@@ -57,6 +65,22 @@ def objective_value(
         value=spending.value(tokens, spent),
         bound=spending.value(tokens, bound),
         unit=spending.unit,
+        spent_per_step=spent,
+        spent_bound_per_step=bound,
+        parts=parts,
+    )
+
+
+def _useful_value(problem: Problem, cost: PlanCost, decision: Decision, spent_bound: float) -> ObjectiveValue:
+    """Wall seconds per step of useful tokens: the step itself, and what failures add."""
+    parts = useful_parts(problem, decision.model_copy(update={"placement": cost.placement}), cost.cost.step_s)
+    spent, tokens = sum(parts.values()), problem.job.tokens_per_step
+    bound = min(spent, max(spent_bound, *(one.step_s for one in arithmetic_bounds(problem))))
+    return ObjectiveValue(
+        name="useful_tokens_per_s",
+        value=tokens / spent,
+        bound=tokens / bound,
+        unit="s",
         spent_per_step=spent,
         spent_bound_per_step=bound,
         parts=parts,

@@ -22,6 +22,7 @@ from scaleacross.solvers.joint import search
 from scaleacross.solvers.network_of_plan import Networked, with_network
 from scaleacross.solvers.network_report import network_report
 from scaleacross.solvers.objectives import Goal, goal_placer
+from scaleacross.solvers.place_parallelism import never
 from scaleacross.solvers.search_state import Placed, Search, decision_of
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Alternative, Decision, Finalist, ObjectiveValue, Plan, SolveReport
@@ -46,6 +47,7 @@ def plan(
     alternatives: bool = True,
     referee: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
+    stopped: Callable[[], bool] = never,
 ) -> Plan:
     """The best plan for a job by its objective (least step time by default), verified, with its bound and what lost.
 
@@ -62,6 +64,7 @@ def plan(
             replay; the fastest in the replay becomes the plan (objective step_time only), bound and gap stay those of prices.
             None: the price chooses.
         clock: what the limit is measured with; ``time.process_time`` makes the plan independent of what else the machine does.
+        stopped: asked as the clock is; once true, the search ends with the best plan so far and its gap.
 
     Raises:
         InputError: the job is wrong.
@@ -81,6 +84,7 @@ def plan(
         alternatives=alternatives,
         referee=referee,
         clock=clock,
+        stopped=stopped,
     )
 
 
@@ -96,6 +100,7 @@ def plan_problem(
     alternatives: bool = True,
     referee: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
+    stopped: Callable[[], bool] = never,
 ) -> Plan:
     """The best plan by the job's objective, with other objectives kept to ``limits``. Raises as ``plan`` does."""
     report, goal = progress or (lambda _: None), goal_of(problem, limits)
@@ -110,11 +115,13 @@ def plan_problem(
         placer_on=placer_on,
         incumbents=() if goal else incumbents,
         clock=clock,
+        stopped=stopped,
     )
     best = state.best
     if best is None and state.out_of_time:
         raise TimeLimitError(
-            f"No plan within {time_limit_s:g} s: {state.num_candidates:,} candidates seen. Raise the time limit."
+            f"No plan within {min(time_limit_s, state.elapsed_s):g} s: {state.num_candidates:,} candidates seen. "
+            "Raise the time limit."
         )
     if best is None and limits and closest_candidate(problem) is not None:
         stated = ", ".join(f"{name} {value:g}" for name, value in limits.items())
@@ -246,7 +253,9 @@ def _with_value(problem: Problem, won: ObjectiveValue | None, other: Alternative
 
 def _found(state: Search, gap: float) -> dict[str, Any]:
     """What every report says about the search itself."""
-    notes = []
+    notes = list(state.left_out)
+    if state.stopped():
+        notes.append("the search was stopped by hand: what it had not placed by then is what the gap leaves open")
     if state.bound_violation_s > 1e-9:
         notes.append(
             f"a relaxed bound exceeded an exact cost by {state.bound_violation_s:.3g} s: the gap is not a proof here"

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from scaleacross import catalogue
 from scaleacross.errors import InputError
 from scaleacross.spec.job import Job
+from scaleacross.targets import behaving, refused_job
 from scaleacross.workloads.problem import Problem
 
 
 def problem_of(job: Job | str | Path, overrides: Sequence[str]) -> Problem:
-    """The job with all names resolved and overrides applied; InputError if an accelerator states no peak for its precision."""
+    """The job with all names resolved, overrides applied, and what its target fixes.
+
+    Raises:
+        InputError: an accelerator states no peak for the job's precision, or the target cannot run the job.
+    """
     problem = catalogue.resolve(catalogue.load_job(job, overrides))
     for building in problem.topology.buildings:
         if problem.job.precision not in building.accelerator.peak_flop_per_s:
@@ -21,4 +27,10 @@ def problem_of(job: Job | str | Path, overrides: Sequence[str]) -> Problem:
                 f"job '{problem.job.name}': precision {problem.job.precision} is not stated for {building.accelerator.name} "
                 f"in building '{building.name}'; it has {known}"
             )
-    return problem
+    refused = refused_job(problem.job, problem.profile)
+    if refused:
+        raise InputError(
+            f"job '{problem.job.name}' has target {problem.job.target}, which cannot run it:\n"
+            + "\n".join(f"- {line}" for line in refused)
+        )
+    return replace(problem, job=behaving(problem.job))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
+from scaleacross.api.files import verified_plan
 from scaleacross.api.problems import problem_of
-from scaleacross.catalogue import load_plan
 from scaleacross.cost_models.pipeline.exact import virtual_boundaries
 from scaleacross.cost_models.pipeline.timeline import plan_timeline, timeline
 from scaleacross.cost_models.pipeline.timing import time_schedule
@@ -16,6 +17,8 @@ from scaleacross.schedules.pipeline.check import check
 from scaleacross.spec.parallelism import ScheduleName, has_chunks
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.timeline import PipelineTimeline
+
+MAX_ACTIONS: Final = 400_000
 
 
 def schedule(
@@ -50,6 +53,7 @@ def schedule(
     """
     if name not in SCHEDULES:
         generate(name, num_ranks, num_microbatches, 1)  # says which names there are
+    _require_size(num_ranks, num_microbatches, num_chunks or 1)
     chunks = num_chunks if num_chunks is not None else 1 if has_chunks(name, 1) else 2
     made = generate(name, num_ranks, num_microbatches, chunks)
     if max_in_flight is not None:
@@ -77,13 +81,23 @@ def schedule(
     return timeline(made, times, message_bytes)
 
 
+def _require_size(*sizes: int) -> None:
+    """InputError for more actions than are drawn and timed within seconds."""
+    actions = 2 * max(0, sizes[0]) * max(0, sizes[1]) * max(0, sizes[2])
+    if actions > MAX_ACTIONS:
+        raise InputError(
+            f"{sizes[0]:,} ranks x {sizes[1]:,} micro-batches x {sizes[2]:,} chunks are {actions:,} forwards and backwards; "
+            f"at most {MAX_ACTIONS:,} are drawn: take fewer micro-batches, the pattern repeats"
+        )
+
+
 def schedule_of_plan(plan: Plan | str | Path) -> PipelineTimeline:
     """One step of the pipeline of a plan, with the times of its cost model.
 
     Raises:
         InputError: the plan cannot be read, or has no pipeline.
     """
-    found = plan if isinstance(plan, Plan) else load_plan(plan)
+    found = plan if isinstance(plan, Plan) else verified_plan(plan)
     return plan_timeline(problem_of(found.job, ()), found.decision)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scaleacross.api.problems import problem_of
-from scaleacross.catalogue import load_plan
 from scaleacross.simulation.execution import execution_trace as programs
 from scaleacross.simulation.replay import Replay, no_collection, replay
 from scaleacross.simulation.result import simulated_step
@@ -39,7 +38,7 @@ def simulate(
     Raises:
         InputError: not a plan, a plan of an older version that does not state its computation, or a what-if that is none.
     """
-    found = plan if isinstance(plan, Plan) else load_plan(plan)
+    found = plan if isinstance(plan, Plan) else _verified(plan)
     with no_collection():
         played, _ = _played(found, what_if, fold, progress)
         return simulated_step(found, played, fold, tuple(what_if), timeline)
@@ -62,9 +61,15 @@ def execution_trace(
 
     Args and errors: as of ``simulate``.
     """
-    found = plan if isinstance(plan, Plan) else load_plan(plan)
+    found = plan if isinstance(plan, Plan) else _verified(plan)
     played, problem = _played(found, what_if, True, progress)
     return programs(found, problem, played)
+
+
+def _verified(path: str | Path) -> Plan:
+    from scaleacross.api.files import verified_plan  # late: a plan at hand loads no cost model
+
+    return verified_plan(path)
 
 
 def _played(

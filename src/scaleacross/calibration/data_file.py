@@ -29,6 +29,9 @@ class DataFile:
         return f"{self.path.name} (sha256 {self.digest})"
 
 
+MAX_FILE_BYTES = 64 * 2**20
+
+
 def read_data_file(path: str | Path) -> DataFile:
     """The UTF-8 text of ``path``, unpacked where it is gzip.
 
@@ -37,6 +40,8 @@ def read_data_file(path: str | Path) -> DataFile:
     """
     path = Path(path)
     try:
+        if (size := path.stat().st_size) > MAX_FILE_BYTES:
+            raise InputError(f"{path}: {size / 2**20:.0f} MiB; files up to {MAX_FILE_BYTES // 2**20} MiB are read")
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if raw.startswith(_GZIP_MAGIC) else raw).decode("utf-8-sig")
     except OSError as error:

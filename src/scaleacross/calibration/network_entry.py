@@ -21,19 +21,6 @@ _CURVES: Final = "curves.time_us"
 _POINTS_PER_LINE: Final = 8
 
 
-def network_entry(
-    base: NetworkTechnology,
-    name: str,
-    rows: Sequence[Measurement],
-    source: str,
-    date: str,
-    comment: str = "",
-    tolerance: float = TOLERANCE,
-) -> str:
-    """The YAML text of ``fitted_network``, with ``comment`` as a line above the entry. Raises InputError as that does."""
-    return network_text(fitted_network(base, name, rows, source, date, tolerance), comment)
-
-
 def fitted_network(
     base: NetworkTechnology,
     name: str,

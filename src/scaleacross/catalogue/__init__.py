@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from scaleacross.catalogue.design_spaces import DesignPoint, design_points, load_design_space
-from scaleacross.catalogue.jobs import load_decision, load_job, load_plan, load_plan_or_decision, resolve
-from scaleacross.catalogue.listing import SCHEMA_KINDS, Entry, entries, schema, schema_text
+from scaleacross.catalogue.find import hidden
+from scaleacross.catalogue.jobs import load_decision, load_job, load_plan, load_plan_or_decision, resolve, with_hosts
+from scaleacross.catalogue.listing import SCHEMA_KINDS, Entry, bundled_text, entries, schema, schema_text
 from scaleacross.catalogue.load import load_accelerator, load_graph, load_network, load_topology, load_workload
+from scaleacross.catalogue.quick_start import Start, quick_files, quick_job, quick_topology, topology_text
+from scaleacross.catalogue.recommendation import (
+    is_recommendation,
+    load_recommendation,
+    load_recommendation_job,
+    load_recommendation_plan,
+)
 from scaleacross.catalogue.studies import Point, load_study, points_of
 
 __all__ = [
@@ -13,8 +21,12 @@ __all__ = [
     "DesignPoint",
     "Entry",
     "Point",
+    "Start",
+    "bundled_text",
     "design_points",
     "entries",
+    "hidden",
+    "is_recommendation",
     "load_accelerator",
     "load_decision",
     "load_design_space",
@@ -23,11 +35,19 @@ __all__ = [
     "load_network",
     "load_plan",
     "load_plan_or_decision",
+    "load_recommendation",
+    "load_recommendation_job",
+    "load_recommendation_plan",
     "load_study",
     "load_topology",
     "load_workload",
     "points_of",
+    "quick_files",
+    "quick_job",
+    "quick_topology",
     "resolve",
     "schema",
     "schema_text",
+    "topology_text",
+    "with_hosts",
 ]

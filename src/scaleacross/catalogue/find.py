@@ -10,13 +10,16 @@ from typing import Final, Literal
 from scaleacross.catalogue.validation import nearest
 from scaleacross.errors import InputError
 
-Kind = Literal["accelerators", "networks", "topologies", "graphs", "workloads", "jobs", "plans", "studies"]
+Kind = Literal[
+    "accelerators", "networks", "topologies", "graphs", "workloads", "recommendation", "jobs", "plans", "studies"
+]
 KINDS: Final[tuple[Kind, ...]] = (
     "accelerators",
     "networks",
     "topologies",
     "graphs",
     "workloads",
+    "recommendation",
     "jobs",
     "plans",
     "studies",
@@ -55,6 +58,13 @@ def names(kind: Kind) -> Iterator[tuple[str, Path]]:
             if path.stem not in seen:
                 seen.add(path.stem)
                 yield path.stem, path
+
+
+def hidden() -> list[str]:
+    """Bundled entries that an entry of ``$SCALEACROSS_CONFIGS`` of the same kind and name hides, as ``kind/name``."""
+    folders = config_folders()
+    own = {(kind, path.stem) for folder in folders[:-1] for kind in KINDS for path in (folder / kind).glob("*.yaml")}
+    return sorted(f"{kind}/{name}" for kind, name in own if (folders[-1] / kind / f"{name}.yaml").is_file())
 
 
 def find(kind: Kind, ref: str, folder: Path | None = None) -> Path:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, Field
 
@@ -20,11 +21,15 @@ from scaleacross.catalogue.validation import validate
 from scaleacross.catalogue.yaml_source import Source, read_file
 from scaleacross.errors import InputError
 from scaleacross.spec.base import Spec
-from scaleacross.spec.job import Job
+from scaleacross.spec.job import Job, Range
 from scaleacross.spec.plan import Decision, Plan
-from scaleacross.spec.topology import Topology, without_spares
+from scaleacross.spec.topology import Building, Topology, without_spares
 from scaleacross.workloads.layer_profile import Workload
 from scaleacross.workloads.problem import Problem, profile_of
+
+FEW_ACCELERATORS: Final = 1024
+"""Up to so many accelerators the step time is what a job wants, even where its failures are known."""
+PLAN_VERSION: Final = Plan.model_fields["schema_version"].default
 
 
 class DecisionFile(Spec):
@@ -86,8 +91,21 @@ def _full_topology(source: Source) -> tuple[type[BaseModel], dict[str, Any]]:
 
 
 def _self_contained(job: Job, workload: Workload, topology: Topology) -> Job:
-    full = {"workload": workload.model_dump(mode="json"), "topology": topology.model_dump(mode="json")}
+    full: dict[str, Any] = {
+        "workload": workload.model_dump(mode="json"),
+        "topology": topology.model_dump(mode="json"),
+    }
+    if "objective" not in job.model_fields_set and _fails_often(job, topology):
+        full["objective"] = "useful_tokens_per_s"
     return job.model_copy(update=full)
+
+
+def _fails_often(job: Job, topology: Topology) -> bool:
+    """Whether failures are stated and may shape the plan: beyond ``FEW_ACCELERATORS``."""
+    wanted = job.num_accelerators
+    most = wanted.max if isinstance(wanted, Range) else wanted
+    stated = job.reliability is not None or topology.reliability is not None
+    return stated and min(topology.num_accelerators, most or topology.num_accelerators) > FEW_ACCELERATORS
 
 
 def resolve(job: Job, base_dir: Path | None = None) -> Problem:
@@ -119,6 +137,8 @@ def load_plan_or_decision(path: str | Path) -> Plan | tuple[Job, Decision]:
     """Whichever of the two the file holds. Raises InputError when it is neither."""
     source = read_file(find("plans", str(path)))
     keys = set(source.data) if isinstance(source.data, dict) else set()
+    if {"job", "decision", "report"} <= keys and source.data.get("schema_version") != PLAN_VERSION:
+        return _decision_from(replace(source, data={key: source.data[key] for key in ("job", "decision")}))
     if "layers_per_stage" in keys or "schema_version" in keys:
         return _plan_from(source)
     if "decision" in keys:
@@ -131,9 +151,55 @@ def load_plan_or_decision(path: str | Path) -> Plan | tuple[Job, Decision]:
 
 
 def _plan_from(source: Source) -> Plan:
+    stated = source.data.get("schema_version") if isinstance(source.data, dict) else PLAN_VERSION
+    if stated != PLAN_VERSION or isinstance(stated, bool):
+        which = "states no schema_version" if stated is None else f"is of schema_version {str(stated)[:20]}"
+        raise InputError(
+            f"{source.label}: the plan {which}; this release reads {PLAN_VERSION}. "
+            f"'scaleacross evaluate {source.label} -o DIR' computes it anew from its job and decision"
+        )
     return validate(Plan, source)
 
 
 def _decision_from(source: Source) -> tuple[Job, Decision]:
     decision = validate(DecisionFile, source).decision
     return job_from(_part("jobs", source, "job")), decision
+
+
+def with_hosts(plan: Plan, ref: str | Path) -> Plan:
+    """The plan with real host names: a YAML of building -> host list (``node[001-064]``, or a list), as many as it uses or more.
+
+    Raises:
+        InputError: no such file, an unknown building, or too few names for the hosts that the plan uses.
+    """
+    source = read_file(Path(ref))
+    topology = Topology.model_validate(plan.job.topology)
+    known = {building.name: building for building in topology.buildings}
+    if not isinstance(source.data, dict):
+        raise InputError(
+            f"{source.label}: a mapping of building to host list is expected, e.g. building-a: node[001-064]"
+        )
+    named: dict[str, Building] = {}
+    for name, hosts in source.data.items():
+        if name not in known:
+            raise InputError(f"{source.place((name,))}: the plan has no building '{name}'; it has {', '.join(known)}")
+        fields = {key: getattr(known[name], key) for key in Building.model_fields if key != "host_names"}
+        named[name] = validate(Building, replace(source.sub(name), data={**fields, "hosts": hosts}), EXTRA_KEYS)
+    for share in plan.placement.fill:
+        used = -(-share.num_accelerators // known[share.building].accelerators_per_host)
+        building = named.get(share.building)
+        if building is None or len(building.host_names) < used:
+            got = len(building.host_names) if building else 0
+            raise InputError(
+                f"{source.label}: {got:,} host names for '{share.building}', of which the plan uses {used:,} hosts"
+            )
+    full = {"name": topology.name, "description": topology.description, "currency": topology.currency}
+    regions = [
+        {"name": region.name, "buildings": [named.get(one.name, one) for one in region.buildings]}
+        for region in topology.regions
+    ]
+    bound = Topology.model_validate(
+        {**full, "regions": regions, "trunks": topology.trunks, "provenance": topology.provenance}
+    )
+    job = plan.job.model_copy(update={"topology": bound.model_dump(mode="json")})
+    return plan.model_copy(update={"job": job})

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import or_
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from scaleacross.catalogue.design_spaces import load_design_space
-from scaleacross.catalogue.find import KINDS, Kind, names
+from scaleacross.catalogue.find import KINDS, Kind, find, names
 from scaleacross.catalogue.jobs import DecisionFile, load_decision
 from scaleacross.catalogue.load import load_accelerator, load_graph, load_network, load_topology, load_workload, read
+from scaleacross.catalogue.recommendation import load_recommendation
 from scaleacross.catalogue.studies import load_study
+from scaleacross.catalogue.validation import nearest
+from scaleacross.catalogue.yaml_source import read_text
 from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.comparison import Comparison
@@ -25,9 +28,11 @@ from scaleacross.spec.launch import LaunchConfig
 from scaleacross.spec.link_graph import LinkGraph
 from scaleacross.spec.network import NetworkTechnology
 from scaleacross.spec.plan import Plan
+from scaleacross.spec.recommendation import RecommendationJob, RecommendationPlan
 from scaleacross.spec.study import Study
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads import FAMILIES
+from scaleacross.workloads.recommendation import Dlrm
 
 SCHEMA_KINDS: Final = (
     "accelerator",
@@ -43,6 +48,9 @@ SCHEMA_KINDS: Final = (
     "design_space",
     "explanation",
     "comparison",
+    "recommendation",
+    "recommendation_job",
+    "recommendation_plan",
 )
 
 
@@ -58,6 +66,21 @@ class Entry(NamedTuple):
 def entries() -> list[Entry]:
     """All files of the catalogue, kind by kind; a file that cannot be read says so in its summary. Reads every file."""
     return [Entry(kind, name, path, _summary(kind, path)) for kind in KINDS for name, path in names(kind)]
+
+
+def bundled_text(name: str, kinds: Sequence[Kind] = KINDS) -> str:
+    """The text of the file behind a name of the catalogue, or a path, of the first of ``kinds`` that has it.
+
+    Raises:
+        InputError: nothing there; the message names the nearest entry.
+    """
+    for kind in kinds:
+        if name in dict(names(kind)):
+            return read_text(find(kind, name))
+    if len(kinds) == 1 or Path(name).is_file():
+        return read_text(find(kinds[0], name))
+    every = [known for kind in kinds for known, _ in names(kind)]
+    raise InputError(f"'{name[:100]}': no file and no name in the catalogue; {nearest(name, every, 'name', 'names')}")
 
 
 def _summary(kind: Kind, path: Path) -> str:
@@ -96,6 +119,12 @@ def _workload(path: Path) -> str:
     )
 
 
+def _recommendation(path: Path) -> str:
+    m = load_recommendation(path)
+    own = f"{m.num_tables:,} tables, {m.embedding_parameters / 1e9:,.1f} B elements"
+    return m.description or f"{own}, {m.reads_per_sample:,.0f} rows read per sample"
+
+
 def _job(path: Path) -> str:
     job = read("jobs", path).data
     return f"{job.get('workload')} on {job.get('topology')}, {job.get('sequence_length')} tokens per sequence"
@@ -120,6 +149,7 @@ _SUMMARIES: Final[Mapping[Kind, Callable[[Path], str]]] = {
     "topologies": _topology,
     "graphs": _graph,
     "workloads": _workload,
+    "recommendation": _recommendation,
     "jobs": _job,
     "plans": _decision,
     "studies": _study,
@@ -140,6 +170,12 @@ def schema(kind: str) -> dict[str, Any]:
         case "workload":
             families = reduce(or_, FAMILIES.values())
             return json_schema(families, "scaleacross workload", discriminator="family")
+        case "recommendation":
+            return json_schema(Dlrm, "scaleacross recommendation model")
+        case "recommendation_job":
+            return json_schema(RecommendationJob, "scaleacross recommendation job")
+        case "recommendation_plan":
+            return json_schema(RecommendationPlan, "scaleacross recommendation plan", named_by_file=False)
         case "job":
             return json_schema(Job, "scaleacross job")
         case "plan":

@@ -12,15 +12,15 @@ from pydantic import BaseModel
 
 from scaleacross.catalogue.find import Kind, find
 from scaleacross.catalogue.validation import nearest, validate
-from scaleacross.catalogue.yaml_source import Source, read_file
+from scaleacross.catalogue.yaml_source import STANDARD_INPUT, Source, read_file, read_standard_input
 from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.link_graph import LinkGraph
 from scaleacross.spec.network import NetworkTechnology
-from scaleacross.spec.topology import Topology, expand_building_defaults
+from scaleacross.spec.topology import Building, Topology, expand_building_defaults
 from scaleacross.workloads import FAMILIES
-from scaleacross.workloads.huggingface import from_hf_config
+from scaleacross.workloads.huggingface import READ_AS, from_hf_config
 from scaleacross.workloads.layer_profile import Workload
 
 Reference = str | Path | Mapping[str, Any]
@@ -29,6 +29,7 @@ M = TypeVar("M", bound=BaseModel)
 # Keys that a before-validator of the model takes beside its fields.
 EXTRA_KEYS: Final[Mapping[type[BaseModel], tuple[str, ...]]] = {
     Topology: ("building_defaults",),
+    Building: ("hosts",),
     Job: ("global_batch_tokens",),
 }
 
@@ -38,17 +39,23 @@ _SINGULAR: Final[Mapping[Kind, str]] = {
     "topologies": "topology",
     "graphs": "graph of links",
     "workloads": "workload",
+    "recommendation": "recommendation model",
     "jobs": "job",
     "plans": "plan",
     "studies": "study",
 }
+
+CONFIG_JSON: Final = "config_json"
+"""Key of a workload that names a Hugging Face config.json."""
 
 # In a topology, a text under one of these keys names a catalogue entry.
 _REFERENCES: Final[Mapping[str, Kind]] = {"accelerator": "accelerators", "technology": "networks"}
 
 
 def read(kind: Kind, ref: Reference, folder: Path | None = None) -> Source:
-    """The mapping that ``ref`` means. A file's ``name`` defaults to its stem (a Hugging Face ``config.json``: its folder's name).
+    """The mapping that ``ref`` means; ``-`` is standard input.
+
+    A file's ``name`` defaults to its stem (a Hugging Face ``config.json``: its folder's name).
 
     Raises:
         InputError: not found, unreadable, or no mapping.
@@ -57,6 +64,8 @@ def read(kind: Kind, ref: Reference, folder: Path | None = None) -> Source:
         return Source(f"the {_SINGULAR[kind]} given", dict(ref), folder=folder)
     if not isinstance(ref, str | Path):
         raise InputError(f"{kind}: a name, a path or a mapping is expected, not a {type(ref).__name__}")
+    if str(ref) == STANDARD_INPUT:
+        return named(read_standard_input(), Path(_SINGULAR[kind]))
     path = find(kind, str(ref), folder)
     return named(read_file(path), path)
 
@@ -97,7 +106,14 @@ def topology_from(source: Source) -> Topology:
     """The topology that ``source`` holds. Raises InputError."""
     loaded: dict[tuple[str, str], BaseModel] = {}
     data = _with_references(source.data, source, (), loaded)
-    return validate(Topology, _with_defaults(replace(source, data=data)), EXTRA_KEYS)
+    topology = validate(Topology, _with_defaults(replace(source, data=data)), EXTRA_KEYS)
+    for index, trunk in enumerate(topology.trunks):
+        if not {"bandwidth_bytes_per_s", "oversubscription_ratio"} & trunk.model_fields_set:
+            raise InputError(
+                f"{source.place(('trunks', index))}: trunk {'–'.join(trunk.between)} states no rate: add bandwidth_gbit_per_s "
+                "(both directions alike), or oversubscription_ratio (1 for the line rate of the smaller building)"
+            )
+    return topology
 
 
 def _with_defaults(source: Source) -> Source:
@@ -141,8 +157,32 @@ def _with_references(
 
 
 def load_workload(ref: Reference | Workload, folder: Path | None = None) -> Workload:
-    """A workload by catalogue name, path (YAML or a Hugging Face ``config.json``) or mapping of either. Raises InputError."""
+    """A workload by catalogue name, path (YAML or a Hugging Face ``config.json``) or mapping of either.
+
+    ``{config_json: PATH, read_as: llama}`` reads a model of unknown type as one of a known type.
+
+    Raises:
+        InputError: not found, of an unknown type, or contradicting itself.
+    """
     return ref if isinstance(ref, Workload) else workload_from(read("workloads", ref, folder))
+
+
+def _from_config_json(source: Source) -> Workload:
+    """``{config_json: PATH, read_as: TYPE, name: NAME}``: a published config.json, with a word on how to read it."""
+    path, others = source.data[CONFIG_JSON], {key: source.data[key] for key in source.data if key != CONFIG_JSON}
+    unknown = sorted(set(others) - {"name", READ_AS})
+    if unknown or not isinstance(path, str):
+        said = f"keys {', '.join(unknown)} are unknown" if unknown else f"{CONFIG_JSON} must be a path, got {path!r}"
+        raise InputError(f"{source.place(())}: {said}; beside {CONFIG_JSON} there are name and {READ_AS}")
+    found = read("workloads", path, source.folder)
+    return _from_hf(replace(found, data={**found.data, **others}))
+
+
+def _from_hf(source: Source) -> Workload:
+    try:
+        return from_hf_config(source.data, str(source.data.get("name", "model")))
+    except InputError as error:
+        raise InputError(f"{source.label}: {error}") from None
 
 
 def workload_from(source: Source) -> Workload:
@@ -150,11 +190,10 @@ def workload_from(source: Source) -> Workload:
     data = source.data
     if not isinstance(data, dict):
         raise InputError(f"{source.place(())}: a workload is a mapping, not a {type(data).__name__}")
+    if CONFIG_JSON in data:
+        return _from_config_json(source)
     if "family" not in data and "model_type" in data:
-        try:
-            return from_hf_config(data, str(data.get("name", "model")))
-        except InputError as error:
-            raise InputError(f"{source.label}: {error}") from None
+        return _from_hf(source)
     family = data.get("family")
     if family is None:
         raise InputError(f"{source.place(())}: key 'family' is missing; families: {', '.join(FAMILIES)}")

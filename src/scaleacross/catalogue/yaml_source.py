@@ -8,6 +8,7 @@ bombs are refused.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,9 +23,12 @@ MAX_FILE_BYTES: Final = 8 * 2**20
 MAX_NODES: Final = 200_000
 MAX_DEPTH: Final = 50
 
+STANDARD_INPUT: Final = "-"
+
 KeyPath = tuple[str | int, ...]
 
 _TAG: Final = "tag:yaml.org,2002:"
+_ODD_NUMBER: Final = re.compile(r"[-+]?(0[0-9_]+|0[xXbBoO].*|.*:.*)")
 _EXPONENT: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
@@ -70,14 +74,34 @@ def read_file(path: Path) -> Source:
     Raises:
         InputError: unreadable, too large, not text, not plain data, or empty.
     """
-    text = _read_text(path)
+    text = read_text(path)
     source = _parse_json(text, path) if path.suffix == ".json" else parse_yaml(text, str(path), path.parent)
     if source.data is None:
         raise InputError(f"{path}: the file is empty; a mapping (key: value) is expected")
     return source
 
 
-def _read_text(path: Path) -> str:
+def read_standard_input() -> Source:
+    """YAML or JSON (which is YAML too) from standard input; relative paths in it begin at the working directory.
+
+    Raises:
+        InputError: too large, not text, not plain data, or empty.
+    """
+    stream = getattr(sys.stdin, "buffer", None)
+    content = stream.read(MAX_FILE_BYTES + 1) if stream else sys.stdin.read(MAX_FILE_BYTES + 1).encode()
+    if len(content) > MAX_FILE_BYTES:
+        raise InputError(f"standard input: more than {MAX_FILE_BYTES // 2**20} MiB; as much is read")
+    try:
+        source = parse_yaml(content.decode("utf-8-sig"), "standard input", Path())
+    except UnicodeDecodeError as error:
+        raise InputError(f"standard input: not text (byte {error.start} is no UTF-8); YAML is expected") from None
+    if source.data is None:
+        raise InputError("standard input is empty; a mapping (key: value) is expected")
+    return source
+
+
+def read_text(path: Path) -> str:
+    """The text of a file. Raises InputError: unreadable, too large, or not text."""
     try:
         if path.is_dir():
             raise InputError(f"{path} is a directory; name a YAML file in it")
@@ -181,6 +205,13 @@ class _Reader:
             return float(text) if node.style is None and _EXPONENT.fullmatch(text) else text
         if node.tag == _TAG + "timestamp":
             return text
+        if node.tag == _TAG + "bool" and text.lower() not in ("true", "false"):
+            return text
+        if node.tag in (_TAG + "int", _TAG + "float") and _ODD_NUMBER.fullmatch(text):
+            raise InputError(
+                f"{self.place(node)}: {text[:40]} would be read as octal, hexadecimal, binary or minutes: write a decimal "
+                "number, or quote it if it is text"
+            )
         if node.tag in (_TAG + "int", _TAG + "float", _TAG + "bool", _TAG + "null"):
             try:
                 return yaml.SafeLoader("").construct_object(node)

@@ -15,9 +15,11 @@ from scaleacross.cli.compare import compare_command
 from scaleacross.cli.diagnose import diagnose_command
 from scaleacross.cli.explain import explain_command
 from scaleacross.cli.frame import EXIT_CODES, guarded
+from scaleacross.cli.imports import import_command
 from scaleacross.cli.look import catalogue_command, schema_command, show_command
 from scaleacross.cli.pareto import pareto_command
 from scaleacross.cli.plan import emit_command, evaluate_command, plan_command
+from scaleacross.cli.quick import init_command
 from scaleacross.cli.reproduce import reproduce_command
 from scaleacross.cli.run import bench_command, run_command
 from scaleacross.cli.schedule import schedule_command
@@ -25,15 +27,19 @@ from scaleacross.cli.simulate import simulate_command
 from scaleacross.cli.sweep import sweep_command
 from scaleacross.cli.testbed import testbed_app
 from scaleacross.cli.validate import validate_command
+from scaleacross.cli.verify import verify_command
 
 COMMANDS: Final[tuple[tuple[str, Callable[..., None], str], ...]] = (
     ("plan", plan_command, "Find the fastest plan and write its launch files."),
+    ("init", init_command, "Write a job and a topology to edit."),
+    ("import", import_command, "Read a cluster's own description: SLURM, Kubernetes, clouds."),
     ("evaluate", evaluate_command, "Price settings that you bring."),
     ("compare", compare_command, "Hold our plan against what others would run."),
     ("emit", emit_command, "Write launch files of a plan."),
     ("pareto", pareto_command, "Find plans between two objectives."),
     ("explain", explain_command, "Say why a plan is as it is, and what would change it."),
     ("simulate", simulate_command, "Replay a plan event by event, beside its price."),
+    ("verify", verify_command, "Check what a plan states, without the solver."),
     ("sweep", sweep_command, "Run every point of a study: what-if over any fields."),
     ("reproduce", reproduce_command, "Run a published design space: ours, one dimension at a time, every rival."),
     ("validate", validate_command, "Hold predictions against measured runs."),

@@ -51,11 +51,16 @@ def compare_command(
       scaleacross compare job.yaml --json | jq '.rivals[] | {name, step_s, speed_up}'
     """
     from scaleacross.api import compare
+    from scaleacross.catalogue import is_recommendation
+    from scaleacross.cli.recommendation import compare_recommendation_command
     from scaleacross.emitters import write_files
     from scaleacross.report.comparison import comparison_report
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.progress import ProgressDisplay
 
+    if is_recommendation(job):
+        compare_recommendation_command(job, output, as_json, time_limit_s, overrides or (), seed)
+        return
     with ProgressDisplay(PlainConsole(stderr=True)) as progress:
         found = compare(
             job,

@@ -39,7 +39,7 @@ def diagnose_command(
     (TORCH_FR_BUFFER_SIZE > 0, TORCH_FR_DUMP_TEMP_FILE). Nothing in a dump is ever executed. Needs no torch.
 
     \b
-    Verdicts: all_good, process_dead, not_joined, stuck_outside, stuck_before, stuck_inside, stuck_link,
+    Verdicts: all_good, not_judged (exit code 2), process_dead, not_joined, stuck_outside, stuck_before, stuck_inside, stuck_link,
       type_mismatch, order_mismatch, size_mismatch, dtype_mismatch, deadlock, slow_rank, slow_link.
 
     \b
@@ -61,5 +61,9 @@ def diagnose_command(
         typer.echo(found.model_dump_json(indent=2))
     else:
         display(diagnosis_report(found))
+    if found.verdict == "not_judged":
+        typer.echo("not judged: the evidence is not whole, see the notes", err=True)
     if perfetto is not None:
         typer.echo(f"wrote {perfetto}; open it at https://ui.perfetto.dev", err=True)
+    if found.verdict == "not_judged":
+        raise typer.Exit(2)

@@ -27,10 +27,15 @@ def explain_command(
       scaleacross explain plan.json --json | jq '.sensitivities[] | {figure, elasticity}'
     """
     from scaleacross.api import explain
+    from scaleacross.catalogue import is_recommendation
+    from scaleacross.cli.recommendation import explain_recommendation_command
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.explanation import explanation_report
     from scaleacross.report.progress import ProgressDisplay
 
+    if is_recommendation(source):
+        explain_recommendation_command(source, as_json, time_limit_s)
+        return
     with ProgressDisplay(PlainConsole(stderr=True)) as progress:
         explanation = explain(source, time_limit_s=time_limit_s, progress=progress)
     if as_json:

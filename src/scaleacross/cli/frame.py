@@ -43,6 +43,7 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
+            _mention_hidden()
             command(*args, **kwargs)
             sys.stdout.flush()
         except (typer.Exit, typer.BadParameter):
@@ -63,6 +64,15 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
             fail(f"unexpected {reason} (rerun with SCALEACROSS_DEBUG=1 for the traceback)", EXIT_UNEXPECTED)
 
     return run
+
+
+def _mention_hidden() -> None:
+    """Say on stderr which bundled entries the user's own catalogue hides: a forgotten file there changes every plan."""
+    if os.environ.get("SCALEACROSS_CONFIGS"):
+        from scaleacross.catalogue import hidden
+
+        if names := hidden():
+            typer.echo(f"note: SCALEACROSS_CONFIGS hides the bundled {', '.join(names)}", err=True)
 
 
 def names_of(targets: str) -> list[str]:

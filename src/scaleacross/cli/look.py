@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from scaleacross.cli.frame import display
+from scaleacross.errors import InputError
+
+if TYPE_CHECKING:
+    from scaleacross.catalogue.find import Kind
+
+_REPORTED: Final = ("topology", "workload", "accelerator", "network")
+_FOLDERS: Final[dict[str, Kind]] = {
+    "topology": "topologies",
+    "workload": "workloads",
+    "accelerator": "accelerators",
+    "network": "networks",
+    "graph": "graphs",
+    "job": "jobs",
+    "plan": "plans",
+    "study": "studies",
+}
 
 
 def show_command(
-    kind: Annotated[Literal["topology", "workload", "accelerator", "network"], typer.Argument(help="What to show.")],
+    kind: Annotated[str, typer.Argument(metavar="[KIND]", help="topology, workload, accelerator or network.")],
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A catalogue name, or a path (a config.json for a workload).")
-    ],
+        str | None, typer.Argument(metavar="NAME", help="A catalogue name, or a path (a config.json for a workload).")
+    ] = None,
     sequence_length: Annotated[
         int, typer.Option(min=1, help="Tokens per sequence, for the FLOP of a workload.")
     ] = 8192,
+    as_yaml: Annotated[
+        bool, typer.Option("--yaml", help="Print the file itself, to copy and edit; jobs and studies too.")
+    ] = False,
+    read_as: Annotated[
+        str | None, typer.Option("--as", metavar="TYPE", help="Read a config.json of unknown type as one of this type.")
+    ] = None,
 ) -> None:
     """Show a topology, workload, accelerator or network, with the origin of its figures.
 
@@ -24,10 +46,24 @@ def show_command(
     Examples:
       scaleacross show topology two_buildings_unequal
       scaleacross show workload llama3.1-405b --sequence-length 131072
+      scaleacross show workload models/mine/config.json --as llama
       scaleacross show accelerator h100-sxm
+      scaleacross show two_buildings_unequal --yaml > topology.yaml
     """
     from scaleacross import catalogue
 
+    if as_yaml:
+        stated = name is not None and kind in _FOLDERS
+        kinds = (_FOLDERS[kind],) if stated else tuple(_FOLDERS.values())
+        typer.echo(catalogue.bundled_text(kind if name is None else name, kinds), nl=False)
+        return
+    if kind not in _REPORTED or name is None:
+        raise InputError(
+            f"show {kind[:60]}: write KIND NAME with a kind of {', '.join(_REPORTED)}, "
+            "e.g. show topology two_buildings_unequal; or NAME --yaml for the file"
+        )
+    if read_as is not None and kind != "workload":
+        raise InputError(f"--as says how to read the config.json of a workload, not a {kind}")
     if kind == "topology":
         from scaleacross.report.topology import topology_report
 
@@ -35,7 +71,8 @@ def show_command(
     elif kind == "workload":
         from scaleacross.report.workload import workload_report
 
-        display(workload_report(catalogue.load_workload(name), sequence_length))
+        workload = name if read_as is None else {"config_json": name, "read_as": read_as}
+        display(workload_report(catalogue.load_workload(workload), sequence_length))
     elif kind == "accelerator":
         from scaleacross.report.accelerator import accelerator_report
 

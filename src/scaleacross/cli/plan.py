@@ -2,24 +2,61 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scaleacross.cli.frame import Directory, Json, Overrides, Targets, display, names_of
+from scaleacross.cli.quick import (
+    Gpus,
+    InterBuildingLink,
+    Kilometres,
+    Model,
+    SequenceLength,
+    Target,
+    Tokens,
+    TopologyFile,
+    job_or_start,
+)
+from scaleacross.cli.stopping import first_interrupt
 
 if TYPE_CHECKING:
     from scaleacross.spec.plan import Plan
 
+CpuLimit = Annotated[
+    float | None,
+    typer.Option("--cpu-limit", metavar="S", min=0, help="CPU seconds of search at most, in place of --time-limit."),
+]
+Refine = Annotated[
+    float, typer.Option("--refine", metavar="S", min=0, help="Seconds to search better orders of the best pipelines.")
+]
+Referee = Annotated[
+    int | None,
+    typer.Option("--referee", metavar="N", min=1, help="Simulate the N best estimates; the fastest is the plan."),
+]
+
 
 def plan_command(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="A job YAML, or the name of a job of the catalogue.")],
+    job: Annotated[
+        str | None,
+        typer.Argument(metavar="[JOB]", help="A job YAML, - for standard input, or a name of the catalogue."),
+    ] = None,
+    model: Model = None,
+    gpus: Gpus = None,
+    topology: TopologyFile = None,
+    trunk: InterBuildingLink = None,
+    km: Kilometres = None,
+    tokens: Tokens = None,
+    sequence: SequenceLength = None,
+    target: Target = None,
     output: Directory = None,
     as_json: Json = False,
     time_limit_s: Annotated[
         float, typer.Option("--time-limit", metavar="S", min=0, help="Seconds of search at most.")
     ] = 60.0,
+    cpu_limit_s: CpuLimit = None,
     overrides: Overrides = None,
     seed: Annotated[
         int, typer.Option(min=0, max=2**31 - 1, help="Seed of the solver; equal seeds give equal plans.")
@@ -28,36 +65,43 @@ def plan_command(
     gap: Annotated[
         float, typer.Option("--gap", metavar="FRACTION", min=0, max=1, help="Stop at this gap; 0 proves the optimum.")
     ] = 0.0,
-    refine_s: Annotated[
-        float,
-        typer.Option("--refine", metavar="S", min=0, help="Seconds for orders of their own of the best pipelines."),
-    ] = 0.0,
-    referee: Annotated[
-        int | None,
-        typer.Option("--referee", metavar="N", min=1, help="Replay the N best by price; the fastest is the plan."),
-    ] = None,
+    refine_s: Refine = 0.0,
+    referee: Referee = None,
 ) -> None:
     """Find the fastest plan for a job, with proof, and write its launch files.
+
+    The first Ctrl-C ends the search: the best plan so far comes out with its gap. The second one aborts.
 
     \b
     Examples:
       scaleacross plan configs/jobs/llama3_405b_two_buildings.yaml -o build/llama3_405b
+      scaleacross plan --model config.json --gpus h100:512,h100:256 --trunk 4x400G --km 50 --tokens 4M --seq 8192
       scaleacross plan llama3_405b_two_buildings --set degrees.tp=8 --set global_batch_sequences=4096
       scaleacross plan job.yaml --json | jq .cost.step_s
-      scaleacross plan job.yaml --refine 60   # then search a better order of the pipeline step of the finalists
-      scaleacross plan job.yaml --referee 4   # let the simulator decide among the four best by price
+      scaleacross plan job.yaml --refine 60   # then search better orders of the best pipelines
+      scaleacross plan job.yaml --referee 4   # let the simulation decide among the four best estimates
+      scaleacross plan examples/recommendation/mlperf_dcnv2.yaml   # embedding tables over ranks and memories
     """
     from scaleacross.api import plan, refine_finalists
+    from scaleacross.catalogue import is_recommendation
+    from scaleacross.cli.recommendation import plan_recommendation_command
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.progress import ProgressDisplay
 
     targets = targets_of(emit, output)
+    if job is not None and is_recommendation(job):
+        plan_recommendation_command(job, output, as_json, time_limit_s, overrides or (), seed, gap)
+        return
+    asked = job_or_start(job, model, gpus, trunk, km, tokens, sequence, target, topology)
     if referee and refine_s:
-        raise typer.BadParameter("--refine decides by price, --referee by replay: give one of them")
-    with ProgressDisplay(PlainConsole(stderr=True)) as progress:
+        raise typer.BadParameter("--refine decides by estimated step time, --referee by simulation: give one of them")
+    limit_s, clock = (time_limit_s, time.perf_counter) if cpu_limit_s is None else (cpu_limit_s, time.process_time)
+    with ProgressDisplay(PlainConsole(stderr=True)) as progress, first_interrupt() as stopped:
         found = plan(
-            job,
-            time_limit_s=time_limit_s,
+            asked,
+            time_limit_s=limit_s,
+            clock=clock,
+            stopped=stopped,
             seed=seed,
             overrides=overrides or (),
             progress=progress,
@@ -77,6 +121,22 @@ def evaluate_command(
     as_json: Json = False,
     overrides: Overrides = None,
     emit: Targets = None,
+    framework: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="FRAMEWORK", help="PLAN is a file of megatron (arguments) or torchtitan (.py, .toml)."
+        ),
+    ] = None,
+    job: Annotated[
+        str | None, typer.Option("--job", metavar="JOB", help="With --from: names model and topology.")
+    ] = None,
+    hosts: Annotated[
+        Path | None,
+        typer.Option("--hosts", metavar="FILE", help="With --from: hosts.txt in node-rank order, or slurm_hostfile."),
+    ] = None,
+    world: Annotated[
+        int | None, typer.Option("--world", metavar="N", min=1, help="With --from: processes, without --hosts.")
+    ] = None,
 ) -> None:
     """Price settings that you bring: the same breakdown, nothing searched.
 
@@ -85,10 +145,19 @@ def evaluate_command(
       scaleacross evaluate llama3_table4_row1
       scaleacross evaluate my_settings.yaml
       scaleacross evaluate build/llama3_405b/plan.json --set global_batch_sequences=4096
+      scaleacross evaluate megatron_args.sh --from megatron --job my_job.yaml --hosts hosts.txt
     """
-    from scaleacross.api import evaluate
+    from scaleacross.api import evaluate, evaluate_settings
 
     targets = targets_of(emit, output)
+    if framework is not None:
+        if job is None:
+            raise typer.BadParameter("--from reads settings: say with --job which model and topology they are for")
+        read = evaluate_settings(framework, source, job, hosts=hosts, world=world, overrides=overrides or ())
+        deliver(read, as_json, output, targets)
+        return
+    if job is not None or hosts is not None or world is not None:
+        raise typer.BadParameter("--job, --hosts and --world belong to --from megatron or --from torchtitan")
     deliver(evaluate(source, overrides=overrides or ()), as_json, output, targets)
 
 
@@ -97,23 +166,32 @@ def emit_command(
     to: Annotated[
         str,
         typer.Option(
-            "--to", metavar="TARGET,...", help="launch, torchrun, torchtitan, megatron, nccl, ncclx, pipeline_csv."
+            "--to",
+            metavar="TARGET,...",
+            help="launch, torchrun, torchtitan, megatron, nccl, ncclx, pipeline_csv, kubernetes, hostfiles.",
         ),
     ],
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="DIR", file_okay=False, help="Where to write.")
     ] = Path(),
+    hosts: Annotated[
+        Path | None,
+        typer.Option("--hosts", metavar="FILE", dir_okay=False, help="Real names: a YAML of building: node[001-064]."),
+    ] = None,
 ) -> None:
     """Write launch files of a plan for one or more targets. The plan is verified first.
 
     \b
     Example:
       scaleacross emit build/llama3_405b/plan.json --to torchrun,nccl -o build/launch
+      scaleacross emit build/llama3_405b/plan.json --to torchrun --hosts hosts.yaml -o build/launch
     """
     from scaleacross.bundle import write_bundle
-    from scaleacross.catalogue import load_plan
+    from scaleacross.catalogue import load_plan, with_hosts
 
-    for path in write_bundle(load_plan(source), output, names_of(to), with_plan=False).files:
+    plan = load_plan(source)
+    named = plan if hosts is None else with_hosts(plan, hosts)
+    for path in write_bundle(named, output, names_of(to), with_plan=False).files:
         typer.echo(path)
 
 

@@ -1,4 +1,4 @@
-"""reproduce: a published design space, point by point."""
+"""reproduce: a published design space, point by point; published shares of useful time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ Changes = Annotated[
 
 
 def reproduce_command(
-    space: Annotated[str, typer.Argument(metavar="SPACE", help="A design space YAML, or its name in the catalogue.")],
+    space: Annotated[
+        str, typer.Argument(metavar="SPACE", help="A design space YAML, its name in the catalogue, or ft_hsdp.")
+    ],
     points: Points = None,
     processes: Processes = None,
     output: Output = None,
@@ -57,10 +59,10 @@ def reproduce_command(
     engine: EngineName = "local",
     address: Address = None,
 ) -> None:
-    """Hold our plan against production, one dimension at a time, and every rival over a design space.
+    """Hold our plan against production, one dimension at a time, and every baseline over a design space.
 
     Each finished point is a line of DIR/points.jsonl. The same command continues an interrupted run; points.csv holds one row
-    per point with everybody's step time.
+    per point with everybody's step time. ``ft_hsdp`` prints published shares of useful time under failures beside ours.
 
     \b
     Examples:
@@ -68,7 +70,11 @@ def reproduce_command(
       scaleacross reproduce scale_across --points 24 --set 'accelerators=[1024,2048]' -o build/slice
       scaleacross reproduce scale_across --points 24 --set time_limit_s=1 --replay --agree 0.5
       scaleacross reproduce scale_across --no-run -o build/scale_across --json | jq .speed_up_over
+      scaleacross reproduce ft_hsdp
     """
+    if space == "ft_hsdp":
+        _published_goodput(as_json)
+        return
     from scaleacross.api import reproduce
     from scaleacross.catalogue import load_design_space
     from scaleacross.report.design_space import design_json, design_report, lost, replayed_off
@@ -103,6 +109,14 @@ def reproduce_command(
         raise typer.Exit(EXIT_UNEXPECTED)
     if agree is not None:
         _require_agreement(found, agree)
+
+
+def _published_goodput(as_json: bool) -> None:
+    from scaleacross.api.published_goodput import published_goodput
+    from scaleacross.report.published_goodput import published_goodput_json, published_goodput_report
+
+    rows = published_goodput()
+    typer.echo(published_goodput_json(rows)) if as_json else display(published_goodput_report(rows))
 
 
 def _require_agreement(found: Reproduction, least: float) -> None:

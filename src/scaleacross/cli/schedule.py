@@ -87,12 +87,11 @@ def schedule_command(
 
 def _refined(source: str, time_limit_s: float) -> Plan:
     """The plan with the best order found; its bound, or that nothing better was found, on stderr."""
-    from scaleacross.api import refine_schedule
-    from scaleacross.catalogue import load_plan
+    from scaleacross.api import refine_schedule, verified_plan
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.progress import ProgressDisplay
 
-    given = load_plan(source)
+    given = verified_plan(source)
     with ProgressDisplay(PlainConsole(stderr=True)) as show:
         plan = refine_schedule(given, time_limit_s, progress=show)
     typer.echo("no better order was found" if plan is given else plan.report.notes[-1], err=True)

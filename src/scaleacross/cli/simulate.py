@@ -1,4 +1,4 @@
-"""simulate: a plan replayed event by event, beside its price; traces of it."""
+"""simulate: one step of a plan event by event, with traces of it; or weeks of training under failures."""
 
 from __future__ import annotations
 
@@ -14,6 +14,22 @@ if TYPE_CHECKING:
 
     from scaleacross.spec.plan import Plan
     from scaleacross.spec.simulation import SimulatedStep
+
+
+Days = Annotated[
+    float | None,
+    typer.Option("--days", metavar="N", help="Simulate so many days under failures instead of one step."),
+]
+Draws = Annotated[int, typer.Option("--draws", metavar="N", help="Draws of the failures; with --days.")]
+FailuresFrom = Annotated[
+    str,
+    typer.Option(
+        "--failures",
+        metavar="TRACE.csv|rates",
+        help="rates: drawn by the plan's rates; or a CSV with time_hours, cause, host_swap. With --days.",
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Of the draws; with --days.")]
 
 
 def simulate_command(
@@ -43,6 +59,10 @@ def simulate_command(
     unfolded: Annotated[
         bool, typer.Option("--unfolded", help="Play every rank, not one of each class: for small plans.")
     ] = False,
+    days: Days = None,
+    draws: Draws = 100,
+    failures: FailuresFrom = "rates",
+    seed: Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the replay as JSON and nothing else.")] = False,
 ) -> None:
     """Replay one step of a plan on its topology, event by event, and hold the cost model's price against it.
@@ -57,14 +77,19 @@ def simulate_command(
       scaleacross simulate plan.json --chakra traces/ && ASTRA_SIM=path/to/binary traces/run.sh
       scaleacross simulate plan.json --what-if slow=building-a/building-b:0.5 --what-if jitter=0.02
       scaleacross simulate plan.json --json | jq .components_s
+      scaleacross simulate plan.json --days 54 --draws 100
+      scaleacross simulate plan.json --days 54 --failures TRACE.csv
     """
-    from scaleacross.api import simulate
-    from scaleacross.catalogue import load_plan
+    if days is not None:
+        _refuse_with_days(what_if=what_if, gantt=gantt, trace=trace, chakra=chakra, unfolded=unfolded)
+        _weeks(source, days, draws, failures, seed, as_json)
+        return
+    from scaleacross.api import simulate, verified_plan
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.progress import ProgressDisplay
     from scaleacross.report.simulation import simulation_report
 
-    plan = load_plan(source)
+    plan = verified_plan(source)
     with ProgressDisplay(PlainConsole(stderr=True)) as show:
         step = simulate(
             plan, what_if=what_if or (), fold=not unfolded, timeline=gantt or trace is not None, progress=show
@@ -79,6 +104,26 @@ def simulate_command(
         typer.echo(f"wrote {', '.join(written)}", err=True)
     if notes:
         typer.echo(f"no network.yml: {notes}", err=True)
+
+
+def _refuse_with_days(**of_one_step: object) -> None:
+    """Options of one step say nothing about weeks."""
+    from scaleacross.errors import InputError
+
+    given = [f"--{name.replace('_', '-')}" for name, value in of_one_step.items() if value]
+    if given:
+        raise InputError(f"{', '.join(given)} and --days: the former are of one step; leave one of them out")
+
+
+def _weeks(source: str, days: float, draws: int, failures: str, seed: int, as_json: bool) -> None:
+    from scaleacross.api.weeks import simulate_weeks
+    from scaleacross.report.console import PlainConsole
+    from scaleacross.report.long_run import long_run_report
+    from scaleacross.report.progress import ProgressDisplay
+
+    with ProgressDisplay(PlainConsole(stderr=True)) as show:
+        run = simulate_weeks(source, days=days, draws=draws, seed=seed, failures=failures, progress=show)
+    typer.echo(run.model_dump_json(indent=2)) if as_json else display(long_run_report(run))
 
 
 def _write(step: SimulatedStep, trace: Path | None) -> list[str]:

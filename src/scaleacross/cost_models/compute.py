@@ -28,10 +28,13 @@ from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.spec.accelerator import Accelerator, Precision
 from scaleacross.spec.framework import Conversion, Optimizer
 from scaleacross.spec.job import Job
-from scaleacross.workloads.layer_profile import Attention, Gemm, LayerProfile
+from scaleacross.workloads.layer_profile import Attention, Gemm, LayerProfile, Recurrence
 
 ATTENTION_BACKWARD_RATIO: Final = 2.5
 """Backward over forward FLOP of fused attention: 5 matrix products against 2 (FlashAttention, arXiv 2205.14135, §3)."""
+RECURRENCE_BACKWARD_RATIO: Final = 2.5
+"""Backward over forward of a chunked recurrence: two gradients per product, and the states once more (assumed; the kernels of
+flash-linear-attention and mamba-ssm store no states)."""
 ELEMENTWISE_BACKWARD_RATIO: Final = 2.0
 """HBM bytes of element-wise work, backward over forward: output gradients are read too, input gradients written."""
 
@@ -179,7 +182,7 @@ def _attention_times_s(
         machine,
         sequences=shards.micro_batch.astype(np.float64),
         queries=queries,
-        keys=sequence_length / calls,
+        keys=attention.reach(sequence_length) / calls,
         heads=attention.num_heads / shards.tp,
         kv_heads=np.maximum(1.0, attention.num_kv_heads / shards.tp),
         qk_head_dim=attention.qk_head_dim,
@@ -205,6 +208,20 @@ def _unfused_attention_times_s(
     moved = heads * length * whole / memory_bytes_per_s(accelerator)
     forward = scores + values + UNFUSED_FORWARD_BYTES * moved
     return forward, 2 * (scores + values) + UNFUSED_BACKWARD_BYTES * moved
+
+
+def _recurrence_s(recurrence: Recurrence, accelerator: Accelerator, shards: Shards, tokens: Floats) -> Floats:
+    """Forward of a linear-attention or state-space core, heads divided by tp, whole sequences on every rank after the exchange.
+
+    The longer of its matrix products, at the rate of fused attention (assumed: both are chains of small products), and of its
+    HBM bytes, plus a launch.
+    """
+    model, machine = attention_model_of(accelerator), machine_of(accelerator, _sixteen_bit(accelerator))
+    rate = machine.peak_flop_per_s * model.compute_efficiency_fraction * accelerator.training_attention_ratio
+    products = recurrence.flop_per_token / rate
+    moved = recurrence.moved_bytes_per_token / memory_bytes_per_s(accelerator)
+    seconds: Floats = tokens / shards.tp * max(products, moved) + max(model.launch_s, accelerator.kernel_launch_s)
+    return seconds
 
 
 def _sixteen_bit(accelerator: Accelerator) -> Precision:
@@ -257,13 +274,15 @@ def layer_times(
         used = _sixteen_bit(accelerator) if gemm.always_16_bit else precision
         forward = forward + gemm_time_s(accelerator, used, rows, cols, depth, count)
         backward = backward + gemm_time_s(accelerator, used, rows, depth, cols, count)
-        own = gemm_time_s(accelerator, used, depth, cols, rows, count, runtime.gradient_result_bytes)
-        backward, weight = backward + own, weight + own
+        if gemm.trained:
+            own = gemm_time_s(accelerator, used, depth, cols, rows, count, runtime.gradient_result_bytes)
+            backward, weight = backward + own, weight + own
         rate = memory_bytes_per_s(accelerator) / count
         if gemm.siblings > 1:
             backward = backward + (SUM_BYTES + SUM_BYTES / gemm.siblings) * rows * depth / rate
         if ELEMENT_BYTES[used] < 2:
             ahead, back, again = conversion_bytes(gemm, runtime.conversion, shards.tp, rows, cols, depth)
+            again = again * gemm.trained
             forward, backward, weight = forward + ahead / rate, backward + (back + again) / rate, weight + again / rate
     divided = layer.elementwise_bytes - layer.replicated_elementwise_bytes
     elementwise = tokens * (divided / shards.tp + layer.replicated_elementwise_bytes) / memory_bytes_per_s(accelerator)
@@ -274,6 +293,9 @@ def layer_times(
             layer.attention, accelerator, shards, sequence_length, runtime
         )
         selective = selective if layer.attention.fused else attention
+    if layer.recurrence is not None:
+        core = _recurrence_s(layer.recurrence, accelerator, shards, tokens)
+        forward, backward = forward + core, backward + RECURRENCE_BACKWARD_RATIO * core
     host = _host_s(layer, accelerator, runtime)
     return LayerTimes(
         forward_s=np.maximum(forward + attention + elementwise, host),

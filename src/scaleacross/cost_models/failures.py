@@ -1,8 +1,10 @@
 """What a failure takes from a plan, and how fast the plan runs without it.
 
-* A unit (zone or building) is lost: every data-parallel replica with an accelerator in it stops. The others take over its
-  micro-batches, rounded up to what the schedule can run; the communication is priced as with all replicas. An order of the
-  plan's own is for its number of micro-batches, so the order of the schedule's name is priced instead.
+* An accelerator, host, rack, zone or building is lost: every fault unit (``dp_replicate`` group) with a member in it stops,
+  because states are complete only in whole groups. *Shrink*: the others go on with their share of the batch and the old step
+  time. *Keep*: they take over the micro-batches, rounded up to what the schedule can run; the communication is that of all
+  replicas. An order of the plan's own is for its number of micro-batches, so the order of the schedule's name is taken.
+* A link between two buildings is lost without another path: what is cut off stops (``goodput.strikes``).
 * One of the planes of a level is lost: bandwidth and capacity of that level fall by 1/planes (multi-plane fabrics spread
   every flow over all planes; NCCLX, arXiv 2510.20171, has 76 between buildings).
 """
@@ -11,9 +13,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache, partial
 
 import numpy as np
 
+from scaleacross.cost_models.goodput.strikes import DOMAINS, only_copies, units_cut_off, units_hit
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.schedules.pipeline import is_legal
 from scaleacross.spec.job import Job
@@ -23,9 +27,6 @@ from scaleacross.spec.placement import BuildingShare, Placement, strides
 from scaleacross.spec.plan import Decision, DegradedState
 from scaleacross.spec.topology import Building, Topology, trunk_bytes_per_s
 from scaleacross.workloads.layer_profile import ModelProfile
-
-UNITS = ("zone", "building")
-"""Units whose loss is priced."""
 
 
 def replicas_lost(
@@ -57,30 +58,55 @@ def replicas_lost(
 def degraded_states(
     job: Job, profile: ModelProfile, topology: Topology, decision: Decision
 ) -> tuple[DegradedState, ...]:
-    """The plan with one zone, one building, or one plane of each level with planes lost.
+    """The plan with one accelerator, host, rack, zone, building, one cut link, or one plane of each level with planes lost.
 
     Raises:
         ValueError: the decision has no placement.
     """
-    placement = decision.placement
+    placement, degrees = decision.placement, decision.degrees
     if placement is None:
         raise ValueError("the decision has no placement")
-    out = [_unit_lost(job, profile, topology, decision, placement, level) for level in UNITS]
+    where = (topology, placement.fill, degrees, placement.axis_order)
+    without = lru_cache(partial(_without_units, job, profile, topology, decision))
+    out = []
+    for level in DOMAINS:
+        lost = without(max(units_hit(*where, level)))
+        out.append(lost.model_copy(update={"what": f"one {level}", "only_copies": only_copies(*where, level)}))
+    for (one, other), number in units_cut_off(*where):
+        if number:
+            out.append(without(number).model_copy(update={"what": f"the link {one}–{other}"}))
     for what, thinner in _planes_lost(topology, placement):
         cost = plan_cost(job, profile, thinner, decision)
         out.append(DegradedState(what=what, replicas_lost=0, step_s=cost.cost.step_s, fits=_fits(cost)))
     return tuple(out)
 
 
-def _unit_lost(
-    job: Job, profile: ModelProfile, topology: Topology, decision: Decision, placement: Placement, level: str
+def _without_units(
+    job: Job, profile: ModelProfile, topology: Topology, decision: Decision, units_lost: int
 ) -> DegradedState:
-    dp = decision.degrees.dp
-    lost = replicas_lost(topology, placement.fill, decision.degrees, placement.axis_order, level)
-    what = f"one {level}"
-    if lost == dp:
-        return DegradedState(what=what, replicas_lost=lost, step_s=None, fits=False)
-    pp, pipeline = decision.degrees.pp, decision.pipeline.model_copy(update={"order": None})
+    """The plan without so many fault units: its step time with the whole batch, and what is left of the batch."""
+    units = decision.degrees.dp_replicate
+    left = units - units_lost
+    lost = units_lost * decision.degrees.dp_shard
+    if not left:
+        return DegradedState(
+            what="", units_lost=units, replicas_lost=lost, step_s=None, tokens_fraction=0.0, fits=False
+        )
+    cost = _longer_step(job, profile, topology, decision, lost)
+    return DegradedState(
+        what="",
+        units_lost=units_lost,
+        replicas_lost=lost,
+        step_s=cost.cost.step_s,
+        tokens_fraction=left / units,
+        fits=_fits(cost),
+    )
+
+
+def _longer_step(job: Job, profile: ModelProfile, topology: Topology, decision: Decision, lost: int) -> PlanCost:
+    """The cost of a step in which the replicas that are left take over the micro-batches of ``lost`` ones."""
+    dp, pp = decision.degrees.dp, decision.degrees.pp
+    pipeline = decision.pipeline.model_copy(update={"order": None})
     unit = pp if pipeline.num_chunks > 1 else 1
 
     def more(micro_batches: int) -> int:
@@ -103,10 +129,9 @@ def _unit_lost(
         total = -(-total // dp) * dp  # settings are read from the mean, which the shares override
     # every replica with more micro-batches: as long a step as that of the replicas that are left
     longer = job.model_copy(update={"global_batch_sequences": total * sequences})
-    cost = plan_cost(
+    return plan_cost(
         longer, profile, topology, decision.model_copy(update={"batch_shares": shares, "pipeline": pipeline})
     )
-    return DegradedState(what=what, replicas_lost=lost, step_s=cost.cost.step_s, fits=_fits(cost))
 
 
 def _fits(cost: PlanCost) -> bool:

@@ -118,10 +118,11 @@ def _table(
     layers: list[LayerProfile] = [*(block for block, _ in model.blocks), model.embedding, model.head]
 
     def time(shards: Shards) -> Floats:
-        each = [
-            layer_times(layer, model.num_experts, machine, precision, shards, sequence_length, runtime)
-            for layer in layers
-        ]
+        once = {
+            id(layer): layer_times(layer, model.num_experts, machine, precision, shards, sequence_length, runtime)
+            for layer in {id(layer): layer for layer in layers}.values()
+        }
+        each = [once[id(layer)] for layer in layers]
         again = [t.forward_s * layer.full_recompute_fraction for t, layer in zip(each, layers, strict=True)]
         columns = (
             [t.forward_s for t in each],

@@ -6,9 +6,9 @@ optimizer   P/(tp) · state_bytes                                ÷ (dp_shard·c
 activations bytes per token (policy) · tokens of a micro-batch · layers · micro-batches in flight (schedule, rank)
 buffers     two gathered layers (parameters sharded) + one layer's kept activations while it is recomputed + logits
 
-P counts what the rank holds: replicated parameters are not divided by tp, routed experts are divided by tp·ep and
-sharded over dp_shard·cp/ep. Micro-batches in flight: ``pipeline.max_in_flight``. Rules as in ZeRO (1910.02054) and
-Korthikanti et al. (2205.05198).
+Gradients and optimizer states are those of the parameters that are trained. P counts what the rank holds: replicated
+parameters are not divided by tp, routed experts are divided by tp·ep and sharded over dp_shard·cp/ep. Micro-batches in
+flight: ``pipeline.max_in_flight``. Rules as in ZeRO (1910.02054) and Korthikanti et al. (2205.05198).
 """
 
 from __future__ import annotations
@@ -50,16 +50,23 @@ class Held:
         return self.divided(np.where(whole, 1.0, settings.dp_shard * settings.cp), settings.ep)
 
 
-def held_parameters(profile: ModelProfile, settings: Settings, classes: RankClasses) -> Held:
-    """Parameters on one rank of every class."""
-    dense = np.stack([_dense(layer, settings.tp) for layer, _ in profile.blocks])
-    expert = np.stack([layer.num_expert_parameters / (settings.tp * settings.ep) for layer, _ in profile.blocks])
-    ends = (_dense(profile.embedding, settings.tp), _dense(profile.head, settings.tp))
+def held_parameters(profile: ModelProfile, settings: Settings, classes: RankClasses, *, frozen: bool = False) -> Held:
+    """Trainable parameters on one rank of every class; with ``frozen`` all of them."""
+    dense = np.stack([_dense(layer, settings.tp, frozen=frozen) for layer, _ in profile.blocks])
+    expert = np.stack([_expert(layer, frozen=frozen) / (settings.tp * settings.ep) for layer, _ in profile.blocks])
+    ends = (_dense(end, settings.tp, frozen=frozen) for end in (profile.embedding, profile.head))
     return Held(spread(dense, classes, *ends), spread(expert, classes))
 
 
-def _dense(layer: LayerProfile, tp: Ints) -> Floats:
-    return (layer.num_parameters - layer.num_replicated_parameters) / tp + layer.num_replicated_parameters
+def _dense(layer: LayerProfile, tp: Ints, *, frozen: bool) -> Floats:
+    total, replicated = layer.num_parameters, layer.num_replicated_parameters
+    if not frozen:
+        total, replicated = total - layer.num_frozen_parameters, replicated - layer.num_frozen_replicated_parameters
+    return (total - replicated) / tp + replicated
+
+
+def _expert(layer: LayerProfile, *, frozen: bool) -> int:
+    return layer.num_expert_parameters - (0 if frozen else layer.num_frozen_expert_parameters)
 
 
 def memory_parts(
@@ -69,13 +76,13 @@ def memory_parts(
 
     ``in_flight`` gives the chunk activations held by each class, (classes,), where the schedule's name does not say it.
     """
-    held = held_parameters(profile, settings, classes)
+    held, all_held = (held_parameters(profile, settings, classes, frozen=frozen) for frozen in (False, True))
     group = settings.dp_shard * settings.cp
     all_of = np.where(settings.shard == SHARD_LEVELS.index("parameters"), group, 1.0)
     optimizer = job.optimizer
 
     return {
-        "parameters": held.divided(all_of, settings.ep) * optimizer.parameter_bytes,
+        "parameters": all_held.divided(all_of, settings.ep) * optimizer.parameter_bytes,
         "gradients": held.divided(all_of, settings.ep) * optimizer.gradient_bytes,
         "optimizer": held.sharded(settings) * optimizer.state_bytes,
         "activations": _activations(profile, job, settings, classes, in_flight),
@@ -114,7 +121,7 @@ def _activations(
 def _buffers(profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses) -> Floats:
     """Two gathered layers when parameters are sharded; one layer's full activations when they are recomputed."""
     layer = max((block for block, _ in profile.blocks), key=lambda block: block.total_parameters)
-    gathered = 2 * (_dense(layer, settings.tp) + layer.num_expert_parameters / (settings.tp * settings.ep))
+    gathered = 2 * (_dense(layer, settings.tp, frozen=True) + layer.num_expert_parameters / (settings.tp * settings.ep))
     gathered = np.where(
         settings.shard == SHARD_LEVELS.index("parameters"), gathered * job.optimizer.parameter_bytes, 0.0
     )

@@ -72,7 +72,7 @@ def layer_counts(
     return {
         "tp_gathers": 2.0 * (passes * gathers + 2.0 * end_gathers[at]),
         "tp_forward": (gathers + end_gathers[at]).astype(float),
-        "layers": (classes.layers @ np.array([block.attention is not None for block in blocks]))[at].astype(float),
+        "layers": (classes.layers @ np.array([block.exchanges_over_cp for block in blocks]))[at].astype(float),
         "moe_layers": (classes.layers @ np.array([block.routed_tokens > 0 for block in blocks]))[at].astype(float),
     }
 

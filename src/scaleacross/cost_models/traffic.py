@@ -69,9 +69,18 @@ class Volumes:
 
     @property
     def kv_bytes(self) -> Floats:
-        """Bytes of keys and values of the whole sequence in one layer, after tp, (n,)."""
-        features = max(block.kv_features for block, _ in self.profile.blocks)
-        return self.tokens * self.settings.cp * features * ACTIVATION_BYTES / self.settings.tp
+        """Bytes of keys and values of the whole sequence in one layer, after tp, (n,), mean of the layers that exchange.
+
+        A linear-attention or state-space layer moves its inputs and outputs between sequence and heads instead: an all-to-all
+        of a rank's own tokens, which receives what a gather of 1/cp of all tokens would. Its backward pass moves as much once
+        more, not twice: counted too high here.
+        """
+        exchanging = [(block, count) for block, count in self.profile.blocks if block.exchanges_over_cp]
+        layers = max(1, sum(count for _, count in exchanging))
+        keys = sum(block.kv_features * count for block, count in exchanging) / layers
+        moved = sum(block.recurrence.exchanged_features * count for block, count in exchanging if block.recurrence)
+        features = self.settings.cp * keys + moved / layers
+        return self.tokens * features * ACTIVATION_BYTES / self.settings.tp
 
     @property
     def routed_bytes(self) -> Floats:

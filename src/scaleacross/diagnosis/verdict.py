@@ -31,7 +31,7 @@ def diagnosis(
     at_fault = {rank for fault in faults[:16] for rank in fault.ranks[:16]}
     waiting = {rank for instance in stuck for rank in instance.pending}
     return Diagnosis(
-        verdict=root.verdict if root else "all_good",
+        verdict=root.verdict if root else "all_good" if _judged(alignment, unreadable) else "not_judged",
         root=root,
         others=tuple(faults[1:]),
         num_dumps=len(alignment.traces),
@@ -44,6 +44,13 @@ def diagnosis(
         hosts={rank: host for rank in sorted(at_fault) if (host := _host(alignment, rank))},
         notes=_notes(alignment, root),
     )
+
+
+def _judged(alignment: Alignment, unreadable: Sequence[UnreadableDump]) -> bool:
+    """Whether the evidence is whole: every dump can be read, and operations are in them. A missing one that nobody
+    waits for is a note."""
+    seen = any(instance.operations for instance in alignment.instances)
+    return seen and not unreadable
 
 
 def _with_file(fault: Fault, unreadable: Sequence[UnreadableDump]) -> Fault:

@@ -15,7 +15,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from scaleacross.emitters import launch, megatron, nccl, ncclx, pipeline_csv, torchrun, torchtitan
+from scaleacross.emitters import (
+    hostfiles,
+    kubernetes,
+    launch,
+    megatron,
+    nccl,
+    ncclx,
+    pipeline_csv,
+    torchrun,
+    torchtitan,
+)
 from scaleacross.errors import InputError
 from scaleacross.spec.plan import Plan
 
@@ -29,6 +39,8 @@ EMITTERS: Final[Mapping[str, Emitter]] = {
     "nccl": nccl.render,
     "ncclx": ncclx.render,
     "pipeline_csv": pipeline_csv.render,
+    "kubernetes": kubernetes.render,
+    "hostfiles": hostfiles.render,
 }
 
 
@@ -57,6 +69,8 @@ def write_files(files: Mapping[str, str | bytes], directory: Path) -> list[Path]
     Raises:
         InputError: ``directory`` or a folder below it is a file, a file is a folder, or writing fails.
     """
+    if directory.resolve() == Path(directory.resolve().anchor):
+        raise InputError(f"{directory} is the root of the file system: choose a folder of its own")
     paths = [directory / name for name in files]
     made: list[Path] = []
     staging: Path | None = None

@@ -14,6 +14,7 @@ from scaleacross.emitters.nccl_variables import buffer_bytes, check_hint
 from scaleacross.spec.launch import EnvVariable, ProcessGroups
 from scaleacross.spec.network_choice import CommunicatorChoice
 from scaleacross.spec.plan import Plan
+from scaleacross.targets.law import Target
 from scaleacross.units import human_bytes, human_seconds
 
 # torchcomms 59426ba4: chunks that NCCL_CTRAN_HIER_AG_OVERLAP_CHUNK_BYTES takes.
@@ -34,12 +35,12 @@ def connection_hints(group: ProcessGroups) -> dict[str, str]:
         **({} if stated is None else {"trafficClass": str(stated)}),
         "minCTAs": str(channels),
         "maxCTAs": str(channels),
-        "ibQpsPerConnection": str(pairs),
-        "ncclBuffSize": str(buffer_bytes(window)),
+        "ncclx::ibQpsPerConnection": str(pairs),
+        "ncclx::ncclBuffSize": str(buffer_bytes(window)),
     }
     for name, value in hints.items():
         check_hint(name, value)
-    return hints
+    return hints | {"splitShare": "0"}  # a buffer size of its own needs resources of its own
 
 
 def traffic_class(group: ProcessGroups) -> int | None:
@@ -50,8 +51,8 @@ def traffic_class(group: ProcessGroups) -> int | None:
     return min((choice.traffic_class for choice in group.network if choice.traffic_class is not None), default=None)
 
 
-def class_variable(groups: Sequence[ProcessGroups]) -> list[EnvVariable]:
-    """NCCLX: traffic class by name of the process group."""
+def class_variable(groups: Sequence[ProcessGroups], target: Target) -> list[EnvVariable]:
+    """NCCLX: traffic class by the name that the target gives a process group."""
     classes = {group.axis: traffic_class(group) for group in groups}
     stated = {axis: number for axis, number in classes.items() if number is not None}
     if not stated:
@@ -59,7 +60,7 @@ def class_variable(groups: Sequence[ProcessGroups]) -> list[EnvVariable]:
     return [
         EnvVariable(
             name="NCCL_CTRAN_IB_PG_TRAFFIC_CLASS",
-            value=",".join(f"{axis}:{number}" for axis, number in stated.items()),
+            value=",".join(f"{name}:{number}" for axis, number in stated.items() for name in target.group_names(axis)),
             why="classes as decided: what the step waits for apart from what computation hides; map them to queues of your "
             "switches, or they mean nothing",
         )

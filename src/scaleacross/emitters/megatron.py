@@ -11,20 +11,25 @@ from __future__ import annotations
 import shlex
 from typing import Final
 
-from scaleacross.emitters.megatron_layout import model_arguments, pipeline_arguments
-from scaleacross.emitters.model import check_stages, refuse_unequal_batches, workload_of
+from scaleacross.emitters.megatron_communicators import FILE as COMMUNICATORS
+from scaleacross.emitters.megatron_communicators import communicators_file
+from scaleacross.emitters.megatron_layout import pipeline_arguments
+from scaleacross.emitters.megatron_model import model_arguments, model_notes, starting_point
+from scaleacross.emitters.model import check_stages, refuse, workload_of
 from scaleacross.emitters.rank_order import RankOrder, plan_topology, rank_order, ranks_csv
 from scaleacross.emitters.shell import Launch, launch_files, one_line
-from scaleacross.errors import EmitError
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.plan import Plan
-from scaleacross.workloads.moe_transformer import MoeTransformer
 
 PP_OUTERMOST: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 DP_OUTERMOST: Final[tuple[GridAxis, ...]] = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
 
 # Catalogue name prefixes of compute capability 10 and later, where CUDA_DEVICE_MAX_CONNECTIONS=1 is no longer asked for.
 BLACKWELL_PREFIXES: Final = ("B100", "B200", "B300", "GB200", "GB300")
+
+_LEFT_TO_YOU: Final = (
+    "Not part of a plan and left to you: data, tokenizer, learning rate, checkpoints. Pass them to run_node.sh."
+)
 
 
 def render(plan: Plan) -> dict[str, str]:
@@ -34,8 +39,7 @@ def render(plan: Plan) -> dict[str, str]:
         EmitError: the plan uses something that Megatron-LM has no option for; the message names it.
     """
     check_stages(plan)
-    refuse_unequal_batches(plan, "Megatron-LM")
-    _refuse_what_is_missing(plan)
+    refuse(plan, "megatron")
     mapping, order = megatron_order(plan)
     program = '"${MEGATRON_LM:?set MEGATRON_LM to the Megatron-LM checkout}/pretrain_gpt.py" "${MEGATRON_ARGS[@]}" "$@"'
     launch = Launch(
@@ -50,6 +54,8 @@ def render(plan: Plan) -> dict[str, str]:
         "ranks.csv": ranks_csv(order),
         "megatron_args.sh": _arguments_file(plan, mapping),
     }
+    if text := communicators_file(plan):
+        files[COMMUNICATORS] = text
     return {f"megatron/{name}": text for name, text in files.items()}
 
 
@@ -71,34 +77,6 @@ def megatron_order(plan: Plan) -> tuple[list[str], RankOrder]:
     return next((choice for choice in orders if choice[1].split_host() is None), orders[0])
 
 
-def _refuse_what_is_missing(plan: Plan) -> None:
-    degrees, job = plan.degrees, plan.job
-    if degrees.ep > 1 and degrees.cp > 1:
-        raise EmitError(
-            f"ep {degrees.ep} with cp {degrees.cp}: Megatron-LM's expert groups run over cp first, "
-            "the plan's inside dp_shard; set cp 1"
-        )
-    if plan.decision.shard == "parameters" and degrees.pp > 1:
-        raise EmitError(
-            f"shard 'parameters' with pp {degrees.pp}: Megatron-FSDP builds its mesh without a "
-            "pipeline axis; set shard: optimizer or pp 1"
-        )
-    if job.precision == "nvfp4":
-        raise EmitError("precision nvfp4: the megatron target writes bf16, fp16 and fp8")
-    if job.precision == "fp16" and degrees.ep > 1:
-        raise EmitError("precision fp16 with ep > 1: Megatron-LM trains experts in parallel with bf16 only")
-    if job.optimizer.name not in ("adam", "sgd"):
-        raise EmitError(f"optimizer '{job.optimizer.name}': the megatron target writes adam and sgd")
-    if job.optimizer.reduce_bytes not in (2.0, 4.0):
-        raise EmitError(
-            f"gradients of {job.optimizer.reduce_bytes:g} bytes on the wire: Megatron-LM reduces in fp32 or in bf16"
-        )
-    if degrees.cp > 1 and job.sequence_length % (2 * degrees.cp):
-        raise EmitError(
-            f"sequence length {job.sequence_length} is no multiple of 2 · cp = {2 * degrees.cp}, which Megatron-LM asks for"
-        )
-
-
 def megatron_arguments(plan: Plan, mapping: list[str]) -> list[str]:
     """All arguments that the plan fixes, options and values one after another."""
     degrees, job = plan.degrees, plan.job
@@ -116,7 +94,9 @@ def megatron_arguments(plan: Plan, mapping: list[str]) -> list[str]:
         *_precision(plan),
         *_data_parallel(plan),
         *_recompute(plan),
+        *_context(plan),
         *("--optimizer", job.optimizer.name),
+        *starting_point(plan),
         *model_arguments(plan),
     ]
 
@@ -129,12 +109,15 @@ def _precision(plan: Plan) -> list[str]:
 
 
 def _data_parallel(plan: Plan) -> list[str]:
-    degrees, shard = plan.degrees, plan.decision.shard
-    out = ["--overlap-grad-reduce"] if degrees.dp * degrees.cp > 1 else []
+    degrees, shard, overlap = plan.degrees, plan.decision.shard, plan.job.overlap
+    several = degrees.dp * degrees.cp > 1
+    out = ["--overlap-grad-reduce"] if several and overlap.gradient_reduce else []
+    if overlap.bucket_parameters is not None:
+        out += ["--ddp-bucket-size", str(overlap.bucket_parameters)]
     if shard == "none":
         return out
     out += ["--use-distributed-optimizer"]
-    out += ["--overlap-param-gather"] if degrees.dp * degrees.cp > 1 else []
+    out += ["--overlap-param-gather"] if several and overlap.parameter_gather else []
     out += ["--num-distributed-optimizer-instances", str(degrees.dp_replicate)] if degrees.dp_replicate > 1 else []
     if shard == "parameters":
         out += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", "optim_grads_params"]
@@ -149,25 +132,16 @@ def _data_parallel(plan: Plan) -> list[str]:
 
 
 def _recompute(plan: Plan) -> list[str]:
-    policy = plan.decision.recompute
-    if policy == "full":
+    if plan.decision.recompute == "full":
         return ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"]
-    if policy == "selective":
-        modules = ["layernorm", "moe_act"] if isinstance(workload_of(plan), MoeTransformer) else ["layernorm", "mlp"]
-        return ["--recompute-granularity", "selective", "--recompute-modules", *modules]
     return []
 
 
-def _notes(plan: Plan) -> list[str]:
-    out = [
-        "Not part of a plan and left to you: data, tokenizer, learning rate, rotary base, checkpoints. Pass them to run_node.sh."
-    ]
-    if plan.decision.recompute == "selective" and not isinstance(workload_of(plan), MoeTransformer):
-        out.append(
-            "Selective recomputation: the plan recomputes norms and activation products; Megatron-LM recomputes the whole MLP "
-            "instead (module mlp), which holds less than planned and computes more."
-        )
-    return out
+def _context(plan: Plan) -> list[str]:
+    """How keys and values are exchanged; the word is ``all_gather`` (the help text's spelling raises in Transformer Engine)."""
+    if plan.degrees.cp == 1:
+        return []
+    return ["--cp-comm-type", "p2p" if plan.job.context_exchange == "ring" else "all_gather"]
 
 
 def _max_connections(plan: Plan) -> str:
@@ -182,6 +156,14 @@ def _max_connections(plan: Plan) -> str:
     return ""
 
 
+def _communicators(plan: Plan) -> str:
+    """The shell line that hands over the file of communicators, by its absolute path."""
+    if not communicators_file(plan):
+        return ""
+    folder = '"$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)/' + COMMUNICATORS + '"'
+    return f"MEGATRON_ARGS+=(--nccl-communicator-config-path {folder})\n"
+
+
 def _arguments_file(plan: Plan, mapping: list[str]) -> str:
     lines: list[str] = []
     for word in megatron_arguments(plan, mapping):
@@ -189,9 +171,14 @@ def _arguments_file(plan: Plan, mapping: list[str]) -> str:
             lines.append(f"  {word}")
         else:
             lines[-1] += f" {shlex.quote(word)}"
-    comments = "".join(f"# {note}\n" for note in _notes(plan))
+    notes = [_LEFT_TO_YOU, *model_notes(workload_of(plan).decoder())]
+    if plan.job.fine_tuning is not None and plan.job.fine_tuning.checkpoint:
+        notes.append("--pretrained-checkpoint takes Megatron-LM's own format: convert other weights first.")
+    comments = "".join(f"# {note}\n" for note in notes)
     return (
         "#!/usr/bin/env bash\n"
         f'# Megatron-LM arguments of plan {one_line(plan.job.name)}: source this file, then use "${{MEGATRON_ARGS[@]}}".\n'
-        f"{comments}set -euo pipefail\nMEGATRON_ARGS=(\n" + "\n".join(lines) + f"\n)\n{_max_connections(plan)}"
+        f"{comments}set -euo pipefail\nMEGATRON_ARGS=(\n"
+        + "\n".join(lines)
+        + f"\n)\n{_communicators(plan)}{_max_connections(plan)}"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from scaleacross.errors import EmitError
 from scaleacross.spec.plan import Plan
+from scaleacross.targets import refused_by
 from scaleacross.workloads import FAMILIES
 from scaleacross.workloads.layer_profile import Workload
 
@@ -50,16 +51,12 @@ def check_stages(plan: Plan) -> None:
         )
 
 
-def refuse_unequal_batches(plan: Plan, framework: str) -> None:
-    """For frameworks in which every data-parallel replica runs equally many micro-batches.
+def refuse(plan: Plan, target: str) -> None:
+    """Nothing, if ``target`` expresses the plan by its laws (``targets``).
 
     Raises:
-        EmitError: the plan gives replicas of different buildings different numbers of micro-batches.
+        EmitError: everything that it cannot express, by name and with the way out.
     """
-    shares = plan.decision.batch_shares
-    if shares is not None:
-        each = ", ".join(f"{share.num_micro_batches} in {'+'.join(share.buildings)}" for share in shares)
-        raise EmitError(
-            f"micro-batches per replica differ ({each}): {framework} runs equally many on every replica; use the targets "
-            "launch or torchrun, or pin degrees so that pp and not dp crosses the buildings"
-        )
+    refused = refused_by(target, plan.job, workload_of(plan).profile(), plan.decision)
+    if refused:
+        raise EmitError("; ".join(refused))

@@ -53,8 +53,8 @@ HINTS: Final[Mapping[str, Variable]] = {
     "trafficClass": Variable("-1", high=255),
     "minCTAs": Variable("1", low=1, high=64),
     "maxCTAs": Variable("64", low=1, high=64),
-    "ibQpsPerConnection": VARIABLES["NCCL_IB_QPS_PER_CONNECTION"],
-    "ncclBuffSize": VARIABLES["NCCL_BUFFSIZE"],
+    "ncclx::ibQpsPerConnection": VARIABLES["NCCL_IB_QPS_PER_CONNECTION"],
+    "ncclx::ncclBuffSize": VARIABLES["NCCL_BUFFSIZE"],
 }
 """Numbers that a communicator takes for itself."""
 

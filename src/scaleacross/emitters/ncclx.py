@@ -20,13 +20,17 @@ from typing import Final
 from scaleacross.emitters.group_settings import class_variable, connection_hints, not_expressed, overlap_variables
 from scaleacross.emitters.launch import launch_config
 from scaleacross.emitters.nccl_variables import HINTS, check_variable
-from scaleacross.emitters.tuner_grammar import TunerRow, nccl_text, ncclx_text
+from scaleacross.emitters.tuner_grammar import TunerRow, catch_all, nccl_text, ncclx_text
 from scaleacross.spec.launch import EnvVariable, LaunchConfig, LaunchHost, ProcessGroups
 from scaleacross.spec.parallelism import Axis
 from scaleacross.spec.plan import Plan, PredictedCollective
+from scaleacross.targets import TARGETS, target_of
+from scaleacross.targets.law import Target
 from scaleacross.units import human_bytes, human_seconds
 
 FOLDER: Final = "ncclx"
+# torchcomms 59426ba4, NcclxConfig.h: hints of NCCLX have this prefix; others are warned about and ignored.
+NCCLX_PREFIX: Final = "ncclx::"
 # torchcomms 59426ba4: NCCL_<X>_ALGO values and the hint of each operation.
 HINT_OF: Final = {
     "all_gather": ("allgatherAlgo", {"ring": "ctring", "hierarchical": "cthierarchical_ring"}),
@@ -46,13 +50,14 @@ MIN_SLOW_MS: Final = 100
 def render(plan: Plan) -> dict[str, str]:
     """All files of the target."""
     config = launch_config(plan)
-    rows = [row for group in config.process_groups for row in _tuner_rows(config, group)]
+    rows = _apart([row for group in config.process_groups for row in _tuner_rows(config, group)])
+    target = target_of(plan.job) or TARGETS["scaleacross"]
     hints = {group.axis: _hints(group) for group in config.process_groups}
-    settings = _environment(config, bool(rows), overlap_variables(plan))
+    settings = _environment(config, target, bool(rows), overlap_variables(plan))
     files = {
         "comm_hints.json": json.dumps({axis: hint for axis, hint in hints.items() if hint}, indent=2) + "\n",
         "ncclx_tuner.csv": ncclx_text(rows),
-        "nccl_tuner.conf": nccl_text(rows),
+        "nccl_tuner.conf": nccl_text([*rows, *catch_all()] if rows else []),
         "ncclx.env": _env_text(config, settings),
         "explain.md": _explanation(config, rows, hints, settings) + _more_explained(plan, config.process_groups, hints),
     }
@@ -82,8 +87,7 @@ def _hints(group: ProcessGroups) -> dict[str, str]:
         hint, algorithms = HINT_OF.get(collective.op, ("", {}))
         if collective.algorithm in algorithms:
             hints[hint] = algorithms[collective.algorithm]
-    hints |= connection_hints(group)
-    return hints | ({"commDesc": f"{group.axis} over {group.level}"} if hints else {})
+    return {NCCLX_PREFIX + hint: value for hint, value in hints.items()} | connection_hints(group)
 
 
 def _tuner_rows(config: LaunchConfig, group: ProcessGroups) -> Iterator[TunerRow]:
@@ -99,7 +103,46 @@ def _tuner_rows(config: LaunchConfig, group: ProcessGroups) -> Iterator[TunerRow
             seen.add(key)
             size = collective.bytes_per_rank
             span = (int(size / SIZE_RATIO), math.ceil(size * SIZE_RATIO))
-            yield TunerRow(TUNED[collective.op], *span, collective.algorithm, "simple", num_nodes, group.degree)
+            yield TunerRow(
+                TUNED[collective.op],
+                *span,
+                collective.algorithm,
+                "simple",
+                num_nodes,
+                group.degree,
+                _channels(group, collective),
+            )
+
+
+def _channels(group: ProcessGroups, collective: PredictedCollective) -> int:
+    """Channels that the plan decided for a collective; -1 where it decided none."""
+    payload = collective.name.partition(" of ")[2]
+    decided = [one.num_channels for one in group.network if (one.op, one.payload) == (collective.op, payload)]
+    return max(decided, default=0) or -1
+
+
+def _apart(rows: Sequence[TunerRow]) -> list[TunerRow]:
+    """Rows of one collective and shape with ranges that do not overlap: each ends where the next size is nearer (by ratio).
+
+    Of rows for the same size the one with most channels stays.
+    """
+    kinds: dict[tuple[str, int, int], dict[int, TunerRow]] = {}
+    for row in rows:
+        known = kinds.setdefault((row.collective, row.num_nodes, row.num_ranks), {})
+        size = row.min_bytes * SIZE_RATIO
+        if size not in known or known[size].channels < row.channels:
+            known[size] = row
+    out = []
+    for known in kinds.values():
+        sizes = sorted(known)
+        for index, size in enumerate(sizes):
+            low, high = known[size].min_bytes, known[size].max_bytes
+            if index and (edge := math.isqrt(sizes[index - 1] * size)) >= low:
+                low = edge + 1
+            if index + 1 < len(sizes):
+                high = min(high, math.isqrt(size * sizes[index + 1]))
+            out.append(known[size]._replace(min_bytes=low, max_bytes=high))
+    return out
 
 
 def _ranks_per_host(config: LaunchConfig, ranks: tuple[int, ...]) -> list[int]:
@@ -115,13 +158,14 @@ def slow_ms(collectives: tuple[PredictedCollective, ...]) -> int:
     return max(MIN_SLOW_MS, math.ceil(SLOW_RATIO * 1e3 * max((one.time_s for one in collectives), default=0.0)))
 
 
-def _environment(config: LaunchConfig, tuned: bool, more: list[EnvVariable]) -> list[EnvVariable]:
-    """Variables with their reasons, each checked against the table."""
-    thresholds = ",".join(f"{group.axis}:{slow_ms(group.collectives)}" for group in config.process_groups)
+def _environment(config: LaunchConfig, target: Target, tuned: bool, more: list[EnvVariable]) -> list[EnvVariable]:
+    """Variables with their reasons, each checked against the table; groups by the names that the target gives them."""
+    slow = {group.axis: slow_ms(group.collectives) for group in config.process_groups}
+    thresholds = ",".join(f"{name}:{ms}" for axis, ms in slow.items() for name in target.group_names(axis))
     out = [
         EnvVariable(
             name="NCCL_TOPO_FILE_PATH",
-            value="topology/${HOSTNAME}.conf",
+            value="${NCCLX_DIR}/topology/${HOSTNAME}.conf",
             why="without it every peer counts as near and the settings for far peers never act",
         ),
         EnvVariable(
@@ -132,11 +176,11 @@ def _environment(config: LaunchConfig, tuned: bool, more: list[EnvVariable]) -> 
     ]
     if tuned:
         why = f"rules for messages within a factor {SIZE_RATIO} of the predicted size"
-        out.append(EnvVariable(name="NCCLX_TUNER_CONFIG_FILE", value="ncclx_tuner.csv", why=why))
+        out.append(EnvVariable(name="NCCLX_TUNER_CONFIG_FILE", value="${NCCLX_DIR}/ncclx_tuner.csv", why=why))
     if thresholds:
         why = f"ms; {SLOW_RATIO} × the longest prediction of the group, at least {MIN_SLOW_MS} ms"
         out.append(EnvVariable(name="NCCL_COLLTRACE_SLOW_COLL_THRESHOLD_BY_PG", value=thresholds, why=why))
-    out += [*class_variable(config.process_groups), *more]
+    out += [*class_variable(config.process_groups, target), *more]
     for variable in out:
         check_variable(variable)
     return out
@@ -145,7 +189,9 @@ def _environment(config: LaunchConfig, tuned: bool, more: list[EnvVariable]) -> 
 def _env_text(config: LaunchConfig, settings: list[EnvVariable]) -> str:
     lines = [
         f"# NCCLX settings of plan {' '.join(config.plan_name.split())}, beside nccl.env; the reasons are in explain.md.",
-        "# Paths are relative to this folder: make them absolute on your hosts, with the topology file of each host.",
+        "# Wire it in with bash: export NCCLX_DIR=/absolute/path/of/this/folder; set -a; source ncclx.env; set +a",
+        "# Stock NCCL with its example tuner plugin reads nccl_tuner.conf instead:",
+        "# NCCL_TUNER_PLUGIN=libnccl-tuner-example.so NCCL_TUNER_CONFIG_FILE=${NCCLX_DIR}/nccl_tuner.conf",
         *(f"{variable.name}={variable.value}" for variable in settings),
     ]
     return "\n".join(lines) + "\n"
@@ -179,7 +225,7 @@ def _more_explained(plan: Plan, groups: Sequence[ProcessGroups], hints: Mapping[
     """Hints of connections with the choice that each comes from, and what no file can say."""
     lines = []
     for group in groups:
-        own = {name: value for name, value in hints[group.axis].items() if name in HINTS}
+        own = {name: value for name, value in hints[group.axis].items() if name in HINTS or name == "splitShare"}
         if own:
             of = ", ".join(choice.payload for choice in group.network if choice.connections)
             stated = ", ".join(f"{name}={value}" for name, value in own.items())
@@ -195,6 +241,7 @@ def _more_explained(plan: Plan, groups: Sequence[ProcessGroups], hints: Mapping[
 def _said_by(group: ProcessGroups, one: PredictedCollective, hints: dict[str, str], rows: list[TunerRow]) -> str:
     hint, algorithms = HINT_OF.get(one.op, ("", {}))
     said = []
+    hint = NCCLX_PREFIX + hint
     if hint in hints and one.algorithm in algorithms:
         other = "" if hints[hint] == algorithms[one.algorithm] else ", which another of its collectives has for both"
         said.append(f"hint {hint}={hints[hint]}{other}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleacross.errors import EmitError
-from scaleacross.spec.parallelism import GRID_AXES, GridAxis
-from scaleacross.spec.placement import host_devices, strides
+from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
+from scaleacross.spec.placement import Placement, host_devices, strides
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.topology import Topology
 
@@ -39,13 +39,15 @@ class Host(NamedTuple):
 class RankOrder:
     """The processes of a job by rank of one framework: columns of shape (ranks,).
 
-    ``hosts`` are in order of their first rank, ``host`` is an index into them.
+    ``hosts`` are in order of their first rank, ``host`` is an index into them; ``spares``: building -> real names of its hosts
+    that the plan leaves idle.
     """
 
     hosts: tuple[Host, ...]
     host: Ints
     coordinates: Mapping[GridAxis, Ints]
     ep: int
+    spares: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.host)
@@ -91,8 +93,14 @@ def rank_order(plan: Plan, framework_order: Sequence[GridAxis] | None = None) ->
     Raises:
         EmitError: the placement does not give every process a device of its own.
     """
-    degrees, placement = plan.degrees, plan.placement
-    topology, size = plan_topology(plan), degrees.world_size
+    return order_of(plan_topology(plan), plan.degrees, plan.placement, framework_order)
+
+
+def order_of(
+    topology: Topology, degrees: Degrees, placement: Placement, framework_order: Sequence[GridAxis] | None = None
+) -> RankOrder:
+    """``rank_order`` of degrees that are placed on a topology. Raises as it does."""
+    size = degrees.world_size
     largest: dict[str, int] = {}
     for share in placement.fill:
         largest[share.building] = max(share.num_accelerators, largest.get(share.building, 0))
@@ -115,8 +123,15 @@ def rank_order(plan: Plan, framework_order: Sequence[GridAxis] | None = None) ->
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     in_order = (hosts[index] for index in by_rank[first[order]].tolist())
-    named = tuple(Host(one.host_name, one.building, one.zone, one.rack, used) for one, used in in_order)
-    return RankOrder(named, place[host], {axis: at[axis][position_of] for axis in GRID_AXES}, degrees.ep)
+    buildings = {building.name: building for building in topology.buildings}
+    named = tuple(
+        Host(buildings[one.building].host_name(one.host), one.building, one.zone, one.rack, used)
+        for one, used in in_order
+    )
+    coordinates = {axis: at[axis][position_of] for axis in GRID_AXES}
+    taken = {host.name for host in named}
+    spares = {name: tuple(host for host in one.host_names if host not in taken) for name, one in buildings.items()}
+    return RankOrder(named, place[host], coordinates, degrees.ep, {name: left for name, left in spares.items() if left})
 
 
 def ranks_csv(order: RankOrder) -> str:

@@ -73,6 +73,7 @@ def launch_files(order: RankOrder, launch: Launch) -> dict[str, str]:
         "run_node.sh": _run_node(order, launch),
         "slurm_hostfile": _host_of_every_rank(order),
         "slurm.sbatch": _sbatch(order, launch),
+        "SUBMIT.md": submit_page(order, launch),
     }
 
 
@@ -82,8 +83,37 @@ def hosts_file(order: RankOrder, launch: Launch) -> str:
         f"# Hosts of plan {one_line(launch.plan_name)} in the rank order of {launch.framework}: line k is node rank k.",
         "# Column 1: host name, to be replaced by the real one. Column 2: processes. Column 3: the host's name in the plan.",
         *(f"{plain(host.name)} {host.num_ranks} {host.name}" for host in order.hosts),
+        *(f"# Spare hosts of {name}: {' '.join(spares)}" for name, spares in order.spares.items()),
     ]
     return "\n".join(lines) + "\n"
+
+
+def submit_page(order: RankOrder, launch: Launch) -> str:
+    """SUBMIT.md: the three commands that run this folder under SLURM, and the one for any other launcher."""
+    program = "" if launch.torchrun_command != '"$@"' else " train.py"
+    return _SUBMIT.format(
+        name=one_line(launch.plan_name),
+        hosts=len(order.hosts),
+        world_size=len(order),
+        framework=launch.framework,
+        program=program,
+    )
+
+
+_SUBMIT: Final = """\
+# Submit plan {name}: {world_size} processes on {hosts} hosts, in the rank order of {framework}
+
+Column 1 of `hosts.txt` holds the names of the hosts as your cluster knows them. Where these are invented (`building-a-h00000`),
+write the real ones there, or emit again with `scaleacross emit plan.json --hosts FILE`. Spare hosts stand at its end.
+
+```bash
+sbatch --test-only --nodelist="$(grep -v '^#' hosts.txt | cut -d' ' -f1 | paste -sd,)" slurm.sbatch{program}
+sbatch --nodelist="$(grep -v '^#' hosts.txt | cut -d' ' -f1 | paste -sd,)" slurm.sbatch{program}
+squeue --me
+```
+
+Without SLURM, run this on every host of `hosts.txt`, with the same folder: `./run_node.sh{program}`
+"""
 
 
 def _host_of_every_rank(order: RankOrder) -> str:

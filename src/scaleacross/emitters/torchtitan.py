@@ -10,22 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from scaleacross.emitters.model import check_stages, refuse_unequal_batches, workload_of
+from scaleacross.emitters.model import check_stages, refuse, workload_of
 from scaleacross.emitters.rank_order import rank_order, ranks_csv
 from scaleacross.emitters.shell import Launch, launch_files, one_line
-from scaleacross.emitters.torchtitan_models import find_flavor
+from scaleacross.emitters.torchtitan_identity import identity_notes
 from scaleacross.errors import EmitError
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.schedules.pipeline.stage_placement import locate
-from scaleacross.spec.parallelism import Degrees, GridAxis, ScheduleName
+from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.plan import Plan
+from scaleacross.targets.torchtitan_models import find_flavor, missing_flavor
 
 TORCHTITAN_ORDER: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 MODULE_NAME: Final = "scaleacross_plan"
 FUNCTION_NAME: Final = "train"
-TORCH_SCHEDULES: Final[tuple[ScheduleName, ...]] = (
-    "GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV",
-)  # fmt: skip
+# The default of 0.3.0, spmd_types, stops in fully_shard of torch 2.13.0 and has no save list for tp and ep collectives.
+SPMD_BACKEND: Final = "partial_dtensor"
 
 
 def render(plan: Plan) -> dict[str, str]:
@@ -34,9 +34,7 @@ def render(plan: Plan) -> dict[str, str]:
     Raises:
         EmitError: the plan uses something that torchtitan 0.3.0 has no setting for; the message names it.
     """
-    check_stages(plan)
-    refuse_unequal_batches(plan, "torchtitan 0.3.0")
-    order = rank_order(plan, TORCHTITAN_ORDER)
+    module, order = config_module(plan), rank_order(plan, TORCHTITAN_ORDER)
     program = f'-m torchtitan.train --module {MODULE_NAME} --config {FUNCTION_NAME} "$@"'
     launch = Launch(
         plan_name=plan.job.name,
@@ -45,7 +43,7 @@ def render(plan: Plan) -> dict[str, str]:
         task_command=f'"${{PYTHON:-python}}" {program}',
         preamble='export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"\n',
     )
-    files = {**launch_files(order, launch), "ranks.csv": ranks_csv(order), f"{MODULE_NAME}.py": config_module(plan)}
+    files = {**launch_files(order, launch), "ranks.csv": ranks_csv(order), f"{MODULE_NAME}.py": module}
     return {f"torchtitan/{name}": text for name, text in files.items()}
 
 
@@ -55,16 +53,22 @@ def config_module(plan: Plan) -> str:
     Raises:
         EmitError: the plan uses something that torchtitan 0.3.0 has no setting for.
     """
-    flavor = find_flavor(workload_of(plan).profile())
-    recompute = {"none": "None", "selective": "SelectiveAC.Config()", "full": "FullAC.Config()"}[
-        plan.decision.recompute
-    ]
+    check_stages(plan)
+    refuse(plan, "torchtitan")
+    profile = workload_of(plan).profile()
+    flavor = find_flavor(profile)
+    if flavor is None:
+        raise EmitError(missing_flavor(profile))
+    checkpoint = _starting_point(plan)
+    identity = identity_notes(workload_of(plan).decoder(), flavor.package, flavor.name)
     text = _MODULE.format(
         title=one_line(plan.job.name).replace("\\", " ").replace('"', "'"),
         package=flavor.package,
         flavor=flavor.name,
-        notes="".join(f"\n# {note}" for note in _notes(plan)),
-        recompute=recompute,
+        recompute="FullAC.Config()" if plan.decision.recompute == "full" else "None",
+        notes="".join(f"\n# {note}" for note in identity),
+        checkpoint=checkpoint,
+        imports="from torchtitan.components.checkpointer import CheckpointManager\n" if checkpoint else "",
         training=_keywords(_training(plan)),
         parallelism=_keywords(_parallelism(plan)),
     )
@@ -72,25 +76,25 @@ def config_module(plan: Plan) -> str:
     return text
 
 
+def _starting_point(plan: Plan) -> str:
+    """The line that loads the job's checkpoint, if it names one.
+
+    Raises:
+        EmitError: a path that torchtitan does not take (torchtitan/components/checkpointer/base.py).
+    """
+    path = plan.job.fine_tuning.checkpoint if plan.job.fine_tuning else None
+    if path is None:
+        return ""
+    if not path.startswith("/") and "://" not in path:
+        raise EmitError(f"fine_tuning.checkpoint {path!r}: torchtitan 0.3.0 takes absolute paths and URIs only")
+    return (
+        "        # Hugging Face safetensors; initial_load_in_hf=False for a checkpoint of torchtitan's own.\n"
+        f"        checkpoint=CheckpointManager.Config(enable=True, initial_load_path={path!r}, initial_load_in_hf=True),\n"
+    )
+
+
 def _training(plan: Plan) -> Mapping[str, Any]:
     degrees, pipeline = plan.degrees, plan.decision.pipeline
-    if plan.job.precision != "bf16":
-        raise EmitError(
-            f"precision {plan.job.precision}: the torchtitan target writes bf16; add a quantization converter to the module"
-        )
-    if plan.job.optimizer.name not in ("adam", "adamw"):
-        raise EmitError(f"optimizer '{plan.job.optimizer.name}': the torchtitan target writes AdamW")
-    if plan.job.optimizer.reduce_bytes != 4.0:
-        raise EmitError(
-            f"gradients of {plan.job.optimizer.reduce_bytes:g} bytes on the wire: torchtitan 0.3.0 reduces in "
-            "float32 (4 bytes) only"
-        )
-    divisor = degrees.tp * (2 * degrees.cp if degrees.cp > 1 else 1)
-    if plan.job.sequence_length % divisor:
-        raise EmitError(
-            f"sequence length {plan.job.sequence_length} is no multiple of {divisor}, which torchtitan asks for "
-            f"at tp {degrees.tp}, cp {degrees.cp}"
-        )
     per_round = pipeline.micro_batch_sequences
     return {
         "local_batch_size": per_round * plan.num_micro_batches if degrees.pp > 1 else per_round,
@@ -104,20 +108,20 @@ def _parallelism(plan: Plan) -> Mapping[str, Any]:
     degrees = plan.degrees
     replicate, shard, reshard = _data_parallel(plan)
     out: dict[str, Any] = {
+        "spmd_backend": SPMD_BACKEND,
         "data_parallel_replicate_degree": replicate,
         "data_parallel_shard_degree": shard,
         "fsdp_reshard_after_forward": reshard,
         "tensor_parallel_degree": degrees.tp,
         "context_parallel_degree": degrees.cp,
         "pipeline_parallel_degree": degrees.pp,
-        "expert_parallel_degree": _expert_degree(degrees),
+        "expert_parallel_degree": degrees.ep,
     }
     if degrees.cp > 1:
         out["context_parallel_load_balancer"] = (
             "ptrr"  # the balancer for FlexAttention, the default of every flavor here
         )
     if degrees.pp > 1:
-        _check_schedule(plan)
         out["pipeline_parallel_schedule"] = plan.decision.pipeline.schedule
         out["pipeline_parallel_microbatch_size"] = plan.decision.pipeline.micro_batch_sequences
         out["module_fqns_per_model_part"] = stage_modules(layers_in_model_order(plan))
@@ -128,54 +132,12 @@ def _data_parallel(plan: Plan) -> tuple[int, int, str]:
     """(replicate degree, shard degree, reshard policy).
 
     FSDP2 shards parameters, gradients and optimizer states. Keeping parameters gathered ("never") gives the traffic of an
-    optimizer-only shard when gradients are reduced once per step: so it is with a pipeline, whose last micro-batch reduces, but
-    not with plain gradient accumulation, which reduces every time (torchtitan/trainer.py has no no-sync path).
+    optimizer-only shard where gradients are reduced once per step (``targets.torchtitan`` refuses the rest).
     """
     degrees, shard = plan.degrees, plan.decision.shard
-    if shard == "parameters":
-        return degrees.dp_replicate, degrees.dp_shard, "always"
-    if shard == "optimizer":
-        if degrees.pp == 1 and plan.num_micro_batches > 1:
-            raise EmitError(
-                f"shard 'optimizer' with pp 1 and {plan.num_micro_batches} micro-batches: torchtitan 0.3.0 would reduce "
-                "gradients after every micro-batch; set shard: parameters, pp > 1, or one micro-batch"
-            )
-        return degrees.dp_replicate, degrees.dp_shard, "never"
-    if degrees.cp > 1 or degrees.ep > 1:
-        raise EmitError(
-            f"shard 'none' with cp {degrees.cp}, ep {degrees.ep}: torchtitan 0.3.0 always shards over dp_shard · cp "
-            "and needs dp_shard for experts; set shard: optimizer or parameters"
-        )
-    return degrees.dp, 1, "default"
-
-
-def _expert_degree(degrees: Degrees) -> int:
-    if degrees.ep > 1 and degrees.tp * degrees.cp > 1:
-        raise EmitError(
-            f"ep {degrees.ep} with tp {degrees.tp}, cp {degrees.cp}: torchtitan's expert groups run over tp and cp first, "
-            "the plan's inside dp_shard; set tp 1 and cp 1"
-        )
-    return degrees.ep
-
-
-def _check_schedule(plan: Plan) -> None:
-    """What torch.distributed.pipelining (2.13) asks of the number of micro-batches."""
-    schedule, pp, num = plan.decision.pipeline.schedule, plan.degrees.pp, plan.num_micro_batches
-    if schedule not in TORCH_SCHEDULES or plan.decision.pipeline.order is not None:
-        order = " in an order of its own" if plan.decision.pipeline.order is not None else ""
-        raise EmitError(
-            f"schedule {schedule}{order}: torchtitan 0.3.0 names {', '.join(TORCH_SCHEDULES)}; the target "
-            "pipeline_csv writes the order itself"
-        )
-    if schedule == "1F1B" and num < pp:
-        raise EmitError(
-            f"1F1B with {num} micro-batches on {pp} stages: torch's schedule needs at least as many micro-batches as stages"
-        )
-    if schedule in ("Interleaved1F1B", "InterleavedZeroBubble") and num % max(1, num // pp):
-        rounds = max(1, num // pp)
-        raise EmitError(
-            f"{schedule} with {num} micro-batches on pp {pp}: torch runs {rounds} rounds and {num} is no multiple of that"
-        )
+    if shard == "none":
+        return degrees.dp, 1, "default"
+    return degrees.dp_replicate, degrees.dp_shard, "always" if shard == "parameters" else "never"
 
 
 def layers_in_model_order(plan: Plan) -> list[int]:
@@ -194,15 +156,6 @@ def stage_modules(layers: Sequence[int]) -> list[list[str]]:
         first += count
     out[0].insert(0, "tok_embeddings")
     out[-1] += ["norm", "lm_head"]
-    return out
-
-
-def _notes(plan: Plan) -> list[str]:
-    out = ["Data set, learning rate, number of steps and the tokenizer's folder are not part of a plan: set them here."]
-    if plan.decision.recompute == "selective":
-        out.append(
-            "SelectiveAC recomputes every second matrix product too: it holds less than the plan's policy and computes more."
-        )
     return out
 
 
@@ -225,15 +178,16 @@ Start it with run_node.sh or slurm.sbatch beside this file; alone: ``--module sc
 
 import os
 
-from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
+{imports}from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.optimizer import default_adamw
 from torchtitan.config import ParallelismConfig, TrainingConfig
-from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
+from torchtitan.distributed.activation_checkpoint import FullAC
 from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
 from torchtitan.models.common.config_utils import decoder_vocab_size
 from torchtitan.models.{package} import model_registry
 from torchtitan.trainer import Trainer
-{notes}
+
+# Data set, learning rate, number of steps and the tokenizer's folder are not part of a plan: set them here.{notes}
 
 
 def train() -> Trainer.Config:
@@ -242,13 +196,11 @@ def train() -> Trainer.Config:
     return Trainer.Config(
         model_spec=model_spec,
         hf_assets_path=os.environ.get("HF_ASSETS_PATH", "./assets/hf"),
-        loss=ChunkedLossWrapper.Config(
-            loss_fn=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec)),
-        ),
+        loss=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec)),  # whole logits, as the plan counts
         optimizer=default_adamw(lr=float(os.environ.get("LEARNING_RATE", "8e-5"))),
         dataloader=HuggingFaceTextDataLoader.Config(dataset=os.environ.get("DATASET", "c4")),
         activation_checkpoint={recompute},
-        training=TrainingConfig(
+{checkpoint}        training=TrainingConfig(
             steps=int(os.environ.get("STEPS", "1000")),
 {training}        ),
         parallelism=ParallelismConfig(

@@ -3,7 +3,8 @@
 * NCCL's example tuner plugin, ``NCCL_TUNER_CONFIG_FILE``:
   ``collective,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks`` with −1 for any (NCCL 2.31, plugins/tuner/example)
   The plugin takes a name that it does not know for allreduce, ring or simple without a word, lines longer than 255 bytes for
-  several, and '#' for a comment at the start of a line only, so nothing of the kind is written.
+  several, and '#' for a comment at the start of a line only, so nothing of the kind is written. Where no row fits, and for -1
+  channels, it asks for one channel; 0 leaves the number to NCCL, so 0 is written, and ``catch_all`` fits the rest.
 * NCCLX, ``NCCLX_TUNER_CONFIG_FILE``:
   ``collective,bytesPerRank,algorithm,protocol,channels,nNodes,nLocalRanks``; sizes here as an interval ``[a,b]``, ``(a,b]``, ...;
   the first row that fits wins (torchcomms 59426ba4)
@@ -18,6 +19,10 @@ from typing import Final, NamedTuple
 from scaleacross.errors import EmitError
 
 COLLECTIVES: Final = ("allreduce", "broadcast", "reduce", "allgather", "reducescatter")
+ANY_SIZE: Final = 2**62
+# assumed: sizes up to which NCCL's own choice is the low-latency protocols; a row of the plugin has to name one.
+LOW_LATENCY_BYTES: Final = 64 * 1024
+LOW_LATENCY_128_BYTES: Final = 4 * 1024 * 1024
 ALGORITHMS: Final = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
 PROTOCOLS: Final = ("ll", "ll128", "simple")
 MAX_CHANNELS: Final = 64
@@ -30,7 +35,7 @@ class TunerRow(NamedTuple):
     Attributes:
         collective, algorithm, protocol: names of the grammar.
         min_bytes, max_bytes: size of the whole message, ends included.
-        num_nodes, num_ranks: of the communicator.
+        num_nodes, num_ranks: of the communicator; −1, −1: of any (NCCL's plugin only).
         channels: −1 leaves the number to NCCL.
     """
 
@@ -50,10 +55,23 @@ class TunerRow(NamedTuple):
                 raise EmitError(f"tuner row: '{value}' is none of {', '.join(known)}")
         if not 0 <= self.min_bytes <= self.max_bytes < 2**63:
             raise EmitError(f"tuner row: {self.min_bytes} to {self.max_bytes} bytes is no range")
-        if not 1 <= self.num_nodes <= self.num_ranks:
+        anywhere = (self.num_nodes, self.num_ranks) == (-1, -1)
+        if not anywhere and not 1 <= self.num_nodes <= self.num_ranks:
             raise EmitError(f"tuner row: {self.num_ranks} ranks on {self.num_nodes} nodes")
         if self.channels != -1 and not 1 <= self.channels <= MAX_CHANNELS:
             raise EmitError(f"tuner row: {self.channels} channels; 1 to {MAX_CHANNELS}, or -1")
+
+
+def catch_all() -> list[TunerRow]:
+    """Rows for every call that no other row fits: NCCL's own number of channels, ring, and the protocol by size."""
+    spans = (
+        (0, LOW_LATENCY_BYTES, "ll"),
+        (LOW_LATENCY_BYTES + 1, LOW_LATENCY_128_BYTES, "ll128"),
+        (LOW_LATENCY_128_BYTES + 1, ANY_SIZE, "simple"),
+    )
+    return [
+        TunerRow(name, low, high, "ring", protocol, -1, -1) for name in COLLECTIVES for low, high, protocol in spans
+    ]
 
 
 def nccl_text(rows: Sequence[TunerRow]) -> str:
@@ -62,7 +80,7 @@ def nccl_text(rows: Sequence[TunerRow]) -> str:
     for row in rows:
         row.check()
         where = f"{row.collective},{row.min_bytes},{row.max_bytes}"
-        lines.append(f"{where},{row.algorithm},{row.protocol},{row.channels},{row.num_nodes},{row.num_ranks}")
+        lines.append(f"{where},{row.algorithm},{row.protocol},{max(row.channels, 0)},{row.num_nodes},{row.num_ranks}")
     return "".join(
         f"{line}\n" for line in ["# collective,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks", *lines]
     )
@@ -95,7 +113,7 @@ def _nccl_row(number: int, fields: list[str]) -> TunerRow:
     if not 8 <= len(fields) <= 10:
         raise EmitError(f"line {number}: {len(fields)} fields, 8 to 10 are needed")
     low, high, channels, nodes, ranks = _ints(number, [*fields[1:3], *fields[5:8]])
-    row = TunerRow(fields[0], low, high, fields[3], fields[4], nodes, ranks, channels)
+    row = TunerRow(fields[0], low, high, fields[3], fields[4], nodes, ranks, channels or -1)
     row.check()
     return row
 

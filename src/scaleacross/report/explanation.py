@@ -8,7 +8,7 @@ from rich.text import Text
 from scaleacross.report.compression import why_encoded
 from scaleacross.report.cost import COMPONENT_MEANING
 from scaleacross.report.format import add, columns, grid, percent, section
-from scaleacross.spec.explanation import Explanation, RunnerUp
+from scaleacross.spec.explanation import Explanation, FailureWhatIf, RunnerUp
 from scaleacross.units import human_seconds
 
 SHOWN_CHANGES = 2
@@ -21,7 +21,32 @@ def explanation_report(explanation: Explanation) -> RenderableType:
     facts = [("plan", explanation.name), ("step", human_seconds(explanation.step_s))]
     facts.append(("took", human_seconds(explanation.seconds)))
     parts = [_runner_ups(explanation), _phases(explanation), _sensitivities(explanation)]
-    return Group(grid(facts), *parts, *([_network(explanation)] if explanation.network else []))
+    if explanation.network:
+        parts.append(_network(explanation))
+    if explanation.failures is not None:
+        parts.append(_failures(explanation.failures))
+    return Group(grid(facts), *parts)
+
+
+def _failures(found: FailureWhatIf) -> RenderableType:
+    """When twice the fault units pay, and how many spare hosts do."""
+    heads = ("failure rate", "fault units", "goodput", "pay unless the step is longer by")
+    table = columns(heads, right=heads)
+    for one in found.units:
+        rate = f"{one.rate_factor:g} times"
+        add(table, rate, f"{one.num_units:,}", percent(one.goodput_fraction), f"{one.step_longer_fraction:.2%}")
+    factor = found.paying_rate_factor
+    rate = "at no rate looked at" if factor is None else f"beyond {factor:.3g} times the plan's failure rate"
+    lines = [Text(f"Twice the fault units pay for a step longer by 1 % {rate}.")]
+    if found.spares is not None:
+        lines.append(
+            Text(
+                f"Spare hosts worth more than hosts that train: {found.spares.spares:,}. Without spares "
+                f"{percent(found.spares.lost_without_fraction)} of the tokens wait for a host, with them "
+                f"{percent(found.spares.lost_with_fraction)}."
+            )
+        )
+    return section("Failures: what more fault units and spare hosts would bring", table, *lines)
 
 
 def _runner_ups(explanation: Explanation) -> RenderableType:

@@ -39,10 +39,12 @@ def decision(plan: Plan) -> RenderableType:
     """The plan's choices, one fact per line, every factor of the degrees shown."""
     job, chosen = plan.job, plan.decision
     pipeline = chosen.pipeline
+    described = str(job.topology.get("description", "")) if isinstance(job.topology, dict) else ""
     layers = run_lengths(chain.from_iterable(zip(*plan.layers_per_stage, strict=True)))
     return grid(
         [
             ("job", f"{_name(job.workload)} on {_name(job.topology)}"),
+            *([("topology", described)] if described else ()),
             ("batch", _batch(job)),
             ("degrees", str(plan.degrees)),
             (
@@ -53,8 +55,18 @@ def decision(plan: Plan) -> RenderableType:
             ("layers", f"{layers} per {'virtual stage, in model order' if pipeline.num_chunks > 1 else 'stage'}"),
             ("recompute", RECOMPUTE_MEANING[chosen.recompute]),
             ("shard", SHARD_MEANING[chosen.shard]),
+            *([("target", _targets(plan))] if plan.targets else []),
         ]
     )
+
+
+def _targets(plan: Plan) -> str:
+    """The job's target, or the targets that express the plan and what keeps the others from it."""
+    if plan.job.target != "any":
+        return f"{plan.job.target} (it runs the plan as priced)"
+    able = ", ".join(one.target for one in plan.targets if not one.refused)
+    unable = "; ".join(f"not {one.target}: {one.refused[0].partition(':')[0]}" for one in plan.targets if one.refused)
+    return f"any: {able}" + (f" ({unable})" if unable else "")
 
 
 def _micro_batches(plan: Plan) -> str:

@@ -10,6 +10,7 @@ from rich.rule import Rule
 from scaleacross.report.cost import alternatives, finalists, notes, proof, step
 from scaleacross.report.degraded import degraded
 from scaleacross.report.format import cell
+from scaleacross.report.goodput import goodput
 from scaleacross.report.memory import memory
 from scaleacross.report.plan import decision, placement
 from scaleacross.report.traffic import collectives, network, traffic
@@ -33,6 +34,8 @@ def _sections(plan: Plan) -> Iterator[RenderableType]:
         yield collectives(plan)
     if any(choice.connections for choice in plan.decision.network or ()):
         yield network(plan)
+    if plan.goodput is not None:
+        yield goodput(plan, plan.goodput)
     if plan.degraded:
         yield degraded(plan)
     yield proof(plan)

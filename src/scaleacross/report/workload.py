@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+from typing import Final
+
 from rich.console import Group, RenderableType
 
 from scaleacross.report.format import add, columns, count, grid, interval, large, percent, section
 from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile, Workload
+
+MANY_RUNS: Final = 8
+"""Alternating layers make a run each: beyond so many runs the table has a row per kind instead."""
 
 
 def workload_report(workload: Workload, sequence_length: int) -> RenderableType:
@@ -30,31 +36,40 @@ def workload_report(workload: Workload, sequence_length: int) -> RenderableType:
                 "model FLOP",
                 f"{large(training)}FLOP per token, forward and backward, {count(sequence_length)}-token sequences",
             ),
+            *workload.remarks(),
         ]
     )
     return Group(facts, _layers(profile, sequence_length))
 
 
 def _layers(profile: ModelProfile, sequence_length: int) -> RenderableType:
+    """A row per run of equal layers, or per kind of layer where the runs are more than MANY_RUNS."""
     heads = ("layer", "index", "parameters each", "of them in experts", "forward FLOP/token", "share of FLOP")
     table = columns(heads, right=heads[1:])
     whole = profile.model_flop_per_token(sequence_length) / 3.0
-    index = 0
-    for layer, number in ((profile.embedding, 0), *profile.blocks, (profile.head, 0)):
+    rows = _runs(profile) if len(profile.blocks) <= MANY_RUNS else _kinds(profile)
+    for layer, shown, number in ((profile.embedding, "–", 1), *rows, (profile.head, "–", 1)):
         flop = layer.forward_flop_per_token(sequence_length)
-        shown = interval(index, index + number - 1) if number else "–"
         experts = count(layer.num_expert_parameters) if layer.num_expert_parameters else "–"
-        add(
-            table,
-            layer.name,
-            shown,
-            count(layer.total_parameters),
-            experts,
-            large(flop),
-            percent(flop * max(number, 1) / whole),
-        )
-        index += number
+        share = percent(flop * number / whole)
+        add(table, layer.name, shown, count(layer.total_parameters), experts, large(flop), share)
     return section("Layers, in model order", table)
+
+
+def _runs(profile: ModelProfile) -> list[tuple[LayerProfile, str, int]]:
+    ends = list(accumulate(number for _, number in profile.blocks))
+    return [
+        (layer, interval(end - number, end - 1), number)
+        for (layer, number), end in zip(profile.blocks, ends, strict=True)
+    ]
+
+
+def _kinds(profile: ModelProfile) -> list[tuple[LayerProfile, str, int]]:
+    numbers: dict[str, int] = {}
+    for layer, number in profile.blocks:
+        numbers[layer.name] = numbers.get(layer.name, 0) + number
+    layers = {layer.name: layer for layer, _ in profile.blocks}
+    return [(layers[name], f"{number} of {profile.num_layers}", number) for name, number in numbers.items()]
 
 
 def active_parameters(profile: ModelProfile) -> float:

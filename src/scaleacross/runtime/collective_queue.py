@@ -83,13 +83,15 @@ class CollectiveQueue:
             inputs, outputs: tensors, for the record.
             num_bytes: as launch.json counts them.
             prepare: makes the task.
-            timeout_s: 0 for that of the group.
+            timeout_s: from now; 0 for that of the group.
             result: what the future of the work holds.
             after: runs when it is done.
         """
         schedule = chosen.schedule
         limit_s = timeout_s or self._timeout_s
-        work = QueuedWork(f"{schedule.operation.value} by {schedule.name} in group {self._members.name}", result)
+        work = QueuedWork(
+            f"{schedule.operation.value} by {schedule.name} in group {self._members.name}", result, limit_s
+        )
         work_on = _Work(work, [*inputs, *outputs], called_now(inputs[0]))
         with self._lock:
             sequence, self._sequence = self._sequence, self._sequence + 1
@@ -104,7 +106,7 @@ class CollectiveQueue:
                 predicted_s=chosen.predicted_s,
             )
             work.record = record
-            self._communicator.submit(lambda: self._execute(work_on, record, prepare, sequence, limit_s, after))
+            self._communicator.submit(lambda: self._execute(work_on, record, prepare, sequence, after))
         return work
 
     def all_counts(self, sends: list[int], timeout_s: float) -> Callable[[int, int], int]:
@@ -126,7 +128,6 @@ class CollectiveQueue:
         record: Record,
         prepare: Prepare,
         sequence: int,
-        timeout_s: float,
         after: Callable[[], object] | None,
     ) -> None:
         """In the thread of the group."""
@@ -140,7 +141,7 @@ class CollectiveQueue:
                 cursor = GroupCursor(record, self._members.ranks)
                 cursor.expect(prepared.task.program)
                 if other is None or prepared.programs is None:
-                    self._communicator.run(prepared.task, timeout_s, cursor)
+                    self._communicator.run(prepared.task, work.deadline, cursor)
                 else:
                     other.run(prepared.task, prepared.programs, cursor)
                 prepared.finish()

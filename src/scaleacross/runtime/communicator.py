@@ -12,25 +12,32 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from scaleacross.runtime.endpoint import Caller, Contact, call, endpoint_of_process
+from scaleacross.runtime.endpoint import Caller, Contact, ask, call, endpoint_of_process
 from scaleacross.runtime.engine import Cursor, Run, Task
 from scaleacross.runtime.faults import CollectiveError, CollectiveTimeoutError, PeerLostError
 from scaleacross.runtime.incoming import Incoming
+from scaleacross.runtime.liveness import ABSENT, GAVE_UP, MEANINGS, Status
 from scaleacross.runtime.outgoing import Outbound, Outgoing
+from scaleacross.runtime.watch import Watch
 
 MAX_MISSING_SHOWN: Final = 6
 JOIN_S: Final = 2.0
 MAX_SHARED_BYTES: Final = 1 << 28
+POLL_S: Final = 0.05
 
 
 class Store(Protocol):
-    """What is used of ``torch.distributed.Store``: one ``set`` per rank and group, one ``get`` per peer that is talked to."""
+    """What is used of ``torch.distributed.Store``: one ``set`` per rank and group, one ``get`` per peer that is talked to, and
+    ``check`` until the peer is there."""
 
     def set(self, key: str, value: str) -> None:
         """Publish."""
 
     def get(self, key: str) -> bytes:
         """Wait for a key and read it; raises after the store's own timeout."""
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all are there."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +90,11 @@ class Communicator:
         self._wake_up, self._woken = socket.socketpair()
         self._woken.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ, None)
-        self._endpoint.register(group, self._called)
         self._deadline = 0.0
+        self._run: Run | None = None
+        self._contacts: dict[int, Contact] = {}
+        self._watch = Watch(group, rank, names, self._ask, self._wake)
+        self._endpoint.register(group, self._called, self._status)
         store.set(f"contact/{rank}", self._endpoint.contact.to_json())
         self._thread = threading.Thread(target=self._work, name=f"scaleacross-{group}", daemon=True)
         self._thread.start()
@@ -97,22 +107,23 @@ class Communicator:
         """End the thread when what is queued is done. With a ``reason`` the collective under way gives up at once."""
         if reason is not None and self.broken is None:
             self.broken = CollectiveError(f"group {self.group} was aborted: {reason}")
-            self._wake_up.send(b"x")
+            self._wake()
         self._endpoint.unregister(self.group)
         self._jobs.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=JOIN_S)
 
-    def run(self, task: Task, timeout_s: float, cursor: Cursor) -> None:
-        """Run one collective, in the thread of the group.
+    def run(self, task: Task, deadline: float, cursor: Cursor) -> None:
+        """Run one collective, in the thread of the group, until ``deadline`` (of ``time.monotonic``).
 
         Raises:
             CollectiveError: it cannot end: a peer is lost or runs something else, or the time is over. The group is broken then.
         """
         if self.broken is not None:
             raise self.broken
-        self._deadline = time.monotonic() + timeout_s
-        run = Run(task, self._post, cursor)
+        self._deadline = deadline
+        self._watch.begin(task.identity.sequence)
+        run = self._run = Run(task, self._post, cursor)
         try:
             run.start()
             self._resume(run)
@@ -123,6 +134,9 @@ class Communicator:
         except Exception as error:  # nobody may be left waiting for this rank
             self._give_up(CollectiveError(f"{type(error).__name__}: {error}"), task)
             raise
+        finally:
+            self._run = None
+            self._watch.end()
 
     def exchanged_bytes(self) -> tuple[int, int]:
         """(sent, received) bytes of payload since the group began."""
@@ -154,11 +168,14 @@ class Communicator:
             left = self._deadline - time.monotonic()
             if left <= 0:
                 raise CollectiveTimeoutError(self._overdue(run))
-            for key, events in self._selector.select(min(left, 1.0)):
+            self._watch.look(lambda: self._waits_for(run))
+            for key, events in self._selector.select(min(left, self._watch.heartbeat_s)):
                 link = key.data
                 if link is None:
                     self._greet(run)
-                elif isinstance(link, Incoming):
+                    continue
+                self._watch.moved()
+                if isinstance(link, Incoming):
                     self._read(link, run)
                 elif events & selectors.EVENT_READ:
                     link.read_credit()
@@ -208,7 +225,7 @@ class Communicator:
             caller.connection.close()
             return
         self._callers.put(caller)
-        self._wake_up.send(b"x")
+        self._wake()
 
     # --- links --------------------------------------------------------------------------------------------------------
 
@@ -218,15 +235,16 @@ class Communicator:
         self._busy.add(peer)
 
     def _connect(self, peer: int) -> Outgoing:
-        try:
-            contact = Contact.from_json(self._store.get(f"contact/{peer}"))
-        except (RuntimeError, OSError, ValueError) as error:
-            raise CollectiveTimeoutError(f"{self.names[peer]} has not joined the group: {_first_line(error)}") from None
+        contact = self._await_contact(peer)
         settings = self._settings(peer)
         shared = settings.share_memory and contact.machine == self._endpoint.contact.machine
         left = max(self._deadline - time.monotonic(), 0.001)
         window = min(settings.window_bytes, MAX_SHARED_BYTES) if shared else settings.window_bytes
-        caller = call(contact, self.group, self.rank, window if shared else 0, left, window)
+        try:
+            caller = call(contact, self.group, self.rank, window if shared else 0, left, window)
+        except CollectiveError as error:
+            self._blame(peer)
+            raise type(error)(f"{self.names[peer]}: {error}") from None
         link = Outgoing(
             peer,
             self.names[peer],
@@ -238,6 +256,68 @@ class Communicator:
         self._outgoing[peer] = link
         self._selector.register(link.connection, selectors.EVENT_READ, link)
         return link
+
+    def _await_contact(self, peer: int) -> Contact:
+        """Where ``peer`` is reached, once it is in the group. Asked again and again: a ``get`` that waits would keep the store
+        from every other thread."""
+        while (contact := self._contact(peer)) is None:
+            if self.broken is not None:
+                raise self.broken
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise CollectiveTimeoutError(f"the time limit is over; {self.names[peer]} {MEANINGS[ABSENT]}")
+            self._watch.look(lambda: [peer])
+            time.sleep(min(POLL_S, left))
+        return contact
+
+    def _contact(self, peer: int) -> Contact | None:
+        """Where ``peer`` is reached; None where it is not in the group yet. Raises CollectiveError: the store is gone."""
+        if peer not in self._contacts:
+            key = f"contact/{peer}"
+            try:
+                if not self._store.check([key]):
+                    return None
+                self._contacts[peer] = Contact.from_json(self._store.get(key))
+            except (RuntimeError, OSError, ValueError) as error:
+                raise CollectiveError(
+                    f"the store, asked where {self.names[peer]} is reached, does not answer: {_first_line(error)}"
+                ) from None
+        return self._contacts[peer]
+
+    def _ask(self, peer: int) -> Status | str:
+        """In a thread of its own: what ``peer`` is doing."""
+        try:
+            contact = self._contact(peer)
+        except CollectiveError:
+            contact = self._contacts.get(peer)
+        return ABSENT if contact is None else ask(contact, self.group, self._watch.heartbeat_s)
+
+    def _status(self) -> Status:
+        """For a rank that asks."""
+        error, run = self.broken, self._run
+        try:
+            waits_for = [] if run is None else self._waits_for(run)
+        except RuntimeError:  # the thread of the group has changed a table meanwhile: it is at work
+            waits_for = []
+        return self._watch.status(waits_for, None if error is None else getattr(error, "reason", None) or str(error))
+
+    def _waits_for(self, run: Run) -> list[int]:
+        """Ranks of the group from which something is missing, or that take nothing."""
+        peers = [peer for peer, _, _, _ in run.missing()] + [
+            link.peer for link in self._outgoing.values() if not link.idle
+        ]
+        return list(dict.fromkeys(peers))
+
+    def _blame(self, peer: int) -> None:
+        """Raise PeerLostError where ``peer``, or whom it waits for, has given up and says why."""
+        found = self._watch.last_words([peer])
+        if found is not None and found.word == GAVE_UP:
+            raise PeerLostError(f"{self.names[found.rank]} gave up: {found.reason}", found.reason)
+
+    def _wake(self) -> None:
+        """The thread of the group looks what is new; nothing where it has ended."""
+        with suppress(OSError):
+            self._wake_up.send(b"x")
 
     def _require_peers(self, run: Run) -> None:
         """Nobody can send who has hung up."""
@@ -261,6 +341,10 @@ class Communicator:
         more = f", and {len(missing) - MAX_MISSING_SHOWN} more" if len(missing) > MAX_MISSING_SHOWN else ""
         parts = [f"missing: {shown}{more}"] if missing else []
         parts += [f"not taken by: {', '.join(unsent[:MAX_MISSING_SHOWN])}"] if unsent else []
+        found = self._watch.last_words(self._waits_for(run))
+        if found is not None and found.word == GAVE_UP:
+            raise PeerLostError(f"{self.names[found.rank]} gave up: {found.reason}", found.reason)
+        parts[:0] = [found.text(self.names)] if found is not None else []
         return f"the time limit is over; {'; '.join(parts) or 'nothing is missing'}"
 
     def _give_up(self, error: CollectiveError, task: Task) -> None:

@@ -26,12 +26,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from scaleacross.runtime.faults import CollectiveError, CollectiveTimeoutError, PeerLostError
+from scaleacross.runtime.greeting import HELLO_TIMEOUT_S, LENGTH, Greeter
+from scaleacross.runtime.liveness import Status, ask_at
 
-HELLO_TIMEOUT_S: Final = 10.0
-MAX_HELLO_BYTES: Final = 4096
 SHARED_FOLDER: Final = Path("/dev/shm")
 SHARED_PREFIX: Final = "scaleacross-"
-_LENGTH: Final = struct.Struct("<I")
 _SIOCGIFADDR: Final = 0x8915
 WITH_MEMORY, WITHOUT_MEMORY = b"\x01", b"\x00"
 
@@ -82,13 +81,19 @@ class Endpoint:
         self.contact = Contact(address, self._listener.getsockname()[1], secrets.token_hex(16), machine_identity())
         self._lock = threading.Lock()
         self._groups: dict[str, Callable[[Caller], None]] = {}
+        self._statuses: dict[str, Callable[[], Status]] = {}
         self._early: defaultdict[str, list[Caller]] = defaultdict(list)
-        threading.Thread(target=self._accept, name="scaleacross-accept", daemon=True).start()
+        self._greeter = Greeter(self._listener, self._greet)
 
-    def register(self, group: str, deliver: Callable[[Caller], None]) -> None:
-        """Hand callers of ``group`` to ``deliver`` (in the accepting thread), those already here first."""
+    def register(
+        self, group: str, deliver: Callable[[Caller], None], status: Callable[[], Status] | None = None
+    ) -> None:
+        """Hand callers of ``group`` to ``deliver`` (in the accepting thread), those already here first. ``status`` is what those
+        are told who ask."""
         with self._lock:
             self._groups[group] = deliver
+            if status is not None:
+                self._statuses[group] = status
             early = self._early.pop(group, [])
         for caller in early:
             deliver(caller)
@@ -97,39 +102,31 @@ class Endpoint:
         """Callers of ``group`` are no longer wanted."""
         with self._lock:
             self._groups.pop(group, None)
+            self._statuses.pop(group, None)
             for caller in self._early.pop(group, []):
                 caller.connection.close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._greet, args=(connection,), name="scaleacross-greet", daemon=True).start()
-
-    def _greet(self, connection: socket.socket) -> None:
+    def _greet(self, hello: bytes, connection: socket.socket) -> bool:
+        """In the thread of the listener: whether the caller is one of ours."""
+        said = json.loads(hello)
+        if not hmac.compare_digest(str(said["token"]).encode(), self.contact.token.encode()):
+            return False
+        group = str(said["group"])
+        if said.get("ask"):
+            status = self._statuses.get(group)
+            connection.sendall(b"" if status is None else status().to_json())
+            return False
+        memory = _open_memory(said.get("memory"))
+        caller = Caller(int(said["rank"]), connection, memory, max(int(said.get("window_bytes", 0)), 0))
+        connection.sendall(WITH_MEMORY if memory is not None else WITHOUT_MEMORY)
         connection.settimeout(HELLO_TIMEOUT_S)
-        try:
-            (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
-            if length > MAX_HELLO_BYTES:
-                raise ValueError("hello too long")
-            hello = json.loads(_exactly(connection, length))
-            if not hmac.compare_digest(str(hello["token"]).encode(), self.contact.token.encode()):
-                raise ValueError("wrong token")
-            memory = _open_memory(hello.get("memory"))
-            connection.sendall(WITH_MEMORY if memory is not None else WITHOUT_MEMORY)
-            window_bytes = max(int(hello.get("window_bytes", 0)), 0)
-            caller, group = Caller(int(hello["rank"]), connection, memory, window_bytes), str(hello["group"])
-        except (OSError, ValueError, KeyError, TypeError):
-            connection.close()
-            return
         with self._lock:
             deliver = self._groups.get(group)
             if deliver is None:
                 self._early[group].append(caller)
         if deliver is not None:
             deliver(caller)
+        return True
 
 
 @lru_cache(maxsize=8)
@@ -158,7 +155,7 @@ def call(contact: Contact, group: str, rank: int, share_bytes: int, timeout_s: f
         hello = {"token": contact.token, "group": group, "rank": rank, "memory": path and path.name}
         hello["window_bytes"] = window_bytes
         text = json.dumps(hello).encode()
-        connection.sendall(_LENGTH.pack(len(text)) + text)
+        connection.sendall(LENGTH.pack(len(text)) + text)
         answer = _exactly(connection, 1)
     except TimeoutError:
         raise CollectiveTimeoutError(f"no answer from {where} within {timeout_s:.1f} s") from None
@@ -168,6 +165,12 @@ def call(contact: Contact, group: str, rank: int, share_bytes: int, timeout_s: f
         if path is not None:
             path.unlink(missing_ok=True)
     return Caller(rank, connection, memory if answer == WITH_MEMORY else None, window_bytes)
+
+
+def ask(contact: Contact, group: str, timeout_s: float) -> Status | str:
+    """What the process of ``contact`` is doing in ``group``, or what is wrong with it (``liveness.MEANINGS``)."""
+    text = json.dumps({"token": contact.token, "group": group, "ask": True}).encode()
+    return ask_at(contact.address, contact.port, LENGTH.pack(len(text)) + text, timeout_s)
 
 
 def listen_address() -> str:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from scaleacross.runtime import operations
-from scaleacross.runtime.arguments import is_plain, reduction_name, size_bytes, timeout_seconds
+from scaleacross.runtime.arguments import any_form, is_plain, reduction_name, size_bytes, timeout_seconds
 from scaleacross.runtime.codecs import carries, settling
 from scaleacross.runtime.collective_queue import CollectiveQueue, GroupMembers
 from scaleacross.runtime.communicator import Communicator, LinkSettings
@@ -32,6 +32,7 @@ from scaleacross.runtime.reduction import can_reduce
 from scaleacross.runtime.trace import FlightRecorder
 from scaleacross.runtime.tracing import recorded_name, recorder_of_process, short_name
 from scaleacross.runtime.transport_group import TransportGroup, has_nccl, lazy_gloo, nccl
+from scaleacross.runtime.work import joined
 from scaleacross.schedules.collective import Operation
 
 logger = logging.getLogger("scaleacross.runtime")
@@ -109,6 +110,7 @@ class ScaleAcrossGroup(TransportGroup):
 
     # --- what the plan covers -----------------------------------------------------------------------------------------
 
+    @any_form
     def allreduce(self, tensors: list[Tensor], opts: Any) -> Any:
         """In place, of one tensor."""
         (tensor,) = tensors
@@ -126,10 +128,12 @@ class ScaleAcrossGroup(TransportGroup):
             chosen, [tensor], [tensor], size_bytes(tensor), run, timeout_seconds(opts), tensors, after
         )
 
+    @any_form
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any) -> Any:
         """Several tensors, one after the other."""
-        return _all_of([self.allreduce([tensor], opts) for tensor in tensors])
+        return joined([self.allreduce([tensor], opts) for tensor in tensors])
 
+    @any_form
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Any:
         """Shards of all ranks, one after the other in ``output``."""
         chosen = self._chosen(Operation.ALL_GATHER, [output, tensor], size_bytes(output))
@@ -144,6 +148,7 @@ class ScaleAcrossGroup(TransportGroup):
 
     _allgather_base = all_gather_single
 
+    @any_form
     def allgather(self, outputs: list[list[Tensor]], tensors: list[Tensor], opts: Any) -> Any:
         """Into one tensor per rank."""
         (tensor,), (parts,) = tensors, outputs
@@ -163,12 +168,14 @@ class ScaleAcrossGroup(TransportGroup):
 
         return self._queue.submit(chosen, [tensor], parts, size, run, timeout_seconds(opts), parts, after)
 
+    @any_form
     def all_gather_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any) -> Any:
         """Several, one after the other."""
-        return _all_of([self.all_gather_single(o, t, opts) for o, t in zip(outputs, tensors, strict=True)])
+        return joined([self.all_gather_single(o, t, opts) for o, t in zip(outputs, tensors, strict=True)])
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
+    @any_form
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Any:
         """Shard of the own rank."""
         reduction = reduction_name(opts.reduceOp)
@@ -184,6 +191,7 @@ class ScaleAcrossGroup(TransportGroup):
 
     _reduce_scatter_base = reduce_scatter_single
 
+    @any_form
     def reduce_scatter(self, outputs: list[Tensor], tensors: list[list[Tensor]], opts: Any) -> Any:
         """From one tensor per rank."""
         (output,), (parts,) = outputs, tensors
@@ -191,12 +199,14 @@ class ScaleAcrossGroup(TransportGroup):
             return super().reduce_scatter(outputs, tensors, opts)
         return self.reduce_scatter_single(output, torch.cat([part.reshape(-1) for part in parts]), opts)
 
+    @any_form
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any) -> Any:
         """Several, one after the other."""
-        return _all_of([self.reduce_scatter_single(o, t, opts) for o, t in zip(outputs, tensors, strict=True)])
+        return joined([self.reduce_scatter_single(o, t, opts) for o, t in zip(outputs, tensors, strict=True)])
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
+    @any_form
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Any:
         """From ``opts.rootRank``."""
         (tensor,) = tensors
@@ -213,6 +223,7 @@ class ScaleAcrossGroup(TransportGroup):
             chosen, [tensor], [tensor], size_bytes(tensor), run, timeout_seconds(opts), tensors, after
         )
 
+    @any_form
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_splits: list[int], input_splits: list[int], opts: Any
     ) -> Any:
@@ -315,12 +326,3 @@ def register() -> None:
     """Make ``scaleacross`` known to ``torch.distributed``; twice does no harm."""
     if BACKEND.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu", "cuda"])
-
-
-def _all_of(works: list[Any]) -> Any:
-    """One work for several of one group, which end in order."""
-    if len(works) == 1:
-        return works[0]
-    for work in works[:-1]:
-        work.wait()
-    return works[-1]

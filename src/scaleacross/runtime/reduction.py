@@ -12,9 +12,9 @@ Combine: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object
 may have a narrower type."""
 
 COMBINE: Final[Mapping[str, Combine]] = {
-    "sum": lambda held, arriving, out: torch.add(held, arriving, out=out),
-    "avg": lambda held, arriving, out: torch.add(held, arriving, out=out),
-    "product": lambda held, arriving, out: torch.mul(held, arriving, out=out),
+    "sum": lambda held, arriving, out: torch.add(held, _added(arriving, held), out=out),
+    "avg": lambda held, arriving, out: torch.add(held, _added(arriving, held), out=out),
+    "product": lambda held, arriving, out: torch.mul(held, _added(arriving, held), out=out),
     "min": lambda held, arriving, out: torch.minimum(held, _like(arriving, held), out=out),
     "max": lambda held, arriving, out: torch.maximum(held, _like(arriving, held), out=out),
     "band": lambda held, arriving, out: torch.bitwise_and(held, arriving, out=out),
@@ -23,16 +23,9 @@ COMBINE: Final[Mapping[str, Combine]] = {
 }
 """Reductions by the lower-case name of ``torch.distributed.ReduceOp``. An average is divided when all is summed."""
 
-NARROW: Final = frozenset(
-    {
-        torch.bfloat16,
-        torch.float16,
-        torch.float8_e4m3fn,
-        torch.float8_e5m2,
-        torch.float8_e4m3fnuz,
-        torch.float8_e5m2fnuz,
-    }
-)
+EIGHT_BITS: Final = frozenset({torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz})
+"""Types that torch computes with only after they have been widened."""
+NARROW: Final = frozenset({torch.bfloat16, torch.float16}) | EIGHT_BITS
 INTEGERS: Final = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 WIDE: Final = frozenset({torch.float32, torch.float64})
 
@@ -49,6 +42,10 @@ def can_reduce(dtype: torch.dtype, reduction: str) -> bool:
     if reduction in ("band", "bor", "bxor"):
         return dtype in INTEGERS
     return dtype in WIDE | NARROW or (dtype in INTEGERS and reduction != "avg")
+
+
+def _added(arriving: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+    return arriving.to(held.dtype) if arriving.dtype in EIGHT_BITS else arriving
 
 
 def _like(arriving: torch.Tensor, held: torch.Tensor) -> torch.Tensor:

@@ -30,6 +30,7 @@ TIMEOUT_S: Final = 300.0
 AGENT_STORE: Final = "TORCHELASTIC_USE_AGENT_STORE"
 DEFAULT_PORT: Final = 29500
 LOOPBACK: Final = "127.0.0.1"
+MAX_LINE_BYTES: Final = 1 << 10
 
 
 def open_store(config: LaunchConfig, rank: int, timeout_s: float = TIMEOUT_S) -> dist.TCPStore:
@@ -142,7 +143,7 @@ class _Ring:
         self._endpoint = endpoint_of_process(listen_address(), os.getpid())
         self._callers: queue.SimpleQueue[Caller] = queue.SimpleQueue()
         self._successor: socket.socket | None = None
-        self._predecessor: socket.socket | None = None
+        self._predecessor: _Lines | None = None
         self._contact: Contact | None = None
         self._endpoint.register(RING, self._callers.put)
 
@@ -159,9 +160,10 @@ class _Ring:
 
     def close(self) -> None:
         self._endpoint.unregister(RING)
-        for connection in (self._successor, self._predecessor):
-            if connection is not None:
-                connection.close()
+        if self._successor is not None:
+            self._successor.close()
+        if self._predecessor is not None:
+            self._predecessor.connection.close()
 
     def _do(self, step: Step) -> str | Token | None:
         if isinstance(step, Publish):
@@ -193,9 +195,9 @@ class _Ring:
         before = (self._rank - 1) % self._config.world_size
         try:
             if self._predecessor is None:
-                self._predecessor = self._callers.get(timeout=self._timeout_s).connection
-                self._predecessor.settimeout(self._timeout_s)
-            return Token.from_bytes(_line(self._predecessor))
+                self._predecessor = _Lines(self._callers.get(timeout=self._timeout_s).connection)
+                self._predecessor.connection.settimeout(self._timeout_s)
+            return Token.from_bytes(self._predecessor.next())
         except (queue.Empty, TimeoutError):
             raise CollectiveTimeoutError(
                 f"rank {self._rank} heard nothing from {self._called(before)} within {self._timeout_s:.0f} s: "
@@ -208,11 +210,18 @@ class _Ring:
         return f"rank {rank} ({self._config.host(rank).name})"
 
 
-def _line(connection: socket.socket) -> bytes:
-    data = b""
-    while not data.endswith(b"\n"):
-        more = connection.recv(1)
-        if not more or len(data) > 1 << 10:
-            raise ConnectionError("the connection ended")
-        data += more
-    return data
+class _Lines:
+    """Lines of a stream, read as they come and not byte by byte."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection, self._data = connection, b""
+
+    def next(self) -> bytes:
+        """The next line with its end. Raises ConnectionError where the stream ends before, or is none of ours."""
+        while b"\n" not in self._data:
+            more = self.connection.recv(MAX_LINE_BYTES)
+            if not more or len(self._data) > MAX_LINE_BYTES:
+                raise ConnectionError("the connection ended")
+            self._data += more
+        line, end, self._data = self._data.partition(b"\n")
+        return line + end

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from scaleacross.runtime.arguments import any_form, size_bytes
 from scaleacross.runtime.endpoint import listen_address
 from scaleacross.runtime.faults import CollectiveError
 from scaleacross.runtime.trace import FlightRecorder, Record, RecordedGroup
@@ -68,10 +69,12 @@ class TransportGroup(dist.ProcessGroup):
         run = lambda: self._transport([tensor]).alltoall_base(output, tensor, output_splits, input_splits, opts)  # noqa: E731
         return self._traced("all_to_all", [tensor], [output], run)
 
+    @any_form
     def reduce(self, tensors: list[Tensor], opts: Any) -> Any:
         """As ``torch.distributed.reduce``."""
         return self._traced("reduce", tensors, tensors, lambda: self._transport(tensors).reduce(tensors, opts))
 
+    @any_form
     def barrier(self, opts: Any) -> Any:
         """As ``torch.distributed.barrier``."""
         return self._traced("barrier", [], [], lambda: self._inner.barrier(opts))
@@ -106,7 +109,7 @@ class TransportGroup(dist.ProcessGroup):
             sum(tensor.numel() for tensor in inputs),
             sum(tensor.numel() for tensor in outputs),
             str(tensors[0].dtype).removeprefix("torch.") if tensors else "int8",
-            num_bytes=max((sum(t.nbytes for t in side) for side in (inputs, outputs)), default=0),
+            num_bytes=max((sum(size_bytes(t) for t in side) for side in (inputs, outputs)), default=0),
             algorithm="transport",
             pair=pair,
         )

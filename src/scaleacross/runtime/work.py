@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 
+from scaleacross.runtime.callbacks import run_apart
 from scaleacross.runtime.faults import CollectiveTimeoutError
 from scaleacross.runtime.trace import Record
+
+OVERTIME_S: Final = 10.0
+"""A collective that is over time ends by itself, with the names of those that it waits for. Whoever waits gives up after so much
+more, as then the thread of the group itself is held up."""
 
 
 class QueuedWork(dist.Work):
     """Done when the thread of the group says so.
 
+    Callbacks of its future run in threads of their own (``callbacks``): they may communicate, and wait for what they began.
+
     Args:
         what: for messages.
         result: tensors that the future holds.
+        timeout_s: time limit, from now: what is queued behind something slow is late too.
     """
 
-    def __init__(self, what: str, result: list[torch.Tensor]) -> None:
+    def __init__(self, what: str, result: list[torch.Tensor], timeout_s: float) -> None:
         super().__init__()
-        self._what, self._result = what, result
+        self._what, self._result, self._timeout_s = what, result, timeout_s
+        self.deadline = time.monotonic() + timeout_s
         self._done = threading.Event()
+        self._lock = threading.Lock()
         self.record: Record | None = None
         self.device_done: Any = None
         """an event on the group's stream; None on a CPU"""
@@ -34,17 +46,26 @@ class QueuedWork(dist.Work):
 
     def complete(self, error: BaseException | None = None) -> None:
         """Called once, by the thread of the group."""
-        self._error = error
-        self._done.set()
-        self._promise.set_result(self._result)
+        with self._lock:
+            self._error = error
+            self._done.set()
+            wanted = self._future is not None
+        if wanted:
+            run_apart(self._keep_promise)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait until it is done; raises what went wrong. A ``timeout`` of zero leaves it to the group's own."""
         seconds = timeout.total_seconds()
         if self.record is not None and not self._done.is_set():
             self.record.await_result()
-        if not self._done.wait(seconds if seconds > 0 else None):
-            raise CollectiveTimeoutError(f"{self._what} is not done after {seconds:.1f} s")
+        left = max(self.deadline + OVERTIME_S - time.monotonic(), 0.0)
+        if not self._done.wait(min(seconds, left) if seconds > 0 else left):
+            if 0 < seconds < left:
+                raise CollectiveTimeoutError(f"{self._what} is not done after {seconds:.1f} s")
+            raise CollectiveTimeoutError(
+                f"{self._what} is not done {OVERTIME_S:.0f} s after its time limit of {self._timeout_s:.1f} s: the thread of the "
+                "group is held up"
+            )
         if self._error is not None:
             raise self._error
         if self.device_done is not None:
@@ -74,13 +95,70 @@ class QueuedWork(dist.Work):
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future that holds the tensors, or fails, in C++ too, where DDP waits for it: what ``set_exception`` stores is an
         error in Python only, and a result of the wrong type elsewhere."""
-        if self._future is None:
+        with self._lock:
+            if self._future is not None:
+                return self._future
             self._future = self._promise.then(self._outcome)
-            if self.record is not None:
-                self.record.hand_out_future()
+            done = self._done.is_set()
+        if self.record is not None:
+            self.record.hand_out_future()
+        if done:
+            self._keep_promise()
         return self._future
+
+    def _keep_promise(self) -> None:
+        """Complete the future; its callbacks run here."""
+        self._promise.set_result(self._result)
 
     def _outcome(self, _: torch.futures.Future[list[torch.Tensor]]) -> list[torch.Tensor]:
         if self._error is not None:
             raise self._error
         return self._result
+
+
+class JoinedWork(dist.Work):
+    """Several works of one group as one; nobody waits until somebody asks."""
+
+    def __init__(self, works: Sequence[Any]) -> None:
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Wait until all are done; raises what went wrong first. ``timeout`` is for all together; zero: the group's own."""
+        seconds, start = timeout.total_seconds(), time.monotonic()
+        for work in self._works:
+            left = max(seconds - (time.monotonic() - start), 0.001)
+            work.wait(timedelta(seconds=left)) if seconds > 0 else work.wait()
+        return True
+
+    def synchronize(self) -> None:
+        """The same without a timeout."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether all are done or have failed."""
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        """Whether all are done and none has failed."""
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> Any:
+        """What went wrong first; None where nothing did."""
+        return next((error for work in self._works if (error := work.exception()) is not None), None)
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors of all."""
+        return [tensor for work in self._works for tensor in work.result()]
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """A future that holds the tensors of all."""
+        futures = [work.get_future() for work in self._works]
+        return torch.futures.collect_all(futures).then(
+            lambda done: [tensor for future in done.value() for tensor in future.value()]
+        )
+
+
+def joined(works: Sequence[Any]) -> Any:
+    """One work for several."""
+    return works[0] if len(works) == 1 else JoinedWork(works)

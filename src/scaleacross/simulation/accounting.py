@@ -6,10 +6,9 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from scaleacross.simulation.engine import Simulation
-from scaleacross.simulation.step import Entry, Side
 from scaleacross.simulation.tasks import Timeline
 from scaleacross.spec.simulation import Span
+from scaleacross.step.graph import Entry, Side
 
 COMPUTING = ("compute", "optimizer")
 IDLE = "idle"
@@ -24,46 +23,53 @@ def components(story: Sequence[Entry], timeline: Timeline) -> dict[str, float]:
     now = 0.0
     for entry in story:
         if entry.component in COMPUTING:
-            start, end = float(timeline.start_s[entry.task]), float(timeline.end_s[entry.task])
+            start, end = float(timeline.start_s[entry.node]), float(timeline.end_s[entry.node])
             if start > now:
                 last = max(entry.gates, key=lambda gate: float(timeline.arrival_s[gate[0]]), default=(0, IDLE))
                 spent[last[1]] = spent.get(last[1], 0.0) + start - now
             spent[entry.component] = spent.get(entry.component, 0.0) + end - max(start, now)
             now = max(now, end)
         else:
-            over = max(now, float(timeline.arrival_s[entry.task]))
+            over = max(now, float(timeline.arrival_s[entry.node]))
             spent[entry.component] = spent.get(entry.component, 0.0) + over - now
             now = over
     spent[IDLE] += timeline.total_s - now
     return spent
 
 
-def on_critical_path(tasks: Collection[int], timeline: Timeline, simulation: Simulation) -> float:
-    """Seconds of the longest chain of waiting, from the end of the step backwards, that pass in ``tasks``."""
-    task = int(np.argmax(timeline.arrival_s))
+def on_critical_path(nodes: Collection[int], timeline: Timeline, waits_for: Sequence[Sequence[int]]) -> float:
+    """Seconds of the longest chain of waiting, from the end of the step backwards, that pass in ``nodes``.
+
+    ``waits_for``: of every node, as in a step graph.
+    """
+    node = int(np.argmax(timeline.arrival_s))
     passed = 0.0
+
+    def over(one: int) -> float:
+        return float(timeline.arrival_s[one] if one >= 0 else timeline.end_s[~one])
+
     while True:
-        before = simulation.waited_for(task)
-        if task in tasks:
-            passed += float(timeline.arrival_s[task] - timeline.start_s[task])
-        if not before:
+        if node in nodes:
+            passed += float(timeline.arrival_s[node] - timeline.start_s[node])
+        if not waits_for[node]:
             return passed
-        task = max(before, key=lambda one: float((timeline.arrival_s if one[1] else timeline.end_s)[one[0]]))[0]
+        last = max(waits_for[node], key=over)
+        node = last if last >= 0 else ~last
 
 
-def spans(story: Sequence[Entry], beside: Sequence[Side], timeline: Timeline) -> list[Span]:
-    """What happened when, in the order of the story, then what ran beside it."""
+def spans(story: Sequence[Entry], concurrent: Sequence[Side], timeline: Timeline) -> list[Span]:
+    """What happened when, in the order of the story, then what ran concurrently."""
     out = []
     for entry in story:
         computing = entry.component in COMPUTING
-        end = timeline.end_s[entry.task] if computing else timeline.arrival_s[entry.task]
-        out.append((entry.component, entry.label, float(timeline.start_s[entry.task]), float(end), False))
-    asides = {side.task: side for side in beside}
-    shown = {entry.task for entry in story}
-    for task, side in asides.items():
-        if task not in shown:
+        end = timeline.end_s[entry.node] if computing else timeline.arrival_s[entry.node]
+        out.append((entry.component, entry.label, float(timeline.start_s[entry.node]), float(end), False))
+    asides = {side.node: side for side in concurrent}
+    shown = {entry.node for entry in story}
+    for node, side in asides.items():
+        if node not in shown:
             out.append(
-                (side.component, side.label, float(timeline.start_s[task]), float(timeline.arrival_s[task]), True)
+                (side.component, side.label, float(timeline.start_s[node]), float(timeline.arrival_s[node]), True)
             )
     return [
         Span(kind=kind, label=label, start_s=start, end_s=end, beside=aside)

@@ -16,7 +16,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 
@@ -36,8 +35,7 @@ from scaleacross.simulation.machine import (
 from scaleacross.simulation.rings import Rings, haul
 from scaleacross.simulation.segments import ALONE, FarMessages, Segment, in_a_row, piped
 from scaleacross.spec.network import CurveOp
-
-Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
+from scaleacross.step.setting import Op
 
 
 @dataclass

@@ -57,12 +57,9 @@ class Simulation:
         task = Task(name, size_bytes, path, None, latency_s, cap_bytes_per_s, holds, held_fraction)
         return self.add(task, after, after_end, lane)
 
-    def also_after(self, task: int, others: Iterable[int] = (), ended: Iterable[int] = ()) -> None:
-        """Let ``task``, added before, wait for more: a collective waits for members that are added after it."""
-        waits = self._after[task]
-        waits += others
-        if ended:
-            waits += [~other for other in ended]
+    def wait(self, task: int, others: Iterable[int]) -> None:
+        """Let ``task`` wait for more, added before it or after: n for the arrival of task n, ~n for its end alone."""
+        self._after[task] += others
 
     def add(self, task: Task, after: Iterable[int] = (), after_end: Iterable[int] = (), lane: object = None) -> int:
         """Add a task; returns its number. Tasks that are equal are best one object: less memory, and one kind of flow."""
@@ -84,11 +81,6 @@ class Simulation:
         self._checked.add(id(task))  # ``tasks`` holds it, so that its number stays its own
         self._after.append(waits)
         return number
-
-    def waited_for(self, task: int) -> list[tuple[int, bool]]:
-        """What ``task`` waits for, each with whether it must have arrived (else only ended)."""
-        waits = self._after[task]
-        return [*((one, True) for one in waits if one >= 0), *((~one, False) for one in waits if one < 0)]
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> Timeline:
         """Run to the end; ``progress`` is told now and then how many tasks of how many have ended.

@@ -12,24 +12,24 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scaleacross.simulation.accounting import COMPUTING
 from scaleacross.simulation.machine import group_geometry
 from scaleacross.simulation.replay import Replay
-from scaleacross.simulation.step import SHAPES, Key
 from scaleacross.spec.execution_trace import Communicator, ExecutionTrace, Operation
 from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Plan
+from scaleacross.step.graph import Call, Computation, Key
+from scaleacross.step.setting import SHAPES
 from scaleacross.workloads.problem import Problem
 
 
 def execution_trace(plan: Plan, problem: Problem, played: Replay) -> ExecutionTrace:
     """The programs of all classes of ranks, and which position runs which."""
-    machine, step = played.machine, played.step
-    classes = list(step.players)
+    machine, graph = played.machine, played.graph
+    classes = list(graph.ranks)
     number = {who: index for index, who in enumerate(classes)}
     of_block = np.array([number[int(one)] for one in machine.classes.of[: machine.fabric.num_blocks]])
     degrees, placement = plan.degrees, plan.placement
-    uses = {call.use for call in step.calls_by_end.values()}
+    uses = {node.use for node in graph.nodes if isinstance(node, Call)}
     whole = problem.profile.whole_experts
     communicators = {
         use: Communicator(*group_geometry(SHAPES.get(use, use), degrees, placement, whole)) for use in sorted(uses)
@@ -45,84 +45,80 @@ def execution_trace(plan: Plan, problem: Problem, played: Replay) -> ExecutionTr
 
 
 class _Program:
-    """One class: ``tasks`` -> its operations in a row; ``waits`` -> tasks of its own that it waits for; ``began`` -> seconds."""
+    """One class: ``nodes`` -> its operations in a row; ``waits`` -> nodes of its own that it waits for; ``began`` -> seconds."""
 
     def __init__(self, played: Replay, who: int) -> None:
-        self.played, self.step, self.who = played, played.step, who
+        self.played, self.graph, self.who = played, played.graph, who
         self.messages: dict[int, tuple[Key, int]] = {
-            number: (key, tag) for tag, (key, number) in enumerate(self.step.messages.items())
+            number: (key, tag) for tag, (key, number) in enumerate(self.graph.messages.items())
         }
-        self.tasks: dict[int, list[Operation]] = {}
+        self.nodes: dict[int, list[Operation]] = {}
         self.waits: dict[int, list[int]] = {}
         self.began: dict[int, float] = {}
-        for entry in self.step.story[who]:
-            self._add(entry.task, entry.label, entry.component in COMPUTING)
-        for side in self.step.beside[who]:
-            self._add(side.task, side.label, False)
-        for task in list(self.tasks):
-            self.waits[task] = [one for one in self._waited_for(task) if one in self.tasks or self._receives(one)]
+        for entry in self.graph.story[who]:
+            self._add(entry.node, entry.label)
+        for side in self.graph.concurrent[who]:
+            self._add(side.node, side.label)
+        for node in list(self.nodes):
+            self.waits[node] = [one for one in self._waited_for(node) if one in self.nodes or self._receives(one)]
 
     def operations(self) -> tuple[Operation, ...]:
         """In the order of the replay, nothing before what it waits for."""
-        waiting = {task: len(set(waits)) for task, waits in self.waits.items()}
+        waiting = {node: len(set(waits)) for node, waits in self.waits.items()}
         followers: dict[int, list[int]] = {}
-        for task, waits in self.waits.items():
+        for node, waits in self.waits.items():
             for one in set(waits):
-                followers.setdefault(one, []).append(task)
-        ready = [(self.began[task], task) for task, count in waiting.items() if not count]
+                followers.setdefault(one, []).append(node)
+        ready = [(self.began[node], node) for node, count in waiting.items() if not count]
         heapq.heapify(ready)
         out: list[Operation] = []
         ends: dict[int, int] = {}
         while ready:
-            _, task = heapq.heappop(ready)
-            before = tuple(sorted({ends[one] for one in self.waits[task]}))
-            for operation in self.tasks[task]:
+            _, node = heapq.heappop(ready)
+            before = tuple(sorted({ends[one] for one in self.waits[node]}))
+            for operation in self.nodes[node]:
                 out.append(Operation(**{**vars(operation), "waits": before}))
                 before = (len(out) - 1,)
-            ends[task] = len(out) - 1
-            for follower in followers.get(task, ()):
+            ends[node] = len(out) - 1
+            for follower in followers.get(node, ()):
                 waiting[follower] -= 1
                 if not waiting[follower]:
                     heapq.heappush(ready, (self.began[follower], follower))
         return tuple(out)
 
-    def _add(self, task: int, label: str, computes: bool) -> None:
-        if task in self.tasks:
+    def _add(self, node: int, label: str) -> None:
+        if node in self.nodes:
             return
-        timeline, simulation = self.played.timeline, self.step.simulation
-        if computes:
-            seconds = float(timeline.end_s[task] - timeline.start_s[task])
-            self.tasks[task] = [Operation("compute", label, seconds=seconds)]
-            self.began[task] = float(timeline.start_s[task])
-        elif task in self.messages:
-            (_, down, *_), tag = self.messages[task]
-            size = simulation.tasks[task].amount
-            self.tasks[task] = [Operation("send", f"send {label}", size_bytes=size, following=bool(down), tag=tag)]
-            self.began[task] = float(timeline.start_s[task])
-        else:
-            call = self.step.calls_by_end[task]
-            calls = max(1, round(call.num_calls))
-            each = call.size_bytes * call.num_calls / calls
-            self.tasks[task] = [
-                Operation("collective", f"{call.use} {op} {label}", 0.0, op, call.use, each, calls) for op in call.ops
+        what, line = self.graph.nodes[node], self.played.nodes
+        self.began[node] = float(line.start_s[node])
+        if isinstance(what, Computation):
+            seconds = float(line.end_s[node] - line.start_s[node])
+            self.nodes[node] = [Operation("compute", label, seconds=seconds)]
+        elif isinstance(what, Call):
+            calls = max(1, round(what.num_calls))
+            each = what.size_bytes * what.num_calls / calls
+            self.nodes[node] = [
+                Operation("collective", f"{what.use} {op} {label}", 0.0, op, what.use, each, calls) for op in what.ops
             ]
-            self.began[task] = float(timeline.start_s[call.first])
+        else:
+            _, tag = self.messages[node]
+            size = line.tasks[node].amount
+            self.nodes[node] = [Operation("send", f"send {label}", size_bytes=size, following=what.down, tag=tag)]
 
-    def _waited_for(self, task: int) -> Iterator[int]:
-        first = self.step.calls_by_end[task].first if task in self.step.calls_by_end else task
-        return (one for one, _ in self.step.simulation.waited_for(first))
+    def _waited_for(self, node: int) -> Iterator[int]:
+        return (one if one >= 0 else ~one for one in self.graph.waits_for[node])
 
-    def _receives(self, task: int) -> bool:
-        """Whether ``task`` is a message to this class, which is received when first waited for."""
-        if task not in self.messages or self.messages[task][0][0] == self.who:
+    def _receives(self, node: int) -> bool:
+        """Whether ``node`` is a message to this class, which is received when first waited for."""
+        if node not in self.messages or self.messages[node][0][0] == self.who:
             return False
-        (sender, down, stage, kind, microbatch), tag = self.messages[task]
+        (sender, down, stage, kind, microbatch), tag = self.messages[node]
         neighbour = self.played.machine.neighbour(self.who, forward=not down)
         if sender != neighbour:
             return False
-        size = self.step.simulation.tasks[task].amount
+        size = self.played.nodes.tasks[node].amount
         label = f"receive {stage}{kind}{microbatch}"
-        self.tasks[task] = [Operation("receive", label, size_bytes=size, following=not down, tag=tag)]
-        self.waits[task] = []
-        self.began[task] = float(self.played.timeline.arrival_s[task])
+        self.nodes[node] = [Operation("receive", label, size_bytes=size, following=not down, tag=tag)]
+        self.waits[node] = []
+        self.began[node] = float(self.played.nodes.arrival_s[node])
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -11,19 +11,35 @@ from scaleacross.simulation.folding import Relation
 from scaleacross.simulation.patterns import Groups, Pattern, PatternKey
 
 
-def routes(fabric: Fabric, pipeline_rank: Ints, following: Ints) -> Ints:
-    """Number of the kind of each block's pipeline, by which of its messages leave buildings, and for how long.
+def routes(fabric: Fabric, waited: Iterable[Groups], pipeline_rank: Ints, following: Ints) -> Ints:
+    """Number of the kind of each block's pipeline, (blocks,): which of its messages and of its ``waited`` groups leave buildings,
+    and for how long.
 
-    Where one pipeline waits for a trunk all of its ranks do in the end, however far away they are.
+    Args:
+        waited: groups whose collectives computation waits for in every micro-batch.
+
+    Where one rank waits for another building, all ranks of its pipeline do in the end, however far away they are. A group that
+    straddles two buildings may be one among thousands, and makes the step all the same.
     """
     level, _, latency = fabric.hop(np.arange(len(following)), following)
-    block, far = np.flatnonzero(pipeline_rank == 0), np.where(level >= CAMPUS, latency.round(12), 0.0)
-    blocks = [block]
+    facts = [np.where(level >= CAMPUS, latency.round(12), 0.0)]
+    facts += [_far_s(fabric, groups) for groups in waited]
+    blocks = [np.flatnonzero(pipeline_rank == 0)]
     for _ in range(int(pipeline_rank.max(initial=0))):
         blocks.append(following[blocks[-1]])
     route = np.empty(len(following), dtype=np.int64)
-    route[np.stack(blocks)] = _numbered(np.stack([far[each] for each in blocks], axis=1))
+    route[np.stack(blocks)] = _numbered(np.stack([fact[each] for each in blocks for fact in facts], axis=1))
     return route
+
+
+def _far_s(fabric: Fabric, groups: Groups) -> Floats:
+    """Latency that the group of every block has between buildings, once around, (blocks,)."""
+    out = np.zeros(fabric.num_blocks)
+    members = groups.members
+    level, _, latency = fabric.hop(members.reshape(-1), np.roll(members, -1, axis=1).reshape(-1))
+    far = np.where(level >= CAMPUS, latency, 0.0).reshape(members.shape).sum(axis=1).round(12)
+    out[members] = far[:, None]
+    return out
 
 
 def initial(

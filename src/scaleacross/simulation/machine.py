@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
@@ -28,6 +29,8 @@ from scaleacross.spec.placement import Placement, strides
 from scaleacross.spec.topology import Topology
 
 Load = list[tuple[int, float]]
+WAITED: Final = ("tp", "cp", "ep")
+"""Shapes of groups whose collectives the layers of every micro-batch wait for."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,7 @@ def build_machine(
     max_blocks: int | None = None,
     slowdown: Slowdown | None = None,
     width: int | None = None,
+    waited: Collection[str] = WAITED,
 ) -> Machine:
     """The machine under a plan.
 
@@ -167,6 +171,7 @@ def build_machine(
         copies: equal copies of a token of which a place gets one at most; 0: it gets all.
         max_blocks: classes of blocks to stop at; None: nothing is folded.
         width: positions of a block; None: as many as are alike.
+        waited: shapes of groups that computation waits for in every micro-batch.
     """
     fabric = build_fabric(topology, placement, width or block_width(topology, placement, degrees), slowdown)
     shapes = {shape: _groups(fabric, shape, degrees, placement, whole_experts) for shape in kinds}
@@ -191,7 +196,8 @@ def build_machine(
     if max_blocks is None:
         classes = unfolded(total)
     else:
-        known = initial(fabric, shapes, streams, at, routes(fabric, at, following), block_facts)
+        held = [groups for shape, groups in shapes.items() if shape in waited]
+        known = initial(fabric, shapes, streams, at, routes(fabric, held, at, following), block_facts)
         related = relations(shapes, streams, offsets, following if degrees.pp > 1 else None)
         classes = refine(known, related, fabric.num_blocks, max_blocks, offsets["links"])
     return Machine(fabric, shapes, streams, classes, offsets, following, preceding)

@@ -19,18 +19,19 @@ import numpy as np
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import chosen
 from scaleacross.simulation import accounting
-from scaleacross.simulation.calls import Calls, Op
+from scaleacross.simulation.calls import Calls
 from scaleacross.simulation.connections import Way, library_way, stated_way
-from scaleacross.simulation.engine import Simulation as Events
 from scaleacross.simulation.fabric import Fabric, Floats, Ints, Slowdown, block_width
-from scaleacross.simulation.machine import Machine, build_machine
-from scaleacross.simulation.performance import perform
-from scaleacross.simulation.step import SHAPES, Player, Setting, Step, Stream
+from scaleacross.simulation.lowering import Lowered, lower
+from scaleacross.simulation.machine import WAITED, Machine, build_machine
 from scaleacross.simulation.tasks import Timeline
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Plan, PredictedCollective
 from scaleacross.spec.step_work import PipelineWork
+from scaleacross.step.graph import StepGraph
+from scaleacross.step.program import build
+from scaleacross.step.setting import SHAPES, Op, RankWork, Setting
 from scaleacross.workloads.problem import Problem
 
 TASKS: Final = 120_000
@@ -64,7 +65,8 @@ class Replay:
     """A step that was played."""
 
     machine: Machine
-    step: Step
+    graph: StepGraph
+    lowered: Lowered
     timeline: Timeline
 
     @property
@@ -73,16 +75,21 @@ class Replay:
         return self.timeline.total_s
 
     @cached_property
+    def nodes(self) -> Timeline:
+        """When every node of the graph happened."""
+        return self.lowered.by_node(self.timeline)
+
+    @cached_property
     def by_class(self) -> dict[int, dict[str, float]]:
         """Seconds by component of every class, with ``idle``."""
-        return {who: accounting.components(self.step.story[who], self.timeline) for who in self.step.players}
+        return {who: accounting.components(self.graph.story[who], self.nodes) for who in self.graph.ranks}
 
     @cached_property
     def components_s(self) -> dict[str, float]:
         """Seconds of the busiest class by the names of a plan's components: waiting is split into what messages cost and the
         bubble."""
-        saved = accounting.on_critical_path(set(self.step.messages.values()), self.timeline, self.step.simulation)
-        spent = self.by_class[_busiest(self.by_class, self.step.players)]
+        saved = accounting.on_critical_path(set(self.graph.messages.values()), self.nodes, self.graph.waits_for)
+        spent = self.by_class[_busiest(self.by_class, self.graph.ranks)]
         idle = spent.get(accounting.IDLE, 0.0)
         waited = min(max(saved, 0.0), idle)
         own = {name: spent.get(name, 0.0) for name in ("compute", "tp", "cp", "ep", "dp", "optimizer")}
@@ -126,28 +133,27 @@ def replay(
         )
     unlike = disturbance or Disturbance()
     machine, pace, counts = _machine(plan, problem, unlike, fold)
-    setting = _setting(plan, machine.fabric)
     launch = max(one.collective_start_s for one in _accelerators(machine))
     held = max(one.collective_multiprocessors / one.num_multiprocessors for one in _accelerators(machine))
     calls = Calls(machine, launch, _copies(problem), held, unlike.seed)
-    players = _players(plan, plan.work, machine, pace, counts, unlike)
-    step = perform(Events(machine.capacities), calls, setting, players)
-    return Replay(machine, step, step.simulation.run(progress))
+    graph = build(machine, _setting(plan), _ranks(plan, plan.work, machine, pace, counts, unlike))
+    lowered = lower(graph, calls, _ways(plan, machine.fabric))
+    return Replay(machine, graph, lowered, lowered.simulation.run(progress))
 
 
 def _accelerators(machine: Machine) -> list[Accelerator]:
     return [building.accelerator for building in machine.fabric.buildings]
 
 
-def _busiest(by_class: Mapping[int, Mapping[str, float]], players: Mapping[int, Player]) -> int:
+def _busiest(by_class: Mapping[int, Mapping[str, float]], ranks: Mapping[int, RankWork]) -> int:
     """The class with most computation and collectives of its layers; of equal ones that which waits least for others."""
 
     def busy(who: int) -> tuple[float, float, int]:
         spent = by_class[who]
         own = sum(spent.get(name, 0.0) for name in ("compute", "tp", "cp", "ep"))
-        return round(own, 9), -spent[accounting.IDLE], -players[who].pipeline_rank
+        return round(own, 9), -spent[accounting.IDLE], -ranks[who].pipeline_rank
 
-    return max(players, key=busy)
+    return max(ranks, key=busy)
 
 
 def _machine(plan: Plan, problem: Problem, unlike: Disturbance, fold: bool) -> tuple[Machine, Floats, Ints]:
@@ -175,6 +181,7 @@ def _machine(plan: Plan, problem: Problem, unlike: Disturbance, fold: bool) -> t
         max_blocks=_most_classes(plan) if fold else None,
         slowdown=unlike.slowdown,
         width=width,
+        waited=(*WAITED, *(("dp_shard", "expert") if plan.decision.shard == "parameters" else ())),
     )
     return machine, pace, counts
 
@@ -213,15 +220,15 @@ def _copies(problem: Problem) -> float:
 
 
 def _use(one: PredictedCollective) -> str:
-    """What a collective is for, in the words of ``step``."""
+    """What a collective is for, in the words of a step graph."""
     if one.axis == "cp" and "key" not in one.name:
         return "cp_states"
     return "expert" if one.axis == "dp_shard" and "expert" in one.name else str(one.axis)
 
 
-def _uses(plan: Plan, fabric: Fabric) -> dict[tuple[str, Op], Stream]:
+def _ways(plan: Plan, fabric: Fabric) -> dict[tuple[str, Op], Way]:
     """How every kind of collective runs, by use and operation."""
-    return {(_use(one), one.op): Stream(_way(plan, one, fabric), one.bytes_per_rank) for one in plan.collectives}
+    return {(_use(one), one.op): _way(plan, one, fabric) for one in plan.collectives}
 
 
 def _way(plan: Plan, one: PredictedCollective, fabric: Fabric) -> Way:
@@ -234,11 +241,11 @@ def _way(plan: Plan, one: PredictedCollective, fabric: Fabric) -> Way:
     return library_way(one.algorithm, fabric)
 
 
-def _setting(plan: Plan, fabric: Fabric) -> Setting:
-    streams = _uses(plan, fabric)
-    whole = ("tp", "all_reduce") in streams
+def _setting(plan: Plan) -> Setting:
+    sizes: dict[tuple[str, Op], float] = {(_use(one), one.op): one.bytes_per_rank for one in plan.collectives}
+    whole = ("tp", "all_reduce") in sizes
     recomputes = plan.decision.recompute == "full"
-    return Setting(plan.job, plan.degrees, plan.decision.shard, streams, whole, recomputes)
+    return Setting(plan.job, plan.degrees, plan.decision.shard, sizes, whole, recomputes)
 
 
 def _kinds(plan: Plan) -> dict[str, list[str]]:
@@ -256,9 +263,9 @@ def _kinds(plan: Plan) -> dict[str, list[str]]:
     return out
 
 
-def _players(
+def _ranks(
     plan: Plan, work: Mapping[str, PipelineWork], machine: Machine, pace: Floats, counts: Ints, unlike: Disturbance
-) -> dict[int, Player]:
+) -> dict[int, RankWork]:
     """Every class of ranks with its schedule and its chunks."""
     degrees, fabric = plan.degrees, machine.fabric
     stride = strides(degrees, plan.placement.axis_order)["pp"]
@@ -272,7 +279,7 @@ def _players(
         row = schedule.actions[rank]
         chunks = tuple(stated.chunk(rank, chunk) for chunk in range(schedule.num_chunks))
         paces = _paces(len(row), float(pace[block]), unlike, who)
-        out[who] = Player(rank, schedule, chunks, stated.optimizer_s[rank], paces)
+        out[who] = RankWork(rank, schedule, chunks, stated.optimizer_s[rank], paces)
     return out
 
 

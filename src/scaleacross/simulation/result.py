@@ -21,16 +21,16 @@ def simulated_step(
     plan: Plan, played: Replay, fold: bool, what_if: tuple[str, ...] = (), timeline: bool = False
 ) -> SimulatedStep:
     """The facts of a replay; ``timeline`` keeps every span and every change of a link's rate."""
-    machine, step = played.machine, played.step
+    machine, graph = played.machine, played.graph
     rows = tuple(
         SimulatedRow(
             name=_row_name(played, who),
-            stage=step.players[who].pipeline_rank,
+            stage=graph.ranks[who].pipeline_rank,
             num_ranks=machine.num_ranks(who),
             components_s=played.by_class[who],
-            spans=tuple(accounting.spans(step.story[who], step.beside[who], played.timeline)) if timeline else (),
+            spans=tuple(accounting.spans(graph.story[who], graph.concurrent[who], played.nodes)) if timeline else (),
         )
-        for who in step.players
+        for who in graph.ranks
     )
     return SimulatedStep(
         plan_name=plan.job.name,
@@ -39,9 +39,9 @@ def simulated_step(
         components_s={name: played.components_s.get(name, 0.0) for name in COMPONENTS},
         differences=_differences(plan, played),
         num_ranks=plan.degrees.world_size,
-        num_classes=len(step.players),
+        num_classes=len(graph.ranks),
         folding="none" if not fold else "exact" if machine.classes.exact else "rounded",
-        num_tasks=len(step.simulation.tasks),
+        num_tasks=len(played.timeline.tasks),
         what_if=what_if,
         links=_links(played, timeline),
         rows=rows,
@@ -51,7 +51,7 @@ def simulated_step(
 def _row_name(played: Replay, who: int) -> str:
     fabric = played.machine.fabric
     building = fabric.buildings[int(fabric.building[played.machine.first(who)])].name
-    return f"stage {played.step.players[who].pipeline_rank} in {building}"
+    return f"stage {played.graph.ranks[who].pipeline_rank} in {building}"
 
 
 def _differences(plan: Plan, played: Replay) -> tuple[ComponentDifference, ...]:
@@ -98,25 +98,25 @@ def _uneven_chunks(played: Replay) -> float:
     """Longest chunk over the mean chunk, of the ranks' forward and backward passes."""
     passes = [
         chunk.forward_s + chunk.input_gradient_s + chunk.weight_gradient_s
-        for player in played.step.players.values()
-        for chunk in player.chunks
+        for rank in played.graph.ranks.values()
+        for chunk in rank.chunks
     ]
     return max(passes) / (sum(passes) / len(passes)) if passes and sum(passes) else 1.0
 
 
 def _slowed(played: Replay, component: str) -> float:
     """Time of the flows of a component over what they take alone on their links, all of them together."""
-    simulation, timeline = played.step.simulation, played.timeline
+    timeline, last = played.timeline, played.lowered.last
     numbers = {
-        entry.task
-        for rows in (played.step.story, played.step.beside)
+        int(last[entry.node])
+        for rows in (played.graph.story, played.graph.concurrent)
         for row in rows.values()
         for entry in row
-        if entry.component == component and simulation.tasks[entry.task].path is not None
+        if entry.component == component and timeline.tasks[last[entry.node]].path is not None
     }
     taken = alone = 0.0
     for number in numbers:
-        task = simulation.tasks[number]
+        task = timeline.tasks[number]
         rooms = [float(played.machine.capacities[link]) / weight for link, weight in task.path or () if weight > 0]
         taken += float(timeline.end_s[number] - timeline.start_s[number])
         alone += task.amount / min([task.cap_bytes_per_s, *rooms])
@@ -151,7 +151,7 @@ def _links(played: Replay, timeline: bool) -> tuple[LinkUse, ...]:
 
 def _rate_changes(played: Replay, names: Mapping[int, str]) -> dict[int, tuple[Floats, Floats]]:
     """Link class -> (moments, rate from each on); a flow counts with its mean rate."""
-    tasks, timeline = played.step.simulation.tasks, played.timeline
+    tasks, timeline = played.timeline.tasks, played.timeline
     lasting = timeline.end_s > timeline.start_s
     on: dict[int, list[tuple[float, int]]] = {}  # by a task's identity: equal ones are one object
     carriers: dict[int, tuple[list[int], list[float]]] = {link: ([], []) for link in names}

@@ -75,11 +75,11 @@ def step_seconds(plan: Plan, problem: Problem) -> float:
 def period_of(played: Replay, few: int, whole: PipelineSchedule) -> Period | None:
     """The period with which a replay of ``few`` micro-batches goes on in the schedule of all; None where it shows none."""
     rows = [_coded(row) for row in whole.actions]
-    short = {who: _coded(player.schedule.actions[player.pipeline_rank]) for who, player in played.step.players.items()}
+    short = {who: _coded(rank.schedule.actions[rank.pipeline_rank]) for who, rank in played.graph.ranks.items()}
     begun = {who: _begun(played, who) for who in short}
     if any(len(begun[who]) != len(row) for who, row in short.items()):
         return None
-    all_rows = {who: rows[played.step.players[who].pipeline_rank] for who in short}
+    all_rows = {who: rows[played.graph.ranks[who].pipeline_rank] for who in short}
     limit = min(_time_of(begun[who], _common(row, all_rows[who])) for who, row in short.items())
     line = played.timeline
     events = np.unique(np.concatenate([line.start_s, line.end_s, line.arrival_s]))
@@ -105,9 +105,9 @@ def _coded(row: Sequence[Action]) -> Ints:
 
 def _begun(played: Replay, who: int) -> Floats:
     """When a class began each of its actions, s."""
-    computing = (entry for entry in played.step.story[who] if entry.component == "compute")
-    firsts = [next(entries).task for _, entries in groupby(computing, key=lambda entry: entry.label)]
-    return played.timeline.start_s[firsts]
+    computing = (entry for entry in played.graph.story[who] if entry.component == "compute")
+    firsts = [next(entries).node for _, entries in groupby(computing, key=lambda entry: entry.label)]
+    return played.nodes.start_s[firsts]
 
 
 def _common(row: Ints, other: Ints) -> int:

@@ -3,9 +3,9 @@
 For a candidate on a given placement the choices are
 
 B1 layers     the equal split, or the one of ``partition_stages`` for the types that the placement has on each stage
-              (where all stages have the same types: the equal split only)
+              (where all stages have the same types: the equal split only, since ``uneven_layers`` tries the other)
 B2 batch      equally many micro-batches for every replica, or those of ``share_batch`` for the pace that each class has
-              under the split chosen by B1 (where there is one class: equally many only)
+              under the split chosen by B1 (where there is one class, or the target knows no other: equally many only)
 B3 memory     every stage fits the smallest type on it, with the micro-batches of the replicas that have most
 
 so at most four balances, all of which are priced. Their number, and the size of both models, depends on the buildings, the
@@ -37,6 +37,7 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import SCHEDULE_NAMES, ScheduleName
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import BatchShare, Decision
+from scaleacross.targets import needs_equal_batches
 from scaleacross.workloads.layer_profile import ModelProfile
 from scaleacross.workloads.problem import Problem
 
@@ -89,9 +90,13 @@ class Balancer:
 
     def equal(self, layout: Layout) -> Balance:
         """Equal layers and batches, whether they fit or not."""
-        pp, num_chunks, m = (int(getattr(self.settings, name)[0]) for name in ("pp", "num_chunks", "num_micro_batches"))
-        split = equal_stages(self.profile.num_layers, pp, num_chunks, self.placement)
-        return Balance(layout, split, (m,) * len(layout), self.placement)
+        m = int(self.settings.num_micro_batches[0])
+        return Balance(layout, self._equal_split, (m,) * len(layout), self.placement)
+
+    @cached_property
+    def _equal_split(self) -> Split:
+        pp, num_chunks = int(self.settings.pp[0]), int(self.settings.num_chunks[0])
+        return equal_stages(self.profile.num_layers, pp, num_chunks, self.placement)
 
     def balances(self, layout: Layout) -> Iterator[Balance]:
         """B1–B3, the equal ones first."""
@@ -101,9 +106,22 @@ class Balancer:
                 if self._fits(layout, split, max(micro_batches)):
                     yield Balance(layout, split, micro_batches, self.placement)
 
+    @cached_property
+    def uneven_split(self) -> Split | None:
+        """The split of ``partition_stages`` on a fleet of one type; None where that is the equal one, or none fits."""
+        types = [frozenset(one.name for one in self.accelerators)] * int(self.settings.pp[0])
+        split = partition_stages(self.costs, types, int(self.settings.num_chunks[0]), self.placement)
+        return None if split == self._equal_split else split
+
+    def uneven(self, layout: Layout) -> Iterator[Balance]:
+        """``uneven_split`` with equally many micro-batches for every replica, where it fits."""
+        balance = self.equal(layout)
+        if self.uneven_split is not None and self._fits(layout, self.uneven_split, max(balance.micro_batches)):
+            yield replace(balance, split=self.uneven_split)
+
     def rows(self, balance: Balance) -> Rows:
-        """The rows that price a balance: one where all accelerators are of one type, else one of every kind of rank."""
-        if len(self.accelerators) == 1:
+        """The rows that price a balance: one where all ranks are alike, else one of every kind of rank."""
+        if len(self.accelerators) == 1 and balance.layers_per_stage is None:
             work = work_of(self.profile, self.job, self.accelerators, self.settings)
             return Rows(self.settings, work, np.zeros(len(self.settings), dtype=np.int64))
         return uneven_rows(
@@ -126,7 +144,7 @@ class Balancer:
         return [equal] if other is None or other == equal else [equal, other]
 
     def _shares(self, layout: Layout, split: Split) -> list[tuple[int, ...]]:
-        if len(layout) == 1:
+        if len(layout) == 1 or needs_equal_batches(self.job):
             return []
         m, pp, num_chunks = (int(getattr(self.settings, name)[0]) for name in ("num_micro_batches", "pp", "num_chunks"))
         replicas = [one.num_replicas for one in layout]

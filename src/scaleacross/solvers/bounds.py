@@ -59,7 +59,7 @@ def cut_bound(problem: Problem) -> Bound | None:
     profile, job = problem.profile, problem.job
     hidden = profile.blocks[0][0].hidden_size
     activations = job.tokens_per_step * hidden * ACTIVATION_BYTES
-    smallest_stage = min(layer.total_parameters for layer, _ in profile.blocks)
+    smallest_stage = min(layer.trainable_parameters for layer, _ in profile.blocks)
     crossing = min(activations, smallest_stage * job.optimizer.reduce_bytes / best_ratio(job))
     widest = max(capacity for *_, capacity in trunk_graph(problem.topology).edges(data="bytes_per_s"))
     together = max(compute_bound(problem).step_s, crossing / widest)

@@ -112,6 +112,8 @@ def _requirements(problem: Problem) -> dict[str, str]:
         chosen = getattr(job, name)
         if set(chosen) != set(defaults[name].default):
             out[name] = f"{name} {', '.join(map(str, chosen))}"
+    if job.target not in ("any", "scaleacross"):
+        out["target"] = f"target {job.target}"
     for axis in DegreeRequest.model_fields:
         wanted = getattr(job.degrees, axis)
         if wanted is not None:
@@ -145,6 +147,8 @@ def _relaxed(job: Job, dropped: frozenset[str]) -> Job:
         changes["num_accelerators"] = None
     if "failure_domains" in dropped:
         changes["failure_domains"] = None
+    if "target" in dropped:
+        changes["target"] = "any"
     if "batch" in dropped:
         changes["global_batch_sequences"] = job.global_batch_sequences * BATCH_FACTOR
     return job.model_copy(update=changes)

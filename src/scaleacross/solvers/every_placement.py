@@ -12,7 +12,7 @@ depend on the number of buildings; so nothing grows with the accelerators but th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Final
@@ -139,15 +139,22 @@ class EveryPlacement(Placer):
 
         ``orders`` of the active axes; None: all of them.
         """
-        pricing = self.pricing
-        balancer = Balancer(pricing.job, pricing.profile, pricing.accelerators, settings, self._layer_times(settings))
+        pricing, balancer = self.pricing, self._balancer(settings)
         out = []
         for layout, alike in self._by_layout(settings, slowest_axis, orders).items():
-            for balance in balancer.balances(layout) if self.balanced else [balancer.equal(layout)]:
+            for balance in self._balances(balancer, layout):
                 rows = balancer.rows(balance)
                 floor_s = float(placement_free_s(pricing.volumes(*rows[:2])).max())
                 out.append((floor_s, balance, rows, alike))
         return sorted(out, key=lambda entry: entry[0])
+
+    def _balancer(self, settings: Settings) -> Balancer:
+        pricing = self.pricing
+        return Balancer(pricing.job, pricing.profile, pricing.accelerators, settings, self._layer_times(settings))
+
+    def _balances(self, balancer: Balancer, layout: Layout) -> Iterable[Balance]:
+        """The balances to try on a layout."""
+        return balancer.balances(layout) if self.balanced else [balancer.equal(layout)]
 
     def _by_layout(
         self, settings: Settings, slowest_axis: GridAxis | None, orders: Sequence[AxisOrder] | None = None

@@ -150,6 +150,8 @@ def _relaxations(problem: Problem, seed: int) -> Iterator[tuple[str, Job]]:
         looser = _kept_apart_less(problem, seed)
         yield from [looser] if looser else []
         yield "leave failure_domains out", job.model_copy(update={"failure_domains": None})
+    if job.target not in ("any", "scaleacross"):
+        yield "leave the target open (target: any)", job.model_copy(update={"target": "any"})
     for name in ("recompute", "micro_batch_sequences", "shard", "schedules", "num_chunks"):
         default = fresh[name].default
         if set(getattr(job, name)) != set(default):
@@ -164,6 +166,11 @@ def _relaxations(problem: Problem, seed: int) -> Iterator[tuple[str, Job]]:
         yield "hold no spare hosts back", job.model_copy(update={"spare_hosts": {}})
     if job.num_accelerators is not None:
         yield "leave num_accelerators free", job.model_copy(update={"num_accelerators": None})
+    for factor in (2, 4, 8):
+        if job.global_batch_sequences % factor == 0:
+            fewer = job.global_batch_sequences // factor
+            changed = job.model_copy(update={"global_batch_sequences": fewer})
+            yield f"global_batch_sequences {job.global_batch_sequences} → {fewer}", changed
     for factor in (2, 4, 8):
         if job.sequence_length % factor == 0:
             shorter = job.sequence_length // factor

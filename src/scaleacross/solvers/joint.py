@@ -8,7 +8,8 @@ Variables     f ∈ F                                       fleet
               σ ∈ SCHEDULE_NAMES with v ∈ ℕ chunks, ρ ∈ RECOMPUTES, ζ ∈ SHARD_LEVELS
               π   order of the axes of degree > 1, fastest first
               n_β ∈ ℕ accelerators of building β, in the sequence of a fill (S1–S3, ``fleets``)
-              layers per stage and micro-batches per replica class, where f has several types (B1–B3, ``balance``)
+              layers per stage (B1, ``balance``, ``uneven_layers``), and micro-batches per replica class where f has
+              several types (B2)
 Constraints   C1 heads        tp divides heads, key/value heads and MLP widths                          (R1)
               C2 sequence     2·cp and tp divide the sequence, enough tokens per rank                   (R2)
               C3 layers       pp·v ≤ L, no stage count that another serves as well                      (R3)
@@ -34,6 +35,8 @@ R1–R9 are those of ``search_space``; π and n are decided by ``place_paralleli
 4. Survivors in the order of their coarse estimate get the tight bound; again the best are placed and the incumbent prunes.
 5. What is left is placed exactly, lowest estimate first, on the fills and axis orders whose own estimate is below the incumbent;
    then, lowest bound first, whatever has a bound below it, until the next candidate's bound is not: proof.
+6. On fleets of one type every candidate with a pipeline is bounded once more, whatever its layers per stage, and placed with
+   those of ``uneven_layers``, after all others: its bounds are further from its steps.
 
 Estimates (``Priced.estimate_s``) are bounds of a step in which gradients that cross buildings meet those of all other pipeline
 ranks there: closer than bounds, but a step may be below them.
@@ -64,10 +67,11 @@ from scaleacross.solvers.balance import balance_of
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.every_placement import placer_on as step_placer_on
 from scaleacross.solvers.fleets import Fleet, fleets
-from scaleacross.solvers.place_parallelism import PlacementDecision, Placer
+from scaleacross.solvers.place_parallelism import PlacementDecision, Placer, never
 from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Placed, Search, forget
+from scaleacross.solvers.uneven_layers import UnevenLayers, uneven_placers
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.progress import Progress
 from scaleacross.workloads.problem import Problem
@@ -86,6 +90,10 @@ PROBED_DEEPLY: Final = 128
 """Bases of the sample that are expanded."""
 
 
+MOST_WITH_UNEVEN: Final = 10_000
+"""Candidates up to which ``stages: auto`` tries uneven ones: beyond, their weaker bounds take longer than the search itself."""
+
+
 def search(
     problem: Problem,
     *,
@@ -96,6 +104,7 @@ def search(
     placer_on: Callable[[Fleet], Placer] | None = None,
     incumbents: Sequence[Decision] = (),
     clock: Callable[[], float] = time.perf_counter,
+    stopped: Callable[[], bool] = never,
 ) -> Search:
     """Search the whole space. ``best`` is None when nothing fits or the time limit came first (``out_of_time``).
 
@@ -103,14 +112,24 @@ def search(
         placer_on: makes the placer of a fleet; one with another goal (``objectives``) makes every ``_s`` of the outcome a score.
         incumbents: placed, legal decisions that fit in memory; the result is never slower than any of them.
         clock: what the time limit is measured with.
+        stopped: asked as the clock is; once true, the search ends as if its time were over.
     """
-    state = Search(problem, time_limit_s, seed, gap_tolerance, report, clock)
+    state = Search(problem, time_limit_s, seed, gap_tolerance, report, clock, stopped)
     placers = [(placer_on or partial(_step_placer, state))(fleet) for fleet in reversed(fleets(problem.topology))]
     for placer in placers:
         _start_from(state, incumbents, placer)
     turns = zip_longest(*(_price_fleet(state, placer) for placer in placers))
     survivors: list[tuple[Priced, Placer]] = [one for turn in turns for one in turn if one is not None]
-    _place_all(state, _tighten(state, survivors))
+    uneven: list[tuple[Priced, Placer]] = [
+        one
+        for placer in ([] if placer_on else _uneven_placers(state))
+        for one in _price_fleet(state, placer)
+        if one is not None
+    ]
+    tight = _tighten(state, survivors), _tighten(state, uneven)
+    for blocks in tight:
+        _place_all(state, blocks)
+    survivors += uneven
     below = ((priced.take(priced.bound_s < state.bound_s), placer.pricing) for priced, placer in survivors)
     state.unbounded = [(priced, pricing) for priced, pricing in below if len(priced.bound_s)]
     return state
@@ -120,6 +139,20 @@ def _step_placer(state: Search, fleet: Fleet) -> Placer:
     """The placer for step time."""
     problem = state.problem
     return step_placer_on(fleet, problem.job, problem.profile, lambda: state.incumbent_s)
+
+
+def _uneven_placers(state: Search) -> list[UnevenLayers]:
+    """The placers of step 6; none where the job asks for equal stages, or there are too many candidates to try others."""
+    problem = state.problem
+    stages = problem.job.stages
+    if stages == "auto" and state.num_candidates > MOST_WITH_UNEVEN:
+        state.left_out.append(
+            f"stages with unequal numbers of layers were not searched, as there are {state.num_candidates:,} candidates with "
+            "equal ones: the bound is one on those; stages: any searches all"
+        )
+    if stages == "equal" or state.left_out:
+        return []
+    return uneven_placers(fleets(problem.topology), problem.job, problem.profile, lambda: state.incumbent_s)
 
 
 def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -> None:
@@ -149,8 +182,11 @@ def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -
 def _price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer] | None]:
     """Steps 1 to 3 on one fleet: candidates whose coarse bound is below the incumbent, a block a turn; the first turn probes."""
     space = SearchSpace(state.problem.job, state.problem.profile, placer.fleet.num_accelerators, placer.fleet.unit)
-    enumerated = _enumerate(state, space)
-    _probe(state, space, placer, enumerated)
+    again = placer.least_stages > 1  # what a rule refuses, or memory, was counted with equal stages
+    refusals = Refusals() if again else state.refusals
+    enumerated = _enumerate(state, space, refusals, placer.least_stages)
+    if not again:
+        _probe(state, space, placer, enumerated)
     yield None
     bases, bounds, counts = _bases(state, placer.pricing, enumerated)
     for start in range(0, len(bases), BASE_BLOCK):
@@ -158,7 +194,7 @@ def _price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer
             state.drop(bounds[start:], counts[start:])
             break
         block = bases.take(np.arange(start, min(start + BASE_BLOCK, len(bases))))
-        fitting = _that_fit(state, placer.pricing, space.expand(block, state.refusals))
+        fitting = _that_fit(state, placer.pricing, space.expand(block, refusals))
         if not len(fitting):
             continue
         priced = placer.pricing.coarse(fitting)
@@ -168,10 +204,12 @@ def _price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer
         yield priced.take(state.keep(priced.bound_s)), placer
 
 
-def _enumerate(state: Search, space: SearchSpace) -> list[tuple[Settings, Ints]]:
-    """All bases in batches, with the number of candidates that each stands for."""
+def _enumerate(state: Search, space: SearchSpace, refusals: Refusals, least_stages: int) -> list[tuple[Settings, Ints]]:
+    """All bases of so many stages or more in batches, with the number of candidates that each stands for."""
     batches = []
-    for bases in space.bases(state.refusals):
+    for bases in space.bases(refusals):
+        if not len(bases) or int(bases.pp[0]) < least_stages:
+            continue
         batches.append((bases, space.num_candidates(bases)))
         state.num_candidates += int(batches[-1][1].sum())
         state.tell("enumerating", state.num_candidates)

@@ -132,7 +132,7 @@ class MixedPricing(Pricing):
     def _least_work(self, settings: Settings, computation_s: Floats) -> Work:
         """Work of which the part that no placement changes is ``computation_s`` and the least optimizer update."""
         nothing = np.zeros(len(settings))
-        held = self.profile.total_parameters / (settings.pp * settings.tp * settings.ep)
+        held = self.profile.trainable_parameters / (settings.pp * settings.tp * settings.ep)
         optimizer = update_s(self.job, self.accelerators, settings, held, nothing).min(axis=0)
         columns = {f.name: nothing for f in fields(Work)}
         each = computation_s / settings.num_micro_batches
@@ -261,7 +261,7 @@ class MixedPricing(Pricing):
         passes = np.where(settings.recompute == RECOMPUTES.index("full"), 3.0, 2.0)
         out = [
             2.0 * passes * block.tp_gathers * unit["tp"]
-            + (block.attention is not None) * unit["cp"]
+            + block.exchanges_over_cp * unit["cp"]
             + (block.routed_tokens > 0) * unit["ep"]
             for block, _ in self.profile.blocks
         ]

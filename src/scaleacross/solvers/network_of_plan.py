@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 
 from scaleacross.cost_models.axes import Networks, network_of, searched_network
 from scaleacross.cost_models.groups import GroupShape
@@ -23,12 +24,14 @@ from scaleacross.cost_models.window_traffic import windows_of
 from scaleacross.solvers.choose_network import (
     NetworkProblem,
     NetworkSolution,
-    choose,
     rounded_budgets,
 )
+from scaleacross.solvers.network_between import chosen_between
 from scaleacross.solvers.network_blocks import SAME_STEP, BlockPricer, blocks_of
 from scaleacross.solvers.network_combinations import Combination, combined, fastest_everywhere, uncontended, undominated
 from scaleacross.solvers.network_options import (
+    NOTHING_BETWEEN,
+    Between,
     FlowOption,
     Wire,
     common_options,
@@ -78,8 +81,7 @@ def with_network(problem: Problem, decision: Decision, seed: int = 0) -> Network
     library = placed.cost(bare, "library")
     if problem.job.network.settings == "library":
         return Networked(bare, library, None, {}, 0, library.cost.step_s, library.cost.step_s)
-    made = network_problem(placed, bare, library)
-    solution = choose(made.problem, seed=seed)
+    made, solution = chosen_between(partial(network_problem, placed, bare, library), seed)
     networked = _decided(bare, solution, library)
     cost = placed.cost(networked)
     paid = paying(problem.job, made.without, solution, cost.cost.step_s, seed)
@@ -206,17 +208,21 @@ class MadeProblem:
         return replace(self.problem, blocks=self.combined(self.options | plain))
 
 
-def network_problem(placed: _Placed, decision: Decision, cost: PlanCost) -> MadeProblem:
-    """The blocks, windows and budgets of a placed decision; ``cost`` is its price (any network)."""
+def network_problem(
+    placed: _Placed, decision: Decision, cost: PlanCost, between: Mapping[str, Between] = MappingProxyType({})
+) -> MadeProblem:
+    """The blocks, windows and budgets of a placed decision; ``cost`` is its price (any network), ``between`` what more the
+    connections of some communicators are tried with."""
     problem = placed.problem
     hashed = _hashed(problem.topology, cost.placement.fill)
     limits = problem.job.network
     trunks = TrunkLoads.of(problem.job, decision, cost.volumes, placed.shapes, placed.levels)
     asked = limits.compression
-    codecs = (offers(problem.job, placed.levels.accelerators), asked.max_relative_error) if asked else ()
+    codecs = (offers(problem.job, placed.levels.accelerators), asked.max_relative_error) if asked else ((), 0.0)
     options: Options = {}
     for flow in cost.sent:
-        own = (cost.volumes.launch_s, cost.volumes.equal_copies, hashed, *codecs)
+        more = between.get(flow.shape, NOTHING_BETWEEN)
+        own = (cost.volumes.launch_s, cost.volumes.equal_copies, hashed, *codecs, more)
         beside, whole = windows_of(flow, decision.shard), placed.shapes[flow.shape]
         wires = [Wire(whole, links, *own) for links in placed.links(flow)]
         alone = cost.gradient_shapes.get(flow.shape) if beside == (GRADIENTS,) else None

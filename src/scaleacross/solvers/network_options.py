@@ -9,7 +9,9 @@ Connections per crossed level beyond the scale-up domain, in the order in which 
 * library    NCCL's defaults: a queue pair and 4 MiB per channel
 
 On levels that neither hash flows nor are too long for the defaults, the first two are the defaults too. Each comes with as many
-channels as fill the port, and with one. The algorithms are those of ``cost_models.network.options``.
+channels as fill the port, and with one. Where these do not all fit the budgets of the job, ``network_between`` asks for more:
+paced connections with less in flight, over fewer queue pairs, on half as many channels (``Between``). The algorithms are those of
+``cost_models.network.options``.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from itertools import product
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -78,11 +81,28 @@ class FlowOption:
     trunk_load: tuple[int, ...] = ()
 
 
+class Between(NamedTuple):
+    """Settings to try between full rate and the library's defaults; without any, nothing is added.
+
+    Attributes:
+        windows: most bytes in flight to one peer, on every level.
+        spreads: queue pairs to spray over.
+        channels: of as many as fill the port, each of which is tried.
+    """
+
+    windows: tuple[float, ...] = ()
+    spreads: tuple[int, ...] = ()
+    channels: tuple[int, ...] = ()
+
+
+NOTHING_BETWEEN: Final = Between()
+
+
 @dataclass(frozen=True)
 class Wire:
     """What options are made from: the group, its links, launch (s), copies of a token, the levels that hash flows, codecs.
 
-    ``max_relative_error`` bounds the errors of all encodings of a result together.
+    ``max_relative_error`` bounds the errors of all encodings of a result together; ``between`` adds connections.
     """
 
     shape: GroupShape
@@ -92,6 +112,7 @@ class Wire:
     hashed: Bools
     offers: tuple[Compression, ...] = ()
     max_relative_error: float = 0.0
+    between: Between = NOTHING_BETWEEN
 
 
 def flow_options(flow: Flow, wire: Wire, *, waited: bool) -> list[FlowOption]:
@@ -217,13 +238,34 @@ def _settings(wire: Wire, beyond: list[int]) -> Iterator[tuple[tuple[Connection,
             if (connections, channels) not in seen:
                 seen.add((connections, channels))
                 yield connections, channels
+    if wire.between == NOTHING_BETWEEN:
+        return
+    several = sorted({full, 1, *(each for each in wire.between.channels if each < full)}, reverse=True)
+    for spread, most in product((SPREAD, *wire.between.spreads), (math.inf, *wire.between.windows)):
+        for channels in several:
+            connections = tuple(_connection(wire, level, channels, 1.0, few[level], most, spread) for level in beyond)
+            if (connections, channels) not in seen:
+                seen.add((connections, channels))
+                yield connections, channels
 
 
-def _connection(wire: Wire, level: int, channels: int, headroom: float, lanes: float) -> Connection:
-    """A connection across ``level`` with ``headroom`` times B·RTT in flight, one of ``lanes`` of a group; 0: the library's."""
+def _connection(
+    wire: Wire,
+    level: int,
+    channels: int,
+    headroom: float,
+    lanes: float,
+    most_bytes: float = math.inf,
+    spread: int = SPREAD,
+) -> Connection:
+    """A connection across ``level`` with ``headroom`` times B·RTT in flight, one of ``lanes`` of a group; 0: the library's.
+
+    ``most_bytes`` in flight where B·RTT is more, over at least ``spread`` queue pairs.
+    """
     links, shape = wire.links, wire.shape
     rate = min(float(links.bandwidth[level]), float(links.capacity[level] / (shape.crossing[level] * lanes)))
-    needed = headroom * rate * 2 * float(links.latency[level])
+    full = headroom * rate * 2 * float(links.latency[level])
+    needed = min(full, most_bytes)
     library = Connection(
         level=LINK_LEVELS[level],
         queue_pairs=channels,
@@ -231,12 +273,13 @@ def _connection(wire: Wire, level: int, channels: int, headroom: float, lanes: f
         outstanding=LIBRARY_OUTSTANDING,
         load_balancing="ecmp",
     )
-    if not headroom or (not wire.hashed[level] and needed <= library.window_bytes):
+    if not headroom or (not wire.hashed[level] and full <= library.window_bytes):
         return library
-    piece = math.ceil(needed / SPREAD / SEGMENT_STEP_BYTES) * SEGMENT_STEP_BYTES
+    whole = math.ceil if needed == full else math.floor  # a window that keeps to a budget is no wider than asked for
+    piece = whole(needed / spread / SEGMENT_STEP_BYTES) * SEGMENT_STEP_BYTES
     segment = min(SEGMENT_BYTES, max(SEGMENT_STEP_BYTES, piece))
-    pairs = min(max(SPREAD, math.ceil(needed / (MAX_OUTSTANDING * segment))), MAX_QUEUE_PAIRS)
-    outstanding = min(max(1, math.ceil(needed / (pairs * segment))), MAX_OUTSTANDING)
+    pairs = min(max(spread, math.ceil(needed / (MAX_OUTSTANDING * segment))), MAX_QUEUE_PAIRS)
+    outstanding = min(max(1, whole(needed / (pairs * segment))), MAX_OUTSTANDING)
     return Connection(
         level=LINK_LEVELS[level],
         queue_pairs=pairs,

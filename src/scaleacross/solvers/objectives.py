@@ -13,6 +13,8 @@ O3 egress     ≥ 0, and where no building holds N accelerators ≥ the least of
 O4 limit      a limit L on another objective refuses a candidate whose bound (O1–O3) on it exceeds L, and every placement
               whose exact spending does; the rest of the space stays as it is
 
+For useful tokens per second the score is T/G, with the useful share G of a placement (U1–U3, ``useful``).
+
 A candidate is placed by trying all orders on all fills (``Placer.every``): rates, egress and limits depend on both. On fleets of
 several accelerator types every balance of every layout is tried as well (``EveryPlacement``); the balances themselves are those
 for speed (B1, B2). There T has the bound of ``mixed_fleets``, and O2 and O3 say no more than C ≥ 0 and egress ≥ 0, because what
@@ -40,6 +42,7 @@ from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.solvers.mixed_fleets import pricing_on
 from scaleacross.solvers.place_parallelism import AxisOrder, PlacementDecision, Placer, axes_of, never
 from scaleacross.solvers.priced import Priced
+from scaleacross.solvers.useful import UsefulShare
 from scaleacross.spec.job import ObjectiveName
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.topology import Topology
@@ -56,12 +59,21 @@ class Measure:
     name: ObjectiveName
     spending: Spending | None
     reference: float
+    useful: UsefulShare | None = None
 
     @classmethod
-    def of(cls, topology: Topology, name: ObjectiveName) -> Measure:
-        """The measure of an objective. Raises InputError where the topology lacks a figure that it needs."""
+    def of(cls, topology: Topology, name: ObjectiveName, problem: Problem | None = None) -> Measure:
+        """The measure of an objective; useful tokens need the ``problem``.
+
+        Raises:
+            InputError: the topology lacks a figure that it needs.
+        """
         if name == "step_time":
             return cls(name, None, 1.0)
+        if name == "useful_tokens_per_s":
+            if problem is None:
+                raise ValueError("useful tokens are those of a problem")
+            return cls(name, None, 1.0, UsefulShare(problem))
         spending = spending_of(topology, name)
         whole = sum(
             building.num_accelerators * (rate.step_per_s + rate.compute_per_s)
@@ -80,10 +92,22 @@ class Measure:
         busy = self._cheapest(fleet, "compute_per_s", num_accelerators) * compute_s
         return (held + busy + (egress if self.spending.pays_egress else 0.0)) / self.reference
 
-    def exact(self, fill: Fill, step_s: float, compute_s: float, egress: float) -> float:
+    def share_bound(self, settings: Settings, bases: bool) -> Floats | float:
+        """U1, U3: the most that any placement of a candidate, or of all that a base stands for, has, (n,)."""
+        if self.useful is None:
+            return 1.0
+        return self.useful.base_bound(settings) if bases else self.useful.bound(settings)
+
+    def share(self, settings: Settings, fill: Fill, order: AxisOrder) -> float:
+        """Useful share of the time of a single placed candidate."""
+        if self.useful is None:
+            return 1.0
+        return self.useful.exact(settings.decision(0).degrees, int(settings.num_micro_batches[0]), fill, order)
+
+    def exact(self, fill: Fill, step_s: float, compute_s: float, egress: float, share: float = 1.0) -> float:
         """Score of a placed candidate."""
         if self.spending is None:
-            return step_s
+            return step_s / share
         return sum(self.spending.parts(shares(fill), step_s, compute_s, egress).values()) / self.reference
 
     def spent(self, score: float) -> float:
@@ -107,19 +131,32 @@ class Goal:
     measure: Measure
     limits: tuple[tuple[Measure, float], ...] = ()
 
-    def allows(self, fill: Fill, step_s: float, compute_s: float, egress: float) -> bool:
+    def allows(
+        self, settings: Settings, place: tuple[Fill, AxisOrder], step_s: float, compute_s: float, egress: float
+    ) -> bool:
         """O4 on a placed candidate."""
-        return all(one.exact(fill, step_s, compute_s, egress) <= most * SLACK for one, most in self.limits)
+        return all(
+            one.exact(place[0], step_s, compute_s, egress, one.share(settings, *place)) <= most * SLACK
+            for one, most in self.limits
+        )
 
     def bound(
-        self, fleet: Fleet, settings: Settings, step_s: Floats, compute_s: Floats, egress: Floats | float = 0.0
+        self,
+        fleet: Fleet,
+        settings: Settings,
+        step_s: Floats,
+        compute_s: Floats,
+        egress: Floats | float = 0.0,
+        bases: bool = False,
     ) -> Floats:
         """Lower bound on the score, inf where a limit cannot be met, (n,)."""
         number = settings.world_size.astype(np.float64)
         refused = np.zeros(len(settings), dtype=bool)
         for one, most in self.limits:
-            refused |= one.bound(fleet, number, step_s, compute_s, egress) > most * SLACK
-        return np.where(refused, np.inf, self.measure.bound(fleet, number, step_s, compute_s, egress))
+            share = one.share_bound(settings, bases)
+            refused |= one.bound(fleet, number, step_s, compute_s, egress) / share > most * SLACK
+        least = self.measure.bound(fleet, number, step_s, compute_s, egress)
+        return np.where(refused, np.inf, least / self.measure.share_bound(settings, bases))
 
     @property
     def pays_egress(self) -> bool:
@@ -157,7 +194,7 @@ class GoalPricing(Pricing):
 
     def base_floor_s(self, bases: Settings) -> Floats:
         """Lower bound on the scores of all candidates of a base from the time of its layers alone, (n,)."""
-        return self.goal.bound(self.fleet, bases, self.times.base_floor_s(bases), np.zeros(len(bases)))
+        return self.goal.bound(self.fleet, bases, self.times.base_floor_s(bases), np.zeros(len(bases)), bases=True)
 
     def base_free_s(self, bases: Settings) -> Floats:
         """Lower bound on the scores of all candidates of a base by computation alone, (n,)."""
@@ -184,7 +221,7 @@ class GoalPricing(Pricing):
 
     def _of_bases(self, bases: Settings, step_s: Floats) -> Floats:
         busy_s = compute_s(bases, self.work(bases)) if self._of_one_type else np.zeros(len(bases))
-        return self.goal.bound(self.fleet, bases, step_s, busy_s)
+        return self.goal.bound(self.fleet, bases, step_s, busy_s, bases=True)
 
     def _scored(self, priced: Priced, egress: Floats | float) -> Priced:
         busy_s = compute_s(priced.settings, priced.work) if self._of_one_type else np.zeros(len(priced.bound_s))
@@ -241,8 +278,9 @@ class GoalPlacer(Placer):
                 return best and replace(best, complete=False)
             step_s = free_s + self.exposed_s(settings, work, fill, order)
             egress = self.goal_pricing.egress.exact(degrees, order, fill, sent, num_chunks) if sent else 0.0
-            score = self.goal.measure.exact(fill, step_s, busy_s, egress)
-            if score < least and self.goal.allows(fill, step_s, busy_s, egress):
+            share = self.goal.measure.share(settings, fill, order)
+            score = self.goal.measure.exact(fill, step_s, busy_s, egress, share)
+            if score < least and self.goal.allows(settings, (fill, order), step_s, busy_s, egress):
                 best, least = PlacementDecision(order, fill, score - free_s, complete=True), score
         return best
 
@@ -256,8 +294,14 @@ class GoalPlacer(Placer):
         if not fills:
             return []
         bounds = free_s + self.bounds_s(settings, work, orders, fills)
+        measure = self.goal.measure
         floors = [
-            (self.goal.measure.exact(fill, float(bound), busy_s, 0.0), index, fill, (*idle, *order))
+            (
+                measure.exact(fill, float(bound), busy_s, 0.0, measure.share(settings, fill, (*idle, *order))),
+                index,
+                fill,
+                (*idle, *order),
+            )
             for index, ((fill, order), bound) in enumerate(zip(product(fills, orders), bounds.flat, strict=True))
         ]
         return [(floor, fill, order) for floor, _, fill, order in sorted(floors, key=lambda one: one[:2])]
@@ -287,14 +331,15 @@ class BalancedGoalPlacer(EveryPlacement):
             decision = balanced(settings.decision(0), balance)
             for place, floor_s in zip(places, self._floors_s(rows, places), strict=True):
                 fill, order = place
-                if stop() or goal.measure.exact(fill, float(floor_s), 0.0, 0.0) >= best_score:
+                share = goal.measure.share(settings, fill, order)
+                if stop() or goal.measure.exact(fill, float(floor_s), 0.0, 0.0, share) >= best_score:
                     continue
                 cost = self.on(fill).cost(placed_at(decision, place))
                 step_s, busy_s = cost.cost.step_s, cost.cost.compute_s
                 sent = cost.sent if goal.pays_egress else ()
                 egress = pricing.egress.exact(degrees, order, fill, sent, num_chunks) if sent else 0.0
-                score = goal.measure.exact(fill, step_s, busy_s, egress)
-                if score < best_score and goal.allows(fill, step_s, busy_s, egress):
+                score = goal.measure.exact(fill, step_s, busy_s, egress, share)
+                if score < best_score and goal.allows(settings, place, step_s, busy_s, egress):
                     best_score, best = score, PlacementDecision(order, fill, 0.0, complete=True, balance=balance)
         free_s = float(placement_free_s(pricing.volumes(settings, work))[0])
         return best and replace(best, communication_s=best_score - free_s, complete=not stop())

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations, product
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -68,8 +68,12 @@ class PlacementDecision:
 
 @dataclass
 class Placer:
-    """Places candidates on one fleet; remembers fills, their levels and group shapes between candidates."""
+    """Places candidates on one fleet; remembers fills, their levels and group shapes between candidates.
 
+    ``least_stages``: pipeline stages of the candidates that it is for.
+    """
+
+    least_stages: ClassVar[int] = 1
     fleet: Fleet
     pricing: Pricing
     _placed: dict[Fill, FixedPlacement] = field(default_factory=dict)

@@ -17,6 +17,7 @@ R7 schedule       GPipe: any m; Interleaved1F1B, InterleavedZeroBubble: pp divid
                   asks for; v as the schedule has chunks; without pipeline only 1F1B (nothing to choose)
 R8 shard level    none ⇔ dp_shard = 1 and nothing to shard over; otherwise dp_shard·cp > 1
 R9 user           whatever the job pins
+R10 target        what the job's target expresses (``targets``)
 
 Bounds on a candidate's memory are checked when it is priced (``candidates``).
 """
@@ -38,6 +39,8 @@ from scaleacross.cost_models.settings import Ints, Settings, concatenate
 from scaleacross.schedules.pipeline import is_legal
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import EMPTY_ENDS, RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS, ScheduleName, has_chunks
+from scaleacross.targets import expressible
+from scaleacross.targets.law import Scope
 from scaleacross.workloads.layer_profile import ModelProfile
 
 ROUNDS: Final[tuple[ScheduleName, ...]] = ("Interleaved1F1B", "InterleavedZeroBubble")
@@ -82,7 +85,12 @@ class SearchSpace:
         for pp in self.pp_values(refusals):
             parts = list(self._parts(pp, refusals))
             if parts:
-                yield Settings(*np.concatenate(parts, axis=1))
+                yield self._expressed(Settings(*np.concatenate(parts, axis=1)), ("base",), refusals)
+
+    def _expressed(self, settings: Settings, scopes: tuple[Scope, ...], refusals: Refusals) -> Settings:
+        """R10."""
+        keep = expressible(self.job, self.profile, settings, len(settings), scopes, refusals.counts)
+        return settings if keep is None else settings.take(keep)
 
     def expand(self, bases: Settings, refusals: Refusals) -> Settings:
         """All candidates that ``bases`` stand for (R5, R8)."""
@@ -93,7 +101,7 @@ class SearchSpace:
             copies = bases.take(np.repeat(rows, len(states)))
             split = np.tile(dp_shard, len(rows))
             parts.append(replace(copies, dp_shard=split, dp_replicate=dp // split, shard=np.tile(shard, len(rows))))
-        return concatenate(parts)
+        return self._expressed(concatenate(parts), ("split",), refusals)
 
     def num_candidates(self, bases: Settings) -> Ints:
         """How many candidates each base stands for, (n,)."""
@@ -121,7 +129,7 @@ class SearchSpace:
             for gemm in block.gemms
             if gemm.shard != "none"
         ]
-        whole = math.gcd(*(n for a in attention for n in (a.num_heads, a.num_kv_heads)), *widths)
+        whole = math.gcd(*(n for block, _ in self.profile.blocks for n in block.heads), *widths)
         heads = ", ".join(f"{a.num_heads} heads and {a.num_kv_heads} key/value heads" for a in attention[:1])
         rule = f"R1 tp must divide {heads or 'the layer widths'}"
         return [

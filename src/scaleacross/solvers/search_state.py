@@ -49,6 +49,7 @@ class Search:
     gap_tolerance: float
     report: Callable[[Progress], None]
     clock: Callable[[], float] = time.perf_counter
+    stopped: Callable[[], bool] = never
     began: float = field(init=False)
     best: Placed | None = None
     pool: list[Placed] = field(default_factory=list)
@@ -61,6 +62,8 @@ class Search:
     bound_violation_s: float = 0.0
     unbounded: list[tuple[Priced, Pricing]] = field(default_factory=list)
     """Candidates whose coarse bound is below the bound of the whole search."""
+    left_out: list[str] = field(default_factory=list)
+    """What the searched space, and so its bound, does not hold, and how to have it searched."""
 
     def __post_init__(self) -> None:
         self.began = self.clock()
@@ -79,8 +82,8 @@ class Search:
 
     @property
     def out_of_time(self) -> bool:
-        """Whether the time limit has passed."""
-        return self.elapsed_s > self.time_limit_s
+        """Whether the time limit has passed, or somebody has stopped the search."""
+        return self.elapsed_s > self.time_limit_s or self.stopped()
 
     def is_over(self) -> bool:
         """``out_of_time``, for placers that ask between exact prices."""

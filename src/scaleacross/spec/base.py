@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from functools import cache
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -35,7 +37,34 @@ class Spec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _convert_units(cls, data: Any) -> Any:
-        return to_si(data, cls.model_fields) if isinstance(data, dict) else data
+        return _truth_as_text(cls, to_si(data, cls.model_fields)) if isinstance(data, dict) else data
+
+
+def _truth_as_text(model: type[BaseModel], data: dict[str, Any]) -> dict[str, Any]:
+    """``data`` with true and false under numeric fields as text: pydantic would read them as 1 and 0 instead of refusing them."""
+    numeric = _numeric_fields(model)
+    return {key: _as_text(value) if key in numeric else value for key, value in data.items()}
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return [_as_text(item) for item in value]
+    return {key: _as_text(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+@cache
+def _numeric_fields(model: type[BaseModel]) -> frozenset[str]:
+    """Fields that hold numbers and no truth value."""
+    kinds = {name: set(_scalars(field.annotation)) for name, field in model.model_fields.items()}
+    return frozenset(name for name, found in kinds.items() if found & {int, float} and bool not in found)
+
+
+def _scalars(annotation: Any) -> Iterator[Any]:
+    yield annotation
+    for part in get_args(annotation):
+        yield from _scalars(part)
 
 
 class Provenance(Spec):

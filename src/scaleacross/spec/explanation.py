@@ -57,6 +57,33 @@ class Sensitivity(Spec):
     note: str = ""
 
 
+class UnitsBreakEven(Spec):
+    """Twice as many fault units at a failure rate: they pay while the step gets longer by less than this."""
+
+    rate_factor: float = Field(description="failure rate over the plan's own")
+    num_units: int
+    goodput_fraction: float = Field(description="with so many units")
+    step_longer_fraction: float = Field(description="of the step time: more than this, and useful tokens fall")
+
+
+class SpareBreakEven(Spec):
+    """Spare hosts that are worth more than hosts that train."""
+
+    spares: int = Field(description="the last of them still brings more useful time than a host that trains")
+    lost_without_fraction: float = Field(description="of the time, waiting for a host without spares")
+    lost_with_fraction: float = Field(description="the same with so many")
+
+
+class FailureWhatIf(Spec):
+    """What other failure rates, more fault units and spare hosts would change."""
+
+    units: tuple[UnitsBreakEven, ...]
+    paying_rate_factor: float | None = Field(
+        description="rate over the plan's own beyond which twice the units pay for a step longer by 1 %; None: at none"
+    )
+    spares: SpareBreakEven | None = Field(description="None: no host needs repair")
+
+
 class Explanation(Spec):
     """Everything that ``explain`` says about a plan."""
 
@@ -68,4 +95,5 @@ class Explanation(Spec):
     network: tuple[NetworkTerm, ...] = Field(
         default=(), description="why every collective runs as it does; empty where the library's defaults hold"
     )
+    failures: FailureWhatIf | None = Field(default=None, description="None: the plan states no goodput")
     seconds: float = Field(description="time that the explanation took")

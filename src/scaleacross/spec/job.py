@@ -8,9 +8,15 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, field_valida
 
 from scaleacross.spec.accelerator import Precision
 from scaleacross.spec.base import Name, Spec
+from scaleacross.spec.fine_tuning import FineTuning
 from scaleacross.spec.framework import Conversion, ExpertRuntime, Optimizer, Overlap
 from scaleacross.spec.network_request import NetworkRequest
 from scaleacross.spec.parallelism import Recompute, ScheduleName, ShardLevel
+from scaleacross.spec.reliability import Recovery
+
+MAX_SEQUENCE_LENGTH = 2**27
+MAX_BATCH_SEQUENCES = 2**22
+"""Far beyond anything trained; what lies above is a misprint, and searches over its divisors would not keep their limit."""
 
 
 class Range(Spec):
@@ -35,9 +41,14 @@ class Range(Spec):
         return f"from {self.min:,}" + (f" to {self.max:,}" if self.max is not None else "")
 
 
-ObjectiveName = Literal["step_time", "tokens_per_s_per_megawatt", "tokens_per_s_per_currency_unit"]
+TargetName = Literal["any", "scaleacross", "megatron", "torchtitan"]
+"""What runs the plan; ``any``: whatever expresses it."""
+
+ObjectiveName = Literal[
+    "step_time", "tokens_per_s_per_megawatt", "tokens_per_s_per_currency_unit", "useful_tokens_per_s"
+]
 OBJECTIVE_NAMES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
-"""Per megawatt that the job draws, and per currency unit that it costs per second."""
+"""Per megawatt that the job draws, per currency unit that it costs per second, and under failures."""
 
 DegreeChoice = PositiveInt | tuple[PositiveInt, ...] | Range | None
 
@@ -77,9 +88,14 @@ class Job(Spec):
         description="catalogue name, path of a YAML or a Hugging Face config.json, or a mapping"
     )
     topology: str | dict[str, Any] = Field(description="catalogue name, path, or a mapping")
-    sequence_length: PositiveInt = Field(description="tokens per sequence")
+    sequence_length: PositiveInt = Field(le=MAX_SEQUENCE_LENGTH, description="tokens per sequence")
     global_batch_sequences: PositiveInt = Field(
-        description="sequences per optimizer step (or state global_batch_tokens)"
+        le=MAX_BATCH_SEQUENCES, description="sequences per optimizer step (or state global_batch_tokens)"
+    )
+    target: TargetName = Field(
+        default="any",
+        description="what runs the plan, which keeps to what that expresses: scaleacross (launch.json, or a program of your "
+        "own), megatron, torchtitan; any: no restriction, and the plan says which of them express it",
     )
     precision: Precision = Field(default="bf16", description="precision of the matrix multiplications")
     conversion: Conversion = Conversion()
@@ -91,6 +107,10 @@ class Job(Spec):
         default="ring",
         description="context parallelism: keys and values go round a ring and attention runs block by block (Megatron's "
         "cp_comm_type p2p, torchtitan), or are gathered before one attention call (Llama 3)",
+    )
+    fine_tuning: FineTuning | None = Field(
+        default=None,
+        description="start from a checkpoint, and train a part of the parameters or adapters; null: pre-training",
     )
     eager_operators: bool = Field(
         default=False,
@@ -114,18 +134,29 @@ class Job(Spec):
     shard: tuple[ShardLevel, ...] = Field(
         default=("none", "optimizer", "parameters"), description="allowed shard levels"
     )
+    stages: Literal["auto", "equal", "any"] = Field(
+        default="auto",
+        description="layers of pipeline stages on one accelerator type: equally many, or also those that make the slowest stage "
+        "fastest (any; for the objective step_time only); auto: any where the search has few candidates, and the report says "
+        "where it has not",
+    )
     num_accelerators: PositiveInt | Range | None = Field(
         default=None, description="use exactly this many, or {min, max}; default: as many as pay"
     )
     objective: ObjectiveName = Field(
         default="step_time",
-        description="step_time: least; tokens_per_s_per_megawatt and tokens_per_s_per_currency_unit: most",
+        description="step_time: least; tokens_per_s_per_megawatt, tokens_per_s_per_currency_unit and useful_tokens_per_s (under "
+        "failures): most. Default: step_time; useful_tokens_per_s beyond 1,024 accelerators once reliability is stated",
     )
     spare_hosts: dict[Name, NonNegativeInt] = Field(
         default_factory=dict, description="building -> hosts held back for repairs, the last ones of the building"
     )
     failure_domains: FailureDomains | None = Field(
         default=None, description="placements that lose more replicas with one unit are not allowed"
+    )
+    reliability: Recovery | None = Field(
+        default=None,
+        description="what the job does when something fails; None and a topology that states no failures: not asked",
     )
 
     @model_validator(mode="before")
@@ -145,6 +176,15 @@ class Job(Spec):
                 f"global_batch_tokens {tokens:,} is no multiple of sequence_length {length:,}; nearest: {near:,}"
             )
         return {**data, "global_batch_sequences": tokens // length}
+
+    @model_validator(mode="after")
+    def _frozen_weights_are_not_gathered(self) -> Job:
+        if self.fine_tuning is not None and self.fine_tuning.partial and "parameters" in self.shard:
+            raise ValueError(
+                "fine_tuning of a part of the parameters with shard 'parameters': gathers of frozen weights are not modelled; "
+                "state shard: [none, optimizer]"
+            )
+        return self
 
     @field_validator("workload", "topology", mode="before")
     @classmethod

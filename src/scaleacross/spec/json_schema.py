@@ -98,6 +98,11 @@ def _building_defaults(topology: Schema, definitions: dict[str, Schema]) -> None
     """``building_defaults`` supply what buildings leave out, so nothing inside a building but its name is required."""
     for name in ("Building", "BuildingLinks", "LevelLink"):
         definitions[name]["required"] = ["name"] if name == "Building" else []
+    many = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+    definitions["Building"]["properties"]["hosts"] = {
+        "anyOf": [{"type": "string"}, many],
+        "description": "real host names, rack by rack: node[001-064], or a list of such",
+    }
     shared = copy.deepcopy(definitions["Building"])
     shared["required"] = []
     shared["title"], shared["description"] = "BuildingDefaults", "fields merged under every building"

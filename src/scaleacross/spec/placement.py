@@ -2,8 +2,8 @@
 
 A *position* is an index into the job's device list: the devices of ``fill[0]``'s building first (zone by zone, rack by rack,
 host by host), then ``fill[1]``'s, and so on. ``axis_order`` gives the mixed radix of positions, fastest axis first. Unequal
-buildings are ordinary: the list just changes building where the shares say so. Frameworks have rank orders of their own
-(``framework_rank``); emitters map one onto the other.
+buildings are ordinary: the list just changes building where the shares say so. Frameworks have rank orders of their own;
+emitters map one onto the other.
 """
 
 from __future__ import annotations
@@ -62,11 +62,6 @@ class Device(NamedTuple):
     host: int
     local: int
 
-    @property
-    def host_name(self) -> str:
-        """Name of the host in emitted files, unless the user maps it to a real one: ``<building>-h00042``."""
-        return f"{self.building}-h{self.host:05d}"
-
 
 def devices(topology: Topology, placement: Placement) -> Iterator[Device]:
     """The job's devices by position.
@@ -107,8 +102,3 @@ def strides(degrees: Degrees, axis_order: Sequence[GridAxis]) -> dict[GridAxis, 
 def coordinates(degrees: Degrees, axis_order: Sequence[GridAxis], position: int) -> dict[GridAxis, int]:
     """Coordinate of ``position`` on every grid axis."""
     return {axis: position // stride % degrees.of(axis) for axis, stride in strides(degrees, axis_order).items()}
-
-
-def framework_rank(degrees: Degrees, framework_order: Sequence[GridAxis], coords: dict[GridAxis, int]) -> int:
-    """Rank that a framework with ``framework_order`` (fastest first) gives to the process at ``coords``."""
-    return sum(coords[axis] * stride for axis, stride in strides(degrees, framework_order).items())

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 
 from scaleacross.spec.base import Name, Spec
+from scaleacross.spec.goodput import Goodput
 from scaleacross.spec.job import Job, ObjectiveName
 from scaleacross.spec.network import LinkLevel
 from scaleacross.spec.network_choice import CodecName, CollectiveOp, Communicator, CommunicatorChoice
@@ -132,12 +133,26 @@ class LevelTraffic(Spec):
 
 
 class DegradedState(Spec):
-    """The plan after a failure: the replicas that are left take over the micro-batches of those that are lost."""
+    """The plan after a failure. A fault unit is one dp_replicate group: without all of its ranks its states are not complete."""
 
-    what: str = Field(description="what is lost: the zone or building that costs most replicas, or one network plane")
-    replicas_lost: int = Field(ge=0, description="data-parallel replicas that stop")
-    step_s: float | None = Field(description="step time after the failure; None: no replica is left")
-    fits: bool = Field(description="whether the replicas that are left have memory for it")
+    what: str = Field(
+        description="what is lost: the unit of its class that costs most fault units, or one network plane"
+    )
+    units_lost: int = Field(default=0, ge=0, description="fault units with a member in it")
+    replicas_lost: int = Field(ge=0, description="data-parallel replicas that stop: all of those fault units")
+    step_s: float | None = Field(
+        description="keep the batch: step time when the units that are left take over; None: no unit is left"
+    )
+    tokens_fraction: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="shrink the batch: share of its tokens at the old step time; 0: no unit is left",
+    )
+    fits: bool = Field(description="whether the units that are left have memory for the whole batch")
+    only_copies: int = Field(
+        default=0, ge=0, description="shards of the state whose every copy is in it: only a checkpoint brings them back"
+    )
 
 
 class Alternative(Spec):
@@ -261,6 +276,15 @@ class NetworkReport(Spec):
     terms: tuple[NetworkTerm, ...]
 
 
+class TargetFit(Spec):
+    """Whether a target expresses the plan."""
+
+    target: Name = Field(description="scaleacross | megatron | torchtitan")
+    refused: tuple[str, ...] = Field(
+        default=(), description="what it cannot express; empty: it runs the plan as priced"
+    )
+
+
 class Plan(Spec):
     """A verified, self-contained plan: ``job`` holds workload and topology in full."""
 
@@ -277,8 +301,15 @@ class Plan(Spec):
         default=None, description="computation by accelerator type, for a replay; None: a plan of an older version"
     )
     degraded: tuple[DegradedState, ...] = Field(default=(), description="the plan with something lost")
+    goodput: Goodput | None = Field(
+        default=None,
+        description="useful tokens under failures; None: neither the job nor its topology says anything of them",
+    )
     network: NetworkReport | None = Field(
         default=None, description="how decision.network was chosen; None: it was not, or the library's defaults hold"
+    )
+    targets: tuple[TargetFit, ...] = Field(
+        default=(), description="which targets express the plan; empty: a plan of an older version"
     )
     report: SolveReport
 

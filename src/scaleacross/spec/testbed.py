@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from scaleacross.spec.base import Spec
@@ -85,11 +83,6 @@ class CollectiveResults(Spec):
     conditions: Conditions
     settings: tuple[CollectiveSetting, ...]
     bars: tuple[Bar, ...]
-
-    @property
-    def median_off_fraction(self) -> float:
-        """Of the planner's choices, without sign."""
-        return statistics.median(abs(setting.choice.off_fraction or 0.0) for setting in self.settings)
 
 
 class TrainedPlan(Spec):

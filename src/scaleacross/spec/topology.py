@@ -5,17 +5,22 @@ The scale-up domain (NVLink) is a level of its own: it is either a host (8 accel
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.base import Name, SourcedSpec, Spec
+from scaleacross.spec.hostlist import expand_hosts
 from scaleacross.spec.network import LevelLink, LinkLevel, Trunk
+from scaleacross.spec.reliability import Failures
 
 MAX_ACCELERATORS = 1_048_576
 """Largest topology accepted: rank tables are written out rank by rank, and nothing larger exists to check them on."""
+MAX_BUILDINGS = 128
+"""Most buildings of a topology: the search weighs orders and subsets of them, and keeps its time limit up to this number."""
 
 
 class BuildingLinks(Spec):
@@ -25,6 +30,28 @@ class BuildingLinks(Spec):
     rack: LevelLink = Field(description="between scale-up domains of one rack")
     zone: LevelLink = Field(description="between racks of one zone")
     building: LevelLink = Field(description="between zones of one building")
+
+
+class HostMemory(Spec):
+    """What a host holds beside its accelerators: the slower memories of embedding tables."""
+
+    memory_bytes: PositiveFloat = Field(description="host memory that a job may fill, bytes")
+    memory_bandwidth_bytes_per_s: PositiveFloat = Field(
+        description="of that memory, shared by the accelerators, bytes/s"
+    )
+    link_bandwidth_bytes_per_s: PositiveFloat = Field(
+        description="between host memory and one accelerator, per direction, bytes/s"
+    )
+    ssd_bytes: float = Field(default=0.0, ge=0, description="solid-state storage that a job may fill, bytes")
+    ssd_bandwidth_bytes_per_s: PositiveFloat | None = Field(
+        default=None, description="random reads, whole host, bytes/s"
+    )
+
+    @model_validator(mode="after")
+    def _ssd_has_a_rate(self) -> HostMemory:
+        if self.ssd_bytes and self.ssd_bandwidth_bytes_per_s is None:
+            raise ValueError("ssd_bytes without ssd_bandwidth_bytes_per_s: state how fast rows come from it")
+        return self
 
 
 class Building(SourcedSpec):
@@ -37,10 +64,16 @@ class Building(SourcedSpec):
     racks_per_zone: PositiveInt
     num_zones: PositiveInt | None = None
     num_hosts: PositiveInt | None = None
+    host_names: tuple[Name, ...] = Field(
+        default=(),
+        description="names of the first hosts, rack by rack, as the cluster knows them; a file may write hosts: node[001-064]. "
+        "Hosts without one are called <building>-h<number> in emitted files",
+    )
     scale_up_domain: Literal["host", "rack"] = Field(
         default="host", description="the unit that one scale-up fabric joins"
     )
     links: BuildingLinks
+    host: HostMemory | None = Field(default=None, description="memories beside HBM; needed to keep tables there")
     power_usage_effectiveness_ratio: float | None = Field(
         default=None,
         ge=1,
@@ -49,6 +82,35 @@ class Building(SourcedSpec):
     accelerator_price_per_hour: float | None = Field(
         default=None, ge=0, description="currency units per accelerator and hour here; default: the accelerator's own"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hosts_become_names(cls, data: Any) -> Any:
+        """``hosts``, a host list or a list of such, as ``host_names``; their number is the building's where it states none."""
+        if not isinstance(data, dict) or "hosts" not in data:
+            return data
+        data = dict(data)
+        given = data.pop("hosts")
+        if "host_names" in data or not isinstance(given, str | list | tuple) or not given:
+            raise ValueError("hosts: a host list such as node[001-064] is expected, or a list of names")
+        parts = [given] if isinstance(given, str) else given
+        names = [name for part in parts for name in expand_hosts(str(part))]
+        if data.get("num_zones") is None and data.get("num_hosts") is None:
+            data["num_hosts"] = len(names)
+        return {**data, "host_names": names}
+
+    @model_validator(mode="after")
+    def _names_differ_and_fit(self) -> Building:
+        if len(self.host_names) > self.hosts:
+            raise ValueError(f"building '{self.name}': {len(self.host_names):,} host names for {self.hosts:,} hosts")
+        if len(set(self.host_names)) < len(self.host_names):
+            twice = next(name for name, times in Counter(self.host_names).items() if times > 1)
+            raise ValueError(f"building '{self.name}': host '{twice}' is listed twice")
+        return self
+
+    def host_name(self, index: int) -> str:
+        """Name of a host in emitted files: the stated one, else ``<building>-h00042``."""
+        return self.host_names[index] if index < len(self.host_names) else f"{self.name}-h{index:05d}"
 
     @model_validator(mode="after")
     def _size_is_stated_once(self) -> Building:
@@ -105,6 +167,7 @@ class Topology(SourcedSpec):
     currency: Name | None = Field(
         default=None, description="unit of all prices, e.g. USD; needed by the cost objective"
     )
+    reliability: Failures | None = Field(default=None, description="how often its parts fail; None: not known")
 
     @model_validator(mode="before")
     @classmethod
@@ -114,8 +177,12 @@ class Topology(SourcedSpec):
     @model_validator(mode="after")
     def _names_and_trunks_agree(self) -> Topology:
         names = [building.name for building in self.buildings]
-        for name in names:
-            if names.count(name) > 1:
+        if len(names) > MAX_BUILDINGS:
+            raise ValueError(
+                f"{len(names):,} buildings; at most {MAX_BUILDINGS} are planned as one job: split the fleet, or join neighbours"
+            )
+        for name, times in Counter(names).items():
+            if times > 1:
                 raise ValueError(f"two buildings are called '{name}': names must differ")
         for trunk in self.trunks:
             for end in trunk.between:
@@ -125,6 +192,15 @@ class Topology(SourcedSpec):
                     )
             if trunk.between[0] == trunk.between[1]:
                 raise ValueError(f"trunk {trunk.between[0]}–{trunk.between[1]} joins a building to itself")
+        for pair, times in Counter(frozenset(trunk.between) for trunk in self.trunks).items():
+            if times > 1:
+                raise ValueError(
+                    f"trunk {'–'.join(sorted(pair))} is stated {times} times: state it once, with the bandwidth of all its links"
+                )
+        named = Counter(name for building in self.buildings for name in building.host_names)
+        for name, times in named.items():
+            if times > 1:
+                raise ValueError(f"host '{name}' stands in {times} buildings: names of hosts must differ")
         unreachable = set(names) - self._reachable_from(names[0])
         if unreachable:
             raise ValueError(
@@ -227,7 +303,9 @@ def without_spares(topology: Topology, spare_hosts: dict[str, int]) -> Topology:
 
 
 def _without(building: Building, spare: int) -> Building:
-    return building.model_copy(update={"num_hosts": building.hosts - spare, "num_zones": None}) if spare else building
+    left = building.hosts - spare
+    update = {"num_hosts": left, "num_zones": None, "host_names": building.host_names[:left]}
+    return building.model_copy(update=update) if spare else building
 
 
 def trunk_bytes_per_s(topology: Topology, trunk: Trunk) -> float:

@@ -91,11 +91,6 @@ class Layout:
         """All hosts, building by building."""
         return tuple(host for building in self.buildings for host in building.hosts)
 
-    @property
-    def namespaces(self) -> tuple[str, ...]:
-        """Of buildings and hosts."""
-        return (*(building.namespace for building in self.buildings), *(host.namespace for host in self.hosts))
-
     def trunk(self, one: str, other: str) -> TrunkWire:
         """The trunk between two buildings, in either order. Raises InputError."""
         for trunk in self.trunks:

@@ -88,6 +88,9 @@ class Run:
         )
 
 
+MAX_LINES = 50_000
+
+
 def read_runs(path: str | Path) -> list[Run]:
     """All rows of a CSV file.
 
@@ -107,6 +110,8 @@ def parse_runs(rows: csv.DictReader[str], label: str) -> Iterator[Run]:
     if missing:
         raise InputError(f"{label}: column {', '.join(missing)} is missing; a runs file has {', '.join(REQUIRED)}")
     for row in rows:
+        if rows.line_num > MAX_LINES:
+            raise InputError(f"{label}: more than {MAX_LINES:,} lines; split it (every row is predicted, some ms each)")
         yield _run(row, f"{label}, line {rows.line_num}", rows.line_num)
 
 

@@ -1,26 +1,34 @@
 """Is a plan legal, does it fit, do its figures recompute? Solver-free: nothing here knows how the plan was found.
 
+Counted, with code that shares no formula with the solver and takes no part of ``plan_cost``:
+
 V1 devices    every building exists, holds its share, and no host is cut in two; the shares add up to the degrees'
               product
 V2 rules      heads, sequence, layers, experts and batch divide; the schedule accepts its micro-batches; shard level and
-              degrees agree
-              stated layers fill every stage and add up; batch shares name the replicas there are and add up
-V3 memory     every pipeline rank fits its accelerator
-V4 placement  group shapes and replica classes recounted rank by rank from the device list (not by the arithmetic that
-              the solver uses)
-V5 figures    step time, components, memory, traffic and collectives recompute from the decision alone
+              degrees agree; stated layers fill every stage and add up; batch shares name the replicas there are and add up
+V3 memory     bytes of every pipeline rank are those counted layer by layer and action by action, and fit its accelerator
+              (activations: those counted, or the bound of the cost model's closed form above them)
+V4 placement  group shapes and replica classes, rank by rank from the device list (not by the arithmetic that the solver uses)
+V8 failures   no zone (building) holds more data-parallel replicas than the job allows to lose
+
+Recomputed with the cost model, on the groups and replica classes of V4: an error of the cost model itself is not found here. For
+that there are the simulation (``scaleacross verify --deep``) and the measured runs of ``docs/accuracy.md``.
+
+V5 figures    step time, components, traffic and collectives recompute from the decision alone
 V6 proof      the objective is the step time or what a step spends, no bound exceeds it, and the gap follows from both
 V7 spending   joules or currency units per step recompute, with the groups that cross buildings counted rank by rank, and the
               limits are met
-V8 failures   no zone (building) holds more data-parallel replicas than the job allows to lose
 V9 network    every choice is possible on the groups counted, budgets are kept, its stated figures recompute
+V10 target    the job's target expresses the decision; which targets do is as the plan states
+V11 goodput   the useful share of the time recomputes, and failures of hosts hit as many fault units as are counted
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,21 +43,52 @@ from scaleacross.errors import VerificationError
 from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.parallelism import EMPTY_ENDS, GRID_AXES, Degrees
 from scaleacross.spec.placement import Placement, devices, strides
-from scaleacross.spec.plan import Decision, DegradedState, Plan, StageMemory
+from scaleacross.spec.plan import Decision, DegradedState, Plan
 from scaleacross.spec.topology import Topology
-from scaleacross.units import human_bytes
-from scaleacross.verification.failures import v8_failures
+from scaleacross.targets import fits, refused_by_own
+from scaleacross.verification.failures import v8_failures, v11_goodput
 from scaleacross.verification.figures import TOLERANCE, v5_figures, v6_proof
+from scaleacross.verification.memory import counted_memory, does_not_fit, v3_memory
 from scaleacross.verification.network import v9_network, v9_report, v9_trunks
 from scaleacross.verification.shares import counted_layout, refused, v2_batch_shares, v2_layers
 from scaleacross.verification.spending import v7_spending
 from scaleacross.workloads.problem import Problem, problem_of
 
+CHECKS: Final[tuple[tuple[str, Literal["counted", "recomputed"], str], ...]] = (
+    ("V1", "counted", "devices exist, fill whole hosts and add up to the degrees"),
+    ("V2", "counted", "heads, sequence, layers, experts, batch, schedule and shard level obey the rules of the job"),
+    ("V3", "counted", "memory of every pipeline rank, layer by layer and action by action, and it fits"),
+    ("V4", "counted", "group shapes and replica classes, rank by rank from the device list"),
+    ("V5", "recomputed", "step time, components, traffic and collectives, by the cost model on the groups of V4"),
+    ("V6", "recomputed", "objective, bounds, gap and status follow from one another"),
+    ("V7", "recomputed", "energy or money of a step, where the objective has one"),
+    ("V8", "counted", "no zone or building holds more replicas than may be lost"),
+    ("V9", "recomputed", "the network's choices are possible, within their budgets, and their figures recompute"),
+    ("V10", "counted", "the job's target expresses the decision, by the target's own laws"),
+    ("V11", "recomputed", "goodput, where failures are stated; fault units that a host failure hits are counted"),
+)
+"""(name, how, what) of every check of ``verify``."""
+
+__all__ = [
+    "CHECKS",
+    "TOLERANCE",
+    "Places",
+    "count_groups",
+    "counted_memory",
+    "counted_shapes",
+    "does_not_fit",
+    "illegal",
+    "places_of",
+    "recompute",
+    "refused_rules",
+    "verify",
+]
+
 Places = NDArray[np.int64]
 
 
 def verify(plan: Plan) -> None:
-    """Check V1–V9.
+    """Check V1–V11.
 
     Raises:
         VerificationError: everything that is wrong, one line each.
@@ -64,11 +103,15 @@ def verify(plan: Plan) -> None:
         cost = _priced(problem, plan.decision, shapes, layout)
         used = accelerator_types([problem.topology.building(share.building) for share in plan.placement.fill])
         work = replayed_work(problem.job, problem.profile, problem.topology, plan.decision)
-        wrong = [*does_not_fit(cost.memory), *v5_figures(plan, cost, _degraded(problem, plan), work), *v6_proof(plan)]
+        wrong = list(v3_memory(plan.memory, counted_memory(problem, plan.decision, layout), cost.memory, TOLERANCE))
+        wrong += [*v5_figures(plan, cost, _degraded(problem, plan), work), *v6_proof(plan)]
         wrong += v7_spending(plan, problem.topology, cost, TOLERANCE)
+        wrong += v11_goodput(problem, plan, cost.cost.step_s, TOLERANCE)
         wrong += v9_network(problem.job, plan.decision, cost, shapes, used)
         levels = build_levels(problem.topology, plan.placement.fill)
         wrong += v9_trunks(problem.job, plan.decision, cost, shapes, levels)
+        if plan.targets and plan.targets != fits(plan.job, problem.profile, plan.decision):
+            wrong.append("V10: what the plan states about targets is not what their laws say")
         if plan.network is not None:
             library = _priced(problem, plan.decision.model_copy(update={"network": None}), shapes, layout)
             wrong += v9_report(plan, cost, library, shapes)
@@ -77,9 +120,9 @@ def verify(plan: Plan) -> None:
 
 
 def _degraded(problem: Problem, plan: Plan) -> tuple[DegradedState, ...]:
-    """Degraded states, where the plan states any."""
-    if not plan.degraded:
-        return ()
+    """Degraded states, where the plan states any; those of an older version counted other failures and stay as they are."""
+    if not any(state.what == "one host" for state in plan.degraded):
+        return plan.degraded
     return degraded_states(problem.job, problem.profile, problem.topology, plan.decision)
 
 
@@ -131,8 +174,10 @@ def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
     job, profile, degrees, pipeline = problem.job, problem.profile, decision.degrees, decision.pipeline
     yield from _v2_pins(job, decision)
     for block, _ in profile.blocks:
-        if block.attention and (block.attention.num_heads % degrees.tp or block.attention.num_kv_heads % degrees.tp):
-            heads = f"{block.attention.num_heads} heads and {block.attention.num_kv_heads} key/value heads"
+        if any(number % degrees.tp for number in block.heads):
+            heads = f"{block.heads[0]} heads and {block.heads[1]} " + (
+                "key/value heads" if block.attention else "groups"
+            )
             yield f"V2: tp {degrees.tp} does not divide {heads} of {block.name}"
     halves = 2 * degrees.cp if degrees.cp > 1 else 1
     if job.sequence_length % halves or (job.sequence_length // degrees.cp) % degrees.tp:
@@ -152,6 +197,7 @@ def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
         elif pipeline.num_chunks > 1 and m < degrees.pp:
             yield f"V2: {pipeline.schedule} with {m} micro-batches leaves some of pp {degrees.pp} stages without one"
     yield from v2_layers(problem, decision)
+    yield from v10_target(problem, decision)
     if decision.shard == "none" and degrees.dp_shard > 1:
         yield f"V2: dp_shard {degrees.dp_shard} with nothing sharded: call it dp_replicate"
 
@@ -172,12 +218,12 @@ def _v2_pins(job: Job, decision: Decision) -> Iterator[str]:
             yield f"V2: the job allows {name} {', '.join(allowed)}; the decision has {value}"
 
 
-def does_not_fit(memory: Sequence[StageMemory]) -> Iterator[str]:
-    """V3: stages that need more than their accelerator has."""
-    for stage in memory:
-        if stage.total_bytes > stage.capacity_bytes:
-            short = f"{human_bytes(stage.total_bytes)} of {human_bytes(stage.capacity_bytes)}"
-            yield f"V3: stage {stage.stage} needs {short} per accelerator"
+def v10_target(problem: Problem, decision: Decision) -> Iterator[str]:
+    """V10: what the job's target cannot express; nothing while the batch does not divide, which V2 says."""
+    per_round = decision.degrees.dp * decision.pipeline.micro_batch_sequences
+    if problem.job.global_batch_sequences % per_round == 0:
+        for line in refused_by_own(problem.job, problem.profile, decision):
+            yield f"V10: target {problem.job.target}: {line}"
 
 
 def counted_shapes(topology: Topology, decision: Decision) -> Mapping[str, GroupShape]:

@@ -1,12 +1,19 @@
-"""V8: no zone (building) holds more data-parallel replicas than the job allows to lose, counted rank by rank."""
+"""What failures take, counted rank by rank.
+
+V8   no zone (building) holds more data-parallel replicas than the job allows to lose
+V11  the goodput recomputes, and failures of hosts hit as many fault units as ranks of different units share hosts
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
+from scaleacross.cost_models.goodput import goodput_of
+from scaleacross.spec.goodput import Goodput
 from scaleacross.spec.placement import coordinates, devices
-from scaleacross.spec.plan import Decision
+from scaleacross.spec.plan import Decision, Plan
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads.problem import Problem
 
@@ -31,3 +38,37 @@ def replicas_by_unit(topology: Topology, decision: Decision, level: str) -> dict
             unit = (device.building, device.zone if level == "zone" else 0)
             out[unit].add(at["dp_replicate"] * degrees.dp_shard + at["dp_shard"])
     return out
+
+
+def v11_goodput(problem: Problem, plan: Plan, step_s: float, tolerance: float) -> Iterator[str]:
+    """What is wrong with the stated goodput; nothing where the plan states none. ``tolerance`` is relative."""
+    stated = plan.goodput
+    if stated is None:
+        return
+    found = goodput_of(problem, plan.decision, step_s)
+    for where in ("goodput_fraction", "useful_tokens_per_s"):
+        left, right = getattr(stated, where), getattr(found, where)
+        if not math.isclose(left, right, rel_tol=tolerance):
+            yield f"V11: {where} is stated as {left}, recomputes as {right}"
+    yield from _host_strikes(problem, plan.decision, stated, tolerance)
+
+
+def _host_strikes(problem: Problem, decision: Decision, stated: Goodput, tolerance: float) -> Iterator[str]:
+    """Shares of host failures by units hit, against hosts counted rank by rank."""
+    on_host = defaultdict(set)
+    placement = decision.placement
+    if placement is None or stated.policy != "shrink":
+        return
+    for position, device in enumerate(devices(problem.topology, placement)):
+        at = coordinates(decision.degrees, placement.axis_order, position)
+        on_host[device.building, device.host].add(at["dp_replicate"])
+    counted = Counter(len(units) for units in on_host.values())
+    rates: Counter[int] = Counter()
+    for strike in stated.model.strikes:
+        if strike.cause == "host":
+            rates[strike.units_hit] += strike.rate_per_s  # type: ignore[assignment]
+    total = sum(rates.values())
+    for hit in {*counted, *rates} if total else ():
+        left, right = rates[hit] / total, counted[hit] / len(on_host)
+        if not math.isclose(left, right, rel_tol=tolerance):
+            yield f"V11: {left:.6g} of the host failures hit {hit} fault units, counted {right:.6g}"

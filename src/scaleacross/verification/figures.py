@@ -33,7 +33,6 @@ def _figures(source: Plan | PlanCost, placement: Placement, degraded: Sequence[D
     """What a plan and its cost state alike, as plain data."""
     return {
         "step": source.cost.model_dump(),
-        "memory": [stage.model_dump() for stage in source.memory],
         "traffic": [level.model_dump() for level in source.traffic],
         "collectives": [collective.model_dump() for collective in source.collectives],
         "layers_per_stage": source.layers_per_stage,

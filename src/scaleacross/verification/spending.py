@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
+from scaleacross.cost_models.goodput import useful_parts
 from scaleacross.cost_models.plan_cost import PlanCost
-from scaleacross.cost_models.spending import Spending, spending_of, spent_parts
+from scaleacross.cost_models.spending import spending_of, spent_parts
 from scaleacross.spec.job import ObjectiveName
 from scaleacross.spec.parallelism import GRID_AXES
 from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Decision, ObjectiveValue, Plan
 from scaleacross.spec.topology import Topology
+from scaleacross.workloads.problem import problem_of
 
 
 def v7_spending(plan: Plan, topology: Topology, cost: PlanCost, tolerance: float) -> Iterator[str]:
@@ -25,27 +28,34 @@ def v7_spending(plan: Plan, topology: Topology, cost: PlanCost, tolerance: float
     spent: dict[ObjectiveName, float] = {}
     for name in names - {"step_time"}:
         spent[name] = _spent(plan, topology, cost, name)
+    tokens = plan.job.tokens_per_step
     if stated is not None:
-        yield from _value(stated, spending_of(topology, wanted), plan.job.tokens_per_step, spent[wanted], tolerance)
+        yield from _value(stated, partial(_per_spending, topology, wanted, tokens), spent[wanted], tolerance)
     for name, limit in plan.report.limits.items():
         if name == "step_time":
             within, value = cost.cost.step_s <= limit * (1 + tolerance), cost.cost.step_s
         else:
-            value = spending_of(topology, name).value(plan.job.tokens_per_step, spent[name])
+            value = _per_spending(topology, name, tokens, spent[name])
             within = value * (1 + tolerance) >= limit
         if not within:
             yield f"V7: {name} is {value}, the limit {limit}"
 
 
+def _per_spending(topology: Topology, name: ObjectiveName, tokens: int, spent: float) -> float:
+    return tokens / spent if name == "useful_tokens_per_s" else spending_of(topology, name).value(tokens, spent)
+
+
 def _spent(plan: Plan, topology: Topology, cost: PlanCost, name: ObjectiveName) -> float:
+    if name == "useful_tokens_per_s":
+        return sum(useful_parts(problem_of(plan.job), plan.decision, cost.cost.step_s).values())
     patterns = counted_patterns(plan.decision)
     return sum(spent_parts(topology, spending_of(topology, name), plan.decision, cost, patterns).values())
 
 
-def _value(stated: ObjectiveValue, spending: Spending, tokens: int, spent: float, tolerance: float) -> Iterator[str]:
+def _value(stated: ObjectiveValue, value_of: Callable[[float], float], spent: float, tolerance: float) -> Iterator[str]:
     pairs = {
-        "value": (stated.value, spending.value(tokens, spent)),
-        "bound": (stated.bound, spending.value(tokens, stated.spent_bound_per_step)),
+        "value": (stated.value, value_of(spent)),
+        "bound": (stated.bound, value_of(stated.spent_bound_per_step)),
         "spent_per_step": (stated.spent_per_step, spent),
         "sum of the parts": (sum(stated.parts.values()), spent),
     }

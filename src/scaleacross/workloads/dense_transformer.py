@@ -1,12 +1,15 @@
-"""Decoder-only dense transformer: Llama, GPT-3 and their relatives."""
+"""Decoder-only dense transformer: Llama, GPT-3 and their relatives. A short form of ``Decoder``."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from scaleacross.workloads import transformer_parts as parts
+from scaleacross.workloads.decoder import Decoder
+from scaleacross.workloads.identity import Rope
+from scaleacross.workloads.layer_kinds import Attention, LayerKind, Mlp
 from scaleacross.workloads.layer_profile import ModelProfile, Workload
 
 
@@ -34,6 +37,8 @@ class DenseTransformer(Workload):
         default=0, description="rows of a learned position table (GPT-3: 2048)"
     )
     dropout: bool = Field(default=False, description="dropout after embedding, attention and MLP: its masks are held")
+    rope: Rope | None = Field(default=None, description="rotary embedding; null: not stated")
+    norm_epsilon: PositiveFloat | None = Field(default=None, description="added to the variance; null: not stated")
 
     @model_validator(mode="after")
     def _heads_form_groups(self) -> DenseTransformer:
@@ -41,29 +46,36 @@ class DenseTransformer(Workload):
             raise ValueError(f"num_heads {self.num_heads} is no multiple of num_kv_heads {self.num_kv_heads}")
         return self
 
+    def decoder(self) -> Decoder:
+        """The model as ``num_layers`` layers of one kind."""
+        attention = Attention(
+            num_heads=self.num_heads,
+            num_kv_heads=self.num_kv_heads,
+            head_dim=self.head_dim,
+            qk_norm="head" if self.qk_norm else "none",
+            qkv_bias=self.bias,
+            output_bias=self.bias,
+            rope="none" if self.num_learned_positions else self.rope,
+        )
+        mlp = Mlp(
+            width=self.intermediate_size,
+            gated=self.gated_mlp,
+            activation="silu" if self.gated_mlp else "gelu",
+            bias=self.bias,
+        )
+        return Decoder(
+            name=self.name,
+            hidden_size=self.hidden_size,
+            vocabulary_size=self.vocabulary_size,
+            tied_embedding=self.tied_embedding,
+            norm=self.norm,
+            norm_epsilon=self.norm_epsilon,
+            num_learned_positions=self.num_learned_positions,
+            dropout=self.dropout,
+            kinds={"dense_block": LayerKind(mixer=attention, feed_forward=mlp)},
+            layers=("dense_block",) * self.num_layers,
+        )
+
     def profile(self) -> ModelProfile:
         """The model as an embedding, ``num_layers`` equal blocks and a head."""
-        d = self.hidden_size
-        block = parts.block(
-            "dense_block",
-            d,
-            [
-                parts.norm(d, self.norm),
-                *parts.grouped_query_attention(
-                    d, self.num_heads, self.num_kv_heads, self.head_dim, bias=self.bias, qk_norm=self.qk_norm
-                ),
-                parts.residual(d, dropout=self.dropout),
-                parts.norm(d, self.norm),
-                *parts.mlp(d, self.intermediate_size, gated=self.gated_mlp, bias=self.bias),
-                parts.residual(d, dropout=self.dropout),
-            ],
-        )
-        return ModelProfile(
-            name=self.name,
-            embedding=parts.embedding(
-                self.vocabulary_size, d, num_positions=self.num_learned_positions, dropout=self.dropout
-            ),
-            blocks=((block, self.num_layers),),
-            head=parts.head(self.vocabulary_size, d, self.norm, tied=self.tied_embedding),
-            vocabulary_size=self.vocabulary_size,
-        )
+        return self.decoder().profile()

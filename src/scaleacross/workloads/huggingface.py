@@ -2,146 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from scaleacross.errors import InputError
-from scaleacross.workloads.dense_transformer import DenseTransformer
-from scaleacross.workloads.layer_profile import Workload
-from scaleacross.workloads.moe_transformer import GroupedQueryAttention, LatentAttention, MoeTransformer
+from scaleacross.workloads.decoder import Decoder
+from scaleacross.workloads.hf_keys import Config, Keys
+from scaleacross.workloads.hf_types import EPSILON_KEYS, NESTED, TIED, TYPES
 
-Config = Mapping[str, Any]
+READ_AS: Final = "read_as"
+"""Key of the mapping that names the type whose layers the model has."""
 
 
-def from_hf_config(config: Config, name: str) -> Workload:
+def from_hf_config(config: Config, name: str, read_as: str | None = None) -> Decoder:
     """The workload that a Hugging Face transformers config describes.
 
-    Keys that do not change parameters, FLOP or activations (rotary scaling, token ids, ...) are not read.
+    Args:
+        config: the mapping of the file; of a multimodal model the language model alone is read (``text_config``).
+        name: name of the workload.
+        read_as: read a type that is not known as this one; the mapping's own key ``read_as`` says the same.
 
     Raises:
         InputError: a model type that is not supported, a missing key, or values that contradict each other.
     """
-    model_type = config.get("model_type")
-    if not isinstance(model_type, str) or model_type not in MODEL_TYPES:
-        raise InputError(f"model_type {model_type!r} is not read; supported: {', '.join(MODEL_TYPES)}")
+    chosen: Any = read_as or config.get(READ_AS) or config.get("model_type")
+    nested = config.get("text_config")
+    if isinstance(chosen, str) and chosen in NESTED and isinstance(nested, Mapping):
+        inherited = {key: config[key] for key in ("quantization_config",) if key in config}
+        config, chosen = {**inherited, **nested}, NESTED[chosen]
+    if not isinstance(chosen, str) or chosen not in TYPES:
+        raise InputError(_unknown(config, chosen))
+    keys = Keys(config)
     try:
-        return MODEL_TYPES[model_type](config, name)
+        fields = {**_shared(keys, name), **TYPES[chosen](keys)}
+        return Decoder.model_validate(
+            {**fields, "tied_embedding": keys.flag("tie_word_embeddings", default=chosen in TIED)}
+        )
     except ValidationError as error:
         details = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise InputError(f"config of model_type '{model_type}': {details}") from None
+        raise keys.fail(details) from None
 
 
-def _get(config: Config, key: str) -> Any:
-    """A key that the family cannot do without."""
-    if config.get(key) is None:
-        raise InputError(f"config of model_type '{config['model_type']}': key '{key}' is missing")
-    return config[key]
-
-
-def _whole(config: Config, key: str) -> int:
-    """A key that must be a whole number because something is computed from it here."""
-    value = _get(config, key)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(
-            f"config of model_type '{config['model_type']}': key '{key}' must be a whole number, got {value!r}"
-        )
-    return value
-
-
-def _flag(config: Config, key: str) -> bool:
-    """A switch that is off where the config is silent (the transformers library's default for these model types)."""
-    return bool(config.get(key))
-
-
-def _head_dim(config: Config) -> int:
-    """``head_dim``, or hidden_size / heads where the config does not state it (the library's rule)."""
-    if config.get("head_dim") is not None:
-        return _whole(config, "head_dim")
-    hidden, heads = _whole(config, "hidden_size"), _whole(config, "num_attention_heads")
-    if heads <= 0 or hidden % heads:
-        raise InputError(f"hidden_size {hidden} is no multiple of num_attention_heads {heads}, and head_dim is missing")
-    return hidden // heads
-
-
-def _common(config: Config, name: str) -> dict[str, Any]:
+def _shared(keys: Keys, name: str) -> dict[str, Any]:
+    """The fields that every type states in the same way."""
+    epsilon = next((keys.number(key) for key in EPSILON_KEYS if keys.get(key) is not None), None)
+    hidden = {} if keys.get("n_embd") is not None else {"hidden_size": keys.need("hidden_size")}
     return {
         "name": name,
-        "num_layers": _get(config, "num_hidden_layers"),
-        "hidden_size": _get(config, "hidden_size"),
-        "num_heads": _get(config, "num_attention_heads"),
-        "vocabulary_size": _get(config, "vocab_size"),
-        "tied_embedding": _flag(config, "tie_word_embeddings"),
+        **hidden,
+        "vocabulary_size": keys.need("vocab_size"),
+        "norm_epsilon": epsilon,
+        "initializer_range": keys.number("initializer_range"),
+        "published_quantization": _quantization(keys.get("quantization_config")),
     }
 
 
-def _llama(config: Config, name: str) -> Workload:
-    if _flag(config, "attention_bias") or _flag(config, "mlp_bias"):
-        raise InputError(
-            "config of model_type 'llama': attention_bias and mlp_bias are not read; write a dense_transformer YAML"
-        )
-    return DenseTransformer(
-        **_common(config, name),
-        num_kv_heads=config.get("num_key_value_heads") or _get(config, "num_attention_heads"),
-        head_dim=_head_dim(config),
-        intermediate_size=_get(config, "intermediate_size"),
-        gated_mlp=True,
+def _quantization(stated: Any) -> str | None:
+    """What ``quantization_config`` says, in a few words."""
+    if not isinstance(stated, Mapping):
+        return None
+    method = str(stated.get("quant_method", "unnamed method"))
+    said = [f"{key} {stated[key]}" for key in ("fmt", "bits", "group_size", "weight_block_size") if key in stated]
+    return ", ".join([method, *said])
+
+
+def _unknown(config: Config, chosen: object) -> str:
+    """The message about a type that is not read: which keys no reader knows, and which reader knows most of the others."""
+    supported = f"supported: {', '.join(TYPES)}"
+    if not isinstance(chosen, str):
+        return f"model_type {chosen!r} is not read; {supported}"
+    unread = {one: missing for one in TYPES if (missing := _unread_as(config, one)) is not None}
+    if not unread:
+        return f"model_type {chosen!r} is not read; {supported}"
+    nearest = min(unread, key=lambda one: len(unread[one]))
+    unknown = ", ".join(unread[nearest]) or "none"
+    return (
+        f"model_type {chosen!r} is not read; {supported}. Read as {nearest}, its keys leave out: {unknown}. If they change "
+        f"neither parameters nor work, take it so: add the key '{READ_AS}: {nearest}' (--as {nearest})"
     )
 
 
-def _mixtral(config: Config, name: str) -> Workload:
-    return MoeTransformer(
-        **_common(config, name),
-        attention=GroupedQueryAttention(num_kv_heads=_get(config, "num_key_value_heads"), head_dim=_head_dim(config)),
-        num_experts=_get(config, "num_local_experts"),
-        top_k=_get(config, "num_experts_per_tok"),
-        expert_intermediate_size=_get(config, "intermediate_size"),
-    )
-
-
-def _qwen3_moe(config: Config, name: str) -> Workload:
-    if config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1:
-        raise InputError(
-            "config of model_type 'qwen3_moe': dense layers among the experts (mlp_only_layers, decoder_sparse_step) are not read"
-        )
-    return MoeTransformer(
-        **_common(config, name),
-        attention=GroupedQueryAttention(
-            num_kv_heads=_get(config, "num_key_value_heads"), head_dim=_head_dim(config), qk_norm=True
-        ),
-        num_experts=_get(config, "num_experts"),
-        top_k=_get(config, "num_experts_per_tok"),
-        expert_intermediate_size=_get(config, "moe_intermediate_size"),
-    )
-
-
-def _deepseek_v3(config: Config, name: str) -> Workload:
-    if config.get("moe_layer_freq", 1) != 1:
-        raise InputError("config of model_type 'deepseek_v3': moe_layer_freq other than 1 is not read")
-    num_dense = _whole(config, "first_k_dense_replace")
-    return MoeTransformer(
-        **_common(config, name),
-        attention=LatentAttention(
-            q_lora_rank=config.get("q_lora_rank"),
-            kv_lora_rank=_get(config, "kv_lora_rank"),
-            qk_nope_head_dim=_get(config, "qk_nope_head_dim"),
-            qk_rope_head_dim=_get(config, "qk_rope_head_dim"),
-            v_head_dim=_get(config, "v_head_dim"),
-        ),
-        num_dense_layers=num_dense,
-        dense_intermediate_size=_get(config, "intermediate_size") if num_dense else None,
-        num_experts=_get(config, "n_routed_experts"),
-        top_k=_get(config, "num_experts_per_tok"),
-        expert_intermediate_size=_get(config, "moe_intermediate_size"),
-        num_shared_experts=config.get("n_shared_experts") or 0,
-        router_bias=True,  # e_score_correction_bias, part of every model of this type
-    )
-
-
-MODEL_TYPES: Final[Mapping[str, Callable[[Config, str], Workload]]] = {
-    "llama": _llama,
-    "mixtral": _mixtral,
-    "qwen3_moe": _qwen3_moe,
-    "deepseek_v3": _deepseek_v3,
-}
+def _unread_as(config: Config, model_type: str) -> list[str] | None:
+    """The keys that reading ``config`` as ``model_type`` leaves out, or None where it cannot be read so."""
+    keys = Keys(config)
+    try:
+        _shared(keys, "model")
+        TYPES[model_type](keys)
+        keys.get("tie_word_embeddings")
+    except (InputError, ValidationError):
+        return None
+    return keys.unread()

@@ -7,9 +7,13 @@ Counts are per token and for the whole layer, before any sharding; ``shard`` say
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from scaleacross.errors import InputError
 from scaleacross.spec.base import Name, Spec
+
+if TYPE_CHECKING:  # a decoder is a workload itself
+    from scaleacross.workloads.decoder import Decoder
 
 # column: output features divided by tp; row: input features divided by tp; none: replicated;
 # expert_*: the same inside a routed expert, whose weights are also divided by ep; expert: whole experts, spread over tp · ep.
@@ -24,6 +28,7 @@ class Gemm:
     ``always_16_bit`` marks products that 8- and 4-bit recipes leave in 16 bit (output projection, router); of the others
     ``cast_input`` and ``cast_gradient`` say whether a kernel of its own converts the input and the gradient of the output.
     ``siblings``: products of the same input, this one included, whose gradients for it are added up afterwards.
+    ``trained``: its weights have a gradient.
     """
 
     name: str
@@ -35,6 +40,7 @@ class Gemm:
     cast_input: bool = True
     cast_gradient: bool = True
     siblings: int = 1
+    trained: bool = True
 
     @property
     def flop_per_token(self) -> float:
@@ -48,7 +54,7 @@ class Attention:
 
     ``fused`` kernels skip the upper triangle and never store the s × s scores; unfused ones (before FlashAttention) do both,
     with dropout on the scores. ``rate_ratio``: speed over that of the accelerator's own attention efficiency (an older
-    kernel is slower).
+    kernel is slower). ``window``: positions that a query sees; ``chunk``: positions that attention stays among.
     """
 
     num_heads: int
@@ -57,10 +63,41 @@ class Attention:
     v_head_dim: int
     fused: bool = True
     rate_ratio: float = 1.0
+    window: int | None = None
+    chunk: int | None = None
+
+    def reach(self, sequence_length: int) -> float:
+        """Length of the causal sequence whose triangle has as many scores per query: s, or less with a window or chunks.
+
+        A window of w < s positions leaves w·(2s − w) / 2 of the s² / 2 scores, chunks of c positions c·s / 2 (c divides s, or
+        the last chunk is taken for whole).
+        """
+        if self.window is not None and self.window < sequence_length:
+            return self.window * (2.0 - self.window / sequence_length)
+        if self.chunk is not None and self.chunk < sequence_length:
+            return float(self.chunk)
+        return float(sequence_length)
 
     def flop_per_token(self, sequence_length: int) -> float:
         """Causal forward FLOP per token: 2·(qk+v)·heads·s multiply-adds over half of the s × s square = heads·(qk+v)·s."""
-        return float(self.num_heads * (self.qk_head_dim + self.v_head_dim) * sequence_length)
+        return self.num_heads * (self.qk_head_dim + self.v_head_dim) * self.reach(sequence_length)
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """The core of a linear-attention or state-space layer: a state per head, updated chunk by chunk. No cost grows with s².
+
+    Attributes:
+        heads: numbers of heads and groups that tp must divide.
+        flop_per_token: forward FLOP of its matrix products, whole layer.
+        moved_bytes_per_token: HBM bytes of its inputs, outputs and states, forward, whole layer.
+        exchanged_features: features per token that context parallelism moves between sequence and heads, in and out.
+    """
+
+    heads: tuple[int, ...]
+    flop_per_token: float
+    moved_bytes_per_token: float
+    exchanged_features: int
 
 
 @dataclass(frozen=True)
@@ -83,6 +120,7 @@ class LayerProfile:
         name: e.g. ``dense_block``, ``moe_block``, ``embedding``, ``head``.
         gemms: matrix products of the forward pass.
         attention: attention core, or None.
+        recurrence: core of a linear-attention or state-space layer, or None.
         num_parameters: parameters outside routed experts.
         num_replicated_parameters: those of them that tp does not divide (norms, router, latent projections).
         num_expert_parameters: parameters of all routed experts of the layer.
@@ -97,6 +135,8 @@ class LayerProfile:
         full_recompute_fraction: share of the forward time that full recomputation repeats.
         kv_features: features of key and value together that cp exchanges per token (0 without attention).
         routed_tokens: token copies sent to experts per token (top-k; 0 for a dense layer).
+        num_frozen_parameters, num_frozen_replicated_parameters, num_frozen_expert_parameters: parts of the three counts above
+            that are not trained.
     """
 
     name: str
@@ -116,6 +156,26 @@ class LayerProfile:
     replicated_elementwise_bytes: float = 0.0
     selective_gemm_fraction: float = 0.0
     full_recompute_fraction: float = 1.0
+    recurrence: Recurrence | None = None
+    num_frozen_parameters: int = 0
+    num_frozen_replicated_parameters: int = 0
+    num_frozen_expert_parameters: int = 0
+
+    @property
+    def trainable_parameters(self) -> int:
+        """Parameters of the layer that have a gradient."""
+        return self.total_parameters - self.num_frozen_parameters - self.num_frozen_expert_parameters
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """Numbers of heads and groups that tp must divide."""
+        own = (self.attention.num_heads, self.attention.num_kv_heads) if self.attention else ()
+        return own + (self.recurrence.heads if self.recurrence else ())
+
+    @property
+    def exchanges_over_cp(self) -> bool:
+        """Whether context parallelism moves anything for this layer: keys and values, or a recurrence's inputs and outputs."""
+        return self.attention is not None or self.recurrence is not None
 
     @property
     def whole_experts(self) -> bool:
@@ -130,7 +190,8 @@ class LayerProfile:
     def forward_flop_per_token(self, sequence_length: int) -> float:
         """Model FLOP per token of the forward pass (causal half of attention counted)."""
         gemm = sum(g.flop_per_token for g in self.gemms)
-        return gemm + (self.attention.flop_per_token(sequence_length) if self.attention else 0.0)
+        core = self.recurrence.flop_per_token if self.recurrence else 0.0
+        return gemm + core + (self.attention.flop_per_token(sequence_length) if self.attention else 0.0)
 
 
 class Workload(Spec):
@@ -138,6 +199,18 @@ class Workload(Spec):
 
     name: Name
     family: str
+
+    def decoder(self) -> Decoder:
+        """The model as layer kinds, from which targets are written.
+
+        Raises:
+            InputError: the family says its costs only (``profile``).
+        """
+        raise InputError(f"workload '{self.name}' of family '{self.family}' does not say its layer kinds")
+
+    def remarks(self) -> tuple[tuple[str, str], ...]:
+        """(what, sentence) about the published model that the plan leaves out."""
+        return ()
 
     def profile(self) -> ModelProfile:
         """The model as layers. Every family implements it."""
@@ -176,6 +249,12 @@ class ModelProfile:
         return ends + sum(layer.total_parameters * count for layer, count in self.blocks)
 
     @property
+    def trainable_parameters(self) -> int:
+        """Parameters of the model that have a gradient."""
+        ends = self.embedding.trainable_parameters + self.head.trainable_parameters
+        return ends + sum(layer.trainable_parameters * count for layer, count in self.blocks)
+
+    @property
     def active_parameters(self) -> int:
         """Parameters that one token meets: all but the routed experts it is not sent to (equals the total of a dense model)."""
         idle = sum(
@@ -186,9 +265,11 @@ class ModelProfile:
         return self.total_parameters - idle
 
     def model_flop_per_token(self, sequence_length: int) -> float:
-        """Forward + backward model FLOP per token: 3 × forward, recompute not counted."""
+        """Forward + backward model FLOP per token: 3 × forward less frozen weights' gradients, recompute not counted."""
         forward = self.embedding.forward_flop_per_token(sequence_length) + self.head.forward_flop_per_token(
             sequence_length
         )
         forward += sum(layer.forward_flop_per_token(sequence_length) * count for layer, count in self.blocks)
-        return 3.0 * forward
+        runs = ((self.embedding, 1), *self.blocks, (self.head, 1))
+        frozen = sum(g.flop_per_token * count for layer, count in runs for g in layer.gemms if not g.trained)
+        return 3.0 * forward - frozen

@@ -1,14 +1,16 @@
-"""Decoder-only mixture-of-experts transformer: Mixtral, Qwen3-MoE, DeepSeek-V3 and their relatives."""
+"""Decoder-only mixture-of-experts transformer: Mixtral, Qwen3-MoE, DeepSeek-V3 and others. A short form of ``Decoder``."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from scaleacross.spec.base import Spec
-from scaleacross.workloads import transformer_parts as parts
-from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile, Workload
+from scaleacross.workloads.decoder import Decoder
+from scaleacross.workloads.identity import Rope, Router
+from scaleacross.workloads.layer_kinds import Attention, Experts, Latent, LayerKind, Mlp
+from scaleacross.workloads.layer_profile import ModelProfile, Workload
 
 
 class GroupedQueryAttention(Spec):
@@ -55,6 +57,12 @@ class MoeTransformer(Workload):
     router_bias: bool = Field(default=False, description="per-expert bias for load balancing (DeepSeek-V3)")
     vocabulary_size: PositiveInt = Field(description="rows of the embedding, V")
     tied_embedding: bool = Field(description="the output projection is the embedding transposed")
+    rope: Rope | None = Field(default=None, description="rotary embedding; null: not stated")
+    norm_epsilon: PositiveFloat | None = Field(default=None, description="added to the variance; null: not stated")
+    router: Router | None = Field(default=None, description="how experts are chosen; null: not stated")
+    num_prediction_layers: NonNegativeInt = Field(
+        default=0, description="layers that predict further tokens; stated, not planned"
+    )
 
     @model_validator(mode="after")
     def _counts_agree(self) -> MoeTransformer:
@@ -71,49 +79,45 @@ class MoeTransformer(Workload):
             raise ValueError("state dense_intermediate_size exactly when num_dense_layers is above 0")
         return self
 
-    def _attention(self) -> tuple[parts.Part, ...]:
-        a = self.attention
-        if isinstance(a, GroupedQueryAttention):
-            return parts.grouped_query_attention(
-                self.hidden_size, self.num_heads, a.num_kv_heads, a.head_dim, qk_norm=a.qk_norm
-            )
-        return parts.latent_attention(
-            self.hidden_size,
-            self.num_heads,
-            a.q_lora_rank,
-            a.kv_lora_rank,
-            a.qk_nope_head_dim,
-            a.qk_rope_head_dim,
-            a.v_head_dim,
+    def _mixer(self) -> Attention | Latent:
+        stated = self.attention.model_dump(exclude={"kind", "qk_norm"})
+        if isinstance(self.attention, LatentAttention):
+            return Latent(num_heads=self.num_heads, rope=self.rope, **stated)
+        qk_norm: Literal["head", "none"] = "head" if self.attention.qk_norm else "none"
+        return Attention(num_heads=self.num_heads, rope=self.rope, qk_norm=qk_norm, **stated)
+
+    def _experts(self) -> Experts:
+        return Experts(
+            num_experts=self.num_experts,
+            top_k=self.top_k,
+            width=self.expert_intermediate_size,
+            router_bias="balancing" if self.router_bias else "none",
+            shared_width=self.num_shared_experts * (self.shared_intermediate_size or self.expert_intermediate_size),
+            router=self.router,
         )
 
-    def _block(self, name: str, feed_forward: tuple[parts.Part, ...]) -> LayerProfile:
-        d = self.hidden_size
-        first = (parts.norm(d, "rmsnorm"), *self._attention(), parts.residual(d))
-        second = (parts.norm(d, "rmsnorm"), *feed_forward, parts.residual(d))
-        return parts.block(name, d, first + second)
-
-    def _feed_forward(self) -> tuple[parts.Part, ...]:
-        routed = parts.routed_experts(
-            self.hidden_size, self.expert_intermediate_size, self.num_experts, self.top_k, router_bias=self.router_bias
+    def decoder(self) -> Decoder:
+        """The model as the dense layers (if any) and the layers with experts."""
+        kinds = {"moe_block": LayerKind(mixer=self._mixer(), feed_forward=self._experts())}
+        if self.dense_intermediate_size is not None:
+            mlp = Mlp(width=self.dense_intermediate_size)
+            kinds = {"dense_block": LayerKind(mixer=self._mixer(), feed_forward=mlp), **kinds}
+        with_experts = self.num_layers - self.num_dense_layers
+        return Decoder(
+            name=self.name,
+            hidden_size=self.hidden_size,
+            vocabulary_size=self.vocabulary_size,
+            tied_embedding=self.tied_embedding,
+            norm_epsilon=self.norm_epsilon,
+            kinds=kinds,
+            layers=("dense_block",) * self.num_dense_layers + ("moe_block",) * with_experts,
+            num_prediction_layers=self.num_prediction_layers,
         )
-        if not self.num_shared_experts:
-            return routed
-        width = self.num_shared_experts * (self.shared_intermediate_size or self.expert_intermediate_size)
-        return routed + parts.mlp(self.hidden_size, width, gated=True, name="shared")
+
+    def remarks(self) -> tuple[tuple[str, str], ...]:
+        """Those of the decoder."""
+        return self.decoder().remarks()
 
     def profile(self) -> ModelProfile:
         """The model as an embedding, the dense blocks (if any), the expert blocks and a head."""
-        d = self.hidden_size
-        blocks = [(self._block("moe_block", self._feed_forward()), self.num_layers - self.num_dense_layers)]
-        if self.dense_intermediate_size is not None:
-            dense = self._block("dense_block", parts.mlp(d, self.dense_intermediate_size, gated=True))
-            blocks.insert(0, (dense, self.num_dense_layers))
-        return ModelProfile(
-            name=self.name,
-            embedding=parts.embedding(self.vocabulary_size, d),
-            blocks=tuple(blocks),
-            head=parts.head(self.vocabulary_size, d, "rmsnorm", tied=self.tied_embedding),
-            vocabulary_size=self.vocabulary_size,
-            num_experts=self.num_experts,
-        )
+        return self.decoder().profile()

@@ -8,7 +8,8 @@ from scaleacross.errors import InputError
 from scaleacross.spec.job import Job
 from scaleacross.spec.topology import Topology, without_spares
 from scaleacross.workloads import FAMILIES
-from scaleacross.workloads.dense_transformer import DenseTransformer
+from scaleacross.workloads.fine_tuning import with_fine_tuning
+from scaleacross.workloads.layer_kinds import Attention, Latent
 from scaleacross.workloads.layer_profile import ModelProfile, Workload
 from scaleacross.workloads.variants import with_eager_operators
 
@@ -52,11 +53,17 @@ def profile_of(job: Job, workload: Workload) -> ModelProfile:
     Raises:
         InputError: ``eager_operators`` for a model whose operators are not those of ``with_eager_operators``.
     """
+    tuning = job.fine_tuning
+    profile = workload.profile() if tuning is None else with_fine_tuning(workload.profile(), tuning)
     if not job.eager_operators:
-        return workload.profile()
-    if isinstance(workload, DenseTransformer) and not (workload.gated_mlp and workload.norm == "rmsnorm"):
+        return profile
+    decoder = workload.decoder()
+    ordinary = all(isinstance(kind.mixer, Attention | Latent) for kind in decoder.kinds.values())
+    gated = all(kind.feed_forward is not None and kind.feed_forward.gated for kind in decoder.kinds.values())
+    if not (ordinary and gated and decoder.norm == "rmsnorm"):
+        others = "" if ordinary else ", other mixers than softmax attention"
         raise InputError(
-            f"job '{job.name}' has eager_operators, which are known for RMSNorm and a gated MLP; "
-            f"workload '{workload.name}' has {workload.norm} and {'a gated' if workload.gated_mlp else 'a plain'} MLP"
+            f"job '{job.name}' has eager_operators, which are known for RMSNorm, softmax attention and a gated MLP; "
+            f"workload '{workload.name}' has {decoder.norm}{others} and {'a gated' if gated else 'a plain'} MLP"
         )
-    return with_eager_operators(workload.profile())
+    return with_eager_operators(profile)

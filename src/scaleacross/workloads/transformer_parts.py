@@ -31,15 +31,17 @@ attention kernel and the GEMMs carry their own traffic and are not in here.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from scaleacross.workloads.layer_profile import ActivationBytes, Attention, Gemm, LayerProfile
+from scaleacross.workloads.layer_profile import ActivationBytes, Attention, Gemm, LayerProfile, Recurrence
 
 BF16 = 2.0
 FP32 = 4.0
 
 Norm = Literal["rmsnorm", "layernorm"]
+QkNorm = Literal["none", "head", "full", "unweighted"]
+"""RMSNorm of q and k: none, one weight per feature of a head, one per feature of all heads, or without weights."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Part:
 
     gemms: tuple[Gemm, ...] = ()
     attention: Attention | None = None
+    recurrence: Recurrence | None = None
     num_parameters: int = 0
     num_replicated_parameters: int = 0
     num_expert_parameters: int = 0
@@ -83,13 +86,24 @@ def norm(features: int, kind: Norm, *, on_stream: bool = True) -> Part:
     )
 
 
+def stream_input(features: int) -> Part:
+    """The tensor between layers as the input of a sub-layer that no norm comes before."""
+    return Part(held=(Held("sub-layer input", BF16 * features),), on_stream=True)
+
+
+def output_norm(features: int, kind: Norm) -> Part:
+    """A normalisation of what a sub-layer returns; the addition that follows needs no copy of its output."""
+    whole = norm(features, kind)
+    return replace(whole, held=whole.held[:1])
+
+
 def residual(features: int, *, dropout: bool = False) -> Part:
     """The addition that ends a sub-layer, with the dropout before it."""
     held = (Held("dropout mask", float(features)),) if dropout else ()
     return Part(elementwise_bytes=3 * BF16 * features, held=held, on_stream=True)
 
 
-def _linear(gemm: Gemm, *, bias: bool = False) -> Part:
+def linear(gemm: Gemm, *, bias: bool = False) -> Part:
     """A projection. The bias of a row-parallel product is added after the reduction, so every tp rank holds it."""
     weights = gemm.in_features * gemm.out_features
     num_bias = gemm.out_features if bias else 0
@@ -112,30 +126,49 @@ def _core(attention: Attention) -> Part:
 
 
 def grouped_query_attention(
-    hidden_size: int, num_heads: int, num_kv_heads: int, head_dim: int, *, bias: bool = False, qk_norm: bool = False
+    hidden_size: int,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    *,
+    bias: bool = False,
+    output_bias: bool = False,
+    qk_norm: QkNorm = "none",
+    output_gate: bool = False,
+    sinks: bool = False,
+    window: int | None = None,
+    chunk: int | None = None,
 ) -> tuple[Part, ...]:
     """Multi-head (``num_kv_heads == num_heads``) or grouped-query attention with a fused q-k-v projection.
 
-    ``qk_norm`` adds an RMSNorm over the head dimension of q and of k (Qwen3).
+    ``qk_norm`` adds an RMSNorm of q and of k. ``output_gate`` projects a gate as wide as q, whose sigmoid scales the output.
+    ``sinks`` adds a learned logit per head.
     """
     q, kv = num_heads * head_dim, num_kv_heads * head_dim
+    projected = q + 2 * kv + (q if output_gate else 0)
+    core = _core(Attention(num_heads, num_kv_heads, head_dim, head_dim, window=window, chunk=chunk))
     parts = [
-        _linear(Gemm("qkv", hidden_size, q + 2 * kv, "column"), bias=bias),
-        _core(Attention(num_heads, num_kv_heads, head_dim, head_dim)),
-        _linear(Gemm("attention_output", q, hidden_size, "row"), bias=bias),
+        linear(Gemm("qkv", hidden_size, projected, "column"), bias=bias),
+        replace(core, num_parameters=num_heads if sinks else 0),
+        linear(Gemm("attention_output", q, hidden_size, "row"), bias=output_bias),
     ]
-    if qk_norm:
-        weights = 2 * head_dim
-        inputs = Held("q, k before their norm", BF16 * (q + kv))
-        parts.append(
-            Part(
-                num_parameters=weights,
-                num_replicated_parameters=weights,
-                elementwise_bytes=2 * BF16 * (q + kv),
-                held=(inputs,),
-            )
-        )
+    if qk_norm != "none":
+        parts.append(_qk_norm(q, kv, head_dim, qk_norm))
+    if output_gate:
+        held = (Held("output gate", BF16 * q), Held("gated output", BF16 * q, recomputed=True))
+        parts.append(Part(elementwise_bytes=3 * BF16 * q, held=held))
     return tuple(parts)
+
+
+def _qk_norm(q: int, kv: int, head_dim: int, kind: QkNorm) -> Part:
+    """RMSNorm of q and k: weights per head feature are on every tp rank, those over all heads are divided with the heads."""
+    weights = {"head": 2 * head_dim, "full": q + kv, "unweighted": 0}[kind]
+    return Part(
+        num_parameters=weights,
+        num_replicated_parameters=weights if kind == "head" else 0,
+        elementwise_bytes=2 * BF16 * (q + kv),
+        held=(Held("q, k before their norm", BF16 * (q + kv)),),
+    )
 
 
 def latent_attention(
@@ -154,20 +187,20 @@ def latent_attention(
     """
     qk_head_dim = qk_nope_head_dim + qk_rope_head_dim
     if q_lora_rank is None:
-        query: tuple[Part, ...] = (_linear(Gemm("q", hidden_size, num_heads * qk_head_dim, "column")),)
+        query: tuple[Part, ...] = (linear(Gemm("q", hidden_size, num_heads * qk_head_dim, "column")),)
     else:
         query = (
-            _linear(Gemm("q_down", hidden_size, q_lora_rank, "none")),
+            linear(Gemm("q_down", hidden_size, q_lora_rank, "none")),
             norm(q_lora_rank, "rmsnorm", on_stream=False),
-            _linear(Gemm("q_up", q_lora_rank, num_heads * qk_head_dim, "column")),
+            linear(Gemm("q_up", q_lora_rank, num_heads * qk_head_dim, "column")),
         )
     return (
         *query,
-        _linear(Gemm("kv_down", hidden_size, kv_lora_rank + qk_rope_head_dim, "none")),
+        linear(Gemm("kv_down", hidden_size, kv_lora_rank + qk_rope_head_dim, "none")),
         norm(kv_lora_rank, "rmsnorm", on_stream=False),
-        _linear(Gemm("kv_up", kv_lora_rank, num_heads * (qk_nope_head_dim + v_head_dim), "column")),
+        linear(Gemm("kv_up", kv_lora_rank, num_heads * (qk_nope_head_dim + v_head_dim), "column")),
         _core(Attention(num_heads, num_heads, qk_head_dim, v_head_dim)),
-        _linear(Gemm("attention_output", num_heads * v_head_dim, hidden_size, "row")),
+        linear(Gemm("attention_output", num_heads * v_head_dim, hidden_size, "row")),
     )
 
 
@@ -184,22 +217,30 @@ def _activation(width: int, copies: float, *, gated: bool) -> Part:
 def mlp(hidden_size: int, width: int, *, gated: bool, bias: bool = False, name: str = "mlp") -> tuple[Part, ...]:
     """A feed-forward layer: gated (gate and up in one product) or plain."""
     return (
-        _linear(Gemm(f"{name}_up", hidden_size, width * (2 if gated else 1), "column"), bias=bias),
+        linear(Gemm(f"{name}_up", hidden_size, width * (2 if gated else 1), "column"), bias=bias),
         _activation(width, 1.0, gated=gated),
-        _linear(Gemm(f"{name}_down", width, hidden_size, "row"), bias=bias),
+        linear(Gemm(f"{name}_down", width, hidden_size, "row"), bias=bias),
     )
 
 
 def routed_experts(
-    hidden_size: int, width: int, num_experts: int, top_k: int, *, router_bias: bool = False
+    hidden_size: int,
+    width: int,
+    num_experts: int,
+    top_k: int,
+    *,
+    router_bias: bool = False,
+    gated: bool = True,
+    bias: bool = False,
 ) -> tuple[Part, ...]:
-    """Router and gated experts, dropless and balanced: each token is computed ``top_k`` times.
+    """Router and experts, dropless and balanced: each token is computed ``top_k`` times.
 
     The routing weight scales the activation product before the down-projection (as Megatron-Core does), so expert outputs need
     not be held; the token copies that were sent to the experts are, because bringing them back would be another all-to-all.
     Traffic: router softmax 8·experts, copy out 2d + 2·k·d, add up 2·k·d + 2d.
     """
     router = num_experts * hidden_size + (num_experts if router_bias else 0)
+    up = width * (2 if gated else 1)
     return (
         Part(
             gemms=(Gemm("router", hidden_size, num_experts, "none", always_16_bit=True),),
@@ -214,23 +255,30 @@ def routed_experts(
         ),
         Part(
             gemms=(
-                Gemm("expert_up", hidden_size, 2 * width, "expert_column", float(top_k)),
+                Gemm("expert_up", hidden_size, up, "expert_column", float(top_k)),
                 Gemm("expert_down", width, hidden_size, "expert_row", float(top_k)),
             ),
-            num_expert_parameters=num_experts * 3 * hidden_size * width,
+            num_expert_parameters=num_experts * ((up + width) * hidden_size + (up + hidden_size if bias else 0)),
         ),
-        _activation(width, float(top_k), gated=True),
+        _activation(width, float(top_k), gated=gated),
     )
 
 
-def block(name: str, hidden_size: int, parts: Iterable[Part]) -> LayerProfile:
-    """The parts as one transformer block: attention and MLP each gather and scatter the hidden tensor over tp once."""
+def shared_gate(hidden_size: int) -> Part:
+    """One sigmoid per token that scales what the shared experts return."""
+    gate = linear(Gemm("shared_gate", hidden_size, 1, "none", always_16_bit=True))
+    return replace(gate, elementwise_bytes=2 * BF16 * hidden_size, held=(Held("shared output", BF16 * hidden_size),))
+
+
+def block(name: str, hidden_size: int, parts: Iterable[Part], sub_layers: int = 2) -> LayerProfile:
+    """The parts as one block: each of its sub-layers gathers and scatters the hidden tensor over tp once."""
     parts = tuple(parts)
     held = [tensor for part in parts for tensor in part.held]
     return LayerProfile(
         name=name,
         gemms=tuple(gemm for part in parts for gemm in part.gemms),
         attention=next((part.attention for part in parts if part.attention), None),
+        recurrence=next((part.recurrence for part in parts if part.recurrence), None),
         num_parameters=sum(part.num_parameters for part in parts),
         num_replicated_parameters=sum(part.num_replicated_parameters for part in parts),
         num_expert_parameters=sum(part.num_expert_parameters for part in parts),
@@ -243,7 +291,7 @@ def block(name: str, hidden_size: int, parts: Iterable[Part]) -> LayerProfile:
             "full": ActivationBytes(BF16 * hidden_size),
         },
         hidden_size=hidden_size,
-        tp_gathers=2,
+        tp_gathers=sub_layers,
         kv_features=sum(part.kv_features for part in parts),
         routed_tokens=sum(part.routed_tokens for part in parts),
     )

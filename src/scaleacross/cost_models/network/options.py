@@ -18,7 +18,9 @@ over level l or any level above:
 
     bytes / Σ_{j≥l} min(m_l·bandwidth_j, W_j)
 
-the largest over levels (inner ones where units are equal), and one latency of the outermost level.
+the largest over levels (inner ones where units are equal), and one latency of the outermost level. Switches of a scale-up domain
+may add up what passes them: where curves of an all-reduce are measured there, a rank must take in (n−1)/n·S only. What a
+measured curve says of a group inside one domain is never below the bound.
 """
 
 from __future__ import annotations
@@ -144,21 +146,26 @@ def bound_s(op: CurveOp, size_bytes: float, shape: GroupShape, links: Links) -> 
     crossed, degree = _crossed(op, shape, links), float(shape.degree)
     if not crossed:
         return 0.0, None
+    measured = _measured_s(op, size_bytes, degree, links)
     needs = []
     for index, level in enumerate(crossed):
         units = math.prod(one.fanout for one in crossed[index:])
         if level is crossed[-1] or units * level.members == degree:
             rate = sum(min(level.members * one.each_bytes_per_s, one.bytes_per_s) for one in crossed[index:])
-            needs.append((_must_enter(op, size_bytes, units, level.members, degree) / rate, level.level))
-    seconds, busiest = max(needs)
-    return seconds + crossed[-1].latency_s, busiest
+            adds_up = level.level == SCALE_UP and not math.isnan(measured)
+            needs.append((_must_enter(op, size_bytes, units, level.members, degree, adds_up) / rate, level.level))
+    busiest_s, busiest = max(needs)
+    seconds = busiest_s + crossed[-1].latency_s
+    if crossed[-1].level == SCALE_UP and not math.isnan(measured):
+        seconds = min(seconds, measured)
+    return seconds, busiest
 
 
-def _must_enter(op: CurveOp, size_bytes: float, units: int, members: float, degree: float) -> float:
-    """Bytes that must enter a unit with ``members`` of the group, one of ``units``."""
+def _must_enter(op: CurveOp, size_bytes: float, units: int, members: float, degree: float, adds_up: bool) -> float:
+    """Bytes that must enter a unit with ``members`` of the group, one of ``units``; ``adds_up``: its switches may reduce."""
     if op == "all_to_all":
         return size_bytes * members * (degree - members) / degree
-    return size_bytes * (units - 1) / units * (2 if op == "all_reduce" else 1)
+    return size_bytes * (units - 1) / units * (2 if op == "all_reduce" and not adds_up else 1)
 
 
 def _crossed(op: CurveOp, shape: GroupShape, links: Links) -> list[_Level]:

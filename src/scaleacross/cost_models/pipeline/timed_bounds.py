@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scaleacross.cost_models.pipeline.delay import BoundaryDelays, microbatches_per_round
+from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.spec.parallelism import SCHEDULE_NAMES, ScheduleName
 
@@ -87,6 +88,9 @@ def in_flight(
 
     Eager1F1B 2(p−s)−1; LoopedBFS m·v; ZBH1 p; ZBH2 2p−1; InterleavedZeroBubble (v−1)R + p; ZBVZeroBubble 2p (reached from
     m = 2p−1 on); VHalf 2⌊p/2⌋ + 2; VMin 2⌊(p+1)/3⌋ + 2; DualPipe p + 1; DualPipeV 2p + 1.
+
+    Raises:
+        InputError: a schedule that is not in this table.
     """
     name, p, m, v = np.asarray(schedule), np.asarray(num_ranks), np.asarray(num_microbatches), np.asarray(num_chunks)
     held = {
@@ -101,4 +105,8 @@ def in_flight(
         "DualPipe": p + 1,
         "DualPipeV": 2 * p + 1,
     }
+    known = np.isin(name, (*held, *CLOSED))
+    if not known.all():
+        unknown = name[~known].flat[0]
+        raise InputError(f"schedule {unknown}: its activations in flight are not stated, so memory cannot be counted")
     return np.asarray(np.minimum(m * v, np.select([name == key for key in held], list(held.values()), 0)))

@@ -7,7 +7,6 @@ and taking away a constant, so nothing depends on how a device casts.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -51,39 +50,6 @@ def decode(codec: BlockCodec, data: torch.Tensor, out: torch.Tensor, *, rows: in
         decode_kernel[(num_programs(num_blocks, rows),)](
             data, data[num_blocks:], out, numel, *_constants(codec)[3:], rows, GRAIN, num_warps=NUM_WARPS
         )
-
-
-def decode_sum_encode(
-    codec: BlockCodec, parts: Sequence[torch.Tensor], numel: int, out: torch.Tensor, *, rows: int = ROWS
-) -> None:
-    """Encoded ``parts`` decoded, summed in their order in fp32 and encoded into ``out``, without a pass over fp32 in memory."""
-    check_on_one_device(*parts, out)
-    for data in (*parts, out):
-        _check_bytes(codec, data, numel)
-    if numel and parts:
-        num_blocks = -(-numel // GRAIN)
-        decode_sum_encode_kernel[(num_programs(num_blocks, rows),)](
-            tuple(parts),
-            tuple(part[num_blocks:] for part in parts),
-            out,
-            out[num_blocks:],
-            numel,
-            len(parts),
-            *_constants(codec),
-            rows,
-            GRAIN,
-            num_warps=NUM_WARPS,
-        )
-
-
-def decode_sum_encode_reference(
-    codec: BlockCodec, parts: Sequence[torch.Tensor], numel: int, out: torch.Tensor
-) -> None:
-    """The same in torch."""
-    total = codec.read(parts[0], numel).clone()
-    for part in parts[1:]:
-        total += codec.read(part, numel)
-    codec.write(total, out)
 
 
 @triton.jit
@@ -234,29 +200,6 @@ def decode_kernel(  # type: ignore[no-untyped-def]
     """A program per ROWS blocks."""
     _, _, at, inside = _places(numel, ROWS, GRAIN)
     tl.store(out + at, _load_decoded(exponents_in, codes_in, numel, IS_FLOAT, BITS, ROWS, GRAIN), inside)
-
-
-@triton.jit
-def decode_sum_encode_kernel(  # type: ignore[no-untyped-def]
-    exponents_in,
-    codes_in,
-    exponents_out,
-    codes_out,
-    numel,
-    K: tl.constexpr,
-    MANTISSA: tl.constexpr,
-    EXPONENT: tl.constexpr,
-    VANISHING: tl.constexpr,
-    IS_FLOAT: tl.constexpr,
-    BITS: tl.constexpr,
-    ROWS: tl.constexpr,
-    GRAIN: tl.constexpr,
-):
-    """A program per ROWS blocks; parts come as tuples of typed pointers."""
-    total = _load_decoded(exponents_in[0], codes_in[0], numel, IS_FLOAT, BITS, ROWS, GRAIN)
-    for k in tl.static_range(1, K):
-        total += _load_decoded(exponents_in[k], codes_in[k], numel, IS_FLOAT, BITS, ROWS, GRAIN)
-    _store_encoded(total, exponents_out, codes_out, numel, MANTISSA, EXPONENT, VANISHING, IS_FLOAT, BITS, ROWS, GRAIN)
 
 
 def _constants(codec: BlockCodec) -> tuple[int, int, int, bool, int]:

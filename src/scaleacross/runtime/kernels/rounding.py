@@ -10,16 +10,6 @@ ROUNDER = tl.constexpr(12582912.0)
 
 
 @triton.jit
-def to_bf16(x):  # type: ignore[no-untyped-def]
-    """fp32 → bf16; a NaN becomes a quiet one."""
-    bits = x.to(tl.int32, bitcast=True)
-    rounded = bits + 0x7FFF + ((bits >> 16) & 1)
-    nan = (bits & 0x7FFFFFFF) > 0x7F800000
-    high = tl.where(nan, 0x7FC0, rounded >> 16)
-    return high.to(tl.int16).to(tl.bfloat16, bitcast=True)
-
-
-@triton.jit
 def round_to_integer(x):  # type: ignore[no-untyped-def]
     """fp32 of magnitude below 2^22 → the nearest integer, as fp32; ties to even."""
     return (x + ROUNDER) - ROUNDER

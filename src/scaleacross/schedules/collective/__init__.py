@@ -24,8 +24,6 @@ __all__ = [
     "broadcast",
     "flat",
     "layered",
-    "multi_ring",
-    "send_recv",
     "tree_all_reduce",
 ]
 
@@ -55,11 +53,6 @@ def flat(
         InputError: unknown algorithm or operation, no ranks or channels, or an order that is no permutation.
     """
     return _rings(operation, algorithm, num_ranks, [range(num_ranks) if order is None else order] * num_channels, 1)
-
-
-def multi_ring(operation: Operation, orders: Sequence[Sequence[int]]) -> CollectiveSchedule:
-    """One ring per order, each with its share of every block; raises as ``flat``."""
-    return _rings(operation, "ring", len(orders[0]) if orders else 0, orders, len(orders))
 
 
 def layered(
@@ -116,14 +109,6 @@ def broadcast(num_ranks: int, algorithm: str = "tree", num_channels: int = 1) ->
         1,
         lambda rank, _: programs[algorithm](team, rank, (0,)),
         num_channels,
-    )
-
-
-def send_recv(num_channels: int = 1) -> CollectiveSchedule:
-    """From rank 0 to rank 1, in chunks."""
-    team = everybody(2)
-    return _schedule(
-        "send_recv", Operation.SEND_RECV, 2, 1, lambda rank, _: tree.chain_broadcast(team, rank, (0,)), num_channels
     )
 
 

@@ -33,8 +33,6 @@ class Operation(Enum):
     """block s·n + d begins on rank s and ends on rank d"""
     BROADCAST = "broadcast"
     """rank 0 begins with every block; every rank ends with every block"""
-    SEND_RECV = "send_recv"
-    """rank 0 begins with every block, rank 1 ends with them"""
 
 
 class Kind(Enum):
@@ -113,7 +111,7 @@ class CollectiveSchedule:
             return self._owner(block) == rank
         if self.operation is Operation.ALL_TO_ALL:
             return block // self.num_ranks == rank
-        return not (self.operation in (Operation.BROADCAST, Operation.SEND_RECV) and rank)
+        return not (self.operation is Operation.BROADCAST and rank)
 
     def ends_with(self, rank: int, block: int) -> bool:
         """Whether ``rank`` must hold the finished ``block`` after the last step."""
@@ -121,7 +119,7 @@ class CollectiveSchedule:
             return self._owner(block) == rank
         if self.operation is Operation.ALL_TO_ALL:
             return block % self.num_ranks == rank
-        return not (self.operation is Operation.SEND_RECV and rank != 1)
+        return True
 
     def _owner(self, block: int) -> int:
         """Rank whose run of num_blocks / n blocks holds ``block``."""

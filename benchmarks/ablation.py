@@ -1,0 +1,102 @@
+"""What every correction of a placed step time is worth: each switched off in turn on the decisions of ``agreement.py``.
+
+    python benchmarks/ablation.py [--kind planned|shuffled] [--simulated FILE] [NAME ...]
+
+A mechanism earns its lines when it moves at least 2 % of the decisions by more than 0.5 %. Printed are how many decisions each
+moves, and how far the step times are from the simulation without it. About a minute of CPU a mechanism, after ``agreement.py``
+has kept the seconds of the simulation (``--simulated``).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from agreement import KINDS, Row, decisions, evaluated, rows, summary
+
+MOVED, LEAST_SHARE = 0.005, 0.02
+
+
+def _nothing_shared(volumes: Any, *_: Any) -> tuple[Any, Any, Any]:
+    none = np.zeros((4, len(volumes.settings)))
+    return none, none, none[0]
+
+
+def _apart(volumes: Any, group: Any) -> Any:
+    from scaleacross.cost_models.window_traffic import communicators
+
+    (traffic,) = communicators("dp_replicate", volumes, group)
+    return traffic
+
+
+COSTS = "scaleacross.cost_models."
+MECHANISMS: dict[str, tuple[tuple[str, Callable[..., Any]], ...]] = {
+    "inter-building queue of pipeline ranks": ((f"{COSTS}replica_kinds.is_far", lambda *_: False),),
+    "every rank's own gradients": ((f"{COSTS}replica_kinds.own_gradients", lambda *args: (args[-1], False)),),
+    "HBM lost to traffic": ((f"{COSTS}step.hbm_lost_s", lambda volumes: np.zeros(len(volumes.settings))),),
+    "links shared with all-to-alls": ((f"{COSTS}beside_layers._sharing_links", _nothing_shared),),
+    "split backward": (
+        (f"{COSTS}beside_layers.gradient_chunks", lambda *_: _no_chunks()),
+        (f"{COSTS}beside_layers.parameter_chunks", lambda *_: _no_chunks()),
+    ),
+    "waiting groups": ((f"{COSTS}replica_kinds.waiting_groups", lambda *_: {}),),
+    "outermost bucket": (
+        (f"{COSTS}beside_layers.outermost_fraction", lambda volumes, _: np.zeros(len(volumes.settings))),
+    ),
+    "drain": ((f"{COSTS}beside_layers.BesideLayers.behind_drain", lambda self, _: self),),
+    "replicas' all-reduces on shared links": ((f"{COSTS}replica_kinds.replicas_traffic", _apart),),
+    "smaller buckets of emptier ranks": (
+        (f"{COSTS}far_gradients._lasting", lambda of, *_: np.ones((4, len(of.volumes.work.buckets)))),
+    ),
+    "multiprocessors held by collectives": (
+        (f"{COSTS}rank_seconds.taken_fraction", lambda _: 0.0),
+        (f"{COSTS}uneven.taken_fraction", lambda _: 0.0),
+    ),
+}
+
+
+def _no_chunks() -> Any:
+    from scaleacross.cost_models.overlap import NO_CHUNKS
+
+    return NO_CHUNKS
+
+
+def without(name: str, full: list[Row]) -> list[Row]:
+    """The rows with one mechanism switched off."""
+    out, switched = [], [mock.patch(where, new) for where, new in MECHANISMS[name]]
+    for one in switched:
+        one.start()
+    try:
+        by_number = {number: (row, job) for number, row, job in decisions()}
+        for row in full:
+            out.append(row._replace(step_s=evaluated(*by_number[row.number]).cost.step_s))
+    finally:
+        for one in switched:
+            one.stop()
+    return out
+
+
+def main() -> None:
+    """Print a line per mechanism."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(MECHANISMS)}; all")
+    parser.add_argument("--kind", choices=KINDS)
+    parser.add_argument("--simulated", type=Path)
+    options = parser.parse_args()
+    full = list(rows(options.kind, options.simulated))
+    print(f"everything on: {summary(full)}", flush=True)
+    for name in options.names or MECHANISMS:
+        off = without(name, full)
+        moved = np.abs([a.step_s / b.step_s - 1 for a, b in zip(off, full, strict=True)]) > MOVED
+        verdict = "earns its lines" if moved.mean() >= LEAST_SHARE else "does not earn its lines"
+        print(
+            f"without {name}: moves {moved.sum()} of {len(full)} by more than {MOVED:.1%} ({verdict}); {summary(off)}"
+        )
+
+
+if __name__ == "__main__":
+    main()

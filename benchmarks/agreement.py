@@ -1,0 +1,142 @@
+"""How far step times agree with the simulation, on a committed table of decisions; nothing is searched.
+
+    python benchmarks/agreement.py [--kind planned|shuffled] [--worst 10] [--simulated FILE] [--write docs/results]
+
+``decisions.jsonl`` holds 120 decisions on points of ``configs/studies/scale_across.yaml``. The planner chose 60 of them (every
+fourth point, 3 s of CPU each, at f07074f). The other 60 have axis order, schedule and shard level shuffled: nobody would choose
+them, and anybody may evaluate them. The script prints step time over simulation, and the same without computation, which both
+share. It takes about ten minutes of CPU, nearly all in the simulation: ``--simulated`` keeps its seconds for the next run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import scaleacross as sa
+from scaleacross.api.simulating import replayed_step_s
+from scaleacross.catalogue import design_points, load_design_space
+from scaleacross.spec.job import Job
+from scaleacross.spec.plan import Decision, Plan
+
+TABLE = Path(__file__).parent / "decisions.jsonl"
+KINDS = ("planned", "shuffled")
+WITHIN, AT_MOST = 0.05, 0.08
+
+
+class Row(NamedTuple):
+    """One decision of the table, and what both say of it, s."""
+
+    number: int
+    kind: str
+    point: dict[str, str]
+    decision: Decision
+    step_s: float
+    compute_s: float
+    simulated_s: float
+
+    @property
+    def off(self) -> float:
+        """Step time over simulation, less 1."""
+        return self.step_s / self.simulated_s - 1
+
+    @property
+    def off_beyond_computation(self) -> float:
+        """The same on what is not computation."""
+        return (self.step_s - self.compute_s) / max(self.simulated_s - self.compute_s, 1e-9) - 1
+
+
+def decisions(kind: str | None = None) -> Iterator[tuple[int, dict[str, Any], Job]]:
+    """Number, row and job of every decision of the table, of one ``kind`` or of all."""
+    space, folder = load_design_space("scale_across")
+    jobs = {_key(point.fields): point.job for point in design_points(space, folder)}
+    for number, line in enumerate(TABLE.read_text(encoding="utf-8").splitlines()):
+        row = json.loads(line)
+        if kind in (None, row["kind"]):
+            yield number, row, jobs[_key(row["point"])]
+
+
+def _key(point: Any) -> str:
+    return json.dumps({name: str(value) for name, value in point.items()}, sort_keys=True)
+
+
+def evaluated(row: dict[str, Any], job: Job) -> Plan:
+    """The plan of a row of the table."""
+    return sa.evaluate((job, Decision(**row["decision"])))
+
+
+def rows(kind: str | None, simulated: Path | None, first: int | None = None) -> Iterator[Row]:
+    """The ``first`` rows of the table, or all, with the seconds of both; ``simulated`` keeps those of the simulation by row."""
+    known = json.loads(simulated.read_text()) if simulated and simulated.exists() else {}
+    for number, row, job in decisions(kind):
+        if first is not None and number >= first:
+            return
+        plan = evaluated(row, job)
+        if str(number) not in known:
+            known[str(number)] = replayed_step_s(plan)
+            if simulated:
+                simulated.write_text(json.dumps(known))
+        found = Row(
+            number, row["kind"], row["point"], plan.decision, plan.cost.step_s, plan.cost.compute_s, known[str(number)]
+        )
+        print(f"{number:4d} {found.off:+8.1%}", file=sys.stderr, flush=True)
+        yield found
+
+
+def summary(found: list[Row]) -> str:
+    """One line: how many agree, and how far the rest is off."""
+    off = np.abs([row.off for row in found])
+    beyond = np.abs([row.off_beyond_computation for row in found])
+    return (
+        f"{len(off)} decisions: within {WITHIN:.0%} {np.mean(off <= WITHIN):.1%}, beyond {AT_MOST:.0%} "
+        f"{int((off > AT_MOST).sum())}, median {np.median(off):.2%}, p90 {np.quantile(off, 0.9):.1%}, worst "
+        f"{off.max():.0%}; without computation within {WITHIN:.0%} {np.mean(beyond <= WITHIN):.1%}, median "
+        f"{np.median(beyond):.2%}"
+    )
+
+
+def main() -> None:
+    """Print both summaries and the rows that are farthest off."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kind", choices=KINDS)
+    parser.add_argument("--worst", type=int, default=12)
+    parser.add_argument("--simulated", type=Path)
+    parser.add_argument("--first", type=int, help="rows of the table; all")
+    parser.add_argument("--write", type=Path, help="folder of the page agreement.md")
+    options = parser.parse_args()
+    found = list(rows(options.kind, options.simulated, options.first))
+    text = page(found, options.worst, sys.argv[1:])
+    print(text)
+    if options.write:
+        (options.write / "agreement.md").write_text(text, encoding="utf-8")
+
+
+def page(found: list[Row], worst: int, arguments: list[str]) -> str:
+    """Both summaries, and the rows that are farthest off, as Markdown."""
+    lines = ["# Step time against simulation", "", f"`python benchmarks/agreement.py {' '.join(arguments)}`", ""]
+    lines += [
+        f"* {kind}: {summary([one for one in found if one.kind == kind])}"
+        for kind in KINDS
+        if any(one.kind == kind for one in found)
+    ]
+    lines += [f"* all: {summary(found)}", "", f"The {worst} decisions that are farthest off:", ""]
+    lines += [
+        "| step time over simulation | simulation | kind | model, accelerators, pool, buildings, regions, ms, ratio | decision |"
+    ]
+    lines += ["|--:|--:|---|---|---|"]
+    for row in sorted(found, key=lambda one: -abs(one.off))[:worst]:
+        order = row.decision.placement.axis_order if row.decision.placement else ()
+        chosen = f"{row.decision.pipeline.schedule}, shard {row.decision.shard}, {' '.join(order)}"
+        point = ", ".join(row.point.values())
+        lines.append(f"| {row.off:+.1%} | {row.simulated_s:.3f} s | {row.kind} | {point} | {chosen} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

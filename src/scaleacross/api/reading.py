@@ -1,0 +1,84 @@
+"""The verb evaluate on settings that somebody runs: Megatron-LM arguments or a torchtitan configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from scaleacross.api.evaluation import evaluated
+from scaleacross.api.problems import problem_of
+from scaleacross.errors import InputError
+from scaleacross.readers import READERS
+from scaleacross.readers.hosts import placement_of, read_hosts
+from scaleacross.readers.settings import Reading
+from scaleacross.solvers.network_of_plan import with_network
+from scaleacross.spec.plan import Plan
+from scaleacross.workloads.problem import Problem
+
+
+def evaluate_settings(
+    framework: str,
+    settings: str | Path,
+    job: str | Path,
+    *,
+    hosts: str | Path | None = None,
+    world: int | None = None,
+    overrides: Sequence[str] = (),
+) -> Plan:
+    """What the settings of a framework cost on the fleet and with the model of ``job``.
+
+    Where they hand over settings of communicators, the network is decided as ``plan`` decides it; otherwise the library's
+    defaults hold.
+
+    Args:
+        framework: megatron or torchtitan.
+        settings: a file of arguments (bash array or command line), or a config module (.py) or TOML file.
+        job: names model and topology; batch, sequence, precision and overlap come from the settings.
+        hosts: hosts.txt in node-rank order, or slurm_hostfile, which give the placement; None: the best placement is chosen.
+        world: processes, where ``hosts`` is not given.
+        overrides: as ``evaluate``; they win over the settings.
+
+    Raises:
+        InputError: a file that cannot be read, settings that no plan can say, or a model other than the job's.
+        InfeasibleError: the degrees do not fit into the topology.
+    """
+    if framework not in READERS:
+        raise InputError(f"settings of '{framework}' cannot be read; there are {', '.join(READERS)}")
+    listed = read_hosts(_text(hosts), str(hosts)) if hosts is not None else None
+    if listed is None and world is None:
+        raise InputError("how many processes? Give --hosts hosts.txt or --world N")
+    size = len(listed) if listed else world or 0
+    if world is not None and listed and world != size:
+        raise InputError(f"{hosts} lists {size:,} processes; --world says {world:,}")
+    reading = READERS[framework](_text(settings), str(settings), size, problem_of(job, ()).profile.num_layers)
+    stated = [f"{key}={value}" for key, value in reading.job.items()]
+    problem = problem_of(job, (f"target={framework}", *stated, *overrides))
+    _same_model(problem, reading, str(settings))
+    decision = reading.decision
+    if listed:
+        placement = placement_of(listed, str(hosts), problem.topology, decision.degrees, reading.order)
+        decision = decision.model_copy(update={"placement": placement})
+    tuned = reading.tuned and problem.job.network.settings == "chosen"
+    found = evaluated(problem, decision, degraded=not tuned)
+    return evaluated(problem, with_network(problem, found.decision, 0).decision) if tuned else found
+
+
+def _text(path: str | Path | None) -> str:
+    try:
+        return Path(str(path)).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _same_model(problem: Problem, reading: Reading, name: str) -> None:
+    profile = problem.profile
+    known = {
+        "num_layers": profile.num_layers,
+        "hidden_size": profile.embedding.hidden_size,
+        "num_experts": profile.num_experts,
+    }
+    for key, value in reading.model.items():
+        if known[key] != value:
+            raise InputError(
+                f"{name}: {key} {value} is another model than the job's '{profile.name}' with {known[key]}"
+            )

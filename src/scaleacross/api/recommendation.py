@@ -1,0 +1,161 @@
+"""plan and evaluate for recommendation models: search every allowed number of replica groups, assemble, verify."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from scaleacross.catalogue.recommendation import load_recommendation_job
+from scaleacross.cost_models.embedding.decisions import decision_of, priced
+from scaleacross.cost_models.embedding.exchange import Replicas
+from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem
+from scaleacross.cost_models.embedding.problem import EmbeddingProblem, embedding_problem
+from scaleacross.errors import InputError, TimeLimitError
+from scaleacross.solvers.embeddings.baselines import RULES
+from scaleacross.solvers.embeddings.infeasible import no_plan
+from scaleacross.solvers.embeddings.search import Found, shard_embeddings
+from scaleacross.spec.progress import Progress
+from scaleacross.spec.recommendation import RecommendationJob, RecommendationPlan, SearchReport
+from scaleacross.spec.topology import Topology
+from scaleacross.verification.embeddings import verify_recommendation
+from scaleacross.workloads.recommendation import Dlrm
+
+OPTIMAL_GAP = 1e-4
+"""Costs are whole numbers of 200,000 per incumbent in the constraint program: a smaller gap is none."""
+
+
+def plan_recommendation(
+    job: RecommendationJob | str | Path,
+    *,
+    time_limit_s: float = 60.0,
+    seed: int = 0,
+    gap_tolerance: float = 0.0,
+    overrides: Sequence[str] = (),
+    progress: Callable[[Progress], None] | None = None,
+    incumbents: Sequence[Assignment] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> RecommendationPlan:
+    """The fastest plan for a recommendation job, verified, with its bound.
+
+    Args:
+        job: a RecommendationJob or the path of one.
+        time_limit_s: seconds of search over all numbers of replica groups together, by ``clock``.
+        gap_tolerance: relative gap at which the search stops.
+        overrides: ``a.b=value`` on any field of the job.
+        incumbents: plans of other rules for one group of all ranks, than which ours is never slower; None: TorchRec's rule is run
+            for a tenth of the time and starts the search.
+
+    Raises:
+        InputError: the job is wrong.
+        InfeasibleError: no plan fits; the message says what is short.
+        VerificationError: the plan does not recompute (a bug: please report it).
+    """
+    own, model, topology = load_recommendation_job(job, overrides)
+    begin, tell = clock(), progress or (lambda _: None)
+    tried: list[tuple[EmbeddingProblem, Found]] = []
+    problems = list(_problems(own, model, topology))
+    for number, problem in enumerate(problems):
+        left = max(0.0, time_limit_s - (clock() - begin)) / (len(problems) - number)
+        found = shard_embeddings(
+            problem.sharding,
+            time_limit_s=left,
+            seed=seed,
+            gap_tolerance=max(gap_tolerance, OPTIMAL_GAP),
+            incumbents=_starts(problem, model, topology, incumbents, left / 10),
+            report=tell,
+            clock=clock,
+        )
+        tried.append((problem, found))
+    plan = _assembled(own, tried, gap_tolerance, clock() - begin, seed)
+    verify_recommendation(plan)
+    return plan
+
+
+def _starts(
+    problem: EmbeddingProblem,
+    model: Dlrm,
+    topology: Topology,
+    incumbents: Sequence[Assignment] | None,
+    limit_s: float,
+) -> Sequence[Assignment]:
+    if problem.num_groups > 1:
+        return ()
+    if incumbents is not None:
+        return incumbents
+    outcome = RULES["torchrec"].decide(problem.sharding, torchrec_view(problem, model, topology), limit_s)
+    return (outcome.assignment,) if outcome.assignment else ()
+
+
+def torchrec_view(problem: EmbeddingProblem, model: Dlrm, topology: Topology) -> ShardingProblem | None:
+    """The problem as TorchRec's planner would see it: its options, its costs; None where ranks differ."""
+    job = problem.job
+    if problem.sharding.fleet.num_classes > 1:
+        return None
+    if job.cost_model == "torchrec":
+        return problem.sharding
+    seen = job.model_copy(update={"cost_model": "torchrec", "replica_groups": (1,)})
+    return embedding_problem(seen, model, topology).sharding
+
+
+def _problems(job: RecommendationJob, model: Dlrm, topology: Topology) -> Iterator[EmbeddingProblem]:
+    """One per number of groups and, of several, per way to lay them."""
+    ways: dict[int, tuple[Replicas, ...]] = {1: ("outer",)}
+    for number in sorted(set(job.replica_groups)):
+        for replicas in ways.get(number, ("outer", "inner")):
+            yield embedding_problem(job, model, topology, number, replicas)
+
+
+def _assembled(
+    job: RecommendationJob, tried: Sequence[tuple[EmbeddingProblem, Found]], tolerance: float, seconds: float, seed: int
+) -> RecommendationPlan:
+    feasible = [(problem, found) for problem, found in tried if found.assignment is not None]
+    if not feasible:
+        if any(found.relaxation_fits for _, found in tried):
+            raise TimeLimitError(
+                f"No plan of '{job.name}' was found, nor a proof that there is none: memories are nearly full. Give more time, "
+                "memory or accelerators, or allow more kernels."
+            )
+        raise no_plan(job, tried[0][0].sharding)
+    problem, found = min(feasible, key=lambda pair: pair[0].step_s(pair[1].objective_s))
+    cost, ranks = priced(problem, _required(found))
+    open_bounds = [p.step_s(f.bound_s) for p, f in tried if f.relaxation_fits]
+    # in seconds of this plan's busiest rank, so that it is comparable with the objective
+    slack = cost.step_s - min(cost.step_s, *open_bounds)
+    bound_s = max(0.0, min(found.objective_s, found.objective_s - slack))
+    if slack <= cost.step_s * 1e-12:
+        bound_s = found.objective_s
+    gap = (found.objective_s - bound_s) / found.objective_s if found.objective_s else 0.0
+    status = "optimal" if gap <= OPTIMAL_GAP else "gap_tolerance" if gap <= tolerance else "time_limit"
+    return RecommendationPlan(
+        job=job,
+        decision=decision_of(problem, _required(found)),
+        cost=cost,
+        ranks=ranks,
+        report=SearchReport(
+            status=status,
+            objective_s=found.objective_s,
+            bound_s=bound_s,
+            gap=gap,
+            seconds=seconds,
+            seed=seed,
+            methods=tuple(dict.fromkeys(found.methods)),
+            notes=_notes(job, problem),
+        ),
+    )
+
+
+def _required(found: Found) -> Assignment:
+    if found.assignment is None:
+        raise InputError("no assignment was found")
+    return found.assignment
+
+
+def _notes(job: RecommendationJob, problem: EmbeddingProblem) -> tuple[str, ...]:
+    notes, used = [], {k for options in problem.sharding.options for o in options for k in (o.kernel, o.sharding)}
+    gone = [kernel for kernel in job.kernels if kernel not in used and kernel != "dense"]
+    if gone:
+        notes.append(f"not considered: {', '.join(gone)}; the topology states no such memory (buildings: host)")
+    if "table_row_wise" in job.shardings and "table_row_wise" not in used:
+        notes.append("not considered: table_row_wise; hosts hold different numbers of ranks, or one each")
+    return tuple(notes)

@@ -1,0 +1,122 @@
+"""compare and explain for recommendation models."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from scaleacross.api.recommendation import plan_recommendation, torchrec_view
+from scaleacross.catalogue.recommendation import load_recommendation_job, load_recommendation_plan
+from scaleacross.cost_models.embedding.decisions import assignment_of, priced
+from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem, busiest
+from scaleacross.cost_models.embedding.problem import EmbeddingProblem, embedding_problem
+from scaleacross.solvers.embeddings.baselines import RULES, Outcome, translated
+from scaleacross.solvers.embeddings.reasons import busy_tables, memory_values
+from scaleacross.spec.progress import Progress
+from scaleacross.spec.recommendation import (
+    EmbeddingComparison,
+    EmbeddingExplanation,
+    EmbeddingRival,
+    RecommendationJob,
+    RecommendationPlan,
+)
+from scaleacross.spec.topology import Topology
+from scaleacross.workloads.recommendation import Dlrm
+
+
+def compare_recommendation(
+    job: RecommendationJob | str | Path,
+    *,
+    time_limit_s: float = 60.0,
+    seed: int = 0,
+    gap_tolerance: float = 0.0,
+    overrides: Sequence[str] = (),
+    progress: Callable[[Progress], None] | None = None,
+) -> EmbeddingComparison:
+    """Our plan beside seven other rules by the job's cost model, and everyone's score by TorchRec's estimator.
+
+    Every rule has ``time_limit_s``; our search starts from their plans, so it is never slower than any of them. Raises as
+    ``plan_recommendation``.
+    """
+    own, model, topology = load_recommendation_job(job, overrides)
+    problem = embedding_problem(own, model, topology)
+    view = torchrec_view(problem, model, topology)
+    outcomes: dict[str, tuple[Outcome, float]] = {}
+    begin = time.perf_counter()
+    for number, (name, rule) in enumerate(RULES.items()):
+        if progress is not None:
+            progress(Progress("baselines", number, len(RULES), None, None, time.perf_counter() - begin))
+        start = time.perf_counter()
+        outcomes[name] = rule.decide(problem.sharding, view, time_limit_s), time.perf_counter() - start
+    starts = [outcome.assignment for outcome, _ in outcomes.values() if outcome.assignment is not None]
+    plan = plan_recommendation(
+        own,
+        time_limit_s=time_limit_s,
+        seed=seed,
+        gap_tolerance=gap_tolerance,
+        progress=progress,
+        incumbents=starts,
+    )
+    rivals = [_rival(name, *outcomes[name], problem, view, plan) for name in RULES]
+    rivals.sort(key=lambda rival: (rival.step_s is None, rival.step_s or 0.0))
+    ours = _by_torchrec(problem, view, _assignment(plan, model, topology)) if plan.decision.num_groups == 1 else None
+    return EmbeddingComparison(plan=plan, torchrec_ms=ours, rivals=tuple(rivals))
+
+
+def _assignment(plan: RecommendationPlan, model: Dlrm, topology: Topology) -> Assignment:
+    problem = embedding_problem(plan.job, model, topology, plan.decision.num_groups, plan.decision.replicas)
+    return assignment_of(problem, plan.decision)
+
+
+def _by_torchrec(problem: EmbeddingProblem, view: ShardingProblem | None, plan: Assignment) -> float | None:
+    """The plan's score in ms by TorchRec's estimator; None where it lacks an option of the plan or the room."""
+    mapped = translated(view, problem.sharding, plan) if view is not None else None
+    return busiest(view, mapped) * 1e3 if view is not None and mapped is not None else None
+
+
+def _rival(
+    name: str,
+    outcome: Outcome,
+    seconds: float,
+    problem: EmbeddingProblem,
+    view: ShardingProblem | None,
+    plan: RecommendationPlan,
+) -> EmbeddingRival:
+    told = {"name": name, "rule": RULES[name].summary, "seconds": seconds, "complete": outcome.complete}
+    if outcome.assignment is None:
+        return EmbeddingRival(**told, reason=outcome.reason)
+    cost, _ = priced(problem, outcome.assignment)
+    return EmbeddingRival(
+        **told,
+        step_s=cost.step_s,
+        busiest_rank_s=cost.busiest_rank_s,
+        speed_up=cost.step_s / plan.cost.step_s,
+        torchrec_ms=_by_torchrec(problem, view, outcome.assignment),
+    )
+
+
+def explain_recommendation(
+    source: RecommendationPlan | RecommendationJob | str | Path, *, time_limit_s: float = 30.0
+) -> EmbeddingExplanation:
+    """Which tables keep the busiest rank busy, the cheapest other place of each, and what more or less of a memory would change.
+
+    Args:
+        source: a plan, its plan.json, or a job (which is planned first).
+        time_limit_s: seconds for all searches together.
+    """
+    plan = _plan_of(source, time_limit_s / 2)
+    model, topology = Dlrm.model_validate(plan.job.workload), Topology.model_validate(plan.job.topology)
+    problem = embedding_problem(plan.job, model, topology, plan.decision.num_groups, plan.decision.replicas)
+    assignment = assignment_of(problem, plan.decision)
+    rank, tables = busy_tables(problem.sharding, assignment)
+    tiers = memory_values(problem.sharding, assignment, time_limit_s / 2)
+    return EmbeddingExplanation(plan=plan, busiest_rank=rank, binding=tables, tiers=tiers)
+
+
+def _plan_of(source: RecommendationPlan | RecommendationJob | str | Path, limit_s: float) -> RecommendationPlan:
+    if isinstance(source, RecommendationPlan):
+        return source
+    if not isinstance(source, RecommendationJob) and str(source).endswith(".json"):
+        return load_recommendation_plan(source)
+    return plan_recommendation(source, time_limit_s=limit_s)

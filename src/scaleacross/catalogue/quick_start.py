@@ -1,0 +1,293 @@
+"""A job and a topology from a line of arguments: accelerators per building, one inter-building link, a distance.
+
+What the user does not state comes from the standard building (``configs/standard/building.yaml``). Every such figure is marked
+``assumed`` in the topology, and the topology's description says so, which the report of a plan prints.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Final
+
+from scaleacross.catalogue.find import config_folders, find, names
+from scaleacross.catalogue.validation import nearest
+from scaleacross.catalogue.write import entry_text
+from scaleacross.catalogue.yaml_source import read_file
+from scaleacross.errors import InputError
+from scaleacross.spec.base import NAME_PATTERN
+from scaleacross.spec.job import Job
+
+STANDARD_FILE: Final = Path("standard") / "building.yaml"
+MAX_BUILDINGS: Final = 26
+MAX_KM: Final = 40_000.0
+MULTIPLES: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+"""Suffixes of token counts: powers of two, as batches are divided by powers of two (4M tokens = 512 sequences of 8K)."""
+
+_RATE: Final = re.compile(r"(?:(\d+)\s*[x×]\s*)?(\d+(?:\.\d+)?)\s*([GT])(?:bit/s|bps|b/s)?", re.IGNORECASE)
+_TOKENS: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?)", re.IGNORECASE)
+_GPUS: Final = re.compile(r"(?:([^=:]+)=)?([^=:]+):(\d+)")
+
+
+@dataclass(frozen=True)
+class StandardLink:
+    """One inter-building link, stated by the user: a rate per direction over ``km`` of fibre."""
+
+    text: str
+    bytes_per_s: float
+    km: float
+
+    @property
+    def one_way_latency_us(self) -> float:
+        """Fibre delay and the standard building's own latency, µs."""
+        inside: float = standard()["building"]["links"]["building"]["one_way_latency_us"]
+        return round(self.km * float(standard()["fibre_us_per_km"]) + inside, 3)
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a user states on the command line.
+
+    Attributes:
+        model: catalogue name, or path of a YAML or a Hugging Face ``config.json``.
+        topology: a file or a catalogue name, in place of ``gpus``, ``trunk`` and ``km``.
+        gpus: ``TYPE:COUNT,...``, one building each, ``NAME=TYPE:COUNT`` to name it.
+        trunk: rate of the inter-building link between every two buildings, e.g. ``4x400G``; None for one building.
+        km: its length; None for one building.
+        tokens: tokens per optimizer step, e.g. ``4M``.
+        sequence: tokens per sequence, e.g. ``8192`` or ``8K``.
+        target: framework that will run the plan; None where any may.
+    """
+
+    model: str
+    gpus: str | None
+    tokens: str
+    sequence: str
+    topology: str | None = None
+    trunk: str | None = None
+    km: float | None = None
+    target: str | None = None
+
+
+@cache
+def standard() -> dict[str, Any]:
+    """The bundled standard building, as plain data."""
+    data: dict[str, Any] = read_file(config_folders()[-1] / STANDARD_FILE).data
+    return data
+
+
+def quick_job(start: Start, folder: Path | None = None) -> dict[str, Any]:
+    """The job's mapping, its topology in full. ``folder``: where a relative model path begins.
+
+    Raises:
+        InputError: an argument that cannot be read, or two buildings without a link between them.
+    """
+    length, tokens = whole_number(start.sequence, "--seq"), whole_number(start.tokens, "--tokens")
+    if length < 1 or tokens < length or tokens % length:
+        near = max(1, round(tokens / max(1, length))) * max(1, length)
+        raise InputError(
+            f"--tokens {start.tokens} = {tokens:,} is no multiple of --seq {start.sequence} = {length:,}; nearest: {near:,}"
+        )
+    job = {
+        "name": "quick-start",
+        "workload": _model(start.model, folder),
+        "topology": _topology(start, folder),
+        "sequence_length": length,
+        "global_batch_tokens": tokens,
+    }
+    if start.target is None:
+        return job
+    if "target" not in Job.model_fields:
+        raise InputError(
+            "--target: jobs of this version name no target; leave it out and emit with --emit or 'scaleacross emit'"
+        )
+    return {**job, "target": start.target}
+
+
+def _topology(start: Start, folder: Path | None) -> str | dict[str, Any]:
+    if start.topology is None:
+        return quick_topology(start.gpus or "", start.trunk, start.km)
+    if (start.gpus, start.trunk, start.km) != (None, None, None):
+        raise InputError(
+            "--topology states accelerators and links: leave --gpus, --trunk and --km out, or change the file"
+        )
+    return str(find("topologies", start.topology, folder).resolve())
+
+
+def _model(ref: str, folder: Path | None) -> str:
+    path = find("workloads", ref, folder)
+    return ref if ref in dict(names("workloads")) and not Path(ref).is_file() else str(path.resolve())
+
+
+def quick_topology(gpus: str, trunk: str | None, km: float | None) -> dict[str, Any]:
+    """A topology's mapping: a standard building for each part of ``gpus``, a link between every two.
+
+    Raises:
+        InputError: an argument that cannot be read, or two buildings without a link between them.
+    """
+    buildings = [_building(text.strip(), index) for index, text in enumerate(gpus.split(","))]
+    if len(buildings) > MAX_BUILDINGS:
+        raise InputError(
+            f"--gpus: {len(buildings)} buildings; at most {MAX_BUILDINGS} are written this way, more in a topology file"
+        )
+    link = standard_link(trunk, km, len(buildings))
+    far = link is not None and link.km > standard()["max_campus_km"]
+    regions = [[building] for building in buildings] if far else [buildings]
+    return {
+        "name": "quick-start",
+        "description": "standard buildings (every figure inside them is assumed): "
+        + " and ".join(text.strip() for text in gpus.split(","))
+        + (f", {link.text} over {link.km:g} km, {link.one_way_latency_us:g} us one way" if link else ""),
+        "regions": [{"name": f"region-{number}", "buildings": part} for number, part in enumerate(regions, 1)],
+        "trunks": links_between([str(building["name"]) for building in buildings], link),
+        "provenance": provenance(link),
+    }
+
+
+def links_between(buildings: list[str], link: StandardLink | None) -> list[dict[str, Any]]:
+    """A link between every two buildings, as a topology file states it; none without ``link``."""
+    if link is None:
+        return []
+    figures = {"bandwidth_gbit_per_s": link.bytes_per_s * 8 / 1e9, "one_way_latency_us": link.one_way_latency_us}
+    return [{"between": list(pair), **figures} for pair in combinations(buildings, 2)]
+
+
+def provenance(link: StandardLink | None) -> dict[str, dict[str, str]]:
+    """Origin of every figure of a topology of standard buildings."""
+    known = {key: value for key, value in standard()["provenance"].items() if key.startswith("links.")}
+    if link is None:
+        return known
+    fibre = standard()["provenance"]["fibre_us_per_km"]["source"]
+    return known | {
+        "trunks.bandwidth_gbit_per_s": {"source": f"stated by the user: {link.text}", "status": "assumed"},
+        "trunks.one_way_latency_us": {
+            "source": f"{link.km:g} km stated by the user, {fibre}; and the latency of a standard building",
+            "status": "assumed",
+        },
+    }
+
+
+def standard_link(trunk: str | None, km: float | None, num_buildings: int) -> StandardLink | None:
+    """The link between every two buildings; None for one building. Raises InputError where it is not stated."""
+    if num_buildings < 2:
+        return None
+    if trunk is None or km is None:
+        raise InputError(
+            f"{num_buildings} buildings: state the link between them, e.g. --trunk 4x400G --km 50 "
+            "(rate per direction of every two buildings, length of the fibre)"
+        )
+    if not 0 <= km <= MAX_KM:
+        raise InputError(f"--km {km:g}: a length from 0 to {MAX_KM:,.0f} km is expected")
+    return StandardLink(trunk, bytes_per_s(trunk), km)
+
+
+def bytes_per_s(text: str) -> float:
+    """Bytes/s of a rate as operators write it: ``4x400G``, ``1.6T``. Raises InputError."""
+    hit = _RATE.fullmatch(text.strip())
+    rate = 0.0 if hit is None else int(hit[1] or 1) * float(hit[2]) * {"G": 1e9, "T": 1e12}[hit[3].upper()] / 8
+    if not 0 < rate < 1e18:
+        raise InputError(f"--trunk {text[:40]!r}: write COUNTxRATE in bits per second, e.g. 4x400G or 1.6T")
+    return rate
+
+
+def whole_number(text: str, option: str) -> int:
+    """A count of tokens: ``8192``, ``8K``, ``4M`` (powers of two). Raises InputError."""
+    hit = _TOKENS.fullmatch(text.strip().replace(",", "").replace("_", ""))
+    value = -1.0 if hit is None or len(hit[1]) > 20 else float(hit[1]) * MULTIPLES[hit[2].upper()]
+    if not value.is_integer() or value < 1:
+        raise InputError(
+            f"{option} {text[:40]!r}: write a whole number of tokens, e.g. 8192, 8K or 4M (K = 1,024, M = 1,048,576)"
+        )
+    return int(value)
+
+
+def _building(text: str, index: int) -> dict[str, Any]:
+    hit = _GPUS.fullmatch(text)
+    if hit is None:
+        raise InputError(
+            f"--gpus {text[:60]!r}: write TYPE:COUNT for each building, e.g. h100:512,h100:256 or east=h100:512"
+        )
+    name, count = hit[1] or f"building-{chr(ord('a') + index % 26)}", int(hit[3][:12])
+    if re.fullmatch(NAME_PATTERN, name) is None:
+        raise InputError(f"--gpus: {name[:64]!r} is no name of a building: use letters, digits, '.', '_' and '-'")
+    building = standard_building(hit[2], "--gpus")
+    per_host = int(building["accelerators_per_host"])
+    if count < per_host or count % per_host:
+        near = max(1, round(count / per_host)) * per_host
+        raise InputError(
+            f"--gpus {text}: {count:,} is no multiple of the {per_host} accelerators of a host; nearest: {near:,}"
+        )
+    return {"name": name, "num_hosts": count // per_host, **building}
+
+
+def standard_building(accelerator: str, option: str) -> dict[str, Any]:
+    """A standard building's mapping for a type of accelerator (``h100``, or its entry's name), without name and size.
+
+    Raises:
+        InputError: no standard building has this type.
+    """
+    kinds: dict[str, dict[str, Any]] = standard()["accelerators"]
+    alias = accelerator.strip().lower()
+    kind = kinds.get(alias) or next((one for one in kinds.values() if one["entry"] == alias), None)
+    if kind is None:
+        advice = nearest(alias, kinds, "type", "types")
+        raise InputError(f"{option}: no standard building of '{accelerator[:40]}'; {advice}")
+    base = standard()["building"]
+    technologies = {"scale_up": kind["scale_up"]}
+    links = {
+        level: {"technology": technologies.get(level, kind["scale_out"]), **figures}
+        for level, figures in base["links"].items()
+    }
+    own = {key: value for key, value in kind.items() if key not in ("entry", "scale_up", "scale_out")}
+    return {"accelerator": kind["entry"], **base, **own, "links": links}
+
+
+JOB_FILE: Final = "job.yaml"
+TOPOLOGY_FILE: Final = "topology.yaml"
+
+
+def quick_files(start: Start) -> dict[str, str]:
+    """``job.yaml`` and ``topology.yaml`` of a start, commented and ready to edit: file name -> text. Raises InputError."""
+    job = quick_job(start)
+    if isinstance(job["topology"], str):
+        return {JOB_FILE: _job_text({**job, "name": "job"})}
+    topology = {**job["topology"], "name": "topology"}
+    return {
+        JOB_FILE: _job_text({**job, "name": "job", "topology": TOPOLOGY_FILE}),
+        TOPOLOGY_FILE: topology_text(topology),
+    }
+
+
+def _job_text(job: dict[str, Any]) -> str:
+    lines = [entry_text({key: value}).rstrip() for key, value in job.items()]
+    return "\n".join([_JOB_HEAD.rstrip(), *lines, _JOB_TAIL.rstrip(), ""])
+
+
+def topology_text(topology: dict[str, Any], comment: str = "") -> str:
+    """A topology's mapping as a commented YAML file."""
+    return _TOPOLOGY_HEAD + "".join(f"# {line}\n" for line in comment.splitlines()) + entry_text(topology)
+
+
+_JOB_HEAD: Final = """
+# A job of scaleacross: what is trained, on what. Plan it with: scaleacross plan job.yaml -o build/
+# `scaleacross schema job` lists every key.
+""".lstrip()
+
+_JOB_TAIL: Final = """
+# degrees: {tp: 8, pp: {min: 8, max: 32}}   # pin or bound any axis: tp, cp, pp, ep, dp_shard, dp_replicate
+# num_accelerators: 512                     # exactly so many, or {min, max}; default: as many as pay
+# objective: step_time                      # or tokens_per_s_per_megawatt, tokens_per_s_per_currency_unit
+# spare_hosts: {building-a: 4}              # hosts held back for repairs
+# precision: bf16                           # or fp8, where the accelerator states a peak for it
+# recompute: [none, selective, full]        # what the search may choose from; so are schedules, shard, num_chunks
+"""
+
+_TOPOLOGY_HEAD: Final = """
+# A topology of scaleacross. Inside the buildings every link figure is that of a standard building: replace what you know.
+# Units are part of a key: one_way_latency_us or _ms, bandwidth_gbit_per_s, _tbit_per_s or _gbyte_per_s.
+# Real host names: add `hosts: node[001-064]` (or a list) to a building instead of num_hosts.
+# `provenance` says where each figure comes from; `scaleacross show topology FILE` counts what is assumed.
+""".lstrip()

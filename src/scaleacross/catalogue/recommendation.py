@@ -1,0 +1,167 @@
+"""Recommendation models, jobs and plans: from a name, a YAML, a CSV of tables or a TorchRec configuration to specs."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from scaleacross.catalogue.find import Kind, find
+from scaleacross.catalogue.load import EXTRA_KEYS, Reference, read, topology_from
+from scaleacross.catalogue.overrides import Overrides, apply_overrides
+from scaleacross.catalogue.validation import validate
+from scaleacross.catalogue.yaml_source import Source, read_file
+from scaleacross.errors import InputError
+from scaleacross.spec.recommendation import RecommendationJob, RecommendationPlan
+from scaleacross.spec.topology import Topology
+from scaleacross.workloads.recommendation import Dlrm
+
+_MARK: Final = "global_batch_samples"
+_COLUMNS: Final = ("name", "rows", "dimension", "pooling")
+
+
+def is_recommendation(ref: object) -> bool:
+    """Whether ``ref`` is a recommendation job or plan: an object, a mapping, or a file of one. False for what cannot be read."""
+    if isinstance(ref, RecommendationJob | RecommendationPlan):
+        return True
+    try:
+        data = ref if isinstance(ref, Mapping) else _peek(ref)
+    except InputError:
+        return False
+    if not isinstance(data, Mapping):
+        return False
+    workload = data.get("workload")
+    named = isinstance(workload, Mapping) and workload.get("family") == "dlrm"
+    return _MARK in data or named or data.get("schema_version") == "recommendation-1"
+
+
+def _peek(ref: object) -> Any:
+    if not isinstance(ref, str | Path) or not Path(ref).is_file():
+        return None
+    return read_file(Path(ref)).data
+
+
+def load_recommendation(ref: Reference | Dlrm, folder: Path | None = None) -> Dlrm:
+    """A recommendation model by catalogue name, path (YAML or CSV) or mapping. Raises InputError."""
+    return ref if isinstance(ref, Dlrm) else _model_from(_read_model(ref, folder))
+
+
+def _read_model(ref: Reference, folder: Path | None) -> Source:
+    if isinstance(ref, str | Path) and str(ref).endswith(".csv"):
+        path = find("recommendation", str(ref), folder)
+        name = re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).lstrip("._-")[:64] or "unnamed"
+        return Source(str(path), {"name": name, "tables": tables_of_csv(path)})
+    return read("recommendation", ref, folder)
+
+
+def _model_from(source: Source) -> Dlrm:
+    data = source.data
+    if isinstance(data, dict) and data.get("family", "dlrm") != "dlrm":
+        raise InputError(f"{source.place(('family',))}: no family '{data['family']}' of recommendation models: dlrm")
+    if isinstance(data, dict) and isinstance(data.get("tables"), list | tuple):
+        data = {**data, "tables": [_table(one) for one in data["tables"]]}
+        source = Source(source.label, data, source.marks, source.folder, source.prefix)
+    return validate(Dlrm, source)
+
+
+def _table(one: Any) -> Any:
+    """A table in our words; TorchRec's ``EmbeddingBagConfig`` (num_embeddings, embedding_dim, feature_names) becomes one."""
+    if not isinstance(one, Mapping) or "num_embeddings" not in one:
+        return one
+    features = one.get("feature_names") or [one.get("name")]
+    known = ("name", "num_embeddings", "embedding_dim", "feature_names", "pooling_factors", "pooling", "data_type")
+    unknown = [key for key in one if key not in (*known, "init_fn", "weight_init_max", "weight_init_min", "need_pos")]
+    if unknown:
+        raise InputError(f"table '{one.get('name')}': no key {', '.join(map(repr, unknown))} of an EmbeddingBagConfig")
+    return {
+        "name": one.get("name"),
+        "rows": one["num_embeddings"],
+        "dimension": one.get("embedding_dim"),
+        "pooling": one.get("pooling_factors") or [1.0] * len(features),
+    }
+
+
+def tables_of_csv(path: Path) -> list[dict[str, Any]]:
+    """Tables of a CSV with the columns name, rows, dimension and, if wanted, pooling (several: ``1 10``) and num_tables.
+
+    Raises:
+        InputError: a missing or unknown column, or a cell that is no number, with its line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as text: {error}") from None
+    reader = csv.DictReader(text.splitlines())
+    header = [name.strip() for name in reader.fieldnames or ()]
+    unknown = [name for name in header if name not in (*_COLUMNS, "num_tables")]
+    missing = [name for name in _COLUMNS[:3] if name not in header]
+    if unknown or missing:
+        said = f"missing {', '.join(missing)}" if missing else f"unknown {', '.join(map(repr, unknown))}"
+        raise InputError(f"{path}:1: columns: {said}; there are {', '.join(_COLUMNS)}, num_tables")
+    out = [_row(path, line, row) for line, row in enumerate(reader, 2)]
+    if not out:
+        raise InputError(f"{path}: no table below the header")
+    return out
+
+
+def _row(path: Path, line: int, row: Mapping[str | Any, Any]) -> dict[str, Any]:
+    cells = {str(key).strip(): str(value or "").strip() for key, value in row.items()}
+    try:
+        out: dict[str, Any] = {"name": cells["name"], "rows": int(cells["rows"]), "dimension": int(cells["dimension"])}
+        if cells.get("pooling"):
+            out["pooling"] = [float(one) for one in cells["pooling"].split()]
+        if cells.get("num_tables"):
+            out["num_tables"] = int(cells["num_tables"])
+    except ValueError as error:
+        raise InputError(
+            f"{path}:{line}: table '{cells['name']}': {error}; rows and dimension are whole numbers"
+        ) from None
+    return out
+
+
+def load_recommendation_job(
+    ref: Reference | RecommendationJob, overrides: Overrides = ()
+) -> tuple[RecommendationJob, Dlrm, Topology]:
+    """A job by path or mapping with ``a.b=value`` overrides, made self-contained, with its model and topology.
+
+    Raises:
+        InputError: not found, or an error in the job, its model, its topology or an override, each with its place.
+    """
+    if isinstance(ref, RecommendationJob):
+        ref = ref.model_dump(mode="json", exclude_none=True)
+    source = apply_overrides(
+        read("jobs", ref),
+        overrides,
+        RecommendationJob,
+        EXTRA_KEYS,
+        {"workload": lambda s: _full(s, Dlrm), "topology": lambda s: _full(s, Topology)},
+    )
+    job = validate(RecommendationJob, source)
+    model, topology = _model_from(_part("recommendation", source)), topology_from(_part("topologies", source))
+    full = {"workload": model.model_dump(mode="json"), "topology": topology.model_dump(mode="json")}
+    return job.model_copy(update=full), model, topology
+
+
+def _full(source: Source, model: type[Dlrm] | type[Topology]) -> tuple[type[Dlrm] | type[Topology], dict[str, Any]]:
+    if model is Dlrm:
+        return Dlrm, _model_from(_part("recommendation", source)).model_dump(mode="json")
+    return Topology, topology_from(_part("topologies", source)).model_dump(mode="json")
+
+
+def _part(kind: Kind, source: Source) -> Source:
+    """What stands under workload or topology: the file that it names, or the mapping written there."""
+    key = "topology" if kind == "topologies" else "workload"
+    value = source.data[key]
+    if isinstance(value, dict):
+        return source.sub(key)
+    try:
+        return _read_model(value, source.folder) if key == "workload" else read(kind, value, source.folder)
+    except InputError as error:
+        raise InputError(f"{source.place((key,))}: key '{key}': {error}") from None
+
+
+def load_recommendation_plan(path: str | Path) -> RecommendationPlan:
+    """A plan that this package wrote. Raises InputError when the file is none."""
+    return validate(RecommendationPlan, read_file(find("plans", str(path))))

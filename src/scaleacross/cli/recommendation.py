@@ -1,0 +1,94 @@
+"""plan, compare, explain and emit when the job is a recommendation model: same commands, same options, other tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from scaleacross.cli.frame import display
+
+
+def plan_recommendation_command(
+    job: str,
+    output: Path | None,
+    as_json: bool,
+    time_limit_s: float,
+    overrides: Sequence[str],
+    seed: int,
+    gap: float,
+) -> None:
+    """Plan, write plan.json and TorchRec's files below ``output``, print."""
+    from scaleacross.api import plan_recommendation
+    from scaleacross.emitters import write_files
+    from scaleacross.report.console import PlainConsole
+    from scaleacross.report.progress import ProgressDisplay
+    from scaleacross.report.recommendation import recommendation_report
+
+    with ProgressDisplay(PlainConsole(stderr=True)) as progress:
+        plan = plan_recommendation(
+            job, time_limit_s=time_limit_s, seed=seed, gap_tolerance=gap, overrides=overrides, progress=progress
+        )
+    text = plan.model_dump_json(indent=2)
+    if output:
+        files = {"plan.json": text + "\n"}
+        files |= _torchrec_files(plan)
+        written = write_files(files, output)
+    if as_json:
+        typer.echo(text)
+    else:
+        display(recommendation_report(plan))
+    if output:
+        typer.echo(f"wrote {len(written)} files to {output}: {', '.join(files)}", err=True)
+
+
+def _torchrec_files(plan: object) -> dict[str, str]:
+    from scaleacross.emitters.torchrec import render
+    from scaleacross.errors import EmitError
+    from scaleacross.spec.recommendation import RecommendationPlan
+
+    if not isinstance(plan, RecommendationPlan):
+        return {}
+    try:
+        return render(plan)
+    except EmitError as error:
+        typer.echo(f"not written: {error}", err=True)
+        return {}
+
+
+def compare_recommendation_command(
+    job: str, output: Path | None, as_json: bool, time_limit_s: float, overrides: Sequence[str], seed: int
+) -> None:
+    """Compare and print; with ``output`` comparison.json and plan.json."""
+    from scaleacross.api import compare_recommendation
+    from scaleacross.emitters import write_files
+    from scaleacross.report.console import PlainConsole
+    from scaleacross.report.progress import ProgressDisplay
+    from scaleacross.report.recommendation import recommendation_comparison
+
+    with ProgressDisplay(PlainConsole(stderr=True)) as progress:
+        found = compare_recommendation(
+            job, time_limit_s=time_limit_s, seed=seed, overrides=overrides, progress=progress
+        )
+    if output:
+        whole = {"comparison.json": found.model_dump_json(indent=2), "plan.json": found.plan.model_dump_json(indent=2)}
+        write_files({name: text + "\n" for name, text in whole.items()}, output)
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+    else:
+        display(recommendation_comparison(found))
+    if output:
+        typer.echo(f"wrote {len(whole)} files to {output}", err=True)
+
+
+def explain_recommendation_command(source: str, as_json: bool, time_limit_s: float) -> None:
+    """Explain and print."""
+    from scaleacross.api import explain_recommendation
+    from scaleacross.report.recommendation import recommendation_explanation
+
+    found = explain_recommendation(source, time_limit_s=time_limit_s)
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+    else:
+        display(recommendation_explanation(found))

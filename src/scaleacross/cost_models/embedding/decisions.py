@@ -1,0 +1,107 @@
+"""Between what a search assigns and what a plan says, and what either costs rank by rank."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scaleacross.cost_models.embedding.options import (
+    EXCHANGE,
+    LOOKUP,
+    SYNC,
+    Assignment,
+    Option,
+    ShardingProblem,
+    loads_of,
+)
+from scaleacross.cost_models.embedding.problem import EmbeddingProblem
+from scaleacross.errors import InputError
+from scaleacross.spec.recommendation import (
+    TIERS,
+    EmbeddingCost,
+    RankLoad,
+    RecommendationDecision,
+    TablePlacement,
+)
+
+
+def decision_of(problem: EmbeddingProblem, assignment: Assignment) -> RecommendationDecision:
+    """The assignment in the words of a plan."""
+    own, placements = problem.sharding, []
+    for table, options, index, ranks in zip(own.tables, own.options, assignment.option, assignment.ranks, strict=True):
+        option = options[index]
+        placements.append(
+            TablePlacement(
+                table=table.name,
+                sharding=option.sharding,
+                kernel=option.kernel,
+                ranks=tuple(map(int, ranks)),
+                column_width=option.column_width,
+            )
+        )
+    return RecommendationDecision(num_groups=problem.num_groups, replicas=problem.replicas, tables=tuple(placements))
+
+
+def assignment_of(problem: EmbeddingProblem, decision: RecommendationDecision) -> Assignment:
+    """A plan's decision as an assignment.
+
+    Raises:
+        InputError: a table is missing, twice there or unknown, or placed as the job, its topology or the rules do not allow.
+    """
+    own = problem.sharding
+    stated = {placement.table: placement for placement in decision.tables}
+    names = [table.name for table in own.tables]
+    wrong = sorted(set(stated) ^ set(names))
+    if wrong or len(decision.tables) != len(names):
+        what = f"'{wrong[0]}' is in only one of plan and model" if wrong else "a table is placed twice"
+        raise InputError(f"tables of the plan are not those of the model: {what}")
+    chosen = [_option_of(own, number, stated[name]) for number, name in enumerate(names)]
+    for table, (index, options) in zip(names, zip(chosen, own.options, strict=True), strict=True):
+        _require_ranks(own, stated[table], options[index])
+    return Assignment(tuple(chosen), tuple(np.array(stated[name].ranks) for name in names))
+
+
+def _option_of(problem: ShardingProblem, number: int, placement: TablePlacement) -> int:
+    wanted = (placement.sharding, placement.kernel, placement.column_width)
+    for index, option in enumerate(problem.options[number]):
+        if (option.sharding, option.kernel, option.column_width) == wanted:
+            return index
+    raise InputError(
+        f"table '{placement.table}': {placement.sharding} with {placement.kernel} and {placement.column_width} columns is not "
+        "among its options; the job's shardings and kernels and the topology's memories say which are"
+    )
+
+
+def _require_ranks(problem: ShardingProblem, placement: TablePlacement, option: Option) -> None:
+    ranks, fleet = placement.ranks, problem.fleet
+    everyone = tuple(range(fleet.num_ranks))
+    if any(rank >= fleet.num_ranks for rank in ranks):
+        raise InputError(f"table '{placement.table}': rank {max(ranks)} of {fleet.num_ranks} in a group")
+    if option.spread == "all" and ranks != everyone:
+        raise InputError(f"table '{placement.table}': {placement.sharding} is on all {fleet.num_ranks} ranks")
+    if option.spread == "unit" and not any(ranks == tuple(map(int, unit)) for unit in fleet.units):
+        raise InputError(f"table '{placement.table}': {placement.sharding} is on all ranks of one host")
+    if option.spread == "one" and len(ranks) != option.num_shards:
+        raise InputError(f"table '{placement.table}': {option.num_shards} shards on {len(ranks)} ranks")
+    if placement.sharding == "table_column_wise" and len({(fleet.building[r], fleet.host[r]) for r in ranks}) > 1:
+        raise InputError(f"table '{placement.table}': table_column_wise stays inside one host")
+
+
+def priced(problem: EmbeddingProblem, assignment: Assignment) -> tuple[EmbeddingCost, tuple[RankLoad, ...]]:
+    """The step, and what every rank of a group spends and holds."""
+    fleet = problem.sharding.fleet
+    parts, memory = loads_of(problem.sharding, assignment)
+    ranks = tuple(
+        RankLoad(
+            rank=rank,
+            building=fleet.building[rank],
+            host=fleet.host[rank],
+            seconds=float(parts[rank].sum()),
+            lookup_s=float(parts[rank, LOOKUP]),
+            exchange_s=float(parts[rank, EXCHANGE]),
+            sync_s=float(parts[rank, SYNC]),
+            memory_bytes=dict(zip(TIERS, map(float, memory[rank]), strict=True)),
+            capacity_bytes=dict(zip(TIERS, map(float, fleet.capacity[rank]), strict=True)),
+        )
+        for rank in range(fleet.num_ranks)
+    )
+    return problem.cost(float(parts.sum(axis=1).max())), ranks

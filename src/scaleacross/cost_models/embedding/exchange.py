@@ -1,0 +1,88 @@
+"""Seconds per byte of what ranks exchange for their tables, from the collective laws on the levels of the topology."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from scaleacross.cost_models.collectives import Group, Timed
+from scaleacross.cost_models.groups import exact_shape
+from scaleacross.cost_models.levels import Levels
+from scaleacross.cost_models.links import links_of
+from scaleacross.cost_models.settings import Floats
+
+_LARGE_BYTES: Final = 2.0**30
+"""Size beyond which every law is a straight line: its slope is what one more table adds."""
+
+Replicas = Literal["outer", "inner"]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Slopes of the collectives, s per byte.
+
+    Attributes:
+        all_to_all: of the bytes that a rank sends in all, over the group.
+        scatter: reduce-scatter forward and all-gather backward together, of the full tensor, over the group.
+        host_scatter: the same inside a host; across_hosts: all-to-all between hosts behind it.
+        all_reduce: of a table that every rank of the group holds.
+        sync: all-reduce over the replica groups.
+        dense: all-reduce over all ranks.
+        start_s: latency and launch of the two all-to-alls of a step.
+    """
+
+    all_to_all: float
+    scatter: float
+    host_scatter: float
+    across_hosts: float
+    all_reduce: float
+    sync: float
+    dense: float
+    start_s: float
+
+
+def exchange_of(levels: Levels, num_groups: int, replicas: Replicas, unit: int, launch_s: float) -> Exchange:
+    """The slopes for ``num_groups`` groups on the positions of ``levels``.
+
+    Args:
+        replicas: ``outer``: a group is a run of positions; ``inner``: replicas are neighbours and groups stride over them.
+        unit: ranks of one group in a host; 0 where tables are not split over hosts.
+
+    Raises:
+        ValueError: the groups do not tile the positions.
+    """
+    whole = levels.num_positions
+    size = whole // num_groups
+    near, far = (1, size) if replicas == "outer" else (num_groups, 1)
+    links = links_of(levels)
+
+    def group(degree: int, stride: int) -> Group:
+        return Group(exact_shape(degree, stride, levels), links, launch_s)
+
+    members = group(size, near)
+    inside = group(unit, near) if unit else members
+    across = group(size // unit, unit * near) if unit else members
+    every = group(whole, 1)
+    return Exchange(
+        all_to_all=_slope(members.all_to_all),
+        scatter=_both(members),
+        host_scatter=_both(inside),
+        across_hosts=_slope(across.all_to_all),
+        all_reduce=_slope(members.all_reduce),
+        sync=_slope(group(num_groups, far).all_reduce),
+        dense=_slope(every.all_reduce),
+        start_s=2 * float(members.all_to_all(np.zeros(())).time_s) if size > 1 else 0.0,
+    )
+
+
+def _both(group: Group) -> float:
+    """Reduce-scatter forward and all-gather backward."""
+    return _slope(lambda size: group.gather(size, "reduce_scatter")) + _slope(group.gather)
+
+
+def _slope(time: Callable[[Floats], Timed]) -> float:
+    small, large = (float(time(np.array(size)).time_s) for size in (_LARGE_BYTES, 2 * _LARGE_BYTES))
+    return (large - small) / _LARGE_BYTES

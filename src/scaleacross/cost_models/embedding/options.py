@@ -1,0 +1,141 @@
+"""The one form in which a search, a checker and both cost models speak of placing tables.
+
+A *rank* is one accelerator of a replica group. Ranks of one *class* (accelerator type and share of host memory) cost the same.
+An option of a table loads whole ranks: ``num_shards`` single ranks of its choice (spread ``one``), every rank of one unit
+(``unit``), or all ranks (``all``). Load is additive: a rank takes the sum of its shards' seconds and holds the sum of their
+bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from scaleacross.cost_models.settings import Floats, Ints
+from scaleacross.spec.recommendation import TIERS, Kernel, Sharding
+from scaleacross.workloads.recommendation import EmbeddingTable
+
+Spread = Literal["one", "unit", "all"]
+LOOKUP, EXCHANGE, SYNC = range(3)
+NUM_TIERS = len(TIERS)
+SPREADS: dict[Sharding, Spread] = {
+    "data_parallel": "all",
+    "row_wise": "all",
+    "table_row_wise": "unit",
+    "table_wise": "one",
+    "column_wise": "one",
+    "table_column_wise": "one",
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to place a table.
+
+    Attributes:
+        parts: (classes, 3) look-up, exchange and sync of one shard on a rank of each class, s per step.
+        memory: (NUM_TIERS,) whole bytes of one shard on a rank that holds it.
+        num_shards: shards that go to ranks of their own choice; 1 for the other spreads.
+    """
+
+    sharding: Sharding
+    kernel: Kernel
+    parts: Floats
+    memory: Floats
+    num_shards: int
+    column_width: int
+
+    @property
+    def spread(self) -> Spread:
+        """Which ranks a shard loads."""
+        return SPREADS[self.sharding]
+
+    @property
+    def seconds(self) -> Floats:
+        """(classes,) seconds of one shard on a rank of each class."""
+        whole: Floats = self.parts.sum(axis=1)
+        return whole
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The ranks of one replica group.
+
+    Attributes:
+        rank_class: (ranks,) class of each rank.
+        capacity: (ranks, NUM_TIERS) bytes that shards may fill.
+        units: ranks of every host, (units, ranks of one); empty where hosts differ in size, so that no table is split over one.
+        building: of every rank, its name.
+        host: of every rank, its number in the building.
+    """
+
+    rank_class: Ints
+    capacity: Floats
+    units: tuple[Ints, ...]
+    building: tuple[str, ...]
+    host: tuple[int, ...]
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of the group."""
+        return len(self.rank_class)
+
+    @property
+    def num_classes(self) -> int:
+        """Classes of ranks."""
+        return int(self.rank_class.max()) + 1
+
+
+def holders(option: Option, fleet: Fleet) -> int:
+    """Shards of a table on all ranks together, repeats counted."""
+    of_unit = len(fleet.units[0]) if fleet.units else 1
+    return {"one": option.num_shards, "unit": of_unit, "all": fleet.num_ranks}[option.spread]
+
+
+@dataclass(frozen=True)
+class ShardingProblem:
+    """Tables with their options over the ranks of one group."""
+
+    tables: tuple[EmbeddingTable, ...]
+    options: tuple[tuple[Option, ...], ...]
+    fleet: Fleet
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A choice for every table: index of its option, and the ranks that hold its shards.
+
+    ``ranks`` of spread ``one``: one per shard, in column order, repeats allowed; of ``unit``: those of the unit; of ``all``: all.
+    """
+
+    option: tuple[int, ...]
+    ranks: tuple[Ints, ...]
+
+
+def loads_of(problem: ShardingProblem, assignment: Assignment) -> tuple[Floats, Floats]:
+    """What every rank spends and holds: parts (ranks, 3) in s, bytes (ranks, NUM_TIERS)."""
+    fleet = problem.fleet
+    parts, memory = np.zeros((fleet.num_ranks, 3)), np.zeros((fleet.num_ranks, NUM_TIERS))
+    for options, choice, ranks in zip(problem.options, assignment.option, assignment.ranks, strict=True):
+        option = options[choice]
+        np.add.at(parts, ranks, option.parts[fleet.rank_class[ranks]])
+        np.add.at(memory, ranks, option.memory)
+    return parts, memory
+
+
+def busiest(problem: ShardingProblem, assignment: Assignment) -> float:
+    """Seconds of the busiest rank."""
+    return float(loads_of(problem, assignment)[0].sum(axis=1).max())
+
+
+def fits(problem: ShardingProblem, assignment: Assignment) -> bool:
+    """Whether every rank holds its shards, tier by tier."""
+    return bool((loads_of(problem, assignment)[1] <= problem.fleet.capacity).all())
+
+
+def whole_bytes(figures: Sequence[float]) -> Floats:
+    """Bytes rounded up, so that sums of them are exact."""
+    return np.ceil(np.asarray(figures, dtype=np.float64))

@@ -1,0 +1,240 @@
+"""From a job, its model and its topology to tables with options over ranks, and to what a step costs beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaleacross.cost_models.embedding.exchange import Exchange, Replicas, exchange_of
+from scaleacross.cost_models.embedding.options import NUM_TIERS, Fleet, Option, ShardingProblem
+from scaleacross.cost_models.embedding.tiers import RankRates, Setting, table_options
+from scaleacross.cost_models.embedding.torchrec import TorchRecMachine, torchrec_options
+from scaleacross.cost_models.levels import build_levels
+from scaleacross.cost_models.settings import Floats, Ints
+from scaleacross.errors import InputError
+from scaleacross.spec.placement import BuildingShare
+from scaleacross.spec.recommendation import BYTES_OF, EmbeddingCost, RecommendationJob
+from scaleacross.spec.topology import Building, Topology
+from scaleacross.workloads.recommendation import Dlrm, EmbeddingTable
+
+_DENSE_STATE_BYTES = 16
+"""fp32 weight, gradient and two moments of Adam, per weight of the dense networks."""
+
+
+@dataclass(frozen=True)
+class EmbeddingProblem:
+    """Tables to place, and the rest of the step.
+
+    Attributes:
+        sharding: tables, options and ranks of one group.
+        num_groups, replicas: the groups and how they lie (``exchange_of``).
+        top_s: interaction and top MLP, which wait for the vectors, forward and backward.
+        beside_s: bottom MLP and all-reduce of dense gradients, which run beside look-ups and exchange.
+        start_s: latency and launch of the collectives.
+    """
+
+    job: RecommendationJob
+    sharding: ShardingProblem
+    num_groups: int
+    replicas: Replicas
+    top_s: float
+    beside_s: float
+    start_s: float
+
+    def step_s(self, busiest_s: float) -> float:
+        """A step in which the busiest rank spends ``busiest_s`` on its tables; grows with it."""
+        return self.start_s + self.top_s + max(busiest_s, self.beside_s)
+
+    def cost(self, busiest_s: float) -> EmbeddingCost:
+        """The step in parts."""
+        step_s = self.step_s(busiest_s)
+        dense_s = self.top_s + max(0.0, self.beside_s - busiest_s)
+        return EmbeddingCost(
+            step_s=step_s,
+            busiest_rank_s=busiest_s,
+            dense_s=dense_s,
+            start_s=self.start_s,
+            samples_per_s=self.job.global_batch_samples / step_s,
+        )
+
+
+def fill_of(job: RecommendationJob, topology: Topology) -> tuple[BuildingShare, ...]:
+    """The first accelerators, building by building.
+
+    Raises:
+        InputError: more are asked for than there are, or the batch is no multiple of them.
+    """
+    wanted = job.num_accelerators or topology.num_accelerators
+    if wanted > topology.num_accelerators:
+        raise InputError(
+            f"num_accelerators {wanted:,}: topology '{topology.name}' has {topology.num_accelerators:,}; ask for fewer"
+        )
+    if job.global_batch_samples % wanted:
+        near = max(1, round(job.global_batch_samples / wanted)) * wanted
+        raise InputError(
+            f"global_batch_samples {job.global_batch_samples:,} is no multiple of {wanted:,} accelerators; nearest: {near:,}"
+        )
+    left, out = wanted, []
+    for building in topology.buildings:
+        used = min(left, building.num_accelerators)
+        if used:
+            out.append(BuildingShare(building=building.name, num_accelerators=used))
+        left -= used
+    return tuple(out)
+
+
+def embedding_problem(
+    job: RecommendationJob, model: Dlrm, topology: Topology, num_groups: int = 1, replicas: Replicas = "outer"
+) -> EmbeddingProblem:
+    """The tables of a job over one group of ranks.
+
+    Raises:
+        InputError: the job does not fit the topology (``fill_of``), groups do not tile the ranks, or TorchRec's estimator is
+            asked about ranks or groups that it does not know.
+    """
+    fill = fill_of(job, topology)
+    positions = [(topology.building(share.building), rank) for share in fill for rank in range(share.num_accelerators)]
+    if len(positions) % num_groups:
+        raise InputError(f"replica_groups: {num_groups} groups do not divide {len(positions):,} accelerators")
+    size = len(positions) // num_groups
+    own = positions[:size] if replicas == "outer" else positions[::num_groups]
+    units = _units(own)
+    batch = job.global_batch_samples / len(positions)
+    kinds = list(dict.fromkeys(_kind(building) for building, _ in own))
+    rates = tuple(_rates(next(b for b, _ in own if _kind(b) == kind)) for kind in kinds)
+    dense = model.dense_parameters()
+    fleet = Fleet(
+        rank_class=np.array([kinds.index(_kind(building)) for building, _ in own]),
+        capacity=np.stack([_capacity(job, model, building, batch, sum(dense)) for building, _ in own]),
+        units=units,
+        building=tuple(building.name for building, _ in own),
+        host=tuple(rank // building.accelerators_per_host for building, rank in own),
+    )
+    levels = build_levels(topology, fill)
+    launch_s = max(b.accelerator.collective_start_s for b, _ in own)
+    unit = len(units[0]) if units and size % len(units[0]) == 0 else 0
+    exchange = exchange_of(levels, num_groups, replicas, unit, launch_s)
+    setting = Setting(job, size, unit, batch, rates, exchange, model.locality, num_groups)
+    if job.cost_model == "torchrec":
+        if num_groups > 1:
+            raise InputError("cost_model torchrec has no replica groups: leave replica_groups at 1, or use scaleacross")
+        sharding = _by_torchrec(job, model, fleet, own[0][0], batch)
+        return EmbeddingProblem(job, sharding, num_groups, replicas, 0.0, 0.0, 0.0)
+    tables = tuple(model.expanded())
+    options = _per_kind(tables, lambda table: table_options(table, setting))
+    top_s, beside_s = _dense_s(job, dense, [b for b, _ in own], batch, exchange)
+    return EmbeddingProblem(
+        job, ShardingProblem(tables, options, fleet), num_groups, replicas, top_s, beside_s, exchange.start_s
+    )
+
+
+def _per_kind(
+    tables: Sequence[EmbeddingTable], make: Callable[[EmbeddingTable], tuple[Option, ...]]
+) -> tuple[tuple[Option, ...], ...]:
+    """Options of every table, made once for tables that are alike."""
+    made: dict[EmbeddingTable, tuple[Option, ...]] = {}
+    out = []
+    for table in tables:
+        kind = table.model_copy(update={"name": "any"})
+        if kind not in made:
+            made[kind] = make(table)
+        out.append(made[kind])
+    return tuple(out)
+
+
+def _kind(building: Building) -> tuple[object, ...]:
+    """What makes two ranks cost the same."""
+    return (
+        building.accelerator.name,
+        building.accelerator.memory_bandwidth_bytes_per_s,
+        building.host,
+        (building.accelerators_per_host),
+    )
+
+
+def _units(own: Sequence[tuple[Building, int]]) -> tuple[Ints, ...]:
+    """Ranks of every host; nothing where hosts hold different numbers of them or only one."""
+    hosts: dict[tuple[str, int], list[int]] = {}
+    for rank, (building, at) in enumerate(own):
+        hosts.setdefault((building.name, at // building.accelerators_per_host), []).append(rank)
+    sizes = {len(ranks) for ranks in hosts.values()}
+    return tuple(np.array(ranks) for ranks in hosts.values()) if len(sizes) == 1 and sizes != {1} else ()
+
+
+def _rates(building: Building) -> RankRates:
+    accelerator, host, sharers = building.accelerator, building.host, building.accelerators_per_host
+    hbm = accelerator.memory_bandwidth_bytes_per_s * accelerator.memory_efficiency_fraction
+    if host is None:
+        return RankRates(hbm, 0.0, 0.0)
+    link = min(host.link_bandwidth_bytes_per_s, host.memory_bandwidth_bytes_per_s / sharers)
+    ssd = (host.ssd_bandwidth_bytes_per_s or 0.0) / sharers if host.ssd_bytes else 0.0
+    return RankRates(hbm, link, min(ssd, link))
+
+
+def _capacity(job: RecommendationJob, model: Dlrm, building: Building, batch: float, dense: int) -> Floats:
+    """Bytes per tier that tables may fill on a rank: of HBM what the dense part, received vectors and the reserve leave."""
+    accelerator, host = building.accelerator, building.host
+    if job.cost_model == "torchrec":
+        hbm = accelerator.memory_bytes * (1 - job.reserved_fraction)
+    else:
+        received = 2 * batch * model.output_elements * BYTES_OF[job.exchange_precision]
+        hbm = accelerator.usable_memory_bytes * (1 - job.reserved_fraction) - dense * _DENSE_STATE_BYTES - received
+    room = np.zeros(NUM_TIERS)
+    room[0] = max(0.0, hbm)
+    if host is not None:
+        room[1:] = host.memory_bytes / building.accelerators_per_host, host.ssd_bytes / building.accelerators_per_host
+    return np.floor(room)
+
+
+def _dense_s(
+    job: RecommendationJob, dense: tuple[int, int], used: Sequence[Building], batch: float, exchange: Exchange
+) -> tuple[float, float]:
+    """Seconds that wait for the vectors, and seconds that run beside their way: 6 FLOP per weight and sample in all."""
+    rates = []
+    for accelerator in {building.accelerator.name: building.accelerator for building in used}.values():
+        peak = accelerator.peak_flop_per_s.get(job.dense_precision)
+        if peak is None:
+            known = ", ".join(accelerator.peak_flop_per_s)
+            raise InputError(f"dense_precision {job.dense_precision}: accelerator '{accelerator.name}' has {known}")
+        rates.append(peak * accelerator.gemm_efficiency_fraction)
+    bottom, top = (6 * weights * batch / min(rates) for weights in dense)
+    return top, bottom + exchange.dense * 4 * sum(dense)
+
+
+def machine_of(job: RecommendationJob, building: Building, num_ranks: int) -> TorchRecMachine:
+    """What TorchRec's ``Topology`` would be told of these ranks: two networks, rates in bytes per ms."""
+    links, host = building.links, building.host
+    inside, outside = (link.technology for link in (links.scale_up, links.zone))
+    standard = TorchRecMachine(1, 1)
+    return TorchRecMachine(
+        world_size=num_ranks,
+        local_world_size=min(building.accelerators_per_host, num_ranks),
+        hbm=building.accelerator.memory_bandwidth_bytes_per_s / 1e3,
+        host=host.memory_bandwidth_bytes_per_s / 1e3 if host else standard.host,
+        hbm_to_host=host.link_bandwidth_bytes_per_s / 1e3 if host else standard.hbm_to_host,
+        intra_host=inside.bandwidth_bytes_per_s * inside.efficiency_fraction / 1e3,
+        inter_host=outside.bandwidth_bytes_per_s * outside.efficiency_fraction / 1e3,
+        cache_ratio=job.cache_fraction,
+    )
+
+
+def _by_torchrec(
+    job: RecommendationJob, model: Dlrm, fleet: Fleet, building: Building, batch: float
+) -> ShardingProblem:
+    if fleet.num_classes > 1:
+        raise InputError(
+            "cost_model torchrec knows one kind of rank: use scaleacross for unequal accelerators or hosts"
+        )
+    machine = machine_of(job, building, fleet.num_ranks)
+    row, sent = BYTES_OF[job.table_precision], BYTES_OF[job.exchange_precision]
+    kernels = tuple(
+        k for k in job.kernels if k in ("dense", "fused") or (building.host is not None and k != "key_value")
+    )
+    tables = tuple(model.expanded())
+    options = _per_kind(
+        tables,
+        lambda table: torchrec_options(table, machine, round(batch), job.shardings, kernels, row, sent, job.optimizer),
+    )
+    return ShardingProblem(tables, options, fleet)

@@ -1,0 +1,168 @@
+"""Our own cost of a table on a rank: rows read from each memory, vectors exchanged over all levels, bytes stored per memory.
+
+Per step and shard, with r row numbers looked up, v vectors of D columns left over, e bytes per element stored, c sent:
+
+* HBM forward 8r + r·row + v·D·c; backward 8r + 2·r·row + v·D·c (gradient in; rows read and written). A row takes whole sectors of
+  32 bytes: row = ⌈D·e/32⌉·32.
+* Host memory behind a cache: the reads that miss come over the host link and go back, 2·miss·r·row (``Locality.read_share`` of
+  the cached share is what hits; every miss is fetched by itself). Without a cache rows are read and written there: 3·r·row. The
+  link is an accelerator's own, or its share of the host's memory. SSD: as behind a cache, at the accelerator's share of its rate.
+* Exchange forward and backward: ``exchange.Exchange``. Row numbers travel ahead of the step and are not counted.
+* A dense table is read on every rank, its gradient all-reduced, and its optimizer passes over every element.
+* The average over replica groups moves what the shard stores, every ``sync_interval_steps``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from scaleacross.cost_models.embedding.exchange import Exchange
+from scaleacross.cost_models.embedding.options import Option, whole_bytes
+from scaleacross.cost_models.embedding.torchrec import cache_state_bytes
+from scaleacross.cost_models.settings import Floats
+from scaleacross.spec.recommendation import BYTES_OF, Kernel, RecommendationJob, Sharding, TableOptimizer
+from scaleacross.workloads.recommendation import ID_BYTES, EmbeddingTable, Locality
+
+SECTOR_BYTES: Final = 32
+"""Least read of a GPU's memory (CUDA C++ Best Practices Guide, coalesced access)."""
+STATE_BYTES: Final = 4
+GRADIENT_BYTES: Final = 4
+
+
+@dataclass(frozen=True)
+class RankRates:
+    """Bytes/s of one class of ranks from HBM, host memory and SSD; 0: there is none."""
+
+    hbm: float
+    host: float
+    ssd: float
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all tables share: the job, ranks of a group and of a host, samples per rank, rates and slopes."""
+
+    job: RecommendationJob
+    num_ranks: int
+    unit: int
+    batch: float
+    rates: tuple[RankRates, ...]
+    exchange: Exchange
+    locality: Locality
+    num_groups: int
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """Counts of one shard per step: row numbers, vectors that leave it, rows and columns stored, seconds of exchange."""
+
+    reads: float
+    vectors: float
+    rows: float
+    width: int
+    exchange_s: float
+    num_shards: int = 1
+
+
+def table_options(table: EmbeddingTable, setting: Setting) -> tuple[Option, ...]:
+    """Every option of a table that the job and the memories of the ranks allow."""
+    out = []
+    for sharding in setting.job.shardings:
+        for shard in _shards(table, sharding, setting):
+            for kernel in setting.job.kernels:
+                if (kernel == "dense") == (sharding == "data_parallel") and _exists(kernel, setting):
+                    out.append(_option(table, sharding, kernel, shard, setting))
+    return tuple(out)
+
+
+def _exists(kernel: Kernel, setting: Setting) -> bool:
+    if kernel in ("dense", "fused"):
+        return True
+    return all((rates.ssd if kernel == "key_value" else rates.host) > 0 for rates in setting.rates)
+
+
+def _shards(table: EmbeddingTable, sharding: Sharding, setting: Setting) -> list[_Shard]:
+    """The ways to cut a table by one sharding: one, or of columns one per number of shards; none where it cannot be."""
+    ranks, links = setting.num_ranks, setting.exchange
+    sent = BYTES_OF[setting.job.exchange_precision]
+    reads = setting.batch * table.reads_per_sample * ranks
+    vectors = setting.batch * table.outputs_per_sample * ranks
+    width, rows = table.dimension, float(table.rows)
+    whole = vectors * width * sent
+    if sharding == "data_parallel":
+        size = rows * width * GRADIENT_BYTES
+        return [_Shard(reads / ranks, vectors / ranks, rows, width, links.all_reduce * size)]
+    if sharding == "table_wise":
+        return [_Shard(reads, vectors, rows, width, 2 * links.all_to_all * whole)]
+    if sharding == "row_wise":
+        return [_Shard(reads / ranks, vectors, math.ceil(rows / ranks), width, links.scatter * whole)]
+    if sharding == "table_row_wise":
+        if setting.unit < 2:
+            return []
+        unit, inside = setting.unit, links.host_scatter * whole
+        across = 2 * links.across_hosts * whole / unit if unit < ranks else 0.0
+        return [_Shard(reads / unit, vectors, math.ceil(rows / unit), width, inside + across)]
+    least = setting.job.least_column_width
+    cuts = [shards for shards in (2, 4, 8, 16) if width % shards == 0 and width // shards >= least and shards <= ranks]
+    return [
+        _Shard(reads, vectors, rows, width // shards, 2 * links.all_to_all * whole / shards, shards) for shards in cuts
+    ]
+
+
+def _option(table: EmbeddingTable, sharding: Sharding, kernel: Kernel, shard: _Shard, setting: Setting) -> Option:
+    memory = _memory(table, kernel, shard, setting)
+    lookup = np.array([_lookup_s(table, kernel, shard, setting, rates) for rates in setting.rates])
+    stored = shard.rows * shard.width * BYTES_OF[setting.job.table_precision]
+    sync = setting.exchange.sync * stored / setting.job.sync_interval_steps if setting.num_groups > 1 else 0.0
+    parts: Floats = np.stack([lookup, np.full_like(lookup, shard.exchange_s), np.full_like(lookup, sync)], axis=1)
+    return Option(sharding, kernel, parts, memory, shard.num_shards, shard.width)
+
+
+def row_bytes(width: int, element_bytes: int) -> int:
+    """Bytes that one row moves: whole sectors."""
+    return math.ceil(width * element_bytes / SECTOR_BYTES) * SECTOR_BYTES
+
+
+def _lookup_s(table: EmbeddingTable, kernel: Kernel, shard: _Shard, setting: Setting, rates: RankRates) -> float:
+    row = row_bytes(shard.width, BYTES_OF[setting.job.table_precision])
+    sent = shard.vectors * shard.width * BYTES_OF[setting.job.exchange_precision]
+    weighted = 4 * shard.reads if table.weighted else 0.0
+    around = 2 * (ID_BYTES * shard.reads + sent + weighted)
+    moved = shard.reads * row
+    if kernel == "dense":
+        elements = shard.rows * shard.width
+        state = state_bytes(setting.job.optimizer, shard.width) * elements
+        passes = 2 * (BYTES_OF[setting.job.table_precision] * elements + state) + GRADIENT_BYTES * elements
+        return (around + 3 * moved + passes) / rates.hbm
+    if kernel == "fused_uvm":
+        return around / rates.hbm + 3 * moved / rates.host
+    seconds = (around + 3 * moved) / rates.hbm
+    if kernel == "fused":
+        return seconds
+    miss = 1 - setting.locality.read_share(setting.job.cache_fraction, table.rows)
+    return seconds + 2 * miss * moved / (rates.host if kernel == "fused_uvm_caching" else rates.ssd)
+
+
+def state_bytes(optimizer: TableOptimizer, width: int) -> float:
+    """Bytes of optimizer state per element of a shard of ``width`` columns: fp32 per row, or one or two per element."""
+    return {"sgd": 0.0, "rowwise_adagrad": STATE_BYTES / width, "adagrad": STATE_BYTES, "adam": 2 * STATE_BYTES}[
+        optimizer
+    ]
+
+
+def _memory(table: EmbeddingTable, kernel: Kernel, shard: _Shard, setting: Setting) -> Floats:
+    job, elements = setting.job, shard.rows * shard.width
+    rows = elements * (BYTES_OF[job.table_precision] + state_bytes(job.optimizer, shard.width))
+    buffers = ID_BYTES * shard.reads + shard.vectors * shard.width * BYTES_OF[job.exchange_precision]
+    if kernel == "dense":
+        return whole_bytes([buffers + rows + GRADIENT_BYTES * elements, 0, 0])
+    if kernel == "fused":
+        return whole_bytes([buffers + rows, 0, 0])
+    if kernel == "fused_uvm":
+        return whole_bytes([buffers, rows, 0])
+    cache = job.cache_fraction * rows + cache_state_bytes(shard.rows, job.cache_fraction)
+    return whole_bytes([buffers + cache, *((rows, 0) if kernel == "fused_uvm_caching" else (0, rows))])

@@ -1,0 +1,164 @@
+"""Goodput of a placed decision: what strikes it (``strikes``), how long that takes (``recovery``), what is left (``share``)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from scaleacross.cost_models.goodput.recovery import recovery_times
+from scaleacross.cost_models.goodput.share import spares_needed, stop_rate, useful_share
+from scaleacross.cost_models.goodput.strikes import strikes_of
+from scaleacross.spec.goodput import FaultModel, Goodput, RateShare
+from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import Degrees, GridAxis
+from scaleacross.spec.placement import BuildingShare
+from scaleacross.spec.plan import Decision
+from scaleacross.spec.reliability import DEFAULTS, PUBLISHED_RATES, Failures, Recovery
+from scaleacross.spec.topology import Topology
+from scaleacross.workloads.layer_profile import ModelProfile
+from scaleacross.workloads.problem import Problem
+
+
+def is_asked(problem: Problem) -> bool:
+    """Whether the job or its topology says anything about failures, or useful tokens are the objective."""
+    stated = problem.job.reliability is not None or problem.topology.reliability is not None
+    return stated or problem.job.objective == "useful_tokens_per_s"
+
+
+def fault_model(
+    job: Job,
+    profile: ModelProfile,
+    topology: Topology,
+    fill: Sequence[BuildingShare],
+    degrees: Degrees,
+    axis_order: Sequence[GridAxis],
+    micro_batches: int,
+    failures: Failures | None = None,
+) -> FaultModel:
+    """What strikes a placed decision and how long it takes to recover.
+
+    Args:
+        micro_batches: of one replica in a step; for ``batch_policy: keep``.
+        failures: instead of the topology's.
+
+    Raises:
+        KeyError: a building of the fill is not in the topology.
+    """
+    recovery = job.reliability or Recovery()
+    failures = failures or topology.reliability or Failures()
+    alone = degrees.dp_replicate if recovery.policy == "shrink" else 1
+    hosts = min(topology.building(share.building).accelerators_per_host for share in fill)
+    times = recovery_times(job, profile, degrees.world_size, alone, hosts)
+    strikes = strikes_of(failures, topology, fill, degrees, axis_order)
+    if alone == 1:
+        strikes = tuple(one.model_copy(update={"units_hit": 1}) for one in strikes)
+    repair_hours = DEFAULTS["repair_hours"].value if failures.repair_hours is None else failures.repair_hours
+    model = FaultModel(
+        num_units=alone,
+        strikes=strikes,
+        recover_s=times.recover_s,
+        restart_s=times.restart_s,
+        stall_s=times.stall_s,
+        unit_loss=unit_loss(recovery, alone, micro_batches),
+        checkpoint_blocking_s=times.blocking_s,
+        spares=None if recovery.spares == "auto" else recovery.spares,
+        repair_s=repair_hours * 3600,
+    )
+    return model.model_copy(update={"checkpoint_interval_s": times.interval_s(recovery, stop_rate(model))})
+
+
+def unit_loss(recovery: Recovery, num_units: int, micro_batches: int) -> float:
+    """Share of the tokens per second that one missing unit takes: 1/R, or more where whole micro-batches must be taken over."""
+    if num_units == 1 or recovery.batch_policy == "shrink":
+        return 1 / num_units
+    taken_over = -(-micro_batches * num_units // (num_units - 1))
+    return 1 - micro_batches / taken_over
+
+
+def goodput_of(problem: Problem, decision: Decision, step_s: float) -> Goodput:
+    """The share of the time that trains, with its causes and at the three published rates.
+
+    Raises:
+        ValueError: the decision has no placement.
+    """
+    if decision.placement is None:
+        raise ValueError("the decision has no placement")
+    job, recovery = problem.job, problem.job.reliability or Recovery()
+    model = _placed(problem, decision, None)
+    share, lost = useful_share(model)
+    tokens_per_s = job.tokens_per_step / step_s
+    in_repair = model.swaps_per_s * model.repair_s
+    rates = []
+    for name, figure in PUBLISHED_RATES.items():
+        other = _placed(problem, decision, Failures(published=name))
+        there = useful_share(other)[0]
+        rates.append(
+            RateShare(
+                name=name,
+                failures_per_1000_node_days=figure.value,
+                goodput_fraction=there,
+                useful_tokens_per_s=there * tokens_per_s,
+            )
+        )
+    return Goodput(
+        goodput_fraction=share,
+        useful_tokens_per_s=share * tokens_per_s,
+        mtbf_s=1 / model.rate_per_s if model.rate_per_s else None,
+        lost=lost,
+        model=model,
+        policy=recovery.policy,
+        batch_policy=recovery.batch_policy,
+        hosts_in_repair=in_repair,
+        spares_advised=spares_needed(in_repair),
+        at_published_rates=tuple(rates),
+        assumed=_assumed(problem.topology.reliability, recovery),
+    )
+
+
+def useful_parts(problem: Problem, decision: Decision, step_s: float) -> dict[str, float]:
+    """Wall seconds per step of useful tokens: the step, and what failures add to it.
+
+    Raises:
+        ValueError: the decision has no placement.
+    """
+    share = useful_share(_placed(problem, decision, None))[0]
+    return {"step": step_s, "failures": step_s / share - step_s if share else math.inf}
+
+
+def _placed(problem: Problem, decision: Decision, failures: Failures | None) -> FaultModel:
+    placement, degrees = decision.placement, decision.degrees
+    if placement is None:
+        raise ValueError("the decision has no placement")
+    micro_batches = problem.job.global_batch_sequences // (degrees.dp * decision.pipeline.micro_batch_sequences)
+    return fault_model(
+        problem.job,
+        problem.profile,
+        problem.topology,
+        placement.fill,
+        degrees,
+        placement.axis_order,
+        micro_batches,
+        failures,
+    )
+
+
+def _assumed(failures: Failures | None, recovery: Recovery) -> dict[str, str]:
+    """Figures that neither the topology nor the job states, with value and origin."""
+    out = {}
+    if failures is None or (not failures.model_fields_set & _RATE_FIELDS):
+        figure = PUBLISHED_RATES["llama3-405b"]
+        out["failures_per_1000_node_days"] = f"{figure.value:g} ({figure.source}; {figure.status})"
+    for name, figure in DEFAULTS.items():
+        holder = failures if name in Failures.model_fields else recovery
+        covered = recovery.recover_s is not None and name in _PARTS_OF_RECOVERY
+        if getattr(holder, name, None) is None and not covered:
+            out[name] = f"{figure.value:.4g} ({figure.source}; {figure.status})"
+    return out
+
+
+_RATE_FIELDS = frozenset(
+    name
+    for name in Failures.model_fields
+    if name.endswith("_mtbf_hours") or name in ("published", "failures_per_1000_node_days")
+)
+_PARTS_OF_RECOVERY = ("schedule_s", "initialise_per_rank_s", "first_step_s")

@@ -1,0 +1,46 @@
+"""Target ``hostfiles``: the hosts of the plan, in rank order, in the grammar of MPI launchers and DeepSpeed.
+
+DeepSpeed 0.19 reads ``host slots=n`` and keeps the order of the file (launcher/runner.py). Open MPI reads the same, slot by slot
+with ``--map-by slot``; MPICH and Intel MPI read ``host:n``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from scaleacross.emitters.rank_order import rank_order
+from scaleacross.emitters.shell import one_line, plain
+from scaleacross.errors import EmitError
+from scaleacross.spec.plan import Plan
+
+
+def render(plan: Plan) -> dict[str, str]:
+    """deepspeed, openmpi and mpich host files and SUBMIT.md, in folder hostfiles/.
+
+    Raises:
+        EmitError: the ranks of a host are not one block, which these launchers cannot give out.
+    """
+    order = rank_order(plan)
+    split = order.split_host()
+    if split is not None:
+        raise EmitError(
+            f"the ranks of host {split} are not consecutive: a host file gives every host one block of ranks"
+        )
+    slots = "".join(f"{plain(host.name)} slots={host.num_ranks}\n" for host in order.hosts)
+    return {
+        "hostfiles/deepspeed": slots,
+        "hostfiles/openmpi": slots,
+        "hostfiles/mpich": "".join(f"{plain(host.name)}:{host.num_ranks}\n" for host in order.hosts),
+        "hostfiles/SUBMIT.md": _SUBMIT.format(name=one_line(plan.job.name), size=len(order)),
+    }
+
+
+_SUBMIT: Final = """\
+# Run plan {name} with an MPI launcher or DeepSpeed: {size} processes in the plan's rank order
+
+```bash
+deepspeed --hostfile deepspeed train.py
+mpirun --hostfile openmpi --map-by slot -n {size} python train.py      # Open MPI
+mpiexec -f mpich -n {size} python train.py                             # MPICH, Intel MPI
+```
+"""

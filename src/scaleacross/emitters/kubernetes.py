@@ -1,0 +1,163 @@
+"""Target ``kubernetes``: a JobSet with Kueue annotations; for a plan in one building a Kubeflow TrainJob too.
+
+Rank order: every run of equal hosts of one building is a replicated job of the JobSet, an Indexed job whose pods are nodes in
+rank order, so node rank = FIRST_NODE + JOB_COMPLETION_INDEX. Node selectors fix the building of each pod; which host of it gets
+which index is the scheduler's choice (Kueue gives indices to neighbours), so the crossing of buildings is the plan's exactly and
+the order of hosts inside a building is not. API: jobset.x-k8s.io/v1alpha2, kueue.x-k8s.io (podset annotations),
+trainer.kubeflow.org/v1alpha1. A TrainJob has one replicated job, hence the restriction to one building.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, Final
+
+from scaleacross.emitters.rank_order import Host, RankOrder, rank_order
+from scaleacross.emitters.shell import one_line
+from scaleacross.errors import EmitError
+from scaleacross.spec.plan import Plan
+
+ZONE_LABEL: Final = "topology.kubernetes.io/zone"
+HOST_LABEL: Final = "kubernetes.io/hostname"
+IMAGE: Final = "REPLACE-WITH-YOUR-IMAGE"
+PORT: Final = 29500
+
+
+def render(plan: Plan) -> dict[str, str]:
+    """jobset.json, trainjob.json (plans in one building) and SUBMIT.md, in folder kubernetes/.
+
+    Raises:
+        EmitError: the ranks of a host are not one block, which torchrun in a pod cannot give out.
+    """
+    order = rank_order(plan)
+    split = order.split_host()
+    if split is not None:
+        raise EmitError(
+            f"the ranks of host {split} are not consecutive, and torchrun gives every pod one block of ranks"
+        )
+    name = _label(plan.job.name)
+    files = {"jobset.json": _text(jobset(order, name))}
+    parts = _segments(order)
+    if len(parts) == 1:
+        files["trainjob.json"] = _text(_trainjob(parts[0], name))
+    files["SUBMIT.md"] = _SUBMIT.format(
+        name=name, title=one_line(plan.job.name), kinds=" or ".join(sorted(files)), parts=len(parts), image=IMAGE
+    )
+    return {f"kubernetes/{file}": text for file, text in files.items()}
+
+
+def jobset(order: RankOrder, name: str) -> dict[str, Any]:
+    """The JobSet as plain data: a replicated job per run of equal hosts of one building, in rank order."""
+    jobs, first = [], 0
+    for index, hosts in enumerate(_segments(order)):
+        jobs.append(_replicated_job(f"part-{index}", hosts, first, len(order.hosts), f"{name}-part-0-0-0.{name}"))
+        first += len(hosts)
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": name, "labels": {"kueue.x-k8s.io/queue-name": "user-queue"}},
+        "spec": {
+            "network": {"enableDNSHostnames": True, "subdomain": name, "publishNotReadyAddresses": True},
+            "failurePolicy": {"maxRestarts": 3},
+            "replicatedJobs": jobs,
+        },
+    }
+
+
+def _segments(order: RankOrder) -> list[list[Host]]:
+    """Runs of hosts, in rank order, of one building and one number of processes."""
+    return [list(run) for _, run in groupby(order.hosts, key=lambda host: (host.building, host.num_ranks))]
+
+
+def _replicated_job(name: str, hosts: Sequence[Host], first: int, num_nodes: int, master: str) -> dict[str, Any]:
+    pods = {
+        "metadata": {"annotations": {"kueue.x-k8s.io/podset-preferred-topology": HOST_LABEL}},
+        "spec": {
+            "restartPolicy": "Never",
+            **_where(hosts),
+            "containers": [_container(hosts, first, num_nodes, master)],
+        },
+    }
+    indexed = {"completionMode": "Indexed", "parallelism": len(hosts), "completions": len(hosts), "backoffLimit": 0}
+    return {"name": name, "replicas": 1, "template": {"spec": {**indexed, "template": pods}}}
+
+
+def _where(hosts: Sequence[Host]) -> dict[str, Any]:
+    """On the stated hosts where their names are real, else in the building's zone."""
+    building = hosts[0].building
+    if any(re.fullmatch(rf"{re.escape(building)}-h\d{{5}}", host.name) for host in hosts):
+        return {"nodeSelector": {ZONE_LABEL: building}}
+    names = {"key": HOST_LABEL, "operator": "In", "values": sorted(host.name for host in hosts)}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [names]}]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+
+
+def _container(hosts: Sequence[Host], first: int, num_nodes: int, master: str) -> dict[str, Any]:
+    """The training container; its image and program are the user's to fill in."""
+    size = hosts[0].num_ranks
+    command = (
+        f"exec torchrun --nnodes {num_nodes} --nproc-per-node {size} --node-rank $((FIRST_NODE + JOB_COMPLETION_INDEX)) "
+        f'--rdzv-backend static --master-addr {shlex.quote(master)} --master-port {PORT} "$@"'
+    )
+    return {
+        "name": "node",
+        "image": IMAGE,
+        "command": ["bash", "-c", command, "node"],
+        "args": ["train.py"],
+        "env": [{"name": "FIRST_NODE", "value": str(first)}],
+        "ports": [{"containerPort": PORT}],
+        "resources": {"limits": {"nvidia.com/gpu": str(size)}},
+    }
+
+
+def _trainjob(hosts: Sequence[Host], name: str) -> dict[str, Any]:
+    """The TrainJob of hosts of one building; node order is the completion index."""
+    size = hosts[0].num_ranks
+    pods = {"template": {"spec": _where(hosts)}}
+    job = {"name": "node", "template": {"spec": pods}}
+    patch = {"manager": "scaleacross/plan", "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}}}
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": name, "labels": {"kueue.x-k8s.io/queue-name": "user-queue"}},
+        "spec": {
+            "runtimeRef": {"name": "torch-distributed"},
+            "trainer": {
+                "image": IMAGE,
+                "command": ["torchrun", "train.py"],
+                "numNodes": len(hosts),
+                "numProcPerNode": size,
+                "resourcesPerNode": {"limits": {"nvidia.com/gpu": str(size)}},
+            },
+            "runtimePatches": [patch],
+        },
+    }
+
+
+def _label(name: str) -> str:
+    """``name`` as a DNS label short enough for the names of pods, which append part, job and index."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:30].strip("-") or "plan"
+
+
+def _text(data: dict[str, Any]) -> str:
+    return json.dumps(data, indent=2) + "\n"
+
+
+_SUBMIT: Final = """\
+# Submit plan {title} to Kubernetes
+
+Fill in `{image}`, the program (`args`) and the queue (`user-queue`) in the file that you use ({kinds}); then
+
+```bash
+kubectl apply --dry-run=server -f jobset.json
+kubectl apply -f jobset.json
+kubectl get pods -l jobset.sigs.k8s.io/jobset-name={name}
+```
+
+The JobSet has {parts} replicated job(s), in rank order. A pod stands on a host of its part; which host gets which index is
+the scheduler's choice. It needs JobSet v1alpha2; without Kueue, remove the queue label. Nothing here was run on a cluster.
+"""

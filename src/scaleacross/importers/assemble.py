@@ -1,0 +1,144 @@
+"""Found hosts -> a topology's mapping: buildings of equal racks and zones, standard links inside, stated ones between."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import gcd
+from typing import Any
+
+from scaleacross.catalogue.quick_start import links_between, provenance, standard, standard_building, standard_link
+from scaleacross.errors import InputError
+from scaleacross.importers.found import Found, FoundHost
+
+
+def topology_of(
+    found: Found,
+    *,
+    accelerator: str | None = None,
+    accelerators_per_host: int | None = None,
+    trunk: str | None = None,
+    km: float | None = None,
+    buildings: Mapping[str, Sequence[str]] | None = None,
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """A topology's mapping with real host names, and notes on what was understood how.
+
+    Args:
+        accelerator, accelerators_per_host: what the source does not state.
+        trunk, km: the link between every two buildings, as ``--trunk`` and ``--km`` of ``plan``.
+        buildings: name -> hosts, in place of the buildings of the source.
+
+    Raises:
+        InputError: accelerators or links that neither source nor arguments state, or hosts of one building that differ.
+    """
+    hosts = [replace(host, building=_plain(host.building)) for host in _assigned(found.hosts, buildings)]
+    groups: dict[str, list[FoundHost]] = {}
+    for host in hosts:
+        groups.setdefault(host.building, []).append(host)
+    link = standard_link(trunk, km, len(groups))
+    made = {name: _building(name, own, accelerator, accelerators_per_host) for name, own in groups.items()}
+    notes = [*found.notes, *(note for _, own in made.values() for note in own)]
+    regions: dict[str, list[dict[str, Any]]] = {}
+    for name, (building, _) in made.items():
+        regions.setdefault(_plain(groups[name][0].region or "region-1"), []).append(building)
+    origin = {
+        f"links.{level}.one_way_latency_us": {
+            "source": f"{found.origin} states no links; {_said(level)}",
+            "status": "assumed",
+        }
+        for level in ("scale_up", "rack", "zone", "building")
+    }
+    topology = {
+        "name": "imported",
+        "description": f"{len(hosts):,} hosts in {len(groups)} building(s) from {found.origin}; links inside are those of a "
+        "standard building (assumed)" + (f"; between them {link.text} over {link.km:g} km as stated" if link else ""),
+        "regions": [{"name": name, "buildings": own} for name, own in regions.items()],
+        "trunks": links_between(list(groups), link),
+        "provenance": provenance(link) | origin,
+    }
+    return topology, tuple(notes)
+
+
+def _said(level: str) -> str:
+    return str(standard()["provenance"][f"links.{level}.one_way_latency_us"]["source"])
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("._-")[:64] or "building-a"
+
+
+def _assigned(hosts: Iterable[FoundHost], buildings: Mapping[str, Sequence[str]] | None) -> list[FoundHost]:
+    """``hosts`` in the buildings that the user states; those left out are not planned on."""
+    if not buildings:
+        return list(hosts)
+    known, out = {host.name: host for host in hosts}, []
+    for building, names in buildings.items():
+        for name in names:
+            if name not in known:
+                raise InputError(f"--building {building}: host '{name}' is not in the source")
+            out.append(replace(known.pop(name), building=building))
+    return out
+
+
+def _building(
+    name: str, hosts: list[FoundHost], accelerator: str | None, per_host: int | None
+) -> tuple[dict[str, Any], list[str]]:
+    """A building's mapping and notes; hosts sorted so that racks and zones are whole."""
+    if len(hosts) != len({host.name for host in hosts}):
+        raise InputError(f"building '{name}': a host is listed twice in the source")
+    base = standard_building(accelerator or _type_of(name, hosts), "--accelerator")
+    counts = {host.num_accelerators for host in hosts if host.num_accelerators is not None}
+    if per_host is None and len(counts) > 1:
+        raise InputError(
+            f"building '{name}': hosts with {', '.join(map(str, sorted(counts)))} accelerators; hosts of a building are alike: "
+            "leave some out with --building NAME=HOSTLIST, or state --gpus-per-host"
+        )
+    zones = _grouped(hosts, lambda host: host.zone)
+    racks = [rack for zone in zones for rack in _grouped(zone, lambda host: host.rack)]
+    notes = []
+    per_rack, whole = _unit([len(rack) for rack in racks], [len(zone) for zone in zones])
+    if not any(host.rack for host in hosts):
+        per_rack, whole = (int(base["hosts_per_rack"]), True) if base.get("scale_up_domain") == "rack" else (1, True)
+        notes.append(f"{name}: the source names no racks: {per_rack} host(s) per rack are taken")
+    elif not whole:
+        notes.append(f"{name}: racks differ in size; {per_rack} host(s) are taken for a rack, which splits larger ones")
+    per_zone, whole = _unit([-(-len(zone) // per_rack) for zone in zones], [])
+    if not whole:
+        notes.append(f"{name}: zones differ in size; {per_zone} rack(s) are taken for a zone, which splits larger ones")
+    names = [host.name for rack in racks for host in rack]
+    size = per_host or (counts.pop() if counts else int(base["accelerators_per_host"]))
+    own = {"accelerators_per_host": size, "hosts_per_rack": per_rack, "racks_per_zone": per_zone}
+    return {"name": name, "hosts": names, **base, **own}, notes
+
+
+def _type_of(building: str, hosts: list[FoundHost]) -> str:
+    """The one standard type that the hosts' own names of it mention."""
+    texts = {host.accelerator.lower() for host in hosts if host.accelerator}
+    kinds = sorted(standard()["accelerators"], key=len, reverse=True)
+    found = {next((kind for kind in kinds if kind in text), text) for text in texts}
+    if len(found) != 1 or not found <= set(kinds):
+        said = f"types {', '.join(sorted(found))}" if found else "no type"
+        raise InputError(
+            f"building '{building}': the source states {said} of accelerator: add --accelerator ({', '.join(sorted(kinds))})"
+        )
+    return found.pop()
+
+
+def _grouped(hosts: list[FoundHost], key: Any) -> list[list[FoundHost]]:
+    """Hosts of equal key together, larger groups first: a building's last rack and zone may be part-filled."""
+    groups: dict[str, list[FoundHost]] = {}
+    for host in hosts:
+        groups.setdefault(key(host), []).append(host)
+    return sorted(groups.values(), key=len, reverse=True)
+
+
+def _unit(sizes: Sequence[int], multiples: Sequence[int]) -> tuple[int, bool]:
+    """The size that all groups but the last have, else their greatest common divisor; and whether it was the former.
+
+    ``multiples``: what the size must divide too, except the last.
+    """
+    largest = sizes[0]
+    if all(size == largest for size in sizes[:-1]) and all(size % largest == 0 for size in multiples[:-1]):
+        return largest, True
+    return gcd(*sizes, *multiples), False

@@ -1,0 +1,100 @@
+"""Topology listings of the clouds, as their command lines print them in JSON.
+
+* aws: ``aws ec2 describe-instance-topology``: Instances[] with InstanceId, ZoneId and NetworkNodes, outermost first.
+* oci: ``oci compute compute-host list``: data.items[] with the ids of HPC island, network block and local block.
+* gcp: ``gcloud compute instances list --format=json``: name, zone, resourceStatus.physicalHostTopology or physicalHost.
+
+Key names after the vendors' API references; no live account was read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from scaleacross.catalogue.yaml_source import Source
+from scaleacross.importers.found import Found, FoundHost, records, required, text_at
+
+AWS_TYPES: Final = {
+    "p4d": ("a100", 8),
+    "p4de": ("a100", 8),
+    "p5": ("h100", 8),
+    "p5e": ("h200", 8),
+    "p5en": ("h200", 8),
+    "p6-b200": ("b200", 8),
+    "p6-b300": ("b300", 8),
+    "p6e-gb200": ("gb200", 4),
+}
+"""Instance family -> accelerator and number per host (vendor's product pages); ``p5.4xlarge`` with one GPU is not planned on."""
+
+
+def read_aws(sources: Sequence[Source]) -> Found:
+    """Instances; building = availability zone. Raises InputError."""
+    hosts = [_aws(one) for source in sources for one in records(source, "Instances")]
+    return Found(required(hosts, sources[0], "instance"), f"EC2 instance topology of {sources[0].label}")
+
+
+def _aws(one: dict[str, Any]) -> FoundHost:
+    nodes = [str(node) for node in one.get("NetworkNodes") or () if isinstance(node, str)]
+    name, count = AWS_TYPES.get(text_at(one, "InstanceType").partition(".")[0], ("", None))
+    zone_name = text_at(one, "ZoneId") or text_at(one, "AvailabilityZone")
+    return FoundHost(
+        text_at(one, "InstanceId"),
+        zone_name,
+        nodes[-2] if len(nodes) > 1 else "",
+        nodes[-1] if nodes else "",
+        re.sub(r"[a-z]$", "", text_at(one, "AvailabilityZone")),
+        count,
+        name,
+    )
+
+
+def read_oci(sources: Sequence[Source]) -> Found:
+    """Bare-metal hosts; building = HPC island. Raises InputError."""
+    hosts = []
+    for source in sources:
+        inner = source.data.get("data") if isinstance(source.data, dict) else None
+        listed = Source(source.label, inner if isinstance(inner, dict | list) else source.data)
+        hosts += [_oci(one) for one in records(listed, "items")]
+    return Found(required(hosts, sources[0], "host"), f"OCI hosts of {sources[0].label}")
+
+
+def _oci(one: dict[str, Any]) -> FoundHost:
+    def last(*keys: str) -> str:
+        """A resource's own part: OCIDs differ at their end."""
+        text = next((value for key in keys if (value := text_at(one, key))), "")
+        return text.rpartition(".")[2][-24:]
+
+    name = text_at(one, "display-name") or last("instance-id", "instanceId", "id")
+    return FoundHost(
+        name,
+        last("compute-hpc-island-id", "hpc-island-id", "computeHpcIslandId"),
+        last("compute-network-block-id", "network-block-id", "computeNetworkBlockId"),
+        last("compute-local-block-id", "local-block-id", "computeLocalBlockId"),
+    )
+
+
+def read_gcp(sources: Sequence[Source]) -> Found:
+    """Instances; building = zone and cluster. Raises InputError."""
+    hosts = [_gcp(one) for source in sources for one in records(source, "items")]
+    return Found(required(hosts, sources[0], "instance"), f"GCP instances of {sources[0].label}")
+
+
+def _gcp(one: dict[str, Any]) -> FoundHost:
+    zone = text_at(one, "zone").rpartition("/")[2]
+    at = [text_at(one, "resourceStatus", "physicalHostTopology", key) for key in ("cluster", "block", "subblock")]
+    if not any(at):
+        at = [*text_at(one, "resourceStatus", "physicalHost").strip("/").split("/"), "", ""][:3]
+    gpus = one.get("guestAccelerators") or [{}]
+    first = gpus[0] if isinstance(gpus, list) and isinstance(gpus[0], dict) else {}
+    count = text_at(first, "acceleratorCount")
+    return FoundHost(
+        text_at(one, "name"),
+        "-".join(part for part in (zone, at[0]) if part),
+        at[1],
+        at[2],
+        re.sub(r"-[a-z]$", "", zone),
+        int(count) if count.isdecimal() and len(count) < 5 else None,
+        text_at(first, "acceleratorType").rpartition("/")[2],
+    )

@@ -1,0 +1,49 @@
+"""Kubernetes: ``kubectl get nodes -o json``, with the labels of the large clouds and of topograph.
+
+Building = ``topology.kubernetes.io/zone``. The labels below are the clouds' own names for what lies between a zone and a host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from scaleacross.catalogue.yaml_source import Source
+from scaleacross.importers.found import Found, FoundHost, records, required, text_at
+
+REGION: Final = "topology.kubernetes.io/region"
+BUILDING: Final = "topology.kubernetes.io/zone"
+ZONES: Final = (
+    "cloud.google.com/gce-topology-block",
+    "topology.k8s.aws/network-node-layer-2",
+    "oci.oraclecloud.com/rdma.network_block_id",
+    "fabric.topograph.run/tier-1",
+)
+RACKS: Final = (
+    "accelerator.topograph.run/domain",
+    "cloud.google.com/gce-topology-subblock",
+    "topology.k8s.aws/network-node-layer-3",
+    "oci.oraclecloud.com/rdma.local_block_id",
+    "fabric.topograph.run/tier-0",
+)
+GPUS: Final = ("nvidia.com/gpu", "amd.com/gpu")
+PRODUCTS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator", "amd.com/gpu.product-name")
+
+
+def read(sources: Sequence[Source]) -> Found:
+    """Nodes with accelerators. Raises InputError: no list of nodes, or none with accelerators."""
+    hosts = [host for source in sources for one in records(source, "items") if (host := _host(one)) is not None]
+    return Found(required(hosts, sources[0], "node with nvidia.com/gpu or amd.com/gpu"), f"nodes of {sources[0].label}")
+
+
+def _host(node: dict[str, Any]) -> FoundHost | None:
+    counts = [text_at(node, "status", kind, gpu) for gpu in GPUS for kind in ("allocatable", "capacity")]
+    count = next((int(one) for one in counts if one.isdecimal() and len(one) < 5 and int(one)), None)
+    if count is None:
+        return None
+
+    def label(*names: str) -> str:
+        return next((value for name in names if (value := text_at(node, "metadata", "labels", name))), "")
+
+    name = label("kubernetes.io/hostname") or text_at(node, "metadata", "name")
+    return FoundHost(name, label(BUILDING), label(*ZONES), label(*RACKS), label(REGION), count, label(*PRODUCTS))

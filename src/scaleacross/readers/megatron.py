@@ -1,0 +1,184 @@
+"""Megatron-LM arguments -> settings: the inverse of ``emitters.megatron``, and of what users write by hand.
+
+The file is read, never run: words of a bash array or of a command line, with quotes and comments. Option names and defaults:
+NVIDIA/Megatron-LM megatron/training/arguments.py (d98e8a64).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any, Final
+
+from scaleacross.emitters.megatron import DP_OUTERMOST, PP_OUTERMOST
+from scaleacross.errors import InputError
+from scaleacross.readers.settings import Reading, data_parallel, stages
+from scaleacross.spec.parallelism import Degrees, PipelineChoice, Recompute, ShardLevel, has_chunks
+from scaleacross.spec.plan import Decision
+
+REFUSED: Final = {
+    "--recompute-activations": "selective recomputation of attention",
+    "--num-virtual-stages-per-pipeline-rank": "state --num-layers-per-virtual-pipeline-stage or a layout",
+    "--decoder-first-pipeline-num-layers": "state --pipeline-model-parallel-layout",
+    "--decoder-last-pipeline-num-layers": "state --pipeline-model-parallel-layout",
+    "--account-for-embedding-in-pipeline-split": "state --pipeline-model-parallel-layout",
+    "--account-for-loss-in-pipeline-split": "state --pipeline-model-parallel-layout",
+    "--cpu-offloading-num-layers": "offloading is not modelled",
+    "--optimizer-cpu-offload": "offloading is not modelled",
+    "--fine-grained-activation-offloading": "offloading is not modelled",
+    "--use-torch-fsdp2": "state --use-megatron-fsdp",
+}
+MODEL: Final = {"--num-layers": "num_layers", "--hidden-size": "hidden_size", "--num-experts": "num_experts"}
+
+
+def words(text: str, name: str) -> dict[str, list[str]]:
+    """Option -> its values, from a bash array or a command line.
+
+    Raises:
+        InputError: no option at all, a quote left open, or a value that only a shell could expand.
+    """
+    array = re.search(r"\w+=\(\n?(.*?)\n?\s*\)\s*(\n|$)", text, re.S)
+    try:
+        found = shlex.split(array[1] if array else text.replace("\\\n", " "), comments=True)
+    except ValueError as error:
+        raise InputError(f"{name}: {error}") from error
+    out: dict[str, list[str]] = {}
+    option: str | None = None
+    for word in found:
+        if word.startswith("--"):
+            option, _, value = word.partition("=")
+            out[option] = [value] if value else []
+        elif option is not None:
+            out[option].append(word)
+    if "--num-layers" not in out and "--tensor-model-parallel-size" not in out:
+        raise InputError(
+            f"{name}: no Megatron-LM arguments found; give a file with an array MEGATRON_ARGS=( … ) or a command line"
+        )
+    for option, values in out.items():
+        if any("$" in value for value in values):
+            raise InputError(f"{name}: {option} {' '.join(values)} needs a shell; write the value itself")
+    if "--nccl-communicator-config-path" in text:
+        out.setdefault("--nccl-communicator-config-path", [])
+    return out
+
+
+def read(text: str, name: str, world: int, num_layers: int) -> Reading:
+    """Arguments of ``world`` processes that train a model of ``num_layers`` layers.
+
+    Raises:
+        InputError: a value that is missing, no number, or means something that no plan can say.
+    """
+    found = words(text, name)
+    for option, why in REFUSED.items():
+        if option in found:
+            raise InputError(f"{name}: {option}: {why}")
+
+    def number(option: str, default: int | None = None) -> int:
+        values = found.get(option)
+        if values is None and default is not None:
+            return default
+        if not values or not values[0].isdigit() or int(values[0]) < 1:
+            raise InputError(f"{name}: {option} {' '.join(values or ['is missing'])}: a whole number ≥ 1 is needed")
+        return int(values[0])
+
+    tp, pp, cp = (number(f"--{axis}-parallel-size", 1) for axis in ("tensor-model", "pipeline-model", "context"))
+    dp = data_parallel(name, world, tp * pp * cp)
+    shard = _shard(found)
+    replicas = number("--num-distributed-optimizer-instances", 1) if shard != "none" else dp
+    if dp % replicas:
+        raise InputError(f"{name}: {replicas} optimizer instances do not divide dp {dp}")
+    if shard != "none" and dp // replicas * cp == 1:
+        shard = "none"  # a distributed optimizer over one rank
+    degrees = Degrees(
+        tp=tp,
+        cp=cp,
+        pp=pp,
+        dp_shard=dp // replicas,
+        dp_replicate=replicas,
+        ep=number("--expert-model-parallel-size", 1),
+    )
+    counts = _layers(found, name, pp, num_layers, number)
+    chunks = len(counts[0]) if counts else 1
+    schedule = "Interleaved1F1B" if has_chunks("Interleaved1F1B", chunks) else "1F1B"
+    choice = PipelineChoice(schedule=schedule, num_chunks=chunks, micro_batch_sequences=number("--micro-batch-size"))
+    decision = Decision(
+        degrees=degrees, pipeline=choice, recompute=_recompute(found, name), shard=shard,
+        layers_per_stage=counts if "--pipeline-model-parallel-layout" in found else None,
+    )  # fmt: skip
+    job = {
+        "sequence_length": number("--seq-length"),
+        "global_batch_sequences": number("--global-batch-size"),
+        **_job(found, cp),
+    }
+    model = {label: number(option) for option, label in MODEL.items() if option in found}
+    order = DP_OUTERMOST if "--use-tp-pp-dp-mapping" in found else PP_OUTERMOST
+    return Reading(decision, job, model, order, tuned="--nccl-communicator-config-path" in found)
+
+
+def _shard(found: dict[str, list[str]]) -> ShardLevel:
+    if "--use-megatron-fsdp" in found:
+        strategy = (found.get("--data-parallel-sharding-strategy") or ["optim_grads_params"])[0]
+        return "parameters" if strategy == "optim_grads_params" else "none" if strategy == "no_shard" else "optimizer"
+    return "optimizer" if "--use-distributed-optimizer" in found else "none"
+
+
+def _recompute(found: dict[str, list[str]], name: str) -> Recompute:
+    granularity = (found.get("--recompute-granularity") or ["none"])[0]
+    if granularity == "selective":
+        modules = " ".join(found.get("--recompute-modules", ["core_attn"]))
+        raise InputError(
+            f"{name}: selective recomputation of {modules} is not modelled: plans of target megatron have none or full"
+        )
+    method, layers = (
+        (found.get("--recompute-method") or ["uniform"])[0],
+        (found.get("--recompute-num-layers") or ["1"])[0],
+    )
+    if granularity == "full" and (method, layers) != ("uniform", "1"):
+        raise InputError(f"{name}: full recomputation by {method} of {layers} layers is not modelled: uniform of 1 is")
+    return "full" if granularity == "full" else "none"
+
+
+def _layers(
+    found: dict[str, list[str]], name: str, pp: int, num_layers: int, number: Any
+) -> tuple[tuple[int, ...], ...]:
+    """[rank][chunk] -> layers; empty for one chunk of equal stages."""
+    if "--pipeline-model-parallel-layout" in found:
+        counts = [stage.count("t") for stage in expand(found["--pipeline-model-parallel-layout"][0]).split("|")]
+        return stages(name, counts, pp, num_layers)
+    if "--num-layers-per-virtual-pipeline-stage" in found:
+        each = number("--num-layers-per-virtual-pipeline-stage")
+        if num_layers % (pp * each):
+            raise InputError(f"{name}: {each} layers per virtual stage do not divide {num_layers} layers on pp {pp}")
+        return stages(name, [each] * (num_layers // each), pp, num_layers)
+    if num_layers % pp:
+        raise InputError(
+            f"{name}: {num_layers} layers do not divide by pp {pp}; state --pipeline-model-parallel-layout"
+        )
+    return ()
+
+
+def expand(layout: str) -> str:
+    """A pipeline layout without repeats: ``(…)*n`` first, then ``x*n`` of one letter, as Megatron Core reads it."""
+    text = re.sub(r"\(([^()]*)\)\*(\d+)", lambda found: found[1] * int(found[2]), layout.replace(",", ""))
+    return re.sub(r"(.)\*(\d+)", lambda found: found[1] * int(found[2]), text)
+
+
+def _job(found: dict[str, list[str]], cp: int) -> dict[str, Any]:
+    """Fields of the job that the arguments state, by their defaults where they say nothing."""
+    half, fp8 = "--fp16" in found, "--fp8-format" in found
+    in_fp32 = "--accumulate-allreduce-grads-in-fp32" in found if half else "--grad-reduce-in-bf16" not in found
+    out: dict[str, Any] = {
+        "precision": "fp16" if half else "fp8" if fp8 else "bf16",
+        "optimizer.name": (found.get("--optimizer") or ["adam"])[0],
+        "optimizer.reduce_bytes": 4.0 if in_fp32 else 2.0,
+        "overlap.gradient_reduce": "--overlap-grad-reduce" in found,
+        "overlap.parameter_gather": "--overlap-param-gather" in found,
+    }
+    if "--ddp-bucket-size" in found:
+        out["overlap.bucket_parameters"] = int(found["--ddp-bucket-size"][0])
+    if cp > 1:
+        kind = (found.get("--cp-comm-type") or ["p2p"])[0]
+        if kind not in ("p2p", "all_gather"):
+            raise InputError(f"--cp-comm-type {kind} is not modelled: p2p and all_gather are")
+        out["context_exchange"] = "ring" if kind == "p2p" else "gather"
+    return out

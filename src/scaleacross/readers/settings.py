@@ -1,0 +1,59 @@
+"""What a reader of settings returns, and the checks that all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scaleacross.errors import InputError
+from scaleacross.spec.parallelism import GridAxis
+from scaleacross.spec.plan import Decision
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Settings in the plan's words.
+
+    Attributes:
+        decision: everything but placement and network.
+        job: dotted fields of a job that the settings state.
+        model: what they state of the model, by the names of ``layer_profile``; checked against the job's.
+        order: the framework's rank order, fastest axis first.
+        tuned: they hand over settings of communicators.
+        notes: what was read and means nothing here, or was assumed.
+    """
+
+    decision: Decision
+    job: dict[str, Any]
+    model: dict[str, int]
+    order: tuple[GridAxis, ...]
+    tuned: bool = False
+    notes: tuple[str, ...] = field(default=())
+
+
+def data_parallel(name: str, world: int, model_parallel: int) -> int:
+    """Replicas of ``world`` processes.
+
+    Raises:
+        InputError: they do not divide.
+    """
+    if world < 1 or world % model_parallel:
+        raise InputError(
+            f"{name}: {world:,} processes do not divide by tp · cp · pp = {model_parallel:,}; state the processes of the job "
+            "with --world or --hosts"
+        )
+    return world // model_parallel
+
+
+def stages(name: str, counts: Sequence[int], pp: int, num_layers: int) -> tuple[tuple[int, ...], ...]:
+    """[pipeline rank][chunk] -> layers, from layers of virtual stages in model order (placed in a loop).
+
+    Raises:
+        InputError: the counts do not add up, or do not fill the ranks equally often.
+    """
+    if len(counts) % pp or sum(counts) != num_layers:
+        raise InputError(
+            f"{name}: {len(counts)} virtual stages with {sum(counts)} layers on pp {pp}; the job's model has {num_layers} layers"
+        )
+    return tuple(tuple(counts[rank::pp]) for rank in range(pp))

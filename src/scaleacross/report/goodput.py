@@ -1,0 +1,63 @@
+"""Step time, goodput and their product."""
+
+from __future__ import annotations
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from scaleacross.report.format import add, columns, grid, large, percent, plural, section
+from scaleacross.spec.goodput import Goodput
+from scaleacross.spec.plan import Plan
+from scaleacross.units import human_seconds
+
+CAUSE_WORDS = {
+    "stall": "everybody stalls",
+    "units_out": "fault units out",
+    "restart": "everybody restarts",
+    "lost_work": "work since the last checkpoint",
+    "checkpoint": "blocking checkpoints",
+    "waiting_for_host": "waiting for a host",
+}
+
+
+def goodput(plan: Plan, found: Goodput) -> RenderableType:
+    """What failures leave, by cause, and the same plan at every published failure rate."""
+    model = found.model
+    between = "never" if found.mtbf_s is None else f"every {duration(found.mtbf_s)}"
+    interval = model.checkpoint_interval_s
+    lost = ", ".join(f"{CAUSE_WORDS[cause]} {percent(share)}" for cause, share in found.lost.items() if share >= 5e-4)
+    product = (
+        f"{large(plan.cost.tokens_per_s)} tokens/s · {percent(found.goodput_fraction)} = "
+        f"{large(found.useful_tokens_per_s)} useful tokens/s"
+    )
+    recovery = f"a unit in {duration(model.recover_s)}, everybody in {duration(model.restart_s)}, stall {duration(model.stall_s)}"
+    facts = grid(
+        [
+            ("step time", human_seconds(plan.cost.step_s)),
+            ("goodput", percent(found.goodput_fraction)),
+            ("useful tokens", product),
+            ("lost", lost or "nothing"),
+            ("a failure", f"{between}; {plural(model.num_units, 'fault unit')}, policy {found.policy}"),
+            ("recovery", recovery),
+            ("checkpoint", "none needed" if interval is None else f"every {duration(interval)} of training"),
+            (
+                "spare hosts",
+                f"{found.hosts_in_repair:,.1f} in repair in the mean; {found.spares_advised:,} cover 99.9 % of the time",
+            ),
+        ]
+    )
+    numbers = ("failures per 1,000 node-days", "goodput", "useful tokens/s")
+    table = columns(("published rate", *numbers), right=numbers)
+    for one in found.at_published_rates:
+        share, tokens = percent(one.goodput_fraction), large(one.useful_tokens_per_s)
+        add(table, one.name, f"{one.failures_per_1000_node_days:g}", share, tokens)
+    assumed = [Text(f"• assumed: {name} {origin}", style="dim") for name, origin in found.assumed.items()]
+    return section("Goodput: useful tokens under failures", facts, Text(), table, *assumed)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that a person expects: 20 s, 6.7 min, 3.1 h, 12.0 d."""
+    for unit, size in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:,.3g} s"

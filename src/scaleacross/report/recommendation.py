@@ -1,0 +1,182 @@
+"""Recommendation plans as tables: what is placed how, how ranks are filled, what is proved, who else has a plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from scaleacross.report.cost import STATUS_MEANING
+from scaleacross.report.format import add, cell, columns, count, gib, grid, percent, plural, section
+from scaleacross.spec.recommendation import (
+    TIERS,
+    EmbeddingComparison,
+    EmbeddingExplanation,
+    RankLoad,
+    RecommendationPlan,
+    TablePlacement,
+)
+from scaleacross.units import human_seconds
+
+MEMORY_OF = {
+    "dense": "HBM, a copy per rank",
+    "fused": "HBM",
+    "fused_uvm_caching": "host memory, cached in HBM",
+    "fused_uvm": "host memory",
+    "key_value": "SSD, cached in HBM",
+}
+MAX_RANKS = 8
+MAX_TABLES = 12
+
+
+def recommendation_report(plan: RecommendationPlan) -> RenderableType:
+    """The whole plan."""
+    return Group(_head(plan), _step(plan), _placements(plan), _ranks(plan), _proof(plan))
+
+
+def _head(plan: RecommendationPlan) -> RenderableType:
+    decision, job = plan.decision, plan.job
+    ranks = len(plan.ranks) * decision.num_groups
+    topology = job.topology if isinstance(job.topology, str) else job.topology.get("name", "")
+    facts: list[tuple[str, str | Text]] = [
+        (
+            "job",
+            cell(
+                f"{job.name}: {plural(len(decision.tables), 'table')} on {plural(ranks, 'accelerator')} of {topology}"
+            ),
+        ),
+        (
+            "batch",
+            f"{count(job.global_batch_samples)} samples, {count(job.global_batch_samples // ranks)} per accelerator",
+        ),
+        ("tables in", f"{job.table_precision}, {job.optimizer}; vectors travel in {job.exchange_precision}"),
+        ("cost model", job.cost_model),
+    ]
+    if decision.num_groups > 1:
+        lie = "neighbours" if decision.replicas == "inner" else "apart"
+        facts.append(
+            ("groups", f"{decision.num_groups} of {len(plan.ranks)} ranks, each with all tables; replicas lie {lie}")
+        )
+    return section("Recommendation plan", grid(facts))
+
+
+def _step(plan: RecommendationPlan) -> RenderableType:
+    cost = plan.cost
+    busiest = max(plan.ranks, key=lambda load: load.seconds)
+    table = columns(("part", "time", "share"), right=("time", "share"))
+    rows = [
+        (f"look-ups of the busiest rank ({busiest.rank})", busiest.lookup_s),
+        ("its exchange of vectors", busiest.exchange_s),
+        ("its average over replica groups", busiest.sync_s),
+        ("dense networks that nothing hides", cost.dense_s),
+        ("latency and launches of collectives", cost.start_s),
+    ]
+    for name, seconds in rows:
+        if seconds:
+            add(table, name, human_seconds(seconds), percent(seconds / cost.step_s))
+    table.add_section()
+    add(table, "step", human_seconds(cost.step_s), percent(1.0), style="bold")
+    return section("Step time", table, Text(), Text(f"{count(round(cost.samples_per_s))} samples/s"))
+
+
+def _placements(plan: RecommendationPlan) -> RenderableType:
+    table = columns(("sharding", "rows live in", "tables", "for example"), right=("tables",), flexible=("for example",))
+    kinds = Counter((one.sharding, one.kernel) for one in plan.decision.tables)
+    for (sharding, kernel), number in kinds.most_common():
+        own = [one for one in plan.decision.tables if (one.sharding, one.kernel) == (sharding, kernel)]
+        add(table, sharding, MEMORY_OF[kernel], count(number), _example(own))
+    return section("Tables", table)
+
+
+def _example(placed: Sequence[TablePlacement]) -> str:
+    first = placed[0]
+    if first.sharding in ("data_parallel", "row_wise"):
+        return f"{first.table} on all ranks"
+    ranks = ", ".join(map(str, first.ranks[:4])) + (" ..." if len(first.ranks) > 4 else "")
+    return f"{first.table} on rank {ranks}"
+
+
+def _ranks(plan: RecommendationPlan) -> RenderableType:
+    tiers = [tier for tier in TIERS if any(load.capacity_bytes[tier] for load in plan.ranks)]
+    heads = ["rank", "building", "host", "time", *(tier.replace("_", " ") for tier in tiers)]
+    table = columns(heads, right=[head for head in heads if head != "building"])
+    order = sorted(plan.ranks, key=lambda load: -load.seconds)
+    shown = order if len(order) <= MAX_RANKS else [*order[: MAX_RANKS - 2], *order[-2:]]
+    for load in shown:
+        add(table, str(load.rank), load.building, str(load.host), human_seconds(load.seconds), *_held(load, tiers))
+    mean = sum(load.seconds for load in order) / len(order)
+    balance = f"busiest rank {percent(order[0].seconds / mean - 1) if mean else '0 %'} above the mean"
+    left = f"; {len(order) - len(shown)} more ranks between" if len(shown) < len(order) else ""
+    return section(
+        "Ranks, busiest first" + (" (of the first group)" if plan.decision.num_groups > 1 else ""),
+        table,
+        Text(balance + left),
+    )
+
+
+def _held(load: RankLoad, tiers: Sequence[str]) -> list[str]:
+    memory, room = dict(load.memory_bytes), dict(load.capacity_bytes)
+    return [f"{gib(memory[tier])} of {gib(room[tier])}" for tier in tiers]  # type: ignore[index]
+
+
+def _proof(plan: RecommendationPlan) -> RenderableType:
+    report = plan.report
+    meaning, style = STATUS_MEANING[report.status]
+    facts: list[tuple[str, str | Text]] = [
+        ("status", cell(meaning, style)),
+        ("busiest rank", f"{human_seconds(report.objective_s)}; none can be below {human_seconds(report.bound_s)}"),
+        ("gap", percent(report.gap)),
+        ("found by", ", ".join(report.methods) or "nothing"),
+        ("search", human_seconds(report.seconds)),
+        *(("note", cell(note)) for note in report.notes),
+    ]
+    return section("Proof", grid(facts))
+
+
+def recommendation_comparison(found: EmbeddingComparison) -> RenderableType:
+    """Our plan and the baselines by one cost model, with TorchRec's own score beside it."""
+    heads = ("plan", "step", "busiest rank", "TorchRec's score", "ours is", "took", "rule or reason")
+    table = columns(heads, right=heads[1:6], flexible=("rule or reason",))
+    cost = found.plan.cost
+    ours = (human_seconds(cost.step_s), human_seconds(cost.busiest_rank_s), _ms(found.torchrec_ms))
+    add(table, "scaleacross", *ours, "", human_seconds(found.plan.report.seconds), "", style="bold")
+    for rival in found.rivals:
+        took = human_seconds(rival.seconds)
+        if rival.step_s is None or rival.busiest_rank_s is None or rival.speed_up is None:
+            add(table, rival.name, "–", "–", "–", "no plan", took, rival.reason, style="dim")
+            continue
+        faster = f"{rival.speed_up:.2f}x faster" if rival.speed_up > 1.0005 else "a tie"
+        said = rival.rule + ("" if rival.complete else " (cut short by the time limit)")
+        figures = (human_seconds(rival.step_s), human_seconds(rival.busiest_rank_s), _ms(rival.torchrec_ms))
+        add(table, rival.name, *figures, faster, took, said)
+    facts = grid([("gap", percent(found.plan.report.gap)), ("status", STATUS_MEANING[found.plan.report.status][0])])
+    return Group(section(f"{found.plan.job.name}: one cost model for all plans", table), Text(), facts)
+
+
+def _ms(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f} ms"
+
+
+def recommendation_explanation(found: EmbeddingExplanation) -> RenderableType:
+    """The busiest rank's tables, and what other sizes of memory would change."""
+    heads = ("table", "sharding", "rows live in", "time here", "HBM", "cheapest other place")
+    table = columns(heads, right=("time here", "HBM"), flexible=("cheapest other place",))
+    for one in found.binding[:MAX_TABLES]:
+        other = f"{one.other}: {human_seconds(one.other_s)} per rank" if one.other_s is not None else "none"
+        own = (human_seconds(one.seconds), gib(one.memory_bytes["hbm"]))
+        add(table, one.table, one.sharding, MEMORY_OF[one.kernel], *own, other)
+    more = len(found.binding) - MAX_TABLES
+    rest = [Text(f"{more} more tables take less")] if more > 0 else []
+    memories = columns(
+        ("memory", "used", "fullest rank", "with", "busiest rank", "change"), right=("used", "fullest rank")
+    )
+    now = found.plan.cost.busiest_rank_s
+    for tier in found.tiers:
+        shares = (percent(tier.used_fraction), percent(tier.fullest_fraction))
+        then = tier.busiest_rank_s
+        change = "no plan" if then is None else "none" if abs(then / now - 1) < 5e-4 else f"{then / now - 1:+.1%}"
+        add(memories, tier.tier.replace("_", " "), *shares, tier.change, human_seconds(then) if then else "–", change)
+    title = f"Rank {found.busiest_rank} is the busiest: {human_seconds(now)}"
+    return Group(section(title, table, *rest), section("Memories", memories))

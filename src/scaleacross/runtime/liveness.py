@@ -1,0 +1,162 @@
+"""Who is to blame when nothing moves: ranks that wait ask those that they wait for, off the data path, until one does not wait.
+
+A rank that has seen nothing move for a heartbeat connects to the listener of a peer and asks what it is doing. The kernel of the
+peer's host answers for a process that cannot, so that a dead process (nobody listens), a stopped one (the connection is taken and
+nobody speaks) and an unreachable host (no connection) are told apart. A peer that waits itself says for whom; that one is asked
+next. Nothing is sent while collectives move.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from scaleacross.errors import InputError
+
+HEARTBEAT_S: Final = 1.0
+"""How long nothing moves before a rank asks, and how long it waits for the answer. ``SCALEACROSS_HEARTBEAT_S`` changes it."""
+PATIENCE_S: Final = 30.0
+"""How long a stopped or unreachable rank is named in the log only, before the group gives up. ``SCALEACROSS_PATIENCE_S``."""
+MAX_ASKED: Final = 64
+MAX_ANSWER_BYTES: Final = 1 << 14
+
+DEAD, STOPPED, UNREACHABLE, ABSENT, LATE, GAVE_UP = "dead", "stopped", "unreachable", "absent", "late", "gave up"
+SILENT: Final = (STOPPED, UNREACHABLE)
+MEANINGS: Final = {
+    DEAD: "is dead: its host answers, and nothing listens there any more",
+    STOPPED: "is stopped: its host answers, the process does not",
+    UNREACHABLE: "is unreachable: its host does not answer",
+    ABSENT: "is not here yet: it has not made the group, or has left it",
+    LATE: "is not here yet: it has not come to this collective",
+    GAVE_UP: "has given up",
+}
+
+
+class Status(NamedTuple):
+    """What a rank says of itself.
+
+    Attributes:
+        sequence: number of the collective that it runs, or will run next.
+        running: whether it is in it.
+        waits_for: ranks of the group from which something is missing, or that take nothing.
+        reason: why the group is broken here; None where it is not.
+    """
+
+    sequence: int
+    running: bool
+    waits_for: tuple[int, ...] = ()
+    reason: str | None = None
+
+    def to_json(self) -> bytes:
+        """As it travels."""
+        return json.dumps(self).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Status:
+        """Reads what ``to_json`` writes. Raises ValueError or TypeError for anything else."""
+        sequence, running, waits_for, reason = json.loads(data)
+        return cls(int(sequence), bool(running), tuple(int(rank) for rank in waits_for), reason and str(reason))
+
+
+class Found(NamedTuple):
+    """Who holds everybody up.
+
+    Attributes:
+        rank: of the group.
+        word: DEAD, STOPPED, UNREACHABLE, ABSENT, LATE or GAVE_UP.
+        path: who waits for whom, the own rank first and ``rank`` last.
+        reason: what it gave up for.
+    """
+
+    rank: int
+    word: str
+    path: tuple[int, ...]
+    reason: str | None = None
+
+    def text(self, names: Sequence[str]) -> str:
+        """For messages; ``names`` of all ranks of the group."""
+        chain = ", which waits for ".join(names[rank] for rank in self.path[1:])
+        waits = f" ({names[self.path[0]]} waits for {chain})" if len(self.path) > 2 else ""
+        return f"{names[self.rank]} {MEANINGS[self.word]}{waits}"
+
+
+Ask = Callable[[int], Status | str]
+"""rank of the group -> what it says, or DEAD, STOPPED, UNREACHABLE or ABSENT"""
+
+
+def find(rank: int, sequence: int, waits_for: Sequence[int], ask: Ask) -> Found | None:
+    """Follow the chain of those that wait.
+
+    Args:
+        rank: own rank in the group, which is in collective ``sequence`` and waits for ``waits_for``.
+
+    Returns:
+        whom everybody waits for: a dead rank before one that gave up, a silent one, and one that is not here yet; None where all
+        are at work.
+    """
+    paths: dict[int, tuple[int, ...]] = {peer: (rank, peer) for peer in waits_for if peer != rank}
+    waiting, found = list(paths), list[Found]()
+    while waiting and len(paths) <= MAX_ASKED:
+        peer = waiting.pop(0)
+        says = ask(peer)
+        if isinstance(says, str):
+            found.append(Found(peer, says, paths[peer]))
+        elif says.reason is not None:
+            found.append(Found(peer, GAVE_UP, paths[peer], says.reason))
+        elif says.sequence < sequence or (says.sequence == sequence and not says.running):
+            # one that is in an earlier collective waits for somebody there, who is to blame
+            if says.running and says.waits_for:
+                waiting += _new(peer, says.waits_for, paths)
+            else:
+                found.append(Found(peer, LATE, paths[peer]))
+        elif says.sequence == sequence:
+            waiting += _new(peer, says.waits_for, paths)
+    order = (DEAD, GAVE_UP, *SILENT, ABSENT, LATE)
+    return min(found, key=lambda one: order.index(one.word), default=None)
+
+
+def _new(peer: int, waits_for: Sequence[int], paths: dict[int, tuple[int, ...]]) -> list[int]:
+    """Those of ``waits_for`` who have not been asked; ``paths`` learns the way to them."""
+    own = next(iter(paths.values()))[0]
+    new = [other for other in waits_for if other not in paths and other != own]
+    paths.update({other: (*paths[peer], other) for other in new})
+    return new
+
+
+def ask_at(address: str, port: int, hello: bytes, timeout_s: float) -> Status | str:
+    """What the process that listens there says to ``hello``, or what is wrong with it."""
+    try:
+        connection = socket.create_connection((address, port), timeout=timeout_s)
+    except ConnectionRefusedError:
+        return DEAD
+    except OSError:
+        return UNREACHABLE
+    with connection:
+        connection.settimeout(timeout_s)
+        try:
+            connection.sendall(hello)
+            data = b""
+            while more := connection.recv(MAX_ANSWER_BYTES):
+                data += more
+            return Status.from_json(data) if data else ABSENT
+        except OSError:  # a connection that is reset proves nothing: too many may be asking at once
+            return STOPPED
+        except (ValueError, TypeError):
+            return ABSENT
+
+
+def seconds_of(variable: str, default: float) -> float:
+    """A positive number of seconds from the environment. Raises InputError for anything else."""
+    text: Any = os.environ.get(variable)
+    if text is None:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise InputError(f"{variable}={text}: a number of seconds above 0 is expected, e.g. {default:g}")
+    return seconds

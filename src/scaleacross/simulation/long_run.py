@@ -1,0 +1,276 @@
+"""Weeks of training, failure by failure, for all draws at once.
+
+State per draw: when every fault unit is back, until when everybody stalls, until when a host is missing, what is trained but not
+saved. Between two failures the state changes only by time, so the useful part of the interval is summed exactly:
+
+    units sorted by the time at which they train: with k of R units the job runs at 1 − ℓ(R − k)
+
+A failure takes its units for D and stalls the others for s; where none is left all go back to the last checkpoint. Later failures
+open their windows anew. A failed host takes a spare; the spare of failure k is free again when failure k − S is repaired. A unit
+that lacks a host lends its others, so that only one unit waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from scaleacross.errors import InputError
+from scaleacross.spec.goodput import LOSS_CAUSES, FaultModel, LongRun, LossCause, TracedFailure
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+SECONDS_PER_DAY: Final = 86_400.0
+PARTS: Final = 60
+"""Equal parts of the time that the timeline shows."""
+MAX_FAILURES: Final = 20_000_000
+"""Failures of all draws together that fit in memory as arrays."""
+
+
+@dataclass(frozen=True)
+class Failings:
+    """Failures of all draws by time, (draws, most failures of a draw); times are inf where a draw has fewer."""
+
+    time_s: Floats
+    strike: Ints
+    first_unit: Ints
+    swap: Bools
+
+
+def long_run(
+    model: FaultModel,
+    *,
+    days: float,
+    draws: int,
+    seed: int = 0,
+    trace: Sequence[TracedFailure] | None = None,
+    closed_form: float | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> LongRun:
+    """Useful share of ``days`` over ``draws`` draws of the failures.
+
+    Args:
+        trace: failures with their times, instead of draws by rate; which unit each hits is still drawn.
+        closed_form: the expected share, for the result.
+
+    Raises:
+        InputError: no time, no draws, or more failures than fit.
+    """
+    if days <= 0 or draws < 1:
+        raise InputError(f"{days:g} days and {draws} draws simulate nothing: give more than 0 of both")
+    end_s = days * SECONDS_PER_DAY
+    if model.rate_per_s * end_s * draws > MAX_FAILURES:
+        raise InputError(
+            f"{model.rate_per_s * end_s * draws:,.0f} failures in {draws} draws of {days:g} days; at most {MAX_FAILURES:,}: "
+            "take fewer days or draws"
+        )
+    rng = np.random.default_rng(seed)
+    failings = drawn(model, end_s, draws, rng) if trace is None else traced(model, trace, end_s, draws, rng)
+    run = _Run(model, draws, end_s)
+    total = failings.time_s.shape[1]
+    for event in range(total):
+        at_s = failings.time_s[:, event]
+        run.advance(np.minimum(at_s, end_s))
+        run.strike(at_s, failings.strike[:, event], failings.first_unit[:, event], failings.swap[:, event])
+        if event % 256 == 0:
+            progress(event, total)
+    run.advance(np.full(draws, end_s))
+    return _result(model, run, failings, days, seed, closed_form)
+
+
+def drawn(model: FaultModel, end_s: float, draws: int, rng: np.random.Generator) -> Failings:
+    """Poisson failures by the rates of the model."""
+    counts = rng.poisson(model.rate_per_s * end_s, draws)
+    shape = (draws, int(counts.max(initial=0)))
+    times = rng.uniform(0, end_s, shape)
+    times[np.arange(shape[1]) >= counts[:, None]] = np.inf
+    times.sort(axis=1)
+    if not model.rate_per_s:
+        none = np.zeros(shape, dtype=np.int64)
+        return Failings(times, none, none, none.astype(bool))
+    share = np.array([one.rate_per_s for one in model.strikes]) / model.rate_per_s
+    strike = rng.choice(len(model.strikes), size=shape, p=share / share.sum())
+    fraction = np.array([one.host_swap_fraction for one in model.strikes])
+    swap = rng.random(shape) < fraction[strike]
+    return Failings(times, strike, rng.integers(0, model.num_units, shape), swap)
+
+
+def traced(
+    model: FaultModel, trace: Sequence[TracedFailure], end_s: float, draws: int, rng: np.random.Generator
+) -> Failings:
+    """The failures of a trace in every draw; a class that hits different numbers of units hits one of them by its rate.
+
+    Raises:
+        InputError: the trace has a class that the model does not know.
+    """
+    inside = sorted((one for one in trace if one.time_s < end_s), key=lambda one: one.time_s)
+    known = {one.cause for one in model.strikes}
+    unknown = sorted({one.cause for one in inside} - known)
+    if unknown:
+        raise InputError(
+            f"the trace has failures of class {', '.join(unknown)}; the plan's failures are of class "
+            f"{', '.join(sorted(known)) or '(none)'}: state their times between failures or rename them"
+        )
+    shape = (draws, len(inside))
+    strike = np.zeros(shape, dtype=np.int64)
+    for column, one in enumerate(inside):
+        alike = [index for index, other in enumerate(model.strikes) if other.cause == one.cause]
+        rates = np.array([model.strikes[index].rate_per_s for index in alike])
+        chance = rates / rates.sum() if rates.sum() else None
+        strike[:, column] = rng.choice(alike, size=draws, p=chance)
+    times = np.tile(np.array([one.time_s for one in inside], dtype=np.float64), (draws, 1))
+    swap = np.tile(np.array([one.host_swap for one in inside], dtype=bool), (draws, 1))
+    return Failings(times.reshape(shape), strike, rng.integers(0, model.num_units, shape), swap.reshape(shape))
+
+
+@dataclass
+class _Run:
+    """The state of all draws; arrays are (draws,) or (draws, units)."""
+
+    model: FaultModel
+    draws: int
+    end_s: float
+    now_s: Floats = field(init=False)
+    back_s: Floats = field(init=False)
+    stall_s: Floats = field(init=False)
+    useful_s: Floats = field(init=False)
+    unsaved_s: Floats = field(init=False)
+    phase_s: Floats = field(init=False)
+    waiting_s: Floats = field(init=False)
+    absent: Ints = field(init=False)
+    num_swaps: Ints = field(init=False)
+    taken_s: Floats = field(init=False)
+    lost: dict[LossCause, Floats] = field(init=False)
+    first_draw: list[tuple[float, float]] = field(default_factory=lambda: [(0.0, 0.0)])
+
+    def __post_init__(self) -> None:
+        units, spares = self.model.num_units, self.model.spares or 0
+        self.back_s = np.zeros((self.draws, units))
+        self.taken_s = np.full((self.draws, max(spares, 1)), -np.inf)
+        for name in ("now_s", "stall_s", "useful_s", "unsaved_s", "phase_s", "waiting_s"):
+            setattr(self, name, np.zeros(self.draws))
+        self.absent, self.num_swaps = (np.zeros(self.draws, dtype=np.int64) for _ in range(2))
+        self.lost = {cause: np.zeros(self.draws) for cause in LOSS_CAUSES}
+        missing = np.arange(units - 1, -1, -1)
+        self._rates: Floats = np.maximum(0.0, 1 - self.model.unit_loss * missing)
+        self._rows: Ints = np.arange(self.draws)
+
+    def advance(self, to_s: Floats) -> None:
+        """Time passes without a failure."""
+        now, first = self.now_s, self.back_s.min(axis=1)
+        begins = np.maximum(self.back_s, np.maximum(now, self.stall_s)[:, None])
+        begins = np.sort(np.minimum(begins, to_s[:, None]), axis=1)
+        each = np.diff(begins, axis=1, append=to_s[:, None])
+        run, raw = to_s - begins[:, 0], each @ self._rates
+        down = np.clip(first, now, to_s) - now
+        waiting = np.clip(self.waiting_s, now, to_s) - now
+        blocked, useful = self._checkpoints(run, raw)
+        if self.model.num_units == 1:
+            waiting = np.minimum(waiting, down)
+            out = np.zeros(self.draws)
+        else:
+            waiting = np.minimum(waiting * self.model.unit_loss, run - raw)
+            out = run - raw - waiting
+        self.lost["waiting_for_host"] += waiting
+        self.lost["restart"] += down - (waiting if self.model.num_units == 1 else 0.0)
+        self.lost["stall"] += to_s - now - down - run
+        self.lost["units_out"] += out
+        self.lost["checkpoint"] += blocked
+        self.useful_s += useful
+        self.now_s = to_s
+        self.first_draw.append((float(to_s[0]), float(self.useful_s[0])))
+
+    def _checkpoints(self, run: Floats, raw: Floats) -> tuple[Floats, Floats]:
+        """What checkpoints block of an interval, and what is useful of it; ``unsaved_s`` and ``phase_s`` move on."""
+        every, writes = self.model.checkpoint_interval_s, self.model.checkpoint_blocking_s
+        if every is None:
+            return np.zeros(self.draws), raw
+        period = every + writes
+        rate = np.divide(raw, run, out=np.zeros_like(raw), where=run > 0)
+        ends = self.phase_s + run
+        whole, rest = np.floor(ends / period), np.mod(ends, period)
+        stops = whole * writes + np.maximum(0.0, rest - every) - np.maximum(0.0, self.phase_s - every)
+        useful = raw - rate * stops
+        self.unsaved_s = np.where(whole > 0, rate * np.minimum(rest, every), self.unsaved_s + useful)
+        self.phase_s = rest
+        return rate * stops, useful
+
+    def strike(self, at_s: Floats, strike: Ints, first_unit: Ints, swap: Bools) -> None:
+        """A failure in every draw whose time is not over."""
+        model, units = self.model, self.model.num_units
+        active = at_s < self.end_s
+        if not model.idle_hosts_fail and units == 1:
+            active &= self.back_s[:, 0] <= at_s
+        if not active.any():
+            return
+        at_s = np.where(active, at_s, 0.0)
+        number = np.array([one.units_hit for one in model.strikes])[strike]
+        every = number == units
+        after_s = np.where(every, model.restart_s, model.recover_s)
+        hit = ((np.arange(units) - first_unit[:, None]) % units < number[:, None]) & active[:, None]
+        self.back_s = np.where(hit, (at_s + after_s)[:, None], self.back_s)
+        stalls = active & ~every
+        self.stall_s = np.where(stalls, at_s + min(model.stall_s, model.recover_s), self.stall_s)
+        if model.spares is not None:
+            self._take_hosts(at_s, active & swap, first_unit)
+        self._hold_absent(at_s, active, after_s)
+        stopped = active & (self.back_s > at_s[:, None]).all(axis=1)
+        self.lost["lost_work"] += np.where(stopped, self.unsaved_s, 0.0)
+        self.useful_s -= np.where(stopped, self.unsaved_s, 0.0)
+        self.unsaved_s = np.where(stopped, 0.0, self.unsaved_s)
+        self.phase_s = np.where(stopped, 0.0, self.phase_s)
+
+    def _take_hosts(self, at_s: Floats, taken: Bools, unit: Ints) -> None:
+        """A spare for every failed host; where there is none, a unit waits for the next repair."""
+        spares, repair_s = self.model.spares or 0, self.model.repair_s
+        if spares:
+            slot = self.num_swaps % spares
+            free_s = self.taken_s[self._rows, slot] + repair_s
+            self.taken_s[self._rows[taken], slot[taken]] = at_s[taken]
+        else:
+            free_s = at_s + repair_s
+        self.num_swaps += taken
+        short = taken & (free_s > at_s)
+        self.absent = np.where(short & (self.waiting_s <= at_s), unit, self.absent)
+        self.waiting_s = np.where(short, np.maximum(self.waiting_s, free_s), self.waiting_s)
+
+    def _hold_absent(self, at_s: Floats, active: Bools, after_s: Floats) -> None:
+        """A unit that waits for a host is back no sooner than D after it has one."""
+        held = active & (self.waiting_s > at_s)
+        if held.any():
+            rows, unit = self._rows[held], self.absent[held]
+            least = self.waiting_s[held] + after_s[held]
+            self.back_s[rows, unit] = np.maximum(self.back_s[rows, unit], least)
+
+
+def _result(
+    model: FaultModel, run: _Run, failings: Failings, days: float, seed: int, closed_form: float | None
+) -> LongRun:
+    share = run.useful_s / run.end_s
+    p5, p50, p95 = np.percentile(share, [5, 50, 95])
+    happened = np.isfinite(failings.time_s)
+    by_cause: dict[str, float] = {}
+    for index, one in enumerate(model.strikes):
+        number = float((happened & (failings.strike == index)).sum()) / run.draws
+        by_cause[one.cause] = by_cause.get(one.cause, 0.0) + number
+    when, useful = np.array(run.first_draw).T
+    edges = np.linspace(0, run.end_s, PARTS + 1)
+    parts = np.diff(np.interp(edges, when, useful)) / (run.end_s / PARTS)
+    result: dict[str, Any] = {"p5": p5, "p50": p50, "p95": p95, "mean": share.mean()}
+    return LongRun(
+        days=days,
+        draws=run.draws,
+        seed=seed,
+        goodput_fraction={name: float(value) for name, value in result.items()},
+        closed_form_fraction=closed_form,
+        lost={cause: float((run.lost[cause] / run.end_s).mean()) for cause in LOSS_CAUSES},
+        interruptions=float(happened.sum()) / run.draws,
+        interruptions_by_cause=by_cause,
+        timeline=tuple(float(part) for part in np.clip(parts, 0, 1)),
+    )

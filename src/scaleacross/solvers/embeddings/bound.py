@@ -1,0 +1,95 @@
+"""A lower bound on the busiest rank: tables cut into fractions, ranks of a class pooled.
+
+For any θ let LP(θ) be the least mean load when only shards of at most θ seconds are allowed. A plan of T seconds has no dearer
+shard, so LP(T) ≤ T; LP falls with θ, hence T ≥ inf{θ : LP(θ) ≤ θ}. Bisection over the distinct shard costs finds it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from ortools.linear_solver import pywraplp
+
+from scaleacross.cost_models.embedding.options import Fleet
+from scaleacross.cost_models.settings import Floats
+from scaleacross.solvers.embeddings.choices import Alike, Place, class_capacity, places_of
+
+_SAFETY = 1 - 1e-6
+"""The simplex method stops at tolerances of 1e-7 of scaled rows."""
+
+
+@dataclass(frozen=True)
+class Relaxed:
+    """A bound in seconds and, of the relaxation at some θ, tables of each group per option: (group, option) -> count."""
+
+    bound_s: float
+    counts: dict[tuple[int, int], float]
+
+
+class Relaxation:
+    """The linear program, built once; ``solve(θ)`` closes the places that are too dear."""
+
+    def __init__(self, groups: Sequence[Alike], fleet: Fleet) -> None:
+        self.places: list[Place] = places_of(groups, fleet)
+        self._unit_s = max(float(np.median([place.shard_s for place in self.places] or [1.0])), 1e-12)
+        solver = pywraplp.Solver.CreateSolver("GLOP")
+        self._solver = solver
+        ranks, room = class_capacity(fleet)
+        self._top = solver.NumVar(0, solver.infinity(), "T")
+        self._counts = [solver.NumVar(0, len(groups[place.group].tables), "") for place in self.places]
+        rows = [solver.Constraint(len(group.tables), len(group.tables)) for group in groups]
+        for place, count in zip(self.places, self._counts, strict=True):
+            rows[place.group].SetCoefficient(count, 1)
+        for index, number in enumerate(ranks):
+            load = solver.Constraint(-solver.infinity(), 0)
+            load.SetCoefficient(self._top, -float(number))
+            self._fill(load, [float(place.seconds[index]) / self._unit_s for place in self.places])
+            for tier, capacity in enumerate(room[index]):
+                stored = solver.Constraint(-solver.infinity(), 1.0 if capacity else 0.0)
+                self._fill(stored, [float(place.memory[index, tier]) / (capacity or 1.0) for place in self.places])
+        solver.Minimize(self._top)
+
+    def _fill(self, row: pywraplp.Constraint, figures: Sequence[float]) -> None:
+        for figure, count in zip(figures, self._counts, strict=True):
+            if figure:
+                row.SetCoefficient(count, figure)
+
+    def solve(self, limit_s: float) -> tuple[float, dict[tuple[int, int], float]] | None:
+        """Least mean load with shards of at most ``limit_s``, and the tables per option; None where none fits."""
+        for place, count in zip(self.places, self._counts, strict=True):
+            count.SetUb(self._solver.infinity() if place.shard_s <= limit_s else 0.0)
+        if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
+            return None
+        counts: dict[tuple[int, int], float] = {}
+        for place, count in zip(self.places, self._counts, strict=True):
+            value = count.solution_value()
+            if value > 1e-9:
+                key = (place.group, place.option)
+                counts[key] = counts.get(key, 0.0) + value
+        return float(self._top.solution_value()) * self._unit_s, counts
+
+    def bound(self) -> Relaxed | None:
+        """inf{θ : LP(θ) ≤ θ}, with the counts there; None where no fraction of tables fits the memories."""
+        costs: Floats = np.unique([place.shard_s for place in self.places])
+        if not len(costs) or (whole := self.solve(float(costs[-1]))) is None:
+            return None
+        low, high, best = 0, len(costs) - 1, whole
+        while low < high:
+            middle = (low + high) // 2
+            found = self.solve(float(costs[middle]))
+            if found is not None and found[0] < costs[middle + 1]:
+                high, best = middle, found
+            else:
+                low = middle + 1
+        if high == len(costs) - 1:
+            best = whole
+        return Relaxed(max(float(costs[high]), best[0]) * _SAFETY, best[1])
+
+    def limits(self, bound_s: float) -> list[float]:
+        """Values of θ worth a try above a bound: from it to four times."""
+        costs = sorted({place.shard_s for place in self.places})
+        wanted = [bound_s * (1 + over) for over in (0, 0.01, 0.03, 0.06, 0.1, 0.2, 0.4, 0.8, 1.6, 3)]
+        return sorted({costs[max(0, bisect_right(costs, one * (1 + 1e-9)) - 1)] for one in wanted})

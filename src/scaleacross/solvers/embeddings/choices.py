@@ -1,0 +1,93 @@
+"""Tables as a search sees them: alike ones together, each with the options that some plan may need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from scaleacross.cost_models.embedding.options import Fleet, Option, ShardingProblem, Spread
+from scaleacross.cost_models.settings import Floats, Ints
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Tables with equal options: their places in the problem, and what is left of the options (index, option)."""
+
+    tables: tuple[int, ...]
+    options: tuple[tuple[int, Option], ...]
+
+
+def alike_tables(problem: ShardingProblem, only: Sequence[int] | None = None) -> list[Alike]:
+    """Groups of equal tables, without options that another one replaces at no loss or that fit no rank."""
+    found: dict[tuple[bytes, ...], list[int]] = {}
+    for table in range(len(problem.tables)) if only is None else only:
+        found.setdefault(tuple(_key(option) for option in problem.options[table]), []).append(table)
+    room = problem.fleet.capacity.max(axis=0)
+    return [Alike(tuple(tables), tuple(_needed(problem.options[tables[0]], room))) for tables in found.values()]
+
+
+def _key(option: Option) -> bytes:
+    numbers = np.concatenate([option.seconds, option.memory, [option.num_shards]])
+    return option.spread.encode() + numbers.tobytes()
+
+
+def _needed(options: Sequence[Option], room: Floats) -> list[tuple[int, Option]]:
+    """Options that fit a rank and that no earlier or better one of the same spread and shards replaces."""
+    kept: list[tuple[int, Option]] = []
+    for index, option in enumerate(options):
+        if (option.memory > room).any() or any(_replaces(other, option) for _, other in kept):
+            continue
+        kept = [(at, other) for at, other in kept if not _replaces(option, other)]
+        kept.append((index, option))
+    return kept
+
+
+_RANKS: Final[Mapping[Spread, int]] = {"one": 0, "unit": 1, "all": 2}
+
+
+def _replaces(one: Option, other: Option) -> bool:
+    """Whether ``one`` adds no more anywhere: the same ranks, or some of those that ``other`` loads with as much or more."""
+    same = one.spread == other.spread and one.num_shards == other.num_shards
+    within = one.num_shards == 1 and _RANKS[one.spread] < _RANKS[other.spread]
+    return (same or within) and bool((one.seconds <= other.seconds).all() and (one.memory <= other.memory).all())
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a whole table may go in the relaxation: what it adds to every class of ranks.
+
+    ``seconds`` and ``memory`` are sums over the ranks of a class, (classes,) and (classes, tiers); ``shard_s`` the dearest shard.
+    """
+
+    group: int
+    option: int
+    seconds: Floats
+    memory: Floats
+    shard_s: float
+
+
+def places_of(groups: Sequence[Alike], fleet: Fleet) -> list[Place]:
+    """Every kind of place of every option: of single ranks one per class, of units one per composition."""
+    classes = np.eye(fleet.num_classes)
+    everywhere = np.bincount(fleet.rank_class, minlength=fleet.num_classes)[None, :].astype(float)
+    hosts = [np.bincount(fleet.rank_class[unit], minlength=fleet.num_classes) for unit in fleet.units]
+    units = np.unique(np.array(hosts), axis=0).astype(float) if hosts else np.zeros((0, fleet.num_classes))
+    out = []
+    for number, group in enumerate(groups):
+        for index, option in group.options:
+            kinds = {"one": classes * option.num_shards, "unit": units, "all": everywhere}[option.spread]
+            for counts in kinds:
+                dearest = float(option.seconds[counts > 0].max())
+                out.append(Place(number, index, counts * option.seconds, counts[:, None] * option.memory, dearest))
+    return out
+
+
+def class_capacity(fleet: Fleet) -> tuple[Ints, Floats]:
+    """Ranks and bytes of every class: (classes,) and (classes, tiers)."""
+    ranks = np.bincount(fleet.rank_class, minlength=fleet.num_classes)
+    room = np.zeros((fleet.num_classes, fleet.capacity.shape[1]))
+    np.add.at(room, fleet.rank_class, fleet.capacity)
+    return ranks, room

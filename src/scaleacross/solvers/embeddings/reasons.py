@@ -1,0 +1,74 @@
+"""Why the busiest rank is busy, and what other memories would change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from scaleacross.cost_models.embedding.options import Assignment, Option, ShardingProblem, loads_of
+from scaleacross.solvers.embeddings.search import shard_embeddings
+from scaleacross.spec.recommendation import TIERS, BusyTable, TierValue
+
+CHANGES: Final = (("half of it", 0.5), ("a quarter more", 1.25), ("twice as much", 2.0))
+
+
+def busy_tables(problem: ShardingProblem, assignment: Assignment) -> tuple[int, tuple[BusyTable, ...]]:
+    """The busiest rank and its tables, dearest first."""
+    rank = int(loads_of(problem, assignment)[0].sum(axis=1).argmax())
+    kind, out = int(problem.fleet.rank_class[rank]), []
+    for table, options, index, ranks in zip(
+        problem.tables, problem.options, assignment.option, assignment.ranks, strict=True
+    ):
+        held = int(np.count_nonzero(ranks == rank))
+        if not held:
+            continue
+        option = options[index]
+        other = min((o for o in options if o is not option), key=lambda o: float(o.seconds[kind]), default=None)
+        out.append(_busy_table(table.name, option, held, other, kind))
+    return rank, tuple(sorted(out, key=lambda one: -one.seconds))
+
+
+def _busy_table(name: str, option: Option, held: int, other: Option | None, kind: int) -> BusyTable:
+    return BusyTable(
+        table=name,
+        sharding=option.sharding,
+        kernel=option.kernel,
+        seconds=float(option.seconds[kind]) * held,
+        memory_bytes={tier: float(size) * held for tier, size in zip(TIERS, option.memory, strict=True)},
+        other=f"{other.sharding} {other.kernel}" if other else "",
+        other_s=float(other.seconds[kind]) if other else None,
+    )
+
+
+def memory_values(problem: ShardingProblem, assignment: Assignment, limit_s: float) -> tuple[TierValue, ...]:
+    """Plans under other sizes of each memory that there is; ``limit_s`` for all of them."""
+    memory = loads_of(problem, assignment)[1]
+    capacity = problem.fleet.capacity
+    present = [tier for tier in range(len(TIERS)) if capacity[:, tier].any()]
+    out = []
+    for tier in present:
+        full = memory[:, tier] / np.maximum(capacity[:, tier], 1.0)
+        used = float(memory[:, tier].sum() / capacity[:, tier].sum())
+        for change, factor in CHANGES:
+            other = capacity.copy()
+            other[:, tier] = np.floor(other[:, tier] * factor)
+            changed = replace(problem, fleet=replace(problem.fleet, capacity=other))
+            found = shard_embeddings(
+                changed,
+                time_limit_s=limit_s / (len(present) * len(CHANGES)),
+                gap_tolerance=0.001,
+                incumbents=(assignment,),
+            )
+            seconds = found.objective_s if found.assignment is not None else None
+            out.append(
+                TierValue(
+                    tier=TIERS[tier],
+                    used_fraction=used,
+                    fullest_fraction=float(full.max()),
+                    change=change,
+                    busiest_rank_s=seconds,
+                )
+            )
+    return tuple(out)

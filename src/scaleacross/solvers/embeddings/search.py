@@ -1,0 +1,250 @@
+"""Anytime search: a relaxation, plans built from it, then the constraint program whole (small) or part by part (large)."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem, busiest, fits, loads_of
+from scaleacross.cost_models.settings import Floats, Ints
+from scaleacross.solvers.embeddings.bound import Relaxation, Relaxed
+from scaleacross.solvers.embeddings.choices import alike_tables
+from scaleacross.solvers.embeddings.construct import fill, pack, relabelled, rounded
+from scaleacross.solvers.embeddings.exact import Part, size_of, solve_part, whole_part
+from scaleacross.spec.progress import Progress
+
+EXACT_SIZE = 12_000
+"""Whole numbers up to which the program of all tables is worth its time."""
+_WEIGHTS = (0.0, 0.1, 0.5, 2.0)
+_TIGHT_WEIGHTS = (1.0, 3.0, 10.0, 30.0, 1e2, 1e4)
+_PART_S = 1.0
+_PART_SIZE = 4_000
+"""Whole numbers of a part, about."""
+_PATIENCE = 60
+
+
+@dataclass
+class Found:
+    """The best plan so far, its busiest rank and what is proved about it."""
+
+    assignment: Assignment | None = None
+    objective_s: float = float("inf")
+    bound_s: float = 0.0
+    methods: list[str] = field(default_factory=list)
+    out_of_time: bool = False
+    relaxation_fits: bool = True
+
+    @property
+    def gap(self) -> float:
+        """(objective − bound) / objective, no less than 0."""
+        return max(0.0, 1 - self.bound_s / self.objective_s) if self.objective_s > 0 else 0.0
+
+    def take(self, problem: ShardingProblem, assignment: Assignment | None, method: str) -> bool:
+        """Keep a plan that fits and is faster."""
+        if assignment is None or not fits(problem, assignment):
+            return False
+        seconds = busiest(problem, assignment)
+        if seconds >= self.objective_s * (1 - 1e-12):
+            return False
+        self.assignment, self.objective_s = assignment, seconds
+        if method not in self.methods:
+            self.methods.append(method)
+        return True
+
+
+def shard_embeddings(
+    problem: ShardingProblem,
+    *,
+    time_limit_s: float,
+    seed: int = 0,
+    gap_tolerance: float = 0.0,
+    incumbents: Sequence[Assignment] = (),
+    report: Callable[[Progress], None] = lambda _: None,
+    clock: Callable[[], float] = time.perf_counter,
+    workers: int = 2,
+) -> Found:
+    """The plan with the least busy busiest rank that the time allows, and a bound on all plans.
+
+    Args:
+        time_limit_s: seconds by ``clock``; the relaxation and the first plans are made whatever it says.
+        gap_tolerance: relative gap at which the search stops.
+        incumbents: plans that ours must not be slower than.
+        workers: threads of the constraint program of all tables.
+    """
+    begin, found = clock(), Found()
+
+    def left() -> float:
+        return time_limit_s - (clock() - begin)
+
+    def tell(stage: str, done: int) -> None:
+        best = found.objective_s if found.assignment else None
+        report(Progress(stage, done, None, best, found.bound_s or None, clock() - begin))
+
+    groups = alike_tables(problem)
+    tell("enumerating", len(groups))
+    if any(not group.options for group in groups):
+        found.relaxation_fits = False
+        return found
+    relaxation = Relaxation(groups, problem.fleet)
+    relaxed = relaxation.bound()
+    if relaxed is None:
+        found.relaxation_fits = False
+        return found
+    found.bound_s = relaxed.bound_s
+    for incumbent in incumbents:
+        found.take(problem, incumbent, "baseline")
+    _construct(problem, relaxation, relaxed, found, left)
+    tell("placing", 1)
+    small = size_of(groups, problem) <= EXACT_SIZE
+    target = max(gap_tolerance, 1e-9)
+    if small and found.gap > target and left() > 0:
+        _exact(problem, found, min(left(), max(left() * 0.5, 5.0)), seed, target, workers)
+        tell("placing", 2)
+    _improve(problem, found, left, random.Random(seed), target, tell)
+    if small and found.gap > target and left() > 0.5:
+        _exact(problem, found, left(), seed + 1, target, workers)
+    found.out_of_time = found.gap > target
+    return found
+
+
+def _construct(
+    problem: ShardingProblem, relaxation: Relaxation, relaxed: Relaxed, found: Found, left: Callable[[], float]
+) -> None:
+    groups = alike_tables(problem)
+    for limit in relaxation.limits(relaxed.bound_s):
+        solved = relaxation.solve(limit)
+        if solved is None:
+            continue
+        chosen = rounded(groups, solved[1], len(problem.tables))
+        for weight in _WEIGHTS:
+            for first in (False, True):
+                found.take(problem, pack(problem, chosen, weight, first), "relaxation, longest first")
+        if found.assignment is not None and (left() < 0 or found.gap < 1e-6):
+            return
+    for weight in _TIGHT_WEIGHTS if found.assignment is None else ():
+        found.take(problem, fill(problem, weight), "largest first, by seconds and fullness")
+
+
+def _exact(problem: ShardingProblem, found: Found, limit_s: float, seed: int, gap: float, workers: int) -> None:
+    start = relabelled(problem, found.assignment) if found.assignment else None
+    upper = found.objective_s if found.assignment else _worst(problem)
+    solved = solve_part(problem, whole_part(problem), upper, limit_s, seed, start, found.bound_s, gap, workers)
+    if solved.found is not None:
+        own = [solved.found[table] for table in range(len(problem.tables))]
+        plan = Assignment(tuple(index for index, _ in own), tuple(ranks for _, ranks in own))
+        found.take(problem, plan, "constraint program")
+    if solved.bound_s > found.bound_s:
+        found.bound_s = min(solved.bound_s, found.objective_s)
+        found.methods.append("bound of the constraint program")
+
+
+def _worst(problem: ShardingProblem) -> float:
+    """Every table's dearest option on one rank: no plan takes longer."""
+    return sum(max(float(o.seconds.max()) * o.num_shards for o in options) for options in problem.options)
+
+
+def _improve(
+    problem: ShardingProblem,
+    found: Found,
+    left: Callable[[], float],
+    dice: random.Random,
+    target: float,
+    tell: Callable[[str, int], None],
+) -> None:
+    """Free the tables of the busiest ranks and of some others, put them back better; until nothing moves for a while."""
+    quiet, rounds = 0, 0
+    while found.assignment is not None and found.gap > target and left() > 0 and quiet < _PATIENCE:
+        parts = loads_of(problem, found.assignment)
+        load = parts[0].sum(axis=1)
+        if dice.random() < 0.5:
+            part = _tables_part(problem, found.assignment, load, dice, parts)
+        else:
+            part = _ranks_part(problem, found.assignment, _freed(problem, load, dice, 2 + rounds % 5), parts)
+        rounds += 1
+        if not part.tables:
+            quiet += 1
+            continue
+        upper = found.objective_s
+        solved = solve_part(
+            problem, part, upper, min(_PART_S, left()), dice.randrange(2**31), found.assignment, found.bound_s
+        )
+        better = solved.found is not None and found.take(
+            problem, _with(found.assignment, solved.found), "neighbourhoods"
+        )
+        quiet = 0 if better else quiet + 1
+        tell("placing", rounds)
+
+
+def _freed(problem: ShardingProblem, load: Floats, dice: random.Random, others: int) -> list[int]:
+    """The busiest rank (of its host, all, now and then) with the least busy and some others."""
+    order = np.argsort(-load)
+    units = problem.fleet.units
+    if units and len(units) > 1 and dice.random() < 0.4:
+        tops = np.array([load[unit].max() for unit in units])
+        picks = {int(tops.argmax()), int(tops.argmin()), dice.randrange(len(units))}
+        return sorted(int(rank) for unit in picks for rank in units[unit])
+    ties = [int(rank) for rank in order if load[rank] >= load[order[0]] * (1 - 1e-6)]
+    chosen = {dice.choice(ties)} | {int(rank) for rank in order[-others // 2 :]}
+    chosen |= {dice.randrange(len(load)) for _ in range(others)}
+    return sorted(chosen)
+
+
+def _ranks_part(
+    problem: ShardingProblem, assignment: Assignment, ranks: Sequence[int], loads: tuple[Floats, Floats]
+) -> Part:
+    """All tables that lie inside ``ranks``, free to move there."""
+    inside = set(ranks)
+    free = [
+        table
+        for table, held in enumerate(assignment.ranks)
+        if inside.issuperset(map(int, held))
+        and (problem.options[table][assignment.option[table]].spread != "all" or len(ranks) == problem.fleet.num_ranks)
+    ]
+    return _without(problem, assignment, free, np.array(ranks), loads)
+
+
+def _tables_part(
+    problem: ShardingProblem, assignment: Assignment, load: Floats, dice: random.Random, loads: tuple[Floats, Floats]
+) -> Part:
+    """Some tables, of the busiest rank above all, free to move anywhere and to be split otherwise."""
+    fleet, busiest_rank = problem.fleet, int(load.argmax())
+    size = {"one": fleet.num_ranks, "unit": len(fleet.units), "all": 1}
+    here = [table for table, held in enumerate(assignment.ranks) if busiest_rank in held]
+    rest = list(range(len(problem.tables)))
+    dice.shuffle(here)
+    dice.shuffle(rest)
+    weights = [float(problem.options[t][assignment.option[t]].seconds.max()) for t in rest]
+    rest = [table for _, table in sorted((-weight * dice.random(), t) for weight, t in zip(weights, rest, strict=True))]
+    free: list[int] = []
+    budget = _PART_SIZE
+    for table in dict.fromkeys((*here[:4], *rest)):
+        budget -= sum(size[option.spread] for option in problem.options[table])
+        if free and budget < 0:
+            break
+        free.append(table)
+    return _without(problem, assignment, free, np.arange(fleet.num_ranks), loads)
+
+
+def _without(
+    problem: ShardingProblem, assignment: Assignment, free: Sequence[int], own: Ints, loads: tuple[Floats, Floats]
+) -> Part:
+    """The part of ``free`` tables on ranks ``own``, with what the others leave there."""
+    load, stored = loads[0].sum(axis=1)[own], loads[1][own]
+    at = {int(rank): index for index, rank in enumerate(own)}
+    for table in free:
+        option = problem.options[table][assignment.option[table]]
+        for rank in assignment.ranks[table]:
+            load[at[int(rank)]] -= option.seconds[problem.fleet.rank_class[rank]]
+            stored[at[int(rank)]] -= option.memory
+    return Part(tuple(free), own, np.maximum(load, 0.0), stored)
+
+
+def _with(assignment: Assignment, found: dict[int, tuple[int, Ints]]) -> Assignment:
+    option, ranks = list(assignment.option), list(assignment.ranks)
+    for table, (index, own) in found.items():
+        option[table], ranks[table] = index, own
+    return Assignment(tuple(option), tuple(ranks))

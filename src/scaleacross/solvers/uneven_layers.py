@@ -1,0 +1,92 @@
+"""Layers per stage on one accelerator type: every pipeline once more, with the layers that make its slowest stage fastest.
+
+The embedding, the head and layers of several types make stages of equally many layers unequal. So a candidate with a pipeline
+has, beside the equal split, the one of ``partition_stages``, exact for its times and memory. Its bounds are those of
+``mixed_fleets``, which hold however layers are split; they are no tighter than the mean load of a rank and its least fill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from itertools import permutations
+from typing import ClassVar
+
+import numpy as np
+
+from scaleacross.cost_models.layout import Layout
+from scaleacross.cost_models.settings import Settings
+from scaleacross.cost_models.step import placement_free_s
+from scaleacross.cost_models.work import Work
+from scaleacross.solvers.balance import Balance, Balancer
+from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.every_placement import EveryPlacement
+from scaleacross.solvers.fleets import Fleet
+from scaleacross.solvers.mixed_fleets import MixedPricing
+from scaleacross.solvers.place_parallelism import AxisOrder, PlacementDecision, axes_of, never
+from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import GridAxis
+from scaleacross.workloads.layer_profile import ModelProfile
+
+
+def uneven_placers(
+    fleets: Iterable[Fleet], job: Job, profile: ModelProfile, incumbent_s: Callable[[], float]
+) -> list[UnevenLayers]:
+    """The placers of uneven stages, one for every fleet of one type; others balance by type (``balance``)."""
+    return [
+        UnevenLayers(fleet, MixedPricing.on(fleet, job, profile), incumbent_s=incumbent_s)
+        for fleet in fleets
+        if len(fleet.accelerators) == 1
+    ]
+
+
+@dataclass
+class UnevenLayers(EveryPlacement):
+    """Places candidates whose stages hold other numbers of layers than the equal ones, and no others."""
+
+    least_stages: ClassVar[int] = 2
+
+    def place(
+        self,
+        settings: Settings,
+        work: Work,
+        slowest_axis: GridAxis | None = None,
+        enough_s: float = -np.inf,
+        cutoff_s: float = np.inf,
+        stop: Callable[[], bool] = never,
+        left: Callable[[float], None] | None = None,
+    ) -> PlacementDecision | None:
+        """As ``EveryPlacement.place``; None, too, where the equal split is the best one."""
+        if self._balancer(settings).uneven_split is None:
+            return None
+        return super().place(settings, work, slowest_axis, enough_s, cutoff_s, stop, left)
+
+    def _promising(
+        self, settings: Settings, work: Work, active: Sequence[GridAxis], cutoff_s: float
+    ) -> list[AxisOrder]:
+        """The axis orders whose bound with these layers, on the best links of the fleet, is below the cutoff."""
+        orders = list(permutations(active))
+        if not np.isfinite(cutoff_s):
+            return orders
+        balancer, mixed, alike = self._balancer(settings), self.pricing, _alike(self.pricing)
+        degrees, idle = settings.decision(0).degrees, axes_of(settings)[1]
+        layouts = (self._layout(degrees, (fill, (*idle, *orders[0]))) for fill in self.fills_of(settings))
+        balances = (balance for layout in layouts for balance in balancer.uneven(layout))
+        balance = next(balances, None)  # the type is one, so no layout makes another
+        if balance is None:
+            return []
+        ranks, works, _ = balancer.rows(balance)
+        free_s = placement_free_s(alike.volumes(ranks, works))
+        limit_s = cutoff_s + float(placement_free_s(mixed.volumes(settings, work))[0])
+        if free_s.max() >= limit_s:
+            return []
+        bounds = (free_s + alike.order_bounds_s(ranks, works, orders)).max(axis=1)
+        return [order for order, bound in zip(orders, bounds.tolist(), strict=True) if bound < limit_s]
+
+    def _balances(self, balancer: Balancer, layout: Layout) -> Iterable[Balance]:
+        return balancer.uneven(layout)
+
+
+def _alike(pricing: Pricing) -> Pricing:
+    """Bounds on a fleet of one type, whose stages are known."""
+    return Pricing(**{each.name: getattr(pricing, each.name) for each in fields(Pricing)})

@@ -1,0 +1,104 @@
+"""The useful share of the time in a search for useful tokens per second.
+
+The score is T/G: seconds of the wall for the tokens of one step. A bound divides a bound on T by a bound on G:
+
+U1 share    for R fault units on N accelerators no placement, schedule or batch policy has a higher share than G*(R, N): every
+            failure of a host or an accelerator hits one unit only (it hits one at least), no rack, zone, building or link fails,
+            a missing unit takes 1/R of the tokens, hosts are as small as the smallest of the fleet (states load fastest), and
+            with R > 1 checkpoints cost and lose nothing
+U2 ratio    T/G ≥ (bound on T)/G*(R, N), because G ≤ G*(R, N) and both are positive
+U3 bases    a base stands for every R that divides dp: the greatest G*(R, N) of these counts
+
+U1 holds because the share falls with the rate of strikes of any kind, with the units that a strike hits, with the time to recover
+and with ``unit_loss``, term by term of ``goodput.share``: the window that a strike on all units opens is no shorter than the
+windows of a strike on one, (1/R)·D + (1 − 1/R)·s ≤ D ≤ D_all. D depends on R, N and the hosts alone, so it is nearly
+exact in the bound; with R = 1 checkpoints are those of the exact share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scaleacross.cost_models.goodput import fault_model
+from scaleacross.cost_models.goodput.recovery import recovery_times
+from scaleacross.cost_models.goodput.share import stop_rate, useful_share
+from scaleacross.cost_models.goodput.strikes import fewest_strikes
+from scaleacross.cost_models.settings import Floats, Ints, Settings
+from scaleacross.solvers.fleets import Fill, shares
+from scaleacross.solvers.search_space import divisors
+from scaleacross.spec.goodput import FaultModel
+from scaleacross.spec.parallelism import Degrees, GridAxis
+from scaleacross.spec.placement import strides
+from scaleacross.spec.reliability import Failures, Recovery, default
+from scaleacross.workloads.problem import Problem
+
+LEAST = 1e-12
+"""A share of less counts as this much, so that scores stay finite."""
+
+
+@dataclass(frozen=True)
+class UsefulShare:
+    """Shares of placed candidates, and bounds on them; remembers both."""
+
+    problem: Problem
+    _exact: dict[tuple[object, ...], float] = field(default_factory=dict)
+    _most: dict[tuple[int, int], float] = field(default_factory=dict)
+
+    def exact(self, degrees: Degrees, micro_batches: int, fill: Fill, axis_order: Sequence[GridAxis]) -> float:
+        """Share of a placed candidate."""
+        stride = strides(degrees, axis_order)["dp_replicate"]
+        key = (degrees.dp_replicate, stride, micro_batches, fill)
+        if key not in self._exact:
+            problem = self.problem
+            model = fault_model(
+                problem.job, problem.profile, problem.topology, shares(fill), degrees, axis_order, micro_batches
+            )
+            self._exact[key] = max(useful_share(model)[0], LEAST)
+        return self._exact[key]
+
+    def bound(self, settings: Settings) -> Floats:
+        """U1: no placement of a candidate has a higher share, (n,)."""
+        return self._of_rows(settings.dp_replicate, settings.world_size, split=False)
+
+    def base_bound(self, bases: Settings) -> Floats:
+        """U3: no candidate of a base has a higher share, (n,)."""
+        return self._of_rows(bases.dp, bases.world_size, split=True)
+
+    def _of_rows(self, units: Ints, sizes: Ints, split: bool) -> Floats:
+        pairs, row = np.unique(np.stack([units, sizes]), axis=1, return_inverse=True)
+        most = [
+            max(self._of(one, int(size)) for one in (divisors(int(count)) if split else [int(count)]))
+            for count, size in pairs.T
+        ]
+        return np.array(most, dtype=np.float64)[row.ravel()]
+
+    def _of(self, units: int, size: int) -> float:
+        """G*(R, N)."""
+        if (units, size) not in self._most:
+            self._most[units, size] = max(useful_share(self._best_case(units, size))[0], LEAST)
+        return self._most[units, size]
+
+    def _best_case(self, units: int, size: int) -> FaultModel:
+        job, topology = self.problem.job, self.problem.topology
+        recovery, failures = job.reliability or Recovery(), topology.reliability or Failures()
+        alone = units if recovery.policy == "shrink" else 1
+        hosts = [building.accelerators_per_host for building in topology.buildings]
+        times = recovery_times(job, self.problem.profile, size, alone, min(hosts))
+        repair_hours = default("repair_hours") if failures.repair_hours is None else failures.repair_hours
+        model = FaultModel(
+            num_units=alone,
+            strikes=fewest_strikes(failures, size, max(hosts)),
+            recover_s=times.recover_s,
+            restart_s=times.restart_s,
+            stall_s=times.stall_s,
+            unit_loss=1 / alone,
+            checkpoint_blocking_s=times.blocking_s,
+            spares=None if recovery.spares == "auto" else recovery.spares,
+            repair_s=repair_hours * 3600,
+        )
+        if alone > 1:
+            return model
+        return model.model_copy(update={"checkpoint_interval_s": times.interval_s(recovery, stop_rate(model))})

@@ -1,0 +1,237 @@
+"""Recommendation jobs and plans: which table is split how, over which ranks, in which memory."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, get_args
+
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, field_validator, model_validator
+
+from scaleacross.spec.accelerator import Precision
+from scaleacross.spec.base import Name, Spec
+
+Sharding = Literal["data_parallel", "table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise"]
+"""How a table is split, in TorchRec's words; table_row_wise: rows over the ranks of one host, table_column_wise: columns."""
+SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
+
+Kernel = Literal["dense", "fused", "fused_uvm_caching", "fused_uvm", "key_value"]
+"""Where rows live, in TorchRec's words: dense in HBM of every rank as a dense layer, fused in HBM, fused_uvm_caching in host
+memory behind a cache in HBM, fused_uvm in host memory alone, key_value on SSD."""
+KERNELS: tuple[Kernel, ...] = get_args(Kernel)
+
+Tier = Literal["hbm", "host_memory", "ssd"]
+TIERS: tuple[Tier, ...] = get_args(Tier)
+
+CostModel = Literal["scaleacross", "torchrec"]
+StorePrecision = Literal["fp32", "fp16", "bf16"]
+BYTES_OF: dict[StorePrecision, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
+TableOptimizer = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
+
+
+class RecommendationJob(Spec):
+    """A recommendation model to train. Names and paths are resolved by ``catalogue``; a resolved job is self-contained."""
+
+    name: Name
+    workload: str | dict[str, Any] = Field(
+        description="name of the catalogue (recommendation), path of a YAML, path of a CSV of tables, or a mapping"
+    )
+    topology: str | dict[str, Any] = Field(description="catalogue name, path, or a mapping")
+    global_batch_samples: PositiveInt = Field(description="samples per optimizer step")
+    num_accelerators: PositiveInt | None = Field(
+        default=None, description="the first so many, building by building; default: all"
+    )
+    table_precision: StorePrecision = Field(default="fp32", description="of rows, wherever they are stored")
+    exchange_precision: StorePrecision = Field(default="fp32", description="of the vectors that ranks exchange")
+    dense_precision: Precision = Field(default="bf16", description="of the matrix multiplications")
+    optimizer: TableOptimizer = Field(
+        default="rowwise_adagrad", description="its state: none, one figure per row, one or two per element (fp32)"
+    )
+    shardings: tuple[Sharding, ...] = Field(
+        default=("data_parallel", "table_wise", "column_wise", "row_wise", "table_row_wise"),
+        description="allowed ways to split a table; table_column_wise is column_wise inside a host",
+    )
+    kernels: tuple[Kernel, ...] = Field(
+        default=KERNELS, description="allowed memories; those that the topology does not state drop out"
+    )
+    least_column_width: PositiveInt = Field(default=32, description="columns of a column shard, at least")
+    cache_fraction: float = Field(default=0.2, gt=0, le=1, description="share of a table that its cache in HBM holds")
+    reserved_fraction: float = Field(
+        default=0.15, ge=0, lt=1, description="share of HBM kept for activations and fragmentation"
+    )
+    replica_groups: tuple[PositiveInt, ...] = Field(
+        default=(1,), description="allowed numbers of groups that each hold all tables (2D sparse parallelism)"
+    )
+    sync_interval_steps: PositiveInt = Field(default=1, description="steps between two averages over the groups")
+    cost_model: CostModel = Field(
+        default="scaleacross", description="scaleacross: all levels of the topology; torchrec: its planner's estimator"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _objects_become_mappings(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        keys = ("workload", "topology")
+        return {k: v.model_dump(mode="json") if k in keys and isinstance(v, BaseModel) else v for k, v in data.items()}
+
+    @field_validator("shardings", "kernels", "replica_groups", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str | int) else value
+
+    @field_validator("shardings", "kernels", "replica_groups")
+    @classmethod
+    def _not_empty(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not value:
+            raise ValueError("an empty list allows nothing: leave the key out to allow everything")
+        return value
+
+
+class TablePlacement(Spec):
+    """One table of the plan, in every replica group alike; ``ranks`` are those of one group."""
+
+    table: Name
+    sharding: Sharding
+    kernel: Kernel
+    ranks: tuple[NonNegativeInt, ...] = Field(
+        min_length=1,
+        description="data_parallel, row_wise: all; table_wise: one; column_wise: of each column shard; table_row_wise: of a host",
+    )
+    column_width: PositiveInt = Field(description="columns of a shard; the table's dimension where columns are whole")
+
+
+class Extent(NamedTuple):
+    """The part of a table that one shard is, and the rank of a group that holds it."""
+
+    rank: int
+    first_row: int
+    rows: int
+    first_column: int
+    columns: int
+
+
+def shard_extents(placement: TablePlacement, rows: int, dimension: int) -> list[Extent]:
+    """Every shard of a table of ``rows`` × ``dimension``, in the order of ``placement.ranks``.
+
+    Rows are cut into blocks of ⌈rows/ranks⌉, as TorchRec cuts them; the last ranks may be left with none.
+    """
+    ranks = placement.ranks
+    if placement.sharding == "data_parallel":
+        return [Extent(rank, 0, rows, 0, dimension) for rank in ranks]
+    if placement.sharding in ("row_wise", "table_row_wise"):
+        block = -(-rows // len(ranks))
+        cuts = [min(rows, block * index) for index in range(len(ranks) + 1)]
+        return [Extent(rank, cuts[i], cuts[i + 1] - cuts[i], 0, dimension) for i, rank in enumerate(ranks)]
+    width = placement.column_width
+    return [Extent(rank, 0, rows, width * i, width) for i, rank in enumerate(ranks)]
+
+
+class RecommendationDecision(Spec):
+    """Everything that the solver chooses."""
+
+    num_groups: PositiveInt = 1
+    replicas: Literal["outer", "inner"] = Field(
+        default="outer",
+        description="outer: a group is a run of neighbouring ranks; inner: replicas are neighbours, groups stride over them",
+    )
+    tables: tuple[TablePlacement, ...] = Field(min_length=1)
+
+
+class RankLoad(Spec):
+    """What one rank of a group spends in a step, and what it stores."""
+
+    rank: NonNegativeInt
+    building: Name
+    host: NonNegativeInt = Field(description="in the building")
+    seconds: float = Field(description="look-ups, exchange and sync of its shards")
+    lookup_s: float
+    exchange_s: float
+    sync_s: float
+    memory_bytes: dict[Tier, float]
+    capacity_bytes: dict[Tier, float]
+
+
+class EmbeddingCost(Spec):
+    """One step in seconds; the parts add up to ``step_s``."""
+
+    step_s: float
+    busiest_rank_s: float = Field(description="look-ups, exchange and sync of the busiest rank")
+    dense_s: float = Field(description="dense networks beyond what the exchange hides")
+    start_s: float = Field(description="latencies and launches of the collectives")
+    samples_per_s: float
+
+
+class SearchReport(Spec):
+    """How good the plan is proved to be."""
+
+    status: Literal["optimal", "gap_tolerance", "time_limit", "evaluated"]
+    objective_s: float = Field(description="busiest rank, s")
+    bound_s: float = Field(description="no plan of the allowed kinds has a busiest rank below this, s")
+    gap: float = Field(description="(objective − bound) / objective")
+    seconds: float
+    seed: int
+    methods: tuple[str, ...] = Field(default=(), description="what found the plan and the bound")
+    notes: tuple[str, ...] = ()
+
+
+class RecommendationPlan(Spec):
+    """A plan with its job, cost and proof. Everything the tool prints is in here."""
+
+    schema_version: Literal["recommendation-1"] = "recommendation-1"
+    job: RecommendationJob
+    decision: RecommendationDecision
+    cost: EmbeddingCost
+    ranks: tuple[RankLoad, ...] = Field(description="of the first group")
+    report: SearchReport
+
+
+class EmbeddingRival(Spec):
+    """What another rule makes of the job, by the same cost model."""
+
+    name: Name
+    rule: str
+    step_s: float | None = None
+    busiest_rank_s: float | None = None
+    speed_up: float | None = Field(default=None, description="its step over ours")
+    torchrec_ms: float | None = Field(default=None, description="its score by TorchRec's estimator")
+    seconds: float = 0.0
+    complete: bool = True
+    reason: str = ""
+
+
+class EmbeddingComparison(Spec):
+    """Our plan beside those of other rules."""
+
+    plan: RecommendationPlan
+    torchrec_ms: float | None = Field(default=None, description="our plan's score by TorchRec's estimator")
+    rivals: tuple[EmbeddingRival, ...]
+
+
+class BusyTable(Spec):
+    """A table of the busiest rank, and the cheapest other way to place it."""
+
+    table: Name
+    sharding: Sharding
+    kernel: Kernel
+    seconds: float = Field(description="on this rank")
+    memory_bytes: dict[Tier, float] = Field(description="on this rank")
+    other: str = Field(default="", description="sharding and kernel of the cheapest other option of a shard")
+    other_s: float | None = Field(default=None, description="its seconds per rank that it loads")
+
+
+class TierValue(Spec):
+    """What the busiest rank would spend with another size of a memory."""
+
+    tier: Tier
+    used_fraction: float = Field(description="of the memory of all ranks")
+    fullest_fraction: float = Field(description="of the memory of the fullest rank")
+    change: str
+    busiest_rank_s: float | None = Field(default=None, description="best plan found; None: no plan")
+
+
+class EmbeddingExplanation(Spec):
+    """Why the busiest rank is busy, and what would change it."""
+
+    plan: RecommendationPlan
+    busiest_rank: NonNegativeInt
+    binding: tuple[BusyTable, ...] = Field(description="its tables, dearest first")
+    tiers: tuple[TierValue, ...]

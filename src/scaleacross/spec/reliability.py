@@ -1,0 +1,154 @@
+"""What fails how often, what happens then, and the published figures that stand in for what nobody stated."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple, get_args
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
+
+from scaleacross.spec.base import SourcedSpec, Status
+
+ACCELERATORS_PER_NODE: Final = 8
+"""A node of the published failure rates."""
+NODE_DAYS_TO_ACCELERATOR_SECONDS: Final = 1000 * 86_400 * ACCELERATORS_PER_NODE
+"""Accelerator-seconds in 1,000 node-days."""
+
+PublishedRateName = Literal["rsc-1", "llama3-405b", "rsc-2"]
+PUBLISHED_RATE_NAMES: tuple[PublishedRateName, ...] = get_args(PublishedRateName)
+BatchPolicy = Literal["shrink", "keep"]
+RecoveryPolicy = Literal["restart", "hot_spare", "shrink"]
+FailureClass = Literal["accelerator", "host", "rack", "zone", "building", "inter_building_link"]
+
+
+class Figure(NamedTuple):
+    """A published or assumed constant with its origin."""
+
+    value: float
+    source: str
+    status: Status
+
+
+PUBLISHED_RATES: Final[dict[PublishedRateName, Figure]] = {
+    "rsc-1": Figure(6.50, "arXiv 2410.21680, cluster RSC-1, failures per 1,000 node-days", "paper"),
+    "llama3-405b": Figure(
+        3.79, "arXiv 2407.21783 section 3.3.4: 419 unexpected interruptions in 54 days on 16,384 accelerators", "paper"
+    ),
+    "rsc-2": Figure(2.34, "arXiv 2410.21680, cluster RSC-2, failures per 1,000 node-days", "paper"),
+}
+"""Failures per 1,000 node-days, highest first. They span a factor of 2.8: reports show the result at each."""
+
+DEFAULTS: Final[dict[str, Figure]] = {
+    "detect_s": Figure(60.0, "arXiv 2602.00277: detection takes a minute (second-hand)", "assumed"),
+    "schedule_s": Figure(120.0, "arXiv 2602.00277: scheduling takes two minutes (second-hand)", "assumed"),
+    "initialise_per_rank_s": Figure(
+        200.0 / 98_304, "arXiv 2602.00277: 200 to 300 s of NCCL initialisation on 98,304 ranks (second-hand)", "assumed"
+    ),
+    "first_step_s": Figure(200.0, "arXiv 2602.00277: the first step takes 200 s (second-hand)", "assumed"),
+    "regroup_s": Figure(120.0, "arXiv 2602.00277: everybody stalls for 3 min, detection of 1 min included", "assumed"),
+    "load_bytes_per_s": Figure(
+        2e12 / 2048, "arXiv 2407.21783 section 3.3.1: storage sustains 2 TB/s for 2,048 hosts", "paper"
+    ),
+    "stage_bytes_per_s": Figure(20e9, "one PCIe 5.0 x16 direction at a third of its line rate", "assumed"),
+    "repair_hours": Figure(48.0, "time to drain, diagnose and replace a host, as public simulators take it", "assumed"),
+    "host_swap_fraction": Figure(
+        0.604, "arXiv 2407.21783 table 5: accelerator, HBM, SRAM, host, NIC, thermal, silent corruption", "paper"
+    ),
+}
+"""Figures used where a job or a topology states none; the report names them."""
+
+
+def default(name: str) -> float:
+    """The value that stands in for a figure that nobody stated."""
+    return DEFAULTS[name].value
+
+
+class Failures(SourcedSpec):
+    """How often parts of a topology fail: a rate per node-day, mean times between failures by class, or both added up."""
+
+    published: PublishedRateName | None = Field(
+        default=None, description="a published rate of all failures together: rsc-1, llama3-405b or rsc-2"
+    )
+    failures_per_1000_node_days: float | None = Field(
+        default=None, ge=0, description="failures per 1,000 days of 8 accelerators; each takes the host that it hits"
+    )
+    accelerator_mtbf_hours: PositiveFloat | None = Field(default=None, description="of one accelerator")
+    host_mtbf_hours: PositiveFloat | None = Field(default=None, description="of one host, accelerators left out")
+    rack_mtbf_hours: PositiveFloat | None = Field(default=None, description="of one rack: its switch")
+    zone_mtbf_hours: PositiveFloat | None = Field(default=None, description="of one zone: its power domain")
+    building_mtbf_hours: PositiveFloat | None = Field(default=None, description="of one building")
+    inter_building_link_mtbf_hours: PositiveFloat | None = Field(
+        default=None, description="of one link between two buildings"
+    )
+    repair_hours: PositiveFloat | None = Field(default=None, description="until a failed host is back")
+    host_swap_fraction: float | None = Field(
+        default=None, ge=0, le=1, description="share of the failures after which the host needs repair"
+    )
+
+    @model_validator(mode="after")
+    def _one_rate(self) -> Failures:
+        if self.published is not None and self.failures_per_1000_node_days is not None:
+            raise ValueError("state published or failures_per_1000_node_days, not both")
+        return self
+
+    @property
+    def node_rate(self) -> float:
+        """Failures per 1,000 node-days that hit one host each; classes with a time of their own come on top.
+
+        Llama 3's where nothing is stated; 0 where only classes are.
+        """
+        if self.published is not None:
+            return PUBLISHED_RATES[self.published].value
+        if self.failures_per_1000_node_days is not None:
+            return self.failures_per_1000_node_days
+        stated = any(name.endswith("_mtbf_hours") for name in self.model_fields_set)
+        return 0.0 if stated else PUBLISHED_RATES["llama3-405b"].value
+
+    def mtbf_s(self, level: FailureClass) -> float | None:
+        """Mean time between failures of one unit of a class, seconds; None: not stated."""
+        hours: float | None = getattr(self, f"{level}_mtbf_hours")
+        return None if hours is None else hours * 3600.0
+
+
+class Recovery(SourcedSpec):
+    """What a job does when something fails. Times left out come from the plan and from ``DEFAULTS``."""
+
+    detect_s: float | None = Field(default=None, ge=0, description="until a failure is noticed")
+    schedule_s: float | None = Field(default=None, ge=0, description="until processes start on another host")
+    initialise_per_rank_s: float | None = Field(
+        default=None, ge=0, description="setting up the connections of a job, per rank that starts"
+    )
+    first_step_s: float | None = Field(default=None, ge=0, description="warm-up until steps have their usual length")
+    regroup_s: float | None = Field(
+        default=None, ge=0, description="all wait while the fault units agree who is left, after detection"
+    )
+    load_bytes_per_s: PositiveFloat | None = Field(default=None, description="storage or a peer to one host")
+    recover_s: float | None = Field(
+        default=None, ge=0, description="from a failure to the next useful step of what it took, instead of the parts"
+    )
+    stall_s: float | None = Field(
+        default=None, ge=0, description="all wait when one fault unit leaves or joins, instead of the parts"
+    )
+    checkpoint_interval_s: PositiveFloat | Literal["auto"] = Field(
+        default="auto", description="seconds of training between checkpoints; auto: the interval that loses least"
+    )
+    checkpoint_blocking_s: float | None = Field(
+        default=None, ge=0, description="seconds that a checkpoint stops training; None: staging to the host's memory"
+    )
+    checkpoint: Literal["asynchronous", "blocking"] = Field(
+        default="asynchronous", description="blocking: training waits until storage has it"
+    )
+    spares: NonNegativeInt | Literal["auto"] = Field(
+        default="auto", description="spare hosts; auto: as many as cover 99.9 % of the time, stated in the report"
+    )
+    batch_policy: BatchPolicy = Field(
+        default="shrink", description="shrink: fewer tokens a step while a unit is out; keep: others take its share"
+    )
+    policy: RecoveryPolicy = Field(
+        default="shrink",
+        description="restart: all restart; hot_spare: all wait for a standby host; shrink: fault units that are left go on",
+    )
+
+    def figure(self, name: str) -> float:
+        """A stated time or rate, or the default."""
+        stated: float | None = getattr(self, name)
+        return default(name) if stated is None else stated

@@ -1,0 +1,195 @@
+"""Layers of an action: their computation, and the collectives that are exposed or overlap with it.
+
+* tp        gathers and scatters are exposed, except the share that the job overlaps with their products; the scatters of a
+            backward pass overlap with up to half of the weight gradients, where the job says so
+* cp        keys and values of a layer overlap with its attention
+* ep        dispatch and combine; the share that the job overlaps runs concurrently with another micro-batch's computation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from scaleacross.schedules.pipeline import Action, Kind
+from scaleacross.spec.step_work import ChunkWork
+from scaleacross.step.graph import Computation, Entry, Key, Side, StepGraph
+from scaleacross.step.setting import Op
+
+TP_REDUCTIONS: Final = 0.25
+"""Share of tp collectives that are reductions of a backward pass: what running them beside weight gradients can hide at most."""
+
+LETTERS: Final = {kind: kind.value for kind in Kind}
+"""The letter of every kind: looked up, where reading an enum's value runs Python each time."""
+
+
+class Layers:
+    """A class of ranks at work: what it does next waits for ``after``."""
+
+    def __init__(self, graph: StepGraph, who: int) -> None:
+        self.graph, self.who, self.work = graph, who, graph.ranks[who]
+        self.setting, self.job = graph.setting, graph.setting.job
+        self.schedule = self.work.schedule
+        self.after: list[int] = []
+        self.gates: list[tuple[int, str]] = []
+        self.stages = [
+            self.schedule.virtual_stage(self.work.pipeline_rank, chunk) for chunk in range(len(self.work.chunks))
+        ]
+        self.tp_ops, self.tp_bytes = self._tp_op()
+        self.has_keys = ("cp", "all_gather") in self.setting.size_bytes
+        self._seconds: dict[tuple[Kind, int], tuple[float, float, float]] = {}
+
+    def _compute(self, component: str, seconds: float, label: str) -> int:
+        node = self.graph.compute(Computation(component, self.work.pipeline_rank, self.who, seconds), self.after)
+        self.graph.story[self.who].append(Entry(component, node, label, tuple(self.gates)))
+        self.after, self.gates = [node], []
+        return node
+
+    def _wait(self, component: str, node: int | None, label: str) -> None:
+        """Go on when ``node`` has arrived too."""
+        if node is not None:
+            self.graph.story[self.who].append(Entry(component, node, label))
+            self.after = [*self.after, node]
+
+    def _call(
+        self, use: str, key: Key, ops: tuple[Op, ...], size: float, count: float, holds: bool = False
+    ) -> int | None:
+        """Collectives that start now; ``holds``: they take multiprocessors from computation."""
+        return self.graph.collective(self.who, use, key, ops, size, count, self.after, holds=holds)
+
+    def _wait_through(
+        self, component: str, key: Key, ops: tuple[Op, ...], size: float, count: float, label: str
+    ) -> None:
+        """Collectives that start now, and nothing else before they have arrived: all that they wait for is over then, too."""
+        node = self._call(component, key, ops, size, count)
+        if node is not None:
+            self.graph.story[self.who].append(Entry(component, node, label))
+            self.after = [node]
+
+    def _aside(self, component: str, node: int | None, label: str) -> int | None:
+        if node is not None:
+            self.graph.concurrent[self.who].append(Side(component, node, label))
+        return node
+
+    def _gate(self, node: int, component: str) -> None:
+        self.after = [*self.after, node]
+        self.gates.append((node, component))
+
+    def _cell(self, action: Action) -> str:
+        return f"{self.stages[action.chunk]}{LETTERS[action.kind]}{action.microbatch}"
+
+    def _layers_of(self, chunk: int) -> int:
+        return max(1, self.work.chunks[chunk].num_layers)
+
+    # --- a part of an action ------------------------------------------------------------------------------------------------
+
+    def _layers(self, index: int, action: Action, piece: int, pieces: int) -> None:
+        """One of ``pieces`` equal parts of an action: computation and the collectives that it waits for."""
+        work, share, pace = self.work.chunks[action.chunk], 1 / pieces, self.work.pace[index] / pieces
+        cell, key = self._cell(action), (self.stages[action.chunk], LETTERS[action.kind], action.microbatch, piece)
+        if action.kind is Kind.W:
+            self._compute("compute", work.weight_gradient_s * pace, cell)
+            return
+        hidden = [(name, self._aside(name, node, cell)) for name, node in self._hidden(action, key, share)]
+        if (action.kind, action.chunk) not in self._seconds:
+            self._seconds[action.kind, action.chunk] = self._split(action, work)
+        first, attention, late = self._seconds[action.kind, action.chunk]
+        self._compute("compute", first * pace, cell)
+        if attention:
+            self._keys(action, key, work, share, pace, cell)
+        self._tensor(action, key, work, share, late * pace, cell)
+        self._experts(action, key, work, share, cell)
+        for name, node in hidden:
+            self._wait(name, node, cell)
+
+    def _split(self, action: Action, work: ChunkWork) -> tuple[float, float, float]:
+        """Seconds that nothing travels beside, of attention beside its keys and values, of weight gradients beside reductions."""
+        weight = work.weight_gradient_s if action.kind is Kind.B else 0.0
+        attention = self._attention(action, work) if self.has_keys else 0.0
+        late = self._late_weight_s(action, work, weight)
+        whole = work.forward_s if action.kind is Kind.F else work.input_gradient_s
+        return whole + weight - attention - late, attention, late
+
+    def _attention(self, action: Action, work: ChunkWork) -> float:
+        """Seconds of attention beside which keys and values travel."""
+        if action.kind is Kind.F:
+            return work.attention_s
+        return work.attention_backward_s + (work.attention_s if self.setting.recomputes else 0.0)
+
+    def _keys(self, action: Action, key: Key, work: ChunkWork, share: float, pace: float, cell: str) -> None:
+        """Attention with its exchange of keys and values; a backward pass also scatters their gradients."""
+        size = self.setting.size_bytes["cp", "all_gather"]
+        count = work.num_attention_layers * share
+        passes: list[tuple[str, float, bool]] = []
+        if action.kind is Kind.F or self.setting.recomputes:
+            passes.append(("forward", work.attention_s, False))
+        if action.kind is not Kind.F:
+            passes.append(("backward", work.attention_backward_s, True))
+        for name, seconds, scatters in passes:
+            gathered = self._aside("cp", self._call("cp", (*key, name), ("all_gather",), size, count), cell)
+            last = gathered
+            if scatters and gathered is not None:
+                behind = self.graph.collective(
+                    self.who, "cp", (*key, name), ("reduce_scatter",), size, count, [gathered]
+                )
+                last = self._aside("cp", behind, cell)
+            self._compute("compute", seconds * pace, cell)
+            self._wait("cp", last, cell)
+
+    def _tp_op(self) -> tuple[tuple[Op, ...], float]:
+        """Operations of one gather with its scatter."""
+        operations: tuple[Op, ...] = ("all_reduce",) if self.setting.reduce_whole else ("all_gather", "reduce_scatter")
+        return operations, self.setting.size_bytes.get(("tp", operations[0]), 0.0)
+
+    def _tp_calls(self, action: Action, work: ChunkWork) -> int:
+        return work.tp_forward if action.kind is Kind.F else work.tp_backward
+
+    def _late_weight_s(self, action: Action, work: ChunkWork, weight: float) -> float:
+        """Seconds of weight gradients beside which the reductions of a backward pass run; userbuffers hide these and more."""
+        beside = self.job.overlap.tp_reduce and self.job.overlap.tp_fraction < TP_REDUCTIONS
+        has_tp = self.tp_bytes > 0 and self._tp_calls(action, work) > 0
+        return weight / 2 if beside and has_tp and weight > 0 else 0.0
+
+    def _tensor(self, action: Action, key: Key, work: ChunkWork, share: float, late_s: float, cell: str) -> None:
+        """Gathers and scatters over tp that nothing hides; then the reductions beside ``late_s`` of weight gradients."""
+        operations, size = self.tp_ops, self.tp_bytes
+        count = self._tp_calls(action, work) * share
+        if not late_s:
+            waited = count * (1 - self.job.overlap.tp_fraction)
+            self._wait_through("tp", key, operations, size, waited, cell)
+            return
+        first_pass = count / 2 if self.setting.recomputes else 0.0
+        last = operations[-1:]
+        self._wait_through("tp", (*key, "first pass"), last, size, first_pass, cell)
+        if len(operations) > 1:
+            self._wait_through("tp", key, operations[:-1], size, count, cell)
+        behind = self._call("tp", (*key, "late"), last, size, count - first_pass, holds=True)
+        beside = self._aside("tp", behind, cell)
+        self._compute("compute", late_s, cell)
+        self._wait("tp", beside, cell)
+
+    def _exchanges(self, action: Action, work: ChunkWork) -> float:
+        again = self.setting.recomputes and action.kind is not Kind.F
+        return work.num_moe_layers * (4.0 if again else 2.0)
+
+    def _hidden_share(self, action: Action) -> float:
+        """Share of all-to-alls that runs beside the computation of another micro-batch; the outermost has none."""
+        alone = 0 if action.kind is Kind.F else self.schedule.num_microbatches - 1
+        return 0.0 if action.microbatch == alone else self.job.experts.overlap_fraction
+
+    def _experts(self, action: Action, key: Key, work: ChunkWork, share: float, cell: str) -> None:
+        if ("ep", "all_to_all") in self.setting.size_bytes:
+            count = self._exchanges(action, work) * share * (1 - self._hidden_share(action))
+            size = self.setting.size_bytes["ep", "all_to_all"]
+            self._wait_through("ep", (*key, "seen"), ("all_to_all",), size, count, cell)
+
+    def _hidden(self, action: Action, key: Key, share: float) -> Iterable[tuple[str, int | None]]:
+        """Collectives that start with the action and run beside its computation."""
+        work = self.work.chunks[action.chunk]
+        if ("ep", "all_to_all") in self.setting.size_bytes and self._hidden_share(action) > 0:
+            count = self._exchanges(action, work) * share * self._hidden_share(action)
+            size = self.setting.size_bytes["ep", "all_to_all"]
+            yield "ep", self._call("ep", (*key, "hidden"), ("all_to_all",), size, count)
+        if self.job.overlap.tp_fraction > 0 and not self._late_weight_s(action, work, work.weight_gradient_s):
+            count = self._tp_calls(action, work) * share * self.job.overlap.tp_fraction
+            yield "tp", self._call("tp", (*key, "hidden"), self.tp_ops, self.tp_bytes, count)

@@ -1,0 +1,223 @@
+"""The program of a training step: what every class of ranks computes and sends, and what waits for what.
+
+A class of ranks runs its pipeline actions in the order of the plan. An action computes its layers, layer by layer or, where
+nothing else falls between, all at once (``layers``). Concurrently travel:
+
+* messages  to the next or previous stage, in the order of the sender; computation goes on unless the job says otherwise
+* gradients after the last backward pass of each layer, parameters before its first forward pass: layer after layer, one
+            communicator after another, overlapped with computation unless the job says otherwise
+* shards    (parameters sharded) gathered one layer ahead of every pass, gradients scattered after every backward pass, the
+            last of them before the next action
+
+Every overlap rule is an edge here or in ``layers``, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from scaleacross.errors import InputError
+from scaleacross.schedules.pipeline import Action, Kind
+from scaleacross.step.graph import Key, StepGraph
+from scaleacross.step.layers import LETTERS, Layers
+from scaleacross.step.setting import STATES, RankClasses, RankWork, Setting
+
+
+def build(classes: RankClasses, setting: Setting, ranks: Mapping[int, RankWork]) -> StepGraph:
+    """The graph of one step.
+
+    Args:
+        ranks: class of ranks -> its schedule and work.
+
+    Raises:
+        InputError: a message is waited for that nobody sends.
+    """
+    graph = StepGraph(classes, setting, ranks)
+    for who in ranks:
+        graph.story[who], graph.concurrent[who] = [], []
+    for who in ranks:
+        Program(graph, who).run()
+    lost = sorted(map(str, graph.unsent()))
+    if lost:
+        raise InputError(f"the step waits for {len(lost)} messages that no rank sends, e.g. {lost[0]}")
+    return graph
+
+
+class Neighbour(NamedTuple):
+    """Who holds the virtual stage ``stage``: class ``who``, of the next rank (``down``; the first after the last) or the one
+    before."""
+
+    stage: int
+    down: bool
+    who: int
+
+
+class Program(Layers):
+    """One class of ranks on its way through its actions."""
+
+    def __init__(self, graph: StepGraph, who: int) -> None:
+        super().__init__(graph, who)
+        self.row = self.schedule.actions[self.work.pipeline_rank]
+        self.parameters: dict[tuple[int, int], int] = {}
+        self.gradients: list[int] = []
+        self.neighbours: dict[tuple[int, bool], Neighbour | None] = {}
+        gradient_kinds = (Kind.B, Kind.W)
+        self.first = {a.chunk: i for i, a in reversed(list(enumerate(self.row))) if a.kind is Kind.F}
+        self.last = {a.chunk: i for i, a in enumerate(self.row) if a.kind in gradient_kinds}
+        self.sharded = self.setting.shard == "parameters"
+
+    def run(self) -> None:
+        self._gather_parameters()
+        for index, action in enumerate(self.row):
+            self._receive(action)
+            if self.sharded and action.kind is not Kind.W:
+                self._sharded(index, action)
+            else:
+                self._plain(index, action)
+            self._send(action)
+        if not self.job.overlap.gradient_reduce:
+            for chunk in self.last:
+                parts = self._parts(chunk)
+                for part in range(parts):
+                    if self.sharded:
+                        self._replicate(chunk, part, parts, None)
+                    else:
+                        self._reduce(chunk, part, parts)
+        self.gates += [(node, "dp") for node in self.gradients]
+        self.after += self.gradients
+        self._compute("optimizer", self.work.optimizer_s, "optimizer")
+
+    # --- actions ---------------------------------------------------------------------------------------------------------
+
+    def _has_gradients(self) -> bool:
+        return any(use in STATES and op != "all_gather" for use, op in self.setting.size_bytes)
+
+    def _parts(self, chunk: int) -> int:
+        return self.graph.buckets(self.work.pipeline_rank, chunk)
+
+    def _plain(self, index: int, action: Action) -> None:
+        """An action in one piece, or part by part where gradients leave or parameters arrive."""
+        chunk = action.chunk
+        gathers = self.first.get(chunk) == index and any(at == chunk for at, _ in self.parameters)
+        reduces = self.last.get(chunk) == index and self.job.overlap.gradient_reduce and self._has_gradients()
+        pieces = self._parts(chunk) if gathers or reduces else 1
+        for piece in range(pieces):
+            if gathers and (chunk, piece) in self.parameters:
+                self._gate(self.parameters[chunk, piece], "dp")
+            self._layers(index, action, piece, pieces)
+            if reduces:
+                self._reduce(chunk, piece, pieces)
+
+    # --- messages --------------------------------------------------------------------------------------------------------
+
+    def _receive(self, action: Action) -> None:
+        forward = action.kind is Kind.F
+        source = self._neighbour(action, not forward)
+        if source is not None:
+            cell: Key = (source.stage, "F" if forward else "B", action.microbatch)
+            self._gate(self.graph.message(source.who, not source.down, cell), "idle")
+
+    def _send(self, action: Action) -> None:
+        forward = action.kind is Kind.F
+        target = self._neighbour(action, forward)
+        if target is None:
+            return
+        key: Key = (self.stages[action.chunk], "F" if forward else "B", action.microbatch)
+        number, cell = self.graph.sends(self.who, target.down, key, self.after), self._cell(action)
+        self._aside("pp", number, cell)
+        if not self.job.overlap.pipeline_messages:
+            self._wait("pp", number, cell)
+
+    def _neighbour(self, action: Action, ahead: bool) -> Neighbour | None:
+        """Who holds the next virtual stage (``ahead``) or the one before, as a message of ``action`` goes or comes from there;
+        None where none does."""
+        if action.kind is Kind.W:
+            return None
+        key = action.chunk, ahead
+        if key not in self.neighbours:
+            self.neighbours[key] = self._adjacent(self.stages[action.chunk], ahead)
+        return self.neighbours[key]
+
+    def _adjacent(self, stage: int, ahead: bool) -> Neighbour | None:
+        if self.schedule.is_last(stage) if ahead else self.schedule.is_first(stage):
+            return None
+        there = stage + 1 if ahead else stage - 1
+        rank, mine, ranks = self.schedule.locate(there)[0], self.work.pipeline_rank, self.schedule.num_ranks
+        if rank == mine:
+            return None
+        down = rank == (mine + 1) % ranks if ranks > 2 else rank > mine
+        return Neighbour(there, down, self.graph.classes.neighbour(self.who, forward=down))
+
+    # --- gradients and parameters ----------------------------------------------------------------------------------------
+
+    def _states(self, chunk: int, part: int, parts: int, gather: bool, key: Key, after: list[int]) -> int | None:
+        """Reduce (or gather) one of ``parts`` of a chunk over all communicators, one after another; shards are not replicated
+        with every micro-batch."""
+        work, last = self.work.chunks[chunk], None
+        for use in STATES[-2::-1] if gather else STATES:
+            if use == "dp_replicate" and key[0] == "shard":
+                continue
+            op, size = self.setting.state_op(use, gather), self.setting.state_bytes(work, use, gather) / parts
+            done = self.graph.collective(self.who, use, (*key, chunk, part), (op,), size, 1.0, after, lane=True)
+            if done is not None:
+                last, after = self._aside("dp", done, f"{'gather' if gather else 'reduce'} {chunk}.{part}"), [done]
+        return last
+
+    def _reduce(self, chunk: int, part: int, parts: int) -> None:
+        """Gradients of a part of a chunk, once its last micro-batch has run backward."""
+        done = self._states(chunk, part, parts, False, ("gradients",), self.after)
+        if done is not None:
+            self.gradients.append(done)
+
+    def _gather_parameters(self) -> None:
+        """Updated parameters, in the order in which forward passes need them."""
+        if self.setting.shard != "optimizer":
+            return
+        order = sorted(self.first, key=lambda chunk: self.first[chunk])
+        last = None
+        for chunk in order:
+            parts = self._parts(chunk)
+            for part in range(parts):
+                done = self._states(chunk, part, parts, True, ("parameters",), [])
+                if done is not None:
+                    self.parameters[chunk, part] = last = done
+        if not self.job.overlap.parameter_gather and last is not None:
+            self.parameters.clear()
+            self._gate(last, "dp")
+
+    def _sharded(self, index: int, action: Action) -> None:
+        """An action with its parameters gathered layer by layer, and in a backward pass its gradients scattered."""
+        chunk, pieces = action.chunk, self._layers_of(action.chunk)
+        ahead = self.job.overlap.shard_prefetch
+        backward, reduced = action.kind is not Kind.F, None
+        cell, at = self._cell(action), (self.stages[chunk], LETTERS[action.kind], action.microbatch)
+        gathered = self._states(chunk, 0, pieces, True, ("shard", *at), self.after)
+        for piece in range(pieces):
+            following, start = None, [*self.after, *([] if gathered is None else [gathered])]
+            if gathered is not None:
+                self._gate(gathered, "dp")
+            if ahead and piece + 1 < pieces:
+                following = self._states(chunk, piece + 1, pieces, True, ("shard", *at), start)
+            self._layers(index, action, piece, pieces)
+            if backward and action.kind is Kind.B:
+                reduced = self._states(chunk, piece, pieces, False, ("shard", *at), self.after) or reduced
+                if not ahead:
+                    self._wait("dp", reduced, cell)
+            if not ahead and piece + 1 < pieces:
+                following = self._states(chunk, piece + 1, pieces, True, ("shard", *at), self.after)
+            gathered = following
+            if self.last.get(chunk) == index and self.job.overlap.gradient_reduce:
+                self._replicate(chunk, piece, pieces, reduced)
+        if ahead:
+            self._wait("dp", reduced, cell)
+
+    def _replicate(self, chunk: int, piece: int, pieces: int, reduced: int | None) -> None:
+        """The all-reduce of the shard over replicas, once per step."""
+        size = self.setting.state_bytes(self.work.chunks[chunk], "dp_replicate", False) / pieces
+        after = self.after if reduced is None else [reduced]
+        key = ("gradients", chunk, piece)
+        done = self.graph.collective(self.who, "dp_replicate", key, ("all_reduce",), size, 1.0, after, lane=True)
+        if done is not None:
+            self._aside("dp", done, f"reduce {chunk}.{piece}")
+            self.gradients.append(done)

@@ -1,0 +1,101 @@
+"""What a step graph is built from: the facts of a decision, and one class of equal ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+from scaleacross.schedules.pipeline import PipelineSchedule
+from scaleacross.spec.framework import BUCKET_PARAMETERS_PER_REPLICA, LEAST_BUCKET_PARAMETERS
+from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import Degrees, ShardLevel
+from scaleacross.spec.step_work import ChunkWork
+
+Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
+STATES: Final = ("cp_states", "dp_shard", "expert", "dp_replicate")
+"""Uses of the groups that gradients and parameters travel in, in the order of a reduction."""
+SHAPES: Final[Mapping[str, str]] = {"cp_states": "cp"}
+"""Group shapes of the uses that are not named after them."""
+
+
+class RankClasses(Protocol):
+    """Classes of equal ranks and of their process groups; ``simulation.machine`` derives them from a placement."""
+
+    def neighbour(self, block_class: int, forward: bool) -> int:
+        """Class of the next (``forward``) or previous pipeline rank."""
+
+    def group_of(self, shape: str, block_class: int) -> int:
+        """Class of the process group of ``shape`` that the ranks of a class belong to."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Facts of a decision that a step graph needs.
+
+    Attributes:
+        size_bytes: (use, op) -> bytes of one call where they do not depend on the chunk; uses are tp, cp (keys and values), ep,
+            pp and STATES. A use that is missing communicates nothing.
+        reduce_whole: tp collectives are all-reduces (no sequence parallelism).
+        recomputes: the forward pass runs again in the backward pass.
+    """
+
+    job: Job
+    degrees: Degrees
+    shard: ShardLevel
+    size_bytes: Mapping[tuple[str, Op], float]
+    reduce_whole: bool
+    recomputes: bool
+
+    @property
+    def bucket_parameters(self) -> int:
+        """Parameters of a gradient bucket, as the job states it or as Megatron-Core takes it by default."""
+        replicas = self.degrees.dp * self.degrees.cp
+        default = max(LEAST_BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_REPLICA * replicas)
+        return self.job.overlap.bucket_parameters or default
+
+    def state_op(self, use: str, gather: bool) -> Op:
+        """What gradients (or parameters, ``gather``) do in the groups of a use."""
+        if gather:
+            return "all_gather"
+        return "all_reduce" if self.shard == "none" or use == "dp_replicate" else "reduce_scatter"
+
+    def state_bytes(self, work: ChunkWork, use: str, gather: bool) -> float:
+        """Bytes of a chunk that one rank reduces (or gathers) in its group of a use."""
+        each = self.job.optimizer.parameter_bytes if gather else self.job.optimizer.reduce_bytes
+        if use == "cp_states":
+            return (work.dense_parameters + work.expert_parameters) * each
+        if use in ("dp_shard", "expert"):
+            return (work.dense_parameters if use == "dp_shard" else work.expert_parameters) / self.degrees.cp * each
+        group = 1 if self.shard == "none" else self.degrees.dp_shard * self.degrees.cp
+        return (work.dense_parameters / group + work.expert_parameters / max(1.0, group / self.degrees.ep)) * each
+
+    def buckets(self, chunks: Sequence[ChunkWork]) -> int:
+        """Parts in which the gradients and parameters of a chunk travel: the fewest of ``chunks``, one per class of ranks."""
+        return min(map(self._buckets, chunks))
+
+    def _buckets(self, work: ChunkWork) -> int:
+        layers = max(1, work.num_layers)
+        if self.shard == "parameters":
+            return layers
+        if not self.job.overlap.gradient_reduce:
+            return 1
+        parameters = work.dense_parameters + work.expert_parameters
+        return min(layers, max(1, math.ceil(parameters / self.bucket_parameters)))
+
+
+@dataclass(frozen=True)
+class RankWork:
+    """One class of ranks: its schedule, its chunks, its pace.
+
+    Attributes:
+        pipeline_rank: which row of the schedule it runs.
+        pace: seconds of an action over those stated, one per action: stragglers and jitter.
+    """
+
+    pipeline_rank: int
+    schedule: PipelineSchedule
+    chunks: tuple[ChunkWork, ...]
+    optimizer_s: float
+    pace: tuple[float, ...]

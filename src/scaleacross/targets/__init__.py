@@ -1,0 +1,89 @@
+"""What runs a plan. Each target states what it can express and how it behaves; search, checker and emitters read it here.
+
+``scaleacross`` is launch.json for the package's own runtime, or the torchrun files for a program of your own: it carries every
+decision. ``megatron`` and ``torchtitan`` are the frameworks of those names. A job that names none (``any``) is planned without
+restriction, and the plan says which targets express it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from scaleacross.spec.job import Job
+from scaleacross.spec.plan import Decision, TargetFit
+from scaleacross.targets import megatron, torchtitan
+from scaleacross.targets.law import Bools, Columns, Scope, Subject, Target, job_refusals, refusals
+from scaleacross.workloads.layer_profile import ModelProfile
+
+OWN: Final = Target(
+    "scaleacross", "scaleacross", (), (), lambda _subject, _decision: [], equal_batches=False, behaviour={}, groups={}
+)
+TARGETS: Final[Mapping[str, Target]] = {one.name: one for one in (OWN, megatron.TARGET, torchtitan.TARGET)}
+
+
+def target_of(job: Job) -> Target | None:
+    """The target that a job names; None for ``any``."""
+    return None if job.target == "any" else TARGETS[job.target]
+
+
+def needs_equal_batches(job: Job) -> bool:
+    """Whether the job's target runs equally many micro-batches on every replica."""
+    target = target_of(job)
+    return target is not None and target.equal_batches
+
+
+def expressible(
+    job: Job, profile: ModelProfile, rows: Columns, size: int, scopes: tuple[Scope, ...], counts: Counter[str]
+) -> Bools | None:
+    """Rows that the job's target expresses by its laws of these scopes, shape (size,); None where nothing is refused.
+
+    What each law refuses first is added to ``counts``.
+    """
+    target = target_of(job)
+    laws = [law for law in target.laws if law.scope in scopes] if target else []
+    if target is None or not laws:
+        return None
+    subject, keep = Subject(job, profile), np.ones(size, dtype=np.bool_)
+    for law in laws:
+        allowed = keep & law.allows(subject, rows)
+        lost = int(keep.sum()) - int(allowed.sum())
+        if lost:
+            counts[f"target {target.name}: {law.about}"] += lost
+        keep = allowed
+    return keep
+
+
+def refused_by(name: str, job: Job, profile: ModelProfile, decision: Decision) -> list[str]:
+    """Why target ``name`` cannot express a decision of the job, in words; empty when it can."""
+    return refusals(TARGETS[name], Subject(job, profile), decision)
+
+
+def refused_by_own(job: Job, profile: ModelProfile, decision: Decision) -> list[str]:
+    """Why the job's own target cannot express a decision; empty when it can, and for ``any``."""
+    return [] if job.target == "any" else refused_by(job.target, job, profile, decision)
+
+
+def refused_job(job: Job, profile: ModelProfile) -> list[str]:
+    """What the job asks of its target that no decision can mend: precision, optimizer, model."""
+    target = target_of(job)
+    return job_refusals(target, Subject(job, profile)) if target else []
+
+
+def fits(job: Job, profile: ModelProfile, decision: Decision) -> tuple[TargetFit, ...]:
+    """Every target with what it cannot express of a decision."""
+    return tuple(TargetFit(target=name, refused=tuple(refused_by(name, job, profile, decision))) for name in TARGETS)
+
+
+def behaving(job: Job) -> Job:
+    """The job with what its target fixes by the way it runs (``Target.behaviour``)."""
+    target = target_of(job)
+    parts: dict[str, dict[str, Any]] = {}
+    for path, value in (target.behaviour if target else {}).items():
+        part, _, field = path.partition(".")
+        parts.setdefault(part, {})[field] = value
+    changes = {part: getattr(job, part).model_copy(update=fields) for part, fields in parts.items()}
+    return job.model_copy(update=changes) if changes else job

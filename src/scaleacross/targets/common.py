@@ -1,0 +1,42 @@
+"""Laws that several targets share, and what only a whole decision shows."""
+
+from __future__ import annotations
+
+from scaleacross.spec.plan import Decision
+from scaleacross.targets.law import JobLaw, Subject
+
+
+def encodes_nothing(title: str) -> JobLaw:
+    """The framework's library reduces what it is given."""
+    why = (
+        f"network.compression: {title} sends gradients through NCCL, which encodes nothing; leave compression out, or "
+        "set target: scaleacross"
+    )
+    return JobLaw(lambda subject: subject.job.network.compression is None, lambda _: why)
+
+
+def trains_everything(title: str) -> JobLaw:
+    """The framework trains every parameter: no adapters, no frozen parts."""
+
+    def says(subject: Subject) -> str:
+        tuning = subject.job.fine_tuning
+        lora = tuning.lora if tuning else None
+        what = f"LoRA of rank {lora.rank}" if lora else f"frozen {', '.join(tuning.frozen) if tuning else ''}"
+        return (
+            f"fine_tuning with {what}: {title} trains every parameter; the targets launch and torchrun carry the plan to "
+            "a script of your own"
+        )
+
+    return JobLaw(lambda subject: subject.job.fine_tuning is None or not subject.job.fine_tuning.partial, says)
+
+
+def order_and_shares(title: str, subject: Subject, decision: Decision) -> list[str]:
+    """Refusals of unequal micro-batches per replica."""
+    shares = decision.batch_shares
+    if shares is None:
+        return []
+    each = ", ".join(f"{share.num_micro_batches} in {'+'.join(share.buildings)}" for share in shares)
+    return [
+        f"micro-batches per replica differ ({each}): {title} runs equally many on every replica; use the targets "
+        "launch or torchrun, or pin degrees so that pp and not dp crosses the buildings"
+    ]

@@ -1,0 +1,184 @@
+"""What a target can express, as laws over candidates: the search masks rows by them, emitters and the checker quote them.
+
+A law is written once. ``allows`` answers for a million candidates or for one; ``says`` words the refusal of one decision, with
+the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS, Recompute, ScheduleName
+from scaleacross.spec.plan import Decision
+from scaleacross.workloads.layer_profile import ModelProfile
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+Scope = Literal["base", "split"]
+"""What a law looks at: columns that a base of the search has, or also the split of dp and the shard level."""
+
+
+class Subject(NamedTuple):
+    """Who asks: the job, and its model as layers."""
+
+    job: Job
+    profile: ModelProfile
+
+
+class Columns(Protocol):
+    """Candidates as columns of shape (n,). Codes index RECOMPUTES, SHARD_LEVELS and SCHEDULE_NAMES."""
+
+    @property
+    def tp(self) -> Ints: ...
+    @property
+    def cp(self) -> Ints: ...
+    @property
+    def dp_shard(self) -> Ints: ...
+    @property
+    def dp_replicate(self) -> Ints: ...
+    @property
+    def pp(self) -> Ints: ...
+    @property
+    def ep(self) -> Ints: ...
+    @property
+    def num_micro_batches(self) -> Ints: ...
+    @property
+    def num_chunks(self) -> Ints: ...
+    @property
+    def schedule(self) -> Ints: ...
+    @property
+    def recompute(self) -> Ints: ...
+    @property
+    def shard(self) -> Ints: ...
+
+
+@dataclass(frozen=True)
+class Row:
+    """One decision as columns of shape (1,)."""
+
+    tp: Ints
+    cp: Ints
+    dp_shard: Ints
+    dp_replicate: Ints
+    pp: Ints
+    ep: Ints
+    num_micro_batches: Ints
+    num_chunks: Ints
+    schedule: Ints
+    recompute: Ints
+    shard: Ints
+
+    @classmethod
+    def of(cls, job: Job, decision: Decision) -> Row:
+        """The row of a decision; micro-batches are those of equal replicas."""
+        degrees, pipeline = decision.degrees, decision.pipeline
+        values = {
+            **{axis: degrees.of(axis) for axis in ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep")},
+            "num_micro_batches": job.global_batch_sequences // (degrees.dp * pipeline.micro_batch_sequences),
+            "num_chunks": pipeline.num_chunks,
+            "schedule": SCHEDULE_NAMES.index(pipeline.schedule),
+            "recompute": RECOMPUTES.index(decision.recompute),
+            "shard": SHARD_LEVELS.index(decision.shard),
+        }
+        return cls(**{field.name: np.array([values[field.name]], dtype=np.int64) for field in fields(cls)})
+
+
+class Case(NamedTuple):
+    """One decision that is refused, for the wording: degrees, micro-batches m of a replica, the decision, the subject."""
+
+    subject: Subject
+    decision: Decision
+    m: int
+
+
+@dataclass(frozen=True)
+class Law:
+    """One thing that a target cannot express.
+
+    Attributes:
+        about: one or two words, under which refused candidates are counted.
+        scope: what it looks at.
+        allows: (subject, candidates) → True where the target expresses them; scalars broadcast.
+        says: the refusal of one decision: what is wrong, by how much, the way out.
+    """
+
+    about: str
+    scope: Scope
+    allows: Callable[[Subject, Columns], Bools]
+    says: Callable[[Case], str]
+
+
+@dataclass(frozen=True)
+class JobLaw:
+    """One thing that a target cannot express whatever is decided: ``holds`` of the job and the model, else ``says`` why not."""
+
+    holds: Callable[[Subject], bool]
+    says: Callable[[Subject], str]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A program that runs plans.
+
+    Attributes:
+        name: as a job states it.
+        title: as users know it.
+        job_laws: what it cannot express of a job, whatever is decided.
+        laws: what it cannot express, by candidate.
+        details: refusals that only a whole decision shows (its order, its shares); equal to no law above.
+        equal_batches: every data-parallel replica runs equally many micro-batches.
+        behaviour: dotted fields of a job that the target fixes by what it does, with the value that prices it.
+        groups: axis → descriptions of its process groups, which NCCLX selects communicators by.
+    """
+
+    name: str
+    title: str
+    job_laws: tuple[JobLaw, ...]
+    laws: tuple[Law, ...]
+    details: Callable[[Subject, Decision], list[str]]
+    equal_batches: bool
+    behaviour: Mapping[str, Any]
+    groups: Mapping[str, tuple[str, ...]]
+
+    def group_names(self, axis: str) -> tuple[str, ...]:
+        """Descriptions that the target gives the process groups of an axis; the axis itself where it names none."""
+        return self.groups.get(axis, (axis,))
+
+
+def refusals(target: Target, subject: Subject, decision: Decision) -> list[str]:
+    """Why ``target`` cannot express a decision, in words; empty when it can."""
+    out = job_refusals(target, subject)
+    row = Row.of(subject.job, decision)
+    case = Case(subject, decision, int(row.num_micro_batches[0]))
+    out += [law.says(case) for law in target.laws if not bool(np.all(law.allows(subject, row)))]
+    return out + target.details(subject, decision)
+
+
+def job_refusals(target: Target, subject: Subject) -> list[str]:
+    """What a job asks of ``target`` that no decision can mend: precision, optimizer, model."""
+    return [law.says(subject) for law in target.job_laws if not law.holds(subject)]
+
+
+def in_codes(column: Ints, codes: set[int]) -> Bools:
+    """Rows whose code is one of ``codes``."""
+    return np.isin(column, sorted(codes))
+
+
+def schedule_codes(names: tuple[ScheduleName, ...]) -> set[int]:
+    """Codes of schedules."""
+    return {SCHEDULE_NAMES.index(name) for name in names}
+
+
+def recompute_codes(names: tuple[Recompute, ...]) -> set[int]:
+    """Codes of recompute policies."""
+    return {RECOMPUTES.index(name) for name in names}
+
+
+SHARD_NONE, SHARD_OPTIMIZER, SHARD_PARAMETERS = range(len(SHARD_LEVELS))

@@ -1,0 +1,166 @@
+"""Target ``megatron``: what Megatron-LM runs (NVIDIA/Megatron-LM d98e8a64; core 0.20 in development).
+
+Recomputation: no policy reruns norms and activation products of a layer. Module ``layernorm`` frees nothing in a dense layer
+under Transformer Engine, whose norms sit inside the projections (core/models/gpt/gpt_layer_specs.py). Module ``moe_act`` is for
+grouped experts (core/transformer/transformer_config.py). Module ``mlp`` reruns both products and their tp collectives
+(core/transformer/transformer_layer.py).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from scaleacross.spec.parallelism import Recompute, ScheduleName
+from scaleacross.spec.plan import Decision
+from scaleacross.targets.common import encodes_nothing, order_and_shares, trains_everything
+from scaleacross.targets.law import (
+    SHARD_PARAMETERS,
+    Bools,
+    Case,
+    Columns,
+    JobLaw,
+    Law,
+    Subject,
+    Target,
+    in_codes,
+    recompute_codes,
+    schedule_codes,
+)
+
+TITLE: Final = "Megatron-LM"
+SCHEDULES: Final[tuple[ScheduleName, ...]] = ("1F1B", "Interleaved1F1B")
+RECOMPUTES: Final[tuple[Recompute, ...]] = ("none", "full")
+OPTIMIZERS: Final = ("adam", "sgd")
+REDUCE_BYTES: Final = (2.0, 4.0)
+
+
+def _schedule(subject: Subject, rows: Columns) -> Bools:
+    out: Bools = (rows.pp == 1) | in_codes(rows.schedule, schedule_codes(SCHEDULES))
+    return out
+
+
+def _refused_schedule(case: Case) -> str:
+    return f"schedule {case.decision.pipeline.schedule}: {_ONLY_1F1B}"
+
+
+_ONLY_1F1B: Final = "Megatron-LM has 1F1B and Interleaved1F1B only; set schedules: [1F1B, Interleaved1F1B]"
+
+
+def _expert_overlap(subject: Subject, rows: Columns) -> Bools:
+    """core/transformer/transformer_config.py: virtual stages when pp > 1, and no full recomputation."""
+    overlapped = np.bool_(subject.job.experts.overlap_fraction > 0)
+    full = in_codes(rows.recompute, recompute_codes(("full",)))
+    out: Bools = ~overlapped | (rows.ep == 1) | (((rows.pp == 1) | (rows.num_chunks > 1)) & ~full)
+    return out
+
+
+JOB_LAWS: Final = (
+    JobLaw(
+        lambda s: s.job.precision != "nvfp4",
+        lambda s: "precision nvfp4: the megatron target writes bf16, fp16 and fp8",
+    ),
+    JobLaw(
+        lambda s: s.job.optimizer.name in OPTIMIZERS,
+        lambda s: f"optimizer '{s.job.optimizer.name}': the megatron target writes adam and sgd",
+    ),
+    JobLaw(
+        lambda s: s.job.optimizer.reduce_bytes in REDUCE_BYTES,
+        lambda s: (
+            f"gradients of {s.job.optimizer.reduce_bytes:g} bytes on the wire: Megatron-LM reduces in fp32 or in bf16"
+        ),
+    ),
+    encodes_nothing(TITLE),
+    trains_everything("Megatron-LM's pretrain_gpt.py"),
+)
+
+LAWS: Final = (
+    Law(
+        "recompute",
+        "base",
+        lambda s, rows: in_codes(rows.recompute, recompute_codes(RECOMPUTES)),
+        lambda c: (
+            "recompute selective: Megatron-LM has no policy that reruns norms and activation products alone; set recompute: "
+            "[none, full], or plan with target: megatron"
+        ),
+    ),
+    Law("schedule", "base", _schedule, _refused_schedule),
+    Law(
+        "chunks without pipeline",
+        "base",
+        lambda s, rows: (rows.pp > 1) | (rows.num_chunks == 1),
+        lambda c: "Megatron-LM interleaves only with pipeline-model-parallel-size > 1: set pp > 1 or num_chunks 1",
+    ),
+    Law(
+        "micro-batches",
+        "base",
+        lambda s, rows: (rows.pp == 1) | (rows.num_chunks == 1) | (rows.num_micro_batches >= rows.pp),
+        lambda c: (
+            f"Interleaved1F1B with {c.m} micro-batches on pp {c.decision.degrees.pp}: Megatron-LM needs at least pp "
+            "micro-batches (--microbatch-group-size-per-virtual-pipeline-stage); raise the batch or lower dp"
+        ),
+    ),
+    Law(
+        "experts with cp",
+        "base",
+        lambda s, rows: (rows.ep == 1) | (rows.cp == 1),
+        lambda c: (
+            f"ep {c.decision.degrees.ep} with cp {c.decision.degrees.cp}: Megatron-LM's expert groups run over cp first, "
+            "the plan's inside dp_shard; set cp 1"
+        ),
+    ),
+    Law(
+        "fp16 experts",
+        "base",
+        lambda s, rows: (rows.ep == 1) | np.bool_(s.job.precision != "fp16"),
+        lambda c: "precision fp16 with ep > 1: Megatron-LM trains experts in parallel with bf16 only",
+    ),
+    Law(
+        "expert overlap",
+        "base",
+        _expert_overlap,
+        lambda c: (
+            "experts.overlap_fraction: Megatron-LM overlaps experts' all-to-alls with more than one chunk when pp > 1, and "
+            "without full recomputation; set num_chunks ≥ 2 and recompute: none, or overlap_fraction: 0"
+        ),
+    ),
+    Law(
+        "sequence",
+        "base",
+        lambda s, rows: (rows.cp == 1) | (s.job.sequence_length % (2 * rows.cp) == 0),
+        lambda c: (
+            f"sequence length {c.subject.job.sequence_length} is no multiple of 2 · cp = {2 * c.decision.degrees.cp}, "
+            "which Megatron-LM asks for"
+        ),
+    ),
+    Law(
+        "parameters with pp",
+        "split",
+        lambda s, rows: (rows.shard != SHARD_PARAMETERS) | (rows.pp == 1),
+        lambda c: (
+            f"shard 'parameters' with pp {c.decision.degrees.pp}: Megatron-FSDP builds its mesh without a "
+            "pipeline axis; set shard: optimizer or pp 1"
+        ),
+    ),
+)
+
+
+def _details(subject: Subject, decision: Decision) -> list[str]:
+    out = order_and_shares(TITLE, subject, decision)
+    if decision.pipeline.order is not None:
+        out.append(f"schedule {decision.pipeline.schedule} in an order of its own: {_ONLY_1F1B}")
+    return out
+
+
+# core/parallel_state.py; of replicas the one group between optimizer instances, of dense and of expert layers.
+GROUPS: Final = {
+    "tp": ("TENSOR_MODEL_PARALLEL_GROUP",),
+    "cp": ("CONTEXT_PARALLEL_GROUP",),
+    "pp": ("PIPELINE_MODEL_PARALLEL_GROUP",),
+    "dp_shard": ("DATA_PARALLEL_GROUP_WITH_CP", "INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP"),
+    "dp_replicate": ("HIERARCHICAL_EXPERT_DATA_PARALLEL_GROUP_L1",),
+    "ep": ("EXPERT_MODEL_PARALLEL_GROUP",),
+}
+
+TARGET: Final = Target("megatron", TITLE, JOB_LAWS, LAWS, _details, equal_batches=True, behaviour={}, groups=GROUPS)

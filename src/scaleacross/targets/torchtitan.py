@@ -1,0 +1,218 @@
+"""Target ``torchtitan``: what torchtitan 0.3.0 runs on torch 2.13.0.
+
+Without a pipeline FSDP reduces gradients after every micro-batch (torchtitan/trainer.py never switches that off). With one it
+accumulates whole gradients and reduces them once per step (torch/distributed/pipelining/stage.py). So a plan without pipeline
+shards parameters or has one micro-batch, and a plan with one has shard level ``optimizer``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from scaleacross.spec.parallelism import Recompute, ScheduleName
+from scaleacross.spec.plan import Decision
+from scaleacross.targets.common import encodes_nothing, order_and_shares, trains_everything
+from scaleacross.targets.law import (
+    SHARD_NONE,
+    SHARD_PARAMETERS,
+    Bools,
+    Case,
+    Columns,
+    Ints,
+    JobLaw,
+    Law,
+    Subject,
+    Target,
+    in_codes,
+    recompute_codes,
+    schedule_codes,
+)
+from scaleacross.targets.torchtitan_models import find_flavor, missing_flavor
+
+TITLE: Final = "torchtitan 0.3.0"
+SCHEDULES: Final[tuple[ScheduleName, ...]] = (
+    "GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV",
+)  # fmt: skip
+ROUNDS: Final[tuple[ScheduleName, ...]] = ("Interleaved1F1B", "InterleavedZeroBubble")
+RECOMPUTES: Final[tuple[Recompute, ...]] = ("none", "full")
+OPTIMIZERS: Final = ("adam", "adamw")
+
+
+def _sequence_divisor(tp: Ints, cp: Ints) -> Ints:
+    out: Ints = tp * np.where(cp > 1, 2 * cp, 1)
+    return out
+
+
+def _refused_sequence(case: Case) -> str:
+    tp, cp = case.decision.degrees.tp, case.decision.degrees.cp
+    return (
+        f"sequence length {case.subject.job.sequence_length} is no multiple of {tp * (2 * cp if cp > 1 else 1)}, which "
+        f"torchtitan asks for at tp {tp}, cp {cp}"
+    )
+
+
+def _rounds(subject: Subject, rows: Columns) -> Bools:
+    """torch/distributed/pipelining/schedules.py: rounds = max(1, m // pp), of equally many micro-batches."""
+    interleaved = in_codes(rows.schedule, schedule_codes(ROUNDS))
+    rounds = np.maximum(1, rows.num_micro_batches // rows.pp)
+    out: Bools = (rows.pp == 1) | ~interleaved | (rows.num_micro_batches % rounds == 0)
+    return out
+
+
+def _refused_rounds(case: Case) -> str:
+    pp, rounds = case.decision.degrees.pp, max(1, case.m // case.decision.degrees.pp)
+    schedule = case.decision.pipeline.schedule
+    return f"{schedule} with {case.m} micro-batches on pp {pp}: torch runs {rounds} rounds and {case.m} is no multiple of that"
+
+
+def _one_f_one_b(subject: Subject, rows: Columns) -> Bools:
+    plain = in_codes(rows.schedule, schedule_codes(("1F1B",)))
+    out: Bools = (rows.pp == 1) | ~plain | (rows.num_micro_batches >= rows.pp)
+    return out
+
+
+def _schedule(subject: Subject, rows: Columns) -> Bools:
+    out: Bools = (rows.pp == 1) | in_codes(rows.schedule, schedule_codes(SCHEDULES))
+    return out
+
+
+def _only(schedule: str) -> str:
+    return f"schedule {schedule}: torchtitan 0.3.0 names {', '.join(SCHEDULES)}; the target pipeline_csv writes the order itself"
+
+
+def _reduced_once(subject: Subject, rows: Columns) -> Bools:
+    """Plans of DDP or ZeRO-1 reduce once per step."""
+    alone = rows.dp_shard * rows.dp_replicate * rows.cp == 1
+    out: Bools = alone | (rows.shard == SHARD_PARAMETERS) | (rows.pp > 1) | (rows.num_micro_batches == 1)
+    return out
+
+
+def _refused_accumulation(case: Case) -> str:
+    return (
+        f"shard '{case.decision.shard}' with pp 1 and {case.m} micro-batches: torchtitan 0.3.0 would reduce "
+        "gradients after every micro-batch; set shard: parameters, pp > 1, or one micro-batch"
+    )
+
+
+JOB_LAWS: Final = (
+    JobLaw(
+        lambda s: find_flavor(s.profile) is not None,
+        lambda s: missing_flavor(s.profile),
+    ),
+    JobLaw(
+        lambda s: s.job.precision == "bf16",
+        lambda s: (
+            f"precision {s.job.precision}: the torchtitan target writes bf16; add a quantization converter to the "
+            "module"
+        ),
+    ),
+    JobLaw(
+        lambda s: s.job.optimizer.name in OPTIMIZERS,
+        lambda s: f"optimizer '{s.job.optimizer.name}': the torchtitan target writes AdamW",
+    ),
+    JobLaw(
+        lambda s: s.job.optimizer.reduce_bytes == 4.0,
+        lambda s: (
+            f"gradients of {s.job.optimizer.reduce_bytes:g} bytes on the wire: torchtitan 0.3.0 reduces in "
+            "float32 (4 bytes) only"
+        ),
+    ),
+    encodes_nothing(TITLE),
+    trains_everything("torchtitan 0.3.0 as configured here"),
+)
+
+LAWS: Final = (
+    Law(
+        "recompute",
+        "base",
+        lambda s, rows: in_codes(rows.recompute, recompute_codes(RECOMPUTES)),
+        lambda c: (
+            "recompute selective: SelectiveAC of torchtitan 0.3.0 reruns every second matrix product too; set recompute: "
+            "[none, full], or plan with target: torchtitan"
+        ),
+    ),
+    Law(
+        "context exchange",
+        "base",
+        lambda s, rows: (rows.cp == 1) | np.bool_(s.job.context_exchange == "gather"),
+        lambda c: (
+            f"cp {c.decision.degrees.cp} with context_exchange ring: torchtitan 0.3.0 gathers keys and values before "
+            "attention; set context_exchange: gather or cp 1"
+        ),
+    ),
+    Law(
+        "expert overlap",
+        "base",
+        lambda s, rows: (rows.ep == 1) | np.bool_(s.job.experts.overlap_fraction == 0),
+        lambda c: "experts.overlap_fraction: torchtitan 0.3.0 hides no all-to-all of experts; set overlap_fraction: 0",
+    ),
+    Law(
+        "sequence",
+        "base",
+        lambda s, rows: s.job.sequence_length % _sequence_divisor(rows.tp, rows.cp) == 0,
+        _refused_sequence,
+    ),
+    Law(
+        "experts with tp or cp",
+        "base",
+        lambda s, rows: (rows.ep == 1) | (rows.tp * rows.cp == 1),
+        lambda c: (
+            f"ep {c.decision.degrees.ep} with tp {c.decision.degrees.tp}, cp {c.decision.degrees.cp}: torchtitan's expert "
+            "groups run over tp and cp first, the plan's inside dp_shard; set tp 1 and cp 1"
+        ),
+    ),
+    Law("schedule", "base", _schedule, lambda c: _only(c.decision.pipeline.schedule)),
+    Law(
+        "micro-batches",
+        "base",
+        _one_f_one_b,
+        lambda c: (
+            f"1F1B with {c.m} micro-batches on {c.decision.degrees.pp} stages: torch's schedule needs at least as many "
+            "micro-batches as stages"
+        ),
+    ),
+    Law("rounds", "base", _rounds, _refused_rounds),
+    Law("accumulation", "split", _reduced_once, _refused_accumulation),
+    Law(
+        "parameters with pp",
+        "split",
+        lambda s, rows: (rows.shard != SHARD_PARAMETERS) | (rows.pp == 1),
+        lambda c: (
+            f"shard 'parameters' with pp {c.decision.degrees.pp}: torchtitan 0.3.0 accumulates whole gradients through the "
+            "pipeline and reduces them once; set shard: optimizer or pp 1"
+        ),
+    ),
+    Law(
+        "replicas only",
+        "split",
+        lambda s, rows: (rows.shard != SHARD_NONE) | ((rows.cp == 1) & (rows.ep == 1)),
+        lambda c: (
+            f"shard 'none' with cp {c.decision.degrees.cp}, ep {c.decision.degrees.ep}: torchtitan 0.3.0 always shards over "
+            "dp_shard · cp and needs dp_shard for experts; set shard: optimizer or parameters"
+        ),
+    ),
+)
+
+
+def _details(subject: Subject, decision: Decision) -> list[str]:
+    out = order_and_shares(TITLE, subject, decision)
+    if decision.pipeline.order is not None:
+        out.append(_only(f"{decision.pipeline.schedule} in an order of its own"))
+    return out
+
+
+# torch/distributed/device_mesh.py describes a group as mesh_<axis>; partial_dtensor shards over the mesh axis fsdp.
+MESHES: Final = {"tp": "tp", "cp": "cp", "pp": "pp", "dp_shard": "fsdp", "dp_replicate": "dp_replicate", "ep": "ep"}
+
+TARGET: Final = Target(
+    "torchtitan",
+    TITLE,
+    JOB_LAWS,
+    LAWS,
+    _details,
+    equal_batches=True,
+    behaviour={"overlap.tp_reduce": False, "optimizer.fused_accumulation": False},
+    groups={axis: (f"mesh_{name}",) for axis, name in MESHES.items()},
+)

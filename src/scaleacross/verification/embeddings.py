@@ -1,0 +1,67 @@
+"""A recommendation plan recomputed from its job and decision alone: rules, memory, seconds, and every element stored once."""
+
+from __future__ import annotations
+
+from math import isclose
+
+from scaleacross.cost_models.embedding.decisions import assignment_of, priced
+from scaleacross.cost_models.embedding.problem import embedding_problem
+from scaleacross.errors import InputError, VerificationError
+from scaleacross.spec.recommendation import BYTES_OF, RecommendationPlan, shard_extents
+from scaleacross.spec.topology import Topology
+from scaleacross.units import human_bytes
+from scaleacross.verification.figures import TOLERANCE
+from scaleacross.workloads.recommendation import Dlrm
+
+
+def verify_recommendation(plan: RecommendationPlan) -> None:
+    """Recompute a plan.
+
+    Raises:
+        VerificationError: a rule is broken, a memory overflows, rows or columns are missing, or a figure does not recompute.
+    """
+    job = plan.job
+    model, topology = Dlrm.model_validate(job.workload), Topology.model_validate(job.topology)
+    try:
+        problem = embedding_problem(job, model, topology, plan.decision.num_groups, plan.decision.replicas)
+        assignment = assignment_of(problem, plan.decision)
+    except InputError as error:
+        raise VerificationError(f"the plan breaks a rule: {error}") from None
+    _require_elements(plan, model)
+    cost, ranks = priced(problem, assignment)
+    for load in ranks:
+        for tier, held in load.memory_bytes.items():
+            if held > load.capacity_bytes[tier]:
+                over = human_bytes(held - load.capacity_bytes[tier])
+                raise VerificationError(f"rank {load.rank} holds {over} more in {tier} than fits")
+    stated = {
+        "step_s": (plan.cost.step_s, cost.step_s),
+        "busiest_rank_s": (plan.cost.busiest_rank_s, cost.busiest_rank_s),
+    }
+    stated |= {f"rank {own.rank}": (own.seconds, new.seconds) for own, new in zip(plan.ranks, ranks, strict=False)}
+    if len(plan.ranks) != len(ranks):
+        raise VerificationError(f"the plan lists {len(plan.ranks)} ranks of a group of {len(ranks)}")
+    for name, (said, found) in stated.items():
+        if not isclose(said, found, rel_tol=TOLERANCE, abs_tol=1e-15):
+            raise VerificationError(f"{name}: the plan says {said:.9g} s, recomputed {found:.9g} s")
+    if plan.report.bound_s > plan.report.objective_s * (1 + TOLERANCE):
+        raise VerificationError(f"bound {plan.report.bound_s:.9g} s above the plan's {plan.report.objective_s:.9g} s")
+
+
+def _require_elements(plan: RecommendationPlan, model: Dlrm) -> None:
+    """Shards of every table cover it once (a copy on every rank: so often), and their weights fit what ranks say they hold."""
+    placed = {placement.table: placement for placement in plan.decision.tables}
+    weights = dict.fromkeys(range(len(plan.ranks)), 0.0)
+    for table in model.expanded():
+        extents = shard_extents(placed[table.name], table.rows, table.dimension)
+        copies = len(extents) if placed[table.name].sharding == "data_parallel" else 1
+        elements = sum(rows * columns for _, _, rows, _, columns in extents)
+        if elements != copies * table.num_elements:
+            raise VerificationError(
+                f"table '{table.name}': shards hold {elements:,} of {table.num_elements:,} elements"
+            )
+        for rank, _, rows, _, columns in extents:
+            weights[rank] = weights.get(rank, 0.0) + rows * columns * BYTES_OF[plan.job.table_precision]
+    for load in plan.ranks:
+        if weights[load.rank] > sum(load.memory_bytes.values()):
+            raise VerificationError(f"rank {load.rank}: weights alone take more than the memory that the plan states")

@@ -1,0 +1,107 @@
+"""Decoder-only model of any mix of layer kinds. The other families are short forms of this one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from scaleacross.spec.base import Name
+from scaleacross.workloads import transformer_parts as parts
+from scaleacross.workloads.identity import Multipliers
+from scaleacross.workloads.layer_kinds import Experts, LayerKind
+from scaleacross.workloads.layer_profile import ModelProfile, Workload
+
+
+class Decoder(Workload):
+    """Token embedding, layers of named kinds in any order, final norm and output projection.
+
+    All parameters of the main model are counted, the output matrix once if tied. Prediction layers (multi-token prediction) are
+    stated but not part of the plan.
+    """
+
+    family: Literal["decoder"] = "decoder"
+    hidden_size: PositiveInt = Field(description="features of the residual stream, d")
+    vocabulary_size: PositiveInt = Field(description="rows of the embedding, V")
+    tied_embedding: bool = Field(description="the output projection is the embedding transposed")
+    norm: parts.Norm = Field(default="rmsnorm", description="rmsnorm has a weight, layernorm a bias too")
+    norm_epsilon: PositiveFloat | None = Field(default=None, description="added to the variance; null: not stated")
+    unit_offset_norm: bool = Field(default=False, description="norm weights are stored less one (Gemma, Qwen3-Next)")
+    num_learned_positions: NonNegativeInt = Field(default=0, description="rows of a learned position table")
+    dropout: bool = Field(
+        default=False, description="dropout after embedding, mixer and feed-forward: its masks are held"
+    )
+    kinds: dict[Name, LayerKind] = Field(description="layer kinds by name")
+    layers: tuple[Name, ...] = Field(min_length=1, description="the kind of every layer, in model order")
+    multipliers: Multipliers = Field(default_factory=Multipliers, description="constant factors of the forward pass")
+    initializer_range: PositiveFloat | None = Field(default=None, description="standard deviation of initial weights")
+    num_prediction_layers: NonNegativeInt = Field(
+        default=0, description="layers that predict further tokens; not planned"
+    )
+    published_quantization: str | None = Field(
+        default=None, description="how the published weights are quantised; training starts from 16-bit weights"
+    )
+
+    @model_validator(mode="after")
+    def _kinds_fit(self) -> Decoder:
+        unknown = sorted(set(self.layers) - set(self.kinds))
+        if unknown:
+            raise ValueError(
+                f"layers name kinds that are not stated: {', '.join(unknown)}; kinds: {', '.join(self.kinds)}"
+            )
+        unused = sorted(set(self.kinds) - set(self.layers))
+        if unused:
+            raise ValueError(f"kinds that no layer is of: {', '.join(unused)}")
+        routed = {(experts.num_experts, experts.top_k) for experts in self.experts()}
+        if len(routed) > 1:
+            raise ValueError("layers differ in num_experts or top_k: one number of each is planned for")
+        return self
+
+    def experts(self) -> Iterator[Experts]:
+        """The feed-forwards with routed experts, one per kind that has them."""
+        for kind in self.kinds.values():
+            if isinstance(kind.feed_forward, Experts):
+                yield kind.feed_forward
+
+    def runs(self) -> list[tuple[str, int]]:
+        """(kind, layers in a row), in model order."""
+        return [(name, len(list(run))) for name, run in groupby(self.layers)]
+
+    def commonest(self) -> LayerKind:
+        """The kind of most layers."""
+        return self.kinds[Counter(self.layers).most_common(1)[0][0]]
+
+    def decoder(self) -> Decoder:
+        """Itself."""
+        return self
+
+    def remarks(self) -> tuple[tuple[str, str], ...]:
+        """How published weights are quantised, and how many prediction layers there are."""
+        out = []
+        if self.published_quantization:
+            said = f"{self.published_quantization}; training starts from 16-bit weights"
+            out.append(("published weights", said))
+        if self.num_prediction_layers:
+            said = f"{self.num_prediction_layers} in the published model, not part of the plan"
+            out.append(("prediction layers", said))
+        return tuple(out)
+
+    def profile(self) -> ModelProfile:
+        """The model as an embedding, runs of equal layers and a head."""
+        layers = {
+            name: kind.lower(name, self.hidden_size, self.norm, dropout=self.dropout)
+            for name, kind in self.kinds.items()
+        }
+        return ModelProfile(
+            name=self.name,
+            embedding=parts.embedding(
+                self.vocabulary_size, self.hidden_size, num_positions=self.num_learned_positions, dropout=self.dropout
+            ),
+            blocks=tuple((layers[name], count) for name, count in self.runs()),
+            head=parts.head(self.vocabulary_size, self.hidden_size, self.norm, tied=self.tied_embedding),
+            vocabulary_size=self.vocabulary_size,
+            num_experts=max((experts.num_experts for experts in self.experts()), default=0),
+        )

@@ -1,0 +1,96 @@
+"""A profile of which a part is trained: frozen products have no weight gradient, adapters come beside the products they adapt.
+
+Frozen weights keep their memory, their forward pass and the gradient of their input; gradients, optimizer states and their
+traffic are those of the trainable part. What is held for the backward pass stays as it was: an upper bound, since a frozen
+product needs its input for nothing but an adapter. Norms, biases and other vectors of a layer are frozen with its last product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
+
+from scaleacross.spec.fine_tuning import FineTuning, Frozen, Lora
+from scaleacross.workloads.layer_profile import Gemm, GemmShard, LayerProfile, ModelProfile
+
+FEED_FORWARDS: Final = ("mlp_", "shared_")
+EXPERTS: Final = ("expert_", "router")
+
+
+def with_fine_tuning(profile: ModelProfile, request: FineTuning) -> ModelProfile:
+    """The profile with frozen parts and adapters marked; itself where everything is trained."""
+    if not request.partial:
+        return profile
+    known = {id(layer): _layer(layer, profile.num_experts, request) for layer, _ in profile.blocks}
+    blocks = tuple((known[id(layer)], count) for layer, count in profile.blocks)
+    everything = request.lora is not None
+    embedding, head = everything or "embedding" in request.frozen, everything or "head" in request.frozen
+    tied = head_is_tied(profile)
+    return replace(
+        profile,
+        embedding=_whole(profile.embedding) if embedding else profile.embedding,
+        blocks=blocks,
+        head=_whole(profile.head) if head and (embedding or not tied) else profile.head,
+    )
+
+
+def head_is_tied(profile: ModelProfile) -> bool:
+    """Whether the output matrix is the embedding: then the head holds less than its product has weights."""
+    return profile.head.num_parameters < sum(gemm.in_features * gemm.out_features for gemm in profile.head.gemms)
+
+
+def _part_of(gemm: Gemm) -> Frozen:
+    if gemm.name.startswith(EXPERTS):
+        return "experts"
+    return "feed_forward" if gemm.name.startswith(FEED_FORWARDS) else "mixer"
+
+
+def _whole(layer: LayerProfile) -> LayerProfile:
+    """All of the layer frozen."""
+    return replace(
+        layer,
+        gemms=tuple(replace(gemm, trained=False) for gemm in layer.gemms),
+        num_frozen_parameters=layer.num_parameters,
+        num_frozen_replicated_parameters=layer.num_replicated_parameters,
+        num_frozen_expert_parameters=layer.num_expert_parameters,
+    )
+
+
+def _layer(layer: LayerProfile, num_experts: int, request: FineTuning) -> LayerProfile:
+    if request.lora is not None:
+        return _adapted(_whole(layer), request.lora)
+    frozen = [gemm for gemm in layer.gemms if _part_of(gemm) in request.frozen]
+    if len(frozen) == len(layer.gemms):
+        return _whole(layer)
+    dense = [gemm for gemm in frozen if not gemm.shard.startswith("expert")]
+    routed = any(gemm.shard.startswith("expert") for gemm in frozen)
+    return replace(
+        layer,
+        gemms=tuple(replace(gemm, trained=gemm not in frozen) for gemm in layer.gemms),
+        num_frozen_parameters=_weights(dense),
+        num_frozen_replicated_parameters=_weights(gemm for gemm in dense if gemm.shard == "none"),
+        num_frozen_expert_parameters=layer.num_expert_parameters if routed else 0,
+    )
+
+
+def _weights(gemms: Iterable[Gemm]) -> int:
+    return sum(gemm.in_features * gemm.out_features for gemm in gemms)
+
+
+def _adapted(layer: LayerProfile, lora: Lora) -> LayerProfile:
+    """Adapters beside the targeted products. The factor on the divided side of a product is divided with it."""
+    chosen: Callable[[Gemm], bool] = lambda gemm: _part_of(gemm) in lora.targets  # noqa: E731
+    added: list[Gemm] = []
+    for gemm in filter(chosen, layer.gemms):
+        first: GemmShard = "row" if gemm.shard == "row" else "none"
+        second: GemmShard = "column" if gemm.shard == "column" else "none"
+        added.append(Gemm(f"lora_a_{gemm.name}", gemm.in_features, lora.rank, first, gemm.tokens_per_token))
+        added.append(Gemm(f"lora_b_{gemm.name}", lora.rank, gemm.out_features, second, gemm.tokens_per_token))
+    replicated = _weights(gemm for gemm in added if gemm.shard == "none")
+    return replace(
+        layer,
+        gemms=(*layer.gemms, *added),
+        num_parameters=layer.num_parameters + _weights(added),
+        num_replicated_parameters=layer.num_replicated_parameters + replicated,
+    )

@@ -1,0 +1,231 @@
+"""Reading the keys of a Hugging Face ``config.json``: defaults as in transformers, wrong values named, reads remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from scaleacross.errors import InputError
+from scaleacross.workloads.identity import Activation, Rope, RopeScaling
+
+Config = Mapping[str, Any]
+
+NO_MATTER: Final = frozenset(
+    [
+        "_attn_implementation",
+        "_name_or_path",
+        "architectures",
+        "attention_dropout",
+        "attn_implementation",
+        "attn_pdrop",
+        "auto_map",
+        "aux_loss_alpha",
+        "bos_token_id",
+        "cache_implementation",
+        "classifier_dropout",
+        "dtype",
+        "embd_pdrop",
+        "eos_token_id",
+        "ep_size",
+        "experts_per_token",
+        "for_llm_compressor",
+        "gradient_checkpointing",
+        "hidden_dropout",
+        "initial_context_length",
+        "keys_to_ignore_at_inference",
+        "mamba_ssm_cache_dtype",
+        "max_position_embeddings",
+        "max_window_layers",
+        "model_type",
+        "n_ctx",
+        "name",
+        "num_logits_to_keep",
+        "output_router_logits",
+        "pad_token_id",
+        "pretraining_tp",
+        "read_as",
+        "rescale_prenorm_residual",
+        "resid_pdrop",
+        "residual_in_fp32",
+        "return_dict_in_generate",
+        "router_aux_loss_coef",
+        "router_jitter_noise",
+        "sep_token_id",
+        "seq_aux",
+        "summary_activation",
+        "summary_first_dropout",
+        "summary_proj_to_labels",
+        "summary_type",
+        "summary_use_proj",
+        "swiglu_alpha",
+        "swiglu_limit",
+        "task_specific_params",
+        "time_step_floor",
+        "time_step_limit",
+        "time_step_max",
+        "time_step_min",
+        "time_step_rank",
+        "topk_method",
+        "torch_dtype",
+        "transformers_version",
+        "unk_token_id",
+        "use_cache",
+        "use_mamba_kernels",
+        "use_sliding_window",
+    ]
+)
+"""Keys that change neither parameters nor cost nor what is written for a target."""
+
+_ACTIVATIONS: Final[Mapping[str, Activation]] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu2": "relu2",
+}
+_SCALINGS: Final = {"su": "longrope"}
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The mapping of one file; ``seen`` collects the keys that were asked for."""
+
+    config: Config
+    seen: set[str] = field(default_factory=set)
+
+    @property
+    def model_type(self) -> str:
+        """What the file calls its type."""
+        return str(self.config.get("model_type"))
+
+    def fail(self, message: str) -> InputError:
+        """The error that says so of this config."""
+        return InputError(f"config of model_type '{self.model_type}': {message}")
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value, or the default where the key is missing or null."""
+        self.seen.add(key)
+        value = self.config.get(key)
+        return default if value is None else value
+
+    def need(self, key: str) -> Any:
+        """A key that the type cannot do without."""
+        value = self.get(key)
+        if value is None:
+            raise self.fail(f"key '{key}' is missing")
+        return value
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        """A whole number, needed unless a default is given."""
+        value = self.need(key) if default is None else self.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.fail(f"key '{key}' must be a whole number, got {value!r}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float | None:
+        """A number."""
+        value = self.get(key, default)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.fail(f"key '{key}' must be a number, got {value!r}")
+        return float(value)
+
+    def flag(self, key: str, *, default: bool = False) -> bool:
+        """true or false."""
+        value = self.get(key, default)
+        if not isinstance(value, bool):
+            raise self.fail(f"key '{key}' must be true or false, got {value!r}")
+        return value
+
+    def several(self, key: str, length: int | None = None) -> Sequence[Any] | None:
+        """A list, of ``length`` entries where that is given, or None where the key is missing or null."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple):
+            raise self.fail(f"key '{key}' must be a list, got {value!r}")
+        if length is not None and len(value) != length:
+            raise self.fail(f"key '{key}' has {len(value)} entries for {length} layers")
+        return value
+
+    def refuse(self, key: str, *harmless: Any) -> None:
+        """Refuse a value that no part of the package describes. null, false and ``harmless`` ones are let through."""
+        value = self.get(key)
+        if value not in (None, False, *harmless):
+            raise self.fail(
+                f"{key} {value!r} is not read; write a workload of family 'decoder' without it, or set it to null"
+            )
+
+    def head_dim(self) -> int:
+        """``head_dim``, or hidden_size / heads where the config does not state it (the library's rule)."""
+        if self.get("head_dim") is not None:
+            return self.whole("head_dim")
+        hidden, heads = self.whole("hidden_size"), self.whole("num_attention_heads")
+        if heads <= 0 or hidden % heads:
+            raise self.fail(
+                f"hidden_size {hidden} is no multiple of num_attention_heads {heads}, and head_dim is missing"
+            )
+        return hidden // heads
+
+    def activation(self, key: str = "hidden_act", default: str = "silu") -> Activation:
+        """The activation function."""
+        name = self.get(key, default)
+        if name not in _ACTIVATIONS:
+            raise self.fail(f"{key} {name!r} is not read; known: {', '.join(_ACTIVATIONS)}")
+        return _ACTIVATIONS[name]
+
+    def rope(
+        self, base: float, *, fraction: float = 1.0, layer_type: str | None = None, interleaved: bool = False
+    ) -> Rope:
+        """The rotary embedding: ``rope_parameters`` (transformers 5), else ``rope_theta`` and ``rope_scaling``.
+
+        ``base`` and ``fraction`` are the type's defaults; ``layer_type`` picks a part of parameters stated per layer type.
+        """
+        stated = self._mapping("rope_parameters")
+        if layer_type is not None and isinstance(stated.get(layer_type), Mapping):
+            stated = dict(stated[layer_type])
+        legacy, own = self._mapping("rope_scaling"), self.number("rope_theta", base)
+        local = self.number("rope_local_base_freq")
+        if layer_type == "sliding_attention" and local is not None:
+            legacy, own = {}, local  # Gemma 3 scales the layers that see everything
+        stated = {**legacy, **stated}
+        theta = stated.get("rope_theta", stated.get("theta", own))
+        part = stated.get("partial_rotary_factor", self.number("partial_rotary_factor", fraction))
+        return Rope(base=theta, rotated_fraction=part, interleaved=interleaved, scaling=self._scaling(stated))
+
+    def _mapping(self, key: str) -> dict[str, Any]:
+        value = self.get(key, {})
+        if not isinstance(value, Mapping):
+            raise self.fail(f"key '{key}' must be a mapping, got {value!r}")
+        return dict(value)
+
+    def _scaling(self, stated: Mapping[str, Any]) -> RopeScaling | None:
+        kind = stated.get("rope_type", stated.get("type", "default"))
+        kind = _SCALINGS.get(kind, kind)
+        if kind in ("default", "mrope"):
+            return None
+        positions = stated.get("original_max_position_embeddings", self.get("original_max_position_embeddings"))
+        return RopeScaling.model_validate(
+            {
+                "kind": kind,
+                "factor": stated.get("factor"),
+                "original_positions": positions,
+                "rounded": stated.get("truncate", True),
+                **{
+                    name: stated.get(name)
+                    for name in (
+                        "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"
+                    )
+                },
+            }
+        )  # fmt: skip
+
+    def unread(self) -> list[str]:
+        """Keys with a value that nobody asked for and that may matter."""
+        return sorted(
+            key for key, value in self.config.items() if key not in self.seen | NO_MATTER and value is not None
+        )

@@ -1,0 +1,269 @@
+"""Types of Hugging Face transformers with ordinary attention: what sets them apart is data (``Traits``).
+
+Each builder returns the fields of a ``Decoder`` that the shape of its layers decides. Defaults are those of the configuration
+classes of transformers 5.23.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from scaleacross.workloads.hf_keys import Keys
+from scaleacross.workloads.identity import Multipliers, Router
+from scaleacross.workloads.layer_kinds import Attention, Experts, FeedForward, Latent, LayerKind, Mixer, Mlp
+from scaleacross.workloads.transformer_parts import QkNorm
+
+Fields = dict[str, Any]
+FULL: Final = "full_attention"
+SLIDING: Final = "sliding_attention"
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What sets a type with ordinary attention apart.
+
+    Attributes:
+        qkv_bias, output_bias: True, False, or ``stated``: as ``attention_bias`` says.
+        qk_norm: norm of q and k; ``stated``: per head where ``use_qk_norm`` says so.
+        norms: where sub-layers are normalised.
+        theta, fraction: rotary base and rotated share where the config is silent.
+        windows: which layers see a sliding window: none, all, every layer but each ``full_every``-th, or from
+            ``max_window_layers`` on where ``use_sliding_window`` is set.
+        activation: key of the activation function.
+        tied: the library's default of ``tie_word_embeddings``.
+    """
+
+    qkv_bias: bool | Literal["stated"] = "stated"
+    output_bias: bool | Literal["stated"] = "stated"
+    qk_norm: QkNorm | Literal["stated"] = "none"
+    norms: Literal["before", "after", "both"] = "before"
+    theta: float = 10_000.0
+    fraction: float = 1.0
+    windows: Literal["none", "all", "alternating", "later"] = "none"
+    full_every: int = 2
+    activation: str = "hidden_act"
+    default_activation: str = "silu"
+    tied: bool = False
+
+
+def attention_of(keys: Keys, traits: Traits, layer_type: str, **more: Any) -> Attention:
+    """Attention of one layer type."""
+
+    def bias(stated: bool | Literal["stated"]) -> bool:
+        return keys.flag("attention_bias") if stated == "stated" else stated
+
+    qk_norm: QkNorm = "none"
+    if traits.qk_norm != "stated":
+        qk_norm = traits.qk_norm
+    elif keys.flag("use_qk_norm"):
+        qk_norm = "head"
+    scalar = keys.number("query_pre_attn_scalar")
+    fields: Fields = {
+        "num_heads": keys.need("num_attention_heads"),
+        "num_kv_heads": keys.get("num_key_value_heads", keys.need("num_attention_heads")),
+        "head_dim": keys.head_dim(),
+        "window": keys.whole("sliding_window") if layer_type == SLIDING else None,
+        "qk_norm": qk_norm,
+        "qkv_bias": bias(traits.qkv_bias),
+        "output_bias": bias(traits.output_bias),
+        "rope": keys.rope(traits.theta, fraction=traits.fraction, layer_type=layer_type),
+        "softmax_scale": scalar**-0.5 if scalar else keys.number("attention_multiplier"),
+        "score_cap": keys.number("attn_logit_softcapping"),
+    }
+    return Attention.model_validate({**fields, **more})
+
+
+def _layer_types(keys: Keys, traits: Traits) -> list[str]:
+    """full_attention or sliding_attention of every layer: ``layer_types``, or the type's rule."""
+    count = keys.whole("num_hidden_layers")
+    window = keys.get("sliding_window")
+    if traits.windows == "none":
+        keys.refuse("use_sliding_window")
+    stated = keys.several("layer_types", count)
+    if stated is not None and traits.windows != "none":
+        return [str(each) for each in stated]
+    if window is None or traits.windows == "none":
+        return [FULL] * count
+    if traits.windows == "all":
+        return [SLIDING] * count
+    if traits.windows == "later":
+        first = keys.whole("max_window_layers", 28) if keys.flag("use_sliding_window") else count
+        return [SLIDING if layer >= first else FULL for layer in range(count)]
+    every = keys.whole("sliding_window_pattern", traits.full_every)
+    if every < 1:
+        raise keys.fail(f"sliding_window_pattern {every} must be at least 1")
+    return [FULL if (layer + 1) % every == 0 else SLIDING for layer in range(count)]
+
+
+def assemble(layers: Sequence[tuple[str, LayerKind]]) -> Fields:
+    """``kinds`` and ``layers`` from (name, kind) of every layer."""
+    return {"kinds": dict(layers), "layers": tuple(name for name, _ in layers)}
+
+
+def compose(mixers: Sequence[tuple[str, Mixer]], feeds: Sequence[tuple[str, FeedForward]], **more: Any) -> Fields:
+    """Layers from a named mixer and a named feed-forward each; a part of the name that all layers share is left out."""
+    many_mixers, many_feeds = len({name for name, _ in mixers}) > 1, len({name for name, _ in feeds}) > 1
+    layers = []
+    for (mixer_name, mixer), (feed_name, feed) in zip(mixers, feeds, strict=True):
+        words = [mixer_name] * many_mixers + [feed_name] * (many_feeds or not many_mixers)
+        layers.append(("_".join([*words, "block"]), LayerKind(mixer=mixer, feed_forward=feed, **more)))
+    return assemble(layers)
+
+
+def _mixers(keys: Keys, traits: Traits, **more: Any) -> list[tuple[str, Mixer]]:
+    types = _layer_types(keys, traits)
+    unknown = sorted(set(types) - {FULL, SLIDING})
+    if unknown:
+        raise keys.fail(f"layer_types {', '.join(unknown)} are not read; known: {FULL}, {SLIDING}")
+    each: dict[str, Mixer] = {kind: attention_of(keys, traits, kind, **more) for kind in set(types)}
+    return [(kind.removesuffix("_attention"), each[kind]) for kind in types]
+
+
+def mlp_of(keys: Keys, traits: Traits = Traits(), width: str = "intermediate_size") -> Mlp:
+    activation = keys.activation(traits.activation, traits.default_activation)
+    return Mlp(width=keys.need(width), activation=activation, bias=keys.flag("mlp_bias"))
+
+
+def dense(keys: Keys, traits: Traits) -> Fields:
+    """Attention and a gated MLP in every layer."""
+    mixers = _mixers(keys, traits)
+    feed = ("dense", mlp_of(keys, traits))
+    out = compose(mixers, [feed] * len(mixers), norms=traits.norms)
+    return {**out, "multipliers": _multipliers(keys)}
+
+
+def _multipliers(keys: Keys) -> Multipliers:
+    logits = keys.number("logits_scaling")
+    embedding = keys.number("embedding_multiplier")
+    if keys.model_type.startswith("gemma"):
+        embedding = float(keys.whole("hidden_size")) ** 0.5
+    return Multipliers(
+        embedding=embedding,
+        residual=keys.number("residual_multiplier"),
+        logits=1.0 / logits if logits else None,
+        logit_cap=keys.number("final_logit_softcapping"),
+    )
+
+
+def router_of(keys: Keys, score: Literal["softmax", "sigmoid"], *, normalized: bool, grouped: bool = False) -> Router:
+    return Router(
+        score_function=score,
+        normalized=normalized,
+        scaling=keys.number("routed_scaling_factor", 1.0) or 1.0,
+        num_groups=keys.whole("n_group", 1) if grouped else 1,
+        group_top_k=keys.whole("topk_group", 1) if grouped else 1,
+    )
+
+
+def experts(
+    keys: Keys,
+    traits: Traits,
+    *,
+    number: str = "num_experts",
+    width: str = "moe_intermediate_size",
+    normalized: bool | None = None,
+    biased: bool = False,
+    **more: Any,
+) -> Fields:
+    """Attention and routed experts, dense layers among them where ``mlp_only_layers`` or ``decoder_sparse_step`` say so.
+
+    ``normalized``: whether routing weights add up to one; None: as ``norm_topk_prob`` says.
+    """
+    mixers = _mixers(keys, traits, **more)
+    keys.refuse("clip_qkv")
+    whole = keys.flag("norm_topk_prob") if normalized is None else normalized
+    routed = routed_of(keys, number=number, width=width, normalized=whole, biased=biased)
+    return compose(mixers, sparse_feeds(keys, routed, len(mixers)))
+
+
+def routed_of(
+    keys: Keys,
+    *,
+    normalized: bool,
+    number: str = "num_experts",
+    width: str = "moe_intermediate_size",
+    biased: bool = False,
+) -> Experts:
+    """Experts that a softmax chooses, with a gated shared one where its width is stated (Qwen)."""
+    shared = keys.whole("shared_expert_intermediate_size", 0)
+    return Experts(
+        num_experts=keys.need(number),
+        top_k=keys.need("num_experts_per_tok"),
+        width=keys.need(width),
+        activation="clamped_silu" if biased else keys.activation(),
+        bias=biased,
+        router_bias="learned" if biased else "none",
+        shared_width=shared,
+        shared_gate=shared > 0,
+        router=router_of(keys, "softmax", normalized=normalized),
+    )
+
+
+def sparse_feeds(keys: Keys, routed: Experts, count: int) -> list[tuple[str, FeedForward]]:
+    """Experts in every ``decoder_sparse_step``-th layer that ``mlp_only_layers`` does not name."""
+    dense_layers = set(keys.several("mlp_only_layers") or ())
+    step = keys.whole("decoder_sparse_step", 1)
+    if step < 1:
+        raise keys.fail(f"decoder_sparse_step {step} must be at least 1")
+    sparse = [layer not in dense_layers and (layer + 1) % step == 0 for layer in range(count)]
+    feeds: dict[bool, tuple[str, FeedForward]] = {True: ("moe", routed)}
+    if not all(sparse):
+        feeds[False] = ("dense", mlp_of(keys))
+    return [feeds[each] for each in sparse]
+
+
+def only_types(keys: Keys, types: Sequence[Any], known: Mapping[str, Any]) -> None:
+    unknown = sorted({str(each) for each in types} - set(known))
+    if unknown:
+        raise keys.fail(f"layer types {', '.join(unknown)} are not read; known: {', '.join(known)}")
+
+
+def shared_experts(keys: Keys, mixer: Mixer, *, score: Literal["softmax", "sigmoid"], normalized: bool) -> Fields:
+    """Leading dense layers, then routed and shared experts (DeepSeek and GLM)."""
+    count = keys.whole("num_hidden_layers")
+    leading = min(count, keys.whole("first_k_dense_replace", 0))
+    keys.refuse("moe_layer_freq", 1)
+    width = keys.whole("moe_intermediate_size")
+    balancing = score == "sigmoid"
+    routed = Experts(
+        num_experts=keys.need("n_routed_experts"),
+        top_k=keys.need("num_experts_per_tok"),
+        width=width,
+        activation=keys.activation(),
+        router_bias="balancing" if balancing else "none",
+        shared_width=width * keys.whole("n_shared_experts", 0),
+        router=router_of(
+            keys, score, normalized=normalized,
+            grouped=balancing or keys.get("topk_method") == "group_limited_greedy",
+        ),
+    )  # fmt: skip
+    feeds: list[tuple[str, FeedForward]] = [("dense", mlp_of(keys))] * leading + [("moe", routed)] * (count - leading)
+    out = compose([("", mixer)] * count, feeds)
+    predicted = keys.whole("num_nextn_predict_layers", 0)
+    return {**out, "num_prediction_layers": predicted}
+
+
+def latent(keys: Keys, *, score: Literal["softmax", "sigmoid"], normalized: bool) -> Fields:
+    """Multi-head latent attention with shared experts: DeepSeek-V2, DeepSeek-V3, Kimi K2."""
+    keys.refuse("attention_bias")
+    mixer = Latent(
+        num_heads=keys.need("num_attention_heads"),
+        q_lora_rank=keys.get("q_lora_rank"),
+        kv_lora_rank=keys.need("kv_lora_rank"),
+        qk_nope_head_dim=keys.need("qk_nope_head_dim"),
+        qk_rope_head_dim=keys.need("qk_rope_head_dim"),
+        v_head_dim=keys.need("v_head_dim"),
+        rope=keys.rope(10_000.0, interleaved=True),
+    )
+    keys.get("num_key_value_heads")  # as many as heads, by construction
+    keys.get("scoring_func")  # the type's own
+    return shared_experts(keys, mixer, score=score, normalized=keys.flag("norm_topk_prob", default=normalized))
+
+
+def glm4_moe(keys: Keys) -> Fields:
+    """GLM-4.5: grouped-query attention with the experts of DeepSeek-V3."""
+    traits = Traits(output_bias=False, qk_norm="stated", fraction=0.5)
+    mixer = attention_of(keys, traits, FULL)
+    return shared_experts(keys, mixer, score="sigmoid", normalized=keys.flag("norm_topk_prob", default=True))

@@ -1,0 +1,235 @@
+"""The composable halves of a decoder layer: what mixes tokens, and what works on each token alone.
+
+Every mixer and feed-forward lowers to ``Part``s; ``LayerKind`` puts one of each (or one alone) around the residual stream.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from scaleacross.spec.base import Spec
+from scaleacross.workloads import recurrent_parts
+from scaleacross.workloads import transformer_parts as parts
+from scaleacross.workloads.identity import Activation, Rope, Router
+from scaleacross.workloads.layer_profile import LayerProfile
+
+Parts = tuple[parts.Part, ...]
+
+
+class Attention(Spec):
+    """Multi-head or grouped-query attention: over the whole sequence, a sliding window, or chunks."""
+
+    kind: Literal["attention"] = "attention"
+    num_heads: PositiveInt = Field(description="query heads")
+    num_kv_heads: PositiveInt = Field(description="key and value heads")
+    head_dim: PositiveInt = Field(description="features of one head")
+    window: PositiveInt | None = Field(
+        default=None, description="positions that a query sees, itself included; null: all"
+    )
+    chunk: PositiveInt | None = Field(
+        default=None, description="attention stays in chunks of so many positions (Llama 4)"
+    )
+    qk_norm: parts.QkNorm = Field(
+        default="none", description="RMSNorm of q and k: per head, over all heads, or unweighted"
+    )
+    qkv_bias: bool = Field(default=False, description="biases of the q, k and v projections")
+    output_bias: bool = Field(default=False, description="bias of the output projection")
+    output_gate: bool = Field(default=False, description="a sigmoid gate as wide as q scales the output (Qwen3-Next)")
+    sinks: bool = Field(default=False, description="a learned logit per head takes part in the softmax (gpt-oss)")
+    rope: Rope | Literal["none"] | None = Field(
+        default=None, description="rotary embedding; none: no position; null: not stated"
+    )
+    softmax_scale: PositiveFloat | None = Field(default=None, description="null: 1/√head_dim")
+    score_cap: PositiveFloat | None = Field(
+        default=None, description="scores pass through cap · tanh(x / cap) (Gemma 2)"
+    )
+
+    @model_validator(mode="after")
+    def _heads_form_groups(self) -> Attention:
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(f"num_heads {self.num_heads} is no multiple of num_kv_heads {self.num_kv_heads}")
+        if self.window is not None and self.chunk is not None:
+            raise ValueError("state window or chunk, not both")
+        return self
+
+    def lower(self, hidden_size: int) -> Parts:
+        """The parts of the sub-layer."""
+        return parts.grouped_query_attention(
+            hidden_size,
+            self.num_heads,
+            self.num_kv_heads,
+            self.head_dim,
+            bias=self.qkv_bias,
+            output_bias=self.output_bias,
+            qk_norm=self.qk_norm,
+            output_gate=self.output_gate,
+            sinks=self.sinks,
+            window=self.window,
+            chunk=self.chunk,
+        )
+
+
+class Latent(Spec):
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 §2.1)."""
+
+    kind: Literal["latent"] = "latent"
+    num_heads: PositiveInt = Field(description="query heads")
+    q_lora_rank: PositiveInt | None = Field(description="width of the query latent; null: q is projected directly")
+    kv_lora_rank: PositiveInt = Field(description="width of the key-value latent")
+    qk_nope_head_dim: PositiveInt = Field(description="features per head of q and k without rotary embedding")
+    qk_rope_head_dim: PositiveInt = Field(description="rotary features per head of q; shared by all heads of k")
+    v_head_dim: PositiveInt = Field(description="features per head of v")
+    rope: Rope | None = Field(default=None, description="rotary embedding; null: not stated")
+
+    def lower(self, hidden_size: int) -> Parts:
+        """The parts of the sub-layer."""
+        return parts.latent_attention(
+            hidden_size,
+            self.num_heads,
+            self.q_lora_rank,
+            self.kv_lora_rank,
+            self.qk_nope_head_dim,
+            self.qk_rope_head_dim,
+            self.v_head_dim,
+        )
+
+
+class GatedDeltaNet(Spec):
+    """Linear attention with a gated delta rule (arXiv 2412.06464), as in Qwen3-Next."""
+
+    kind: Literal["gated_delta_net"] = "gated_delta_net"
+    num_key_heads: PositiveInt = Field(description="heads of q and k")
+    num_value_heads: PositiveInt = Field(description="heads of v, each with a state of its own")
+    key_head_dim: PositiveInt = Field(description="features per head of q and k")
+    value_head_dim: PositiveInt = Field(description="features per head of v")
+    conv_kernel: PositiveInt = Field(description="positions of the depthwise convolution on q, k and v")
+
+    def lower(self, hidden_size: int) -> Parts:
+        """The parts of the sub-layer."""
+        return recurrent_parts.gated_delta_net(
+            hidden_size,
+            self.num_key_heads,
+            self.num_value_heads,
+            self.key_head_dim,
+            self.value_head_dim,
+            self.conv_kernel,
+        )
+
+
+class Mamba2(Spec):
+    """State-space layer (Mamba-2, arXiv 2405.21060)."""
+
+    kind: Literal["mamba2"] = "mamba2"
+    num_heads: PositiveInt = Field(description="heads, each with a state of its own")
+    head_dim: PositiveInt = Field(description="features per head")
+    state_size: PositiveInt = Field(description="features of the state per head feature")
+    num_groups: PositiveInt = Field(description="groups of heads that share B and C")
+    conv_kernel: PositiveInt = Field(description="positions of the depthwise convolution on x, B and C")
+    conv_bias: bool = Field(default=True, description="bias of that convolution")
+    bias: bool = Field(default=False, description="biases of the projections")
+    chunk: PositiveInt = Field(default=128, description="positions that the scan handles as a matrix product")
+
+    def lower(self, hidden_size: int) -> Parts:
+        """The parts of the sub-layer."""
+        return recurrent_parts.mamba2(
+            hidden_size,
+            self.num_heads,
+            self.head_dim,
+            self.state_size,
+            self.num_groups,
+            self.conv_kernel,
+            self.chunk,
+            conv_bias=self.conv_bias,
+            bias=self.bias,
+        )
+
+
+class Mlp(Spec):
+    """A dense feed-forward layer."""
+
+    kind: Literal["mlp"] = "mlp"
+    width: PositiveInt = Field(description="features between the projections, f")
+    gated: bool = Field(default=True, description="gate, up and down projection instead of up and down")
+    activation: Activation = "silu"
+    bias: bool = Field(default=False, description="biases of the projections")
+
+    def lower(self, hidden_size: int) -> Parts:
+        """The parts of the sub-layer."""
+        return parts.mlp(hidden_size, self.width, gated=self.gated, bias=self.bias)
+
+
+class Experts(Spec):
+    """Routed experts, with or without experts that every token visits."""
+
+    kind: Literal["experts"] = "experts"
+    num_experts: PositiveInt = Field(description="routed experts")
+    top_k: PositiveInt = Field(description="routed experts per token")
+    width: PositiveInt = Field(description="features between the projections of one expert")
+    gated: bool = Field(default=True, description="gate, up and down projection instead of up and down")
+    activation: Activation = "silu"
+    bias: bool = Field(default=False, description="biases in every expert (gpt-oss)")
+    router_bias: Literal["none", "learned", "balancing"] = Field(
+        default="none", description="learned: a bias of the scores; balancing: moved to balance load, not by gradients"
+    )
+    shared_width: NonNegativeInt = Field(default=0, description="width of all shared experts together")
+    shared_gate: bool = Field(default=False, description="a sigmoid gate scales the shared experts (Qwen3-Next)")
+    weights_on_input: bool = Field(default=False, description="routing weights scale the experts' input (Llama 4)")
+    router: Router | None = Field(default=None, description="how experts are chosen; null: not stated")
+
+    @model_validator(mode="after")
+    def _enough_experts(self) -> Experts:
+        if self.top_k > self.num_experts:
+            raise ValueError(f"top_k {self.top_k} exceeds num_experts {self.num_experts}")
+        if self.router is not None and self.num_experts % self.router.num_groups:
+            raise ValueError(f"num_experts {self.num_experts} do not divide into {self.router.num_groups} groups")
+        if self.shared_gate and not self.shared_width:
+            raise ValueError("shared_gate without shared experts: state shared_width")
+        return self
+
+    def lower(self, hidden_size: int) -> Parts:
+        """The parts of the sub-layer."""
+        routed = parts.routed_experts(
+            hidden_size,
+            self.width,
+            self.num_experts,
+            self.top_k,
+            router_bias=self.router_bias != "none",
+            gated=self.gated,
+            bias=self.bias,
+        )
+        if not self.shared_width:
+            return routed
+        shared = parts.mlp(hidden_size, self.shared_width, gated=self.gated, name="shared")
+        return (*routed, *shared, *((parts.shared_gate(hidden_size),) if self.shared_gate else ()))
+
+
+Mixer = Annotated[Attention | Latent | GatedDeltaNet | Mamba2, Field(discriminator="kind")]
+FeedForward = Annotated[Mlp | Experts, Field(discriminator="kind")]
+
+
+class LayerKind(Spec):
+    """One kind of layer: a mixer, a feed-forward, or both, each with its residual addition."""
+
+    mixer: Mixer | None = None
+    feed_forward: FeedForward | None = None
+    norms: Literal["before", "after", "both"] = Field(default="before", description="where a sub-layer is normalised")
+    parallel: bool = Field(default=False, description="both sub-layers work on the layer's input (GPT-NeoX)")
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> LayerKind:
+        if self.mixer is None and self.feed_forward is None:
+            raise ValueError("a layer needs a mixer, a feed_forward, or both")
+        return self
+
+    def lower(self, name: str, hidden_size: int, norm: parts.Norm, *, dropout: bool) -> LayerProfile:
+        """The layer's profile, named ``name``."""
+        out: list[parts.Part] = []
+        halves = [half for half in (self.mixer, self.feed_forward) if half is not None]
+        for half in halves:
+            out.append(parts.norm(hidden_size, norm) if self.norms != "after" else parts.stream_input(hidden_size))
+            out.extend(half.lower(hidden_size))
+            out.extend([parts.output_norm(hidden_size, norm)] if self.norms != "before" else [])
+            out.append(parts.residual(hidden_size, dropout=dropout))
+        return parts.block(name, hidden_size, out, sub_layers=len(halves))

@@ -1,0 +1,93 @@
+"""A job from a line of arguments: what is stated, what follows, what is refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaleacross.catalogue import Start, load_job, load_topology, quick_files, quick_job
+from scaleacross.catalogue.quick_start import standard
+from scaleacross.errors import InputError
+from scaleacross.spec.topology import Topology
+
+STATED: dict[str, Any] = {
+    "model": "llama3.1-8b",
+    "gpus": "h100:512,east=b200:256",
+    "tokens": "4M",
+    "sequence": "8192",
+    "trunk": "4x400G",
+    "km": 50.0,
+}
+
+
+def topology_of(**changes: Any) -> Topology:
+    return Topology.model_validate(load_job(quick_job(Start(**{**STATED, **changes}))).topology)
+
+
+def test_what_is_stated_reaches_the_job() -> None:
+    job = load_job(quick_job(Start(**STATED)))
+    assert (job.global_batch_sequences, job.sequence_length) == (512, 8192)  # 4 · 2^20 / 8,192
+    topology = Topology.model_validate(job.topology)
+    assert [(one.name, one.num_accelerators, one.accelerator.name) for one in topology.buildings] == [
+        ("building-a", 512, "h100-sxm"),
+        ("east", 256, "b200"),
+    ]
+    (link,) = topology.trunks
+    assert link.bandwidth_bytes_per_s == 200e9  # 4 · 400 Gbit/s
+    assert link.one_way_latency_s == pytest.approx(50 * 1.4682 / 299_792.458 + 12e-6, rel=1e-3)
+    assert "standard buildings" in topology.description
+
+
+def test_every_figure_has_an_origin() -> None:
+    topology = topology_of()
+    assert {"trunks.bandwidth_gbit_per_s", "links.rack.one_way_latency_us"} <= set(topology.provenance)
+    assert {origin.status for origin in topology.provenance.values()} == {"assumed"}
+
+
+@pytest.mark.parametrize("kind", sorted(standard()["accelerators"]))
+def test_every_standard_building_loads(kind: str) -> None:
+    assert topology_of(gpus=f"{kind}:576", trunk=None, km=None).num_accelerators == 576
+
+
+def test_far_buildings_are_regions_of_their_own() -> None:
+    assert len(topology_of().regions) == 1
+    assert len(topology_of(km=500.0).regions) == 2
+
+
+def test_files_of_init_say_what_the_options_say(tmp_path: Path) -> None:
+    for name, text in quick_files(Start(**STATED)).items():
+        (tmp_path / name).write_text(text)
+    job = load_job(tmp_path / "job.yaml")
+    assert job.global_batch_sequences == 512
+    assert load_topology(tmp_path / "topology.yaml").buildings == topology_of().buildings
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gpus": "h100"}, "TYPE:COUNT"),
+        ({"gpus": ""}, "TYPE:COUNT"),
+        ({"gpus": "x100:8"}, "nearest known type"),
+        ({"gpus": "h100:513,h100:8"}, "nearest: 512"),
+        ({"gpus": "h100:0"}, "no multiple"),
+        ({"gpus": "a=h100:8,a=h100:8"}, "two buildings are called 'a'"),
+        ({"gpus": ",".join(["h100:8"] * 27)}, "at most 26"),
+        ({"gpus": "h100:" + "9" * 40}, "multiple|at most"),
+        ({"trunk": None}, "--trunk 4x400G --km 50"),
+        ({"km": None}, "--trunk 4x400G --km 50"),
+        ({"trunk": "fast"}, "COUNTxRATE"),
+        ({"trunk": "0x400G"}, "COUNTxRATE"),
+        ({"km": -1.0}, "--km -1"),
+        ({"km": float("nan")}, "--km nan"),
+        ({"tokens": "5000"}, "no multiple of --seq"),
+        ({"tokens": "4.00000001M"}, "whole number"),
+        ({"sequence": "many"}, "whole number"),
+        ({"model": "no-such-model"}, "no-such-model"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=re.compile(message)):
+        topology_of(**changes)

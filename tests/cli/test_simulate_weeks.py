@@ -1,0 +1,71 @@
+"""simulate --days: weeks under failures from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import instances
+import scaleacross as sa
+from scaleacross.cli import app
+
+RUNNER = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    degrees = {"pp": 2, "dp_replicate": 4, "tp": 2, "cp": 1, "dp_shard": 1}
+    topology = instances.plain_topology(2, 2) | {"reliability": {"host_mtbf_hours": 20, "repair_hours": 5}}
+    job = instances.plain_job(
+        topology=topology, degrees=degrees, num_accelerators=16, shard=["none"], reliability={"spares": 1}
+    )
+    file = tmp_path_factory.mktemp("plan") / "plan.json"
+    file.write_text(sa.plan(job, time_limit_s=10).model_dump_json())
+    return str(file)
+
+
+def test_weeks_by_rates(path: str) -> None:
+    found = RUNNER.invoke(app, ["simulate", path, "--days", "30", "--draws", "20"])
+    assert found.exit_code == 0, found.output
+    for words in ("goodput", "useful tokens", "closed form", "waiting for a host", "first draw"):
+        assert words in found.stdout
+    facts = json.loads(RUNNER.invoke(app, ["simulate", path, "--days", "30", "--draws", "20", "--json"]).stdout)
+    assert facts["goodput_fraction"]["mean"] == pytest.approx(facts["closed_form_fraction"], abs=0.02)
+    tokens = json.loads(Path(path).read_text())["cost"]["tokens_per_s"] * 30 * 86_400
+    assert facts["tokens"]["p50"] == pytest.approx(facts["goodput_fraction"]["p50"] * tokens)
+
+
+def test_a_trace_is_played_as_it_is(path: str, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("time_hours,cause,host_swap\n2,host,yes\n1,host,no\n")
+    options = ["--days", "1", "--draws", "2", "--failures", str(trace), "--json"]
+    facts = json.loads(RUNNER.invoke(app, ["simulate", path, *options]).stdout)
+    assert facts["interruptions"] == 2
+    assert facts["closed_form_fraction"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no failures"),
+        ("time_hours,cause\n3,rack\n", "class rack"),
+        ("time_hours,cause\nx,host\n", "trace.csv:2: time_hours is 'x'"),
+        ("time_hours,host_swap\n1,maybe\n", "host_swap is 'maybe': write yes or no"),
+        ("hours\n1\n", "columns hours; a trace has time_hours"),
+    ],
+)
+def test_a_trace_that_is_none(path: str, tmp_path: Path, text: str, message: str) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(text)
+    found = RUNNER.invoke(app, ["simulate", path, "--days", "1", "--failures", str(trace)])
+    assert found.exit_code == 2
+    assert message in found.stderr.replace("\n", " ")
+
+
+def test_options_of_one_step_are_refused(path: str) -> None:
+    found = RUNNER.invoke(app, ["simulate", path, "--days", "1", "--gantt"])
+    assert found.exit_code == 2
+    assert "--gantt and --days" in found.stderr

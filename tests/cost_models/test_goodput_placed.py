@@ -1,0 +1,113 @@
+"""What a failure hits, counted rank by rank, and times that come from the plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import permutations
+
+import pytest
+
+from instances import plain_job, plain_topology
+from scaleacross.cost_models.goodput import fault_model, goodput_of, unit_loss
+from scaleacross.cost_models.goodput.recovery import recovery_times, state_bytes
+from scaleacross.cost_models.goodput.share import useful_share
+from scaleacross.cost_models.goodput.strikes import strikes_of, units_cut_off, units_hit
+from scaleacross.spec.parallelism import Degrees
+from scaleacross.spec.placement import BuildingShare, Placement, coordinates, devices
+from scaleacross.spec.reliability import Failures, Recovery
+from scaleacross.spec.topology import Topology
+from scaleacross.workloads.problem import problem_of
+
+DEGREES = Degrees(tp=2, pp=2, dp_shard=2, dp_replicate=2)
+FILL = (BuildingShare(building="b0", num_accelerators=12), BuildingShare(building="b1", num_accelerators=4))
+
+
+def test_units_hit_equal_counting_rank_by_rank() -> None:
+    topology = Topology.model_validate(plain_topology(3, 2))
+    for order in permutations(("tp", "pp", "dp_shard", "dp_replicate")):
+        axes = ("cp", *order)
+        placement = Placement(axis_order=axes, fill=FILL)  # type: ignore[arg-type]
+        for level in ("accelerator", "host", "rack", "zone", "building"):
+            hit: dict[tuple[object, ...], set[int]] = {}
+            for position, device in enumerate(devices(topology, placement)):
+                part = {
+                    "accelerator": (device.host, device.local),
+                    "host": (device.host,),
+                    "rack": (device.zone, device.rack),
+                    "zone": (device.zone,),
+                }.get(level, ())
+                group = coordinates(DEGREES, axes, position)["dp_replicate"]  # type: ignore[arg-type]
+                hit.setdefault((device.building, *part), set()).add(group)
+            counted = Counter(len(groups) for groups in hit.values())
+            assert units_hit(topology, FILL, DEGREES, axes, level) == counted  # type: ignore[arg-type]
+
+
+def test_a_link_takes_what_it_cuts_off() -> None:
+    topology = Topology.model_validate(plain_topology(3, 2))
+    apart = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
+    even = (BuildingShare(building="b0", num_accelerators=8), BuildingShare(building="b1", num_accelerators=8))
+    assert units_cut_off(topology, even, DEGREES, apart) == [(("b0", "b1"), 1)]
+    assert units_cut_off(topology, even, DEGREES, apart[::-1]) == [(("b0", "b1"), 2)]
+    twice = topology.model_copy(update={"trunks": topology.trunks * 2})
+    assert {hit for _, hit in units_cut_off(twice, even, DEGREES, apart)} == {0}
+
+
+def test_rates_add_up_to_those_of_all_nodes() -> None:
+    topology = Topology.model_validate(plain_topology(3, 2))
+    failures = Failures(failures_per_1000_node_days=4.0, accelerator_mtbf_hours=1000, zone_mtbf_hours=100)
+    for order in (("dp_replicate", "tp", "cp", "pp", "dp_shard"), ("tp", "cp", "pp", "dp_shard", "dp_replicate")):
+        strikes = strikes_of(failures, topology, FILL, DEGREES, order)  # type: ignore[arg-type]
+        by_cause = Counter[str]()
+        for strike in strikes:
+            by_cause[strike.cause] += strike.rate_per_s  # type: ignore[assignment]
+        assert by_cause["host"] == pytest.approx(4e-3 * 2 / 86_400)
+        assert by_cause["accelerator"] == pytest.approx(16 / 3.6e6)
+        worst = max(strike.units_hit for strike in strikes if strike.cause == "host")
+        assert worst == (2 if order[0] == "dp_replicate" else 1)
+
+
+def test_times_come_from_the_plan() -> None:
+    problem = problem_of(plain_job(2, 2))
+    states = state_bytes(problem.job, problem.profile)
+    assert states == problem.profile.total_parameters * 14
+    few = recovery_times(problem.job, problem.profile, 1024, 1, 8)
+    many = recovery_times(problem.job, problem.profile, 1024, 16, 8)
+    assert many.recover_s < few.recover_s, "a unit sets up its own connections only"
+    assert many.restart_s >= few.restart_s
+    hot = plain_job(2, 2, reliability={"policy": "hot_spare"})
+    assert recovery_times(hot, problem.profile, 1024, 1, 8).recover_s == pytest.approx(few.recover_s - 320)
+    stated = plain_job(2, 2, reliability={"recover_s": 7, "stall_s": 9})
+    times = recovery_times(stated, problem.profile, 1024, 4, 8)
+    assert (times.recover_s, times.stall_s) == (7, 7), "nobody stalls longer than the recovery lasts"
+
+
+def test_who_takes_over_takes_whole_micro_batches() -> None:
+    keep = Recovery(batch_policy="keep")
+    assert unit_loss(Recovery(), 4, 6) == 0.25
+    assert unit_loss(keep, 4, 6) == 0.25, "8 micro-batches instead of 6"
+    assert unit_loss(keep, 4, 1) == 0.5, "2 instead of 1"
+    assert unit_loss(keep, 1, 5) == 1
+
+
+def test_goodput_of_a_plan_names_what_it_assumes() -> None:
+    topology = plain_topology(2, 2) | {"reliability": {"host_mtbf_hours": 10}}
+    problem = problem_of(plain_job(topology=topology, reliability={"detect_s": 5}))
+    decision = sa_decision(problem)
+    found = goodput_of(problem, decision, 2.0)
+    assert found.goodput_fraction == pytest.approx(1 - sum(found.lost.values()))
+    assert found.useful_tokens_per_s == pytest.approx(found.goodput_fraction * problem.job.tokens_per_step / 2)
+    assert "detect_s" not in found.assumed
+    assert "failures_per_1000_node_days" not in found.assumed
+    assert "(second-hand)" in found.assumed["first_step_s"]
+    shares = [rate.goodput_fraction for rate in found.at_published_rates]
+    assert shares == sorted(shares), "highest rate first"
+    placement = decision.placement
+    assert placement is not None
+    args = (problem.job, problem.profile, problem.topology, placement.fill, decision.degrees, placement.axis_order, 4)
+    assert useful_share(fault_model(*args))[0] == pytest.approx(found.goodput_fraction)
+
+
+def sa_decision(problem):  # type: ignore[no-untyped-def]
+    import scaleacross as sa
+
+    return sa.plan(problem.job, time_limit_s=5).decision

@@ -1,0 +1,224 @@
+"""What makes a model this model travels from config.json into Megatron-LM's options, and its own parser reads it back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tarfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plans import make_plan
+
+from interpreters import python_with
+from published import CONFIGS, COUNTED
+from scaleacross.catalogue import load_workload
+from scaleacross.emitters import EMITTERS
+from scaleacross.emitters.megatron import megatron_arguments
+from scaleacross.emitters.megatron_model import model_notes
+from scaleacross.errors import EmitError
+from scaleacross.spec.parallelism import Degrees
+from scaleacross.workloads.huggingface import from_hf_config
+
+READERS = Path(__file__).parents[3] / "shared" / "readers"
+REFUSED = {
+    "gemma-2-9b": "normalise what sub-layers return",
+    "gemma-3-1b": "normalise what sub-layers return",
+    "OLMo-2-7B": "normalise what sub-layers return",
+    "OLMoE-1B-7B": "over all heads at once",
+    "granite-3.1-8b": "multiplier embedding 12",
+    "Llama-4-Scout-17B-16E": "chunks of 8192 positions",
+    "small-llama4-interleaved": "chunks of 8192 positions",
+    "Nemotron-H-8B": "'mamba' are not attention",
+    "Nemotron-3-Nano-30B": "'mamba' are not attention",
+    "gpt-neox-20b": "attention and feed-forward in parallel",
+}
+EXPRESSED = [name for name in CONFIGS if name not in REFUSED]
+
+
+def options(name: str, **changes: Any) -> list[str]:
+    workload = from_hf_config({**CONFIGS[name], **changes}, name)
+    length = 1024 if name == "gpt2" else 4096
+    return megatron_arguments(make_plan(Degrees(dp_shard=2), workload=workload, sequence_length=length), [])
+
+
+def value(words: list[str], option: str) -> str | None:
+    return words[words.index(option) + 1] if option in words else None
+
+
+def test_deepseek_v3_keeps_its_router_norms_and_rope() -> None:
+    words = options("DeepSeek-V3")
+    assert {"--qk-layernorm", "--moe-router-enable-expert-bias", "--multi-latent-attention"} <= set(words)
+    stated = {
+        "--moe-router-num-groups": "8", "--moe-router-group-topk": "4", "--moe-router-topk-scaling-factor": "2.5",
+        "--moe-router-score-function": "sigmoid", "--moe-layer-freq": "([0]*3+[1]*58)", "--rotary-scaling-factor": "40",
+        "--mscale": "1", "--mscale-all-dim": "1", "--norm-epsilon": "1e-06", "--rotary-base": "10000",
+        "--moe-shared-expert-intermediate-size": "2048", "--padded-vocab-size": "129280",
+    }  # fmt: skip
+    assert {option: value(words, option) for option in stated} == stated
+
+
+@pytest.mark.parametrize(("model", "base"), [("llama3.1-8b", "500000"), ("mixtral-8x22b", "1000000")])
+def test_catalogue_models_state_their_rotary_base(model: str, base: str) -> None:
+    words = megatron_arguments(make_plan(Degrees(dp_shard=2), workload=load_workload(model)), [])
+    assert value(words, "--rotary-base") == base
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Llama-3.1-8B", ["--use-rope-scaling", "--rope-scaling-factor", "8"]),
+        ("Qwen2.5-7B", ["--disable-bias-linear", "--add-qkv-bias"]),
+        ("Mistral-7B-v0.1", ["--window-size", "4095,0"]),
+        ("gpt-oss-120b", ["--window-size", "127,0", "--window-attn-skip-freq", "([1]*1+[0]*1)*18"]),
+        ("gpt-oss-120b", ["--softmax-type", "learnable"]),
+        ("gpt-oss-120b", ["--position-embedding-type", "yarn"]),
+        ("gpt-oss-120b", ["--no-yarn-correction-range-round-to-int"]),
+        ("Qwen3-Next-80B-A3B", ["--linear-attention-freq", "([1]*3+[0]*1)*12"]),
+        ("Qwen3-Next-80B-A3B", ["--rotary-percent", "0.25"]),
+        ("DeepSeek-V2-Lite", ["--moe-router-pre-softmax"]),
+        ("small-qwen3-moe-dense-layers", ["--moe-layer-freq", "([0]*1+[1]*1+[0]*3+[1]*1)"]),
+        ("gpt2", ["--position-embedding-type", "learned_absolute", "--max-position-embeddings", "1024"]),
+    ],
+)
+def test_identity_by_type(name: str, expected: list[str]) -> None:
+    words = options(name)
+    at = words.index(expected[0])
+    assert words[at : at + len(expected)] == expected
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_option_is_refused_by_name(name: str) -> None:
+    with pytest.raises(EmitError, match=REFUSED[name]):
+        options(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("Llama-3.1-8B", {"mlp_bias": True}, "biases of some projections only"),
+        ("Llama-3.1-8B", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rotary scaling dynamic"),
+        ("Phi-3-mini-4k", {"rope_scaling": {"type": "longrope", "short_factor": [1.0]}}, "rotary scaling longrope"),
+        ("DeepSeek-V3", {"norm_topk_prob": False}, "sigmoid weights of several experts"),
+    ],
+)
+def test_values_without_an_option_are_refused(name: str, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(EmitError, match=message):
+        options(name, **change)
+
+
+def test_what_is_left_open_is_said() -> None:
+    notes = " ".join(model_notes(from_hf_config(CONFIGS["DeepSeek-V3"], "x")))
+    assert "1 prediction layer(s), which the plan leaves out" in notes
+    assert "quantised (fp8" in notes
+    assert "beta_fast" in " ".join(model_notes(from_hf_config(CONFIGS["Kimi-K2"], "x")))
+    silent = load_workload("llama3.1-8b").decoder().model_dump()
+    silent["kinds"]["dense_block"]["mixer"]["rope"] = None
+    assert "no rotary base" in " ".join(
+        model_notes(type(load_workload("llama3.1-8b").decoder()).model_validate(silent))
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Llama-3.1-8B", []),
+        ("Qwen3-8B", []),
+        ("Qwen3-235B-A22B", ["the rotary base is 1000000 there and 5000000 in qwen3 235B-A22B"]),
+        ("DeepSeek-V3", ["the norm epsilon is 1e-06 there and 1e-05 in deepseek_v3 671B"]),
+    ],
+)
+def test_torchtitan_flavors_that_are_another_model_are_said(name: str, expected: list[str]) -> None:
+    workload = from_hf_config(CONFIGS[name], name)
+    text = EMITTERS["torchtitan"](make_plan(Degrees(pp=2), workload=workload))["torchtitan/scaleacross_plan.py"]
+    notes = [line for line in text.splitlines() if line.startswith("# NOT the workload's model")]
+    assert len(notes) == len(expected)
+    assert all(said in note for said, note in zip(expected, notes, strict=True))
+
+
+LOCAL = [
+    "--transformer-impl",
+    "local",
+    "--no-persist-layer-norm",
+    "--no-gradient-accumulation-fusion",
+    "--no-rope-fusion",
+    "--lr",
+    "1e-4",
+    "--train-iters",
+    "10",
+    "--tokenizer-type",
+    "NullTokenizer",
+]  # what a machine without a GPU and Transformer Engine needs besides
+FIELDS = [
+    "rotary_base",
+    "rotary_percent",
+    "layernorm_epsilon",
+    "qk_layernorm",
+    "moe_router_num_groups",
+    "moe_router_group_topk",
+    "add_qkv_bias",
+    "moe_router_topk_scaling_factor",
+    "moe_router_score_function",
+    "moe_router_pre_softmax",
+    "rotary_scaling_factor",
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+    "num_query_groups",
+    "kv_channels",
+    "add_bias_linear",
+    "gated_linear_unit",
+]
+
+
+BUILT = ("Llama-3.1-8B", "Qwen3-235B-A22B", "Mixtral-8x22B", "DeepSeek-V3")
+
+
+def read_back(lists: dict[str, list[str]], megatron: Path) -> dict[str, dict[str, Any]]:
+    """What Megatron-LM's parser and TransformerConfig make of argument lists."""
+    python = python_with("torch", "SCALEACROSS_MEGATRON_PYTHON")
+    question = {"lists": {name: words + LOCAL for name, words in lists.items()}, "fields": FIELDS, "count": BUILT}
+    env = {**os.environ, "MEGATRON_LM": str(megatron), "WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
+    done = subprocess.run(
+        [python, str(Path(__file__).parent / "megatron_reader.py")],
+        input=json.dumps(question), env=env, capture_output=True, text=True, timeout=550, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@cache
+def archive() -> Path | None:
+    return next(iter(sorted(READERS.glob("megatron-lm-*.tar.xz"))), None)
+
+
+@pytest.mark.consumer
+def test_megatrons_parser_carries_every_identity(tmp_path: Path) -> None:
+    packed = archive()
+    if packed is None:
+        pytest.skip(f"no archive of Megatron-LM in {READERS}")
+    with tarfile.open(packed) as files:
+        files.extractall(tmp_path, filter="data")
+    found = read_back({name: options(name) for name in EXPRESSED}, tmp_path)
+    assert {name: told["error"] for name, told in found.items() if "error" in told} == {}
+    for name in EXPRESSED:
+        config, told = CONFIGS[name], found[name]
+        assert told["num_layers"] == config.get("num_hidden_layers", config.get("n_layer"))
+        assert told["hidden_size"] == config.get("hidden_size", config.get("n_embd"))
+        assert told["layernorm_epsilon"] == config.get("rms_norm_eps", config.get("layer_norm_epsilon"))
+        assert told["rotary_base"] == config.get("rope_theta", 10_000)
+        assert told["rotary_percent"] == config.get("partial_rotary_factor", 1.0)
+        assert told["moe_router_num_groups"] == (config["n_group"] if config.get("n_group", 1) > 1 else None)
+        scaling = config.get("routed_scaling_factor", 1.0)
+        assert told["moe_router_topk_scaling_factor"] == (scaling if scaling != 1.0 else None)
+        qk_norm = (
+            name.startswith(("Qwen3", "small-qwen3")) or "kv_lora_rank" in config or config.get("use_qk_norm", False)
+        )
+        assert told["qk_layernorm"] == qk_norm
+    counted = {name: found[name]["parameters"] for name in BUILT}
+    assert counted == {name: COUNTED[name] for name in BUILT}

@@ -1,0 +1,157 @@
+"""A cluster's own description becomes a topology with real names; what it does not say is asked for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from importers.sources import INFRAGRAPH, SOURCES, TREE
+from scaleacross.catalogue import load_topology
+from scaleacross.cli import app
+from scaleacross.spec.hostlist import expand_hosts
+
+LINK = ("--trunk", "2x400G", "--km", "10")
+
+
+def imported(folder: Path, kind: str, texts: tuple[str, ...], *options: str) -> Result:
+    paths = []
+    for index, text in enumerate(texts):
+        suffix = ".json" if text.lstrip().startswith(("{", "[{")) else ".txt"
+        paths.append(folder / f"source{index}{suffix}")
+        paths[-1].write_text(text)
+    return CliRunner().invoke(app, ["import", kind, *map(str, paths), *options])
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_source_says_the_same_of_the_same_cluster(tmp_path: Path, source: str) -> None:
+    kind, texts = SOURCES[source]
+    accelerator = ("--accelerator", "h100") if kind in ("oci", "hosts") else ()
+    result = imported(tmp_path, kind, texts, *LINK, *accelerator, "-o", str(tmp_path / "t.yaml"))
+    assert result.exit_code == 0, result.output
+    topology = load_topology(tmp_path / "t.yaml")
+    assert {one.name: one.host_names for one in topology.buildings} == {"a": ("n1", "n2"), "b": ("n3",)}
+    assert {one.accelerator.name for one in topology.buildings} == {"h100-sxm"}
+    assert [(one.hosts_per_rack, one.accelerators_per_host) for one in topology.buildings] == [(1, 8), (1, 8)]
+    assert topology.trunks[0].bandwidth_bytes_per_s == 100e9
+    assert "states no links" in topology.provenance["links.zone.one_way_latency_us"].source
+
+
+def test_infragraph_counts_hosts_with_accelerators(tmp_path: Path) -> None:
+    result = imported(
+        tmp_path, "infragraph", (INFRAGRAPH,), *LINK, "--accelerator", "h100", "-o", str(tmp_path / "t.yaml")
+    )
+    assert result.exit_code == 0, result.output
+    names = {one.name: one.host_names for one in load_topology(tmp_path / "t.yaml").buildings}
+    assert names == {"east": ("east-0", "east-1"), "west": ("west-0",)}
+
+
+def test_blocks_and_stated_buildings(tmp_path: Path) -> None:
+    text = "BlockName=b1 Nodes=n[01-18]\nBlockName=b2 Nodes=n[19-36]\nBlockSizes=18\n"
+    options = ("--accelerator", "gb200", "--building", "x=n[01-18]", "--building", "y=n[19-36]", *LINK)
+    result = imported(tmp_path, "slurm", (text,), *options, "-o", str(tmp_path / "t.yaml"))
+    assert result.exit_code == 0, result.output
+    buildings = load_topology(tmp_path / "t.yaml").buildings
+    assert [(one.name, one.hosts, one.scale_up_domain, one.accelerators_per_host) for one in buildings] == [
+        ("x", 18, "rack", 4),
+        ("y", 18, "rack", 4),
+    ]
+
+
+def test_racks_of_different_sizes_are_never_joined(tmp_path: Path) -> None:
+    text = "SwitchName=s Switches=r[1-3]\nSwitchName=r1 Nodes=a[1-4]\nSwitchName=r2 Nodes=b[1-6]\nSwitchName=r3 Nodes=c[1-2]\n"
+    result = imported(tmp_path, "slurm", (text,), "--accelerator", "h100", "-o", str(tmp_path / "t.yaml"))
+    assert "2 host(s) are taken for a rack" in result.stderr
+    (building,) = load_topology(tmp_path / "t.yaml").buildings
+    pairs = [building.host_names[at : at + 2] for at in range(0, 12, 2)]
+    assert all(one[0] == other[0] for one, other in pairs)  # a rack never holds hosts of two leaves
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "options", "said"),
+    [
+        ("slurm", TREE, LINK, "add --accelerator"),
+        ("slurm", TREE, ("--accelerator", "h100"), "state the link between them"),
+        ("slurm", "", (), "neither SwitchName="),
+        ("slurm", "SwitchName=a Switches=a\n", (), "circle"),
+        ("slurm", "SwitchName=a Switches=b\n", (), "not stated itself"),
+        ("slurm", "SwitchName=a Nodes=n1\nSwitchName=b Nodes=n1\n", (), "below two switches"),
+        ("slurm", "SwitchName=a Nodes=n[1-\n", (), "no host list"),
+        ("slurm", "SwitchName=a Nodes=n[1-999999999]\n", (), "more than"),
+        ("slurm", "SwitchName=a Nodes=n[9-1]\n", (), "empty"),
+        ("kubernetes", "{}", (), "a list of objects"),
+        ("kubernetes", '{"items": [{}]}', (), "no node with"),
+        ("kubernetes", '{"items": [1]}', (), "a list of objects"),
+        ("aws", '{"Instances": []}', (), "no instance"),
+        ("gcp", '[{"guestAccelerators": 3}]', (), "add --accelerator"),
+        ("oci", '{"data": 3}', (), "a list of objects"),
+        ("hosts", "a b c d\n", (), "HOSTLIST [BUILDING [RACK]]"),
+        ("hosts", "a\na\n", ("--accelerator", "h100"), "listed twice"),
+        ("hosts", "a slots=8\nb slots=4\n", ("--accelerator", "h100"), "hosts of a building are alike"),
+        ("hosts", "a\n", ("--accelerator", "z80"), "no standard building"),
+        ("hosts", "a\n", ("--accelerator", "h100", "--building", "x=b"), "not in the source"),
+        ("hosts", "a\n", ("--building", "x"), "NAME=HOSTLIST"),
+        ("infragraph", "devices: []\ninstances: []", (), "no instance"),
+        ("infragraph", "devices: []\ninstances: [{name: a, count: -1}]", (), "no number of hosts"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    tmp_path: Path, kind: str, text: str, options: tuple[str, ...], said: str
+) -> None:
+    result = imported(tmp_path, kind, (text,), *options, "-o", str(tmp_path / "t.yaml"))
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr
+    assert not (tmp_path / "t.yaml").exists()
+
+
+def test_host_lists() -> None:
+    assert expand_hosts("n[08-10,3],gpu1") == ("n08", "n09", "n10", "n3", "gpu1")
+    assert expand_hosts("r[1-2]n[1-2]") == ("r1n1", "r1n2", "r2n1", "r2n2")
+    assert len(expand_hosts("n[1-1000]")) == 1000
+
+
+def test_from_a_config_and_a_topology_conf_to_a_folder_to_submit(tmp_path: Path) -> None:
+    """Three commands after `pip install .`, none with YAML by hand; every host of the folder is one of the cluster's."""
+    config = Path(__file__).parent / "data" / "config.json"
+    conf = Path(__file__).parent / "data" / "topology.conf"
+    topology, build = tmp_path / "topology.yaml", tmp_path / "build"
+    commands = [
+        ["import", "slurm", str(conf), "--accelerator", "h100", "--trunk", "8x400G", "--km", "50", "-o", str(topology)],
+        [
+            "plan",
+            "--model",
+            str(config),
+            "--topology",
+            str(topology),
+            "--tokens",
+            "4M",
+            "--seq",
+            "8K",
+            "--time-limit",
+            "5",
+        ],
+    ]
+    commands[1] += ["--set", "num_accelerators=768", "-o", str(build)]
+    for command in commands:
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, result.output
+    real = set(expand_hosts("gpu[001-064,101-132]"))
+    lines = [line.split() for line in (build / "torchrun" / "hosts.txt").read_text().splitlines() if line[0] != "#"]
+    assert {line[0] for line in lines} == real
+    assert set((build / "torchrun" / "slurm_hostfile").read_text().split()) == real
+    assert "sbatch --nodelist" in (build / "torchrun" / "SUBMIT.md").read_text()
+    assert not re.search(r"east-h\d{5}", (build / "launch.json").read_text())
+
+    (tmp_path / "hosts.yaml").write_text("east: new[1-64]\nwest: other[1-32]\n")
+    emit = ["emit", str(build / "plan.json"), "--to", "torchrun", "-o", str(tmp_path / "late"), "--hosts"]
+    assert CliRunner().invoke(app, [*emit, str(tmp_path / "hosts.yaml")]).exit_code == 0
+    assert {line.split()[0] for line in (tmp_path / "late" / "torchrun" / "hosts.txt").read_text().splitlines()} > {
+        "new1"
+    }
+    (tmp_path / "few.yaml").write_text("east: new[1-63]\nwest: other[1-32]\n")
+    assert (
+        "63 host names for 'east', of which the plan uses 64"
+        in CliRunner().invoke(app, [*emit, str(tmp_path / "few.yaml")]).stderr
+    )

@@ -1,0 +1,249 @@
+"""Every plan of a small problem, tried one by one: the oracle that ``joint`` is held against in tests and benchmarks.
+
+Nothing is pruned, bounded or vectorised, and neither ``search_space`` nor ``candidates`` nor ``place_parallelism`` takes
+part. The rules R1–R9 (docstring of ``search_space``) are written again as plain loops; every candidate meets every axis
+order and every fill (S1–S3, docstring of ``fleets``), on several accelerator types every balance (B1–B3, docstring of
+``balance``), and each plan is priced as ``verification.recompute`` prices it, from groups counted rank by rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import combinations, permutations
+from math import ceil, lcm, prod
+from typing import Final
+
+from oracles.exhaustive_balance import BruteBalancer, runs
+from scaleacross.cost_models.axes import searched_network
+from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.layout import Layout
+from scaleacross.cost_models.levels import accelerator_types, build_levels
+from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
+from scaleacross.cost_models.trunk_routes import Routes
+from scaleacross.errors import InputError
+from scaleacross.solvers.fleets import Fleet, fleets, shares
+from scaleacross.solvers.search_space import MIN_TOKENS_PER_RANK
+from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis, PipelineChoice, ScheduleName
+from scaleacross.spec.placement import BuildingShare, Placement, strides
+from scaleacross.spec.plan import Decision
+from scaleacross.targets import refused_by_own
+from scaleacross.verification import Places, count_groups, does_not_fit, places_of
+from scaleacross.verification.failures import replicas_by_unit
+from scaleacross.verification.shares import counted_layout
+from scaleacross.workloads.problem import Problem
+
+MAX_ACCELERATORS: Final = 64
+"""Beyond this the number of plans outgrows anybody's patience."""
+
+
+Score = Callable[[Decision, PlanCost], float]
+"""What is minimised; inf refuses a plan."""
+
+
+def _step_s(decision: Decision, cost: PlanCost) -> float:
+    return cost.cost.step_s
+
+
+@dataclass(frozen=True)
+class ExhaustiveResult:
+    """The best plan, its score (None and inf when no plan fits), and how many plans were tried.
+
+    ``step_s`` is the score: the step time in seconds, unless another one was asked for.
+    """
+
+    decision: Decision | None
+    step_s: float
+    num_plans: int
+
+
+def exhaustive(problem: Problem, score: Score = _step_s) -> ExhaustiveResult:
+    """The plan with the least score among all of a problem with at most MAX_ACCELERATORS accelerators; the first of equals.
+
+    Raises:
+        InputError: the topology is larger than that.
+    """
+    size = problem.topology.num_accelerators
+    if size > MAX_ACCELERATORS:
+        raise InputError(f"{size} accelerators are too many to try every plan: at most {MAX_ACCELERATORS}")
+    best: tuple[float, Decision | None] = (float("inf"), None)
+    num_plans, pricer = 0, _Pricer(problem)
+    for fleet in fleets(problem.topology):
+        one_type = len(fleet.accelerators) == 1
+        # the search decides layers per stage on one accelerator type for the step time only
+        equal = one_type and (problem.job.objective != "step_time" or problem.job.stages == "equal")
+        for candidate in candidates(problem, fleet):
+            balancer = BruteBalancer(problem, fleet, candidate)
+            for placement in placements(fleet, candidate.degrees):
+                placed = candidate.model_copy(update={"placement": placement})
+                if not pricer.may_fail(placed):
+                    continue
+                fits = False
+                for decision in [placed] if equal else balancer.balanced(pricer.layout(placed)):
+                    decision = decision.model_copy(update={"placement": placement})
+                    cost = pricer.cost(decision)
+                    num_plans += 1
+                    if any(does_not_fit(cost.memory)):
+                        continue
+                    fits, reached = True, score(decision, cost)
+                    if reached < best[0]:
+                        best = (reached, decision)
+                if one_type and not fits:
+                    break  # memory depends on no placement, only on the type
+    return ExhaustiveResult(best[1], best[0], num_plans)
+
+
+@dataclass
+class _Pricer:
+    """``verification.recompute`` that remembers the groups it has counted."""
+
+    problem: Problem
+    _places: dict[tuple[BuildingShare, ...], tuple[Places, Routes]] = field(default_factory=dict)
+    _shapes: dict[tuple[tuple[BuildingShare, ...], int, int], GroupShape] = field(default_factory=dict)
+    _layouts: dict[tuple[object, ...], Layout] = field(default_factory=dict)
+
+    def layout(self, decision: Decision) -> Layout:
+        if decision.placement is None:
+            raise ValueError("the decision has no placement")
+        key = (decision.degrees, decision.placement.axis_order, decision.placement.fill)
+        if key not in self._layouts:
+            self._layouts[key] = counted_layout(self.problem.topology, decision)
+        return self._layouts[key]
+
+    def may_fail(self, decision: Decision) -> bool:
+        """C1 of ``every_placement``."""
+        wanted = self.problem.job.failure_domains
+        if wanted is None:
+            return True
+        lost = replicas_by_unit(self.problem.topology, decision, wanted.level)
+        return all(len(replicas) <= wanted.max_replicas_lost for replicas in lost.values())
+
+    def cost(self, decision: Decision) -> PlanCost:
+        placement, degrees = decision.placement, decision.degrees
+        if placement is None:
+            raise ValueError("the decision has no placement")
+        stride = strides(degrees, placement.axis_order)
+        shapes = {str(axis): self._count(placement, degrees.of(axis), stride[axis]) for axis in GRID_AXES}
+        shapes["ep"] = self._count(placement, degrees.ep, stride["dp_shard"])
+        shapes["expert"] = self._count(placement, degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
+        problem, layout = self.problem, self.layout(decision)
+        used = [problem.topology.building(share.building) for share in placement.fill]
+        network = searched_network(problem.job, accelerator_types(used))
+        return plan_cost(
+            problem.job, problem.profile, problem.topology, decision, shapes, layout=layout, network=network
+        )
+
+    def _count(self, placement: Placement, degree: int, stride: int) -> GroupShape:
+        key = (placement.fill, degree, stride)
+        if key not in self._shapes:
+            if placement.fill not in self._places:
+                topology = self.problem.topology
+                routes = build_levels(topology, placement.fill).routes
+                self._places[placement.fill] = places_of(topology, placement), routes
+            places, routes = self._places[placement.fill]
+            self._shapes[key] = count_groups(places, degree, stride, routes)
+        return self._shapes[key]
+
+
+def placements(fleet: Fleet, degrees: Degrees) -> Iterator[Placement]:
+    """Every order of the axes of degree > 1, on every fill whose granule is a product of some but not all of their degrees."""
+    active = [axis for axis in GRID_AXES if degrees.of(axis) > 1]
+    idle = tuple(axis for axis in GRID_AXES if axis not in active)
+    sizes = [degrees.of(axis) for axis in active]
+    granules = {prod(some) for count in range(max(1, len(sizes))) for some in combinations(sizes, count)}
+    for fill in fleet.fills(degrees.world_size, sorted(granules)):
+        for order in permutations(active):
+            yield Placement(axis_order=(*idle, *order), fill=shares(fill))
+
+
+def candidates(problem: Problem, fleet: Fleet) -> Iterator[Decision]:
+    """Every decision without placement that R1–R10 allow on a fleet."""
+    job, batch = problem.job, problem.job.global_batch_sequences
+    for degrees in _all_degrees(problem, fleet):
+        for micro_batch in job.micro_batch_sequences:
+            if batch % (degrees.dp * micro_batch):  # R4
+                continue
+            for pipeline in _pipelines(problem, degrees.pp, batch // (degrees.dp * micro_batch), micro_batch):
+                for shard in job.shard:
+                    if shard == "none" and (degrees.dp_shard > 1 or degrees.ep > 1):  # R8, R5
+                        continue
+                    if shard != "none" and degrees.dp_shard * degrees.cp == 1:  # R8
+                        continue
+                    for recompute in job.recompute:
+                        decision = Decision(degrees=degrees, pipeline=pipeline, recompute=recompute, shard=shard)
+                        if not refused_by_own(job, problem.profile, decision):  # R10
+                            yield decision
+
+
+def _all_degrees(problem: Problem, fleet: Fleet) -> Iterator[Degrees]:
+    """R1–R6 and R9, as far as degrees alone decide."""
+    job, profile, most = problem.job, problem.profile, fleet.num_accelerators
+    whole_host = lcm(*(building.accelerators_per_host for building in fleet.buildings))
+    for tp in _allowed(job, "tp", most):
+        if any(width % tp for width in _tensor_widths(problem)):  # R1
+            continue
+        for cp in _allowed(job, "cp", most // tp):
+            halves = cp if cp == 1 else 2 * cp
+            if job.sequence_length % halves or (job.sequence_length // cp) % tp:  # R2
+                continue
+            if cp > 1 and job.sequence_length // cp < MIN_TOKENS_PER_RANK:  # R2
+                continue
+            for pp in _allowed(job, "pp", most // (tp * cp)):
+                if not _worth_a_stage(job, profile.num_layers, pp):  # R3
+                    continue
+                for dp_shard in _allowed(job, "dp_shard", most // (tp * cp * pp)):
+                    for dp_replicate in _allowed(job, "dp_replicate", most // (tp * cp * pp * dp_shard)):
+                        world = tp * cp * pp * dp_shard * dp_replicate
+                        if not job.allows_accelerators(world):  # R6
+                            continue
+                        if world % whole_host and whole_host % world:  # R6
+                            continue
+                        for ep in _allowed(job, "ep", dp_shard):
+                            if dp_shard % ep or (profile.num_experts or 1) % ep:  # R5
+                                continue
+                            yield Degrees(tp=tp, cp=cp, pp=pp, dp_shard=dp_shard, dp_replicate=dp_replicate, ep=ep)
+
+
+def _allowed(job: Job, axis: GridAxis | str, most: int) -> list[int]:
+    """R9."""
+    return [degree for degree in range(1, most + 1) if job.degrees.allows(axis, degree)]
+
+
+def _tensor_widths(problem: Problem) -> Iterator[int]:
+    """Everything that tp divides: heads, and the features of every product that is split."""
+    for block, _ in problem.profile.blocks:
+        yield from block.heads
+        for gemm in block.gemms:
+            if gemm.shard in ("column", "expert_column"):
+                yield gemm.out_features
+            elif gemm.shard in ("row", "expert_row"):
+                yield gemm.in_features
+
+
+def _worth_a_stage(job: Job, num_layers: int, pp: int) -> bool:
+    """R3: named by the user, or no shorter pipeline has as few layers (embedding and head counted as layers or not) per stage."""
+    if pp > num_layers:
+        return False
+    named = job.degrees.pp
+    if named == pp or (isinstance(named, tuple) and pp in named):
+        return True
+    return any(
+        all(ceil(count / fewer) > ceil(count / pp) for fewer in range(1, pp)) for count in (num_layers, num_layers + 2)
+    )
+
+
+def _pipelines(problem: Problem, pp: int, num_micro_batches: int, micro_batch: int) -> Iterator[PipelineChoice]:
+    """R3 (chunks) and R7."""
+    job, layers = problem.job, problem.profile.num_layers
+    for schedule in job.schedules:
+        for num_chunks in job.num_chunks:
+            if _schedule_exists(schedule, pp, num_micro_batches, num_chunks, layers):
+                yield PipelineChoice(schedule=schedule, num_chunks=num_chunks, micro_batch_sequences=micro_batch)
+
+
+def _schedule_exists(schedule: ScheduleName, pp: int, num_micro_batches: int, num_chunks: int, layers: int) -> bool:
+    if pp == 1:
+        return schedule == "1F1B" and num_chunks == 1
+    ends = 2 if num_chunks > 1 else 0
+    return pp * num_chunks <= layers + ends and runs(schedule, pp, num_micro_batches, num_chunks)

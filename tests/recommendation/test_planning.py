@@ -1,0 +1,202 @@
+"""Recommendation jobs from end to end: plans, proof, refusals, other rules, explanations, TorchRec's files, the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from scaleacross.api import compare_recommendation, explain_recommendation, plan_recommendation
+from scaleacross.catalogue import is_recommendation, load_recommendation_job
+from scaleacross.cli import app
+from scaleacross.cost_models.embedding.problem import embedding_problem
+from scaleacross.emitters.torchrec import render
+from scaleacross.errors import InfeasibleError, InputError, VerificationError
+from scaleacross.spec.recommendation import RecommendationPlan, TablePlacement, shard_extents
+from scaleacross.verification.embeddings import verify_recommendation
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "recommendation"
+JOB: dict[str, Any] = {
+    "name": "small",
+    "workload": "synthetic-tiny",
+    "topology": "zionex_128",
+    "num_accelerators": 16,
+    "global_batch_samples": 16384,
+}
+
+
+def planned(*overrides: str, **fields: Any) -> RecommendationPlan:
+    job = load_recommendation_job({**JOB, **fields}, overrides)[0]
+    return plan_recommendation(job, time_limit_s=2, gap_tolerance=0.05)
+
+
+@pytest.fixture(scope="module")
+def plan() -> RecommendationPlan:
+    return planned()
+
+
+def test_plan_adds_up_and_survives_its_file(plan: RecommendationPlan) -> None:
+    cost = plan.cost
+    assert cost.step_s == pytest.approx(cost.busiest_rank_s + cost.dense_s + cost.start_s)
+    assert cost.busiest_rank_s == max(load.seconds for load in plan.ranks)
+    assert 0 < plan.report.bound_s <= plan.report.objective_s
+    assert RecommendationPlan.model_validate_json(plan.model_dump_json()) == plan
+    assert is_recommendation(plan) and is_recommendation(JOB) and not is_recommendation({"workload": "llama3.1-8b"})
+
+
+def _changed(plan: RecommendationPlan, **fields: Any) -> RecommendationPlan:
+    whole = next(one for one in plan.decision.tables if one.sharding == "table_wise")
+    tables = tuple(one.model_copy(update=fields) if one is whole else one for one in plan.decision.tables)
+    return plan.model_copy(update={"decision": plan.decision.model_copy(update={"tables": tables})})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"ranks": (99,)}, "rank 99 of 16"),
+        ({"ranks": (1, 2)}, "1 shards on 2 ranks"),
+        ({"kernel": "key_value"}, "not among its options"),
+        ({"table": "nobody"}, "only one of plan and model"),
+        ({"sharding": "row_wise"}, "on all 16 ranks"),
+        ({"column_width": 3}, "not among its options"),
+    ],
+)
+def test_verification_sees_a_broken_rule(plan: RecommendationPlan, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(VerificationError, match=message):
+        verify_recommendation(_changed(plan, **fields))
+
+
+def test_verification_sees_wrong_figures(plan: RecommendationPlan) -> None:
+    cheaper = plan.cost.model_copy(update={"step_s": plan.cost.step_s * 0.99})
+    with pytest.raises(VerificationError, match="step_s"):
+        verify_recommendation(plan.model_copy(update={"cost": cheaper}))
+    ranks = tuple(load.model_copy(update={"memory_bytes": {"hbm": 1.0}}) for load in plan.ranks)
+    with pytest.raises(VerificationError, match="weights alone"):
+        verify_recommendation(plan.model_copy(update={"ranks": ranks}))
+    proud = plan.report.model_copy(update={"bound_s": plan.report.objective_s * 1.01})
+    with pytest.raises(VerificationError, match="bound"):
+        verify_recommendation(plan.model_copy(update={"report": proud}))
+
+
+@pytest.mark.parametrize(
+    ("sharding", "ranks", "width"),
+    [
+        ("row_wise", (0, 1, 2), 8),
+        ("table_row_wise", (4, 5), 8),
+        ("column_wise", (3, 3, 1, 0), 2),
+        ("table_wise", (2,), 8),
+    ],
+)
+def test_shards_tile_the_table(sharding: Any, ranks: tuple[int, ...], width: int) -> None:
+    kernel = "fused"
+    placement = TablePlacement(table="t", sharding=sharding, kernel=kernel, ranks=ranks, column_width=width)
+    cells = [
+        (row, column)
+        for one in shard_extents(placement, 10, 8)
+        for row in range(one.first_row, one.first_row + one.rows)
+        for column in range(one.first_column, one.first_column + one.columns)
+    ]
+    assert sorted(cells) == [(row, column) for row in range(10) for column in range(8)]
+
+
+def test_twelve_trillion_parameters_fit_only_in_fp16_with_state_per_row() -> None:
+    job = EXAMPLES / "twelve_trillion.yaml"
+    assert load_recommendation_job(str(job))[1].embedding_parameters == 12 * 10**12
+    fitting = plan_recommendation(job, time_limit_s=2)
+    held = {tier: sum(load.memory_bytes[tier] for load in fitting.ranks) for tier in ("hbm", "host_memory")}
+    assert held["host_memory"] > 15e12 and sum(held.values()) > 24e12
+    with pytest.raises(
+        InfeasibleError, match=r"87\.3 TiB with adagrad state in fp32.*61\.8 TiB are missing.*fp16.*row"
+    ):
+        plan_recommendation(job, time_limit_s=2, overrides=["table_precision=fp32", "optimizer=adagrad"])
+
+
+def test_replica_groups_cost_memory_and_save_exchange() -> None:
+    one = planned()
+    two = planned(replica_groups=[2], sync_interval_steps=1000)
+    assert two.decision.num_groups == 2 and len(two.ranks) == 8
+    assert max(load.exchange_s for load in two.ranks) < max(load.exchange_s for load in one.ranks)
+    each = [
+        sum(sum(load.memory_bytes.values()) for load in plan.ranks) * plan.decision.num_groups for plan in (one, two)
+    ]
+    assert each[1] > 1.3 * each[0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_accelerators": 256}, "has 128; ask for fewer"),
+        ({"global_batch_samples": 1000}, "no multiple of 16 accelerators; nearest: 992"),
+        ({"replica_groups": [3]}, "3 groups do not divide 16"),
+        ({"dense_precision": "nvfp4"}, "accelerator 'a100-40gb' has fp16, bf16"),
+        ({"cost_model": "torchrec", "replica_groups": [2]}, "no replica groups"),
+    ],
+)
+def test_jobs_that_are_wrong(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        planned(**fields)
+
+
+def test_hosts_without_memory_are_said() -> None:
+    plan = planned(topology="one_building")
+    assert "fused_uvm" in plan.report.notes[0]
+    with pytest.raises(InfeasibleError, match="host memory"):
+        planned(topology="one_building", workload="synthetic-jumbo")
+
+
+def test_buildings_and_cards_that_differ() -> None:
+    plan = planned(topology="h100_and_b200", num_accelerators=None, global_batch_samples=2**20)
+    problem = embedding_problem(*load_recommendation_job(plan.job))
+    assert problem.sharding.fleet.num_classes == 2
+    assert {load.building for load in plan.ranks} == set(problem.sharding.fleet.building)
+
+
+def test_comparison_is_never_slower() -> None:
+    job = load_recommendation_job(JOB, ["cost_model=torchrec"])[0]
+    found = compare_recommendation(job, time_limit_s=2, gap_tolerance=0.05)
+    assert {rival.name for rival in found.rivals} >= {"torchrec", "karmarkar_karp", "recshard", "greedy_size"}
+    assert all(rival.speed_up is None or rival.speed_up >= 1 - 1e-9 for rival in found.rivals)
+    assert found.torchrec_ms == pytest.approx(found.plan.cost.step_s * 1e3)
+
+
+def test_explanation_names_what_binds(plan: RecommendationPlan) -> None:
+    found = explain_recommendation(plan, time_limit_s=2)
+    busiest = plan.ranks[found.busiest_rank]
+    assert sum(one.seconds for one in found.binding) == pytest.approx(busiest.seconds)
+    assert {tier.tier for tier in found.tiers} == {"hbm", "host_memory"}
+    more = [tier.busiest_rank_s for tier in found.tiers if "half" not in tier.change]
+    assert all(then is not None and then <= plan.cost.busiest_rank_s for then in more)
+
+
+def test_torchrec_files(plan: RecommendationPlan) -> None:
+    files = render(plan)
+    compile(files["torchrec/sharding_plan.py"], "sharding_plan.py", "exec")
+    tables = json.loads(files["torchrec/sharding_plan.json"])["tables"]
+    assert len(tables) == 55
+    for one in plan.decision.tables:
+        own = tables[one.table]
+        assert own["ranks"] == list(one.ranks) and own["sharding_type"] == one.sharding
+        assert len(own["shards"]) == (0 if one.sharding == "data_parallel" else len(one.ranks))
+        for shard, rank in zip(own["shards"], one.ranks, strict=False):
+            assert shard["placement"] == f"rank:{rank}/cuda:{rank % 8}"
+
+
+def test_command_line(tmp_path: Path) -> None:
+    job = tmp_path / "my_dlrm.yaml"
+    (tmp_path / "mine.csv").write_text("name,rows,dimension,pooling\nuser,100000,64,10\nitem,5000000,128,1\n")
+    job.write_text(
+        "name: mine\nworkload: mine.csv\ntopology: zionex_128\nnum_accelerators: 8\nglobal_batch_samples: 8192\n"
+    )
+    run = CliRunner().invoke(app, ["plan", str(job), "--time-limit", "2", "-o", str(tmp_path / "out")])
+    assert run.exit_code == 0, run.output
+    assert "2 tables on 8 accelerators of zionex_128" in run.output and "Proof" in run.output
+    assert (tmp_path / "out" / "torchrec" / "sharding_plan.json").is_file()
+    told = CliRunner().invoke(app, ["explain", str(tmp_path / "out" / "plan.json"), "--time-limit", "1"])
+    assert told.exit_code == 0 and "is the busiest" in told.output
+    beside = CliRunner().invoke(app, ["compare", str(job), "--time-limit", "1"])
+    assert beside.exit_code == 0 and "TorchRec's default planner" in beside.output
+    wrong = CliRunner().invoke(app, ["plan", str(job), "--set", "num_acelerators=8"])
+    assert wrong.exit_code == 2 and "num_accelerators" in wrong.output

@@ -1,0 +1,133 @@
+"""Weeks of training: equal to closed forms where these are exact, near them elsewhere, and every second accounted for."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from scaleacross.api.published_goodput import ft_hsdp
+from scaleacross.cost_models.goodput.share import useful_share
+from scaleacross.errors import InputError
+from scaleacross.simulation.long_run import long_run
+from scaleacross.spec.goodput import FaultModel, Strike, TracedFailure
+
+MINUTE, DAY = 60.0, 86_400.0
+
+
+def mean(model: FaultModel, days: float = 54, draws: int = 60, **options: Any) -> float:
+    return long_run(model, days=days, draws=draws, **options).goodput_fraction["mean"]
+
+
+@pytest.mark.parametrize("between_min", [13.5, 18, 31, 50])
+@pytest.mark.parametrize(("units", "within"), [(1, 0.01), (2, 0.03), (8, 0.01), (16, 0.01), (48, 0.01)])
+def test_near_the_closed_form_on_a_grid(units: int, within: float, between_min: float) -> None:
+    model = ft_hsdp(units, between_min * MINUTE)
+    assert mean(model) == pytest.approx(useful_share(model)[0], abs=within)
+
+
+@pytest.mark.parametrize("units", [1, 2, 8])
+@pytest.mark.parametrize("spares", [0, 2, 6])
+def test_near_the_closed_form_with_spares_and_checkpoints(units: int, spares: int) -> None:
+    strikes = (Strike(cause="host", rate_per_s=1 / 300 / MINUTE, units_hit=1, host_swap_fraction=0.9),)
+    model = ft_hsdp(units).model_copy(
+        update={
+            "strikes": strikes,
+            "spares": spares,
+            "repair_s": 20 * 3600.0,
+            "checkpoint_interval_s": 1800.0,
+            "checkpoint_blocking_s": 60.0,
+        }
+    )
+    assert mean(model, days=360) == pytest.approx(useful_share(model)[0], abs=0.01)
+
+
+def test_one_failure_by_hand() -> None:
+    """One day, one failure after 10 h 10 min: 10 min of work are lost, 20 min of restart, and 4 s of every 604 block."""
+    model = FaultModel(
+        num_units=1,
+        strikes=(Strike(cause="host", rate_per_s=0, units_hit=1),),
+        recover_s=1200,
+        restart_s=1200,
+        stall_s=0,
+        unit_loss=1,
+        checkpoint_interval_s=600,
+        checkpoint_blocking_s=4,
+    )
+    at_s = 60 * 604 + 599.0
+    run = long_run(model, days=1, draws=3, trace=[TracedFailure(time_s=at_s)])
+    rest_s = DAY - at_s - 1200
+    whole = math.floor(rest_s / 604)
+    tail = min(rest_s - whole * 604, 600)
+    useful = 60 * 600 + whole * 600 + tail
+    assert run.goodput_fraction["p50"] * DAY == pytest.approx(useful)
+    assert run.lost["lost_work"] * DAY == pytest.approx(599)
+    assert run.lost["restart"] * DAY == pytest.approx(1200)
+
+
+def test_a_strike_on_all_units_stops_and_one_on_half_does_not() -> None:
+    half = ft_hsdp(4).model_copy(update={"strikes": (Strike(cause="zone", rate_per_s=0, units_hit=2),)})
+    run = long_run(half, days=1, draws=1, trace=[TracedFailure(time_s=3600, cause="zone")])
+    assert run.lost["stall"] * DAY == pytest.approx(180)
+    assert run.lost["units_out"] * DAY == pytest.approx(420 * 2 / 4)
+    every = half.model_copy(update={"strikes": (Strike(cause="zone", rate_per_s=0, units_hit=4),)})
+    run = long_run(every, days=1, draws=1, trace=[TracedFailure(time_s=3600, cause="zone")])
+    assert run.lost["restart"] * DAY == pytest.approx(600)
+    assert run.lost["stall"] == 0
+
+
+def test_a_failure_during_recovery_restarts_it() -> None:
+    trace = [TracedFailure(time_s=3600), TracedFailure(time_s=3600 + 300)]
+    run = long_run(ft_hsdp(1), days=1, draws=1, trace=trace)
+    assert run.lost["restart"] * DAY == pytest.approx(900)
+
+
+def test_without_a_spare_the_job_waits_for_the_repair() -> None:
+    model = ft_hsdp(1).model_copy(update={"spares": 0, "repair_s": 7200.0})
+    run = long_run(model, days=1, draws=1, trace=[TracedFailure(time_s=3600, host_swap=True)])
+    assert run.lost["waiting_for_host"] * DAY == pytest.approx(7200)
+    assert run.lost["restart"] * DAY == pytest.approx(600)
+    with_spare = model.model_copy(update={"spares": 1})
+    twice = [TracedFailure(time_s=3600, host_swap=True), TracedFailure(time_s=5400, host_swap=True)]
+    run = long_run(with_spare, days=1, draws=1, trace=twice)
+    assert run.lost["waiting_for_host"] * DAY == pytest.approx(3600 + 7200 - 5400)
+
+
+def test_every_second_is_accounted_for() -> None:
+    strikes = (
+        Strike(cause="host", rate_per_s=1e-3, units_hit=1, host_swap_fraction=0.2),
+        Strike(cause="zone", rate_per_s=1e-4, units_hit=3),
+        Strike(cause="building", rate_per_s=2e-5, units_hit=5),
+    )
+    changes = {"spares": 3, "repair_s": 3e4, "checkpoint_interval_s": 900.0, "checkpoint_blocking_s": 20.0}
+    model = ft_hsdp(5).model_copy(update={"strikes": strikes, "unit_loss": 0.25, **changes})
+    run = long_run(model, days=20, draws=20)
+    assert run.goodput_fraction["mean"] + sum(run.lost.values()) == pytest.approx(1)
+    assert min(run.lost.values()) >= -1e-12
+    assert all(value > 0 for value in run.lost.values())
+    assert run.interruptions == pytest.approx(sum(run.interruptions_by_cause.values()))
+    assert sum(run.timeline) / len(run.timeline) == pytest.approx(run.goodput_fraction["mean"], abs=0.1)
+
+
+def test_equal_seeds_give_equal_runs() -> None:
+    assert long_run(ft_hsdp(8), days=9, draws=5, seed=3) == long_run(ft_hsdp(8), days=9, draws=5, seed=3)
+    assert mean(ft_hsdp(8), days=9, draws=5, seed=3) != mean(ft_hsdp(8), days=9, draws=5, seed=4)
+
+
+def test_nothing_fails_nothing_is_lost() -> None:
+    assert mean(ft_hsdp(8).scaled(0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"days": 0}, "simulate nothing"),
+        ({"draws": 0}, "simulate nothing"),
+        ({"days": 1e6, "draws": 10_000}, "take fewer days or draws"),
+        ({"trace": [TracedFailure(time_s=1, cause="moon")]}, "class moon; the plan's failures are of class host"),
+    ],
+)
+def test_bad_requests_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        long_run(ft_hsdp(4), **({"days": 1, "draws": 1} | options))

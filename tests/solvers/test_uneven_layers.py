@@ -1,0 +1,61 @@
+"""Layers per stage on one accelerator type: embedding and head make equal stages unequal, and the search knows."""
+
+from __future__ import annotations
+
+import pytest
+
+import scaleacross as sa
+from instances import random_job
+from oracles.exhaustive import exhaustive
+from scaleacross.solvers.joint import search
+from scaleacross.solvers.search_state import decision_of
+from scaleacross.spec.job import Job
+from scaleacross.workloads.problem import problem_of
+
+PINNED = ("num_accelerators=32", "global_batch_sequences=32", "degrees.pp=4", "degrees.tp=1", "schedules=1F1B")
+
+
+def heavy_head(seed: int) -> Job:
+    """A job of a seed on one accelerator type, whose head is worth some layers; a pipeline, little else open."""
+    job = random_job(seed)
+    data = job.model_dump(mode="json", exclude_none=True)
+    first = data["topology"]["regions"][0]["buildings"][0]["accelerator"] | {"memory_bytes": 2.0**31}
+    for region in data["topology"]["regions"]:
+        for building in region["buildings"]:
+            building["accelerator"] = first
+    data["workload"] |= {"vocabulary_size": 16_000, "num_layers": 7 + seed % 3}
+    data |= {"schedules": ["1F1B", "Interleaved1F1B"], "num_chunks": [1, 2], "micro_batch_sequences": [1]}
+    data |= {"recompute": ["none"], "shard": ["optimizer", "none"], "failure_domains": None, "num_accelerators": None}
+    data["degrees"] = {"tp": 1, "cp": 1, "ep": 1, "pp": {"min": 2, "max": 3}, "dp_replicate": {"max": 2}}
+    return Job.model_validate({key: value for key, value in data.items() if value is not None})
+
+
+@pytest.mark.parametrize(("seed", "uneven"), [(0, True), (3, False), (5, True)])
+def test_search_equals_brute_force_over_uneven_stages(seed: int, uneven: bool) -> None:
+    problem = problem_of(heavy_head(seed))
+    oracle, found = exhaustive(problem), search(problem, time_limit_s=600)
+    assert found.best is not None and oracle.decision is not None
+    assert found.best.step_s == pytest.approx(oracle.step_s, rel=1e-9)
+    assert found.bound_s <= found.best.step_s
+    assert found.bound_violation_s <= 1e-12
+    assert (decision_of(found.best).layers_per_stage is not None) == uneven
+
+
+def test_llama_on_32_gives_the_last_stage_fewer_layers() -> None:
+    """A pinned pipeline of four stages: the head of 128,256 rows is worth two layers of the last stage."""
+    plan = sa.plan("llama3_8b_one_building", time_limit_s=120, overrides=PINNED, alternatives=False)
+    equal = sa.plan("llama3_8b_one_building", time_limit_s=120, overrides=[*PINNED, "stages=equal"], alternatives=False)
+    assert plan.decision.layers_per_stage == ((8,), (9,), (9,), (6,))
+    assert equal.decision.layers_per_stage is None
+    assert plan.cost.step_s < 0.95 * equal.cost.step_s
+    assert plan.report.bound_s <= plan.cost.step_s
+    assert plan.report.status == "optimal" and not plan.report.notes
+
+
+def test_what_is_not_searched_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_of(heavy_head(0))
+    monkeypatch.setattr("scaleacross.solvers.joint.MOST_WITH_UNEVEN", 1)
+    found = search(problem, time_limit_s=600)
+    assert any("stages: any" in note for note in found.left_out)
+    asked = problem_of(heavy_head(0).model_copy(update={"stages": "any"}))
+    assert not search(asked, time_limit_s=600).left_out

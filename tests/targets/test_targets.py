@@ -1,0 +1,115 @@
+"""Targets: one law for the search, the checker and the emitters."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import scaleacross as sa
+from scaleacross.api.problems import problem_of
+from scaleacross.cost_models.settings import Settings
+from scaleacross.emitters import EMITTERS
+from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.spec.plan import Plan
+from scaleacross.targets import TARGETS, refused_by
+
+JOB = "llama3_8b_one_building"
+SMALL = ("num_accelerators={min: 16, max: 32}", "global_batch_sequences=64")
+EVERY_SCHEDULE = "schedules=[GPipe, 1F1B, Interleaved1F1B, ZBH1, ZBVZeroBubble]"
+
+
+def space_of(*overrides: str) -> SearchSpace:
+    problem = problem_of(JOB, (*SMALL, *overrides))
+    return SearchSpace(problem.job, problem.profile, 32, 8)
+
+
+def rows(settings: Settings) -> set[tuple[int, ...]]:
+    return set(
+        map(tuple, np.stack([getattr(settings, name) for name in settings.__dataclass_fields__], axis=1).tolist())
+    )
+
+
+@pytest.mark.parametrize("target", ["megatron", "torchtitan"])
+@pytest.mark.parametrize("exchange", ["ring", "gather"])
+def test_the_search_keeps_what_the_words_allow(target: str, exchange: str) -> None:
+    """Candidates under a target are those of ``any`` that the same laws, asked one by one, do not refuse."""
+    asked = (EVERY_SCHEDULE, f"context_exchange={exchange}")
+    free, bound = space_of(*asked), space_of(*asked, f"target={target}")
+    refusals = Refusals()
+    found = [batch for batch in bound.batches(refusals) if len(batch)]
+    kept = set().union(*map(rows, found))
+    job, profile, seen, lost = bound.job, bound.profile, 0, 0
+    for batch in free.batches(Refusals()):
+        for index in range(0, len(batch), 97):  # a sample
+            refused = refused_by(target, job, profile, batch.decision(index))
+            row = tuple(int(getattr(batch, name)[index]) for name in batch.__dataclass_fields__)
+            assert (row in kept) == (not refused), (row, refused)
+            seen, lost = seen + 1, lost + bool(refused)
+    assert 0 < lost < seen
+    assert any(name.startswith(f"target {target}: ") for name in refusals.counts)
+
+
+def test_without_a_target_nothing_is_refused() -> None:
+    refusals = Refusals()
+    list(space_of(EVERY_SCHEDULE).batches(refusals))
+    assert not Counter(name for name in refusals.counts if name.startswith("target"))
+
+
+@pytest.fixture(scope="module")
+def free_plan() -> Plan:
+    """A plan for any target, with a policy that no framework has."""
+    return sa.plan(
+        JOB,
+        time_limit_s=20,
+        gap_tolerance=0.1,
+        alternatives=False,
+        overrides=(*SMALL, "recompute=selective", "degrees.cp=1"),
+    )
+
+
+def test_a_plan_for_any_target_names_those_that_express_it(free_plan: Plan) -> None:
+    verdicts = {fit.target: fit.refused for fit in free_plan.targets}
+    assert list(verdicts) == list(TARGETS)
+    assert verdicts["scaleacross"] == ()
+    assert verdicts["megatron"][0].startswith("recompute selective: Megatron-LM has no policy")
+    with pytest.raises(sa.EmitError, match="recompute selective: Megatron-LM"):
+        sa.emit(free_plan, "megatron", "unused")
+
+
+def test_evaluate_names_what_the_target_cannot_express(free_plan: Plan) -> None:
+    job = free_plan.job.model_copy(update={"target": "megatron"})
+    with pytest.raises(sa.InputError, match=r"V10: target megatron: recompute selective"):
+        sa.evaluate((job, free_plan.decision))
+
+
+def test_a_stated_verdict_must_follow_from_the_laws(free_plan: Plan) -> None:
+    first, *others = free_plan.targets
+    forged = [first, *(other.model_copy(update={"refused": ()}) for other in others)]
+    with pytest.raises(sa.VerificationError, match="V10"):
+        sa.verify(free_plan.model_copy(update={"targets": tuple(forged)}))
+
+
+def test_a_target_is_planned_for_and_behaves() -> None:
+    found = sa.plan(
+        JOB, time_limit_s=20, gap_tolerance=0.1, alternatives=False, overrides=(*SMALL, "target=torchtitan")
+    )
+    assert not found.job.overlap.tp_reduce
+    assert found.decision.recompute != "selective"
+    assert {fit.target: fit.refused for fit in found.targets}["torchtitan"] == ()
+    text = EMITTERS["torchtitan"](found)["torchtitan/scaleacross_plan.py"]
+    assert "fully_shard" not in text
+    assert "instead" not in text
+
+
+def test_a_job_that_its_target_cannot_run_is_refused_at_once() -> None:
+    with pytest.raises(sa.InputError, match=r"target torchtitan, which cannot run it:\n- gradients of 2 bytes"):
+        sa.plan(JOB, overrides=("target=torchtitan", "optimizer.reduce_bytes=2"))
+
+
+def test_a_target_that_leaves_nothing_is_named() -> None:
+    asked = ("target=megatron", "recompute=selective")
+    with pytest.raises(sa.InfeasibleError, match="target megatron") as caught:
+        sa.plan(JOB, overrides=(*SMALL, *asked), time_limit_s=20)
+    assert "recompute" in str(caught.value)
