@@ -21,13 +21,14 @@ def drawn(rng: random.Random, schedule: ScheduleName) -> tuple[Problem, Decision
     """A decision in one building: any shard level and recomputation, dense or with experts, layers that do not divide."""
     pp, v, experts = rng.choice([1, 2, 4]), rng.choice([1, 2, 3]), rng.random() < 0.5
     shard, policy, ep = rng.choice(SHARD_LEVELS), rng.choice(RECOMPUTES), rng.choice([1, 2]) if experts else 1
-    if not is_legal(schedule, pp, 8, v) or pp * v > 8 or (shard == "none" and ep > 1):
+    m = rng.choice([3, 5, 8])
+    if not is_legal(schedule, pp, m, v) or pp * v > 8 or (shard == "none" and ep > 1):
         return None
     degrees = {"tp": rng.choice([1, 2]), "cp": rng.choice([1, 2]), "pp": pp, "dp_replicate": 1}
     degrees["dp_shard"] = 1 if shard == "none" else 2 * ep
     size = prod(degrees.values())
     dense = {"num_dense_layers": 1, "dense_intermediate_size": 768} if rng.random() < 0.5 else {}
-    data = plain_job(8).model_dump(exclude_none=True) | {"global_batch_sequences": 8 * degrees["dp_shard"]}
+    data = plain_job(8).model_dump(exclude_none=True) | {"global_batch_sequences": m * degrees["dp_shard"]}
     job = Job.model_validate(data | ({"workload": moe(num_layers=13, **dense)} if experts else {}))
     placement = Placement(
         axis_order=("tp", "cp", "dp_shard", "pp", "dp_replicate"),
@@ -49,7 +50,7 @@ def test_counted_bytes_are_the_cost_model_s() -> None:
         problem, decision = found
         counted = counted_memory(problem, decision, counted_layout(problem.topology, decision))
         stated = recompute(problem, decision).memory
-        wrong = list(v3_memory(stated, counted, counted, TOLERANCE))
+        wrong = list(v3_memory(stated, counted, TOLERANCE))
         assert not [line for line in wrong if "stated" in line], decision
         seen.add(
             (schedule, decision.shard, decision.recompute, problem.profile.num_experts > 0, decision.degrees.pp > 1)

@@ -26,14 +26,10 @@ SHAPES = [
 
 
 def test_in_flight_equals_the_count() -> None:
-    for name, p, m, v in itertools.product((*OTHERS, "DualPipe"), range(1, 11), (4, 7, 8, 12, 20, 24), (1, 2, 3)):
-        if m < p or not is_legal(name, p, m, v):
-            continue
-        counted = peak_in_flight(generate(name, p, m, v))
-        stated = max_in_flight(name, p, m, v, np.arange(p)).tolist()
-        assert all(have <= limit for have, limit in zip(counted, stated, strict=True)), (name, p, m, v)
-        if m >= 2 * p:
-            assert list(counted) == stated, (name, p, m, v)
+    for name, p, m, v in itertools.product((*OTHERS, "DualPipe"), range(1, 11), (1, 3, 4, 7, 8, 12, 20, 24), (1, 2, 3)):
+        if is_legal(name, p, m, v):
+            counted = peak_in_flight(generate(name, p, m, v))
+            assert max_in_flight(name, p, m, v, np.arange(p)).tolist() == list(counted), (name, p, m, v)
 
 
 @given(st.data())

@@ -110,9 +110,9 @@ def early_backwards(settings: Settings) -> Floats:
 
 
 def _held_of_chunk(settings: Settings) -> Ints:
-    """Chunk activations that a rank may hold of one chunk, (n,)."""
+    """Chunk activations that any rank may hold of one chunk, (n,). The fullest rank is the first or the last."""
     a_round = microbatches_per_round(settings.pp, settings.num_micro_batches)
-    held = _held(settings, np.zeros_like(settings.pp))
+    held = np.maximum(_held(settings, np.zeros_like(settings.pp)), _held(settings, settings.pp - 1))
     return np.asarray(np.where(among(settings.schedule, ROUNDS), np.minimum(held, 2 * a_round), held))
 
 

@@ -112,10 +112,19 @@ def _activations(
     per_layer = np.stack([_by_policy(layer, settings) for layer, _ in profile.blocks])
     embedding = _by_policy(profile.embedding, settings)
     kept = spread(per_layer, classes, embedding) / settings.num_chunks
-    shape = (settings.schedule_names, settings.pp, settings.num_micro_batches, settings.num_chunks)
-    held = max_in_flight(*shape, classes.first_rank[:, None]) if in_flight is None else in_flight[:, None]
+    held = _most_in_flight(settings, classes) if in_flight is None else in_flight[:, None]
     head = classes.has_head[:, None] * _by_policy(profile.head, settings)
     return (kept * held + head) * _tokens(job, settings)
+
+
+def _most_in_flight(settings: Settings, classes: RankClasses) -> Ints:
+    """Chunk activations held by the fullest rank of every class, (classes, n).
+
+    That rank is the first or the last of the class: every form falls, rises or stays along the ranks.
+    """
+    shape = (settings.schedule_names, settings.pp, settings.num_micro_batches, settings.num_chunks)
+    last = classes.first_rank if classes.last_rank is None else classes.last_rank
+    return np.maximum(*(max_in_flight(*shape, rank[:, None]) for rank in (classes.first_rank, last)))
 
 
 def _buffers(profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses) -> Floats:

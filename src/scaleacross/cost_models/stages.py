@@ -28,7 +28,7 @@ class RankClasses:
     Attributes:
         layers: layers per block type, (classes, block types).
         has_embedding, has_head: 0 or 1, (classes,).
-        first_rank: lowest pipeline rank of the class: the one with most micro-batches in flight, (classes,).
+        first_rank: lowest pipeline rank of the class, (classes,).
         num_ranks: ranks of the class, (classes,).
         last_rank: highest pipeline rank of the class, (classes,).
         ahead: layers by type of the first chunks of all ranks before the last one of the class, (classes, block types): what the

@@ -7,7 +7,6 @@ V1 devices    every building exists, holds its share, and no host is cut in two;
 V2 rules      heads, sequence, layers, experts and batch divide; the schedule accepts its micro-batches; shard level and
               degrees agree; stated layers fill every stage and add up; batch shares name the replicas there are and add up
 V3 memory     bytes of every pipeline rank are those counted layer by layer and action by action, and fit its accelerator
-              (activations: those counted, or the bound of the cost model's closed form above them)
 V4 placement  group shapes and replica classes, rank by rank from the device list (not by the arithmetic that the solver uses)
 V8 failures   no zone (building) holds more data-parallel replicas than the job allows to lose
 
@@ -103,7 +102,7 @@ def verify(plan: Plan) -> None:
         cost = _priced(problem, plan.decision, shapes, layout)
         used = accelerator_types([problem.topology.building(share.building) for share in plan.placement.fill])
         work = replayed_work(problem.job, problem.profile, problem.topology, plan.decision)
-        wrong = list(v3_memory(plan.memory, counted_memory(problem, plan.decision, layout), cost.memory, TOLERANCE))
+        wrong = list(v3_memory(plan.memory, counted_memory(problem, plan.decision, layout), TOLERANCE))
         wrong += [*v5_figures(plan, cost, _degraded(problem, plan), work), *v6_proof(plan)]
         wrong += v7_spending(plan, problem.topology, cost, TOLERANCE)
         wrong += v11_goodput(problem, plan, cost.cost.step_s, TOLERANCE)

@@ -86,8 +86,8 @@ def in_flight(
 ) -> Ints:
     """Chunk activations that ``rank`` holds at once, weight gradients that wait included; at most m·v of them.
 
-    Eager1F1B 2(p−s)−1; LoopedBFS m·v; ZBH1 p; ZBH2 2p−1; InterleavedZeroBubble (v−1)R + p; ZBVZeroBubble 2p (reached from
-    m = 2p−1 on); VHalf 2⌊p/2⌋ + 2; VMin 2⌊(p+1)/3⌋ + 2; DualPipe p + 1; DualPipeV 2p + 1.
+    Eager1F1B 2(p−s)−1; LoopedBFS m·v; ZBH1 p; ZBH2 2p−1; InterleavedZeroBubble (v−1)R + p; ZBVZeroBubble min(2p, m + 1 + s);
+    VHalf 2⌊p/2⌋ + 2; VMin 2⌊(p+1)/3⌋ + 2; DualPipe p + 1; DualPipeV 2p + 1. Equal to the count of the generated orders.
 
     Raises:
         InputError: a schedule that is not in this table.
@@ -99,7 +99,7 @@ def in_flight(
         "ZBH1": p,
         "ZBH2": 2 * p - 1,
         "InterleavedZeroBubble": (v - 1) * microbatches_per_round(p, m) + p,
-        "ZBVZeroBubble": 2 * p,
+        "ZBVZeroBubble": np.minimum(2 * p, m + 1 + np.asarray(rank)),
         "VHalf": 2 * (p // 2) + 2,
         "VMin": 2 * ((p + 1) // 3) + 2,
         "DualPipe": p + 1,
