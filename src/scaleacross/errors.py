@@ -16,6 +16,11 @@ Every message says what is wrong, where, and the way out; callers print it as it
 
 from __future__ import annotations
 
+import re
+
+# Longer than any name of a file: what a user pasted by mistake, of which the beginning says enough.
+_TOO_LONG = re.compile(r"[^\s/]{256,}")
+
 
 class ScaleAcrossError(Exception):
     """Base of everything this package raises on purpose."""
@@ -27,6 +32,9 @@ class InputError(ScaleAcrossError):
     """The user's file, field or value is wrong; the message names it and the nearest right one."""
 
     exit_code = 2
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_TOO_LONG.sub(lambda word: f"{word[0][:40]}... ({len(word[0]):,} characters)", message))
 
 
 class TooFewError(InputError):

@@ -196,7 +196,8 @@ def workload_from(source: Source) -> Workload:
         return _from_hf(source)
     family = data.get("family")
     if family is None:
-        raise InputError(f"{source.place(())}: key 'family' is missing; families: {', '.join(FAMILIES)}")
+        missing = source.key(("family",)).removesuffix(": ")
+        raise InputError(f"{source.place(())}: {missing} is missing; families: {', '.join(FAMILIES)}")
     if not isinstance(family, str) or family not in FAMILIES:
         advice = nearest(str(family), FAMILIES, "family", "families")
         raise InputError(f"{source.place(('family',))}: no family '{family}'; {advice}")

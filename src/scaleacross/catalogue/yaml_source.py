@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES: Final = 8 * 2**20
 MAX_NODES: Final = 200_000
 MAX_DEPTH: Final = 50
+MAX_REMEMBERED: Final = 2**16
+"""Characters of a text whose content is kept for the next time it is read."""
 
 STANDARD_INPUT: Final = "-"
 
@@ -138,6 +142,11 @@ def parse_yaml(text: str, label: str, folder: Path | None = None) -> Source:
     Raises:
         InputError: not YAML, or more than plain data (see the module docstring).
     """
+    source = _parsed_once(text, label, folder) if len(text) <= MAX_REMEMBERED else _parsed(text, label, folder)
+    return replace(source, data=deepcopy(source.data))  # callers may change what they get
+
+
+def _parsed(text: str, label: str, folder: Path | None) -> Source:
     import yaml
 
     try:
@@ -155,13 +164,20 @@ def parse_yaml(text: str, label: str, folder: Path | None = None) -> Source:
     return Source(label, data, reader.marks, folder)
 
 
+# One job refers to the same catalogue entries many times, and parsing one takes up to 50 ms.
+_parsed_once = lru_cache(maxsize=128)(_parsed)
+
+
 class _Reader:
     """Turns composed nodes into plain data, noting where each stood."""
 
     def __init__(self, label: str) -> None:
+        import yaml
+
         self.label = label
         self.marks: dict[KeyPath, str] = {}
         self._num_nodes = 0
+        self._scalars = yaml.SafeLoader("")
 
     def place(self, node: yaml.Node) -> str:
         return f"{self.label}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
@@ -214,7 +230,7 @@ class _Reader:
             )
         if node.tag in (_TAG + "int", _TAG + "float", _TAG + "bool", _TAG + "null"):
             try:
-                return yaml.SafeLoader("").construct_object(node)
+                return self._scalars.construct_object(node)
             except (ValueError, yaml.YAMLError):
                 raise InputError(f"{self.place(node)}: '{text[:40]}' cannot be read as a number") from None
         raise InputError(f"{self.place(node)}: tag '{node.tag}' is not read; write plain values")

@@ -5,13 +5,25 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_validator
 
 from scaleacross.spec.base import Name, SourcedSpec, Spec
 
 # The link used by two accelerators is named after the smallest unit that holds both of them.
 LinkLevel = Literal["scale_up", "rack", "zone", "building", "campus", "region"]
 LINK_LEVELS: tuple[LinkLevel, ...] = get_args(LinkLevel)
+
+MAX_LATENCY_S = 10.0
+
+
+def _in_seconds(latency_s: float) -> float:
+    """The latency itself, refused where it must be in another unit: one way over a geostationary satellite takes 0.25 s."""
+    if latency_s > MAX_LATENCY_S:
+        raise ValueError(f"{latency_s:g} s is more than {MAX_LATENCY_S:g} s: check its unit (_s, _ms, _us)")
+    return latency_s
+
+
+Latency = Annotated[float, AfterValidator(_in_seconds)]
 
 CurveOp = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all"]
 CURVE_OPS: tuple[CurveOp, ...] = get_args(CurveOp)
@@ -89,7 +101,7 @@ class LevelLink(Spec):
     """
 
     technology: NetworkTechnology
-    one_way_latency_s: float = Field(ge=0, description="latency of one message, sender to receiver, s")
+    one_way_latency_s: Latency = Field(ge=0, description="latency of one message, sender to receiver, s")
     oversubscription_ratio: float = Field(default=1.0, ge=1.0, description="o of 1:o")
     num_planes: int | None = Field(
         default=None, ge=2, description="equal planes that share the traffic; states what the loss of one costs"
@@ -108,7 +120,7 @@ class Trunk(SourcedSpec):
         default=None, description="aggregate capacity per direction, bytes/s"
     )
     oversubscription_ratio: float = Field(default=1.0, ge=1.0, description="o of 1:o")
-    one_way_latency_s: float = Field(ge=0, description="one-way latency of a message, s")
+    one_way_latency_s: Latency = Field(ge=0, description="one-way latency of a message, s")
     efficiency_fraction: float = Field(
         default=1.0, gt=0, le=1, description="share of the capacity that the job's flows reach"
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Annotated, Final, Literal, NamedTuple, get_args
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from scaleacross.spec.base import SourcedSpec, Status
 
@@ -12,6 +12,9 @@ ACCELERATORS_PER_NODE: Final = 8
 """A node of the published failure rates."""
 NODE_DAYS_TO_ACCELERATOR_SECONDS: Final = 1000 * 86_400 * ACCELERATORS_PER_NODE
 """Accelerator-seconds in 1,000 node-days."""
+
+MAX_SPARES: Final = 131_072
+"""Hosts of the largest fleet planned; sums over spares would not end far beyond."""
 
 PublishedRateName = Literal["rsc-1", "llama3-405b", "rsc-2"]
 PUBLISHED_RATE_NAMES: tuple[PublishedRateName, ...] = get_args(PublishedRateName)
@@ -137,7 +140,7 @@ class Recovery(SourcedSpec):
     checkpoint: Literal["asynchronous", "blocking"] = Field(
         default="asynchronous", description="blocking: training waits until storage has it"
     )
-    spares: NonNegativeInt | Literal["auto"] = Field(
+    spares: Annotated[int, Field(ge=0, le=MAX_SPARES)] | Literal["auto"] = Field(
         default="auto", description="spare hosts; auto: as many as cover 99.9 % of the time, stated in the report"
     )
     batch_policy: BatchPolicy = Field(

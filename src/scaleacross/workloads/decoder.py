@@ -13,7 +13,7 @@ from scaleacross.spec.base import Name
 from scaleacross.workloads import transformer_parts as parts
 from scaleacross.workloads.identity import Multipliers
 from scaleacross.workloads.layer_kinds import Experts, LayerKind
-from scaleacross.workloads.layer_profile import ModelProfile, Workload
+from scaleacross.workloads.layer_profile import MAX_LAYERS, ModelProfile, Workload
 
 
 class Decoder(Workload):
@@ -35,7 +35,9 @@ class Decoder(Workload):
         default=False, description="dropout after embedding, mixer and feed-forward: its masks are held"
     )
     kinds: dict[Name, LayerKind] = Field(description="layer kinds by name")
-    layers: tuple[Name, ...] = Field(min_length=1, description="the kind of every layer, in model order")
+    layers: tuple[Name, ...] = Field(
+        min_length=1, max_length=MAX_LAYERS, description="the kind of every layer, in model order"
+    )
     multipliers: Multipliers = Field(default_factory=Multipliers, description="constant factors of the forward pass")
     initializer_range: PositiveFloat | None = Field(default=None, description="standard deviation of initial weights")
     num_prediction_layers: NonNegativeInt = Field(

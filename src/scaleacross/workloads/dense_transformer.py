@@ -10,7 +10,7 @@ from scaleacross.workloads import transformer_parts as parts
 from scaleacross.workloads.decoder import Decoder
 from scaleacross.workloads.identity import Rope
 from scaleacross.workloads.layer_kinds import Attention, LayerKind, Mlp
-from scaleacross.workloads.layer_profile import ModelProfile, Workload
+from scaleacross.workloads.layer_profile import MAX_LAYERS, ModelProfile, Workload
 
 
 class DenseTransformer(Workload):
@@ -21,7 +21,7 @@ class DenseTransformer(Workload):
     """
 
     family: Literal["dense_transformer"] = "dense_transformer"
-    num_layers: PositiveInt = Field(description="transformer blocks")
+    num_layers: PositiveInt = Field(le=MAX_LAYERS, description="transformer blocks")
     hidden_size: PositiveInt = Field(description="features of the residual stream, d")
     num_heads: PositiveInt = Field(description="query heads")
     num_kv_heads: PositiveInt = Field(description="key and value heads (equal to num_heads: multi-head attention)")

@@ -194,6 +194,10 @@ class LayerProfile:
         return gemm + core + (self.attention.flop_per_token(sequence_length) if self.attention else 0.0)
 
 
+MAX_LAYERS = 10_000
+"""Far beyond any model; what lies above is a misprint, and tables of layers would not fit."""
+
+
 class Workload(Spec):
     """Base of every model family. A family file subclasses it with a literal ``family`` and implements ``profile``."""
 

@@ -10,7 +10,7 @@ from scaleacross.spec.base import Spec
 from scaleacross.workloads.decoder import Decoder
 from scaleacross.workloads.identity import Rope, Router
 from scaleacross.workloads.layer_kinds import Attention, Experts, Latent, LayerKind, Mlp
-from scaleacross.workloads.layer_profile import ModelProfile, Workload
+from scaleacross.workloads.layer_profile import MAX_LAYERS, ModelProfile, Workload
 
 
 class GroupedQueryAttention(Spec):
@@ -41,7 +41,7 @@ class MoeTransformer(Workload):
     """
 
     family: Literal["moe_transformer"] = "moe_transformer"
-    num_layers: PositiveInt = Field(description="transformer blocks, dense ones included")
+    num_layers: PositiveInt = Field(le=MAX_LAYERS, description="transformer blocks, dense ones included")
     hidden_size: PositiveInt = Field(description="features of the residual stream, d")
     num_heads: PositiveInt = Field(description="query heads")
     attention: Annotated[GroupedQueryAttention | LatentAttention, Field(discriminator="kind")]
