@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
 
 import scaleacross as sa
 from scaleacross.catalogue import load_design_space
-from scaleacross.catalogue.design_spaces import design_points
+from scaleacross.catalogue.design_spaces import DesignPoint, design_points
 from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import PipelineChoice
@@ -20,8 +21,12 @@ WITHIN = 0.05
 
 def point(**fields: Any) -> Job:
     """The job of the published design space with these fields, the first of several."""
-    every = design_points(load_design_space("scale_across")[0])
-    return next(one.job for one in every if all(one.fields[name] == value for name, value in fields.items()))
+    return next(one.job for one in every_point() if all(one.fields[name] == value for name, value in fields.items()))
+
+
+@cache
+def every_point() -> tuple[DesignPoint, ...]:
+    return tuple(design_points(load_design_space("scale_across")[0]))
 
 
 def planned(job: Job, *overrides: str) -> Plan:

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES: Final = 8 * 2**20
 MAX_NODES: Final = 200_000
 MAX_DEPTH: Final = 50
+MAX_KEPT: Final = 2**16
+"""Characters of a text whose nodes are kept for the next time that it is read."""
 
 STANDARD_INPUT: Final = "-"
 
@@ -141,7 +144,7 @@ def parse_yaml(text: str, label: str, folder: Path | None = None) -> Source:
     import yaml
 
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = _composed(text) if len(text) <= MAX_KEPT else _composed.__wrapped__(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{label}:{mark.line + 1}:{mark.column + 1}" if mark else label
@@ -153,6 +156,14 @@ def parse_yaml(text: str, label: str, folder: Path | None = None) -> Source:
     reader = _Reader(label)
     data = None if root is None else reader.value(root, ())
     return Source(label, data, reader.marks, folder)
+
+
+@lru_cache(maxsize=64)
+def _composed(text: str) -> yaml.Node | None:
+    """The nodes of a text, which are only read: jobs and studies name the same few files many times."""
+    import yaml
+
+    return yaml.compose(text, Loader=yaml.SafeLoader)
 
 
 class _Reader:
