@@ -81,7 +81,7 @@ def test_mixed_fleets_equal_brute_force_over_every_balance(seed: int, objective:
     assert not plan.report.notes
 
 
-@pytest.mark.parametrize("seed", [10, 41])
+@each("seed", (10,), (41,))
 def test_a_limit_takes_away_what_exceeds_it_and_nothing_else(seed: int) -> None:
     problem = instance(seed, "step_time")
     least = exhaustive(problem, lambda d, c: spent(problem, MONEY, d, c)).step_s
