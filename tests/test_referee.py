@@ -16,7 +16,7 @@ from scaleacross.api import refereeing, verify
 from scaleacross.cli import app
 from scaleacross.spec.plan import Decision, Plan
 
-JOB = instances.plain_job(2, 3, degrees={"cp": 1}, micro_batch_sequences=[1, 2], recompute=["none", "full"])
+JOB = instances.plain_job(2, 3, degrees={"cp": 1})
 
 
 def bare(decision: Decision) -> Decision:
