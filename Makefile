@@ -13,7 +13,8 @@ BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
 DEMO_JOB := configs/jobs/llama3_405b_two_buildings.yaml
 DEMO_DIR := build/llama3_405b
-PYTEST_ARGS ?= -n auto
+# What a module shares is made once: its tests go to one process. Proofs go wherever a process is free.
+PYTEST_ARGS ?= -n auto --dist loadfile
 
 # The first interpreter that runs, is new enough and can make virtual environments (a name on PATH alone proves none of it).
 PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python; do \
@@ -29,7 +30,7 @@ test: $(VENV)/.installed-dev ## run the test suite (PYTEST_ARGS="-k name" narrow
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 proofs: $(VENV)/.installed-dev ## run the long proofs, which the test suite samples
-	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS:loadfile=worksteal)
 
 consumers: $(VENV)/.installed-dev $(CONSUMERS)/.installed ## let torchrun, torchtitan and Megatron read what we emit
 	SCALEACROSS_TORCHTITAN_PYTHON=$(abspath $(CONSUMERS))/bin/python SCALEACROSS_MEGATRON_PYTHON=$(abspath $(CONSUMERS))/bin/python \

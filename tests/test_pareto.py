@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import scaleacross as sa
+from cases import each
 from oracles.exhaustive import exhaustive
 from priced import MONEY, POWER, spent, two
 from scaleacross.cli import app
@@ -21,7 +22,7 @@ from scaleacross.workloads.problem import problem_of
 SMALL = {"recompute": ["none"], "schedules": ["1F1B"], "num_chunks": [1], "micro_batch_sequences": [1]}
 
 
-@pytest.mark.parametrize("objective", [MONEY, POWER])
+@each("objective", (MONEY,), (POWER,))
 def test_every_point_is_the_best_within_its_limit(objective: ObjectiveName) -> None:
     job = two("step_time", **SMALL)
     problem = problem_of(job)

@@ -232,7 +232,8 @@ def test_processes_give_the_same_rows(tmp_path: Path) -> None:
 
 def test_ctrl_c_leaves_a_valid_file_and_the_next_run_continues(tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
-    grid = {"num_accelerators": [8 * 2**k for k in range(6)], "sequence_length": [4096, 8192]}
+    grid: dict[str, list[Any]] = {"num_accelerators": [8 * 2**k for k in range(6)], "sequence_length": [4096, 8192]}
+    grid |= {"degrees.tp": [2], "degrees.cp": [1], "schedules": [["1F1B"]], "micro_batch_sequences": [[1]]}
     path.write_text(yaml.safe_dump({"name": "long", "base": ["llama3_8b_one_building"], "grid": grid}))
     command = [sys.executable, "-c", "from scaleacross.cli import main; main()", "sweep", str(path), "-j", "2"]
     out = tmp_path / "out"

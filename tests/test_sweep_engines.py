@@ -150,12 +150,14 @@ def test_dask_blames_no_point_for_its_neighbour(monkeypatch: pytest.MonkeyPatch)
     assert [records[index]["status"] for index in range(4)] == ["optimal", "failed", "optimal", "optimal"]
 
 
+@pytest.mark.slow
 def test_ray_gives_the_same_rows(ray_address: str, tmp_path: Path) -> None:
     result = sa.sweep(STUDY, directory=tmp_path, engine="ray", address=ray_address)
     assert without_time(result) == without_time(sa.sweep(STUDY))
     assert result.num_run == 6
 
 
+@pytest.mark.slow
 def test_a_ray_worker_that_dies_costs_its_point_only(ray_address: str) -> None:
     records: dict[int, dict[str, Any]] = {}
     run_points(breaks_at_one, range(4), Engine("ray", address=ray_address), records.__setitem__)

@@ -206,6 +206,7 @@ def test_errors_left_out_meet_the_bars_or_are_listed(name: str) -> None:
 
 
 @measured
+@pytest.mark.slow
 def test_left_out_errors_are_those_of_a_fresh_fit() -> None:
     chip = load_accelerator("h100-sxm")
     fresh = fit_gemm(SWEEPS["h100_sxm", "bf16"], machine_of(chip, "bf16"), 2.0)

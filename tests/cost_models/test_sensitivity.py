@@ -30,7 +30,7 @@ def explained(**changes: Any) -> tuple[dict[str, Sensitivity], dict[str, Phase]]
     return {row.figure: row for row in rows}, {phase.name: phase for phase in phases}
 
 
-@each("seed", (4, 50), (6, 7, 10, 13, 41, 65), size=3)
+@each("seed", (4, 10), (6, 7, 13, 41, 50, 65), size=3)
 def test_faster_machines_are_never_slower(seed: int) -> None:
     rows, _ = sensitivities(repricer(instance(seed)))
     for row in rows:
@@ -43,8 +43,10 @@ def test_faster_machines_are_never_slower(seed: int) -> None:
 @pytest.mark.parametrize(
     "problem",
     [
-        *(pytest.param(instance(seed), id=f"{seed}") for seed in (4, 6, 7, 10, 13, 41, 50, 65)),
-        *(pytest.param(mixed_instance(seed), id=f"two types, {seed}") for seed in (9, 54)),  # both wait for tp
+        *(pytest.param(instance(seed), id=f"{seed}") for seed in (4, 10, 13, 41)),
+        *(pytest.param(instance(seed), id=f"{seed}", marks=pytest.mark.slow) for seed in (6, 7, 50, 65)),
+        pytest.param(mixed_instance(9), id="two types, 9"),  # waits for tp, as 54 does
+        pytest.param(mixed_instance(54), id="two types, 54", marks=pytest.mark.slow),
     ],
 )
 def test_all_figures_together_scale_the_step(problem: Problem) -> None:

@@ -131,6 +131,8 @@ def test_from_a_config_and_a_topology_conf_to_a_folder_to_submit(tmp_path: Path)
             "8K",
             "--time-limit",
             "5",
+            "--gap",
+            "0.2",
         ],
     ]
     commands[1] += ["--set", "num_accelerators=768", "-o", str(build)]

@@ -72,11 +72,11 @@ def test_mlperf_on_eight_ranks_is_the_known_optimum() -> None:
 
 @pytest.mark.parametrize("name", list(RULES))
 def test_rules_make_legal_plans_that_ours_is_not_slower_than(name: str) -> None:
-    problem = torchrec_problem(random_tables(24, 11), 8, 4, hbm_bytes=4e9)
+    problem = torchrec_problem(random_tables(12, 11), 4, 2, hbm_bytes=4e9)
     outcome = RULES[name].decide(problem, problem, 10.0)
     assert outcome.assignment is not None, outcome.reason
     assert fits(problem, outcome.assignment)
-    ours = shard_embeddings(problem, time_limit_s=3, gap_tolerance=0.01, incumbents=(outcome.assignment,))
+    ours = shard_embeddings(problem, time_limit_s=3, gap_tolerance=0.03, incumbents=(outcome.assignment,))
     assert ours.objective_s <= busiest(problem, outcome.assignment) * (1 + 1e-9)
 
 

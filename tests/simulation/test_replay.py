@@ -29,9 +29,9 @@ from scaleacross.spec.plan import COMPONENTS, Decision, Plan
 def small_plans() -> tuple[Plan, ...]:
     """Plans of random toy machines, of one and of two accelerator types."""
     out = []
-    for seed, make in itertools.product(range(10), (instances.random_job, instances.mixed_job)):
+    for seed, make in itertools.product((4, 6, 7, 10, 15, 17, 23, 24), (instances.random_job, instances.mixed_job)):
         try:
-            out.append(sa.plan(make(seed), time_limit_s=10))
+            out.append(sa.plan(make(seed), time_limit_s=10, gap_tolerance=0.1, alternatives=False))
         except ScaleAcrossError:
             continue
     return tuple(out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pytest
 
@@ -21,14 +22,21 @@ def job(**trunk: float) -> Job:
     topology["trunks"] = [plain_trunk("b0", "b1", **trunk)]
     """24 accelerators in 16 + 8; three axes of which each may be the one that crosses."""
     sizes = {"num_accelerators": 24, "global_batch_sequences": 24, "sequence_length": 6144}
-    return plain_job(topology=topology, **sizes, degrees={"tp": 2, "pp": [2, 3]}, micro_batch_sequences=[1, 2])
+    choices = {"micro_batch_sequences": [1, 2], "recompute": ["none", "full"], "shard": ["none", "optimizer"]}
+    schedules = {"schedules": ["1F1B", "Interleaved1F1B"], "num_chunks": [1, 2]}
+    return plain_job(topology=topology, **sizes, degrees={"tp": 2, "cp": 1, "pp": [2, 3]}, **choices, **schedules)
+
+
+@cache
+def planned(**trunk: float) -> Plan:
+    return sa.plan(job(**trunk), gap_tolerance=0.0)
 
 
 @pytest.fixture(
     scope="module", params=[{}, {"latency_us": 5000.0}, {"gbyte_per_s": 0.5}], ids=["plain", "far", "narrow"]
 )
 def plan(request: pytest.FixtureRequest) -> Plan:
-    return sa.plan(job(**request.param), gap_tolerance=0.0)
+    return planned(**request.param)
 
 
 def test_alternatives_are_real_plans_that_recompute(plan: Plan) -> None:
@@ -95,7 +103,7 @@ def test_reasons_name_every_component_that_matters(plan: Plan) -> None:
 
 
 def test_a_reason_says_where_the_loser_crosses() -> None:
-    found = sa.plan(job(gbyte_per_s=0.5), gap_tolerance=0.0)
+    found = planned(gbyte_per_s=0.5)
     reasons = " | ".join(alternative.reason for alternative in found.report.alternatives)
     assert re.search(r"\+[\d.]+ m?s exposed [a-z/\- ]+ \((\w+ crosses \w+(, )?)+\)", reasons)
     assert "crosses campus" in reasons
@@ -109,8 +117,7 @@ def test_the_largest_building_alone() -> None:
         assert alone[0].decision.placement is not None
         assert [share.building for share in alone[0].decision.placement.fill] == ["b0"]
         assert "accelerators" in alone[0].reason
-    exactly = sa.plan(job(), gap_tolerance=0.0)
-    [impossible] = [a for a in exactly.report.alternatives if a.label == "b0 alone"] or [None]
+    [impossible] = [a for a in planned().report.alternatives if a.label == "b0 alone"] or [None]
     if impossible is not None:  # 24 accelerators are asked for, b0 has 16
         assert impossible.step_s is None
 

@@ -46,7 +46,7 @@ def test_a_wide_cut_does_not_bind() -> None:
     assert bound.step_s == pytest.approx(compute_bound(problem).step_s)
 
 
-@each("seed", (13, 50), (4, 6, 14, 23, 61, 73), size=2)
+@each("seed", (10, 26, 48, 54), (4, 6, 13, 14, 23, 50, 61, 73), size=2)
 def test_no_plan_is_below_any_bound(seed: int) -> None:
     problem = instance(seed)
     fastest = exhaustive(problem).step_s
@@ -62,7 +62,7 @@ def test_no_plan_is_below_any_bound(seed: int) -> None:
     assert bounds["compute"].step_s <= bounds["pipeline"].step_s * (1 + 1e-9)
 
 
-@each("seed", (13,), (4, 6, 50))
+@each("seed", (10, 54), (4, 6, 13, 50))
 def test_stopping_early_leaves_a_true_bound(seed: int) -> None:
     problem = instance(seed)
     fastest = exhaustive(problem).step_s
@@ -75,7 +75,7 @@ def test_stopping_early_leaves_a_true_bound(seed: int) -> None:
 
 
 def test_no_time_leaves_a_true_bound() -> None:
-    problem = instance(13)
+    problem = instance(10)
     fastest = exhaustive(problem).step_s
     state = search(problem, time_limit_s=0.0, gap_tolerance=0.0)
     assert state.out_of_time

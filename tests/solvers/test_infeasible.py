@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import scaleacross as sa
+from cases import each
 from instances import accelerator, moe, plain_job, plain_topology
 from oracles import exhaustive
 from scaleacross.solvers.fleets import fleets
@@ -71,14 +72,15 @@ def test_the_closest_candidate_is_the_closest() -> None:
     assert needs[closest.decision.model_dump_json()] == pytest.approx(closest.needed_bytes, rel=1e-12)
 
 
-@pytest.mark.parametrize("job", TOO_LARGE, ids=range(len(TOO_LARGE)))
-def test_every_way_out_that_is_named_gives_a_plan_and_no_other_does(job: Job) -> None:
+@each("number", (0, 4), range(5), size=1)
+def test_every_way_out_that_is_named_gives_a_plan_and_no_other_does(number: int) -> None:
+    job = TOO_LARGE[number]
     said = message(job)
     named = 0
     for label, relaxed in _relaxations(problem_of(job), 0):
         if label in said:
             named += 1
-            sa.verify(sa.plan(relaxed))
+            assert _plans(relaxed)
         else:
             message(relaxed)
     assert named or "use more accelerators or a smaller model" in said
@@ -99,7 +101,7 @@ def test_every_way_out_that_is_named_gives_a_plan_and_no_other_does(job: Job) ->
     ids=lambda value: str(value)[:60],
 )
 def test_nothing_legal_names_the_rules(changes: dict[str, Any], rule: str, way_out: str) -> None:
-    job = plain_job(4, workload=moe(), **changes)
+    job = plain_job(2, workload=moe(), **changes)
     said = message(job)
     assert "no combination of degrees is legal" in said
     assert re.search(rf"Refused: .*\b{rule} .*\(\d+\)", said)
@@ -110,7 +112,7 @@ def test_nothing_legal_names_the_rules(changes: dict[str, Any], rule: str, way_o
 
 def _plans(job: Job) -> bool:
     try:
-        sa.plan(job)
+        sa.plan(job, gap_tolerance=0.9, alternatives=False)  # any plan; it verifies itself
     except sa.InfeasibleError:
         return False
     return True
@@ -120,6 +122,8 @@ def test_no_whole_hosts_in_any_building() -> None:
     """Hosts of 4 and of 6: twelve accelerators are whole hosts of either kind, but neither building holds them."""
     topology = plain_topology(2, 1)
     topology["regions"][0]["buildings"][1]["accelerators_per_host"] = 6
-    said = message(plain_job(topology=topology, num_accelerators=12, global_batch_sequences=12, sequence_length=6144))
+    pins = {"schedules": "1F1B", "recompute": "none", "micro_batch_sequences": 1, "shard": "none"}
+    sizes = {"num_accelerators": 12, "global_batch_sequences": 12, "sequence_length": 6144}
+    said = message(plain_job(topology=topology, **sizes, **pins))
     assert "No placement holds any of the" in said
     assert "leave num_accelerators free" in said

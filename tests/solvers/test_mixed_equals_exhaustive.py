@@ -21,12 +21,14 @@ from scaleacross.spec.job import Job
 from scaleacross.workloads.problem import Problem, problem_of
 
 KINDS = range(60)
+QUICK = (7, 10, 11, 15, 17, 22, 24, 26, 36, 45, 47, 50, 51, 52)
+"""Cheap ones of every kind: one type and two in use, spare hosts, failure domains, replicas, and five without a plan."""
 SEEDS = range(200)
 IDEAL_ONLY = {17}
 """The oracle's network is ideal in every window at once; one choice of settings misses that here, and the gap says so."""
 
 
-@each("seed", range(1, 60, 4), SEEDS)
+@each("seed", QUICK, SEEDS)
 def test_search_equals_brute_force_and_verifies(seed: int) -> None:
     problem = mixed_instance(seed)
     oracle = exhaustive(problem)
@@ -49,7 +51,7 @@ def test_search_equals_brute_force_and_verifies(seed: int) -> None:
     assert all(bound.step_s <= oracle.step_s * (1 + 1e-9) for bound in plan.report.bounds)
 
 
-@each("seed", (32, 44), (1, 11, 12, 15, 37), size=1)
+@each("seed", (10, 15), (1, 11, 12, 32, 37, 44), size=1)
 def test_every_family_of_schedules_equals_brute_force(seed: int) -> None:
     """Split backwards and stages in a V: 32 is a plan with ZBV on both types, 37 has unequal batches and 44 uneven layers."""
     families = ("ZBVZeroBubble", "DualPipeV", "ZBH1", "ZBH2", "VHalf", "InterleavedZeroBubble")
@@ -82,7 +84,8 @@ def test_instances_are_of_every_kind() -> None:
 
 def test_no_clock_ends_the_search_with_a_fleet_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time is over when the first fleet is to be expanded: the plan is the best of what was sampled on all fleets."""
-    problem, now = next(problem for problem in map(mixed_instance, KINDS) if _types_of_best(problem) == 1), [0.0]
+    problem, now = mixed_instance(24), [0.0]
+    assert _types_of_best(problem) == 1
     expanded = joint._bases
 
     def late(*args: Any) -> Any:
@@ -101,7 +104,7 @@ def _types_of_best(problem: Problem) -> int:
     return len(best.placer.fleet.accelerators) if best else 0
 
 
-@each("seed", range(0, 30, 6), range(30))
+@each("seed", (6, 10, 15, 24), range(30))
 def test_no_bound_exceeds_any_balance(seed: int) -> None:
     """base ≤ coarse ≤ tight ≤ exact for every candidate on fleets of both types."""
     problem = mixed_instance(seed)
@@ -124,7 +127,7 @@ def test_no_bound_exceeds_any_balance(seed: int) -> None:
                         assert needed[0] <= placer.pricing.capacity_bytes
 
 
-@each("seed", range(0, 16, 4), range(16))
+@each("seed", (4, 5, 6, 10), range(16))
 def test_search_equals_brute_force_where_computation_decides(seed: int) -> None:
     """Nothing but fill and drain of few micro-batches, through ranks of unlike depth, tells the candidates apart."""
     problem = problem_of(computing_job(seed))

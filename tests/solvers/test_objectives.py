@@ -34,7 +34,7 @@ def instance(seed: int, objective: str) -> Problem:
 
 
 @pytest.mark.parametrize("objective", [POWER, MONEY])
-@each("seed", (50,), SEEDS, size=3)
+@each("seed", (10,), SEEDS, size=3)
 def test_search_finds_the_best_of_brute_force(seed: int, objective: ObjectiveName) -> None:
     problem = instance(seed, objective)
     oracle = exhaustive(problem, lambda decision, cost: spent(problem, objective, decision, cost))
@@ -51,7 +51,7 @@ def test_search_finds_the_best_of_brute_force(seed: int, objective: ObjectiveNam
 
 
 @pytest.mark.parametrize("objective", [POWER, MONEY])
-@each("seed", (4,), (41,))
+@each("seed", (10,), (4, 41))
 def test_a_first_incumbent_from_a_sample_prunes_by_score(
     seed: int, objective: ObjectiveName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,7 +65,7 @@ def test_a_first_incumbent_from_a_sample_prunes_by_score(
 
 
 @pytest.mark.parametrize("objective", [POWER, MONEY])
-@each("seed", MIXED_SEEDS[::4], MIXED_SEEDS, size=3)
+@each("seed", (10, 24), MIXED_SEEDS, size=3)
 def test_mixed_fleets_equal_brute_force_over_every_balance(seed: int, objective: ObjectiveName) -> None:
     problem = problem_of(priced(mixed_job(seed).model_dump(mode="json", exclude_none=True), seed, objective))
     oracle = exhaustive(problem, lambda decision, cost: spent(problem, objective, decision, cost))
@@ -81,7 +81,7 @@ def test_mixed_fleets_equal_brute_force_over_every_balance(seed: int, objective:
     assert not plan.report.notes
 
 
-@pytest.mark.parametrize("seed", [10, 41])
+@each("seed", (10,), (41,))
 def test_a_limit_takes_away_what_exceeds_it_and_nothing_else(seed: int) -> None:
     problem = instance(seed, "step_time")
     least = exhaustive(problem, lambda d, c: spent(problem, MONEY, d, c)).step_s
@@ -126,7 +126,7 @@ def test_no_bound_on_spending_exceeds_a_placement(seed: int, objective: Objectiv
                         assert placer.place(one.settings, one.work, cutoff_s=reached + 1e-9) == placed
 
 
-@each("seed", (4, 50), (6, 13, 41))
+@each("seed", (4, 54), (6, 13, 41, 50))
 def test_groups_across_buildings_are_those_counted_rank_by_rank(seed: int) -> None:
     placed = sa.plan(instance(seed, "step_time").job)
     decision = placed.decision
@@ -216,7 +216,7 @@ def test_tampered_values_do_not_verify() -> None:
         sa.verify(plan.model_copy(update={"report": without}))
 
 
-@pytest.mark.parametrize("seed", [0, 4, 13, 34, 41, 306])
+@each("seed", (4, 41, 306), (0, 13, 34))
 def test_bytes_in_arrays_are_those_of_the_flows(seed: int) -> None:
     """What the bound on egress multiplies, candidate by candidate; groups of one send nothing and have no price."""
     problem = problem_of(random_job(seed))

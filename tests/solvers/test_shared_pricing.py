@@ -7,6 +7,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from cases import each
 from instances import instance
 from scaleacross.cost_models.pipeline.timed_bounds import FOLDED, among
 from scaleacross.cost_models.settings import concatenate
@@ -21,7 +22,7 @@ from scaleacross.workloads.problem import problem_of
 EVERY = tuple(name for name in SCHEDULE_NAMES if name != "DualPipe")
 
 
-@pytest.mark.parametrize("seed", [4, 13, 41])
+@each("seed", (10,), (4, 13, 41), size=1)
 def test_candidates_together_cost_what_each_costs_alone(seed: int) -> None:
     drawn = instance(seed)
     problem = problem_of(drawn.job.model_copy(update={"schedules": EVERY, "num_chunks": (1, 2)}))

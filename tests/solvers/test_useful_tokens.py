@@ -21,8 +21,8 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES
 from scaleacross.workloads.problem import Problem, problem_of
 
-SEEDS = (4, 10, 41)
-MIXED_SEEDS = (1,)
+SEEDS = (10, 54)
+MIXED_SEEDS = (24,)
 
 
 def failing(job: Job, seed: int) -> Problem:
@@ -53,7 +53,7 @@ def test_search_finds_the_best_of_brute_force(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", sorted({*range(0, 42, 6), 27} - set(SEEDS)))
+@pytest.mark.parametrize("seed", [-1, 0, 4, 6, 12, 18, 24, 27, 30, 36, 41])
 def test_search_finds_the_best_of_brute_force_on_more(seed: int) -> None:
     equals_brute_force(seed)
 
@@ -105,7 +105,7 @@ def test_failures_decide_how_many_replicas() -> None:
         topology = plain_topology(3, 2) | {"reliability": {"host_mtbf_hours": hours}}
         recovery = {"recover_s": 120, "stall_s": 5}
         job = plain_job(topology=topology, reliability=recovery, objective="useful_tokens_per_s")
-        plan = sa.plan(job, time_limit_s=20)
+        plan = sa.plan(job, time_limit_s=20, gap_tolerance=0.01, alternatives=False)
         chosen[hours] = plan.degrees.dp_replicate
         assert plan.goodput is not None
         assert goodput_of(problem_of(plan.job), plan.decision, plan.cost.step_s) == plan.goodput
