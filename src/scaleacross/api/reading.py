@@ -51,9 +51,9 @@ def evaluate_settings(
     if world is not None and listed and world != size:
         raise InputError(f"{hosts} lists {size:,} processes; --world says {world:,}")
     reading = READERS[framework](_text(settings), str(settings), size, problem_of(job, ()).profile.num_layers)
-    stated = [f"{key}={value}" for key, value in reading.job.items()]
-    problem = problem_of(job, (f"target={framework}", *stated, *overrides))
+    problem = problem_of(job, (f"target={framework}", *_stated(reading), *overrides))
     _same_model(problem, reading, str(settings))
+    _shares_stated(problem, reading, str(settings))
     decision = reading.decision
     if listed:
         placement = placement_of(listed, str(hosts), problem.topology, decision.degrees, reading.order)
@@ -61,6 +61,32 @@ def evaluate_settings(
     tuned = reading.tuned and problem.job.network.settings == "chosen"
     found = evaluated(problem, decision, degraded=not tuned)
     return evaluated(problem, with_network(problem, found.decision, 0).decision) if tuned else found
+
+
+def _stated(reading: Reading) -> list[str]:
+    """Overrides of the job: what the settings state, and nothing pinned that they do otherwise."""
+    decision = reading.decision
+    pipeline = decision.pipeline
+    free = {
+        "degrees": "{}",
+        "num_accelerators": decision.degrees.world_size,
+        "recompute": f"[{decision.recompute}]",
+        "shard": f"[{decision.shard}]",
+        "schedules": f"[{pipeline.schedule}]",
+        "num_chunks": f"[{pipeline.num_chunks}]",
+        "micro_batch_sequences": f"[{pipeline.micro_batch_sequences}]",
+    }
+    return [f"{key}={value}" for key, value in {**free, **reading.job}.items()]
+
+
+def _shares_stated(problem: Problem, reading: Reading, name: str) -> None:
+    for path, option in reading.unsaid.items():
+        part, _, field = path.partition(".")
+        if not getattr(getattr(problem.job, part), field) > 0:
+            raise InputError(
+                f"{name}: {option} hides a share that it does not say, and the job says {path} 0: state the share there, or with "
+                f"--set {path}=0.8"
+            )
 
 
 def _text(path: str | Path | None) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from scaleacross.emitters.model import check_stages, refuse, workload_of
 from scaleacross.emitters.rank_order import rank_order, ranks_csv
 from scaleacross.emitters.shell import Launch, launch_files, one_line
-from scaleacross.emitters.torchtitan_identity import identity_notes
+from scaleacross.emitters.torchtitan_identity import identity
 from scaleacross.errors import EmitError
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.schedules.pipeline.stage_placement import locate
@@ -60,13 +60,13 @@ def config_module(plan: Plan) -> str:
     if flavor is None:
         raise EmitError(missing_flavor(profile))
     checkpoint = _starting_point(plan)
-    identity = identity_notes(workload_of(plan).decoder(), flavor.package, flavor.name)
+    stated = identity(workload_of(plan).decoder(), flavor.package)
     text = _MODULE.format(
         title=one_line(plan.job.name).replace("\\", " ").replace('"', "'"),
         package=flavor.package,
         flavor=flavor.name,
         recompute="FullAC.Config()" if plan.decision.recompute == "full" else "None",
-        notes="".join(f"\n# {note}" for note in identity),
+        stated="".join(f"    {name!r}: {values!r},\n" for name, values in stated.items()),
         checkpoint=checkpoint,
         imports="from torchtitan.components.checkpointer import CheckpointManager\n" if checkpoint else "",
         training=_keywords(_training(plan)),
@@ -176,7 +176,9 @@ _MODULE: Final = '''\
 Start it with run_node.sh or slurm.sbatch beside this file; alone: ``--module scaleacross_plan --config train``.
 """
 
+import dataclasses
 import os
+from typing import Any
 
 {imports}from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.optimizer import default_adamw
@@ -187,12 +189,29 @@ from torchtitan.models.common.config_utils import decoder_vocab_size
 from torchtitan.models.{package} import model_registry
 from torchtitan.trainer import Trainer
 
-# Data set, learning rate, number of steps and the tokenizer's folder are not part of a plan: set them here.{notes}
+# Data set, learning rate, number of steps and the tokenizer's folder are not part of a plan: set them here.
+
+# What the workload states of its model, whatever the flavor has there: class of torchtitan -> fields of its Config.
+STATED = {{
+{stated}}}
+
+
+def as_stated(part: Any) -> None:
+    """Lay the workload's values over a configuration and all that it holds."""
+    if isinstance(part, (list, tuple)):
+        for one in part:
+            as_stated(one)
+    elif dataclasses.is_dataclass(part):
+        for name, value in STATED.get(type(part).__qualname__.split(".")[0], {{}}).items():
+            setattr(part, name, value)
+        for field in dataclasses.fields(part):
+            as_stated(getattr(part, field.name))
 
 
 def train() -> Trainer.Config:
     """The plan's settings around torchtitan's {package} {flavor}."""
     model_spec = model_registry({flavor!r})
+    as_stated(model_spec.model)
     return Trainer.Config(
         model_spec=model_spec,
         hf_assets_path=os.environ.get("HF_ASSETS_PATH", "./assets/hf"),
