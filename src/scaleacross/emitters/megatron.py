@@ -11,6 +11,7 @@ from __future__ import annotations
 import shlex
 from typing import Final
 
+from scaleacross.emitters.launchers import launch_files
 from scaleacross.emitters.megatron_communicators import FILE as COMMUNICATORS
 from scaleacross.emitters.megatron_communicators import communicators_file
 from scaleacross.emitters.megatron_experts import expert_runtime
@@ -18,7 +19,7 @@ from scaleacross.emitters.megatron_layout import pipeline_arguments
 from scaleacross.emitters.megatron_model import model_arguments, model_notes, starting_point
 from scaleacross.emitters.model import check_stages, refuse, workload_of
 from scaleacross.emitters.rank_order import RankOrder, plan_topology, rank_order, ranks_csv
-from scaleacross.emitters.shell import Launch, launch_files, one_line
+from scaleacross.emitters.shell import Launch, one_line
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.plan import Plan
 
@@ -45,6 +46,7 @@ def render(plan: Plan) -> dict[str, str]:
     program = '"${MEGATRON_LM:?set MEGATRON_LM to the Megatron-LM checkout}/pretrain_gpt.py" "${MEGATRON_ARGS[@]}" "$@"'
     launch = Launch(
         plan_name=plan.job.name,
+        slurm=plan.job.slurm,
         framework="Megatron-LM",
         torchrun_command=program,
         task_command=f'"${{PYTHON:-python}}" {program}',

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from scaleacross.emitters.launchers import launch_files
 from scaleacross.emitters.model import check_stages, refuse, workload_of
 from scaleacross.emitters.rank_order import rank_order, ranks_csv
-from scaleacross.emitters.shell import Launch, launch_files, one_line
+from scaleacross.emitters.shell import Launch, one_line
 from scaleacross.emitters.torchtitan_identity import identity
 from scaleacross.errors import EmitError
 from scaleacross.schedules.pipeline import SCHEDULES
@@ -38,6 +39,7 @@ def render(plan: Plan) -> dict[str, str]:
     program = f'-m torchtitan.train --module {MODULE_NAME} --config {FUNCTION_NAME} "$@"'
     launch = Launch(
         plan_name=plan.job.name,
+        slurm=plan.job.slurm,
         framework="torchtitan",
         torchrun_command=program,
         task_command=f'"${{PYTHON:-python}}" {program}',
