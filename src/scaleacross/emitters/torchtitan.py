@@ -175,7 +175,8 @@ def _literal(value: Any) -> str:
 _MODULE: Final = '''\
 """torchtitan 0.3.0 configuration of plan {title}.
 
-Start it with run_node.sh or slurm.sbatch beside this file; alone: ``--module scaleacross_plan --config train``.
+Start it with run_node.sh or submit.sh beside this file; alone: ``--module scaleacross_plan --config train``.
+It needs a torch later than 2.13.0, which has no torch.distributed.set_timeout and no schedules that take arg_mbs.
 """
 
 import dataclasses
