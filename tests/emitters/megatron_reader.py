@@ -1,6 +1,7 @@
 """Run by an interpreter with torch: parse argument lists with Megatron-LM's own parser, and count what it would build.
 
-stdin: {"lists": {name: [arguments]}, "fields": [names], "count": [names]}; stdout: {name: {field: value, ..., "parameters": n}}.
+stdin: {"lists": {name: [arguments]}, "fields": [names], "count": [names], "env": {name: {variable: value}}}, where a value of
+null takes the variable away; stdout: {name: {field: value, ..., "parameters": n}}.
 CUDA is stubbed: nothing runs on a device, models are built on the meta device.
 """
 
@@ -100,6 +101,9 @@ def main() -> None:
     out = {}
     for name, words in question["lists"].items():
         try:
+            for variable, value in question.get("env", {}).get(name, {}).items():
+                os.environ.pop(variable, None)
+                os.environ |= {} if value is None else {variable: value}
             parsed = parse(words)
             config = config_of(parsed)
             out[name] = {f: plain(getattr(config, f, getattr(parsed, f, None))) for f in question["fields"]}

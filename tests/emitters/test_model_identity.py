@@ -16,7 +16,7 @@ from plans import make_plan
 from interpreters import python_with
 from published import CONFIGS, COUNTED
 from scaleacross.catalogue import load_workload
-from scaleacross.emitters import EMITTERS
+from scaleacross.emitters import EMITTERS, emit
 from scaleacross.emitters.megatron import megatron_arguments
 from scaleacross.emitters.megatron_model import model_notes
 from scaleacross.errors import EmitError
@@ -122,21 +122,67 @@ def test_what_is_left_open_is_said() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("Llama-3.1-8B", []),
-        ("Qwen3-8B", []),
-        ("Qwen3-235B-A22B", ["the rotary base is 1000000 there and 5000000 in qwen3 235B-A22B"]),
-        ("DeepSeek-V3", ["the norm epsilon is 1e-06 there and 1e-05 in deepseek_v3 671B"]),
-    ],
-)
-def test_torchtitan_flavors_that_are_another_model_are_said(name: str, expected: list[str]) -> None:
-    workload = from_hf_config(CONFIGS[name], name)
-    text = EMITTERS["torchtitan"](make_plan(Degrees(pp=2), workload=workload))["torchtitan/scaleacross_plan.py"]
-    notes = [line for line in text.splitlines() if line.startswith("# NOT the workload's model")]
-    assert len(notes) == len(expected)
-    assert all(said in note for said, note in zip(expected, notes, strict=True))
+YARN = {"rope_factor": 40.0, "beta_fast": 32.0, "beta_slow": 1.0, "original_seq_len": 4096, "truncate": True}
+GROUPS = {"num_expert_groups": 8, "num_limited_groups": 4}
+STATED = {
+    "Llama-3.1-8B": {
+        "RMSNorm": {"eps": 1e-5},
+        "ComplexRoPE": {
+            "theta": 500_000.0, "scaling": "llama", "scaling_factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+    },
+    "Qwen3-235B-A22B": {
+        "RMSNorm": {"eps": 1e-6},
+        "CosSinRoPE": {"theta": 1e6, "scaling": "none"},
+        "TokenChoiceTopKRouter": {"score_func": "softmax", "route_norm": True, "route_scale": 1.0},
+    },
+    "DeepSeek-V3": {
+        "RMSNorm": {"eps": 1e-6},
+        "ComplexRoPE": {"theta": 1e4, "scaling": "yarn", **YARN},
+        "TokenChoiceTopKRouter": {"score_func": "sigmoid", "route_norm": True, "route_scale": 2.5, **GROUPS},
+    },
+}  # fmt: skip
+READ_IDENTITY = """
+import dataclasses, json
+from torchtitan.config import ConfigManager
+found = {}
+def look(part):
+    if isinstance(part, (list, tuple)):
+        for one in part: look(one)
+    elif dataclasses.is_dataclass(part):
+        kind = type(part).__qualname__.split(".")[0]
+        for field in dataclasses.fields(part):
+            value = getattr(part, field.name)
+            look(value)
+            if isinstance(value, (int, float, str, type(None))):
+                found.setdefault(kind, {}).setdefault(field.name, set()).add(value)
+look(ConfigManager().parse_args(["--module", "scaleacross_plan", "--config", "train"]).model_spec.model)
+print(json.dumps({kind: {f: list(v) for f, v in fields.items()} for kind, fields in found.items()}))
+"""
+
+
+@pytest.mark.consumer
+@pytest.mark.parametrize("name", STATED)
+def test_torchtitan_holds_the_values_that_the_workload_states(name: str, tmp_path: Path) -> None:
+    """Qwen3's flavor has another rotary base, DeepSeek-V3's another epsilon: the module lays the workload's over them."""
+    emit(make_plan(Degrees(pp=2), workload=from_hf_config(CONFIGS[name], name)), "torchtitan", tmp_path)
+    done = subprocess.run(
+        [python_with("torchtitan"), "-c", READ_IDENTITY],
+        cwd=tmp_path / "torchtitan",
+        env={"PATH": os.environ.get("PATH", ""), "HOME": str(tmp_path), "PYTHONPATH": str(tmp_path / "torchtitan")},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    for kind, fields in STATED[name].items():
+        assert {field: found[kind][field] for field in fields} == {field: [value] for field, value in fields.items()}
+
+
+def test_a_rotary_scaling_that_torchtitan_has_not_is_refused() -> None:
+    config = {**CONFIGS["Qwen3-8B"], "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
+    with pytest.raises(EmitError, match=r"rotary scaling linear: torchtitan 0.3.0's CosSinRoPE has yarn"):
+        EMITTERS["torchtitan"](make_plan(Degrees(pp=2), workload=from_hf_config(config, "x")))
 
 
 LOCAL = [
@@ -181,7 +227,12 @@ BUILT = ("Llama-3.1-8B", "Qwen3-235B-A22B", "Mixtral-8x22B", "DeepSeek-V3")
 def read_back(lists: dict[str, list[str]], megatron: Path) -> dict[str, dict[str, Any]]:
     """What Megatron-LM's parser and TransformerConfig make of argument lists."""
     python = python_with("torch", "SCALEACROSS_MEGATRON_PYTHON")
-    question = {"lists": {name: words + LOCAL for name, words in lists.items()}, "fields": FIELDS, "count": BUILT}
+    question = {
+        "lists": {name: words + LOCAL for name, words in lists.items()},
+        "fields": FIELDS,
+        "count": BUILT,
+        "worlds": {},
+    }
     env = {**os.environ, "MEGATRON_LM": str(megatron), "WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
     done = subprocess.run(
         [python, str(Path(__file__).parent / "megatron_reader.py")],

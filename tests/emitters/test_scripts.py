@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from plans import make_plan
+from pydantic import ValidationError
 from shells import bash, needs_bash, stand_in
 
 from scaleacross.emitters import EMITTERS, emit
@@ -15,6 +16,7 @@ from scaleacross.errors import EmitError
 from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.spec.parallelism import Degrees, GridAxis
 from scaleacross.spec.plan import Plan
+from scaleacross.spec.slurm import Slurm
 from scaleacross.workloads.problem import problem_of
 
 SCRIPT_TARGETS = ("torchrun", "torchtitan", "megatron")
@@ -193,3 +195,45 @@ def test_split_hosts_are_refused_by_torchrun_and_served_by_slurm(tmp_path: Path)
     rows = table(tmp_path / "torchtitan")
     assert [row["host"] for row in rows[:3]] == ["east-h00000", "east-h00000", "west-h00000"]
     assert sorted((row["host"], row["local"]) for row in rows) == sorted({(row["host"], row["local"]) for row in rows})
+
+
+@needs_bash
+def test_submit_hands_over_the_real_hosts_as_a_file(tmp_path: Path) -> None:
+    """No list of names on the command line, which would end at about 7,000 hosts; spares are not asked for."""
+    emit(plan_of_20(), "torchrun", tmp_path)
+    folder = tmp_path / "torchrun"
+    hosts = folder / "hosts.txt"
+    hosts.write_text(hosts.read_text().replace("west-h00002 4", "node-7.example 4"))
+    stand_in(tmp_path / "bin", "sbatch", 'printf "%s\\n" "$PLAN_DIR" "$@" > "$RECORD"')
+    done = bash(
+        folder / "submit.sh", "train.py", "a b", cwd=tmp_path, path=tmp_path / "bin", RECORD=str(tmp_path / "argv"),
+        SBATCH_OPTIONS="--test-only --qos=high",
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    words = [str(folder), "--test-only", "--qos=high", "slurm.sbatch", "train.py", "a b"]
+    assert (tmp_path / "argv").read_text().splitlines() == words
+    names = ["east-h00000", "east-h00001", "west-h00000", "west-h00001", "node-7.example"]
+    assert (folder / "nodes.0.txt").read_text().splitlines() == names
+    assert "#SBATCH --nodefile=nodes.0.txt" in (folder / "slurm.sbatch").read_text()
+
+
+def test_the_batch_script_says_what_the_job_says_of_slurm() -> None:
+    slurm = {"partition": "h100", "account": "ai", "time": "2-00", "container": "img:1", "extra": ["--qos=high"]}
+    text = EMITTERS["torchrun"](make_plan(Degrees(tp=4), slurm=slurm))["torchrun/slurm.sbatch"]
+    for line in ("--partition=h100", "--account=ai", "--time=2-00", "--qos=high", "--gpus-per-node=4"):
+        assert f"#SBATCH {line}\n" in text
+    assert '--container-image=img:1 --container-mounts="$here:$here"' in text
+
+
+@pytest.mark.parametrize(
+    "slurm", [{"partition": "a b"}, {"account": "$(x)"}, {"time": "soon"}, {"extra": ["--wrap=a b"]}, {"extra": ["-x"]}]
+)
+def test_slurm_takes_plain_words_only(slurm: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Slurm.model_validate(slurm)
+
+
+def test_ranks_that_alternate_between_partitions_are_refused() -> None:
+    slurm = {"partition": {"east": "a", "west": "b"}}
+    with pytest.raises(EmitError, match=r"slurm.partition a, b: ranks alternate between them"):
+        EMITTERS["torchtitan"](make_plan(Degrees(tp=2, pp=2, dp_shard=4), PP_INSIDE, slurm=slurm))

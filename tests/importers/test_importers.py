@@ -143,7 +143,7 @@ def test_from_a_config_and_a_topology_conf_to_a_folder_to_submit(tmp_path: Path)
     lines = [line.split() for line in (build / "torchrun" / "hosts.txt").read_text().splitlines() if line[0] != "#"]
     assert {line[0] for line in lines} == real
     assert set((build / "torchrun" / "slurm_hostfile").read_text().split()) == real
-    assert "sbatch --nodelist" in (build / "torchrun" / "SUBMIT.md").read_text()
+    assert "./submit.sh" in (build / "torchrun" / "SUBMIT.md").read_text()
     assert not re.search(r"east-h\d{5}", (build / "launch.json").read_text())
 
     (tmp_path / "hosts.yaml").write_text("east: new[1-64]\nwest: other[1-32]\n")

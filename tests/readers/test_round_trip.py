@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 
 import scaleacross as sa
+from decisions import CASES as ROUND_TRIPS
+from decisions import Case, decision_of, job_of
+from scaleacross.api.evaluation import evaluated
+from scaleacross.api.problems import problem_of
 from scaleacross.api.reading import evaluate_settings
 from scaleacross.emitters import emit
 from scaleacross.readers import READERS
 from scaleacross.readers.megatron import expand, words
+from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Plan
 
 JOB = "llama3_8b_one_building"
 FILES = {"megatron": "megatron_args.sh", "torchtitan": "scaleacross_plan.py"}
-CASES = [
-    ("megatron", {"tp": 2, "pp": 4, "dp_shard": 8, "dp_replicate": 1}, ("num_chunks=2",)),
-    ("megatron", {"tp": 1, "cp": 1, "pp": 5, "dp_shard": 2, "dp_replicate": 4}, ("recompute=full",)),
-    ("megatron", {"tp": 1, "cp": 2, "pp": 1, "dp_shard": 4, "dp_replicate": 2}, ("context_exchange=gather",)),
-    ("megatron", {"tp": 2, "cp": 1, "pp": 4, "dp_shard": 1, "dp_replicate": 8}, ("optimizer.reduce_bytes=2",)),
-    ("megatron", {"tp": 1, "cp": 1, "pp": 1, "dp_shard": 16, "dp_replicate": 2}, ("shard=parameters",)),
+EXPERTS = "--num-layers 32 --micro-batch-size 1 --seq-length 128 --global-batch-size 32 --expert-model-parallel-size 2"
+INSTANCES = "--use-distributed-optimizer --num-distributed-optimizer-instances 32"
+SEARCHED = [
+    ("megatron", {"tp": 2, "cp": 1, "pp": 4, "dp_shard": 4, "dp_replicate": 2}, ("num_chunks=2",)),
     ("torchtitan", {"tp": 1, "cp": 1, "pp": 4, "dp_shard": 4, "dp_replicate": 2}, ("network.settings=library",)),
-    ("torchtitan", {"tp": 1, "cp": 1, "pp": 1, "dp_shard": 16, "dp_replicate": 2}, ("network.settings=library",)),
 ]
 
 
@@ -34,7 +38,47 @@ def planned(target: str, degrees: dict[str, int], overrides: tuple[str, ...], fo
     return found
 
 
-@pytest.mark.parametrize(("target", "degrees", "overrides"), CASES)
+UNSAID = ("optimizer.state_bytes", "overlap.tp_fraction", "experts.overlap_fraction")
+"""What no file of a framework says: shares and bytes that the job keeps stating."""
+OTHERWISE = re.compile(r"instead|differs|otherwise|\bNOT\b")
+
+
+@pytest.mark.parametrize(("target", "case"), ROUND_TRIPS, ids=str)
+def test_files_alone_say_what_was_planned(target: str, case: Case, tmp_path: Path) -> None:
+    """The job that reads them back states model and topology, and otherwise other figures than the plan's."""
+    job = Job.model_validate(job_of(case))
+    problem = problem_of(job, ("network.settings=library", f"target={target}", *case.overrides))
+    planned = evaluated(problem, decision_of(case), degraded=False)
+    emit(planned, target, tmp_path)
+    other = {**job_of(case), "sequence_length": 2048, "global_batch_sequences": 96, "schedules": ["GPipe"]}
+    (tmp_path / "job.yaml").write_text(json.dumps(other))
+    settings, hosts = tmp_path / target / FILES[target], tmp_path / target / "slurm_hostfile"
+    kept = [one for one in case.overrides if one.startswith(UNSAID)]
+    back = evaluate_settings(
+        target, settings, tmp_path / "job.yaml", hosts=hosts, overrides=["network.settings=library", *kept]
+    )
+    assert back.cost.step_s == pytest.approx(planned.cost.step_s, rel=5e-3)
+    assert back.decision.placement == planned.decision.placement
+    assert back.layers_per_stage == planned.layers_per_stage
+    remarks = [line for line in settings.read_text().splitlines() if line.lstrip().startswith("#")]
+    assert not [line for line in remarks if OTHERWISE.search(line)]
+
+
+def test_both_targets_have_twenty_round_trips() -> None:
+    for target in FILES:
+        assert sum(name == target for name, _ in ROUND_TRIPS) >= 20
+
+
+def test_a_switch_without_its_share_is_refused(tmp_path: Path) -> None:
+    text = (
+        "--num-layers 32 --tensor-model-parallel-size 2 --micro-batch-size 1 --seq-length 4096 --global-batch-size 32"
+    )
+    (tmp_path / "args.sh").write_text(f"{text} --tp-comm-overlap")
+    with pytest.raises(sa.InputError, match=r"--tp-comm-overlap hides a share .* overlap.tp_fraction 0"):
+        evaluate_settings("megatron", tmp_path / "args.sh", JOB, world=16)
+
+
+@pytest.mark.parametrize(("target", "degrees", "overrides"), SEARCHED)
 def test_what_is_read_back_costs_what_was_planned(
     target: str, degrees: dict[str, int], overrides: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -72,6 +116,17 @@ def test_a_command_line_is_read_like_an_array() -> None:
         ("megatron", "--num-layers 32 --tensor-model-parallel-size 3", "32 processes do not divide by tp"),
         ("megatron", "--num-layers 32 --micro-batch-size x", "--micro-batch-size x: a whole number"),
         ("megatron", "--num-layers 'x", "No closing quotation"),
+        ("megatron", f"{EXPERTS}", "allgather .the default. gathers all tokens"),
+        (
+            "megatron",
+            f"{EXPERTS} --moe-token-dispatcher-type alltoall --cuda-graph-impl local",
+            "whole layers. is not modelled",
+        ),
+        (
+            "megatron",
+            f"{EXPERTS} --use-distributed-optimizer --num-distributed-optimizer-instances 32",
+            "2 does not divide the 1 replicas",
+        ),
         ("torchtitan", "def train(: pass", "line 1: no Python module"),
         ("torchtitan", "x = 1", "0 calls of ParallelismConfig"),
         ("torchtitan", "f(ParallelismConfig(), TrainingConfig(seq_len=8))", "activation checkpointing SelectiveAC"),

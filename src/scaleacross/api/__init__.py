@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from scaleacross.api.explaining import explain
     from scaleacross.api.files import emit, verified_plan, verify
     from scaleacross.api.frontier import Pareto, ParetoPoint, pareto
+    from scaleacross.api.improving import improve_settings
     from scaleacross.api.planning import plan
     from scaleacross.api.reading import evaluate_settings
     from scaleacross.api.recommendation import plan_recommendation
@@ -45,6 +46,7 @@ __all__ = [
     "execution_trace",
     "explain",
     "explain_recommendation",
+    "improve_settings",
     "pareto",
     "plan",
     "plan_recommendation",
@@ -75,6 +77,7 @@ _HOME: Final = {
     "scaleacross.api.evaluation": ("evaluate",),
     "scaleacross.api.reading": ("evaluate_settings",),
     "scaleacross.api.explaining": ("explain",),
+    "scaleacross.api.improving": ("improve_settings",),
     "scaleacross.api.files": (
         "emit",
         "verified_plan",

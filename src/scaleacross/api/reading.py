@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from scaleacross.api.evaluation import evaluated
 from scaleacross.api.problems import problem_of
@@ -12,14 +13,36 @@ from scaleacross.readers import READERS
 from scaleacross.readers.hosts import placement_of, read_hosts
 from scaleacross.readers.settings import Reading
 from scaleacross.solvers.network_of_plan import with_network
-from scaleacross.spec.plan import Plan
+from scaleacross.spec.job import Job
+from scaleacross.spec.plan import Decision, Plan
 from scaleacross.workloads.problem import Problem
+
+
+class Present(NamedTuple):
+    """Settings as they are run.
+
+    Attributes:
+        plan: the settings, evaluated.
+        job: that they were read for.
+        stated: overrides of the job that they mean; ``overrides`` of the user come on top.
+        placed: hosts were given, so the placement is theirs.
+    """
+
+    plan: Plan
+    job: Job | str | Path
+    stated: tuple[str, ...]
+    overrides: tuple[str, ...]
+    placed: bool
+
+    def problem(self, decision: Decision, changes: Sequence[str] = ()) -> Problem:
+        """The job as the settings have it but for ``changes``, with nothing pinned that ``decision`` does otherwise."""
+        return problem_of(self.job, (*self.stated, *_pins(decision), *self.overrides, *changes))
 
 
 def evaluate_settings(
     framework: str,
     settings: str | Path,
-    job: str | Path,
+    job: Job | str | Path,
     *,
     hosts: str | Path | None = None,
     world: int | None = None,
@@ -42,6 +65,19 @@ def evaluate_settings(
         InputError: a file that cannot be read, settings that no plan can say, or a model other than the job's.
         InfeasibleError: the degrees do not fit into the topology.
     """
+    return present_settings(framework, settings, job, hosts=hosts, world=world, overrides=overrides).plan
+
+
+def present_settings(
+    framework: str,
+    settings: str | Path,
+    job: Job | str | Path,
+    *,
+    hosts: str | Path | None = None,
+    world: int | None = None,
+    overrides: Sequence[str] = (),
+) -> Present:
+    """``evaluate_settings`` with what the settings state of the job. Arguments and errors as there."""
     if framework not in READERS:
         raise InputError(f"settings of '{framework}' cannot be read; there are {', '.join(READERS)}")
     listed = read_hosts(_text(hosts), str(hosts)) if hosts is not None else None
@@ -51,16 +87,44 @@ def evaluate_settings(
     if world is not None and listed and world != size:
         raise InputError(f"{hosts} lists {size:,} processes; --world says {world:,}")
     reading = READERS[framework](_text(settings), str(settings), size, problem_of(job, ()).profile.num_layers)
-    stated = [f"{key}={value}" for key, value in reading.job.items()]
-    problem = problem_of(job, (f"target={framework}", *stated, *overrides))
+    stated = (f"target={framework}", *(f"{key}={value}" for key, value in reading.job.items()))
+    problem = problem_of(job, (*stated, *_pins(reading.decision), *overrides))
     _same_model(problem, reading, str(settings))
+    _shares_stated(problem, reading, str(settings))
     decision = reading.decision
     if listed:
         placement = placement_of(listed, str(hosts), problem.topology, decision.degrees, reading.order)
         decision = decision.model_copy(update={"placement": placement})
     tuned = reading.tuned and problem.job.network.settings == "chosen"
     found = evaluated(problem, decision, degraded=not tuned)
-    return evaluated(problem, with_network(problem, found.decision, 0).decision) if tuned else found
+    if tuned:
+        found = evaluated(problem, with_network(problem, found.decision, 0).decision)
+    return Present(found, job, stated, tuple(overrides), listed is not None)
+
+
+def _pins(decision: Decision) -> list[str]:
+    """Overrides of a job that allow a decision and pin nothing else."""
+    pipeline = decision.pipeline
+    pins = {
+        "degrees": "{}",
+        "num_accelerators": decision.degrees.world_size,
+        "recompute": f"[{decision.recompute}]",
+        "shard": f"[{decision.shard}]",
+        "schedules": f"[{pipeline.schedule}]",
+        "num_chunks": f"[{pipeline.num_chunks}]",
+        "micro_batch_sequences": f"[{pipeline.micro_batch_sequences}]",
+    }
+    return [f"{key}={value}" for key, value in pins.items()]
+
+
+def _shares_stated(problem: Problem, reading: Reading, name: str) -> None:
+    for path, option in reading.unsaid.items():
+        part, _, field = path.partition(".")
+        if not getattr(getattr(problem.job, part), field) > 0:
+            raise InputError(
+                f"{name}: {option} hides a share that it does not say, and the job says {path} 0: state the share there, or with "
+                f"--set {path}=0.8"
+            )
 
 
 def _text(path: str | Path | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +23,7 @@ from scaleacross.cli.quick import (
 from scaleacross.cli.stopping import first_interrupt
 
 if TYPE_CHECKING:
+    from scaleacross.spec.improvement import Improvement
     from scaleacross.spec.plan import Plan
 
 CpuLimit = Annotated[
@@ -35,6 +36,28 @@ Refine = Annotated[
 Referee = Annotated[
     int | None,
     typer.Option("--referee", metavar="N", min=1, help="Simulate the N best estimates; the fastest is the plan."),
+]
+TimeLimit = Annotated[float, typer.Option("--time-limit", metavar="S", min=0, help="Seconds of search at most.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the solver; equal seeds give equal plans.")]
+Gap = Annotated[
+    float, typer.Option("--gap", metavar="FRACTION", min=0, max=1, help="Stop at this gap; 0 proves the optimum.")
+]
+Improve = Annotated[
+    Path | None,
+    typer.Option("--improve", metavar="FILE", help="Settings that you run today: what each change to them is worth."),
+]
+Framework = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="FRAMEWORK", help="What reads the settings: megatron (arguments), torchtitan (.py, .toml)."
+    ),
+]
+Hosts = Annotated[
+    Path | None,
+    typer.Option("--hosts", metavar="FILE", help="With --from: hosts.txt in node-rank order, or slurm_hostfile."),
+]
+World = Annotated[
+    int | None, typer.Option("--world", metavar="N", min=1, help="With --from: processes, without --hosts.")
 ]
 
 
@@ -53,20 +76,18 @@ def plan_command(
     target: Target = None,
     output: Directory = None,
     as_json: Json = False,
-    time_limit_s: Annotated[
-        float, typer.Option("--time-limit", metavar="S", min=0, help="Seconds of search at most.")
-    ] = 60.0,
+    time_limit_s: TimeLimit = 60.0,
     cpu_limit_s: CpuLimit = None,
     overrides: Overrides = None,
-    seed: Annotated[
-        int, typer.Option(min=0, max=2**31 - 1, help="Seed of the solver; equal seeds give equal plans.")
-    ] = 0,
+    seed: Seed = 0,
     emit: Targets = None,
-    gap: Annotated[
-        float, typer.Option("--gap", metavar="FRACTION", min=0, max=1, help="Stop at this gap; 0 proves the optimum.")
-    ] = 0.0,
+    gap: Gap = 0.0,
     refine_s: Refine = 0.0,
     referee: Referee = None,
+    improve: Improve = None,
+    framework: Framework = None,
+    hosts: Hosts = None,
+    world: World = None,
 ) -> None:
     """Find the fastest plan for a job, with proof, and write its launch files.
 
@@ -81,8 +102,9 @@ def plan_command(
       scaleacross plan job.yaml --refine 60   # then search better orders of the best pipelines
       scaleacross plan job.yaml --referee 4   # let the simulation decide among the four best estimates
       scaleacross plan examples/recommendation/mlperf_dcnv2.yaml   # embedding tables over ranks and memories
+      scaleacross plan job.yaml --improve megatron_args.sh --from megatron --hosts hosts.txt   # what would you change?
     """
-    from scaleacross.api import plan, refine_finalists
+    from scaleacross.api import improve_settings, plan, refine_finalists
     from scaleacross.catalogue import is_recommendation
     from scaleacross.cli.recommendation import plan_recommendation_command
     from scaleacross.report.console import PlainConsole
@@ -93,24 +115,27 @@ def plan_command(
         plan_recommendation_command(job, output, as_json, time_limit_s, overrides or (), seed, gap)
         return
     asked = job_or_start(job, model, gpus, trunk, km, tokens, sequence, target, topology)
+    if refine_s and improve:
+        raise typer.BadParameter("--refine searches orders of one plan: write the plan with -o, then refine that job")
     if referee and refine_s:
         raise typer.BadParameter("--refine decides by estimated step time, --referee by simulation: give one of them")
     limit_s, clock = (time_limit_s, time.perf_counter) if cpu_limit_s is None else (cpu_limit_s, time.process_time)
+    source = settings_of(improve, framework, hosts, world)
     with ProgressDisplay(PlainConsole(stderr=True)) as progress, first_interrupt() as stopped:
-        found = plan(
-            asked,
-            time_limit_s=limit_s,
-            clock=clock,
-            stopped=stopped,
-            seed=seed,
-            overrides=overrides or (),
-            progress=progress,
-            gap_tolerance=gap,
-            referee=referee,
-        )
+        search: dict[str, Any] = {
+            "time_limit_s": limit_s, "clock": clock, "stopped": stopped, "seed": seed, "progress": progress,
+            "gap_tolerance": gap, "referee": referee,
+        }  # fmt: skip
+        if source:
+            better = improve_settings(*source, asked, hosts=hosts, world=world, overrides=overrides or (), **search)
+        else:
+            found = plan(asked, overrides=overrides or (), **search)
         if refine_s:
             found = refine_finalists(found, refine_s, seed=seed, progress=progress)
-    deliver(found, as_json, output, targets)
+    if source:
+        deliver_improvement(better, as_json, output, targets)
+    else:
+        deliver(found, as_json, output, targets)
 
 
 def evaluate_command(
@@ -121,22 +146,12 @@ def evaluate_command(
     as_json: Json = False,
     overrides: Overrides = None,
     emit: Targets = None,
-    framework: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="FRAMEWORK", help="PLAN is a file of megatron (arguments) or torchtitan (.py, .toml)."
-        ),
-    ] = None,
+    framework: Framework = None,
     job: Annotated[
         str | None, typer.Option("--job", metavar="JOB", help="With --from: names model and topology.")
     ] = None,
-    hosts: Annotated[
-        Path | None,
-        typer.Option("--hosts", metavar="FILE", help="With --from: hosts.txt in node-rank order, or slurm_hostfile."),
-    ] = None,
-    world: Annotated[
-        int | None, typer.Option("--world", metavar="N", min=1, help="With --from: processes, without --hosts.")
-    ] = None,
+    hosts: Hosts = None,
+    world: World = None,
 ) -> None:
     """Price settings that you bring: the same breakdown, nothing searched.
 
@@ -193,6 +208,35 @@ def emit_command(
     named = plan if hosts is None else with_hosts(plan, hosts)
     for path in write_bundle(named, output, names_of(to), with_plan=False).files:
         typer.echo(path)
+
+
+def settings_of(
+    improve: Path | None, framework: str | None, hosts: Path | None, world: int | None
+) -> tuple[str, Path] | None:
+    """(framework, file) of ``--improve``; None where nothing is to be improved."""
+    if improve is None:
+        if framework is not None or hosts is not None or world is not None:
+            raise typer.BadParameter(
+                "--from, --hosts and --world belong to --improve FILE: the settings that you run today"
+            )
+        return None
+    if framework is None:
+        raise typer.BadParameter("--improve reads settings: say with --from megatron or --from torchtitan whose")
+    return framework, improve
+
+
+def deliver_improvement(found: Improvement, as_json: bool, directory: Path | None, targets: list[str] | None) -> None:
+    """Files of the plan first, then what each change is worth."""
+    from scaleacross.bundle import write_bundle
+    from scaleacross.report.improvement import improvement_report
+
+    bundle = write_bundle(found.planned, directory, targets) if directory else None
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+    else:
+        display(improvement_report(found))
+    if bundle and directory:
+        typer.echo(f"wrote {len(bundle.files)} files to {directory}", err=True)
 
 
 def deliver(plan: Plan, as_json: bool, directory: Path | None, targets: list[str] | None) -> None:

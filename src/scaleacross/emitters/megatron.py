@@ -11,13 +11,15 @@ from __future__ import annotations
 import shlex
 from typing import Final
 
+from scaleacross.emitters.launchers import launch_files
 from scaleacross.emitters.megatron_communicators import FILE as COMMUNICATORS
 from scaleacross.emitters.megatron_communicators import communicators_file
+from scaleacross.emitters.megatron_experts import expert_runtime
 from scaleacross.emitters.megatron_layout import pipeline_arguments
 from scaleacross.emitters.megatron_model import model_arguments, model_notes, starting_point
 from scaleacross.emitters.model import check_stages, refuse, workload_of
 from scaleacross.emitters.rank_order import RankOrder, plan_topology, rank_order, ranks_csv
-from scaleacross.emitters.shell import Launch, launch_files, one_line
+from scaleacross.emitters.shell import Launch, one_line
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.plan import Plan
 
@@ -44,6 +46,7 @@ def render(plan: Plan) -> dict[str, str]:
     program = '"${MEGATRON_LM:?set MEGATRON_LM to the Megatron-LM checkout}/pretrain_gpt.py" "${MEGATRON_ARGS[@]}" "$@"'
     launch = Launch(
         plan_name=plan.job.name,
+        slurm=plan.job.slurm,
         framework="Megatron-LM",
         torchrun_command=program,
         task_command=f'"${{PYTHON:-python}}" {program}',
@@ -95,6 +98,8 @@ def megatron_arguments(plan: Plan, mapping: list[str]) -> list[str]:
         *_data_parallel(plan),
         *_recompute(plan),
         *_context(plan),
+        *_overlap(plan),
+        *expert_runtime(plan),
         *("--optimizer", job.optimizer.name),
         *starting_point(plan),
         *model_arguments(plan),
@@ -116,18 +121,13 @@ def _data_parallel(plan: Plan) -> list[str]:
         out += ["--ddp-bucket-size", str(overlap.bucket_parameters)]
     if shard == "none":
         return out
+    gathered_early = overlap.shard_prefetch if shard == "parameters" else overlap.parameter_gather
     out += ["--use-distributed-optimizer"]
-    out += ["--overlap-param-gather"] if several and overlap.parameter_gather else []
+    out += ["--overlap-param-gather"] if several and gathered_early else []
     out += ["--num-distributed-optimizer-instances", str(degrees.dp_replicate)] if degrees.dp_replicate > 1 else []
     if shard == "parameters":
         out += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", "optim_grads_params"]
-        out += [
-            "--outer-dp-sharding-strategy",
-            "no_shard",
-            "--no-gradient-accumulation-fusion",
-            "--ckpt-format",
-            "fsdp_dtensor",
-        ]
+        out += ["--outer-dp-sharding-strategy", "no_shard", "--ckpt-format", "fsdp_dtensor"]
     return out
 
 
@@ -144,10 +144,21 @@ def _context(plan: Plan) -> list[str]:
     return ["--cp-comm-type", "p2p" if plan.job.context_exchange == "ring" else "all_gather"]
 
 
+def _overlap(plan: Plan) -> list[str]:
+    """What runs beside computation, as the job states it; ``targets.megatron`` refuses what no option says."""
+    overlap, degrees = plan.job.overlap, plan.degrees
+    out = ["--tp-comm-overlap"] if degrees.tp > 1 and overlap.tp_fraction > 0 else []
+    waits = plan.decision.pipeline.num_chunks > 1 and not overlap.pipeline_messages
+    out += ["--no-overlap-p2p-communication"] if waits else []
+    return out + ([] if plan.job.optimizer.fused_accumulation else ["--no-gradient-accumulation-fusion"])
+
+
 def _max_connections(plan: Plan) -> str:
     """The shell line for CUDA_DEVICE_MAX_CONNECTIONS (arguments.py: 1 with tp or cp before Blackwell; never 1 with FSDP)."""
     if plan.decision.shard == "parameters":
         return "unset CUDA_DEVICE_MAX_CONNECTIONS  # Megatron-FSDP refuses 1\n"
+    if "--overlap-moe-expert-parallel-comm" in expert_runtime(plan):
+        return "export CUDA_DEVICE_MAX_CONNECTIONS=32  # experts' all-to-alls run beside computation\n"
     topology = plan_topology(plan)
     names = [topology.building(share.building).accelerator.name for share in plan.placement.fill]
     before_blackwell = any(not name.upper().startswith(BLACKWELL_PREFIXES) for name in names)
@@ -172,6 +183,8 @@ def _arguments_file(plan: Plan, mapping: list[str]) -> str:
         else:
             lines[-1] += f" {shlex.quote(word)}"
     notes = [_LEFT_TO_YOU, *model_notes(workload_of(plan).decoder())]
+    if plan.decision.shard == "parameters" and plan.job.optimizer.fused_accumulation:
+        notes.append("Megatron-FSDP with fused gradient accumulation needs Transformer Engine 2.10 or later.")
     if plan.job.fine_tuning is not None and plan.job.fine_tuning.checkpoint:
         notes.append("--pretrained-checkpoint takes Megatron-LM's own format: convert other weights first.")
     comments = "".join(f"# {note}\n" for note in notes)

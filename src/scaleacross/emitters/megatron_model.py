@@ -138,7 +138,7 @@ _ACTIVATIONS: Final[dict[tuple[bool, str], tuple[str, ...]]] = {
     (True, "clamped_silu"): (
         "--quick-geglu", "--glu-linear-offset", "1.0", "--activation-func-clamp-value", "7.0", "--no-bias-gelu-fusion"
     ),
-    (False, "gelu"): (),
+    (False, "gelu"): ("--no-bias-gelu-fusion",),  # the fused kernel is the tanh approximation
     (False, "gelu_tanh"): (),
     (False, "relu2"): ("--squared-relu",),
 }  # fmt: skip
@@ -228,7 +228,6 @@ def _feed_forwards(decoder: Decoder) -> list[str]:
 def _experts(model: Experts) -> list[str]:
     out = ["--num-experts", str(model.num_experts), "--moe-router-topk", str(model.top_k)]
     out += ["--moe-ffn-hidden-size", str(model.width), "--moe-grouped-gemm"]
-    out += ["--moe-token-dispatcher-type", "alltoall"]
     out += ["--moe-shared-expert-intermediate-size", str(model.shared_width)] if model.shared_width else []
     out += ["--moe-shared-expert-gate"] if model.shared_gate else []
     out += ["--moe-apply-probs-on-input"] if model.weights_on_input else []
@@ -342,5 +341,3 @@ def _deviations(decoder: Decoder) -> Iterator[str]:
         router = experts.router
         if router and router.num_groups > 1 and router.score_function == "softmax":
             yield "a group of experts is ranked by the sum of its best scores, not by the best"
-    if any(feed.activation == "gelu" for kind in decoder.kinds.values() if (feed := kind.feed_forward)):
-        yield "GELU is its tanh approximation"

@@ -1,10 +1,8 @@
-"""Shell files that every launcher needs: hosts.txt, run_node.sh (torchrun, once per host), slurm.sbatch (a task per accelerator).
+"""What shell files share, hosts.txt, and run_node.sh (torchrun, once per host).
 
-Rank order is the whole point of these files:
-
-* torchrun: the static rendezvous gives node R the ranks after those of nodes 0..R-1. The c10d rendezvous sorts nodes by address
-  text and ignores --node-rank (torch 2.13, distributed/elastic/rendezvous/dynamic_rendezvous.py), so it is not used.
-* Slurm: SLURM_HOSTFILE with --distribution=arbitrary starts task i on line i of the file (sbatch(1)).
+Rank order is the whole point of run_node.sh: the static rendezvous gives node R the ranks after those of nodes 0..R-1. The c10d
+rendezvous sorts nodes by address text and ignores --node-rank (torch 2.13, distributed/elastic/rendezvous/dynamic_rendezvous.py),
+so it is not used.
 
 Text that comes from the user never reaches a script unchecked: host names are refused unless they are plain, everything else is
 quoted by ``shlex.quote`` or reduced to one comment line.
@@ -14,11 +12,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from scaleacross.emitters.rank_order import RankOrder
 from scaleacross.errors import EmitError
+from scaleacross.spec.slurm import Slurm
 
 PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -33,6 +32,7 @@ class Launch:
         torchrun_command: words after torchrun's own options, as shell text (already quoted).
         task_command: command line of one process when it is started without torchrun, as shell text (already quoted).
         preamble: shell lines run before either command; $here is the folder of these files.
+        slurm: how the job is submitted.
     """
 
     plan_name: str
@@ -40,6 +40,7 @@ class Launch:
     torchrun_command: str
     task_command: str
     preamble: str = ""
+    slurm: Slurm = field(default_factory=Slurm)
 
 
 def one_line(text: str) -> str:
@@ -60,23 +61,6 @@ def plain(name: str) -> str:
     return name
 
 
-def launch_files(order: RankOrder, launch: Launch) -> dict[str, str]:
-    """hosts.txt, run_node.sh, slurm_hostfile, slurm.sbatch for one rank order.
-
-    Where the ranks of a host are not one block, run_node.sh says so and stops: Slurm starts every rank by itself.
-
-    Raises:
-        EmitError: a host name with characters that a host file cannot carry.
-    """
-    return {
-        "hosts.txt": hosts_file(order, launch),
-        "run_node.sh": _run_node(order, launch),
-        "slurm_hostfile": _host_of_every_rank(order),
-        "slurm.sbatch": _sbatch(order, launch),
-        "SUBMIT.md": submit_page(order, launch),
-    }
-
-
 def hosts_file(order: RankOrder, launch: Launch) -> str:
     """Hosts in node-rank order with their process counts; the first column is for the user to edit."""
     lines = [
@@ -88,44 +72,13 @@ def hosts_file(order: RankOrder, launch: Launch) -> str:
     return "\n".join(lines) + "\n"
 
 
-def submit_page(order: RankOrder, launch: Launch) -> str:
-    """SUBMIT.md: the three commands that run this folder under SLURM, and the one for any other launcher."""
-    program = "" if launch.torchrun_command != '"$@"' else " train.py"
-    return _SUBMIT.format(
-        name=one_line(launch.plan_name),
-        hosts=len(order.hosts),
-        world_size=len(order),
-        framework=launch.framework,
-        program=program,
-    )
-
-
-_SUBMIT: Final = """\
-# Submit plan {name}: {world_size} processes on {hosts} hosts, in the rank order of {framework}
-
-Column 1 of `hosts.txt` holds the names of the hosts as your cluster knows them. Where these are invented (`building-a-h00000`),
-write the real ones there, or emit again with `scaleacross emit plan.json --hosts FILE`. Spare hosts stand at its end.
-
-```bash
-sbatch --test-only --nodelist="$(grep -v '^#' hosts.txt | cut -d' ' -f1 | paste -sd,)" slurm.sbatch{program}
-sbatch --nodelist="$(grep -v '^#' hosts.txt | cut -d' ' -f1 | paste -sd,)" slurm.sbatch{program}
-squeue --me
-```
-
-Without SLURM, run this on every host of `hosts.txt`, with the same folder: `./run_node.sh{program}`
-"""
-
-
-def _host_of_every_rank(order: RankOrder) -> str:
-    lines = [f"{plain(host.name)}\n" for host in order.hosts]
-    return "".join([lines[host] for host in order.host.tolist()])
-
-
-def _header(launch: Launch, purpose: str) -> str:
+def header(launch: Launch, purpose: str) -> str:
+    """The comment that says what a script is for."""
     return f"# Plan {one_line(launch.plan_name)}: {purpose}"
 
 
-def _run_node(order: RankOrder, launch: Launch) -> str:
+def run_node(order: RankOrder, launch: Launch) -> str:
+    """run_node.sh. Where the ranks of a host are not one block it says so and stops: torchrun gives out blocks only."""
     split = order.split_host()
     if split is not None:
         message = (
@@ -134,7 +87,7 @@ def _run_node(order: RankOrder, launch: Launch) -> str:
         )
         return f"#!/usr/bin/env bash\nset -euo pipefail\necho {shlex.quote(message)} >&2\nexit 2\n"
     return _RUN_NODE.format(
-        header=_header(launch, "starts the processes of this host. Run it on every host, with the same files."),
+        header=header(launch, "starts the processes of this host. Run it on every host, with the same files."),
         num_hosts=len(order.hosts),
         world_size=len(order),
         preamble=launch.preamble,
@@ -142,20 +95,8 @@ def _run_node(order: RankOrder, launch: Launch) -> str:
     )
 
 
-def _sbatch(order: RankOrder, launch: Launch) -> str:
-    job_name = re.sub(r"[^A-Za-z0-9._-]+", "-", launch.plan_name).strip("-") or "plan"
-    return _SBATCH.format(
-        header=_header(launch, "one task per accelerator, in exact rank order."),
-        job_name=shlex.quote(job_name),
-        num_hosts=len(order.hosts),
-        world_size=len(order),
-        most_per_host=max(host.num_ranks for host in order.hosts),
-        task=shlex.quote(_TASK.format(preamble=launch.preamble, command=launch.task_command)),
-    )
-
-
 # Both scripts share the reading of hosts.txt: names[] and counts[] by node rank.
-_READ_HOSTS: Final = """\
+READ_HOSTS: Final = """\
 hosts_file="${{HOSTS_FILE:-$here/hosts.txt}}"
 if [[ -f "$here/../nccl.env" ]]; then set -a; source "$here/../nccl.env"; set +a; fi
 names=(); counts=(); planned=()
@@ -182,7 +123,7 @@ _RUN_NODE: Final = (
 set -euo pipefail
 here="$(cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd)"
 """
-    + _READ_HOSTS
+    + READ_HOSTS
     + """\
 long_name="${{NODE_NAME:-$(hostname)}}"
 short_name="${{NODE_NAME:-${{long_name%%.*}}}}"
@@ -199,46 +140,3 @@ fi
   {command}
 """
 )
-
-_SBATCH: Final = (
-    """\
-#!/usr/bin/env bash
-#SBATCH --job-name={job_name}
-#SBATCH --nodes={num_hosts}
-#SBATCH --ntasks={world_size}
-#SBATCH --gpus-per-node={most_per_host}
-#SBATCH --exclusive
-{header}
-# Submit from this directory (shared by all hosts), on the hosts of column 1:
-#   sbatch --nodelist="$(grep -v '^#' hosts.txt | cut -d' ' -f1 | paste -sd,)" slurm.sbatch [arguments of the training program]
-# Task i runs on line i of the host file: --distribution=arbitrary, stated because a topology plugin would reorder tasks.
-set -euo pipefail
-here="${{PLAN_DIR:-${{SLURM_SUBMIT_DIR:-$PWD}}}}"
-"""
-    + _READ_HOSTS
-    + """\
-export PLAN_HOSTFILE="$here/.slurm_hostfile.${{SLURM_JOB_ID:?run this under sbatch}}"
-trap 'rm -f -- "$PLAN_HOSTFILE"' EXIT
-declare -A real=()
-for k in "${{!names[@]}}"; do real["${{planned[k]}}"]="${{names[k]}}"; done
-while read -r plan_name; do
-  [[ -n "${{real[$plan_name]:-}}" ]] || {{ echo "$hosts_file: column 3 has no host $plan_name" >&2; exit 2; }}
-  printf '%s\\n' "${{real[$plan_name]}}"
-done < "$here/slurm_hostfile" > "$PLAN_HOSTFILE"
-missing="$(comm -23 <(printf '%s\\n' "${{names[@]}}" | sort) <(scontrol show hostnames "$SLURM_JOB_NODELIST" | sort) | head -n 1)"
-if [[ -n "$missing" ]]; then
-  echo "host $missing of $hosts_file is not in this allocation: submit with --nodelist as shown above" >&2; exit 2
-fi
-export MASTER_ADDR="${{MASTER_ADDR:-$(head -n 1 "$PLAN_HOSTFILE")}}" MASTER_PORT="${{MASTER_PORT:-29500}}"
-export WORLD_SIZE={world_size}
-export SLURM_HOSTFILE="$PLAN_HOSTFILE" here
-srun --ntasks={world_size} --distribution=arbitrary --kill-on-bad-exit=1 bash -c {task} task "$@"
-"""
-)
-
-_TASK: Final = """\
-set -euo pipefail
-export RANK="$SLURM_PROCID" LOCAL_RANK="$SLURM_LOCALID"
-export LOCAL_WORLD_SIZE="$(grep -cxF -- "$(sed -n "$((RANK + 1))p" "$PLAN_HOSTFILE")" "$PLAN_HOSTFILE")"
-{preamble}exec {command}
-"""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from scaleacross.emitters.launchers import launch_files
 from scaleacross.emitters.rank_order import rank_order, ranks_csv
-from scaleacross.emitters.shell import Launch, launch_files
+from scaleacross.emitters.shell import Launch
 from scaleacross.spec.plan import Plan
 
 
@@ -18,6 +19,7 @@ def render(plan: Plan) -> dict[str, str]:
     order = rank_order(plan)
     launch = Launch(
         plan_name=plan.job.name,
+        slurm=plan.job.slurm,
         framework="the plan",
         torchrun_command='"$@"',
         task_command='"${PYTHON:-python}" "$@"',

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from scaleacross.emitters.launchers import launch_files
 from scaleacross.emitters.model import check_stages, refuse, workload_of
 from scaleacross.emitters.rank_order import rank_order, ranks_csv
-from scaleacross.emitters.shell import Launch, launch_files, one_line
-from scaleacross.emitters.torchtitan_identity import identity_notes
+from scaleacross.emitters.shell import Launch, one_line
+from scaleacross.emitters.torchtitan_identity import identity
 from scaleacross.errors import EmitError
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.schedules.pipeline.stage_placement import locate
@@ -38,6 +39,7 @@ def render(plan: Plan) -> dict[str, str]:
     program = f'-m torchtitan.train --module {MODULE_NAME} --config {FUNCTION_NAME} "$@"'
     launch = Launch(
         plan_name=plan.job.name,
+        slurm=plan.job.slurm,
         framework="torchtitan",
         torchrun_command=program,
         task_command=f'"${{PYTHON:-python}}" {program}',
@@ -60,13 +62,13 @@ def config_module(plan: Plan) -> str:
     if flavor is None:
         raise EmitError(missing_flavor(profile))
     checkpoint = _starting_point(plan)
-    identity = identity_notes(workload_of(plan).decoder(), flavor.package, flavor.name)
+    stated = identity(workload_of(plan).decoder(), flavor.package)
     text = _MODULE.format(
         title=one_line(plan.job.name).replace("\\", " ").replace('"', "'"),
         package=flavor.package,
         flavor=flavor.name,
         recompute="FullAC.Config()" if plan.decision.recompute == "full" else "None",
-        notes="".join(f"\n# {note}" for note in identity),
+        stated="".join(f"    {name!r}: {values!r},\n" for name, values in stated.items()),
         checkpoint=checkpoint,
         imports="from torchtitan.components.checkpointer import CheckpointManager\n" if checkpoint else "",
         training=_keywords(_training(plan)),
@@ -173,10 +175,13 @@ def _literal(value: Any) -> str:
 _MODULE: Final = '''\
 """torchtitan 0.3.0 configuration of plan {title}.
 
-Start it with run_node.sh or slurm.sbatch beside this file; alone: ``--module scaleacross_plan --config train``.
+Start it with run_node.sh or submit.sh beside this file; alone: ``--module scaleacross_plan --config train``.
+It needs a torch later than 2.13.0, which has no torch.distributed.set_timeout and no schedules that take arg_mbs.
 """
 
+import dataclasses
 import os
+from typing import Any
 
 {imports}from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.optimizer import default_adamw
@@ -187,12 +192,29 @@ from torchtitan.models.common.config_utils import decoder_vocab_size
 from torchtitan.models.{package} import model_registry
 from torchtitan.trainer import Trainer
 
-# Data set, learning rate, number of steps and the tokenizer's folder are not part of a plan: set them here.{notes}
+# Data set, learning rate, number of steps and the tokenizer's folder are not part of a plan: set them here.
+
+# What the workload states of its model, whatever the flavor has there: class of torchtitan -> fields of its Config.
+STATED = {{
+{stated}}}
+
+
+def as_stated(part: Any) -> None:
+    """Lay the workload's values over a configuration and all that it holds."""
+    if isinstance(part, (list, tuple)):
+        for one in part:
+            as_stated(one)
+    elif dataclasses.is_dataclass(part):
+        for name, value in STATED.get(type(part).__qualname__.split(".")[0], {{}}).items():
+            setattr(part, name, value)
+        for field in dataclasses.fields(part):
+            as_stated(getattr(part, field.name))
 
 
 def train() -> Trainer.Config:
     """The plan's settings around torchtitan's {package} {flavor}."""
     model_spec = model_registry({flavor!r})
+    as_stated(model_spec.model)
     return Trainer.Config(
         model_spec=model_spec,
         hf_assets_path=os.environ.get("HF_ASSETS_PATH", "./assets/hf"),

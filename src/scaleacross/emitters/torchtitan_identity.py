@@ -1,67 +1,70 @@
-"""Where a flavor of torchtitan 0.3.0 is another model than the workload says, though every shape is the same.
+"""What the workload states of the model's identity, as values of torchtitan 0.3.0's configurations.
 
-Values read in torchtitan 0.3.0 (PyPI): models/llama3/__init__.py, qwen3/__init__.py, deepseek_v3/__init__.py; RMSNorm's default
-epsilon is in models/common/nn_modules.py.
+A flavor has values of its own: Qwen3 235B-A22B a rotary base of 5 million, all of DeepSeek-V3 a norm epsilon of 1e-5. The emitted
+module lays the workload's over them. Names: torchtitan/models/common/nn_modules.py, rope.py, moe.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final
 
+from scaleacross.errors import EmitError
 from scaleacross.workloads.decoder import Decoder
-from scaleacross.workloads.identity import Rope
+from scaleacross.workloads.identity import Rope, RopeScaling
 from scaleacross.workloads.layer_kinds import Attention, Latent
 
-
-@dataclass(frozen=True)
-class FlavorIdentity:
-    """Rotary base and scaling, norm epsilon, and of experts: score function, groups and factor of the weights."""
-
-    base: float
-    scaling: Literal["llama3", "yarn"] | None
-    epsilon: float
-    score_function: Literal["softmax", "sigmoid"] = "softmax"
-    num_groups: int = 1
-    route_scale: float = 1.0
+ROPES: Final = {"llama3": "ComplexRoPE", "qwen3": "CosSinRoPE", "deepseek_v3": "ComplexRoPE"}
+"""Rotary embedding of each package."""
 
 
-_LLAMA3: Final = FlavorIdentity(500_000, "llama3", 1e-5)
-_QWEN3: Final = FlavorIdentity(1_000_000, None, 1e-6)
-IDENTITIES: Final[Mapping[tuple[str, str], FlavorIdentity]] = {
-    **{("llama3", name): _LLAMA3 for name in ("1B", "3B", "8B", "70B", "405B")},
-    **{("qwen3", name): _QWEN3 for name in ("0.6B", "1.7B", "4B", "8B", "14B", "32B", "30B-A3B")},
-    ("qwen3", "235B-A22B"): FlavorIdentity(5_000_000, None, 1e-6),
-    ("deepseek_v3", "16B"): FlavorIdentity(10_000, "yarn", 1e-5),
-    ("deepseek_v3", "236B"): FlavorIdentity(10_000, "yarn", 1e-5, "softmax", 8, 16.0),
-    ("deepseek_v3", "671B"): FlavorIdentity(10_000, "yarn", 1e-5, "sigmoid", 8, 2.5),
-}
+def identity(decoder: Decoder, package: str) -> dict[str, dict[str, Any]]:
+    """Class of torchtitan -> field of its Config -> the value that the workload states; what it does not state is left out.
 
-
-def identity_notes(decoder: Decoder, package: str, flavor: str) -> list[str]:
-    """One sentence per value that the workload states and the flavor has otherwise."""
-    found = IDENTITIES.get((package, flavor))
-    if found is None:
-        return []
-    return [
-        f"NOT the workload's model: {what} is {stated} there and {built} in {package} {flavor}; change it in the flavor."
-        for what, stated, built in _pairs(decoder, found)
-        if stated != built
-    ]
-
-
-def _pairs(decoder: Decoder, found: FlavorIdentity) -> Iterator[tuple[str, object, object]]:
-    """(what, stated by the workload, built by the flavor) of every value that the workload states."""
+    Raises:
+        EmitError: a rotary scaling that torchtitan 0.3.0 has not.
+    """
+    out: dict[str, dict[str, Any]] = {}
+    if decoder.norm_epsilon is not None:
+        out["RMSNorm"] = {"eps": decoder.norm_epsilon}
     mixers = [kind.mixer for kind in decoder.kinds.values() if isinstance(kind.mixer, Attention | Latent)]
     rope = next((mixer.rope for mixer in mixers if isinstance(mixer.rope, Rope)), None)
     if rope is not None:
-        yield "the rotary base", f"{rope.base:.0f}", f"{found.base:.0f}"
-        yield "the rotary scaling", rope.scaling.kind if rope.scaling else None, found.scaling
-    if decoder.norm_epsilon is not None:
-        yield "the norm epsilon", decoder.norm_epsilon, found.epsilon
+        out[ROPES[package]] = {"theta": rope.base, **_scaling(rope.scaling, ROPES[package])}
     router = next((experts.router for experts in decoder.experts() if experts.router), None)
     if router is not None:
-        yield "the router's score function", router.score_function, found.score_function
-        yield "the number of expert groups", router.num_groups, found.num_groups
-        yield "the factor on routed experts", router.scaling, found.route_scale
+        grouped = router.num_groups > 1
+        out["TokenChoiceTopKRouter"] = {
+            "score_func": router.score_function,
+            "route_norm": router.normalized,
+            "route_scale": router.scaling,
+            "num_expert_groups": router.num_groups if grouped else None,
+            "num_limited_groups": router.group_top_k if grouped else None,
+        }
+    return out
+
+
+def _scaling(scaling: RopeScaling | None, kind: str) -> dict[str, Any]:
+    if scaling is None:
+        return {"scaling": "none"}
+    stated: dict[str, Any]
+    if scaling.kind == "llama3" and kind == "ComplexRoPE":
+        stated = {
+            "scaling_factor": scaling.factor,
+            "low_freq_factor": scaling.low_freq_factor,
+            "high_freq_factor": scaling.high_freq_factor,
+            "original_max_position_embeddings": scaling.original_positions,
+        }
+    elif scaling.kind == "yarn":
+        stated = {
+            "rope_factor": scaling.factor,
+            "beta_fast": scaling.beta_fast,
+            "beta_slow": scaling.beta_slow,
+            "original_seq_len": scaling.original_positions,
+            "truncate": scaling.rounded,
+        }
+    else:
+        raise EmitError(
+            f"rotary scaling {scaling.kind}: torchtitan 0.3.0's {kind} has {'llama3 and ' * (kind == 'ComplexRoPE')}yarn"
+        )
+    name = "llama" if scaling.kind == "llama3" else "yarn"
+    return {"scaling": name, **{field: value for field, value in stated.items() if value is not None}}

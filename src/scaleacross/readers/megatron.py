@@ -28,6 +28,11 @@ REFUSED: Final = {
     "--fine-grained-activation-offloading": "offloading is not modelled",
     "--use-torch-fsdp2": "state --use-megatron-fsdp",
 }
+SHARES: Final = {
+    "--tp-comm-overlap": "overlap.tp_fraction",
+    "--overlap-moe-expert-parallel-comm": "experts.overlap_fraction",
+}
+"""Switches of what the job states as a share."""
 MODEL: Final = {"--num-layers": "num_layers", "--hidden-size": "hidden_size", "--num-experts": "num_experts"}
 
 
@@ -84,19 +89,18 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     tp, pp, cp = (number(f"--{axis}-parallel-size", 1) for axis in ("tensor-model", "pipeline-model", "context"))
     dp = data_parallel(name, world, tp * pp * cp)
     shard = _shard(found)
-    replicas = number("--num-distributed-optimizer-instances", 1) if shard != "none" else dp
+    ep = number("--expert-model-parallel-size", 1)
+    whole = dp if ep == 1 else 1  # experts lie inside dp_shard, also where nothing else is sharded
+    replicas = number("--num-distributed-optimizer-instances", 1) if shard != "none" else whole
     if dp % replicas:
         raise InputError(f"{name}: {replicas} optimizer instances do not divide dp {dp}")
+    if dp // replicas % ep:
+        raise InputError(
+            f"{name}: --expert-model-parallel-size {ep} does not divide the {dp // replicas} replicas of a shard group"
+        )
     if shard != "none" and dp // replicas * cp == 1:
         shard = "none"  # a distributed optimizer over one rank
-    degrees = Degrees(
-        tp=tp,
-        cp=cp,
-        pp=pp,
-        dp_shard=dp // replicas,
-        dp_replicate=replicas,
-        ep=number("--expert-model-parallel-size", 1),
-    )
+    degrees = Degrees(tp=tp, cp=cp, pp=pp, dp_shard=dp // replicas, dp_replicate=replicas, ep=ep)
     counts = _layers(found, name, pp, num_layers, number)
     chunks = len(counts[0]) if counts else 1
     schedule = "Interleaved1F1B" if has_chunks("Interleaved1F1B", chunks) else "1F1B"
@@ -109,10 +113,13 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
         "sequence_length": number("--seq-length"),
         "global_batch_sequences": number("--global-batch-size"),
         **_job(found, cp),
+        **_overlap(found, decision),
+        **_experts(found, name, degrees.ep),
     }
     model = {label: number(option) for option, label in MODEL.items() if option in found}
     order = DP_OUTERMOST if "--use-tp-pp-dp-mapping" in found else PP_OUTERMOST
-    return Reading(decision, job, model, order, tuned="--nccl-communicator-config-path" in found)
+    unsaid = {field: option for option, field in SHARES.items() if option in found}
+    return Reading(decision, job, model, order, tuned="--nccl-communicator-config-path" in found, unsaid=unsaid)
 
 
 def _shard(found: dict[str, list[str]]) -> ShardLevel:
@@ -171,8 +178,8 @@ def _job(found: dict[str, list[str]], cp: int) -> dict[str, Any]:
         "precision": "fp16" if half else "fp8" if fp8 else "bf16",
         "optimizer.name": (found.get("--optimizer") or ["adam"])[0],
         "optimizer.reduce_bytes": 4.0 if in_fp32 else 2.0,
-        "overlap.gradient_reduce": "--overlap-grad-reduce" in found,
-        "overlap.parameter_gather": "--overlap-param-gather" in found,
+        "optimizer.fused_accumulation": "--no-gradient-accumulation-fusion" not in found,
+        **{field: 0.0 for option, field in SHARES.items() if option not in found},
     }
     if "--ddp-bucket-size" in found:
         out["overlap.bucket_parameters"] = int(found["--ddp-bucket-size"][0])
@@ -182,3 +189,50 @@ def _job(found: dict[str, list[str]], cp: int) -> dict[str, Any]:
             raise InputError(f"--cp-comm-type {kind} is not modelled: p2p and all_gather are")
         out["context_exchange"] = "ring" if kind == "p2p" else "gather"
     return out
+
+
+def _overlap(found: dict[str, list[str]], decision: Decision) -> dict[str, Any]:
+    """Overlap options, of which arguments state only those that have something to overlap."""
+    degrees = decision.degrees
+    out: dict[str, Any] = {}
+    if degrees.dp * degrees.cp > 1:
+        gathered = "shard_prefetch" if decision.shard == "parameters" else "parameter_gather"
+        early = {"gradient_reduce": "--overlap-grad-reduce", gathered: "--overlap-param-gather"}
+        early |= {} if gathered == "parameter_gather" else {"parameter_gather": "--overlap-param-gather"}
+        out = {f"overlap.{field}": option in found for field, option in early.items()}
+    if decision.shard == "none":
+        out["overlap.parameter_gather"] = "--overlap-grad-reduce" in found  # nothing is gathered
+    if decision.pipeline.num_chunks > 1:
+        out["overlap.pipeline_messages"] = "--no-overlap-p2p-communication" not in found
+    return out
+
+
+def _experts(found: dict[str, list[str]], name: str, ep: int) -> dict[str, Any]:
+    """The dispatcher and CUDA graphs.
+
+    Raises:
+        InputError: a dispatcher or graphs that no plan can say.
+    """
+    out: dict[str, Any] = {"experts.graphs": _graphs(found, name)}
+    if ep == 1:
+        return out
+    dispatcher = (found.get("--moe-token-dispatcher-type") or ["allgather"])[0]
+    if dispatcher == "allgather":
+        raise InputError(
+            f"{name}: --moe-token-dispatcher-type allgather (the default) gathers all tokens, which is not modelled: alltoall "
+            "and flex are"
+        )
+    return {**out, "experts.dispatch": "copies" if dispatcher == "alltoall" else "deduplicated"}
+
+
+def _graphs(found: dict[str, list[str]], name: str) -> str:
+    implementation = (found.get("--cuda-graph-impl") or ["none"])[0]
+    if implementation in ("none", "full_iteration"):
+        return "none" if implementation == "none" else "full"
+    modules = found.get("--cuda-graph-modules", [])
+    if "attn" not in modules or "moe" in modules:
+        raise InputError(
+            f"{name}: --cuda-graph-modules {' '.join(modules) or '(whole layers)'} is not modelled: attn with mlp, moe_router "
+            "or both is"
+        )
+    return "partial"

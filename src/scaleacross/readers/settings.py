@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,8 @@ class Reading:
         model: what they state of the model, by the names of ``layer_profile``; checked against the job's.
         order: the framework's rank order, fastest axis first.
         tuned: they hand over settings of communicators.
-        notes: what was read and means nothing here, or was assumed.
+        unsaid: fields of a job that must be above 0 there, because the settings switch on what they say no amount of; with
+            the option that does.
     """
 
     decision: Decision
@@ -29,7 +30,7 @@ class Reading:
     model: dict[str, int]
     order: tuple[GridAxis, ...]
     tuned: bool = False
-    notes: tuple[str, ...] = field(default=())
+    unsaid: Mapping[str, str] = field(default_factory=dict)
 
 
 def data_parallel(name: str, world: int, model_parallel: int) -> int:

@@ -13,6 +13,7 @@ from scaleacross.spec.framework import Conversion, ExpertRuntime, Optimizer, Ove
 from scaleacross.spec.network_request import NetworkRequest
 from scaleacross.spec.parallelism import Recompute, ScheduleName, ShardLevel
 from scaleacross.spec.reliability import Recovery
+from scaleacross.spec.slurm import Slurm
 
 MAX_SEQUENCE_LENGTH = 2**27
 MAX_BATCH_SEQUENCES = 2**22
@@ -154,6 +155,7 @@ class Job(Spec):
     failure_domains: FailureDomains | None = Field(
         default=None, description="placements that lose more replicas with one unit are not allowed"
     )
+    slurm: Slurm = Field(default=Slurm(), description="how launch files submit to SLURM; nothing of it is planned")
     reliability: Recovery | None = Field(
         default=None,
         description="what the job does when something fails; None and a topology that states no failures: not asked",

@@ -56,7 +56,34 @@ def _expert_overlap(subject: Subject, rows: Columns) -> Bools:
     return out
 
 
+def _graphs(subject: Subject, rows: Columns) -> Bools:
+    """core/transformer/transformer_config.py: full recomputation goes with no graphs of layers."""
+    partial = np.bool_(subject.job.experts.graphs == "partial")
+    out: Bools = ~partial | ~in_codes(rows.recompute, recompute_codes(("full",)))
+    return out
+
+
+def _waiting_messages(subject: Subject, rows: Columns) -> Bools:
+    """training/arguments.py: without that overlap more than one chunk asks for pp > 2."""
+    out: Bools = np.bool_(subject.job.overlap.pipeline_messages) | (rows.num_chunks == 1) | (rows.pp > 2)
+    return out
+
+
 JOB_LAWS: Final = (
+    JobLaw(
+        lambda s: s.job.overlap.gradient_reduce or not s.job.overlap.parameter_gather,
+        lambda s: (
+            "overlap.parameter_gather without overlap.gradient_reduce: --overlap-param-gather asks for "
+            "--overlap-grad-reduce; set both or neither"
+        ),
+    ),
+    JobLaw(
+        lambda s: s.job.experts.graphs != "full" or s.profile.num_experts <= 1,
+        lambda s: (
+            "experts.graphs full: Megatron-LM's dispatchers read the tokens of every expert on the host, which no graph of a "
+            "whole iteration holds; set experts.graphs: partial or none"
+        ),
+    ),
     JobLaw(
         lambda s: s.job.precision != "nvfp4",
         lambda s: "precision nvfp4: the megatron target writes bf16, fp16 and fp8",
@@ -126,6 +153,24 @@ LAWS: Final = (
         ),
     ),
     Law(
+        "graphs",
+        "base",
+        _graphs,
+        lambda c: (
+            "experts.graphs partial with recompute full: Megatron-LM reruns whole layers without graphs only; set "
+            "recompute: none or experts.graphs: none"
+        ),
+    ),
+    Law(
+        "waiting messages",
+        "base",
+        _waiting_messages,
+        lambda c: (
+            f"overlap.pipeline_messages false with {c.decision.pipeline.num_chunks} chunks on pp {c.decision.degrees.pp}: "
+            "--no-overlap-p2p-communication asks for pp > 2"
+        ),
+    ),
+    Law(
         "sequence",
         "base",
         lambda s, rows: (rows.cp == 1) | (s.job.sequence_length % (2 * rows.cp) == 0),
@@ -163,4 +208,13 @@ GROUPS: Final = {
     "ep": ("EXPERT_MODEL_PARALLEL_GROUP",),
 }
 
-TARGET: Final = Target("megatron", TITLE, JOB_LAWS, LAWS, _details, equal_batches=True, behaviour={}, groups=GROUPS)
+TARGET: Final = Target(
+    "megatron",
+    TITLE,
+    JOB_LAWS,
+    LAWS,
+    _details,
+    equal_batches=True,
+    behaviour={"overlap.tp_reduce": True},
+    groups=GROUPS,
+)

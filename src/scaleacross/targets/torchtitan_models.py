@@ -24,6 +24,7 @@ class Flavor:
 
 
 FLAVORS: Final = (
+    Flavor("llama3", "debugmodel", 6, 256, 2048, 6_163_712),
     Flavor("llama3", "1B", 16, 2048, 128_256, 1_235_814_400),
     Flavor("llama3", "3B", 28, 3072, 128_256, 3_212_749_824),
     Flavor("llama3", "8B", 32, 4096, 128_256, 8_030_261_248),

@@ -1,0 +1,175 @@
+"""slurm.sbatch, a task per accelerator in exact rank order, and submit.sh, which names its hosts to sbatch.
+
+* Order: SLURM_HOSTFILE with --distribution=arbitrary starts task i on line i of the file (sbatch(1)). In a heterogeneous job
+  srun takes one such file per component (--nodelist with a path), and ranks run through the components in turn.
+* Hosts of unequal GPU counts, or of several partitions, make a heterogeneous job: ``--gpus-per-node`` and ``--partition`` hold
+  for a component. Where such hosts alternate in rank order, no order of components fits: one job asks for all GPUs together.
+* ``--nodefile`` has no limit; a --nodelist of about 7,000 names no longer fits into one argument.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Final
+
+from scaleacross.emitters.rank_order import RankOrder
+from scaleacross.emitters.shell import READ_HOSTS, Launch, header, plain
+from scaleacross.errors import EmitError
+
+MAX_COMPONENTS: Final = 16
+"""Each component of a heterogeneous job counts as a job; beyond so many one job asks for all GPUs together."""
+
+
+def components(order: RankOrder, launch: Launch) -> list[tuple[int, ...]]:
+    """Hosts (indices) of each component, in rank order, with equally many GPUs in one partition.
+
+    All hosts are one component where their ranks alternate between components.
+
+    Raises:
+        EmitError: they alternate between partitions, which one job cannot ask for.
+    """
+    keys = [(host.num_ranks, launch.slurm.partition_of(host.building)) for host in order.hosts]
+    runs = [tuple(dict.fromkeys(run)) for _, run in groupby(order.host.tolist(), key=lambda host: keys[host])]
+    again = [host for host, times in Counter(host for run in runs for host in run).items() if times > 1]
+    if not again and len(runs) <= MAX_COMPONENTS:
+        return runs
+    partitions = sorted({name for _, name in keys if name})
+    if len(partitions) > 1:
+        raise EmitError(
+            f"slurm.partition {', '.join(partitions)}: ranks alternate between them, and no job of SLURM spans partitions out of "
+            "turn; state one partition that holds all hosts, or pin degrees so that each building holds consecutive ranks"
+        )
+    return [tuple(range(len(order.hosts)))]
+
+
+def host_of_every_rank(order: RankOrder) -> str:
+    """slurm_hostfile: the host of rank i, as the plan names it, on line i."""
+    lines = [f"{plain(host.name)}\n" for host in order.hosts]
+    return "".join([lines[host] for host in order.host.tolist()])
+
+
+def sbatch(order: RankOrder, launch: Launch) -> str:
+    """The batch script."""
+    parts = components(order, launch)
+    sizes = [sum(order.hosts[host].num_ranks for host in part) for part in parts]
+    return _SBATCH.format(
+        options="#SBATCH hetjob\n".join(_options(order, launch, number, part) for number, part in enumerate(parts)),
+        header=header(launch, "one task per accelerator, in exact rank order. Submit it with submit.sh."),
+        read_hosts=READ_HOSTS.format(num_hosts=len(order.hosts), world_size=len(order)),
+        world_size=len(order),
+        srun=_srun(sizes, launch),
+        task=shlex.quote(_TASK.format(preamble=launch.preamble, command=launch.task_command)),
+    )
+
+
+def _options(order: RankOrder, launch: Launch, number: int, part: Sequence[int]) -> str:
+    """#SBATCH lines of one component; options that SLURM carries over to later components stand in the first."""
+    hosts, slurm = [order.hosts[host] for host in part], launch.slurm
+    counts = {host.num_ranks for host in hosts}
+    size = sum(host.num_ranks for host in hosts)
+    partitions = list(dict.fromkeys(name for host in hosts if (name := slurm.partition_of(host.building))))
+    job_name = re.sub(r"[^A-Za-z0-9._-]+", "-", launch.plan_name).strip("-") or "plan"
+    lines = [f"--job-name={shlex.quote(job_name)}"] if number == 0 else []
+    lines += [f"--account={slurm.account}"] if slurm.account and number == 0 else []
+    lines += [f"--time={slurm.time}"] if slurm.time and number == 0 else []
+    lines += [f"--partition={','.join(partitions)}"] if partitions else []
+    lines += [f"--nodes={len(hosts)}", f"--ntasks={size}"]
+    lines.append(f"--gpus-per-node={counts.pop()}" if len(counts) == 1 else f"--gpus={size}")
+    lines += [f"--nodefile=nodes.{number}.txt", "--exclusive", *slurm.extra]
+    return "".join(f"#SBATCH {line}\n" for line in lines)
+
+
+def _srun(sizes: Sequence[int], launch: Launch) -> str:
+    """The line that starts all tasks. Its command is the array ``task``."""
+    container = ""
+    if launch.slurm.container:
+        container = f' --container-image={launch.slurm.container} --container-mounts="$here:$here"'
+    common = f"--distribution=arbitrary --kill-on-bad-exit=1{container}"
+    if len(sizes) == 1:
+        return f'SLURM_HOSTFILE="$PLAN_HOSTFILE" srun --ntasks={sizes[0]} {common} "${{task[@]}}"'
+    steps, first = [], 1
+    for number, size in enumerate(sizes):
+        file = f"$PLAN_HOSTFILE.{number}"
+        steps.append(f'--het-group={number} --ntasks={size} --nodelist="{file}" {common} "${{task[@]}}"')
+        first += size
+    cut = "\n".join(_cut(sizes))
+    return f"{cut}\nsrun {' : '.join(steps)}"
+
+
+def _cut(sizes: Sequence[int]) -> list[str]:
+    """Lines that cut the host file into one file per component."""
+    out, first = [], 1
+    for number, size in enumerate(sizes):
+        out.append(f'sed -n "{first},{first + size - 1}p" "$PLAN_HOSTFILE" > "$PLAN_HOSTFILE.{number}"')
+        first += size
+    return out
+
+
+def submit(order: RankOrder, launch: Launch) -> str:
+    """submit.sh: the hosts of column 1 as one file per component, then sbatch."""
+    parts = components(order, launch)
+    component = {host: number for number, part in enumerate(parts) for host in part}
+    counts = [component[host] for host in range(len(order.hosts))]
+    return _SUBMIT.format(
+        header=header(launch, "submits slurm.sbatch on exactly the hosts of hosts.txt, column 1."),
+        read_hosts=READ_HOSTS.format(num_hosts=len(order.hosts), world_size=len(order)),
+        runs=" ".join(f"{number}:{len(list(run))}" for number, run in groupby(counts)),
+    )
+
+
+_SUBMIT: Final = """\
+#!/usr/bin/env bash
+{header}
+# Arguments go to the training program. SBATCH_OPTIONS: further options of sbatch, e.g. "--test-only --time=2:00:00".
+set -euo pipefail
+here="$(cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd)"
+{read_hosts}cd "$here"
+rm -f nodes.[0-9]*.txt
+next=0
+for run in {runs}; do  # component:hosts, in node-rank order
+  printf '%s\\n' "${{names[@]:next:${{run#*:}}}}" >> "nodes.${{run%:*}}.txt"
+  next=$((next + ${{run#*:}}))
+done
+read -r -a options <<< "${{SBATCH_OPTIONS:-}}"
+PLAN_DIR="$here" exec sbatch "${{options[@]}}" slurm.sbatch "$@"
+"""
+
+_SBATCH: Final = """\
+#!/usr/bin/env bash
+{options}{header}
+# Task i runs on line i of the host file: --distribution=arbitrary, stated because a topology plugin would reorder tasks.
+set -euo pipefail
+here="${{PLAN_DIR:-${{SLURM_SUBMIT_DIR:-$PWD}}}}"
+{read_hosts}export PLAN_HOSTFILE="$here/.slurm_hostfile.${{SLURM_JOB_ID:?run this under sbatch}}"
+trap 'rm -f -- "$PLAN_HOSTFILE" "$PLAN_HOSTFILE".[0-9]*' EXIT
+declare -A real=()
+for k in "${{!names[@]}}"; do real["${{planned[k]}}"]="${{names[k]}}"; done
+while read -r plan_name; do
+  [[ -n "${{real[$plan_name]:-}}" ]] || {{ echo "$hosts_file: column 3 has no host $plan_name" >&2; exit 2; }}
+  printf '%s\\n' "${{real[$plan_name]}}"
+done < "$here/slurm_hostfile" > "$PLAN_HOSTFILE"
+allocated() {{
+  local lists=("${{!SLURM_JOB_NODELIST_HET_GROUP_@}}") list
+  (( ${{#lists[@]}} )) || lists=(SLURM_JOB_NODELIST)
+  for list in "${{lists[@]}}"; do scontrol show hostnames "${{!list}}"; done
+}}
+missing="$(comm -23 <(printf '%s\\n' "${{names[@]}}" | sort) <(allocated | sort) | head -n 1)"
+if [[ -n "$missing" ]]; then
+  echo "host $missing of $hosts_file is not in this allocation: submit with ./submit.sh" >&2; exit 2
+fi
+export MASTER_ADDR="${{MASTER_ADDR:-$(head -n 1 "$PLAN_HOSTFILE")}}" MASTER_PORT="${{MASTER_PORT:-29500}}"
+export WORLD_SIZE={world_size} here
+task=(bash -c {task} task "$@")
+{srun}
+"""
+
+_TASK: Final = """\
+set -euo pipefail
+export RANK="$SLURM_PROCID" LOCAL_RANK="$SLURM_LOCALID"
+export LOCAL_WORLD_SIZE="$(grep -cxF -- "$(sed -n "$((RANK + 1))p" "$PLAN_HOSTFILE")" "$PLAN_HOSTFILE")"
+{preamble}exec {command}
+"""

@@ -1,0 +1,128 @@
+"""Decisions built by hand, which Megatron-LM or torchtitan runs: for round trips through their files."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from scaleacross.spec.plan import Decision
+
+DENSE = {"workload": "llama3.1-8b", "topology": "one_building"}
+LARGE = {"workload": "llama3.1-70b", "topology": "two_buildings_unequal"}
+QWEN = {"workload": "qwen3-235b-a22b", "topology": "one_building"}
+MIXTRAL = {"workload": "mixtral-8x22b", "topology": "one_building"}
+DEEPSEEK = {"workload": "deepseek-v3", "topology": "two_buildings_unequal"}
+
+
+class Case(NamedTuple):
+    """A job's catalogue names, a decision in short, and overrides of the job.
+
+    ``degrees``: "tp2 pp4 dp8 x2" is tp 2, pp 4, dp_shard 8, dp_replicate 2. ``pipeline``: "Interleaved1F1B v2 b4" is two chunks
+    and micro-batches of four sequences.
+    """
+
+    job: dict[str, str]
+    degrees: str
+    pipeline: str = "1F1B"
+    recompute: str = "none"
+    shard: str = "optimizer"
+    overrides: tuple[str, ...] = ()
+    layers: tuple[tuple[int, ...], ...] | None = None
+
+    def __str__(self) -> str:
+        words = (self.job["workload"], self.degrees, self.pipeline, self.recompute, self.shard, *self.overrides)
+        return " ".join(words).replace(" ", "-")
+
+
+def job_of(case: Case) -> dict[str, Any]:
+    """The job's catalogue names and figures, for this schedule; what the case overrides comes on top."""
+    schedule = case.pipeline.split()[0]
+    figures = {"sequence_length": 4096, "global_batch_sequences": 128, "schedules": [schedule]}
+    return {"name": "round-trip", **case.job, **figures}
+
+
+def decision_of(case: Case) -> Decision:
+    """The decision, without placement."""
+    axes = {"dp": "dp_shard", "x": "dp_replicate"}
+    degrees = {}
+    for word in case.degrees.split():
+        name = word.rstrip("0123456789")
+        degrees[axes.get(name, name)] = int(word[len(name) :])
+    schedule, *rest = case.pipeline.split()
+    sizes = {word[0]: int(word[1:]) for word in rest}
+    return Decision.model_validate(
+        {
+            "degrees": degrees,
+            "pipeline": {
+                "schedule": schedule,
+                "num_chunks": sizes.get("v", 1),
+                "micro_batch_sequences": sizes.get("b", 1),
+            },
+            "recompute": case.recompute,
+            "shard": case.shard,
+            "layers_per_stage": case.layers,
+        }
+    )
+
+
+MEGATRON = (
+    Case(DENSE, "dp16"),
+    Case(DENSE, "tp2 dp8 x2", "1F1B b2"),
+    Case(DENSE, "tp4 pp2 dp4", recompute="full"),
+    Case(DENSE, "tp2 pp4 dp8", "Interleaved1F1B v2"),
+    Case(DENSE, "tp1 pp4 dp4 x2", "Interleaved1F1B v4 b2", "full"),
+    Case(DENSE, "x32", shard="none"),
+    Case(DENSE, "tp8 x4", shard="none", overrides=("optimizer.reduce_bytes=2",)),
+    Case(DENSE, "dp32", shard="parameters"),
+    Case(DENSE, "tp2 dp8 x2", "1F1B b2", "full", "parameters"),
+    Case(DENSE, "cp4 dp8", overrides=("context_exchange=gather",)),
+    Case(DENSE, "cp2 tp2 pp2 dp4", overrides=("context_exchange=ring",)),
+    Case(DENSE, "pp5 dp2 x4", overrides=("global_batch_sequences=160",)),
+    Case(DENSE, "pp4 dp8", layers=((7,), (9,), (9,), (7,))),
+    Case(DENSE, "pp2 dp8", "Interleaved1F1B v3", layers=((4, 6, 6), (6, 6, 4))),
+    Case(DENSE, "tp2 dp16", overrides=("overlap.gradient_reduce=false", "overlap.parameter_gather=false")),
+    Case(DENSE, "dp32", overrides=("overlap.bucket_parameters=200000000",)),
+    Case(DENSE, "tp4 dp8", overrides=("overlap.tp_fraction=0.6",)),
+    Case(DENSE, "tp2 dp8", overrides=("optimizer.name=sgd", "optimizer.state_bytes=8")),
+    Case(DENSE, "tp2 dp16", overrides=("precision=fp8",)),
+    Case(DENSE, "tp1 dp16", overrides=("sequence_length=32768", "experts.graphs=partial")),
+    Case(DENSE, "pp4 dp8", "Interleaved1F1B v2", overrides=("overlap.pipeline_messages=false",)),
+    Case(DENSE, "tp2 dp16", overrides=("optimizer.fused_accumulation=false",)),
+    Case(LARGE, "tp8 pp4 dp16 x2", "Interleaved1F1B v4", overrides=("global_batch_sequences=512",)),
+    Case(LARGE, "tp4 pp8 dp32", overrides=("global_batch_sequences=2048",)),
+    Case(LARGE, "tp8 pp2 dp8 x4", "1F1B b2", "full"),
+    Case(QWEN, "tp4 pp4 dp16 ep16", "Interleaved1F1B v2", overrides=("global_batch_sequences=512",),
+         layers=((12, 12), (12, 12), (12, 11), (12, 11))),
+    Case(QWEN, "pp2 dp64 ep32", recompute="full", overrides=("experts.dispatch=deduplicated", "global_batch_sequences=512")),
+    Case(MIXTRAL, "tp4 pp7 dp8 ep8", "Interleaved1F1B v2"),
+    Case(MIXTRAL, "tp2 pp7 dp8 ep4", "Interleaved1F1B v4", overrides=("experts.overlap_fraction=0.5",)),
+    Case(MIXTRAL, "tp4 pp4 dp8 x2 ep8", overrides=("experts.graphs=partial",)),
+    Case(DEEPSEEK, "tp1 pp16 dp64 ep64", "1F1B", "full", overrides=("global_batch_sequences=4096",)),
+)  # fmt: skip
+
+TORCHTITAN = (
+    Case(DENSE, "dp16", shard="parameters"),
+    Case(DENSE, "dp16 x2", "1F1B b2", "full", "parameters"),
+    Case(DENSE, "tp2 dp16", "1F1B b4", shard="parameters"),
+    Case(DENSE, "tp4 x4", "1F1B b32", shard="none"),
+    Case(DENSE, "tp8 dp8", "1F1B b16"),
+    Case(DENSE, "cp2 dp16", shard="parameters", overrides=("context_exchange=gather",)),
+    Case(DENSE, "cp4 tp2 dp4", "1F1B b2", "full", "parameters", ("context_exchange=gather", "sequence_length=32768")),
+    Case(DENSE, "cp2 pp2 dp8", overrides=("context_exchange=gather",)),
+    Case(DENSE, "pp4 dp8"),
+    Case(DENSE, "pp4 dp4 x2", "GPipe b2"),
+    Case(DENSE, "pp4 x8", "1F1B", shard="none"),
+    Case(DENSE, "tp2 pp4 dp4", "Interleaved1F1B v2", "full"),
+    Case(DENSE, "pp2 dp8", "LoopedBFS v4"),
+    Case(DENSE, "pp4 dp4", "InterleavedZeroBubble v2"),
+    Case(DENSE, "pp4 dp8", "ZBVZeroBubble v2"),
+    Case(DENSE, "tp2 pp2 dp8", "DualPipeV v2"),
+    Case(DENSE, "pp4 dp8", layers=((7,), (9,), (9,), (7,))),
+    Case(DENSE, "pp4 dp8", "ZBVZeroBubble v2", layers=((3, 3), (4, 4), (5, 4), (4, 5))),
+    Case(LARGE, "tp8 pp4 dp16 x2", "Interleaved1F1B v4", overrides=("global_batch_sequences=512",)),
+    Case(LARGE, "tp8 dp32", recompute="full", shard="parameters"),
+    Case(LARGE, "tp4 pp8 dp32", overrides=("global_batch_sequences=2048",)),
+    Case(QWEN, "dp64 ep32", "1F1B b2", "full", "parameters"),
+    Case(QWEN, "pp2 dp64 ep16", recompute="full", overrides=("global_batch_sequences=512",)),
+    Case(DEEPSEEK, "pp16 dp64 ep64", "Interleaved1F1B v2", "full", overrides=("global_batch_sequences=4096",)),
+)  # fmt: skip
+CASES = tuple(("megatron", case) for case in MEGATRON) + tuple(("torchtitan", case) for case in TORCHTITAN)
