@@ -99,6 +99,12 @@ def test_v5_every_figure(plan: Plan, path: str) -> None:
     assert any(f"V5: {place} is stated as" in line for line in wrong)
 
 
+def test_v6_every_bound_a_little_above_the_objective(plan: Plan) -> None:
+    for index in range(len(plan.report.bounds)):
+        wrong = complaints(changed(plan, f"report.bounds.{index}.step_s", plan.cost.step_s * 1.01))
+        assert any("exceeds the objective" in line for line in wrong), index
+
+
 def test_v5_noise_is_no_difference(plan: Plan) -> None:
     assert complaints(changed(plan, "cost.compute_s", lambda value: value * (1 + TOLERANCE / 100))) == []
 

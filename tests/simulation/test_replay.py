@@ -150,6 +150,16 @@ def test_components_add_up_to_the_step() -> None:
             assert sum(row.components_s.values()) == pytest.approx(step.step_s)
 
 
+def test_an_all_to_all_takes_as_long_on_a_thin_trunk_as_its_price_says() -> None:
+    topology = instances.plain_topology(1, 1)
+    topology["trunks"] = [instances.plain_trunk("b0", "b1", gbyte_per_s=0.5)]
+    job = instances.plain_job(topology=topology, workload=instances.moe())
+    plan = sa.evaluate((job, laid((1, 1), "tp cp pp dp_shard dp_replicate", dp_shard=8, ep=8)))
+    step = sa.simulate(plan)
+    assert plan.cost.component("ep") > 0.5 * plan.cost.step_s
+    assert step.component("ep") == pytest.approx(plan.cost.component("ep"), rel=0.05)
+
+
 def test_published_rows_agree_with_their_price() -> None:
     """Llama 3 405B on 8,192 H100: every component within 5 % of the step, the step within 2 %."""
     step = sa.simulate(sa.evaluate("llama3_table4_row1"))
