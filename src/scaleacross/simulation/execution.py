@@ -102,7 +102,7 @@ class _Program:
             ]
         else:
             _, tag = self.messages[node]
-            size = line.tasks[node].amount
+            size = line.task(node).amount
             self.nodes[node] = [Operation("send", f"send {label}", size_bytes=size, following=what.down, tag=tag)]
 
     def _waited_for(self, node: int) -> Iterator[int]:
@@ -116,7 +116,7 @@ class _Program:
         neighbour = self.played.machine.neighbour(self.who, forward=not down)
         if sender != neighbour:
             return False
-        size = self.played.nodes.tasks[node].amount
+        size = self.played.nodes.task(node).amount
         label = f"receive {stage}{kind}{microbatch}"
         self.nodes[node] = [Operation("receive", label, size_bytes=size, following=not down, tag=tag)]
         self.waits[node] = []

@@ -28,7 +28,8 @@ class Lowered:
     def by_node(self, timeline: Timeline) -> Timeline:
         """When every node happened: from the start of its first task to the end and the arrival of its last."""
         return Timeline(
-            [timeline.tasks[last] for last in self.last.tolist()],
+            timeline.kinds,
+            timeline.of[self.last],
             timeline.start_s[self.first],
             timeline.end_s[self.last],
             timeline.arrival_s[self.last],
