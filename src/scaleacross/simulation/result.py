@@ -28,7 +28,7 @@ def simulated_step(
             stage=graph.ranks[who].pipeline_rank,
             num_ranks=machine.num_ranks(who),
             components_s=played.by_class[who],
-            spans=tuple(accounting.spans(graph.story[who], graph.concurrent[who], played.nodes)) if timeline else (),
+            spans=tuple(accounting.spans(graph.story(who), graph.concurrent(who), played.nodes)) if timeline else (),
         )
         for who in graph.ranks
     )
@@ -109,8 +109,8 @@ def _slowed(played: Replay, component: str) -> float:
     timeline, last = played.timeline, played.lowered.last
     numbers = {
         int(last[entry.node])
-        for rows in (played.graph.story, played.graph.concurrent)
-        for row in rows.values()
+        for who in played.graph.ranks
+        for row in (played.graph.story(who), played.graph.concurrent(who))
         for entry in row
         if entry.component == component and timeline.task(last[entry.node]).path is not None
     }
