@@ -173,10 +173,13 @@ class Layers:
         again = self.setting.recomputes and action.kind is not Kind.F
         return work.num_moe_layers * (4.0 if again else 2.0)
 
+    def _alone(self, action: Action) -> bool:
+        """Whether it is of the outermost micro-batch, beside which no other one runs."""
+        return action.microbatch == (0 if action.kind is Kind.F else self.schedule.num_microbatches - 1)
+
     def _hidden_share(self, action: Action) -> float:
         """Share of all-to-alls that runs beside the computation of another micro-batch; the outermost has none."""
-        alone = 0 if action.kind is Kind.F else self.schedule.num_microbatches - 1
-        return 0.0 if action.microbatch == alone else self.job.experts.overlap_fraction
+        return 0.0 if self._alone(action) else self.job.experts.overlap_fraction
 
     def _experts(self, action: Action, key: Key, work: ChunkWork, share: float, cell: str) -> None:
         if ("ep", "all_to_all") in self.setting.size_bytes:

@@ -14,15 +14,16 @@ Every overlap rule is an edge here or in ``layers``, and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
 from scaleacross.schedules.pipeline import Action, Kind
-from scaleacross.step.assembly import Occurrence, assemble
+from scaleacross.step.assembly import Row, assemble
 from scaleacross.step.graph import Key, StepGraph
 from scaleacross.step.layers import LETTERS, Layers
 from scaleacross.step.recording import BEFORE, MICRO_BATCH, Recorded, Recorder
+from scaleacross.step.repeats import Repeats, repeats
 from scaleacross.step.setting import STATES, RankClasses, RankWork, Setting
 
 
@@ -36,7 +37,15 @@ def build(classes: RankClasses, setting: Setting, ranks: Mapping[int, RankWork])
         InputError: a message is waited for that nobody sends.
     """
     recorder = Recorder(classes, setting, ranks)
-    return assemble(recorder, {who: Program(recorder, who).run() for who in ranks})
+    known: dict[tuple[object, ...], Repeats] = {}
+    rows = {}
+    for who, work in ranks.items():
+        program = Program(recorder, who)
+        same = id(work.schedule), work.pipeline_rank, work.pace
+        if same not in known:
+            known[same] = repeats(program.row, program.special(), work.pace)
+        rows[who] = Row(program.records(known[same].example), known[same])
+    return assemble(recorder, rows)
 
 
 class Neighbour(NamedTuple):
@@ -62,21 +71,17 @@ class Program(Layers):
         self.last = {a.chunk: i for i, a in enumerate(self.row) if a.kind in gradient_kinds}
         self.sharded = self.setting.shard == "parameters"
 
-    def run(self) -> list[Occurrence]:
-        """What is done before the first action, in every action and after the last one; actions of one sort are one record."""
-        known: dict[tuple[object, ...], Recorded] = {}
-        out = [(self._recorded([], self._gather_parameters), 0)]
-        for index, action in enumerate(self.row):
-            sort = self._sort(index, action)
-            if sort not in known:
-                known[sort] = self._recorded([BEFORE], partial(self._act, index, action))
-            out.append((known[sort], action.microbatch))
-        return [*out, (self._recorded([BEFORE], self._finish), 0)]
+    def records(self, examples: Iterable[int]) -> list[Recorded]:
+        """What is done before the first action, in each of ``examples`` (indices in the row) and after the last one."""
+        before = self._recorded([], self._gather_parameters)
+        actions = [self._recorded([BEFORE], partial(self._act, index, self.row[index])) for index in examples]
+        return [before, *actions, self._recorded([BEFORE], self._finish)]
 
-    def _sort(self, index: int, action: Action) -> tuple[object, ...]:
-        """Actions for which this is the same differ in nothing but their micro-batch."""
-        ends = index == 0, self.first.get(action.chunk) == index, self.last.get(action.chunk) == index
-        return action.kind, action.chunk, self.work.pace[index], self._hidden_share(action), *ends
+    def special(self) -> set[int]:
+        """Actions that are like no other: the first, and of every chunk those that gather parameters or reduce gradients; where
+        all-to-alls overlap with another micro-batch, also those that have none to overlap with."""
+        alone = {i for i, a in enumerate(self.row) if self._alone(a)} if self.job.experts.overlap_fraction else set()
+        return {0, *self.first.values(), *self.last.values(), *alone}
 
     def _recorded(self, after: list[int], what: Callable[[], None]) -> Recorded:
         record = self.graph.begin()

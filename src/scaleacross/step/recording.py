@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from scaleacross.step.graph import Call, Computation, Entry, Key, Message, Node, Side
 from scaleacross.step.setting import SHAPES, Op, RankClasses, RankWork, Setting
@@ -24,25 +24,21 @@ MICRO_BATCH: Final = "\0"
 """Stands for the micro-batch of an action."""
 
 
-class Request(NamedTuple):
-    """Somebody asks for a node; the first to ask says of which kind it is."""
-
-    ref: int
-    kind: int
-
-
 @dataclass
 class Recorded:
     """What one action adds.
 
     Attributes:
-        waits: (who, for whom), by reference.
+        asks, kinds: somebody asks for a node by its reference; the first to ask says of which kind it is.
+        waits, others: who waits, and for whom.
         sends: messages that leave, in order.
         ends: what the next action waits for.
     """
 
-    requests: list[Request] = field(default_factory=list)
-    waits: list[tuple[int, int]] = field(default_factory=list)
+    asks: list[int] = field(default_factory=list)
+    kinds: list[int] = field(default_factory=list)
+    waits: list[int] = field(default_factory=list)
+    others: list[int] = field(default_factory=list)
     sends: list[int] = field(default_factory=list)
     story: list[Entry] = field(default_factory=list)
     concurrent: list[Side] = field(default_factory=list)
@@ -144,7 +140,10 @@ class Recorder:
         return KEYED + self.keys.setdefault(key, len(self.keys))
 
     def _ask(self, ref: int, kind: Node) -> None:
-        self.action.requests.append(Request(ref, self.kinds.setdefault(kind, len(self.kinds))))
+        self.action.asks.append(ref)
+        self.action.kinds.append(self.kinds.setdefault(kind, len(self.kinds)))
 
     def _wait(self, ref: int, after: Iterable[int]) -> None:
-        self.action.waits += [(ref, other) for other in after]
+        for other in after:
+            self.action.waits.append(ref)
+            self.action.others.append(other)
