@@ -42,7 +42,9 @@ def verify(
     found = plan if isinstance(plan, Plan) else catalogue.load_plan(plan)
     checks.verify(found)
     passed = tuple(PassedCheck(name=name, how=how, what=what) for name, how, what in checks.CHECKS)
-    verified = Verification(plan_name=found.job.name, checks=passed, step_s=found.cost.step_s)
+    verified = Verification(
+        plan_name=found.job.name, checks=passed, step_s=found.cost.step_s, bound_s=found.report.bound_s
+    )
     return _simulated(found, verified, max_difference, progress) if deep else verified
 
 
@@ -53,13 +55,15 @@ def _simulated(
 
     simulated_s = simulate(plan, progress=progress).step_s
     apart = (plan.cost.step_s - simulated_s) / simulated_s
+    bound_s = plan.report.bound_s
     words = f"the plan states {plan.cost.step_s:.4g} s a step, its simulation takes {simulated_s:.4g} s ({apart:+.1%})"
+    below = f"; lower bound {bound_s:.4g} s" if plan.report.status != "evaluated" else ""
     if abs(apart) > max_difference:
         raise VerificationError(
             f"plan '{plan.job.name}' does not verify:\n- deep: {words}, more than {max_difference:.0%} apart; "
             "scaleacross simulate shows which component differs"
         )
-    check = PassedCheck(name="deep", how="simulated", what=words)
+    check = PassedCheck(name="deep", how="simulated", what=words + below)
     return verified.model_copy(update={"checks": (*verified.checks, check), "simulated_step_s": simulated_s})
 
 
