@@ -42,9 +42,8 @@ def verify(
     found = plan if isinstance(plan, Plan) else catalogue.load_plan(plan)
     checks.verify(found)
     passed = tuple(PassedCheck(name=name, how=how, what=what) for name, how, what in checks.CHECKS)
-    verified = Verification(
-        plan_name=found.job.name, checks=passed, step_s=found.cost.step_s, bound_s=found.report.bound_s
-    )
+    bound_s = None if found.report.status == "evaluated" else found.report.bound_s
+    verified = Verification(plan_name=found.job.name, checks=passed, step_s=found.cost.step_s, bound_s=bound_s)
     return _simulated(found, verified, max_difference, progress) if deep else verified
 
 
@@ -55,9 +54,8 @@ def _simulated(
 
     simulated_s = simulate(plan, progress=progress).step_s
     apart = (plan.cost.step_s - simulated_s) / simulated_s
-    bound_s = plan.report.bound_s
     words = f"the plan states {plan.cost.step_s:.4g} s a step, its simulation takes {simulated_s:.4g} s ({apart:+.1%})"
-    below = f"; lower bound {bound_s:.4g} s" if plan.report.status != "evaluated" else ""
+    below = "" if verified.bound_s is None else f"; lower bound {verified.bound_s:.4g} s"
     if abs(apart) > max_difference:
         raise VerificationError(
             f"plan '{plan.job.name}' does not verify:\n- deep: {words}, more than {max_difference:.0%} apart; "

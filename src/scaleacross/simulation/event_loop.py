@@ -10,13 +10,29 @@ together until a flow reaches what it has alone or a link is full. Source: Berts
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final, TypeVar
+
 import numpy as np
 from numba import njit
 
-from scaleacross.simulation.world import DONE, FULL, PAUSED, ROUNDING, World
+from scaleacross.simulation.world import DONE, FULL, PAUSED, World
+
+ROUNDING: Final = 1e-12
+"""Relative: two ends closer than this are one, and so are two limits of a rate."""
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
-@njit(cache=True)
+def compiled(function: Function) -> Function:
+    """``function`` as machine code, which takes seconds once: it is kept on disk, beside this file or in the user's cache."""
+    try:
+        found: Function = njit(cache=True)(function)
+    except RuntimeError:  # neither folder may be written
+        found = njit(function)
+    return found
+
+
+@compiled
 def advance(world: World, most: int) -> int:
     """Run on for ``most`` events: DONE, PAUSED, or FULL where ``world.on`` needs more room; call again after the last two."""
     state, tasks, lists = world.state[0], world.tasks, world.lists
@@ -39,7 +55,7 @@ def advance(world: World, most: int) -> int:
         _happen(world, lists[0].heap)
 
 
-@njit(cache=True)
+@compiled
 def _has_room(world: World, kind: int) -> bool:
     one, room = world.kinds[kind], world.on.shape[1]
     if one.device >= 0 and world.rows[one.device].count == room:
@@ -50,7 +66,7 @@ def _has_room(world: World, kind: int) -> bool:
     return True
 
 
-@njit(cache=True)
+@compiled
 def _begin(world: World, number: int) -> None:
     """A task starts; one without work ends at once."""
     task, state = world.tasks[number], world.state[0]
@@ -78,7 +94,7 @@ def _begin(world: World, number: int) -> None:
         _hold(world, task.kind, kind.held_fraction)
 
 
-@njit(cache=True)
+@compiled
 def _happen(world: World, number: int) -> None:
     """The first of the heap ends or arrives."""
     task = world.tasks[number]
@@ -99,7 +115,7 @@ def _happen(world: World, number: int) -> None:
     _end(world, number)
 
 
-@njit(cache=True)
+@compiled
 def _end(world: World, number: int) -> None:
     """The last byte leaves, or the computation is over."""
     task, state = world.tasks[number], world.state[0]
@@ -114,7 +130,7 @@ def _end(world: World, number: int) -> None:
         _arrive(world, number)
 
 
-@njit(cache=True)
+@compiled
 def _arrive(world: World, number: int) -> None:
     task = world.tasks[number]
     kind = world.kinds[task.kind]
@@ -124,7 +140,7 @@ def _arrive(world: World, number: int) -> None:
         _release(world, world.followers[at])
 
 
-@njit(cache=True)
+@compiled
 def _release(world: World, number: int) -> None:
     """Task ``number`` waits for one task less."""
     task, state = world.tasks[number], world.state[0]
@@ -134,7 +150,7 @@ def _release(world: World, number: int) -> None:
         state.free += 1
 
 
-@njit(cache=True)
+@compiled
 def _hold(world: World, kind: int, fraction: float) -> None:
     """A flow takes hold of devices, or lets go of them (negative) with its last arrival: their computations change pace."""
     if not fraction:
@@ -149,7 +165,7 @@ def _hold(world: World, kind: int, fraction: float) -> None:
             _set_rate(world, world.on[device, place], max(0.0, 1.0 - row.held))
 
 
-@njit(cache=True)
+@compiled
 def _settle(world: World) -> None:
     """New rates for whom the changes of this moment reach: fresh flows, and flows over links that are or were over."""
     state, lists = world.state[0], world.lists
@@ -163,7 +179,7 @@ def _settle(world: World) -> None:
     state.fresh = state.shifted = 0
 
 
-@njit(cache=True)
+@compiled
 def _reached(world: World) -> tuple[int, int]:
     """How many flows and links a settling reaches, the columns ``met``: from what changed on over links that are over."""
     state, tasks, rows, kinds = world.state[0], world.tasks, world.rows, world.kinds
@@ -190,7 +206,7 @@ def _reached(world: World) -> tuple[int, int]:
     return flows, links
 
 
-@njit(cache=True)
+@compiled
 def _meet_flow(world: World, number: int, flows: int) -> int:
     if world.tasks[number].mark == world.state[0].mark:
         return flows
@@ -199,7 +215,7 @@ def _meet_flow(world: World, number: int, flows: int) -> int:
     return flows + 1
 
 
-@njit(cache=True)
+@compiled
 def _meet_link(world: World, link: int, links: int) -> int:
     if world.rows[link].mark == world.state[0].mark:
         return links
@@ -208,7 +224,7 @@ def _meet_link(world: World, link: int, links: int) -> int:
     return links + 1
 
 
-@njit(cache=True)
+@compiled
 def _fill(world: World, flows: int, links: int) -> None:
     """Progressive filling of the flows and links that were reached; no other link limits a flow below what it has alone."""
     tasks, kinds, rows, crossings, lists = world.tasks, world.kinds, world.rows, world.crossings, world.lists
@@ -253,7 +269,7 @@ def _fill(world: World, flows: int, links: int) -> None:
         rising = still
 
 
-@njit(cache=True)
+@compiled
 def _set_rate(world: World, number: int, rate: float) -> None:
     task, now = world.tasks[number], world.state[0].now
     if rate == task.rate and task.place >= 0:
@@ -265,7 +281,7 @@ def _set_rate(world: World, number: int, rate: float) -> None:
     _schedule(world, number, now + task.left / rate if rate > 0 else np.inf)
 
 
-@njit(cache=True)
+@compiled
 def _shift(world: World, link: int) -> None:
     """The flows of a link may get other rates."""
     row, state = world.rows[link], world.state[0]
@@ -275,13 +291,13 @@ def _shift(world: World, link: int) -> None:
         state.shifted += 1
 
 
-@njit(cache=True)
+@compiled
 def _join(world: World, row: int, number: int) -> None:
     world.on[row, world.rows[row].count] = number
     world.rows[row].count += 1
 
 
-@njit(cache=True)
+@compiled
 def _leave(world: World, row: int, number: int) -> None:
     world.rows[row].count -= 1
     last = world.rows[row].count
@@ -291,7 +307,7 @@ def _leave(world: World, row: int, number: int) -> None:
             return
 
 
-@njit(cache=True)
+@compiled
 def _schedule(world: World, number: int, time_s: float) -> None:
     """Task ``number`` ends or arrives at ``time_s``."""
     task, state = world.tasks[number], world.state[0]
@@ -303,7 +319,7 @@ def _schedule(world: World, number: int, time_s: float) -> None:
     _down(world, number)
 
 
-@njit(cache=True)
+@compiled
 def _take_first(world: World) -> None:
     """Take the first task out of the heap."""
     state, lists = world.state[0], world.lists
@@ -315,7 +331,7 @@ def _take_first(world: World) -> None:
         _down(world, last)
 
 
-@njit(cache=True)
+@compiled
 def _up(world: World, number: int) -> None:
     tasks, lists, at = world.tasks, world.lists, world.tasks[number].place
     while at and tasks[number].due_s < tasks[lists[(at - 1) // 2].heap].due_s:
@@ -325,7 +341,7 @@ def _up(world: World, number: int) -> None:
     lists[at].heap, tasks[number].place = number, at
 
 
-@njit(cache=True)
+@compiled
 def _down(world: World, number: int) -> None:
     tasks, lists, size, at = world.tasks, world.lists, world.state[0].queued, world.tasks[number].place
     while 2 * at + 1 < size:

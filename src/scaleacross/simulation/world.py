@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Records = Any  # a structured array; numpy's types do not know its fields
 
-ROUNDING: Final = 1e-12
-"""Relative: two ends closer than this are one, and so are two limits of a rate."""
 DONE: Final = 0
 PAUSED: Final = 1
 FULL: Final = 2
