@@ -303,6 +303,17 @@ def test_a_replay_loads_no_solver_and_no_cost_model() -> None:
     assert (result.stdout, result.stderr) == ("simulate []\n", "")
 
 
+def test_the_compiler_is_loaded_when_something_is_simulated() -> None:
+    """Importing it takes most of a second, which planning does not pay."""
+    code = (
+        "import sys\nfrom scaleacross.api import plan, simulate\nbefore = 'numba' in sys.modules\n"
+        "from scaleacross.simulation.engine import Simulation\nimport numpy as np\n"
+        "one = Simulation(np.ones(1))\none.compute('c', 1.0)\none.run()\nprint(before, 'numba' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (result.stdout, result.stderr) == ("False True\n", "")
+
+
 def test_an_unknown_verb_is_an_attribute_error() -> None:
     for package in (sa, api):
         with pytest.raises(AttributeError, match=f"'{package.__name__}' has no attribute 'plann'"):

@@ -43,7 +43,7 @@ ROOMS = {
     "targets": _room(f"{NOUNS} workloads", "numpy"),
     "importers": _room(f"{NOUNS} catalogue"),
     "cost_models": _room(MODELS, "numpy networkx"),
-    "simulation": _room(f"{MODELS} step", "numpy"),
+    "simulation": _room(f"{MODELS} step", "numpy numba"),
     "verification": _room(COSTS, "numpy"),
     "solvers": _room(f"{COSTS} verification", "numpy networkx ortools pulp"),
     "emitters": _room(f"{MODELS} targets", "numpy networkx google"),  # protobuf: Chakra traces

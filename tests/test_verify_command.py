@@ -38,7 +38,10 @@ def test_deep_states_the_difference(path: Path) -> None:
     assert found["simulated_step_s"] == pytest.approx(sa.simulate(path).step_s)
     plan, verified = sa.load_plan(path), sa.verify(path, deep=True)
     assert verified.difference == pytest.approx(plan.cost.step_s / found["simulated_step_s"] - 1)
-    assert f"{verified.difference:+.1%}" in RUN.invoke(app, ["verify", str(path), "--deep"]).stdout
+    assert found["bound_s"] == plan.report.bound_s <= plan.cost.step_s
+    told = RUN.invoke(app, ["verify", str(path), "--deep"]).stdout
+    assert f"{verified.difference:+.1%}" in told
+    assert f"lower bound {plan.report.bound_s:.4g} s" in " ".join(told.split())
 
 
 def test_a_difference_beyond_the_limit_is_exit_code_5(path: Path) -> None:

@@ -9,16 +9,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oracles.clock import Clock
 from oracles.messages import Route, add_collective
 from scaleacross.errors import InputError
 from scaleacross.schedules import collective as c
+from scaleacross.simulation.clock import world_of
 from scaleacross.simulation.engine import Simulation
-from scaleacross.simulation.fair_share import Incidence, fair_rates
-from scaleacross.simulation.tasks import Timeline
+from scaleacross.simulation.event_loop import advance
+from scaleacross.simulation.tasks import Task, TaskGraph, Timeline
 
 
 def simulation(*capacities: float) -> Simulation:
     return Simulation(np.array(capacities, dtype=float))
+
+
+def fair_rates(paths: list[list[tuple[int, float]]], caps: np.ndarray, capacities: np.ndarray) -> np.ndarray:
+    """The rates of flows that start together."""
+    kinds = [Task("f", 1.0, path, None, 0.0, cap, (), 0.0) for path, cap in zip(paths, caps.tolist(), strict=True)]
+    none, number = np.zeros(0, dtype=np.int64), len(kinds)
+    world = world_of(TaskGraph(kinds, np.arange(number), none, np.zeros(number + 1, dtype=np.int64)), capacities)
+    advance(world, 0)
+    return world.tasks["rate"][:-1]
 
 
 # --- fairness -------------------------------------------------------------------------------------------------------------
@@ -27,12 +38,12 @@ def simulation(*capacities: float) -> Simulation:
 def test_parking_lot() -> None:
     """One flow over three links of 1, and one flow on each: everybody gets a half."""
     paths = [[(0, 1), (1, 1), (2, 1)], [(0, 1)], [(1, 1)], [(2, 1)]]
-    rates = fair_rates(Incidence.of(paths), np.full(4, np.inf), np.ones(3))
+    rates = fair_rates(paths, np.full(4, np.inf), np.ones(3))
     assert rates == pytest.approx([0.5] * 4)
 
 
 def test_caps_leave_the_rest_to_others() -> None:
-    rates = fair_rates(Incidence.of([[(0, 1)]] * 3), np.array([1.0, np.inf, np.inf]), np.array([9.0]))
+    rates = fair_rates([[(0, 1)]] * 3, np.array([1.0, np.inf, np.inf]), np.array([9.0]))
     assert rates == pytest.approx([1, 4, 4])
 
 
@@ -82,7 +93,7 @@ def test_fair_rates_equal_water_filling_on_a_thousand_graphs() -> None:
         ]
         caps, capacities = rng.choice([np.inf, 0.5, 2.0, 7.0], num_flows), rng.uniform(0.5, 20.0, num_links)
         expected = [float(rate) for rate in water_filling(paths, caps, capacities)]
-        assert fair_rates(Incidence.of(paths), caps, capacities) == pytest.approx(expected), seed
+        assert fair_rates(paths, caps, capacities) == pytest.approx(expected), seed
 
 
 @given(networks())
@@ -92,7 +103,7 @@ def test_fair_rates_satisfy_the_definition(
 ) -> None:
     """No link is overfull, and every flow is at its cap or crosses a full link on which nobody has more (max-min fairness)."""
     paths, caps, capacities = network
-    rates = fair_rates(Incidence.of(paths), caps, capacities)
+    rates = fair_rates(paths, caps, capacities)
     load = np.zeros(len(capacities))
     for path, rate in zip(paths, rates, strict=True):
         for link, weight in path:
@@ -105,7 +116,7 @@ def test_fair_rates_satisfy_the_definition(
         assert bottleneck or rates[flow] == pytest.approx(caps[flow])
 
 
-# --- the clock ------------------------------------------------------------------------------------------------------------
+# --- the loop ------------------------------------------------------------------------------------------------------------
 
 
 def test_one_flow_and_n_equal_flows() -> None:
@@ -232,3 +243,44 @@ def test_hierarchical_takes_its_closed_form(buildings: int) -> None:
         < replay(piped, links, route, size).total_s
         < 0.9 * (inside + across)
     )
+
+
+# --- the compiled loop and the plain one -----------------------------------------------------------------------------------
+
+
+def random_step(seed: int) -> Simulation:
+    """Computations and flows that share links, hold devices, have latencies or no work, and wait for arrivals or ends."""
+    rng = np.random.default_rng(seed)
+    num_links, sizes = int(rng.integers(1, 6)), np.array([0.0, 1.0, 2.0, 3.5])
+    drawn = Simulation(rng.uniform(0.5, 4.0, num_links))
+    for number in range(int(rng.integers(2, 60))):
+        before = rng.permutation(number)[: rng.integers(0, 4)].tolist()
+        if rng.random() < 0.4:
+            drawn.compute("c", float(rng.choice(sizes)), int(rng.integers(3)), before, lane=int(rng.integers(9)))
+            continue
+        path = [
+            (int(link), float(rng.choice([0.5, 1, 3]))) for link in rng.permutation(num_links)[: rng.integers(0, 4)]
+        ]
+        held = {"holds": tuple(range(int(rng.integers(4)))), "held_fraction": 0.2} if rng.random() < 0.3 else {}
+        cap = float(rng.choice([0.3, 1.0, np.inf])) if path else 1.0
+        latency = float(rng.choice([0.0, 0.5]))
+        drawn.flow("f", float(rng.choice(sizes)), path, latency, (), before, cap_bytes_per_s=cap, **held)
+    return drawn
+
+
+def test_the_compiled_loop_equals_the_plain_one() -> None:
+    for seed in range(300):
+        drawn = random_step(seed)
+        plain = Clock(drawn.tasks, drawn._after, drawn.capacities_bytes_per_s, None).to_the_end()
+        found = drawn.run()
+        for name in ("start_s", "end_s", "arrival_s"):
+            assert getattr(found, name) == pytest.approx(getattr(plain, name), rel=1e-9, abs=1e-12), seed
+
+
+def test_a_link_takes_any_number_of_flows_and_progress_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd, told = simulation(1.0), []
+    for number in range(200):
+        crowd.flow("f", 1.0 + number, [(0, 1)])
+    monkeypatch.setattr("scaleacross.simulation.clock.EVENTS", 50)
+    assert crowd.run(lambda done, total: told.append((done, total))).total_s == pytest.approx(200 * 201 / 2)
+    assert told == [(50, 200), (100, 200), (150, 200)]

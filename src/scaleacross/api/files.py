@@ -42,7 +42,8 @@ def verify(
     found = plan if isinstance(plan, Plan) else catalogue.load_plan(plan)
     checks.verify(found)
     passed = tuple(PassedCheck(name=name, how=how, what=what) for name, how, what in checks.CHECKS)
-    verified = Verification(plan_name=found.job.name, checks=passed, step_s=found.cost.step_s)
+    bound_s = None if found.report.status == "evaluated" else found.report.bound_s
+    verified = Verification(plan_name=found.job.name, checks=passed, step_s=found.cost.step_s, bound_s=bound_s)
     return _simulated(found, verified, max_difference, progress) if deep else verified
 
 
@@ -54,12 +55,13 @@ def _simulated(
     simulated_s = simulate(plan, progress=progress).step_s
     apart = (plan.cost.step_s - simulated_s) / simulated_s
     words = f"the plan states {plan.cost.step_s:.4g} s a step, its simulation takes {simulated_s:.4g} s ({apart:+.1%})"
+    below = "" if verified.bound_s is None else f"; lower bound {verified.bound_s:.4g} s"
     if abs(apart) > max_difference:
         raise VerificationError(
             f"plan '{plan.job.name}' does not verify:\n- deep: {words}, more than {max_difference:.0%} apart; "
             "scaleacross simulate shows which component differs"
         )
-    check = PassedCheck(name="deep", how="simulated", what=words)
+    check = PassedCheck(name="deep", how="simulated", what=words + below)
     return verified.model_copy(update={"checks": (*verified.checks, check), "simulated_step_s": simulated_s})
 
 

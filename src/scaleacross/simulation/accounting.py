@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -37,10 +37,10 @@ def components(story: Sequence[Entry], timeline: Timeline) -> dict[str, float]:
     return spent
 
 
-def on_critical_path(nodes: Collection[int], timeline: Timeline, waits_for: Sequence[Sequence[int]]) -> float:
+def on_critical_path(nodes: Collection[int], timeline: Timeline, waits_of: Callable[[int], Sequence[int]]) -> float:
     """Seconds of the longest chain of waiting, from the end of the step backwards, that pass in ``nodes``.
 
-    ``waits_for``: of every node, as in a step graph.
+    ``waits_of``: what a node waits for, as in a step graph.
     """
     node = int(np.argmax(timeline.arrival_s))
     passed = 0.0
@@ -51,9 +51,10 @@ def on_critical_path(nodes: Collection[int], timeline: Timeline, waits_for: Sequ
     while True:
         if node in nodes:
             passed += float(timeline.arrival_s[node] - timeline.start_s[node])
-        if not waits_for[node]:
+        waits = waits_of(node)
+        if not waits:
             return passed
-        last = max(waits_for[node], key=over)
+        last = max(waits, key=over)
         node = last if last >= 0 else ~last
 
 

@@ -199,19 +199,25 @@ class Calls:
         """Phases of a gather, outermost first; a scatter runs them backwards."""
         machine, start = self.machine, self.launch_s
         for level, fanout in outer_levels(machine, shape, row):
-            key, latency = (shape, str(level)), self._latency_s(shape, row, level)
-            steps = _steps(fanout, level in way.halving)
-            members = fewest_members(machine, shape, row, level)
-            cap = min(float(machine.patterns[key].cap[row]), members * self._slowest(shape, row, level, latency, way))
-            ratio, fixed = way.coding.ratio_on(level), start + steps * latency
-            load = tuple((link, weight / ratio) for link, weight in self.loads.of(key, group, way))
-            crowd = self.loads.crowd(key, row, way, ratio)
-            yield Segment((fanout - 1) / fanout * size, load, cap * ratio, fixed, crowd)
+            phase = self._phase(shape, group, row, way, level, fanout)
+            yield phase._replace(amount=(fanout - 1) / fanout * size, fixed_s=start + phase.fixed_s)
             start = 0.0
         inside = self._in_domain(shape, row)
         if inside > 1:
             halving = SCALE_UP in way.halving
             yield self._inside(shape, group, "all_gather" if op == "all_reduce" else op, inside, size, start, halving)
+
+    def _phase(self, shape: str, group: int, row: int, way: Way, level: int, fanout: int) -> Segment:
+        """The phase of a level for no bytes: all that does not depend on how many they are."""
+        known = "phase", shape, group, way, level
+        if known not in self._known:
+            machine, key, latency = self.machine, (shape, str(level)), self._latency_s(shape, row, level)
+            members = fewest_members(machine, shape, row, level)
+            cap = min(float(machine.patterns[key].cap[row]), members * self._slowest(shape, row, level, latency, way))
+            ratio, fixed = way.coding.ratio_on(level), _steps(fanout, level in way.halving) * latency
+            load = tuple((link, weight / ratio) for link, weight in self.loads.of(key, group, way))
+            self._known[known] = (Segment(0.0, load, cap * ratio, fixed, self.loads.crowd(key, row, way, ratio)),)
+        return self._known[known][0]
 
     def _far(self, shape: str, group: int, way: Way, levels: Sequence[Segment]) -> FarMessages:
         """Of an all-reduce, whose outermost level is in the middle of its ``levels``; none where one level is all."""

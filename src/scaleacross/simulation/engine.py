@@ -16,9 +16,8 @@ from itertools import chain
 import numpy as np
 
 from scaleacross.errors import InputError
-from scaleacross.simulation.clock import Clock
-from scaleacross.simulation.fair_share import Floats
-from scaleacross.simulation.tasks import Path, Task, Timeline, computation
+from scaleacross.simulation import clock
+from scaleacross.simulation.tasks import Floats, Path, Task, TaskGraph, Timeline, computation
 
 
 @dataclass
@@ -32,7 +31,6 @@ class Simulation:
     tasks: list[Task] = field(default_factory=list)
     _after: list[list[int]] = field(default_factory=list)
     _lane_ends: dict[object, int] = field(default_factory=dict)
-    _checked: set[int] = field(default_factory=set)
 
     def compute(
         self, name: str, seconds: float, device: int | None = None, after: Iterable[int] = (), lane: object = None
@@ -62,10 +60,9 @@ class Simulation:
         self._after[task] += others
 
     def add(self, task: Task, after: Iterable[int] = (), after_end: Iterable[int] = (), lane: object = None) -> int:
-        """Add a task; returns its number. Tasks that are equal are best one object: less memory, and one kind of flow."""
+        """Add a task; returns its number."""
         number, waits = len(self.tasks), list(after)
-        checked = id(task) in self._checked
-        if not checked and not (task.amount >= 0 and task.latency_s >= 0 and task.cap_bytes_per_s > 0):
+        if not (task.amount >= 0 and task.latency_s >= 0 and task.cap_bytes_per_s > 0):
             raise InputError(f"task '{task.name}': amount, latency and cap must not be negative, the cap not zero")
         ended = list(after_end) if after_end else []
         for other in chain(waits, ended) if ended else waits:
@@ -78,7 +75,6 @@ class Simulation:
                 waits.append(~self._lane_ends[lane])
             self._lane_ends[lane] = number
         self.tasks.append(task)
-        self._checked.add(id(task))  # ``tasks`` holds it, so that its number stays its own
         self._after.append(waits)
         return number
 
@@ -88,4 +84,10 @@ class Simulation:
         Raises:
             InputError: a flow can never end, because one of its links has no capacity, or tasks wait for one another.
         """
-        return Clock(self.tasks, self._after, self.capacities_bytes_per_s, progress).to_the_end()
+        kinds = {id(task): task for task in self.tasks}
+        number = {one: kind for kind, one in enumerate(kinds)}
+        of = np.array([number[id(task)] for task in self.tasks], dtype=np.int64)
+        first = np.concatenate([[0], np.cumsum([len(one) for one in self._after], dtype=np.int64)])
+        waits = np.fromiter(chain.from_iterable(self._after), dtype=np.int64, count=int(first[-1]))
+        graph = TaskGraph(tuple(kinds.values()), of, waits, first)
+        return clock.run(graph, np.asarray(self.capacities_bytes_per_s, dtype=np.float64), progress)

@@ -29,7 +29,7 @@ def execution_trace(plan: Plan, problem: Problem, played: Replay) -> ExecutionTr
     number = {who: index for index, who in enumerate(classes)}
     of_block = np.array([number[int(one)] for one in machine.classes.of[: machine.fabric.num_blocks]])
     degrees, placement = plan.degrees, plan.placement
-    uses = {node.use for node in graph.nodes if isinstance(node, Call)}
+    uses = {node.use for node in graph.kinds if isinstance(node, Call)}
     whole = problem.profile.whole_experts
     communicators = {
         use: Communicator(*group_geometry(SHAPES.get(use, use), degrees, placement, whole)) for use in sorted(uses)
@@ -55,9 +55,9 @@ class _Program:
         self.nodes: dict[int, list[Operation]] = {}
         self.waits: dict[int, list[int]] = {}
         self.began: dict[int, float] = {}
-        for entry in self.graph.story[who]:
+        for entry in self.graph.story(who):
             self._add(entry.node, entry.label)
-        for side in self.graph.concurrent[who]:
+        for side in self.graph.concurrent(who):
             self._add(side.node, side.label)
         for node in list(self.nodes):
             self.waits[node] = [one for one in self._waited_for(node) if one in self.nodes or self._receives(one)]
@@ -89,7 +89,7 @@ class _Program:
     def _add(self, node: int, label: str) -> None:
         if node in self.nodes:
             return
-        what, line = self.graph.nodes[node], self.played.nodes
+        what, line = self.graph.node(node), self.played.nodes
         self.began[node] = float(line.start_s[node])
         if isinstance(what, Computation):
             seconds = float(line.end_s[node] - line.start_s[node])
@@ -102,11 +102,11 @@ class _Program:
             ]
         else:
             _, tag = self.messages[node]
-            size = line.tasks[node].amount
+            size = line.task(node).amount
             self.nodes[node] = [Operation("send", f"send {label}", size_bytes=size, following=what.down, tag=tag)]
 
     def _waited_for(self, node: int) -> Iterator[int]:
-        return (one if one >= 0 else ~one for one in self.graph.waits_for[node])
+        return (one if one >= 0 else ~one for one in self.graph.waits_of(node))
 
     def _receives(self, node: int) -> bool:
         """Whether ``node`` is a message to this class, which is received when first waited for."""
@@ -116,7 +116,7 @@ class _Program:
         neighbour = self.played.machine.neighbour(self.who, forward=not down)
         if sender != neighbour:
             return False
-        size = self.played.nodes.tasks[node].amount
+        size = self.played.nodes.task(node).amount
         label = f"receive {stage}{kind}{microbatch}"
         self.nodes[node] = [Operation("receive", label, size_bytes=size, following=not down, tag=tag)]
         self.waits[node] = []

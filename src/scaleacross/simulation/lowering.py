@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from scaleacross.simulation import clock
 from scaleacross.simulation.calls import Calls
 from scaleacross.simulation.connections import Way
-from scaleacross.simulation.engine import Simulation
-from scaleacross.simulation.fabric import Ints
 from scaleacross.simulation.segments import Segment
-from scaleacross.simulation.tasks import Task, Timeline, computation
+from scaleacross.simulation.tasks import Floats, Ints, Task, TaskGraph, Timeline, computation
 from scaleacross.step.graph import Call, Computation, Node, StepGraph
 from scaleacross.step.setting import SHAPES, Op
 
@@ -21,14 +20,20 @@ from scaleacross.step.setting import SHAPES, Op
 class Lowered:
     """The tasks of a graph; ``first`` and ``last`` of every node, each (nodes,)."""
 
-    simulation: Simulation
+    tasks: TaskGraph
+    capacities_bytes_per_s: Floats
     first: Ints
     last: Ints
+
+    def run(self, progress: Callable[[int, int], None] | None = None) -> Timeline:
+        """When every task happened."""
+        return clock.run(self.tasks, self.capacities_bytes_per_s, progress)
 
     def by_node(self, timeline: Timeline) -> Timeline:
         """When every node happened: from the start of its first task to the end and the arrival of its last."""
         return Timeline(
-            [timeline.tasks[last] for last in self.last.tolist()],
+            timeline.kinds,
+            timeline.of[self.last],
             timeline.start_s[self.first],
             timeline.end_s[self.last],
             timeline.arrival_s[self.last],
@@ -37,21 +42,22 @@ class Lowered:
 
 def lower(graph: StepGraph, calls: Calls, ways: Mapping[tuple[str, Op], Way]) -> Lowered:
     """The tasks of ``graph`` on the links of ``calls.machine``; ``ways``: how the calls of a use and an operation run."""
-    simulation = Simulation(calls.machine.capacities)
-    known: dict[int, tuple[Task, ...]] = {}  # by a node's identity: equal nodes are one object
-    first, last = [], []
-    for node in graph.nodes:
-        tasks = known.get(id(node))
-        if tasks is None:
-            tasks = known[id(node)] = _tasks(node, graph, calls, ways)
-        number = simulation.add(tasks[0])
-        first.append(number)
-        for task in tasks[1:]:
-            number = simulation.add(task, [number])
-        last.append(number)
-    for number, waits in zip(first, graph.waits_for, strict=True):
-        simulation.wait(number, [last[one] if one >= 0 else ~last[~one] for one in waits])
-    return Lowered(simulation, np.array(first, dtype=np.int64), np.array(last, dtype=np.int64))
+    rows = [_tasks(kind, graph, calls, ways) for kind in graph.kinds]
+    counts = np.array([len(row) for row in rows], dtype=np.int64)
+    number = counts[graph.of]
+    last = np.cumsum(number) - 1
+    first = last - number + 1
+    behind = np.arange(int(number.sum())) - np.repeat(first, number)  # how many tasks of its node each has before it
+    of = np.repeat((np.cumsum(counts) - counts)[graph.of], number) + behind
+    num_waits = np.ones(len(of), dtype=np.int64)
+    num_waits[first] = np.diff(graph.first_wait)
+    first_wait = np.concatenate([[0], np.cumsum(num_waits)])
+    waits = np.empty(first_wait[-1], dtype=np.int64)
+    waits[first_wait[:-1][behind > 0]] = np.flatnonzero(behind) - 1
+    waited = np.where(graph.waits >= 0, last[graph.waits], ~last[~graph.waits])
+    waits[np.repeat(first_wait[first] - graph.first_wait[:-1], num_waits[first]) + np.arange(len(waited))] = waited
+    tasks = TaskGraph([task for row in rows for task in row], of, waits, first_wait)
+    return Lowered(tasks, calls.machine.capacities, first, last)
 
 
 def _tasks(node: Node, graph: StepGraph, calls: Calls, ways: Mapping[tuple[str, Op], Way]) -> tuple[Task, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,13 @@ WAITED: Final = ("tp", "cp", "ep")
 """Shapes of groups whose collectives the layers of every micro-batch wait for."""
 
 
+class Children(NamedTuple):
+    """What a group touches of one level: per child its blocks there, and the children of its parent, itself among them."""
+
+    blocks: Ints
+    siblings: Ints
+
+
 @dataclass(frozen=True)
 class Machine:
     """Blocks, groups and links of a placement, and their classes.
@@ -51,6 +58,7 @@ class Machine:
     offsets: Mapping[str, int]
     following: Ints
     preceding: Ints
+    _children: dict[tuple[str, int, int], Children] = field(default_factory=dict, compare=False)
 
     @cached_property
     def link_class(self) -> Ints:
@@ -106,6 +114,18 @@ class Machine:
         return [
             int(one) for one in np.unique(self.classes.of[self.shapes[shape].members[self.row(shape, group_class)]])
         ]
+
+    def children(self, shape: str, row: int, level: int) -> Children:
+        """Children of ``level`` that the group of ``row`` touches."""
+        key = shape, row, level
+        if key not in self._children:
+            units = self.fabric.units[:, self.shapes[shape].members[row]]
+            own, parents = units[level], units[level + 1] if level + 1 < NUM_LEVELS else np.zeros_like(units[level])
+            count = int(own.max()) + 1
+            child, blocks = np.unique(parents * count + own, return_counts=True)
+            _, of, siblings = np.unique(child // count, return_inverse=True, return_counts=True)
+            self._children[key] = Children(blocks, siblings[of])
+        return self._children[key]
 
     def load(self, key: PatternKey, thing: int) -> Load:
         """Loads of a class of groups (of blocks: messages) on link classes."""
@@ -242,12 +262,9 @@ def distinct(places: Floats, copies: float) -> Floats:
 
 def outer_levels(machine: Machine, shape: str, row: int) -> list[tuple[int, int]]:
     """(level, children that the group of ``row`` touches in one parent) where it touches several, outermost first."""
-    units = machine.fabric.units[:, machine.shapes[shape].members[row]]
     out = []
     for level in range(NUM_LEVELS - 1, RACK - 1, -1):
-        parents = units[level + 1] if level + 1 < NUM_LEVELS else np.zeros_like(units[level])
-        pairs = np.unique(np.stack([parents, units[level]]), axis=1)
-        fanout = int(np.unique(pairs[0], return_counts=True)[1].max())
+        fanout = int(machine.children(shape, row, level).siblings.max())
         if fanout > 1:
             out.append((level, fanout))
     return out
@@ -255,12 +272,8 @@ def outer_levels(machine: Machine, shape: str, row: int) -> list[tuple[int, int]
 
 def fewest_members(machine: Machine, shape: str, row: int, level: int) -> int:
     """Ranks of the group of ``row`` in one child of ``level``, the fewest of those that have a sibling."""
-    groups = machine.shapes[shape]
-    units = machine.fabric.units[:, groups.members[row]]
-    parents = units[level + 1] if level + 1 < NUM_LEVELS else np.zeros_like(units[level])
-    children, counts = np.unique(np.stack([parents, units[level]]), axis=1, return_counts=True)
-    parent, siblings = np.unique(children[0], return_counts=True)
-    return int(counts[siblings[np.searchsorted(parent, children[0])] > 1].min()) * groups.each
+    children = machine.children(shape, row, level)
+    return int(children.blocks[children.siblings > 1].min()) * machine.shapes[shape].each
 
 
 def depth_latency_s(machine: Machine, shape: str, row: int, level: int) -> float:

@@ -28,7 +28,7 @@ def simulated_step(
             stage=graph.ranks[who].pipeline_rank,
             num_ranks=machine.num_ranks(who),
             components_s=played.by_class[who],
-            spans=tuple(accounting.spans(graph.story[who], graph.concurrent[who], played.nodes)) if timeline else (),
+            spans=tuple(accounting.spans(graph.story(who), graph.concurrent(who), played.nodes)) if timeline else (),
         )
         for who in graph.ranks
     )
@@ -41,7 +41,7 @@ def simulated_step(
         num_ranks=plan.degrees.world_size,
         num_classes=len(graph.ranks),
         folding="none" if not fold else "exact" if machine.classes.exact else "rounded",
-        num_tasks=len(played.timeline.tasks),
+        num_tasks=len(played.timeline.of),
         what_if=what_if,
         links=_links(played, timeline),
         rows=rows,
@@ -109,14 +109,14 @@ def _slowed(played: Replay, component: str) -> float:
     timeline, last = played.timeline, played.lowered.last
     numbers = {
         int(last[entry.node])
-        for rows in (played.graph.story, played.graph.concurrent)
-        for row in rows.values()
+        for who in played.graph.ranks
+        for row in (played.graph.story(who), played.graph.concurrent(who))
         for entry in row
-        if entry.component == component and timeline.tasks[last[entry.node]].path is not None
+        if entry.component == component and timeline.task(last[entry.node]).path is not None
     }
     taken = alone = 0.0
     for number in numbers:
-        task = timeline.tasks[number]
+        task = timeline.task(number)
         rooms = [float(played.machine.capacities[link]) / weight for link, weight in task.path or () if weight > 0]
         taken += float(timeline.end_s[number] - timeline.start_s[number])
         alone += task.amount / min([task.cap_bytes_per_s, *rooms])
@@ -151,17 +151,16 @@ def _links(played: Replay, timeline: bool) -> tuple[LinkUse, ...]:
 
 def _rate_changes(played: Replay, names: Mapping[int, str]) -> dict[int, tuple[Floats, Floats]]:
     """Link class -> (moments, rate from each on); a flow counts with its mean rate."""
-    tasks, timeline = played.timeline.tasks, played.timeline
+    timeline = played.timeline
     lasting = timeline.end_s > timeline.start_s
-    on: dict[int, list[tuple[float, int]]] = {}  # by a task's identity: equal ones are one object
+    on: dict[int, list[tuple[float, int]]] = {}  # by kind
     carriers: dict[int, tuple[list[int], list[float]]] = {link: ([], []) for link in names}
     for number in np.flatnonzero(lasting).tolist():
-        task = tasks[number]
-        if id(task) not in on:
-            on[id(task)] = [
-                (w * task.amount, link) for link, w in task.path or () if link in carriers and task.amount > 0
-            ]
-        for size_bytes, link in on[id(task)]:
+        kind = int(timeline.of[number])
+        task = timeline.kinds[kind]
+        if kind not in on:
+            on[kind] = [(w * task.amount, link) for link, w in task.path or () if link in carriers and task.amount > 0]
+        for size_bytes, link in on[kind]:
             carriers[link][0].append(number)
             carriers[link][1].append(size_bytes)
     out = {}

@@ -17,7 +17,6 @@ Where no period is found (replicas of unlike pace have none in common) the repla
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -76,7 +75,7 @@ def period_of(played: Replay, few: int, whole: PipelineSchedule) -> Period | Non
     """The period with which a replay of ``few`` micro-batches goes on in the schedule of all; None where it shows none."""
     rows = [_coded(row) for row in whole.actions]
     short = {who: _coded(rank.schedule.actions[rank.pipeline_rank]) for who, rank in played.graph.ranks.items()}
-    begun = {who: _begun(played, who) for who in short}
+    begun = {who: played.nodes.start_s[played.graph.begins[who]] for who in short}
     if any(len(begun[who]) != len(row) for who, row in short.items()):
         return None
     all_rows = {who: rows[played.graph.ranks[who].pipeline_rank] for who in short}
@@ -101,13 +100,6 @@ def _coded(row: Sequence[Action]) -> Ints:
     """(actions, 2): kind with chunk as a number, and micro-batch."""
     cells = [(KINDS[action.kind] + len(KINDS) * action.chunk, action.microbatch) for action in row]
     return np.array(cells, dtype=np.int64).reshape(-1, 2)
-
-
-def _begun(played: Replay, who: int) -> Floats:
-    """When a class began each of its actions, s."""
-    computing = (entry for entry in played.graph.story[who] if entry.component == "compute")
-    firsts = [next(entries).node for _, entries in groupby(computing, key=lambda entry: entry.label)]
-    return played.nodes.start_s[firsts]
 
 
 def _common(row: Ints, other: Ints) -> int:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from scaleacross.simulation.fair_share import Floats
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 Path = Sequence[tuple[int, float]]
 """(link, how many like this flow cross it together) pairs."""
@@ -43,13 +45,40 @@ def computation(name: str, seconds: float, device: int | None = None) -> Task:
 
 
 @dataclass(frozen=True)
-class Timeline:
-    """When everything happened, s: arrays over tasks in the order in which they were added. ``arrival_s`` = end + latency."""
+class TaskGraph:
+    """Tasks and what they wait for.
 
-    tasks: Sequence[Task]
+    Attributes:
+        kinds: equal tasks are one of these.
+        of: (tasks,) kind of each.
+        waits: (waits,) n for the arrival of task n, ~n for its end alone; task after task.
+        first_wait: (tasks + 1,) where the waits of each begin.
+    """
+
+    kinds: Sequence[Task]
+    of: Ints
+    waits: Ints
+    first_wait: Ints
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When everything happened, s: arrays over tasks in the order in which they were added. ``arrival_s`` = end + latency.
+
+    Attributes:
+        kinds: equal tasks are one of these.
+        of: (tasks,) kind of each.
+    """
+
+    kinds: Sequence[Task]
+    of: Ints
     start_s: Floats
     end_s: Floats
     arrival_s: Floats
+
+    def task(self, number: int) -> Task:
+        """The task of a number."""
+        return self.kinds[int(self.of[number])]
 
     @property
     def total_s(self) -> float:

@@ -25,6 +25,10 @@ class Verification(Spec):
     plan_name: str
     checks: tuple[PassedCheck, ...]
     step_s: float = Field(description="step time that the plan states")
+    bound_s: float | None = Field(
+        default=None,
+        description="lower bound on the step time that any plan of its space states; None: nothing was searched",
+    )
     simulated_step_s: float | None = Field(default=None, description="step time of the simulation; None: not simulated")
 
     @property

@@ -13,7 +13,8 @@ from typing import Final
 
 from scaleacross.schedules.pipeline import Action, Kind
 from scaleacross.spec.step_work import ChunkWork
-from scaleacross.step.graph import Computation, Entry, Key, Side, StepGraph
+from scaleacross.step.graph import Computation, Entry, Key, Side
+from scaleacross.step.recording import MICRO_BATCH, Recorder
 from scaleacross.step.setting import Op
 
 TP_REDUCTIONS: Final = 0.25
@@ -26,7 +27,7 @@ LETTERS: Final = {kind: kind.value for kind in Kind}
 class Layers:
     """A class of ranks at work: what it does next waits for ``after``."""
 
-    def __init__(self, graph: StepGraph, who: int) -> None:
+    def __init__(self, graph: Recorder, who: int) -> None:
         self.graph, self.who, self.work = graph, who, graph.ranks[who]
         self.setting, self.job = graph.setting, graph.setting.job
         self.schedule = self.work.schedule
@@ -41,14 +42,14 @@ class Layers:
 
     def _compute(self, component: str, seconds: float, label: str) -> int:
         node = self.graph.compute(Computation(component, self.work.pipeline_rank, self.who, seconds), self.after)
-        self.graph.story[self.who].append(Entry(component, node, label, tuple(self.gates)))
+        self.graph.tell(Entry(component, node, label, tuple(self.gates)))
         self.after, self.gates = [node], []
         return node
 
     def _wait(self, component: str, node: int | None, label: str) -> None:
         """Go on when ``node`` has arrived too."""
         if node is not None:
-            self.graph.story[self.who].append(Entry(component, node, label))
+            self.graph.tell(Entry(component, node, label))
             self.after = [*self.after, node]
 
     def _call(
@@ -63,12 +64,12 @@ class Layers:
         """Collectives that start now, and nothing else before they have arrived: all that they wait for is over then, too."""
         node = self._call(component, key, ops, size, count)
         if node is not None:
-            self.graph.story[self.who].append(Entry(component, node, label))
+            self.graph.tell(Entry(component, node, label))
             self.after = [node]
 
     def _aside(self, component: str, node: int | None, label: str) -> int | None:
         if node is not None:
-            self.graph.concurrent[self.who].append(Side(component, node, label))
+            self.graph.aside(Side(component, node, label))
         return node
 
     def _gate(self, node: int, component: str) -> None:
@@ -76,7 +77,7 @@ class Layers:
         self.gates.append((node, component))
 
     def _cell(self, action: Action) -> str:
-        return f"{self.stages[action.chunk]}{LETTERS[action.kind]}{action.microbatch}"
+        return f"{self.stages[action.chunk]}{LETTERS[action.kind]}{MICRO_BATCH}"
 
     def _layers_of(self, chunk: int) -> int:
         return max(1, self.work.chunks[chunk].num_layers)
@@ -86,7 +87,7 @@ class Layers:
     def _layers(self, index: int, action: Action, piece: int, pieces: int) -> None:
         """One of ``pieces`` equal parts of an action: computation and the collectives that it waits for."""
         work, share, pace = self.work.chunks[action.chunk], 1 / pieces, self.work.pace[index] / pieces
-        cell, key = self._cell(action), (self.stages[action.chunk], LETTERS[action.kind], action.microbatch, piece)
+        cell, key = self._cell(action), (self.stages[action.chunk], LETTERS[action.kind], MICRO_BATCH, piece)
         if action.kind is Kind.W:
             self._compute("compute", work.weight_gradient_s * pace, cell)
             return
@@ -172,10 +173,13 @@ class Layers:
         again = self.setting.recomputes and action.kind is not Kind.F
         return work.num_moe_layers * (4.0 if again else 2.0)
 
+    def _alone(self, action: Action) -> bool:
+        """Whether it is of the outermost micro-batch, beside which no other one runs."""
+        return action.microbatch == (0 if action.kind is Kind.F else self.schedule.num_microbatches - 1)
+
     def _hidden_share(self, action: Action) -> float:
         """Share of all-to-alls that runs beside the computation of another micro-batch; the outermost has none."""
-        alone = 0 if action.kind is Kind.F else self.schedule.num_microbatches - 1
-        return 0.0 if action.microbatch == alone else self.job.experts.overlap_fraction
+        return 0.0 if self._alone(action) else self.job.experts.overlap_fraction
 
     def _experts(self, action: Action, key: Key, work: ChunkWork, share: float, cell: str) -> None:
         if ("ep", "all_to_all") in self.setting.size_bytes:

@@ -14,13 +14,16 @@ Every overlap rule is an edge here or in ``layers``, and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
 
-from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import Action, Kind
+from scaleacross.step.assembly import Row, assemble
 from scaleacross.step.graph import Key, StepGraph
 from scaleacross.step.layers import LETTERS, Layers
+from scaleacross.step.recording import BEFORE, MICRO_BATCH, Recorded, Recorder
+from scaleacross.step.repeats import Repeats, repeats
 from scaleacross.step.setting import STATES, RankClasses, RankWork, Setting
 
 
@@ -33,15 +36,16 @@ def build(classes: RankClasses, setting: Setting, ranks: Mapping[int, RankWork])
     Raises:
         InputError: a message is waited for that nobody sends.
     """
-    graph = StepGraph(classes, setting, ranks)
-    for who in ranks:
-        graph.story[who], graph.concurrent[who] = [], []
-    for who in ranks:
-        Program(graph, who).run()
-    lost = sorted(map(str, graph.unsent()))
-    if lost:
-        raise InputError(f"the step waits for {len(lost)} messages that no rank sends, e.g. {lost[0]}")
-    return graph
+    recorder = Recorder(classes, setting, ranks)
+    known: dict[tuple[object, ...], Repeats] = {}
+    rows = {}
+    for who, work in ranks.items():
+        program = Program(recorder, who)
+        same = id(work.schedule), work.pipeline_rank, work.pace
+        if same not in known:
+            known[same] = repeats(program.row, program.special(), work.pace)
+        rows[who] = Row(program.records(known[same].example), known[same])
+    return assemble(recorder, rows)
 
 
 class Neighbour(NamedTuple):
@@ -56,7 +60,7 @@ class Neighbour(NamedTuple):
 class Program(Layers):
     """One class of ranks on its way through its actions."""
 
-    def __init__(self, graph: StepGraph, who: int) -> None:
+    def __init__(self, graph: Recorder, who: int) -> None:
         super().__init__(graph, who)
         self.row = self.schedule.actions[self.work.pipeline_rank]
         self.parameters: dict[tuple[int, int], int] = {}
@@ -67,15 +71,35 @@ class Program(Layers):
         self.last = {a.chunk: i for i, a in enumerate(self.row) if a.kind in gradient_kinds}
         self.sharded = self.setting.shard == "parameters"
 
-    def run(self) -> None:
-        self._gather_parameters()
-        for index, action in enumerate(self.row):
-            self._receive(action)
-            if self.sharded and action.kind is not Kind.W:
-                self._sharded(index, action)
-            else:
-                self._plain(index, action)
-            self._send(action)
+    def records(self, examples: Iterable[int]) -> list[Recorded]:
+        """What is done before the first action, in each of ``examples`` (indices in the row) and after the last one."""
+        before = self._recorded([], self._gather_parameters)
+        actions = [self._recorded([BEFORE], partial(self._act, index, self.row[index])) for index in examples]
+        return [before, *actions, self._recorded([BEFORE], self._finish)]
+
+    def special(self) -> set[int]:
+        """Actions that are like no other: the first, and of every chunk those that gather parameters or reduce gradients; where
+        all-to-alls overlap with another micro-batch, also those that have none to overlap with."""
+        alone = {i for i, a in enumerate(self.row) if self._alone(a)} if self.job.experts.overlap_fraction else set()
+        return {0, *self.first.values(), *self.last.values(), *alone}
+
+    def _recorded(self, after: list[int], what: Callable[[], None]) -> Recorded:
+        record = self.graph.begin()
+        self.after = after
+        what()
+        record.ends = self.after
+        return record
+
+    def _act(self, index: int, action: Action) -> None:
+        self._receive(action)
+        if self.sharded and action.kind is not Kind.W:
+            self._sharded(index, action)
+        else:
+            self._plain(index, action)
+        self._send(action)
+
+    def _finish(self) -> None:
+        """Reduce what no action reduced, and update."""
         if not self.job.overlap.gradient_reduce:
             for chunk in self.last:
                 parts = self._parts(chunk)
@@ -85,7 +109,7 @@ class Program(Layers):
                     else:
                         self._reduce(chunk, part, parts)
         self.gates += [(node, "dp") for node in self.gradients]
-        self.after += self.gradients
+        self.after = [*self.after, *self.gradients]
         self._compute("optimizer", self.work.optimizer_s, "optimizer")
 
     # --- actions ---------------------------------------------------------------------------------------------------------
@@ -115,7 +139,7 @@ class Program(Layers):
         forward = action.kind is Kind.F
         source = self._neighbour(action, not forward)
         if source is not None:
-            cell: Key = (source.stage, "F" if forward else "B", action.microbatch)
+            cell: Key = (source.stage, "F" if forward else "B", MICRO_BATCH)
             self._gate(self.graph.message(source.who, not source.down, cell), "idle")
 
     def _send(self, action: Action) -> None:
@@ -123,7 +147,7 @@ class Program(Layers):
         target = self._neighbour(action, forward)
         if target is None:
             return
-        key: Key = (self.stages[action.chunk], "F" if forward else "B", action.microbatch)
+        key: Key = (self.stages[action.chunk], "F" if forward else "B", MICRO_BATCH)
         number, cell = self.graph.sends(self.who, target.down, key, self.after), self._cell(action)
         self._aside("pp", number, cell)
         if not self.job.overlap.pipeline_messages:
@@ -191,7 +215,7 @@ class Program(Layers):
         chunk, pieces = action.chunk, self._layers_of(action.chunk)
         ahead = self.job.overlap.shard_prefetch
         backward, reduced = action.kind is not Kind.F, None
-        cell, at = self._cell(action), (self.stages[chunk], LETTERS[action.kind], action.microbatch)
+        cell, at = self._cell(action), (self.stages[chunk], LETTERS[action.kind], MICRO_BATCH)
         gathered = self._states(chunk, 0, pieces, True, ("shard", *at), self.after)
         for piece in range(pieces):
             following, start = None, [*self.after, *([] if gathered is None else [gathered])]

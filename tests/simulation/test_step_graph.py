@@ -1,0 +1,103 @@
+"""Decisions of the benchmark's table: the graph that repeats records and the compiled loop, against every action and event by
+itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import pytest
+from agreement import decisions, evaluated
+
+from oracles.clock import Clock
+from scaleacross.api.problems import problem_of
+from scaleacross.schedules.pipeline import Action
+from scaleacross.simulation.replay import Disturbance, Replay, replay
+from scaleacross.spec.plan import Plan
+from scaleacross.step import program
+from scaleacross.step.graph import Call, Computation, Message, StepGraph
+from scaleacross.step.repeats import Repeats, repeats
+from scaleacross.step.setting import STATES
+
+ROWS = (1, 2, 3, 10, 35, 66, 70, 87, 102, 117)
+"""Ten decisions: pipelines of 1 to 16 ranks, eight schedules, every shard level, experts, one and several buildings."""
+
+
+@pytest.fixture(scope="module")
+def steps() -> dict[int, tuple[Plan, Replay]]:
+    plans = {number: evaluated(row, job) for number, row, job in decisions() if number in ROWS}
+    return {number: (plan, replay(plan, problem_of(plan.job, ()))) for number, plan in plans.items()}
+
+
+def every_action(row: Sequence[Action], special: Collection[int], pace: Sequence[float]) -> Repeats:
+    """No action is like another."""
+    return repeats(row, range(len(row)), pace)
+
+
+def waits(graph: StepGraph) -> list[list[int]]:
+    return [graph.waits_of(number) for number in range(len(graph.of))]
+
+
+@pytest.mark.parametrize("number", ROWS)
+def test_records_that_are_repeated_make_the_graph_of_every_action(
+    number: int, steps: dict[int, tuple[Plan, Replay]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, found = steps[number]
+    monkeypatch.setattr(program, "repeats", every_action)
+    alone = replay(plan, problem_of(plan.job, ()))
+    assert [found.graph.node(n) for n in range(len(found.graph.of))] == [
+        alone.graph.node(n) for n in range(len(alone.graph.of))
+    ]
+    assert waits(found.graph) == waits(alone.graph)
+    assert found.graph.messages == alone.graph.messages
+    for who in found.graph.ranks:
+        assert found.graph.story(who) == alone.graph.story(who)
+        assert found.graph.concurrent(who) == alone.graph.concurrent(who)
+        assert (found.graph.begins[who] == alone.graph.begins[who]).all()
+    assert found.step_s == alone.step_s
+
+
+@pytest.mark.parametrize("number", ROWS)
+def test_the_compiled_loop_plays_a_step_as_the_plain_one_does(
+    number: int, steps: dict[int, tuple[Plan, Replay]]
+) -> None:
+    _, found = steps[number]
+    tasks = found.lowered.tasks
+    after = [row.tolist() for row in np.split(tasks.waits, tasks.first_wait[1:-1])]
+    plain = Clock([tasks.kinds[kind] for kind in tasks.of.tolist()], after, found.machine.capacities, None).to_the_end()
+    for name in ("start_s", "end_s", "arrival_s"):
+        assert getattr(found.timeline, name) == pytest.approx(getattr(plain, name), rel=1e-9, abs=1e-9), name
+
+
+@pytest.mark.parametrize("number", ROWS)
+def test_lanes_are_chains(number: int, steps: dict[int, tuple[Plan, Replay]]) -> None:
+    """Messages of a sender in one direction leave one after another, and so do gradients and parameters of a communicator."""
+    graph, plan = steps[number][1].graph, steps[number][0]
+    lanes: dict[object, list[int]] = {}
+    for node in range(len(graph.of)):
+        what = graph.node(node)
+        if isinstance(what, Message):
+            lanes.setdefault(what, []).append(node)
+        elif isinstance(what, Call) and what.use in STATES:
+            lanes.setdefault((what.use, what.group), []).append(node)
+    assert lanes or plan.degrees.world_size == plan.degrees.tp
+    for lane, nodes in lanes.items():
+        waited = [set(graph.waits_of(node)) for node in nodes]
+        if isinstance(lane, Message):  # in the order of the sender, which is not that of their numbers
+            before = [~one for waits in waited for one in waits if ~one in nodes]
+            assert len(before) == len(set(before)) == len(nodes) - 1
+        else:
+            assert all(before in waits for before, waits in zip(nodes[:-1], waited[1:], strict=True))
+
+
+def test_every_action_has_its_own_pace() -> None:
+    """Jitter: an action that takes longer is of a sort of its own."""
+    row, job = next((row, job) for number, row, job in decisions() if number == 117)
+    plan = evaluated(row, job)
+    drawn = replay(plan, problem_of(plan.job, ()), Disturbance(jitter_fraction=0.1, seed=1))
+    paces = {pace for work in drawn.graph.ranks.values() for pace in work.pace}
+    assert len(paces) == sum(len(work.pace) for work in drawn.graph.ranks.values())
+    forward = {
+        node.seconds for node in drawn.graph.kinds if isinstance(node, Computation) and node.component == "compute"
+    }
+    assert len(forward) >= len(paces)
