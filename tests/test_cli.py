@@ -320,7 +320,7 @@ def test_plan_then_evaluate_agree(job: str, tmp_path: Path) -> None:
 
 
 def test_report_of_a_real_plan(job: str) -> None:
-    result = run("plan", job)
+    result = run("plan", job, "--full")
     assert result.exit_code == 0, result.output
     for title in (
         "degrees",

@@ -100,7 +100,7 @@ def test_settings_that_somebody_brings_may_be_beaten() -> None:
 def test_command_prints_tables_and_json(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(sa.plan(plain_job(2, 2, num_accelerators=16, degrees={"tp": 1, "cp": 1})).model_dump_json())
-    shown = CliRunner().invoke(app, ["explain", str(path)])
+    shown = CliRunner().invoke(app, ["explain", str(path), "--full"])
     assert shown.exit_code == 0, shown.output
     for words in ("Runner-up of every decision", "What binds every phase", "campus bandwidth", "memory capacity"):
         assert words in shown.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,9 @@ from scaleacross.errors import EmitError, InputError
 from scaleacross.spec.plan import Plan
 
 PLAN_FILE = "plan.json"
+SUBMIT_FILE = "SUBMIT.md"
+PREFERRED = ("torchrun", "megatron", "torchtitan", "kubernetes", "hostfiles")
+"""Launchers in the order in which one of them is named first, where the job states no target."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,16 @@ class Bundle:
 
     files: tuple[Path, ...]
     refused: dict[str, str]
+
+    def submit_command(self, target: str) -> str:
+        """The command that submits the plan: of the job's target, else of the first launcher that was written; '' for none."""
+        pages = {path.parent.name: path for path in self.files if path.name == SUBMIT_FILE}
+        name = next((name for name in (target, *PREFERRED) if name in pages), None)
+        if name is None:
+            return ""
+        block = pages[name].read_text(encoding="utf-8").partition("```bash\n")[2].partition("```")[0]
+        real = [line for line in block.splitlines() if "--test-only" not in line and "--dry-run" not in line]
+        return f"cd {shlex.quote(str(pages[name].parent))} && {real[0].partition('  #')[0].rstrip()}"
 
 
 def write_bundle(

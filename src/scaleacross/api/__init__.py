@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from scaleacross.api.reproducing import Reproduction, reproduce
     from scaleacross.api.scheduling import schedule, schedule_of_plan
     from scaleacross.api.simulating import execution_trace, simulate
+    from scaleacross.api.summarising import summarise
     from scaleacross.api.sweeping import SweepResult, sweep
     from scaleacross.api.synthesis import Synthesized, synthesize
 
@@ -55,6 +56,7 @@ __all__ = [
     "schedule_of_plan",
     "score_files",
     "simulate",
+    "summarise",
     "sweep",
     "synthesize",
     "validate",
@@ -107,6 +109,7 @@ _HOME: Final = {
         "execution_trace",
         "simulate",
     ),
+    "scaleacross.api.summarising": ("summarise",),
     "scaleacross.api.sweeping": (
         "SweepResult",
         "sweep",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scaleacross.cli.frame import Overrides, display
+from scaleacross.cli.view import Quiet
 
 if TYPE_CHECKING:
     from scaleacross.spec.comparison import Comparison
@@ -40,6 +41,7 @@ def compare_command(
     tie: Annotated[
         float, typer.Option("--tie", metavar="FRACTION", min=0, help="Step times this close count as a tie.")
     ] = 0.005,
+    quiet: Quiet = False,
 ) -> None:
     """Price our plan and what others would run with one cost model: speed-ups, ties, and who has no plan.
 
@@ -54,7 +56,7 @@ def compare_command(
     from scaleacross.catalogue import is_recommendation
     from scaleacross.cli.recommendation import compare_recommendation_command
     from scaleacross.emitters import write_files
-    from scaleacross.report.comparison import comparison_report
+    from scaleacross.report.comparison import comparison_line, comparison_report
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.progress import ProgressDisplay
 
@@ -73,6 +75,8 @@ def compare_command(
     written = write_files(_files(found), output) if output else []
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
+    elif quiet:
+        typer.echo(comparison_line(found))
     else:
         display(comparison_report(found))
     if written:
