@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from scaleacross import api
 from scaleacross.emitters import EMITTERS, write_files
@@ -37,7 +38,12 @@ class Bundle:
 
 
 def write_bundle(
-    plan: Plan, directory: Path, targets: Sequence[str] | None = None, *, with_plan: bool = True
+    plan: Plan,
+    directory: Path,
+    targets: Sequence[str] | None = None,
+    *,
+    with_plan: bool = True,
+    also: Mapping[str, str] = MappingProxyType({}),
 ) -> Bundle:
     """Write launch files (and ``plan.json``) below ``directory``; files of the same names are replaced.
 
@@ -46,6 +52,7 @@ def write_bundle(
         directory: created when missing.
         targets: None writes every target that can express the plan and reports the others.
         with_plan: write ``plan.json`` too.
+        also: further files, written with the others.
 
     Raises:
         EmitError: one of the stated ``targets`` cannot express the plan; nothing is written.
@@ -57,6 +64,7 @@ def write_bundle(
             raise InputError(f"unknown target '{target}': there are {', '.join(EMITTERS)}")
     api.verify(plan)
     files = {PLAN_FILE: plan.model_dump_json(indent=2) + "\n"} if with_plan else {}
+    files |= also
     refused: dict[str, str] = {}
     for target in EMITTERS if targets is None else targets:
         try:

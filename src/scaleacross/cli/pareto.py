@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from scaleacross.cli.frame import Json, Overrides, display, names_of
+from scaleacross.cli.page import page_files
 
 
 def pareto_command(
@@ -31,7 +32,11 @@ def pareto_command(
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", metavar="DIR", file_okay=False, help="Write pareto.csv, pareto.json, point-N/plan.json."
+            "-o",
+            "--output",
+            metavar="DIR",
+            file_okay=False,
+            help="Write pareto.csv, pareto.json, report.html, point-N/plan.json.",
         ),
     ] = None,
     as_json: Json = False,
@@ -46,6 +51,7 @@ def pareto_command(
     from scaleacross.api import pareto
     from scaleacross.emitters import write_files
     from scaleacross.report.console import PlainConsole
+    from scaleacross.report.page.pages import front_page
     from scaleacross.report.pareto import pareto_csv, pareto_json, pareto_report
     from scaleacross.report.progress import ProgressDisplay
 
@@ -64,6 +70,7 @@ def pareto_command(
         files = {"pareto.csv": pareto_csv(front), "pareto.json": pareto_json(front) + "\n"}
         for index, point in enumerate(front.points):
             files[f"point-{index}/plan.json"] = point.plan.model_dump_json(indent=2) + "\n"
+        files |= page_files(lambda: front_page(front))
         written = write_files(files, output)
         typer.echo(f"wrote {len(written)} files to {output}", err=True)
     if as_json:

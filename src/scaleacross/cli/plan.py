@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scaleacross.cli.frame import Directory, Json, Overrides, Targets, names_of
+from scaleacross.cli.page import page_files, timeline_of
 from scaleacross.cli.quick import (
     Gpus,
     InterBuildingLink,
@@ -217,13 +219,19 @@ def emit_command(
 
 def deliver(plan: Plan, as_json: bool, directory: Path | None, targets: list[str] | None, view: View) -> None:
     """Files first (a closed pipe must not cost them), then the plan on stdout, then what was written on stderr."""
+    from scaleacross.api import summarise
     from scaleacross.bundle import write_bundle
+    from scaleacross.report.page.pages import plan_page
 
-    bundle = write_bundle(plan, directory, targets) if directory else None
+    found = cache(lambda: summarise(plan))
+    also: dict[str, str] = {}
+    if directory and targets is None:
+        also = page_files(lambda: plan_page(plan, found(), timeline_of(plan)))
+    bundle = write_bundle(plan, directory, targets, also=also) if directory else None
     if as_json:
         typer.echo(plan.model_dump_json(indent=2))
     else:
-        show_plan(plan, view, bundle.submit_command(plan.job.target) if bundle else "")
+        show_plan(plan, view, found, bundle.submit_command(plan.job.target) if bundle else "")
     if bundle and directory:
         for target, reason in bundle.refused.items():
             typer.echo(f"not written: {target}: {reason}", err=True)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from scaleacross.spec.plan import Plan
+    from scaleacross.spec.summary import PlanSummary
 
 PLAN_SECTIONS: Final = (
     *("decision", "placement", "step", "memory", "traffic", "collectives", "network", "goodput", "failures", "proof"),
@@ -79,14 +80,18 @@ def view_of(full: bool, sections: Sequence[str] | None, quiet: bool, known: Sequ
     return View(full, named, quiet)
 
 
-def show_plan(plan: Plan, view: View, submit: str = "") -> None:
-    """Print a plan; ``submit`` is the command that starts it, where launch files were written."""
-    from scaleacross.api import summarise
+def show_plan(plan: Plan, view: View, found: Callable[[], PlanSummary], submit: str = "") -> None:
+    """Print a plan.
+
+    Args:
+        found: makes what the first lines say beyond the plan; called only where they are printed.
+        submit: the command that starts the plan, where launch files were written.
+    """
     from scaleacross.report.summary import plan_line, plan_summary
     from scaleacross.report.terminal import plan_report, plan_sections
 
     view.show(
-        first=lambda: plan_summary(plan, summarise(plan), bool(submit)),
+        first=lambda: plan_summary(plan, found(), bool(submit)),
         whole=lambda: plan_report(plan),
         parts=lambda names: plan_sections(plan, names),
         line=lambda: plan_line(plan),

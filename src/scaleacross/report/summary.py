@@ -78,6 +78,19 @@ def plan_summary(plan: Plan, found: PlanSummary, written: bool = False) -> First
         written: launch files were; the command that submits them follows on a line of its own.
     """
     facts = [
+        *plan_facts(plan, found),
+        ("more", "--full, --section NAME, --quiet; scaleacross explain PLAN"),
+        (
+            "submit",
+            "on every launcher: SUBMIT.md; with SLURM:" if written else "-o DIR writes launch files and SUBMIT.md",
+        ),
+    ]
+    return FirstLines(facts, MAX_LINES - written)
+
+
+def plan_facts(plan: Plan, found: PlanSummary) -> list[tuple[str, str]]:
+    """Label and text of every fact that decides about a plan."""
+    return [
         ("plan", f"{plan.job.name}: {choice(plan)}"),
         *_topology(plan),
         ("step time", f"{human_seconds(plan.cost.step_s)} · {_rates(plan)}"),
@@ -89,13 +102,7 @@ def plan_summary(plan: Plan, found: PlanSummary, written: bool = False) -> First
         *([("referee", refereed(plan.report.finalists))] if plan.report.finalists else []),
         *([("cost", _cost(found.money))] if found.money else []),
         *([("energy", _cost(found.energy))] if found.energy else []),
-        ("more", "--full, --section NAME, --quiet; scaleacross explain PLAN"),
-        (
-            "submit",
-            "on every launcher: SUBMIT.md; with SLURM:" if written else "-o DIR writes launch files and SUBMIT.md",
-        ),
     ]
-    return FirstLines(facts, MAX_LINES - written)
 
 
 def _topology(plan: Plan) -> Iterator[tuple[str, str]]:
