@@ -9,6 +9,7 @@ import typer
 
 from scaleacross.cli.frame import Json, Overrides, display, names_of
 from scaleacross.cli.page import page_files
+from scaleacross.cli.sweep import kept_in
 
 
 def pareto_command(
@@ -43,6 +44,8 @@ def pareto_command(
 ) -> None:
     """Find plans of which none is better in two objectives at once, each with its proof.
 
+    With -o every finished search is kept: after an interruption the same command runs only what is missing.
+
     \b
     Examples:
       scaleacross pareto llama3_70b_two_regions_priced --points 5 --gap 0.01
@@ -55,7 +58,7 @@ def pareto_command(
     from scaleacross.report.pareto import pareto_csv, pareto_json, pareto_report
     from scaleacross.report.progress import ProgressDisplay
 
-    with ProgressDisplay(PlainConsole(stderr=True)) as progress:
+    with ProgressDisplay(PlainConsole(stderr=True)) as progress, kept_in(output):
         front = pareto(
             job,
             names_of(objectives),
@@ -64,6 +67,7 @@ def pareto_command(
             gap_tolerance=gap_tolerance,
             seed=seed,
             overrides=overrides or (),
+            directory=output,
             progress=progress,
         )
     if output is not None:

@@ -89,11 +89,18 @@ def points_told(directory: Path) -> Iterator[SweepBar]:
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.sweep import SweepBar
 
+    with kept_in(directory), SweepBar(PlainConsole(stderr=True)) as progress:
+        yield progress
+
+
+@contextmanager
+def kept_in(directory: Path | None) -> Iterator[None]:
+    """Where an interruption leaves what was found; None: nowhere."""
     try:
-        with SweepBar(PlainConsole(stderr=True)) as progress:
-            yield progress
+        yield
     except KeyboardInterrupt:
-        typer.echo(f"finished points are kept in {directory}; the same command continues", err=True)
+        if directory is not None:
+            typer.echo(f"finished points are kept in {directory}; the same command continues", err=True)
         raise
 
 

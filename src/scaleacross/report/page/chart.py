@@ -9,6 +9,8 @@ from typing import Any, Final
 Row = Mapping[str, Any]
 SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"
 INK, FAINT, ACCENT = "#1b1f24", "#8a929c", "#b3261e"
+LONG_LABEL: Final = 20
+"""Characters beyond which the names of bars stand above them: a phone has no room beside."""
 TEXT_ROOM: Final = 130
 """Pixels that stay free behind the longest bar for the text at its end."""
 PALETTE: Final = ("#1f5a96", "#f2b134", "#7fb7d9", "#8c2d19", "#4c9f70", "#5b5f97", "#c9cdd2", "#e08e79")
@@ -91,12 +93,20 @@ def bars(rows: Sequence[Row], label: str, value: str, title: str, text: str) -> 
     """Horizontal bars in the order of ``rows``, each with its ``text`` at the end."""
     order = [row[label] for row in rows]
     y = field(label, "n", None, sort=order, axis={"ticks": False, "domain": False})
+    x = field(value, "q", title, scale=room_for(TEXT_ROOM))
+    bar: dict[str, Any] = {"type": "bar", "color": PALETTE[0], "height": {"band": 0.7}}
+    end: dict[str, Any] = {"type": "text", "align": "left", "dx": 4, "color": INK}
+    layers = [{"mark": bar}, {"mark": end, "encoding": {"text": {"field": text}}}]
+    each = 26
+    if max((len(str(row[label])) for row in rows), default=0) > LONG_LABEL:  # above the bars, where nothing cuts them
+        each, y["axis"] = 40, None
+        bar |= {"height": 13, "yOffset": 7}
+        end |= {"yOffset": 7}
+        names = {"type": "text", "align": "left", "color": INK, "dy": -10}
+        layers.append({"mark": names, "encoding": {"x": {"value": 0}, "text": {"field": label}}})
     return {
-        "height": height_of(len(rows)),
+        "height": height_of(len(rows), each),
         "data": values(rows),
-        "encoding": {"y": y, "x": field(value, "q", title, scale=room_for(TEXT_ROOM))},
-        "layer": [
-            {"mark": {"type": "bar", "color": PALETTE[0], "height": {"band": 0.7}}},
-            {"mark": {"type": "text", "align": "left", "dx": 4, "color": INK}, "encoding": {"text": {"field": text}}},
-        ],
+        "encoding": {"y": y, "x": x},
+        "layer": layers,
     }

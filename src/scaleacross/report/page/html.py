@@ -20,7 +20,7 @@ body { margin: 0 auto; max-width: 72rem; padding: 1rem; font: 16px/1.45 system-u
 h1 { font-size: 1.5rem; margin: 0.5rem 0; overflow-wrap: anywhere; }
 h2 { font-size: 1.15rem; margin: 0; }
 nav { margin: 0.75rem 0 1.25rem; line-height: 1.9; }
-nav a { margin-right: 0.9rem; white-space: nowrap; }
+nav a { margin-right: 0.9rem; }
 a { color: #1f5a96; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 0.2rem 1rem; margin: 0; }
 dt { font-weight: 600; } dd { margin: 0; overflow-wrap: anywhere; }
@@ -84,7 +84,7 @@ def _library() -> str:
         raise InputError(f"{REPORT_FILE}: {MISSING}")
     import vl_convert
 
-    return str(vl_convert.javascript_bundle()).replace("</script", "<\\/script")
+    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace("</script", "<\\/script")
 
 
 def _figure(chart: Chart) -> str:

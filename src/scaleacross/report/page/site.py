@@ -138,6 +138,7 @@ def placement(plan: Plan) -> Chart:
     shown: GridAxis = "pp" if degrees.pp > 1 else next((axis for axis in reversed(order) if degrees.of(axis) > 1), "tp")
     cells: list[dict[str, Any]] = []
     heads: list[dict[str, Any]] = []
+    across = min(COLUMNS, -(-max(share.num_accelerators for share in plan.placement.fill) // block))
     first, line = 0, 0.0
     for share in plan.placement.fill:
         end = first + share.num_accelerators
@@ -147,21 +148,23 @@ def placement(plan: Plan) -> Chart:
         for index, start in enumerate(starts):
             last = min(start + block, end) - 1
             where = {
-                "c": index % COLUMNS,
-                "r": round(line + index // COLUMNS, 2),
+                "c": index % across,
+                "r": round(line + index // across, 2),
                 "n": start,
                 "l": last,
                 "b": share.building,
             }
             cells.append({**where, "v": coordinates(degrees, order, start)[shown], "at": _between(plan, start, last)})
-        line += -(-len(starts) // COLUMNS) + 0.4
+        line += -(-len(starts) // across) + 0.4
         first = end
     what = "rank" if block == 1 else f"block of {block} ranks"
     note = f"A cell is a {what}, in the order of the ranks; its shade is the {shown} coordinate. Hover for all coordinates."
     rows = [
         {"axis": axis, "degree": degrees.of(axis), "reaches": plan.placement.spans.get(axis, "–")} for axis in order
     ]
-    return Chart("placement", "Which rank sits where", note, _cells(cells, heads, line, f"{shown} coordinate"), rows)
+    return Chart(
+        "placement", "Which rank sits where", note, _cells(cells, heads, (across, line), f"{shown} coordinate"), rows
+    )
 
 
 def _between(plan: Plan, first: int, last: int) -> str:
@@ -177,10 +180,13 @@ def _between(plan: Plan, first: int, last: int) -> str:
     return ", ".join(parts)
 
 
-def _cells(cells: list[dict[str, Any]], heads: list[dict[str, Any]], lines: float, title: str) -> dict[str, Any]:
-    """Squares in lines of ``COLUMNS``, building by building."""
+def _cells(
+    cells: list[dict[str, Any]], heads: list[dict[str, Any]], size: tuple[int, float], title: str
+) -> dict[str, Any]:
+    """Squares building by building; ``size``: squares in a line, and lines."""
+    columns, lines = size
     legend = {"title": title, "format": "d", "gradientLength": 160}
-    x = field("c", "q", axis=None, scale={"domain": [0, COLUMNS], "nice": False})
+    x = field("c", "q", axis=None, scale={"domain": [0, columns], "nice": False})
     y = field("r", "q", axis=None, scale={"domain": [0, lines], "reverse": True, "nice": False})
     squares = {
         "data": values(cells),

@@ -22,7 +22,7 @@ from scaleacross.report.page.chart import (
 )
 from scaleacross.spec.explanation import Sensitivity
 from scaleacross.spec.goodput import LossCause
-from scaleacross.spec.plan import COMPONENTS, Plan
+from scaleacross.spec.plan import COMPONENTS, Decision, Plan
 from scaleacross.units import human_bytes, human_seconds
 
 PART_NAMES = {
@@ -180,10 +180,16 @@ def others(plan: Plan) -> Chart:
     rows = [{"plan": "this plan", "seconds": plan.cost.step_s, "said": human_seconds(plan.cost.step_s), "why": ""}]
     for one in sorted(known, key=lambda one: one.step_s or 0.0):
         said = f"{human_seconds(one.step_s or 0.0)}"
-        rows.append({"plan": one.label, "seconds": one.step_s or 0.0, "said": said, "why": one.reason})
+        label = f"other degrees: {_short(one.decision)}" if one.label.startswith("other degrees") else one.label
+        rows.append({"plan": label, "seconds": one.step_s or 0.0, "said": said, "why": one.reason})
     spec = bars(rows, "plan", "seconds", "step time, seconds", "said")
     note = "The best plan of every other kind: one choice made otherwise, the rest as good as it can be."
     return Chart("alternatives", "The best plans that lost", note, spec, rows)
+
+
+def _short(decision: Decision) -> str:
+    """Degrees above 1."""
+    return " · ".join(f"{axis} {degree}" for axis, degree in decision.degrees.model_dump().items() if degree > 1)
 
 
 def step_charts(plan: Plan, sensitivities: Sequence[Sensitivity] = ()) -> Iterator[Chart]:

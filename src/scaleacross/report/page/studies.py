@@ -59,8 +59,8 @@ def front_chart(front: Front) -> Chart:
             }
         )
     x, y = (
-        field(first, "q", _title(first), scale={"zero": False}),
-        field(second, "q", _title(second), scale={"zero": False}),
+        field(first, "q", _title(first), scale={"zero": False}, axis={"format": "~s"}),
+        field(second, "q", _title(second), scale={"zero": False}, axis={"format": "~s"}),
     )
     spec = {
         "height": 340,
@@ -70,7 +70,8 @@ def front_chart(front: Front) -> Chart:
             {
                 "mark": {"type": "rule", "color": PALETTE[1], "strokeWidth": 3},
                 "encoding": {
-                    "x": field("bound x", "q"), "y": field("bound y", "q"), "x2": {"field": first}, "y2": {"field": second},
+                    "x": {**x, "field": "bound x"}, "y": {**y, "field": "bound y"},
+                    "x2": {"field": first}, "y2": {"field": second},
                 },
             },
             {
@@ -128,7 +129,10 @@ def _map(rows: Sequence[dict[str, Any]], across: str, down: str) -> dict[str, An
     return {
         "height": height_of(len(ys), 38),
         "data": values(plain),
-        "encoding": {"x": field("x", "o", across, sort=xs), "y": field("y", "o", down, sort=ys)},
+        "encoding": {
+            "x": field("x", "o", across, sort=xs, axis={"labelAngle": 0}),
+            "y": field("y", "o", down, sort=ys),
+        },
         "layer": [
             {
                 "mark": {"type": "rect", "stroke": "white"},
