@@ -107,7 +107,7 @@ def test_help_of_every_command_has_an_example(command: str) -> None:
 
 def test_version() -> None:
     result = run("--version")
-    assert (result.exit_code, result.stdout) == (0, "scaleacross 0.1.0\n")
+    assert (result.exit_code, result.stdout) == (0, "scaleacross 0.2.0\n")
 
 
 # --- exit codes -----------------------------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ def test_a_front_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypat
 
 def test_kept_searches_are_told_apart_by_all_that_decides_them() -> None:
     problem = problem_of(two("step_time", **SMALL))
-    other = problem_of(two("step_time", **SMALL, global_batch_sequences=16))
+    other = problem_of(two("step_time", **SMALL, global_batch_sequences=48))
 
     def key(
         problem: Problem = problem, limits: float | None = None, how: tuple[float, int, float] = (9.0, 0, 0.0)

@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from scaleacross.spec.topology import Topology
     from scaleacross.spec.verification import Verification
 
-__version__: Final = "0.1.0"
+__version__: Final = "0.2.0"
 
 __all__ = [
     "Comparison",

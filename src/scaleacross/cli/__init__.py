@@ -80,9 +80,9 @@ def _options(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from scaleacross import __version__
 
-        typer.echo(f"scaleacross {version('scaleacross')}")
+        typer.echo(f"scaleacross {__version__}")
         raise typer.Exit
 
 
