@@ -80,9 +80,9 @@ def _options(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from scaleacross import __version__
+        from importlib.metadata import version
 
-        typer.echo(f"scaleacross {__version__}")
+        typer.echo(f"scaleacross {version('scaleacross')}")
         raise typer.Exit
 
 

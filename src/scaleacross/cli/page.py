@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 def page_files(contents: Callable[[], Contents]) -> dict[str, str]:
     """report.html by its name; empty where the charting library is missing, which is said."""
-    from scaleacross import __version__
+    from importlib.metadata import version
+
     from scaleacross.report.page.html import MISSING, REPORT_FILE, can_draw, page
 
     if not can_draw():
         typer.echo(f"no {REPORT_FILE}: {MISSING}", err=True)
         return {}
-    return {REPORT_FILE: page(*contents(), f"scaleacross {__version__}")}
+    return {REPORT_FILE: page(*contents(), f"scaleacross {version('scaleacross')}")}
 
 
 def timeline_of(plan: Plan) -> PipelineTimeline | None:

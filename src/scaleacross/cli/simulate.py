@@ -30,6 +30,12 @@ FailuresFrom = Annotated[
         help="rates: drawn by the plan's rates; or a CSV with time_hours, cause, host_swap. With --days.",
     ),
 ]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "-o", "--output", metavar="DIR", file_okay=False, help="Write simulation.json and report.html to DIR."
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of the draws; with --days.")]
 
 
@@ -60,12 +66,7 @@ def simulate_command(
     unfolded: Annotated[
         bool, typer.Option("--unfolded", help="Play every rank, not one of each class: for small plans.")
     ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--output", metavar="DIR", file_okay=False, help="Write simulation.json and report.html to DIR."
-        ),
-    ] = None,
+    output: Output = None,
     days: Days = None,
     draws: Draws = 100,
     failures: FailuresFrom = "rates",
@@ -93,26 +94,17 @@ def simulate_command(
         _weeks(source, days, draws, failures, seed, as_json, output)
         return
     from scaleacross.api import simulate, verified_plan
-    from scaleacross.emitters import write_files
     from scaleacross.report.console import PlainConsole
-    from scaleacross.report.page.pages import simulation_page
     from scaleacross.report.progress import ProgressDisplay
     from scaleacross.report.simulation import simulation_report
 
     plan = verified_plan(source)
     with ProgressDisplay(PlainConsole(stderr=True)) as show:
-        step = simulate(
-            plan,
-            what_if=what_if or (),
-            fold=not unfolded,
-            timeline=gantt or trace is not None or output is not None,
-            progress=show,
-        )
+        kept = gantt or trace is not None or output is not None
+        step = simulate(plan, what_if=what_if or (), fold=not unfolded, timeline=kept, progress=show)
     written = _write(step, trace)
     if output is not None:
-        text = step.without_timeline().model_dump_json(indent=2) + "\n"
-        page = page_files(lambda: simulation_page(plan, step))
-        written += map(str, write_files({"simulation.json": text, **page}, output))
+        written += _write_page(plan, step, output)
     notes = _write_chakra(plan, chakra, what_if or (), written) if chakra is not None else ""
     if as_json:
         typer.echo(step.without_timeline().model_dump_json(indent=2))
@@ -148,6 +140,16 @@ def _weeks(source: str, days: float, draws: int, failures: str, seed: int, as_js
         files = write_files({"simulation.json": run.model_dump_json(indent=2) + "\n", **page}, output)
         typer.echo(f"wrote {', '.join(map(str, files))}", err=True)
     typer.echo(run.model_dump_json(indent=2)) if as_json else display(long_run_report(run))
+
+
+def _write_page(plan: Plan, step: SimulatedStep, folder: Path) -> list[str]:
+    """simulation.json and report.html, all or none."""
+    from scaleacross.emitters import write_files
+    from scaleacross.report.page.pages import simulation_page
+
+    text = step.without_timeline().model_dump_json(indent=2) + "\n"
+    page = page_files(lambda: simulation_page(plan, step))
+    return [str(path) for path in write_files({"simulation.json": text, **page}, folder)]
 
 
 def _write(step: SimulatedStep, trace: Path | None) -> list[str]:

@@ -74,7 +74,7 @@ def sweep_command(
         )
     files = [*result.files, *write_files(page_files(lambda: sweep_page(result)), directory)]
     if as_json:
-        typer.echo(sweep_json(result, files))
+        typer.echo(sweep_json(result, result.files))
     else:
         display(sweep_report(result))
     typer.echo(f"wrote {', '.join(map(str, files))}", err=True)
