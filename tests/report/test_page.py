@@ -29,12 +29,12 @@ from scaleacross.report.page.pages import (
     sweep_page,
     weeks_page,
 )
-from scaleacross.report.page.pipeline import actions_of, critical_path, pipeline_chart, waits
-from scaleacross.report.page.site import placement, site_map
+from scaleacross.report.page.pipeline import actions_of, critical_path, pipeline_chart, simulated_chart, waits
+from scaleacross.report.page.site import placement, site_map, trunk_loads
 from scaleacross.report.page.step import memory, waterfall
 from scaleacross.report.page.studies import front_chart, sweep_charts
 from scaleacross.spec.goodput import LongRun
-from scaleacross.spec.placement import coordinates
+from scaleacross.spec.placement import BuildingShare, coordinates
 from scaleacross.spec.plan import Decision, Plan
 from scaleacross.spec.summary import PlanSummary
 
@@ -89,6 +89,36 @@ def test_the_map_shows_every_building_and_the_load_of_every_link(plan: Plan) -> 
     edges, nodes = drawn(chart, 0), drawn(chart, 2)
     assert {node["building"]: node["said"] for node in nodes} == {"east": "40 of 64", "west": "24 of 24"}
     assert [(edge["link"], edge["load"], edge["capacity"]) for edge in edges] == [("east – west", "0.9 %", "300 GB/s")]
+
+
+def test_many_links_have_a_chart_of_their_own(plan: Plan) -> None:
+    assert trunk_loads(plan) is None
+    topology = sa.load_topology("region_five_buildings")
+    job = plan.job.model_copy(update={"topology": topology.model_dump(mode="json")})
+    chosen = plan.decision.model_copy(
+        update={
+            "placement": plan.placement.model_copy(
+                update={
+                    "fill": tuple(BuildingShare(building=one.name, num_accelerators=8) for one in topology.buildings)
+                }
+            )
+        }
+    )
+    many = plan.model_copy(update={"job": job, "decision": chosen})
+    chart = trunk_loads(many)
+    assert chart is not None and len(drawn(chart)) == len(topology.trunks) > 3
+    assert {row["said"].split(" of ")[0] for row in drawn(chart)} == {"0.9 %"}
+    assert len(drawn(site_map(many), 1)) == len(topology.buildings)
+
+
+def test_the_simulated_step_shows_what_took_most_of_every_part() -> None:
+    found = sa.simulate(sa.plan(plain_job(2, 2, **SMALL), time_limit_s=5), timeline=True)
+    rows = drawn(simulated_chart(found))
+    row = found.rows[0]
+    spent = sum(one["e"] - one["s"] for one in rows if one["r"] == row.name and one["k"] == "compute") / 1e3
+    assert spent == pytest.approx(row.components_s["compute"], rel=0.05)
+    for before, after in pairwise(one for one in rows if one["r"] == row.name):
+        assert before["e"] <= after["s"] and (before["k"] != after["k"] or before["e"] < after["s"])
 
 
 @pytest.mark.parametrize(("name", "chunks"), [("1F1B", 1), ("Interleaved1F1B", 2), ("ZBVZeroBubble", 2), ("GPipe", 1)])

@@ -8,7 +8,7 @@ from scaleacross.report.comparison import comparison_line
 from scaleacross.report.format import count, percent
 from scaleacross.report.page.chart import Chart
 from scaleacross.report.page.pipeline import pipeline_chart, simulated_chart
-from scaleacross.report.page.site import placement, site_map
+from scaleacross.report.page.site import placement, site_map, trunk_loads
 from scaleacross.report.page.step import step_charts
 from scaleacross.report.page.studies import (
     baselines,
@@ -24,7 +24,7 @@ from scaleacross.report.sweep import Sweep
 from scaleacross.spec.comparison import Comparison
 from scaleacross.spec.goodput import LongRun
 from scaleacross.spec.plan import Plan
-from scaleacross.spec.simulation import SimulatedStep
+from scaleacross.spec.simulation import LinkUse, SimulatedStep
 from scaleacross.spec.summary import PlanSummary
 from scaleacross.spec.timeline import PipelineTimeline
 from scaleacross.units import human_seconds
@@ -39,8 +39,16 @@ def plan_page(plan: Plan, found: PlanSummary, timeline: PipelineTimeline | None)
     return plan.job.name, plan_facts(plan, found), list(_plan_charts(plan, found, timeline))
 
 
+def _site(plan: Plan, simulated: tuple[LinkUse, ...] = ()) -> Iterator[Chart]:
+    """The map, and the loads of links that it has no room for."""
+    yield site_map(plan, simulated)
+    loads = trunk_loads(plan, simulated)
+    if loads is not None:
+        yield loads
+
+
 def _plan_charts(plan: Plan, found: PlanSummary | None, timeline: PipelineTimeline | None) -> Iterator[Chart]:
-    yield site_map(plan)
+    yield from _site(plan)
     first, *rest = step_charts(plan, found.bottlenecks if found else ())
     yield first
     if timeline is not None:
@@ -87,7 +95,7 @@ def simulation_page(plan: Plan, step: SimulatedStep) -> Contents:
         ("ranks", f"{count(step.num_ranks)} in {count(step.num_classes)} classes"),
     ]
     facts += [("what if", change) for change in step.what_if]
-    charts = [site_map(plan, step.links), simulated_parts(step)]
+    charts = [*_site(plan, step.links), simulated_parts(step)]
     if any(row.spans for row in step.rows):
         charts.append(simulated_chart(step))
     if step.links:

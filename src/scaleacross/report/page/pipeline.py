@@ -5,16 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, Final
 
 from scaleacross.report.page.chart import ACCENT, PALETTE, Chart, field, tips, values
+from scaleacross.report.simulation import busiest_kinds
 from scaleacross.spec.simulation import SimulatedStep
 from scaleacross.spec.timeline import PipelineTimeline, TimelineMessage
+from scaleacross.units import human_seconds
 
 CELL: Final = re.compile(r"(\d+)([FBIW])(\d+)")
 WORDS: Final = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 MAX_SPANS: Final = 8500
+MAX_CLASSES: Final = 24
+NUM_PARTS: Final = 400
+"""Equal parts of a simulated step that are told apart."""
 SAME: Final = 1e-9
 """Relative difference of times that are one."""
 SHADES: Final = {
@@ -154,27 +159,32 @@ def pipeline_chart(timeline: PipelineTimeline) -> Chart:
 
 
 def simulated_chart(step: SimulatedStep) -> Chart:
-    """A line per class of ranks of a simulated step."""
+    """A line per class of ranks of a simulated step: what took most of each small part of it."""
     rows = sorted(step.rows, key=lambda row: (row.stage, row.name))
-    most = max(1, MAX_SPANS // max(1, max((len(row.spans) for row in rows), default=1)))
-    shown = [rows[index] for index in _spread(len(rows), most)]
-    spans = [
-        {"r": row.name, "k": span.kind, "s": _ms(span.start_s), "e": _ms(span.end_s), "m": span.label, "c": 0}
-        for row in shown
-        for span in row.spans
-        if not span.beside
-    ]
+    shown = [rows[index] for index in _spread(len(rows), MAX_CLASSES)]
+    part_s = step.step_s / NUM_PARTS
+    spans = []
+    for row in shown:
+        at = 0
+        for kind, run in groupby(busiest_kinds(row, step.step_s, NUM_PARTS)):
+            end = at + len(list(run))
+            if kind is not None:
+                times = {"s": _ms(at * part_s), "e": _ms(end * part_s)}
+                spans.append({"r": row.name, "k": kind, **times, "m": f"{row.num_ranks} ranks", "c": 0})
+            at = end
     order = [
         kind
         for kind in ("compute", "optimizer", "tp", "cp", "ep", "pp", "dp")
-        if any(span["k"] == kind for span in spans)
+        if any(one["k"] == kind for one in spans)
     ]
     left = "" if len(shown) == len(rows) else f" {len(shown)} of {len(rows)} classes are drawn."
-    note = f"A line per class of ranks that do the same. Only communication that nothing hides is drawn. White: waiting.{left}"
-    facts = [{"class": row.name, "ranks": row.num_ranks, "stage": row.stage} for row in rows]
-    return Chart(
-        "timeline", "The simulated step", note, _gantt(spans, order, None, names=[row.name for row in shown]), facts
+    note = (
+        f"A line per class of ranks that do the same: what took most of each {human_seconds(part_s)}. Only communication that "
+        f"nothing hides is drawn. White: waiting.{left}"
     )
+    facts = [{"class": row.name, "ranks": row.num_ranks, "stage": row.stage} for row in rows]
+    names = [row.name for row in shown]
+    return Chart("timeline", "The simulated step", note, _gantt(spans, order, None, names=names), facts)
 
 
 def _gantt(
@@ -187,7 +197,7 @@ def _gantt(
         "y": y,
         "x": field("s", "q", "milliseconds", scale={"nice": False}),
         "x2": {"field": "e"},
-        "tooltip": tips(Line="r", What="k", **{"Micro-batch or call": "m", "From, ms": "s", "To, ms": "e"}),
+        "tooltip": tips(Line="r", What="k", **{"Micro-batch or size": "m", "From, ms": "s", "To, ms": "e"}),
     }
     colour = field("k", "n", None, scale={"domain": list(order), "range": shades})
     blocks = {

@@ -6,7 +6,7 @@ from math import cos, pi, sin
 from typing import Any
 
 from scaleacross.report.format import count, percent, rate
-from scaleacross.report.page.chart import ACCENT, FAINT, INK, PALETTE, Chart, field, tips, values
+from scaleacross.report.page.chart import ACCENT, FAINT, INK, PALETTE, Chart, bars, field, tips, values
 from scaleacross.report.topology import trunk_capacity
 from scaleacross.spec.parallelism import GRID_AXES, GridAxis
 from scaleacross.spec.placement import coordinates, strides
@@ -18,6 +18,8 @@ MAX_CELLS = 2048
 """Cells of the placement at most; where there are more ranks, a cell stands for a block of them."""
 COLUMNS = 64
 NAMED_LINKS = 3
+"""Links at most whose load the map itself shows."""
+SHOWN_LINKS = 24
 WIDE = {"domain": [-0.35, 1.35], "nice": False}
 TALL = {"domain": [-0.15, 1.15], "nice": False}
 
@@ -63,7 +65,7 @@ def site_map(plan: Plan, simulated: tuple[LinkUse, ...] = ()) -> Chart:
             "encoding": {
                 "x": field("middle", "q", scale=WIDE, **hidden),
                 "y": field("height", "q", scale=TALL, **hidden),
-                "text": {"field": "said" if few else "load"},
+                "text": {"field": "said"},
                 "tooltip": _edge_tips(),
             },
         },
@@ -81,18 +83,45 @@ def site_map(plan: Plan, simulated: tuple[LinkUse, ...] = ()) -> Chart:
             },
         },
     ]
-    for name, dy in (("building", 34), ("said", 48)):
-        mark = {"type": "text", "dy": dy, "color": INK, "fontWeight": "bold" if name == "building" else "normal"}
+    if not few:
+        layers.pop(1)  # so many figures on crossing lines cannot be told apart: a chart of their own has them
+    for name, dy, halo in (("building", 34, True), ("said", 48, True), ("building", 34, False), ("said", 48, False)):
+        mark: dict[str, Any] = {
+            "type": "text",
+            "dy": dy,
+            "color": INK,
+            "fontWeight": "bold" if name == "building" else "normal",
+        }
+        mark |= {"stroke": "white", "strokeWidth": 5, "strokeJoin": "round"} if halo else {}
         layers.append({"data": values(nodes), "mark": mark, "encoding": {"x": x, "y": y, "text": {"field": name}}})
     spec = {"height": 170 if len(nodes) <= 2 else 400, "layer": layers}
     how = "as simulated" if simulated else "of the busiest link of its level"
-    note = f"Accelerators used of those there are; on every link the share of its capacity that a step uses, {how}."
+    loads = f"; on every link the share of its capacity that a step uses, {how}" if few else ""
+    note = f"Accelerators used of those there are{loads}."
     rows = [{name: node[name] for name in ("building", "region", "type", "accelerators", "used")} for node in nodes]
     rows += [
         {"link": edge["link"], "capacity": edge["capacity"], "load": edge["load"], "free": edge["free"]}
         for edge in edges
     ]
     return Chart("site", "Buildings and the links between them", note, spec, rows)
+
+
+def trunk_loads(plan: Plan, simulated: tuple[LinkUse, ...] = ()) -> Chart | None:
+    """The load of every link between buildings as bars; None where the map has room for them, or there is no link."""
+    topology = Topology.model_validate(plan.job.topology)
+    if len(topology.trunks) <= NAMED_LINKS:
+        return None
+    at = {one.name: (0.0, 0.0) for one in topology.buildings}
+    edges = [_edge(plan, topology, index, at, simulated) for index in range(len(topology.trunks))]
+    rows = [
+        {"link": edge["link"], "used": edge["used"], "said": edge["said"], "free": edge["free"]}
+        for edge in sorted(edges, key=lambda edge: -edge["used"])
+    ]
+    left = f" The {SHOWN_LINKS} fullest of {len(rows)}." if len(rows) > SHOWN_LINKS else ""
+    how = "as simulated" if simulated else "of the busiest link of its level"
+    spec = bars(rows[:SHOWN_LINKS], "link", "used", "share of the capacity over the step", "said")
+    note = f"Share of the capacity that a step uses, {how}.{left}"
+    return Chart("trunks", "Load of the links between buildings", note, spec, rows)
 
 
 def _spots(number: int) -> list[tuple[float, float]]:
@@ -119,6 +148,7 @@ def _edge(
         "x": x, "y": y, "x2": x2, "y2": y2, "middle": (x + x2) / 2, "height": (y + y2) / 2,
         "link": f"{here} – {there}",
         "capacity": rate(trunk_capacity(topology, trunk) / trunk.oversubscription_ratio),
+        "used": used,
         "load": percent(used),
         "said": f"{percent(used)} of {rate(trunk_capacity(topology, trunk) / trunk.oversubscription_ratio)}",
         "free": percent(1 - used),
