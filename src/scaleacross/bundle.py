@@ -64,7 +64,6 @@ def write_bundle(
             raise InputError(f"unknown target '{target}': there are {', '.join(EMITTERS)}")
     api.verify(plan)
     files = {PLAN_FILE: plan.model_dump_json(indent=2) + "\n"} if with_plan else {}
-    files |= also
     refused: dict[str, str] = {}
     for target in EMITTERS if targets is None else targets:
         try:
@@ -73,7 +72,7 @@ def write_bundle(
             if targets is not None:
                 raise
             refused[target] = str(error) + _left_behind(directory / target)
-    return Bundle(tuple(write_files(files, directory)), refused)
+    return Bundle(tuple(write_files({**files, **also}, directory)), refused)
 
 
 def _left_behind(folder: Path) -> str:
