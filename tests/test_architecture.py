@@ -51,7 +51,7 @@ ROOMS = {
     "calibration": _room(COSTS, "numpy"),
     "validation": _room(f"{COSTS} catalogue", "numpy pydantic"),
     "diagnosis": _room(NOUNS, "networkx"),
-    "report": _room(f"{MODELS} validation calibration", "rich"),
+    "report": _room(f"{MODELS} validation calibration", "rich vl_convert"),
     "api": _room(
         f"{COSTS} lazy simulation catalogue verification solvers emitters importers readers report validation calibration"
         " diagnosis step targets",

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def test_help_of_every_command_has_an_example(command: str) -> None:
 
 def test_version() -> None:
     result = run("--version")
-    assert (result.exit_code, result.stdout) == (0, "scaleacross 0.1.0\n")
+    assert (result.exit_code, result.stdout) == (0, f"scaleacross {metadata.version('scaleacross')}\n")
 
 
 # --- exit codes -----------------------------------------------------------------------------------------------------------
@@ -320,7 +321,7 @@ def test_plan_then_evaluate_agree(job: str, tmp_path: Path) -> None:
 
 
 def test_report_of_a_real_plan(job: str) -> None:
-    result = run("plan", job)
+    result = run("plan", job, "--full")
     assert result.exit_code == 0, result.output
     for title in (
         "degrees",

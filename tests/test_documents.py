@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,19 @@ def test_links_to_files_lead_somewhere(path: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)", path.read_text(encoding="utf-8"))
     assert links
     assert not [link for link in links if not link.startswith("https://") and not (path.parent / link).exists()]
+
+
+def test_the_version_is_one() -> None:
+    """The package states it; the project file reads it there, and the citation and the classifiers agree."""
+    import scaleacross
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert "version" in project["project"]["dynamic"] and "version" not in project["project"]
+    found = project["tool"]["hatch"]["version"]
+    stated = re.search(found["pattern"], (ROOT / found["path"]).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert stated is not None
+    assert stated["version"] == scaleacross.__version__ == citation["version"]
+    assert citation["license"] == project["project"]["license"]
+    least = project["project"]["requires-python"].removeprefix(">=")
+    assert f"Programming Language :: Python :: {least}" in project["project"]["classifiers"]

@@ -109,7 +109,7 @@ def few_choices() -> sa.Job:
 def test_command_prints_tables_and_json(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(sa.plan(few_choices()).model_dump_json())
-    shown = CliRunner().invoke(app, ["explain", str(path)])
+    shown = CliRunner().invoke(app, ["explain", str(path), "--full"])
     assert shown.exit_code == 0, shown.output
     for words in ("Runner-up of every decision", "What binds every phase", "campus bandwidth", "memory capacity"):
         assert words in shown.stdout

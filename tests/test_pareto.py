@@ -13,11 +13,13 @@ import scaleacross as sa
 from cases import each
 from oracles.exhaustive import exhaustive
 from priced import MONEY, POWER, spent, two
+from scaleacross.api import frontier
 from scaleacross.cli import app
 from scaleacross.cost_models.plan_cost import PlanCost
+from scaleacross.report.page import html
 from scaleacross.spec.job import ObjectiveName
-from scaleacross.spec.plan import Decision
-from scaleacross.workloads.problem import problem_of
+from scaleacross.spec.plan import Decision, Plan
+from scaleacross.workloads.problem import Problem, problem_of
 
 SMALL = {"recompute": ["none"], "schedules": ["1F1B"], "num_chunks": [1], "micro_batch_sequences": [1]}
 
@@ -80,3 +82,57 @@ def test_command_writes_table_csv_json_and_plans(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["pareto", str(path), "--points", "2"])
     assert MONEY in shown.stdout
     assert CliRunner().invoke(app, ["pareto", str(path), "--objectives", "joy,step_time"]).exit_code == 2
+
+
+def test_a_front_that_was_stopped_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches that were finished before an interruption are not run again, and the front is the same."""
+    monkeypatch.setattr(html, "can_draw", lambda: False)
+    path, out = tmp_path / "job.json", tmp_path / "front"
+    path.write_text(two("step_time", **SMALL).model_dump_json(exclude_none=True))
+    arguments = ["pareto", str(path), "--points", "3", "-o", str(out), "--json"]
+    real, run = frontier.plan_problem, list[str]()
+
+    def stopped(problem: Problem, *rest: object, **options: object) -> Plan:
+        if len(run) == 2:
+            raise KeyboardInterrupt
+        run.append(problem.job.objective)
+        return real(problem, *rest, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(frontier, "plan_problem", stopped)
+    first = CliRunner().invoke(app, arguments)
+    assert first.exit_code == 130
+    assert f"finished points are kept in {out}; the same command continues" in first.stderr
+    assert len((out / "searches.jsonl").read_text().splitlines()) == 2
+    assert not (out / "pareto.csv").exists()
+
+    def counted(problem: Problem, *rest: object, **options: object) -> Plan:
+        run.append(problem.job.objective)
+        return real(problem, *rest, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(frontier, "plan_problem", counted)
+    second = CliRunner().invoke(app, arguments)
+    assert second.exit_code == 0, second.output
+    whole = len(run)
+    assert 2 < whole <= 5
+    assert (
+        json.loads(second.stdout)["points"]
+        == json.loads(CliRunner().invoke(app, [*arguments[:-3], "--json"]).stdout)["points"]
+    )
+    run.clear()
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert run == []
+
+
+def test_kept_searches_are_told_apart_by_all_that_decides_them() -> None:
+    problem = problem_of(two("step_time", **SMALL))
+    other = problem_of(two("step_time", **SMALL, global_batch_sequences=48))
+
+    def key(
+        problem: Problem = problem, limits: float | None = None, how: tuple[float, int, float] = (9.0, 0, 0.0)
+    ) -> str:
+        front = frontier._Front(problem, ("step_time", MONEY), *how, None, None)
+        return front._key("step_time", {} if limits is None else {MONEY: limits})
+
+    keys = [key(), key(other), key(limits=1.0), key(limits=2.0)]
+    keys += [key(how=how) for how in ((8.0, 0, 0.0), (9.0, 1, 0.0), (9.0, 0, 0.1))]
+    assert len(set(keys)) == len(keys) and key() == keys[0]

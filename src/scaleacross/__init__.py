@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         schedule_of_plan,
         score_files,
         simulate,
+        summarise,
         sweep,
         synthesize,
         validate,
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
     from scaleacross.spec.topology import Topology
     from scaleacross.spec.verification import Verification
 
-__version__: Final = "0.1.0"
+__version__: Final = "0.2.0"
 
 __all__ = [
     "Comparison",
@@ -130,6 +131,7 @@ __all__ = [
     "schedule_of_plan",
     "score_files",
     "simulate",
+    "summarise",
     "sweep",
     "synthesize",
     "validate",
@@ -167,6 +169,7 @@ _HOME: Final = {
         "schedule_of_plan",
         "score_files",
         "simulate",
+        "summarise",
         "sweep",
         "synthesize",
         "validate",

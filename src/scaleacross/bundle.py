@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from scaleacross import api
 from scaleacross.emitters import EMITTERS, write_files
@@ -12,6 +14,9 @@ from scaleacross.errors import EmitError, InputError
 from scaleacross.spec.plan import Plan
 
 PLAN_FILE = "plan.json"
+SUBMIT_FILE = "SUBMIT.md"
+PREFERRED = ("torchrun", "megatron", "torchtitan", "kubernetes", "hostfiles")
+"""Launchers in the order in which one of them is named first, where the job states no target."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +26,24 @@ class Bundle:
     files: tuple[Path, ...]
     refused: dict[str, str]
 
+    def submit_command(self, target: str) -> str:
+        """The command that submits the plan: of the job's target, else of the first launcher that was written; '' for none."""
+        pages = {path.parent.name: path for path in self.files if path.name == SUBMIT_FILE}
+        name = next((name for name in (target, *PREFERRED) if name in pages), None)
+        if name is None:
+            return ""
+        block = pages[name].read_text(encoding="utf-8").partition("```bash\n")[2].partition("```")[0]
+        real = [line for line in block.splitlines() if "--test-only" not in line and "--dry-run" not in line]
+        return f"cd {shlex.quote(str(pages[name].parent))} && {real[0].partition('  #')[0].rstrip()}"
+
 
 def write_bundle(
-    plan: Plan, directory: Path, targets: Sequence[str] | None = None, *, with_plan: bool = True
+    plan: Plan,
+    directory: Path,
+    targets: Sequence[str] | None = None,
+    *,
+    with_plan: bool = True,
+    also: Mapping[str, str] = MappingProxyType({}),
 ) -> Bundle:
     """Write launch files (and ``plan.json``) below ``directory``; files of the same names are replaced.
 
@@ -32,6 +52,7 @@ def write_bundle(
         directory: created when missing.
         targets: None writes every target that can express the plan and reports the others.
         with_plan: write ``plan.json`` too.
+        also: further files, written with the others.
 
     Raises:
         EmitError: one of the stated ``targets`` cannot express the plan; nothing is written.
@@ -51,7 +72,7 @@ def write_bundle(
             if targets is not None:
                 raise
             refused[target] = str(error) + _left_behind(directory / target)
-    return Bundle(tuple(write_files(files, directory)), refused)
+    return Bundle(tuple(write_files({**files, **also}, directory)), refused)
 
 
 def _left_behind(folder: Path) -> str:

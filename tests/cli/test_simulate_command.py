@@ -14,6 +14,7 @@ import scaleacross as sa
 from scaleacross.cli import app
 from scaleacross.emitters.step_trace import step_trace_json
 from scaleacross.errors import InputError
+from scaleacross.report.page import html
 from scaleacross.report.simulation import chart_line
 from scaleacross.spec.plan import COMPONENTS, Plan
 
@@ -39,6 +40,17 @@ def test_report_holds_price_and_replay_side_by_side(path: str) -> None:
     assert result.exit_code == 0, result.output
     for words in ("Price and replay", "pipeline bubble", "of the step", "█ compute", "waiting"):
         assert words in result.stdout
+
+
+def test_a_folder_gets_facts_and_page(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "can_draw", lambda: True)
+    monkeypatch.setattr(html, "_library", lambda: "")
+    for arguments in ((), ("--days", "3", "--draws", "2")):
+        result = RUNNER.invoke(app, ["simulate", path, "-o", str(tmp_path / "out"), *arguments])
+        assert result.exit_code == 0, result.output
+        facts = json.loads((tmp_path / "out" / "simulation.json").read_text())
+        assert facts.get("plan_name") or facts["days"] == 3
+        assert "<figure" in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_json_adds_up(path: str) -> None:

@@ -190,7 +190,7 @@ def test_command_line(tmp_path: Path) -> None:
     job.write_text(
         "name: mine\nworkload: mine.csv\ntopology: zionex_128\nnum_accelerators: 8\nglobal_batch_samples: 8192\n"
     )
-    run = CliRunner().invoke(app, ["plan", str(job), "--time-limit", "2", "-o", str(tmp_path / "out")])
+    run = CliRunner().invoke(app, ["plan", str(job), "--time-limit", "2", "-o", str(tmp_path / "out"), "--full"])
     assert run.exit_code == 0, run.output
     assert "2 tables on 8 accelerators of zionex_128" in run.output and "Proof" in run.output
     assert (tmp_path / "out" / "torchrec" / "sharding_plan.json").is_file()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from scaleacross.api.reproducing import Reproduction, reproduce
     from scaleacross.api.scheduling import schedule, schedule_of_plan
     from scaleacross.api.simulating import execution_trace, simulate
+    from scaleacross.api.summarising import summarise
     from scaleacross.api.sweeping import SweepResult, sweep
     from scaleacross.api.synthesis import Synthesized, synthesize
 
@@ -57,6 +58,7 @@ __all__ = [
     "schedule_of_plan",
     "score_files",
     "simulate",
+    "summarise",
     "sweep",
     "synthesize",
     "validate",
@@ -110,6 +112,7 @@ _HOME: Final = {
         "execution_trace",
         "simulate",
     ),
+    "scaleacross.api.summarising": ("summarise",),
     "scaleacross.api.sweeping": (
         "SweepResult",
         "sweep",

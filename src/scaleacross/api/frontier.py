@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +13,8 @@ from scaleacross.api.assemble import cost_of
 from scaleacross.api.objectives import Limits, value_of
 from scaleacross.api.planning import DEFAULT_TIME_LIMIT_S, plan_problem
 from scaleacross.api.problems import problem_of
+from scaleacross.api.study_store import Store
+from scaleacross.api.sweep_points import digest
 from scaleacross.errors import InfeasibleError, InputError, TimeLimitError
 from scaleacross.solvers.objectives import Measure
 from scaleacross.spec.job import OBJECTIVE_NAMES, Job, ObjectiveName
@@ -18,6 +22,7 @@ from scaleacross.spec.plan import Plan
 from scaleacross.spec.progress import Progress
 from scaleacross.workloads.problem import Problem
 
+SEARCHES_FILE: Final = "searches.jsonl"
 SAME: Final = 1e-9
 """Relative difference below which two values are one."""
 MAX_POINTS: Final = 1000
@@ -49,6 +54,7 @@ def pareto(
     seed: int = 0,
     gap_tolerance: float = 0.0,
     overrides: Sequence[str] = (),
+    directory: str | Path | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Pareto:
     """Up to ``points`` plans on the Pareto front of two objectives.
@@ -61,6 +67,8 @@ def pareto(
     Args:
         objectives: two different ones of ``spec.job.OBJECTIVE_NAMES``; the job's own objective is not used.
         time_limit_s: of every search; there are up to ``points`` + 2.
+        directory: where every finished search is kept, one line of ``searches.jsonl`` each; the same front there runs only what
+            is missing (same package version). None keeps nothing.
 
     Raises:
         InputError, InfeasibleError, TimeLimitError: as ``plan``.
@@ -71,12 +79,13 @@ def pareto(
     problem = problem_of(job, overrides)
     for name in (first, second):
         Measure.of(problem.topology, name)
-    front = _Front(problem, (first, second), time_limit_s, seed, gap_tolerance, progress)
-    best_first = front.solve(first, {})
-    best_second = front.solve(second, {})
-    start = front.attempt(second, {first: best_first.values[0]}) or best_first
-    end = front.attempt(first, {second: best_second.values[1]}) or best_second
-    found = [start, *front.between(start, end, points), end]
+    with Store(Path(directory), SEARCHES_FILE) if directory is not None else nullcontext() as store:
+        front = _Front(problem, (first, second), time_limit_s, seed, gap_tolerance, progress, store)
+        best_first = front.solve(first, {})
+        best_second = front.solve(second, {})
+        start = front.attempt(second, {first: best_first.values[0]}) or best_first
+        end = front.attempt(first, {second: best_second.values[1]}) or best_second
+        found = [start, *front.between(start, end, points), end]
     return Pareto((first, second), tuple(_undominated(found, (first, second))), tuple(front.notes))
 
 
@@ -100,13 +109,19 @@ class _Front:
         seed: int,
         gap_tolerance: float,
         progress: Callable[[Progress], None] | None,
+        store: Store | None,
     ) -> None:
+        self.store = store
         self.problem, self.objectives = problem, objectives
         self.time_limit_s, self.seed, self.gap_tolerance, self.progress = time_limit_s, seed, gap_tolerance, progress
         self.notes: list[str] = []
 
     def solve(self, objective: ObjectiveName, limits: Limits) -> ParetoPoint:
-        """The best plan by one objective within limits of the other."""
+        """The best plan by one objective within limits of the other; from the store where it stands there."""
+        key = self._key(objective, limits)
+        kept = self.store.records.get(key) if self.store else None
+        if kept is not None:
+            return ParetoPoint(Plan.model_validate(kept["plan"]), (kept["values"][0], kept["values"][1]))
         job = self.problem.job.model_copy(update={"objective": objective})
         problem = Problem(job, self.problem.workload, self.problem.topology, self.problem.profile)
         plan = plan_problem(
@@ -119,7 +134,20 @@ class _Front:
         )
         cost = cost_of(problem, plan.decision)
         first, second = (value_of(problem, name, cost, plan.decision) for name in self.objectives)
+        if self.store is not None:
+            self.store.append({"key": key, "values": [first, second], "plan": plan.model_dump(mode="json")})
         return ParetoPoint(plan, (first, second))
+
+    def _key(self, objective: ObjectiveName, limits: Limits) -> str:
+        """Hash of everything that decides a search."""
+        return digest(
+            {
+                "job": self.problem.job.model_dump(mode="json", exclude={"name", "objective"}),
+                "objectives": [objective, *self.objectives],
+                "limits": dict(limits),
+                "how": [self.time_limit_s, self.seed, self.gap_tolerance, version("scaleacross")],
+            }
+        )
 
     def attempt(self, objective: ObjectiveName, limits: Limits) -> ParetoPoint | None:
         """``solve``, with a note instead of an error where the time limit, or rounding at the limit, leaves nothing."""

@@ -45,7 +45,7 @@ def value_of(problem: Problem, name: ObjectiveName, cost: PlanCost, decision: De
     if name == "useful_tokens_per_s":
         return problem.job.tokens_per_step / sum(useful_parts(problem, decision, cost.cost.step_s).values())
     spending = spending_of(problem.topology, name)
-    return spending.value(problem.job.tokens_per_step, sum(_parts(problem, name, cost, decision).values()))
+    return spending.value(problem.job.tokens_per_step, sum(spent_on(problem, name, cost, decision).values()))
 
 
 def objective_value(
@@ -57,7 +57,7 @@ def objective_value(
         return None
     if name == "useful_tokens_per_s":
         return _useful_value(problem, cost, decision, spent_bound)
-    spending, parts = spending_of(problem.topology, name), _parts(problem, name, cost, decision)
+    spending, parts = spending_of(problem.topology, name), spent_on(problem, name, cost, decision)
     spent, tokens = sum(parts.values()), problem.job.tokens_per_step
     bound = min(spent, max(spent_bound, spending_bound(problem, spending)))
     return ObjectiveValue(
@@ -87,6 +87,7 @@ def _useful_value(problem: Problem, cost: PlanCost, decision: Decision, spent_bo
     )
 
 
-def _parts(problem: Problem, name: ObjectiveName, cost: PlanCost, decision: Decision) -> dict[str, float]:
+def spent_on(problem: Problem, name: ObjectiveName, cost: PlanCost, decision: Decision) -> dict[str, float]:
+    """Parts of what a step spends by a money or energy objective. Raises InputError where the topology lacks a figure."""
     patterns = axis_patterns(decision.degrees, cost.placement.axis_order, cost.placement.fill)
     return spent_parts(problem.topology, spending_of(problem.topology, name), decision, cost, patterns)

@@ -38,12 +38,17 @@ def key_of(study: Study, point: Point, version: str) -> str:
     else:
         how["job"] = point.job.model_dump(mode="json", exclude={"name"})
         how["decision"] = point.decision.model_dump(mode="json") if point.decision else None
+    return digest(how)
+
+
+def digest(how: Mapping[str, Any]) -> str:
+    """Hash of everything that decides a result; words that change no figure are left out."""
     text = json.dumps(_canonical(how), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _canonical(value: Any) -> Any:
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: _canonical(item) for key, item in value.items() if key not in WORDS}
     if isinstance(value, list | tuple):
         return [_canonical(item) for item in value]

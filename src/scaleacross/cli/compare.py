@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scaleacross.cli.frame import Overrides, display
+from scaleacross.cli.page import page_files, timeline_of
+from scaleacross.cli.view import Quiet
 
 if TYPE_CHECKING:
     from scaleacross.spec.comparison import Comparison
@@ -22,7 +24,7 @@ def compare_command(
             "--output",
             metavar="DIR",
             file_okay=False,
-            help="Write comparison.json, plan.json and rivals/NAME.json (settings for 'scaleacross evaluate') to DIR.",
+            help="Write comparison.json, plan.json, report.html, rivals/NAME.json (settings for 'scaleacross evaluate').",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON and nothing else.")] = False,
@@ -40,6 +42,7 @@ def compare_command(
     tie: Annotated[
         float, typer.Option("--tie", metavar="FRACTION", min=0, help="Step times this close count as a tie.")
     ] = 0.005,
+    quiet: Quiet = False,
 ) -> None:
     """Price our plan and what others would run with one cost model: speed-ups, ties, and who has no plan.
 
@@ -50,12 +53,13 @@ def compare_command(
       scaleacross compare job.yaml --set topology=three_regions --time-limit 20
       scaleacross compare job.yaml --json | jq '.rivals[] | {name, step_s, speed_up}'
     """
-    from scaleacross.api import compare
+    from scaleacross.api import compare, summarise
     from scaleacross.catalogue import is_recommendation
     from scaleacross.cli.recommendation import compare_recommendation_command
     from scaleacross.emitters import write_files
-    from scaleacross.report.comparison import comparison_report
+    from scaleacross.report.comparison import comparison_line, comparison_report
     from scaleacross.report.console import PlainConsole
+    from scaleacross.report.page.pages import comparison_page
     from scaleacross.report.progress import ProgressDisplay
 
     if is_recommendation(job):
@@ -70,9 +74,16 @@ def compare_command(
             overrides=overrides or (),
             progress=progress,
         )
-    written = write_files(_files(found), output) if output else []
+    written = []
+    if output:
+        page = page_files(
+            lambda: comparison_page(found, summarise(found.plan), timeline_of(found.plan)),
+        )
+        written = write_files({**_files(found), **page}, output)
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
+    elif quiet:
+        typer.echo(comparison_line(found))
     else:
         display(comparison_report(found))
     if written:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from scaleacross.cli.frame import display
+from scaleacross.cli.view import EXPLANATION_SECTIONS, ExplanationSections, Full, Quiet, view_of
 
 
 def explain_command(
@@ -17,22 +17,34 @@ def explain_command(
     time_limit_s: Annotated[
         float, typer.Option("--time-limit", metavar="S", min=0, help="Seconds for all searches of runner-ups together.")
     ] = 60.0,
+    full: Full = False,
+    sections: ExplanationSections = None,
+    quiet: Quiet = False,
 ) -> None:
     """Say why a plan is as it is: the runner-up of every decision, what binds every phase, what the step answers to.
+
+    What matters most comes out; --full prints all of it, --section a part of it.
 
     \b
     Examples:
       scaleacross explain build/llama3_405b/plan.json
       scaleacross explain llama3_table4_row1 --time-limit 20
+      scaleacross explain plan.json --full
       scaleacross explain plan.json --json | jq '.sensitivities[] | {figure, elasticity}'
     """
     from scaleacross.api import explain
     from scaleacross.catalogue import is_recommendation
     from scaleacross.cli.recommendation import explain_recommendation_command
     from scaleacross.report.console import PlainConsole
-    from scaleacross.report.explanation import explanation_report
+    from scaleacross.report.explanation import (
+        explanation_line,
+        explanation_report,
+        explanation_sections,
+        explanation_summary,
+    )
     from scaleacross.report.progress import ProgressDisplay
 
+    view = view_of(full, sections, quiet, EXPLANATION_SECTIONS)
     if is_recommendation(source):
         explain_recommendation_command(source, as_json, time_limit_s)
         return
@@ -41,4 +53,9 @@ def explain_command(
     if as_json:
         typer.echo(explanation.model_dump_json(indent=2))
     else:
-        display(explanation_report(explanation))
+        view.show(
+            first=lambda: explanation_summary(explanation),
+            whole=lambda: explanation_report(explanation),
+            parts=lambda names: explanation_sections(explanation, names),
+            line=lambda: explanation_line(explanation),
+        )

@@ -22,7 +22,9 @@ EXIT_CODES = "Exit codes: 0 done, 1 unexpected error, 2 bad input, 3 no plan fit
 
 Directory = Annotated[
     Path | None,
-    typer.Option("-o", "--output", metavar="DIR", file_okay=False, help="Write plan.json and launch files to DIR."),
+    typer.Option(
+        "-o", "--output", metavar="DIR", file_okay=False, help="Write plan.json, launch files and report.html to DIR."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the plan as JSON and nothing else.")]
 Overrides = Annotated[

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from scaleacross.cli.frame import Json, Overrides, display, names_of
+from scaleacross.cli.page import page_files
+from scaleacross.cli.sweep import kept_in
 
 
 def pareto_command(
@@ -31,12 +33,18 @@ def pareto_command(
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", metavar="DIR", file_okay=False, help="Write pareto.csv, pareto.json, point-N/plan.json."
+            "-o",
+            "--output",
+            metavar="DIR",
+            file_okay=False,
+            help="Write pareto.csv, pareto.json, report.html, point-N/plan.json.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Find plans of which none is better in two objectives at once, each with its proof.
+
+    With -o every finished search is kept: after an interruption the same command runs only what is missing.
 
     \b
     Examples:
@@ -46,10 +54,11 @@ def pareto_command(
     from scaleacross.api import pareto
     from scaleacross.emitters import write_files
     from scaleacross.report.console import PlainConsole
+    from scaleacross.report.page.pages import front_page
     from scaleacross.report.pareto import pareto_csv, pareto_json, pareto_report
     from scaleacross.report.progress import ProgressDisplay
 
-    with ProgressDisplay(PlainConsole(stderr=True)) as progress:
+    with ProgressDisplay(PlainConsole(stderr=True)) as progress, kept_in(output):
         front = pareto(
             job,
             names_of(objectives),
@@ -58,12 +67,14 @@ def pareto_command(
             gap_tolerance=gap_tolerance,
             seed=seed,
             overrides=overrides or (),
+            directory=output,
             progress=progress,
         )
     if output is not None:
         files = {"pareto.csv": pareto_csv(front), "pareto.json": pareto_json(front) + "\n"}
         for index, point in enumerate(front.points):
             files[f"point-{index}/plan.json"] = point.plan.model_dump_json(indent=2) + "\n"
+        files |= page_files(lambda: front_page(front))
         written = write_files(files, output)
         typer.echo(f"wrote {len(written)} files to {output}", err=True)
     if as_json:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scaleacross.cli.frame import Directory, Json, Overrides, Targets, display, names_of
+from scaleacross.cli.frame import Directory, Json, Overrides, Targets, names_of
+from scaleacross.cli.page import page_files, timeline_of
 from scaleacross.cli.quick import (
     Gpus,
     InterBuildingLink,
@@ -21,6 +23,16 @@ from scaleacross.cli.quick import (
     job_or_start,
 )
 from scaleacross.cli.stopping import first_interrupt
+from scaleacross.cli.view import (
+    PLAN_SECTIONS,
+    RECOMMENDATION_SECTIONS,
+    Full,
+    PlanSections,
+    Quiet,
+    View,
+    show_plan,
+    view_of,
+)
 
 if TYPE_CHECKING:
     from scaleacross.spec.improvement import Improvement
@@ -88,17 +100,22 @@ def plan_command(
     framework: Framework = None,
     hosts: Hosts = None,
     world: World = None,
+    full: Full = False,
+    sections: PlanSections = None,
+    quiet: Quiet = False,
 ) -> None:
     """Find the fastest plan for a job, with proof, and write its launch files.
+
+    The first lines of the report come out; --full prints all of it, --section a part of it.
 
     The first Ctrl-C ends the search: the best plan so far comes out with its gap. The second one aborts.
 
     \b
     Examples:
-      scaleacross plan configs/jobs/llama3_405b_two_buildings.yaml -o build/llama3_405b
+      scaleacross plan llama3_405b_two_buildings -o build/llama3_405b
       scaleacross plan --model config.json --gpus h100:512,h100:256 --trunk 4x400G --km 50 --tokens 4M --seq 8192
       scaleacross plan llama3_405b_two_buildings --set degrees.tp=8 --set global_batch_sequences=4096
-      scaleacross plan job.yaml --json | jq .cost.step_s
+      scaleacross plan job.yaml --section memory --section proof
       scaleacross plan job.yaml --refine 60   # then search better orders of the best pipelines
       scaleacross plan job.yaml --referee 4   # let the simulation decide among the four best estimates
       scaleacross plan examples/recommendation/mlperf_dcnv2.yaml   # embedding tables over ranks and memories
@@ -111,8 +128,10 @@ def plan_command(
     from scaleacross.report.progress import ProgressDisplay
 
     targets = targets_of(emit, output)
-    if job is not None and is_recommendation(job):
-        plan_recommendation_command(job, output, as_json, time_limit_s, overrides or (), seed, gap)
+    tables = job is not None and is_recommendation(job)
+    view = view_of(full, sections, quiet, RECOMMENDATION_SECTIONS if tables else PLAN_SECTIONS)
+    if job is not None and tables:
+        plan_recommendation_command(job, output, as_json, time_limit_s, overrides or (), seed, gap, view)
         return
     asked = job_or_start(job, model, gpus, trunk, km, tokens, sequence, target, topology)
     if refine_s and improve:
@@ -135,7 +154,7 @@ def plan_command(
     if source:
         deliver_improvement(better, as_json, output, targets)
     else:
-        deliver(found, as_json, output, targets)
+        deliver(found, as_json, output, targets, view)
 
 
 def evaluate_command(
@@ -152,6 +171,9 @@ def evaluate_command(
     ] = None,
     hosts: Hosts = None,
     world: World = None,
+    full: Full = False,
+    sections: PlanSections = None,
+    quiet: Quiet = False,
 ) -> None:
     """Price settings that you bring: the same breakdown, nothing searched.
 
@@ -164,16 +186,16 @@ def evaluate_command(
     """
     from scaleacross.api import evaluate, evaluate_settings
 
-    targets = targets_of(emit, output)
+    targets, view = targets_of(emit, output), view_of(full, sections, quiet, PLAN_SECTIONS)
     if framework is not None:
         if job is None:
             raise typer.BadParameter("--from reads settings: say with --job which model and topology they are for")
         read = evaluate_settings(framework, source, job, hosts=hosts, world=world, overrides=overrides or ())
-        deliver(read, as_json, output, targets)
+        deliver(read, as_json, output, targets, view)
         return
     if job is not None or hosts is not None or world is not None:
         raise typer.BadParameter("--job, --hosts and --world belong to --from megatron or --from torchtitan")
-    deliver(evaluate(source, overrides=overrides or ()), as_json, output, targets)
+    deliver(evaluate(source, overrides=overrides or ()), as_json, output, targets, view)
 
 
 def emit_command(
@@ -240,15 +262,21 @@ def deliver_improvement(found: Improvement, as_json: bool, directory: Path | Non
 
 
 def deliver(plan: Plan, as_json: bool, directory: Path | None, targets: list[str] | None) -> None:
+def deliver(plan: Plan, as_json: bool, directory: Path | None, targets: list[str] | None, view: View) -> None:
     """Files first (a closed pipe must not cost them), then the plan on stdout, then what was written on stderr."""
+    from scaleacross.api import summarise
     from scaleacross.bundle import write_bundle
-    from scaleacross.report.terminal import plan_report
+    from scaleacross.report.page.pages import plan_page
 
-    bundle = write_bundle(plan, directory, targets) if directory else None
+    found = cache(lambda: summarise(plan))
+    also: dict[str, str] = {}
+    if directory and targets is None:
+        also = page_files(lambda: plan_page(plan, found(), timeline_of(plan)))
+    bundle = write_bundle(plan, directory, targets, also=also) if directory else None
     if as_json:
         typer.echo(plan.model_dump_json(indent=2))
     else:
-        display(plan_report(plan))
+        show_plan(plan, view, found, bundle.submit_command(plan.job.target) if bundle else "")
     if bundle and directory:
         for target, reason in bundle.refused.items():
             typer.echo(f"not written: {target}: {reason}", err=True)

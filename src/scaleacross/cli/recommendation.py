@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from scaleacross.cli.frame import display
+from scaleacross.cli.view import View
 
 
 def plan_recommendation_command(
@@ -18,13 +19,19 @@ def plan_recommendation_command(
     overrides: Sequence[str],
     seed: int,
     gap: float,
+    view: View,
 ) -> None:
     """Plan, write plan.json and TorchRec's files below ``output``, print."""
     from scaleacross.api import plan_recommendation
     from scaleacross.emitters import write_files
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.progress import ProgressDisplay
-    from scaleacross.report.recommendation import recommendation_report
+    from scaleacross.report.recommendation import (
+        recommendation_line,
+        recommendation_report,
+        recommendation_sections,
+        recommendation_summary,
+    )
 
     with ProgressDisplay(PlainConsole(stderr=True)) as progress:
         plan = plan_recommendation(
@@ -38,7 +45,12 @@ def plan_recommendation_command(
     if as_json:
         typer.echo(text)
     else:
-        display(recommendation_report(plan))
+        view.show(
+            first=lambda: recommendation_summary(plan),
+            whole=lambda: recommendation_report(plan),
+            parts=lambda names: recommendation_sections(plan, names),
+            line=lambda: recommendation_line(plan),
+        )
     if output:
         typer.echo(f"wrote {len(written)} files to {output}: {', '.join(files)}", err=True)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scaleacross.cli.frame import display
+from scaleacross.cli.page import page_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +28,12 @@ FailuresFrom = Annotated[
         "--failures",
         metavar="TRACE.csv|rates",
         help="rates: drawn by the plan's rates; or a CSV with time_hours, cause, host_swap. With --days.",
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "-o", "--output", metavar="DIR", file_okay=False, help="Write simulation.json and report.html to DIR."
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of the draws; with --days.")]
@@ -59,6 +66,7 @@ def simulate_command(
     unfolded: Annotated[
         bool, typer.Option("--unfolded", help="Play every rank, not one of each class: for small plans.")
     ] = False,
+    output: Output = None,
     days: Days = None,
     draws: Draws = 100,
     failures: FailuresFrom = "rates",
@@ -74,6 +82,7 @@ def simulate_command(
     Examples:
       scaleacross simulate build/llama3_405b/plan.json
       scaleacross simulate plan.json --gantt --trace step.json
+      scaleacross simulate plan.json -o build/simulated   # report.html: site, parts, timeline, links
       scaleacross simulate plan.json --chakra traces/ && ASTRA_SIM=path/to/binary traces/run.sh
       scaleacross simulate plan.json --what-if slow=building-a/building-b:0.5 --what-if jitter=0.02
       scaleacross simulate plan.json --json | jq .components_s
@@ -82,7 +91,7 @@ def simulate_command(
     """
     if days is not None:
         _refuse_with_days(what_if=what_if, gantt=gantt, trace=trace, chakra=chakra, unfolded=unfolded)
-        _weeks(source, days, draws, failures, seed, as_json)
+        _weeks(source, days, draws, failures, seed, as_json, output)
         return
     from scaleacross.api import simulate, verified_plan
     from scaleacross.report.console import PlainConsole
@@ -91,10 +100,11 @@ def simulate_command(
 
     plan = verified_plan(source)
     with ProgressDisplay(PlainConsole(stderr=True)) as show:
-        step = simulate(
-            plan, what_if=what_if or (), fold=not unfolded, timeline=gantt or trace is not None, progress=show
-        )
+        kept = gantt or trace is not None or output is not None
+        step = simulate(plan, what_if=what_if or (), fold=not unfolded, timeline=kept, progress=show)
     written = _write(step, trace)
+    if output is not None:
+        written += _write_page(plan, step, output)
     notes = _write_chakra(plan, chakra, what_if or (), written) if chakra is not None else ""
     if as_json:
         typer.echo(step.without_timeline().model_dump_json(indent=2))
@@ -115,15 +125,31 @@ def _refuse_with_days(**of_one_step: object) -> None:
         raise InputError(f"{', '.join(given)} and --days: the former are of one step; leave one of them out")
 
 
-def _weeks(source: str, days: float, draws: int, failures: str, seed: int, as_json: bool) -> None:
+def _weeks(source: str, days: float, draws: int, failures: str, seed: int, as_json: bool, output: Path | None) -> None:
     from scaleacross.api.weeks import simulate_weeks
+    from scaleacross.emitters import write_files
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.long_run import long_run_report
+    from scaleacross.report.page.pages import weeks_page
     from scaleacross.report.progress import ProgressDisplay
 
     with ProgressDisplay(PlainConsole(stderr=True)) as show:
         run = simulate_weeks(source, days=days, draws=draws, seed=seed, failures=failures, progress=show)
+    if output is not None:
+        page = page_files(lambda: weeks_page(Path(source).stem, run))
+        files = write_files({"simulation.json": run.model_dump_json(indent=2) + "\n", **page}, output)
+        typer.echo(f"wrote {', '.join(map(str, files))}", err=True)
     typer.echo(run.model_dump_json(indent=2)) if as_json else display(long_run_report(run))
+
+
+def _write_page(plan: Plan, step: SimulatedStep, folder: Path) -> list[str]:
+    """simulation.json and report.html, all or none."""
+    from scaleacross.emitters import write_files
+    from scaleacross.report.page.pages import simulation_page
+
+    text = step.without_timeline().model_dump_json(indent=2) + "\n"
+    page = page_files(lambda: simulation_page(plan, step))
+    return [str(path) for path in write_files({"simulation.json": text, **page}, folder)]
 
 
 def _write(step: SimulatedStep, trace: Path | None) -> list[str]:

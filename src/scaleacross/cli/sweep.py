@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scaleacross.cli.frame import EXIT_UNEXPECTED, Json, display
+from scaleacross.cli.page import page_files
 
 if TYPE_CHECKING:
     from scaleacross.report.sweep import SweepBar
@@ -44,7 +45,7 @@ def sweep_command(
     """Run every point of a study: what-if over any fields of a job.
 
     Each finished point is a line of DIR/points.jsonl. The same command continues an interrupted study and runs only what is
-    new; DIR/points.csv (and points.parquet, where pyarrow is installed) hold one row per point.
+    new; DIR/points.csv (and points.parquet, where pyarrow is installed) hold one row per point; DIR/report.html shows them.
 
     A running Dask or Ray cluster takes over with --engine and --address (pip install 'scaleacross[dask]' or
     'scaleacross[ray]', here and on its workers); results are kept in DIR on this machine all the same.
@@ -57,6 +58,8 @@ def sweep_command(
     """
     from scaleacross.api import sweep
     from scaleacross.catalogue import load_study
+    from scaleacross.emitters import write_files
+    from scaleacross.report.page.pages import sweep_page
     from scaleacross.report.sweep import sweep_json, sweep_report
 
     directory = output or Path(load_study(study)[0].name)
@@ -69,11 +72,12 @@ def sweep_command(
             address=address,
             progress=progress,
         )
+    files = [*result.files, *write_files(page_files(lambda: sweep_page(result)), directory)]
     if as_json:
         typer.echo(sweep_json(result, result.files))
     else:
         display(sweep_report(result))
-    typer.echo(f"wrote {', '.join(map(str, result.files))}", err=True)
+    typer.echo(f"wrote {', '.join(map(str, files))}", err=True)
     if result.note:
         typer.echo(result.note, err=True)
     exit_if_failed(result.statuses)
@@ -85,11 +89,18 @@ def points_told(directory: Path) -> Iterator[SweepBar]:
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.sweep import SweepBar
 
+    with kept_in(directory), SweepBar(PlainConsole(stderr=True)) as progress:
+        yield progress
+
+
+@contextmanager
+def kept_in(directory: Path | None) -> Iterator[None]:
+    """Where an interruption leaves what was found; None: nowhere."""
     try:
-        with SweepBar(PlainConsole(stderr=True)) as progress:
-            yield progress
+        yield
     except KeyboardInterrupt:
-        typer.echo(f"finished points are kept in {directory}; the same command continues", err=True)
+        if directory is not None:
+            typer.echo(f"finished points are kept in {directory}; the same command continues", err=True)
         raise
 
 

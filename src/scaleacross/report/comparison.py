@@ -35,6 +35,16 @@ def comparison_report(comparison: Comparison) -> RenderableType:
     )
 
 
+def comparison_line(comparison: Comparison) -> str:
+    """The comparison in one line, for ``--quiet``."""
+    step = f"{comparison.plan.job.name}: {human_seconds(comparison.plan.cost.step_s)}"
+    known = [rival for rival in comparison.rivals if rival.speed_up is not None]
+    if not known:
+        return cell(f"{step}; none of {len(comparison.rivals)} baselines has a plan").plain
+    best = min(known, key=lambda rival: rival.speed_up or 0.0)
+    return cell(f"{step}; {best.speed_up:.3f}x as fast as the best of {len(known)} baselines, {best.name}").plain
+
+
 def _row(rival: Rival) -> tuple[str | Text, ...]:
     if rival.step_s is None or rival.model_flop_per_s is None or rival.speed_up is None:
         return rival.name, "–", "–", "–", "–", "no plan", rival.reason

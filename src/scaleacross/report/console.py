@@ -7,7 +7,7 @@ import sys
 
 from rich.console import Console
 
-MIN_WIDTH, PIPED_WIDTH = 100, 120
+MIN_WIDTH, PIPED_WIDTH = 80, 120
 
 
 class PlainConsole(Console):

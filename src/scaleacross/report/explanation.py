@@ -2,30 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from scaleacross.report.compression import why_encoded
 from scaleacross.report.cost import COMPONENT_MEANING
-from scaleacross.report.format import add, columns, grid, percent, section
+from scaleacross.report.format import add, cell, columns, grid, percent, section
+from scaleacross.report.summary import FirstLines, elasticity
 from scaleacross.spec.explanation import Explanation, FailureWhatIf, RunnerUp
 from scaleacross.units import human_seconds
 
+SHOWN_FIRST = 3
+"""Lines of each kind in the summary."""
 SHOWN_CHANGES = 2
 """Component changes per runner-up in the table; the JSON has all."""
 STATUS_MARK = {"proved": "", "best_found": " (best found)", "none": "", "not_tried": ""}
+
+
+SECTIONS: Final[Mapping[str, Callable[[Explanation], RenderableType | None]]] = {
+    "runner-ups": lambda found: _runner_ups(found),
+    "phases": lambda found: _phases(found),
+    "sensitivities": lambda found: _sensitivities(found),
+    "network": lambda found: _network(found) if found.network else None,
+    "failures": lambda found: _failures(found.failures) if found.failures else None,
+}
+"""What an explanation consists of; None: this plan has nothing to say there."""
 
 
 def explanation_report(explanation: Explanation) -> RenderableType:
     """Everything in the explanation."""
     facts = [("plan", explanation.name), ("step", human_seconds(explanation.step_s))]
     facts.append(("took", human_seconds(explanation.seconds)))
-    parts = [_runner_ups(explanation), _phases(explanation), _sensitivities(explanation)]
-    if explanation.network:
-        parts.append(_network(explanation))
-    if explanation.failures is not None:
-        parts.append(_failures(explanation.failures))
-    return Group(grid(facts), *parts)
+    parts = (make(explanation) for make in SECTIONS.values())
+    return Group(grid(facts), *(part for part in parts if part is not None))
+
+
+def explanation_sections(explanation: Explanation, names: Sequence[str]) -> RenderableType:
+    """The named sections in the order asked for; one without content says so."""
+    return Group(*(SECTIONS[name](explanation) or Text(f"{name}: this plan has nothing to say here") for name in names))
+
+
+def explanation_summary(explanation: Explanation) -> FirstLines:
+    """The figures that the step answers to most, what its longest phases wait for, and the runner-ups that lose least."""
+    rows = sorted(
+        (row for row in explanation.sensitivities if row.elasticity), key=lambda row: -abs(row.elasticity or 0.0)
+    )
+    phases = sorted((one for one in explanation.phases if one.seconds), key=lambda one: -(one.seconds or 0.0))
+    others = sorted(
+        (one for one in explanation.runner_ups if one.step_s is not None), key=lambda one: one.step_s or 0.0
+    )
+    untried = sum(one.status == "not_tried" for one in explanation.runner_ups)
+    facts = [("plan", f"{explanation.name}: {human_seconds(explanation.step_s)} per step")]
+    facts += [("answers to", f"{row.figure}: {elasticity(row)} of the step per 1 % more") for row in rows[:SHOWN_FIRST]]
+    facts += [
+        (
+            "waits for",
+            f"{COMPONENT_MEANING.get(one.name, one.name)} {human_seconds(one.seconds or 0.0)}: {one.resource}",
+        )
+        for one in phases[:SHOWN_FIRST]
+    ]
+    facts += [("runner-up", _runner_up(one)) for one in others[:SHOWN_FIRST]]
+    if untried:
+        facts.append(("not tried", f"{untried} decisions, for want of time: --time-limit S"))
+    facts.append(("more", "--full, --section NAME, --quiet"))
+    return FirstLines(_once(facts))
+
+
+def explanation_line(explanation: Explanation) -> str:
+    """The explanation in one line, for ``--quiet``."""
+    rows = [row for row in explanation.sensitivities if row.elasticity]
+    most = max(rows, key=lambda row: abs(row.elasticity or 0.0), default=None)
+    said = f"{most.figure} {elasticity(most)} of the step per 1 % more" if most else "answers to no figure"
+    return cell(f"{explanation.name}: {human_seconds(explanation.step_s)}; {said}").plain
+
+
+def _runner_up(one: RunnerUp) -> str:
+    runner_up, costs, share = _lost(one)
+    return f"{one.decision} {runner_up}, not {one.chosen}: {costs} ({share})"
+
+
+def _once(facts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The same facts, a label that repeats shown once."""
+    labels = [label for label, _ in facts]
+    return [("" if index and labels[index - 1] == label else label, text) for index, (label, text) in enumerate(facts)]
 
 
 def _failures(found: FailureWhatIf) -> RenderableType:
@@ -100,8 +162,8 @@ def _sensitivities(explanation: Explanation) -> RenderableType:
     less, more = f"{change:.0%} less", f"{change:.0%} more"
     table = columns(("figure", "% per %", less, more, ""), right=("% per %", less, more), flexible=("",))
     for row in explanation.sensitivities:
-        elasticity = "–" if row.elasticity is None else f"{row.elasticity:+.3f}".replace("-", "−")
-        add(table, row.figure, elasticity, _signed(row.less_s), _signed(row.more_s), row.note)
+        shown = "–" if row.elasticity is None else f"{row.elasticity:+.3f}".replace("-", "−")
+        add(table, row.figure, shown, _signed(row.less_s), _signed(row.more_s), row.note)
     return section("What the step time answers to, this decision kept", table)
 
 

@@ -10,6 +10,8 @@ from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from scaleacross.report.folding import FoldingTable
+
 GIB = 2.0**30
 LABEL_STYLE = "bold"
 FULL, PARTS = "█", " ▏▎▍▌▋▊▉"
@@ -87,12 +89,15 @@ def grid(rows: Iterable[tuple[str, str | Text]]) -> Table:
 
 
 def columns(heads: Sequence[str], right: Sequence[str] = (), flexible: Sequence[str] = ()) -> Table:
-    """An empty table in the house style: ``right`` heads are over numbers, ``flexible`` columns may fold."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    """An empty table in the house style: ``right`` heads are over numbers, ``flexible`` columns may fold.
+
+    Columns without a head hold bars and remarks: they are left out first where there is no room (``folding``).
+    """
+    table = FoldingTable(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     for head in heads:
         fold = head in flexible
         justify: JustifyMethod = "right" if head in right else "left"
-        table.add_column(head, justify=justify, no_wrap=not fold, overflow="fold" if fold else "ellipsis")
+        table.add_column(head, justify=justify, no_wrap=not fold, overflow="fold")
     return table
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from scaleacross.report.cost import STATUS_MEANING
 from scaleacross.report.format import add, cell, columns, count, gib, grid, percent, plural, section
+from scaleacross.report.summary import FirstLines
 from scaleacross.spec.recommendation import (
     TIERS,
     EmbeddingComparison,
@@ -33,7 +35,50 @@ MAX_TABLES = 12
 
 def recommendation_report(plan: RecommendationPlan) -> RenderableType:
     """The whole plan."""
-    return Group(_head(plan), _step(plan), _placements(plan), _ranks(plan), _proof(plan))
+    return recommendation_sections(plan, tuple(SECTIONS))
+
+
+def recommendation_sections(plan: RecommendationPlan, names: Sequence[str]) -> RenderableType:
+    """The named sections in the order asked for."""
+    return Group(*(SECTIONS[name](plan) for name in names))
+
+
+def recommendation_summary(plan: RecommendationPlan) -> FirstLines:
+    """What decides: how tables are sharded, what a step takes, how full memories are, and what is proved."""
+    report, ranks = plan.report, plan.ranks
+    busiest = max(ranks, key=lambda load: load.seconds)
+    shardings = Counter(one.sharding for one in plan.decision.tables).most_common()
+    size = plural(len(ranks) * plan.decision.num_groups, "accelerator")
+    facts = [
+        ("plan", f"{plan.job.name}: {plural(len(plan.decision.tables), 'table')} on {size}"),
+        ("tables", ", ".join(f"{count(number)} {sharding}" for sharding, number in shardings)),
+        ("step time", f"{human_seconds(plan.cost.step_s)} · {count(round(plan.cost.samples_per_s))} samples/s"),
+        ("bottleneck", f"rank {busiest.rank} in {busiest.building}: {human_seconds(busiest.seconds)}"),
+        ("memory", "; ".join(_fullest(ranks))),
+        (
+            "proof",
+            f"{STATUS_MEANING[report.status][0]}; no busiest rank takes less than "
+            f"{human_seconds(report.bound_s)} (gap {percent(report.gap)})",
+        ),
+        ("more", f"--full, or --section {', '.join(SECTIONS)}"),
+    ]
+    return FirstLines(facts)
+
+
+def _fullest(ranks: Sequence[RankLoad]) -> list[str]:
+    """The fullest rank of every memory that there is."""
+    out = []
+    for tier in TIERS:
+        shares = [load.memory_bytes[tier] / load.capacity_bytes[tier] for load in ranks if load.capacity_bytes[tier]]
+        if shares:
+            out.append(f"{tier.replace('_', ' ')} {percent(max(shares))} full at most")
+    return out
+
+
+def recommendation_line(plan: RecommendationPlan) -> str:
+    """The plan in one line, for ``--quiet``."""
+    rate = f"{count(round(plan.cost.samples_per_s))} samples/s"
+    return cell(f"{plan.job.name}: {human_seconds(plan.cost.step_s)}, {rate}, gap {percent(plan.report.gap)}").plain
 
 
 def _head(plan: RecommendationPlan) -> RenderableType:
@@ -133,6 +178,15 @@ def _proof(plan: RecommendationPlan) -> RenderableType:
         *(("note", cell(note)) for note in report.notes),
     ]
     return section("Proof", grid(facts))
+
+
+SECTIONS: Final[Mapping[str, Callable[[RecommendationPlan], RenderableType]]] = {
+    "decision": _head,
+    "step": _step,
+    "tables": _placements,
+    "ranks": _ranks,
+    "proof": _proof,
+}
 
 
 def recommendation_comparison(found: EmbeddingComparison) -> RenderableType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -9,7 +10,7 @@ from rich.text import Text
 
 from scaleacross.report.cost import COMPONENT_MEANING
 from scaleacross.report.format import add, cell, columns, count, grid, percent, plural, rate, section
-from scaleacross.spec.simulation import SimulatedRow, SimulatedStep
+from scaleacross.spec.simulation import SimulatedRow, SimulatedStep, SpanKind
 from scaleacross.units import human_bytes, human_seconds
 
 IDLE: Final = "·"
@@ -110,7 +111,15 @@ def _label(row: SimulatedRow) -> str:
 
 def chart_line(row: SimulatedRow, step_s: float, width: int) -> Text:
     """``row`` in ``width`` columns of equal time."""
-    spent: list[dict[str, float]] = [{} for _ in range(width)]
+    out = Text()
+    for kind in busiest_kinds(row, step_s, width):
+        out.append(LETTERS[kind] if kind else IDLE, style=STYLES.get(kind or "", "dim"))
+    return out
+
+
+def busiest_kinds(row: SimulatedRow, step_s: float, width: int) -> list[SpanKind | None]:
+    """What took most of each of ``width`` equal parts of the step; None: mostly waiting."""
+    spent: list[dict[SpanKind, float]] = [{} for _ in range(width)]
     for span in row.spans:
         if span.beside:
             continue
@@ -119,11 +128,8 @@ def chart_line(row: SimulatedRow, step_s: float, width: int) -> Text:
             part = min(last, column + 1) - max(first, column)
             if part > 0:
                 spent[column][span.kind] = spent[column].get(span.kind, 0.0) + part
-    out = Text()
-    for parts in spent:
-        if sum(parts.values()) < 0.5:
-            out.append(IDLE, style="dim")
-            continue
-        kind = max(parts, key=parts.__getitem__)
-        out.append(LETTERS[kind], style=STYLES.get(kind, "dim"))
-    return out
+    return [_most(parts) if sum(parts.values()) >= 0.5 else None for parts in spent]
+
+
+def _most(parts: Mapping[SpanKind, float]) -> SpanKind:
+    return max(parts, key=parts.__getitem__)

@@ -1,8 +1,9 @@
-"""The whole plan as one renderable: decided, placed, timed, stored, moved, proved, rejected."""
+"""The whole plan as one renderable: decided, placed, timed, stored, moved, proved, rejected; and its sections by name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.rule import Rule
@@ -16,32 +17,36 @@ from scaleacross.report.plan import decision, placement
 from scaleacross.report.traffic import collectives, network, traffic
 from scaleacross.spec.plan import Plan
 
+SECTIONS: Final[Mapping[str, Callable[[Plan], RenderableType | None]]] = {
+    "decision": decision,
+    "placement": placement,
+    "step": step,
+    "memory": lambda plan: memory(plan.memory),
+    "traffic": lambda plan: traffic(plan) if plan.traffic else None,
+    "collectives": lambda plan: collectives(plan) if plan.collectives else None,
+    "network": lambda plan: network(plan) if any(one.connections for one in plan.decision.network or ()) else None,
+    "goodput": lambda plan: goodput(plan, plan.goodput) if plan.goodput else None,
+    "failures": lambda plan: degraded(plan) if plan.degraded else None,
+    "proof": proof,
+    "referee": lambda plan: finalists(plan) if plan.report.finalists else None,
+    "alternatives": lambda plan: alternatives(plan) if plan.report.alternatives else None,
+    "notes": lambda plan: notes(plan) if plan.report.notes else None,
+}
+"""What a plan's report consists of; None: this plan has nothing to say there."""
+
 
 def plan_report(plan: Plan) -> RenderableType:
     """Everything in the plan that a person decides by. Sections without content are left out."""
-    return Group(*_sections(plan))
+    return Group(Rule(cell(plan.job.name), style="dim"), *_shown(plan, list(SECTIONS)))
 
 
-def _sections(plan: Plan) -> Iterator[RenderableType]:
-    yield Rule(cell(plan.job.name), style="dim")
-    yield decision(plan)
-    yield placement(plan)
-    yield step(plan)
-    yield memory(plan.memory)
-    if plan.traffic:
-        yield traffic(plan)
-    if plan.collectives:
-        yield collectives(plan)
-    if any(choice.connections for choice in plan.decision.network or ()):
-        yield network(plan)
-    if plan.goodput is not None:
-        yield goodput(plan, plan.goodput)
-    if plan.degraded:
-        yield degraded(plan)
-    yield proof(plan)
-    if plan.report.finalists:
-        yield finalists(plan)
-    if plan.report.alternatives:
-        yield alternatives(plan)
-    if plan.report.notes:
-        yield notes(plan)
+def plan_sections(plan: Plan, names: Sequence[str]) -> RenderableType:
+    """The named sections in the order asked for; one without content says so."""
+    return Group(*(SECTIONS[name](plan) or cell(f"{name}: this plan has nothing to say here") for name in names))
+
+
+def _shown(plan: Plan, names: Sequence[str]) -> Iterator[RenderableType]:
+    for name in names:
+        part = SECTIONS[name](plan)
+        if part is not None:
+            yield part

@@ -1,0 +1,70 @@
+"""The verb summarise: what the first lines of a report say beyond the plan itself."""
+
+from __future__ import annotations
+
+from scaleacross.api.assemble import cost_of
+from scaleacross.api.objectives import spent_on
+from scaleacross.api.problems import problem_of
+from scaleacross.cost_models.plan_cost import PlanCost
+from scaleacross.cost_models.sensitivity import Repricer, sensitivities
+from scaleacross.cost_models.spending import spending_of
+from scaleacross.errors import InputError
+from scaleacross.spec.job import ObjectiveName
+from scaleacross.spec.plan import Plan
+from scaleacross.spec.summary import PlanSummary, TokenCost
+from scaleacross.workloads.problem import Problem
+
+MILLION = 1e6
+JOULES_PER_KWH = 3.6e6
+
+
+def summarise(plan: Plan) -> PlanSummary:
+    """What the step of ``plan`` answers to, largest elasticity first, and what a million tokens cost in money and energy.
+
+    The decision is kept and priced again with every figure of the topology 10 % lower and higher, as ``explain`` does.
+    Under failures, time that is lost spends as time that trains.
+    """
+    problem = problem_of(plan.job, ())
+    rows, _ = sensitivities(Repricer.of(problem.job, problem.profile, problem.topology, plan.decision))
+    known = sorted((row for row in rows if row.elasticity), key=lambda row: -abs(row.elasticity or 0.0))
+    return PlanSummary(bottlenecks=tuple(known), money=_money(problem, plan), energy=_energy(problem, plan))
+
+
+def _money(problem: Problem, plan: Plan) -> TokenCost | None:
+    """Used accelerators and egress; as owned, every accelerator of the topology for the whole step and the same egress."""
+    parts = _parts(problem, plan, "tokens_per_s_per_currency_unit")
+    if parts is None:
+        return None
+    rates = spending_of(problem.topology, "tokens_per_s_per_currency_unit").rates
+    whole = sum(one.num_accelerators * rates[one.name].step_per_s for one in problem.topology.buildings)
+    tokens = _tokens(plan)
+    return TokenCost(
+        unit=problem.topology.currency or "",
+        used=sum(parts.values()) / tokens,
+        owned=(whole * plan.cost.step_s + parts["egress"]) / tokens,
+        useful=plan.goodput is not None,
+    )
+
+
+def _energy(problem: Problem, plan: Plan) -> TokenCost | None:
+    parts = _parts(problem, plan, "tokens_per_s_per_megawatt")
+    if parts is None:
+        return None
+    spent = sum(parts.values()) / JOULES_PER_KWH / _tokens(plan)
+    return TokenCost(unit="kWh", used=spent, useful=plan.goodput is not None)
+
+
+def _tokens(plan: Plan) -> float:
+    """Millions of tokens of a step; of useful ones under failures."""
+    useful = plan.goodput.goodput_fraction if plan.goodput else 1.0
+    return plan.job.tokens_per_step * useful / MILLION
+
+
+def _parts(problem: Problem, plan: Plan, name: ObjectiveName) -> dict[str, float] | None:
+    """Parts of what a step spends; None where the topology lacks a figure."""
+    try:
+        spending_of(problem.topology, name)
+    except InputError:
+        return None
+    cost: PlanCost = cost_of(problem, plan.decision)
+    return spent_on(problem, name, cost, plan.decision)

@@ -1,0 +1,100 @@
+"""How much of a report is printed: its first lines, all of it, some sections, or one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from scaleacross.cli.frame import display
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from scaleacross.spec.plan import Plan
+    from scaleacross.spec.summary import PlanSummary
+
+PLAN_SECTIONS: Final = (
+    *("decision", "placement", "step", "memory", "traffic", "collectives", "network", "goodput", "failures", "proof"),
+    *("referee", "alternatives", "notes"),
+)
+RECOMMENDATION_SECTIONS: Final = ("decision", "step", "tables", "ranks", "proof")
+EXPLANATION_SECTIONS: Final = ("runner-ups", "phases", "sensitivities", "network", "failures")
+
+Full = Annotated[bool, typer.Option("--full", help="Print the whole report, not its first lines.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print one line.")]
+PlanSections = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--section",
+        metavar="NAME",
+        help=f"Print a part: {', '.join(PLAN_SECTIONS)}; of recommendation models {', '.join(RECOMMENDATION_SECTIONS)}. "
+        "Repeatable.",
+    ),
+]
+ExplanationSections = Annotated[
+    list[str] | None,
+    typer.Option("--section", metavar="NAME", help=f"Print a part: {', '.join(EXPLANATION_SECTIONS)}. Repeatable."),
+]
+
+
+@dataclass(frozen=True)
+class View:
+    """What of a report is printed; one choice at most is made."""
+
+    full: bool = False
+    sections: tuple[str, ...] = ()
+    quiet: bool = False
+
+    def show(
+        self,
+        *,
+        first: Callable[[], RenderableType],
+        whole: Callable[[], RenderableType],
+        parts: Callable[[Sequence[str]], RenderableType],
+        line: Callable[[], str],
+    ) -> None:
+        """Print what was asked for; only that is made."""
+        if self.quiet:
+            typer.echo(line())
+        elif self.sections:
+            display(parts(self.sections))
+        else:
+            display(whole() if self.full else first())
+
+
+def view_of(full: bool, sections: Sequence[str] | None, quiet: bool, known: Sequence[str]) -> View:
+    """The view that the options ask for.
+
+    Raises:
+        typer.BadParameter: a section that there is none of, or options that exclude each other.
+    """
+    named = tuple(sections or ())
+    for name in named:
+        if name not in known:
+            raise typer.BadParameter(f"--section {name}: there is no such part; there are {', '.join(known)}")
+    if full + bool(named) + quiet > 1:
+        raise typer.BadParameter("--full, --section and --quiet exclude each other: give one of them")
+    return View(full, named, quiet)
+
+
+def show_plan(plan: Plan, view: View, found: Callable[[], PlanSummary], submit: str = "") -> None:
+    """Print a plan.
+
+    Args:
+        found: makes what the first lines say beyond the plan; called only where they are printed.
+        submit: the command that starts the plan, where launch files were written.
+    """
+    from scaleacross.report.summary import plan_line, plan_summary
+    from scaleacross.report.terminal import plan_report, plan_sections
+
+    view.show(
+        first=lambda: plan_summary(plan, found(), bool(submit)),
+        whole=lambda: plan_report(plan),
+        parts=lambda names: plan_sections(plan, names),
+        line=lambda: plan_line(plan),
+    )
+    if submit and view == View():
+        typer.echo(submit)

@@ -1,0 +1,225 @@
+"""The first lines of a report: what was decided, what it takes, what it answers to, what it costs, and how to start it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from scaleacross.report.cost import refereed
+from scaleacross.report.folding import folded_at_words
+from scaleacross.report.format import LABEL_STYLE, cell, count, gib, large, percent, plural
+from scaleacross.spec.explanation import Sensitivity
+from scaleacross.spec.parallelism import GRID_AXES, Axis
+from scaleacross.spec.plan import Plan, SolveReport
+from scaleacross.spec.summary import PlanSummary, TokenCost
+from scaleacross.spec.topology import Topology
+from scaleacross.units import human_seconds
+
+MAX_LINES: Final = 15
+CUT: Final = " …"
+SHOWN_BOTTLENECKS: Final = 2
+NAMED_BUILDINGS: Final = 3
+ALONE: Final = " alone"
+"""End of the label of the alternative that keeps to one building."""
+REASONS: Final = ("more", "next best", "otherwise", "runner-up")
+"""Facts that lose their last words before any other."""
+STATUS_WORDS: Final = {
+    "optimal": "optimal",
+    "gap_tolerance": "within the gap that was asked for",
+    "time_limit": "best found when the search ended, not proved",
+    "evaluated": "as given, nothing was searched",
+}
+
+
+class FirstLines:
+    """Labelled facts in at most ``limit`` lines: folded between words, and the longest facts cut where there is no room."""
+
+    def __init__(self, facts: Sequence[tuple[str, str]], limit: int = MAX_LINES) -> None:
+        self.facts, self.limit = [(label, cell(text)) for label, text in facts], limit
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The lines, at ``options.max_width`` cells."""
+        indent = max(cell_len(label) for label, _ in self.facts) + 2
+        room = options.max_width - indent
+        folded = [folded_at_words(text, room) for _, text in self.facts]
+        while sum(map(len, folded)) > self.limit and max(map(len, folded)) > 1:
+            longest = max(zip(folded, self.facts, strict=True), key=lambda one: _cut_first(len(one[0]), one[1][0]))[0]
+            longest.pop()
+            longest[-1] = _cut(longest[-1], room)
+        for (label, _), lines in zip(self.facts, folded, strict=True):
+            for number, line in enumerate(lines):
+                line.truncate(room, overflow="ellipsis")  # a name that is longer than a line
+                lead = Text(("" if number else label).ljust(indent), style=LABEL_STYLE)
+                yield lead.append_text(line)
+
+
+def _cut_first(lines: int, label: str) -> tuple[bool, bool, int]:
+    """Rank of a fact among those that lose a line: reasons go before decisions."""
+    return lines > 1, label in REASONS, lines
+
+
+def _cut(line: Text, room: int) -> Text:
+    """``line`` without its last words, so that it ends with an ellipsis in ``room`` cells."""
+    words = line.plain.split()
+    while len(words) > 1 and cell_len(" ".join(words) + CUT) > room:
+        words.pop()
+    return Text(" ".join(words).rstrip(";,:") + CUT)
+
+
+def plan_summary(plan: Plan, found: PlanSummary, written: bool = False) -> FirstLines:
+    """What decides about a plan.
+
+    Args:
+        found: what the step answers to and what tokens cost (``api.summarise``).
+        written: launch files were; the command that submits them follows on a line of its own.
+    """
+    facts = [
+        *plan_facts(plan, found),
+        ("more", "--full, --section NAME, --quiet; scaleacross explain PLAN"),
+        (
+            "submit",
+            "on every launcher: SUBMIT.md; with SLURM:" if written else "-o DIR writes launch files and SUBMIT.md",
+        ),
+    ]
+    return FirstLines(facts, MAX_LINES - written)
+
+
+def plan_facts(plan: Plan, found: PlanSummary) -> list[tuple[str, str]]:
+    """Label and text of every fact that decides about a plan."""
+    return [
+        ("plan", f"{plan.job.name}: {choice(plan)}"),
+        *_topology(plan),
+        ("step time", f"{human_seconds(plan.cost.step_s)} · {_rates(plan)}"),
+        ("memory", headroom(plan)),
+        ("buildings", buildings(plan)),
+        ("bottleneck", _bottleneck(found.bottlenecks)),
+        *_next_best(plan),
+        ("proof", proof_words(plan.report)),
+        *([("referee", refereed(plan.report.finalists))] if plan.report.finalists else []),
+        *([("cost", _cost(found.money))] if found.money else []),
+        *([("energy", _cost(found.energy))] if found.energy else []),
+    ]
+
+
+def _topology(plan: Plan) -> Iterator[tuple[str, str]]:
+    """What the topology says of itself: assumed buildings say so there."""
+    described = plan.job.topology.get("description") if isinstance(plan.job.topology, dict) else None
+    if described:
+        yield "topology", str(described)
+
+
+def plan_line(plan: Plan) -> str:
+    """The plan in one line, for ``--quiet``."""
+    rates = f"{human_seconds(plan.cost.step_s)}, {large(plan.cost.tokens_per_s)} tokens/s, MFU {percent(plan.cost.mfu)}"
+    return cell(f"{plan.job.name}: {rates}, {degrees(plan)}, gap {percent(plan.report.gap)}").plain
+
+
+def degrees(plan: Plan) -> str:
+    """Degrees above 1, and the accelerators that they multiply to."""
+    axes: tuple[Axis, ...] = (*GRID_AXES, "ep")
+    named = [f"{axis} {plan.degrees.of(axis)}" for axis in axes if plan.degrees.of(axis) > 1]
+    whole = plural(plan.degrees.world_size, "accelerator")
+    return f"{' · '.join(named)} = {whole}" if named else whole
+
+
+def choice(plan: Plan) -> str:
+    """Degrees, pipeline schedule, recomputation and sharding in words."""
+    chosen, pipeline = plan.decision, plan.decision.pipeline
+    parts = [degrees(plan)]
+    if plan.degrees.pp > 1:
+        chunks = f", {pipeline.num_chunks} chunks per rank" if pipeline.num_chunks > 1 else ""
+        parts.append(f"{pipeline.schedule}{chunks}")
+    parts.append(f"recompute {chosen.recompute}, shard {chosen.shard}")
+    return "; ".join(parts)
+
+
+def _rates(plan: Plan) -> str:
+    tokens = f"{large(plan.cost.tokens_per_s)} tokens/s"
+    if plan.goodput is not None:
+        share = percent(plan.goodput.goodput_fraction)
+        tokens = f"{large(plan.goodput.useful_tokens_per_s)} useful tokens/s ({tokens}, goodput {share})"
+    return f"{tokens} · MFU {percent(plan.cost.mfu)} · {large(plan.cost.model_flop_per_s)}FLOP/s each"
+
+
+def headroom(plan: Plan) -> str:
+    """What the fullest stage leaves free."""
+    fullest = max(plan.memory, key=lambda stage: stage.total_bytes / stage.capacity_bytes)
+    free = fullest.capacity_bytes - fullest.total_bytes
+    share = percent(free / fullest.capacity_bytes)
+    return f"{gib(free)} of {gib(fullest.capacity_bytes)} GiB free ({share}) on the fullest stage, {fullest.stage}"
+
+
+def buildings(plan: Plan) -> str:
+    """What the others add to the largest building where that is known, then accelerators used of those there are."""
+    topology = Topology.model_validate(plan.job.topology)
+    used = {share.building: share.num_accelerators for share in plan.placement.fill}
+    bought = bought_by_others(plan)
+    if len(topology.buildings) <= NAMED_BUILDINGS:
+        parts = [
+            f"{one.name} {count(used.get(one.name, 0))} of {count(one.num_accelerators)}" for one in topology.buildings
+        ]
+    else:
+        whole = f"{count(sum(used.values()))} of {count(topology.num_accelerators)} accelerators"
+        parts = [f"{whole}, in {len(used)} of {len(topology.buildings)} buildings"]
+    return "; ".join((*([bought] if bought else []), *parts))
+
+
+def bought_by_others(plan: Plan) -> str:
+    """What the other buildings add to the largest one, where the search looked at that one alone; else empty."""
+    names = [share.building for share in plan.placement.fill]
+    alone = next((one for one in plan.report.alternatives if one.label in {name + ALONE for name in names}), None)
+    if alone is None:
+        return ""
+    home = alone.label.removesuffix(ALONE)
+    others = " + ".join(name for name in names if name != home)
+    if alone.step_s is None:
+        return f"{home} alone cannot run the job ({alone.reason}): {others} make it possible"
+    verb = "brings" if len(names) == 2 else "bring"
+    more = percent(alone.step_s / plan.cost.step_s - 1)
+    return f"{others} {verb} {more} more tokens/s than {home} alone ({human_seconds(alone.step_s)})"
+
+
+def _bottleneck(rows: Sequence[Sensitivity]) -> str:
+    shown = [row for row in rows if row.elasticity][:SHOWN_BOTTLENECKS]
+    if not shown:
+        return "the step answers to no figure of the topology"
+    return f"step time per 1 % more: {', '.join(f'{row.figure} {elasticity(row)}' for row in shown)}"
+
+
+def elasticity(row: Sensitivity) -> str:
+    """Change of the step time in per cent when the figure rises by 1 %."""
+    value = row.elasticity or 0.0
+    return f"{'−' if value < 0 else '+'}{abs(value):.2f} %"
+
+
+def _next_best(plan: Plan) -> Iterator[tuple[str, str]]:
+    """The alternative that loses least time; with another objective, the one of least step time."""
+    known = [one for one in plan.report.alternatives if one.step_s is not None and not one.label.endswith(ALONE)]
+    if known:
+        best = min(known, key=lambda one: one.step_s or 0.0)
+        lost = (best.step_s or 0.0) - plan.cost.step_s
+        label = "next best" if plan.report.objective is None else "otherwise"
+        yield label, f"{'−' if lost < 0 else '+'}{human_seconds(abs(lost))} with {best.label}: {best.reason}"
+
+
+def proof_words(report: SolveReport) -> str:
+    """Status, bound and gap in a sentence."""
+    words = STATUS_WORDS[report.status]
+    if report.status == "evaluated":
+        return words
+    value = report.objective
+    if value is None:
+        return f"{words}; no plan takes less than {human_seconds(report.bound_s)} (gap {percent(report.gap)})"
+    return f"{words}; {large(value.value)} {value.name}, at most {large(value.bound)} (gap {percent(report.gap)})"
+
+
+def _cost(found: TokenCost) -> str:
+    kind = "useful tokens" if found.useful else "tokens"
+    owned = ""
+    if found.owned is not None and found.owned > found.used * 1.0005:
+        owned = f"; {found.owned:,.4g} {found.unit} with idle accelerators paid"
+    return f"{found.used:,.4g} {found.unit} per million {kind}{owned}"

@@ -1,0 +1,27 @@
+"""What the first lines of a report say beyond the plan itself: what the step answers to, and what tokens cost."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from scaleacross.spec.base import Spec
+from scaleacross.spec.explanation import Sensitivity
+
+
+class TokenCost(Spec):
+    """What a million tokens spend; useful tokens where the plan states its goodput."""
+
+    unit: str = Field(description="the topology's currency, or kWh")
+    used: float = Field(description="the accelerators that the plan uses, and what is paid per byte between buildings")
+    owned: float | None = Field(
+        default=None, description="every accelerator of the topology, idle ones too; None: energy, of those that run"
+    )
+    useful: bool = Field(description="per million useful tokens, under failures")
+
+
+class PlanSummary(Spec):
+    """Figures of a plan's first lines that the plan does not carry."""
+
+    bottlenecks: tuple[Sensitivity, ...] = Field(description="figures that the step answers to, largest first")
+    money: TokenCost | None = Field(default=None, description="None: the topology states no prices")
+    energy: TokenCost | None = Field(default=None, description="None: the topology states no power")

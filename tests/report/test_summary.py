@@ -1,0 +1,125 @@
+"""The first lines: how many there are, and what each of them says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from scaleacross.report.explanation import explanation_line, explanation_summary
+from scaleacross.report.summary import MAX_LINES, plan_line, plan_summary
+from scaleacross.spec.explanation import Explanation, Phase, RunnerUp, Sensitivity
+from scaleacross.spec.plan import Alternative, Finalist, Plan
+from scaleacross.spec.summary import PlanSummary, TokenCost
+
+Render = Callable[..., str]
+SLOW = Sensitivity(figure="campus bandwidth", change_fraction=0.1, elasticity=-0.25, less_s=0.3, more_s=-0.2)
+FLOP = Sensitivity(figure="accelerator FLOP/s", change_fraction=0.1, elasticity=-0.8, less_s=0.9, more_s=-0.7)
+FOUND = PlanSummary(
+    bottlenecks=(FLOP, SLOW),
+    money=TokenCost(unit="EUR", used=0.25, owned=1.5, useful=False),
+    energy=TokenCost(unit="kWh", used=0.125, useful=False),
+)
+
+
+def facts(text: str) -> dict[str, str]:
+    """Label -> what stands behind it, folded lines joined."""
+    out: dict[str, str] = {}
+    label = ""
+    for line in text.splitlines():
+        label = line[:12].strip() or label
+        out[label] = f"{out.get(label, '')} {line[12:].strip()}".strip()
+    return out
+
+
+def test_first_lines_say_what_decides(plan: Plan, render: Render) -> None:
+    said = facts(render(plan_summary(plan, FOUND)))
+    assert said["plan"] == "demo: tp 8 · dp_replicate 2 · pp 4 = 64 accelerators; 1F1B; recompute selective, shard none"
+    assert said["step time"] == "10.00 s · 104.9 k tokens/s · MFU 43.5 % · 430 TFLOP/s each"
+    assert said["memory"] == "26.0 of 80.0 GiB free (32.5 %) on the fullest stage, 0"
+    assert said["buildings"] == "east 40 of 64; west 24 of 24"
+    assert said["bottleneck"] == "step time per 1 % more: accelerator FLOP/s −0.80 %, campus bandwidth −0.25 %"
+    assert said["next best"] == "+212 ms with first: dp across: exposed reduce"
+    assert said["proof"] == "optimal; no plan takes less than 9.50 s (gap 5.0 %)"
+    assert said["cost"] == "0.25 EUR per million tokens; 1.5 EUR with idle accelerators paid"
+    assert said["energy"] == "0.125 kWh per million tokens"
+
+
+def test_nothing_is_said_of_prices_that_nobody_stated(plan: Plan, render: Render) -> None:
+    said = facts(render(plan_summary(plan, PlanSummary(bottlenecks=()))))
+    assert not {"cost", "energy"} & set(said)
+    assert said["bottleneck"] == "the step answers to no figure of the topology"
+
+
+def test_a_building_alone_says_what_the_other_one_brings(plan: Plan, render: Render) -> None:
+    alone = Alternative(label="east alone", decision=plan.decision, step_s=12.5, reason="40 accelerators")
+    report = plan.report.model_copy(update={"alternatives": (alone,)})
+    said = facts(render(plan_summary(plan.model_copy(update={"report": report}), FOUND)))
+    assert said["buildings"].startswith("west brings 25.0 % more tokens/s than east alone (12.50 s)")
+    assert "next best" not in said
+    lost = alone.model_copy(update={"step_s": None, "reason": "needs 90 GiB"})
+    report = plan.report.model_copy(update={"alternatives": (lost,)})
+    said = facts(render(plan_summary(plan.model_copy(update={"report": report}), FOUND)))
+    assert said["buildings"].startswith("east alone cannot run the job (needs 90 GiB): west make it possible")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+@pytest.mark.parametrize("written", [False, True])
+def test_there_are_never_more_lines_than_fifteen(plan: Plan, render: Render, width: int, written: bool) -> None:
+    """With names and reasons as long as they come, and the command that follows counted."""
+    long = Alternative(label="other " * 30, decision=plan.decision, step_s=11.0, reason="a reason; " * 40)
+    finalist = Finalist(decision=plan.decision, price_s=10.0, replayed_s=10.5)
+    report = plan.report.model_copy(update={"alternatives": (long,), "finalists": (finalist,) * 2})
+    topology = {**plan.job.topology, "description": "assumed buildings " * 8}  # type: ignore[dict-item]
+    job = plan.job.model_copy(update={"name": "a-job-with-a-name-" * 4, "topology": topology})
+    text = render(plan_summary(plan.model_copy(update={"report": report, "job": job}), FOUND, written), width=width)
+    assert len(text.splitlines()) <= MAX_LINES - written
+    assert max(map(len, text.splitlines())) <= width
+    assert "proof" in text and "bottleneck" in text
+
+
+def test_reasons_are_cut_before_decisions(plan: Plan, render: Render) -> None:
+    long = Alternative(label="other", decision=plan.decision, step_s=11.0, reason="a reason; " * 60)
+    report = plan.report.model_copy(update={"alternatives": (long,)})
+    said = facts(render(plan_summary(plan.model_copy(update={"report": report}), FOUND), width=80))
+    assert said["next best"].endswith("…")
+    assert said["plan"].endswith("shard none")
+
+
+def test_one_line_has_no_markup_and_no_escape_codes(plan: Plan) -> None:
+    job = plan.job.model_copy(update={"name": "[b]x\x1b[2J\n"})
+    line = plan_line(plan.model_copy(update={"job": job}))
+    assert "\x1b" not in line
+    assert "10.00 s, 104.9 k tokens/s, MFU 43.5 %" in line
+
+
+def test_explanation_begins_with_what_matters_most(plan: Plan, render: Render) -> None:
+    runner_ups = tuple(
+        RunnerUp(
+            decision=name,
+            chosen="8",
+            runner_up="4",
+            step_s=10 + late,
+            difference_s=late,
+            difference_fraction=late / 10,
+            status="proved",
+            reason="",
+        )
+        for name, late in (("tp", 2.0), ("pp", 0.5), ("ep", 5.0), ("cp", 1.0))
+    )
+    phases = tuple(
+        Phase(name=name, seconds=seconds, resource=resource, why="")
+        for name, seconds, resource in (("dp", 1.0, "trunk"), ("compute", 7.0, "compute"), ("memory", None, "memory"))
+    )
+    found = Explanation(
+        name="demo", step_s=10.0, runner_ups=runner_ups, phases=phases, sensitivities=(SLOW, FLOP), seconds=1.0
+    )
+    shown = render(explanation_summary(found))
+    assert shown.index("accelerator FLOP/s: −0.80 %") < shown.index("campus bandwidth: −0.25 %")
+    assert shown.index("computation of the busiest stage 7.00 s: compute") < shown.index(
+        "data-parallel, exposed 1.00 s"
+    )
+    assert shown.index("pp 4, not 8: +500 ms") < shown.index("cp 4") < shown.index("tp 4")
+    assert "ep 4" not in shown
+    assert len(shown.splitlines()) <= MAX_LINES
+    assert explanation_line(found) == "demo: 10.00 s; accelerator FLOP/s −0.80 % of the step per 1 % more"
