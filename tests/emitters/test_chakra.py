@@ -17,6 +17,7 @@ import scaleacross as sa
 from scaleacross.api import execution_trace
 from scaleacross.cli import app
 from scaleacross.emitters import chakra
+from scaleacross.emitters.rank_order import plan_topology
 from scaleacross.errors import EmitError, ScaleAcrossError
 from scaleacross.spec.plan import Plan
 
@@ -213,6 +214,9 @@ def test_network_has_a_dimension_per_level_and_the_units_of_its_reader() -> None
     }
     assert network["bandwidth"][1] == pytest.approx(min(8e9, 20e9 / 4) / 2**30, abs=1e-3)
     assert system["all-reduce-implementation"] == ["ring", "ring"]
+    assert system["all-to-all-implementation"] == ["direct", "direct"]
+    one = plan_topology(plan).buildings[0].accelerator
+    assert system["local-mem-bw"] == round(one.memory_bandwidth_bytes_per_s * one.memory_efficiency_fraction / 1e9)
     manifest = json.loads(files["manifest.json"])
     assert manifest["replayed_step_s"] == sa.simulate(plan).step_s
     assert sum(program["ranks"] for program in manifest["programs"]) == 8

@@ -9,11 +9,13 @@ import pytest
 
 import scaleacross as sa
 from scaleacross.api.problems import problem_of
+from scaleacross.catalogue import load_workload
 from scaleacross.cost_models.settings import Settings
 from scaleacross.emitters import EMITTERS
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.plan import Plan
 from scaleacross.targets import TARGETS, refused_by
+from scaleacross.targets.torchtitan_models import find_flavor
 
 JOB = "llama3_8b_one_building"
 SMALL = ("num_accelerators={min: 16, max: 32}", "global_batch_sequences=64")
@@ -113,3 +115,21 @@ def test_a_target_that_leaves_nothing_is_named() -> None:
     with pytest.raises(sa.InfeasibleError, match="target megatron") as caught:
         sa.plan(JOB, overrides=(*SMALL, *asked), time_limit_s=20)
     assert "recompute" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "flavor", "untrained"),
+    [
+        ("llama3.1-8b", "8B", 0),
+        ("llama3.1-70b", "70B", 0),
+        ("llama3.1-405b", "405B", 0),
+        ("qwen3-235b-a22b", "235B-A22B", 0),
+        ("deepseek-v3", "671B", 58 * 256),
+    ],
+)
+def test_torchtitans_model_has_the_workloads_parameters(name: str, flavor: str, untrained: int) -> None:
+    """Flavors are counted on the meta device (test_flavors_are_torchtitans); router biases are buffers there."""
+    profile = load_workload(name).profile()
+    found = find_flavor(profile)
+    assert found is not None
+    assert (found.name, found.num_parameters) == (flavor, profile.total_parameters - untrained)

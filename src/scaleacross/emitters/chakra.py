@@ -3,7 +3,7 @@
 * ``trace.N.et``         nodes of rank N: computations by seconds, collectives by group, kind and bytes, messages by peer and tag
 * ``comm_groups.json``   members of every group, numbered from 1 (0 means all ranks to ASTRA-sim)
 * ``network.yml``        one dimension per level; left out where the parts of the fleet are not equal (``astra_network``)
-* ``system.json``, ``remote_memory.json``, ``run.sh``   rings in every dimension, four chunks, no remote memory; the command
+* ``system.json``, ``remote_memory.json``, ``run.sh``   rings and direct all-to-alls, four chunks, no remote memory; the command
 * ``manifest.json``      what was written, from what, and the step time of the replay to compare with
 
 ASTRA-sim runs one communication of a rank at a time, so they depend on one another in the order of the replay; without that,
@@ -30,6 +30,7 @@ from scaleacross.emitters.chakra_schema import (
     attributes,
     delimited,
 )
+from scaleacross.emitters.rank_order import plan_topology
 from scaleacross.errors import EmitError
 from scaleacross.spec.execution_trace import ExecutionTrace, Operation
 from scaleacross.spec.plan import Plan
@@ -73,7 +74,7 @@ def chakra_files(
     network = astra_network(plan)
     files["comm_groups.json"] = groups.text()
     files |= {"network.yml": network.text} if network.text else {}
-    files["system.json"] = _system(network.num_dimensions)
+    files["system.json"] = _system(network.num_dimensions, _memory_bytes_per_s(plan))
     files["remote_memory.json"] = json.dumps({"memory-type": "NO_MEMORY_EXPANSION"}) + "\n"
     files["run.sh"] = RUN
     files["manifest.json"] = _manifest(trace, files, network.reason)
@@ -150,16 +151,25 @@ def _communication(
     return SEND_NODE if sends else RECV_NODE, {**ends, "comm_tag": operation.tag, "comm_size": size}
 
 
-def _system(dimensions: int) -> str:
-    rings = {f"{op.replace('_', '-')}-implementation": ["ring"] * dimensions for op in COLLECTIVES}
+def _memory_bytes_per_s(plan: Plan) -> float:
+    """Memory bandwidth of the plan's slowest accelerator type."""
+    topology = plan_topology(plan)
+    types = [topology.building(share.building).accelerator for share in plan.placement.fill]
+    return min(one.memory_bandwidth_bytes_per_s * one.memory_efficiency_fraction for one in types)
+
+
+def _system(dimensions: int, memory_bytes_per_s: float) -> str:
+    """Rings, and all-to-alls sent to every member at once; sums are read and written at the accelerator's memory bandwidth."""
+    kinds = {op: "direct" if op == "all_to_all" else "ring" for op in COLLECTIVES}
+    named = {f"{op.replace('_', '-')}-implementation": [kind] * dimensions for op, kind in kinds.items()}
     data = {
         "scheduling-policy": "LIFO",
         "endpoint-delay": 10,
         "active-chunks-per-dimension": 1,
         "preferred-dataset-splits": 4,
-        **rings,
+        **named,
         "collective-optimization": "localBWAware",
-        "local-mem-bw": 1600,
+        "local-mem-bw": round(memory_bytes_per_s / 1e9),
         "boost-mode": 0,
         "roofline-enabled": 0,
     }
