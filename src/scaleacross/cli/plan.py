@@ -261,7 +261,6 @@ def deliver_improvement(found: Improvement, as_json: bool, directory: Path | Non
         typer.echo(f"wrote {len(bundle.files)} files to {directory}", err=True)
 
 
-def deliver(plan: Plan, as_json: bool, directory: Path | None, targets: list[str] | None) -> None:
 def deliver(plan: Plan, as_json: bool, directory: Path | None, targets: list[str] | None, view: View) -> None:
     """Files first (a closed pipe must not cost them), then the plan on stdout, then what was written on stderr."""
     from scaleacross.api import summarise
