@@ -167,7 +167,7 @@ class Pricing:
         """Lower bound on all candidates of a base, (n,): computation, bubble, serial terms at their relaxed best."""
         work = self._work_of(bases)
         volumes = self.volumes(bases, work)
-        return computation_s(bases, work) + self._waited_s(volumes)
+        return computation_s(bases, work) + longest_s(*self._waited_s(volumes))
 
     def work(self, settings: Settings, kinds: Kinds | None = None) -> Work:
         """``work_of`` on the fleet, computed once for candidates that share it (``kinds`` of the settings, if known)."""
@@ -183,7 +183,7 @@ class Pricing:
         volumes = self.volumes(settings, work)
         free = placement_free_s(volumes)
         bases, states = volumes.take(base.first), volumes.take(state.first)
-        serial = self._waited_s(bases)
+        serial, messages = self._waited_s(bases)
         traffic, alone = zip(*(self._carried_s(axis, states, coarse=True) for axis in GRID_AXES), strict=True)
         exchange = self._exchange_s(bases, coarse=True)
         exchange = None if exchange is None else exchange[base.code]
@@ -191,8 +191,8 @@ class Pricing:
         early = self.early(volumes)
         before = 0.0 if early is None else self._early_s(bases)[base.code]
         apart = () if early is None else (sum(part for part in alone if part is not None)[:, state.code],)
-        waits = {"": serial[base.code]}
-        terms = waiting(volumes, Terms(waits, (summed,), exchange_s=exchange, early_s=before, apart_s=apart))
+        waits, messages = {"": serial[base.code]}, None if messages is None else messages[base.code]
+        terms = waiting(volumes, Terms(waits, (summed,), messages, exchange, early_s=before, apart_s=apart))
         over = windows(settings, work)
         together = added_s([Added.of(terms)], over)
         added = together if early is None else added_s([Added.of(terms)], over, early)
@@ -280,11 +280,11 @@ class Pricing:
             gather = 0.5 * np.asarray(self._calls("tp", volumes, innermost, coarse=True).gather_s)
         return LayerWaits(exchange, gather)
 
-    def _waited_s(self, volumes: Volumes) -> Floats:
-        """Lower bound on what all axes add to the pipeline of candidates, (n,), each at its best."""
+    def _waited_s(self, volumes: Volumes) -> tuple[Floats, Floats]:
+        """Lower bound on what all axes add to the pipeline of candidates, each at its best, and ``least_alone_s``, (n,) each."""
         parts = [self._serial_s(axis, volumes, coarse=True) for axis in GRID_AXES]
         waited = np.sum([serial for serial, _ in parts], axis=0)
-        return longest_s(waited, next(alone for _, alone in parts if alone is not None))
+        return waited, next(alone for _, alone in parts if alone is not None)
 
     def _early_s(self, volumes: Volumes) -> Floats:
         """Of ``_waited_s`` what comes before any stage has its gradients, (n,)."""

@@ -18,8 +18,8 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from scaleacross.cost_models.pipeline.closed_form import is_legal
 from scaleacross.errors import InputError
+from scaleacross.schedules.pipeline import is_legal
 from scaleacross.spec.accelerator import Precision
 from scaleacross.spec.framework import Conversion, GatheredConversion, Optimizer, Overlap
 from scaleacross.spec.job import Job

@@ -194,8 +194,6 @@ def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
         reason = refused(pipeline, degrees.pp, m)
         if reason and degrees.pp > 1:
             yield f"V2: {reason}"
-        elif pipeline.num_chunks > 1 and m < degrees.pp:
-            yield f"V2: {pipeline.schedule} with {m} micro-batches leaves some of pp {degrees.pp} stages without one"
     yield from v2_layers(problem, decision)
     yield from v10_target(problem, decision)
     if decision.shard == "none" and degrees.dp_shard > 1:
