@@ -70,7 +70,7 @@ def better_schedule(problem: Problem, known: Known, time_limit_s: float = 0, gap
         if any(checks.illegal(problem, other)):
             continue
         cost = cost_of(problem, other)
-        if cost.cost.step_s < best_s and not any(checks.does_not_fit(cost.memory)):
+        if cost.cost.step_s < best_s and all(stage.fits for stage in cost.memory):
             best, best_s = other, cost.cost.step_s
     return best
 

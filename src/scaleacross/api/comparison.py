@@ -98,7 +98,7 @@ def _rival(problem: Problem, name: str, baseline: Baseline, clock: Clock) -> Riv
     if decision is not None:
         wrong = list(checks.illegal(problem, decision))
         cost = None if wrong else cost_of(problem, decision)
-        wrong += list(checks.does_not_fit(cost.memory)) if cost else []
+        wrong += [*checks.does_not_fit(cost.memory), *checks.takes_headroom(cost.memory)] if cost else []
         if wrong:
             decision, cost, reason = None, None, "; ".join(wrong)
     rival = Rival(

@@ -25,7 +25,7 @@ from scaleacross.solvers.objectives import Goal, goal_placer
 from scaleacross.solvers.place_parallelism import never
 from scaleacross.solvers.search_state import Placed, Search, decision_of
 from scaleacross.spec.job import Job
-from scaleacross.spec.plan import Alternative, Decision, Finalist, ObjectiveValue, Plan, SolveReport
+from scaleacross.spec.plan import Alternative, Decision, Finalist, Headroom, ObjectiveValue, Plan, SolveReport
 from scaleacross.spec.progress import Progress
 from scaleacross.verification.figures import TOLERANCE
 from scaleacross.workloads.problem import Problem
@@ -213,7 +213,7 @@ def _search_report(
         bounds=bounds,
         alternatives=others,
         finalists=finalists,
-        **_found(state, gap),
+        **_found(state, gap, timed=True),
     )
 
 
@@ -239,7 +239,7 @@ def _goal_report(
         limits=dict(limits),
         bounds=bounds,
         alternatives=tuple(_with_value(problem, value, one) for one in others),
-        **_found(state, gap),
+        **_found(state, gap, timed=value is None),
     )
 
 
@@ -251,7 +251,16 @@ def _with_value(problem: Problem, won: ObjectiveValue | None, other: Alternative
     return other.model_copy(update={"reason": f"{1 - lost / won.value:.1%} less {won.name}; {other.reason}"})
 
 
-def _found(state: Search, gap: float) -> dict[str, Any]:
+def _headroom(state: Search, timed: bool) -> Headroom | None:
+    """What the search knows of candidates that only the job's headroom rules out."""
+    fraction = state.problem.job.memory_headroom_fraction
+    if not fraction:
+        return None
+    bound_s = state.headroom_bound_s if timed and state.num_headroom else None
+    return Headroom(fraction=fraction, num_candidates=state.num_headroom, bound_s=bound_s)
+
+
+def _found(state: Search, gap: float, timed: bool) -> dict[str, Any]:
     """What every report says about the search itself."""
     notes = list(state.left_out)
     if state.stopped():
@@ -264,6 +273,7 @@ def _found(state: Search, gap: float) -> dict[str, Any]:
         "status": "time_limit" if state.out_of_time else "optimal" if gap <= TOLERANCE else "gap_tolerance",
         "num_candidates": state.num_candidates,
         "num_infeasible": dict(state.refused),
+        "headroom": _headroom(state, timed),
         "num_pruned": state.num_pruned,
         "num_placed": len(state.pool),
         "seconds": state.elapsed_s,

@@ -105,8 +105,12 @@ class Pricing:
 
     @property
     def capacity_bytes(self) -> float:
-        """Memory that the job may use per accelerator."""
-        return min(accelerator.usable_memory_bytes for accelerator in self.accelerators)
+        """Memory that the job may use per accelerator, its headroom left free."""
+        return self.room_bytes(self.job.memory_headroom_fraction)
+
+    def room_bytes(self, headroom_fraction: float) -> float:
+        """The same with that share of memory left free."""
+        return min(accelerator.room_bytes(headroom_fraction) for accelerator in self.accelerators)
 
     @property
     def many_buildings(self) -> bool:

@@ -61,10 +61,9 @@ def pricing_on(fleet: Fleet, job: Job, profile: ModelProfile) -> Pricing:
 class MixedPricing(Pricing):
     """Bounds for fleets of several types; the bound is the module's, whatever the placement."""
 
-    @property
-    def capacity_bytes(self) -> float:
+    def room_bytes(self, headroom_fraction: float) -> float:
         """Memory of the largest type: ``needed_bytes`` is that of the least loaded placement."""
-        return max(accelerator.usable_memory_bytes for accelerator in self.accelerators)
+        return max(accelerator.room_bytes(headroom_fraction) for accelerator in self.accelerators)
 
     def needed_bytes(self, settings: Settings) -> Floats:
         """Bytes that the rank with most layers needs at least, under any split, without the reserve, (n,).
@@ -290,7 +289,7 @@ class MixedPricing(Pricing):
         A rank has the larger type if all dp·tp·cp accelerators of its stage are of it. Ranks are taken in quarters of the
         pipeline, each as light as its last rank; layers as the cheapest block type; embedding and head left out.
         """
-        usable = {accelerator.name: accelerator.usable_memory_bytes for accelerator in self.accelerators}
+        usable = {one.name: one.room_bytes(self.job.memory_headroom_fraction) for one in self.accelerators}
         least, most = min(usable.values()), max(usable.values())
         large = sum(b.num_accelerators for b in self.fleet.buildings if usable[b.accelerator.name] > least)
         out, types = np.empty(len(settings)), len(self.profile.blocks)

@@ -56,6 +56,10 @@ class Search:
     refusals: Refusals = field(default_factory=Refusals)
     num_candidates: int = 0
     num_too_large: int = 0
+    num_headroom: int = 0
+    """Of those too large, what fits without the job's headroom, and was not known to be slower."""
+    headroom_bound_s: float = np.inf
+    """Least bound of any of them."""
     num_pruned: int = 0
     open_bound_s: float = np.inf
     free_bound_s: float = np.inf
@@ -114,6 +118,17 @@ class Search:
         below = bounds_s < self.target_s
         self.drop(bounds_s[~below], None if counts is None else counts[~below])
         return below
+
+    def fit(self, pricing: Pricing, needed_bytes: Floats, bounds_s: Callable[[Ints], Floats], counts: Ints) -> Bools:
+        """Which rows fit, (n,), of ``counts`` candidates each; ``bounds_s`` of some rows is asked of those that only the job's
+        headroom rules out, for ``spec.plan.Headroom``."""
+        fits: Bools = needed_bytes <= pricing.capacity_bytes
+        self.num_too_large += int(counts[~fits].sum())
+        rows = np.flatnonzero(~fits & (needed_bytes <= pricing.room_bytes(0.0)))
+        if len(rows):
+            self.num_headroom += int(counts[rows].sum())
+            self.headroom_bound_s = min(self.headroom_bound_s, float(bounds_s(rows).min()))
+        return fits
 
     def drop(self, bounds_s: Floats, counts: Ints | None = None) -> None:
         """Leave rows unplaced; what their bounds allow stays visible in ``bound_s``."""
