@@ -7,14 +7,16 @@ import io
 import pytest
 
 import scaleacross as sa
-from instances import plain_job
+from cases import each
+from instances import instance, mixed_instance, plain_job
 from oracles.exhaustive import exhaustive
 from scaleacross.errors import InfeasibleError, VerificationError
 from scaleacross.report.cost import proof
+from scaleacross.solvers.joint import search
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Plan
 from scaleacross.verification import verify
-from scaleacross.workloads.problem import problem_of
+from scaleacross.workloads.problem import Problem, problem_of
 
 SHAPE = {"schedules": ["1F1B"], "micro_batch_sequences": 1, "degrees": {"tp": 1, "cp": 1, "pp": 2}}
 
@@ -44,6 +46,27 @@ def test_a_plan_leaves_the_headroom_free(full: Plan) -> None:
     assert room is not None and room.fraction == job.memory_headroom_fraction
     assert room.num_candidates >= 1 and room.bound_s is not None
     assert room.bound_s <= full.cost.step_s * (1 + 1e-9) < plan.cost.step_s  # never more than what it does cost
+
+
+@each("seed", (4,), (6, 7, 13, 41, 50, 57), size=2)
+@pytest.mark.parametrize("headroom", [0.1, 0.3])
+def test_the_search_equals_brute_force_with_headroom(seed: int, headroom: float) -> None:
+    drawn = instance(seed)
+    _equals_brute_force(problem_of(drawn.job.model_copy(update={"memory_headroom_fraction": headroom})))
+
+
+@each("seed", (9,), (1, 2, 12, 37, 58), size=1)
+def test_so_does_that_of_two_types(seed: int) -> None:
+    drawn = mixed_instance(seed)
+    _equals_brute_force(problem_of(drawn.job.model_copy(update={"memory_headroom_fraction": 0.1})))
+
+
+def _equals_brute_force(problem: Problem) -> None:
+    oracle, found = exhaustive(problem), search(problem, time_limit_s=600, gap_tolerance=0.0)
+    assert (found.best is None) == (oracle.decision is None)
+    if found.best is not None:
+        assert found.best.step_s == pytest.approx(oracle.step_s, rel=1e-9)
+        assert found.bound_s <= oracle.step_s * (1 + 1e-12)
 
 
 def test_headroom_that_no_candidate_needs_changes_nothing(full: Plan) -> None:

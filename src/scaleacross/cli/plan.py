@@ -29,6 +29,15 @@ CpuLimit = Annotated[
     float | None,
     typer.Option("--cpu-limit", metavar="S", min=0, help="CPU seconds of search at most, in place of --time-limit."),
 ]
+WorkLimit = Annotated[
+    int | None,
+    typer.Option(
+        "--work-limit",
+        metavar="N",
+        min=1,
+        help="Candidates whose step time is computed at most, in place of seconds: the same plan on every machine.",
+    ),
+]
 Refine = Annotated[
     float, typer.Option("--refine", metavar="S", min=0, help="Seconds to search better orders of the best pipelines.")
 ]
@@ -57,6 +66,7 @@ def plan_command(
         float, typer.Option("--time-limit", metavar="S", min=0, help="Seconds of search at most.")
     ] = 60.0,
     cpu_limit_s: CpuLimit = None,
+    work_limit: WorkLimit = None,
     overrides: Overrides = None,
     seed: Annotated[
         int, typer.Option(min=0, max=2**31 - 1, help="Seed of the solver; equal seeds give equal plans.")
@@ -78,6 +88,7 @@ def plan_command(
       scaleacross plan --model config.json --gpus h100:512,h100:256 --trunk 4x400G --km 50 --tokens 4M --seq 8192
       scaleacross plan llama3_405b_two_buildings --set degrees.tp=8 --set global_batch_sequences=4096
       scaleacross plan job.yaml --json | jq .cost.step_s
+      scaleacross plan job.yaml --work-limit 200   # the same plan on a loaded and an idle machine
       scaleacross plan job.yaml --refine 60   # then search better orders of the best pipelines
       scaleacross plan job.yaml --referee 4   # let the simulation decide among the four best estimates
       scaleacross plan examples/recommendation/mlperf_dcnv2.yaml   # embedding tables over ranks and memories
@@ -95,6 +106,8 @@ def plan_command(
     asked = job_or_start(job, model, gpus, trunk, km, tokens, sequence, target, topology)
     if referee and refine_s:
         raise typer.BadParameter("--refine decides by estimated step time, --referee by simulation: give one of them")
+    if work_limit is not None and (cpu_limit_s is not None or refine_s):
+        raise typer.BadParameter("--work-limit counts step times, --cpu-limit and --refine seconds: give one of them")
     limit_s, clock = (time_limit_s, time.perf_counter) if cpu_limit_s is None else (cpu_limit_s, time.process_time)
     with ProgressDisplay(PlainConsole(stderr=True)) as progress, first_interrupt() as stopped:
         found = plan(
@@ -102,6 +115,7 @@ def plan_command(
             time_limit_s=limit_s,
             clock=clock,
             stopped=stopped,
+            work_limit=work_limit,
             seed=seed,
             overrides=overrides or (),
             progress=progress,

@@ -17,6 +17,7 @@ from scaleacross.solvers.fleets import shares
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer, never
 from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals
+from scaleacross.solvers.work_limit import WorkClock, count_one
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision
@@ -51,6 +52,7 @@ class Search:
     clock: Callable[[], float] = time.perf_counter
     stopped: Callable[[], bool] = never
     began: float = field(init=False)
+    started: float = field(default_factory=time.perf_counter)
     best: Placed | None = None
     pool: list[Placed] = field(default_factory=list)
     refusals: Refusals = field(default_factory=Refusals)
@@ -74,8 +76,18 @@ class Search:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the search began."""
+        """Seconds since the search began, or step times computed since (``work_limit``)."""
         return self.clock() - self.began
+
+    @property
+    def work_limit(self) -> int | None:
+        """Step times that the search may compute; None: it is limited by seconds."""
+        return int(self.time_limit_s) if isinstance(self.clock, WorkClock) else None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the search, for reports."""
+        return self.elapsed_s if self.work_limit is None else time.perf_counter() - self.started
 
     @contextmanager
     def beyond_limit(self) -> Iterator[None]:
@@ -86,8 +98,15 @@ class Search:
 
     @property
     def out_of_time(self) -> bool:
-        """Whether the time limit has passed, or somebody has stopped the search."""
-        return self.elapsed_s > self.time_limit_s or self.stopped()
+        """Whether the limit has passed, or somebody has stopped the search."""
+        spent = self.elapsed_s
+        # a limit in work never ends a search without a plan: what it takes to the first one is the same everywhere
+        done = (
+            spent > self.time_limit_s
+            if self.work_limit is None
+            else self.best is not None and spent >= self.time_limit_s
+        )
+        return done or self.stopped()
 
     def is_over(self) -> bool:
         """``out_of_time``, for placers that ask between exact prices."""
@@ -139,7 +158,7 @@ class Search:
         """Report progress."""
         incumbent = self.incumbent_s if self.best else None
         bound = self.bound_s if np.isfinite(self.bound_s) else None
-        self.report(Progress(stage, done, total, incumbent, bound, self.elapsed_s))
+        self.report(Progress(stage, done, total, incumbent, bound, self.seconds))
 
     def place(
         self,
@@ -156,6 +175,7 @@ class Search:
         ``in_time``: not beyond the time limit; what its bound allows then stays visible. ``left``: told the bound on the step of
         placements left out by their estimates (``Placer.place``); None: none are.
         """
+        count_one(self.clock)
         one = priced.take(np.array([row]))
         free_s, bound_s = float(one.free_s[0]), float(one.bound_s[0])
         enough_s = bound_s * (1 + min(ENOUGH, self.gap_tolerance)) - free_s
