@@ -59,6 +59,7 @@ def test_no_bound_exceeds_a_step_of_unequal_rounds(seed: int, batch: int) -> Non
                 if placed is not None:
                     exact_s = float(priced.free_s[0] + placed.communication_s)
                     assert priced.bound_s[0] <= exact_s * (1 + 1e-12), priced.settings.decision(0)
+                    assert placer.pricing.base_floor_s(one)[0] <= exact_s * (1 + 1e-12), priced.settings.decision(0)
                     fastest, tried = min(fastest, exact_s), tried + 1
     assert tried >= 3
     assert critical_path_bound(problem).step_s <= fastest * (1 + 1e-12)

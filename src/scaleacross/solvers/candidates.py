@@ -143,15 +143,16 @@ class Pricing:
 
         With one chunk and whole backwards step ≥ m·a_r + Σ_{s<r} a_s for every rank r, a their passes. So the first r ranks
         hold S_r ≤ step·(1 − (1 − 1/m)^r), and all of them, whatever the split, the layers of the model. Holds for unequal
-        layers and batches: each layer counts as on the type that is fastest at it.
+        layers and batches: each layer counts as on its fastest type. Of whole backwards in chunks one micro-batch passes all.
         """
         kinds = distinct(bases.tp, bases.cp, bases.ep, bases.micro_batch, bases.recompute)
         some = bases.take(kinds.first)
         some = replace(some, dp_shard=np.ones_like(some.dp_shard))  # no layer is faster on more accelerators
         whole = (self._layer_counts @ self._passes_s(some).min(axis=0))[kinds.code]
         m, pp = bases.num_micro_batches, bases.pp
-        fills = among(bases.schedule, WHOLE) & (bases.num_chunks == 1)
-        floor: Floats = whole * np.where(fills, 1.0 / (1.0 - (1.0 - 1.0 / m) ** pp), m / pp)
+        drains = among(bases.schedule, WHOLE)
+        fills, once = drains & (bases.num_chunks == 1), np.where(drains, 1.0, 0.0)
+        floor: Floats = whole * np.where(fills, 1.0 / (1.0 - (1.0 - 1.0 / m) ** pp), np.maximum(m / pp, once))
         return floor
 
     def _passes_s(self, settings: Settings) -> Floats:
