@@ -243,7 +243,11 @@ def test_options_reach_the_api(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> N
     del seen["progress"], seen["stopped"], seen["clock"]
     overrides = ["degrees.tp=8", "name=x"]
     limited = {"time_limit_s": 7.0, "seed": 3, "gap_tolerance": 0.03, "referee": 4}
-    assert seen == {"job": "job.yaml", "overrides": overrides, **limited}
+    assert seen == {"job": "job.yaml", "overrides": overrides, "work_limit": None, **limited}
+    assert run("plan", "job.yaml", "--work-limit", "40").exit_code == 0
+    assert seen["work_limit"] == 40
+    refused = run("plan", "job.yaml", "--work-limit", "40", "--cpu-limit", "3")
+    assert refused.exit_code == 2 and "--work-limit counts step times" in refused.output
 
 
 # --- files ----------------------------------------------------------------------------------------------------------------

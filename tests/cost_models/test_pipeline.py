@@ -42,11 +42,6 @@ def _timed(compiled: CompiledSchedule, F: float, B: float, delay: np.ndarray | f
     return time_compiled(compiled, F / v, B / v, delay - busy, busy).total_s
 
 
-def test_legality_equals_the_refusals() -> None:
-    name, p, m, v = (np.array(column) for column in zip(*SHAPES, strict=True))
-    assert pipeline.is_legal(name, p, m, v).tolist() == [refusal(*shape) is None for shape in SHAPES]
-
-
 def test_rounds_equal_the_generators() -> None:
     p, m = np.meshgrid(np.arange(1, 20), np.arange(1, 60))
     expected = [interleaved.microbatches_per_round(*pair) for pair in zip(p.flat, m.flat, strict=True)]

@@ -57,6 +57,23 @@ def test_long_runs_equal_timing(v: int, busy: float, monkeypatch: pytest.MonkeyP
     assert skipped >= 4, "the steady state must be found in almost all of these"
 
 
+def test_rounds_of_more_than_pp_repeat_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """15 rounds of 17 micro-batches on 16 ranks, timed from the first eight."""
+    p, m, v = 16, 255, 2
+    forward, backward = np.random.default_rng(3).uniform(0.5, 3, (2, p * v))
+    whole = time_schedule(generate("Interleaved1F1B", p, m, v), forward, backward, 0.3, 0.0).total_s
+    monkeypatch.setattr(pipeline_exact, "_DIRECT_ACTIONS", 0)
+    timed: list[int] = []
+
+    def counted(choice: PipelineChoice, p: int, m: int) -> object:
+        timed.append(m)
+        return chosen(choice, p, m)
+
+    monkeypatch.setattr(pipeline_exact, "chosen", counted)
+    assert exact_time_s("Interleaved1F1B", p, m, v, forward, backward, 0.3, 0.0) == pytest.approx(whole, rel=1e-11)
+    assert m not in timed
+
+
 def test_thousands_of_microbatches() -> None:
     # 1F1B pays c·(2 + 2·⌊(m−q)/2⌋) for one slow boundary
     latency = np.zeros(15)

@@ -29,7 +29,7 @@ from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis, PipelineC
 from scaleacross.spec.placement import BuildingShare, Placement, strides
 from scaleacross.spec.plan import Decision
 from scaleacross.targets import refused_by_own
-from scaleacross.verification import Places, count_groups, does_not_fit, places_of
+from scaleacross.verification import Places, count_groups, places_of
 from scaleacross.verification.failures import replicas_by_unit
 from scaleacross.verification.shares import counted_layout
 from scaleacross.workloads.problem import Problem
@@ -84,7 +84,7 @@ def exhaustive(problem: Problem, score: Score = _step_s) -> ExhaustiveResult:
                     decision = decision.model_copy(update={"placement": placement})
                     cost = pricer.cost(decision)
                     num_plans += 1
-                    if any(does_not_fit(cost.memory)):
+                    if not all(stage.fits for stage in cost.memory):
                         continue
                     fits, reached = True, score(decision, cost)
                     if reached < best[0]:

@@ -131,11 +131,7 @@ def runs(schedule: ScheduleName, pp: int, num_micro_batches: int, num_chunks: in
     """R7."""
     if pp == 1:
         return True
-    if refusal(schedule, pp, num_micro_batches, num_chunks):
-        return False
-    if "Interleaved" in schedule:
-        return num_micro_batches % pp == 0
-    return schedule == "GPipe" or num_micro_batches >= pp
+    return refusal(schedule, pp, num_micro_batches, num_chunks) is None
 
 
 def _compositions(total: int, parts: int, least: int) -> Iterator[tuple[int, ...]]:

@@ -127,6 +127,12 @@ def test_a_command_line_is_read_like_an_array() -> None:
             f"{EXPERTS} --use-distributed-optimizer --num-distributed-optimizer-instances 32",
             "2 does not divide the 1 replicas",
         ),
+        (
+            "megatron",
+            "--num-layers 32 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 4 --micro-batch-size 1 "
+            "--global-batch-size 80 --microbatch-group-size-per-virtual-pipeline-stage 10 --seq-length 8",
+            "10 micro-batches on pp 4 in rounds of 5; state 5",
+        ),
         ("torchtitan", "def train(: pass", "line 1: no Python module"),
         ("torchtitan", "x = 1", "0 calls of ParallelismConfig"),
         ("torchtitan", "f(ParallelismConfig(), TrainingConfig(seq_len=8))", "activation checkpointing SelectiveAC"),

@@ -110,15 +110,15 @@ def test_no_other_split_is_faster(
 
 
 def test_replicas_of_twice_the_speed_take_twice_the_micro_batches() -> None:
-    assert share_batch([2.0, 1.0], [3, 3], 18, idle=0.0, unit=1, least=1) == (2, 4)
-    assert share_batch([1.0, 1.0], [3, 3], 18, idle=1.0, unit=1, least=1) == (3, 3)
+    assert share_batch([2.0, 1.0], [3, 3], 18, 0.0, range(1, 19)) == (2, 4)
+    assert share_batch([1.0, 1.0], [3, 3], 18, 1.0, range(1, 19)) == (3, 3)
 
 
 def test_shares_follow_the_schedule() -> None:
-    assert share_batch([2.0, 1.0], [1, 1], 12, idle=0.0, unit=4, least=4) == (4, 8)
-    assert share_batch([9.0, 1.0], [1, 1], 12, idle=0.0, unit=1, least=3) == (3, 9)
-    assert share_batch([2.0, 1.0], [1, 1], 13, idle=0.0, unit=4, least=4) is None
-    assert share_batch([2.0, 1.0], [2, 3], 5, idle=0.0, unit=1, least=2) is None
+    assert share_batch([2.0, 1.0], [1, 1], 12, 0.0, range(4, 13, 4)) == (4, 8)
+    assert share_batch([9.0, 1.0], [1, 1], 12, 0.0, range(3, 13)) == (3, 9)
+    assert share_batch([2.0, 1.0], [1, 1], 13, 0.0, range(4, 14, 4)) is None
+    assert share_batch([2.0, 1.0], [2, 3], 5, 0.0, range(2, 6)) is None
 
 
 @settings(max_examples=80, deadline=None)
@@ -126,22 +126,17 @@ def test_shares_follow_the_schedule() -> None:
     classes=st.lists(st.tuples(st.sampled_from([1.0, 1.3, 2.0, 5.0]), st.integers(1, 3)), min_size=1, max_size=3),
     mean=st.integers(1, 5),
     idle=st.sampled_from([0.0, 0.5, 3.0]),
-    unit=st.sampled_from([1, 2]),
-    least=st.integers(1, 2),
+    legal=st.sets(st.integers(1, 45), min_size=1),
 )
-def test_no_other_shares_are_faster(
-    classes: list[tuple[float, int]], mean: int, idle: float, unit: int, least: int
-) -> None:
+def test_no_other_shares_are_faster(classes: list[tuple[float, int]], mean: int, idle: float, legal: set[int]) -> None:
     pace, replicas = [c[0] for c in classes], [c[1] for c in classes]
     total = mean * sum(replicas)
     every = {
         m: max((one + idle) * seconds for one, seconds in zip(m, pace, strict=True))
         for m in product(*(range(1, total + 1) for _ in classes))
-        if sum(one * count for one, count in zip(m, replicas, strict=True)) == total
-        and min(m) >= least
-        and all(one % unit == 0 for one in m)
+        if sum(one * count for one, count in zip(m, replicas, strict=True)) == total and all(one in legal for one in m)
     }
-    found = share_batch(pace, replicas, total, idle, unit, least)
+    found = share_batch(pace, replicas, total, idle, sorted(one for one in legal if one <= total))
     if not every:
         assert found is None
     else:

@@ -21,7 +21,12 @@ CASES: list[tuple[dict[str, Any], set[str]]] = [
     ({"num_accelerators": 24}, {"num_accelerators 24", "16 accelerators"}),
     (
         {"topology": SMALL, "recompute": "none", "micro_batch_sequences": 8},
-        {"recompute none", "micro_batch_sequences 8", "8 accelerators", "234.0 MiB of memory per accelerator"},
+        {
+            "recompute none",
+            "micro_batch_sequences 8",
+            "8 accelerators",
+            "221.5 MiB of memory per accelerator, 5% kept free",
+        },
     ),
     (
         {"failure_domains": {"level": "zone", "max_replicas_lost": 0}},

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from typing import Final
+from typing import Final, NamedTuple
 
 from scaleacross import verification as checks
 from scaleacross.api.assemble import cost_of
@@ -32,14 +32,21 @@ START: Final = "production"
 Known = Mapping[str, Decision]
 
 
-def ablate(problem: Problem, known: Known, time_limit_s: float, gap_tolerance: float) -> dict[str, Decision]:
-    """Every ablation of the known plan ``START``; none when there is no such plan. Limits: processor seconds of each search."""
+class SearchLimit(NamedTuple):
+    """Of each search: processor seconds, or so many step times in place of them."""
+
+    seconds: float
+    work: int | None = None
+
+
+def ablate(problem: Problem, known: Known, limit: SearchLimit, gap_tolerance: float) -> dict[str, Decision]:
+    """Every ablation of the known plan ``START``; none when there is no such plan. ``limit`` is of each search."""
     if START not in known:
         return {}
-    return {name: improve(problem, known, time_limit_s, gap_tolerance) for name, improve in ABLATIONS.items()}
+    return {name: improve(problem, known, limit, gap_tolerance) for name, improve in ABLATIONS.items()}
 
 
-def better_placement(problem: Problem, known: Known, time_limit_s: float, gap_tolerance: float) -> Decision:
+def better_placement(problem: Problem, known: Known, limit: SearchLimit, gap_tolerance: float) -> Decision:
     """The best placement of the starting plan."""
     start = known[START]
     pipeline, degrees = start.pipeline, start.degrees
@@ -53,10 +60,12 @@ def better_placement(problem: Problem, known: Known, time_limit_s: float, gap_to
         "shard": (start.shard,),
     }
     job = with_library_network(problem).job.model_copy(update=pinned)
-    return _searched(job, [start], time_limit_s, gap_tolerance)
+    return _searched(job, [start], limit, gap_tolerance)
 
 
-def better_schedule(problem: Problem, known: Known, time_limit_s: float = 0, gap_tolerance: float = 0) -> Decision:
+def better_schedule(
+    problem: Problem, known: Known, limit: SearchLimit | None = None, gap_tolerance: float = 0
+) -> Decision:
     """The best schedule for the starting plan: all that are legal and fit are priced, so no limit applies."""
     start = known[START]
     best, best_s = start, cost_of(problem, start).cost.step_s
@@ -70,25 +79,27 @@ def better_schedule(problem: Problem, known: Known, time_limit_s: float = 0, gap
         if any(checks.illegal(problem, other)):
             continue
         cost = cost_of(problem, other)
-        if cost.cost.step_s < best_s and not any(checks.does_not_fit(cost.memory)):
+        if cost.cost.step_s < best_s and all(stage.fits for stage in cost.memory):
             best, best_s = other, cost.cost.step_s
     return best
 
 
-def better_network(problem: Problem, known: Known, time_limit_s: float = 0, gap_tolerance: float = 0) -> Decision:
+def better_network(
+    problem: Problem, known: Known, limit: SearchLimit | None = None, gap_tolerance: float = 0
+) -> Decision:
     """The best network for the starting plan, proved by ``choose_network``."""
     return with_network(problem, known[START]).decision
 
 
-def better_placement_and_degrees(problem: Problem, known: Known, time_limit_s: float, gap_tolerance: float) -> Decision:
+def better_placement_and_degrees(problem: Problem, known: Known, limit: SearchLimit, gap_tolerance: float) -> Decision:
     """The best plan whose schedule is one that frameworks run by default."""
     schedules = allowed_schedules(problem.job, FRAMEWORK_SCHEDULES)
     alike = [decision for decision in known.values() if decision.pipeline.schedule in schedules]
     job = with_library_network(problem).job.model_copy(update={"schedules": schedules})
-    return _searched(job, alike, time_limit_s, gap_tolerance)
+    return _searched(job, alike, limit, gap_tolerance)
 
 
-Ablation = Callable[[Problem, Known, float, float], Decision]
+Ablation = Callable[[Problem, Known, SearchLimit, float], Decision]
 ABLATIONS: Final[Mapping[str, Ablation]] = {
     "placement": better_placement,
     "schedule": better_schedule,
@@ -97,15 +108,16 @@ ABLATIONS: Final[Mapping[str, Ablation]] = {
 }
 
 
-def _searched(job: Job, known: Sequence[Decision], time_limit_s: float, gap_tolerance: float) -> Decision:
+def _searched(job: Job, known: Sequence[Decision], limit: SearchLimit, gap_tolerance: float) -> Decision:
     """The best decision of a narrower job; the search starts from the known ones."""
     found = plan(
         job,
-        time_limit_s=time_limit_s,
+        time_limit_s=limit.seconds,
         gap_tolerance=gap_tolerance,
         incumbents=known,
         alternatives=False,
         clock=time.process_time,
+        work_limit=limit.work,
     )
     bare = found.placement.model_copy(update={"spans": {}})
     return found.decision.model_copy(update={"placement": bare})

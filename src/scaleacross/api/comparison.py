@@ -12,6 +12,7 @@ from scaleacross.api.planning import DEFAULT_TIME_LIMIT_S, plan
 from scaleacross.api.problems import problem_of
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.solvers.baselines import BASELINES, Baseline, Clock
+from scaleacross.solvers.work_limit import WorkClock
 from scaleacross.spec.comparison import Comparison, Rival
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import Axis
@@ -33,6 +34,7 @@ def compare(
     tie_tolerance: float = DEFAULT_TIE_TOLERANCE,
     overrides: Sequence[str] = (),
     progress: Callable[[Progress], None] | None = None,
+    work_limit: int | None = None,
 ) -> Comparison:
     """Price our plan and all baselines with the exact cost model.
 
@@ -46,6 +48,7 @@ def compare(
         tie_tolerance: relative difference of step times that counts as a tie.
         overrides: ``a.b.c=value`` on any field of the job.
         progress: called now and then.
+        work_limit: step times that our search, and each baseline, may compute, in place of ``time_limit_s``.
 
     Raises:
         InputError: the job is wrong.
@@ -53,13 +56,15 @@ def compare(
         TimeLimitError: the time limit ended before the first plan.
     """
     problem = problem_of(job, overrides)
-    found = rivals_of(problem, time_limit_s, progress or (lambda _: None))
+    limit, clock = (time_limit_s, time.perf_counter) if work_limit is None else (float(work_limit), WorkClock())
+    found = rivals_of(problem, limit, progress or (lambda _: None), clock)
     ours = plan(
         problem.job,
         time_limit_s=time_limit_s,
         seed=seed,
         gap_tolerance=gap_tolerance,
         progress=progress,
+        work_limit=work_limit,
         incumbents=[rival.decision for rival in found if rival.decision is not None],
     )
     return beside(ours, found, tie_tolerance)
@@ -98,7 +103,7 @@ def _rival(problem: Problem, name: str, baseline: Baseline, clock: Clock) -> Riv
     if decision is not None:
         wrong = list(checks.illegal(problem, decision))
         cost = None if wrong else cost_of(problem, decision)
-        wrong += list(checks.does_not_fit(cost.memory)) if cost else []
+        wrong += [*checks.does_not_fit(cost.memory), *checks.takes_headroom(cost.memory)] if cost else []
         if wrong:
             decision, cost, reason = None, None, "; ".join(wrong)
     rival = Rival(

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from scaleacross.api.ablation import ABLATIONS, START, ablate
+from scaleacross.api.ablation import ABLATIONS, START, SearchLimit, ablate
 from scaleacross.api.assemble import cost_of
 from scaleacross.api.comparison import beside, rivals_of, same_plan
 from scaleacross.api.engines.outcome import FAILED, Record
@@ -24,6 +24,7 @@ from scaleacross.api.sweep_points import figures_of, refusal
 from scaleacross.catalogue import DesignPoint
 from scaleacross.errors import ScaleAcrossError
 from scaleacross.solvers.baselines import BASELINES
+from scaleacross.solvers.work_limit import WorkClock
 from scaleacross.spec.design_space import DesignSpace
 from scaleacross.spec.plan import Decision
 from scaleacross.workloads.problem import Problem
@@ -40,6 +41,7 @@ def design_key(space: DesignSpace, point: DesignPoint, version: str) -> str:
         "command": space.command,
         "version": version,
         "limits": [space.time_limit_s, space.rival_time_limit_s, space.gap_tolerance, space.tie_tolerance, space.seed],
+        **({"work_limit": space.work_limit} if space.work_limit else {}),
         "finalists": space.finalists,
         "contenders": CONTENDERS,
         "job": point.job.model_dump(mode="json", exclude={"name"}),
@@ -61,9 +63,11 @@ def run_design_point(space: DesignSpace, point: DesignPoint) -> Record:
 
 
 def _contend(space: DesignSpace, problem: Problem) -> Record:
-    rivals = rivals_of(problem, space.rival_time_limit_s, clock=time.process_time)
+    work = space.work_limit
+    limit, clock = (space.rival_time_limit_s, time.process_time) if work is None else (float(work), WorkClock())
+    rivals = rivals_of(problem, limit, clock=clock)
     decisions = {rival.name: rival.decision for rival in rivals if rival.decision is not None}
-    decisions |= ablate(problem, decisions, space.rival_time_limit_s, space.gap_tolerance)
+    decisions |= ablate(problem, decisions, SearchLimit(space.rival_time_limit_s, work), space.gap_tolerance)
     ours = plan(
         problem.job,
         time_limit_s=space.time_limit_s,
@@ -73,6 +77,7 @@ def _contend(space: DesignSpace, problem: Problem) -> Record:
         alternatives=False,
         referee=space.finalists,
         clock=time.process_time,
+        work_limit=work,
     )
     compared = beside(ours, rivals, space.tie_tolerance)
     figures = {**figures_of(ours), "across": "+".join(compared.across)}

@@ -65,6 +65,7 @@ def evaluated(problem: Problem, decision: Decision, degraded: bool = True) -> Pl
     if broken:
         raise InputError(f"'{job.name}' cannot communicate like this:\n" + "\n".join(f"- {line}" for line in broken))
     notes += [f"does not fit: {line}" for line in checks.does_not_fit(cost.memory)]
+    notes += [f"takes memory that plans keep free: {line}" for line in checks.takes_headroom(cost.memory)]
     report = _evaluation_report(problem, decision, cost, notes)
     return assemble(problem, decision, cost, report, degraded=degraded)
 

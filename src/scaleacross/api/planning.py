@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,8 +25,9 @@ from scaleacross.solvers.network_report import network_report
 from scaleacross.solvers.objectives import Goal, goal_placer
 from scaleacross.solvers.place_parallelism import never
 from scaleacross.solvers.search_state import Placed, Search, decision_of
+from scaleacross.solvers.work_limit import WorkClock
 from scaleacross.spec.job import Job
-from scaleacross.spec.plan import Alternative, Decision, Finalist, ObjectiveValue, Plan, SolveReport
+from scaleacross.spec.plan import Alternative, Decision, Finalist, Headroom, ObjectiveValue, Plan, SolveReport
 from scaleacross.spec.progress import Progress
 from scaleacross.verification.figures import TOLERANCE
 from scaleacross.workloads.problem import Problem
@@ -48,6 +50,7 @@ def plan(
     referee: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
     stopped: Callable[[], bool] = never,
+    work_limit: int | None = None,
 ) -> Plan:
     """The best plan for a job by its objective (least step time by default), verified, with its bound and what lost.
 
@@ -65,6 +68,8 @@ def plan(
             None: the price chooses.
         clock: what the limit is measured with; ``time.process_time`` makes the plan independent of what else the machine does.
         stopped: asked as the clock is; once true, the search ends with the best plan so far and its gap.
+        work_limit: candidates whose step time is computed, in place of any limit in seconds: the plan is the same on every
+            machine, whatever else it does. It is exceeded only until there is a first plan.
 
     Raises:
         InputError: the job is wrong.
@@ -73,6 +78,7 @@ def plan(
         VerificationError: the plan does not recompute (a bug: please report it).
     """
     problem = problem_of(job, overrides)
+    time_limit_s, clock = (time_limit_s, clock) if work_limit is None else (work_limit, WorkClock())
     return plan_problem(
         problem,
         {},
@@ -120,7 +126,7 @@ def plan_problem(
     best = state.best
     if best is None and state.out_of_time:
         raise TimeLimitError(
-            f"No plan within {min(time_limit_s, state.elapsed_s):g} s: {state.num_candidates:,} candidates seen. "
+            f"No plan within {min(time_limit_s, state.seconds):g} s: {state.num_candidates:,} candidates seen. "
             "Raise the time limit."
         )
     if best is None and limits and closest_candidate(problem) is not None:
@@ -213,7 +219,7 @@ def _search_report(
         bounds=bounds,
         alternatives=others,
         finalists=finalists,
-        **_found(state, gap),
+        **_found(state, gap, timed=True),
     )
 
 
@@ -239,7 +245,7 @@ def _goal_report(
         limits=dict(limits),
         bounds=bounds,
         alternatives=tuple(_with_value(problem, value, one) for one in others),
-        **_found(state, gap),
+        **_found(state, gap, timed=value is None),
     )
 
 
@@ -251,9 +257,20 @@ def _with_value(problem: Problem, won: ObjectiveValue | None, other: Alternative
     return other.model_copy(update={"reason": f"{1 - lost / won.value:.1%} less {won.name}; {other.reason}"})
 
 
-def _found(state: Search, gap: float) -> dict[str, Any]:
+def _headroom(state: Search, timed: bool) -> Headroom | None:
+    """What the search knows of candidates that only the job's headroom rules out."""
+    fraction = state.problem.job.memory_headroom_fraction
+    if not fraction:
+        return None
+    bound_s = state.headroom_bound_s if timed and state.headroom_bound_s < math.inf else None
+    return Headroom(fraction=fraction, num_candidates=state.num_headroom, bound_s=bound_s)
+
+
+def _found(state: Search, gap: float, timed: bool) -> dict[str, Any]:
     """What every report says about the search itself."""
     notes = list(state.left_out)
+    if state.work_limit is not None and state.out_of_time:
+        notes.append(f"the work limit of {state.work_limit:,} computed step times ended the search")
     if state.stopped():
         notes.append("the search was stopped by hand: what it had not placed by then is what the gap leaves open")
     if state.bound_violation_s > 1e-9:
@@ -264,9 +281,10 @@ def _found(state: Search, gap: float) -> dict[str, Any]:
         "status": "time_limit" if state.out_of_time else "optimal" if gap <= TOLERANCE else "gap_tolerance",
         "num_candidates": state.num_candidates,
         "num_infeasible": dict(state.refused),
+        "headroom": _headroom(state, timed),
         "num_pruned": state.num_pruned,
         "num_placed": len(state.pool),
-        "seconds": state.elapsed_s,
+        "seconds": state.seconds,
         "seed": state.seed,
         "versions": versions(),
         "notes": tuple(notes),

@@ -19,7 +19,6 @@ from scaleacross.solvers.pipeline_order.of_plan import problem_of_plan
 from scaleacross.spec.parallelism import PipelineChoice, ScheduleName
 from scaleacross.spec.plan import Decision, Plan, StageMemory
 from scaleacross.spec.progress import Progress
-from scaleacross.verification import does_not_fit
 from scaleacross.workloads.problem import Problem
 
 FINALIST_RATIO: Final = 1.25
@@ -73,7 +72,7 @@ def refine_schedule(
         order=to_rows(order.schedule),
     )
     refined = evaluate((plan.job, decision.model_copy(update={"pipeline": choice})))
-    if refined.cost.step_s >= plan.cost.step_s or any(does_not_fit(refined.memory)):
+    if refined.cost.step_s >= plan.cost.step_s or not all(stage.fits for stage in refined.memory):
         return plan
     note = (
         f"order of the pipeline step: {order.status}, {order.objective_s:.4g} s, no order of these stages takes less than "
@@ -103,7 +102,7 @@ def refine_finalists(
         if one.step_s is not None and one.step_s <= FINALIST_RATIO * plan.cost.step_s and one.decision.degrees.pp > 1
     ]
     others = [evaluate((plan.job, decision)) for decision in near[: MAX_FINALISTS - 1]]
-    finalists = [one for one in (plan, *others) if one.degrees.pp > 1 and not any(does_not_fit(one.memory))]
+    finalists = [one for one in (plan, *others) if one.degrees.pp > 1 and all(stage.fits for stage in one.memory)]
     best = plan
     for finalist in finalists:
         refined = refine_schedule(finalist, time_limit_s / len(finalists), seed=seed, progress=progress)

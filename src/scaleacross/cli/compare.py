@@ -9,6 +9,7 @@ import typer
 
 from scaleacross.cli.frame import Overrides, display
 from scaleacross.cli.page import page_files, timeline_of
+from scaleacross.cli.plan import WorkLimit
 from scaleacross.cli.view import Quiet
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def compare_command(
             help="Seconds for our search, and for each rival (twice that if it has no plan).",
         ),
     ] = 60.0,
+    work_limit: WorkLimit = None,
     overrides: Overrides = None,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the solver.")] = 0,
     tie: Annotated[
@@ -69,6 +71,7 @@ def compare_command(
         found = compare(
             job,
             time_limit_s=time_limit_s,
+            work_limit=work_limit,
             seed=seed,
             tie_tolerance=tie,
             overrides=overrides or (),

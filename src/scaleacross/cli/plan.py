@@ -42,6 +42,15 @@ CpuLimit = Annotated[
     float | None,
     typer.Option("--cpu-limit", metavar="S", min=0, help="CPU seconds of search at most, in place of --time-limit."),
 ]
+WorkLimit = Annotated[
+    int | None,
+    typer.Option(
+        "--work-limit",
+        metavar="N",
+        min=1,
+        help="Candidates whose step time is computed at most, in place of seconds: the same plan on every machine.",
+    ),
+]
 Refine = Annotated[
     float, typer.Option("--refine", metavar="S", min=0, help="Seconds to search better orders of the best pipelines.")
 ]
@@ -90,6 +99,7 @@ def plan_command(
     as_json: Json = False,
     time_limit_s: TimeLimit = 60.0,
     cpu_limit_s: CpuLimit = None,
+    work_limit: WorkLimit = None,
     overrides: Overrides = None,
     seed: Seed = 0,
     emit: Targets = None,
@@ -116,6 +126,7 @@ def plan_command(
       scaleacross plan --model config.json --gpus h100:512,h100:256 --trunk 4x400G --km 50 --tokens 4M --seq 8192
       scaleacross plan llama3_405b_two_buildings --set degrees.tp=8 --set global_batch_sequences=4096
       scaleacross plan job.yaml --section memory --section proof
+      scaleacross plan job.yaml --work-limit 200   # the same plan on a loaded and an idle machine
       scaleacross plan job.yaml --refine 60   # then search better orders of the best pipelines
       scaleacross plan job.yaml --referee 4   # let the simulation decide among the four best estimates
       scaleacross plan examples/recommendation/mlperf_dcnv2.yaml   # embedding tables over ranks and memories
@@ -138,12 +149,14 @@ def plan_command(
         raise typer.BadParameter("--refine searches orders of one plan: write the plan with -o, then refine that job")
     if referee and refine_s:
         raise typer.BadParameter("--refine decides by estimated step time, --referee by simulation: give one of them")
+    if work_limit is not None and (cpu_limit_s is not None or refine_s):
+        raise typer.BadParameter("--work-limit counts step times, --cpu-limit and --refine seconds: give one of them")
     limit_s, clock = (time_limit_s, time.perf_counter) if cpu_limit_s is None else (cpu_limit_s, time.process_time)
     source = settings_of(improve, framework, hosts, world)
     with ProgressDisplay(PlainConsole(stderr=True)) as progress, first_interrupt() as stopped:
         search: dict[str, Any] = {
             "time_limit_s": limit_s, "clock": clock, "stopped": stopped, "seed": seed, "progress": progress,
-            "gap_tolerance": gap, "referee": referee,
+            "gap_tolerance": gap, "referee": referee, "work_limit": work_limit,
         }  # fmt: skip
         if source:
             better = improve_settings(*source, asked, hosts=hosts, world=world, overrides=overrides or (), **search)
@@ -250,6 +263,7 @@ def settings_of(
 def deliver_improvement(found: Improvement, as_json: bool, directory: Path | None, targets: list[str] | None) -> None:
     """Files of the plan first, then what each change is worth."""
     from scaleacross.bundle import write_bundle
+    from scaleacross.cli.frame import display
     from scaleacross.report.improvement import improvement_report
 
     bundle = write_bundle(found.planned, directory, targets) if directory else None

@@ -68,6 +68,7 @@ def reproduce_command(
     Examples:
       scaleacross reproduce scale_across -j 2 -o build/scale_across --docs docs/results
       scaleacross reproduce scale_across --points 24 --set 'accelerators=[1024,2048]' -o build/slice
+      scaleacross reproduce scale_across --points 24 --set work_limit=40 -o build/slice
       scaleacross reproduce scale_across --points 24 --set time_limit_s=1 --replay --agree 0.5
       scaleacross reproduce scale_across --no-run -o build/scale_across --json | jq .speed_up_over
       scaleacross reproduce ft_hsdp

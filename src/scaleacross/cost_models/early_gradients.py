@@ -26,12 +26,11 @@ from scaleacross.cost_models.pipeline.timed_bounds import among
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import Work
-from scaleacross.spec.parallelism import SCHEDULE_NAMES, SHARD_LEVELS, ScheduleName
+from scaleacross.schedules.pipeline import ROUNDS
+from scaleacross.spec.parallelism import SCHEDULE_NAMES, SHARD_LEVELS
 
 BOTH_WAYS: Final = SCHEDULE_NAMES.index("DualPipe")
 """Its micro-batches pass the ranks in both directions, so that those of one may be done before the other's."""
-ROUNDS: Final[tuple[ScheduleName, ...]] = ("Interleaved1F1B", "InterleavedZeroBubble")
-"""Schedules that run the micro-batches of one round through a chunk before the next."""
 
 
 class Early(NamedTuple):

@@ -107,13 +107,10 @@ def _longer_step(job: Job, profile: ModelProfile, topology: Topology, decision: 
     """The cost of a step in which the replicas that are left take over the micro-batches of ``lost`` ones."""
     dp, pp = decision.degrees.dp, decision.degrees.pp
     pipeline = decision.pipeline.model_copy(update={"order": None})
-    unit = pp if pipeline.num_chunks > 1 else 1
 
     def more(micro_batches: int) -> int:
-        fewest = -(-micro_batches * dp // ((dp - lost) * unit)) * unit
-        legal = (
-            m for m in range(fewest, fewest + 2 * pp, unit) if is_legal(pipeline.schedule, pp, m, pipeline.num_chunks)
-        )
+        fewest = -(-micro_batches * dp // (dp - lost))
+        legal = (m for m in range(fewest, fewest + 2 * pp) if is_legal(pipeline.schedule, pp, m, pipeline.num_chunks))
         return next(legal, fewest) if pp > 1 else fewest
 
     sequences = decision.pipeline.micro_batch_sequences

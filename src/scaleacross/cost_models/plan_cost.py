@@ -258,7 +258,7 @@ def stage_memory(
     out = []
     for rank, types in enumerate(types_of_ranks(layout)):
         here = (accelerator for accelerator in accelerators if accelerator.name in types)
-        tightest = min(here, key=lambda one: one.usable_memory_bytes)
+        tightest = min(here, key=lambda one: one.room_bytes(job.memory_headroom_fraction))
         out.append(
             StageMemory(
                 stage=rank,
@@ -266,6 +266,7 @@ def stage_memory(
                 **{f"{name}_bytes": float(values[rank, 0]) for name, values in parts.items()},
                 reserved_bytes=tightest.reserved_memory_bytes,
                 capacity_bytes=tightest.memory_bytes,
+                headroom_bytes=job.memory_headroom_fraction * tightest.memory_bytes,
             )
         )
     return tuple(out)

@@ -75,7 +75,7 @@ class LayerCosts:
         layer_s: forward + backward with recomputation, (types, block types).
         ends_s: embedding and head, (types, 2).
         fixed_bytes, layer_bytes: per pipeline rank, (pp,) and (pp, block types).
-        capacity_bytes: usable memory by accelerator type, (types,).
+        capacity_bytes: memory that the job may use, its headroom left free, by accelerator type, (types,).
         head_rank: the rank that holds the head (``stages.head_rank``); -1 is the last one.
     """
 
@@ -122,7 +122,7 @@ def layer_costs(
     """The costs of a single candidate (``settings`` has one row) on every accelerator type (``layer_seconds.times_by_type``)."""
     seconds = np.stack([layer_pass_s(each, settings)[:, 0] for each in times])
     fixed, per_layer = _bytes(profile, job, settings)
-    usable = np.array([accelerator.usable_memory_bytes for accelerator in accelerators])
+    usable = np.array([accelerator.room_bytes(job.memory_headroom_fraction) for accelerator in accelerators])
     names = tuple(accelerator.name for accelerator in accelerators)
     counts, head = block_counts(profile), head_rank_of(settings)
     return LayerCosts(names, counts, seconds[:, :-2], seconds[:, -2:], fixed, per_layer, usable, head)

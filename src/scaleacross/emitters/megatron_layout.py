@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from itertools import groupby
+from typing import Final
 
+from scaleacross.schedules.pipeline.interleaved_1f1b import microbatches_per_round
 from scaleacross.spec.plan import Plan
+
+GROUP_SIZE: Final = "--microbatch-group-size-per-virtual-pipeline-stage"
+"""Micro-batches of a round of the interleaved schedule (megatron/core/pipeline_parallel/schedules.py)."""
 
 
 def layout(layers_per_stage: tuple[tuple[int, ...], ...]) -> str:
@@ -37,5 +42,15 @@ def pipeline_arguments(plan: Plan) -> list[str]:
         return []
     counts = {count for stage in plan.layers_per_stage for count in stage}
     if len(counts) > 1:
-        return ["--pipeline-model-parallel-layout", layout(plan.layers_per_stage)]
-    return ["--num-layers-per-virtual-pipeline-stage", str(counts.pop())] if pipeline.num_chunks > 1 else []
+        return ["--pipeline-model-parallel-layout", layout(plan.layers_per_stage), *_rounds(plan)]
+    if pipeline.num_chunks == 1:
+        return []
+    return ["--num-layers-per-virtual-pipeline-stage", str(counts.pop()), *_rounds(plan)]
+
+
+def _rounds(plan: Plan) -> list[str]:
+    """Micro-batches of a round where they are not pp of them, which is Megatron-LM's default."""
+    per_round = microbatches_per_round(plan.degrees.pp, plan.num_micro_batches)
+    if plan.decision.pipeline.num_chunks == 1 or per_round == plan.degrees.pp:
+        return []
+    return [GROUP_SIZE, str(per_round)]

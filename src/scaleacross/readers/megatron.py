@@ -11,8 +11,10 @@ import shlex
 from typing import Any, Final
 
 from scaleacross.emitters.megatron import DP_OUTERMOST, PP_OUTERMOST
+from scaleacross.emitters.megatron_layout import GROUP_SIZE
 from scaleacross.errors import InputError
 from scaleacross.readers.settings import Reading, data_parallel, stages
+from scaleacross.schedules.pipeline.interleaved_1f1b import microbatches_per_round
 from scaleacross.spec.parallelism import Degrees, PipelineChoice, Recompute, ShardLevel, has_chunks
 from scaleacross.spec.plan import Decision
 
@@ -105,6 +107,8 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     chunks = len(counts[0]) if counts else 1
     schedule = "Interleaved1F1B" if has_chunks("Interleaved1F1B", chunks) else "1F1B"
     choice = PipelineChoice(schedule=schedule, num_chunks=chunks, micro_batch_sequences=number("--micro-batch-size"))
+    if chunks > 1 and pp > 1:
+        _check_rounds(name, number(GROUP_SIZE, pp), choice, pp, number("--global-batch-size") // dp)
     decision = Decision(
         degrees=degrees, pipeline=choice, recompute=_recompute(found, name), shard=shard,
         layers_per_stage=counts if "--pipeline-model-parallel-layout" in found else None,
@@ -143,6 +147,17 @@ def _recompute(found: dict[str, list[str]], name: str) -> Recompute:
     if granularity == "full" and (method, layers) != ("uniform", "1"):
         raise InputError(f"{name}: full recomputation by {method} of {layers} layers is not modelled: uniform of 1 is")
     return "full" if granularity == "full" else "none"
+
+
+def _check_rounds(name: str, stated: int, choice: PipelineChoice, pp: int, sequences: int) -> None:
+    """Raises InputError: rounds of other micro-batches than those that the plan's schedule has."""
+    micro_batches = sequences // choice.micro_batch_sequences
+    per_round = microbatches_per_round(pp, micro_batches) if micro_batches else stated
+    if stated != per_round:
+        raise InputError(
+            f"{name}: rounds of {stated} micro-batches ({GROUP_SIZE}): {choice.schedule} runs {micro_batches} "
+            f"micro-batches on pp {pp} in rounds of {per_round}; state {per_round}"
+        )
 
 
 def _layers(

@@ -65,6 +65,7 @@ def proof(plan: Plan) -> RenderableType:
         [
             ("status", status(report)),
             *_objective(report),
+            *_headroom(report),
             ("searched", _searched(report)),
             *([("refused", refused)] if refused else []),
             ("solver", _solver(report)),
@@ -89,6 +90,25 @@ def _objective(report: SolveReport) -> list[tuple[str, str]]:
         *rows,
         ("objective", f"{value.name} {large(value.value)}, at most {large(value.bound)} (gap {percent(report.gap)})"),
         ("a step spends", f"{_amount(value.spent_per_step, value.unit)}: {parts}"),
+    ]
+
+
+def _headroom(report: SolveReport) -> list[tuple[str, str]]:
+    """What memory that the job keeps free costs, as far as the search knows."""
+    room = report.headroom
+    if room is None:
+        return []
+    kept = f"{percent(room.fraction)} of every memory is kept free (memory_headroom_fraction)"
+    if room.num_candidates == 0:
+        return [("headroom", f"{kept}, which rules out no candidate that may be faster")]
+    what = f"{kept}, which alone rules out {count(room.num_candidates)} candidates"
+    if room.bound_s is None:
+        return [("headroom", what)]
+    if room.bound_s >= report.objective_s:
+        return [("headroom", f"{what}, none of them faster")]
+    most = percent(1 - room.bound_s / report.objective_s)
+    return [
+        ("headroom", f"{what}, none faster than {human_seconds(room.bound_s)}: it costs {most} of the step at most")
     ]
 
 

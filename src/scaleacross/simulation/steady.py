@@ -21,7 +21,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from scaleacross.schedules.pipeline import Action, Kind, PipelineSchedule, chosen
+from scaleacross.schedules.pipeline import ROUNDS, Action, Kind, PipelineSchedule, chosen
+from scaleacross.schedules.pipeline.interleaved_1f1b import microbatches_per_round
 from scaleacross.simulation.fabric import Floats, Ints
 from scaleacross.simulation.replay import Disturbance, Replay, no_collection, replay
 from scaleacross.spec.plan import Plan
@@ -59,9 +60,10 @@ def step_seconds(plan: Plan, problem: Problem) -> float:
     count, ranks = plan.num_micro_batches, plan.degrees.pp
     if plan.decision.batch_shares is not None or plan.decision.pipeline.order is not None:
         return replay(plan, problem).step_s
-    in_rounds = plan.decision.pipeline.schedule in ("Interleaved1F1B", "InterleavedZeroBubble")
+    in_rounds = plan.decision.pipeline.schedule in ROUNDS
+    unit = microbatches_per_round(ranks, count) if in_rounds else ranks
     for times, worth in FEW_ROUNDS if in_rounds else FEW:
-        few = max(times, LEAST // ranks) * ranks + count % ranks
+        few = max(times, LEAST // ranks) * unit + count % unit
         if few * worth > count:
             break
         played = replay(plan, problem, Disturbance(micro_batches=few))

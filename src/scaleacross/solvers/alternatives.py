@@ -7,6 +7,7 @@ degrees come from what the search placed; and the job is tried in its largest bu
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Final
 
@@ -19,6 +20,7 @@ from scaleacross.solvers.joint import search
 from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Placed, Search, decision_of, forget
+from scaleacross.solvers.work_limit import another
 from scaleacross.spec.job import DegreeRequest
 from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS
 from scaleacross.spec.plan import COMPONENTS, Alternative, Decision
@@ -160,7 +162,12 @@ def _one_building(state: Search, best: Placed, won: PlanCost) -> Alternative | N
     region = Region(name=topology.region_of(largest.name), buildings=(largest,))
     alone = Topology(name=topology.name, regions=(region,), provenance=topology.provenance)
     problem = Problem(state.problem.job, state.problem.workload, alone, state.problem.profile)
-    found = search(problem, time_limit_s=ONE_BUILDING_LIMIT_S, seed=state.seed, gap_tolerance=ONE_BUILDING_GAP)
+    limit, clock = ONE_BUILDING_LIMIT_S, another(state.clock)
+    if clock is not None:
+        limit = state.time_limit_s
+    found = search(
+        problem, time_limit_s=limit, seed=state.seed, gap_tolerance=ONE_BUILDING_GAP, clock=clock or time.perf_counter
+    )
     label = f"{largest.name} alone"
     if found.best is None and found.out_of_time:
         return None

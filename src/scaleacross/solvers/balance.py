@@ -27,14 +27,13 @@ from scaleacross.cost_models.settings import Ints, Settings
 from scaleacross.cost_models.stages import equal_stages, layers_of_ranks, placement_of
 from scaleacross.cost_models.uneven import LayerCosts, Rows, Split, layer_costs, uneven_rows
 from scaleacross.cost_models.work import work_of
-from scaleacross.schedules.pipeline import is_legal
+from scaleacross.schedules.pipeline import legal_micro_batches
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
 from scaleacross.solvers.partition_stages import partition_stages
-from scaleacross.solvers.search_space import ROUNDS
 from scaleacross.solvers.share_batch import share_batch
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import SCHEDULE_NAMES, ScheduleName
+from scaleacross.spec.parallelism import SCHEDULE_NAMES
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import BatchShare, Decision
 from scaleacross.targets import needs_equal_batches
@@ -148,9 +147,9 @@ class Balancer:
             return []
         m, pp, num_chunks = (int(getattr(self.settings, name)[0]) for name in ("num_micro_batches", "pp", "num_chunks"))
         replicas = [one.num_replicas for one in layout]
-        unit, least = batch_rule(SCHEDULE_NAMES[int(self.settings.schedule[0])], pp, m, num_chunks)
-        idle = (pp - 1) / num_chunks
-        shares = share_batch(self.paces(layout, split), replicas, m * sum(replicas), idle, unit, least)
+        name, total = SCHEDULE_NAMES[int(self.settings.schedule[0])], m * sum(replicas)
+        legal = legal_micro_batches(name, pp, num_chunks, total) if pp > 1 else range(1, total + 1)
+        shares = share_batch(self.paces(layout, split), replicas, total, (pp - 1) / num_chunks, legal)
         return [] if shares is None else [shares]
 
     def paces(self, layout: Layout, split: Split) -> list[float]:
@@ -176,15 +175,3 @@ def balance_of(problem: Problem, decision: Decision, placement: Placement, setti
     layout = layout_of(problem.topology, placement.fill, decision.degrees, placement.axis_order)
     split = layers_per_stage(problem.profile, decision)
     return Balance(layout, split, micro_batches_of(decision, settings, layout), placement_of(settings))
-
-
-def batch_rule(schedule: ScheduleName, pp: int, num_micro_batches: int, num_chunks: int) -> tuple[int, int]:
-    """(unit, least): R7 for the micro-batches of one replica class, m a multiple of ``unit`` and at least ``least``.
-
-    ``num_micro_batches`` is a legal number; what a generator asks for beyond R7 is a least number, so it is found below.
-    """
-    if pp == 1 or schedule == "GPipe":
-        return 1, 1
-    unit = pp if schedule in ROUNDS else 1
-    legal = (m for m in range(pp, num_micro_batches, unit) if is_legal(schedule, pp, m, num_chunks))
-    return unit, next(legal, num_micro_batches)

@@ -6,9 +6,9 @@ cut        by degrees (``crossing``): the axis that reaches over all accelerator
            each token's activations cross a trunk once in either direction, or some stage's gradients cross; the smaller of
            the two over the widest trunk. A job in one building has that building's accelerators only.
 critical   one micro-batch passes every layer forward and backward, one after another, whatever the placement:
-path       Σ_layers (F + B) at the degrees and micro-batch that make it least. Every schedule of the space lasts at least
-           as long, one that splits the backward too: its busiest rank computes m ≥ p rounds of F + B (R7; GPipe m + p − 1
-           ≥ p with its bubble), and no rank computes more per round
+path       Σ_layers (F + B) at the degrees and micro-batch that make it least. A whole backward lasts at least as long with
+           any m. A split one waits for input gradients only; its busiest rank computes m rounds of F + B, so where m ≥ p
+           this holds too. Where the job has a split schedule that runs with m < p, weight gradients are left out
 pipeline   the least computation + bubble + optimizer time of any candidate that fits in memory and was not ruled out
 memory     Little's law on the first pipeline rank: micro-batches in flight and the trip of one of them (``crossing``)
 latency
@@ -26,8 +26,10 @@ import numpy as np
 from scaleacross.cost_models.compute import Shards, attainable_flop_per_s, layer_times, runtime_of
 from scaleacross.cost_models.levels import accelerator_types, trunk_graph
 from scaleacross.cost_models.network.codec import best_ratio
+from scaleacross.cost_models.pipeline.timed_bounds import SPLIT
 from scaleacross.cost_models.spending import Spending
 from scaleacross.cost_models.traffic import ACTIVATION_BYTES
+from scaleacross.schedules.pipeline import is_legal
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.crossing import Crossing
 from scaleacross.solvers.search_space import Refusals, SearchSpace, divisors
@@ -101,6 +103,7 @@ def critical_path_bound(problem: Problem) -> Bound:
     ).reshape(-1, 4)
     shards = Shards(*rows.T)
     layers = [*profile.blocks, (profile.embedding, 1), (profile.head, 1)]
+    split = any(is_legal(name, 2, 1, v) for name, v in product(job.schedules, job.num_chunks) if name in SPLIT)
     least = np.inf
     for accelerator in accelerator_types(problem.topology.buildings):
         total = np.zeros(len(rows))
@@ -108,7 +111,7 @@ def critical_path_bound(problem: Problem) -> Bound:
             times = layer_times(
                 layer, profile.num_experts, accelerator, job.precision, shards, job.sequence_length, runtime_of(job)
             )
-            total += count * (times.forward_s + times.backward_s)
+            total += count * (times.forward_s + times.backward_s - (times.weight_s if split else 0.0))
         least = min(least, float(total.min(initial=np.inf)))
     why = "one micro-batch through all layers, forward and backward, at the degrees that make it least"
     return Bound(name="critical_path", step_s=least, why=why)

@@ -105,8 +105,12 @@ class Pricing:
 
     @property
     def capacity_bytes(self) -> float:
-        """Memory that the job may use per accelerator."""
-        return min(accelerator.usable_memory_bytes for accelerator in self.accelerators)
+        """Memory that the job may use per accelerator, its headroom left free."""
+        return self.room_bytes(self.job.memory_headroom_fraction)
+
+    def room_bytes(self, headroom_fraction: float) -> float:
+        """The same with that share of memory left free."""
+        return min(accelerator.room_bytes(headroom_fraction) for accelerator in self.accelerators)
 
     @property
     def many_buildings(self) -> bool:
@@ -139,15 +143,16 @@ class Pricing:
 
         With one chunk and whole backwards step ≥ m·a_r + Σ_{s<r} a_s for every rank r, a their passes. So the first r ranks
         hold S_r ≤ step·(1 − (1 − 1/m)^r), and all of them, whatever the split, the layers of the model. Holds for unequal
-        layers and batches: each layer counts as on the type that is fastest at it.
+        layers and batches: each layer counts as on its fastest type. Of whole backwards in chunks one micro-batch passes all.
         """
         kinds = distinct(bases.tp, bases.cp, bases.ep, bases.micro_batch, bases.recompute)
         some = bases.take(kinds.first)
         some = replace(some, dp_shard=np.ones_like(some.dp_shard))  # no layer is faster on more accelerators
         whole = (self._layer_counts @ self._passes_s(some).min(axis=0))[kinds.code]
         m, pp = bases.num_micro_batches, bases.pp
-        fills = among(bases.schedule, WHOLE) & (bases.num_chunks == 1)
-        floor: Floats = whole * np.where(fills, 1.0 / (1.0 - (1.0 - 1.0 / m) ** pp), m / pp)
+        drains = among(bases.schedule, WHOLE)
+        fills, once = drains & (bases.num_chunks == 1), np.where(drains, 1.0, 0.0)
+        floor: Floats = whole * np.where(fills, 1.0 / (1.0 - (1.0 - 1.0 / m) ** pp), np.maximum(m / pp, once))
         return floor
 
     def _passes_s(self, settings: Settings) -> Floats:
@@ -167,7 +172,7 @@ class Pricing:
         """Lower bound on all candidates of a base, (n,): computation, bubble, serial terms at their relaxed best."""
         work = self._work_of(bases)
         volumes = self.volumes(bases, work)
-        return computation_s(bases, work) + self._waited_s(volumes)
+        return computation_s(bases, work) + longest_s(*self._waited_s(volumes))
 
     def work(self, settings: Settings, kinds: Kinds | None = None) -> Work:
         """``work_of`` on the fleet, computed once for candidates that share it (``kinds`` of the settings, if known)."""
@@ -183,7 +188,7 @@ class Pricing:
         volumes = self.volumes(settings, work)
         free = placement_free_s(volumes)
         bases, states = volumes.take(base.first), volumes.take(state.first)
-        serial = self._waited_s(bases)
+        serial, messages = self._waited_s(bases)
         traffic, alone = zip(*(self._carried_s(axis, states, coarse=True) for axis in GRID_AXES), strict=True)
         exchange = self._exchange_s(bases, coarse=True)
         exchange = None if exchange is None else exchange[base.code]
@@ -191,8 +196,8 @@ class Pricing:
         early = self.early(volumes)
         before = 0.0 if early is None else self._early_s(bases)[base.code]
         apart = () if early is None else (sum(part for part in alone if part is not None)[:, state.code],)
-        waits = {"": serial[base.code]}
-        terms = waiting(volumes, Terms(waits, (summed,), exchange_s=exchange, early_s=before, apart_s=apart))
+        waits, messages = {"": serial[base.code]}, None if messages is None else messages[base.code]
+        terms = waiting(volumes, Terms(waits, (summed,), messages, exchange, early_s=before, apart_s=apart))
         over = windows(settings, work)
         together = added_s([Added.of(terms)], over)
         added = together if early is None else added_s([Added.of(terms)], over, early)
@@ -280,11 +285,11 @@ class Pricing:
             gather = 0.5 * np.asarray(self._calls("tp", volumes, innermost, coarse=True).gather_s)
         return LayerWaits(exchange, gather)
 
-    def _waited_s(self, volumes: Volumes) -> Floats:
-        """Lower bound on what all axes add to the pipeline of candidates, (n,), each at its best."""
+    def _waited_s(self, volumes: Volumes) -> tuple[Floats, Floats]:
+        """Lower bound on what all axes add to the pipeline of candidates, each at its best, and ``least_alone_s``, (n,) each."""
         parts = [self._serial_s(axis, volumes, coarse=True) for axis in GRID_AXES]
         waited = np.sum([serial for serial, _ in parts], axis=0)
-        return longest_s(waited, next(alone for _, alone in parts if alone is not None))
+        return waited, next(alone for _, alone in parts if alone is not None)
 
     def _early_s(self, volumes: Volumes) -> Floats:
         """Of ``_waited_s`` what comes before any stage has its gradients, (n,)."""

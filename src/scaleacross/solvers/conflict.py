@@ -130,11 +130,12 @@ def _requirements(problem: Problem) -> dict[str, str]:
         )
     most = max(fleet.num_accelerators for fleet in fleets(problem.topology))
     hosts = sorted({building.accelerators_per_host for building in problem.topology.buildings})
-    memory = max(building.accelerator.usable_memory_bytes for building in problem.topology.buildings)
+    memory = max(b.accelerator.room_bytes(job.memory_headroom_fraction) for b in problem.topology.buildings)
     out["hosts"] = f"whole hosts of {', '.join(map(str, hosts))} accelerators"
     out["batch"] = f"a batch of {job.global_batch_sequences} sequences"
     out["accelerators"] = f"{most:,} accelerators"
-    out["memory"] = f"{human_bytes(memory)} of memory per accelerator"
+    free = f", {job.memory_headroom_fraction:.0%} kept free" if job.memory_headroom_fraction else ""
+    out["memory"] = f"{human_bytes(memory)} of memory per accelerator{free}"
     return out
 
 

@@ -122,7 +122,7 @@ class EveryPlacement(Placer):
             if not _holds(layout, decision):
                 continue
             memory = stage_memory(job, profile, accelerators, decision, settings, layout)
-            if any(stage.total_bytes > stage.capacity_bytes for stage in memory):
+            if not all(stage.fits for stage in memory):
                 continue
             for place in places:
                 fill, axis_order = place

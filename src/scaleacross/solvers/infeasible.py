@@ -22,7 +22,7 @@ from scaleacross.solvers.search_state import Search, decision_of
 from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.plan import Decision
 from scaleacross.units import human_bytes
-from scaleacross.verification import does_not_fit, illegal, recompute
+from scaleacross.verification import illegal, recompute
 from scaleacross.workloads.problem import Problem, problem_of
 
 FREED_LIMIT_S: Final = 5.0
@@ -141,7 +141,7 @@ def _has_plan(problem: Problem, time_limit_s: float) -> bool:
     decision = decision_of(found.best)
     if any(illegal(problem, decision)):
         return False
-    return not any(does_not_fit(recompute(problem, decision).memory))
+    return all(stage.fits for stage in recompute(problem, decision).memory)
 
 
 def _relaxations(problem: Problem, seed: int) -> Iterator[tuple[str, Job]]:
@@ -166,6 +166,8 @@ def _relaxations(problem: Problem, seed: int) -> Iterator[tuple[str, Job]]:
         yield "hold no spare hosts back", job.model_copy(update={"spare_hosts": {}})
     if job.num_accelerators is not None:
         yield "leave num_accelerators free", job.model_copy(update={"num_accelerators": None})
+    if job.memory_headroom_fraction:
+        yield "fill the memory (memory_headroom_fraction: 0)", job.model_copy(update={"memory_headroom_fraction": 0.0})
     for factor in (2, 4, 8):
         if job.global_batch_sequences % factor == 0:
             fewer = job.global_batch_sequences // factor

@@ -19,7 +19,7 @@ Constraints   C1 heads        tp divides heads, key/value heads and MLP widths  
               C7 schedule     σ exists for (pp, m, v)                                                   (R7)
               C8 sharding     ζ = none exactly where there is nothing to shard over                     (R8)
               C9 user         pins of the job                                                           (R9)
-              C10 memory      every pipeline rank fits in the smallest accelerator on it, reserve taken off
+              C10 memory      every pipeline rank fits in the smallest accelerator on it, reserve and headroom taken off
               C11 types       every type of f is used
               C12 failures    no unit holds more replicas than the job allows to lose (``every_placement``)
 Objective     min step time of the cost model (``cost_models.step``)
@@ -242,8 +242,8 @@ def _bases(state: Search, pricing: Pricing, enumerated: list[tuple[Settings, Int
         bases, count = batch.take(keep), count[keep]
         keep = state.keep(pricing.base_free_s(bases), count)
         bases, count = bases.take(keep), count[keep]
-        fits = pricing.base_needed_bytes(bases) <= pricing.capacity_bytes
-        state.num_too_large += int(count[~fits].sum())
+        least_s = partial(_of_bases, pricing, bases)
+        fits = state.fit(pricing, pricing.base_needed_bytes(bases), least_s, count)
         bases, count = bases.take(fits), count[fits]
         bound = pricing.base_bound_s(bases)
         keep = state.keep(bound, count)
@@ -255,6 +255,10 @@ def _bases(state: Search, pricing: Pricing, enumerated: list[tuple[Settings, Int
         return NOTHING, np.zeros(0), np.zeros(0, dtype=np.int64)
     order = np.argsort(np.concatenate(bounds), kind="stable")
     return concatenate(parts).take(order), np.concatenate(bounds)[order], np.concatenate(counts)[order]
+
+
+def _of_bases(pricing: Pricing, bases: Settings, rows: Ints) -> Floats:
+    return pricing.base_bound_s(bases.take(rows))
 
 
 def _place_most_promising(state: Search, priced: Priced, placer: Placer) -> None:
@@ -269,9 +273,12 @@ def _place_most_promising(state: Search, priced: Priced, placer: Placer) -> None
 
 
 def _that_fit(state: Search, pricing: Pricing, settings: Settings) -> Settings:
-    fits = pricing.needed_bytes(settings) <= pricing.capacity_bytes
-    state.num_too_large += int((~fits).sum())
-    return settings.take(fits)
+    def bound_s(rows: Ints) -> Floats:
+        return pricing.coarse(settings.take(rows)).bound_s
+
+    return settings.take(
+        state.fit(pricing, pricing.needed_bytes(settings), bound_s, np.ones(len(settings), dtype=np.int64))
+    )
 
 
 def _tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tuple[Priced, Placer]]:

@@ -28,6 +28,7 @@ import numpy as np
 from scaleacross.cost_models.axes import Terms, waiting
 from scaleacross.cost_models.buckets import least_bucket_share
 from scaleacross.cost_models.compute import memory_bytes_per_s
+from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.early_gradients import before_gradients
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, times_by_type
 from scaleacross.cost_models.memory import held_parameters, memory_parts
@@ -41,11 +42,13 @@ from scaleacross.cost_models.stages import RankClasses
 from scaleacross.cost_models.step import hbm_lost_s, placement_free_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import Work
+from scaleacross.schedules.pipeline import legal_micro_batches
 from scaleacross.solvers.candidates import ORDER_BLOCK, Pricing, waited_s
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.priced import Priced
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, SCHEDULE_NAMES, GridAxis
+from scaleacross.targets import needs_equal_batches
 from scaleacross.workloads.layer_profile import ModelProfile
 
 
@@ -58,10 +61,9 @@ def pricing_on(fleet: Fleet, job: Job, profile: ModelProfile) -> Pricing:
 class MixedPricing(Pricing):
     """Bounds for fleets of several types; the bound is the module's, whatever the placement."""
 
-    @property
-    def capacity_bytes(self) -> float:
+    def room_bytes(self, headroom_fraction: float) -> float:
         """Memory of the largest type: ``needed_bytes`` is that of the least loaded placement."""
-        return max(accelerator.usable_memory_bytes for accelerator in self.accelerators)
+        return max(accelerator.room_bytes(headroom_fraction) for accelerator in self.accelerators)
 
     def needed_bytes(self, settings: Settings) -> Floats:
         """Bytes that the rank with most layers needs at least, under any split, without the reserve, (n,).
@@ -193,7 +195,7 @@ class MixedPricing(Pricing):
         settings, work = volumes.settings, volumes.work
         computation = self._computation_s(settings, times, terms)
         traffic = sum((term.window_s for term in terms), start=np.zeros((TRAFFIC_ROWS, len(settings))))
-        early, fewest = self.early(volumes), _fewest(settings)
+        early, fewest = self.early(volumes), _fewest(self.job, settings)
         if early is not None:
             apart = (part for term in terms for part in term.apart_s)
             traffic = early.alone(traffic, sum(apart, start=np.zeros((2, len(settings)))))
@@ -226,13 +228,13 @@ class MixedPricing(Pricing):
         pp, m, phi = settings.pp, settings.num_micro_batches, share.min(axis=0)
         pace = settings.dp * whole / self._speed(settings, share)
         before = self._prefix_share(settings, times, seconds)
-        enough = at_least(_fewest(settings), m, pp, phi, settings.dp == 1)
+        enough = at_least(_fewest(self.job, settings), m, pp, phi, settings.dp == 1)
         any_order, own = fill_paces(settings.schedule, pp, enough, before, phi)
         chunk = (settings.num_chunks - 1) * layers.max(axis=(0, 1)) + _folded(settings) * ends[:, 1].max(axis=0)
         fill = np.maximum(any_order * pace - before * chunk, own * pace)
         fill = np.maximum(fill, fill_past_once_s(settings.schedule, pp, enough, once, pace))
         held = settings.num_chunks - (pp * settings.num_chunks > self.profile.num_layers) * (1 + _folded(settings))
-        return np.maximum(m * pace + fill, _fewest(settings) * held * layers.min(axis=1).max(axis=0))
+        return np.maximum(m * pace + fill, _fewest(self.job, settings) * held * layers.min(axis=1).max(axis=0))
 
     def _prefix_share(self, settings: Settings, times: Sequence[StackedTimes], seconds: Floats) -> Floats:
         """Share of what a rank takes for a micro-batch that its first chunk adds to fill and drain, at least, (n,).
@@ -287,7 +289,7 @@ class MixedPricing(Pricing):
         A rank has the larger type if all dp·tp·cp accelerators of its stage are of it. Ranks are taken in quarters of the
         pipeline, each as light as its last rank; layers as the cheapest block type; embedding and head left out.
         """
-        usable = {accelerator.name: accelerator.usable_memory_bytes for accelerator in self.accelerators}
+        usable = {one.name: one.room_bytes(self.job.memory_headroom_fraction) for one in self.accelerators}
         least, most = min(usable.values()), max(usable.values())
         large = sum(b.num_accelerators for b in self.fleet.buildings if usable[b.accelerator.name] > least)
         out, types = np.empty(len(settings)), len(self.profile.blocks)
@@ -308,9 +310,18 @@ class MixedPricing(Pricing):
         return out
 
 
-def _fewest(settings: Settings) -> Ints:
-    """Micro-batches that a replica has at least, however the batch is shared, (n,) (``balance.batch_rule``)."""
-    return np.where(settings.schedule == SCHEDULE_NAMES.index("GPipe"), 1, settings.pp)
+def _fewest(job: Job, settings: Settings) -> Ints:
+    """Micro-batches that a replica has at least, however the batch is shared, (n,): what the schedule runs with (R7)."""
+    if needs_equal_batches(job):
+        return settings.num_micro_batches
+    least = np.ones(len(settings), dtype=np.int64)
+    shapes = distinct(settings.schedule, settings.pp, settings.num_chunks, settings.num_micro_batches)
+    for kind, row in enumerate(shapes.first):
+        pp, v, m = (int(column[row]) for column in (settings.pp, settings.num_chunks, settings.num_micro_batches))
+        if pp > 1:
+            name = SCHEDULE_NAMES[int(settings.schedule[row])]
+            least[shapes.code == kind] = legal_micro_batches(name, pp, v, m)[0]
+    return least
 
 
 def _folded(settings: Settings) -> Ints:

@@ -183,10 +183,9 @@ class GoalPricing(Pricing):
         same = {f.name: getattr(times, f.name) for f in fields(Pricing)}
         return cls(**same, goal=goal, egress=EgressPricing(fleet), times=times)
 
-    @property
-    def capacity_bytes(self) -> float:
-        """Memory that the job may use per accelerator, as ``times`` has it."""
-        return self.times.capacity_bytes
+    def room_bytes(self, headroom_fraction: float) -> float:
+        """Memory per accelerator with that share left free, as ``times`` has it."""
+        return self.times.room_bytes(headroom_fraction)
 
     def needed_bytes(self, settings: Settings) -> Floats:
         """Bytes to hold against ``capacity_bytes``, as ``times`` has them, (n,)."""

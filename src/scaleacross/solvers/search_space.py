@@ -13,8 +13,8 @@ R3 layers         pp ≤ L and pp·v ≤ L, or with chunks L + 2: the embedding 
 R4 batch          dp_shard·dp_replicate·b divides G;  m = G/(dp·b)
 R5 experts        ep divides E and dp_shard; with ep > 1 something must be sharded
 R6 accelerators   tp·cp·pp·dp ≤ A (or = the number asked for, or in the range), whole hosts
-R7 schedule       GPipe: any m; Interleaved1F1B, InterleavedZeroBubble: pp divides m; the others: m ≥ pp and what their generator
-                  asks for; v as the schedule has chunks; without pipeline only 1F1B (nothing to choose)
+R7 schedule       pp, m and v that the schedule's generator accepts (``schedules.pipeline.refusal``); v as the schedule has
+                  chunks; without pipeline only 1F1B (nothing to choose)
 R8 shard level    none ⇔ dp_shard = 1 and nothing to shard over; otherwise dp_shard·cp > 1
 R9 user           whatever the job pins
 R10 target        what the job's target expresses (``targets``)
@@ -36,15 +36,13 @@ import numpy as np
 
 from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.settings import Ints, Settings, concatenate
-from scaleacross.schedules.pipeline import is_legal
+from scaleacross.schedules.pipeline import ROUNDS, is_legal
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import EMPTY_ENDS, RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS, ScheduleName, has_chunks
 from scaleacross.targets import expressible
 from scaleacross.targets.law import Scope
 from scaleacross.workloads.layer_profile import ModelProfile
 
-ROUNDS: Final[tuple[ScheduleName, ...]] = ("Interleaved1F1B", "InterleavedZeroBubble")
-"""Schedules that run micro-batches in rounds of pp."""
 MIN_TOKENS_PER_RANK: Final = 1024
 """Context parallelism stops here: below it ring attention has too little work per message to be of use."""
 
@@ -225,12 +223,8 @@ class SearchSpace:
         most = self.profile.num_layers + (EMPTY_ENDS if num_chunks > 1 else 0)
         if not refusals.keep(pp * num_chunks <= most, "R3 more chunks than layers"):
             return False
-        if name in ROUNDS:
-            return refusals.keep(m % pp == 0, "R7 interleaving needs micro-batches in multiples of pp")
-        if name == "GPipe":
-            return True
-        enough = refusals.keep(m >= pp, "R7 fewer micro-batches than stages")
-        return enough and refusals.keep(is_legal(name, pp, m, num_chunks), "R7 too few micro-batches for the schedule")
+        rule = "R7 micro-batches in no whole rounds" if name in ROUNDS else "R7 too few micro-batches for the schedule"
+        return refusals.keep(is_legal(name, pp, m, num_chunks), rule)
 
     def _states(self, dp: int, with_cp: bool, refusals: Refusals) -> dict[int, list[tuple[int, int]]]:
         """R5, R8, R9: ep -> [(dp_shard, shard code)]."""

@@ -17,6 +17,7 @@ from scaleacross.solvers.fleets import shares
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer, never
 from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals
+from scaleacross.solvers.work_limit import WorkClock, count_one
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision
@@ -51,11 +52,16 @@ class Search:
     clock: Callable[[], float] = time.perf_counter
     stopped: Callable[[], bool] = never
     began: float = field(init=False)
+    started: float = field(default_factory=time.perf_counter)
     best: Placed | None = None
     pool: list[Placed] = field(default_factory=list)
     refusals: Refusals = field(default_factory=Refusals)
     num_candidates: int = 0
     num_too_large: int = 0
+    num_headroom: int = 0
+    """Of those too large, what fits without the job's headroom, and was not known to be slower."""
+    headroom_bound_s: float = np.inf
+    """Least bound of any of them."""
     num_pruned: int = 0
     open_bound_s: float = np.inf
     free_bound_s: float = np.inf
@@ -70,8 +76,18 @@ class Search:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the search began."""
+        """Seconds since the search began, or step times computed since (``work_limit``)."""
         return self.clock() - self.began
+
+    @property
+    def work_limit(self) -> int | None:
+        """Step times that the search may compute; None: it is limited by seconds."""
+        return int(self.time_limit_s) if isinstance(self.clock, WorkClock) else None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the search, for reports."""
+        return self.elapsed_s if self.work_limit is None else time.perf_counter() - self.started
 
     @contextmanager
     def beyond_limit(self) -> Iterator[None]:
@@ -82,8 +98,15 @@ class Search:
 
     @property
     def out_of_time(self) -> bool:
-        """Whether the time limit has passed, or somebody has stopped the search."""
-        return self.elapsed_s > self.time_limit_s or self.stopped()
+        """Whether the limit has passed, or somebody has stopped the search."""
+        spent = self.elapsed_s
+        # a limit in work never ends a search without a plan: what it takes to the first one is the same everywhere
+        done = (
+            spent > self.time_limit_s
+            if self.work_limit is None
+            else self.best is not None and spent >= self.time_limit_s
+        )
+        return done or self.stopped()
 
     def is_over(self) -> bool:
         """``out_of_time``, for placers that ask between exact prices."""
@@ -115,6 +138,17 @@ class Search:
         self.drop(bounds_s[~below], None if counts is None else counts[~below])
         return below
 
+    def fit(self, pricing: Pricing, needed_bytes: Floats, bounds_s: Callable[[Ints], Floats], counts: Ints) -> Bools:
+        """Which rows fit, (n,), of ``counts`` candidates each; ``bounds_s`` of some rows is asked of those that only the job's
+        headroom rules out, for ``spec.plan.Headroom``."""
+        fits: Bools = needed_bytes <= pricing.capacity_bytes
+        self.num_too_large += int(counts[~fits].sum())
+        rows = np.flatnonzero(~fits & (needed_bytes <= pricing.room_bytes(0.0)))
+        if len(rows):
+            self.num_headroom += int(counts[rows].sum())
+            self.headroom_bound_s = min(self.headroom_bound_s, float(bounds_s(rows).min()))
+        return fits
+
     def drop(self, bounds_s: Floats, counts: Ints | None = None) -> None:
         """Leave rows unplaced; what their bounds allow stays visible in ``bound_s``."""
         self.num_pruned += len(bounds_s) if counts is None else int(counts.sum())
@@ -124,7 +158,7 @@ class Search:
         """Report progress."""
         incumbent = self.incumbent_s if self.best else None
         bound = self.bound_s if np.isfinite(self.bound_s) else None
-        self.report(Progress(stage, done, total, incumbent, bound, self.elapsed_s))
+        self.report(Progress(stage, done, total, incumbent, bound, self.seconds))
 
     def place(
         self,
@@ -141,6 +175,7 @@ class Search:
         ``in_time``: not beyond the time limit; what its bound allows then stays visible. ``left``: told the bound on the step of
         placements left out by their estimates (``Placer.place``); None: none are.
         """
+        count_one(self.clock)
         one = priced.take(np.array([row]))
         free_s, bound_s = float(one.free_s[0]), float(one.bound_s[0])
         enough_s = bound_s * (1 + min(ENOUGH, self.gap_tolerance)) - free_s

@@ -2,8 +2,8 @@
 
 Sets          c  replica classes (replicas that touch the same buildings), R[c] replicas each
 Parameters    P[c]  seconds of a micro-batch on the slowest stage of class c;  β  idle micro-batches of fill and drain
-              M  micro-batches of a step in all;  u  multiple that the schedule asks for;  m⁻  fewest that it runs with
-Variables     m[c] ∈ u·ℤ, m[c] ≥ m⁻
+              M  micro-batches of a step in all;  N  numbers of micro-batches that the schedule runs with
+Variables     m[c] ∈ N
 Objective     min T, then as many as possible for the slowest class, then for the next one
 C1 pace       (m[c] + β)·P[c] ≤ T
 C2 batch      Σ_c R[c]·m[c] = M
@@ -14,90 +14,91 @@ bit sets. Both are exact; the size depends on the classes and on M, not on accel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
 
 SAME: Final = 1 + 1e-9
 """Times within this ratio are equal."""
 
 
 def share_batch(
-    pace_s: Sequence[float], num_replicas: Sequence[int], total: int, idle: float, unit: int, least: int
+    pace_s: Sequence[float], num_replicas: Sequence[int], total: int, idle: float, legal: Sequence[int]
 ) -> tuple[int, ...] | None:
     """Micro-batches of every class, None when no legal numbers add up.
 
     Args:
         pace_s, num_replicas: P, R of every class.
-        total, idle, unit, least: M, β, u, m⁻ of the module docstring.
+        total, idle: M, β of the module docstring.
+        legal: N up to M, ascending.
     """
-    first = -(-least // unit) * unit
-    legal = [np.arange(first, total // count + 1, unit) for count in num_replicas]
-    if any(len(values) == 0 for values in legal):
+    numbers = np.array(legal, dtype=np.int64)
+    own = [numbers[: np.searchsorted(numbers, total // count, side="right")] for count in num_replicas]
+    if any(len(values) == 0 for values in own):
         return None
-    times = np.unique(np.concatenate([(m + idle) * pace for m, pace in zip(legal, pace_s, strict=True)]))
+    times = np.unique(np.concatenate([(m + idle) * pace for m, pace in zip(own, pace_s, strict=True)]))
     low, high = 0, len(times)
     while low < high:
         middle = (low + high) // 2
-        counts = _legal_counts(pace_s, num_replicas, float(times[middle]), idle, unit, first, total)
-        if counts is None or not _reachable(counts, num_replicas, unit, first, total)[0] >> total & 1:
+        within = _within(own, pace_s, float(times[middle]), idle)
+        if any(len(values) == 0 for values in within) or not _reachable(within, num_replicas, total)[0] >> total & 1:
             low = middle + 1
         else:
             high = middle
     if low == len(times):
         return None
-    return _most_for_the_slowest(pace_s, num_replicas, float(times[low]), total, idle, unit, first)
+    return _most_for_the_slowest(_within(own, pace_s, float(times[low]), idle), pace_s, num_replicas, total)
 
 
-def _legal_counts(
-    pace_s: Sequence[float],
-    num_replicas: Sequence[int],
-    limit_s: float,
-    idle: float,
-    unit: int,
-    first: int,
-    total: int,
-) -> list[int] | None:
-    """How many values of m[c] keep C1, from ``first`` upwards; None when a class has none."""
-    most = [min(limit_s * SAME / pace - idle, total // count) for pace, count in zip(pace_s, num_replicas, strict=True)]
-    counts = [int((value - first) // unit) + 1 for value in most]
-    return counts if min(counts) >= 1 else None
+def _within(own: Sequence[Ints], pace_s: Sequence[float], limit_s: float, idle: float) -> list[Ints]:
+    """The values of m[c] that keep C1."""
+    return [values[: np.searchsorted(values, limit_s * SAME / pace - idle, side="right")]
+            for values, pace in zip(own, pace_s, strict=True)]  # fmt: skip
 
 
-def _reachable(counts: Sequence[int], num_replicas: Sequence[int], unit: int, first: int, total: int) -> list[int]:
+def _reachable(within: Sequence[Ints], num_replicas: Sequence[int], total: int) -> list[int]:
     """[c] -> sums up to ``total`` that classes c, c+1, … reach, as bit sets; the last entry is the empty sum."""
     mask, out = (1 << (total + 1)) - 1, [1]
-    for count, replicas in zip(reversed(counts), reversed(num_replicas), strict=True):
-        sums, done = (out[0] << (first * replicas)) & mask, 1
-        while done < count:
-            step = min(done, count - done)
-            sums |= (sums << (step * unit * replicas)) & mask
-            done += step
-        out.insert(0, sums)
+    for values, replicas in zip(reversed(within), reversed(num_replicas), strict=True):
+        every = 0
+        for first, step, count in _runs(values):
+            sums, done = (out[0] << (first * replicas)) & mask, 1
+            while done < count:
+                more = min(done, count - done)
+                sums |= (sums << (more * step * replicas)) & mask
+                done += more
+            every |= sums
+        out.insert(0, every)
     return out
 
 
+def _runs(values: Ints) -> Iterator[tuple[int, int, int]]:
+    """Ascending numbers as (first, step, how many) of evenly spaced runs."""
+    steps, start = np.diff(values), 0
+    ends = [*(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(values) - 1]
+    for end in ends:
+        if end >= start:
+            step = int(steps[start]) if end > start else 1
+            yield int(values[start]), step, end - start + 1
+            start = end + 1
+
+
 def _most_for_the_slowest(
-    pace_s: Sequence[float],
-    num_replicas: Sequence[int],
-    limit_s: float,
-    total: int,
-    idle: float,
-    unit: int,
-    first: int,
+    within: Sequence[Ints], pace_s: Sequence[float], num_replicas: Sequence[int], total: int
 ) -> tuple[int, ...]:
     """The second objective: classes in the order of their pace take as many as the others can make up for."""
     order = sorted(range(len(pace_s)), key=lambda c: (-pace_s[c], c))
     replicas = [num_replicas[c] for c in order]
-    counts = _legal_counts([pace_s[c] for c in order], replicas, limit_s, idle, unit, first, total) or []
-    reachable = _reachable(counts, replicas, unit, first, total)
+    reachable = _reachable([within[c] for c in order], replicas, total)
     chosen, left = [0] * len(order), total
     for index, c in enumerate(order):
-        fitting = (first + unit * k for k in reversed(range(counts[index])))
         chosen[c] = next(
             m
-            for m in fitting
+            for m in reversed(within[c].tolist())
             if m * replicas[index] <= left and reachable[index + 1] >> (left - m * replicas[index]) & 1
         )
         left -= chosen[c] * replicas[index]

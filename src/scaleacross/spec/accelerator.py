@@ -121,3 +121,7 @@ class Accelerator(SourcedSpec):
     def usable_memory_bytes(self) -> float:
         """Capacity left for the job's own tensors, bytes."""
         return self.memory_bytes - self.reserved_memory_bytes
+
+    def room_bytes(self, headroom_fraction: float) -> float:
+        """``usable_memory_bytes`` less the share of all memory that the job keeps free."""
+        return self.usable_memory_bytes - headroom_fraction * self.memory_bytes

@@ -62,6 +62,11 @@ class DesignSpace(Spec):
     rival_time_limit_s: PositiveFloat = Field(
         default=60.0, description="processor seconds of each rival, and of each search for one dimension, at most"
     )
+    work_limit: PositiveInt | None = Field(
+        default=None,
+        description="step times that our search, each rival and each search for one dimension may compute, in place of limits in "
+        "seconds: the same plans on every machine",
+    )
     finalists: PositiveInt | None = Field(
         default=None,
         description="of our search, among which the replay decides (and what rivals found, if cheaper); null: the price does",

@@ -135,6 +135,13 @@ class Job(Spec):
     shard: tuple[ShardLevel, ...] = Field(
         default=("none", "optimizer", "parameters"), description="allowed shard levels"
     )
+    memory_headroom_fraction: float = Field(
+        default=0.05,
+        ge=0,
+        lt=1,
+        description="share of every accelerator's memory that plans keep free, for what no model counts (fragments, peaks of "
+        "libraries); 0: plans may fill it; evaluate says where settings take more",
+    )
     stages: Literal["auto", "equal", "any"] = Field(
         default="auto",
         description="layers of pipeline stages on one accelerator type: equally many, or also those that make the slowest stage "

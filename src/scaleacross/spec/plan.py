@@ -90,6 +90,12 @@ class StageMemory(Spec):
     buffers_bytes: float
     reserved_bytes: float
     capacity_bytes: float
+    headroom_bytes: float = Field(default=0.0, description="of the capacity, what the job keeps free")
+
+    @property
+    def fits(self) -> bool:
+        """Whether the capacity holds all parts and leaves the headroom free."""
+        return self.total_bytes <= self.capacity_bytes - self.headroom_bytes
 
     @property
     def total_bytes(self) -> float:
@@ -193,6 +199,18 @@ class ObjectiveValue(Spec):
     parts: dict[str, float] = Field(description="parts of spent_per_step")
 
 
+class Headroom(Spec):
+    """What memory that the job keeps free rules out."""
+
+    fraction: float = Field(description="of every accelerator's memory, as the job states it")
+    num_candidates: int = Field(
+        description="candidates that fit without it and with it do not, of those whose bound was below the best plan when seen"
+    )
+    bound_s: float | None = Field(
+        description="least lower bound on the step time of any of them; None: there is none, or the objective is no time"
+    )
+
+
 class SolveReport(Spec):
     """How the plan was found and what is proved about it."""
 
@@ -210,6 +228,9 @@ class SolveReport(Spec):
     bounds: tuple[Bound, ...] = ()
     num_candidates: int = Field(description="combinations of degrees, schedule, recompute and shard level enumerated")
     num_infeasible: dict[str, int] = Field(default_factory=dict, description="candidates refused, by reason")
+    headroom: Headroom | None = Field(
+        default=None, description="None: the job keeps no memory free, or nothing was searched"
+    )
     num_pruned: int = Field(description="priced, then excluded by their lower bound")
     num_placed: int = Field(description="placed exactly by the solver")
     seconds: float

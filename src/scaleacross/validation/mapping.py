@@ -18,8 +18,8 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from scaleacross.cost_models.pipeline.closed_form import is_legal
 from scaleacross.errors import InputError
+from scaleacross.schedules.pipeline import is_legal
 from scaleacross.spec.accelerator import Precision
 from scaleacross.spec.framework import Conversion, GatheredConversion, Optimizer, Overlap
 from scaleacross.spec.job import Job
@@ -30,6 +30,7 @@ from scaleacross.spec.parallelism import (
     GridAxis,
     PipelineChoice,
     Recompute,
+    ScheduleName,
     ShardLevel,
 )
 from scaleacross.spec.placement import BuildingShare, Placement
@@ -315,7 +316,7 @@ def _pipelines(run: Run, degrees: Degrees, num_layers: int) -> tuple[PipelineCho
             continue
         m = run.gbs // (degrees.dp * micro_batch)
         for v in chunks:
-            name = "Interleaved1F1B" if v > 1 and pp > 1 else "1F1B"
+            name: ScheduleName = "Interleaved1F1B" if v > 1 and pp > 1 else "1F1B"
             v = v if name == "Interleaved1F1B" else 1
             if pp == 1 or (pp * v <= num_layers + EMPTY_ENDS and is_legal(name, pp, m, v)):
                 out.append(PipelineChoice(schedule=name, num_chunks=v, micro_batch_sequences=micro_batch))

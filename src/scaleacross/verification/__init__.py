@@ -47,7 +47,7 @@ from scaleacross.spec.topology import Topology
 from scaleacross.targets import fits, refused_by_own
 from scaleacross.verification.failures import v8_failures, v11_goodput
 from scaleacross.verification.figures import TOLERANCE, v5_figures, v6_proof
-from scaleacross.verification.memory import counted_memory, does_not_fit, v3_memory
+from scaleacross.verification.memory import counted_memory, does_not_fit, takes_headroom, v3_memory
 from scaleacross.verification.network import v9_network, v9_report, v9_trunks
 from scaleacross.verification.shares import counted_layout, refused, v2_batch_shares, v2_layers
 from scaleacross.verification.spending import v7_spending
@@ -56,7 +56,11 @@ from scaleacross.workloads.problem import Problem, problem_of
 CHECKS: Final[tuple[tuple[str, Literal["counted", "recomputed"], str], ...]] = (
     ("V1", "counted", "devices exist, fill whole hosts and add up to the degrees"),
     ("V2", "counted", "heads, sequence, layers, experts, batch, schedule and shard level obey the rules of the job"),
-    ("V3", "counted", "memory of every pipeline rank, layer by layer and action by action, and it fits"),
+    (
+        "V3",
+        "counted",
+        "memory of every pipeline rank, layer by layer and action by action, and it fits with the headroom left free",
+    ),
     ("V4", "counted", "group shapes and replica classes, rank by rank from the device list"),
     ("V5", "recomputed", "step time, components, traffic and collectives, by the cost model on the groups of V4"),
     ("V6", "recomputed", "objective, bounds, gap and status follow from one another"),
@@ -80,6 +84,7 @@ __all__ = [
     "places_of",
     "recompute",
     "refused_rules",
+    "takes_headroom",
     "verify",
 ]
 
@@ -102,7 +107,10 @@ def verify(plan: Plan) -> None:
         cost = _priced(problem, plan.decision, shapes, layout)
         used = accelerator_types([problem.topology.building(share.building) for share in plan.placement.fill])
         work = replayed_work(problem.job, problem.profile, problem.topology, plan.decision)
-        wrong = list(v3_memory(plan.memory, counted_memory(problem, plan.decision, layout), TOLERANCE))
+        memory = counted_memory(problem, plan.decision, layout)
+        wrong = list(v3_memory(plan.memory, memory, TOLERANCE))
+        # settings that a user brings may fill the memory: ``evaluate`` notes it
+        wrong += takes_headroom(memory) if plan.report.status != "evaluated" else ()
         wrong += [*v5_figures(plan, cost, _degraded(problem, plan), work), *v6_proof(plan)]
         wrong += v7_spending(plan, problem.topology, cost, TOLERANCE)
         wrong += v11_goodput(problem, plan, cost.cost.step_s, TOLERANCE)
@@ -193,8 +201,6 @@ def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
         reason = refused(pipeline, degrees.pp, m)
         if reason and degrees.pp > 1:
             yield f"V2: {reason}"
-        elif pipeline.num_chunks > 1 and m < degrees.pp:
-            yield f"V2: {pipeline.schedule} with {m} micro-batches leaves some of pp {degrees.pp} stages without one"
     yield from v2_layers(problem, decision)
     yield from v10_target(problem, decision)
     if decision.shard == "none" and degrees.dp_shard > 1:

@@ -42,7 +42,9 @@ def counted_memory(problem: Problem, decision: Decision, layout: Layout) -> tupl
     }
     out = []
     for rank, names in enumerate(types_of_ranks(layout)):
-        tightest = min((types[name] for name in names), key=lambda one: one.usable_memory_bytes)
+        tightest = min(
+            (types[name] for name in names), key=lambda one: one.room_bytes(problem.job.memory_headroom_fraction)
+        )
         out.append(
             StageMemory(
                 stage=rank,
@@ -50,6 +52,7 @@ def counted_memory(problem: Problem, decision: Decision, layout: Layout) -> tupl
                 **_parts(problem, decision, dealt[rank], flights[rank]),
                 reserved_bytes=tightest.reserved_memory_bytes,
                 capacity_bytes=tightest.memory_bytes,
+                headroom_bytes=problem.job.memory_headroom_fraction * tightest.memory_bytes,
             )
         )
     return tuple(out)
@@ -65,6 +68,19 @@ def v3_memory(stated: Sequence[StageMemory], counted: Sequence[StageMemory], tol
             if not math.isclose(value, there, rel_tol=tolerance, abs_tol=1e-6):
                 yield f"V3: {name} of stage {right.stage} is stated as {value}, counted as {there}"
     yield from does_not_fit(counted)
+
+
+def takes_headroom(memory: Sequence[StageMemory]) -> Iterator[str]:
+    """V3: stages that fit, and leave less of their accelerator free than the job asks for."""
+    for stage in memory:
+        if stage.total_bytes <= stage.capacity_bytes and not stage.fits:
+            free, wanted = (
+                part / stage.capacity_bytes for part in (stage.capacity_bytes - stage.total_bytes, stage.headroom_bytes)
+            )
+            yield (
+                f"V3: stage {stage.stage} leaves {free:.1%} of its accelerator's memory free, "
+                f"memory_headroom_fraction asks for {wanted:.1%}"
+            )
 
 
 def does_not_fit(memory: Sequence[StageMemory]) -> Iterator[str]:

@@ -62,8 +62,6 @@ def v2_batch_shares(problem: Problem, decision: Decision) -> Iterator[str]:
         reason = refused(pipeline, pp, share.num_micro_batches)
         if reason and pp > 1:
             yield f"V2: replicas in {'+'.join(share.buildings)}: {reason}"
-        elif pipeline.num_chunks > 1 and share.num_micro_batches < pp:
-            yield f"V2: {pipeline.schedule} with {share.num_micro_batches} micro-batches leaves stages without one"
 
 
 def counted_layout(topology: Topology, decision: Decision) -> Layout:

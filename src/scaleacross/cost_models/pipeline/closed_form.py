@@ -1,6 +1,6 @@
 """Seconds and memory slots of pipeline schedules in closed form, for one plan or for arrays of candidates.
 
-Every function broadcasts over its arguments, for shapes that ``is_legal`` accepts. Nothing here walks a schedule;
+Every function broadcasts over its arguments, for legal shapes (``schedules.pipeline.is_legal``). Nothing here walks a schedule;
 ``pipeline.timing`` does, and the tests hold the two together.
 
 Symbols: p ranks; m micro-batches; v chunks per rank; F, B seconds of the forward and the backward of one micro-batch
@@ -41,22 +41,11 @@ _NO_DELAYS: Final = BoundaryDelays(inner_s=0.0, slow_s=0.0, loop_s=0.0, occupanc
 
 __all__ = [
     "BoundaryDelays",
-    "is_legal",
     "lower_bound_s",
     "max_in_flight",
     "microbatches_per_round",
     "zero_delay_time_s",
 ]
-
-
-def is_legal(
-    schedule: ArrayLike, num_ranks: ArrayLike, num_microbatches: ArrayLike, num_chunks: ArrayLike
-) -> NDArray[np.bool_]:
-    """Whether the schedule exists for p, m, v ≥ 1; ``schedules.pipeline.refusal`` says why one does not."""
-    name, p, m, v = np.asarray(schedule), np.asarray(num_ranks), np.asarray(num_microbatches), np.asarray(num_chunks)
-    interleaved = (v >= 2) & (m % np.maximum(1, m // p) == 0)
-    flat = (v == 1) & ((name == "GPipe") | (m >= p))
-    return np.asarray(np.where(name == "Interleaved1F1B", interleaved, flat))
 
 
 def zero_delay_time_s(

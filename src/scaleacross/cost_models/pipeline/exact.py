@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from scaleacross.cost_models.pipeline.delay import microbatches_per_round
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds, stage_ends
 from scaleacross.cost_models.pipeline.timing import CompiledSchedule, PipelineTimes, compile_schedule, time_compiled
 from scaleacross.errors import InputError
@@ -129,11 +130,11 @@ def _without_repeats(
         InputError: too many to time, none provably repeated.
     """
     num_actions = 2 * p * m * v
-    repeats = order is None and (name == "1F1B" or (name == "Interleaved1F1B" and m % p == 0))
-    if num_actions > _DIRECT_ACTIONS and repeats:
-        beginning = 8 * p
+    if num_actions > _DIRECT_ACTIONS and order is None and name in ("1F1B", "Interleaved1F1B"):
+        a_round = int(microbatches_per_round(p, m)) if v > 1 else 1
+        beginning = 8 * (a_round if v > 1 else p)  # fewer rounds of R micro-batches are rounds of R too
         while 4 * p * beginning * v <= num_actions:
-            if found := _period(timed(beginning), beginning, v, unit=1 if v == 1 else p):
+            if found := _period(timed(beginning), beginning, v, unit=a_round):
                 period, period_s = found
                 skipped = (m - beginning) // period
                 return m - skipped * period, skipped * period_s
@@ -179,7 +180,7 @@ def _period(times: PipelineTimes, num_microbatches: int, num_chunks: int, unit: 
     """
     when = np.stack([np.stack(times.start_s), np.stack(times.arrival_s)])
     row = 2 * num_chunks * num_microbatches
-    ahead = (num_chunks + 1) * len(times.start_s)  # ≥ forwards of any warm-up
+    ahead = (num_chunks - 1) * unit + 2 * len(times.start_s)  # ≥ forwards of any warm-up
     end, tolerance = row - ahead, _RELATIVE_TOLERANCE * times.total_s
     for repeats in range(1, num_microbatches // unit):
         shift = 2 * num_chunks * unit * repeats

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from scaleacross.errors import InputError
@@ -24,6 +25,7 @@ from scaleacross.schedules.pipeline.stage_placement import StagePlacement
 from scaleacross.spec.parallelism import PipelineChoice, ScheduleName
 
 __all__ = [
+    "ROUNDS",
     "SCHEDULES",
     "Action",
     "Kind",
@@ -32,6 +34,7 @@ __all__ = [
     "chosen",
     "generate",
     "is_legal",
+    "legal_micro_batches",
     "refusal",
 ]
 
@@ -63,6 +66,10 @@ SCHEDULES: Final[Mapping[ScheduleName, ScheduleFamily]] = {
 }
 
 
+ROUNDS: Final[tuple[ScheduleName, ...]] = ("Interleaved1F1B", "InterleavedZeroBubble")
+"""Schedules that run the micro-batches of one round through a chunk before the next."""
+
+
 def refusal(name: ScheduleName, num_ranks: int, num_microbatches: int, num_chunks: int) -> str | None:
     """Why schedule ``name`` cannot run p ranks, m micro-batches and v chunks per rank; None when it can.
 
@@ -75,6 +82,12 @@ def refusal(name: ScheduleName, num_ranks: int, num_microbatches: int, num_chunk
 def is_legal(name: ScheduleName, num_ranks: int, num_microbatches: int, num_chunks: int) -> bool:
     """Whether ``refusal`` has no reason."""
     return refusal(name, num_ranks, num_microbatches, num_chunks) is None
+
+
+@lru_cache(maxsize=4096)
+def legal_micro_batches(name: ScheduleName, num_ranks: int, num_chunks: int, most: int) -> tuple[int, ...]:
+    """All m ≤ ``most``, ascending, with which schedule ``name`` runs on p ranks of v chunks."""
+    return tuple(m for m in range(1, most + 1) if is_legal(name, num_ranks, m, num_chunks))
 
 
 def generate(name: ScheduleName, num_ranks: int, num_microbatches: int, num_chunks: int) -> PipelineSchedule:

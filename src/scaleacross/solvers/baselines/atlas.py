@@ -78,6 +78,7 @@ def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> tuple[float, Decision] |
     for row in np.argsort(fixed, kind="stable"):
         if (best is not None and fixed[row] >= best[0]) or clock.over:
             break
+        clock.count()
         stage_size = int(s.tp[row] * s.dp[row])
         fill = walk(fleet.buildings, int(s.pp[row]), stage_size)
         if fill is None or (len(fill) > 1 and any(share % fleet.unit for _, share in fill)):

@@ -276,6 +276,7 @@ class _Tuning:
         """Price these exactly where they may be faster than the best."""
         for index in indices:
             if found.least_s[index] < self.best_s:
+                self.clock.count()
                 placed, decision = found.decision(index)
                 step_s = placed.step_s(decision)
                 found.least_s[index] = step_s  # not again

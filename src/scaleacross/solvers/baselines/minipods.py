@@ -111,7 +111,7 @@ def solve_milp(
     a, b = round(alpha * WEIGHT_SCALE), round(beta * WEIGHT_SCALE)
     model.minimize(a * sum(y) + b * spread)
     solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds, solver.parameters.num_workers = time_limit_s, 1
+    solver.parameters.max_deterministic_time, solver.parameters.num_workers = time_limit_s, 1
     if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         raise InfeasibleError(
             f"{matrix.num_hosts} hosts do not fit into minipods with {list(capacities)} free hosts ({solver.status_name()})"

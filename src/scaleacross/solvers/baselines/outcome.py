@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from scaleacross.solvers.work_limit import count_one
 from scaleacross.spec.plan import Decision
 from scaleacross.workloads.problem import Problem
 
@@ -29,6 +30,10 @@ class Clock:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "began", self.now())
+
+    def count(self) -> None:
+        """Told of every member of a rule whose step time is computed, for limits in work."""
+        count_one(self.now)
 
     @property
     def over(self) -> bool:

@@ -77,6 +77,7 @@ def _fastest(fleet: Fleet, rows: Rows, clock: Clock) -> tuple[float, int, Decisi
     for row in smallest_tp(rows)[np.argsort(fixed[smallest_tp(rows)], kind="stable")]:
         if (best is not None and fixed[row] > best[0]) or clock.over:
             break
+        clock.count()
         at = rows.settings.take(np.array([row]))
         tp, pp, size = int(at.tp[0]), int(at.pp[0]), int(at.tp[0] * at.dp[0])
         message = float(rows.message_bytes[row]) / tp

@@ -25,7 +25,9 @@ def problem_of_plan(pipe: PlannedPipeline, memory: Sequence[StageMemory], *, spl
         InfeasibleError: a rank cannot hold even one micro-batch.
     """
     per_chunk = np.array([rank.activations_bytes for rank in memory]) / np.maximum(1, peak_in_flight(pipe.schedule))
-    free = np.array([rank.capacity_bytes - rank.total_bytes + rank.activations_bytes for rank in memory])
+    free = np.array(
+        [one.capacity_bytes - one.headroom_bytes - one.total_bytes + one.activations_bytes for one in memory]
+    )
     most = pipe.schedule.num_microbatches * pipe.schedule.num_chunks
     stages, (latency_s, occupancy_s) = pipe.actions, pipe.actions.between_stages()
     return order_problem(

@@ -1,0 +1,92 @@
+"""Limits in work: the plan of a machine on which every look at a clock takes hours is that of an idle one."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import pytest
+
+import scaleacross as sa
+from instances import plain_job
+from scaleacross.api.comparison import compare
+from scaleacross.solvers import search_state
+from scaleacross.solvers.backends import cpsat
+from scaleacross.spec.plan import Plan
+
+JOB = plain_job(
+    2, 2, degrees={"cp": 1}, micro_batch_sequences=[1, 2], recompute=["none", "full"], global_batch_sequences=12
+)
+
+
+def slow_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which an hour passes between two looks at a clock."""
+    hours = itertools.count()
+    for name in ("perf_counter", "process_time", "monotonic", "time"):
+        monkeypatch.setattr(time, name, lambda: 3600.0 * next(hours))
+
+
+def planned(work_limit: int, **how: Any) -> Plan:
+    return sa.plan(JOB, work_limit=work_limit, **how)
+
+
+@pytest.mark.parametrize("work_limit", [1, 8])
+def test_a_slow_machine_has_the_same_plan(work_limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = planned(work_limit)
+    slow_down(monkeypatch)
+    slow = planned(work_limit)
+    assert slow.decision == quick.decision
+    assert [one.decision for one in slow.report.alternatives] == [one.decision for one in quick.report.alternatives]
+    assert (slow.report.bound_s, slow.report.num_placed) == (quick.report.bound_s, quick.report.num_placed)
+    assert any("work limit" in note for note in slow.report.notes)
+
+
+def test_the_limit_counts_step_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More work is never worse, and no candidate is placed once the limit is reached."""
+    placed: list[int] = []
+    first_found = 4  # so many candidates are placed here until one of them holds
+    place = search_state.Search.place
+
+    def counted(self: Any, *args: Any, **named: Any) -> Any:
+        assert not self.out_of_time
+        placed.append(1)
+        return place(self, *args, **named)
+
+    monkeypatch.setattr(search_state.Search, "place", counted)
+    steps = []
+    for work_limit in (1, 4, 16):
+        placed.clear()
+        found = planned(work_limit, alternatives=False)
+        assert len(placed) <= max(work_limit, first_found)
+        assert found.report.status == "time_limit" or len(placed) < work_limit
+        steps.append(found.report.objective_s)
+    assert steps == sorted(steps, reverse=True)
+
+
+def test_baselines_count_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine, every baseline computes what the limit allows; too little work finds less, never more."""
+    job = plain_job(
+        2, 2, degrees={"cp": 1, "tp": 2}, micro_batch_sequences=1, recompute="none", global_batch_sequences=12
+    )
+    least, most = (compare(job, work_limit=work) for work in (1, 100))
+    assert all(rival.decision is not None for rival in most.rivals if rival.name in ("production", "megatron_order"))
+    for one, other in zip(least.rivals, most.rivals, strict=True):
+        assert one.step_s is None or other.step_s is None or other.step_s <= one.step_s * (1 + 1e-9)
+    assert any(not rival.complete for rival in least.rivals)
+    assert all(rival.complete for rival in most.rivals)
+
+
+def test_solvers_inside_are_limited_by_their_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    solver = cpsat.cp_model.CpSolver
+
+    def made() -> Any:
+        seen.append(solver())
+        return seen[-1]
+
+    monkeypatch.setattr(cpsat.cp_model, "CpSolver", made)
+    model = cpsat.LinearModel()
+    cpsat.solve(model, 5.0)
+    assert seen[0].parameters.max_deterministic_time == 5.0
+    assert seen[0].parameters.max_time_in_seconds > 1e9
