@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Final
 from scaleacross.lazy import loaded_from
 
 if TYPE_CHECKING:
-    from scaleacross.api.accuracy import cross_check, score_files, validate
+    from scaleacross.api.accuracy import (
+        apart_of,
+        cross_check,
+        leave_sources_out,
+        score_files,
+        step_errors_text,
+        validate,
+    )
     from scaleacross.api.calibration import calibrate
     from scaleacross.api.collective_study import collective
     from scaleacross.api.comparison import compare
@@ -33,6 +40,7 @@ __all__ = [
     "Reproduction",
     "SweepResult",
     "Synthesized",
+    "apart_of",
     "calibrate",
     "collective",
     "compare",
@@ -45,6 +53,7 @@ __all__ = [
     "execution_trace",
     "explain",
     "explain_recommendation",
+    "leave_sources_out",
     "pareto",
     "plan",
     "plan_recommendation",
@@ -55,6 +64,7 @@ __all__ = [
     "schedule_of_plan",
     "score_files",
     "simulate",
+    "step_errors_text",
     "sweep",
     "synthesize",
     "validate",
@@ -64,8 +74,11 @@ __all__ = [
 
 _HOME: Final = {
     "scaleacross.api.accuracy": (
+        "apart_of",
         "cross_check",
+        "leave_sources_out",
         "score_files",
+        "step_errors_text",
         "validate",
     ),
     "scaleacross.api.calibration": ("calibrate",),
