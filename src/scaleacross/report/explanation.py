@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from scaleacross.report.compression import why_encoded
-from scaleacross.report.cost import COMPONENT_MEANING
+from scaleacross.report.cost import COMPONENT_MEANING, expectation
 from scaleacross.report.format import add, columns, grid, percent, section
 from scaleacross.spec.explanation import Explanation, FailureWhatIf, RunnerUp
 from scaleacross.units import human_seconds
@@ -19,6 +19,8 @@ STATUS_MARK = {"proved": "", "best_found": " (best found)", "none": "", "not_tri
 def explanation_report(explanation: Explanation) -> RenderableType:
     """Everything in the explanation."""
     facts = [("plan", explanation.name), ("step", human_seconds(explanation.step_s))]
+    if explanation.interval is not None:
+        facts.append(("measured", expectation(explanation.interval)))
     facts.append(("took", human_seconds(explanation.seconds)))
     parts = [_runner_ups(explanation), _phases(explanation), _sensitivities(explanation)]
     if explanation.network:
@@ -50,14 +52,15 @@ def _failures(found: FailureWhatIf) -> RenderableType:
 
 
 def _runner_ups(explanation: Explanation) -> RenderableType:
-    heads = ("decision", "chosen", "runner-up", "costs", "of step", "why")
-    table = columns(heads, right=("costs", "of step"), flexible=("chosen", "runner-up", "why"))
+    heads = ("decision", "chosen", "runner-up", "costs", "of step", "surely", "why")
+    table = columns(heads, right=("costs", "of step", "surely"), flexible=("chosen", "runner-up", "why"))
     for one in explanation.runner_ups:
         add(
             table,
             one.decision,
             one.chosen,
             *_lost(one),
+            "–" if one.probability_plan_faster is None else f"{one.probability_plan_faster:.0%}",
             "; ".join(one.reason.split("; ")[:SHOWN_CHANGES]),
             style="" if one.step_s is not None else "dim",
         )
