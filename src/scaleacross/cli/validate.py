@@ -24,6 +24,18 @@ Collectives = Annotated[
 Network = Annotated[
     str | None, typer.Option("--network", metavar="NAME", help="Link of all --collectives, where no column names it.")
 ]
+LeftOut = Annotated[
+    bool,
+    typer.Option(
+        "--left-out", help="Error, interval and worth of own runs with every source left out whole (a minute)."
+    ),
+]
+Table = Annotated[
+    Path | None,
+    typer.Option(
+        "--table", metavar="FILE", dir_okay=False, help="With --left-out: write the constants of intervals (YAML)."
+    ),
+]
 
 
 def validate_command(
@@ -44,18 +56,8 @@ def validate_command(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
-    left_out: Annotated[
-        bool,
-        typer.Option(
-            "--left-out", help="Error, interval and worth of own runs with every source left out whole (a minute)."
-        ),
-    ] = False,
-    table: Annotated[
-        Path | None,
-        typer.Option(
-            "--table", metavar="FILE", dir_okay=False, help="With --left-out: write the constants of intervals (YAML)."
-        ),
-    ] = None,
+    left_out: LeftOut = False,
+    table: Table = None,
     docs: Annotated[
         Path | None, typer.Option("--docs", metavar="FILE", dir_okay=False, help="Write the accuracy page (Markdown).")
     ] = None,

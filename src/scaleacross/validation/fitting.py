@@ -155,7 +155,7 @@ def best_change(jacobian: Floats, residual: Floats, weights: Floats, toward: Flo
         left = residual - jacobian @ step
         pull = weights / SPREAD**2 / (1 + (left / (TAIL * SPREAD)) ** 2)
         normal = jacobian.T @ (pull[:, None] * jacobian) + np.diag(precision)
-        step = np.linalg.solve(normal, jacobian.T @ (pull * residual) + precision * toward)
+        step = np.asarray(np.linalg.solve(normal, jacobian.T @ (pull * residual) + precision * toward))
     return step
 
 
