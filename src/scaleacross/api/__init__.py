@@ -8,11 +8,9 @@ from scaleacross.lazy import loaded_from
 
 if TYPE_CHECKING:
     from scaleacross.api.accuracy import (
-        apart_of,
         cross_check,
         leave_sources_out,
         score_files,
-        step_errors_text,
         validate,
     )
     from scaleacross.api.calibration import calibrate
@@ -40,7 +38,6 @@ __all__ = [
     "Reproduction",
     "SweepResult",
     "Synthesized",
-    "apart_of",
     "calibrate",
     "collective",
     "compare",
@@ -64,7 +61,6 @@ __all__ = [
     "schedule_of_plan",
     "score_files",
     "simulate",
-    "step_errors_text",
     "sweep",
     "synthesize",
     "validate",
@@ -74,11 +70,9 @@ __all__ = [
 
 _HOME: Final = {
     "scaleacross.api.accuracy": (
-        "apart_of",
         "cross_check",
         "leave_sources_out",
         "score_files",
-        "step_errors_text",
         "validate",
     ),
     "scaleacross.api.calibration": ("calibrate",),

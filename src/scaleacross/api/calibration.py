@@ -87,8 +87,8 @@ def calibrate(
         base: catalogue names or files of an accelerator, a link or both: they supply what is not fitted for names that the
             catalogue does not have. An entry of the catalogue starts from itself.
         only: labels of the files (accelerator, system, gpu), or entries that these mean, that are used; () uses all.
-        from_scratch: fit runs as the bundled catalogue's figures were fitted: from what is known without any step time. Otherwise runs
-            move what the entries state, one run a little, many runs all the way.
+        from_scratch: fit runs as the bundled catalogue's figures were fitted: from what is known without any step time.
+            Otherwise runs move what the entries state, one run a little, many runs all the way.
         today: date that the entries carry.
         progress: called before every fit.
 

@@ -73,7 +73,8 @@ def validate_command(
       scaleacross validate --gemm gemm.csv.gz --attention attention.csv
       scaleacross validate --collectives all_reduce.txt --network nvlink4
     """
-    from scaleacross.api import apart_of, cross_check, leave_sources_out, score_files, step_errors_text, validate
+    from scaleacross.api import cross_check, leave_sources_out, score_files, validate
+    from scaleacross.api.accuracy import apart_of, step_errors_text
     from scaleacross.report.accuracy import accuracy_report, grouped_by
     from scaleacross.report.accuracy_files import as_json as to_json
     from scaleacross.report.accuracy_files import write_accuracy
