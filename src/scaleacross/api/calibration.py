@@ -39,7 +39,6 @@ class _Request:
     only: tuple[str, ...]
     date: str
     progress: Callable[[Progress], None]
-    from_scratch: bool
     start_s: float = field(default_factory=time.monotonic)
 
     def wants(self, label: str, entry: str | None) -> bool:
@@ -71,7 +70,6 @@ def calibrate(
     base: str | Sequence[str] = (),
     network: str | None = None,
     only: str | Sequence[str] = (),
-    from_scratch: bool = False,
     today: date | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Calibration:
@@ -81,14 +79,13 @@ def calibrate(
 
     Args:
         gemm, attention, collectives, network: as in ``score_files``.
-        runs: CSV of measured training runs, columns as in ``validation.runs.Run``.
+        runs: CSV of measured training runs, columns as in ``validation.runs.Run``; they move what the entries state, one run a
+            little, many runs all the way.
         bench, plan: outputs of ``scaleacross bench --json``, and the plan whose launch file they ran: the levels of its topology
             beyond one scale-up domain.
         base: catalogue names or files of an accelerator, a link or both: they supply what is not fitted for names that the
             catalogue does not have. An entry of the catalogue starts from itself.
         only: labels of the files (accelerator, system, gpu), or entries that these mean, that are used; () uses all.
-        from_scratch: fit runs as the bundled catalogue's figures were fitted: from what is known without any step time.
-            Otherwise runs move what the entries state, one run a little, many runs all the way.
         today: date that the entries carry.
         progress: called before every fit.
 
@@ -106,7 +103,6 @@ def calibrate(
         tuple(listed(only)),
         (today or date.today()).isoformat(),
         progress or (lambda _: None),
-        from_scratch,
     )
     skipped: list[Skipped] = []
     tasks = [
@@ -225,6 +221,6 @@ def _step_fits(request: _Request, path: Path, kernels: KernelFits, links: LinkFi
     cases, left = cases_on(runs, machines)
     for (label, reason), number in Counter((run.gpu.partition(" ")[0], reason) for run, reason in left).items():
         skipped.append(Skipped(label, number, reason))
-    fits = refit(cases, partial(request.tell, "fitting step times"), from_scratch=request.from_scratch)
+    fits = refit(cases, partial(request.tell, "fitting step times"))
     targets = request.bases.accelerator_targets(dict.fromkeys(name for fit in fits for name in fit.figures))
     return StepFits(read_data_file(path).label, request.date, fits, targets)

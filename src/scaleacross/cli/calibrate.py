@@ -29,13 +29,6 @@ TestbedJob = Annotated[
     typer.Option("--testbed", metavar="JOB", help="Measure this machine's emulated buildings for a job (as root)."),
 ]
 
-FromScratch = Annotated[
-    bool,
-    typer.Option(
-        "--from-scratch",
-        help="Fit --runs from kernels and data sheets alone, as the bundled entries were, not around them.",
-    ),
-]
 Base = Annotated[
     list[str] | None,
     typer.Option(
@@ -59,7 +52,6 @@ def calibrate_command(
     only: Annotated[
         str | None, typer.Option("--only", metavar="LABEL,...", help="Use only rows of these labels or entries.")
     ] = None,
-    from_scratch: FromScratch = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -115,7 +107,6 @@ def calibrate_command(
             base=base or (),
             network=network,
             only=names_of(only) if only else (),
-            from_scratch=from_scratch,
             progress=progress,
         )
     written = write_files(found.files, output) if output else []
