@@ -2,8 +2,8 @@
 
 The criterion is that of ``fitting``, the prior is what the entry states that the fit starts from: one run moves the parameters
 a little, many runs decide them, and a parameter that no row depends on keeps its value. Whoever runs on 512 accelerators may
-have one or two runs; what they are worth is measured on sources left out (``few_runs``). Parameters that are to forget what
-the catalogue ships start from what is known without step times instead (``from_scratch=True``): so the shipped ones were made.
+have one or two runs; what they are worth is measured on sources left out (``few_runs``). The shipped figures
+themselves are fitted ``from_scratch``: from what is known without any step time (benchmarks/fit_step_times.py).
 """
 
 from __future__ import annotations
