@@ -14,6 +14,7 @@ import scaleacross as sa
 from instances import instance, plain_job
 from scaleacross.cli import app
 from scaleacross.report.comparison import comparison_report
+from scaleacross.report.cost import chance
 from scaleacross.solvers.baselines import BASELINES, Baseline, Outcome
 from scaleacross.spec.comparison import Comparison, Rival
 from scaleacross.spec.job import Job
@@ -138,4 +139,5 @@ def test_a_lead_says_how_sure_it_is(found: Comparison) -> None:
     assert sure == sorted(sure)  # the further behind, the surer
     assert all(0.5 <= one < 1 for one in sure if one is not None)
     assert all(rival.interval is not None and rival.interval.p10_s < rival.step_s for rival in priced)
+    assert [chance(one) for one in (0.5, 0.999, 0.001)] == ["50 %", "> 99 %", "< 1 %"]
     assert "no step time of an accelerator and precision of this plan was ever seen" in " ".join(shown(found).split())

@@ -8,7 +8,7 @@ from statistics import median
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from scaleacross.report.cost import between, expectation, status
+from scaleacross.report.cost import between, chance, expectation, status
 from scaleacross.report.format import add, cell, columns, count, grid, percent, section
 from scaleacross.spec.comparison import Comparison, Rival
 from scaleacross.spec.plan import Decision
@@ -22,7 +22,7 @@ HEADS = (
     "GPUs",
     "crosses buildings",
     "ours is",
-    "surely",
+    "chance",
     "degrees or reason",
 )
 OURS = "scaleacross"
@@ -32,7 +32,7 @@ def comparison_report(comparison: Comparison) -> RenderableType:
     """Step time, rate, axes that cross the buildings, and how much faster ours is; ties and missing plans by name."""
     ours, cost = comparison.plan, comparison.plan.cost
     table = columns(
-        HEADS, right=("step", "80 % within", "TFLOP/s", "GPUs", "ours is", "surely"), flexible=("degrees or reason",)
+        HEADS, right=("step", "80 % within", "TFLOP/s", "GPUs", "ours is", "chance"), flexible=("degrees or reason",)
     )
     used = count(ours.placement.num_accelerators)
     within = between(ours.interval) if ours.interval else ""
@@ -52,7 +52,7 @@ def _row(rival: Rival) -> tuple[str | Text, ...]:
     if rival.step_s is None or rival.model_flop_per_s is None or rival.speed_up is None:
         return rival.name, "–", "–", "–", "–", "–", "no plan", "", rival.reason
     faster = "a tie" if rival.is_tie else f"{rival.speed_up:.2f}x faster" if rival.speed_up > 1 else "SLOWER"
-    sure = "" if rival.probability_ours_faster is None else f"{rival.probability_ours_faster:.0%}"
+    sure = "" if rival.probability_ours_faster is None else chance(rival.probability_ours_faster)
     within = between(rival.interval) if rival.interval else ""
     figures = (
         human_seconds(rival.step_s),
@@ -83,8 +83,8 @@ def _remarks(comparison: Comparison) -> Iterator[tuple[str, str | Text]]:
     if comparison.plan.interval is not None:
         yield "measured", cell(f"{expectation(comparison.plan.interval)}, ours")
         yield (
-            "surely",
-            "probability that ours is measured faster: what the model gets wrong, it gets wrong in both plans",
+            "chance",
+            "that ours is measured faster: what the model gets wrong, it gets wrong in both plans",
         )
     if comparison.matched:
         yield "same plan", cell(f"the search found nothing faster than {comparison.matched}'s plan")

@@ -62,6 +62,11 @@ def between(interval: StepInterval) -> str:
     return f"{human_seconds(interval.p10_s)} to {human_seconds(interval.p90_s)}"
 
 
+def chance(probability: float) -> str:
+    """A probability in whole percent; one that rounds to certainty is no certainty."""
+    return "> 99 %" if probability > 0.99 else "< 1 %" if probability < 0.01 else f"{probability * 100:.0f} %"
+
+
 def expectation(interval: StepInterval) -> str:
     """The interval and what it rests on, in a sentence."""
     rests = [] if interval.seen else ["no step time of an accelerator and precision of this plan was ever seen"]

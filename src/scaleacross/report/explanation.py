@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from scaleacross.report.compression import why_encoded
-from scaleacross.report.cost import COMPONENT_MEANING, expectation
+from scaleacross.report.cost import COMPONENT_MEANING, chance, expectation
 from scaleacross.report.format import add, columns, grid, percent, section
 from scaleacross.spec.explanation import Explanation, FailureWhatIf, RunnerUp
 from scaleacross.units import human_seconds
@@ -52,15 +52,15 @@ def _failures(found: FailureWhatIf) -> RenderableType:
 
 
 def _runner_ups(explanation: Explanation) -> RenderableType:
-    heads = ("decision", "chosen", "runner-up", "costs", "of step", "surely", "why")
-    table = columns(heads, right=("costs", "of step", "surely"), flexible=("chosen", "runner-up", "why"))
+    heads = ("decision", "chosen", "runner-up", "costs", "of step", "chance", "why")
+    table = columns(heads, right=("costs", "of step", "chance"), flexible=("chosen", "runner-up", "why"))
     for one in explanation.runner_ups:
         add(
             table,
             one.decision,
             one.chosen,
             *_lost(one),
-            "–" if one.probability_plan_faster is None else f"{one.probability_plan_faster:.0%}",
+            "–" if one.probability_plan_faster is None else chance(one.probability_plan_faster),
             "; ".join(one.reason.split("; ")[:SHOWN_CHANGES]),
             style="" if one.step_s is not None else "dim",
         )
