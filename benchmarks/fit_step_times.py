@@ -3,8 +3,9 @@
     python benchmarks/fit_step_times.py RUNS.csv            print what would change
     python benchmarks/fit_step_times.py RUNS.csv --write    change configs/accelerators/*.yaml
 
-The fit is that of ``scaleacross calibrate --runs`` (``validation.refit``), on the bundled entries in place of a fleet's own. A
-parameter that no row depends on stays as it is. Run it again after any change of a cost model.
+The fit is that of ``scaleacross calibrate --runs`` (``validation.refit``), on the bundled entries in place of a fleet's own, and
+from what is known without step times, not from what the entries state. A parameter that no row depends on stays as it is. Run
+it again after any change of a cost model.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def main() -> None:
     cases, skipped = cases_on(read_runs(arguments.runs), Machines({}, {}))
     for run, reason in skipped:
         print(f"skipped {run.id}: {reason}")
-    for fit in refit(cases, lambda done, total: print(f"pass {done} of {total}", file=sys.stderr)):
+    for fit in refit(cases, lambda done, total: print(f"pass {done} of {total}", file=sys.stderr), from_scratch=True):
         print(f"# {fit.generation}: {_errors(fit)}")
         for name, figures in fit.figures.items():
             path = FOLDER / f"{name}.yaml"

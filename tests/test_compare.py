@@ -15,6 +15,7 @@ from cases import each
 from instances import instance, plain_job
 from scaleacross.cli import app
 from scaleacross.report.comparison import comparison_report
+from scaleacross.report.cost import chance
 from scaleacross.solvers.baselines import BASELINES, Baseline, Outcome
 from scaleacross.spec.comparison import Comparison, Rival
 from scaleacross.spec.job import Job
@@ -132,3 +133,16 @@ def test_command_says_what_is_wrong_with_a_job() -> None:
     result = CliRunner().invoke(app, ["compare", "no_such_job"])
     assert (result.exit_code, result.stdout) == (2, "")
     assert "no_such_job" in result.stderr
+
+
+def test_a_lead_says_how_sure_it_is(found: Comparison) -> None:
+    ours = found.plan
+    assert ours.interval is not None
+    assert ours.interval.p10_s < ours.cost.step_s < ours.interval.p90_s
+    priced = [rival for rival in found.rivals if rival.step_s is not None]
+    sure = [rival.probability_ours_faster for rival in priced]
+    assert sure == sorted(sure)  # the further behind, the surer
+    assert all(0.5 <= one < 1 for one in sure if one is not None)
+    assert all(rival.interval is not None and rival.interval.p10_s < rival.step_s for rival in priced)
+    assert [chance(one) for one in (0.5, 0.999, 0.001)] == ["50 %", "> 99 %", "< 1 %"]
+    assert "no step time of an accelerator and precision of this plan was ever seen" in " ".join(shown(found).split())

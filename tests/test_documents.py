@@ -88,3 +88,16 @@ def test_the_version_is_one() -> None:
     assert citation["license"] == project["project"]["license"]
     least = project["project"]["requires-python"].removeprefix(">=")
     assert f"Programming Language :: Python :: {least}" in project["project"]["classifiers"]
+
+
+def test_figures_of_the_readme_on_accuracy_are_those_of_the_page() -> None:
+    page, readme = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8"), DOCUMENTS[0]
+    trust = readme.partition("## How far to trust the numbers")[2].partition("**Simulation.**")[0]
+    classes = dict(re.findall(r"^\| ([a-z][a-z, -]+) \| \d+ \| \d+ \| (.+?) \|$", page, flags=re.MULTILINE))
+    for name in ("never seen, or experts", "seen, dense", "all"):
+        median, _, p90, _ = classes[name].split(" | ")
+        assert median in trust, name
+        assert f"{float(p90[:-2]):.0f} %" in trust, name
+    covered = re.search(r"^\| all \| \d+ \| (\d+\.\d %) \|  \|", page, flags=re.MULTILINE)
+    assert covered
+    assert covered[1] in trust

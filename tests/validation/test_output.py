@@ -20,7 +20,9 @@ from scaleacross.report.accuracy import grouped_by
 from scaleacross.report.accuracy_files import COLUMNS, as_json, rows_csv, scatter_svg
 from scaleacross.report.accuracy_page import accuracy_page, why
 from scaleacross.validation.crosscheck import cross_check
+from scaleacross.validation.left_out import apart
 from scaleacross.validation.score import Validation, validate_runs
+from scaleacross.validation.step_errors import sources_left_out
 
 FIGURES = ("rows", "used", "skipped", "median_abs_error", "mean_abs_error", "p90_abs_error", "bias", "kendall_tau")
 
@@ -68,8 +70,15 @@ def test_unknown_grouping_names_the_known_ones() -> None:
 
 
 def test_page_has_its_tables(validation: Validation) -> None:
-    page = accuracy_page(validation, cross_check(validation), date(2026, 1, 2))
-    for heading in ("In sample and left out", "Step time by source", "The 20 worst rows", "What was fitted"):
+    rows = apart(validation)
+    page = accuracy_page(validation, cross_check(rows), sources_left_out(rows), date(2026, 1, 2))
+    for heading in (
+        "A fleet never seen",
+        "In sample and left out",
+        "Step time by source",
+        "The 20 worst rows",
+        "What was fitted",
+    ):
         assert f"## {heading}" in page
     assert "2026-01-02" in page
     assert page.count("| model left out | 7 |") == 1
@@ -116,7 +125,8 @@ def test_the_page_says_what_a_row_holds_that_ran_and_is_predicted_not_to_fit() -
     stated = replace(run("l1"), tp=1, pp=1, cp=1, vpp=None, dp=64, gbs=256)
     page_of = validate_runs([*runs(), replace(stated, id="big")])
     assert page_of.memory.refused == ("big",)
-    page = accuracy_page(page_of, cross_check(page_of), date(2026, 1, 2))
+    rows = apart(page_of)
+    page = accuracy_page(page_of, cross_check(rows), sources_left_out(rows), date(2026, 1, 2))
     (line,) = (line for line in page.splitlines() if line.startswith("* big states llama3_70b on 64 H100-80GB in bf16"))
     assert "parameters 131.4, gradients 131.4" in line
     assert line.endswith(

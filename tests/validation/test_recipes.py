@@ -10,7 +10,7 @@ from measured_rows import run
 from scaleacross import catalogue
 from scaleacross.spec.accelerator import Precision
 from scaleacross.validation.mapping import case_of
-from scaleacross.validation.recipes import EXPERT_RECIPES, SC21_TABLE_1, as_launched, expert_recipe
+from scaleacross.validation.recipes import EXPERT_RECIPES, expert_recipe
 from scaleacross.validation.runs import Run
 from scaleacross.workloads import variants
 from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
@@ -54,6 +54,12 @@ def test_no_release_is_a_recipe_of_its_own() -> None:
     assert expert_recipe(run("n1")).runtime.dispatch == "copies"
     assert expert_recipe(moe_row("README.md")).since == (0, 0)
     assert expert_recipe(replace(moe_row("25.09"), notes="tokendrop")).runtime.graphs == "partial"
+
+
+def test_a_row_of_a_source_left_out_has_no_recipe() -> None:
+    row = moe_row("26.06")
+    assert case_of(row).job.experts.graphs == "full"
+    assert case_of(row, recipes=False).job.experts == case_of(replace(row, source_ref="README.md")).job.experts
 
 
 def test_newer_recipes_stand_before_older_ones() -> None:
@@ -111,16 +117,3 @@ def test_lean_activations_hold_what_the_backward_pass_reads() -> None:
     )
     assert before - wide == 2 * 28672  # SiLU(gate)
     assert wide - narrow == 2 * 8192 + 28672 - 64 * 128  # inputs of 1 byte; the attention output is held twice
-
-
-def test_the_authors_script_says_how_table_1_of_sc21_was_launched() -> None:
-    table = replace(
-        run("k1"), source="SC21 (arXiv 2104.04473)", source_ref="Table 1", model="gpt_76.1b", mbs=None, vpp=None
-    )
-    assert (as_launched(table).mbs, as_launched(table).vpp) == SC21_TABLE_1["gpt_76.1b"] == (2, 3)
-    assert as_launched(replace(table, mbs=4)).mbs == 4  # what a row states counts
-    other = replace(table, source_ref="Table 2 (ptd)")
-    assert as_launched(other) == other
-    flat = replace(table, model="gpt_3.6b", framework="Megatron-LM 2021", n_gpus=64, tp=2, pp=1, dp=32, gbs=512)
-    assert case_of(flat).job.overlap.gradient_reduce  # PyTorch's DistributedDataParallel
-    assert not case_of(replace(flat, pp=2, dp=16, vpp=1)).job.overlap.gradient_reduce

@@ -12,7 +12,7 @@ from scaleacross.catalogue import load_accelerator, load_network
 from scaleacross.errors import InputError
 from scaleacross.validation import refit as module
 from scaleacross.validation.predict import predict
-from scaleacross.validation.refit import MIN_ROWS, Machines, cases_on, refit
+from scaleacross.validation.refit import Machines, cases_on, refit
 from scaleacross.validation.runs import Run
 
 NOTHING = Machines({}, {})
@@ -51,7 +51,7 @@ def test_a_slower_accelerator_is_found_from_its_step_times() -> None:
     assert "host_moe_pass_s" not in figures  # no row has experts: it keeps its value
     before, after = (np.abs(seconds / fit.measured_s - 1).max() for seconds in (fit.before_s, fit.fitted_s))
     assert after < 0.03 < 0.15 < before
-    assert set(fit.left_out_s) == {"models", "sources"}
+    assert set(fit.left_out_s) == {"models", "sources", "runs"}
     unseen = np.abs(fit.left_out_s["models"] / fit.measured_s - 1).max()
     assert after < unseen < before
     assert told[0] == (0, 3)
@@ -76,14 +76,39 @@ def test_a_fitted_link_prices_the_runs() -> None:
     assert predict(after[0]).step_s > 1.1 * predict(before[0]).step_s
 
 
-def test_a_generation_with_few_rows_is_left_alone_and_alone_refused() -> None:
-    few = [run("k1"), run("k2")]
-    cases, skipped = cases_on([*rows(), *few], NOTHING)
-    assert len(cases) == len(rows())
-    assert [(one.id, reason) for one, reason in skipped] == [
-        (name, f"2 usable rows on Ampere; a fit needs {MIN_ROWS}") for name in ("k1", "k2")
-    ]
+def test_one_run_moves_the_stated_figures_and_two_move_them_further() -> None:
+    own = load_accelerator("h100-sxm")
+    ratios = {key: 0.85 * value for key, value in own.training_gemm_ratio.items()}
+    slow = timed(rows(), Machines({"h100-sxm": own.model_copy(update={"training_gemm_ratio": ratios})}, {}))
+    same = [row for row in slow if row.model == "nemotron4_15b" and row.precision == "bf16"]
+    found = [refit(cases_on(same[-number:], NOTHING)[0])[0] for number in (1, 2)]
+    assert found[0].runs == {"h100-sxm": {"nemotron415b bf16": 1}}
+    before, one, two = (
+        abs(float(np.log(seconds[-1] / fit.measured_s[-1])))
+        for seconds, fit in ((found[0].before_s, found[0]), *((fit.fitted_s, fit) for fit in found))
+    )
+    assert 0 < two < one < 0.5 * before
+
+
+def test_runs_as_predicted_change_nothing() -> None:
+    own = load_accelerator("h100-sxm")
+    cases, _ = cases_on(timed(rows(), NOTHING)[:2], NOTHING)
+    (fit,) = refit(cases)
+    figures = fit.figures["h100-sxm"]
+    assert figures["memory_efficiency_fraction"] == pytest.approx(own.memory_efficiency_fraction, rel=1e-6)
+    assert figures["training_gemm_ratio"] == pytest.approx(dict(own.training_gemm_ratio), rel=1e-6)
+    (shipped,) = refit(cases, from_scratch=True)  # the priors of KNOBS pull
+    assert shipped.figures["h100-sxm"]["training_gemm_ratio"] != pytest.approx(dict(own.training_gemm_ratio), rel=1e-3)
+
+
+def test_every_run_of_a_few_is_left_out_once() -> None:
+    cases, _ = cases_on(rows()[:3], NOTHING)
+    (fit,) = refit(cases)
+    assert set(fit.left_out_s) == {"models", "sources", "runs"}
+
+
+def test_no_usable_row_is_refused_with_the_reasons() -> None:
     with pytest.raises(
-        InputError, match=r"no accelerator generation has 6 usable rows.*\n- 2 rows: 2 usable rows on Ampere"
+        InputError, match=r"none of 1 rows can be used; a fit needs one:\n- 1 rows: neither step_time_s nor"
     ):
-        cases_on(few, NOTHING)
+        cases_on([replace(run("k1"), step_time_s=None)], NOTHING)

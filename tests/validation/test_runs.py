@@ -9,6 +9,7 @@ from measured_rows import TEXT, run, runs
 
 from scaleacross.errors import InputError
 from scaleacross.validation.runs import read_runs
+from scaleacross.validation.score import usable_cases
 
 
 def test_blank_means_not_stated() -> None:
@@ -31,15 +32,27 @@ def test_rows_without_an_id_are_named_after_their_line() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model,gpu,n_gpus,seq\n", "column gbs is missing"),
         ("model,gpu,n_gpus,seq,gbs\nx,H100,8,4096,\n", "line 2: gbs is blank"),
         ("model,gpu,n_gpus,seq,gbs,tp\nx,H100,8,4096,64,two\n", "line 2: tp: 'two' is no number"),
         ("model,gpu,n_gpus,seq,gbs\nx,H100,8.5,4096,64\n", "line 2: n_gpus: '8.5' is no whole number"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(text: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        runs(text)
+def test_what_is_wrong_with_a_row_is_named_with_its_line_and_skips_it_alone(text: str, message: str) -> None:
+    (row,) = runs(text)
+    assert message in row.unreadable
+    cases, skipped = usable_cases([run("n1"), row])
+    assert [case.run.id for case in cases] == ["n1"]
+    assert [(one.id, reason) for one, reason in skipped] == [("line2", row.unreadable)]
+
+
+def test_everything_that_is_wrong_with_a_row_is_listed() -> None:
+    (row,) = runs("model,gpu,n_gpus,seq,gbs,tp\nx,H100,8.5,4096,,two\n")
+    assert row.unreadable == "golden, line 2: n_gpus: '8.5' is no whole number; tp: 'two' is no number; gbs is blank"
+
+
+def test_a_missing_column_is_bad_input() -> None:
+    with pytest.raises(InputError, match="column gbs is missing"):
+        runs("model,gpu,n_gpus,seq\n")
 
 
 def test_a_file_reads_like_its_text(tmp_path: Path) -> None:

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Final
 from scaleacross.lazy import loaded_from
 
 if TYPE_CHECKING:
-    from scaleacross.api.accuracy import cross_check, score_files, validate
+    from scaleacross.api.accuracy import (
+        cross_check,
+        leave_sources_out,
+        score_files,
+        validate,
+    )
     from scaleacross.api.calibration import calibrate
     from scaleacross.api.collective_study import collective
     from scaleacross.api.comparison import compare
@@ -48,6 +53,7 @@ __all__ = [
     "explain",
     "explain_recommendation",
     "improve_settings",
+    "leave_sources_out",
     "pareto",
     "plan",
     "plan_recommendation",
@@ -69,6 +75,7 @@ __all__ = [
 _HOME: Final = {
     "scaleacross.api.accuracy": (
         "cross_check",
+        "leave_sources_out",
         "score_files",
         "validate",
     ),

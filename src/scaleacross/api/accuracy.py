@@ -1,22 +1,27 @@
-"""The verbs validate, score_files and cross_check: predictions held against what others measured."""
+"""The verbs validate, leave_sources_out, score_files and cross_check: predictions held against what others measured."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import date
 from pathlib import Path
 
 from scaleacross.api.names import known_accelerator, known_network, listed
+from scaleacross.calibration.data_file import read_data_file
 from scaleacross.calibration.file_scores import (
     FileScore,
     score_attention_file,
     score_collective_files,
     score_gemm_file,
 )
+from scaleacross.catalogue.write import entry_text
 from scaleacross.errors import InputError
 from scaleacross.validation.crosscheck import CrossCheck
 from scaleacross.validation.crosscheck import cross_check as validation_cross_check
+from scaleacross.validation.left_out import Apart, apart
 from scaleacross.validation.runs import Run, read_runs
 from scaleacross.validation.score import Validation, validate_runs
+from scaleacross.validation.step_errors import SourcesLeftOut, sources_left_out, step_errors
 
 
 def validate(runs: str | Path | Sequence[Run]) -> Validation:
@@ -65,6 +70,32 @@ def score_files(
     return found
 
 
-def cross_check(validation: Validation) -> CrossCheck:
-    """Errors with parameters refitted without each row's model, and without its source (about a minute per 400 rows)."""
-    return validation_cross_check(validation)
+def apart_of(validation: Validation) -> Apart:
+    """The rows of ``validation`` made ready for ``leave_sources_out`` and ``cross_check`` (about a minute per 400 rows)."""
+    return apart(validation)
+
+
+def leave_sources_out(rows: Validation | Apart) -> SourcesLeftOut:
+    """Errors with every source left out whole, and how well intervals and own runs do there."""
+    return sources_left_out(rows if isinstance(rows, Apart) else apart(rows))
+
+
+def step_errors_text(rows: Apart, path: str | Path, today: date) -> str:
+    """The constants of intervals that ``rows`` of the file at ``path`` give, as ``configs/standard/step_errors.yaml`` has them.
+
+    Raises:
+        InputError: too few sources.
+    """
+    file = read_data_file(path)
+    found = step_errors(rows, f"{file.label}, {len(rows.cases)} rows, {today.isoformat()}")
+    comment = (
+        "written by scaleacross validate RUNS.csv --left-out --table FILE; what the figures mean: spec/step_errors.py"
+    )
+    data = found.model_dump(mode="json")
+    origins = data.pop("provenance")
+    return entry_text({**data, "provenance": origins}, comment)
+
+
+def cross_check(validation: Validation | Apart) -> CrossCheck:
+    """Errors with parameters refitted without each row's model, and without its source."""
+    return validation_cross_check(validation if isinstance(validation, Apart) else apart(validation))

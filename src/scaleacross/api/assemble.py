@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
+from scaleacross import catalogue
 from scaleacross.cost_models.failures import degraded_states
 from scaleacross.cost_models.goodput import goodput_of, is_asked
+from scaleacross.cost_models.levels import accelerator_types
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost, replayed_work
+from scaleacross.cost_models.step_interval import probability_faster, step_interval
+from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision, NetworkReport, Plan, SolveReport
+from scaleacross.spec.step_errors import StepInterval
 from scaleacross.targets import fits
 from scaleacross.workloads.problem import Problem
 
@@ -39,6 +44,7 @@ def assemble(
         layers_per_stage=cost.layers_per_stage,
         num_micro_batches=cost.num_micro_batches,
         cost=cost.cost,
+        interval=interval_of(problem, cost.placement, cost.cost.step_s),
         memory=cost.memory,
         traffic=cost.traffic,
         collectives=cost.collectives,
@@ -49,6 +55,26 @@ def assemble(
         report=report,
         goodput=goodput_of(problem, placed, cost.cost.step_s) if is_asked(problem) else None,
     )
+
+
+def interval_of(problem: Problem, placement: Placement, step_s: float) -> StepInterval:
+    """Where the measured step time of a placed decision is expected."""
+    return step_interval(
+        catalogue.step_errors(),
+        step_s,
+        accelerator_types([problem.topology.building(share.building) for share in placement.fill]),
+        problem.job.precision,
+        model=problem.workload.name,
+        experts=problem.profile.num_experts > 0,
+        num_accelerators=placement.num_accelerators,
+        spans_buildings=len(placement.fill) > 1,
+    )
+
+
+def probability_of_lead(problem: Problem, step_s: float, other_s: float) -> float:
+    """Probability that a decision for ``problem`` with the first step time is measured faster than one with the second."""
+    experts = problem.profile.num_experts > 0
+    return probability_faster(catalogue.step_errors(), step_s, other_s, experts=experts)
 
 
 def versions() -> dict[str, str]:

@@ -79,7 +79,8 @@ def calibrate(
 
     Args:
         gemm, attention, collectives, network: as in ``score_files``.
-        runs: CSV of measured training runs, columns as in ``validation.runs.Run``.
+        runs: CSV of measured training runs, columns as in ``validation.runs.Run``; they move what the entries state, one run a
+            little, many runs all the way.
         bench, plan: outputs of ``scaleacross bench --json``, and the plan whose launch file they ran: the levels of its topology
             beyond one scale-up domain.
         base: catalogue names or files of an accelerator, a link or both: they supply what is not fitted for names that the
@@ -98,7 +99,10 @@ def calibrate(
     if benches and plan is None:
         raise InputError("bench says nothing of the levels that its groups cross: give the plan that it ran too")
     request = _Request(
-        bases_of(listed(base)), tuple(listed(only)), (today or date.today()).isoformat(), progress or (lambda _: None)
+        bases_of(listed(base)),
+        tuple(listed(only)),
+        (today or date.today()).isoformat(),
+        progress or (lambda _: None),
     )
     skipped: list[Skipped] = []
     tasks = [

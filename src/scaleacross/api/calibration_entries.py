@@ -96,7 +96,12 @@ def _step_figures(steps: StepFits, fit: Refit, name: str) -> dict[str, FittedFig
         f"{percents(score(fit.fitted_s, fit.measured_s))}"
         + "".join(f", {what} left out {percents(score(s, fit.measured_s))}" for what, s in fit.left_out_s.items())
     )
-    return {field: FittedFigure(value, source) for field, value in fit.figures[name].items()}
+    runs = {
+        "step_time_runs": FittedFigure(
+            fit.runs[name], f"{steps.source}: rows of every model and precision, {steps.date}"
+        )
+    }
+    return {field: FittedFigure(value, source) for field, value in fit.figures[name].items()} | runs
 
 
 def _step_residuals(fit: Refit, name: str) -> list[Residual]:

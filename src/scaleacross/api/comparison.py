@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scaleacross import verification as checks
-from scaleacross.api.assemble import cost_of
+from scaleacross.api.assemble import cost_of, interval_of, probability_of_lead
 from scaleacross.api.planning import DEFAULT_TIME_LIMIT_S, plan
 from scaleacross.api.problems import problem_of
 from scaleacross.cost_models.plan_cost import PlanCost
@@ -67,7 +67,7 @@ def compare(
         work_limit=work_limit,
         incumbents=[rival.decision for rival in found if rival.decision is not None],
     )
-    return beside(ours, found, tie_tolerance)
+    return beside(problem, ours, found, tie_tolerance)
 
 
 def rivals_of(
@@ -84,9 +84,10 @@ def rivals_of(
     return found
 
 
-def beside(ours: Plan, found: Sequence[Rival], tie_tolerance: float) -> Comparison:
-    """Our plan and the rivals, fastest first, with speed-ups and ties."""
-    rivals = sorted((_against(rival, ours, tie_tolerance) for rival in found), key=lambda r: r.step_s or float("inf"))
+def beside(problem: Problem, ours: Plan, found: Sequence[Rival], tie_tolerance: float) -> Comparison:
+    """Our plan and the rivals, fastest first, with speed-ups, ties and how sure our lead is."""
+    against = (_against(problem, rival, ours, tie_tolerance) for rival in found)
+    rivals = sorted(against, key=lambda rival: rival.step_s or float("inf"))
     return Comparison(
         plan=ours,
         across=_across(ours.placement),
@@ -114,12 +115,13 @@ def _rival(problem: Problem, name: str, baseline: Baseline, clock: Clock) -> Riv
         reason=reason,
         complete=outcome.complete,
     )
-    return rival if cost is None else _priced(rival, cost)
+    return rival if cost is None else _priced(problem, rival, cost)
 
 
-def _priced(rival: Rival, cost: PlanCost) -> Rival:
+def _priced(problem: Problem, rival: Rival, cost: PlanCost) -> Rival:
     figures = {
         "step_s": cost.cost.step_s,
+        "interval": interval_of(problem, cost.placement, cost.cost.step_s),
         "model_flop_per_s": cost.cost.model_flop_per_s,
         "num_accelerators": cost.placement.num_accelerators,
         "across": _across(cost.placement),
@@ -127,11 +129,17 @@ def _priced(rival: Rival, cost: PlanCost) -> Rival:
     return rival.model_copy(update=figures)
 
 
-def _against(rival: Rival, ours: Plan, tie_tolerance: float) -> Rival:
+def _against(problem: Problem, rival: Rival, ours: Plan, tie_tolerance: float) -> Rival:
     if rival.step_s is None:
         return rival
     speed_up = rival.step_s / ours.cost.step_s
-    return rival.model_copy(update={"speed_up": speed_up, "is_tie": abs(speed_up - 1) <= tie_tolerance})
+    sure = probability_of_lead(problem, ours.cost.step_s, rival.step_s)
+    figures = {
+        "speed_up": speed_up,
+        "is_tie": abs(speed_up - 1) <= tie_tolerance,
+        "probability_ours_faster": sure,
+    }
+    return rival.model_copy(update=figures)
 
 
 def _across(placement: Placement) -> tuple[Axis, ...]:

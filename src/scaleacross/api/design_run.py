@@ -79,7 +79,7 @@ def _contend(space: DesignSpace, problem: Problem) -> Record:
         clock=time.process_time,
         work_limit=work,
     )
-    compared = beside(ours, rivals, space.tie_tolerance)
+    compared = beside(problem, ours, rivals, space.tie_tolerance)
     figures = {**figures_of(ours), "across": "+".join(compared.across)}
     if ours.report.finalists:
         figures |= {"finalists": len(ours.report.finalists), "replayed_s": ours.report.finalists[0].replayed_s}

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from scaleacross import catalogue
 from scaleacross import verification as checks
+from scaleacross.api.assemble import interval_of, probability_of_lead
 from scaleacross.api.evaluation import evaluate
 from scaleacross.api.problems import problem_of
 from scaleacross.cost_models.goodput.what_if import paying_rate_factor, spare_break_even, units_break_even
 from scaleacross.cost_models.sensitivity import Repricer, sensitivities
 from scaleacross.solvers.network_of_plan import with_library_network
 from scaleacross.solvers.runner_up import runner_ups
-from scaleacross.spec.explanation import Explanation, FailureWhatIf
+from scaleacross.spec.explanation import Explanation, FailureWhatIf, RunnerUp
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Decision, Plan
 from scaleacross.spec.progress import Progress
@@ -52,16 +53,25 @@ def explain(
     rivals = runner_ups(
         problem, plan.decision, time_limit_s=time_limit_s, seed=plan.report.seed, report=progress or (lambda _: None)
     )
+    step_s = pricer.cost().cost.step_s
     return Explanation(
         name=plan.job.name,
-        step_s=pricer.cost().cost.step_s,
-        runner_ups=tuple(rivals),
+        step_s=step_s,
+        interval=interval_of(problem, plan.placement, step_s),
+        runner_ups=tuple(_with_lead(problem, step_s, one) for one in rivals),
         phases=phases,
         sensitivities=rows,
         network=plan.network.terms if plan.network else (),
         failures=_failures(problem, plan),
         seconds=time.perf_counter() - began,
     )
+
+
+def _with_lead(problem: Problem, step_s: float, one: RunnerUp) -> RunnerUp:
+    """The runner-up with how sure it is that the plan is faster."""
+    if one.step_s is None:
+        return one
+    return one.model_copy(update={"probability_plan_faster": probability_of_lead(problem, step_s, one.step_s)})
 
 
 def _failures(problem: Problem, plan: Plan) -> FailureWhatIf | None:

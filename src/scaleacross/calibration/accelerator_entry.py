@@ -57,7 +57,9 @@ def _set(data: dict[str, Any], field: str, value: Any) -> str:
         return field
     key = next((spelling for spelling in user_keys(field) if spelling in data), field)
     data[key] = (
-        {part: _rounded(each) for part, each in value.items()} if isinstance(value, Mapping) else _in_unit(key, value)
+        {part: each if isinstance(each, int) else _rounded(each) for part, each in value.items()}
+        if isinstance(value, Mapping)
+        else _in_unit(key, value)
     )
     return key
 

@@ -14,6 +14,7 @@ from scaleacross.catalogue.recommendation import (
     load_recommendation_job,
     load_recommendation_plan,
 )
+from scaleacross.catalogue.step_errors import read_step_errors, step_errors
 from scaleacross.catalogue.studies import Point, load_study, points_of
 
 __all__ = [
@@ -45,9 +46,11 @@ __all__ = [
     "quick_files",
     "quick_job",
     "quick_topology",
+    "read_step_errors",
     "resolve",
     "schema",
     "schema_text",
+    "step_errors",
     "topology_text",
     "with_hosts",
 ]

@@ -29,6 +29,13 @@ TestbedJob = Annotated[
     typer.Option("--testbed", metavar="JOB", help="Measure this machine's emulated buildings for a job (as root)."),
 ]
 
+Base = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--base", metavar="NAME", help="Entry or file that supplies what is not fitted. Repeatable, one of a kind."
+    ),
+]
+
 
 def calibrate_command(
     gemm: Benchmark = None,
@@ -40,12 +47,7 @@ def calibrate_command(
     bench: Benches = None,
     plan: BenchedPlan = None,
     testbed: TestbedJob = None,
-    base: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--base", metavar="NAME", help="Entry or file that supplies what is not fitted. Repeatable, one of a kind."
-        ),
-    ] = None,
+    base: Base = None,
     network: Network = None,
     only: Annotated[
         str | None, typer.Option("--only", metavar="LABEL,...", help="Use only rows of these labels or entries.")
@@ -64,7 +66,9 @@ def calibrate_command(
 ) -> None:
     """Fit accelerators and links to your own measurements and write them as catalogue entries.
 
-    Errors are shown in sample and on what was left out of the fit: shapes, sizes, whole models, whole sources.
+    Errors are shown in sample and on what was left out of the fit: shapes, sizes, whole models, whole sources, single runs.
+    One run is enough for --runs: it moves the entry a little, three move it most of the way, and plans of that model and
+    precision get a narrower interval (the column model is the workload's name). validate --left-out says what runs are worth.
 
     \b
     Examples:
@@ -72,6 +76,7 @@ def calibrate_command(
       scaleacross calibrate --gemm my_gpu.csv --base h100-sxm -o fleet/
       scaleacross calibrate --collectives all_reduce.txt --collectives all_gather.txt --network nvlink4 -o fleet/
       scaleacross calibrate --collectives query_coll_tuning.json --network nvlink5 -o fleet/
+      scaleacross calibrate --runs mine.csv -o fleet/              # one to three runs of your own
       scaleacross calibrate --gemm gemm.csv --runs runs.csv -o fleet/
       scaleacross calibrate --bench zone.json --bench trunk.json --plan build/small/plan.json -o fleet/
       SCALEACROSS_CONFIGS=fleet scaleacross plan job.yaml

@@ -24,6 +24,18 @@ Collectives = Annotated[
 Network = Annotated[
     str | None, typer.Option("--network", metavar="NAME", help="Link of all --collectives, where no column names it.")
 ]
+LeftOut = Annotated[
+    bool,
+    typer.Option(
+        "--left-out", help="Error, interval and worth of own runs with every source left out whole (a minute)."
+    ),
+]
+Table = Annotated[
+    Path | None,
+    typer.Option(
+        "--table", metavar="FILE", dir_okay=False, help="With --left-out: write the constants of intervals (YAML)."
+    ),
+]
 
 
 def validate_command(
@@ -44,6 +56,8 @@ def validate_command(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    left_out: LeftOut = False,
+    table: Table = None,
     docs: Annotated[
         Path | None, typer.Option("--docs", metavar="FILE", dir_okay=False, help="Write the accuracy page (Markdown).")
     ] = None,
@@ -54,36 +68,48 @@ def validate_command(
     Examples:
       scaleacross validate runs.csv --by source,model
       scaleacross validate runs.csv --json | jq .median_abs_error
+      scaleacross validate runs.csv --left-out     # what to expect of a fleet that nobody has measured
       scaleacross validate runs.csv -o build/accuracy
       scaleacross validate --gemm gemm.csv.gz --attention attention.csv
       scaleacross validate --collectives all_reduce.txt --network nvlink4
     """
-    from scaleacross.api import cross_check, score_files, validate
+    from scaleacross.api import cross_check, leave_sources_out, score_files, validate
+    from scaleacross.api.accuracy import apart_of, step_errors_text
     from scaleacross.report.accuracy import accuracy_report, grouped_by
     from scaleacross.report.accuracy_files import as_json as to_json
     from scaleacross.report.accuracy_files import write_accuracy
     from scaleacross.report.accuracy_page import accuracy_page
     from scaleacross.report.benchmark_scores import score_data, score_report
+    from scaleacross.report.left_out import left_out_data, left_out_report
 
     measured = gemm is not None or attention is not None or bool(collectives)
     if runs is None and not measured:
         raise typer.BadParameter("give RUNS.csv, --gemm, --attention or --collectives")
-    if runs is None and (output or docs):
-        raise typer.BadParameter("-o and --docs write about training runs: give RUNS.csv")
+    if runs is None and (output or docs or left_out):
+        raise typer.BadParameter("-o, --docs and --left-out are about training runs: give RUNS.csv")
+    if table is not None and not left_out:
+        raise typer.BadParameter("--table holds what --left-out finds: give both")
     groupings = grouped_by(names_of(by))
     scores = (
         score_files(gemm=gemm, attention=attention, collectives=collectives or (), network=network) if measured else ()
     )
     validation = validate(runs) if runs else None
-    written: list[Path] = []
-    if validation:
-        page = (docs, accuracy_page(validation, cross_check(validation), date.today())) if docs else None
-        written = write_accuracy(validation, groupings, output, page)
+    rows = apart_of(validation) if validation and (docs or left_out) else None
+    found = leave_sources_out(rows) if rows else None
+    files: dict[Path, str] = {}
+    if docs and validation and rows and found:
+        files[docs] = accuracy_page(validation, cross_check(rows), found, date.today())
+    if table and rows and runs:
+        files[table] = step_errors_text(rows, runs, date.today())
+    written = write_accuracy(validation, groupings, output, files) if validation else []
     if as_json:
-        typer.echo(to_json(validation, groupings, score_data(scores)))
+        extra = {**score_data(scores), **({"left_out": left_out_data(found)} if found and left_out else {})}
+        typer.echo(to_json(validation, groupings, extra))
     else:
         if validation:
             display(accuracy_report(validation, groupings))
+        if found and left_out:
+            display(left_out_report(found))
         if scores:
             display(score_report(scores))
     if written:

@@ -190,9 +190,9 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def write_accuracy(
-    validation: Validation, by: Sequence[GroupBy], directory: Path | None, page: tuple[Path, str] | None = None
+    validation: Validation, by: Sequence[GroupBy], directory: Path | None, others: Mapping[Path, str] | None = None
 ) -> list[Path]:
-    """Write rows.csv, scatter.svg and accuracy.json into ``directory`` and a page (path, text), where given.
+    """Write rows.csv, scatter.svg and accuracy.json into ``directory``, where given, and ``others`` (path -> text).
 
     Raises:
         InputError: a file cannot be written.
@@ -202,8 +202,7 @@ def write_accuracy(
         files[directory / "rows.csv"] = rows_csv(validation)
         files[directory / "scatter.svg"] = scatter_svg(validation, by[0])
         files[directory / "accuracy.json"] = as_json(validation, by) + "\n"
-    if page is not None:
-        files[page[0]] = page[1]
+    files |= others or {}
     for path, text in files.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,23 +8,36 @@ from statistics import median
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from scaleacross.report.cost import status
+from scaleacross.report.cost import between, chance, expectation, status
 from scaleacross.report.format import add, cell, columns, count, grid, percent, section
 from scaleacross.spec.comparison import Comparison, Rival
 from scaleacross.spec.plan import Decision
 from scaleacross.units import human_seconds
 
-HEADS = ("plan", "step", "TFLOP/s", "GPUs", "crosses buildings", "ours is", "degrees or reason")
+HEADS = (
+    "plan",
+    "step",
+    "80 % within",
+    "TFLOP/s",
+    "GPUs",
+    "crosses buildings",
+    "ours is",
+    "chance",
+    "degrees or reason",
+)
 OURS = "scaleacross"
 
 
 def comparison_report(comparison: Comparison) -> RenderableType:
     """Step time, rate, axes that cross the buildings, and how much faster ours is; ties and missing plans by name."""
     ours, cost = comparison.plan, comparison.plan.cost
-    table = columns(HEADS, right=("step", "TFLOP/s", "GPUs", "ours is"), flexible=("degrees or reason",))
+    table = columns(
+        HEADS, right=("step", "80 % within", "TFLOP/s", "GPUs", "ours is", "chance"), flexible=("degrees or reason",)
+    )
     used = count(ours.placement.num_accelerators)
-    first = (OURS, human_seconds(cost.step_s), f"{cost.model_flop_per_s / 1e12:.0f}", used)
-    add(table, *first, _names(comparison.across), "", _choice(ours.decision), style="bold")
+    within = between(ours.interval) if ours.interval else ""
+    first = (OURS, human_seconds(cost.step_s), within, f"{cost.model_flop_per_s / 1e12:.0f}", used)
+    add(table, *first, _names(comparison.across), "", "", _choice(ours.decision), style="bold")
     for rival in comparison.rivals:
         add(table, *_row(rival), style="dim" if rival.step_s is None else "")
     facts = grid([("proof", status(ours.report)), ("gap", percent(ours.report.gap)), *_remarks(comparison)])
@@ -47,10 +60,17 @@ def comparison_line(comparison: Comparison) -> str:
 
 def _row(rival: Rival) -> tuple[str | Text, ...]:
     if rival.step_s is None or rival.model_flop_per_s is None or rival.speed_up is None:
-        return rival.name, "–", "–", "–", "–", "no plan", rival.reason
+        return rival.name, "–", "–", "–", "–", "–", "no plan", "", rival.reason
     faster = "a tie" if rival.is_tie else f"{rival.speed_up:.2f}x faster" if rival.speed_up > 1 else "SLOWER"
-    figures = (human_seconds(rival.step_s), f"{rival.model_flop_per_s / 1e12:.0f}", count(rival.num_accelerators or 0))
-    return rival.name, *figures, _names(rival.across), faster, _choice(rival.decision)
+    sure = "" if rival.probability_ours_faster is None else chance(rival.probability_ours_faster)
+    within = between(rival.interval) if rival.interval else ""
+    figures = (
+        human_seconds(rival.step_s),
+        within,
+        f"{rival.model_flop_per_s / 1e12:.0f}",
+        count(rival.num_accelerators or 0),
+    )
+    return rival.name, *figures, _names(rival.across), faster, sure, _choice(rival.decision)
 
 
 def _choice(decision: Decision | None) -> str:
@@ -70,6 +90,12 @@ def _remarks(comparison: Comparison) -> Iterator[tuple[str, str | Text]]:
     priced = [rival.speed_up for rival in comparison.rivals if rival.speed_up is not None]
     if priced:
         yield "speed-up", f"{min(priced):.3f}x over the best rival, {median(priced):.2f}x over the median one"
+    if comparison.plan.interval is not None:
+        yield "measured", cell(f"{expectation(comparison.plan.interval)}, ours")
+        yield (
+            "chance",
+            "that ours is measured faster: what the model gets wrong, it gets wrong in both plans",
+        )
     if comparison.matched:
         yield "same plan", cell(f"the search found nothing faster than {comparison.matched}'s plan")
     late = [rival.name for rival in comparison.rivals if not rival.complete]

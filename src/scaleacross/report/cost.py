@@ -9,6 +9,7 @@ from rich.text import Text
 
 from scaleacross.report.format import add, bar, cell, columns, count, grid, large, percent, plural, section
 from scaleacross.spec.plan import COMPONENTS, Alternative, Finalist, Plan, SolveReport
+from scaleacross.spec.step_errors import StepInterval
 from scaleacross.units import human_seconds
 
 COMPONENT_MEANING = {
@@ -51,9 +52,32 @@ def step(plan: Plan) -> RenderableType:
     table.add_section()
     add(table, "step", human_seconds(cost.step_s), percent(1.0), style="bold")
     speed = f"{large(cost.model_flop_per_s)}FLOP/s per accelerator (model FLOP)"
-    return section(
-        "Step time", table, Text(), Text(f"{large(cost.tokens_per_s)} tokens/s · {speed} · MFU {percent(cost.mfu)}")
-    )
+    rates = Text(f"{large(cost.tokens_per_s)} tokens/s · {speed} · MFU {percent(cost.mfu)}")
+    expected = () if plan.interval is None else (cell(f"measured: {expectation(plan.interval)}"),)
+    return section("Step time", table, Text(), rates, *expected)
+
+
+def between(interval: StepInterval) -> str:
+    """The two ends, e.g. ``10.2 s to 14.1 s``."""
+    return f"{human_seconds(interval.p10_s)} to {human_seconds(interval.p90_s)}"
+
+
+def chance(probability: float) -> str:
+    """A probability in whole percent; one that rounds to certainty is no certainty."""
+    return "> 99 %" if probability > 0.99 else "< 1 %" if probability < 0.01 else f"{probability * 100:.0f} %"
+
+
+def expectation(interval: StepInterval) -> str:
+    """The interval and what it rests on, in a sentence."""
+    rests = [] if interval.seen else ["no step time of an accelerator and precision of this plan was ever seen"]
+    if interval.calibrated_runs:
+        rests = [f"calibrated on {plural(interval.calibrated_runs, 'own run')} of this model"]
+    rests += ["routed experts"] if interval.experts else []
+    if interval.doublings_beyond:
+        rests.append(f"{2**interval.doublings_beyond:.1f} times the largest job measured")
+    if interval.spans_buildings:
+        rests.append("no measured run spans buildings: what lies between them is not in it")
+    return f"80 % are expected within {between(interval)}" + (f" ({'; '.join(rests)})" if rests else "")
 
 
 def proof(plan: Plan) -> RenderableType:

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from scaleacross.report.compression import why_encoded
-from scaleacross.report.cost import COMPONENT_MEANING
+from scaleacross.report.cost import COMPONENT_MEANING, chance, expectation
 from scaleacross.report.format import add, cell, columns, grid, percent, section
 from scaleacross.report.summary import FirstLines, elasticity
 from scaleacross.spec.explanation import Explanation, FailureWhatIf, RunnerUp
@@ -35,6 +35,8 @@ SECTIONS: Final[Mapping[str, Callable[[Explanation], RenderableType | None]]] = 
 def explanation_report(explanation: Explanation) -> RenderableType:
     """Everything in the explanation."""
     facts = [("plan", explanation.name), ("step", human_seconds(explanation.step_s))]
+    if explanation.interval is not None:
+        facts.append(("measured", expectation(explanation.interval)))
     facts.append(("took", human_seconds(explanation.seconds)))
     parts = (make(explanation) for make in SECTIONS.values())
     return Group(grid(facts), *(part for part in parts if part is not None))
@@ -112,14 +114,15 @@ def _failures(found: FailureWhatIf) -> RenderableType:
 
 
 def _runner_ups(explanation: Explanation) -> RenderableType:
-    heads = ("decision", "chosen", "runner-up", "costs", "of step", "why")
-    table = columns(heads, right=("costs", "of step"), flexible=("chosen", "runner-up", "why"))
+    heads = ("decision", "chosen", "runner-up", "costs", "of step", "chance", "why")
+    table = columns(heads, right=("costs", "of step", "chance"), flexible=("chosen", "runner-up", "why"))
     for one in explanation.runner_ups:
         add(
             table,
             one.decision,
             one.chosen,
             *_lost(one),
+            "–" if one.probability_plan_faster is None else chance(one.probability_plan_faster),
             "; ".join(one.reason.split("; ")[:SHOWN_CHANGES]),
             style="" if one.step_s is not None else "dim",
         )

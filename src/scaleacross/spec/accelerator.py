@@ -85,6 +85,12 @@ class Accelerator(SourcedSpec):
         "that a job uses sets its pace",
     )
 
+    step_time_runs: dict[str, PositiveInt] = Field(
+        default_factory=dict,
+        description="own measured runs that calibrate fitted this entry to, by model and precision: their plans have "
+        "narrower intervals; empty: none",
+    )
+
     load_power_watt: PositiveFloat | None = Field(
         default=None,
         description="power while it computes, with its share of the host, W; needed by the energy objective",

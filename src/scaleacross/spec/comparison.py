@@ -9,6 +9,7 @@ from pydantic import Field
 from scaleacross.spec.base import Spec
 from scaleacross.spec.parallelism import Axis
 from scaleacross.spec.plan import Decision, Plan
+from scaleacross.spec.step_errors import StepInterval
 
 
 class Rival(Spec):
@@ -23,6 +24,14 @@ class Rival(Spec):
     model_flop_per_s: float | None = Field(default=None, description="model FLOP per accelerator used and second")
     num_accelerators: int | None = Field(default=None, description="accelerators that it uses")
     across: tuple[Axis, ...] = Field(default=(), description="axes that cross buildings or regions")
+    interval: StepInterval | None = Field(default=None, description="where its measured step time is expected")
+    probability_ours_faster: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="that ours is measured faster: errors of two plans of one model on one fleet are correlated, so this is "
+        "surer than the two intervals side by side",
+    )
     speed_up: float | None = Field(default=None, description="its step time over ours")
     is_tie: bool = Field(default=False, description="the step times differ by no more than the tolerance")
     complete: bool = Field(default=True, description="no time limit cut its rule short")

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from scaleacross.spec.base import Spec
 from scaleacross.spec.plan import Decision, NetworkTerm
+from scaleacross.spec.step_errors import StepInterval
 
 RunnerUpStatus = Literal["proved", "best_found", "none", "not_tried"]
 
@@ -21,6 +22,9 @@ class RunnerUp(Spec):
     step_s: float | None = None
     difference_s: float | None = Field(default=None, description="its step time less the plan's")
     difference_fraction: float | None = Field(default=None, description="difference_s over the plan's step time")
+    probability_plan_faster: float | None = Field(
+        default=None, ge=0, le=1, description="that the plan is measured faster than it; their errors are correlated"
+    )
     bound_s: float | None = Field(
         default=None, description="no plan of the space that decides this otherwise is faster"
     )
@@ -89,6 +93,7 @@ class Explanation(Spec):
 
     name: str
     step_s: float
+    interval: StepInterval | None = Field(default=None, description="where the measured step time is expected")
     runner_ups: tuple[RunnerUp, ...]
     phases: tuple[Phase, ...]
     sensitivities: tuple[Sensitivity, ...]

@@ -13,6 +13,7 @@ from scaleacross.spec.network import LinkLevel
 from scaleacross.spec.network_choice import CodecName, CollectiveOp, Communicator, CommunicatorChoice
 from scaleacross.spec.parallelism import Axis, Degrees, PipelineChoice, Recompute, ShardLevel
 from scaleacross.spec.placement import Placement
+from scaleacross.spec.step_errors import StepInterval
 from scaleacross.spec.step_work import Phase, PipelineWork
 
 # Components of a step, in the order in which they are shown. They add up to ``step_s``.
@@ -315,6 +316,9 @@ class Plan(Spec):
     layers_per_stage: tuple[tuple[int, ...], ...] = Field(description="[stage][chunk] -> number of layers")
     num_micro_batches: int = Field(description="of the replicas with most; equal unless decision.batch_shares says so")
     cost: CostBreakdown
+    interval: StepInterval | None = Field(
+        default=None, description="where the measured step time is expected; None: a plan of an older version"
+    )
     memory: tuple[StageMemory, ...]
     traffic: tuple[LevelTraffic, ...]
     collectives: tuple[PredictedCollective, ...]

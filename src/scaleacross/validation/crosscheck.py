@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scaleacross.validation.fitting import leave_out, linearise
+from scaleacross.validation.fitting import leave_out
 from scaleacross.validation.knobs import KNOBS
-from scaleacross.validation.mapping import case_of
+from scaleacross.validation.left_out import Apart
 from scaleacross.validation.metrics import Errors, errors
-from scaleacross.validation.score import Validation, measured_s
 
 SEEN = 1e-4
 """A parameter that moves no row's logarithm by more than this per unit of its own was not determined by the rows."""
@@ -31,7 +30,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class CrossCheck:
-    """Errors of the same rows in sample, with their model left out, and with their source left out.
+    """Errors of the same rows in sample, with their model left out, and with their source left out of the fit.
 
     ``of_source``: those with the model left out, by source.
     """
@@ -43,11 +42,9 @@ class CrossCheck:
     parameters: tuple[Parameter, ...]
 
 
-def cross_check(validation: Validation) -> CrossCheck:
-    """Refit without each model and each source in turn, on the rows that ``validation`` used."""
-    cases = [case_of(scored.run) for scored in validation.scored]
-    measured = np.array([measured_s(case) for case in cases])
-    linear = linearise(cases)
+def cross_check(rows: Apart) -> CrossCheck:
+    """Refit without each model and each source in turn."""
+    cases, measured, linear = rows.cases, rows.measured_s, rows.linear
     by_model = leave_out(linear, cases, measured, lambda case: case.run.model)
     by_source = leave_out(linear, cases, measured, lambda case: case.run.source)
     parameters = tuple(

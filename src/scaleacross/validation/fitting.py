@@ -65,7 +65,7 @@ class Linearised:
 def linearise(cases: Sequence[Case], values: Mapping[str, Floats] | None = None) -> Linearised:
     """Price every case once per knob, around ``values`` (logs by generation) or the catalogue's."""
     generation = tuple(generation_of(case) for case in cases)
-    start = dict(values or _catalogue_values(cases, generation))
+    start = dict(values or stated_values(cases))
     placed = [_with(case, start[name] if values else None) for case, name in zip(cases, generation, strict=True)]
     predictions = [predict(case) for case in placed]
     decisions = [prediction.decision for prediction in predictions]
@@ -79,8 +79,9 @@ def linearise(cases: Sequence[Case], values: Mapping[str, Floats] | None = None)
     return Linearised(base, jacobian, start, generation)
 
 
-def _catalogue_values(cases: Sequence[Case], generation: Sequence[str]) -> dict[str, Floats]:
-    """Log of every knob by generation: from the first accelerator that it applies to, its prior where there is none."""
+def stated_values(cases: Sequence[Case]) -> dict[str, Floats]:
+    """Log of every knob by generation as the cases' accelerators state it, its prior where none of them does."""
+    generation = [generation_of(case) for case in cases]
     out: dict[str, Floats] = {}
     for name in dict.fromkeys(generation):
         members = {
@@ -119,23 +120,43 @@ def _with(case: Case, logs: Floats | None) -> Case:
     return replace(case, topology=topology)
 
 
-def refit(linear: Linearised, log_measured: Floats, weights: Floats, rows: NDArray[np.bool_]) -> dict[str, Floats]:
-    """Optimal knobs (logs) per generation from the selected rows, on the linearised predictions."""
+def refit(
+    linear: Linearised,
+    log_measured: Floats,
+    weights: Floats,
+    rows: NDArray[np.bool_],
+    priors: Mapping[str, Floats] | None = None,
+) -> dict[str, Floats]:
+    """Optimal knobs (logs) per generation from the selected rows, on the linearised predictions.
+
+    ``priors``: logs by generation; None: what is known of the generation without any step time (KNOBS, PARENTS).
+    """
     out: dict[str, Floats] = {}
-    precision = np.array([1 / knob.sigma**2 for knob in KNOBS])
     names = np.array(linear.generation)
     for name in sorted(linear.start, key=lambda each: each in PARENTS):  # parents first
-        start, prior = linear.start[name], _prior(name, out)
+        start = linear.start[name]
         chosen = rows & (names == name)
-        jacobian, residual = linear.jacobian[chosen], (log_measured - linear.base)[chosen]
-        step = np.zeros(len(KNOBS))
-        for _ in range(60):
-            left = residual - jacobian @ step
-            pull = weights[chosen] / SPREAD**2 / (1 + (left / (TAIL * SPREAD)) ** 2)
-            normal = jacobian.T @ (pull[:, None] * jacobian) + np.diag(precision)
-            step = np.linalg.solve(normal, jacobian.T @ (pull * residual) + precision * (prior - start))
-        out[name] = start + step
+        residual = (log_measured - linear.base)[chosen]
+        toward = (_prior(name, out) if priors is None else priors[name]) - start
+        out[name] = start + best_change(linear.jacobian[chosen], residual, weights[chosen], toward)
     return out
+
+
+def best_change(jacobian: Floats, residual: Floats, weights: Floats, toward: Floats) -> Floats:
+    """Change of the logs of KNOBS that minimises the criterion of this module on linear predictions, (knobs,).
+
+    Args:
+        jacobian, residual, weights: of the rows: (rows, knobs), log measured − log predicted (rows,), (rows,).
+        toward: the prior, as a change from where the predictions are linear, (knobs,).
+    """
+    precision = np.array([1 / knob.sigma**2 for knob in KNOBS])
+    step: Floats = np.zeros(len(KNOBS))
+    for _ in range(60):
+        left = residual - jacobian @ step
+        pull = weights / SPREAD**2 / (1 + (left / (TAIL * SPREAD)) ** 2)
+        normal = jacobian.T @ (pull[:, None] * jacobian) + np.diag(precision)
+        step = np.asarray(np.linalg.solve(normal, jacobian.T @ (pull * residual) + precision * toward))
+    return step
 
 
 def _prior(generation: str, fitted: Mapping[str, Floats]) -> Floats:
@@ -153,13 +174,15 @@ def row_weights(cases: Sequence[Case]) -> Floats:
     return np.array([1 / repeats[case.run.configuration] for case in cases])
 
 
-def fit(cases: Sequence[Case], measured_s: Floats, iterations: int = 6) -> dict[str, Floats]:
-    """Knobs in the order of KNOBS per generation that minimise the criterion of this module."""
+def fit(
+    cases: Sequence[Case], measured_s: Floats, iterations: int = 6, priors: Mapping[str, Floats] | None = None
+) -> dict[str, Floats]:
+    """Knobs in the order of KNOBS per generation that minimise the criterion of this module; ``priors`` as in ``refit``."""
     values: Mapping[str, Floats] | None = None
     weights, everything = row_weights(cases), np.ones(len(cases), dtype=bool)
     for _ in range(iterations):
         linear = linearise(cases, values)
-        best = refit(linear, np.log(measured_s), weights, everything)
+        best = refit(linear, np.log(measured_s), weights, everything, priors)
         steps = {name: np.clip(logs - linear.start[name], -TRUST, TRUST) for name, logs in best.items()}
         values = {name: linear.start[name] + step for name, step in steps.items()}
         if max(np.abs(step).max() for step in steps.values()) < SETTLED:
@@ -167,14 +190,20 @@ def fit(cases: Sequence[Case], measured_s: Floats, iterations: int = 6) -> dict[
     return {name: np.exp(logs) for name, logs in (values or {}).items()}
 
 
-def leave_out(linear: Linearised, cases: Sequence[Case], measured_s: Floats, group: Callable[[Case], str]) -> Floats:
+def leave_out(
+    linear: Linearised,
+    cases: Sequence[Case],
+    measured_s: Floats,
+    group: Callable[[Case], str],
+    priors: Mapping[str, Floats] | None = None,
+) -> Floats:
     """Predicted seconds of every row with parameters fitted without any row of its group, (rows,)."""
     keys = np.array([group(case) for case in cases])
     weights, log_measured = row_weights(cases), np.log(measured_s)
     predicted = np.empty(len(cases))
     for key in dict.fromkeys(keys.tolist()):
         held = keys == key
-        values = refit(linear, log_measured, weights, ~held)
+        values = refit(linear, log_measured, weights, ~held, priors)
         for row in np.flatnonzero(held):
             name = linear.generation[row]
             predicted[row] = linear.base[row] + linear.jacobian[row] @ (values[name] - linear.start[name])

@@ -37,7 +37,7 @@ from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Topology
 from scaleacross.validation.machines import machine_of, topology_of
-from scaleacross.validation.recipes import as_launched, expert_recipe, is_sc21_table_1
+from scaleacross.validation.recipes import DEFAULT_RECIPE, expert_recipe
 from scaleacross.validation.runs import Run
 from scaleacross.validation.workload_of import workload_of
 from scaleacross.workloads.layer_profile import ModelProfile
@@ -137,16 +137,18 @@ class Case:
     filled: tuple[str, ...]
 
 
-def case_of(run: Run) -> Case:
+def case_of(run: Run, recipes: bool = True) -> Case:
     """The questions of one row.
+
+    Args:
+        recipes: use what ``recipes`` knows of the row's source; False: as a row of a source that nobody has looked at.
 
     Raises:
         InputError: the row cannot be expressed; the message is the reason.
     """
     if run.exclude_from_fit:
         raise InputError("excluded by the file (exclude_from_fit = 1)")
-    run = as_launched(run)
-    recipe = expert_recipe(run)
+    recipe = expert_recipe(run) if recipes else DEFAULT_RECIPE
     profile = _as_run(run, workload_of(run).profile())
     if recipe.fused:
         profile = with_fused_experts(profile)
@@ -257,7 +259,6 @@ def _overlap(run: Run) -> Overlap:
     if _is_early(run):
         waiting = {"gradient_reduce": False, "parameter_gather": False, "pipeline_messages": False}
         later = "Megatron-LM 2022" in run.framework
-        waiting["gradient_reduce"] = is_sc21_table_1(run) and run.pp == 1
         return Overlap.model_validate(waiting | {"shard_prefetch": False, "tp_reduce": later})
     stated = run.overlap.lower()
     hidden = ("tp userbuffers" in stated and "no tp userbuffers" not in stated) or "tp-comm-overlap" in stated

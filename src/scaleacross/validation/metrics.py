@@ -42,6 +42,14 @@ def errors(predicted: ArrayLike, measured: ArrayLike) -> Errors:
     )
 
 
+def weighted_quantile(values: ArrayLike, weights: ArrayLike, share: float) -> float:
+    """Smallest value at or below which ``share`` of the weight lies; the largest for a share of 1 or more."""
+    x, w = np.asarray(values, dtype=np.float64), np.asarray(weights, dtype=np.float64)
+    order = np.argsort(x)
+    below = np.cumsum(w[order])
+    return float(x[order][min(len(x) - 1, np.searchsorted(below, share * below[-1]))])
+
+
 def kendall_tau(a: ArrayLike, b: ArrayLike) -> float:
     """Kendall's τ-b; NaN where one of the two is all ties."""
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)

@@ -1,9 +1,5 @@
 """What published recipes say of rows whose columns are silent.
 
-How the authors of arXiv 2104.04473 launched their table 1: examples/sc21/run_table_1.sh of NVIDIA/Megatron-LM at 79a3bb6
-(micro-batch, layers per virtual stage, and PyTorch's DistributedDataParallel, which reduces during the backward pass, where
-there is no pipeline).
-
 How a release of Megatron-Bridge ran routed experts: NVIDIA-NeMo/Megatron-Bridge (Apache-2.0), scripts/performance/configs at
 commits 0fa501a (2025), 01b2977 (Qwen3), 0426418 (DeepSeek-V3), 07eea52 (GPT-OSS), 013180a (Kimi-K2), and the release notes of
 0.5.1 with src/megatron/bridge/perf_recipes (whole-iteration CUDA graphs, fused grouped MLPs and overlapped all-to-alls for MXFP8
@@ -13,28 +9,13 @@ from container 26.06 on). The release of a row is the last word of its ``source_
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from scaleacross.spec.framework import ExpertRuntime
 from scaleacross.validation.runs import Run
 
 Release = tuple[int, int]
-
-SC21_TABLE_1: Final[Mapping[str, tuple[int, int]]] = {
-    "gpt_1.7b": (16, 1),
-    "gpt_3.6b": (16, 1),
-    "gpt_7.5b": (16, 1),
-    "gpt_18.4b": (8, 1),
-    "gpt_39.1b": (4, 1),
-    "gpt_76.1b": (2, 3),
-    "gpt_145.6b": (2, 2),
-    "gpt_310.1b": (1, 2),
-    "gpt_529.6b": (1, 3),
-    "gpt_1008.0b": (1, 1),
-}
-"""Model -> sequences per micro-batch, chunks per pipeline rank."""
 
 OVERLAPPED_FRACTION: Final = 0.5
 """Share of the all-to-alls that runs beside another micro-batch where the recipe asks for it. Assumed, as for userbuffers."""
@@ -80,20 +61,7 @@ EXPERT_RECIPES: Final[tuple[ExpertRecipe, ...]] = (
 )
 
 _TOKEN_DROP: Final = ExpertRecipe("", ("",), (0, 0), ExpertRuntime(graphs="partial"))
-_DEFAULT: Final = ExpertRecipe("", ("",), (0, 0), ExpertRuntime())
-
-
-def as_launched(run: Run) -> Run:
-    """The row with the micro-batch and the chunks that a published launch script adds."""
-    if not is_sc21_table_1(run):
-        return run
-    micro_batch, chunks = SC21_TABLE_1[run.model]
-    return replace(run, mbs=run.mbs or micro_batch, vpp=run.vpp or chunks)
-
-
-def is_sc21_table_1(run: Run) -> bool:
-    """Whether SC21_TABLE_1 tells how the row was launched."""
-    return "2104.04473" in run.source and run.source_ref == "Table 1" and run.model in SC21_TABLE_1
+DEFAULT_RECIPE: Final = ExpertRecipe("", ("",), (0, 0), ExpertRuntime())
 
 
 def expert_recipe(run: Run) -> ExpertRecipe:
@@ -102,11 +70,11 @@ def expert_recipe(run: Run) -> ExpertRecipe:
     if "tokendrop" in run.notes:  # expert batches of fixed size: the host need not wait for the router's counts
         return _TOKEN_DROP
     if run.arch != "moe" or release is None:
-        return _DEFAULT
+        return DEFAULT_RECIPE
     for recipe in EXPERT_RECIPES:
         if run.model.startswith(recipe.model) and run.gpu.startswith(recipe.gpus) and release >= recipe.since:
             return recipe
-    return _DEFAULT
+    return DEFAULT_RECIPE
 
 
 def _release(run: Run) -> Release | None:

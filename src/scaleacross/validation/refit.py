@@ -1,25 +1,28 @@
-"""Step-time parameters fitted to somebody's own runs, beside what the same fit does on models and sources left out.
+"""Step-time parameters fitted to somebody's own runs, beside what the same fit does on models, sources and runs left out.
 
-The criterion and its parameters are those of ``fitting``. A generation with fewer than MIN_ROWS usable rows is left alone. A
-parameter that no row depends on keeps its value.
+The criterion is that of ``fitting``, the prior is what the entry states that the fit starts from: one run moves the parameters
+a little, many runs decide them, and a parameter that no row depends on keeps its value. Whoever runs on 512 accelerators may
+have one or two runs; what they are worth is measured on sources left out (``few_runs``). The shipped figures
+themselves are fitted ``from_scratch``: from what is known without any step time (benchmarks/fit_step_times.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleacross.cost_models.step_interval import run_key
 from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.network import NetworkTechnology
 from scaleacross.spec.topology import Topology
 from scaleacross.validation.crosscheck import SEEN
-from scaleacross.validation.fitting import Linearised, fit, leave_out, linearise
+from scaleacross.validation.fitting import Linearised, fit, leave_out, linearise, stated_values
 from scaleacross.validation.knobs import KNOBS, generation_of
 from scaleacross.validation.machines import MACHINES
 from scaleacross.validation.mapping import Case, case_of
@@ -30,14 +33,15 @@ from scaleacross.validation.score import measured_s, usable_cases
 Floats = NDArray[np.float64]
 Figure = float | Mapping[str, float]
 
-MIN_ROWS: Final = 6
-"""Rows of a generation below which nothing is fitted: about as many as parameters that a row can tell."""
+MAX_SINGLE: Final = 20
+"""Rows of all generations up to which every run is left out once, too."""
 ITERATIONS: Final = 6
 CONVERGED: Final = 2e-3
 """Largest relative change of a parameter below which another iteration is not worth its time."""
 LEFT_OUT: Final[Mapping[str, Callable[[Case], str]]] = {
     "models": lambda case: case.run.model,
     "sources": lambda case: case.run.source,
+    "runs": lambda case: f"{case.run.id} {case.run.configuration}",
 }
 
 
@@ -57,10 +61,14 @@ class Machines:
 
 @dataclass(frozen=True)
 class Refit:
-    """One generation: accelerator -> SI field -> value, and predicted seconds of its rows before, after and unseen."""
+    """One generation: accelerator -> SI field -> value, and predicted seconds of its rows before, after and unseen.
+
+    ``runs``: accelerator -> key of ``Accelerator.step_time_runs`` -> rows.
+    """
 
     generation: str
     figures: Mapping[str, Mapping[str, Figure]]
+    runs: Mapping[str, Mapping[str, int]]
     measured_s: Floats
     before_s: Floats
     fitted_s: Floats
@@ -71,18 +79,13 @@ def cases_on(runs: Sequence[Run], machines: Machines) -> tuple[list[Case], list[
     """The rows that can be fitted, placed on ``machines``, and the others with the reason.
 
     Raises:
-        InputError: no generation has MIN_ROWS rows.
+        InputError: no row can be used.
     """
     cases, skipped = usable_cases(runs, lambda run: _case_on(run, machines))
-    rows = Counter(generation_of(case) for case in cases)
-    for case in cases:
-        if (number := rows[generation := generation_of(case)]) < MIN_ROWS:
-            skipped.append((case.run, f"{number} usable rows on {generation}; a fit needs {MIN_ROWS}"))
-    cases = [case for case in cases if rows[generation_of(case)] >= MIN_ROWS]
     if not cases:
         reasons = Counter(reason for _, reason in skipped).most_common()
         listed = "\n".join(f"- {number} rows: {reason}" for reason, number in reasons)
-        raise InputError(f"no accelerator generation has {MIN_ROWS} usable rows, the least for a fit:\n{listed}")
+        raise InputError(f"none of {len(skipped)} rows can be used; a fit needs one:\n{listed}")
     return cases, skipped
 
 
@@ -121,36 +124,50 @@ def _in_building(case: Case, update: Mapping[str, object]) -> Case:
     return replace(case, topology=topology)
 
 
-def refit(cases: Sequence[Case], told: Callable[[int, int], None] = lambda _done, _total: None) -> tuple[Refit, ...]:
+def refit(
+    cases: Sequence[Case], told: Callable[[int, int], None] = lambda _done, _total: None, *, from_scratch: bool = False
+) -> tuple[Refit, ...]:
     """Parameters per generation that come nearest to the measured step times of ``cases``.
 
     Args:
         told: called with passes done and passes in all; a pass prices every row once per parameter.
+        from_scratch: start from what is known without any step time, not from what the accelerators state.
     """
     measured = np.array([measured_s(case) for case in cases])
     before = np.array([predict(case).step_s for case in cases])
+    priors = None if from_scratch else stated_values(cases)
     moved = list(cases)
     values: dict[str, Floats] = {}
     for number in range(ITERATIONS):
         told(number, ITERATIONS + 1)
-        last, values = values, fit(moved, measured, iterations=1)
+        last, values = values, fit(moved, measured, iterations=1, priors=priors)
         moved = [_with_knobs(case, values[generation_of(case)]) for case in moved]
         if last and max(np.abs(values[name] / last[name] - 1).max() for name in values) < CONVERGED:
             break
     told(ITERATIONS, ITERATIONS + 1)
     linear = linearise(moved)
     unseen = {
-        what: leave_out(linear, moved, measured, group)
+        what: leave_out(linear, moved, measured, group, priors)
         for what, group in LEFT_OUT.items()
-        if len({group(case) for case in cases}) > 1
+        if len({group(case) for case in cases}) > 1 and (what != "runs" or len(cases) <= MAX_SINGLE)
     }
     out = []
     for generation in dict.fromkeys(linear.generation):
         rows = np.array(linear.generation) == generation
         figures = _figures(cases, linear, generation, values[generation])
         left_out = {what: seconds[rows] for what, seconds in unseen.items()}
-        out.append(Refit(generation, figures, measured[rows], before[rows], np.exp(linear.base[rows]), left_out))
+        runs = _runs(case for case, own in zip(cases, rows, strict=True) if own)
+        out.append(Refit(generation, figures, runs, measured[rows], before[rows], np.exp(linear.base[rows]), left_out))
     return tuple(out)
+
+
+def _runs(cases: Iterable[Case]) -> dict[str, dict[str, int]]:
+    """Accelerator -> model and precision -> rows."""
+    out: dict[str, Counter[str]] = {}
+    for case in cases:
+        name = case.topology.buildings[0].accelerator.name
+        out.setdefault(name, Counter())[run_key(case.run.model, case.job.precision)] += 1
+    return {name: dict(found) for name, found in out.items()}
 
 
 def _with_knobs(case: Case, values: Floats) -> Case:

@@ -33,6 +33,7 @@ class Run:
         precision, recompute, overlap: as the source words them.
         step_time_s, tflops_per_gpu, mem_gib: measured: seconds per step, TFLOP/s by ``flops_convention``, peak GiB.
         exclude_from_fit: 1 where the compiler of the file says that the row cannot be expressed.
+        unreadable: what is wrong with the row's own text, no column; such a row is skipped with this reason.
     """
 
     id: str
@@ -78,6 +79,7 @@ class Run:
     flops_convention: str
     exclude_from_fit: int | None
     notes: str
+    unreadable: str = ""
 
     @property
     def configuration(self) -> tuple[object, ...]:
@@ -95,7 +97,7 @@ def read_runs(path: str | Path) -> list[Run]:
     """All rows of a CSV file.
 
     Raises:
-        InputError: the file cannot be read, a required column is missing, or a number is none.
+        InputError: the file cannot be read, or a required column is missing. A row with a wrong number is ``unreadable``.
     """
     try:
         with Path(path).open(newline="", encoding="utf-8") as file:
@@ -118,18 +120,26 @@ def parse_runs(rows: csv.DictReader[str], label: str) -> Iterator[Run]:
 def _run(row: Mapping[str, str | None], place: str, line: int) -> Run:
     hints = get_type_hints(Run)
     values: dict[str, object] = {}
+    wrong: list[str] = []
     for field in fields(Run):
+        if field.name == "unreadable":
+            continue
         text = (row.get(field.name) or "").strip()
         kind = hints[field.name]
         if kind is str:
             values[field.name] = text
             continue
-        if not text and field.name in REQUIRED:
-            raise InputError(f"{place}: {field.name} is blank")
-        number = get_args(kind)[0] if isinstance(kind, UnionType) else kind
-        values[field.name] = _number(text, number, f"{place}: {field.name}") if text else None
+        optional = isinstance(kind, UnionType)
+        values[field.name] = None if optional else 0
+        if not text:
+            wrong += [] if optional else [f"{field.name} is blank"]
+            continue
+        try:
+            values[field.name] = _number(text, get_args(kind)[0] if optional else kind, field.name)
+        except InputError as error:
+            wrong.append(str(error))
     values["id"] = values["id"] or f"line{line}"
-    return Run(**values)  # type: ignore[arg-type]
+    return Run(**values, unreadable=f"{place}: {'; '.join(wrong)}" if wrong else "")  # type: ignore[arg-type]
 
 
 def _number(text: str, kind: type, place: str) -> float | int:

@@ -139,6 +139,8 @@ def usable_cases(runs: Sequence[Run], ask: Callable[[Run], Case] = case_of) -> t
     skipped: list[tuple[Run, str]] = []
     for run in runs:
         try:
+            if run.unreadable:
+                raise InputError(run.unreadable)
             if run.step_time_s is None and run.tflops_per_gpu is None and not run.exclude_from_fit:
                 raise InputError("neither step_time_s nor tflops_per_gpu is stated")
             cases.append(ask(run))

@@ -1,0 +1,205 @@
+"""Predictions of rows whose *source* was left out whole: of the fit, and of what was read about that source.
+
+A source is left out twice. No row of it is used to fit a parameter, and the rules of ``recipes`` that were written with its
+rows in view are switched off for them. What stays: the effects that the cost model has were chosen with all sources in view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleacross.validation.fitting import Linearised, linearise, refit, row_weights
+from scaleacross.validation.mapping import Case, case_of
+from scaleacross.validation.metrics import Errors, errors
+from scaleacross.validation.recipes import DEFAULT_RECIPE, expert_recipe
+from scaleacross.validation.score import Validation, measured_s
+
+Floats = NDArray[np.float64]
+Truths = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Rows of several sources, linear predictions of them, and residuals with any of the sources left out.
+
+    Attributes:
+        cases: as fits see them.
+        measured_s: seconds, (rows,).
+        linear: predictions of ``cases``, which every fit uses.
+        bare: the same without ``recipes``: what is predicted for a source that is left out.
+        memory: residuals that were computed already, by the sources left out.
+    """
+
+    cases: tuple[Case, ...]
+    measured_s: Floats
+    linear: Linearised
+    bare: Linearised
+    memory: dict[frozenset[str], Floats] = field(default_factory=dict, compare=False)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Every source once, in the order of the file."""
+        return tuple(dict.fromkeys(case.run.source for case in self.cases))
+
+    def of(self, value: Callable[[Case], object]) -> NDArray[np.str_]:
+        """A property of every row as text, (rows,)."""
+        return np.array([str(value(case)) for case in self.cases])
+
+    def rows_of(self, source: str) -> NDArray[np.intp]:
+        """Indices of the rows of a source."""
+        return np.flatnonzero(self.of(lambda case: case.run.source) == source)
+
+    def residuals(self, *without: str) -> Floats:
+        """log(measured / predicted) of every row, nothing fitted to or read of the sources ``without``, (rows,)."""
+        key = frozenset(without)
+        if key not in self.memory:
+            kept = ~np.isin(self.of(lambda case: case.run.source), list(without))
+            values = refit(self.linear, np.log(self.measured_s), row_weights(self.cases), kept)
+            change = np.stack([values[name] - self.bare.start[name] for name in self.bare.generation])
+            predicted = self.bare.base + (self.bare.jacobian * change).sum(axis=1)
+            self.memory[key] = np.log(self.measured_s) - predicted
+        return self.memory[key]
+
+    def own_residuals(self) -> Floats:
+        """log(measured / predicted) of every row with its own source left out, (rows,)."""
+        out = np.empty(len(self.cases))
+        for source in self.sources:
+            rows = self.rows_of(source)
+            out[rows] = self.residuals(source)[rows]
+        return out
+
+    def seen(self, *without: str) -> Truths:
+        """Whether a source other than ``without`` has a step time of the row's accelerator and precision, (rows,)."""
+        known = {kind_of(case) for case in self.cases if case.run.source not in without}
+        return np.array([kind_of(case) in known for case in self.cases])
+
+    def own_seen(self) -> Truths:
+        """``seen`` of every row with its own source left out, (rows,)."""
+        return np.array([self.seen(case.run.source)[row] for row, case in enumerate(self.cases)])
+
+    @property
+    def experts(self) -> Truths:
+        """Whether the row's model has routed experts, (rows,)."""
+        return np.array([case.profile.num_experts > 0 for case in self.cases])
+
+
+def kind_of(case: Case) -> tuple[str, str]:
+    """Accelerator and precision of a row."""
+    return case.topology.buildings[0].accelerator.name, case.job.precision
+
+
+def apart(validation: Validation) -> Apart:
+    """The rows that ``validation`` used, each predicted once per parameter, with and without ``recipes``."""
+    cases = tuple(case_of(scored.run) for scored in validation.scored)
+    measured = np.array([measured_s(case) for case in cases])
+    linear = linearise(cases)
+    touched = [row for row, case in enumerate(cases) if knows(case)]
+    base, jacobian = linear.base.copy(), linear.jacobian.copy()
+    if touched:
+        other = linearise([case_of(cases[row].run, recipes=False) for row in touched], linear.start)
+        base[touched], jacobian[touched] = other.base, other.jacobian
+    return Apart(cases, measured, linear, Linearised(base, jacobian, linear.start, linear.generation))
+
+
+def knows(case: Case) -> bool:
+    """Whether ``recipes`` says anything of the row beyond the defaults."""
+    return expert_recipe(case.run) is not DEFAULT_RECIPE
+
+
+@dataclass(frozen=True)
+class Class:
+    """Rows that have something in common, and the sources that they come from."""
+
+    name: str
+    sources: int
+    errors: Errors
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Errors with every source left out whole.
+
+    Attributes:
+        overall, of_source, classes: errors of all rows, by source, and by what is known of the row's kind beforehand.
+        recipes: source -> errors (in sample with, in sample without, left out with, left out without ``recipes``).
+    """
+
+    overall: Errors
+    of_source: Mapping[str, Errors]
+    classes: tuple[Class, ...]
+    recipes: Mapping[str, tuple[Errors, Errors, Errors, Errors]]
+
+
+BEYOND: Final = 2.0
+"""A row is larger than what was measured where it has more than this times the accelerators of any other source's row."""
+
+
+def left_out(rows: Apart) -> LeftOut:
+    """Errors of ``rows`` with every source left out whole, by class."""
+    residuals = rows.own_residuals()
+    return LeftOut(
+        overall=_errors(residuals, rows, np.ones(len(residuals), dtype=bool)),
+        of_source={source: _errors(residuals, rows, _is(rows, source)) for source in rows.sources},
+        classes=tuple(
+            Class(name, len({rows.cases[row].run.source for row in np.flatnonzero(chosen)}), found)
+            for name, chosen in classes_of(rows)
+            if (found := _errors(residuals, rows, chosen)).rows
+        ),
+        recipes={
+            source: _recipe_errors(rows, source)
+            for source in rows.sources
+            if any(knows(rows.cases[row]) for row in rows.rows_of(source))
+        },
+    )
+
+
+def classes_of(rows: Apart) -> Sequence[tuple[str, Truths]]:
+    """(name, rows) of every class by which errors are reported."""
+    seen, experts, beyond = rows.own_seen(), rows.experts, _beyond(rows)
+    filled = np.array([bool(case.filled) for case in rows.cases])
+    return (
+        ("accelerator and precision seen", seen),
+        ("accelerator and precision never seen", ~seen),
+        ("dense", ~experts),
+        ("experts", experts),
+        ("seen, dense", seen & ~experts),
+        ("never seen, or experts", ~seen | experts),
+        ("every field stated", ~filled),
+        ("fields filled in", filled),
+        ("beyond the largest measured scale", beyond),
+    )
+
+
+def _beyond(rows: Apart) -> Truths:
+    """Whether a row has more than BEYOND times the accelerators of every other source's rows of its kind, (rows,)."""
+    out = []
+    for case in rows.cases:
+        others = [
+            one.run.n_gpus for one in rows.cases if one.run.source != case.run.source and kind_of(one) == kind_of(case)
+        ]
+        out.append(bool(others) and case.run.n_gpus > BEYOND * max(others))
+    return np.array(out)
+
+
+def _is(rows: Apart, source: str) -> Truths:
+    return np.asarray(rows.of(lambda case: case.run.source) == source, dtype=bool)
+
+
+def _errors(residuals: Floats, rows: Apart, chosen: Truths) -> Errors:
+    return errors((rows.measured_s * np.exp(-residuals))[chosen], rows.measured_s[chosen])
+
+
+def _recipe_errors(rows: Apart, source: str) -> tuple[Errors, Errors, Errors, Errors]:
+    """Errors of a source in sample with and without ``recipes``, then left out with and without."""
+    measured, own = np.log(rows.measured_s), _is(rows, source)
+    values = refit(rows.linear, measured, row_weights(rows.cases), ~own)
+    change = np.stack([values[name] - rows.linear.start[name] for name in rows.linear.generation])
+    kept = rows.linear.base + (rows.linear.jacobian * change).sum(axis=1)
+    logs = (rows.linear.base, rows.bare.base, kept, measured - rows.residuals(source))
+    first, second, third, fourth = (_errors(measured - one, rows, own) for one in logs)
+    return first, second, third, fourth

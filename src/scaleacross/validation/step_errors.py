@@ -1,0 +1,265 @@
+"""The constants of intervals, from residuals of sources that were left out whole, and how well such intervals hold.
+
+Conformal prediction for grouped data (Lee, Barber and Willett 2023, arXiv 2306.06342): a run to come belongs to a source to
+come, so sources are what is exchangeable, not rows. Every source has the same weight, a configuration of it counts once
+however often it is reported, and of K sources the quantiles are taken that leave out 1 − COVERAGE · (1 + 1 / K): with few
+sources they lie further out. Rows of another class are put on the scale of a dense model on a known accelerator first.
+
+The test is nested: the interval of a source comes from residuals of the others, each with itself *and* that source left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final
+
+import numpy as np
+
+from scaleacross.cost_models.step_interval import spread_ratio
+from scaleacross.errors import InputError
+from scaleacross.spec.base import Provenance
+from scaleacross.spec.step_errors import SeenSteps, StepErrors
+from scaleacross.validation.few_runs import RUNS, Trial, after_runs
+from scaleacross.validation.fitting import row_weights
+from scaleacross.validation.left_out import Apart, Floats, LeftOut, kind_of, left_out
+from scaleacross.validation.metrics import Errors, errors, weighted_quantile
+
+COVERAGE: Final = 0.8
+"""From the 10th to the 90th percentile."""
+MIN_SOURCES: Final = 4
+"""Sources below which COVERAGE · (1 + 1 / K) is 1 or more: the rows then hold no such quantile."""
+ASSUMED: Final = StepErrors(
+    low_log=-1.0,
+    high_log=1.0,
+    unseen_ratio=2.0,
+    experts_ratio=2.0,
+    drift_per_doubling=0.0,
+    calibrated_fraction=(1.0,),
+    paired_log={"dense": 1.0, "experts": 1.0},
+    seen=(),
+)
+"""Ratios between classes: too few sources have experts or lack others of their kind to fit them. Left out, both kinds of rows
+have 2 to 4 times the median error of the rest. What else is here is replaced by fits."""
+
+
+def limits(rows: Apart, *without: str) -> tuple[float, float]:
+    """Lower and upper end of x = log(measured / predicted) on the scale of a dense model on a known accelerator.
+
+    Raises:
+        InputError: fewer than MIN_SOURCES sources.
+    """
+    sources = [source for source in rows.sources if source not in without]
+    if len(sources) < MIN_SOURCES:
+        raise InputError(
+            f"intervals need {MIN_SOURCES} sources besides the one that is left out; there are {len(sources)}: "
+            "name every publication in the column 'source'"
+        )
+    weights, parts = row_weights(rows.cases), []
+    for source in sources:
+        own = rows.rows_of(source)
+        scaled = rows.residuals(source, *without)[own] / ratios(rows, source, *without)[own]
+        parts.append((scaled, weights[own] / weights[own].sum()))
+    share = COVERAGE * (1 + 1 / len(sources))
+    x, w = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return weighted_quantile(x, w, (1 - share) / 2), weighted_quantile(x, w, (1 + share) / 2)
+
+
+def ratios(rows: Apart, *without: str) -> Floats:
+    """Width of every row's interval over that of a dense model on a known accelerator, ``without`` unseen, (rows,)."""
+    seen, experts = rows.seen(*without), rows.experts
+    return np.array([spread_ratio(ASSUMED, seen=bool(a), experts=bool(b)) for a, b in zip(seen, experts, strict=True)])
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Share of measured step times inside their intervals; ``low_log`` and ``high_log`` of a known dense model."""
+
+    rows: int
+    inside: float
+    low_log: float
+    high_log: float
+
+
+def coverage(rows: Apart) -> dict[str, Coverage]:
+    """Coverage of every source by intervals that have seen nothing of it."""
+    out = {}
+    for source in rows.sources:
+        own = rows.rows_of(source)
+        low, high = limits(rows, source)
+        x = rows.residuals(source)[own] / ratios(rows, source)[own]
+        out[source] = Coverage(len(own), float(((low <= x) & (x <= high)).mean()), low, high)
+    return out
+
+
+def step_errors(rows: Apart, quoted: str, trials: Mapping[int, list[Trial]] | None = None) -> StepErrors:
+    """The constants that ``rows`` give; ``quoted`` names the file, its digest and the date in their provenance.
+
+    Raises:
+        InputError: fewer than MIN_SOURCES sources.
+    """
+    low, high = limits(rows)
+    trials = trials or {runs: after_runs(rows, runs) for runs in RUNS}
+    fractions = np.minimum.accumulate([1.0, *(narrower(found, low, high) for found in trials.values())])[1:]
+    fitted = {
+        "low_log": f"{quoted}: quantiles of {len(rows.sources)} sources, each left out whole",
+        "high_log": f"{quoted}: quantiles of {len(rows.sources)} sources, each left out whole",
+        "drift_per_doubling": f"{quoted}: median slope of log(measured / predicted) within groups that differ in scale alone",
+        "calibrated_fraction": f"{quoted}: 80 % quantile of errors after over before 1, 2, 3 random runs of a source left out",
+        "paired_log": f"{quoted}: mean of the sources' mean differences between pairs of configurations of one model",
+    }
+    assumed = "assumed: errors left out are 2 to 4 times as large there, in too few sources for a fit"
+    origins = {key: Provenance(source=source, status="fitted") for key, source in fitted.items()}
+    origins |= {key: Provenance(source=assumed, status="assumed") for key in ("unseen_ratio", "experts_ratio")}
+    return StepErrors(
+        low_log=_rounded(low),
+        high_log=_rounded(high),
+        unseen_ratio=ASSUMED.unseen_ratio,
+        experts_ratio=ASSUMED.experts_ratio,
+        drift_per_doubling=_rounded(max(0.0, drift(rows))),
+        calibrated_fraction=tuple(_rounded(float(one)) for one in fractions),
+        paired_log={key: _rounded(size) for key, size in paired(rows).items()},
+        seen=_seen(rows),
+        provenance=origins,
+    )
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def narrower(trials: list[Trial], low: float, high: float) -> float:
+    """How much narrower an interval is once own runs were fitted: 80 % quantile of scores after over before, at most 1.
+
+    A score is the factor that (low, high) needs to reach a residual; sources have equal weight.
+    """
+    if not trials:
+        return 1.0
+    weights = np.concatenate([np.full(len(one.before), 1 / len(one.before)) for one in trials])
+    after, before = (
+        weighted_quantile(np.concatenate([scores(x, one, low, high) for x, one in each]), weights, COVERAGE)
+        for each in ([(one.after, one) for one in trials], [(one.before, one) for one in trials])
+    )
+    return min(1.0, after / before)
+
+
+def scores(x: Floats, trial: Trial, low: float, high: float) -> Floats:
+    """Factor by which the interval of every row of a trial has to grow to reach x; its accelerator counts as known."""
+    scaled = x / np.where(trial.experts, ASSUMED.experts_ratio, 1.0)
+    return np.asarray(np.maximum(scaled / high, scaled / low), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A source without and with own runs of a model fitted; ``inside``: share of rows in the interval that they narrow."""
+
+    source: str
+    before: Errors
+    after: Errors
+    inside: float
+
+
+def learned(rows: Apart, trials: list[Trial]) -> tuple[Learned, ...]:
+    """What own runs were worth, by source; the interval of a source is made of the others."""
+    out = []
+    for one in trials:
+        low, high = limits(rows, one.source)
+        fraction = narrower([other for other in trials if other.source != one.source], low, high)
+        inside = float((scores(one.after, one, low, high) <= fraction).mean())
+        out.append(Learned(one.source, _as_errors(one.before), _as_errors(one.after), inside))
+    return tuple(out)
+
+
+@dataclass(frozen=True)
+class SourcesLeftOut:
+    """What is to be expected of a source that nobody has looked at.
+
+    Attributes:
+        errors: with every source left out whole.
+        coverage: of every source by intervals made of the others; empty with too few sources.
+        after_runs: number of own runs -> what they were worth, by source; empty with too few sources.
+        together: number of own runs -> errors of all sources' rows before and after.
+    """
+
+    errors: LeftOut
+    coverage: Mapping[str, Coverage]
+    after_runs: Mapping[int, tuple[Learned, ...]]
+    together: Mapping[int, tuple[Errors, Errors]]
+
+
+def sources_left_out(rows: Apart) -> SourcesLeftOut:
+    """Errors with every source left out whole, and how well intervals and own runs do there."""
+    if len(rows.sources) <= MIN_SOURCES:
+        return SourcesLeftOut(left_out(rows), {}, {}, {})
+    trials = {runs: found for runs in RUNS if (found := after_runs(rows, runs))}
+    return SourcesLeftOut(
+        errors=left_out(rows),
+        coverage=coverage(rows),
+        after_runs={runs: learned(rows, found) for runs, found in trials.items()},
+        together={runs: _together(found) for runs, found in trials.items()},
+    )
+
+
+def _together(trials: list[Trial]) -> tuple[Errors, Errors]:
+    """Errors of all trials' rows before and after."""
+    before, after = (np.concatenate(each) for each in zip(*((one.before, one.after) for one in trials), strict=True))
+    return _as_errors(before), _as_errors(after)
+
+
+def _as_errors(x: Floats) -> Errors:
+    return errors(np.exp(-x), np.ones(len(x)))
+
+
+def _fleet(rows: Apart, row: int) -> tuple[object, ...]:
+    """What two rows share that one team could have run one after the other on the same accelerators."""
+    run = rows.cases[row].run
+    return run.source, run.framework, run.model, run.layers, run.gpu, run.precision, run.seq
+
+
+def paired(rows: Apart) -> dict[str, float]:
+    """Mean size of the difference of x between two configurations of one model on one fleet: of dense models, of experts."""
+    residuals, experts = rows.own_residuals(), rows.experts
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for row, case in enumerate(rows.cases):
+        groups.setdefault((*_fleet(rows, row), case.run.n_gpus), []).append(row)
+    sizes: dict[str, dict[str, list[float]]] = {"dense": {}, "experts": {}}
+    for members in groups.values():
+        for a, b in combinations(members, 2):
+            if rows.cases[a].run.configuration != rows.cases[b].run.configuration:
+                kind, source = "experts" if experts[a] else "dense", rows.cases[a].run.source
+                sizes[kind].setdefault(source, []).append(abs(float(residuals[a] - residuals[b])))
+    found = {kind: [float(np.mean(one)) for one in of.values()] for kind, of in sizes.items() if of}
+    if "dense" not in found:
+        raise InputError("no source has two configurations of one dense model on one fleet: comparisons have no errors")
+    dense = float(np.mean(found["dense"]))
+    return {"dense": dense, "experts": float(np.mean(found.get("experts", [ASSUMED.experts_ratio * dense])))}
+
+
+def drift(rows: Apart) -> float:
+    """Median change of x per doubling of accelerators where nothing but scale and batch differs; 0 without such rows."""
+    residuals = rows.own_residuals()
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for row, case in enumerate(rows.cases):
+        run = case.run
+        same = (run.source_ref.rpartition(" ")[2], run.tp, run.cp, run.pp, run.vpp, run.ep, run.mbs)
+        groups.setdefault((*_fleet(rows, row), *same), []).append(row)
+    slopes = []
+    for members in groups.values():
+        doublings = np.log2([rows.cases[row].run.n_gpus for row in members])
+        if np.ptp(doublings) >= 1:
+            slopes.append(float(np.polyfit(doublings, residuals[members], 1)[0]))
+    return float(np.median(slopes)) if slopes else 0.0
+
+
+def _seen(rows: Apart) -> tuple[SeenSteps, ...]:
+    out = []
+    for name, precision in sorted({kind_of(case) for case in rows.cases}):
+        own = [case.run for case in rows.cases if kind_of(case) == (name, precision)]
+        sources, largest = len({run.source for run in own}), max(run.n_gpus for run in own)
+        out.append(
+            SeenSteps.model_validate(
+                {"accelerator": name, "precision": precision, "rows": len(own), "sources": sources, "largest": largest}
+            )
+        )
+    return tuple(out)
