@@ -58,6 +58,7 @@ def explanation_summary(explanation: Explanation) -> FirstLines:
     )
     untried = sum(one.status == "not_tried" for one in explanation.runner_ups)
     facts = [("plan", f"{explanation.name}: {human_seconds(explanation.step_s)} per step")]
+    facts += [("measured", expectation(explanation.interval))] if explanation.interval else []
     facts += [("answers to", f"{row.figure}: {elasticity(row)} of the step per 1 % more") for row in rows[:SHOWN_FIRST]]
     facts += [
         (
