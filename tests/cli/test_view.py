@@ -36,7 +36,7 @@ def test_plan_prints_first_lines_sections_or_one_line(planned: Plan, tmp_path: P
     assert any(line.startswith("bottleneck") for line in first)
     written = run("plan", "job.yaml", "-o", str(tmp_path / "out")).stdout.splitlines()
     assert len(written) <= 15
-    assert written[-1].startswith(f"cd {tmp_path / 'out' / 'torchrun'} && sbatch --nodelist=")
+    assert written[-1].startswith(f"cd {tmp_path / 'out' / 'torchrun'} && ./submit.sh")
     assert run("plan", "job.yaml", "--quiet").stdout.count("\n") == 1
     parts = run("plan", "job.yaml", "--section", "proof", "--section", "memory").stdout
     assert parts.index("Proof") < parts.index("Memory per accelerator")

@@ -7,7 +7,7 @@ import pytest
 
 from scaleacross.cost_models.pipeline import exact as pipeline_exact
 from scaleacross.cost_models.pipeline.exact import exact_time_s
-from scaleacross.cost_models.pipeline.timing import time_schedule
+from scaleacross.cost_models.pipeline.timing import CompiledSchedule, compile_schedule, time_schedule
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import chosen, generate, is_legal
 from scaleacross.spec.parallelism import PipelineChoice, ScheduleName
@@ -58,20 +58,20 @@ def test_long_runs_equal_timing(v: int, busy: float, monkeypatch: pytest.MonkeyP
 
 
 def test_rounds_of_more_than_pp_repeat_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """15 rounds of 17 micro-batches on 16 ranks, timed from the first eight."""
-    p, m, v = 16, 255, 2
-    forward, backward = np.random.default_rng(3).uniform(0.5, 3, (2, p * v))
+    """28 rounds of 33 micro-batches on 32 ranks are timed from the first eight."""
+    p, m, v = 32, 924, 2
+    forward, backward = np.random.default_rng(1).uniform(0.5, 3, (2, p * v))
     whole = time_schedule(generate("Interleaved1F1B", p, m, v), forward, backward, 0.3, 0.0).total_s
     monkeypatch.setattr(pipeline_exact, "_DIRECT_ACTIONS", 0)
     timed: list[int] = []
 
-    def counted(choice: PipelineChoice, p: int, m: int) -> object:
+    def counted(choice: PipelineChoice, p: int, m: int) -> CompiledSchedule:
         timed.append(m)
-        return chosen(choice, p, m)
+        return compile_schedule(chosen(choice, p, m))
 
-    monkeypatch.setattr(pipeline_exact, "chosen", counted)
+    monkeypatch.setattr(pipeline_exact, "compiled_schedule", counted)
     assert exact_time_s("Interleaved1F1B", p, m, v, forward, backward, 0.3, 0.0) == pytest.approx(whole, rel=1e-11)
-    assert m not in timed
+    assert timed and m not in timed
 
 
 def test_thousands_of_microbatches() -> None:

@@ -15,6 +15,7 @@ from scaleacross.api.problems import problem_of
 from scaleacross.api.reading import Present, present_settings
 from scaleacross.errors import InfeasibleError, InputError
 from scaleacross.solvers.network_of_plan import with_network
+from scaleacross.solvers.work_limit import WorkClock
 from scaleacross.spec.improvement import Change, Improvement
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import PipelineChoice, has_chunks
@@ -62,6 +63,8 @@ def improve_settings(
     size = f"num_accelerators={now.plan.degrees.world_size}"
     problem = problem_of(job, (f"target={framework}", *same, size, *overrides))
     given = {"time_limit_s": 60.0, "seed": 0, "gap_tolerance": 0.0, "progress": None, **search}
+    if (work_limit := given.pop("work_limit", None)) is not None:
+        given |= {"time_limit_s": float(work_limit), "clock": WorkClock()}
     planned = plan_problem(problem, {}, incumbents=_incumbents(problem, now.plan.decision), **given)
     changes = [_alone(now, one) for one in _differences(now, planned)]
     changes.sort(key=lambda change: -1e300 if change.saved_s is None else change.saved_s, reverse=True)

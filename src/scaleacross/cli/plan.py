@@ -145,12 +145,7 @@ def plan_command(
         plan_recommendation_command(job, output, as_json, time_limit_s, overrides or (), seed, gap, view)
         return
     asked = job_or_start(job, model, gpus, trunk, km, tokens, sequence, target, topology)
-    if refine_s and improve:
-        raise typer.BadParameter("--refine searches orders of one plan: write the plan with -o, then refine that job")
-    if referee and refine_s:
-        raise typer.BadParameter("--refine decides by estimated step time, --referee by simulation: give one of them")
-    if work_limit is not None and (cpu_limit_s is not None or refine_s):
-        raise typer.BadParameter("--work-limit counts step times, --cpu-limit and --refine seconds: give one of them")
+    refuse_together(refine_s, improve, referee, work_limit, cpu_limit_s)
     limit_s, clock = (time_limit_s, time.perf_counter) if cpu_limit_s is None else (cpu_limit_s, time.process_time)
     source = settings_of(improve, framework, hosts, world)
     with ProgressDisplay(PlainConsole(stderr=True)) as progress, first_interrupt() as stopped:
@@ -160,14 +155,24 @@ def plan_command(
         }  # fmt: skip
         if source:
             better = improve_settings(*source, asked, hosts=hosts, world=world, overrides=overrides or (), **search)
-        else:
-            found = plan(asked, overrides=overrides or (), **search)
+            deliver_improvement(better, as_json, output, targets)
+            return
+        found = plan(asked, overrides=overrides or (), **search)
         if refine_s:
             found = refine_finalists(found, refine_s, seed=seed, progress=progress)
-    if source:
-        deliver_improvement(better, as_json, output, targets)
-    else:
-        deliver(found, as_json, output, targets, view)
+    deliver(found, as_json, output, targets, view)
+
+
+def refuse_together(
+    refine_s: float, improve: Path | None, referee: int | None, work_limit: int | None, cpu_limit_s: float | None
+) -> None:
+    """Options that contradict each other. Raises typer.BadParameter with the way out."""
+    if refine_s and improve:
+        raise typer.BadParameter("--refine searches orders of one plan: write the plan with -o, then refine that job")
+    if referee and refine_s:
+        raise typer.BadParameter("--refine decides by estimated step time, --referee by simulation: give one of them")
+    if work_limit is not None and (cpu_limit_s is not None or refine_s):
+        raise typer.BadParameter("--work-limit counts step times, --cpu-limit and --refine seconds: give one of them")
 
 
 def evaluate_command(
