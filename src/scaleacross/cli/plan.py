@@ -128,7 +128,6 @@ def plan_command(
       scaleacross plan job.yaml --section memory --section proof
       scaleacross plan job.yaml --work-limit 200   # the same plan on a loaded and an idle machine
       scaleacross plan job.yaml --refine 60   # then search better orders of the best pipelines
-      scaleacross plan job.yaml --referee 4   # let the simulation decide among the four best estimates
       scaleacross plan examples/recommendation/mlperf_dcnv2.yaml   # embedding tables over ranks and memories
       scaleacross plan job.yaml --improve megatron_args.sh --from megatron --hosts hosts.txt   # what would you change?
     """
@@ -155,12 +154,14 @@ def plan_command(
         }  # fmt: skip
         if source:
             better = improve_settings(*source, asked, hosts=hosts, world=world, overrides=overrides or (), **search)
-            deliver_improvement(better, as_json, output, targets)
-            return
-        found = plan(asked, overrides=overrides or (), **search)
+        else:
+            found = plan(asked, overrides=overrides or (), **search)
         if refine_s:
             found = refine_finalists(found, refine_s, seed=seed, progress=progress)
-    deliver(found, as_json, output, targets, view)
+    if source:
+        deliver_improvement(better, as_json, output, targets)
+    else:
+        deliver(found, as_json, output, targets, view)
 
 
 def refuse_together(
