@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import scaleacross as sa
+from instances import plain_job
 from scaleacross.api.problems import problem_of
 from scaleacross.catalogue import load_workload
 from scaleacross.cost_models.settings import Settings
@@ -133,3 +134,19 @@ def test_torchtitans_model_has_the_workloads_parameters(name: str, flavor: str, 
     found = find_flavor(profile)
     assert found is not None
     assert (found.name, found.num_parameters) == (flavor, profile.total_parameters - untrained)
+
+
+@pytest.mark.parametrize(("schedule", "chunks", "waits"), [("1F1B", 1, True), ("Interleaved1F1B", 2, False)])
+def test_megatron_waits_for_the_messages_of_plain_1f1b_only(schedule: str, chunks: int, waits: bool) -> None:
+    """Step time, lower bound and simulation alike; no option of Megatron-LM overlaps them (training/arguments.py)."""
+    open_job = plain_job(
+        2, 2, degrees={"tp": 1, "cp": 1, "pp": 4}, schedules=schedule, num_chunks=chunks, recompute="none"
+    )
+    found = [
+        sa.plan(open_job.model_copy(update={"target": target}), time_limit_s=20, alternatives=False)
+        for target in ("scaleacross", "megatron")
+    ]
+    for seconds in (lambda plan: plan.cost.step_s, lambda plan: sa.simulate(plan).step_s):
+        free, waiting = (seconds(plan) for plan in found)
+        assert waiting > free * (1 + 1e-4) if waits else waiting == pytest.approx(free, rel=1e-9)
+    assert found[1].report.bound_s <= found[1].cost.step_s

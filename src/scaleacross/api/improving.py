@@ -146,7 +146,8 @@ def _job_differences(now: Present, planned: Plan) -> Iterator[_Difference]:
         if old != new and _matters(path, now.plan):
             asked = [path, *(_ASKS_FOR.get(path, ()) if new else ())]
             overrides = tuple(f"{one}={json.dumps(_field(planned, one))}" for one in asked)
-            yield _Difference(" with ".join(asked), str(old), str(new), None, overrides)
+            placed_anew = None if now.placed else partial(_bare, placement=None)
+            yield _Difference(" with ".join(asked), str(old), str(new), placed_anew, overrides)
 
 
 _ASKS_FOR: Final = {"overlap.parameter_gather": ("overlap.gradient_reduce",)}

@@ -212,6 +212,7 @@ def blocked_s(volumes: Volumes, near_s: Floats) -> Floats:
     the last of which drains the pipeline as well.
     """
     settings = volumes.settings
-    if volumes.job.overlap.pipeline_messages:
-        return np.zeros(len(settings))
-    return np.where(settings.pp > 1, (settings.num_micro_batches * settings.num_chunks - 1) * near_s, 0.0)
+    overlap, chunked = volumes.job.overlap, settings.num_chunks > 1
+    travel = np.where(chunked, overlap.messages(chunked=True), overlap.messages(chunked=False))
+    waiting = (settings.pp > 1) & ~travel
+    return np.where(waiting, (settings.num_micro_batches * settings.num_chunks - 1) * near_s, 0.0)

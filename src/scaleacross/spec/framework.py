@@ -77,6 +77,10 @@ class Overlap(Spec):
     pipeline_messages: bool = Field(
         default=True, description="pipeline messages travel while the sender and the receiver compute"
     )
+    unchunked_messages: bool = Field(
+        default=True,
+        description="so do those of schedules with one chunk per rank; Megatron-LM's 1F1B waits for each (target: megatron)",
+    )
     tp_reduce: bool = Field(
         default=True,
         description="gradients of a layer's inputs are reduced over tp while the weight gradients of the same products are "
@@ -85,6 +89,10 @@ class Overlap(Spec):
     tp_fraction: float = Field(
         default=0.0, ge=0, le=1, description="share of tp collectives that the products they feed hide (userbuffers)"
     )
+
+    def messages(self, *, chunked: bool) -> bool:
+        """Whether pipeline messages travel while ranks compute, of schedules with several chunks per rank or with one."""
+        return self.pipeline_messages and (chunked or self.unchunked_messages)
 
 
 LEAST_BUCKET_PARAMETERS: Final = 40_000_000

@@ -150,7 +150,7 @@ class Program(Layers):
         key: Key = (self.stages[action.chunk], "F" if forward else "B", MICRO_BATCH)
         number, cell = self.graph.sends(self.who, target.down, key, self.after), self._cell(action)
         self._aside("pp", number, cell)
-        if not self.job.overlap.pipeline_messages:
+        if not self.job.overlap.messages(chunked=self.schedule.num_chunks > 1):
             self._wait("pp", number, cell)
 
     def _neighbour(self, action: Action, ahead: bool) -> Neighbour | None:

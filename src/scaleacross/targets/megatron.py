@@ -215,6 +215,6 @@ TARGET: Final = Target(
     LAWS,
     _details,
     equal_batches=True,
-    behaviour={"overlap.tp_reduce": True},
+    behaviour={"overlap.tp_reduce": True, "overlap.unchunked_messages": False},  # training/arguments.py, p2p of 1F1B
     groups=GROUPS,
 )

@@ -276,7 +276,10 @@ def _timed(
     if p == 1 or message is None:
         return TimedPipeline(*busiest, replicas, rank)
     near = tuple(float(np.broadcast_to(part, 1)[0]) for part in message)
-    alone, blocking = seconds.actions(choice, p, m, NO_DELAYS), not volumes.job.overlap.pipeline_messages
+    alone, blocking = (
+        seconds.actions(choice, p, m, NO_DELAYS),
+        not volumes.job.overlap.messages(chunked=choice.num_chunks > 1),
+    )
     delayed = seconds.actions(choice, p, m, near, blocking) if any(near[:6]) else alone
     return TimedPipeline(*busiest, replicas, rank, delayed, alone)
 
