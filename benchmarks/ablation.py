@@ -16,7 +16,11 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from agreement import KINDS, Row, decisions, evaluated, rows, summary
+from agreement import KINDS, Row, decisions, rows, summary
+
+from scaleacross.api.evaluation import cost_of
+from scaleacross.api.problems import problem_of
+from scaleacross.spec.plan import Decision
 
 MOVED, LEAST_SHARE = 0.005, 0.02
 
@@ -72,8 +76,10 @@ def without(name: str, full: list[Row]) -> list[Row]:
         one.start()
     try:
         by_number = {number: (row, job) for number, row, job in decisions()}
-        for row in full:
-            out.append(row._replace(step_s=evaluated(*by_number[row.number]).cost.step_s))
+        for row in full:  # without the checks of ``evaluate``: messages are cut as they are with everything on
+            drawn, job = by_number[row.number]
+            found = cost_of(problem_of(job, ()), Decision(**drawn["decision"]))
+            out.append(row._replace(step_s=found.cost.step_s))
     finally:
         for one in switched:
             one.stop()
