@@ -48,7 +48,7 @@ def test_a_plan_leaves_the_headroom_free(full: Plan) -> None:
     assert room.bound_s <= full.cost.step_s * (1 + 1e-9) < plan.cost.step_s  # never more than what it does cost
 
 
-@each("seed", (4,), (6, 7, 13, 41, 50, 57), size=2)
+@each("seed", (4,), (6, 7, 13, 41, 48, 54), size=2)
 @pytest.mark.parametrize("headroom", [0.1, 0.3])
 def test_the_search_equals_brute_force_with_headroom(seed: int, headroom: float) -> None:
     drawn = instance(seed)
