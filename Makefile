@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test proofs consumers runtime slice lint types format clean
+.PHONY: help demo test proofs docs consumers runtime slice lint types format clean
 
 VENV := .venv
 CONSUMERS := .venv-consumers
@@ -31,6 +31,10 @@ test: $(VENV)/.installed-dev ## run the test suite (PYTEST_ARGS="-k name" narrow
 
 proofs: $(VENV)/.installed-dev ## run the long proofs, which the test suite samples
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS:loadfile=worksteal)
+
+docs: $(VENV)/.installed-docs ## build the documentation in build/site, run its commands and notebooks
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	$(BIN)/python -m pytest -m docs $(PYTEST_ARGS:loadfile=worksteal) tests/docs
 
 consumers: $(VENV)/.installed-dev $(CONSUMERS)/.installed ## let torchrun, torchtitan and Megatron read what we emit
 	SCALEACROSS_TORCHTITAN_PYTHON=$(abspath $(CONSUMERS))/bin/python SCALEACROSS_MEGATRON_PYTHON=$(abspath $(CONSUMERS))/bin/python \
@@ -84,6 +88,10 @@ $(RUNTIME)/.installed: pyproject.toml $(VENV)/.created
 
 $(VENV)/.installed: pyproject.toml $(VENV)/.created
 	$(PIP_INSTALL) -e .
+	@touch $@
+
+$(VENV)/.installed-docs: pyproject.toml $(VENV)/.installed-dev
+	$(PIP_INSTALL) -e '.[docs]'
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/.created

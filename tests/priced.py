@@ -19,7 +19,7 @@ MONEY: ObjectiveName = "tokens_per_s_per_currency_unit"
 
 def priced(data: dict[str, Any], seed: int, objective: str) -> Job:
     """A job whose topology has prices and powers that differ from building to building."""
-    rng = random.Random(f"prices {seed}")
+    rng, sites = random.Random(f"prices {seed}"), random.Random(f"sites {seed}")
     topology = data["topology"] | {"currency": "USD"}
     for region in topology["regions"]:
         for building in region["buildings"]:
@@ -28,8 +28,10 @@ def priced(data: dict[str, Any], seed: int, objective: str) -> Job:
             building["accelerator"] = building["accelerator"] | power
             building["power_usage_effectiveness_ratio"] = rng.choice([1.0, 1.1, 2.0])
             building["accelerator_price_per_hour"] = rng.choice([1.0, 2.0, 3.0])
+            building["price_per_hour"] = sites.choice([0.0, 2.0, 20.0])
     for trunk in topology.get("trunks", []):
         trunk["egress_price_per_gb"] = rng.choice([0.0, 1e-7, 1e-5, 1e-3])
+        trunk["price_per_hour"] = sites.choice([0.0, 5.0, 50.0])
     return Job.model_validate(data | {"topology": topology, "objective": objective})
 
 

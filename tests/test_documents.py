@@ -36,6 +36,18 @@ def test_commands_of_the_documents_exist() -> None:
         assert stated <= known, f"scaleacross {name} has no {stated - known}"
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_options_in_the_documentation_exist(page: Path) -> None:
+    """Commands of pages that need a reader's own files too; those of the others run in ``make docs``."""
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    for block in re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL):
+        for name, arguments in re.findall(r"^(?:\w+=\S+ )?scaleacross (\w+)(.*)", block, flags=re.MULTILINE):
+            known = {option for parameter in commands[name].params for option in parameter.opts}
+            stated = set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", arguments.partition("#")[0].partition("|")[0]))
+            assert stated <= known | {"--help"}, f"scaleacross {name} has no {stated - known}"
+
+
 def test_make_targets_of_the_documents_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
     used = set(re.findall(r"^make ([a-z ]+)", "\n".join(blocks("bash")), flags=re.MULTILINE))

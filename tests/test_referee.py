@@ -152,7 +152,7 @@ def test_cli_says_what_the_referee_chose(replays: list[Plan], tmp_path: Path) ->
     shown = CliRunner().invoke(app, ["plan", str(path), "--referee", "2"])
     assert shown.exit_code == 0, shown.stderr
     words = " ".join(shown.stdout.split())
-    assert "2 of 2 finalists replayed: the plan costs" in words and "bound and gap are of prices" in words
+    assert "2 of 2 finalists simulated: the plan is estimated at" in words and "bound and gap are of estimates" in words
     data: dict[str, Any] = json.loads(CliRunner().invoke(app, ["plan", str(path), "--referee", "2", "--json"]).stdout)
     prices = [one["price_s"] for one in data["report"]["finalists"]]
     assert prices == sorted(prices, reverse=True) and data["cost"]["step_s"] == prices[0]

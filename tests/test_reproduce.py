@@ -224,7 +224,7 @@ def test_the_referee_replays_what_the_records_name(folder: Path, found: Reproduc
     assert f"| all, equal ones once | {different} | " in page and f" {off:+.1%} |" in page
     assert different < len(names)
     fastest = min(row[f"{name}_simulated_s"] for name in RIVALS) / row["ours_simulated_s"]
-    assert f"| the best rival | replay | 1 | {fastest:.3f} | " in page
+    assert f"| the best baseline | replay | 1 | {fastest:.3f} | " in page
     assert "| by replay, 1 points | placement | schedule | network | placement and degrees | joint |" in page
     again = sa.reproduce(SMALL, directory=folder, run=False)  # shown beside the points that have no replay
     assert ["ours_simulated_s" in row for row in again.rows] == [True, False]
@@ -259,11 +259,11 @@ def test_the_page_names_what_the_referee_says_against_us(found: Reproduction) ->
     rows[0] |= cheap | {"network_priced_s": 3.0, "network_simulated_s": 3.0}  # production's plan under another name
     page = design_page(Reproduction(**{**vars(found), "rows": tuple(rows)}), "", date(2030, 1, 2))
     assert "| production | replay | 1 | 0.750 | 0.75 | 0 | 1 |" in page
-    assert "| the best rival | replay | 1 | 0.500 | 0.50 | 0 | 1 |" in page
+    assert "| the best baseline | replay | 1 | 0.500 | 0.50 | 0 | 1 |" in page
     assert "Price and replay of 3 plans are within 5% on 1 (33%)." in page
     assert "- -50.0%: ours, llama3.1-8b on 32 h100" in page
     assert "slower than production on 1 point:\n- production takes 0.750 of our step: llama3.1-8b" in page
-    assert "slower than the best rival on 1 point:\n- arnold takes 0.500 of our step: llama3.1-8b" in page
+    assert "slower than the best baseline on 1 point:\n- arnold takes 0.500 of our step: llama3.1-8b" in page
     assert "one dimension of production on 1 point:\n- network only takes 0.750 of our step: llama3.1-8b" in page
     assert "could not be replayed: 1\n- llama3.1-8b on 32 h100" in page and "ours: too long to play" in page
     assert "Rivals without a plan: 1\n- atlas, 1 point: no rows of racks" in page
@@ -310,7 +310,7 @@ def test_the_page_tells_rivals_that_were_cut_short_from_others(found: Reproducti
     page = design_page(Reproduction(**{**vars(found), "rows": tuple(rows)}), "", date(2030, 1, 2))
     cut, ended = (row["production_s"] / row["ours_s"] for row in rows)
     assert f"| production | 1 | {ended:.3f} | {ended:.2f} | 1 | {cut:.3f} | {cut:.2f} |" in page
-    assert any(line.startswith("| the best rival | 1 | ") for line in page.splitlines())
+    assert any(line.startswith("| the best baseline | 1 | ") for line in page.splitlines())
     assert page.count("| 0 | – | – |") == len(RIVALS) - 1
 
 
@@ -339,7 +339,7 @@ def test_cli(folder: Path, found: Reproduction, tmp_path: Path) -> None:
     (tmp_path / "points.jsonl").write_text("".join(json.dumps(line) + "\n" for line in broken))
     lost_one = CliRunner().invoke(app, ["reproduce", str(path), "--no-run", "-o", str(tmp_path)])
     assert lost_one.exit_code == 1
-    assert "a contender has a lower price on 1, which is a bug" in lost_one.stderr
+    assert "a baseline has a lower estimate on 1, which is a bug" in lost_one.stderr
 
 
 def test_too_little_agreement_of_price_and_replay_fails(folder: Path, found: Reproduction, tmp_path: Path) -> None:
@@ -355,7 +355,7 @@ def test_too_little_agreement_of_price_and_replay_fails(folder: Path, found: Rep
     (home / "replays.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     failed = CliRunner().invoke(app, [*command, "0.99"])
     assert failed.exit_code == 1
-    assert "replayed plans are within 5% of their price, 99% are wanted" in failed.stderr
+    assert "simulated plans are within 5% of their estimate, 99% are wanted" in failed.stderr
 
 
 def test_the_spaces_axes_are_its_fields() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -35,10 +36,18 @@ def path(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(file)
 
 
-def test_report_holds_price_and_replay_side_by_side(path: str) -> None:
+def test_report_holds_estimate_and_simulation_side_by_side(path: str) -> None:
     result = RUNNER.invoke(app, ["simulate", path, "--gantt"])
     assert result.exit_code == 0, result.output
-    for words in ("Price and replay", "pipeline bubble", "of the step", "█ compute", "waiting"):
+    for words in (
+        "Estimated and simulated step time",
+        "pipeline bubble",
+        "of the step",
+        "F forward",
+        "F0",
+        "|0",
+        "waiting",
+    ):
         assert words in result.stdout
 
 
@@ -65,14 +74,46 @@ def test_trace_has_streams_and_never_overlaps_on_a_thread(path: str, tmp_path: P
     assert "wrote" in result.stderr
     events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
     names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    assert {"compute", "pp beside"} <= names
-    busy: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    assert {"compute", "pp, concurrent"} <= names
+    for spans in slices(events).values():
+        assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
+
+
+def slices(events: list[dict[str, Any]]) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """(process, thread) -> its slices in order, in whole nanoseconds, as a viewer reads them."""
+    out: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for event in events:
         if event["ph"] == "X":
-            busy.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
-    for spans in busy.values():
-        spans.sort()
-        assert all(end <= start + 0.01 for (_, end), (start, _) in itertools.pairwise(spans))
+            start, length = round(event["ts"] * 1000), round(event["dur"] * 1000)
+            out.setdefault((event["pid"], event["tid"]), []).append((start, start + length))
+    return {thread: sorted(spans) for thread, spans in out.items()}
+
+
+def test_an_arrow_leads_from_every_message_to_what_its_receiver_does_next(plan: Plan) -> None:
+    step = sa.simulate(plan, timeline=True)
+    events = json.loads(step_trace_json(step))["traceEvents"]
+    sent, arrived = ({one["id"]: one for one in events if one["ph"] == letter} for letter in "sf")
+    assert len(sent) == len(arrived) == len(step.messages) > 0
+    computations = slices(events)
+    for number, end in arrived.items():
+        start = sent[number]
+        assert start["pid"] != end["pid"] and start["ts"] < end["ts"]
+        at = round(start["ts"] * 1000)
+        assert any(first <= at < last for first, last in computations[start["pid"], start["tid"]])  # leaves a slice
+        assert computations[end["pid"], end["tid"]][-1][0] >= round(end["ts"] * 1000)  # and finds one
+
+
+def test_the_critical_path_is_one_chain_from_the_first_computation_to_the_end(plan: Plan) -> None:
+    step = sa.simulate(plan, timeline=True)
+    events = json.loads(step_trace_json(step))["traceEvents"]
+    (process,) = [
+        one["pid"] for one in events if one["name"] == "process_name" and one["args"]["name"] == "critical path"
+    ]
+    chain = slices(events)[process, 0]
+    assert chain[0][0] == 0
+    assert chain[-1][1] == pytest.approx(step.step_s * 1e9, rel=1e-4)
+    covered = sum(end - start for start, end in chain)
+    assert covered > 0.95 * step.step_s * 1e9  # what is missing: latency between a message's end and its arrival
 
 
 def test_a_trace_needs_the_timeline(plan: Plan) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from instances import plain_topology
 from scaleacross.cost_models.egress import UnitPrices, flow_price, group_patterns, unit_prices
-from scaleacross.cost_models.spending import Rate, Spending
+from scaleacross.cost_models.spending import Rate, SitePrices, Spending
 from scaleacross.cost_models.traffic import Flow, Op
 from scaleacross.spec.placement import BuildingShare
+from scaleacross.spec.topology import Topology
 
 PRICES = {(0, 1): 2.0, (1, 0): 2.0, (1, 2): 3.0, (2, 1): 3.0, (0, 2): 5.0, (2, 0): 5.0}
 
@@ -43,3 +45,19 @@ def test_spending_by_hand() -> None:
     assert power.parts(fill, 3.0, 2.0, 99.0) == {"idle power": 700 * 3.0, "computation": 2800 * 2.0}
     assert power.value(1000, 7700.0) == pytest.approx(1000 / 0.0077)
     assert unit_prices({(1, 0): 3}, PRICES) == UnitPrices(0.0, 0.0, 0.0, 0.0)
+
+
+def test_buildings_and_links_that_a_plan_uses_are_paid_by_the_hour() -> None:
+    """Three buildings in a row: from the first to the third both links are on the way, the one between is not rented."""
+    data = plain_topology(1, 1, 1)
+    for building, price in zip(data["regions"][0]["buildings"], (36.0, 72.0, 108.0), strict=True):
+        building["price_per_hour"] = price
+    for trunk, price in zip(data["trunks"], (3600.0, 7200.0), strict=True):
+        trunk["price_per_hour"] = price
+    topology = Topology.model_validate(data)
+    first, middle, last = (building.name for building in topology.buildings)
+    prices = SitePrices(topology)
+    assert prices.per_s([first]) == pytest.approx(0.01)
+    assert prices.per_s([first, middle]) == pytest.approx(0.03 + 1)
+    assert prices.per_s([first, last]) == pytest.approx(0.04 + 3)
+    assert prices.owned_per_s == pytest.approx(0.06 + 3)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import shutil
 import subprocess
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +24,7 @@ from scaleacross.cli import app
 from scaleacross.report.memory import PARTS
 from scaleacross.report.page import html
 from scaleacross.report.page.chart import Chart, whole_spec
+from scaleacross.report.page.design_space import space_page
 from scaleacross.report.page.html import page
 from scaleacross.report.page.pages import (
     comparison_page,
@@ -29,6 +34,7 @@ from scaleacross.report.page.pages import (
     sweep_page,
     weeks_page,
 )
+from scaleacross.report.page.pictures import picture_files
 from scaleacross.report.page.pipeline import actions_of, critical_path, pipeline_chart, simulated_chart, waits
 from scaleacross.report.page.site import placement, site_map, trunk_loads
 from scaleacross.report.page.step import memory, waterfall
@@ -42,6 +48,17 @@ SMALL = {"degrees": {"tp": 1, "cp": 1}, "schedules": ["1F1B"], "recompute": ["no
 NOTHING = PlanSummary(bottlenecks=())
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 can_draw = pytest.mark.skipif(not html.can_draw(), reason="the extra 'report' (vl-convert-python) is not installed")
+
+
+@dataclass
+class Found:
+    """What a page of a design space reads."""
+
+    rows: list[dict[str, Any]]
+    num_drawn: int = 240
+    rivals: tuple[str, ...] = ("production",)
+    ablations: tuple[str, ...] = ()
+    space: Any = field(default_factory=lambda: SimpleNamespace(name="toy"))
 
 
 def drawn(chart: Chart, layer: int | None = None) -> list[dict[str, Any]]:
@@ -286,3 +303,39 @@ def test_every_specification_compiles(every_chart: list[Chart]) -> None:
 
     for chart in every_chart:
         assert vl_convert.vegalite_to_svg(whole_spec(chart, 600)).startswith("<svg"), chart.name
+
+
+@can_draw
+def test_charts_are_written_as_pictures_and_tables(every_chart: list[Chart], tmp_path: Path) -> None:
+    some = every_chart[:3]
+    files = picture_files(some)
+    assert set(files) == {f"{chart.name}.{kind}" for chart in some for kind in ("svg", "png", "csv")}
+    for chart in some:
+        assert bytes(files[f"{chart.name}.png"])[:4] == b"\x89PNG"
+        assert str(files[f"{chart.name}.svg"]).startswith("<svg")
+        assert len(list(csv.DictReader(io.StringIO(str(files[f"{chart.name}.csv"]))))) == len(chart.rows)
+
+
+@can_draw
+def test_commands_that_read_a_plan_write_its_charts(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(sa.plan(plain_job(1, 1, **SMALL)).model_dump_json(), encoding="utf-8")
+    for command in ("evaluate", "simulate"):
+        folder = tmp_path / command
+        result = CliRunner().invoke(app, [command, str(path), "--charts", str(folder)])
+        assert result.exit_code == 0, result.output
+        assert {"site.svg", "site.png", "site.csv"} <= {one.name for one in folder.iterdir()}
+
+
+def test_a_design_space_shows_baselines_that_ended_apart_from_those_cut_short() -> None:
+    ours = {"ours_s": 1.0, "fleet": "h100", "buildings": 2, "regions": 1, "latency_ms": 0.25, "oversubscription": 1.0}
+    rows = [
+        {**ours, "model": "toy", "accelerators": 1024, "production_s": 1.1, "production_complete": True},
+        {**ours, "model": "toy", "accelerators": 2048, "production_s": 9.0, "production_complete": False},
+    ]
+    found = Found(rows)
+    _, facts, charts = space_page(found)  # type: ignore[arg-type]
+    assert "most 1.10, on the 1 points where it ran to its end" in dict(facts)["over production"]
+    over = next(chart for chart in charts if chart.name == "over-production")
+    assert [row["tuning"] for row in over.rows] == ["baseline ran to its end", "baseline cut short"]
+    assert all("2048" not in row["where"] and "2,048" not in row["where"] for row in charts[-1].rows)

@@ -41,14 +41,14 @@ def test_first_lines_say_what_decides(plan: Plan, render: Render) -> None:
     assert said["bottleneck"] == "step time per 1 % more: accelerator FLOP/s −0.80 %, campus bandwidth −0.25 %"
     assert said["next best"] == "+212 ms with first: dp across: exposed reduce"
     assert said["proof"] == "optimal; no plan takes less than 9.50 s (gap 5.0 %)"
-    assert said["cost"] == "0.25 EUR per million tokens; 1.5 EUR with idle accelerators paid"
+    assert said["cost"] == "0.25 EUR per million tokens; 1.5 EUR as owned, idle parts paid too"
     assert said["energy"] == "0.125 kWh per million tokens"
 
 
 def test_nothing_is_said_of_prices_that_nobody_stated(plan: Plan, render: Render) -> None:
     said = facts(render(plan_summary(plan, PlanSummary(bottlenecks=()))))
     assert not {"cost", "energy"} & set(said)
-    assert said["bottleneck"] == "the step answers to no figure of the topology"
+    assert said["bottleneck"] == "no figure of the topology changes the step time"
 
 
 def test_a_building_alone_says_what_the_other_one_brings(plan: Plan, render: Render) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from measured_rows import run
 
+from scaleacross.catalogue import load_workload
 from scaleacross.errors import InputError
 from scaleacross.validation.machines import MACHINES, machine_of, topology_of
 from scaleacross.validation.mapping import MICRO_BATCHES, case_of
@@ -129,3 +130,18 @@ def test_notes_refine_the_network() -> None:
     plain = machine_of(run("v1"))
     vtrain = machine_of(replace(run("v1"), notes="A100 nodes of 8, 4x HDR 800 Gbps/node"))
     assert (plain.port, vtrain.port) == ("infiniband-hdr200", "infiniband-hdr100")
+
+
+BLANK = dict.fromkeys(
+    ("layers", "hidden", "ffn", "gated", "heads", "kv_heads", "head_dim", "vocab", "experts", "topk", "moe_ffn")
+)
+
+
+@pytest.mark.parametrize(("name", "arch"), [("llama3.1-8b", "dense"), ("mixtral-8x22b", "moe")])
+def test_a_row_may_name_a_workload_of_the_catalogue_in_place_of_dimensions(name: str, arch: str) -> None:
+    named = replace(run("l1"), model=name, arch="", pp=1, vpp=None, tp=1, cp=1, dp=None, fsdp=None, **BLANK)  # type: ignore[arg-type]
+    case = case_of(named)
+    assert case.profile.total_parameters == load_workload(name).profile().total_parameters
+    assert bool(case.profile.num_experts) == (arch == "moe")
+    with pytest.raises(InputError, match=r"'my-own' is no workload of the catalogue .*llama3.1-8b.*not stated: layers"):
+        case_of(replace(named, model="my-own"))

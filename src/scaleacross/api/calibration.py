@@ -78,11 +78,14 @@ def calibrate(
     Kernels are fitted first, then curves of collectives, then what a training step adds, on top of both.
 
     Args:
-        gemm, attention, collectives, network: as in ``score_files``.
+        gemm: measured products, as in ``score_files``.
+        attention: measured attention, likewise.
+        collectives: measured collectives, likewise.
+        network: link of all ``collectives``, where no column names it.
         runs: CSV of measured training runs, columns as in ``validation.runs.Run``; they move what the entries state, one run a
             little, many runs all the way.
-        bench, plan: outputs of ``scaleacross bench --json``, and the plan whose launch file they ran: the levels of its topology
-            beyond one scale-up domain.
+        bench: outputs of ``scaleacross bench --json``: the levels of the plan's topology beyond one scale-up domain.
+        plan: the plan whose launch file they ran.
         base: catalogue names or files of an accelerator, a link or both: they supply what is not fitted for names that the
             catalogue does not have. An entry of the catalogue starts from itself.
         only: labels of the files (accelerator, system, gpu), or entries that these mean, that are used; () uses all.

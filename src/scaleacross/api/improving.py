@@ -52,7 +52,12 @@ def improve_settings(
     dispatcher and graphs are the job's.
 
     Args:
-        framework, settings, job, hosts, world, overrides: as ``evaluate_settings``.
+        framework: as of ``evaluate_settings``; so are the five that follow.
+        settings: what runs today.
+        job: the job.
+        hosts: hosts in node-rank order.
+        world: number of processes, without ``hosts``.
+        overrides: fields of the job.
         search: as ``plan``.
 
     Raises:

@@ -40,9 +40,14 @@ def schedule(
 
     Args:
         name: of ``SCHEDULES``.
-        num_ranks, num_microbatches, num_chunks: p, m, v; None: 1 chunk, or 2 where the schedule needs more.
-        forward_s, input_gradient_s, weight_gradient_s: one micro-batch through all layers of a rank.
-        latency_s, message_s: how long a message travels, and how long it occupies the link.
+        num_ranks: pipeline ranks p.
+        num_microbatches: micro-batches m.
+        num_chunks: model chunks per rank v; None: 1, or 2 where the schedule needs more.
+        forward_s: forward pass of one micro-batch through all layers of a rank, s.
+        input_gradient_s: its input gradients, s.
+        weight_gradient_s: its weight gradients, s.
+        latency_s: how long a message travels, s.
+        message_s: how long it occupies the link, s.
         boundaries: k: only messages between ranks k and k+1 (counted from 0) are delayed, and the loop-back; None: all.
         max_in_flight: chunk activations that fit in a rank's memory.
         message_bytes: bytes of one message, for the totals.

@@ -30,13 +30,20 @@ def summarise(plan: Plan) -> PlanSummary:
     return PlanSummary(bottlenecks=tuple(known), money=_money(problem, plan), energy=_energy(problem, plan))
 
 
+def token_costs(plan: Plan) -> tuple[TokenCost | None, TokenCost | None]:
+    """Money and energy of a million tokens; None where the topology states no prices, or no powers."""
+    problem = problem_of(plan.job, ())
+    return _money(problem, plan), _energy(problem, plan)
+
+
 def _money(problem: Problem, plan: Plan) -> TokenCost | None:
-    """Used accelerators and egress; as owned, every accelerator of the topology for the whole step and the same egress."""
+    """What the plan uses, and egress; as owned, every accelerator, building and link of the topology and the same egress."""
     parts = _parts(problem, plan, "tokens_per_s_per_currency_unit")
     if parts is None:
         return None
-    rates = spending_of(problem.topology, "tokens_per_s_per_currency_unit").rates
-    whole = sum(one.num_accelerators * rates[one.name].step_per_s for one in problem.topology.buildings)
+    spending = spending_of(problem.topology, "tokens_per_s_per_currency_unit")
+    whole = sum(one.num_accelerators * spending.rates[one.name].step_per_s for one in problem.topology.buildings)
+    whole += spending.sites.owned_per_s if spending.sites else 0.0
     tokens = _tokens(plan)
     return TokenCost(
         unit=problem.topology.currency or "",

@@ -11,6 +11,7 @@ from typing import Any, Final
 from scaleacross.api.engines.outcome import FAILED, Record
 from scaleacross.api.evaluation import evaluate
 from scaleacross.api.planning import plan
+from scaleacross.api.summarising import token_costs
 from scaleacross.catalogue import Point
 from scaleacross.errors import InfeasibleError, InputError, TimeLimitError
 from scaleacross.spec.network import LINK_LEVELS
@@ -109,4 +110,16 @@ def figures_of(found: Plan) -> dict[str, Any]:
         "fill": " ".join(f"{share.building}:{share.num_accelerators}" for share in found.placement.fill),
         "crossing": f"{farthest}:{crossing}" if farthest else "",
         "memory_fraction": fullest.total_bytes / fullest.capacity_bytes,
+        **_spent(found),
+    }
+
+
+def _spent(found: Plan) -> dict[str, Any]:
+    """What a million tokens cost, in the topology's currency and in kWh; None where it states no prices, or no powers."""
+    money, energy = token_costs(found)
+    return {
+        "currency": money.unit if money else None,
+        "cost_per_million_tokens": money.used if money else None,
+        "owned_cost_per_million_tokens": money.owned if money else None,
+        "kwh_per_million_tokens": energy.used if energy else None,
     }

@@ -29,7 +29,7 @@ def collective_command(
     num_ranks: Annotated[
         int | None, typer.Option("--ranks", min=1, help="Ranks per group. Default: all accelerators at that stride.")
     ] = None,
-    stride: Annotated[int, typer.Option("--stride", min=1, help="Positions between neighbours of a group.")] = 1,
+    stride: Annotated[int, typer.Option("--stride", min=1, help="Global ranks between neighbours of a group.")] = 1,
     most: Annotated[int, typer.Option("--top", min=1, help="Rows to show.")] = 12,
     synthesize: Annotated[
         bool, typer.Option("--synthesize", help="Route chunks one by one instead (small groups), with a proof.")
@@ -43,7 +43,7 @@ def collective_command(
         bool, typer.Option("--json", help="Print all options (or all messages) as JSON and nothing else.")
     ] = False,
 ) -> None:
-    """Price every way to run one collective: algorithm, chunks, time, bytes per network level, and how far from the bound.
+    """Estimate every way to run one collective: algorithm, chunks, time, bytes per network level, and how far from the bound.
 
     On a small irregular network --synthesize finds a schedule of its own, message by message, and proves how good it is.
 

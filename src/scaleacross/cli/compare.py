@@ -1,14 +1,15 @@
-"""compare: our plan beside what others would run."""
+"""compare: our plan and the baselines."""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scaleacross.cli.frame import Overrides, display
-from scaleacross.cli.page import page_files, timeline_of
+from scaleacross.cli.page import Charts, page_files, timeline_of, write_charts
 from scaleacross.cli.plan import WorkLimit
 from scaleacross.cli.view import Quiet
 
@@ -35,7 +36,7 @@ def compare_command(
             "--time-limit",
             metavar="S",
             min=0,
-            help="Seconds for our search, and for each rival (twice that if it has no plan).",
+            help="Seconds for our search, and for each baseline (twice that if it has no plan).",
         ),
     ] = 60.0,
     work_limit: WorkLimit = None,
@@ -45,11 +46,12 @@ def compare_command(
         float, typer.Option("--tie", metavar="FRACTION", min=0, help="Step times this close count as a tie.")
     ] = 0.005,
     quiet: Quiet = False,
+    charts: Charts = None,
 ) -> None:
-    """Price our plan and what others would run with one cost model: speed-ups, ties, and who has no plan.
+    """Compare our plan with six baselines under one cost model: speed-ups, ties, and who has no plan.
 
     \b
-    Rivals: production, megatron_order, sailor, atlas, arnold, crosspipe.
+    Baselines: production, megatron_order, sailor, atlas, arnold, crosspipe.
     Examples:
       scaleacross compare llama3_405b_two_buildings
       scaleacross compare job.yaml --set topology=three_regions --time-limit 20
@@ -77,12 +79,9 @@ def compare_command(
             overrides=overrides or (),
             progress=progress,
         )
-    written = []
-    if output:
-        page = page_files(
-            lambda: comparison_page(found, summarise(found.plan), timeline_of(found.plan)),
-        )
-        written = write_files({**_files(found), **page}, output)
+    contents = cache(lambda: comparison_page(found, summarise(found.plan), timeline_of(found.plan)))
+    written = write_files({**_files(found), **page_files(contents)}, output) if output else []
+    write_charts(contents, charts)
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
     elif quiet:
@@ -94,7 +93,7 @@ def compare_command(
 
 
 def _files(found: Comparison) -> dict[str, str]:
-    """The comparison, our plan, and every rival's settings as ``scaleacross evaluate`` reads them."""
+    """The comparison, our plan, and every baseline's settings as ``scaleacross evaluate`` reads them."""
     import json
 
     job = found.plan.job.model_dump(mode="json")

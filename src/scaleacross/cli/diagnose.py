@@ -20,7 +20,7 @@ def diagnose_command(
     perfetto: Annotated[
         Path | None,
         typer.Option(
-            "--perfetto", metavar="FILE", dir_okay=False, help="Write measured beside predicted for Perfetto."
+            "--perfetto", metavar="FILE", dir_okay=False, help="Write measured and predicted times for Perfetto."
         ),
     ] = None,
     launch: Annotated[

@@ -21,7 +21,7 @@ def explain_command(
     sections: ExplanationSections = None,
     quiet: Quiet = False,
 ) -> None:
-    """Say why a plan is as it is: the runner-up of every decision, what binds every phase, what the step answers to.
+    """Say why a plan is as it is: the runner-up of every decision, what binds every phase, and the sensitivity of the step time.
 
     What matters most comes out; --full prints all of it, --section a part of it.
 

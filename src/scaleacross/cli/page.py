@@ -1,9 +1,10 @@
-"""report.html: made where the charting library is installed, else said on stderr."""
+"""report.html and single charts: made where the charting library is installed, else said on stderr."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +12,14 @@ if TYPE_CHECKING:
     from scaleacross.report.page.pages import Contents
     from scaleacross.spec.plan import Plan
     from scaleacross.spec.timeline import PipelineTimeline
+
+
+Charts = Annotated[
+    Path | None,
+    typer.Option(
+        "--charts", metavar="DIR", file_okay=False, help="Write every chart of report.html to DIR as SVG, PNG and CSV."
+    ),
+]
 
 
 def page_files(contents: Callable[[], Contents]) -> dict[str, str]:
@@ -23,6 +32,22 @@ def page_files(contents: Callable[[], Contents]) -> dict[str, str]:
         typer.echo(f"no {REPORT_FILE}: {MISSING}", err=True)
         return {}
     return {REPORT_FILE: page(*contents(), f"scaleacross {version('scaleacross')}")}
+
+
+def write_charts(contents: Callable[[], Contents], folder: Path | None) -> None:
+    """Every chart of a page as NAME.svg, NAME.png and NAME.csv in ``folder``, which is said; nothing for None.
+
+    Raises:
+        InputError: the charting library is missing, or the folder cannot be written.
+    """
+    if folder is None:
+        return
+    from scaleacross.emitters import write_files
+    from scaleacross.report.page.pictures import picture_files
+
+    _, _, charts = contents()
+    written = write_files(picture_files(charts), folder)
+    typer.echo(f"wrote {len(written)} files to {folder}: {', '.join(chart.name for chart in charts)}", err=True)
 
 
 def timeline_of(plan: Plan) -> PipelineTimeline | None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from scaleacross.cli.frame import Json, Overrides, display, names_of
-from scaleacross.cli.page import page_files
+from scaleacross.cli.page import Charts, page_files, write_charts
 from scaleacross.cli.sweep import kept_in
 
 
@@ -41,6 +41,7 @@ def pareto_command(
         ),
     ] = None,
     as_json: Json = False,
+    charts: Charts = None,
 ) -> None:
     """Find plans of which none is better in two objectives at once, each with its proof.
 
@@ -77,6 +78,7 @@ def pareto_command(
         files |= page_files(lambda: front_page(front))
         written = write_files(files, output)
         typer.echo(f"wrote {len(written)} files to {output}", err=True)
+    write_charts(lambda: front_page(front), charts)
     if as_json:
         typer.echo(pareto_json(front))
     else:

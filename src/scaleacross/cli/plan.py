@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scaleacross.cli.frame import Directory, Json, Overrides, Targets, names_of
-from scaleacross.cli.page import page_files, timeline_of
+from scaleacross.cli.page import Charts, page_files, timeline_of, write_charts
 from scaleacross.cli.quick import (
     Gpus,
     InterBuildingLink,
@@ -56,7 +56,9 @@ Refine = Annotated[
 ]
 Referee = Annotated[
     int | None,
-    typer.Option("--referee", metavar="N", min=1, help="Simulate the N best estimates; the fastest is the plan."),
+    typer.Option(
+        "--referee", metavar="N", min=1, help="Simulate the N best estimates; the fastest simulation is the plan."
+    ),
 ]
 TimeLimit = Annotated[float, typer.Option("--time-limit", metavar="S", min=0, help="Seconds of search at most.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the solver; equal seeds give equal plans.")]
@@ -113,6 +115,7 @@ def plan_command(
     full: Full = False,
     sections: PlanSections = None,
     quiet: Quiet = False,
+    charts: Charts = None,
 ) -> None:
     """Find the fastest plan for a job, with proof, and write its launch files.
 
@@ -161,7 +164,7 @@ def plan_command(
     if source:
         deliver_improvement(better, as_json, output, targets)
     else:
-        deliver(found, as_json, output, targets, view)
+        deliver(found, as_json, output, targets, view, charts)
 
 
 def refuse_together(
@@ -193,8 +196,9 @@ def evaluate_command(
     full: Full = False,
     sections: PlanSections = None,
     quiet: Quiet = False,
+    charts: Charts = None,
 ) -> None:
-    """Price settings that you bring: the same breakdown, nothing searched.
+    """Estimate the step time of settings that you state: the same breakdown, nothing searched.
 
     \b
     Examples:
@@ -210,11 +214,11 @@ def evaluate_command(
         if job is None:
             raise typer.BadParameter("--from reads settings: say with --job which model and topology they are for")
         read = evaluate_settings(framework, source, job, hosts=hosts, world=world, overrides=overrides or ())
-        deliver(read, as_json, output, targets, view)
+        deliver(read, as_json, output, targets, view, charts)
         return
     if job is not None or hosts is not None or world is not None:
         raise typer.BadParameter("--job, --hosts and --world belong to --from megatron or --from torchtitan")
-    deliver(evaluate(source, overrides=overrides or ()), as_json, output, targets, view)
+    deliver(evaluate(source, overrides=overrides or ()), as_json, output, targets, view, charts)
 
 
 def emit_command(
@@ -281,16 +285,18 @@ def deliver_improvement(found: Improvement, as_json: bool, directory: Path | Non
         typer.echo(f"wrote {len(bundle.files)} files to {directory}", err=True)
 
 
-def deliver(plan: Plan, as_json: bool, directory: Path | None, targets: list[str] | None, view: View) -> None:
+def deliver(
+    plan: Plan, as_json: bool, directory: Path | None, targets: list[str] | None, view: View, charts: Path | None = None
+) -> None:
     """Files first (a closed pipe must not cost them), then the plan on stdout, then what was written on stderr."""
     from scaleacross.api import summarise
     from scaleacross.bundle import write_bundle
     from scaleacross.report.page.pages import plan_page
 
     found = cache(lambda: summarise(plan))
-    also: dict[str, str] = {}
-    if directory and targets is None:
-        also = page_files(lambda: plan_page(plan, found(), timeline_of(plan)))
+    contents = cache(lambda: plan_page(plan, found(), timeline_of(plan)))
+    also = page_files(contents) if directory and targets is None else {}
+    write_charts(contents, charts)
     bundle = write_bundle(plan, directory, targets, also=also) if directory else None
     if as_json:
         typer.echo(plan.model_dump_json(indent=2))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scaleacross.cli.frame import EXIT_UNEXPECTED, Json, display
+from scaleacross.cli.page import Charts, page_files, write_charts
 from scaleacross.cli.sweep import Address, EngineName, Processes, cores, exit_if_failed, points_told
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ Docs = Annotated[
     typer.Option("--docs", metavar="DIR", file_okay=False, help="Write NAME.md, NAME.csv and NAME.svg to DIR."),
 ]
 NoRun = Annotated[bool, typer.Option("--no-run", help="Run nothing: report what DIR holds.")]
-Replay = Annotated[bool, typer.Option("--replay", help="Then replay every contender's plan in the simulator.")]
+Replay = Annotated[bool, typer.Option("--replay", help="Then simulate the plan of every baseline and ours.")]
 Agree = Annotated[
     float | None,
     typer.Option(
@@ -34,7 +35,7 @@ Agree = Annotated[
         metavar="SHARE",
         min=0,
         max=1,
-        help="Fail if price and replay are within 5 % on a smaller share of plans.",
+        help="Fail if estimate and simulation are within 5 % on a smaller share of plans.",
     ),
 ]
 Changes = Annotated[
@@ -58,11 +59,13 @@ def reproduce_command(
     as_json: Json = False,
     engine: EngineName = "local",
     address: Address = None,
+    charts: Charts = None,
 ) -> None:
     """Hold our plan against production, one dimension at a time, and every baseline over a design space.
 
     Each finished point is a line of DIR/points.jsonl. The same command continues an interrupted run; points.csv holds one row
-    per point with everybody's step time. ``ft_hsdp`` prints published shares of useful time under failures beside ours.
+    per point with everybody's step time; report.html shows them. ``ft_hsdp`` prints published shares of useful time under
+    failures and ours.
 
     \b
     Examples:
@@ -78,7 +81,9 @@ def reproduce_command(
         return
     from scaleacross.api import reproduce
     from scaleacross.catalogue import load_design_space
+    from scaleacross.emitters import write_files
     from scaleacross.report.design_space import design_json, design_report, lost, replayed_off
+    from scaleacross.report.page.design_space import space_page
 
     name = load_design_space(space)[0].name
     directory = output or Path(name)
@@ -98,7 +103,9 @@ def reproduce_command(
     changes = "".join(f" --set '{one}'" for one in overrides or ())
     asked = (f" --points {points}" if points else "") + changes + (" --replay" if replayed_off(found) else "")
     command = f"scaleacross reproduce {space}{asked}"
-    written = [*found.files, *(_write_docs(found, docs, command) if docs else ())]
+    page = write_files(page_files(lambda: space_page(found)), directory)
+    written = [*found.files, *page, *(_write_docs(found, docs, command) if docs else ())]
+    write_charts(lambda: space_page(found), charts)
     typer.echo(design_json(found, written)) if as_json else display(design_report(found))
     if written:
         typer.echo(f"wrote {', '.join(map(str, written))}", err=True)
@@ -106,7 +113,7 @@ def reproduce_command(
         typer.echo(found.note, err=True)
     exit_if_failed(found.statuses)
     if slower := lost(found):
-        typer.echo(f"error: a contender has a lower price on {len(slower)}, which is a bug: {slower[0]}", err=True)
+        typer.echo(f"error: a baseline has a lower estimate on {len(slower)}, which is a bug: {slower[0]}", err=True)
         raise typer.Exit(EXIT_UNEXPECTED)
     if agree is not None:
         _require_agreement(found, agree)
@@ -126,8 +133,8 @@ def _require_agreement(found: Reproduction, least: float) -> None:
     off = distinct(replayed_off(found))
     near = num_agreeing(off)
     if not off or near < least * len(off):
-        wanted = f"{AGREES:.0%} of their price, {least:.0%} are wanted"
-        typer.echo(f"error: {near} of {len(off)} replayed plans are within {wanted}", err=True)
+        wanted = f"{AGREES:.0%} of their estimate, {least:.0%} are wanted"
+        typer.echo(f"error: {near} of {len(off)} simulated plans are within {wanted}", err=True)
         raise typer.Exit(EXIT_UNEXPECTED)
 
 

@@ -93,7 +93,7 @@ def bench_command(
     iterations: Annotated[int, typer.Option("--iterations", min=1, help="Timed runs per size.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON and nothing else.")] = False,
 ) -> None:
-    """Time a collective as nccl-tests does, all ranks on this machine, beside the plan's prediction and gloo.
+    """Time a collective as nccl-tests does, all ranks on this machine; the plan's prediction and gloo stand next to it.
 
     algbw is size over time, busbw the rate of a link that explains it, #wrong counts elements that differ from the exact result.
     'predicted' is the plan's time on the plan's network: on another machine the error says how the two differ.

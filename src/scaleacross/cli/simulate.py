@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scaleacross.cli.frame import display
-from scaleacross.cli.page import page_files
+from scaleacross.cli.page import Charts, page_files, write_charts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,19 +64,20 @@ def simulate_command(
         ),
     ] = None,
     unfolded: Annotated[
-        bool, typer.Option("--unfolded", help="Play every rank, not one of each class: for small plans.")
+        bool, typer.Option("--unfolded", help="Simulate every rank, not one of each class: for small plans.")
     ] = False,
     output: Output = None,
+    charts: Charts = None,
     days: Days = None,
     draws: Draws = 100,
     failures: FailuresFrom = "rates",
     seed: Seed = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the replay as JSON and nothing else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the simulation as JSON and nothing else.")] = False,
 ) -> None:
-    """Replay one step of a plan on its topology, event by event, and hold the cost model's price against it.
+    """Simulate one step of a plan on its topology, event by event, and state the difference to the estimated step time.
 
-    The simulator does not see the cost model: computation comes from the plan, links from the topology, and flows that meet share
-    links fairly. Differences above 5 % of the step are flagged with the cause that the replay can see.
+    The simulation does not see the cost model. Computation comes from the plan, links from the topology, and flows that meet
+    share links max-min fairly. Differences above 5 % of the step are flagged with their cause, as far as the simulation sees it.
 
     \b
     Examples:
@@ -91,7 +92,7 @@ def simulate_command(
     """
     if days is not None:
         _refuse_with_days(what_if=what_if, gantt=gantt, trace=trace, chakra=chakra, unfolded=unfolded)
-        _weeks(source, days, draws, failures, seed, as_json, output)
+        _weeks(source, days, draws, failures, seed, as_json, output, charts)
         return
     from scaleacross.api import simulate, verified_plan
     from scaleacross.report.console import PlainConsole
@@ -100,11 +101,15 @@ def simulate_command(
 
     plan = verified_plan(source)
     with ProgressDisplay(PlainConsole(stderr=True)) as show:
-        kept = gantt or trace is not None or output is not None
+        kept = gantt or any(one is not None for one in (trace, output, charts))
         step = simulate(plan, what_if=what_if or (), fold=not unfolded, timeline=kept, progress=show)
     written = _write(step, trace)
     if output is not None:
         written += _write_page(plan, step, output)
+    if charts is not None:
+        from scaleacross.report.page.pages import simulation_page
+
+        write_charts(lambda: simulation_page(plan, step), charts)
     notes = _write_chakra(plan, chakra, what_if or (), written) if chakra is not None else ""
     if as_json:
         typer.echo(step.without_timeline().model_dump_json(indent=2))
@@ -125,7 +130,16 @@ def _refuse_with_days(**of_one_step: object) -> None:
         raise InputError(f"{', '.join(given)} and --days: the former are of one step; leave one of them out")
 
 
-def _weeks(source: str, days: float, draws: int, failures: str, seed: int, as_json: bool, output: Path | None) -> None:
+def _weeks(
+    source: str,
+    days: float,
+    draws: int,
+    failures: str,
+    seed: int,
+    as_json: bool,
+    output: Path | None,
+    charts: Path | None,
+) -> None:
     from scaleacross.api.weeks import simulate_weeks
     from scaleacross.emitters import write_files
     from scaleacross.report.console import PlainConsole
@@ -139,6 +153,7 @@ def _weeks(source: str, days: float, draws: int, failures: str, seed: int, as_js
         page = page_files(lambda: weeks_page(Path(source).stem, run))
         files = write_files({"simulation.json": run.model_dump_json(indent=2) + "\n", **page}, output)
         typer.echo(f"wrote {', '.join(map(str, files))}", err=True)
+    write_charts(lambda: weeks_page(Path(source).stem, run), charts)
     typer.echo(run.model_dump_json(indent=2)) if as_json else display(long_run_report(run))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scaleacross.cli.frame import EXIT_UNEXPECTED, Json, display
-from scaleacross.cli.page import page_files
+from scaleacross.cli.page import Charts, page_files, write_charts
 
 if TYPE_CHECKING:
     from scaleacross.report.sweep import SweepBar
@@ -41,6 +41,7 @@ def sweep_command(
     as_json: Json = False,
     engine: EngineName = "local",
     address: Address = None,
+    charts: Charts = None,
 ) -> None:
     """Run every point of a study: what-if over any fields of a job.
 
@@ -73,6 +74,7 @@ def sweep_command(
             progress=progress,
         )
     files = [*result.files, *write_files(page_files(lambda: sweep_page(result)), directory)]
+    write_charts(lambda: sweep_page(result), charts)
     if as_json:
         typer.echo(sweep_json(result, result.files))
     else:

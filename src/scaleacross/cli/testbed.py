@@ -172,7 +172,9 @@ def run_command(
     job: JobFile,
     against: Annotated[
         str,
-        typer.Option("--against", metavar="NAME,...", help="Rivals whose plans are trained too; none for ours alone."),
+        typer.Option(
+            "--against", metavar="NAME,...", help="Baselines whose plans are trained too; none for ours alone."
+        ),
     ] = "production",
     steps: Steps = 21,
     output: Folder = None,

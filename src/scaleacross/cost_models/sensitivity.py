@@ -194,7 +194,9 @@ def _phase(
     by_name = {figure.name: figure for figure in known}
     resource = _resource(pricer, by_name[ranked[0]], name) if named else "none"
     why = ", ".join(f"{figure} {share:.2f}" for figure, share in list(named.items())[:3])
-    return Phase(name=name, seconds=seconds, resource=resource, shares=named, why=why or "answers to no figure")
+    return Phase(
+        name=name, seconds=seconds, resource=resource, shares=named, why=why or "no figure of the topology changes it"
+    )
 
 
 def _resource(pricer: Repricer, figure: Figure, component: str) -> str:

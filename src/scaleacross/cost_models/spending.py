@@ -1,11 +1,12 @@
 """What a step spends: joules or currency units, linear in step time and computation for a given fill.
 
     energy = Σ_b PUE_b · n_b · (P_idle,b · T + (P_load,b − P_idle,b) · C)
-    money  = Σ_b n_b · price_b/3600 · T  +  egress                       (``egress.py``)
+    money  = (Σ_b n_b · price_b + Σ_b building_b + Σ_l link_l)/3600 · T  +  egress      (``egress.py``)
 
 T step time, C computation of the busiest stage (``CostBreakdown.compute_s``; every accelerator of the job is taken to compute
 as long as that one and to wait the rest of the step), n_b accelerators used in building b. Accelerators of a building that
-the job leaves idle are somebody else's: neither their power nor their price is counted.
+the job leaves idle are somebody else's: neither their power nor their price is counted. building_b is the hourly price of a
+building that the job uses, link_l that of a link on the route of least latency between two such buildings.
 
 Tokens/s per megawatt are tokens per step over megajoules per step; tokens/s per currency unit and second are tokens per step
 over currency units per step: most of either is least spending, because the tokens of a step are given.
@@ -15,8 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, pairwise
+
+import networkx as nx
 
 from scaleacross.cost_models.egress import Patterns, egress_price, hop_prices
+from scaleacross.cost_models.levels import trunk_graph
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.errors import InputError
 from scaleacross.spec.job import ObjectiveName
@@ -37,6 +43,41 @@ class Rate:
 
 
 @dataclass(frozen=True)
+class SitePrices:
+    """Hourly prices of buildings and inter-building links of one topology."""
+
+    topology: Topology
+
+    def per_s(self, used: Sequence[str]) -> float:
+        """Currency units per second of the buildings in ``used`` and of the links on the routes between them."""
+        buildings, links = self._parts
+        crossed = set()
+        if links:
+            for here, there in combinations(used, 2):
+                path = nx.shortest_path(self._graph, here, there, weight="latency_s")
+                crossed |= {frozenset(step) for step in pairwise(path)}
+        hourly = sum(buildings.get(name, 0.0) for name in used) + sum(links.get(link, 0.0) for link in crossed)
+        return hourly / SECONDS_PER_HOUR
+
+    @property
+    def owned_per_s(self) -> float:
+        """The same for every building and link of the topology."""
+        buildings, links = self._parts
+        return (sum(buildings.values()) + sum(links.values())) / SECONDS_PER_HOUR
+
+    @cached_property
+    def _parts(self) -> tuple[dict[str, float], dict[frozenset[str], float]]:
+        buildings = {one.name: one.price_per_hour for one in self.topology.buildings if one.price_per_hour}
+        return buildings, {
+            frozenset(one.between): one.price_per_hour for one in self.topology.trunks if one.price_per_hour
+        }
+
+    @cached_property
+    def _graph(self) -> nx.Graph:
+        return trunk_graph(self.topology)
+
+
+@dataclass(frozen=True)
 class Spending:
     """How an objective spends on a topology; ``scale`` turns spending into the unit that tokens are counted per."""
 
@@ -45,13 +86,15 @@ class Spending:
     scale: float
     rates: Mapping[str, Rate]
     pays_egress: bool
+    sites: SitePrices | None = None
 
     def parts(self, fill: Sequence[BuildingShare], step_s: float, compute_s: float, egress: float) -> dict[str, float]:
         """Parts of what a step spends; ``egress`` counts where trunks are paid for."""
         waiting = sum(share.num_accelerators * self.rates[share.building].step_per_s for share in fill) * step_s
         computing = sum(share.num_accelerators * self.rates[share.building].compute_per_s for share in fill) * compute_s
         if self.pays_egress:
-            return {"accelerators": waiting, "egress": egress}
+            sites = self.sites.per_s(tuple(share.building for share in fill)) * step_s if self.sites else 0.0
+            return {"accelerators": waiting, **({"buildings and links": sites} if sites else {}), "egress": egress}
         return {"idle power": waiting, "computation": computing}
 
     def value(self, tokens: int, spent: float) -> float:
@@ -85,7 +128,7 @@ def spending_of(topology: Topology, name: ObjectiveName) -> Spending:
     if name == "tokens_per_s_per_megawatt":
         return Spending(name, "J", MEGA, {b.name: _power(b) for b in topology.buildings}, pays_egress=False)
     rates = {b.name: Rate((_price_per_hour(b) or 0.0) / SECONDS_PER_HOUR, 0.0) for b in topology.buildings}
-    return Spending(name, topology.currency or "", 1.0, rates, pays_egress=True)
+    return Spending(name, topology.currency or "", 1.0, rates, pays_egress=True, sites=SitePrices(topology))
 
 
 def _missing(topology: Topology, name: ObjectiveName) -> Iterator[str]:

@@ -1,7 +1,8 @@
-"""A replayed step as Chrome trace JSON, which Perfetto and chrome://tracing open.
+"""A simulated step as Chrome trace JSON, which Perfetto and chrome://tracing open.
 
-A process per class of ranks (pipeline stage and building), with a thread per stream: compute, tp/cp/ep, pp, dp; counters for what
-is used of every trunk and oversubscribed uplink. Format: "Trace Event Format" of the Chromium project; times are microseconds.
+A process for the critical path, then one per class of ranks (pipeline stage and building), with a thread per stream: compute,
+tp/cp/ep, pp, dp. An arrow leads from every pipeline message to what its receiver does next. Counters show the use of every
+inter-building link and oversubscribed uplink. Format: "Trace Event Format" of the Chromium project; times are microseconds.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from scaleacross.errors import InputError
-from scaleacross.spec.simulation import LinkUse, SimulatedRow, SimulatedStep
+from scaleacross.spec.simulation import Delivery, LinkUse, SimulatedRow, SimulatedStep, Span
 
 STREAMS: Final = {"compute": 0, "optimizer": 0, "tp": 1, "cp": 1, "ep": 1, "pp": 2, "dp": 3}
 STREAM_NAMES: Final = ("compute", "tp/cp/ep", "pp", "dp")
-BESIDE: Final = (
-    10  # threads of what runs beside computation are numbered from here, so that spans of a thread never cross
-)
+CONCURRENT: Final = 10
+"""Threads of transfers that run concurrently with computation are numbered from here: spans of one thread never cross."""
+ARROW: Final = {"name": "message", "cat": "message"}
 MAX_EVENTS: Final = 2_000_000
 
 
@@ -28,16 +29,19 @@ def step_trace_json(step: SimulatedStep) -> str:
         InputError: the step was simulated without its timeline, or is too large to be opened.
     """
     if not any(row.spans for row in step.rows):
-        raise InputError("the replay holds no timeline: simulate with timeline=True")
+        raise InputError("the simulated step holds no timeline: simulate with timeline=True")
     size = sum(len(row.spans) for row in step.rows)
     if size > MAX_EVENTS:
         raise InputError(
             f"the trace would have {size:,} events, more than the {MAX_EVENTS:,} that a viewer opens: fold it"
         )
+    critical, links = len(step.rows), len(step.rows) + 1
     events = [event for number, row in enumerate(step.rows) for event in _row(number, row)]
-    events += [event for link in step.links for event in _counter(len(step.rows), link)]
+    events += [event for number, one in enumerate(step.messages) for event in _arrival(number, one)]
+    events += _critical(critical, step)
+    events += [event for link in step.links for event in _counter(links, link)]
     if step.links:
-        events.append(_named("process_name", len(step.rows), 0, "links"))
+        events.append(_named("process_name", links, 0, "links"))
     return '{"traceEvents": [\n' + ",\n".join(json.dumps(event) for event in events) + "\n]}\n"
 
 
@@ -52,14 +56,51 @@ def _row(process: int, row: SimulatedRow) -> Iterator[dict[str, Any]]:
             ends = lanes.setdefault(thread, [])
             lane = next((index for index, end in enumerate(ends) if end <= span.start_s), len(ends))
             ends[lane : lane + 1] = [span.end_s]
-            thread = BESIDE * (thread + 1) + lane
+            thread = CONCURRENT * (thread + 1) + lane
         used.add(thread)
-        at = {"ph": "X", "pid": process, "tid": thread, "ts": _us(span.start_s), "dur": _us(span.end_s - span.start_s)}
-        yield {"name": span.label if span.kind == "compute" else f"{span.kind} {span.label}", "cat": span.kind, **at}
+        at = {"pid": process, "tid": thread, "ts": _us(span.start_s)}
+        yield {"name": _title(span), "cat": span.kind, "ph": "X", "dur": _dur(span), **at}
+        if span.message is not None:
+            yield {**ARROW, "ph": "s", "id": span.message, **at}
     for thread in sorted(used):
-        beside = thread >= BESIDE
-        name = STREAM_NAMES[thread // BESIDE - 1] + " beside" if beside else STREAM_NAMES[thread]
+        concurrent = thread >= CONCURRENT
+        name = STREAM_NAMES[thread // CONCURRENT - 1] + ", concurrent" if concurrent else STREAM_NAMES[thread]
         yield _named("thread_name", process, thread, name)
+
+
+def _arrival(number: int, one: Delivery) -> Iterator[dict[str, Any]]:
+    """The end of an arrow: it binds to the next slice of the receiver's computations."""
+    yield {**ARROW, "ph": "f", "id": number, "pid": one.row, "tid": STREAMS["compute"], "ts": _us(one.arrival_s)}
+
+
+def _critical(process: int, step: SimulatedStep) -> Iterator[dict[str, Any]]:
+    """The critical path as a row of its own, each slice up to where the next begins."""
+    path = sorted(
+        (
+            (span.start_s, span.end_s, f"{row.name}: {_title(span)}")
+            for row in step.rows
+            for span in row.spans
+            if span.critical
+        ),
+    )
+    if not path:
+        return
+    yield _named("process_name", process, 0, "critical path")
+    yield {"name": "process_sort_index", "ph": "M", "pid": process, "tid": 0, "args": {"sort_index": -1}}
+    for index, (start, end, title) in enumerate(path):
+        over = min(end, path[index + 1][0]) if index + 1 < len(path) else end
+        if _us(over) > _us(start):
+            at = {"ph": "X", "pid": process, "tid": 0, "ts": _us(start), "dur": round(_us(over) - _us(start), 3)}
+            yield {"name": title, "cat": "critical path", **at}
+
+
+def _title(span: Span) -> str:
+    return span.label if span.kind == "compute" else f"{span.kind} {span.label}"
+
+
+def _dur(span: Span) -> float:
+    """Between rounded ends: a slice that follows at once never begins before this one is over."""
+    return round(_us(span.end_s) - _us(span.start_s), 3)
 
 
 def _counter(process: int, link: LinkUse) -> Iterator[dict[str, Any]]:

@@ -26,7 +26,8 @@ def trace_json(timeline: PipelineTimeline) -> str:
     for rank, row in enumerate(timeline.rows):
         for cell, start, end in zip(row.actions, row.start_s, row.end_s, strict=True):
             kind = next(letter for letter in cell if letter.isalpha())
-            at = {"ph": "X", "pid": _COMPUTATION, "tid": rank, "ts": _us(start), "dur": _us(end - start)}
+            dur = round(_us(end) - _us(start), 3)  # between rounded ends: slices that follow one another never overlap
+            at = {"ph": "X", "pid": _COMPUTATION, "tid": rank, "ts": _us(start), "dur": dur}
             events.append({"name": cell, "cat": _KINDS[kind], **at})
     for number, message in enumerate(timeline.messages):
         events += _message_events(number, message)
@@ -43,7 +44,12 @@ def _message_events(number: int, message: TimelineMessage) -> list[dict[str, Any
         {"ph": "e", "ts": _us(message.arrival_s), **on_link},
         # a flow binds to the slice that encloses its time stamp, so it leaves just before the cell ends
         {"ph": "s", "ts": _us(message.sent_s) - 0.001, "tid": message.source, **flow},
-        {"ph": "f", "bp": "e", "ts": _us(message.arrival_s), "tid": message.target, **flow},
+        {
+            "ph": "f",
+            "ts": _us(message.arrival_s),
+            "tid": message.target,
+            **flow,
+        },  # binds to the next cell of the receiver
     ]
 
 

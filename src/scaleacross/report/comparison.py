@@ -89,7 +89,7 @@ def _names(axes: Sequence[str]) -> str:
 def _remarks(comparison: Comparison) -> Iterator[tuple[str, str | Text]]:
     priced = [rival.speed_up for rival in comparison.rivals if rival.speed_up is not None]
     if priced:
-        yield "speed-up", f"{min(priced):.3f}x over the best rival, {median(priced):.2f}x over the median one"
+        yield "speed-up", f"{min(priced):.3f}x over the best baseline, {median(priced):.2f}x over the median one"
     if comparison.plan.interval is not None:
         yield "measured", cell(f"{expectation(comparison.plan.interval)}, ours")
         yield (

@@ -171,28 +171,31 @@ def _only_placed_otherwise(plan: Plan, other: Alternative) -> bool:
 
 
 def finalists(plan: Plan) -> RenderableType:
-    """What the replay chose from: the plan first, and how the choice stands to the price's."""
+    """What the simulation chose from: the plan first, and how the choice relates to the estimates."""
     found = plan.report.finalists
-    table = columns(("finalist", "schedule", "price", "replay"), right=("price", "replay"), flexible=("finalist",))
+    table = columns(
+        ("finalist", "schedule", "estimated", "simulated"), right=("estimated", "simulated"), flexible=("finalist",)
+    )
     for one in found:
         pipeline, degrees = one.decision.pipeline, one.decision.degrees
         replayed = f"refused: {one.reason}" if one.replayed_s is None else human_seconds(one.replayed_s)
         add(table, str(degrees), f"{pipeline.schedule} x{pipeline.num_chunks}", human_seconds(one.price_s), replayed)
-    return section("Referee: the fastest in the replay is the plan", table, Text(), Text(refereed(found)))
+    return section("Referee: the plan with the fastest simulation", table, Text(), Text(refereed(found)))
 
 
 def refereed(found: Sequence[Finalist]) -> str:
     """The referee's choice in a sentence."""
     num_played = sum(one.replayed_s is not None for one in found)
-    played = f"{num_played} of {plural(len(found), 'finalist')} replayed"
+    played = f"{num_played} of {plural(len(found), 'finalist')} simulated"
     best = min(found, key=lambda one: one.price_s)
-    ends = "bound and gap are of prices"
+    ends = "bound and gap are of estimates"
     if num_played == 0:
-        return f"{played}: the simulator refused all, so the price chose; {ends}"
+        return f"{played}: the simulation refused all, so the estimate chose; {ends}"
     if best.price_s == found[0].price_s:
-        return f"{played}: the best price is the fastest there too; {ends}"
+        return f"{played}: the best estimate is the fastest there too; {ends}"
     lost = "is refused" if best.replayed_s is None else f"takes {human_seconds(best.replayed_s)} there"
-    costs = f"the plan costs {human_seconds(found[0].price_s)}; the best price, {human_seconds(best.price_s)}, {lost}"
+    ours, least = human_seconds(found[0].price_s), human_seconds(best.price_s)
+    costs = f"the plan is estimated at {ours}; the best estimate, {least}, {lost}"
     return f"{played}: {costs}; {ends}"
 
 

@@ -16,7 +16,7 @@ from scaleacross.spec.design_space import DesignSpace
 Row = Mapping[str, Any]
 SHOWN_AXES: Final = ("model", "accelerators", "fleet", "buildings", "regions", "latency_ms", "oversubscription")
 OURS: Final = "ours"
-BEST: Final = "the best rival"
+BEST: Final = "the best baseline"
 START: Final = "production"
 AGREES: Final = 0.05
 """Price and replay of a plan agree when they differ by no more than this share."""
@@ -175,8 +175,8 @@ def design_report(found: Reproduced) -> RenderableType:
             ("design space", f"{found.space.name}: {count(len(found.space.combinations))} combinations"),
             ("points", done),
             ("status", ", ".join(f"{count(number)} {status}" for status, number in found.statuses.items()) or "–"),
-            ("lower prices", f"on {len(lost(found))} (point, contender) pairs"),
-            *((("price and replay", _agreement(off)),) if (off := distinct(replayed_off(found))) else ()),
+            ("lower estimates", f"on {len(lost(found))} (point, plan) pairs"),
+            *((("estimate and simulation", _agreement(off)),) if (off := distinct(replayed_off(found))) else ()),
         ]
     )
     heads = ("ours over", "points", "median", "maximum", "ties", "no plan")

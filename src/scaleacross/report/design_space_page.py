@@ -70,7 +70,7 @@ def _head(found: Reproduced, command: str, today: date) -> Iterator[str]:
         gaps = [row["gap"] for row in rows if row["fleet"] == fleet]
         yield f"- Gap of our plan on {fleet} ({len(gaps)} points): median {median(gaps):.2%}, largest {max(gaps):.2%}"
     yield f"- Points on which our search reached its limit of {space.time_limit_s:g} processor seconds: {late}"
-    yield f"- Rivals cut short by theirs of {space.rival_time_limit_s:g}: {cut} of {len(rows) * len(found.rivals)}"
+    yield f"- Baselines cut short by theirs of {space.rival_time_limit_s:g}: {cut} of {len(rows) * len(found.rivals)}"
     if cpu:
         yield f"- Processor time per point: median {median(cpu):.0f} s, mean {sum(cpu) / len(cpu):.0f} s, most {max(cpu):.0f} s"
     yield f"- A tie is a step time within {space.tie_tolerance:.1%}\n"
@@ -95,7 +95,7 @@ def _contenders(found: Reproduced) -> Iterator[str]:
 
 def _cut_or_not(found: Reproduced) -> Iterator[str]:
     """What a limit on rivals is worth to us: with more time those that it cut short may find faster plans."""
-    yield f"\nWhere rivals came to their end within {found.space.rival_time_limit_s:g} s, and where they were cut short:\n"
+    yield f"\nWhere baselines came to their end within {found.space.rival_time_limit_s:g} s, and where they were cut short:\n"
     yield "| over | points to the end | median | maximum | points cut short | median | maximum |\n|---|---|---|---|---|---|---|"
     for name in (BEST, *found.rivals):
         ended = uncut(found, name)

@@ -59,7 +59,7 @@ def explanation_summary(explanation: Explanation) -> FirstLines:
     untried = sum(one.status == "not_tried" for one in explanation.runner_ups)
     facts = [("plan", f"{explanation.name}: {human_seconds(explanation.step_s)} per step")]
     facts += [("measured", expectation(explanation.interval))] if explanation.interval else []
-    facts += [("answers to", f"{row.figure}: {elasticity(row)} of the step per 1 % more") for row in rows[:SHOWN_FIRST]]
+    facts += [("bottleneck", f"{row.figure}: {elasticity(row)} of the step per 1 % more") for row in rows[:SHOWN_FIRST]]
     facts += [
         (
             "waits for",
@@ -78,7 +78,9 @@ def explanation_line(explanation: Explanation) -> str:
     """The explanation in one line, for ``--quiet``."""
     rows = [row for row in explanation.sensitivities if row.elasticity]
     most = max(rows, key=lambda row: abs(row.elasticity or 0.0), default=None)
-    said = f"{most.figure} {elasticity(most)} of the step per 1 % more" if most else "answers to no figure"
+    said = (
+        f"{most.figure} {elasticity(most)} of the step per 1 % more" if most else "no figure of the topology changes it"
+    )
     return cell(f"{explanation.name}: {human_seconds(explanation.step_s)}; {said}").plain
 
 
@@ -139,7 +141,7 @@ def _lost(one: RunnerUp) -> tuple[str, str, str]:
 
 
 def _network(explanation: Explanation) -> RenderableType:
-    heads = ("of", "payload", "each", "library's defaults", "answers to", "instead", "would take")
+    heads = ("of", "payload", "each", "library's defaults", "limited by", "instead", "would take")
     table = columns(heads, right=("each", "library's defaults", "would take"), flexible=("payload", "instead"))
     for term in explanation.network:
         other = ("–", "–") if term.instead_s is None else (term.instead or "–", human_seconds(term.instead_s))
@@ -168,7 +170,7 @@ def _sensitivities(explanation: Explanation) -> RenderableType:
     for row in explanation.sensitivities:
         shown = "–" if row.elasticity is None else f"{row.elasticity:+.3f}".replace("-", "−")
         add(table, row.figure, shown, _signed(row.less_s), _signed(row.more_s), row.note)
-    return section("What the step time answers to, this decision kept", table)
+    return section("Sensitivity of the step time, this decision kept", table)
 
 
 def _signed(seconds: float | None) -> str:

@@ -63,7 +63,7 @@ def decision(plan: Plan) -> RenderableType:
 def _targets(plan: Plan) -> str:
     """The job's target, or the targets that express the plan and what keeps the others from it."""
     if plan.job.target != "any":
-        return f"{plan.job.target} (it runs the plan as priced)"
+        return f"{plan.job.target} (it runs the plan as estimated)"
     able = ", ".join(one.target for one in plan.targets if not one.refused)
     unable = "; ".join(f"not {one.target}: {one.refused[0].partition(':')[0]}" for one in plan.targets if one.refused)
     return f"any: {able}" + (f" ({unable})" if unable else "")
@@ -80,7 +80,7 @@ def _micro_batches(plan: Plan) -> str:
 def placement(plan: Plan) -> RenderableType:
     """Axis order, the level that each axis crosses, and the share of every building."""
     placed, degrees = plan.placement, plan.degrees
-    axes = columns(("axis", "meaning", "degree", "stride", "reaches"), right=("degree", "stride"))
+    axes = columns(("axis", "meaning", "degree", "stride", "outermost level"), right=("degree", "stride"))
     stride = 1
     for axis in (axis for axis in placed.axis_order if degrees.of(axis) > 1):
         _axis_row(axes, plan, axis, count(stride))
@@ -89,7 +89,9 @@ def placement(plan: Plan) -> RenderableType:
         _axis_row(axes, plan, "ep", "")
     for axis in (axis for axis in placed.axis_order if degrees.of(axis) == 1):
         _axis_row(axes, plan, axis, "")
-    return section("Placement: fastest axis first, then buildings in fill order", axes, Text(), _buildings(plan))
+    return section(
+        "Placement: fastest axis first, then buildings in the order of global ranks", axes, Text(), _buildings(plan)
+    )
 
 
 def _axis_row(table: Table, plan: Plan, axis: Axis, stride: str) -> None:
@@ -101,7 +103,7 @@ def _axis_row(table: Table, plan: Plan, axis: Axis, stride: str) -> None:
 
 def _buildings(plan: Plan) -> RenderableType:
     topology = Topology.model_validate(plan.job.topology)
-    heads = ("building", "positions", "used", "of", "idle")
+    heads = ("building", "global ranks", "used", "of", "idle")
     table = columns(heads, right=heads[1:])
     start = 0
     for share in plan.placement.fill:

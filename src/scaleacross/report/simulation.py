@@ -1,8 +1,9 @@
-"""A replay on the terminal: the price beside what was played, where they differ and why, links, and a chart of the step."""
+"""A simulated step on the terminal: estimate and simulation, where they differ and why, links, and a chart of the step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from itertools import groupby
 from typing import Final
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -10,18 +11,31 @@ from rich.text import Text
 
 from scaleacross.report.cost import COMPONENT_MEANING
 from scaleacross.report.format import add, cell, columns, count, grid, percent, plural, rate, section
-from scaleacross.spec.simulation import SimulatedRow, SimulatedStep, SpanKind
+from scaleacross.spec.simulation import SimulatedRow, SimulatedStep, Span, SpanKind
 from scaleacross.units import human_bytes, human_seconds
 
 IDLE: Final = "·"
+ACTION: Final = re.compile(r"\d*([FBIW])(\d+)")
+"""A computation's label: virtual stage, pass, micro-batch."""
 LETTERS: Final = {"compute": "█", "tp": "t", "cp": "c", "ep": "e", "pp": "p", "dp": "d", "optimizer": "o"}
-STYLES: Final = {"compute": "green", "tp": "cyan", "cp": "cyan", "ep": "cyan", "pp": "yellow", "dp": "magenta"}
+STYLES: Final = {
+    "F": "cyan",
+    "B": "green",
+    "I": "green",
+    "W": "yellow",
+    "compute": "green",
+    "tp": "cyan",
+    "cp": "cyan",
+    "ep": "cyan",
+    "pp": "yellow",
+    "dp": "magenta",
+}
 MAX_ROWS: Final = 40
 NUM_LINKS: Final = 8
 FOLDING: Final = {
     "exact": "the ranks of a class are alike",
     "rounded": "ranks of a class differ only far away from them; link loads are means over alike links",
-    "none": "every rank was played",
+    "none": "every rank was simulated",
 }
 
 
@@ -41,7 +55,7 @@ def _facts(step: SimulatedStep) -> RenderableType:
     classes = "1 class" if step.num_classes == 1 else f"{count(step.num_classes)} classes"
     played = f"{count(step.num_ranks)} ranks in {classes}"
     rows = [
-        ("replayed", f"{step.plan_name}: {played}, {plural(step.num_tasks, 'task')}; {FOLDING[step.folding]}"),
+        ("simulated", f"{step.plan_name}: {played}, {plural(step.num_tasks, 'task')}; {FOLDING[step.folding]}"),
         (
             "step",
             f"{human_seconds(step.step_s)}; the plan says {human_seconds(step.predicted_step_s)} ({_signed(step.difference)})",
@@ -53,7 +67,7 @@ def _facts(step: SimulatedStep) -> RenderableType:
 
 
 def _components(step: SimulatedStep) -> RenderableType:
-    table = columns(("component", "plan", "replay", "of the step", ""), right=("plan", "replay", "of the step"))
+    table = columns(("component", "plan", "simulated", "of the step", ""), right=("plan", "simulated", "of the step"))
     for one in step.differences:
         idle = not one.predicted_s and not one.simulated_s
         flag = Text("differs", style="yellow") if one.flagged else Text("")
@@ -62,7 +76,7 @@ def _components(step: SimulatedStep) -> RenderableType:
     table.add_section()
     seconds = human_seconds(step.predicted_step_s), human_seconds(step.step_s)
     add(table, "step", *seconds, _signed(step.difference), "", style="bold")
-    return section("Price and replay", table)
+    return section("Estimated and simulated step time", table)
 
 
 def _cause(component: str, share: float, cause: str) -> Text:
@@ -76,7 +90,9 @@ def _links(step: SimulatedStep) -> RenderableType:
         add(table, link.name, rate(link.capacity_bytes_per_s), human_bytes(link.carried_bytes), used)
     more = len(step.links) - NUM_LINKS
     return section(
-        "Trunks and oversubscribed uplinks", table, *([Text(f"and {more} more", style="dim")] if more > 0 else [])
+        "Inter-building links and oversubscribed uplinks",
+        table,
+        *([Text(f"and {more} more", style="dim")] if more > 0 else []),
     )
 
 
@@ -85,7 +101,7 @@ def _signed(fraction: float) -> str:
 
 
 class StepChart:
-    """A line per class of ranks; a column shows what took most of its time, · is waiting."""
+    """A line per class of ranks over a time axis; a column shows what took most of its time, · is waiting."""
 
     def __init__(self, step: SimulatedStep) -> None:
         self.step = step
@@ -95,6 +111,7 @@ class StepChart:
         rows = sorted(self.step.rows, key=lambda row: (row.stage, row.name))
         label = min(32, max(len(_label(row)) for row in rows) + 2)
         width = max(20, options.max_width - label)
+        yield Text(" " * label + time_axis(self.step.step_s, width), style="dim", no_wrap=True)
         for row in rows[:MAX_ROWS]:
             line = Text(_label(row)[: label - 1].ljust(label), no_wrap=True)
             line.append_text(chart_line(row, self.step.step_s, width))
@@ -102,6 +119,10 @@ class StepChart:
         if len(rows) > MAX_ROWS:
             yield Text(f"{' ' * label}and {len(rows) - MAX_ROWS} more classes", style="dim")
         letters = ", ".join(f"{letter} {name}" for name, letter in LETTERS.items())
+        yield Text(
+            f"{' ' * label}F forward, B backward, I input gradient, W weight gradient, then the micro-batch;",
+            style="dim",
+        )
         yield Text(f"{' ' * label}{letters}, {IDLE} waiting", style="dim")
 
 
@@ -109,17 +130,46 @@ def _label(row: SimulatedRow) -> str:
     return f"{row.name} ×{count(row.num_ranks)}"
 
 
+def time_axis(step_s: float, width: int) -> str:
+    """``width`` columns with the time at the left edge of every quarter, and at the end of the step."""
+    end = human_seconds(step_s)
+    out = [" "] * width
+    for quarter in range(4):
+        mark = f"|{human_seconds(step_s * quarter / 4) if quarter else '0'}"
+        at = width * quarter // 4
+        if at + len(mark) < width - len(end) - 1:
+            out[at : at + len(mark)] = mark
+    out[width - len(end) - 1 :] = f"{end}|"
+    return "".join(out)
+
+
 def chart_line(row: SimulatedRow, step_s: float, width: int) -> Text:
-    """``row`` in ``width`` columns of equal time."""
+    """``row`` in ``width`` columns of equal time: computations by pass and micro-batch where there is room, else by letter."""
     out = Text()
-    for kind in busiest_kinds(row, step_s, width):
-        out.append(LETTERS[kind] if kind else IDLE, style=STYLES.get(kind or "", "dim"))
+    for span, run in groupby(_busiest(row, step_s, width)):
+        length = len(list(run))
+        if span is None:
+            out.append(IDLE * length, style="dim")
+            continue
+        action = ACTION.match(span.label) if span.kind == "compute" else None
+        style = STYLES.get(action[1] if action else span.kind, "dim")
+        if action is None:
+            out.append(LETTERS[span.kind] * length, style=style)
+        else:
+            cell_text = f"{action[1]}{action[2]}"
+            out.append((cell_text if len(cell_text) <= length else action[1]).ljust(length, "─"), style=style)
     return out
 
 
 def busiest_kinds(row: SimulatedRow, step_s: float, width: int) -> list[SpanKind | None]:
     """What took most of each of ``width`` equal parts of the step; None: mostly waiting."""
+    return [None if span is None else span.kind for span in _busiest(row, step_s, width)]
+
+
+def _busiest(row: SimulatedRow, step_s: float, width: int) -> list[Span | None]:
+    """The longest span of the kind that took most of each of ``width`` equal parts of the step; None: mostly waiting."""
     spent: list[dict[SpanKind, float]] = [{} for _ in range(width)]
+    longest: list[dict[SpanKind, tuple[float, Span]]] = [{} for _ in range(width)]
     for span in row.spans:
         if span.beside:
             continue
@@ -128,8 +178,9 @@ def busiest_kinds(row: SimulatedRow, step_s: float, width: int) -> list[SpanKind
             part = min(last, column + 1) - max(first, column)
             if part > 0:
                 spent[column][span.kind] = spent[column].get(span.kind, 0.0) + part
-    return [_most(parts) if sum(parts.values()) >= 0.5 else None for parts in spent]
-
-
-def _most(parts: Mapping[SpanKind, float]) -> SpanKind:
-    return max(parts, key=parts.__getitem__)
+                if part > longest[column].get(span.kind, (0.0,))[0]:
+                    longest[column][span.kind] = part, span
+    return [
+        max_of[max(parts, key=parts.__getitem__)][1] if sum(parts.values()) >= 0.5 else None
+        for parts, max_of in zip(spent, longest, strict=True)
+    ]

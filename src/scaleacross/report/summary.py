@@ -187,7 +187,7 @@ def bought_by_others(plan: Plan) -> str:
 def _bottleneck(rows: Sequence[Sensitivity]) -> str:
     shown = [row for row in rows if row.elasticity][:SHOWN_BOTTLENECKS]
     if not shown:
-        return "the step answers to no figure of the topology"
+        return "no figure of the topology changes the step time"
     return f"step time per 1 % more: {', '.join(f'{row.figure} {elasticity(row)}' for row in shown)}"
 
 
@@ -222,5 +222,5 @@ def _cost(found: TokenCost) -> str:
     kind = "useful tokens" if found.useful else "tokens"
     owned = ""
     if found.owned is not None and found.owned > found.used * 1.0005:
-        owned = f"; {found.owned:,.4g} {found.unit} with idle accelerators paid"
+        owned = f"; {found.owned:,.4g} {found.unit} as owned, idle parts paid too"
     return f"{found.used:,.4g} {found.unit} per million {kind}{owned}"

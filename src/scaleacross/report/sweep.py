@@ -94,17 +94,20 @@ def _table(result: Sweep, rows: Sequence[dict[str, Any]]) -> RenderableType:
     varied = [path for path in result.study.paths if len({repr(row[path]) for row in result.rows}) > 1]
     varied = (["base"] if len({row["base"] for row in result.rows}) > 1 else []) + varied
     letters = [ascii_lowercase[index] if index < 26 else f"a{index}" for index in range(len(varied))]
-    numbers = ("step", "tokens/s", "MFU", "gap")
+    currency = next((row["currency"] for row in result.rows if row.get("currency")), None)
+    money = (f"{currency} per M tokens", "as owned") if currency else ()
+    numbers = ("step", "tokens/s", "MFU", "gap", *money)
     table = columns((*letters, *numbers, "status", "plan"), right=(*letters, *numbers), flexible=("plan",))
     for row in rows:
         fields = (row[path] if isinstance(row[path], str) else json.dumps(row[path]) for path in varied)
-        add(table, *fields, *_outcome(row), style="bold" if row is result.best else "")
+        add(table, *fields, *_outcome(row, len(money)), style="bold" if row is result.best else "")
     return Group(table, Text(), grid(zip(letters, varied, strict=True)))
 
 
-def _outcome(row: dict[str, Any]) -> tuple[str, ...]:
+def _outcome(row: dict[str, Any], num_prices: int) -> tuple[str, ...]:
     if "step_s" not in row:
-        return "–", "–", "–", "–", str(row["status"]), str(row["reason"]).splitlines()[0][:120]
+        return *("–",) * (4 + num_prices), str(row["status"]), str(row["reason"]).splitlines()[0][:120]
+    prices = (row.get(name) for name in ("cost_per_million_tokens", "owned_cost_per_million_tokens")[:num_prices])
     degrees = [f"{axis} {row[axis]}" for axis in (*GRID_AXES, "ep") if row[axis] > 1]
     crossing = row["crossing"].replace(":", ": ")
     plan = " ".join(degrees) + (f" ({crossing})" if crossing else "")
@@ -113,6 +116,7 @@ def _outcome(row: dict[str, Any]) -> tuple[str, ...]:
         large(row["tokens_per_s"]),
         percent(row["mfu"]),
         percent(row["gap"]),
+        *("–" if price is None else f"{price:,.4g}" for price in prices),
         str(row["status"]),
         plan,
     )

@@ -32,7 +32,7 @@ def traffic(plan: Plan) -> RenderableType:
 
 def network(plan: Plan) -> RenderableType:
     """How every communicator runs its collectives beyond the scale-up domain, what decided it, and what defaults would take."""
-    heads = ("of", "payload", "algorithm", "chunk", "in flight", "each", "defaults", "answers to")
+    heads = ("of", "payload", "algorithm", "chunk", "in flight", "each", "defaults", "limited by")
     table = columns(heads, right=("chunk", "in flight", "each", "defaults"), flexible=("payload",))
     terms = {(t.communicator, t.op, t.payload): t for t in (plan.network.terms if plan.network else ())}
     for choice in plan.decision.network or ():
@@ -54,7 +54,10 @@ def network(plan: Plan) -> RenderableType:
         f"step under the library's defaults {human_seconds(plan.network.library_step_s)}, {human_seconds(saved)} more; held on "
         f"an accelerator: {count(plan.network.held_channels)} channels, {count(plan.network.held_queue_pairs)} queue pairs, "
         f"{human_bytes(plan.network.held_buffer_bytes)} in flight; choice {plan.network.status}"
-        + ("; the library's defaults are kept, since what was chosen is priced above them" * plan.network.library_kept)
+        + (
+            "; the library's defaults are kept, since the step takes longer with what was chosen"
+            * plan.network.library_kept
+        )
     )
     return section("Network beyond the scale-up domain", table, Text(text), *_compression(plan))
 

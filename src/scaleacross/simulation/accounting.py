@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -38,42 +38,64 @@ def components(story: Sequence[Entry], timeline: Timeline) -> dict[str, float]:
 
 
 def on_critical_path(nodes: Collection[int], timeline: Timeline, waits_of: Callable[[int], Sequence[int]]) -> float:
-    """Seconds of the longest chain of waiting, from the end of the step backwards, that pass in ``nodes``.
+    """Seconds of the critical path that pass in ``nodes``; ``waits_of`` as for ``critical_path``."""
+    path = [node for node in critical_path(timeline, waits_of) if node in nodes]
+    return float(sum(timeline.arrival_s[node] - timeline.start_s[node] for node in path))
+
+
+def critical_path(timeline: Timeline, waits_of: Callable[[int], Sequence[int]]) -> list[int]:
+    """The longest chain of waiting: nodes from the one that ends last back to one that waits for nothing.
 
     ``waits_of``: what a node waits for, as in a step graph.
     """
-    node = int(np.argmax(timeline.arrival_s))
-    passed = 0.0
 
     def over(one: int) -> float:
         return float(timeline.arrival_s[one] if one >= 0 else timeline.end_s[~one])
 
-    while True:
-        if node in nodes:
-            passed += float(timeline.arrival_s[node] - timeline.start_s[node])
-        waits = waits_of(node)
-        if not waits:
-            return passed
+    path = [int(np.argmax(timeline.arrival_s))]
+    while waits := waits_of(path[-1]):
         last = max(waits, key=over)
-        node = last if last >= 0 else ~last
+        path.append(last if last >= 0 else ~last)
+    return path
 
 
-def spans(story: Sequence[Entry], concurrent: Sequence[Side], timeline: Timeline) -> list[Span]:
-    """What happened when, in the order of the story, then what ran concurrently."""
+def spans(
+    story: Sequence[Entry],
+    concurrent: Sequence[Side],
+    timeline: Timeline,
+    critical: Collection[int] = (),
+    messages: Mapping[int, int] | None = None,
+) -> list[Span]:
+    """What happened when, in the order of the story, then what ran concurrently.
+
+    Args:
+        story: what a class of ranks does in order.
+        concurrent: its transfers that run meanwhile.
+        timeline: when every node happened.
+        critical: nodes of the critical path.
+        messages: node of a pipeline message -> its number in the step's messages.
+    """
+    numbers = messages or {}
     out = []
     for entry in story:
         computing = entry.component in COMPUTING
         end = timeline.end_s[entry.node] if computing else timeline.arrival_s[entry.node]
-        out.append((entry.component, entry.label, float(timeline.start_s[entry.node]), float(end), False))
+        out.append((entry.component, entry.label, entry.node, float(end), False))
     asides = {side.node: side for side in concurrent}
     shown = {entry.node for entry in story}
     for node, side in asides.items():
         if node not in shown:
-            out.append(
-                (side.component, side.label, float(timeline.start_s[node]), float(timeline.arrival_s[node]), True)
-            )
+            out.append((side.component, side.label, node, float(timeline.arrival_s[node]), True))
     return [
-        Span(kind=kind, label=label, start_s=start, end_s=end, beside=aside)
-        for kind, label, start, end, aside in out
-        if end > start
+        Span(
+            kind=kind,
+            label=label,
+            start_s=float(timeline.start_s[node]),
+            end_s=end,
+            beside=aside,
+            critical=node in critical,
+            message=numbers.get(node),
+        )
+        for kind, label, node, end, aside in out
+        if end > timeline.start_s[node]
     ]

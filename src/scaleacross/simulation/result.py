@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -11,7 +11,7 @@ from scaleacross.simulation import accounting
 from scaleacross.simulation.fabric import Floats
 from scaleacross.simulation.replay import Replay
 from scaleacross.spec.plan import COMPONENTS, Plan
-from scaleacross.spec.simulation import ComponentDifference, LinkUse, SimulatedRow, SimulatedStep
+from scaleacross.spec.simulation import ComponentDifference, Delivery, LinkUse, SimulatedRow, SimulatedStep, Span
 
 THRESHOLD: Final = 0.05
 """Share of the step above which a difference is flagged."""
@@ -22,13 +22,21 @@ def simulated_step(
 ) -> SimulatedStep:
     """The facts of a replay; ``timeline`` keeps every span and every change of a link's rate."""
     machine, graph = played.machine, played.graph
+    row_of = {who: number for number, who in enumerate(graph.ranks)}
+    critical = set(accounting.critical_path(played.nodes, graph.waits_of)) if timeline else set()
+    sent = {node: number for number, node in enumerate(graph.messages.values())} if timeline else {}
+
+    def story_of(who: int) -> tuple[Span, ...]:
+        story, concurrent = graph.story(who), graph.concurrent(who)
+        return tuple(accounting.spans(story, concurrent, played.nodes, critical, sent))
+
     rows = tuple(
         SimulatedRow(
             name=_row_name(played, who),
             stage=graph.ranks[who].pipeline_rank,
             num_ranks=machine.num_ranks(who),
             components_s=played.by_class[who],
-            spans=tuple(accounting.spans(graph.story(who), graph.concurrent(who), played.nodes)) if timeline else (),
+            spans=story_of(who) if timeline else (),
         )
         for who in graph.ranks
     )
@@ -45,7 +53,15 @@ def simulated_step(
         what_if=what_if,
         links=_links(played, timeline),
         rows=rows,
+        messages=tuple(_deliveries(played, row_of)) if timeline else (),
     )
+
+
+def _deliveries(played: Replay, row_of: Mapping[int, int]) -> Iterator[Delivery]:
+    """Every pipeline message, in the order of the graph: who receives it, and when."""
+    for (sender, down, *_), node in played.graph.messages.items():
+        receiver = played.machine.neighbour(int(str(sender)), forward=bool(down))
+        yield Delivery(row=row_of[receiver], arrival_s=float(played.nodes.arrival_s[node]))
 
 
 def _row_name(played: Replay, who: int) -> str:

@@ -130,6 +130,11 @@ class Trunk(SourcedSpec):
         ge=0,
         description="currency units per byte in either direction (0 where nothing is charged); needed by the cost objective",
     )
+    price_per_hour: float = Field(
+        default=0.0,
+        ge=0,
+        description="currency units per hour for the link as such (waves, dark fibre), both directions",
+    )
     num_planes: int | None = Field(
         default=None, ge=2, description="equal planes that share the traffic; states what the loss of one costs"
     )

@@ -1,4 +1,4 @@
-"""What a replay of a plan found: the step event by event, beside what the cost model says."""
+"""What a simulation of a plan found: the step event by event, next to what the cost model says."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ SpanKind = Literal["compute", "tp", "cp", "ep", "pp", "dp", "optimizer"]
 
 
 class ComponentDifference(Spec):
-    """One part of a step as the cost model and as the replay have it."""
+    """One part of a step in the cost model and in the simulation."""
 
     component: str
     predicted_s: float
     simulated_s: float
     share: float = Field(description="difference over the simulated step time")
     flagged: bool = Field(description="more than the threshold")
-    cause: str = Field(default="", description="what the replay can see of why; empty where nothing is flagged")
+    cause: str = Field(default="", description="what the simulation can see of why; empty where nothing is flagged")
 
 
 class LinkUse(Spec):
@@ -41,7 +41,18 @@ class Span(Spec):
     label: str
     start_s: float
     end_s: float
-    beside: bool = Field(default=False, description="ran beside the actions of the rank")
+    beside: bool = Field(default=False, description="ran concurrently with the actions of the rank")
+    critical: bool = Field(
+        default=False, description="on the critical path: the longest chain of waiting, which ends last"
+    )
+    message: int | None = Field(default=None, description="of a pipeline message: its number in the step's messages")
+
+
+class Delivery(Spec):
+    """Where a pipeline message went."""
+
+    row: NonNegativeInt = Field(description="receiving class of ranks, by its number in the step's rows")
+    arrival_s: float
 
 
 class SimulatedRow(Spec):
@@ -57,7 +68,7 @@ class SimulatedRow(Spec):
 
 
 class SimulatedStep(Spec):
-    """One optimizer step of a plan, replayed."""
+    """One optimizer step of a plan, simulated."""
 
     plan_name: str
     step_s: float
@@ -74,6 +85,7 @@ class SimulatedStep(Spec):
     notes: tuple[str, ...] = ()
     links: tuple[LinkUse, ...] = ()
     rows: tuple[SimulatedRow, ...] = ()
+    messages: tuple[Delivery, ...] = Field(default=(), description="pipeline messages; with the timeline only")
 
     @property
     def flags(self) -> tuple[ComponentDifference, ...]:
@@ -89,7 +101,7 @@ class SimulatedStep(Spec):
         """The facts alone, without what happened when."""
         rows = tuple(row.model_copy(update={"spans": ()}) for row in self.rows)
         links = tuple(link.model_copy(update={"time_s": (), "rate_bytes_per_s": ()}) for link in self.links)
-        return self.model_copy(update={"rows": rows, "links": links})
+        return self.model_copy(update={"rows": rows, "links": links, "messages": ()})
 
     def component(self, name: str) -> float:
         """Seconds of one of COMPONENTS."""

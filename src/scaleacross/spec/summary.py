@@ -12,9 +12,12 @@ class TokenCost(Spec):
     """What a million tokens spend; useful tokens where the plan states its goodput."""
 
     unit: str = Field(description="the topology's currency, or kWh")
-    used: float = Field(description="the accelerators that the plan uses, and what is paid per byte between buildings")
+    used: float = Field(
+        description="the accelerators, buildings and links that the plan uses, and what is paid per byte between buildings"
+    )
     owned: float | None = Field(
-        default=None, description="every accelerator of the topology, idle ones too; None: energy, of those that run"
+        default=None,
+        description="every accelerator, building and link of the topology, idle ones too; None: energy, of those that run",
     )
     useful: bool = Field(description="per million useful tokens, under failures")
 

@@ -82,6 +82,11 @@ class Building(SourcedSpec):
     accelerator_price_per_hour: float | None = Field(
         default=None, ge=0, description="currency units per accelerator and hour here; default: the accelerator's own"
     )
+    price_per_hour: float = Field(
+        default=0.0,
+        ge=0,
+        description="currency units per hour for the building as such (lease, staff), however many of its accelerators work",
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -13,7 +13,7 @@ What a row does not state is filled by rules that never look at a measured value
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pydantic import ValidationError
@@ -148,8 +148,10 @@ def case_of(run: Run, recipes: bool = True) -> Case:
     """
     if run.exclude_from_fit:
         raise InputError("excluded by the file (exclude_from_fit = 1)")
+    profile = workload_of(run).profile()
+    run = run if run.arch else replace(run, arch="moe" if profile.num_experts else "dense")
     recipe = expert_recipe(run) if recipes else DEFAULT_RECIPE
-    profile = _as_run(run, workload_of(run).profile())
+    profile = _as_run(run, profile)
     if recipe.fused:
         profile = with_fused_experts(profile)
     elif profile.num_experts and _precision(run) in ("fp8", "nvfp4"):

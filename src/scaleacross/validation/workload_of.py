@@ -6,6 +6,8 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from scaleacross.catalogue import load_workload
+from scaleacross.catalogue.find import names
 from scaleacross.errors import InputError
 from scaleacross.validation.runs import Run
 from scaleacross.workloads.dense_transformer import DenseTransformer
@@ -23,7 +25,7 @@ MOE_COLUMNS: Final = ("layers", "hidden", "heads", "kv_heads", "head_dim", "voca
 
 
 def workload_of(run: Run) -> Workload:
-    """The model of a row.
+    """The model of a row: of its dimension columns, or, where all of these are blank, the catalogue's workload of that name.
 
     GPT-like rows (multi-head attention, plain MLP) get LayerNorm, biases, dropout, learned positions and a tied output
     matrix, other plain-MLP rows (Nemotron-4) LayerNorm without biases; gated ones RMSNorm and an output matrix of their own.
@@ -31,6 +33,8 @@ def workload_of(run: Run) -> Workload:
     Raises:
         InputError: a dimension is missing or they contradict each other.
     """
+    if all(getattr(run, name) is None for name in {*DENSE_COLUMNS, *MOE_COLUMNS}):
+        return _by_name(run)
     missing = [name for name in (MOE_COLUMNS if run.arch == "moe" else DENSE_COLUMNS) if getattr(run, name) is None]
     if missing:
         raise InputError(f"dimensions not stated: {', '.join(missing)}")
@@ -38,6 +42,17 @@ def workload_of(run: Run) -> Workload:
         return _moe(run) if run.arch == "moe" else _dense(run)
     except ValidationError as error:
         raise InputError("; ".join(item["msg"] for item in error.errors())) from None
+
+
+def _by_name(run: Run) -> Workload:
+    known = [name for name, _ in names("workloads")]
+    if run.model not in known:
+        columns = ", ".join(MOE_COLUMNS if run.arch == "moe" else DENSE_COLUMNS)
+        raise InputError(
+            f"model '{run.model}' is no workload of the catalogue ({', '.join(known)}), and its dimensions are "
+            f"not stated: {columns}"
+        )
+    return load_workload(run.model)
 
 
 def _name(run: Run) -> str:

@@ -190,7 +190,8 @@ def placement(plan: Plan) -> Chart:
     what = "rank" if block == 1 else f"block of {block} ranks"
     note = f"A cell is a {what}, in the order of the ranks; its shade is the {shown} coordinate. Hover for all coordinates."
     rows = [
-        {"axis": axis, "degree": degrees.of(axis), "reaches": plan.placement.spans.get(axis, "–")} for axis in order
+        {"axis": axis, "degree": degrees.of(axis), "outermost level": plan.placement.spans.get(axis, "–")}
+        for axis in order
     ]
     return Chart(
         "placement", "Which rank sits where", note, _cells(cells, heads, (across, line), f"{shown} coordinate"), rows

@@ -171,7 +171,7 @@ def answers(rows: Sequence[Sensitivity], step_s: float) -> Chart:
         },
     }
     note = "The same decision with one figure of the topology lower or higher. A long bar is a bottleneck."
-    return Chart("sensitivity", "What the step answers to", note, spec, shown)
+    return Chart("sensitivity", "Sensitivity of the step time", note, spec, shown)
 
 
 def others(plan: Plan) -> Chart:

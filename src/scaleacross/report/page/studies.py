@@ -98,6 +98,7 @@ def sweep_charts(result: Sweep) -> Iterator[Chart]:
     if len({row["base"] for row in result.rows}) > 1:
         varied.insert(0, "base")
     varied.sort(key=lambda path: -len({_key(row[path]) for row in result.rows}))
+    yield from _money(result, varied)
     rows = [{path: _key(row[path]) for path in varied} | _outcome(row) for row in result.rows]
     if len(varied) < 2:
         shown = [{**row, "label": row[varied[0]] if varied else result.study.name} for row in rows]
@@ -116,6 +117,34 @@ def sweep_charts(result: Sweep) -> Iterator[Chart]:
         yield Chart(
             name, f"{across} against {down}" + (f": {kept}" if kept else ""), note, _map(own, across, down), own
         )
+
+
+def _money(result: Sweep, varied: Sequence[str]) -> Iterator[Chart]:
+    """Speed against the cost of tokens as owned, a point per point of the study, where the topologies state prices."""
+    rows = [
+        {
+            "point": ", ".join(_key(row[path]) for path in varied) or result.study.name,
+            "tokens/s": float(row["tokens_per_s"]),
+            "cost": float(row["owned_cost_per_million_tokens"]),
+            "said": f"{row['owned_cost_per_million_tokens']:,.4g} {row['currency']}, used {row['cost_per_million_tokens']:,.4g}",
+        }
+        for row in result.rows
+        if row.get("owned_cost_per_million_tokens") is not None
+    ]
+    if not rows:
+        return
+    x, y = (
+        field("tokens/s", "q", "tokens/s", scale={"zero": False}, axis={"format": "~s"}),
+        field("cost", "q", "cost of a million tokens, as owned", scale={"zero": False}),
+    )
+    marks = [
+        {"mark": {"type": "point", "filled": True, "size": 90, "opacity": 1, "color": PALETTE[0]},
+         "encoding": {"x": x, "y": y, "tooltip": tips(Point="point", Cost="said")}},
+        {"mark": {"type": "text", "dy": -12, "color": INK}, "encoding": {"x": x, "y": y, "text": {"field": "point"}}},
+    ]  # fmt: skip
+    spec = {"height": 300, "data": values(rows), "layer": marks}
+    note = "Down and to the right is better. As owned, idle accelerators, buildings and links are paid too."
+    yield Chart("money", "Speed against the cost of tokens", note, spec, rows)
 
 
 def _map(rows: Sequence[dict[str, Any]], across: str, down: str) -> dict[str, Any]:
