@@ -36,6 +36,7 @@ ROOMS = {
     "errors": _room(""),
     "lazy": _room(""),
     "spec": _room(BASE, "pydantic"),
+    "row_codec": _room(BASE, "numpy zstandard"),
     "workloads": _room(NOUNS, "pydantic"),
     "schedules": _room(NOUNS),
     "catalogue": _room(f"{NOUNS} workloads", "yaml pydantic pydantic_core"),
@@ -54,10 +55,10 @@ ROOMS = {
     "report": _room(f"{MODELS} validation calibration", "rich vl_convert"),
     "api": _room(
         f"{COSTS} lazy simulation catalogue verification solvers emitters importers readers report validation calibration"
-        " diagnosis step targets",
-        "pyarrow distributed ray",
+        " diagnosis step targets row_codec",
+        "numpy pyarrow distributed ray",
     ),
-    "runtime": _room(f"{NOUNS} schedules", "torch triton numpy pydantic"),
+    "runtime": _room(f"{NOUNS} schedules row_codec", "torch triton numpy pydantic"),
     "bundle": _room(f"{NOUNS} api emitters"),
     "testbed": _room(f"{NOUNS} schedules catalogue emitters api runtime", "torch"),
     "cli": _room(f"{NOUNS} api bundle catalogue importers emitters report runtime testbed", "typer rich"),

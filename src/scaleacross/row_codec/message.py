@@ -55,10 +55,13 @@ class RowCodec:
         if own.shape[1] > _MOST_WIDTH:
             raise InputError(f"rows of {own.shape[1]:,} columns; a message has at most {_MOST_WIDTH:,}")
         coded = _coded(quantise(own, self.bound), own.shape, self.stage)
-        plain = own.astype("<f4").tobytes()
-        if coded is not None and len(coded) < HEAD_BYTES + len(plain):
-            return coded
-        return _sealed((_MAGIC, _AS_IT_IS, 0, 0, own.shape[1], own.shape[0], 0, 0, 0.0, 0, len(plain), 0), plain)
+        return coded if coded is not None and len(coded) < HEAD_BYTES + own.nbytes else as_it_is(own)
+
+
+def as_it_is(rows: Rows) -> bytes:
+    """The message of fp32 (rows, width) without any loss, whatever its elements are."""
+    head = (_MAGIC, _AS_IT_IS, 0, 0, rows.shape[1], rows.shape[0], 0, 0, 0.0, 0, rows.nbytes, 0)
+    return _sealed(head, rows.astype("<f4", copy=False).tobytes())
 
 
 def read_rows(data: bytes) -> Rows:

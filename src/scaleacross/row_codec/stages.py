@@ -48,7 +48,8 @@ def _read_packed(data: bytes, count: int) -> Numbers:
         raise InputError("a message of packed numbers has another length than its count and width say")
     bits = np.unpackbits(np.frombuffer(data, np.uint8, offset=1), count=count * width, bitorder="little")
     lanes = np.arange(width, dtype=np.uint32)
-    return (bits.reshape(count, width).astype(np.uint32) << lanes).sum(1, dtype=np.uint32)
+    numbers: Numbers = (bits.reshape(count, width).astype(np.uint32) << lanes).sum(1, dtype=np.uint32)
+    return numbers
 
 
 def _as_bytes(numbers: Numbers) -> bytes:
@@ -81,7 +82,9 @@ def _read_deflate(data: bytes, count: int) -> Numbers:
 
 def _zstandard() -> Any:
     if not has_zstd():
-        raise InputError("stage zstd needs the package zstandard: pip install 'scaleacross[codec]', or name another stage")
+        raise InputError(
+            "stage zstd needs the package zstandard: pip install 'scaleacross[codec]', or name another stage"
+        )
     return import_module("zstandard")
 
 
