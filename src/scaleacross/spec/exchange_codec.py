@@ -110,6 +110,20 @@ class LevelCompression(Spec):
     level: LinkLevel
     rank_bytes_per_s: float = Field(description="of one rank, when all exchange, in one direction")
     num_tables: NonNegativeInt = Field(description="tables whose vectors travel coded across it")
+    reason: str = Field(default="", description="why none do")
+
+
+class EncoderUse(Spec):
+    """Tables that travel alike."""
+
+    encoder: Name
+    bound_fraction: Fraction
+    levels: tuple[LinkLevel, ...]
+    num_tables: PositiveInt
+    ratio: float = Field(description="of all their vectors together")
+    break_even_bytes_per_s: float = Field(
+        description="link rate of a rank below which it pays, of the table where it is least"
+    )
 
 
 class ExchangeCompression(Spec):
@@ -121,5 +135,6 @@ class ExchangeCompression(Spec):
         description="bytes of all vectors over bytes sent, across the outermost level that the group crosses"
     )
     plain_step_s: float = Field(description="step of the same placement with vectors as they are")
+    encoders: tuple[EncoderUse, ...]
     levels: tuple[LevelCompression, ...]
     early_mean_bound_fraction: float | None = Field(default=None, description="at step 0, where bounds decay")
