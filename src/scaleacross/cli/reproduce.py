@@ -42,10 +42,14 @@ Changes = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a field of the space, e.g. time_limit_s=10. Repeatable."),
 ]
 
+_STUDIES = {"dual_level": "published_codecs"}
+"""Published figures beside ours: name -> module of ``api`` with a function of that name."""
+
 
 def reproduce_command(
     space: Annotated[
-        str, typer.Argument(metavar="SPACE", help="A design space YAML, its name in the catalogue, or ft_hsdp.")
+        str,
+        typer.Argument(metavar="SPACE", help="A design space YAML, its name in the catalogue, ft_hsdp or dual_level."),
     ],
     points: Points = None,
     processes: Processes = None,
@@ -62,7 +66,8 @@ def reproduce_command(
     """Hold our plan against production, one dimension at a time, and every baseline over a design space.
 
     Each finished point is a line of DIR/points.jsonl. The same command continues an interrupted run; points.csv holds one row
-    per point with everybody's step time. ``ft_hsdp`` prints published shares of useful time under failures beside ours.
+    per point with everybody's step time. ``ft_hsdp`` prints published shares of useful time under failures beside ours,
+    ``dual_level`` published compression of embedding vectors.
 
     \b
     Examples:
@@ -72,9 +77,13 @@ def reproduce_command(
       scaleacross reproduce scale_across --points 24 --set time_limit_s=1 --replay --agree 0.5
       scaleacross reproduce scale_across --no-run -o build/scale_across --json | jq .speed_up_over
       scaleacross reproduce ft_hsdp
+      scaleacross reproduce dual_level
     """
     if space == "ft_hsdp":
         _published_goodput(as_json)
+        return
+    if space in _STUDIES:
+        _published_study(space, as_json)
         return
     from scaleacross.api import reproduce
     from scaleacross.catalogue import load_design_space
@@ -118,6 +127,15 @@ def _published_goodput(as_json: bool) -> None:
 
     rows = published_goodput()
     typer.echo(published_goodput_json(rows)) if as_json else display(published_goodput_report(rows))
+
+
+def _published_study(name: str, as_json: bool) -> None:
+    from importlib import import_module
+
+    from scaleacross.report.published import published_report
+
+    study = getattr(import_module(f"scaleacross.api.{_STUDIES[name]}"), name)()
+    typer.echo(study.model_dump_json(indent=2)) if as_json else display(published_report(study))
 
 
 def _require_agreement(found: Reproduction, least: float) -> None:

@@ -3,10 +3,11 @@
 Symbols: a rank sends V bytes of vectors in all, of which the share x goes to ranks apart by the coded levels; a codec of ratio r
 encodes T_c and decodes T_d bytes of vectors per second on one accelerator.
 
-    time / V = max over levels of 1/(r_l · B_l)  +  x · (1/T_c + 1/T_d)        r_l = r on coded levels, 1 elsewhere
+    time / V = max over levels of 1/(r_l · B_l)  +  x · (1/T_c + 1/T_d)
 
-B_l is what a level carries of the exchange (``Group.all_to_all``). Encode, send, decode follow one another: nothing is pipelined.
-On one link of rate B alone the speed-up is 1 / (1/r + B·(1/T_c + 1/T_d)), which is above 1 below
+B_l is what a level carries of the exchange (``Group.all_to_all``), and r_l how much shorter its bytes are: r on coded levels; on
+those farther in, whose bytes go in the shares x to far ranks and o − x to others, o / (o − x + x/r). Encode, send, decode follow
+one another: nothing is pipelined. On one link of rate B alone the speed-up is 1 / (1/r + B·(1/T_c + 1/T_d)), above 1 below
 
     B* = (1 − 1/r) / (1/T_c + 1/T_d)                                            the break-even rate
 
@@ -73,9 +74,12 @@ def end_to_end_speed_up(shares: Mapping[str, float], after: Mapping[str, float])
 
 def coded_slope(group: Group, codec: TableCodec) -> float:
     """Seconds per byte that a rank sends in all, of vectors in ``codec`` on its levels."""
-    ratio = on_levels(codec.ratio, codec.levels, 1.0)
+    share, leaving = _crossing_share(group, codec.levels), _leaving(group)
+    far = np.minimum(share, leaving)
+    mixed = np.divide(leaving, leaving - far + far / codec.ratio, where=leaving > 0, out=np.ones_like(leaving))
+    ratio = np.where(on_levels(1.0, codec.levels, 0.0) > 0, codec.ratio, mixed)
     wire = slope(replace(group, links=shortened(group.links, ratio)).all_to_all)
-    return wire + _crossing_share(group, codec.levels) * (1 / codec.encode_bytes_per_s + 1 / codec.decode_bytes_per_s)
+    return wire + share * (1 / codec.encode_bytes_per_s + 1 / codec.decode_bytes_per_s)
 
 
 def forward_slopes(groups: ExchangeGroups, codecs: Sequence[TableCodec]) -> dict[str, ForwardSlopes]:
@@ -151,6 +155,10 @@ def rank_bytes_per_s(group: Group, level: LinkLevel) -> float:
 
 def _crossing_share(group: Group, levels: Sequence[LinkLevel]) -> float:
     """Share of a rank's bytes for ranks apart by any of ``levels``."""
-    shape = group.shape
-    outside = np.where(shape.fanout > 1, (shape.degree - shape.members) / shape.degree, 0.0)
-    return float((outside * on_levels(1.0, levels, 0.0)).max())
+    crossed = np.where(group.shape.fanout > 1, _leaving(group), 0.0)
+    return float((crossed * on_levels(1.0, levels, 0.0)).max())
+
+
+def _leaving(group: Group) -> Floats:
+    """Share of a rank's bytes that leaves its child of each level, (NUM_LEVELS,)."""
+    return np.maximum(0.0, (group.shape.degree - group.shape.members) / group.shape.degree)
