@@ -42,14 +42,16 @@ Changes = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a field of the space, e.g. time_limit_s=10. Repeatable."),
 ]
 
-_STUDIES = {"dual_level": "published_codecs"}
+_STUDIES = {"dual_level": "published_codecs", "freescale": "published_balance"}
 """Published figures beside ours: name -> module of ``api`` with a function of that name."""
 
 
 def reproduce_command(
     space: Annotated[
         str,
-        typer.Argument(metavar="SPACE", help="A design space YAML, its name in the catalogue, ft_hsdp or dual_level."),
+        typer.Argument(
+            metavar="SPACE", help="A design space YAML, its name in the catalogue, ft_hsdp, dual_level or freescale."
+        ),
     ],
     points: Points = None,
     processes: Processes = None,
@@ -67,7 +69,7 @@ def reproduce_command(
 
     Each finished point is a line of DIR/points.jsonl. The same command continues an interrupted run; points.csv holds one row
     per point with everybody's step time. ``ft_hsdp`` prints published shares of useful time under failures beside ours,
-    ``dual_level`` published compression of embedding vectors.
+    ``dual_level`` published compression of embedding vectors, ``freescale`` published balancing of samples.
 
     \b
     Examples:
@@ -78,6 +80,7 @@ def reproduce_command(
       scaleacross reproduce scale_across --no-run -o build/scale_across --json | jq .speed_up_over
       scaleacross reproduce ft_hsdp
       scaleacross reproduce dual_level
+      scaleacross reproduce freescale
     """
     if space == "ft_hsdp":
         _published_goodput(as_json)
