@@ -36,6 +36,8 @@ ROOMS = {
     "errors": _room(""),
     "lazy": _room(""),
     "spec": _room(BASE, "pydantic"),
+    "samples": _room(BASE, "numpy"),
+    "row_codec": _room(BASE, "numpy zstandard"),
     "workloads": _room(NOUNS, "pydantic"),
     "schedules": _room(NOUNS),
     "catalogue": _room(f"{NOUNS} workloads", "yaml pydantic pydantic_core"),
@@ -45,7 +47,7 @@ ROOMS = {
     "cost_models": _room(MODELS, "numpy networkx"),
     "simulation": _room(f"{MODELS} step", "numpy numba"),
     "verification": _room(COSTS, "numpy"),
-    "solvers": _room(f"{COSTS} verification", "numpy networkx ortools pulp"),
+    "solvers": _room(f"{COSTS} verification samples", "numpy networkx ortools pulp"),
     "emitters": _room(f"{MODELS} targets", "numpy networkx google"),  # protobuf: Chakra traces
     "readers": _room(f"{MODELS} targets emitters"),
     "calibration": _room(COSTS, "numpy"),
@@ -54,10 +56,10 @@ ROOMS = {
     "report": _room(f"{MODELS} validation calibration", "rich vl_convert"),
     "api": _room(
         f"{COSTS} lazy simulation catalogue verification solvers emitters importers readers report validation calibration"
-        " diagnosis step targets",
-        "pyarrow distributed ray",
+        " diagnosis step targets row_codec samples",
+        "numpy pyarrow distributed ray",
     ),
-    "runtime": _room(f"{NOUNS} schedules", "torch triton numpy pydantic"),
+    "runtime": _room(f"{NOUNS} schedules row_codec samples", "torch triton numpy pydantic"),
     "bundle": _room(f"{NOUNS} api emitters"),
     "testbed": _room(f"{NOUNS} schedules catalogue emitters api runtime", "torch"),
     "cli": _room(f"{NOUNS} api bundle catalogue importers emitters report runtime testbed", "typer rich"),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from scaleacross.api.exchange_compression import ChosenCodecs, codecs_for, compression_of, in_use, notes_on
 from scaleacross.catalogue.recommendation import load_recommendation_job
 from scaleacross.cost_models.embedding.decisions import decision_of, priced
 from scaleacross.cost_models.embedding.exchange import Replicas
@@ -54,7 +55,10 @@ def plan_recommendation(
     own, model, topology = load_recommendation_job(job, overrides)
     begin, tell = clock(), progress or (lambda _: None)
     tried: list[tuple[EmbeddingProblem, Found]] = []
-    problems = list(_problems(own, model, topology))
+    coded = [codecs_for(own, model, topology, *way) for way in _ways(own)]
+    problems = [
+        embedding_problem(own, model, topology, *way, one.codecs) for way, one in zip(_ways(own), coded, strict=True)
+    ]
     for number, problem in enumerate(problems):
         left = max(0.0, time_limit_s - (clock() - begin)) / (len(problems) - number)
         found = shard_embeddings(
@@ -67,7 +71,7 @@ def plan_recommendation(
             clock=clock,
         )
         tried.append((problem, found))
-    plan = _assembled(own, tried, gap_tolerance, clock() - begin, seed)
+    plan = _assembled(own, tried, coded, gap_tolerance, clock() - begin, seed)
     verify_recommendation(plan)
     return plan
 
@@ -94,20 +98,23 @@ def torchrec_view(problem: EmbeddingProblem, model: Dlrm, topology: Topology) ->
         return None
     if job.cost_model == "torchrec":
         return problem.sharding
-    seen = job.model_copy(update={"cost_model": "torchrec", "replica_groups": (1,)})
+    seen = job.model_copy(update={"cost_model": "torchrec", "replica_groups": (1,), "compression": None})
     return embedding_problem(seen, model, topology).sharding
 
 
-def _problems(job: RecommendationJob, model: Dlrm, topology: Topology) -> Iterator[EmbeddingProblem]:
-    """One per number of groups and, of several, per way to lay them."""
-    ways: dict[int, tuple[Replicas, ...]] = {1: ("outer",)}
-    for number in sorted(set(job.replica_groups)):
-        for replicas in ways.get(number, ("outer", "inner")):
-            yield embedding_problem(job, model, topology, number, replicas)
+def _ways(job: RecommendationJob) -> list[tuple[int, Replicas]]:
+    """Numbers of groups and, of several, ways to lay them."""
+    lie: dict[int, tuple[Replicas, ...]] = {1: ("outer",)}
+    return [(number, way) for number in sorted(set(job.replica_groups)) for way in lie.get(number, ("outer", "inner"))]
 
 
 def _assembled(
-    job: RecommendationJob, tried: Sequence[tuple[EmbeddingProblem, Found]], tolerance: float, seconds: float, seed: int
+    job: RecommendationJob,
+    tried: Sequence[tuple[EmbeddingProblem, Found]],
+    coded: Sequence[ChosenCodecs],
+    tolerance: float,
+    seconds: float,
+    seed: int,
 ) -> RecommendationPlan:
     feasible = [(problem, found) for problem, found in tried if found.assignment is not None]
     if not feasible:
@@ -118,7 +125,16 @@ def _assembled(
             )
         raise no_plan(job, tried[0][0].sharding)
     problem, found = min(feasible, key=lambda pair: pair[0].step_s(pair[1].objective_s))
+    chosen = coded[[one for one, _ in tried].index(problem)]
+    model, topology = Dlrm.model_validate(job.workload), Topology.model_validate(job.topology)
+    decision = decision_of(problem, _required(found), chosen.codecs)
+    decision = decision.model_copy(update={"codecs": in_use(decision)})
+    plain, problem = (
+        embedding_problem(job, model, topology, problem.num_groups, problem.replicas, codecs)
+        for codecs in ((), decision.codecs)
+    )
     cost, ranks = priced(problem, _required(found))
+    plain_s = priced(plain, _required(found))[0].step_s
     open_bounds = [p.step_s(f.bound_s) for p, f in tried if f.relaxation_fits]
     # in seconds of this plan's busiest rank, so that it is comparable with the objective
     slack = cost.step_s - min(cost.step_s, *open_bounds)
@@ -129,9 +145,10 @@ def _assembled(
     status = "optimal" if gap <= OPTIMAL_GAP else "gap_tolerance" if gap <= tolerance else "time_limit"
     return RecommendationPlan(
         job=job,
-        decision=decision_of(problem, _required(found)),
+        decision=decision,
         cost=cost,
         ranks=ranks,
+        compression=compression_of(problem, model, topology, decision, chosen.proved, plain_s),
         report=SearchReport(
             status=status,
             objective_s=found.objective_s,
@@ -140,7 +157,7 @@ def _assembled(
             seconds=seconds,
             seed=seed,
             methods=tuple(dict.fromkeys(found.methods)),
-            notes=_notes(job, problem),
+            notes=(*_notes(job, problem), *notes_on(job.compression, chosen)),
         ),
     )
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from scaleacross.api.exchange_compression import codecs_for
 from scaleacross.api.recommendation import plan_recommendation, torchrec_view
 from scaleacross.catalogue.recommendation import load_recommendation_job, load_recommendation_plan
 from scaleacross.cost_models.embedding.decisions import assignment_of, priced
@@ -40,7 +41,7 @@ def compare_recommendation(
     ``plan_recommendation``.
     """
     own, model, topology = load_recommendation_job(job, overrides)
-    problem = embedding_problem(own, model, topology)
+    problem = embedding_problem(own, model, topology, codecs=codecs_for(own, model, topology, 1, "outer").codecs)
     view = torchrec_view(problem, model, topology)
     outcomes: dict[str, tuple[Outcome, float]] = {}
     begin = time.perf_counter()
@@ -65,8 +66,13 @@ def compare_recommendation(
 
 
 def _assignment(plan: RecommendationPlan, model: Dlrm, topology: Topology) -> Assignment:
-    problem = embedding_problem(plan.job, model, topology, plan.decision.num_groups, plan.decision.replicas)
+    problem = _problem_of(plan, model, topology)
     return assignment_of(problem, plan.decision)
+
+
+def _problem_of(plan: RecommendationPlan, model: Dlrm, topology: Topology) -> EmbeddingProblem:
+    own = plan.decision
+    return embedding_problem(plan.job, model, topology, own.num_groups, own.replicas, own.codecs)
 
 
 def _by_torchrec(problem: EmbeddingProblem, view: ShardingProblem | None, plan: Assignment) -> float | None:
@@ -107,7 +113,7 @@ def explain_recommendation(
     """
     plan = _plan_of(source, time_limit_s / 2)
     model, topology = Dlrm.model_validate(plan.job.workload), Topology.model_validate(plan.job.topology)
-    problem = embedding_problem(plan.job, model, topology, plan.decision.num_groups, plan.decision.replicas)
+    problem = _problem_of(plan, model, topology)
     assignment = assignment_of(problem, plan.decision)
     rank, tables = busy_tables(problem.sharding, assignment)
     tiers = memory_values(problem.sharding, assignment, time_limit_s / 2)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from scaleacross.catalogue.codec_table import codec_rows
 from scaleacross.catalogue.find import Kind, find
 from scaleacross.catalogue.load import EXTRA_KEYS, Reference, read, topology_from
 from scaleacross.catalogue.overrides import Overrides, apply_overrides
@@ -138,10 +140,23 @@ def load_recommendation_job(
         EXTRA_KEYS,
         {"workload": lambda s: _full(s, Dlrm), "topology": lambda s: _full(s, Topology)},
     )
-    job = validate(RecommendationJob, source)
+    job = validate(RecommendationJob, _with_codecs(source))
     model, topology = _model_from(_part("recommendation", source)), topology_from(_part("topologies", source))
     full = {"workload": model.model_dump(mode="json"), "topology": topology.model_dump(mode="json")}
     return job.model_copy(update=full), model, topology
+
+
+def _with_codecs(source: Source) -> Source:
+    """``source`` with the rows of the file or name that ``compression: measured`` gives."""
+    data = source.data
+    asked = data.get("compression") if isinstance(data, dict) else None
+    if not isinstance(asked, Mapping) or not isinstance(asked.get("measured"), str):
+        return source
+    try:
+        rows = codec_rows(asked["measured"], source.folder)
+    except InputError as error:
+        raise InputError(f"{source.place(('compression', 'measured'))}: {error}") from None
+    return replace(source, data={**data, "compression": {**asked, "measured": rows}})
 
 
 def _full(source: Source, model: type[Dlrm] | type[Topology]) -> tuple[type[Dlrm] | type[Topology], dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from scaleacross.cli.calibrate import calibrate_command
+from scaleacross.cli.codec import codec_command
 from scaleacross.cli.collective import collective_command
 from scaleacross.cli.compare import compare_command
 from scaleacross.cli.diagnose import diagnose_command
@@ -50,6 +51,7 @@ COMMANDS: Final[tuple[tuple[str, Callable[..., None], str], ...]] = (
     ("calibrate", calibrate_command, "Fit accelerators and links to your measurements."),
     ("schedule", schedule_command, "Show one pipeline step, of a plan or of a schedule by name."),
     ("collective", collective_command, "Estimate every way to run one collective."),
+    ("codec", codec_command, "Measure how short embedding vectors get within error bounds."),
     ("diagnose", diagnose_command, "Name the rank or link behind a hang or a slow run."),
     ("run", run_command, "Run a training program as a plan says."),
     ("bench", bench_command, "Time a collective as the plan runs it."),

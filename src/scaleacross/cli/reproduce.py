@@ -43,10 +43,16 @@ Changes = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a field of the space, e.g. time_limit_s=10. Repeatable."),
 ]
 
+_STUDIES = {"dual_level": "published_codecs", "freescale": "published_balance"}
+"""Published figures beside ours: name -> module of ``api`` with a function of that name."""
+
 
 def reproduce_command(
     space: Annotated[
-        str, typer.Argument(metavar="SPACE", help="A design space YAML, its name in the catalogue, or ft_hsdp.")
+        str,
+        typer.Argument(
+            metavar="SPACE", help="A design space YAML, its name in the catalogue, ft_hsdp, dual_level or freescale."
+        ),
     ],
     points: Points = None,
     processes: Processes = None,
@@ -65,7 +71,7 @@ def reproduce_command(
 
     Each finished point is a line of DIR/points.jsonl. The same command continues an interrupted run; points.csv holds one row
     per point with everybody's step time; report.html shows them. ``ft_hsdp`` prints published shares of useful time under
-    failures and ours.
+    failures and ours, ``dual_level`` published compression of embedding vectors, ``freescale`` published balancing of samples.
 
     \b
     Examples:
@@ -75,9 +81,14 @@ def reproduce_command(
       scaleacross reproduce scale_across --points 24 --set time_limit_s=1 --replay --agree 0.5
       scaleacross reproduce scale_across --no-run -o build/scale_across --json | jq .speed_up_over
       scaleacross reproduce ft_hsdp
+      scaleacross reproduce dual_level
+      scaleacross reproduce freescale
     """
     if space == "ft_hsdp":
         _published_goodput(as_json)
+        return
+    if space in _STUDIES:
+        _published_study(space, as_json)
         return
     from scaleacross.api import reproduce
     from scaleacross.catalogue import load_design_space
@@ -125,6 +136,15 @@ def _published_goodput(as_json: bool) -> None:
 
     rows = published_goodput()
     typer.echo(published_goodput_json(rows)) if as_json else display(published_goodput_report(rows))
+
+
+def _published_study(name: str, as_json: bool) -> None:
+    from importlib import import_module
+
+    from scaleacross.report.published import published_report
+
+    study = getattr(import_module(f"scaleacross.api.{_STUDIES[name]}"), name)()
+    typer.echo(study.model_dump_json(indent=2)) if as_json else display(published_report(study))
 
 
 def _require_agreement(found: Reproduction, least: float) -> None:

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from scaleacross.report.cost import STATUS_MEANING
+from scaleacross.report.exchange_compression import compression_fact, compression_section
 from scaleacross.report.format import add, cell, columns, count, gib, grid, percent, plural, section
 from scaleacross.report.summary import FirstLines
 from scaleacross.spec.recommendation import (
@@ -35,7 +36,7 @@ MAX_TABLES = 12
 
 def recommendation_report(plan: RecommendationPlan) -> RenderableType:
     """The whole plan."""
-    return recommendation_sections(plan, tuple(SECTIONS))
+    return recommendation_sections(plan, [name for name in SECTIONS if name != "compression" or plan.compression])
 
 
 def recommendation_sections(plan: RecommendationPlan, names: Sequence[str]) -> RenderableType:
@@ -54,6 +55,7 @@ def recommendation_summary(plan: RecommendationPlan) -> FirstLines:
         ("tables", ", ".join(f"{count(number)} {sharding}" for sharding, number in shardings)),
         ("step time", f"{human_seconds(plan.cost.step_s)} · {count(round(plan.cost.samples_per_s))} samples/s"),
         ("bottleneck", f"rank {busiest.rank} in {busiest.building}: {human_seconds(busiest.seconds)}"),
+        *([("compression", compression_fact(plan))] if plan.compression else []),
         ("memory", "; ".join(_fullest(ranks))),
         (
             "proof",
@@ -184,6 +186,7 @@ SECTIONS: Final[Mapping[str, Callable[[RecommendationPlan], RenderableType]]] = 
     "decision": _head,
     "step": _step,
     "tables": _placements,
+    "compression": compression_section,
     "ranks": _ranks,
     "proof": _proof,
 }
@@ -233,4 +236,5 @@ def recommendation_explanation(found: EmbeddingExplanation) -> RenderableType:
         change = "no plan" if then is None else "none" if abs(then / now - 1) < 5e-4 else f"{then / now - 1:+.1%}"
         add(memories, tier.tier.replace("_", " "), *shares, tier.change, human_seconds(then) if then else "–", change)
     title = f"Rank {found.busiest_rank} is the busiest: {human_seconds(now)}"
-    return Group(section(title, table, *rest), section("Memories", memories))
+    coded = [compression_section(found.plan)] if found.plan.compression else []
+    return Group(section(title, table, *rest), section("Memories", memories), *coded)

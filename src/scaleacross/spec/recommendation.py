@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, field_valida
 
 from scaleacross.spec.accelerator import Precision
 from scaleacross.spec.base import Name, Spec
+from scaleacross.spec.exchange_codec import ExchangeCompression, ExchangeCompressionRequest, TableCodec
 
 Sharding = Literal["data_parallel", "table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise"]
 """How a table is split, in TorchRec's words; table_row_wise: rows over the ranks of one host, table_column_wise: columns."""
@@ -61,6 +62,10 @@ class RecommendationJob(Spec):
         default=(1,), description="allowed numbers of groups that each hold all tables (2D sparse parallelism)"
     )
     sync_interval_steps: PositiveInt = Field(default=1, description="steps between two averages over the groups")
+    compression: ExchangeCompressionRequest | None = Field(
+        default=None,
+        description="None: vectors travel as they are; else the plan chooses whose travel coded, where and how",
+    )
     cost_model: CostModel = Field(
         default="scaleacross", description="scaleacross: all levels of the topology; torchrec: its planner's estimator"
     )
@@ -134,6 +139,7 @@ class RecommendationDecision(Spec):
         description="outer: a group is a run of neighbouring ranks; inner: replicas are neighbours, groups stride over them",
     )
     tables: tuple[TablePlacement, ...] = Field(min_length=1)
+    codecs: tuple[TableCodec, ...] = Field(default=(), description="of the tables whose vectors travel coded forward")
 
 
 class RankLoad(Spec):
@@ -181,6 +187,7 @@ class RecommendationPlan(Spec):
     decision: RecommendationDecision
     cost: EmbeddingCost
     ranks: tuple[RankLoad, ...] = Field(description="of the first group")
+    compression: ExchangeCompression | None = Field(default=None, description="None: the job does not ask")
     report: SearchReport
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from math import isclose
 
+from scaleacross.cost_models.embedding.coded_exchange import figures_by_table
 from scaleacross.cost_models.embedding.decisions import assignment_of, priced
 from scaleacross.cost_models.embedding.problem import embedding_problem
 from scaleacross.errors import InputError, VerificationError
+from scaleacross.spec.exchange_codec import ANY_TABLE, CodecFigures
 from scaleacross.spec.recommendation import BYTES_OF, RecommendationPlan, shard_extents
 from scaleacross.spec.topology import Topology
 from scaleacross.units import human_bytes
@@ -23,11 +25,13 @@ def verify_recommendation(plan: RecommendationPlan) -> None:
     job = plan.job
     model, topology = Dlrm.model_validate(job.workload), Topology.model_validate(job.topology)
     try:
-        problem = embedding_problem(job, model, topology, plan.decision.num_groups, plan.decision.replicas)
+        own = plan.decision
+        problem = embedding_problem(job, model, topology, own.num_groups, own.replicas, own.codecs)
         assignment = assignment_of(problem, plan.decision)
     except InputError as error:
         raise VerificationError(f"the plan breaks a rule: {error}") from None
     _require_elements(plan, model)
+    _require_codecs(plan, model)
     cost, ranks = priced(problem, assignment)
     for load in ranks:
         for tier, held in load.memory_bytes.items():
@@ -46,6 +50,38 @@ def verify_recommendation(plan: RecommendationPlan) -> None:
             raise VerificationError(f"{name}: the plan says {said:.9g} s, recomputed {found:.9g} s")
     if plan.report.bound_s > plan.report.objective_s * (1 + TOLERANCE):
         raise VerificationError(f"bound {plan.report.bound_s:.9g} s above the plan's {plan.report.objective_s:.9g} s")
+
+
+def _require_codecs(plan: RecommendationPlan, model: Dlrm) -> None:
+    """Codecs are measured ones of tables of the model, allowed there, and within the accuracy budget together."""
+    request, codecs = plan.job.compression, plan.decision.codecs
+    if not codecs:
+        return
+    if request is None:
+        raise VerificationError("the plan codes vectors, but its job states no compression")
+    figures, sizes = figures_by_table(request), {t.name: t.outputs_per_sample * t.dimension for t in model.expanded()}
+    for codec in codecs:
+        rows = figures.get(codec.table, figures.get(ANY_TABLE, ()))
+        rates = codec.ratio, codec.encode_bytes_per_s, codec.decode_bytes_per_s
+        known = [one for one in rows if one.encoder == codec.encoder and rates == (one.ratio, *_rates(one))]
+        limit = request.limit_of(codec.table)
+        if codec.table not in sizes or not known or not set(codec.levels) <= set(request.levels):
+            raise VerificationError(
+                f"table '{codec.table}': codec {codec.encoder} is not among those that the job allows"
+            )
+        if codec.bound_fraction > limit or codec.bound_fraction not in {one.bound_fraction or limit for one in known}:
+            raise VerificationError(
+                f"table '{codec.table}': bound {codec.bound_fraction:g}, its class allows {limit:g}"
+            )
+    mean = sum(sizes[codec.table] * codec.bound_fraction for codec in codecs) / sum(sizes.values())
+    if len({codec.table for codec in codecs}) < len(codecs) or mean > request.max_mean_bound_fraction * (1 + TOLERANCE):
+        raise VerificationError(
+            f"mean bound {mean:.4g} of the range; the budget is {request.max_mean_bound_fraction:g}"
+        )
+
+
+def _rates(one: CodecFigures) -> tuple[float, float]:
+    return one.encode_bytes_per_s, one.decode_bytes_per_s
 
 
 def _require_elements(plan: RecommendationPlan, model: Dlrm) -> None:

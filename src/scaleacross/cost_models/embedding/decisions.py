@@ -15,6 +15,7 @@ from scaleacross.cost_models.embedding.options import (
 )
 from scaleacross.cost_models.embedding.problem import EmbeddingProblem
 from scaleacross.errors import InputError
+from scaleacross.spec.exchange_codec import TableCodec
 from scaleacross.spec.recommendation import (
     TIERS,
     EmbeddingCost,
@@ -24,8 +25,10 @@ from scaleacross.spec.recommendation import (
 )
 
 
-def decision_of(problem: EmbeddingProblem, assignment: Assignment) -> RecommendationDecision:
-    """The assignment in the words of a plan."""
+def decision_of(
+    problem: EmbeddingProblem, assignment: Assignment, codecs: tuple[TableCodec, ...] = ()
+) -> RecommendationDecision:
+    """The assignment, with codecs of tables whose vectors travel coded, in the words of a plan."""
     own, placements = problem.sharding, []
     for table, options, index, ranks in zip(own.tables, own.options, assignment.option, assignment.ranks, strict=True):
         option = options[index]
@@ -38,7 +41,9 @@ def decision_of(problem: EmbeddingProblem, assignment: Assignment) -> Recommenda
                 column_width=option.column_width,
             )
         )
-    return RecommendationDecision(num_groups=problem.num_groups, replicas=problem.replicas, tables=tuple(placements))
+    return RecommendationDecision(
+        num_groups=problem.num_groups, replicas=problem.replicas, tables=tuple(placements), codecs=codecs
+    )
 
 
 def assignment_of(problem: EmbeddingProblem, decision: RecommendationDecision) -> Assignment:

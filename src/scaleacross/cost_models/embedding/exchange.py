@@ -21,6 +21,22 @@ Replicas = Literal["outer", "inner"]
 
 
 @dataclass(frozen=True)
+class ExchangeGroups:
+    """Who exchanges with whom: members of a group, its members in a host, its hosts, replicas of a shard, and all ranks."""
+
+    members: Group
+    inside: Group
+    across: Group
+    replicas: Group
+    every: Group
+
+    @property
+    def size(self) -> int:
+        """Members of a group."""
+        return int(self.members.shape.degree)
+
+
+@dataclass(frozen=True)
 class Exchange:
     """Slopes of the collectives, s per byte.
 
@@ -44,8 +60,8 @@ class Exchange:
     start_s: float
 
 
-def exchange_of(levels: Levels, num_groups: int, replicas: Replicas, unit: int, launch_s: float) -> Exchange:
-    """The slopes for ``num_groups`` groups on the positions of ``levels``.
+def exchange_groups(levels: Levels, num_groups: int, replicas: Replicas, unit: int, launch_s: float) -> ExchangeGroups:
+    """The process groups of ``num_groups`` groups on the positions of ``levels``.
 
     Args:
         replicas: ``outer``: a group is a run of positions; ``inner``: replicas are neighbours and groups stride over them.
@@ -63,26 +79,41 @@ def exchange_of(levels: Levels, num_groups: int, replicas: Replicas, unit: int, 
         return Group(exact_shape(degree, stride, levels), links, launch_s)
 
     members = group(size, near)
-    inside = group(unit, near) if unit else members
-    across = group(size // unit, unit * near) if unit else members
-    every = group(whole, 1)
-    return Exchange(
-        all_to_all=_slope(members.all_to_all),
-        scatter=_both(members),
-        host_scatter=_both(inside),
-        across_hosts=_slope(across.all_to_all),
-        all_reduce=_slope(members.all_reduce),
-        sync=_slope(group(num_groups, far).all_reduce),
-        dense=_slope(every.all_reduce),
-        start_s=2 * float(members.all_to_all(np.zeros(())).time_s) if size > 1 else 0.0,
+    return ExchangeGroups(
+        members=members,
+        inside=group(unit, near) if unit else members,
+        across=group(size // unit, unit * near) if unit else members,
+        replicas=group(num_groups, far),
+        every=group(whole, 1),
     )
+
+
+def exchange_of(groups: ExchangeGroups) -> Exchange:
+    """The slopes of the groups."""
+    members = groups.members
+    return Exchange(
+        all_to_all=slope(members.all_to_all),
+        scatter=_both(members),
+        host_scatter=_both(groups.inside),
+        across_hosts=slope(groups.across.all_to_all),
+        all_reduce=slope(members.all_reduce),
+        sync=slope(groups.replicas.all_reduce),
+        dense=slope(groups.every.all_reduce),
+        start_s=2 * start_s(groups, 0.0),
+    )
+
+
+def start_s(groups: ExchangeGroups, sent_bytes: float) -> float:
+    """Seconds of one all-to-all of few bytes."""
+    return float(groups.members.all_to_all(np.array(sent_bytes)).time_s) if groups.size > 1 else 0.0
 
 
 def _both(group: Group) -> float:
     """Reduce-scatter forward and all-gather backward."""
-    return _slope(lambda size: group.gather(size, "reduce_scatter")) + _slope(group.gather)
+    return slope(lambda size: group.gather(size, "reduce_scatter")) + slope(group.gather)
 
 
-def _slope(time: Callable[[Floats], Timed]) -> float:
+def slope(time: Callable[[Floats], Timed]) -> float:
+    """Seconds per byte of large messages."""
     small, large = (float(time(np.array(size)).time_s) for size in (_LARGE_BYTES, 2 * _LARGE_BYTES))
     return (large - small) / _LARGE_BYTES

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from scaleacross.cost_models.embedding.exchange import Exchange, Replicas, exchange_of
+from scaleacross.cost_models.embedding.coded_exchange import ForwardSlopes, forward_slopes
+from scaleacross.cost_models.embedding.exchange import (
+    Exchange,
+    ExchangeGroups,
+    Replicas,
+    exchange_groups,
+    exchange_of,
+    start_s,
+)
 from scaleacross.cost_models.embedding.options import NUM_TIERS, Fleet, Option, ShardingProblem
 from scaleacross.cost_models.embedding.tiers import RankRates, Setting, table_options
 from scaleacross.cost_models.embedding.torchrec import TorchRecMachine, torchrec_options
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.errors import InputError
+from scaleacross.spec.exchange_codec import TableCodec
 from scaleacross.spec.placement import BuildingShare
 from scaleacross.spec.recommendation import BYTES_OF, EmbeddingCost, RecommendationJob
 from scaleacross.spec.topology import Building, Topology
 from scaleacross.workloads.recommendation import Dlrm, EmbeddingTable
 
+_SIZE_BYTES = 8
+"""Of one message, sent ahead of coded ones."""
 _DENSE_STATE_BYTES = 16
 """fp32 weight, gradient and two moments of Adam, per weight of the dense networks."""
 
@@ -85,14 +96,25 @@ def fill_of(job: RecommendationJob, topology: Topology) -> tuple[BuildingShare, 
     return tuple(out)
 
 
-def embedding_problem(
-    job: RecommendationJob, model: Dlrm, topology: Topology, num_groups: int = 1, replicas: Replicas = "outer"
-) -> EmbeddingProblem:
-    """The tables of a job over one group of ranks.
+@dataclass(frozen=True)
+class GroupRanks:
+    """The ranks of one replica group: building and number there of each, ranks by host, and all process groups.
+
+    ``unit`` is the ranks of a host over which tables may be split, 0 where there is none; ``whole`` the ranks of all groups.
+    """
+
+    own: tuple[tuple[Building, int], ...]
+    units: tuple[Ints, ...]
+    unit: int
+    whole: int
+    groups: ExchangeGroups
+
+
+def group_ranks(job: RecommendationJob, topology: Topology, num_groups: int, replicas: Replicas) -> GroupRanks:
+    """The ranks of the first group.
 
     Raises:
-        InputError: the job does not fit the topology (``fill_of``), groups do not tile the ranks, or TorchRec's estimator is
-            asked about ranks or groups that it does not know.
+        InputError: the job does not fit the topology (``fill_of``), or groups do not tile the ranks.
     """
     fill = fill_of(job, topology)
     positions = [(topology.building(share.building), rank) for share in fill for rank in range(share.num_accelerators)]
@@ -101,43 +123,69 @@ def embedding_problem(
     size = len(positions) // num_groups
     own = positions[:size] if replicas == "outer" else positions[::num_groups]
     units = _units(own)
-    batch = job.global_batch_samples / len(positions)
+    launch_s = max(b.accelerator.collective_start_s for b, _ in own)
+    unit = len(units[0]) if units and size % len(units[0]) == 0 else 0
+    groups = exchange_groups(build_levels(topology, fill), num_groups, replicas, unit, launch_s)
+    return GroupRanks(tuple(own), units, unit, len(positions), groups)
+
+
+def embedding_problem(
+    job: RecommendationJob,
+    model: Dlrm,
+    topology: Topology,
+    num_groups: int = 1,
+    replicas: Replicas = "outer",
+    codecs: Sequence[TableCodec] = (),
+) -> EmbeddingProblem:
+    """The tables of a job over one group of ranks.
+
+    Args:
+        codecs: of the tables whose vectors travel coded.
+
+    Raises:
+        InputError: the job does not fit the topology (``fill_of``), groups do not tile the ranks, or TorchRec's estimator is
+            asked about ranks, groups or codecs that it does not know.
+    """
+    ranks = group_ranks(job, topology, num_groups, replicas)
+    own, unit = ranks.own, ranks.unit
+    batch = job.global_batch_samples / ranks.whole
     kinds = list(dict.fromkeys(_kind(building) for building, _ in own))
     rates = tuple(_rates(next(b for b, _ in own if _kind(b) == kind)) for kind in kinds)
     dense = model.dense_parameters()
     fleet = Fleet(
         rank_class=np.array([kinds.index(_kind(building)) for building, _ in own]),
         capacity=np.stack([_capacity(job, model, building, batch, sum(dense)) for building, _ in own]),
-        units=units,
+        units=ranks.units,
         building=tuple(building.name for building, _ in own),
         host=tuple(rank // building.accelerators_per_host for building, rank in own),
     )
-    levels = build_levels(topology, fill)
-    launch_s = max(b.accelerator.collective_start_s for b, _ in own)
-    unit = len(units[0]) if units and size % len(units[0]) == 0 else 0
-    exchange = exchange_of(levels, num_groups, replicas, unit, launch_s)
-    setting = Setting(job, size, unit, batch, rates, exchange, model.locality, num_groups)
+    exchange, forward = exchange_of(ranks.groups), forward_slopes(ranks.groups, codecs)
+    setting = Setting(job, len(own), unit, batch, rates, exchange, model.locality, num_groups, forward)
     if job.cost_model == "torchrec":
         if num_groups > 1:
             raise InputError("cost_model torchrec has no replica groups: leave replica_groups at 1, or use scaleacross")
+        if job.compression is not None:
+            raise InputError("cost_model torchrec has no compression: leave it out, or use scaleacross")
         sharding = _by_torchrec(job, model, fleet, own[0][0], batch)
         return EmbeddingProblem(job, sharding, num_groups, replicas, 0.0, 0.0, 0.0)
     tables = tuple(model.expanded())
-    options = _per_kind(tables, lambda table: table_options(table, setting))
+    options = _per_kind(tables, lambda table: table_options(table, setting), forward)
     top_s, beside_s = _dense_s(job, dense, [b for b, _ in own], batch, exchange)
-    return EmbeddingProblem(
-        job, ShardingProblem(tables, options, fleet), num_groups, replicas, top_s, beside_s, exchange.start_s
-    )
+    sizes_s = start_s(ranks.groups, _SIZE_BYTES * len(own)) if codecs else 0.0
+    sharding = ShardingProblem(tables, options, fleet)
+    return EmbeddingProblem(job, sharding, num_groups, replicas, top_s, beside_s, exchange.start_s + sizes_s)
 
 
 def _per_kind(
-    tables: Sequence[EmbeddingTable], make: Callable[[EmbeddingTable], tuple[Option, ...]]
+    tables: Sequence[EmbeddingTable],
+    make: Callable[[EmbeddingTable], tuple[Option, ...]],
+    forward: Mapping[str, ForwardSlopes] | None = None,
 ) -> tuple[tuple[Option, ...], ...]:
-    """Options of every table, made once for tables that are alike."""
-    made: dict[EmbeddingTable, tuple[Option, ...]] = {}
+    """Options of every table, made once for tables that are alike and travel alike."""
+    made: dict[tuple[EmbeddingTable, ForwardSlopes | None], tuple[Option, ...]] = {}
     out = []
     for table in tables:
-        kind = table.model_copy(update={"name": "any"})
+        kind = table.model_copy(update={"name": "any"}), (forward or {}).get(table.name)
         if kind not in made:
             made[kind] = make(table)
         out.append(made[kind])

@@ -7,7 +7,9 @@ Per step and shard, with r row numbers looked up, v vectors of D columns left ov
 * Host memory behind a cache: the reads that miss come over the host link and go back, 2·miss·r·row (``Locality.read_share`` of
   the cached share is what hits; every miss is fetched by itself). Without a cache rows are read and written there: 3·r·row. The
   link is an accelerator's own, or its share of the host's memory. SSD: as behind a cache, at the accelerator's share of its rate.
-* Exchange forward and backward: ``exchange.Exchange``. Row numbers travel ahead of the step and are not counted.
+* Exchange forward and backward: ``exchange.Exchange``. Vectors that travel coded (``coded_exchange``) do so forward, in the
+  all-to-alls of whole vectors; a reduction of partial sums (row_wise) is never coded. Row numbers travel ahead of the step and
+  are not counted.
 * A dense table is read on every rank, its gradient all-reduced, and its optimizer passes over every element.
 * The average over replica groups moves what the shard stores, every ``sync_interval_steps``.
 """
@@ -15,11 +17,13 @@ Per step and shard, with r row numbers looked up, v vectors of D columns left ov
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.embedding.coded_exchange import ForwardSlopes
 from scaleacross.cost_models.embedding.exchange import Exchange
 from scaleacross.cost_models.embedding.options import Option, whole_bytes
 from scaleacross.cost_models.embedding.torchrec import cache_state_bytes
@@ -44,7 +48,8 @@ class RankRates:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all tables share: the job, ranks of a group and of a host, samples per rank, rates and slopes."""
+    """What all tables share: the job, ranks of a group and of a host, samples per rank, rates and slopes; ``forward`` are slopes
+    of the tables whose vectors travel coded."""
 
     job: RecommendationJob
     num_ranks: int
@@ -54,6 +59,7 @@ class Setting:
     exchange: Exchange
     locality: Locality
     num_groups: int
+    forward: Mapping[str, ForwardSlopes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -93,24 +99,24 @@ def _shards(table: EmbeddingTable, sharding: Sharding, setting: Setting) -> list
     vectors = setting.batch * table.outputs_per_sample * ranks
     width, rows = table.dimension, float(table.rows)
     whole = vectors * width * sent
+    forward = setting.forward.get(table.name) or ForwardSlopes(links.all_to_all, links.across_hosts)
+    both_ways = forward.all_to_all + links.all_to_all
     if sharding == "data_parallel":
         size = rows * width * GRADIENT_BYTES
         return [_Shard(reads / ranks, vectors / ranks, rows, width, links.all_reduce * size)]
     if sharding == "table_wise":
-        return [_Shard(reads, vectors, rows, width, 2 * links.all_to_all * whole)]
+        return [_Shard(reads, vectors, rows, width, both_ways * whole)]
     if sharding == "row_wise":
         return [_Shard(reads / ranks, vectors, math.ceil(rows / ranks), width, links.scatter * whole)]
     if sharding == "table_row_wise":
         if setting.unit < 2:
             return []
         unit, inside = setting.unit, links.host_scatter * whole
-        across = 2 * links.across_hosts * whole / unit if unit < ranks else 0.0
+        across = (forward.across_hosts + links.across_hosts) * whole / unit if unit < ranks else 0.0
         return [_Shard(reads / unit, vectors, math.ceil(rows / unit), width, inside + across)]
     least = setting.job.least_column_width
     cuts = [shards for shards in (2, 4, 8, 16) if width % shards == 0 and width // shards >= least and shards <= ranks]
-    return [
-        _Shard(reads, vectors, rows, width // shards, 2 * links.all_to_all * whole / shards, shards) for shards in cuts
-    ]
+    return [_Shard(reads, vectors, rows, width // shards, both_ways * whole / shards, shards) for shards in cuts]
 
 
 def _option(table: EmbeddingTable, sharding: Sharding, kernel: Kernel, shard: _Shard, setting: Setting) -> Option:

@@ -1,0 +1,164 @@
+"""What coding makes of the exchange of vectors: seconds per byte by codec and levels, and the links below which it pays.
+
+Symbols: a rank sends V bytes of vectors in all, of which the share x goes to ranks apart by the coded levels; a codec of ratio r
+encodes T_c and decodes T_d bytes of vectors per second on one accelerator.
+
+    time / V = max over levels of 1/(r_l · B_l)  +  x · (1/T_c + 1/T_d)
+
+B_l is what a level carries of the exchange (``Group.all_to_all``), and r_l how much shorter its bytes are: r on coded levels; on
+those farther in, whose bytes go in the shares x to far ranks and o − x to others, o / (o − x + x/r). Encode, send, decode follow
+one another: nothing is pipelined. On one link of rate B alone the speed-up is 1 / (1/r + B·(1/T_c + 1/T_d)), above 1 below
+
+    B* = (1 − 1/r) / (1/T_c + 1/T_d)                                            the break-even rate
+
+Assumed: every rank sends as much as it receives, and times of tables add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from scaleacross.cost_models.collectives import Group
+from scaleacross.cost_models.embedding.exchange import ExchangeGroups, slope
+from scaleacross.cost_models.levels import SCALE_UP
+from scaleacross.cost_models.links import exchange_s_per_byte
+from scaleacross.cost_models.network.compression import on_levels, shortened
+from scaleacross.cost_models.settings import Floats
+from scaleacross.spec.exchange_codec import ANY_TABLE, CodecFigures, ExchangeCompressionRequest, TableCodec
+from scaleacross.spec.network import LINK_LEVELS, LinkLevel
+
+
+@dataclass(frozen=True)
+class ForwardSlopes:
+    """Seconds per byte of vectors forward: over the group, and between hosts behind a reduction inside them."""
+
+    all_to_all: float
+    across_hosts: float
+
+
+@dataclass(frozen=True)
+class CodecOffer:
+    """A way for one table's vectors, and its seconds per byte over the group."""
+
+    codec: TableCodec
+    s_per_byte: float
+
+
+def message_speed_up(ratio: ArrayLike, link: ArrayLike, encode: ArrayLike, decode: ArrayLike) -> Floats:
+    """Speed-up of one message on a link; all rates in bytes/s of the message as it is."""
+    codec = 1 / np.asarray(encode, dtype=np.float64) + 1 / np.asarray(decode)
+    return np.asarray(1 / (1 / np.asarray(ratio) + np.asarray(link) * codec))
+
+
+def break_even_bytes_per_s(ratio: ArrayLike, encode: ArrayLike, decode: ArrayLike) -> Floats:
+    """Link rate per rank below which a codec makes a message faster; 0 where it does not make it shorter."""
+    codec = 1 / np.asarray(encode, dtype=np.float64) + 1 / np.asarray(decode)
+    return np.maximum(0.0, 1 - 1 / np.asarray(ratio, dtype=np.float64)) / codec
+
+
+def aggregate_ratio(plain_bytes: ArrayLike, ratios: ArrayLike) -> float:
+    """Bytes before over bytes after of many messages: ΣV / Σ(V/r)."""
+    size = np.asarray(plain_bytes, dtype=np.float64)
+    return float(size.sum() / (size / np.asarray(ratios)).sum())
+
+
+def end_to_end_speed_up(shares: Mapping[str, float], after: Mapping[str, float]) -> float:
+    """Step before over step after, when parts of it shrink from ``shares`` to ``after`` (same unit) and the others stay."""
+    whole = sum(shares.values())
+    return whole / (whole - sum(shares[name] - left for name, left in after.items()))
+
+
+def coded_slope(group: Group, codec: TableCodec) -> float:
+    """Seconds per byte that a rank sends in all, of vectors in ``codec`` on its levels."""
+    share, leaving = _crossing_share(group, codec.levels), _leaving(group)
+    far = np.minimum(share, leaving)
+    mixed = np.divide(leaving, leaving - far + far / codec.ratio, where=leaving > 0, out=np.ones_like(leaving))
+    ratio = np.where(on_levels(1.0, codec.levels, 0.0) > 0, codec.ratio, mixed)
+    wire = slope(replace(group, links=shortened(group.links, ratio)).all_to_all)
+    return wire + share * (1 / codec.encode_bytes_per_s + 1 / codec.decode_bytes_per_s)
+
+
+def forward_slopes(groups: ExchangeGroups, codecs: Sequence[TableCodec]) -> dict[str, ForwardSlopes]:
+    """Of every table that travels coded."""
+    known: dict[TableCodec, ForwardSlopes] = {}
+    out = {}
+    for codec in codecs:
+        kind = codec.model_copy(update={"table": ANY_TABLE})
+        if kind not in known:
+            known[kind] = ForwardSlopes(coded_slope(groups.members, codec), coded_slope(groups.across, codec))
+        out[codec.table] = known[kind]
+    return out
+
+
+def codec_offers(
+    request: ExchangeCompressionRequest, figures: Sequence[CodecFigures], table: str, group: Group
+) -> tuple[CodecOffer, ...]:
+    """Every codec of a table that is faster than none and that no other one with as tight a bound beats.
+
+    Args:
+        figures: of the table (``figures_by_table``).
+    """
+    limit, plain = request.limit_of(table), slope(group.all_to_all)
+    offers = []
+    for one in figures:
+        bound = one.bound_fraction or limit
+        merged = one.merged_fraction or 0.0
+        if not 0 < bound <= limit or (request.max_merged_fraction is not None and merged > request.max_merged_fraction):
+            continue
+        for levels in crossed_levels(group, request.levels):
+            codec = TableCodec(
+                table=table,
+                encoder=one.encoder,
+                bound_fraction=bound,
+                ratio=one.ratio,
+                encode_bytes_per_s=one.encode_bytes_per_s,
+                decode_bytes_per_s=one.decode_bytes_per_s,
+                levels=levels,
+            )
+            if (seconds := coded_slope(group, codec)) < plain:
+                offers.append(CodecOffer(codec, seconds))
+    offers.sort(key=lambda offer: (offer.codec.bound_fraction, offer.s_per_byte, len(offer.codec.levels)))
+    out: list[CodecOffer] = []
+    for offer in offers:
+        if not out or offer.s_per_byte < out[-1].s_per_byte:
+            out.append(offer)
+    return tuple(out)
+
+
+def figures_by_table(request: ExchangeCompressionRequest) -> dict[str, tuple[CodecFigures, ...]]:
+    """Measured rows by table; those for any table stand under ``any``."""
+    rows = () if isinstance(request.measured, str) else request.measured
+    out: dict[str, tuple[CodecFigures, ...]] = {}
+    for one in rows:
+        out[one.table] = (*out.get(one.table, ()), one)
+    return out
+
+
+def crossed_levels(group: Group, allowed: Sequence[LinkLevel]) -> list[tuple[LinkLevel, ...]]:
+    """The outermost one, two, … of the allowed levels beyond the scale-up domain that the group crosses."""
+    fanout = np.broadcast_to(group.shape.fanout, len(LINK_LEVELS))
+    crossed = [level for i, level in enumerate(LINK_LEVELS) if i > SCALE_UP and fanout[i] > 1 and level in allowed]
+    return [tuple(crossed[first:]) for first in reversed(range(len(crossed)))]
+
+
+def rank_bytes_per_s(group: Group, level: LinkLevel) -> float:
+    """What one rank gets of a level for its bytes that cross it, when all exchange; infinite where none do."""
+    at = LINK_LEVELS.index(level)
+    each = float(exchange_s_per_byte(group.shape, group.links)[..., at])
+    share = _crossing_share(group, (level,))
+    return share / each if each else float("inf")
+
+
+def _crossing_share(group: Group, levels: Sequence[LinkLevel]) -> float:
+    """Share of a rank's bytes for ranks apart by any of ``levels``."""
+    crossed = np.where(group.shape.fanout > 1, _leaving(group), 0.0)
+    return float((crossed * on_levels(1.0, levels, 0.0)).max())
+
+
+def _leaving(group: Group) -> Floats:
+    """Share of a rank's bytes that leaves its child of each level, (NUM_LEVELS,)."""
+    return np.maximum(0.0, (group.shape.degree - group.shape.members) / group.shape.degree)

@@ -1,0 +1,111 @@
+"""One message: rows of a table, quantised, equal ones once, both parts coded; or as they are where that is no longer."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleacross.errors import InputError
+from scaleacross.row_codec.quantiser import Quantised, Rows, checked_bound, checked_rows, quantise
+from scaleacross.row_codec.stages import STAGES, written
+
+_MAGIC: Final = b"SR1"
+_HEAD: Final = struct.Struct("<3sBBBHIIIdiII")
+"""Magic, kind, stage of codes, stage of index, width, rows, distinct rows, exceptions, step, least code, two sizes. A checksum of
+all of it and of what follows comes next."""
+_SUM: Final = struct.Struct("<I")
+_AS_IT_IS, _CODED = 0, 1
+_NAMES: Final = tuple(STAGES)
+_MOST_WIDTH: Final = 2**16 - 1
+HEAD_BYTES: Final = _HEAD.size + _SUM.size
+
+
+@dataclass(frozen=True)
+class RowCodec:
+    """How rows of a table travel.
+
+    Attributes:
+        bound: most that an element may be off, absolute.
+        stage: what codes the numbers (``stages.STAGES``), or ``smallest``.
+
+    Raises:
+        InputError: no such bound or stage.
+    """
+
+    bound: float
+    stage: str = "smallest"
+
+    def __post_init__(self) -> None:
+        checked_bound(self.bound)
+        if self.stage not in (*STAGES, "smallest"):
+            raise InputError(f"no stage '{self.stage}': choose from {', '.join((*STAGES, 'smallest'))}")
+
+    def write(self, rows: NDArray[np.generic]) -> bytes:
+        """The message of fp32 (rows, width).
+
+        Raises:
+            InputError: infinities, NaN, another type or shape, more than 65,535 columns, or a stage whose package is missing.
+        """
+        own = checked_rows(rows)
+        if own.shape[1] > _MOST_WIDTH:
+            raise InputError(f"rows of {own.shape[1]:,} columns; a message has at most {_MOST_WIDTH:,}")
+        coded = _coded(quantise(own, self.bound), own.shape, self.stage)
+        return coded if coded is not None and len(coded) < HEAD_BYTES + own.nbytes else as_it_is(own)
+
+
+def as_it_is(rows: Rows) -> bytes:
+    """The message of fp32 (rows, width) without any loss, whatever its elements are."""
+    head = (_MAGIC, _AS_IT_IS, 0, 0, rows.shape[1], rows.shape[0], 0, 0, 0.0, 0, rows.nbytes, 0)
+    return _sealed(head, rows.astype("<f4", copy=False).tobytes())
+
+
+def read_rows(data: bytes) -> Rows:
+    """The rows of a message of any ``RowCodec``.
+
+    Raises:
+        InputError: the bytes are no such message, or damaged.
+    """
+    if len(data) < HEAD_BYTES or data[:3] != _MAGIC:
+        raise InputError("these bytes are no message of coded rows")
+    head, body = data[: _HEAD.size], data[HEAD_BYTES:]
+    told = _HEAD.unpack(head)
+    _, kind, codes_by, index_by, width, num_rows, distinct, exceptions, step, least, codes_size, index_size = told
+    whole = len(body) == codes_size + index_size + 8 * exceptions
+    if not whole or _SUM.unpack_from(data, _HEAD.size)[0] != zlib.crc32(body, zlib.crc32(head)):
+        raise InputError("a message of coded rows is damaged: its length or checksum does not match")
+    if kind == _AS_IT_IS:
+        return np.frombuffer(body, "<f4").reshape(num_rows, width).astype(np.float32, copy=True)
+    numbers = STAGES[_NAMES[codes_by]].read(body[:codes_size], distinct * width)
+    codes = (numbers.astype(np.int64) + least).astype(np.int32).reshape(distinct, width)
+    index = np.arange(num_rows)
+    if index_size:
+        index = STAGES[_NAMES[index_by]].read(body[codes_size : codes_size + index_size], num_rows).astype(np.int64)
+    rest = body[codes_size + index_size :]
+    places = np.frombuffer(rest, "<u4", exceptions).astype(np.int64)
+    return Quantised(step, codes, index, places, np.frombuffer(rest, "<f4", exceptions, 4 * exceptions)).rows()
+
+
+def _coded(own: Quantised, shape: tuple[int, ...], stage: str) -> bytes | None:
+    """None where exceptions have places beyond 32 bits, or alone take more than the rows as they are."""
+    num_rows, width = shape
+    if num_rows * width >= 2**32 or 2 * len(own.places) > num_rows * width:
+        return None
+    least = int(own.codes.min()) if own.codes.size else 0
+    numbers = (own.codes.reshape(-1).astype(np.int64) - least).astype(np.uint32)
+    codes_by, codes = written(numbers, stage)
+    distinct = len(own.codes)
+    index_by, index = ("packed", b"") if distinct == num_rows else written(own.index.astype(np.uint32), stage)
+    body = codes + index + own.places.astype("<u4").tobytes() + own.values.astype("<f4").tobytes()
+    ids = _NAMES.index(codes_by), _NAMES.index(index_by)
+    sizes = num_rows, distinct, len(own.places)
+    return _sealed((_MAGIC, _CODED, *ids, width, *sizes, own.step, least, len(codes), len(index)), body)
+
+
+def _sealed(fields: tuple[object, ...], body: bytes) -> bytes:
+    head = _HEAD.pack(*fields)
+    return head + _SUM.pack(zlib.crc32(body, zlib.crc32(head))) + body

@@ -1,0 +1,155 @@
+"""Whole numbers for fp32 elements, such that every element comes back within a bound.
+
+An element x becomes q = round(x / step) and comes back as fp32(q · step). Half a step and the rounding to fp32 together are the
+error, so with m the largest |x| the step is
+
+    step = 2 · (bound − ulp(m + bound) / 2)         all of the bound but what fp32 needs to write the result
+
+The encoder decodes what it has coded. Elements that are still off by more than the bound travel as they are: there are some where
+the bound is near an ulp of the values, and none elsewhere. The comparison is exact: x and its image differ by less than 2^29 in
+scale, so their difference is a float64.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaleacross.errors import InputError
+
+Rows = NDArray[np.float32]
+Codes = NDArray[np.int32]
+
+LARGEST_CODE: Final = 2**24
+"""fp32 holds whole numbers to here; values beyond it in steps travel as they are."""
+_LARGEST: Final = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """Rows as whole numbers, each different row once.
+
+    Attributes:
+        step: value of one.
+        codes: int32 (distinct rows, width).
+        index: int64 (rows,) place of each row among the distinct ones, numbered as they first appear.
+        places: int64, flat places of elements that travel as they are; ``values``: their fp32.
+    """
+
+    step: float
+    codes: Codes
+    index: NDArray[np.int64]
+    places: NDArray[np.int64]
+    values: Rows
+
+    def rows(self) -> Rows:
+        """fp32 (rows, width)."""
+        out = dequantised(self.codes, self.step)[self.index]
+        out.reshape(-1)[self.places] = self.values
+        return out
+
+
+def checked_rows(rows: NDArray[np.generic]) -> Rows:
+    """``rows`` if they are fp32 (rows, width) and finite.
+
+    Raises:
+        InputError: another type or shape, infinities or NaN.
+    """
+    if rows.dtype != np.float32 or rows.ndim != 2:
+        raise InputError(f"rows are fp32 of (rows, width), not {rows.dtype} of {rows.shape}")
+    bad = int(np.count_nonzero(~np.isfinite(rows)))
+    if bad:
+        raise InputError(f"{bad:,} of {rows.size:,} elements are infinite or NaN: no bound holds for them")
+    return rows.astype(np.float32, copy=False)
+
+
+def checked_bound(bound: float) -> float:
+    """``bound`` if it is positive and finite, else InputError."""
+    if not (bound > 0 and math.isfinite(bound)):
+        raise InputError(f"an error bound must be positive and finite; got {bound}")
+    return float(bound)
+
+
+def absolute_bound(rows: Rows, fraction: float) -> float:
+    """A bound of ``fraction`` of the range of ``rows`` (largest less smallest); of constant rows: of the constant, or any.
+
+    Raises:
+        InputError: the fraction is not positive and finite.
+    """
+    checked_bound(fraction)
+    if not rows.size:
+        return fraction
+    low, high = float(rows.min()), float(rows.max())
+    return fraction * ((high - low) or abs(high) or 1.0)
+
+
+def quantise(rows: NDArray[np.generic], bound: float) -> Quantised:
+    """Quantise so that every element comes back within ``bound``.
+
+    Args:
+        rows: fp32 (rows, width), finite.
+        bound: absolute, positive.
+
+    Raises:
+        InputError: infinities, NaN, another type or shape, or no such bound.
+    """
+    own, bound = checked_rows(rows), checked_bound(bound)
+    step = _step(own, bound)
+    # an element of more than LARGEST_CODE steps is an exception below, whatever stands in its place
+    with np.errstate(over="ignore"):
+        whole = np.rint(own.astype(np.float64) / step)
+    whole[np.abs(whole) > LARGEST_CODE] = 0
+    first, index = distinct_rows(whole.astype(np.int32))
+    codes = whole[first].astype(np.int32)
+    with np.errstate(over="ignore"):
+        off = np.abs(dequantised(codes, step)[index].astype(np.float64) - own) > bound
+    places = np.flatnonzero(off)
+    return Quantised(step, codes, index, places, own.reshape(-1)[places])
+
+
+def dequantised(codes: Codes, step: float) -> Rows:
+    """fp32 of codes."""
+    with np.errstate(over="ignore"):
+        return (codes * np.float64(step)).astype(np.float32)
+
+
+def distinct_rows(rows: NDArray[np.generic]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Places of the rows that differ, as they first appear, and the number of each row among them.
+
+    Rows are compared by 64 bits that depend on all elements, and then element by element: a pair that the bits confuse is told
+    apart, at the cost of comparing all of them whole.
+    """
+    if not len(rows):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    words = np.ascontiguousarray(rows).view(np.uint32).reshape(len(rows), -1).astype(np.uint64)
+    first, index = _numbered(words @ _multipliers(words.shape[1]))
+    if not np.array_equal(rows[first][index], rows):
+        whole = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))).reshape(-1)
+        first, index = _numbered(whole)
+    return first, index
+
+
+def _numbered(keys: NDArray[np.generic]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    number = np.empty_like(order)
+    number[order] = np.arange(len(order))
+    return first[order], number[inverse.reshape(-1)]
+
+
+def _multipliers(width: int) -> NDArray[np.uint64]:
+    """Odd numbers of 64 bits, the same in every run."""
+    drawn = np.random.default_rng(0x5CA1E).integers(0, 2**63, width, dtype=np.uint64)
+    return drawn * np.uint64(2) + np.uint64(1)
+
+
+def _step(rows: Rows, bound: float) -> float:
+    largest = float(np.abs(rows).max()) if rows.size else 0.0
+    with np.errstate(over="ignore"):
+        rounding = float(np.spacing(np.float32(min(largest + bound, _LARGEST)))) / 2
+    # where fp32's own rounding takes more than half of the bound, exceptions are cheaper than many more codes
+    return 2 * (bound - rounding) if rounding < bound / 2 else 2 * bound

@@ -1,0 +1,184 @@
+"""Embedding rows to other ranks within a bound on every element: coded on the host, sizes exchanged ahead, then the bytes.
+
+Which peers get coded rows is a choice per rank: a plan codes them across buildings and leaves them as they are where links are
+fast. What stays on the own rank is never coded. Both functions wait for the host, and work on any group of torch.distributed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from scaleacross.errors import InputError
+from scaleacross.row_codec.message import RowCodec, as_it_is, read_rows
+
+Codecs = Sequence[RowCodec | None]
+"""By rank of the group; None: rows travel as they are."""
+_SIZE: Final = struct.Struct("<Q")
+
+
+@dataclass(frozen=True)
+class BoundedRows:
+    """What has come.
+
+    Attributes:
+        rows: fp32 (num_rows, width) by source rank, in the order in which each source had them.
+        counts: rows per source.
+        sent_bytes: what this rank sent to others, sizes included.
+    """
+
+    rows: Tensor
+    counts: tuple[int, ...]
+    sent_bytes: int
+
+
+@dataclass(frozen=True)
+class OwnTable:
+    """Columns of a rank's vectors that are one table's, and how they travel to every rank."""
+
+    width: int
+    codecs: Codecs
+
+
+def exchange_rows_bounded(group: dist.ProcessGroup, rows: Tensor, destinations: Tensor, codecs: Codecs) -> BoundedRows:
+    """Send row i to rank ``destinations[i]`` of ``group``; all ranks call it with the same width.
+
+    Args:
+        rows: fp32 (num_rows, width).
+        destinations: int64 (num_rows,), ranks of the group; a negative one sends the row nowhere.
+        codecs: how rows travel to each rank.
+
+    Raises:
+        InputError: shapes or types make no sense, or an element that is to be coded is infinite or NaN.
+    """
+    if rows.dim() != 2 or destinations.shape != rows.shape[:1]:
+        raise InputError(f"rows of {tuple(rows.shape)} with destinations of {tuple(destinations.shape)}")
+    size, me, own = group.size(), group.rank(), _on_host(rows)
+    _require_codecs(codecs, size)
+    wanted = destinations.cpu().numpy()
+    parts = [own[wanted == rank] for rank in range(size)]
+    messages = [
+        _message(part, codec) if rank != me else b""
+        for rank, (part, codec) in enumerate(zip(parts, codecs, strict=True))
+    ]
+    came = exchange_messages(group, messages)
+    read = [read_rows(data) if rank != me else parts[me] for rank, data in enumerate(came)]
+    widths = {part.shape[1] for part in read}
+    if len(widths) > 1:
+        raise InputError(f"ranks sent rows of {', '.join(map(str, sorted(widths)))} columns: all must have as many")
+    out = torch.from_numpy(np.concatenate(read)).to(rows.device)
+    return BoundedRows(out, tuple(map(len, read)), sum(map(len, messages)) + _SIZE.size * (size - 1))
+
+
+def exchange_vectors(group: dist.ProcessGroup, vectors: Tensor, tables: Sequence[OwnTable]) -> Tensor:
+    """The exchange of a recommendation model: from own tables' vectors of all samples to all tables' vectors of own samples.
+
+    Args:
+        vectors: fp32 (ranks · samples per rank, Σ width), the columns of the rank's tables side by side; may need gradients,
+            which travel back as they are.
+        tables: in the order of the columns.
+
+    Returns:
+        (samples per rank, Σ width of all ranks' tables), by rank and table.
+
+    Raises:
+        InputError: shapes make no sense, or an element that is to be coded is infinite or NaN.
+    """
+    size = group.size()
+    if vectors.dim() != 2 or vectors.shape[0] % size or vectors.shape[1] != sum(one.width for one in tables):
+        raise InputError(
+            f"vectors of {tuple(vectors.shape)} for {size} ranks and widths {[one.width for one in tables]}"
+        )
+    for one in tables:
+        _require_codecs(one.codecs, size)
+    out: Tensor = _Exchange.apply(vectors, group, tables)
+    return out
+
+
+def exchange_messages(group: dist.ProcessGroup, messages: Sequence[bytes]) -> list[bytes]:
+    """Message r to rank r of ``group``; the messages that came, by source. Sizes travel ahead."""
+    sizes = torch.tensor([len(one) for one in messages])
+    coming = torch.empty_like(sizes)
+    dist.all_to_all_single(coming, sizes, group=group)
+    splits = coming.tolist()
+    data = torch.frombuffer(bytearray(b"".join(messages) or b"\0"), dtype=torch.uint8)[: int(sizes.sum())]
+    came = torch.empty(sum(splits), dtype=torch.uint8)
+    dist.all_to_all_single(came, data, splits, sizes.tolist(), group=group)
+    whole, ends = came.numpy().tobytes(), np.cumsum(splits)
+    return [whole[end - length : end] for end, length in zip(ends, splits, strict=True)]
+
+
+class _Exchange(torch.autograd.Function):
+    """Vectors forward, coded; gradients backward, as they are."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor, group: dist.ProcessGroup, tables: Sequence[OwnTable]) -> Tensor:
+        size, me = group.size(), group.rank()
+        blocks = _on_host(vectors).reshape(size, vectors.shape[0] // size, vectors.shape[1])
+        edges = np.cumsum([0, *(one.width for one in tables)])
+        messages = [
+            b""
+            if rank == me
+            else _joined(
+                [
+                    _message(blocks[rank][:, low:high], one.codecs[rank])
+                    for one, low, high in zip(tables, edges, edges[1:], strict=False)
+                ]
+            )
+            for rank in range(size)
+        ]
+        came = exchange_messages(group, messages)
+        parts = [blocks[me] if rank == me else _columns(data, blocks.shape[1]) for rank, data in enumerate(came)]
+        ctx.group, ctx.widths, ctx.own_width = group, [part.shape[1] for part in parts], vectors.shape[1]
+        return torch.from_numpy(np.concatenate(parts, axis=1)).to(vectors.device)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,) = gradients
+        samples, size = gradient.shape[0], ctx.group.size()
+        leaving = torch.cat([part.reshape(-1) for part in gradient.split(ctx.widths, dim=1)])
+        back = gradient.new_empty(size * samples, ctx.own_width)
+        dist.all_to_all_single(
+            back.view(-1),
+            leaving,
+            [samples * ctx.own_width] * size,
+            [samples * width for width in ctx.widths],
+            group=ctx.group,
+        )
+        return back, None, None
+
+
+def _joined(messages: Sequence[bytes]) -> bytes:
+    return b"".join(_SIZE.pack(len(one)) + one for one in messages)
+
+
+def _columns(data: bytes, samples: int) -> np.ndarray[Any, Any]:
+    """Rows of several tables side by side; (samples, 0) of a rank that has none."""
+    at, parts = 0, [np.zeros((samples, 0), np.float32)]
+    while at < len(data):
+        (length,) = _SIZE.unpack_from(data, at)
+        parts.append(read_rows(data[at + _SIZE.size : at + _SIZE.size + length]))
+        at += _SIZE.size + length
+    return np.concatenate(parts, axis=1)
+
+
+def _message(rows: np.ndarray[Any, Any], codec: RowCodec | None) -> bytes:
+    return as_it_is(rows) if codec is None else codec.write(rows)
+
+
+def _on_host(rows: Tensor) -> np.ndarray[Any, Any]:
+    if rows.dtype != torch.float32:
+        raise InputError(f"rows within a bound are fp32, not {rows.dtype}: a narrower type would round them once more")
+    return rows.detach().cpu().contiguous().numpy()
+
+
+def _require_codecs(codecs: Codecs, size: int) -> None:
+    if len(codecs) != size:
+        raise InputError(f"{len(codecs)} codecs for {size} ranks: one for each, None for rows that travel as they are")
