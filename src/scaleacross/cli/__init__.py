@@ -54,7 +54,7 @@ COMMANDS: Final[tuple[tuple[str, Callable[..., None], str], ...]] = (
     ("codec", codec_command, "Measure how short embedding vectors get within error bounds."),
     ("diagnose", diagnose_command, "Name the rank or link behind a hang or a slow run."),
     ("run", run_command, "Run a training program as a plan says."),
-    ("bench", bench_command, "Time a collective as the plan runs it."),
+    ("bench", bench_command, "Time a collective of a plan, or this GPU's kernels."),
     ("show", show_command, "Show a topology, workload, accelerator or network."),
     ("catalogue", catalogue_command, "List what can be given by name."),
     ("schema", schema_command, "Print the JSON Schema of a kind of file."),

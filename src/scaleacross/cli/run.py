@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,7 +80,9 @@ def run_command(
 
 
 def bench_command(
-    launch: LaunchFile,
+    launch: Annotated[
+        Path | None, typer.Argument(metavar="[LAUNCH.json]", help="Written by `scaleacross plan -o DIR`.")
+    ] = None,
     op: Annotated[
         str, typer.Option("--op", help="all_reduce, all_gather, reduce_scatter, all_to_all or broadcast.")
     ] = "all_reduce",
@@ -92,8 +95,23 @@ def bench_command(
     factor: Annotated[int, typer.Option("--factor", min=2, help="From one size to the next.")] = 4,
     iterations: Annotated[int, typer.Option("--iterations", min=1, help="Timed runs per size.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON and nothing else.")] = False,
+    gemm: Annotated[bool, typer.Option("--gemm", help="Time the matrix products of training on this GPU.")] = False,
+    attention: Annotated[bool, typer.Option("--attention", help="Time causal attention on this GPU.")] = False,
+    device: Annotated[
+        str | None, typer.Option("--device", help="cuda or cpu. Default: a GPU where torch sees one.")
+    ] = None,
+    accelerator: Annotated[
+        str | None, typer.Option("--accelerator", metavar="NAME", help="What the rows call the device.")
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR", file_okay=False, help="Where the kernels' CSV files go.")
+    ] = Path(),
 ) -> None:
-    """Time a collective as nccl-tests does, all ranks on this machine; the plan's prediction and gloo stand next to it.
+    """Time a collective of a plan as nccl-tests does, or the kernels of this machine's GPU.
+
+    A collective runs on all ranks on this machine, beside the plan's prediction and gloo.
+    --gemm and --attention need no plan. They write gemm.csv and attention.csv, which calibrate reads: about a minute on a GPU,
+    in the layouts of training and at clocks under load. On a processor sizes are an eighth: that only shows that it runs.
 
     algbw is size over time, busbw the rate of a link that explains it, #wrong counts elements that differ from the exact result.
     'predicted' is the plan's time on the plan's network: on another machine the error says how the two differ.
@@ -102,7 +120,18 @@ def bench_command(
     Examples:
       scaleacross bench build/small/launch.json --axis dp_shard --op reduce_scatter
       scaleacross bench build/small/launch.json --algorithm ring --max 64MiB --json
+      scaleacross bench --gemm --attention -o sweep/
+      scaleacross calibrate --gemm sweep/gemm.csv --attention sweep/attention.csv -o fleet/
     """
+    if gemm or attention:
+        if launch is not None or as_json:
+            raise typer.BadParameter("--gemm and --attention time kernels: they take neither LAUNCH.json nor --json")
+        _bench_kernels(gemm, attention, device, accelerator, output)
+        return
+    if launch is None:
+        raise typer.BadParameter("give LAUNCH.json to time a collective, or --gemm, --attention to time kernels")
+    if device or accelerator:
+        raise typer.BadParameter("--device and --accelerator go with --gemm or --attention")
     from scaleacross.report.runtime_bench import bench_report
     from scaleacross.runtime.bench import BenchRequest, bench
     from scaleacross.runtime.launch_file import read_launch
@@ -127,6 +156,25 @@ def bench_command(
         typer.echo(result.model_dump_json(indent=2))
     else:
         display(bench_report(result))
+
+
+def _bench_kernels(gemm: bool, attention: bool, device: str | None, accelerator: str | None, output: Path) -> None:
+    """Time this machine's kernels and write one CSV file each, whole or not at all."""
+    from scaleacross.emitters import write_files
+    from scaleacross.runtime.kernel_bench import attention_rows, bench_of, csv_text, gemm_rows
+
+    with typer.progressbar(length=1, label="timing kernels", file=sys.stderr) as bar:
+
+        def told(what: str, done: int, total: int) -> None:
+            bar.label, bar.length = f"timing {what}", total
+            bar.update(done - bar.pos)
+
+        bench = bench_of(device, accelerator, told)
+        files = {"gemm.csv": csv_text(gemm_rows(bench))} if gemm else {}
+        files |= {"attention.csv": csv_text(attention_rows(bench))} if attention else {}
+    written = write_files(files, output)
+    options = " ".join(f"--{path.stem} {path}" for path in written)
+    typer.echo(f"wrote {', '.join(map(str, written))} for '{bench.accelerator}': scaleacross calibrate {options} -o fleet/", err=True)
 
 
 def _largest_axis(config: LaunchConfig) -> str:
