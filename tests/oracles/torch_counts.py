@@ -1,6 +1,6 @@
 """Counts one rank's training step with torchtitan's own models and PyTorch's own parallelism: fake tensors, no GPU.
 
-    python torch_counts.py CONFIGURATIONS.json > COUNTS.jsonl
+    python torch_counts.py < CONFIGURATIONS.jsonl > COUNTS.jsonl
 
 Runs in an interpreter that has torch 2.13.0, torchtitan 0.3.0 and triton. FLOP, collectives with their bytes and ranks, and memory by
 kind are PyTorch's; ``attention``, ``Norm`` and the count of tokens per expert stand in for kernels that only a GPU has. Every
@@ -16,7 +16,6 @@ import json
 import sys
 import types
 import weakref
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -256,7 +255,7 @@ class StageStep(Step):
     def run(self, snap: bool) -> None:
         self.counter.phase = "step"
         inputs = (self.whole,) if self.first else ()
-        self.schedule.step(*inputs, **({"target": self.whole, "losses": []} if self.last else {}))
+        self.schedule.step(*inputs, return_outputs=False, **({"target": self.whole, "losses": []} if self.last else {}))
         if snap:
             self.snaps["backward"] = self.memory.get_tracker_snapshot()
             self.snaps["peak"] = self.memory.get_tracker_snapshot("peak")
@@ -312,11 +311,18 @@ def count(config: dict[str, Any]) -> dict[str, Any]:
         step.counted()
     dist.destroy_process_group()
     return {
-        "name": config["name"],
+        "config": config,
         "flop": _sum(step.counter.flop),
-        "calls": [[*key[:2], list(key[2] or ()), key[3], n] for key, n in sorted(step.counter.calls.items(), key=str)],
+        "calls": [[*key[:2], *_shape(key[2]), key[3], n] for key, n in sorted(step.counter.calls.items(), key=str)],
         "memory": {when: _by_kind(snap) for when, snap in step.snaps.items()},
     }
+
+
+def _shape(ranks: tuple[int, ...] | None) -> tuple[int, int]:
+    """Size of a group and the distance between its ranks."""
+    if ranks is None:
+        raise ValueError("a collective whose group is not known")
+    return len(ranks), ranks[1] - ranks[0] if len(ranks) > 1 else 0
 
 
 def _sum(flop: Any) -> dict[str, int]:

@@ -5,8 +5,9 @@ minimising, over the rows of a generation,
 
     Σ w · ρ(log measured − log predicted(x)) + Σ ((x − x_prior) / σ)² / 2
 
-with Cauchy's ρ(r) = c² log(1 + (r/c)²) / 2, r the residual over SPREAD, c = TAIL: a row far off pulls less than one nearby,
-because it ran in a way that its columns do not tell. w = 1 / repeats of the configuration; x_prior is what is known without
+with ρ(r) = r² / (1 + (r/c)²) / 2 (Geman and McClure 1985), r the residual over SPREAD, c = TAIL: a row far off pulls hardly at
+all, because it ran in a way that its columns do not tell. Three rows of one release that took 2.4 times as long as predicted
+tripled a parameter under a loss whose pull falls with 1/r (Cauchy's). w = 1 / repeats of the configuration; x_prior is what is known without
 any step time of the generation: kernel sweeps, data sheets, the generation before it (PARENTS). Gauss-Newton with numerical
 derivatives and iteratively reweighted least squares; every iteration prices each row once per knob that matters to it.
 
@@ -35,8 +36,8 @@ Floats = NDArray[np.float64]
 SPREAD: Final = 0.05
 """Relative error of a row in the bulk: about the spread of repeats."""
 TAIL: Final = 2.385
-"""Residual in units of SPREAD beyond which a row's pull falls: 95 % efficient on Gaussian errors (Holland & Welsch 1977,
-doi 10.1080/03610927708827533)."""
+"""Scale of the loss in units of SPREAD: a row this far off pulls with a quarter of its weight (the constant that makes Cauchy's
+loss 95 % efficient on Gaussian errors, Holland & Welsch 1977, doi 10.1080/03610927708827533; kept)."""
 STEP: Final = 0.05
 """Change of a logarithm for a numerical derivative."""
 SETTLED: Final = 2e-3
@@ -151,9 +152,9 @@ def best_change(jacobian: Floats, residual: Floats, weights: Floats, toward: Flo
     """
     precision = np.array([1 / knob.sigma**2 for knob in KNOBS])
     step: Floats = np.zeros(len(KNOBS))
-    for _ in range(60):
+    for _ in range(100):
         left = residual - jacobian @ step
-        pull = weights / SPREAD**2 / (1 + (left / (TAIL * SPREAD)) ** 2)
+        pull = weights / SPREAD**2 / (1 + (left / (TAIL * SPREAD)) ** 2) ** 2
         normal = jacobian.T @ (pull[:, None] * jacobian) + np.diag(precision)
         step = np.asarray(np.linalg.solve(normal, jacobian.T @ (pull * residual) + precision * toward))
     return step

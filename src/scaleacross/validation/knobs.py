@@ -94,7 +94,7 @@ KNOBS: Final[tuple[Knob, ...]] = (
             "s",
             "host time to launch the forward pass of a layer with routed experts and five products, x86",
             2e-3,
-            0.7,
+            0.3,
         ),
         applies=lambda accelerator: not _grace(accelerator),
         matters=_has_experts,
@@ -105,7 +105,7 @@ KNOBS: Final[tuple[Knob, ...]] = (
             "s",
             "host time to launch the forward pass of a layer with routed experts and five products, Grace",
             2e-3,
-            0.7,
+            0.3,
         ),
         applies=_grace,
         matters=_has_experts,
@@ -125,11 +125,16 @@ GENERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
 
 POWER_RATIO: Final = 500 / 700
 """Board power of the 96 GB H100 over that of the 80 GB SXM part (NVIDIA data sheets)."""
+ULTRA_POWER_RATIO: Final = 1400 / 1200
+"""Board power of GB300 over that of GB200 (NVIDIA data sheets)."""
+POWER_EXPONENT: Final = 1 / 2
+"""Of rates of computation over board power: dynamic power grows with the cube of the clock, and about a third of the board's
+(memory, links, leakage; assumed) does not depend on it, so a change of the whole weighs one and a half times on the rest."""
 PARENTS: Final[Mapping[str, tuple[str, float]]] = {
-    "Hopper, 500 W": ("Hopper", POWER_RATIO ** (1 / 3)),
-    "Blackwell Ultra": ("Blackwell", 1.0),
+    "Hopper, 500 W": ("Hopper", POWER_RATIO**POWER_EXPONENT),
+    "Blackwell Ultra": ("Blackwell", ULTRA_POWER_RATIO**POWER_EXPONENT),
 }
-"""Generation -> the one whose fitted knobs are its priors, and what a lower power limit leaves of rates of computation:
+"""Generation -> the one whose fitted knobs are its priors, and what another power limit makes of rates of computation:
 dynamic power grows with the cube of the clock."""
 
 

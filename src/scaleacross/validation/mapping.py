@@ -3,8 +3,8 @@
 What a row does not state is filled by rules that never look at a measured value:
 
 * micro-batch, chunks (``mbs``, ``vpp`` blank): every value of MICRO_BATCHES and up to MAX_CHUNKS chunks
-  (MEGATRON_PAPER_CHUNKS for Megatron-LM's own publications); the fastest
-  predicted one that fits in memory counts, as a team that tunes a run would choose it
+  (MEGATRON_PAPER_CHUNKS for Megatron-LM of 2021 and 2022); of those that fit in memory and are not much slower than the
+  fastest the middle one counts (``predict.TUNED``)
 * recompute blank or unknown: the lightest of none, selective, full that fits in memory
 * states: ``fsdp`` > 1 shards parameters; otherwise FRAMEWORK_STATES says what the framework of that time did
 * ranks: tp fastest, then cp, dp, pp, which is both Megatron's order (tp-cp-ep-dp-pp) and torchtitan's ([pp, dp, cp, tp]);
@@ -62,8 +62,9 @@ MEGATRON_PAPER_CHUNKS: Final = 3  # the most that Megatron-LM's own publications
 AXIS_ORDER: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 META_AXIS_ORDER: Final[tuple[GridAxis, ...]] = ("tp", "cp", "pp", "dp_shard", "dp_replicate")  # arXiv 2407.21783, 3.3.2
 
-# fp16 or bf16 gradients accumulate and travel in 16 bit (Megatron-LM 2021/22, and NeMo's performance recipes, which set
-# grad_reduce_in_fp32=False); PyTorch FSDP2 keeps one fp32 shard of the parameters and reduces in fp32.
+# fp16 gradients accumulate and travel in 16 bit (Megatron-LM 2021/22), and bf16 ones in NeMo's performance recipes, which set
+# grad_reduce_in_fp32=False. Megatron-LM itself turns accumulate_allreduce_grads_in_fp32 on with --bf16 (megatron/training/
+# arguments.py, validate_args). PyTorch FSDP2 keeps one fp32 shard of the parameters and reduces in fp32.
 HALF_GRADIENTS: Final = Optimizer(name="adam-half-gradients", gradient_bytes=2.0, reduce_bytes=2.0)
 UNFUSED_HALF_GRADIENTS: Final = HALF_GRADIENTS.model_copy(
     update={"name": "adam-half-gradients-unfused", "fused_accumulation": False}
@@ -121,6 +122,9 @@ FRAMEWORK_STATES: Final[tuple[tuple[str, ShardLevel, Optimizer], ...]] = (
     ("DeepSpeed", "none", UNFUSED_HALF_GRADIENTS),
     ("Megatron-LM 2021", "none", UNFUSED_HALF_GRADIENTS),  # before the distributed optimizer and fused accumulation
     ("Megatron-LM 202", "none", HALF_GRADIENTS),
+    ("Megatron-Bridge", "optimizer", HALF_GRADIENTS),
+    ("NeMo", "optimizer", HALF_GRADIENTS),
+    ("Megatron", "optimizer", Optimizer()),
     ("", "optimizer", HALF_GRADIENTS),
 )
 
@@ -336,5 +340,5 @@ def _chunk_counts(run: Run, pp: int, num_layers: int) -> tuple[int, ...]:
         return (1,)
     if "Meta" in run.framework:  # a layer a chunk, the first with the embedding alone, the last with the head (3.3.2)
         return (-(-num_layers // pp),)
-    published = "Megatron-LM 202" in run.framework or "Megatron-LM README" in run.source
-    return tuple(range(1, min(MEGATRON_PAPER_CHUNKS if published else MAX_CHUNKS, num_layers // pp) + 1))
+    most = MEGATRON_PAPER_CHUNKS if "Megatron-LM 202" in run.framework else MAX_CHUNKS
+    return tuple(range(1, min(most, num_layers // pp) + 1))

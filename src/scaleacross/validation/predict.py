@@ -1,13 +1,17 @@
-"""Predicted step time and memory of a case: its alternatives priced, the best that fits taken."""
+"""Predicted step time and memory of a case: its alternatives priced, the middle of the plausible ones taken."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.spec.parallelism import RECOMPUTES
 from scaleacross.spec.plan import Decision
 from scaleacross.validation.mapping import Case
+
+TUNED: Final = 1.1
+"""A team that publishes a run has tuned it: what is predicted to take this much longer than the fastest is not what it ran."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,7 @@ class Prediction:
         step_s: predicted step time.
         decision: the alternative taken.
         cost: everything else that is known of it.
+        plausible_s: step times of the fastest and the slowest alternative that a tuned run may have been.
         memory_bytes, capacity_bytes: the fullest stage with and its accelerator without what is reserved.
         fits: whether the fullest stage fits.
     """
@@ -25,6 +30,7 @@ class Prediction:
     step_s: float
     decision: Decision
     cost: PlanCost
+    plausible_s: tuple[float, float]
     memory_bytes: float
     capacity_bytes: float
 
@@ -37,8 +43,9 @@ class Prediction:
 def predict(case: Case) -> Prediction:
     """Price the alternatives of ``case`` and take one, by rules that use no measured value.
 
-    Per pipeline the lightest recompute policy that fits counts; of the pipelines the fastest that fits. Where nothing fits,
-    the fastest: the row did run, so the verdict is wrong, not the row.
+    Per pipeline the lightest recompute policy that fits counts; of the pipelines that fit, or of all where none does (the row
+    did run, so the verdict is wrong, not the row), those within TUNED of the fastest are plausible, and the middle one is taken:
+    of an even number the slower of the two in the middle.
     """
     lightest: dict[object, Prediction] = {}
     for decision in sorted(case.decisions, key=lambda decision: RECOMPUTES.index(decision.recompute)):
@@ -46,11 +53,14 @@ def predict(case: Case) -> Prediction:
         if key not in lightest or not lightest[key].fits:
             lightest[key] = _price(case, decision)
     found = list(lightest.values())
-    fitting = [prediction for prediction in found if prediction.fits]
-    return min(fitting or found, key=lambda prediction: prediction.step_s)
+    fitting = [prediction for prediction in found if prediction.fits] or found
+    fitting.sort(key=lambda prediction: prediction.step_s)
+    plausible = [prediction for prediction in fitting if prediction.step_s <= TUNED * fitting[0].step_s]
+    return replace(plausible[len(plausible) // 2], plausible_s=(plausible[0].step_s, plausible[-1].step_s))
 
 
 def _price(case: Case, decision: Decision) -> Prediction:
     cost = plan_cost(case.job, case.profile, case.topology, decision)
     fullest = max(cost.memory, key=lambda stage: stage.total_bytes)
-    return Prediction(cost.cost.step_s, decision, cost, fullest.total_bytes, fullest.capacity_bytes)
+    step_s = cost.cost.step_s
+    return Prediction(step_s, decision, cost, (step_s, step_s), fullest.total_bytes, fullest.capacity_bytes)

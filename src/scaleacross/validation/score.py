@@ -28,8 +28,9 @@ GROUPINGS: Final[tuple[GroupBy, ...]] = get_args(GroupBy)
 MIN_RANKED: Final = 4
 """Distinct configurations of one model on the same machines that a ranking needs."""
 
-# Sources that state only TFLOP/s: which attention square their "model FLOPs" count (True: the causal half).
-CAUSAL_CONVENTION: Final[Mapping[str, bool]] = {"Llama 3 Herd": True, "Megatron-LM README": False}
+WHOLE_SQUARE: Final = "Mega"
+"""Part of the names of frameworks whose model FLOP/s count the whole attention square (Megatron-LM's own formula, megatron/
+training/training.py, num_floating_point_operations); others count the causal half."""
 
 
 @dataclass(frozen=True)
@@ -124,12 +125,11 @@ def validate_runs(runs: Sequence[Run]) -> Validation:
 
 
 def measured_s(case: Case) -> float:
-    """Measured step time, or the one that the stated TFLOP/s imply under CAUSAL_CONVENTION."""
+    """Measured step time, or the one that the stated TFLOP/s imply by the formula of the framework (WHOLE_SQUARE)."""
     run = case.run
     if run.step_time_s is not None:
         return run.step_time_s
-    causal = next((half for name, half in CAUSAL_CONVENTION.items() if name in run.source), False)
-    flop = step_flop(case, causal=causal, recompute=False)
+    flop = step_flop(case, causal=WHOLE_SQUARE not in run.framework, recompute=False)
     return flop / (run.n_gpus * (run.tflops_per_gpu or float("nan")) * 1e12)
 
 
