@@ -337,9 +337,9 @@ def _by_kind(snapshot: Any) -> dict[str, int]:
 
 
 def main() -> None:
-    """Count every configuration of the file and print the counts as JSON."""
-    for config in json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")):
-        print(json.dumps(count(config)), flush=True)
+    """Count every configuration of standard input, a line each, and print a line of JSON each."""
+    for line in sys.stdin:
+        print(json.dumps(count(json.loads(line))), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from scaleacross import catalogue
 from scaleacross.errors import InputError
 from scaleacross.spec.job import Job
 from scaleacross.targets import behaving, refused_job
-from scaleacross.workloads.problem import Problem
+from scaleacross.workloads.problem import Problem, profile_of
 
 
 def problem_of(job: Job | str | Path, overrides: Sequence[str]) -> Problem:
@@ -33,4 +33,5 @@ def problem_of(job: Job | str | Path, overrides: Sequence[str]) -> Problem:
             f"job '{problem.job.name}' has target {problem.job.target}, which cannot run it:\n"
             + "\n".join(f"- {line}" for line in refused)
         )
-    return replace(problem, job=behaving(problem.job))
+    job = behaving(problem.job)
+    return replace(problem, job=job, profile=profile_of(job, problem.workload))

@@ -153,7 +153,7 @@ def axis_calls(axis: GridAxis, volumes: Volumes, group: Group, ep_group: Group |
         return Calls((gather + scatter) / 2)
     if axis == "cp":
         gather, scatter = _gather_and_scatter_s(group, volumes.kv_bytes, "keys and values", "key and value gradients")
-        return Calls(gather, gather + scatter)
+        return Calls(gather, gather * volumes.regathers + scatter)
     if axis == "dp_shard":
         if ep_group is None:
             raise ValueError("dp_shard needs its expert-parallel groups")

@@ -14,6 +14,7 @@ flight: ``pipeline.max_in_flight``. Rules as in ZeRO (1910.02054) and Korthikant
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS
 from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
 
+MASTER_BYTES: Final = 4.0
+"""An fp32 master copy, which ``Optimizer.state_bytes`` counts; booked as parameter where there is no other copy."""
 PARTS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 
 
@@ -80,24 +83,26 @@ def memory_parts(
     group = settings.dp_shard * settings.cp
     all_of = np.where(settings.shard == SHARD_LEVELS.index("parameters"), group, 1.0)
     optimizer = job.optimizer
+    master = optimizer.gathered_from_master & (settings.shard == SHARD_LEVELS.index("parameters"))
+    resident = np.where(master, MASTER_BYTES, optimizer.parameter_bytes)
 
     return {
-        "parameters": all_held.divided(all_of, settings.ep) * optimizer.parameter_bytes,
+        "parameters": all_held.divided(all_of, settings.ep) * resident,
         "gradients": held.divided(all_of, settings.ep) * optimizer.gradient_bytes,
-        "optimizer": held.sharded(settings) * optimizer.state_bytes,
+        "optimizer": held.sharded(settings) * (optimizer.state_bytes - MASTER_BYTES * master),
         "activations": _activations(profile, job, settings, classes, in_flight),
         "buffers": _buffers(profile, job, settings, classes),
     }
 
 
-def _layer_activations(layer: LayerProfile, policy: str, tp: Ints) -> Floats:
+def _layer_activations(layer: LayerProfile, policy: str, settings: Settings) -> Floats:
     kept = layer.activations[policy]
-    return kept.sharded / tp + kept.replicated
+    return kept.sharded / settings.tp + kept.replicated + kept.of_context * (settings.cp - 1) / settings.tp
 
 
 def _by_policy(profile_layer: LayerProfile, settings: Settings) -> Floats:
     return np.choose(
-        settings.recompute, [_layer_activations(profile_layer, policy, settings.tp) for policy in RECOMPUTES]
+        settings.recompute, [_layer_activations(profile_layer, policy, settings) for policy in RECOMPUTES]
     )
 
 
@@ -129,10 +134,45 @@ def _most_in_flight(settings: Settings, classes: RankClasses) -> Ints:
 
 def _buffers(profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses) -> Floats:
     """Two gathered layers when parameters are sharded; one layer's full activations when they are recomputed."""
+    if job.kept.by == "pytorch":
+        return _pytorch_buffers(profile, job, settings, classes)
     layer = max((block for block, _ in profile.blocks), key=lambda block: block.total_parameters)
     gathered = 2 * (_dense(layer, settings.tp, frozen=True) + layer.num_expert_parameters / (settings.tp * settings.ep))
     gathered = np.where(
         settings.shard == SHARD_LEVELS.index("parameters"), gathered * job.optimizer.parameter_bytes, 0.0
     )
-    full = _layer_activations(layer, "none", settings.tp) - _by_policy(layer, settings)
+    full = _layer_activations(layer, "none", settings) - _by_policy(layer, settings)
     return (gathered + full * _tokens(job, settings)) * np.ones((len(classes.first_rank), 1))
+
+
+def _pytorch_buffers(profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses) -> Floats:
+    """Temporaries of FSDP2, autograd and the loss, the more of two moments, and what a pipeline stage receives into.
+
+    A layer's backward pass: this layer and the next gathered, its 16-bit gradient, the fp32 copy that is reduced (sharded
+    parameters), or the 16-bit gradient alone; and what is recomputed. The head's kept tensors are free by then. The loss: 8 bytes
+    per token and entry of the vocabulary, 12 per entry of a rank where tp divides it; in chunks 12 of a piece, or 18 per entry of
+    a rank and 4 per entry of all, and the gathered head with its gradients; under a pipeline also the stage's output. Counted with tests/oracles/torch_counts.py.
+    """
+    optimizer, tokens, tp = job.optimizer, _tokens(job, settings), settings.tp
+    sharded = settings.shard == SHARD_LEVELS.index("parameters")
+    of_layer = optimizer.parameter_bytes + (2 * optimizer.parameter_bytes + optimizer.gradient_bytes) * sharded
+    largest = max((block for block, _ in profile.blocks), key=lambda block: block.total_parameters)
+    again = _layer_activations(largest, "none", settings) - _by_policy(largest, settings)
+    held = _dense(largest, tp, frozen=True) + largest.num_expert_parameters / (tp * settings.ep)
+    layer = of_layer * held + again * tokens
+
+    chunks, entries = job.kept.loss_chunks, profile.vocabulary_size / tp
+    per_entry = np.where(tp > 1, 12.0, 8.0) if chunks == 1 else np.where(tp > 1, 18.0 + 4.0 * tp, 12.0)
+    loss = (per_entry / chunks + 2.0 * (settings.pp > 1)) * entries * tokens
+    if chunks > 1:
+        hidden = profile.head.hidden_size
+        of_head = of_layer - optimizer.parameter_bytes * sharded  # nothing is prefetched
+        loss = loss + of_head * _dense(profile.head, tp, frozen=True) + 2.0 * hidden * tokens
+    at_end = np.maximum(loss, layer - _by_policy(profile.head, settings) * tokens)
+
+    last_rank = classes.first_rank if classes.last_rank is None else classes.last_rank
+    ends = (classes.first_rank == 0)[:, None] * 1.0 + (last_rank[:, None] == settings.pp - 1)
+    received = tokens * profile.head.hidden_size * 2.0 / tp * settings.num_micro_batches
+    messages = np.where(settings.pp > 1, received * (2.0 * settings.num_chunks - ends), 0.0)
+    buffers: Floats = np.where(classes.has_head[:, None], at_end, layer) + messages
+    return buffers

@@ -4,10 +4,10 @@ Sizes (t = tokens of a micro-batch on a rank, h = hidden size, activations in 2 
 
 * tp            t·h·2 gathered or scattered ``Work.tp_gathers`` times per micro-batch (sequence parallelism, Korthikanti
                 2205.05198); without sequence parallelism a gather with its scatter is one all-reduce
-* cp            keys and values of the whole sequence, t·cp·kv·2/tp: gathered forward, gathered and reduced backward,
-                per layer
+* cp            keys and values of the whole sequence, t·cp·kv·2/tp: gathered forward, gathered and reduced backward
+                (only reduced where autograd keeps them), per layer
 * ep            t·top_k·h·2/tp sent per all-to-all; dispatch and combine, forward and backward, per MoE layer
-* pp            t·h·2/tp per message; every chunk boundary forward and backward
+* pp            t·h·2/tp per message; every chunk boundary forward and backward, but for the ends of the pipeline
 * gradients     held parameters · reduce_bytes: reduce-scatter over cp and dp_shard (all-reduce if nothing is sharded),
                 then all-reduce of the shard over dp_replicate; routed experts over dp_shard/ep
 * parameters    held parameters · parameter_bytes gathered back over dp_shard and cp; every micro-batch twice if sharded
@@ -81,6 +81,11 @@ class Volumes:
         moved = sum(block.recurrence.exchanged_features * count for block, count in exchanging if block.recurrence)
         features = self.settings.cp * keys + moved / layers
         return self.tokens * features * ACTIVATION_BYTES / self.settings.tp
+
+    @property
+    def regathers(self) -> bool:
+        """Whether the backward pass gathers keys and values again (Transformer Engine), or autograd kept them."""
+        return self.job.kept.by == "megatron"
 
     @property
     def routed_bytes(self) -> Floats:
@@ -179,11 +184,13 @@ def flows(volumes: Volumes) -> list[Flow]:
     for op in TP_WHOLE if volumes.all_reduced else TP_PARTS:
         add("tp", op, "activations", hidden, pairs)
     layers, moe_layers = float(work.layers[0]) * m, float(work.moe_layers[0]) * m
-    add("cp", "all_gather", "keys and values", kv, {"forward": layers, "backward": layers * (1 + again)})
+    gathered_again = layers * (again + volumes.regathers)
+    add("cp", "all_gather", "keys and values", kv, {"forward": layers, "backward": gathered_again})
     add("cp", "reduce_scatter", "key and value gradients", kv, {"backward": layers})
     exchanges: dict[Phase, float] = {"forward": 2 * moe_layers, "backward": 2 * moe_layers * (1 + again)}
     add("ep", "all_to_all", "tokens", routed, exchanges)
-    add("pp", "send", "activations", hidden / degree["tp"], {"message": 2 * m * float(settings.num_chunks[0])})
+    boundaries = 2 * float(settings.num_chunks[0]) - (degree["pp"] == 2)  # of two ranks each is an end of the pipeline
+    add("pp", "send", "activations", hidden / degree["tp"], {"message": m * boundaries})
     _state_flows(volumes, add, m)
     gradients = float(volumes.replica_gradient_bytes[0])
     pieces = float(work.buckets[0])

@@ -17,10 +17,28 @@ class Optimizer(Spec):
     gradient_bytes: PositiveFloat = Field(default=4.0, description="accumulated gradient of a parameter, bytes")
     state_bytes: float = Field(default=12.0, ge=0, description="master weight and moments of a parameter, bytes")
     reduce_bytes: PositiveFloat = Field(default=4.0, description="one gradient element on the wire, bytes")
+    gathered_from_master: bool = Field(
+        default=False,
+        description="sharded parameters have no working copy beside the fp32 master, which is part of state_bytes: what is "
+        "gathered is converted from it (FSDP2)",
+    )
     fused_accumulation: bool = Field(
         default=True,
         description="gradients are added to those of earlier micro-batches by the product that makes them (Megatron's "
         "gradient accumulation fusion), not by a kernel of its own",
+    )
+
+
+class Kept(Spec):
+    """What the framework keeps and allocates beside parameters and optimizer states. Targets fix ``by``."""
+
+    by: Literal["megatron", "pytorch"] = Field(
+        default="megatron",
+        description="megatron: what Transformer Engine's layers and a fused loss keep; pytorch: what autograd keeps of "
+        "torchtitan's models, FSDP2's gathered layers and gradients, and the loss operator by operator",
+    )
+    loss_chunks: PositiveInt = Field(
+        default=1, description="pieces in which head and loss run (pytorch; torchtitan's ChunkedLossWrapper takes 8)"
     )
 
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, field_valida
 from scaleacross.spec.accelerator import Precision
 from scaleacross.spec.base import Name, Spec
 from scaleacross.spec.fine_tuning import FineTuning
-from scaleacross.spec.framework import Conversion, ExpertRuntime, Optimizer, Overlap
+from scaleacross.spec.framework import Conversion, ExpertRuntime, Kept, Optimizer, Overlap
 from scaleacross.spec.network_request import NetworkRequest
 from scaleacross.spec.parallelism import Recompute, ScheduleName, ShardLevel
 from scaleacross.spec.reliability import Recovery
@@ -103,6 +103,7 @@ class Job(Spec):
     optimizer: Optimizer = Optimizer()
     overlap: Overlap = Overlap()
     experts: ExpertRuntime = ExpertRuntime()
+    kept: Kept = Kept()
     network: NetworkRequest = NetworkRequest()
     context_exchange: Literal["ring", "gather"] = Field(
         default="ring",

@@ -127,11 +127,13 @@ class Layers:
         if action.kind is not Kind.F:
             passes.append(("backward", work.attention_backward_s, True))
         for name, seconds, scatters in passes:
-            gathered = self._aside("cp", self._call("cp", (*key, name), ("all_gather",), size, count), cell)
-            last = gathered
-            if scatters and gathered is not None:
+            kept = scatters and self.job.kept.by == "pytorch"
+            call = None if kept else self._call("cp", (*key, name), ("all_gather",), size, count)
+            last = gathered = self._aside("cp", call, cell)
+            if scatters and (kept or gathered is not None):
+                before = self.after if gathered is None else [gathered]
                 behind = self.graph.collective(
-                    self.who, "cp", (*key, name), ("reduce_scatter",), size, count, [gathered]
+                    self.who, "cp", (*key, name), ("reduce_scatter",), size, count, before
                 )
                 last = self._aside("cp", behind, cell)
             self._compute("compute", seconds * pace, cell)

@@ -213,6 +213,11 @@ TARGET: Final = Target(
     LAWS,
     _details,
     equal_batches=True,
-    behaviour={"overlap.tp_reduce": False, "optimizer.fused_accumulation": False},
+    behaviour={
+        "overlap.tp_reduce": False,
+        "optimizer.fused_accumulation": False,
+        "optimizer.gathered_from_master": True,
+        "kept.by": "pytorch",
+    },
     groups={axis: (f"mesh_{name}",) for axis, name in MESHES.items()},
 )

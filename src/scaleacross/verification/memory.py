@@ -20,7 +20,7 @@ from scaleacross.cost_models.layout import Layout, types_of_ranks
 from scaleacross.schedules.pipeline import SCHEDULES, chosen
 from scaleacross.schedules.pipeline.check import peak_in_flight
 from scaleacross.schedules.pipeline.stage_placement import locate
-from scaleacross.spec.parallelism import split_layers
+from scaleacross.spec.parallelism import Degrees, split_layers
 from scaleacross.spec.plan import Decision, StageMemory
 from scaleacross.units import human_bytes
 from scaleacross.workloads.layer_profile import LayerProfile
@@ -136,21 +136,51 @@ def _parts(problem: Problem, decision: Decision, layers: Sequence[LayerProfile],
 
     tokens = decision.pipeline.micro_batch_sequences * job.sequence_length / degrees.cp
     head = problem.profile.head
-    of_chunk = sum(_kept(layer, decision.recompute, tp) for layer in layers if layer is not head)
+    of_chunk = sum(_kept(layer, decision.recompute, degrees) for layer in layers if layer is not head)
     activations = of_chunk / decision.pipeline.num_chunks * flight
-    activations += sum(_kept(layer, decision.recompute, tp) for layer in layers if layer is head)
+    activations += sum(_kept(layer, decision.recompute, degrees) for layer in layers if layer is head)
+    master = 4.0 if job.optimizer.gathered_from_master and decision.shard == "parameters" else 0.0
+    states_bytes = {
+        "parameters_bytes": here * (master or job.optimizer.parameter_bytes),
+        "gradients_bytes": gradients * job.optimizer.gradient_bytes,
+        "optimizer_bytes": states * (job.optimizer.state_bytes - master),
+        "activations_bytes": activations * tokens,
+    }
+    if job.kept.by == "pytorch":
+        return {**states_bytes, "buffers_bytes": _pytorch_buffers(problem, decision, layers, tokens)}
 
     largest = max((layer for layer, _ in problem.profile.blocks), key=lambda layer: layer.total_parameters)
     gathered = 2 * (_dense_parameters(largest, tp) + largest.num_expert_parameters / (tp * degrees.ep))
-    again = _kept(largest, "none", tp) - _kept(largest, decision.recompute, tp)
-    return {
-        "parameters_bytes": here * job.optimizer.parameter_bytes,
-        "gradients_bytes": gradients * job.optimizer.gradient_bytes,
-        "optimizer_bytes": states * job.optimizer.state_bytes,
-        "activations_bytes": activations * tokens,
-        "buffers_bytes": again * tokens
-        + (gathered * job.optimizer.parameter_bytes if decision.shard == "parameters" else 0.0),
-    }
+    again = _kept(largest, "none", degrees) - _kept(largest, decision.recompute, degrees)
+    gathered *= job.optimizer.parameter_bytes if decision.shard == "parameters" else 0.0
+    return {**states_bytes, "buffers_bytes": again * tokens + gathered}
+
+
+def _pytorch_buffers(problem: Problem, decision: Decision, layers: Sequence[LayerProfile], tokens: float) -> float:
+    """Bytes that PyTorch allocates for a while: in a layer's backward pass or in the loss, and to receive into."""
+    job, profile, degrees = problem.job, problem.profile, decision.degrees
+    pieces = job.kept.loss_chunks
+    widest = max((layer for layer, _ in profile.blocks), key=lambda layer: layer.total_parameters)
+    copies = [job.optimizer.parameter_bytes]  # the 16-bit gradient
+    if decision.shard == "parameters":
+        copies += [job.optimizer.parameter_bytes, job.optimizer.gradient_bytes]  # gathered, and reduced in fp32
+    prefetched = job.optimizer.parameter_bytes if decision.shard == "parameters" else 0.0
+    held = _dense_parameters(widest, degrees.tp) + widest.num_expert_parameters / (degrees.tp * degrees.ep)
+    recomputed = _kept(widest, "none", degrees) - _kept(widest, decision.recompute, degrees)
+    peak = (sum(copies) + prefetched) * held + recomputed * tokens
+    if any(layer is profile.head for layer in layers):
+        logits = profile.vocabulary_size / degrees.tp * tokens
+        loss = (12 if degrees.tp > 1 else 8) * logits
+        if pieces > 1:
+            loss = (18 + 4 * degrees.tp if degrees.tp > 1 else 12) * logits / pieces
+            loss += sum(copies) * _dense_parameters(profile.head, degrees.tp) + 2 * profile.head.hidden_size * tokens
+        loss += 2 * logits if degrees.pp > 1 else 0.0
+        peak = max(loss, peak - _kept(profile.head, decision.recompute, degrees) * tokens)
+    if degrees.pp == 1:
+        return peak
+    ends = sum(any(layer is end for layer in layers) for end in (profile.embedding, profile.head))
+    message = 2 * profile.head.hidden_size * tokens / degrees.tp
+    return peak + (2 * decision.pipeline.num_chunks - ends) * message * _most_micro_batches(problem, decision)
 
 
 def _dense_parameters(layer: LayerProfile, tp: int) -> float:
@@ -162,7 +192,7 @@ def _frozen_dense_parameters(layer: LayerProfile, tp: int) -> float:
     return (layer.num_frozen_parameters - replicated) / tp + replicated
 
 
-def _kept(layer: LayerProfile, policy: str, tp: int) -> float:
+def _kept(layer: LayerProfile, policy: str, degrees: Degrees) -> float:
     """Bytes per token from a layer's forward to its backward pass."""
     kept = layer.activations[policy]
-    return kept.sharded / tp + kept.replicated
+    return (kept.sharded + kept.of_context * (degrees.cp - 1)) / degrees.tp + kept.replicated

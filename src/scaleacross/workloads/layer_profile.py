@@ -105,11 +105,12 @@ class ActivationBytes:
     """Activation bytes per token that one layer holds from its forward to its backward pass, at 2-byte precision.
 
     ``sharded`` is divided by tp (sequence parallelism divides norms and residuals too, token copies in experts likewise),
-    ``replicated`` is not.
+    ``replicated`` is not. ``of_context`` is held, divided by tp, for every further rank of context parallelism: of its tokens.
     """
 
     sharded: float
     replicated: float = 0.0
+    of_context: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -237,3 +237,34 @@ def _width(gemm: Gemm, block: LayerProfile) -> int:
     """MLP width: input features of the down-projection that belongs to an up-projection."""
     down = gemm.name.removesuffix("_up") + "_down"
     return next(other.in_features for other in block.gemms if other.name == down)
+
+
+def with_pytorch_tensors(profile: ModelProfile, loss_chunks: int) -> ModelProfile:
+    """What autograd keeps of torchtitan's models, where Megatron-Core with Transformer Engine keeps less or more.
+
+    * A projection that gathers its input over tp keeps the gathered tensor, and no norm output: 2d undivided, per gather.
+    * Expert outputs are converted to fp32 before their weighted sum and kept: 4d per copy of a token.
+    * A value of latent attention is a view of the up-projection, which stays whole: 2 bytes per feature of k beside it.
+    * Keys and values gathered over cp are kept, 2 bytes per feature and rank, and not gathered again.
+    * A loss in chunks keeps the head's input and its gradient, and no softmax.
+
+    Counted with PyTorch itself (tests/oracles/torch_counts.py); ``selective`` as ``with_operator_recompute`` says.
+    """
+
+    def change(block: LayerProfile) -> LayerProfile:
+        gathered = 2.0 * block.hidden_size * block.tp_gathers
+        more = 4.0 * block.hidden_size * block.routed_tokens
+        if block.attention is not None:
+            values = block.attention.num_heads * block.attention.v_head_dim
+            more += sum(2.0 * (gemm.out_features - values) for gemm in block.gemms if gemm.name == "kv_up")
+        none = block.activations["none"]
+        kept = ActivationBytes(none.sharded + more - gathered, none.replicated + gathered, 2.0 * block.kv_features)
+        return replace(block, activations={**block.activations, "none": kept})
+
+    head, hidden = profile.head, 2.0 * profile.head.hidden_size
+    whole = head.activations["none"]
+    if loss_chunks == 1:
+        kept = replace(whole, sharded=whole.sharded - hidden, replicated=whole.replicated + hidden)
+    else:
+        kept = ActivationBytes(hidden, 2 * hidden)
+    return replace(_each_block(profile, change), head=replace(head, activations=dict.fromkeys(head.activations, kept)))
