@@ -74,12 +74,13 @@ def rows_of(
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def test_csv_keeps_what_was_measured_inside_a_node(tmp_path: Path) -> None:
+def test_csv_keeps_what_was_measured(tmp_path: Path) -> None:
     path = tmp_path / "c.csv"
     path.write_text(CSV)
     assert read_measurements(path) == [
         Measurement("all_gather", 8, 1024, pytest.approx(10e-6), "dgx"),
         Measurement("all_gather", 8, MIB, pytest.approx(20e-6), "dgx"),
+        Measurement("all_gather", 16, MIB, pytest.approx(90e-6), "dgx", num_nodes=2),
         Measurement("all_to_all", 8, 1024, pytest.approx(7e-6), "dgx"),
     ]
 
@@ -111,14 +112,13 @@ def test_what_an_output_does_not_say_stands_before_its_name(tmp_path: Path) -> N
     assert {(row.op, row.num_ranks) for row in read_stated(f"reduce_scatter={path}").rows} == {("reduce_scatter", 4)}
     other = tmp_path / "odd=name.csv"
     other.write_text(CSV)
-    assert len(read_stated(other).rows) == 3
+    assert len(read_stated(other).rows) == 4
 
 
 def test_rows_that_cannot_be_used_are_counted_by_reason(tmp_path: Path) -> None:
     path = tmp_path / "c.csv.gz"
     path.write_bytes(gzip.compress(CSV.encode()))
     assert dict(read_collectives(path).left_out) == {
-        ("dgx", "more than one node: curves are of one scale-up domain"): 1,
         ("dgx", "not measured but 'nccl-tuning-constant'"): 1,
         ("dgx", "no curve is kept for operation 'p2p'"): 1,
         ("dgx", "no size or no time"): 1,
@@ -147,7 +147,7 @@ def test_older_nccl_tests_output_is_told_operation_and_ranks(tmp_path: Path) -> 
         ("op,n_gpus,size_bytes\n", r"no column time_us \(there are: op, n_gpus, size_bytes\)"),
         ("op,n_gpus,size_bytes,time_us\nall_gather,8,many,3\n", ":2: n_gpus, n_nodes, size_bytes, time_us: could not"),
         ("op,n_gpus,size_bytes,time_us\nall_gather,8,1024,-3\n", ":2: 8 ranks, 1024 B, -3e-06 s; at least 2 ranks"),
-        ("op,n_gpus,size_bytes,time_us\nbroadcast,8,1024,3\n", "no measurement inside one node"),
+        ("op,n_gpus,size_bytes,time_us\nbroadcast,8,1024,3\n", "no measurement in it"),
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -263,7 +263,12 @@ def test_ranks_on_several_hosts_are_no_domain_unless_it_is_said(tmp_path: Path) 
     path.write_text(NCCL_TESTS.replace("on      node device  2", "on     other device  2"))
     with pytest.raises(InputError, match=r"4 ranks on 2 hosts, .* say so: all_reduce@4=two.txt"):
         read_collectives(path)
-    assert {row.num_ranks for row in read_stated(f"all_reduce@4={path}").rows} == {4}
+    assert {(row.num_ranks, row.num_nodes) for row in read_stated(f"all_reduce@4={path}").rows} == {(4, 1)}
+    two = NCCL_TESTS
+    for device in (2, 3):
+        two = two.replace(f"on      node device  {device}", f"on     other device  {device}")
+    path.write_text(two)
+    assert {(row.num_nodes, row.gpu) for row in read_collectives(path).rows} == {(2, "NVIDIA H100 80GB HBM3")}
     with pytest.raises(InputError, match=r"stated as 8 ranks, but its '# Rank' lines list 4"):
         read_stated(f"all_reduce@8={path}")
 

@@ -1,4 +1,4 @@
-"""One rank's step as PyTorch itself counts it (tests/oracles/torch_counts.py) beside what the plan's models say for torchtitan."""
+"""One rank's step as PyTorch itself counts it (tests/oracles/torch_counts.py), and what the plan's models say for torchtitan."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from instances import plain_job
-from interpreters import python_with
 from machines import accelerator, settings
 
+from instances import plain_job
+from interpreters import python_with
 from scaleacross.cost_models.memory import PARTS, memory_parts
 from scaleacross.cost_models.stages import pipeline_groups
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
@@ -27,14 +27,16 @@ LLAMA = {"gated_mlp": True, "tied_embedding": False, "family": "dense_transforme
 MOE = {"tied_embedding": False, "family": "moe_transformer"}
 MODELS: dict[tuple[str, str], dict[str, Any]] = {
     ("llama3", "8B"): LLAMA | {
-        "hidden_size": 4096, "num_heads": 32, "num_kv_heads": 8, "head_dim": 128, "intermediate_size": 14336, "vocabulary_size": 128256,
+        "hidden_size": 4096, "num_heads": 32, "num_kv_heads": 8, "head_dim": 128,
+        "intermediate_size": 14336, "vocabulary_size": 128256,
     },
     ("llama3", "70B"): LLAMA | {
-        "hidden_size": 8192, "num_heads": 64, "num_kv_heads": 8, "head_dim": 128, "intermediate_size": 28672, "vocabulary_size": 128256,
+        "hidden_size": 8192, "num_heads": 64, "num_kv_heads": 8, "head_dim": 128,
+        "intermediate_size": 28672, "vocabulary_size": 128256,
     },
     ("qwen3", "8B"): LLAMA | {
-        "hidden_size": 4096, "num_heads": 32, "num_kv_heads": 8, "head_dim": 128, "intermediate_size": 12288, "vocabulary_size": 151936,
-        "qk_norm": True,
+        "hidden_size": 4096, "num_heads": 32, "num_kv_heads": 8, "head_dim": 128,
+        "intermediate_size": 12288, "vocabulary_size": 151936, "qk_norm": True,
     },
     ("qwen3", "30B-A3B"): MOE | {
         "hidden_size": 2048, "num_heads": 32, "attention": {"kind": "gqa", "num_kv_heads": 4, "head_dim": 128, "qk_norm": True},
@@ -42,7 +44,10 @@ MODELS: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("deepseek_v3", "16B"): MOE | {
         "hidden_size": 2048, "num_heads": 16,
-        "attention": {"kind": "mla", "q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128},
+        "attention": {
+            "kind": "mla", "q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+        },
         "num_experts": 64, "top_k": 6, "expert_intermediate_size": 1408, "num_shared_experts": 2, "vocabulary_size": 102400,
         "num_dense_layers": 1, "dense_intermediate_size": 10944,
     },
@@ -62,7 +67,9 @@ class Counted:
         return int(self.config.get(f"{name}_degree", 1))
 
 
-COUNTED = {one["config"]["name"]: Counted(**one) for one in map(json.loads, GOLDEN.read_text(encoding="utf-8").splitlines())}
+COUNTED = {
+    one["config"]["name"]: Counted(**one) for one in map(json.loads, GOLDEN.read_text(encoding="utf-8").splitlines())
+}
 LIVE = ("fsdp 8, chunked loss", "tp 2, fsdp 4", "deepseek 16B, fsdp 8, ep 4", "pp 2, fsdp 4, last stage")
 """Counted anew in CI: about 30 s of one core."""
 
@@ -81,7 +88,8 @@ def planned(config: dict[str, Any]) -> Planned:
     def degree(name: str) -> int:
         return int(config.get(f"{name}_degree", 1))
 
-    tp, cp, pp, m = degree("tensor_parallel"), degree("context_parallel"), degree("pipeline_parallel"), config.get("micro_batches", 1)
+    tp, cp, pp = (degree(name) for name in ("tensor_parallel", "context_parallel", "pipeline_parallel"))
+    m = config.get("micro_batches", 1)
     shard, replicate = degree("data_parallel_shard"), degree("data_parallel_replicate")
     workload = {"name": "counted", "num_layers": config["layers"] * pp, **MODELS[tuple(config["model"])]}
     job = behaving(plain_job(
@@ -155,7 +163,11 @@ def test_bytes_and_calls_are_pytorch_s(name: str) -> None:
         expected[axis, flow.op] += sent(flow.op, ranks, flow.size_bytes) * flow.per_step
         times[axis, flow.op] += round(flow.per_step)
     if one.config.get("loss") == "chunked":
-        head = 2 * MODELS[tuple(one.config["model"])]["vocabulary_size"] * MODELS[tuple(one.config["model"])]["hidden_size"]
+        head = (
+            2
+            * MODELS[tuple(one.config["model"])]["vocabulary_size"]
+            * MODELS[tuple(one.config["model"])]["hidden_size"]
+        )
         shard = one.degree("data_parallel_shard")
         expected["states", "all_gather"] += sent("all_gather", shard, head / one.degree("tensor_parallel"))
     assert set(found) == set(expected)
@@ -169,8 +181,8 @@ def test_bytes_and_calls_are_pytorch_s(name: str) -> None:
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_memory_is_pytorch_s(name: str) -> None:
-    """By kind. Where parameters are sharded PyTorch books their fp32 master as parameter, as the plan does; in a pipeline the plan
-    books it with the optimizer states. Temporaries are those at the peak, where PyTorch's peak is the loss."""
+    """By kind. Where parameters are sharded PyTorch books their fp32 master as parameter, as the plan does; in a pipeline the
+    plan books it with the optimizer states. Temporaries are those at the peak, where PyTorch's peak is the loss."""
     one, ours = COUNTED[name], planned(COUNTED[name].config).memory
     peak, end = one.memory["peak"], one.memory["backward"]
     if "stage" in one.config:
@@ -199,8 +211,8 @@ def sent(op: str, ranks: int, size: float) -> float:
 
 
 def axis_of(one: Counted, op: str, ranks: int, apart: int) -> str:
-    """Which of the plan's groups a group is, by its size and the distance of its ranks: torchtitan's are pp, dp_replicate, dp_shard,
-    cp, tp from outside to inside, and experts are spread over the innermost ranks of a shard group."""
+    """Which of the plan's groups a group is, by its size and the distance of its ranks: torchtitan's are pp, dp_replicate,
+    dp_shard, cp, tp from outside to inside, and experts are spread over the innermost ranks of a shard group."""
     tp, cp = one.degree("tensor_parallel"), one.degree("context_parallel")
     if op in ("send", "all_to_all"):
         return "pp" if op == "send" else "ep"
@@ -225,5 +237,8 @@ def test_pytorch_still_counts_so() -> None:
     for line in done.stdout.splitlines():
         now = json.loads(line)
         then = COUNTED[now["config"]["name"]]
-        assert (now["flop"], [tuple(call) for call in now["calls"]]) == (then.flop, [tuple(call) for call in then.calls])
+        assert (now["flop"], [tuple(call) for call in now["calls"]]) == (
+            then.flop,
+            [tuple(call) for call in then.calls],
+        )
         assert now["memory"]["peak"]["total"] == pytest.approx(then.memory["peak"]["total"], rel=1e-3)

@@ -1,17 +1,19 @@
+# ruff: noqa: E402 - torchtitan reads its device when it is imported
 """Counts one rank's training step with torchtitan's own models and PyTorch's own parallelism: fake tensors, no GPU.
 
     python torch_counts.py < CONFIGURATIONS.jsonl > COUNTS.jsonl
 
-Runs in an interpreter that has torch 2.13.0, torchtitan 0.3.0 and triton. FLOP, collectives with their bytes and ranks, and memory by
-kind are PyTorch's; ``attention``, ``Norm`` and the count of tokens per expert stand in for kernels that only a GPU has. Every
-configuration is a mapping: ``model`` (package, flavor), ``layers``, ``seq``, ``world``, degrees by torchtitan's names, ``recompute``
-(none or full), ``loss`` (plain or chunked), ``micro_batches``, ``stage`` (of a pipeline cut by hand).
+Runs in an interpreter that has torch 2.13.0, torchtitan 0.3.0 and triton. FLOP, collectives with their bytes and ranks, and
+memory by kind are PyTorch's; ``attention``, ``Norm`` and the count of tokens per expert stand in for kernels that only a GPU has.
+Every configuration is a mapping: ``model`` (package, flavor), ``layers``, ``seq``, ``world``, degrees by torchtitan's names,
+``recompute`` (none or full), ``loss`` (plain or chunked), ``micro_batches``, ``stage`` (of a pipeline cut by hand).
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import importlib
 import json
 import sys
 import types
@@ -144,7 +146,9 @@ class Memory(MemTracker):
     _post_bw_hook = _pre_bw_hook
 
 
-def attention(self: Any, q_BLNH: Any, k_BLNH: Any, v_BLNH: Any, *, scale: Any = None, is_causal: bool = True, **_: Any) -> Any:
+def attention(
+    self: Any, q_BLNH: Any, k_BLNH: Any, v_BLNH: Any, *, scale: Any = None, is_causal: bool = True, **_: Any
+) -> Any:
     """The fused kernel, whose shapes fake tensors know; torchtitan reads the names of the arguments."""
     q, k, v = (x.transpose(1, 2) for x in (q_BLNH, k_BLNH, v_BLNH))
     op = torch.ops.aten._scaled_dot_product_cudnn_attention
@@ -173,14 +177,11 @@ RMSNorm.forward = lambda self, x: Norm.apply(x, self.weight, self.eps)
 
 
 def _spec(config: dict[str, Any], parallelism: Any) -> Any:
-    import importlib
-
     package, flavor = config["model"]
     registry = importlib.import_module(f"torchtitan.models.{package}").model_registry
-    experts = package != "llama3" and "B-A" in flavor or package == "deepseek_v3"
+    experts = "B-A" in flavor or package == "deepseek_v3"
     spec = registry(flavor, attn_backend="flex", **({"moe_comm_backend": "standard"} if experts else {}))
-    first = config.get("first_layer", 0)
-    spec.model.layers = spec.model.layers[first : first + config["layers"]]
+    spec.model.layers = spec.model.layers[: config["layers"]]
     for layer in spec.model.layers:
         if config.get("context_parallel_degree", 1) == 1:
             layer.attention.inner_attention = ScaledDotProductAttention.Config()
@@ -243,7 +244,9 @@ class StageStep(Step):
         pp, stage, m = config["pipeline_parallel_degree"], config["stage"], config["micro_batches"]
         hidden = torch.empty(1, config["seq"], config["hidden"], dtype=torch.bfloat16, requires_grad=True)
         inputs = (tokens,) if stage == 0 else (hidden,)
-        outputs = (hidden,) if stage < pp - 1 else (torch.empty(1, config["seq"], config["vocab"], dtype=torch.bfloat16),)
+        outputs = (
+            (hidden,) if stage < pp - 1 else (torch.empty(1, config["seq"], config["vocab"], dtype=torch.bfloat16),)
+        )
         group = dims.get_mesh("pp").get_group()
         one = PipelineStage(model, stage, pp, CPU, input_args=inputs, output_args=outputs, group=group)
         self.schedule = Schedule1F1B(one, m, loss_fn=lambda out, target: loss(out, target)[0])

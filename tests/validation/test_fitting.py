@@ -45,6 +45,12 @@ def test_a_row_far_off_pulls_less_than_one_nearby() -> None:
     assert fitted([*many, 1.5])["Ampere"] == pytest.approx(fitted(many)["Ampere"], rel=0.05)
 
 
+def test_a_few_rows_that_ran_otherwise_decide_nothing() -> None:
+    """Three that took 2.4 times as long, alone in their generation, and none beside them: the prior stands."""
+    assert fitted([0.9] * 3)["Ampere"] == pytest.approx(0.0, abs=0.01)
+    assert fitted([0.05] * 3)["Ampere"] < -0.03
+
+
 def test_priors_of_a_child_are_what_its_parent_was_fitted_to() -> None:
     child = "Hopper, 500 W"
     parent, slower = PARENTS[child]

@@ -9,7 +9,7 @@ from measured_rows import run
 
 from scaleacross.catalogue import load_workload
 from scaleacross.errors import InputError
-from scaleacross.validation.machines import MACHINES, machine_of, topology_of
+from scaleacross.validation.machines import MACHINES, machine_named, machine_of, topology_of
 from scaleacross.validation.mapping import MICRO_BATCHES, case_of
 from scaleacross.validation.workload_of import workload_of
 from scaleacross.workloads.moe_transformer import MoeTransformer
@@ -65,6 +65,28 @@ def test_frameworks_shard_what_they_shard() -> None:
     assert case_of(sharded).decisions[0].shard == "parameters"
     hybrid = case_of(replace(sharded, fsdp=4, framework="MaxText")).decisions[0].degrees
     assert (hybrid.dp_shard, hybrid.dp_replicate) == (4, 4)
+
+
+def test_megatron_adds_bf16_gradients_up_in_fp32_and_recipes_that_switch_it_off_do_not() -> None:
+    bytes_of = {
+        framework: case_of(replace(run("n1"), framework=framework)).job.optimizer.gradient_bytes
+        for framework in (
+            "Megatron-Core 0.8",
+            "NeMo Megatron-Core",
+            "Megatron-Bridge / Megatron-Core",
+            "Megatron-LM 2022",
+        )
+    }
+    assert list(bytes_of.values()) == [4.0, 2.0, 2.0, 2.0]
+
+
+def test_a_machine_is_known_by_label_entry_and_driver_s_name() -> None:
+    for gpu in ("H100-80GB", "h100-sxm", "NVIDIA H100 80GB HBM3"):
+        assert machine_named(gpu, "").port == "infiniband-ndr400"
+    assert machine_named("NVIDIA GB200", "").accelerator == "gb200-nvl72"
+    assert machine_named("NVIDIA B200", "RoCE 400G").port == "roce-400g"
+    with pytest.raises(InputError, match="no machine is known for gpu 'TPU v5p'; known: A100-80GB"):
+        machine_named("TPU v5p", "ICI")
 
 
 def test_old_megatron_has_unfused_attention_and_no_sequence_parallelism_where_stated() -> None:

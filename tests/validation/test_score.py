@@ -11,6 +11,7 @@ from measured_rows import run, runs
 from scaleacross.errors import InputError
 from scaleacross.validation.baseline import constant_mfu, ideal_s, step_flop
 from scaleacross.validation.mapping import case_of
+from scaleacross.validation.predict import TUNED, predict
 from scaleacross.validation.score import validate_runs
 
 
@@ -20,6 +21,20 @@ def test_predictions_do_not_see_what_was_measured() -> None:
     for one, other in zip(honest.scored, doubled.scored, strict=True):
         assert one.prediction.step_s == other.prediction.step_s
         assert other.error == pytest.approx((one.error - 1) / 2)
+
+
+def test_of_what_a_row_leaves_open_the_middle_of_what_a_tuned_run_may_be_counts() -> None:
+    case = case_of(replace(run("l1"), mbs=None, vpp=None))
+    found = predict(case)
+    alone = sorted(
+        one.step_s for decision in case.decisions if (one := predict(replace(case, decisions=(decision,)))).fits
+    )
+    near = [seconds for seconds in alone if seconds <= TUNED * alone[0]]
+    assert len(near) > 2
+    assert found.plausible_s == (near[0], near[-1])
+    assert found.step_s == near[len(near) // 2]
+    stated = predict(case_of(run("l1")))
+    assert stated.plausible_s == (stated.step_s, stated.step_s)
 
 
 def test_golden_rows_are_predicted_within_their_tolerance() -> None:
@@ -55,8 +70,8 @@ def test_rows_with_only_a_rate_get_the_step_time_that_it_implies() -> None:
     rate = step_flop(case, recompute=False) / 2.66 / 16 / 1e12
     found = validate_runs([replace(run("n1"), step_time_s=None, tflops_per_gpu=rate)])
     assert found.scored[0].measured_s == pytest.approx(2.66)
-    # the Llama 3 paper counts half of the attention square: less FLOP, so a shorter step for the same rate
-    causal = validate_runs([replace(run("n1"), source="Llama 3 Herd", step_time_s=None, tflops_per_gpu=rate)])
+    # others than Megatron count half of the attention square: less FLOP, so a shorter step for the same rate
+    causal = validate_runs([replace(run("n1"), framework="MaxText", step_time_s=None, tflops_per_gpu=rate)])
     assert causal.scored[0].measured_s == pytest.approx(2.66 * step_flop(case, causal=True) / step_flop(case))
 
 

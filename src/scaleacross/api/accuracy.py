@@ -7,6 +7,7 @@ from datetime import date
 from pathlib import Path
 
 from scaleacross.api.names import known_accelerator, known_network, listed
+from scaleacross.api.node_collectives import node_errors
 from scaleacross.calibration.data_file import read_data_file
 from scaleacross.calibration.file_scores import (
     FileScore,
@@ -50,7 +51,9 @@ def score_files(
         attention: CSV with ``accelerator, batch_size, isl, num_heads, num_key_value_heads, head_dim, time_us``.
         collectives: CSVs with ``op, n_gpus, size_bytes, time_us`` or outputs of nccl-tests; ``OP=FILE`` or ``OP@RANKS=FILE``
             for an output that does not say these.
-        network: catalogue entry of the link that all collectives ran on; None: the ``system`` of each row names it.
+        network: catalogue entry of the link that all collectives in one node ran on; None: the ``system`` of each row names it.
+            Rows over several nodes (``n_nodes``) are held against the planner's price on the machine that ``system`` or ``gpu``
+            and ``fabric`` name.
 
     Raises:
         InputError: a file cannot be read, or none of its rows can be used; the message counts the reasons.
@@ -62,7 +65,7 @@ def score_files(
         if attention is not None:
             yield score_attention_file(attention, known_accelerator)
         if collectives:
-            yield score_collective_files(listed(collectives), known_network, network)
+            yield score_collective_files(listed(collectives), known_network, network, node_errors)
 
     found = tuple(scores())
     if not found:

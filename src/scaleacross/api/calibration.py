@@ -14,6 +14,7 @@ from scaleacross import catalogue
 from scaleacross.api.calibration_entries import KernelFits, LinkFits, StepFits, assembled, with_kernels
 from scaleacross.api.level_calibration import level_entries
 from scaleacross.api.names import AcceleratorTarget, Bases, bases_of, listed
+from scaleacross.api.node_collectives import node_entries
 from scaleacross.calibration.collective_data import read_stated
 from scaleacross.calibration.data_file import read_data_file
 from scaleacross.calibration.file_scores import SMALL, Skipped, dtype_refused
@@ -21,7 +22,7 @@ from scaleacross.calibration.kernel_data import read_attention_times, read_gemm_
 from scaleacross.calibration.kernel_fits import KernelFit, fit_calls, fit_products
 from scaleacross.calibration.kernels import MIN_GEMM_FLOP
 from scaleacross.calibration.link_fits import fit_link
-from scaleacross.calibration.result import Calibration
+from scaleacross.calibration.result import Calibration, FittedEntry
 from scaleacross.calibration.systems import ACCELERATOR_OF, SCALE_UP_OF
 from scaleacross.cost_models.kernels import ELEMENT_BYTES
 from scaleacross.errors import InputError, TooFewError
@@ -112,10 +113,11 @@ def calibrate(
         *(_product_tasks(request, Path(gemm), skipped) if gemm is not None else ()),
         *(_call_tasks(request, Path(attention)) if attention is not None else ()),
     ]
-    links = _link_fits(request, listed(collectives), network, skipped) if collectives else []
+    links, nodes = _link_fits(request, listed(collectives), network, skipped) if collectives else ([], [])
     kernels = _kernel_fits(request, tasks, skipped)
     steps = _step_fits(request, Path(runs), kernels, links, skipped) if runs is not None else None
     found = assembled(kernels, links, steps, skipped)
+    found = replace(found, entries=(*found.entries, *nodes))
     if not benches or plan is None:
         return found
     request.tell("fitting levels", 0, len(benches))
@@ -183,7 +185,10 @@ def _kernel_fits(request: _Request, tasks: Sequence[_Task], skipped: list[Skippe
     return fits
 
 
-def _link_fits(request: _Request, given: Sequence[str | Path], network: str | None, skipped: list[Skipped]) -> LinkFits:
+def _link_fits(
+    request: _Request, given: Sequence[str | Path], network: str | None, skipped: list[Skipped]
+) -> tuple[LinkFits, list[FittedEntry]]:
+    """Curves inside a scale-up domain by technology, and topologies whose levels beyond were fitted to rows over nodes."""
     contents = [read_stated(one) for one in given]
     source = ", ".join(content.label for content in contents)
     rows = [
@@ -197,6 +202,14 @@ def _link_fits(request: _Request, given: Sequence[str | Path], network: str | No
             for (label, why), n in content.left_out.items()
             if request.wants(label, SCALE_UP_OF.get(label))
         ]
+    across = [row for row in rows if row.num_nodes > 1]
+    nodes = list(node_entries(across, source, request.date, skipped)) if across else []
+    rows = [row for row in rows if row.num_nodes == 1]
+    if not rows and not nodes:
+        reasons = "\n".join(f"- {one.rows} rows of '{one.label}': {one.reason}" for one in skipped)
+        raise InputError(f"{source}: no collective can be fitted:\n{reasons}")
+    if not rows:
+        return [], nodes
     targets = request.bases.network_targets(dict.fromkeys(row.system for row in rows), network)
     fits: LinkFits = []
     chosen = {target.name: target for target in targets.values()}
@@ -206,7 +219,7 @@ def _link_fits(request: _Request, given: Sequence[str | Path], network: str | No
         systems = ", ".join(filter(None, dict.fromkeys(row.system for row in own)))
         origin = f"{source}, {len(own)} rows" + (f" of {systems}" if systems else "")
         fits.append((target, fit_link(target.base, target.name, own, origin, request.date)))
-    return fits
+    return fits, nodes
 
 
 def _step_fits(request: _Request, path: Path, kernels: KernelFits, links: LinkFits, skipped: list[Skipped]) -> StepFits:

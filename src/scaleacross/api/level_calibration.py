@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scaleacross.calibration.data_file import read_data_file
-from scaleacross.calibration.levels import Bench, fit_levels
+from scaleacross.calibration.levels import Bench, LevelFit, fit_levels
 from scaleacross.calibration.result import FittedEntry
 from scaleacross.catalogue import load_plan
 from scaleacross.catalogue.validation import validate
@@ -42,13 +42,21 @@ def level_entries(benches: Sequence[str | Path], plan: Plan | str | Path, date: 
     used = accelerator_types([problem.topology.building(share.building) for share in found.placement.fill])
     launch_s = max(one.collective_start_s for one in used)
     topology, fits = fit_levels(problem.topology, found.decision, shapes, rows, launch_s, date)
-    known = {one.name for one in _technologies(problem.topology)}
+    return fitted_entries(
+        problem.topology, topology, fits, f"written by scaleacross calibrate from benches of plan {found.job.name}"
+    )
+
+
+def fitted_entries(
+    base: Topology, topology: Topology, fits: Sequence[LevelFit], comment: str
+) -> tuple[FittedEntry, ...]:
+    """A topology whose levels were fitted, and the technologies of these levels, as catalogue entries."""
+    known = {one.name for one in _technologies(base)}
     fitted = {one.name: one for one in _technologies(topology) if one.name not in known}
-    comment = f"written by scaleacross calibrate from benches of plan {found.job.name}"
     text = entry_text(_by_name(_plain(topology), set(fitted)), comment)
     residuals = tuple(fit.residual for fit in fits)
     kept = tuple(key for key, one in topology.provenance.items() if one.status != "fitted")
-    out = [FittedEntry("topologies", topology.name, problem.topology.name, text, residuals, kept)]
+    out = [FittedEntry("topologies", topology.name, base.name, text, residuals, kept)]
     for name, technology in fitted.items():
         text = entry_text(_plain(technology), comment)
         stated = tuple(key for key, one in technology.provenance.items() if one.status != "fitted")

@@ -1,8 +1,8 @@
-"""Measured times of collectives inside one scale-up domain: a CSV, the output of nccl-tests, or NCCLX's own predictions.
+"""Measured times of collectives: a CSV, the output of nccl-tests, or NCCLX's own predictions.
 
-CSV: columns ``op, n_gpus, size_bytes, time_us``; rows whose ``kind`` is not ``measured``, with ``n_nodes`` above 1, without a
-size or time, or of another operation are left out and counted; ``system`` and ``source`` are kept where given. nccl-tests: the
-out-of-place time of every size; operation and ranks from the file's own comments where it has them. JSON: an export of
+CSV: columns ``op, n_gpus, size_bytes, time_us``; rows whose ``kind`` is not ``measured``, without a size or time, or of another
+operation are left out and counted; ``n_nodes``, ``system``, ``gpu``, ``fabric`` and ``source`` are kept where given. nccl-tests:
+the out-of-place time of every size; operation and ranks from the file's own comments where it has them. JSON: an export of
 ``ncclQueryCollTuning`` (``coll_tuning``), whose times are predictions and are called so wherever the fit is quoted.
 """
 
@@ -13,7 +13,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +25,9 @@ from scaleacross.spec.network import CURVE_OPS, CurveOp
 _COLUMNS: Final = ("op", "n_gpus", "size_bytes", "time_us")
 _OP_NAMES: Final[dict[str, CurveOp]] = {**{op: op for op in CURVE_OPS}, "alltoall": "all_to_all"}
 _STARTING: Final = re.compile(r"Collective test starting:\s*(\w+)_perf")
-_RANK: Final = re.compile(r"#\s+Rank\s+\d+\b(?:.*\bon\s+(?P<host>\S+)\s+device)?")
+_RANK: Final = re.compile(
+    r"#\s+Rank\s+\d+\b(?:.*\bon\s+(?P<host>\S+)\s+device(?:\s+\d+\s+\[[^]]*\]\s+(?P<gpu>\S.*))?)?"
+)
 _TIME: Final = re.compile(r"\d+(\.\d+)?")
 _TIMED: Final = 8
 """Cells of a line of nccl-tests from the out-of-place time on."""
@@ -34,7 +36,7 @@ _STATED: Final = re.compile(r"(?P<op>[a-z_]+)(?:@(?P<ranks>\d+))?=(?P<path>.+)",
 
 @dataclass(frozen=True)
 class Measurement:
-    """One collective inside one scale-up domain."""
+    """One collective inside one scale-up domain, or over ``num_nodes`` nodes; ``gpu`` and ``fabric`` as the file words them."""
 
     op: CurveOp
     num_ranks: int
@@ -42,6 +44,9 @@ class Measurement:
     time_s: float
     system: str = ""
     source: str = ""
+    num_nodes: int = 1
+    gpu: str = ""
+    fabric: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ def read_collectives(path: str | Path, op: CurveOp | None = None, num_ranks: int
     rows = _csv_rows(path, lines, left_out) if len(header) > 1 else _nccl_rows(path, lines, op, num_ranks)
     if not rows:
         raise InputError(
-            f"{path}: no measurement inside one node; expected a CSV with {', '.join(_COLUMNS)} or nccl-tests output"
+            f"{path}: no measurement in it; expected a CSV with {', '.join(_COLUMNS)} or nccl-tests output"
         )
     return CollectiveFile(path, tuple(rows), left_out)
 
@@ -131,10 +136,10 @@ def _csv_rows(path: Path, lines: Sequence[str], left_out: Counter[tuple[str, str
             figures = int(row["n_gpus"]), int(float(row["size_bytes"])), float(row["time_us"]) * 1e-6
         except (TypeError, ValueError) as error:
             raise InputError(f"{path}:{number}: n_gpus, n_nodes, size_bytes, time_us: {error}") from error
-        if num_nodes > 1:
-            left_out[system, "more than one node: curves are of one scale-up domain"] += 1
-            continue
-        out.append(_checked(f"{path}:{number}", op, *figures, system, row.get("source") or ""))
+        one = _checked(f"{path}:{number}", op, *figures, system, row.get("source") or "")
+        if num_nodes < 1 or figures[0] % num_nodes:
+            raise InputError(f"{path}:{number}: {figures[0]} ranks on {num_nodes} nodes; every node has equally many")
+        out.append(replace(one, num_nodes=num_nodes, gpu=row.get("gpu") or "", fabric=row.get("fabric") or ""))
     return out
 
 
@@ -149,10 +154,13 @@ def _nccl_rows(path: Path, lines: Sequence[str], op: CurveOp | None, num_ranks: 
     named = next((found[1] for line in lines if (found := _STARTING.search(line))), None)
     op = _OP_NAMES.get(named) if named else op
     ranks = [found for line in lines if (found := _RANK.match(line))]
-    hosts = {found["host"] for found in ranks}
-    if len(hosts) > 1 and num_ranks is None:
+    hosts = Counter(found["host"] for found in ranks)
+    gpu = (ranks[0]["gpu"] or "").strip() if ranks else ""
+    even = len(set(hosts.values())) == 1 and bool(gpu)
+    num_nodes = len(hosts) if even and num_ranks is None else 1
+    if len(hosts) > 1 and num_ranks is None and num_nodes == 1:
         raise InputError(
-            f"{path}: {len(ranks)} ranks on {len(hosts)} hosts, but curves are of one scale-up domain: measure inside one host; "
+            f"{path}: {len(ranks)} ranks on {len(hosts)} hosts, not equally many on each or no device named: measure again; "
             f"or, where these hosts share one domain, say so: {op or named}@{len(ranks)}={path.name}"
         )
     if ranks and num_ranks and num_ranks != len(ranks):
@@ -179,7 +187,8 @@ def _nccl_rows(path: Path, lines: Sequence[str], op: CurveOp | None, num_ranks: 
         if not _TIME.fullmatch(time_us):
             raise InputError(f"{path}:{number}: no time in '{line.strip()}'")
         if int(cells[0]) > 0:
-            out.append(_checked(f"{path}:{number}", op, num_ranks, int(cells[0]), float(time_us) * 1e-6))
+            one = _checked(f"{path}:{number}", op, num_ranks, int(cells[0]), float(time_us) * 1e-6)
+            out.append(replace(one, num_nodes=num_nodes, gpu=gpu if num_nodes > 1 else ""))
     return out
 
 
@@ -188,4 +197,5 @@ def _checked(place: str, op: CurveOp, num_ranks: int, size_bytes: int, time_s: f
         raise InputError(
             f"{place}: {num_ranks} ranks, {size_bytes} B, {time_s:g} s; at least 2 ranks, 1 B and more than 0 s"
         )
-    return Measurement(op, num_ranks, size_bytes, time_s, *labels)
+    system, source = (*labels, "", "")[:2]
+    return Measurement(op, num_ranks, size_bytes, time_s, system, source)

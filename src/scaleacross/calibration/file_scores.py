@@ -30,6 +30,8 @@ Floats = NDArray[np.float64]
 Entry = TypeVar("Entry", Accelerator, NetworkTechnology)
 FindAccelerator = Callable[[str], Accelerator]
 FindNetwork = Callable[[str], NetworkTechnology]
+GroupErrors = tuple[tuple[str, ...], str, Floats]
+"""What tells a group apart, the entry that predicted, and its relative errors."""
 FileKind = Literal["gemm", "attention", "collectives"]
 
 HEADS: Final[Mapping[FileKind, tuple[str, ...]]] = {
@@ -48,6 +50,9 @@ class Skipped:
     label: str
     rows: int
     reason: str
+
+
+OverNodes = Callable[[Sequence[Measurement], list[Skipped]], Iterable[GroupErrors]]
 
 
 @dataclass(frozen=True)
@@ -111,12 +116,18 @@ def score_attention_file(path: str | Path, find: FindAccelerator) -> FileScore:
     return _outcome("attention", [str(path)], sum(len(times.time_s) for times in sweeps.values()), groups, skipped)
 
 
-def score_collective_files(given: Sequence[str | Path], find: FindNetwork, network: str | None = None) -> FileScore:
-    """Collectives inside a scale-up domain against the curves of link technologies.
+def score_collective_files(
+    given: Sequence[str | Path],
+    find: FindNetwork,
+    network: str | None = None,
+    over_nodes: OverNodes = lambda _rows, _skipped: (),
+) -> FileScore:
+    """Collectives inside a scale-up domain against the curves of link technologies, and over nodes against ``over_nodes``.
 
     Args:
         given: files, or ``OP=FILE``, as ``read_stated`` takes them.
         network: the technology of all rows; None: that of each row's ``system``.
+        over_nodes: groups with their errors of rows over several nodes, and what it skips.
 
     Raises:
         InputError: a file cannot be read, or no row can be used.
@@ -127,7 +138,9 @@ def score_collective_files(given: Sequence[str | Path], find: FindNetwork, netwo
         counts.update(content.left_out)
     skipped = [Skipped(label, rows, reason) for (label, reason), rows in counts.items()]
     groups: list[tuple[tuple[str, ...], str, Floats]] = []
-    measured = [row for content in contents for row in content.rows]
+    everything = [row for content in contents for row in content.rows]
+    measured = [row for row in everything if row.num_nodes == 1]
+    groups += over_nodes([row for row in everything if row.num_nodes > 1], skipped)
     for label in dict.fromkeys(row.system for row in measured):
         own = [row for row in measured if row.system == label]
         name = network or SCALE_UP_OF.get(label, label)
@@ -137,7 +150,7 @@ def score_collective_files(given: Sequence[str | Path], find: FindNetwork, netwo
         technology = _found(find, name, label, len(own), skipped)
         if technology is not None:
             groups += _curve_errors(technology, label, own, skipped)
-    rows = len(measured) + sum(counts.values())
+    rows = len(everything) + sum(counts.values())
     return _outcome("collectives", [str(content.path) for content in contents], rows, groups, skipped)
 
 

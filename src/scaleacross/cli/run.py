@@ -111,7 +111,7 @@ def bench_command(
 
     A collective runs on all ranks on this machine, beside the plan's prediction and gloo.
     --gemm and --attention need no plan. They write gemm.csv and attention.csv, which calibrate reads: about a minute on a GPU,
-    in the layouts of training and at clocks under load. On a processor sizes are an eighth: that only shows that it runs.
+    in the layouts of training and at clocks under load. On a processor shapes are few and small: that only shows that it runs.
 
     algbw is size over time, busbw the rate of a link that explains it, #wrong counts elements that differ from the exact result.
     'predicted' is the plan's time on the plan's network: on another machine the error says how the two differ.
@@ -174,7 +174,9 @@ def _bench_kernels(gemm: bool, attention: bool, device: str | None, accelerator:
         files |= {"attention.csv": csv_text(attention_rows(bench))} if attention else {}
     written = write_files(files, output)
     options = " ".join(f"--{path.stem} {path}" for path in written)
-    typer.echo(f"wrote {', '.join(map(str, written))} for '{bench.accelerator}': scaleacross calibrate {options} -o fleet/", err=True)
+    typer.echo(
+        f"wrote {', '.join(map(str, written))} for '{bench.accelerator}': scaleacross calibrate {options}", err=True
+    )
 
 
 def _largest_axis(config: LaunchConfig) -> str:

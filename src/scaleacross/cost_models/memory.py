@@ -101,9 +101,7 @@ def _layer_activations(layer: LayerProfile, policy: str, settings: Settings) -> 
 
 
 def _by_policy(profile_layer: LayerProfile, settings: Settings) -> Floats:
-    return np.choose(
-        settings.recompute, [_layer_activations(profile_layer, policy, settings) for policy in RECOMPUTES]
-    )
+    return np.choose(settings.recompute, [_layer_activations(profile_layer, policy, settings) for policy in RECOMPUTES])
 
 
 def _tokens(job: Job, settings: Settings) -> Floats:
@@ -151,7 +149,8 @@ def _pytorch_buffers(profile: ModelProfile, job: Job, settings: Settings, classe
     A layer's backward pass: this layer and the next gathered, its 16-bit gradient, the fp32 copy that is reduced (sharded
     parameters), or the 16-bit gradient alone; and what is recomputed. The head's kept tensors are free by then. The loss: 8 bytes
     per token and entry of the vocabulary, 12 per entry of a rank where tp divides it; in chunks 12 of a piece, or 18 per entry of
-    a rank and 4 per entry of all, and the gathered head with its gradients; under a pipeline also the stage's output. Counted with tests/oracles/torch_counts.py.
+    a rank and 4 per entry of all, and the gathered head with its gradients; under a pipeline also the stage's output. Counted
+    with tests/oracles/torch_counts.py. Gradients are taken to be there, as from the second micro-batch on.
     """
     optimizer, tokens, tp = job.optimizer, _tokens(job, settings), settings.tp
     sharded = settings.shard == SHARD_LEVELS.index("parameters")

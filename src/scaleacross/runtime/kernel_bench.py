@@ -1,4 +1,4 @@
-"""Times products and attention of a training step on the accelerator at hand, as ``calibrate --gemm`` and ``--attention`` read them.
+"""Times products and attention of a training step on the accelerator at hand, for ``calibrate --gemm`` and ``--attention``.
 
 A linear layer y = x · wᵀ of t tokens, i inputs and o outputs is three products, each with the layout that its operands have in
 memory (BLAS names; PyTorch keeps x as t × i and w as o × i, row by row):
@@ -20,6 +20,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from scaleacross.errors import InputError
@@ -35,8 +36,8 @@ LABELS: Final = (
 """Part of the name that a driver gives a device, and the label that ``calibrate`` knows it by. First match."""
 TOKENS: Final = (2048, 4096, 8192)
 LAYERS: Final = (
-    (1024, 4096), (2048, 1536), (2048, 8192), (4096, 2048), (4096, 4096), (4096, 6144), (4096, 28672), (5120, 1280),
-    (7168, 4096), (8192, 8192), (8192, 10240), (14336, 4096), (16384, 2304),
+    (1024, 4096), (2048, 1536), (2048, 8192), (2880, 5120), (3072, 8192), (4096, 2048), (4096, 4096), (4096, 6144),
+    (4096, 28672), (5120, 1280), (7168, 4096), (8192, 8192), (8192, 10240), (14336, 4096), (16384, 2304),
 )  # fmt: skip
 """(inputs, outputs) of linear layers: whole and divided over tp ranks, narrow as in experts and wide as in 70B models."""
 CALLS: Final = (
@@ -52,7 +53,7 @@ CALLS: Final = (
     *((4, length, 16, 4, 128) for length in (1024, 2048, 4096, 8192)),
 )
 """(sequences, tokens, heads, key-value heads, head size) of causal calls."""
-SMALL: Final = 1.0 / 8.0
+SMALL: Final = 1.0 / 32.0
 FEW: Final = 5
 """By which sizes shrink where no GPU is, and how many layers and calls are then timed."""
 WARM_UP_S: Final = 3.0
@@ -170,14 +171,15 @@ def gemm_rows(bench: Bench) -> list[GemmRow]:
         for inputs, outputs in LAYERS[: bench.most]
         for layout, shape in _products(*(max(16, int(size * bench.scale)) for size in (tokens, inputs, outputs)))
     ]
-    out, total = [], len(kinds) * len(shapes)
+    out: list[GemmRow] = []
+    total = len(kinds) * len(shapes)
     with torch.no_grad():
         _warm_up(bench)
         for kind in kinds:
             call = _fp8_call if kind == "fp8" else _bf16_call
             for layout, m, n, k in shapes:
                 bench.told("products", len(out), total)
-                operands = _rotating(lambda m=m, n=n, k=k, one=call, way=layout: one(bench, way, m, n, k), 2 * (m + n) * k)
+                operands = _rotating(partial(call, bench, layout, m, n, k), 2 * (m + n) * k)
                 seconds = _seconds_per_call(bench, operands)
                 out.append(_gemm_row(bench, kind, (m, n, k), seconds, "TN" if kind == "fp8" else layout))
     return out
@@ -187,7 +189,7 @@ def attention_rows(bench: Bench) -> list[AttentionRow]:
     """CALLS, causal and forward, by the kernel that PyTorch chooses."""
     import torch
 
-    out = []
+    out: list[AttentionRow] = []
     calls = [(b, max(16, int(s * bench.scale)), h, g, d) for b, s, h, g, d in CALLS[: bench.most]]
     with torch.no_grad():
         _warm_up(bench)
@@ -195,8 +197,10 @@ def attention_rows(bench: Bench) -> list[AttentionRow]:
             bench.told("attention", len(out), len(calls))
             batch, tokens, heads, groups, size = shape
             moved = 2 * batch * tokens * size * (heads + 2 * groups)
-            seconds = _seconds_per_call(bench, _rotating(lambda at=shape: _attention_call(bench, *at), moved))
-            out.append(AttentionRow(bench.accelerator, *shape, seconds * 1e6, _clock(bench), bench.name, bench.software))
+            seconds = _seconds_per_call(bench, _rotating(partial(_attention_call, bench, *shape), moved))
+            out.append(
+                AttentionRow(bench.accelerator, *shape, seconds * 1e6, _clock(bench), bench.name, bench.software)
+            )
     return out
 
 
@@ -222,7 +226,7 @@ def _products(tokens: int, inputs: int, outputs: int) -> Iterator[tuple[str, tup
 
 
 def _bf16_call(bench: Bench, layout: str, m: int, n: int, k: int) -> Callable[[], object]:
-    """A product whose operands lie in memory as ``layout`` says; BLAS counts columns, so its first letter is the right operand's."""
+    """A product whose operands lie in memory as ``layout`` says: by columns, so that its first letter is the right operand's."""
     left = _random(bench, k, m).t() if layout == "NT" else _random(bench, m, k)
     right = _random(bench, n, k).t() if layout == "TN" else _random(bench, k, n)
     return lambda: left @ right

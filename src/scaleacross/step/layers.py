@@ -132,9 +132,7 @@ class Layers:
             last = gathered = self._aside("cp", call, cell)
             if scatters and (kept or gathered is not None):
                 before = self.after if gathered is None else [gathered]
-                behind = self.graph.collective(
-                    self.who, "cp", (*key, name), ("reduce_scatter",), size, count, before
-                )
+                behind = self.graph.collective(self.who, "cp", (*key, name), ("reduce_scatter",), size, count, before)
                 last = self._aside("cp", behind, cell)
             self._compute("compute", seconds * pace, cell)
             self._wait("cp", last, cell)

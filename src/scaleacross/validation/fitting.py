@@ -5,11 +5,11 @@ minimising, over the rows of a generation,
 
     Σ w · ρ(log measured − log predicted(x)) + Σ ((x − x_prior) / σ)² / 2
 
-with ρ(r) = r² / (1 + (r/c)²) / 2 (Geman and McClure 1985), r the residual over SPREAD, c = TAIL: a row far off pulls hardly at
-all, because it ran in a way that its columns do not tell. Three rows of one release that took 2.4 times as long as predicted
-tripled a parameter under a loss whose pull falls with 1/r (Cauchy's). w = 1 / repeats of the configuration; x_prior is what is known without
-any step time of the generation: kernel sweeps, data sheets, the generation before it (PARENTS). Gauss-Newton with numerical
-derivatives and iteratively reweighted least squares; every iteration prices each row once per knob that matters to it.
+with ρ(r) = r² / (1 + (r/c)²) / 2 (Geman and McClure 1985), r the residual over SPREAD, c = TAIL: a row far off hardly pulls,
+because it ran in a way that its columns do not tell. Three rows of one release that took 2.4 times as long as predicted tripled
+a parameter under a loss whose pull falls with 1/r (Cauchy's). w = 1 / repeats of the configuration; x_prior is what is known
+without any step time of the generation: kernel sweeps, data sheets, the generation before it (PARENTS). Gauss-Newton with
+numerical derivatives and iteratively reweighted least squares; every iteration prices each row once per knob that matters to it.
 
 Leaving out a group (a model, a source) refits on the others with the predictions linearised around the catalogue's values.
 """

@@ -7,7 +7,7 @@ is one non-blocking zone: the sources state no oversubscription (where one does,
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -78,6 +78,32 @@ def machine_of(run: Run) -> Machine:
             building_oversubscription=7.0,
         )
     return machine
+
+
+FABRICS: Final = (
+    (("hdr100",), "infiniband-hdr100"), (("roce", "200g"), "roce-200g"), (("roce", "800g"), "roce-800g"),
+    (("roce",), "roce-400g"), (("hdr",), "infiniband-hdr200"), (("200g",), "infiniband-hdr200"), (("800g",), "roce-800g"),
+)  # fmt: skip
+"""Words of a stated fabric that all stand in it, and the port that they mean; the first match, else the machine's own."""
+
+
+def machine_named(gpu: str, fabric: str) -> Machine:
+    """The machine of a stated accelerator, a label of MACHINES, a catalogue entry or a driver's name that holds a label's first
+    word, on a stated fabric.
+
+    Raises:
+        InputError: no machine is known for it.
+    """
+    known = [
+        label
+        for label, machine in MACHINES.items()
+        if gpu in (label, machine.accelerator) or set(label.split("-")) <= set(gpu.replace("-", " ").split())
+    ]
+    if not known:
+        raise InputError(f"no machine is known for gpu '{gpu}'; known: {', '.join(MACHINES)}")
+    machine, words = MACHINES[known[0]], fabric.lower()
+    port = next((port for parts, port in FABRICS if all(part in words for part in parts)), machine.port)
+    return replace(machine, port=port)
 
 
 @lru_cache(maxsize=256)
