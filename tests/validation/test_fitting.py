@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from measured_rows import run, runs
 
-from scaleacross.validation.fitting import SPREAD, Linearised, leave_out, linearise, refit, row_weights
+from scaleacross.validation.fitting import SPREAD, Linearised, best_change, leave_out, linearise, refit, row_weights
 from scaleacross.validation.knobs import KNOBS, PARENTS, generation_of
 from scaleacross.validation.mapping import case_of
 
@@ -49,6 +49,9 @@ def test_a_few_rows_that_ran_otherwise_decide_nothing() -> None:
     """Three that took 2.4 times as long, alone in their generation, and none beside them: the prior stands."""
     assert fitted([0.9] * 3)["Ampere"] == pytest.approx(0.0, abs=0.01)
     assert fitted([0.05] * 3)["Ampere"] < -0.03
+    column = np.eye(len(KNOBS))[[PRODUCTS] * 3]
+    own = best_change(column, np.full(3, 0.9), np.ones(3), np.zeros(len(KNOBS)))  # a user's own runs are learned
+    assert own[PRODUCTS] > 0.2
 
 
 def test_priors_of_a_child_are_what_its_parent_was_fitted_to() -> None:

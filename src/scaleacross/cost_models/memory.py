@@ -169,8 +169,7 @@ def _pytorch_buffers(profile: ModelProfile, job: Job, settings: Settings, classe
         loss = loss + of_head * _dense(profile.head, tp, frozen=True) + 2.0 * hidden * tokens
     at_end = np.maximum(loss, layer - _by_policy(profile.head, settings) * tokens)
 
-    last_rank = classes.first_rank if classes.last_rank is None else classes.last_rank
-    ends = (classes.first_rank == 0)[:, None] * 1.0 + (last_rank[:, None] == settings.pp - 1)
+    ends = (classes.first_rank == 0)[:, None] * 1.0 + classes.has_head[:, None]
     received = tokens * profile.head.hidden_size * 2.0 / tp * settings.num_micro_batches
     messages = np.where(settings.pp > 1, received * (2.0 * settings.num_chunks - ends), 0.0)
     buffers: Floats = np.where(classes.has_head[:, None], at_end, layer) + messages

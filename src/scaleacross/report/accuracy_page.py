@@ -23,8 +23,8 @@ JUMP = 1.25
 INTRODUCTION = """\
 Every figure below is the relative error predicted / measured − 1 of one training step. Predictions use the configuration
 of a row, the catalogue and nothing measured; what a row does not state is filled by rules that `validation/mapping.py` states
-(an unstated micro-batch or number of chunks: the fastest predicted one that fits; unstated recomputation: the lightest policy
-that fits). Rows that state only TFLOP/s are turned into seconds with the FLOP convention of their source.
+(an unstated micro-batch or number of chunks: of those that fit and are predicted within 10 % of the fastest, the middle one;
+unstated recomputation: the lightest policy that fits). Rows that state only TFLOP/s are turned into seconds with the FLOP convention of their source.
 
 *Constant MFU* is the baseline that a model has to beat: one efficiency per accelerator and precision, fitted on the very rows
 that it is scored on."""
@@ -44,15 +44,15 @@ plans' constants are in `configs/standard/step_errors.yaml`.
 
 Still keyed by what a source says in words, and kept because it states a fact of the run: `tokendrop` in `notes` (experts with
 batches of fixed size), `4x HDR` and `RoCE 400G, 1:7` in `notes` (network ports), `eager` in `notes` (no compilation). Keyed by
-source: whether the TFLOP/s of two sources count half of the attention square, and at most 3 chunks where Megatron-LM's README
-states none. Keyed by release and kept: the recipes, whose worth the last table of this section states. The launch script of
+framework: whether stated TFLOP/s count the whole attention square (Megatron-LM's formula) or half of it. Keyed by release and kept: the recipes, whose worth the last table of this section states. The launch script of
 arXiv 2104.04473, table 1, is no longer read: with it the source's median was 4.2 % in sample and 6.2 % left out, without it
 4.2 and 7.0 %."""
 
 FITTED = """\
 Inference kernels (ai-dynamo/aiconfigurator 095f58a, Apache-2.0) give the time of a product or an attention forward pass
 alone. The parameters below are fitted on step times, one set per accelerator generation and the same for every model, source
-and size of job: Cauchy loss on the logarithm of the step time, each configuration counted once, with the stated prior. They are
+and size of job: a redescending loss (Geman-McClure) on the logarithm of the step time, each configuration counted once, with
+the stated prior. They are
 kept in `configs/accelerators/*.yaml` with status `fitted`. *Left out* refits them without any row of the model (or source)
 that is then predicted."""
 

@@ -5,11 +5,13 @@ minimising, over the rows of a generation,
 
     Σ w · ρ(log measured − log predicted(x)) + Σ ((x − x_prior) / σ)² / 2
 
-with ρ(r) = r² / (1 + (r/c)²) / 2 (Geman and McClure 1985), r the residual over SPREAD, c = TAIL: a row far off hardly pulls,
-because it ran in a way that its columns do not tell. Three rows of one release that took 2.4 times as long as predicted tripled
-a parameter under a loss whose pull falls with 1/r (Cauchy's). w = 1 / repeats of the configuration; x_prior is what is known
-without any step time of the generation: kernel sweeps, data sheets, the generation before it (PARENTS). Gauss-Newton with
-numerical derivatives and iteratively reweighted least squares; every iteration prices each row once per knob that matters to it.
+with r the residual over SPREAD and c = TAIL. Rows of many sources: ρ(r) = r² / (1 + (r/c)²) / 2 (Geman and McClure 1985), where a
+row far off hardly pulls, because it ran in a way that its columns do not tell: three rows of one release that took 2.4 times as
+long as predicted tripled a parameter under a loss whose pull falls with 1/r. Own runs, which start from stated values: that
+loss, Cauchy's ρ(r) = c² log(1 + (r/c)²) / 2, since they are what is to be learned, however far off. w = 1 / repeats of the
+configuration; x_prior is what is known without any step time of the generation: kernel sweeps, data sheets, the generation before
+it (PARENTS). Gauss-Newton with numerical derivatives and iteratively reweighted least squares; every iteration prices each row
+once per knob that matters to it.
 
 Leaving out a group (a model, a source) refits on the others with the predictions linearised around the catalogue's values.
 """
@@ -36,8 +38,8 @@ Floats = NDArray[np.float64]
 SPREAD: Final = 0.05
 """Relative error of a row in the bulk: about the spread of repeats."""
 TAIL: Final = 2.385
-"""Scale of the loss in units of SPREAD: a row this far off pulls with a quarter of its weight (the constant that makes Cauchy's
-loss 95 % efficient on Gaussian errors, Holland & Welsch 1977, doi 10.1080/03610927708827533; kept)."""
+"""Scale of both losses in units of SPREAD: a row this far off pulls with a quarter or half of its weight. The constant makes
+Cauchy's loss 95 % efficient on Gaussian errors (Holland & Welsch 1977, doi 10.1080/03610927708827533)."""
 STEP: Final = 0.05
 """Change of a logarithm for a numerical derivative."""
 SETTLED: Final = 2e-3
@@ -139,22 +141,26 @@ def refit(
         chosen = rows & (names == name)
         residual = (log_measured - linear.base)[chosen]
         toward = (_prior(name, out) if priors is None else priors[name]) - start
-        out[name] = start + best_change(linear.jacobian[chosen], residual, weights[chosen], toward)
+        rejects = priors is None
+        out[name] = start + best_change(linear.jacobian[chosen], residual, weights[chosen], toward, rejects=rejects)
     return out
 
 
-def best_change(jacobian: Floats, residual: Floats, weights: Floats, toward: Floats) -> Floats:
+def best_change(
+    jacobian: Floats, residual: Floats, weights: Floats, toward: Floats, *, rejects: bool = False
+) -> Floats:
     """Change of the logs of KNOBS that minimises the criterion of this module on linear predictions, (knobs,).
 
     Args:
         jacobian, residual, weights: of the rows: (rows, knobs), log measured − log predicted (rows,), (rows,).
         toward: the prior, as a change from where the predictions are linear, (knobs,).
+        rejects: rows of many sources, of which those far off hardly pull; False: own runs, which all do.
     """
     precision = np.array([1 / knob.sigma**2 for knob in KNOBS])
     step: Floats = np.zeros(len(KNOBS))
     for _ in range(100):
         left = residual - jacobian @ step
-        pull = weights / SPREAD**2 / (1 + (left / (TAIL * SPREAD)) ** 2) ** 2
+        pull = weights / SPREAD**2 / (1 + (left / (TAIL * SPREAD)) ** 2) ** (2 if rejects else 1)
         normal = jacobian.T @ (pull[:, None] * jacobian) + np.diag(precision)
         step = np.asarray(np.linalg.solve(normal, jacobian.T @ (pull * residual) + precision * toward))
     return step
