@@ -73,7 +73,7 @@ def bytes_out(flow: Flow, algorithm: str, shape: GroupShape, level: int, pipelin
     """
     fanout, members, degree = float(shape.fanout[level]), float(shape.members[level]), float(shape.degree)
     if flow.op == "send":
-        return flow.size_bytes * _leaving_share(fanout, level, pipeline)
+        return flow.size_bytes * (_leaving_share(fanout, level, pipeline) if degree > 2 else 1.0)
     if flow.op == "all_to_all":
         return flow.size_bytes * members * (degree - members) / degree
     passes = 2 if flow.op == "all_reduce" else 1

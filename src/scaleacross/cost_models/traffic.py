@@ -24,6 +24,7 @@ import numpy as np
 from scaleacross.cost_models.memory import Held
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.work import Work
+from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS, Axis
 from scaleacross.spec.step_work import Phase
@@ -189,13 +190,21 @@ def flows(volumes: Volumes) -> list[Flow]:
     add("cp", "reduce_scatter", "key and value gradients", kv, {"backward": layers})
     exchanges: dict[Phase, float] = {"forward": 2 * moe_layers, "backward": 2 * moe_layers * (1 + again)}
     add("ep", "all_to_all", "tokens", routed, exchanges)
-    boundaries = 2 * float(settings.num_chunks[0]) - (degree["pp"] == 2)  # of two ranks each is an end of the pipeline
-    add("pp", "send", "activations", hidden / degree["tp"], {"message": m * boundaries})
+    add("pp", "send", "activations", hidden / degree["tp"], {"message": m * _messages(settings)})
     _state_flows(volumes, add, m)
     gradients = float(volumes.replica_gradient_bytes[0])
     pieces = float(work.buckets[0])
     add("dp_replicate", "all_reduce", "gradients", gradients / pieces, {"gradients": pieces})
     return out
+
+
+def _messages(settings: Settings) -> float:
+    """Messages that a rank of a single decision sends per micro-batch: 2v of a middle one; of two ranks each is an end, which
+    sends v on and v−1 back in a loop, and v in all where they meet in a V."""
+    chunks, schedule = int(settings.num_chunks[0]), settings.schedule_names[0]
+    if int(settings.pp[0]) > 2:
+        return 2.0 * chunks
+    return 2.0 * chunks - 1 if SCHEDULES[schedule].placement == "loop" else float(chunks)
 
 
 def _state_flows(volumes: Volumes, add: _Add, m: float) -> None:
