@@ -117,6 +117,15 @@ print(json.dumps(out))
 """
 
 
+def test_a_chunked_loss_is_written_as_one() -> None:
+    whole = make_plan(Degrees(dp_shard=8), DP_INSIDE, shard="parameters", num_micro_batches=1)
+    chunked = make_plan(
+        Degrees(dp_shard=8), DP_INSIDE, shard="parameters", num_micro_batches=1, kept={"loss_chunks": 8}
+    )
+    for plan, line in ((whole, "loss=CrossEntropyLoss.Config("), (chunked, "num_chunks=8,")):
+        assert line in EMITTERS["torchtitan"](plan)["torchtitan/scaleacross_plan.py"]
+
+
 @pytest.mark.consumer
 @pytest.mark.slow
 def test_flavors_are_torchtitans(tmp_path: Path) -> None:

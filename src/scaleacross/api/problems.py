@@ -34,4 +34,9 @@ def problem_of(job: Job | str | Path, overrides: Sequence[str]) -> Problem:
             + "\n".join(f"- {line}" for line in refused)
         )
     job = behaving(problem.job)
+    if job.kept.loss_chunks > 1 and job.kept.by != "pytorch":
+        raise InputError(
+            f"job '{job.name}' has kept.loss_chunks {job.kept.loss_chunks}, which is PyTorch's alone: set target: torchtitan "
+            "or kept.by: pytorch"
+        )
     return replace(problem, job=job, profile=profile_of(job, problem.workload))

@@ -63,6 +63,7 @@ def config_module(plan: Plan) -> str:
         raise EmitError(missing_flavor(profile))
     checkpoint = _starting_point(plan)
     stated = identity(workload_of(plan).decoder(), flavor.package)
+    chunks = plan.job.kept.loss_chunks
     text = _MODULE.format(
         title=one_line(plan.job.name).replace("\\", " ").replace('"', "'"),
         package=flavor.package,
@@ -71,6 +72,8 @@ def config_module(plan: Plan) -> str:
         stated="".join(f"    {name!r}: {values!r},\n" for name, values in stated.items()),
         checkpoint=checkpoint,
         imports="from torchtitan.components.checkpointer import CheckpointManager\n" if checkpoint else "",
+        losses="CrossEntropyLoss" if chunks == 1 else "ChunkedLossWrapper, CrossEntropyLoss",
+        loss=_WHOLE_LOSS if chunks == 1 else _CHUNKED_LOSS.format(chunks=chunks),
         training=_keywords(_training(plan)),
         parallelism=_keywords(_parallelism(plan)),
     )
@@ -172,6 +175,16 @@ def _literal(value: Any) -> str:
     return repr(value)
 
 
+_WHOLE_LOSS: Final = """\
+        loss=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec)),  # whole logits, as the plan counts
+"""
+_CHUNKED_LOSS: Final = """\
+        loss=ChunkedLossWrapper.Config(
+            num_chunks={chunks},
+            loss_fn=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec)),
+        ),
+"""
+
 _MODULE: Final = '''\
 """torchtitan 0.3.0 configuration of plan {title}.
 
@@ -183,7 +196,7 @@ import dataclasses
 import os
 from typing import Any
 
-{imports}from torchtitan.components.loss import CrossEntropyLoss
+{imports}from torchtitan.components.loss import {losses}
 from torchtitan.components.optimizer import default_adamw
 from torchtitan.config import ParallelismConfig, TrainingConfig
 from torchtitan.distributed.activation_checkpoint import FullAC
@@ -218,8 +231,7 @@ def train() -> Trainer.Config:
     return Trainer.Config(
         model_spec=model_spec,
         hf_assets_path=os.environ.get("HF_ASSETS_PATH", "./assets/hf"),
-        loss=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec)),  # whole logits, as the plan counts
-        optimizer=default_adamw(lr=float(os.environ.get("LEARNING_RATE", "8e-5"))),
+{loss}        optimizer=default_adamw(lr=float(os.environ.get("LEARNING_RATE", "8e-5"))),
         dataloader=HuggingFaceTextDataLoader.Config(dataset=os.environ.get("DATASET", "c4")),
         activation_checkpoint={recompute},
 {checkpoint}        training=TrainingConfig(
