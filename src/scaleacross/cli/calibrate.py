@@ -76,6 +76,7 @@ def calibrate_command(
       scaleacross calibrate --gemm my_gpu.csv --base h100-sxm -o fleet/
       scaleacross calibrate --collectives all_reduce.txt --collectives all_gather.txt --network nvlink4 -o fleet/
       scaleacross calibrate --collectives query_coll_tuning.json --network nvlink5 -o fleet/
+      scaleacross calibrate --collectives four_nodes.txt -o fleet/   # a topology with fitted rack or zone level
       scaleacross calibrate --runs mine.csv -o fleet/              # one to three runs of your own
       scaleacross calibrate --gemm gemm.csv --runs runs.csv -o fleet/
       scaleacross calibrate --bench zone.json --bench trunk.json --plan build/small/plan.json -o fleet/

@@ -18,7 +18,8 @@ Collectives = Annotated[
     typer.Option(
         "--collectives",
         metavar="[OP[@RANKS]=]FILE",
-        help="Collectives: a CSV, an output of nccl-tests, or a JSON export of ncclQueryCollTuning. Repeatable.",
+        help="Collectives in a node or over several: a CSV, an output of nccl-tests, or a JSON export of ncclQueryCollTuning. "
+        "Repeatable.",
     ),
 ]
 Network = Annotated[
