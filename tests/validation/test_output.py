@@ -52,6 +52,7 @@ def test_every_row_has_a_line_and_its_parts_add_up(validation: Validation) -> No
         parts = ("compute_s", "bubble_s", "tp_s", "cp_s", "ep_s", "pp_s", "dp_s", "optimizer_s")
         total = sum(float(line[part]) for part in parts)
         assert total == pytest.approx(float(line["predicted_s"]), rel=1e-4)
+        assert float(line["fastest_plausible_s"]) <= float(line["predicted_s"]) <= float(line["slowest_plausible_s"])
         error = float(line["predicted_s"]) / float(line["measured_s"]) - 1
         assert float(line["error"]) == pytest.approx(error, abs=1e-4)
     assert (lines[-1]["used"], lines[-1]["predicted_s"]) == ("0", "")

@@ -19,7 +19,7 @@ COLUMNS: Final = (
     *("id", "source", "model", "arch", "gpu", "n_gpus", "precision", "used", "reason", "measured_s", "predicted_s"),
     *("error", "constant_mfu_s", "constant_mfu_error", "compute_s", "bubble_s", "tp_s", "cp_s", "ep_s", "pp_s", "dp_s"),
     *("optimizer_s", "measured_mem_gib", "predicted_mem_gib", "fits", "schedule", "chunks", "micro_batch", "recompute"),
-    *("shard", "filled"),
+    *("shard", "filled", "fastest_plausible_s", "slowest_plausible_s"),
 )
 
 
@@ -129,6 +129,8 @@ def _line(row: Scored) -> dict[str, object]:
         "recompute": decision.recompute,
         "shard": decision.shard,
         "filled": " ".join(row.filled),
+        "fastest_plausible_s": f"{predicted.plausible_s[0]:.6g}",
+        "slowest_plausible_s": f"{predicted.plausible_s[1]:.6g}",
     }
 
 
