@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from scaleacross.api.improving import improve_settings
     from scaleacross.api.planning import plan
     from scaleacross.api.reading import evaluate_settings
-    from scaleacross.api.recommendation import plan_recommendation
+    from scaleacross.api.recommendation import evaluate_recommendation, plan_recommendation
     from scaleacross.api.recommendation_study import compare_recommendation, explain_recommendation
     from scaleacross.api.refining import refine_finalists, refine_schedule
     from scaleacross.api.reproducing import Reproduction, reproduce
@@ -48,6 +48,7 @@ __all__ = [
     "diagnose",
     "emit",
     "evaluate",
+    "evaluate_recommendation",
     "evaluate_settings",
     "execution_trace",
     "explain",
@@ -98,7 +99,7 @@ _HOME: Final = {
         "pareto",
     ),
     "scaleacross.api.planning": ("plan",),
-    "scaleacross.api.recommendation": ("plan_recommendation",),
+    "scaleacross.api.recommendation": ("evaluate_recommendation", "plan_recommendation"),
     "scaleacross.api.recommendation_study": (
         "compare_recommendation",
         "explain_recommendation",

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from scaleacross.cli.frame import display
 from scaleacross.cli.view import View
+
+if TYPE_CHECKING:
+    from scaleacross.spec.recommendation import RecommendationPlan
 
 
 def plan_recommendation_command(
@@ -21,7 +25,7 @@ def plan_recommendation_command(
     gap: float,
     view: View,
 ) -> None:
-    """Plan, write plan.json and TorchRec's files below ``output``, print."""
+    """Plan, write plan.json, launch.json and TorchRec's files below ``output``, print."""
     from scaleacross.api import plan_recommendation
     from scaleacross.emitters import write_files
     from scaleacross.report.console import PlainConsole
@@ -40,7 +44,7 @@ def plan_recommendation_command(
     text = plan.model_dump_json(indent=2)
     if output:
         files = {"plan.json": text + "\n"}
-        files |= _torchrec_files(plan)
+        files |= emitted(plan)
         written = write_files(files, output)
     if as_json:
         typer.echo(text)
@@ -55,18 +59,18 @@ def plan_recommendation_command(
         typer.echo(f"wrote {len(written)} files to {output}: {', '.join(files)}", err=True)
 
 
-def _torchrec_files(plan: object) -> dict[str, str]:
-    from scaleacross.emitters.torchrec import render
+def emitted(plan: RecommendationPlan) -> dict[str, str]:
+    """TorchRec's files and launch.json; what cannot be written is said with its reason."""
+    from scaleacross.emitters import embedding_launch, torchrec
     from scaleacross.errors import EmitError
-    from scaleacross.spec.recommendation import RecommendationPlan
 
-    if not isinstance(plan, RecommendationPlan):
-        return {}
-    try:
-        return render(plan)
-    except EmitError as error:
-        typer.echo(f"not written: {error}", err=True)
-        return {}
+    files: dict[str, str] = {}
+    for render in (torchrec.render, embedding_launch.render):
+        try:
+            files |= render(plan)
+        except EmitError as error:
+            typer.echo(f"not written: {error}", err=True)
+    return files
 
 
 def compare_recommendation_command(
