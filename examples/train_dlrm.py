@@ -56,9 +56,7 @@ class WholeTables(nn.Module):
     def __init__(self, launch: LaunchConfig) -> None:
         super().__init__()
         tables = launch.embedding.tables
-        whole = [
-            TableShard(rank=0, first_row=0, rows=t.rows, first_column=0, columns=t.dimension) for t in tables
-        ]
+        whole = [TableShard(rank=0, first_row=0, rows=t.rows, first_column=0, columns=t.dimension) for t in tables]
         self.weights = nn.ParameterList(
             [nn.Parameter(initial(table, shard)) for table, shard in zip(tables, whole, strict=True)]
         )

@@ -35,16 +35,20 @@ def mixed_plan(batch: int = 32, ways: dict[str, Any] | None = None, **fields: An
         for building in region["buildings"]:
             building |= {"num_hosts": 1, "accelerators_per_host": 2, "hosts_per_rack": 1}
     workload = {"name": "mixed", "family": "dlrm", "tables": TABLES, "top_mlp": [8, 1]}
-    stated = {"name": "mixed", "workload": workload, "topology": data, "global_batch_samples": batch, "optimizer": "sgd"}
+    stated = {
+        "name": "mixed",
+        "workload": workload,
+        "topology": data,
+        "global_batch_samples": batch,
+        "optimizer": "sgd",
+    }
     job = load_recommendation_job({**stated, **fields})[0]
     size = 4 // max(job.replica_groups)
     placements = []
     for table, (sharding, ranks, width) in (ways or WAYS).items():
         kernel = "dense" if sharding == "data_parallel" else "fused"
         own = tuple(sorted({rank % size for rank in ranks})) if size < 4 else ranks
-        placements.append(
-            TablePlacement(table=table, sharding=sharding, kernel=kernel, ranks=own, column_width=width)
-        )
+        placements.append(TablePlacement(table=table, sharding=sharding, kernel=kernel, ranks=own, column_width=width))
     return evaluate_recommendation(
         job, RecommendationDecision(num_groups=max(job.replica_groups), tables=tuple(placements))
     )

@@ -1,4 +1,4 @@
-"""TorchRec's package reads what we emit, its planner comes to our choices by our constraints, and gloo ranks train by the plan."""
+"""TorchRec reads what we emit, its planner comes to our choices by our constraints, and gloo ranks train by the plan."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from interpreters import python_with
 from placed_tables import WAYS, mixed_plan
-
 from scaleacross.api import plan_recommendation
 from scaleacross.catalogue.recommendation import load_recommendation_job
 from scaleacross.emitters.torchrec import render

@@ -1,6 +1,6 @@
-"""Run by an interpreter with torchrec: its package reads a plan's files, plans by our constraints, and trains by the plan on gloo.
+"""Run by an interpreter with torchrec: it reads a plan's files, plans by our constraints, and trains by the plan on gloo.
 
-    python torchrec_reader.py FOLDER_WITH_TORCHREC_FILES plan|train
+python torchrec_reader.py FOLDER_WITH_TORCHREC_FILES plan|train
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Model(torch.nn.Module):
         super().__init__()
         self.ebc = collection(plan, device)
         width = sum(table["size"][1] for table in plan["tables"].values())
-        self.weight = torch.linspace(-1, 1, width)
+        self.weight = torch.linspace(-0.1, 0.2, width)
 
     def forward(self, features: KeyedJaggedTensor) -> torch.Tensor:
         return torch.tanh(self.ebc(features).values() @ self.weight)
@@ -73,7 +73,7 @@ def batch(plan: dict, step: int, first: int, count: int) -> tuple[KeyedJaggedTen
     labels = torch.rand(RANKS * BATCH, generator=generator)
     values = torch.cat([own[first : first + count].reshape(-1) for own in ids])
     lengths = torch.full((len(ids) * count,), 3, dtype=torch.int32)
-    return KeyedJaggedTensor(list(plan["tables"]), values, lengths), labels[first : first + count]
+    return KeyedJaggedTensor(list(plan["tables"]), values, lengths=lengths), labels[first : first + count]
 
 
 def trained(model: torch.nn.Module, plan: dict, first: int, count: int, left: list) -> list[float]:

@@ -37,9 +37,7 @@ def sharded(rank: int, text: str, steps: int) -> tuple[list[float], dict[tuple[s
     groups = {axis: [dist.new_group(one) for one in launch.groups(axis)] for axis in ("dp_shard", "dp_replicate")}
     at = {axis: next(i for i, one in enumerate(launch.groups(axis)) if rank in one) for axis in groups}
     replicas = groups["dp_replicate"][at["dp_replicate"]] if launch.degrees.dp_replicate > 1 else None
-    tables = EmbeddingTables(
-        launch.embedding, groups["dp_shard"][at["dp_shard"]], train_dlrm.initial, RATE, replicas
-    )
+    tables = EmbeddingTables(launch.embedding, groups["dp_shard"][at["dp_shard"]], train_dlrm.initial, RATE, replicas)
     each, losses = launch.embedding.samples_per_rank, []
     for step in range(steps):
         ids = [one[rank * each : (rank + 1) * each] for one in ids_of(launch, step)]

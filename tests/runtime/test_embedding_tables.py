@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from placed_tables import WAYS, mixed_plan
 from rank_pool import RankPool, join_job
+
+from placed_tables import WAYS, mixed_plan
 
 pytest.importorskip("torch", reason="the runtime needs torch (pip install 'scaleacross[runtime]')")
 

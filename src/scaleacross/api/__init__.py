@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from scaleacross.api.files import emit, verified_plan, verify
     from scaleacross.api.frontier import Pareto, ParetoPoint, pareto
     from scaleacross.api.improving import improve_settings
+    from scaleacross.api.inference import plan_inference
     from scaleacross.api.planning import plan
     from scaleacross.api.reading import evaluate_settings
     from scaleacross.api.recommendation import evaluate_recommendation, plan_recommendation
@@ -57,6 +58,7 @@ __all__ = [
     "leave_sources_out",
     "pareto",
     "plan",
+    "plan_inference",
     "plan_recommendation",
     "refine_finalists",
     "refine_schedule",
@@ -99,6 +101,7 @@ _HOME: Final = {
         "pareto",
     ),
     "scaleacross.api.planning": ("plan",),
+    "scaleacross.api.inference": ("plan_inference",),
     "scaleacross.api.recommendation": ("evaluate_recommendation", "plan_recommendation"),
     "scaleacross.api.recommendation_study": (
         "compare_recommendation",

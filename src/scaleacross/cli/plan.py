@@ -132,14 +132,19 @@ def plan_command(
       scaleacross plan job.yaml --work-limit 200   # the same plan on a loaded and an idle machine
       scaleacross plan job.yaml --refine 60   # then search better orders of the best pipelines
       scaleacross plan examples/recommendation/mlperf_dcnv2.yaml   # embedding tables over ranks and memories
+      scaleacross plan examples/recommendation/six_cards.yaml      # inference cards: queries/s under a latency bound
       scaleacross plan job.yaml --improve megatron_args.sh --from megatron --hosts hosts.txt   # what would you change?
     """
     from scaleacross.api import improve_settings, plan, refine_finalists
-    from scaleacross.catalogue import is_recommendation
-    from scaleacross.cli.recommendation import plan_recommendation_command
+    from scaleacross.catalogue import is_inference, is_recommendation
+    from scaleacross.cli.recommendation import plan_inference_command, plan_recommendation_command
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.progress import ProgressDisplay
 
+    if job is not None and is_inference(job):
+        own = view_of(full, sections, quiet, ())
+        plan_inference_command(job, output, as_json, time_limit_s, overrides or (), seed, own)
+        return
     targets = targets_of(emit, output)
     tables = job is not None and is_recommendation(job)
     view = view_of(full, sections, quiet, RECOMMENDATION_SECTIONS if tables else PLAN_SECTIONS)

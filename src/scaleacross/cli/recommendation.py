@@ -1,4 +1,4 @@
-"""plan, compare, explain and emit when the job is a recommendation model: same commands, same options, other tables."""
+"""plan, compare and explain when the job is a recommendation model: same commands, same options, other tables."""
 
 from __future__ import annotations
 
@@ -71,6 +71,40 @@ def emitted(plan: RecommendationPlan) -> dict[str, str]:
         except EmitError as error:
             typer.echo(f"not written: {error}", err=True)
     return files
+
+
+def plan_inference_command(
+    job: str,
+    output: Path | None,
+    as_json: bool,
+    time_limit_s: float,
+    overrides: Sequence[str],
+    seed: int,
+    view: View,
+) -> None:
+    """Plan for inference cards, write plan.json below ``output``, print."""
+    from scaleacross.api import plan_inference
+    from scaleacross.emitters import write_files
+    from scaleacross.report.console import PlainConsole
+    from scaleacross.report.inference import inference_line, inference_report, inference_summary
+    from scaleacross.report.progress import ProgressDisplay
+
+    with ProgressDisplay(PlainConsole(stderr=True)) as progress:
+        plan = plan_inference(job, time_limit_s=time_limit_s, seed=seed, overrides=overrides, progress=progress)
+    text = plan.model_dump_json(indent=2)
+    if output:
+        write_files({"plan.json": text + "\n"}, output)
+    if as_json:
+        typer.echo(text)
+    else:
+        view.show(
+            first=lambda: inference_summary(plan),
+            whole=lambda: inference_report(plan),
+            parts=lambda _: inference_report(plan),
+            line=lambda: inference_line(plan),
+        )
+    if output:
+        typer.echo(f"wrote plan.json to {output}", err=True)
 
 
 def compare_recommendation_command(

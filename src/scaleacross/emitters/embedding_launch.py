@@ -33,8 +33,8 @@ def launch_config(plan: RecommendationPlan) -> LaunchConfig:
     job, decision = plan.job, plan.decision
     if job.exchange_precision != job.table_precision:
         raise EmitError(
-            f"launch: vectors are planned in {job.exchange_precision} and tables in {job.table_precision}; the runtime sends what "
-            f"it stores: plan with exchange_precision={job.table_precision}"
+            f"launch: vectors are planned in {job.exchange_precision} and tables in {job.table_precision}; the runtime sends "
+            f"what it stores: plan with exchange_precision={job.table_precision}"
         )
     size, groups = len(plan.ranks), decision.num_groups
     degrees = Degrees(dp_shard=size, dp_replicate=groups)
@@ -107,7 +107,10 @@ def _hosts(topology: Topology, wanted: int) -> tuple[tuple[LaunchHost, ...], np.
                 here = min(each, wanted - len(places))
                 if here <= 0:
                     break
-                rack, zone = number // building.hosts_per_rack, number // building.hosts_per_rack // building.racks_per_zone
+                rack, zone = (
+                    number // building.hosts_per_rack,
+                    number // building.hosts_per_rack // building.racks_per_zone,
+                )
                 name = f"{building.name}-h{number:05d}"
                 hosts.append(
                     LaunchHost(

@@ -179,9 +179,7 @@ class EmbeddingTables(torch.nn.Module):
         size = self.group.size()
         for asked in sent:
             first = [bag.shard.first_column for bag in asked.bags]
-            parts = [
-                gradients[bag.feature][:, f : f + asked.width] for bag, f in zip(asked.bags, first, strict=True)
-            ]
+            parts = [gradients[bag.feature][:, f : f + asked.width] for bag, f in zip(asked.bags, first, strict=True)]
             come = exchange_again(self.group, asked.received, torch.cat(parts).contiguous())
             if asked.width in self._held:
                 read = asked.rows >= 0
@@ -197,14 +195,14 @@ class EmbeddingTables(torch.nn.Module):
             held.update(torch.arange(len(total)), total / size, self.rate, self.adagrad)
         self._step += 1
         if self.replicas is not None and self._step % self.launch.sync_interval_steps == 0:
-            self._average()
+            self._average(self.replicas)
 
-    def _average(self) -> None:
+    def _average(self, replicas: dist.ProcessGroup) -> None:
         """Rows and their state: the mean over the replica groups."""
         for held in (*self._held.values(), *self._whole.values()):
             for tensor in (held.weight, held.state):
-                dist.all_reduce(tensor, group=self.replicas)
-                tensor /= self.replicas.size()
+                dist.all_reduce(tensor, group=replicas)
+                tensor /= replicas.size()
 
     def shards(self) -> dict[tuple[str, int, int], Tensor]:
         """(table, first row, first column) -> the shard that this rank holds, as it is now."""
