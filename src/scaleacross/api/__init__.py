@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scaleacross.api.inference import plan_inference
     from scaleacross.api.planning import plan
     from scaleacross.api.reading import evaluate_settings
-    from scaleacross.api.recommendation import evaluate_recommendation, plan_recommendation
+    from scaleacross.api.recommendation import evaluate_recommendation, plan_recommendation, verify_recommendation
     from scaleacross.api.recommendation_study import compare_recommendation, explain_recommendation
     from scaleacross.api.refining import refine_finalists, refine_schedule
     from scaleacross.api.reproducing import Reproduction, reproduce
@@ -73,6 +73,7 @@ __all__ = [
     "validate",
     "verified_plan",
     "verify",
+    "verify_recommendation",
 ]
 
 _HOME: Final = {
@@ -102,7 +103,7 @@ _HOME: Final = {
     ),
     "scaleacross.api.planning": ("plan",),
     "scaleacross.api.inference": ("plan_inference",),
-    "scaleacross.api.recommendation": ("evaluate_recommendation", "plan_recommendation"),
+    "scaleacross.api.recommendation": ("evaluate_recommendation", "plan_recommendation", "verify_recommendation"),
     "scaleacross.api.recommendation_study": (
         "compare_recommendation",
         "explain_recommendation",

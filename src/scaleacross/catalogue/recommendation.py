@@ -33,7 +33,7 @@ def is_recommendation(ref: object) -> bool:
         data = ref if isinstance(ref, Mapping) else _peek(ref)
     except InputError:
         return False
-    if not isinstance(data, Mapping):
+    if not isinstance(data, Mapping) or "cards" in data:
         return False
     workload = data.get("workload")
     named = isinstance(workload, Mapping) and workload.get("family") == "dlrm"

@@ -25,7 +25,6 @@ from scaleacross.cli.quick import (
 from scaleacross.cli.stopping import first_interrupt
 from scaleacross.cli.view import (
     PLAN_SECTIONS,
-    RECOMMENDATION_SECTIONS,
     Full,
     PlanSections,
     Quiet,
@@ -136,21 +135,14 @@ def plan_command(
       scaleacross plan job.yaml --improve megatron_args.sh --from megatron --hosts hosts.txt   # what would you change?
     """
     from scaleacross.api import improve_settings, plan, refine_finalists
-    from scaleacross.catalogue import is_inference, is_recommendation
-    from scaleacross.cli.recommendation import plan_inference_command, plan_recommendation_command
+    from scaleacross.cli.recommendation import plan_tables_command
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.progress import ProgressDisplay
 
-    if job is not None and is_inference(job):
-        own = view_of(full, sections, quiet, ())
-        plan_inference_command(job, output, as_json, time_limit_s, overrides or (), seed, own)
+    shown = (full, sections, quiet)
+    if plan_tables_command(job, output, as_json, time_limit_s, overrides or (), seed, gap, shown):
         return
-    targets = targets_of(emit, output)
-    tables = job is not None and is_recommendation(job)
-    view = view_of(full, sections, quiet, RECOMMENDATION_SECTIONS if tables else PLAN_SECTIONS)
-    if job is not None and tables:
-        plan_recommendation_command(job, output, as_json, time_limit_s, overrides or (), seed, gap, view)
-        return
+    targets, view = targets_of(emit, output), view_of(*shown, PLAN_SECTIONS)
     asked = job_or_start(job, model, gpus, trunk, km, tokens, sequence, target, topology)
     refuse_together(refine_s, improve, referee, work_limit, cpu_limit_s)
     limit_s, clock = (time_limit_s, time.perf_counter) if cpu_limit_s is None else (cpu_limit_s, time.process_time)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,10 +10,37 @@ from typing import TYPE_CHECKING
 import typer
 
 from scaleacross.cli.frame import display
-from scaleacross.cli.view import View
+from scaleacross.cli.view import RECOMMENDATION_SECTIONS, View, view_of
 
 if TYPE_CHECKING:
     from scaleacross.spec.recommendation import RecommendationPlan
+
+
+def plan_tables_command(
+    job: str | None,
+    output: Path | None,
+    as_json: bool,
+    time_limit_s: float,
+    overrides: Sequence[str],
+    seed: int,
+    gap: float,
+    shown: tuple[bool, Sequence[str] | None, bool],
+) -> bool:
+    """Plan a recommendation or an inference job; False where ``job`` is neither.
+
+    Args:
+        shown: --full, --section and --quiet.
+    """
+    from scaleacross.catalogue import is_inference, is_recommendation
+
+    if job is not None and is_inference(job):
+        plan_inference_command(job, output, as_json, time_limit_s, overrides, seed, view_of(*shown, ()))
+        return True
+    if job is not None and is_recommendation(job):
+        view = view_of(*shown, RECOMMENDATION_SECTIONS)
+        plan_recommendation_command(job, output, as_json, time_limit_s, overrides, seed, gap, view)
+        return True
+    return False
 
 
 def plan_recommendation_command(
@@ -130,6 +158,27 @@ def compare_recommendation_command(
         display(recommendation_comparison(found))
     if output:
         typer.echo(f"wrote {len(whole)} files to {output}", err=True)
+
+
+def verify_recommendation_command(source: str, deep: bool, as_json: bool) -> None:
+    """Verify and say what was checked."""
+    from scaleacross.api import verify_recommendation
+    from scaleacross.catalogue import load_recommendation_plan
+
+    if deep:
+        raise typer.BadParameter("--deep simulates steps of language models: leave it out for a recommendation plan")
+    plan = load_recommendation_plan(source)
+    verify_recommendation(plan)
+    checked = {
+        "counted": ["every element of every table once", "weights of every rank", "ranks of every sharding"],
+        "recomputed": ["seconds of every rank", "step time", "memory of every rank and tier", "bound below the plan"],
+    }
+    if as_json:
+        typer.echo(json.dumps({"plan": plan.job.name, "verified": True, **checked}))
+        return
+    for how, what in checked.items():
+        typer.echo(f"{how:12}{', '.join(what)}")
+    typer.echo(f"{plan.job.name}: verified; the collectives and look-ups behind the seconds are the cost model's own")
 
 
 def explain_recommendation_command(source: str, as_json: bool, time_limit_s: float) -> None:
