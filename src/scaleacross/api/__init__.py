@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scaleacross.api.inference import plan_inference
     from scaleacross.api.planning import plan
     from scaleacross.api.reading import evaluate_settings
-    from scaleacross.api.recommendation import evaluate_recommendation, plan_recommendation, verify_recommendation
+    from scaleacross.api.recommendation import evaluate_recommendation, plan_recommendation
     from scaleacross.api.recommendation_study import compare_recommendation, explain_recommendation
     from scaleacross.api.refining import refine_finalists, refine_schedule
     from scaleacross.api.reproducing import Reproduction, reproduce
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from scaleacross.api.summarising import summarise
     from scaleacross.api.sweeping import SweepResult, sweep
     from scaleacross.api.synthesis import Synthesized, synthesize
+    from scaleacross.verification.embeddings import verify_recommendation
 
 __all__ = [
     "Pareto",
@@ -103,7 +104,8 @@ _HOME: Final = {
     ),
     "scaleacross.api.planning": ("plan",),
     "scaleacross.api.inference": ("plan_inference",),
-    "scaleacross.api.recommendation": ("evaluate_recommendation", "plan_recommendation", "verify_recommendation"),
+    "scaleacross.verification.embeddings": ("verify_recommendation",),
+    "scaleacross.api.recommendation": ("evaluate_recommendation", "plan_recommendation"),
     "scaleacross.api.recommendation_study": (
         "compare_recommendation",
         "explain_recommendation",
