@@ -86,7 +86,7 @@ def evaluate_recommendation(
         VerificationError: a memory overflows.
     """
     own, model, topology = load_recommendation_job(job, overrides)
-    problem = embedding_problem(own, model, topology, decision.num_groups, decision.replicas)
+    problem = embedding_problem(own, model, topology, decision.num_groups, decision.replicas, decision.codecs)
     cost, ranks = priced(problem, assignment_of(problem, decision))
     report = SearchReport(
         status="evaluated", objective_s=cost.busiest_rank_s, bound_s=0.0, gap=1.0, seconds=0.0, seed=0

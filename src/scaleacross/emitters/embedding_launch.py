@@ -28,7 +28,7 @@ def launch_config(plan: RecommendationPlan) -> LaunchConfig:
     """The plan as a launch contract: dp_shard is a replica group of ranks, dp_replicate joins the groups; no other axis.
 
     Raises:
-        EmitError: the exchange is planned in another precision than tables are stored in, which no runtime of ours sends.
+        EmitError: vectors travel coded, or in another precision than tables are stored in, which no runtime of ours does.
     """
     job, decision = plan.job, plan.decision
     if job.exchange_precision != job.table_precision:
@@ -40,6 +40,11 @@ def launch_config(plan: RecommendationPlan) -> LaunchConfig:
     degrees = Degrees(dp_shard=size, dp_replicate=groups)
     near: tuple[GridAxis, GridAxis] = ("dp_shard", "dp_replicate")
     axes = near if decision.replicas == "outer" else (near[1], near[0])
+    if decision.codecs:
+        raise EmitError(
+            f"launch: vectors of {len(decision.codecs)} tables are planned to travel coded, which the runtime's tables "
+            "do not do yet: plan without compression"
+        )
     hosts, units, places = _hosts(Topology.model_validate(job.topology), size * groups)
     rows = tuple(_row(rank, place, size, groups, decision.replicas == "outer") for rank, place in enumerate(places))
     batch = job.global_batch_samples // (size * groups)
