@@ -4,11 +4,12 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test proofs docs consumers runtime slice lint types format clean
+.PHONY: help demo test proofs docs consumers recsys-peers runtime slice lint types format clean
 
 VENV := .venv
 CONSUMERS := .venv-consumers
 RUNTIME := .venv-runtime
+RECSYS := .venv-recsys
 BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input
 DEMO_JOB := configs/jobs/llama3_405b_two_buildings.yaml
@@ -21,7 +22,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python;
 	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$python && break; done)
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed ## plan Llama 3.1 405B on two unequal buildings; launch files in build/llama3_405b
 	$(BIN)/scaleacross plan $(DEMO_JOB) -o $(DEMO_DIR)
@@ -41,6 +42,10 @@ consumers: $(VENV)/.installed-dev $(CONSUMERS)/.installed ## let torchrun, torch
 		SCALEACROSS_TRANSFORMERS_PYTHON=$(abspath $(CONSUMERS))/bin/python \
 		SCALEACROSS_NCCL_LIBRARY=$$(ls $(abspath $(CONSUMERS))/lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2 2>/dev/null) \
 		$(BIN)/python -m pytest -m consumer
+
+recsys-peers: $(VENV)/.installed-dev $(RECSYS)/.installed ## let TorchRec read, plan and train; our plans beside its planner's
+	SCALEACROSS_TORCHREC_PYTHON=$(abspath $(RECSYS))/bin/python $(BIN)/python -m pytest -m consumer tests/recommendation
+	$(RECSYS)/bin/python benchmarks/recsys_peers.py --sets mlperf-dlrm-dcnv2 synthetic-tiny --ranks 8 16
 
 runtime: $(RUNTIME)/.installed ## run launch.json: the tests of the runtime, with torch and triton
 	$(RUNTIME)/bin/python -m pytest -m "slow or not slow" tests/runtime tests/testbed/test_testbed_training.py
@@ -63,7 +68,7 @@ format: $(VENV)/.installed-dev ## let ruff fix and format
 	$(BIN)/ruff format .
 
 clean: ## remove what make made
-	rm -rf $(VENV) $(CONSUMERS) $(RUNTIME) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(CONSUMERS) $(RUNTIME) $(RECSYS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:
@@ -78,6 +83,15 @@ $(CONSUMERS)/.installed: $(VENV)/.created
 	$(PYTHON) -m venv --clear $(CONSUMERS)
 	$(CONSUMERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input torch==2.13.0
 	$(CONSUMERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input numpy triton==3.7.0 torchtitan==0.3.0 megatron-core==0.16.1 transformers==5.23.0
+	@touch $@
+
+# torchrec 1.9.2 asks for an fbgemm of CUDA: that of CPUs is put in its place, so its dependencies are named
+$(RECSYS)/.installed: pyproject.toml $(VENV)/.created
+	$(PYTHON) -m venv --clear $(RECSYS)
+	$(RECSYS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input torch==2.13.0
+	$(RECSYS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input --no-deps torchrec==1.9.2 fbgemm-gpu-cpu==1.8.0
+	$(RECSYS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input -e . torchmetrics==1.9.0 tensordict==0.15.3 \
+		iopath==0.1.10 pyre-extensions==0.0.32 psutil tqdm
 	@touch $@
 
 $(RUNTIME)/.installed: pyproject.toml $(VENV)/.created

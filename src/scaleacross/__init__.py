@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         diagnose,
         emit,
         evaluate,
+        evaluate_recommendation,
         evaluate_settings,
         execution_trace,
         explain,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         leave_sources_out,
         pareto,
         plan,
+        plan_inference,
         plan_recommendation,
         refine_finalists,
         refine_schedule,
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
         validate,
         verified_plan,
         verify,
+        verify_recommendation,
     )
     from scaleacross.catalogue import (
         load_accelerator,
@@ -110,6 +113,7 @@ __all__ = [
     "diagnose",
     "emit",
     "evaluate",
+    "evaluate_recommendation",
     "evaluate_settings",
     "execution_trace",
     "explain",
@@ -125,6 +129,7 @@ __all__ = [
     "load_workload",
     "pareto",
     "plan",
+    "plan_inference",
     "plan_recommendation",
     "refine_finalists",
     "refine_schedule",
@@ -139,6 +144,7 @@ __all__ = [
     "validate",
     "verified_plan",
     "verify",
+    "verify_recommendation",
 ]
 
 _HOME: Final = {
@@ -156,6 +162,7 @@ _HOME: Final = {
         "diagnose",
         "emit",
         "evaluate",
+        "evaluate_recommendation",
         "evaluate_settings",
         "improve_settings",
         "execution_trace",
@@ -164,6 +171,7 @@ _HOME: Final = {
         "leave_sources_out",
         "pareto",
         "plan",
+        "plan_inference",
         "plan_recommendation",
         "refine_finalists",
         "refine_schedule",
@@ -178,6 +186,7 @@ _HOME: Final = {
         "validate",
         "verified_plan",
         "verify",
+        "verify_recommendation",
     ),
     "scaleacross.catalogue": (
         "load_accelerator",

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
+from scaleacross.cost_models.embedding.cards import CardHost, InferenceTable, latency_s, seconds_per_request
 from scaleacross.errors import InfeasibleError, InputError
-from scaleacross.solvers.partition_inference import (
-    CardHost,
-    InferenceTable,
-    glow_partition,
-    partition_inference,
-    seconds_per_request,
-)
+from scaleacross.solvers.partition_inference import glow_partition, partition_inference
 
 
 def drawn(seed: int, count: int) -> tuple[list[InferenceTable], CardHost]:
@@ -59,21 +55,34 @@ def test_two_hundred_sets() -> None:
     assert proved >= 180
 
 
-def test_best_of_all_plans() -> None:
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("uplink", [None, 6e9])
+@pytest.mark.parametrize("bounded", [False, True])
+def test_best_of_all_plans(split: bool, uplink: float | None, bounded: bool) -> None:
     tables, host = drawn(3, 6)
-    host = CardHost(2, host.memory_bytes, 3, 4e9, 0, host.dense_core_s)
-    best = min(
-        seconds_per_request(tables, host, cards, cores)
-        for cards in product(range(2), repeat=6)
-        for cores in (1, 2)
-        if all(
-            sum(t.memory_bytes for t, at in zip(tables, cards, strict=True) if at == card) <= host.memory_bytes
-            for card in range(2)
-        )
-    )
+    host = replace(host, num_cards=2, cores=3, split=split, uplink_bytes_per_s=uplink, activation_bytes=3000.0)
+    host = replace(host, hop_s=1e-6, dense_bytes=100)
+
+    def all_plans() -> list[tuple[float, float]]:
+        return [
+            (seconds_per_request(tables, host, cards, cores), latency_s(tables, host, cards, cores))
+            for cards in product(range(2), repeat=6)
+            for cores in (1, 2)
+            if all(
+                sum(t.memory_bytes for t, at in zip(tables, cards, strict=True) if at == card) <= host.room_bytes
+                for card in range(2)
+            )
+        ]
+
+    if bounded:  # tight enough that the fastest plan breaks it
+        fastest = min(all_plans())
+        shorter = [late for _, late in all_plans() if late < fastest[1] * (1 - 1e-6)]
+        host = replace(host, latency_bound_s=sorted(shorter)[-1] if shorter else fastest[1])
+    best = min(s for s, late in all_plans() if late <= host.latency_bound_s * (1 + 1e-9))
     ours = partition_inference(tables, host)
     assert ours.seconds == pytest.approx(best, rel=1e-5)
     assert ours.bound_s <= best * (1 + 1e-9)
+    assert latency_s(tables, host, ours.cards, ours.lookup_cores) <= host.latency_bound_s * (1 + 1e-6)
 
 
 def test_glow_balances_counts_where_costs_are_alike() -> None:
@@ -88,5 +97,7 @@ def test_what_cannot_be() -> None:
     tables, host = drawn(1, 8)
     with pytest.raises(InfeasibleError, match="bytes each beside the dense network"):
         partition_inference(tables, CardHost(6, 1000, 4, 1e9, 0, 1.0), time_limit_s=1)
+    with pytest.raises(InfeasibleError, match="ms at least; make requests smaller"):
+        partition_inference(tables, replace(host, latency_bound_s=1e-9), time_limit_s=1)
     with pytest.raises(InputError, match="two cores per card"):
         partition_inference(tables, CardHost(6, host.memory_bytes, 1, 1e9, 0, 1.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,13 @@ def test_command_line(tmp_path: Path) -> None:
     assert run.exit_code == 0, run.output
     assert "2 tables on 8 accelerators of zionex_128" in run.output and "Proof" in run.output
     assert (tmp_path / "out" / "torchrec" / "sharding_plan.json").is_file()
+    checked = CliRunner().invoke(app, ["verify", str(tmp_path / "out" / "plan.json")])
+    assert checked.exit_code == 0 and "mine: verified" in checked.output
+    text = (tmp_path / "out" / "plan.json").read_text()
+    (tmp_path / "lie.json").write_text(re.sub('"step_s": [^,]*', '"step_s": 1e-9', text))
+    assert CliRunner().invoke(app, ["verify", str(tmp_path / "lie.json")]).exit_code == 5
+    launch = json.loads((tmp_path / "out" / "launch.json").read_text())
+    assert launch["world_size"] == 8 and len(launch["embedding"]["tables"]) == 2
     told = CliRunner().invoke(app, ["explain", str(tmp_path / "out" / "plan.json"), "--time-limit", "1"])
     assert told.exit_code == 0 and "is the busiest" in told.output
     beside = CliRunner().invoke(app, ["compare", str(job), "--time-limit", "1"])

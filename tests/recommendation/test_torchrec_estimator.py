@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from scaleacross.cost_models.embedding.torchrec import TorchRecMachine, column_width, shard_perf, shard_storage
+from scaleacross.cost_models.embedding.torchrec import (
+    TorchRecMachine,
+    column_width,
+    column_widths,
+    shard_perf,
+    shard_storage,
+    torchrec_options,
+)
 from scaleacross.spec.recommendation import Kernel, Sharding
 from scaleacross.workloads.recommendation import EmbeddingTable
 
@@ -98,3 +105,12 @@ def test_storage_counts_state_cache_and_buffers() -> None:
 @pytest.mark.parametrize(("dimension", "width"), [(64, 64), (128, 128), (256, 128), (384, 128), (400, 400)])
 def test_columns_are_cut_to_128(dimension: int, width: int) -> None:
     assert column_width(EmbeddingTable(name="t", rows=1, dimension=dimension)) == width
+
+
+def test_narrow_column_shards_are_those_that_a_constraint_reaches() -> None:
+    wide, odd = (EmbeddingTable(name="t", rows=100, dimension=columns) for columns in (256, 10))
+    assert (
+        column_widths(wide) == (128,) and column_widths(wide, 32) == (128, 64, 32) and column_widths(odd, 32) == (10,)
+    )
+    options = torchrec_options(wide, MACHINE, 512, ("column_wise",), ("fused",), least_column_width=32)
+    assert [(one.column_width, one.num_shards) for one in options] == [(128, 2), (64, 4), (32, 8)]

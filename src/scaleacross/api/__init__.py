@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from scaleacross.api.files import emit, verified_plan, verify
     from scaleacross.api.frontier import Pareto, ParetoPoint, pareto
     from scaleacross.api.improving import improve_settings
+    from scaleacross.api.inference import plan_inference
     from scaleacross.api.planning import plan
     from scaleacross.api.reading import evaluate_settings
-    from scaleacross.api.recommendation import plan_recommendation
+    from scaleacross.api.recommendation import evaluate_recommendation, plan_recommendation
     from scaleacross.api.recommendation_study import compare_recommendation, explain_recommendation
     from scaleacross.api.refining import refine_finalists, refine_schedule
     from scaleacross.api.reproducing import Reproduction, reproduce
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from scaleacross.api.summarising import summarise
     from scaleacross.api.sweeping import SweepResult, sweep
     from scaleacross.api.synthesis import Synthesized, synthesize
+    from scaleacross.verification.embeddings import verify_recommendation
 
 __all__ = [
     "Pareto",
@@ -48,6 +50,7 @@ __all__ = [
     "diagnose",
     "emit",
     "evaluate",
+    "evaluate_recommendation",
     "evaluate_settings",
     "execution_trace",
     "explain",
@@ -56,6 +59,7 @@ __all__ = [
     "leave_sources_out",
     "pareto",
     "plan",
+    "plan_inference",
     "plan_recommendation",
     "refine_finalists",
     "refine_schedule",
@@ -70,6 +74,7 @@ __all__ = [
     "validate",
     "verified_plan",
     "verify",
+    "verify_recommendation",
 ]
 
 _HOME: Final = {
@@ -98,7 +103,9 @@ _HOME: Final = {
         "pareto",
     ),
     "scaleacross.api.planning": ("plan",),
-    "scaleacross.api.recommendation": ("plan_recommendation",),
+    "scaleacross.api.inference": ("plan_inference",),
+    "scaleacross.verification.embeddings": ("verify_recommendation",),
+    "scaleacross.api.recommendation": ("evaluate_recommendation", "plan_recommendation"),
     "scaleacross.api.recommendation_study": (
         "compare_recommendation",
         "explain_recommendation",

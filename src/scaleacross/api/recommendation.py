@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scaleacross.api.exchange_compression import ChosenCodecs, codecs_for, compression_of, in_use, notes_on
 from scaleacross.catalogue.recommendation import load_recommendation_job
-from scaleacross.cost_models.embedding.decisions import decision_of, priced
+from scaleacross.cost_models.embedding.decisions import assignment_of, decision_of, priced
 from scaleacross.cost_models.embedding.exchange import Replicas
 from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem
 from scaleacross.cost_models.embedding.problem import EmbeddingProblem, embedding_problem
@@ -17,7 +17,7 @@ from scaleacross.solvers.embeddings.baselines import RULES
 from scaleacross.solvers.embeddings.infeasible import no_plan
 from scaleacross.solvers.embeddings.search import Found, shard_embeddings
 from scaleacross.spec.progress import Progress
-from scaleacross.spec.recommendation import RecommendationJob, RecommendationPlan, SearchReport
+from scaleacross.spec.recommendation import RecommendationDecision, RecommendationJob, RecommendationPlan, SearchReport
 from scaleacross.spec.topology import Topology
 from scaleacross.verification.embeddings import verify_recommendation
 from scaleacross.workloads.recommendation import Dlrm
@@ -72,6 +72,26 @@ def plan_recommendation(
         )
         tried.append((problem, found))
     plan = _assembled(own, tried, coded, gap_tolerance, clock() - begin, seed)
+    verify_recommendation(plan)
+    return plan
+
+
+def evaluate_recommendation(
+    job: RecommendationJob | str | Path, decision: RecommendationDecision, *, overrides: Sequence[str] = ()
+) -> RecommendationPlan:
+    """What a decision that someone else took costs, as a verified plan without a proof (bound 0).
+
+    Raises:
+        InputError: the job is wrong, or the decision is not among what it allows.
+        VerificationError: a memory overflows.
+    """
+    own, model, topology = load_recommendation_job(job, overrides)
+    problem = embedding_problem(own, model, topology, decision.num_groups, decision.replicas, decision.codecs)
+    cost, ranks = priced(problem, assignment_of(problem, decision))
+    report = SearchReport(
+        status="evaluated", objective_s=cost.busiest_rank_s, bound_s=0.0, gap=1.0, seconds=0.0, seed=0
+    )
+    plan = RecommendationPlan(job=own, decision=decision, cost=cost, ranks=ranks, report=report)
     verify_recommendation(plan)
     return plan
 

@@ -9,7 +9,9 @@ from scaleacross.catalogue.listing import SCHEMA_KINDS, Entry, bundled_text, ent
 from scaleacross.catalogue.load import load_accelerator, load_graph, load_network, load_topology, load_workload
 from scaleacross.catalogue.quick_start import Start, quick_files, quick_job, quick_topology, topology_text
 from scaleacross.catalogue.recommendation import (
+    is_inference,
     is_recommendation,
+    load_inference_job,
     load_recommendation,
     load_recommendation_job,
     load_recommendation_plan,
@@ -27,11 +29,13 @@ __all__ = [
     "design_points",
     "entries",
     "hidden",
+    "is_inference",
     "is_recommendation",
     "load_accelerator",
     "load_decision",
     "load_design_space",
     "load_graph",
+    "load_inference_job",
     "load_job",
     "load_network",
     "load_plan",

@@ -22,6 +22,7 @@ from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.comparison import Comparison
 from scaleacross.spec.design_space import DesignSpace
 from scaleacross.spec.explanation import Explanation
+from scaleacross.spec.inference import InferenceJob, InferencePlan
 from scaleacross.spec.job import Job
 from scaleacross.spec.json_schema import json_schema
 from scaleacross.spec.launch import LaunchConfig
@@ -51,6 +52,8 @@ SCHEMA_KINDS: Final = (
     "recommendation",
     "recommendation_job",
     "recommendation_plan",
+    "inference_job",
+    "inference_plan",
 )
 
 
@@ -176,6 +179,10 @@ def schema(kind: str) -> dict[str, Any]:
             return json_schema(RecommendationJob, "scaleacross recommendation job")
         case "recommendation_plan":
             return json_schema(RecommendationPlan, "scaleacross recommendation plan", named_by_file=False)
+        case "inference_job":
+            return json_schema(InferenceJob, "scaleacross inference job")
+        case "inference_plan":
+            return json_schema(InferencePlan, "scaleacross inference plan", named_by_file=False)
         case "job":
             return json_schema(Job, "scaleacross job")
         case "plan":

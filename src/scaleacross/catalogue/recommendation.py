@@ -16,6 +16,7 @@ from scaleacross.catalogue.overrides import Overrides, apply_overrides
 from scaleacross.catalogue.validation import validate
 from scaleacross.catalogue.yaml_source import Source, read_file
 from scaleacross.errors import InputError
+from scaleacross.spec.inference import InferenceJob
 from scaleacross.spec.recommendation import RecommendationJob, RecommendationPlan
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads.recommendation import Dlrm
@@ -32,7 +33,7 @@ def is_recommendation(ref: object) -> bool:
         data = ref if isinstance(ref, Mapping) else _peek(ref)
     except InputError:
         return False
-    if not isinstance(data, Mapping):
+    if not isinstance(data, Mapping) or "cards" in data:
         return False
     workload = data.get("workload")
     named = isinstance(workload, Mapping) and workload.get("family") == "dlrm"
@@ -175,6 +176,32 @@ def _part(kind: Kind, source: Source) -> Source:
         return _read_model(value, source.folder) if key == "workload" else read(kind, value, source.folder)
     except InputError as error:
         raise InputError(f"{source.place((key,))}: key '{key}': {error}") from None
+
+
+def is_inference(ref: object) -> bool:
+    """Whether ``ref`` is an inference job: an object, or a mapping or file with the key ``cards``."""
+    if isinstance(ref, InferenceJob):
+        return True
+    try:
+        data = ref if isinstance(ref, Mapping) else _peek(ref)
+    except InputError:
+        return False
+    return isinstance(data, Mapping) and "cards" in data and "workload" in data
+
+
+def load_inference_job(ref: Reference | InferenceJob, overrides: Overrides = ()) -> tuple[InferenceJob, Dlrm]:
+    """An inference job by path or mapping with ``a.b=value`` overrides, made self-contained, with its model.
+
+    Raises:
+        InputError: not found, or an error in the job, its model or an override, each with its place.
+    """
+    if isinstance(ref, InferenceJob):
+        ref = ref.model_dump(mode="json", exclude_none=True)
+    source = apply_overrides(
+        read("jobs", ref), overrides, InferenceJob, EXTRA_KEYS, {"workload": lambda own: _full(own, Dlrm)}
+    )
+    job, model = validate(InferenceJob, source), _model_from(_part("recommendation", source))
+    return job.model_copy(update={"workload": model.model_dump(mode="json")}), model
 
 
 def load_recommendation_plan(path: str | Path) -> RecommendationPlan:

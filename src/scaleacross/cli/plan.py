@@ -25,7 +25,6 @@ from scaleacross.cli.quick import (
 from scaleacross.cli.stopping import first_interrupt
 from scaleacross.cli.view import (
     PLAN_SECTIONS,
-    RECOMMENDATION_SECTIONS,
     Full,
     PlanSections,
     Quiet,
@@ -132,20 +131,18 @@ def plan_command(
       scaleacross plan job.yaml --work-limit 200   # the same plan on a loaded and an idle machine
       scaleacross plan job.yaml --refine 60   # then search better orders of the best pipelines
       scaleacross plan examples/recommendation/mlperf_dcnv2.yaml   # embedding tables over ranks and memories
+      scaleacross plan examples/recommendation/six_cards.yaml      # inference cards: queries/s under a latency bound
       scaleacross plan job.yaml --improve megatron_args.sh --from megatron --hosts hosts.txt   # what would you change?
     """
     from scaleacross.api import improve_settings, plan, refine_finalists
-    from scaleacross.catalogue import is_recommendation
-    from scaleacross.cli.recommendation import plan_recommendation_command
+    from scaleacross.cli.recommendation import plan_tables_command
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.progress import ProgressDisplay
 
-    targets = targets_of(emit, output)
-    tables = job is not None and is_recommendation(job)
-    view = view_of(full, sections, quiet, RECOMMENDATION_SECTIONS if tables else PLAN_SECTIONS)
-    if job is not None and tables:
-        plan_recommendation_command(job, output, as_json, time_limit_s, overrides or (), seed, gap, view)
+    shown = (full, sections, quiet)
+    if plan_tables_command(job, output, as_json, time_limit_s, overrides or (), seed, gap, shown):
         return
+    targets, view = targets_of(emit, output), view_of(*shown, PLAN_SECTIONS)
     asked = job_or_start(job, model, gpus, trunk, km, tokens, sequence, target, topology)
     refuse_together(refine_s, improve, referee, work_limit, cpu_limit_s)
     limit_s, clock = (time_limit_s, time.perf_counter) if cpu_limit_s is None else (cpu_limit_s, time.process_time)

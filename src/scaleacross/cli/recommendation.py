@@ -1,14 +1,46 @@
-"""plan, compare, explain and emit when the job is a recommendation model: same commands, same options, other tables."""
+"""plan, compare and explain when the job is a recommendation model: same commands, same options, other tables."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from scaleacross.cli.frame import display
-from scaleacross.cli.view import View
+from scaleacross.cli.view import RECOMMENDATION_SECTIONS, View, view_of
+
+if TYPE_CHECKING:
+    from scaleacross.spec.recommendation import RecommendationPlan
+
+
+def plan_tables_command(
+    job: str | None,
+    output: Path | None,
+    as_json: bool,
+    time_limit_s: float,
+    overrides: Sequence[str],
+    seed: int,
+    gap: float,
+    shown: tuple[bool, Sequence[str] | None, bool],
+) -> bool:
+    """Plan a recommendation or an inference job; False where ``job`` is neither.
+
+    Args:
+        shown: --full, --section and --quiet.
+    """
+    from scaleacross.catalogue import is_inference, is_recommendation
+
+    if job is not None and is_inference(job):
+        plan_inference_command(job, output, as_json, time_limit_s, overrides, seed, view_of(*shown, ()))
+        return True
+    if job is not None and is_recommendation(job):
+        view = view_of(*shown, RECOMMENDATION_SECTIONS)
+        plan_recommendation_command(job, output, as_json, time_limit_s, overrides, seed, gap, view)
+        return True
+    return False
 
 
 def plan_recommendation_command(
@@ -21,7 +53,7 @@ def plan_recommendation_command(
     gap: float,
     view: View,
 ) -> None:
-    """Plan, write plan.json and TorchRec's files below ``output``, print."""
+    """Plan, write plan.json, launch.json and TorchRec's files below ``output``, print."""
     from scaleacross.api import plan_recommendation
     from scaleacross.emitters import write_files
     from scaleacross.report.console import PlainConsole
@@ -40,7 +72,7 @@ def plan_recommendation_command(
     text = plan.model_dump_json(indent=2)
     if output:
         files = {"plan.json": text + "\n"}
-        files |= _torchrec_files(plan)
+        files |= emitted(plan)
         written = write_files(files, output)
     if as_json:
         typer.echo(text)
@@ -55,18 +87,52 @@ def plan_recommendation_command(
         typer.echo(f"wrote {len(written)} files to {output}: {', '.join(files)}", err=True)
 
 
-def _torchrec_files(plan: object) -> dict[str, str]:
-    from scaleacross.emitters.torchrec import render
+def emitted(plan: RecommendationPlan) -> dict[str, str]:
+    """TorchRec's files and launch.json; what cannot be written is said with its reason."""
+    from scaleacross.emitters import embedding_launch, torchrec
     from scaleacross.errors import EmitError
-    from scaleacross.spec.recommendation import RecommendationPlan
 
-    if not isinstance(plan, RecommendationPlan):
-        return {}
-    try:
-        return render(plan)
-    except EmitError as error:
-        typer.echo(f"not written: {error}", err=True)
-        return {}
+    files: dict[str, str] = {}
+    for render in (torchrec.render, embedding_launch.render):
+        try:
+            files |= render(plan)
+        except EmitError as error:
+            typer.echo(f"not written: {error}", err=True)
+    return files
+
+
+def plan_inference_command(
+    job: str,
+    output: Path | None,
+    as_json: bool,
+    time_limit_s: float,
+    overrides: Sequence[str],
+    seed: int,
+    view: View,
+) -> None:
+    """Plan for inference cards, write plan.json below ``output``, print."""
+    from scaleacross.api import plan_inference
+    from scaleacross.emitters import write_files
+    from scaleacross.report.console import PlainConsole
+    from scaleacross.report.inference import inference_line, inference_report, inference_summary
+    from scaleacross.report.progress import ProgressDisplay
+
+    with ProgressDisplay(PlainConsole(stderr=True)) as progress:
+        plan = plan_inference(job, time_limit_s=time_limit_s, seed=seed, overrides=overrides, progress=progress)
+    text = plan.model_dump_json(indent=2)
+    if output:
+        write_files({"plan.json": text + "\n"}, output)
+    if as_json:
+        typer.echo(text)
+    else:
+        view.show(
+            first=lambda: inference_summary(plan),
+            whole=lambda: inference_report(plan),
+            parts=lambda _: inference_report(plan),
+            line=lambda: inference_line(plan),
+        )
+    if output:
+        typer.echo(f"wrote plan.json to {output}", err=True)
 
 
 def compare_recommendation_command(
@@ -92,6 +158,27 @@ def compare_recommendation_command(
         display(recommendation_comparison(found))
     if output:
         typer.echo(f"wrote {len(whole)} files to {output}", err=True)
+
+
+def verify_recommendation_command(source: str, deep: bool, as_json: bool) -> None:
+    """Verify and say what was checked."""
+    from scaleacross.api import verify_recommendation
+    from scaleacross.catalogue import load_recommendation_plan
+
+    if deep:
+        raise typer.BadParameter("--deep simulates steps of language models: leave it out for a recommendation plan")
+    plan = load_recommendation_plan(source)
+    verify_recommendation(plan)
+    checked = {
+        "counted": ["every element of every table once", "weights of every rank", "ranks of every sharding"],
+        "recomputed": ["seconds of every rank", "step time", "memory of every rank and tier", "bound below the plan"],
+    }
+    if as_json:
+        typer.echo(json.dumps({"plan": plan.job.name, "verified": True, **checked}))
+        return
+    for how, what in checked.items():
+        typer.echo(f"{how:12}{', '.join(what)}")
+    typer.echo(f"{plan.job.name}: verified; the collectives and look-ups behind the seconds are the cost model's own")
 
 
 def explain_recommendation_command(source: str, as_json: bool, time_limit_s: float) -> None:

@@ -36,13 +36,17 @@ def verify_command(
       scaleacross verify plan.json --deep --max-difference 0.05 --json | jq .simulated_step_s
     """
     from scaleacross.api import verify
-    from scaleacross.catalogue import load_plan
+    from scaleacross.catalogue import is_recommendation, load_plan
+    from scaleacross.cli.recommendation import verify_recommendation_command
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.progress import ProgressDisplay
     from scaleacross.report.verification import verification_report
 
     if max_difference is not None and not deep:
         raise typer.BadParameter("--max-difference is of the simulation: give --deep too")
+    if is_recommendation(source):
+        verify_recommendation_command(source, deep, as_json)
+        return
     plan = load_plan(source)
     limit = {} if max_difference is None else {"max_difference": max_difference}
     with ProgressDisplay(PlainConsole(stderr=True)) as show:

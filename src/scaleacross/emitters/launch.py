@@ -115,7 +115,7 @@ def _hosts(order: RankOrder, topology: Topology) -> tuple[LaunchHost, ...]:
 
 def _process_groups(plan: Plan, axis: Axis, rows: tuple[RankRow, ...], units: Ints) -> ProcessGroups:
     groups = rank_groups(rows, axis, plan.degrees)
-    levels = _levels(units, np.array(groups))
+    levels = group_levels(units, np.array(groups))
     return ProcessGroups(
         axis=axis,
         degree=plan.degrees.of(axis),
@@ -144,7 +144,7 @@ def _units(order: RankOrder, topology: Topology) -> Ints:
     return np.array(numbered)[:, order.host]
 
 
-def _levels(units: Ints, groups: Ints) -> Ints:
+def group_levels(units: Ints, groups: Ints) -> Ints:
     """Outermost link level that each group (groups, ranks) crosses: that of the smallest unit which holds all its ranks."""
     here = units[:, groups]
     apart = (here != here[:, :, :1]).any(axis=2)

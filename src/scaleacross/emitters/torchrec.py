@@ -25,23 +25,31 @@ from pathlib import Path
 
 from torch.distributed._shard.sharding_spec import EnumerableShardingSpec, ShardMetadata
 from torchrec.distributed.planner.types import ParameterConstraints
-from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
+from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan
 
 PLAN = json.loads((Path(__file__).parent / "sharding_plan.json").read_text())
 
 
-def _spec(shards):
-    metadata = [ShardMetadata(s["offsets"], s["sizes"], s["placement"]) for s in shards]
+def _spec(shards, device):
+    places = [s["placement"] if device == "cuda" else s["placement"].partition("/")[0] + "/" + device for s in shards]
+    metadata = [ShardMetadata(s["offsets"], s["sizes"], place) for s, place in zip(shards, places)]
     return EnumerableShardingSpec(metadata) if metadata else None
 
 
-def sharding_plan(module=PLAN["module"]):
+def _cache(table):
+    share = table["cache_load_factor"]
+    return None if share is None else CacheParams(load_factor=share)
+
+
+def sharding_plan(module=PLAN["module"], device="cuda"):
+    """The plan of the collection at ``module``; ``device="cpu"`` to try it on gloo."""
     tables = {{
         name: ParameterSharding(
             sharding_type=table["sharding_type"],
             compute_kernel=table["compute_kernel"],
             ranks=table["ranks"],
-            sharding_spec=_spec(table["shards"]),
+            sharding_spec=_spec(table["shards"], device),
+            cache_params=_cache(table),
         )
         for name, table in PLAN["tables"].items()
     }}
@@ -49,11 +57,15 @@ def sharding_plan(module=PLAN["module"]):
 
 
 def constraints():
+    """By table, for ``EmbeddingShardingPlanner(constraints=...)``."""
     return {{
         name: ParameterConstraints(
             sharding_types=[table["sharding_type"]],
             compute_kernels=[table["compute_kernel"]],
+            min_partition=table["min_partition"],
             pooling_factors=table["pooling_factors"],
+            is_weighted=table["is_weighted"],
+            cache_params=_cache(table),
         )
         for name, table in PLAN["tables"].items()
     }}
@@ -78,11 +90,15 @@ def render(plan: RecommendationPlan) -> dict[str, str]:
                 "plan without it (kernels: [dense, fused, fused_uvm_caching, fused_uvm])"
             )
         tables[table.name] = {
+            "size": [table.rows, table.dimension],
             "sharding_type": placement.sharding,
             "compute_kernel": placement.kernel,
             "ranks": list(placement.ranks),
             "shards": _shards(placement, table.rows, table.dimension, per_host),
+            "min_partition": placement.column_width if "column" in placement.sharding else None,
             "pooling_factors": list(table.pooling),
+            "is_weighted": table.weighted,
+            "cache_load_factor": plan.job.cache_fraction if placement.kernel == "fused_uvm_caching" else None,
         }
     groups = plan.decision.num_groups
     whole = {

@@ -107,6 +107,24 @@ def return_rows(group: dist.ProcessGroup, received: Received, results: Tensor) -
     return add_rows(crossed_back, way.to_buildings)
 
 
+def exchange_again(group: dist.ProcessGroup, received: Received, rows: Tensor) -> Tensor:
+    """Send other rows the way of an ``exchange_rows`` before, such as the gradients of what came back.
+
+    Returns:
+        (ranks · capacity, width) in the places of ``received.rows``, zeros where there is none.
+
+    Raises:
+        InputError: the rows went by building, or are not as many as then.
+    """
+    way = received.way
+    if not isinstance(way, Layout) or rows.shape[0] != way.slots.numel():
+        raise InputError(f"{rows.shape[0]} rows cannot go the way of the rows before: as many, sent straight, can")
+    packed = pack_rows(rows, way)
+    out = torch.empty_like(packed)
+    dist.all_to_all_single(out, packed, group=group)
+    return out
+
+
 def exchange_rows_by_building(
     group: dist.ProcessGroup,
     buildings: Sequence[Sequence[int]],

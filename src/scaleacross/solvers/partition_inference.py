@@ -1,46 +1,25 @@
 """Embedding tables of an inference model over the accelerator cards of one host, and the cores that look rows up.
 
-Every card holds some tables and a copy of the dense network. A card is busy per request for the largest of three: look-ups over
-the cores kept for them; the dense network over the other cores and the number of cards; vectors that leave over its PCIe rate.
-The slowest card sets the rate of queries. Derived from arXiv 2107.04140 and Glow's partitioner; no measurement stands behind it.
+The law is ``cost_models.embedding.cards``; Glow's published rule is the start and the baseline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from ortools.sat.python import cp_model
 
+from scaleacross.cost_models.embedding.cards import CardHost, InferenceTable, latency_s, seconds_per_request
 from scaleacross.errors import InfeasibleError, InputError
 
 BIG_TABLE_BYTES: Final = 104_857_600
 """Tables above it are spread by size first (Glow, BigTableThresholdBytes)."""
+LATENCY_TOLERANCE: Final = 1e-6
 _STEPS: Final = 1_000_000_000
 """Whole numbers per incumbent; costs are rounded down to them, so that the bound stays one."""
-
-
-@dataclass(frozen=True)
-class InferenceTable:
-    """A table as an inference card sees it: bytes held, seconds of look-up on one core and bytes sent on, per request."""
-
-    name: str
-    memory_bytes: int
-    lookup_core_s: float
-    output_bytes: float
-
-
-@dataclass(frozen=True)
-class CardHost:
-    """Equal cards behind one PCIe switch; ``dense_*`` is the dense network, a copy of which every card holds and runs in turn."""
-
-    num_cards: int
-    memory_bytes: int
-    cores: int
-    pcie_bytes_per_s: float
-    dense_bytes: int
-    dense_core_s: float
 
 
 @dataclass(frozen=True)
@@ -58,23 +37,13 @@ class CardPlan:
         return self.bound_s >= self.seconds * (1 - 1e-6)
 
 
-def seconds_per_request(tables: Sequence[InferenceTable], host: CardHost, cards: Sequence[int], cores: int) -> float:
-    """Busy time of the slowest card per request, all cards taking requests in turn."""
-    worst = host.dense_core_s / (host.num_cards * (host.cores - cores))
-    for card in range(host.num_cards):
-        own = [table for table, at in zip(tables, cards, strict=True) if at == card]
-        leaves = sum(table.output_bytes for table in own) * (host.num_cards - 1) / host.num_cards
-        worst = max(worst, sum(table.lookup_core_s for table in own) / cores, leaves / host.pcie_bytes_per_s)
-    return worst
-
-
 def glow_partition(tables: Sequence[InferenceTable], host: CardHost, cores: int) -> CardPlan | None:
     """Glow's SparseNN rule: big tables by size to the emptiest card, the rest by cost to the cheapest card with room; where that
     fails, all by size to the cheapest. None where neither fits.
 
     Source: ``pytorch/glow``, its SparseNN partitioner.
     """
-    room = host.memory_bytes - host.dense_bytes
+    room = host.room_bytes
     big = sorted(
         (i for i, t in enumerate(tables) if t.memory_bytes > BIG_TABLE_BYTES), key=lambda i: -tables[i].memory_bytes
     )
@@ -109,69 +78,106 @@ def _one_by_one(
 def partition_inference(
     tables: Sequence[InferenceTable], host: CardHost, *, time_limit_s: float = 10.0, seed: int = 0
 ) -> CardPlan:
-    """The plan with the most queries per second: cores and cards together, never slower than Glow's rule with the same cores.
+    """The plan with the most queries per second inside the latency bound: cores and cards together.
+
+    It is never slower than Glow's rule with the same cores, where that keeps the latency bound.
 
     Args:
         time_limit_s: seconds of search for all splits of the cores together.
 
     Raises:
         InputError: no table, card or core to split.
-        InfeasibleError: the tables do not fit the cards; the message says by how much.
+        InfeasibleError: the tables do not fit the cards, or no plan keeps the latency bound; the message says by how much.
     """
     if not tables or host.num_cards < 1 or host.cores < 2:
         raise InputError(
             "partition_inference needs a table, a card, and two cores per card: look-ups and dense work share them"
         )
     starts = {cores: glow_partition(tables, host, cores) for cores in range(1, host.cores)}
-    best = min((plan for plan in starts.values() if plan is not None), key=lambda plan: plan.seconds, default=None)
-    bound = float("inf")
-    order = sorted(starts, key=lambda cores: _least(tables, host, cores))
+    kept = [plan for plan in starts.values() if plan is not None and _in_time(tables, host, plan)]
+    best = min(kept, key=lambda plan: plan.seconds, default=None)
+    bound = inf
+    order = sorted(starts, key=lambda cores: least_seconds(tables, host, cores))
     for number, cores in enumerate(order):
-        if best is not None and _least(tables, host, cores) >= best.seconds:
+        if best is not None and least_seconds(tables, host, cores) >= best.seconds:
             break
         best, own = _solve(tables, host, cores, best, time_limit_s / (len(order) - number) / 2, seed)
         bound = min(bound, own)
     if best is None:
-        room, whole = host.memory_bytes - host.dense_bytes, sum(table.memory_bytes for table in tables)
-        raise InfeasibleError(
-            f"{whole:,} bytes of tables on {host.num_cards} cards with {room:,} bytes each beside the dense network: "
-            f"{max(0, whole - room * host.num_cards):,} are missing; quantise tables or add cards"
-        )
+        raise _no_plan(tables, host)
     return CardPlan(best.cards, best.lookup_cores, best.seconds, min(bound, best.seconds))
 
 
-def _least(tables: Sequence[InferenceTable], host: CardHost, cores: int) -> float:
+def _in_time(tables: Sequence[InferenceTable], host: CardHost, plan: CardPlan) -> bool:
+    limit_s = host.latency_bound_s * (1 + LATENCY_TOLERANCE)
+    return latency_s(tables, host, plan.cards, plan.lookup_cores) <= limit_s
+
+
+def _no_plan(tables: Sequence[InferenceTable], host: CardHost) -> InfeasibleError:
+    room, whole = host.room_bytes, sum(table.memory_bytes for table in tables)
+    largest = max(tables, key=lambda table: table.memory_bytes)
+    if whole > room * host.num_cards or largest.memory_bytes > room:
+        return InfeasibleError(
+            f"{whole:,} bytes of tables on {host.num_cards} cards with {room:,} bytes each beside the dense network: "
+            f"{max(0, whole - room * host.num_cards, largest.memory_bytes - room):,} are missing (largest table: "
+            f"'{largest.name}', {largest.memory_bytes:,}); quantise tables or add cards"
+        )
+    least = min(_least_latency(tables, host, cores) for cores in range(1, host.cores))
+    if least > host.latency_bound_s:
+        return InfeasibleError(
+            f"no plan answers a request within {host.latency_bound_s * 1e3:.3g} ms: look-ups, vectors on their way and the dense "
+            f"network take {least * 1e3:.3g} ms at least; make requests smaller, quantise tables or add cards"
+        )
+    return InfeasibleError(
+        "no plan was found that fits and keeps the latency bound: give more time, or loosen one of them"
+    )
+
+
+def least_seconds(tables: Sequence[InferenceTable], host: CardHost, cores: int) -> float:
     """No plan with these cores is faster: means over the cards, and the dearest table."""
     lookups = [table.lookup_core_s for table in tables]
-    sent = [table.output_bytes * (host.num_cards - 1) / host.num_cards for table in tables]
+    sent = [table.output_bytes for table in tables]
+    total, rate = sum(sent), host.pcie_bytes_per_s
+    if host.split:
+        # what is not on card 0 enters it; what is on it is looked up there, at most so many bytes of vectors a second
+        most = max((table.output_bytes / table.lookup_core_s for table in tables if table.lookup_core_s), default=inf)
+        ports = total / (rate + most * cores) * rate if host.num_cards > 1 else 0.0
+    else:
+        ports = max(max(sent), total / host.num_cards) * (1 - 1 / host.num_cards)
     return max(
-        host.dense_core_s / (host.num_cards * (host.cores - cores)),
+        host.dense_s(cores),
         max(max(lookups), sum(lookups) / host.num_cards) / cores,
-        max(max(sent), sum(sent) / host.num_cards) / host.pcie_bytes_per_s,
+        ports / rate,
     )
+
+
+def _least_latency(tables: Sequence[InferenceTable], host: CardHost, cores: int) -> float:
+    lookups = [table.lookup_core_s for table in tables]
+    slowest = max(max(lookups), sum(lookups) / host.num_cards) / cores
+    total = sum(table.output_bytes for table in tables)
+    # some card holds no more than the mean, and all the rest comes to it when its turn is
+    comes = 0.0 if host.split else total * (1 - 1 / host.num_cards) / host.pcie_bytes_per_s
+    return slowest + comes + host.fixed_latency_s(cores, total)
 
 
 def _solve(
     tables: Sequence[InferenceTable], host: CardHost, cores: int, best: CardPlan | None, limit_s: float, seed: int
 ) -> tuple[CardPlan | None, float]:
     """The better of ``best`` and the best with these cores, and a bound for these cores."""
+    least, total = least_seconds(tables, host, cores), sum(table.output_bytes for table in tables)
     whole = sum(table.lookup_core_s for table in tables) / cores
-    sent = sum(table.output_bytes for table in tables) / host.pcie_bytes_per_s
-    upper = best.seconds if best is not None else max(whole, sent, _least(tables, host, cores))
-    step, model, cards = upper / _STEPS, cp_model.CpModel(), range(host.num_cards)
-    top = model.new_int_var(int(_least(tables, host, cores) / step), _STEPS, "T")
-    put = [[model.new_bool_var("") for _ in cards] for _ in tables]
-    share = (host.num_cards - 1) / host.num_cards / host.pcie_bytes_per_s
+    widest = 2 * (total + host.activation_bytes) / host.pcie_bytes_per_s + total / (host.uplink_bytes_per_s or inf)
+    upper = best.seconds if best is not None else max(whole, widest, least)
+    step, model = upper / _STEPS, cp_model.CpModel()
+    top = model.new_int_var(int(least / step), _STEPS, "T")
+    put = [[model.new_bool_var("") for _ in range(host.num_cards)] for _ in tables]
     for row in put:
         model.add_exactly_one(row)
-    for card in cards:
-        own = [row[card] for row in put]
-        for cost in ([t.lookup_core_s / cores for t in tables], [t.output_bytes * share for t in tables]):
-            model.add(cp_model.LinearExpr.weighted_sum(own, [int(one / step) for one in cost]) <= top)
-        sizes = [table.memory_bytes for table in tables]
-        model.add(cp_model.LinearExpr.weighted_sum(own, sizes) <= host.memory_bytes - host.dense_bytes)
-    for index, row in enumerate(put[: host.num_cards]):  # equal cards: the i-th table is on one of the first i + 1
-        for card in range(index + 1, host.num_cards):
+    _add_cards(model, top, put, tables, host, cores, step)
+    # equal cards, but for card 0 of a split: the i-th table is on one of the first i + 1
+    first = 1 if host.split else 0
+    for index, row in enumerate(put[: host.num_cards]):
+        for card in range(index + 1 + first, host.num_cards):
             model.add(row[card] == 0)
     model.minimize(top)
     solver = cp_model.CpSolver()
@@ -179,11 +185,50 @@ def _solve(
     solver.parameters.random_seed = seed
     status = solver.solve(model)
     if status == cp_model.INFEASIBLE:
-        return best, upper if best is not None else float("inf")
-    bound = max(_least(tables, host, cores), solver.best_objective_bound * step)
+        return best, upper if best is not None else inf
+    bound = max(least, solver.best_objective_bound * step)
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        found = tuple(next(card for card in cards if solver.value(row[card])) for row in put)
-        seconds = seconds_per_request(tables, host, found, cores)
-        if best is None or seconds < best.seconds:
-            best = CardPlan(found, cores, seconds, 0.0)
+        found = tuple(next(card for card, one in enumerate(row) if solver.value(one)) for row in put)
+        plan = CardPlan(found, cores, seconds_per_request(tables, host, found, cores), 0.0)
+        if (best is None or plan.seconds < best.seconds) and _in_time(tables, host, plan):
+            best = plan
     return best, bound
+
+
+def _add_cards(
+    model: cp_model.CpModel,
+    top: cp_model.IntVar,
+    put: Sequence[Sequence[cp_model.IntVar]],
+    tables: Sequence[InferenceTable],
+    host: CardHost,
+    cores: int,
+    step: float,
+) -> None:
+    """What every card takes and holds. Costs are rounded down, so that what the model proves holds."""
+    weighted, rate = cp_model.LinearExpr.weighted_sum, host.pcie_bytes_per_s
+    lookups = [int(table.lookup_core_s / cores / step) for table in tables]
+    total, leaving = sum(table.output_bytes for table in tables), host.leaving
+    passed = int(host.activation_bytes / rate / step) if host.split and host.num_cards > 1 else 0
+    slowest = model.new_int_var(0, _STEPS, "look-ups")
+    model.add(slowest <= top)
+    limit = host.latency_bound_s - host.fixed_latency_s(cores, total)
+    uplink: list[cp_model.LinearExpr] = []
+    for card, share in enumerate(map(float, leaving)):
+        own = [row[card] for row in put]
+        others = [row[other] for row in put for other in range(host.num_cards) if other != card]
+        sent = [int(table.output_bytes / rate / step) for table in tables]
+        from_others = [cost for cost in sent for _ in range(host.num_cards - 1)]
+        model.add(weighted(own, lookups) <= slowest)
+        model.add(weighted(own, [int(table.output_bytes * share / rate / step) for table in tables]) + passed <= top)
+        model.add(weighted(own, [table.memory_bytes for table in tables]) <= host.room_bytes)
+        if host.uplink_bytes_per_s is not None:
+            costs = [int(table.output_bytes * share / host.uplink_bytes_per_s / step) for table in tables]
+            uplink.append(weighted(own, costs))
+        takes_all = not host.split or card == 0
+        if host.split and card == 0 and others:
+            model.add(weighted(others, from_others) + passed <= top)
+        if takes_all and limit < inf:
+            came = weighted(others, from_others) if others else 0
+            model.add(slowest + came <= int(limit / step) + 1)
+    if uplink:
+        model.add(sum(uplink) <= top)

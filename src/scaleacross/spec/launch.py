@@ -20,6 +20,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from scaleacross.spec.accelerator import Precision
 from scaleacross.spec.base import Spec
+from scaleacross.spec.embedding_launch import EmbeddingLaunch
 from scaleacross.spec.framework import Optimizer
 from scaleacross.spec.network import LinkLevel
 from scaleacross.spec.network_choice import CommunicatorChoice
@@ -146,6 +147,7 @@ class LaunchConfig(Spec):
     rank_columns: tuple[str, ...] = Field(default=RANK_COLUMNS, description="meaning of the columns of ranks")
     ranks: tuple[RankRow, ...] = Field(description="[rank] -> one integer per column of rank_columns")
     process_groups: tuple[ProcessGroups, ...] = Field(description="one entry per axis of degree > 1")
+    embedding: EmbeddingLaunch | None = Field(default=None, description="tables of a recommendation model")
 
     @model_validator(mode="after")
     def _sizes_agree(self) -> LaunchConfig:

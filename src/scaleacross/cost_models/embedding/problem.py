@@ -281,8 +281,8 @@ def _by_torchrec(
         k for k in job.kernels if k in ("dense", "fused") or (building.host is not None and k != "key_value")
     )
     tables = tuple(model.expanded())
+    sizes, least = (row, sent, job.optimizer), job.least_column_width
     options = _per_kind(
-        tables,
-        lambda table: torchrec_options(table, machine, round(batch), job.shardings, kernels, row, sent, job.optimizer),
+        tables, lambda one: torchrec_options(one, machine, round(batch), job.shardings, kernels, *sizes, least)
     )
     return ShardingProblem(tables, options, fleet)

@@ -156,6 +156,12 @@ def column_width(table: EmbeddingTable, least: int = LEAST_COLUMN_WIDTH) -> int:
     return least if table.dimension > least and table.dimension % least == 0 else table.dimension
 
 
+def column_widths(table: EmbeddingTable, least: int = LEAST_COLUMN_WIDTH) -> tuple[int, ...]:
+    """Widths that its ``min_partition`` reaches: its own choice first, then halves of 128 down to ``least``."""
+    halves = [width for width in (128, 64, 32, 16, 8, 4) if width >= least]
+    return tuple(dict.fromkeys(column_width(table, width) for width in (LEAST_COLUMN_WIDTH, *halves)))
+
+
 def torchrec_options(
     table: EmbeddingTable,
     machine: TorchRecMachine,
@@ -165,11 +171,16 @@ def torchrec_options(
     row_bytes: int = 4,
     sent_bytes: int = 4,
     optimizer: TableOptimizer | None = None,
+    least_column_width: int = LEAST_COLUMN_WIDTH,
 ) -> tuple[Option, ...]:
-    """Every option of a table that its enumerator lists, by its own figures (here in s, look-up and exchange apart)."""
+    """Every option of a table that its enumerator lists, by its own figures (here in s, look-up and exchange apart).
+
+    Below ``LEAST_COLUMN_WIDTH`` it lists column shards only where a constraint (``min_partition``) asks for them.
+    """
     out = []
-    for sharding in shardings:
-        width = column_width(table) if "column" in sharding else table.dimension
+    narrow = column_widths(table, least_column_width)
+    listed = [(kind, width) for kind in shardings for width in (narrow if "column" in kind else (table.dimension,))]
+    for sharding, width in listed:
         own: tuple[Kernel, ...] = ("dense",) if sharding == "data_parallel" else kernels
         for kernel in own:
             if (kernel == "dense") != (sharding == "data_parallel") or kernel not in kernels:

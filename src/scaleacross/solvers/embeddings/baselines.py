@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.embedding.options import LOOKUP, Assignment, Option, ShardingProblem, fits, holders
+from scaleacross.cost_models.embedding.torchrec import column_width
 from scaleacross.cost_models.settings import Ints
 from scaleacross.solvers.embeddings.exact import solve_part, whole_part
 from scaleacross.spec.recommendation import Sharding
@@ -87,10 +88,18 @@ def _hbm(problem: ShardingProblem, option: Option) -> float:
 def _proposals(problem: ShardingProblem) -> Iterator[tuple[int, ...]]:
     keys: tuple[Callable[[Option], float], ...] = (_dearest, partial(_work, problem))
     for key in keys:
-        orders = [[i for _, i in sorted((key(option), i) for i, option in enumerate(own))] for own in problem.options]
+        orders = [
+            [i for _, i in sorted((key(option), i) for i, option in enumerate(own) if _listed(table, option))]
+            for table, own in zip(problem.tables, problem.options, strict=True)
+        ]
         yield from _advancing(problem, orders)
     for sharding in dict.fromkeys(option.sharding for own in problem.options for option in own):
         yield from _uniform(problem, sharding)
+
+
+def _listed(table: EmbeddingTable, option: Option) -> bool:
+    """Whether its enumerator lists the option without a constraint: column shards have one width there."""
+    return "column" not in option.sharding or option.column_width == column_width(table)
 
 
 def _advancing(problem: ShardingProblem, orders: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
@@ -112,7 +121,10 @@ def _advancing(problem: ShardingProblem, orders: Sequence[Sequence[int]]) -> Ite
 
 def _uniform(problem: ShardingProblem, sharding: Sharding) -> Iterator[tuple[int, ...]]:
     """All tables by one sharding, each with its fastest kernel."""
-    own = [[i for i, option in enumerate(options) if option.sharding == sharding] for options in problem.options]
+    own = [
+        [i for i, option in enumerate(options) if option.sharding == sharding and _listed(table, option)]
+        for table, options in zip(problem.tables, problem.options, strict=True)
+    ]
     if all(own):
         yield tuple(
             min((_work(problem, options[i]), i) for i in allowed)[1]

@@ -1,0 +1,143 @@
+"""plan for inference cards: every allowed combination of precision, transfers and layout, the best of them verified."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import product
+from pathlib import Path
+
+from scaleacross.catalogue.recommendation import load_inference_job
+from scaleacross.cost_models.embedding.card_problem import card_problem
+from scaleacross.cost_models.embedding.cards import CardHost, InferenceTable, latency_s
+from scaleacross.errors import InfeasibleError
+from scaleacross.solvers.partition_inference import CardPlan, glow_partition, partition_inference
+from scaleacross.spec.inference import (
+    CardLoad,
+    CopyPrecision,
+    DenseLayout,
+    InferenceDecision,
+    InferenceJob,
+    InferencePlan,
+    InferenceVariant,
+    Transfers,
+)
+from scaleacross.spec.progress import Progress
+from scaleacross.verification.inference import verify_inference
+
+_SAME = 1e-6
+Kind = tuple[CopyPrecision, Transfers, DenseLayout]
+
+
+def plan_inference(
+    job: InferenceJob | str | Path,
+    *,
+    time_limit_s: float = 60.0,
+    seed: int = 0,
+    overrides: Sequence[str] = (),
+    progress: Callable[[Progress], None] | None = None,
+) -> InferencePlan:
+    """The plan with the most queries per second inside the latency bound, with a bound on every other plan.
+
+    Args:
+        job: an InferenceJob or the path of one.
+        time_limit_s: seconds for all combinations together.
+        overrides: ``a.b=value`` on any field of the job.
+
+    Raises:
+        InputError: the job is wrong.
+        InfeasibleError: no combination fits and keeps the latency bound; the message says why, one by one.
+        VerificationError: the plan does not recompute (a bug: please report it).
+    """
+    own, model = load_inference_job(job, overrides)
+    kinds: list[Kind] = list(product(own.table_precisions, own.transfers, own.dense_layouts))
+    begin, bound = time.perf_counter(), float("inf")
+    best: tuple[Kind, CardPlan, list[InferenceTable], CardHost] | None = None
+    variants, refused = [], []
+    for number, kind in enumerate(kinds):
+        tables, host = card_problem(own, model, *kind)
+        spent = time.perf_counter() - begin
+        if progress is not None:
+            progress(Progress("combinations", number, len(kinds), best[1].seconds if best else None, None, spent))
+        limit_s = max(0.0, time_limit_s - spent) / (len(kinds) - number)
+        glow = _glow(tables, host)
+        try:
+            plan = partition_inference(tables, host, time_limit_s=limit_s, seed=seed)
+        except InfeasibleError as error:
+            variants.append(_variant(kind, None, glow, str(error)))
+            refused.append(f"{' / '.join(kind)}: {error}")
+            continue
+        variants.append(_variant(kind, plan, glow, ""))
+        bound = min(bound, plan.bound_s)
+        if best is None or plan.seconds < best[1].seconds * (1 - _SAME):
+            best = kind, plan, tables, host
+    if best is None:
+        raise InfeasibleError("no allowed combination has a plan\n  " + "\n  ".join(refused))
+    out = _assembled(own, *best, bound, tuple(variants))
+    verify_inference(out)
+    return out
+
+
+def _glow(tables: Sequence[InferenceTable], host: CardHost) -> float | None:
+    """Queries/s of Glow's rule with its best split of the cores; None where none fits or keeps the latency bound."""
+    plans = [glow_partition(tables, host, cores) for cores in range(1, host.cores)]
+    kept = [
+        1 / plan.seconds
+        for plan in plans
+        if plan is not None and latency_s(tables, host, plan.cards, plan.lookup_cores) <= host.latency_bound_s
+    ]
+    return max(kept, default=None)
+
+
+def _variant(kind: Kind, plan: CardPlan | None, glow: float | None, reason: str) -> InferenceVariant:
+    precision, transfers, layout = kind
+    return InferenceVariant(
+        table_precision=precision,
+        transfers=transfers,
+        dense_layout=layout,
+        queries_per_s=1 / plan.seconds if plan else None,
+        glow_queries_per_s=glow,
+        reason=reason,
+    )
+
+
+def _assembled(
+    job: InferenceJob,
+    kind: Kind,
+    plan: CardPlan,
+    tables: Sequence[InferenceTable],
+    host: CardHost,
+    bound_s: float,
+    variants: tuple[InferenceVariant, ...],
+) -> InferencePlan:
+    precision, transfers, layout = kind
+    rate, most = 1 / plan.seconds, max(1 / bound_s, 1 / plan.seconds)
+    loads = []
+    for card in range(host.num_cards):
+        own = [table for table, at in zip(tables, plan.cards, strict=True) if at == card]
+        loads.append(
+            CardLoad(
+                card=card,
+                num_tables=len(own),
+                memory_bytes=sum(table.memory_bytes for table in own) + host.memory_bytes - host.room_bytes,
+                lookup_s=sum(table.lookup_core_s for table in own) / plan.lookup_cores,
+                sent_bytes=sum(table.output_bytes for table in own) * float(host.leaving[card]),
+            )
+        )
+    return InferencePlan(
+        job=job,
+        decision=InferenceDecision(
+            table_precision=precision,
+            transfers=transfers,
+            dense_layout=layout,
+            lookup_cores=plan.lookup_cores,
+            cards={table.name: card for table, card in zip(tables, plan.cards, strict=True)},
+        ),
+        queries_per_s=rate,
+        samples_per_s=rate * job.batch_samples,
+        latency_s=latency_s(tables, host, plan.cards, plan.lookup_cores),
+        bound_queries_per_s=most,
+        gap=(most - rate) / most,
+        loads=tuple(loads),
+        variants=variants,
+    )
