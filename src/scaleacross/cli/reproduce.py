@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -92,9 +93,7 @@ def reproduce_command(
         return
     from scaleacross.api import reproduce
     from scaleacross.catalogue import load_design_space
-    from scaleacross.emitters import write_files
-    from scaleacross.report.design_space import design_json, design_report, lost, replayed_off
-    from scaleacross.report.page.design_space import space_page
+    from scaleacross.report.design_space import lost
 
     name = load_design_space(space)[0].name
     directory = output or Path(name)
@@ -111,23 +110,43 @@ def reproduce_command(
             address=address,
             progress=progress,
         )
-    changes = "".join(f" --set '{one}'" for one in overrides or ())
-    asked = (f" --points {points}" if points else "") + changes + (" --replay" if replayed_off(found) else "")
-    command = f"scaleacross reproduce {space}{asked}"
-    page = write_files(page_files(lambda: space_page(found)), directory)
-    written = [*found.files, *page, *(_write_docs(found, docs, command) if docs else ())]
-    write_charts(lambda: space_page(found), charts)
-    typer.echo(design_json(found, written)) if as_json else display(design_report(found))
-    if written:
-        typer.echo(f"wrote {', '.join(map(str, written))}", err=True)
-    if found.note:
-        typer.echo(found.note, err=True)
+    _deliver(found, space, points, overrides or (), (directory, docs, charts), as_json)
     exit_if_failed(found.statuses)
     if slower := lost(found):
         typer.echo(f"error: a baseline has a lower estimate on {len(slower)}, which is a bug: {slower[0]}", err=True)
         raise typer.Exit(EXIT_UNEXPECTED)
     if agree is not None:
         _require_agreement(found, agree)
+
+
+def _deliver(
+    found: Reproduction,
+    space: str,
+    points: int | None,
+    overrides: Sequence[str],
+    folders: tuple[Path, Path | None, Path | None],
+    as_json: bool,
+) -> None:
+    """report.html, page and charts into ``folders`` (results, page, charts), then the table or JSON."""
+    from scaleacross.emitters import write_files
+    from scaleacross.report.design_space import design_json, design_report, replayed_off
+    from scaleacross.report.page.design_space import space_page
+
+    directory, docs, charts = folders
+    changes = "".join(f" --set '{one}'" for one in overrides)
+    asked = (f" --points {points}" if points else "") + changes + (" --replay" if replayed_off(found) else "")
+    page = write_files(page_files(lambda: space_page(found)), directory)
+    written = [
+        *found.files,
+        *page,
+        *(_write_docs(found, docs, f"scaleacross reproduce {space}{asked}") if docs else ()),
+    ]
+    write_charts(lambda: space_page(found), charts)
+    typer.echo(design_json(found, written)) if as_json else display(design_report(found))
+    if written:
+        typer.echo(f"wrote {', '.join(map(str, written))}", err=True)
+    if found.note:
+        typer.echo(found.note, err=True)
 
 
 def _published_goodput(as_json: bool) -> None:
