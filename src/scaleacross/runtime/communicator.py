@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from scaleacross.runtime.endpoint import Caller, Contact, ask, call, endpoint_of_process
+from scaleacross.runtime.endpoint import Caller, Contact, Member, ask, call, endpoint_of_process
 from scaleacross.runtime.engine import Cursor, Run, Task
 from scaleacross.runtime.faults import CollectiveError, CollectiveTimeoutError, PeerLostError
 from scaleacross.runtime.incoming import Incoming
@@ -94,8 +94,8 @@ class Communicator:
         self._run: Run | None = None
         self._contacts: dict[int, Contact] = {}
         self._watch = Watch(group, rank, names, self._ask, self._wake)
-        self._endpoint.register(group, self._called, self._status)
-        store.set(f"contact/{rank}", self._endpoint.contact.to_json())
+        self.contact = self._endpoint.register(Member(self._called, self._status, self.close))
+        store.set(f"contact/{rank}", self.contact.to_json())
         self._thread = threading.Thread(target=self._work, name=f"scaleacross-{group}", daemon=True)
         self._thread.start()
 
@@ -108,10 +108,15 @@ class Communicator:
         if reason is not None and self.broken is None:
             self.broken = CollectiveError(f"group {self.group} was aborted: {reason}")
             self._wake()
-        self._endpoint.unregister(self.group)
-        self._jobs.put(None)
+        self.drop()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=JOIN_S)
+
+    def drop(self) -> None:
+        """The same without a look at how it ends. Takes no lock and never waits: the garbage collector calls it, in any thread
+        and in the middle of anything."""
+        self._endpoint.unregister(self.contact)
+        self._jobs.put(None)
 
     def run(self, task: Task, deadline: float, cursor: Cursor) -> None:
         """Run one collective, in the thread of the group, until ``deadline`` (of ``time.monotonic``).
@@ -237,11 +242,11 @@ class Communicator:
     def _connect(self, peer: int) -> Outgoing:
         contact = self._await_contact(peer)
         settings = self._settings(peer)
-        shared = settings.share_memory and contact.machine == self._endpoint.contact.machine
+        shared = settings.share_memory and contact.machine == self.contact.machine
         left = max(self._deadline - time.monotonic(), 0.001)
         window = min(settings.window_bytes, MAX_SHARED_BYTES) if shared else settings.window_bytes
         try:
-            caller = call(contact, self.group, self.rank, window if shared else 0, left, window)
+            caller = call(contact, self.rank, window if shared else 0, left, window)
         except CollectiveError as error:
             self._blame(peer)
             raise type(error)(f"{self.names[peer]}: {error}") from None
@@ -290,7 +295,7 @@ class Communicator:
             contact = self._contact(peer)
         except CollectiveError:
             contact = self._contacts.get(peer)
-        return ABSENT if contact is None else ask(contact, self.group, self._watch.heartbeat_s)
+        return ABSENT if contact is None else ask(contact, self._watch.heartbeat_s)
 
     def _status(self) -> Status:
         """For a rank that asks."""
