@@ -1,4 +1,4 @@
-"""torch uses the names of groups again, and drops a group whenever the collector comes by: neither disturbs the group that lives."""
+"""torch uses the names of groups again and drops a group late: neither disturbs the group that lives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the runtime needs torch (pip install 'scaleacross[runtime]')")
+pytest.importorskip("torch", reason="the runtime needs torch (pip install 'scaleacross[runtime]')")
 
 import torch.distributed as dist
 

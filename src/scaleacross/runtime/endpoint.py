@@ -1,8 +1,8 @@
 """Where a process listens for the other ranks, and how they introduce themselves.
 
 One listener per process serves all of its groups. Its address and a random token of the group go into the rendezvous store; a
-connection that does not begin with such a token is dropped, so only who can read the store can talk to this process. torch uses the
-names of groups again, a token is used once: no caller meant for a group that is gone reaches its namesake. It listens on one address:
+connection that does not begin with such a token is dropped, so only who can read the store can talk to this process. torch uses
+the names of groups again, a token is used once: no caller for a group that is gone finds its namesake. It listens on one address:
 ``SCALEACROSS_LISTEN`` if set, else that of the interface ``GLOO_SOCKET_IFNAME``, else the one from which ``MASTER_ADDR`` is
 reached (for a job on one host that is the loopback, and nobody else can connect).
 """

@@ -20,7 +20,7 @@ from typing import Final
 import torch.distributed as dist
 
 from scaleacross.errors import InputError
-from scaleacross.runtime.agreement import RING, Look, Pass, Publish, Step, Token, expect_token, ring_agreement
+from scaleacross.runtime.agreement import Look, Pass, Publish, Step, Token, expect_token, ring_agreement
 from scaleacross.runtime.endpoint import Caller, Contact, Member, call, endpoint_of_process, listen_address
 from scaleacross.runtime.faults import CollectiveTimeoutError, PeerLostError
 from scaleacross.spec.launch import LaunchConfig, Rendezvous
