@@ -105,12 +105,17 @@ class Communicator:
 
     def close(self, reason: str | None = None) -> None:
         """End the thread when what is queued is done. With a ``reason`` the collective under way gives up at once."""
-        if reason is not None and self.broken is None:
-            self.broken = CollectiveError(f"group {self.group} was aborted: {reason}")
-            self._wake()
+        if reason is not None:
+            self.abort(reason)
         self.drop()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=JOIN_S)
+
+    def abort(self, reason: str) -> None:
+        """The collective under way, and all that are queued, give up at once; nobody waits for it."""
+        if self.broken is None:
+            self.broken = CollectiveError(f"group {self.group} was aborted: {reason}")
+            self._wake()
 
     def drop(self) -> None:
         """The same without a look at how it ends. Takes no lock and never waits: the garbage collector calls it, in any thread

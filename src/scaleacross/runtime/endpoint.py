@@ -178,13 +178,17 @@ def ask(contact: Contact, timeout_s: float) -> Status | str:
     return ask_at(contact.address, contact.port, LENGTH.pack(len(text)) + text, timeout_s)
 
 
-def listen_address() -> str:
-    """The address to listen on; see the module. Raises CollectiveError where the environment names none that works."""
+def listen_address(towards: str | None = None) -> str:
+    """The address to listen on, see the module; ``towards`` stands for ``MASTER_ADDR``.
+
+    Raises:
+        CollectiveError: the environment names none that works.
+    """
     if stated := os.environ.get("SCALEACROSS_LISTEN"):
         return stated
     if interface := os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]:
         return _address_of_interface(interface)
-    master = os.environ.get("MASTER_ADDR", "localhost")
+    master = towards or os.environ.get("MASTER_ADDR", "localhost")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((master, 9))  # sends nothing: only asks for the route
