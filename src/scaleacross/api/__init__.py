@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from scaleacross.api.recommendation import plan_recommendation
     from scaleacross.api.recommendation_study import compare_recommendation, explain_recommendation
     from scaleacross.api.refining import refine_finalists, refine_schedule
+    from scaleacross.api.replica_runs import measured_goodput
     from scaleacross.api.reproducing import Reproduction, reproduce
     from scaleacross.api.scheduling import schedule, schedule_of_plan
     from scaleacross.api.simulating import execution_trace, simulate
@@ -54,6 +55,7 @@ __all__ = [
     "explain_recommendation",
     "improve_settings",
     "leave_sources_out",
+    "measured_goodput",
     "pareto",
     "plan",
     "plan_recommendation",
@@ -107,6 +109,7 @@ _HOME: Final = {
         "refine_finalists",
         "refine_schedule",
     ),
+    "scaleacross.api.replica_runs": ("measured_goodput",),
     "scaleacross.api.reproducing": (
         "Reproduction",
         "reproduce",

@@ -18,6 +18,7 @@ from typing import Any, Final, TextIO
 from scaleacross.errors import InputError
 from scaleacross.runtime.replicas.membership import Letter, Membership, Place
 
+TOKEN_VARIABLE: Final = "SCALEACROSS_REPLICAS_TOKEN"
 TICK_S: Final = 0.05
 MAX_LINE_BYTES: Final = 1 << 16
 HELLO_S: Final = 10.0

@@ -28,6 +28,7 @@ from scaleacross.runtime.endpoint import Caller, Member, endpoint_of_process, li
 from scaleacross.runtime.faults import CollectiveError
 from scaleacross.runtime.policy import Policy, fixed
 from scaleacross.runtime.replicas.control import Control
+from scaleacross.runtime.replicas.coordinator import TOKEN_VARIABLE
 from scaleacross.runtime.replicas.donation import Donation, receive
 from scaleacross.runtime.replicas.group import EpochGroup
 from scaleacross.runtime.replicas.membership import SILENT_S, Epoch, Place
@@ -36,7 +37,7 @@ from scaleacross.runtime.work import QueuedWork
 from scaleacross.schedules.collective import Operation
 
 TIMEOUT_S: Final = 600.0
-TOKEN_VARIABLE: Final = "SCALEACROSS_REPLICAS_TOKEN"
+MAX_WHY: Final = 1000
 
 
 class Committed(NamedTuple):
@@ -147,20 +148,8 @@ class Replicas:
         self._give_state()
         while True:
             epoch = self._await_epoch()
-            group = self._group_of(epoch)
-            parts, why = self._parts(group, samples), ""
-            try:
-                self._await_sums(parts, epoch)
-            except CollectiveError as error:
-                why = str(error)
-            newer = lambda: self._control.epoch_at(self.step) != epoch  # noqa: E731, B023
-            if why:
-                self._control.say({"failed": [epoch.number, self.step, why[:1000]]})
-                self._control.wait(newer)
-                continue
-            self._control.say({"done": [epoch.number, self.step, samples]})
-            self._control.wait(lambda: self._control.committed[0] >= self.step or newer())  # noqa: B023
-            if self._control.committed[0] >= self.step:
+            parts = self._parts(self._group_of(epoch), samples)
+            if self._agreed(parts, epoch, samples):
                 return self._finish(parts, epoch, self._control.committed[1])
 
     def leave(self) -> None:
@@ -229,10 +218,25 @@ class Replicas:
             parts.append(_Part(sums, group.all_reduce(sums), parameters))
         return parts
 
-    def _await_sums(self, parts: list[_Part], epoch: Epoch) -> None:
+    def _agreed(self, parts: list[_Part], epoch: Epoch, samples: int) -> bool:
+        """Whether the step is committed with these sums; False where another epoch takes it again."""
+
+        def replaced() -> bool:
+            return self._control.epoch_at(self.step) != epoch
+
+        try:
+            self._await_sums(parts, replaced)
+        except CollectiveError as error:
+            self._control.say({"failed": [epoch.number, self.step, str(error)[:MAX_WHY]]})
+            self._control.wait(replaced)
+            return False
+        self._control.say({"done": [epoch.number, self.step, samples]})
+        self._control.wait(lambda: self._control.committed[0] >= self.step or replaced())
+        return self._control.committed[0] >= self.step
+
+    def _await_sums(self, parts: list[_Part], replaced: Callable[[], bool]) -> None:
         """Until all are there. Raises CollectiveError: one has failed, or another epoch has begun."""
-        done = lambda: all(part.work.is_completed() for part in parts)  # noqa: E731
-        self._control.wait(lambda: done() or self._control.epoch_at(self.step) != epoch)
+        self._control.wait(lambda: all(part.work.is_completed() for part in parts) or replaced())
         for part in parts:
             if not part.work.is_completed():
                 raise CollectiveError("another epoch has begun")

@@ -113,7 +113,7 @@ def _like(value: Any, parameter: Tensor) -> Any:
         return value
     from torch.distributed.tensor import DTensor
 
-    return DTensor.from_local(value, parameter.device_mesh, parameter.placements)  # type: ignore[attr-defined]
+    return DTensor.from_local(value, parameter.device_mesh, parameter.placements)
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
