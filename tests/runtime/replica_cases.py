@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -78,23 +79,60 @@ def train(coordinator: str, replica: str, stop: str, log: str, pace_s: float = 0
     replicas.leave()
 
 
+def train_sharded(coordinator: str, replica: str, shard: int, port: int, stop: str, log: str, pace_s: float) -> None:
+    """The same with the state of a replica over two ranks (``fully_shard``), which meet at ``port``."""
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    from scaleacross.runtime.replicas.member import Replicas
+    from scaleacross.runtime.replicas.state import TrainingState
+
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port, 2, shard == 0, timedelta(seconds=LIMIT_S))
+    dist.init_process_group("gloo", store=store, rank=shard, world_size=2)
+    model: Any = model_of()
+    fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    replicas = Replicas(coordinator, replica, TrainingState(model, optimizer), shard=shard, silent_s=5.0)
+    with Path(log).open("a", encoding="utf-8", buffering=1) as out:
+        replicas.join()
+        while not Path(stop).exists() or replicas.step < int(Path(stop).read_text()):
+            loss, samples = loss_of(model, 2 * replicas.step + shard, replica)
+            loss.backward()
+            time.sleep(pace_s)
+            done = replicas.take_step(2 * samples)
+            out.write(json.dumps([*done, float(loss.detach()), time.time()]) + "\n")
+        parts = [parameter.to_local() for parameter in model.parameters()]
+        out.write(json.dumps({"weights": digest_of(parts)}) + "\n")
+    replicas.leave()
+
+
 def weights_of(model: Any) -> str:
     """All bits of all parameters, as a digest."""
+    return digest_of(list(model.parameters()))
+
+
+def digest_of(tensors: list[Any]) -> str:
+    """All bits, as a digest."""
     import hashlib
 
-    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+    return hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)).hexdigest()
 
 
 class Job:
     """A coordinator and replicas, each a process."""
 
-    def __init__(self, folder: Path, expected: int, hooked: bool = False, pace_s: float = 0.1) -> None:
+    def __init__(self, folder: Path, expected: int, hooked: bool = False, pace_s: float = 0.1, shards: int = 1) -> None:
         self.folder, self.hooked, self.pace_s = folder, hooked, pace_s
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["torch", "torch.distributed", "scaleacross.runtime.replicas.member"])
         self.processes: dict[str, Any] = {}
         self.coordinator = self.context.Process(
-            target=coordinate, args=(str(folder / "port"), str(folder / "history.jsonl"), expected), daemon=True
+            target=coordinate, args=(str(folder / "port"), str(folder / "history.jsonl"), expected, shards), daemon=True
         )
         self.coordinator.start()
         self.until(lambda: (folder / "port").exists())
@@ -111,6 +149,17 @@ class Job:
         )
         self.processes[replica] = self.context.Process(target=train, args=how, daemon=True)
         self.processes[replica].start()
+
+    def start_sharded(self, replica: str) -> None:
+        """Two ranks, called ``1.0`` and ``1.1`` of replica ``1``."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        for shard in range(2):
+            name = f"{replica}.{shard}"
+            how = (self.address, replica, shard, port, str(self.folder / "stop"), str(self.folder / f"{name}.jsonl"))
+            self.processes[name] = self.context.Process(target=train_sharded, args=(*how, self.pace_s), daemon=True)
+            self.processes[name].start()
 
     def signal(self, replica: str, number: int) -> None:
         os.kill(self.processes[replica].pid, number)

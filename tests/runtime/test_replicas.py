@@ -79,6 +79,30 @@ def test_a_stopped_replica_is_left_behind_and_a_lost_coordinator_ends_all(tmp_pa
         job.close()
 
 
+def test_a_sharded_replica_lives_and_dies_as_a_whole(tmp_path: Path) -> None:
+    job = cases.Job(tmp_path, 2, shards=2)
+    try:
+        for replica in "01":
+            job.start_sharded(replica)
+        job.until_step("0.0", 5)
+        job.signal("1.1", signal.SIGKILL)
+        job.until_step("0.0", 9)
+        for name in ("1.0", "1.1"):  # the one that was not killed ends too: its replica is gone
+            job.processes[name].join(cases.LIMIT_S)
+            assert job.processes[name].exitcode
+        killed = max(line[0] for line in job.lines("1.0"))
+        job.start_sharded("1")
+        job.until_step("1.0", killed + 4)
+        job.stop_at(job.lines("0.0")[-1][0] + 20)
+    finally:
+        job.close()
+    commits = job.history("commit")
+    assert [one["step"] for one in commits] == list(range(len(commits)))
+    assert {len(one["samples"]) for one in commits} == {1, 2} and len(commits[-1]["samples"]) == 2
+    digests = [[job.lines(f"{replica}.{shard}")[-1]["weights"] for shard in range(2)] for replica in "01"]
+    assert digests[0] == digests[1] and digests[0][0] != digests[0][1]
+
+
 def test_bad_input() -> None:
     model = torch.nn.Linear(2, 2)
     state = TrainingState(model, torch.optim.SGD(model.parameters(), lr=0.1))

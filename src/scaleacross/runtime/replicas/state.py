@@ -113,7 +113,8 @@ def _like(value: Any, parameter: Tensor) -> Any:
         return value
     from torch.distributed.tensor import DTensor
 
-    return DTensor.from_local(value, parameter.device_mesh, parameter.placements)
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return DTensor.from_local(value, mesh, placements, shape=parameter.shape, stride=parameter.stride())
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
