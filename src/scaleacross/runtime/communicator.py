@@ -21,6 +21,7 @@ from scaleacross.runtime.outgoing import Outbound, Outgoing
 from scaleacross.runtime.watch import Watch
 
 MAX_MISSING_SHOWN: Final = 6
+MAX_CONTACTS: Final = 32
 JOIN_S: Final = 2.0
 MAX_SHARED_BYTES: Final = 1 << 28
 POLL_S: Final = 0.05
@@ -234,6 +235,8 @@ class Communicator:
         if not 0 <= caller.rank < len(self.names):
             caller.connection.close()
             return
+        if caller.contact:
+            self._contacts.setdefault(caller.rank, Contact.from_json(caller.contact))
         self._callers.put(caller)
         self._wake()
 
@@ -251,7 +254,7 @@ class Communicator:
         left = max(self._deadline - time.monotonic(), 0.001)
         window = min(settings.window_bytes, MAX_SHARED_BYTES) if shared else settings.window_bytes
         try:
-            caller = call(contact, self.rank, window if shared else 0, left, window)
+            caller = call(contact, self.rank, window if shared else 0, left, window, self.contact.to_json())
         except CollectiveError as error:
             self._blame(peer)
             raise type(error)(f"{self.names[peer]}: {error}") from None
@@ -295,12 +298,15 @@ class Communicator:
         return self._contacts[peer]
 
     def _ask(self, peer: int) -> Status | str:
-        """In a thread of its own: what ``peer`` is doing."""
+        """In a thread of its own: what ``peer`` is doing. Those who wait say where those are reached for whom they wait."""
         try:
             contact = self._contact(peer)
         except CollectiveError:
             contact = self._contacts.get(peer)
-        return ABSENT if contact is None else ask(contact, self._watch.heartbeat_s)
+        says = ABSENT if contact is None else ask(contact, self._watch.heartbeat_s)
+        for rank, known in () if isinstance(says, str) else says.contacts:
+            self._contacts.setdefault(rank, Contact.from_json(known))
+        return says
 
     def _status(self) -> Status:
         """For a rank that asks."""
@@ -309,7 +315,10 @@ class Communicator:
             waits_for = [] if run is None else self._waits_for(run)
         except RuntimeError:  # the thread of the group has changed a table meanwhile: it is at work
             waits_for = []
-        return self._watch.status(waits_for, None if error is None else getattr(error, "reason", None) or str(error))
+        reason = None if error is None else getattr(error, "reason", None) or str(error)
+        status = self._watch.status(waits_for, reason)
+        known = [(peer, self._contacts[peer].to_json()) for peer in status.waits_for if peer in self._contacts]
+        return status._replace(contacts=tuple(known[:MAX_CONTACTS]))
 
     def _waits_for(self, run: Run) -> list[int]:
         """Ranks of the group from which something is missing, or that take nothing."""

@@ -59,12 +59,14 @@ class Contact(NamedTuple):
 
 
 class Caller(NamedTuple):
-    """Somebody who connected, the memory that both share, and the most bytes that the caller keeps in flight."""
+    """Somebody who connected, the memory that both share, the most bytes that the caller keeps in flight, and where the caller is
+    reached, so that nobody needs the store to ask it: the store may be what hangs."""
 
     rank: int
     connection: socket.socket
     memory: mmap.mmap | None
     window_bytes: int = 0
+    contact: str = ""
 
 
 class Member(NamedTuple):
@@ -120,7 +122,8 @@ class Endpoint:
             connection.sendall(b"" if member.status is None else member.status().to_json())
             return False
         memory = _open_memory(said.get("memory"))
-        caller = Caller(int(said["rank"]), connection, memory, max(int(said.get("window_bytes", 0)), 0))
+        window, contact = max(int(said.get("window_bytes", 0)), 0), str(said.get("contact", ""))
+        caller = Caller(int(said["rank"]), connection, memory, window, contact)
         connection.sendall(WITH_MEMORY if memory is not None else WITHOUT_MEMORY)
         connection.settimeout(HELLO_TIMEOUT_S)
         member.called(caller)
@@ -141,12 +144,15 @@ def endpoint_of_process(address: str, process_id: int) -> Endpoint:
     return Endpoint(address)
 
 
-def call(contact: Contact, rank: int, share_bytes: int, timeout_s: float, window_bytes: int = 0) -> Caller:
+def call(
+    contact: Contact, rank: int, share_bytes: int, timeout_s: float, window_bytes: int = 0, own: str = ""
+) -> Caller:
     """Connect to ``contact`` as ``rank`` of its group.
 
     Args:
         share_bytes: memory to share for payloads; 0 for none. Without room for it payloads travel in the stream.
         window_bytes: most bytes that the caller keeps in flight; the receiver gives credit in parts of it.
+        own: where the caller is reached.
 
     Raises:
         PeerLostError: nobody listens there, or they do not accept us.
@@ -158,7 +164,7 @@ def call(contact: Contact, rank: int, share_bytes: int, timeout_s: float, window
         connection = socket.create_connection((contact.address, contact.port), timeout=max(timeout_s, 0.001))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         hello = {"token": contact.token, "rank": rank, "memory": path and path.name}
-        hello["window_bytes"] = window_bytes
+        hello |= {"window_bytes": window_bytes, "contact": own}
         text = json.dumps(hello).encode()
         connection.sendall(LENGTH.pack(len(text)) + text)
         answer = _exactly(connection, 1)
