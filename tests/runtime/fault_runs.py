@@ -83,9 +83,8 @@ class Job:
 
     def all_reduce(self, elements: int = ELEMENTS, dtype: str = "float32", group: Any = None) -> None:
         tensor = self.torch.ones(elements, dtype=getattr(self.torch, dtype))
-        work = self.dist.all_reduce(tensor, group=group or self.group, async_op=True)
         self.watch_store.add("called", 1)
-        work.wait()
+        self.dist.all_reduce(tensor, group=group or self.group)
 
     def until_all_have_called(self, num_calls: int) -> None:
         """A rank that the machine holds up enters late: what it waits for is not in its trace before."""
