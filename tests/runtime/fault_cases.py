@@ -44,16 +44,16 @@ def outcome(run: object) -> tuple[str, str, float]:
     return "", "", time.monotonic() - start
 
 
-def sizes_differ(rank: int, size: int) -> tuple[str, str, float]:
-    """Rank 1 brings another number of elements."""
+def sizes_differ(rank: int, size: int, wrong: int = 1) -> tuple[str, str, float]:
+    """Rank ``wrong`` brings another number of elements."""
     group = group_of(size, 30.0)
-    return outcome(lambda: dist.all_reduce(torch.ones(1000 + (rank == 1)), group=group))
+    return outcome(lambda: dist.all_reduce(torch.ones(1000 + (rank == wrong)), group=group))
 
 
-def kinds_differ(rank: int, size: int) -> tuple[str, str, float]:
-    """Rank 1 runs another collective."""
+def kinds_differ(rank: int, size: int, wrong: int = 1) -> tuple[str, str, float]:
+    """Rank ``wrong`` runs another collective."""
     group = group_of(size, 30.0)
-    if rank == 1:
+    if rank == wrong:
         return outcome(lambda: dist.reduce_scatter_single(torch.ones(10), torch.ones(10 * size), group=group))
     return outcome(lambda: dist.all_reduce(torch.ones(10 * size), group=group))
 
@@ -114,10 +114,8 @@ def strangers(rank: int, size: int) -> str:
     """Connections that do not know the token change nothing."""
     import socket
 
-    from scaleacross.runtime.endpoint import endpoint_of_process, listen_address
-
     group = group_of(size, 30.0)
-    contact = endpoint_of_process(listen_address(), os.getpid()).contact
+    contact = group._communicator.contact  # type: ignore[attr-defined]
     for message in (
         b"",
         b"\x00" * 64,

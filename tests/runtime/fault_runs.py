@@ -20,7 +20,7 @@ from typing import Any
 
 WORLD, ELEMENTS = 4, 1 << 10
 LATE_S, GROUP_TIMEOUT_S, LIMIT_S = 1.5, 20.0, 90.0
-STEPS, PREDICTED_S = 6, 0.02
+STEPS, PREDICTED_S, GOOD = 6, 0.02, 3
 
 
 def run_fault(fault: str, culprit: int, directory: Path) -> None:
@@ -81,9 +81,16 @@ class Job:
             ranks, timeout=self._timeout, backend="cpu:scaleacross", pg_options=self._options(len(ranks))
         )
 
-    def all_reduce(self, elements: int = ELEMENTS, dtype: str = "float32", group: Any = None, **how: Any) -> Any:
+    def all_reduce(self, elements: int = ELEMENTS, dtype: str = "float32", group: Any = None) -> None:
         tensor = self.torch.ones(elements, dtype=getattr(self.torch, dtype))
-        return self.dist.all_reduce(tensor, group=group or self.group, **how)
+        self.watch_store.add("called", 1)
+        self.dist.all_reduce(tensor, group=group or self.group)
+
+    def until_all_have_called(self, num_calls: int) -> None:
+        """A rank that the machine holds up enters late: what it waits for is not in its trace before."""
+        end = time.monotonic() + LIMIT_S / 3
+        while self.watch_store.add("called", 0) < num_calls and time.monotonic() < end:
+            time.sleep(0.05)
 
     def until_dumped(self) -> None:
         """The program is busy with something else."""
@@ -96,14 +103,15 @@ def _rank(rank: int, port: int, fault: str, culprit: int, directory: str) -> Non
 
     job = Job(rank, port, culprit)
     two = [job.make_group([1, 2]), job.make_group([1, 2])] if fault == "deadlock" else []
-    for _ in range(3):
+    for _ in range(GOOD):
         job.all_reduce()
     store = job.watch_store
     announce, announced = lambda: store.set("dump", "now"), lambda: store.check(["dump"])
     program = threading.Thread(target=_quiet, args=(FAULTS[fault], job, *two), daemon=True)
     late_s = LIMIT_S if fault.startswith("slow") else LATE_S
+    program.start()
+    job.until_all_have_called(GOOD * WORLD + WORLD - (fault in ("outside", "dead", "type")))
     with Watchdog(job.recorder, directory, late_s, announce, announced) as dog:
-        program.start()
         end = time.monotonic() + LIMIT_S / 2
         while dog.dumped is None and time.monotonic() < end:
             time.sleep(0.05)

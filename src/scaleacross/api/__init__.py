@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from scaleacross.api.recommendation import evaluate_recommendation, plan_recommendation
     from scaleacross.api.recommendation_study import compare_recommendation, explain_recommendation
     from scaleacross.api.refining import refine_finalists, refine_schedule
+    from scaleacross.api.replica_runs import measured_goodput
     from scaleacross.api.reproducing import Reproduction, reproduce
     from scaleacross.api.scheduling import schedule, schedule_of_plan
     from scaleacross.api.simulating import execution_trace, simulate
@@ -57,6 +58,7 @@ __all__ = [
     "explain_recommendation",
     "improve_settings",
     "leave_sources_out",
+    "measured_goodput",
     "pareto",
     "plan",
     "plan_inference",
@@ -114,6 +116,7 @@ _HOME: Final = {
         "refine_finalists",
         "refine_schedule",
     ),
+    "scaleacross.api.replica_runs": ("measured_goodput",),
     "scaleacross.api.reproducing": (
         "Reproduction",
         "reproduce",

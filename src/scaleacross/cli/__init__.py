@@ -21,6 +21,7 @@ from scaleacross.cli.look import catalogue_command, schema_command, show_command
 from scaleacross.cli.pareto import pareto_command
 from scaleacross.cli.plan import emit_command, evaluate_command, plan_command
 from scaleacross.cli.quick import init_command
+from scaleacross.cli.replicas import coordinate_command, goodput_command
 from scaleacross.cli.reproduce import reproduce_command
 from scaleacross.cli.run import bench_command, run_command
 from scaleacross.cli.schedule import schedule_command
@@ -53,6 +54,8 @@ COMMANDS: Final[tuple[tuple[str, Callable[..., None], str], ...]] = (
     ("collective", collective_command, "Estimate every way to run one collective."),
     ("codec", codec_command, "Measure how short embedding vectors get within error bounds."),
     ("diagnose", diagnose_command, "Name the rank or link behind a hang or a slow run."),
+    ("coordinate", coordinate_command, "Coordinate replicas that train on when some are lost."),
+    ("goodput", goodput_command, "Say what a run among replicas has committed, and what losses cost."),
     ("run", run_command, "Run a training program as a plan says."),
     ("bench", bench_command, "Time a collective of a plan, or this GPU's kernels."),
     ("show", show_command, "Show a topology, workload, accelerator or network."),

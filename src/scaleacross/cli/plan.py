@@ -225,7 +225,7 @@ def emit_command(
         typer.Option(
             "--to",
             metavar="TARGET,...",
-            help="launch, torchrun, torchtitan, megatron, nccl, ncclx, pipeline_csv, kubernetes, hostfiles.",
+            help="launch, torchrun, torchtitan, megatron, nccl, ncclx, pipeline_csv, kubernetes, hostfiles, recovery.",
         ),
     ],
     output: Annotated[

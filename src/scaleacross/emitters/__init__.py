@@ -23,6 +23,7 @@ from scaleacross.emitters import (
     nccl,
     ncclx,
     pipeline_csv,
+    recovery,
     torchrun,
     torchtitan,
 )
@@ -41,6 +42,7 @@ EMITTERS: Final[Mapping[str, Emitter]] = {
     "pipeline_csv": pipeline_csv.render,
     "kubernetes": kubernetes.render,
     "hostfiles": hostfiles.render,
+    "recovery": recovery.render,
 }
 
 

@@ -17,6 +17,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from scaleacross.emitters.rank_order import Host, RankOrder, rank_order
+from scaleacross.emitters.recovery import restarts
 from scaleacross.emitters.shell import one_line
 from scaleacross.errors import EmitError
 from scaleacross.spec.plan import Plan
@@ -40,7 +41,7 @@ def render(plan: Plan) -> dict[str, str]:
             f"the ranks of host {split} are not consecutive, and torchrun gives every pod one block of ranks"
         )
     name = _label(plan.job.name)
-    files = {"jobset.json": _text(jobset(order, name))}
+    files = {"jobset.json": _text(jobset(order, name, restarts(plan.goodput)))}
     parts = _segments(order)
     if len(parts) == 1:
         files["trainjob.json"] = _text(_trainjob(parts[0], name))
@@ -50,7 +51,7 @@ def render(plan: Plan) -> dict[str, str]:
     return {f"kubernetes/{file}": text for file, text in files.items()}
 
 
-def jobset(order: RankOrder, name: str) -> dict[str, Any]:
+def jobset(order: RankOrder, name: str, max_restarts: int) -> dict[str, Any]:
     """The JobSet as plain data: a replicated job per run of equal hosts of one building, in rank order."""
     jobs, first = [], 0
     for index, hosts in enumerate(_segments(order)):
@@ -62,7 +63,7 @@ def jobset(order: RankOrder, name: str) -> dict[str, Any]:
         "metadata": {"name": name, "labels": {"kueue.x-k8s.io/queue-name": "user-queue"}},
         "spec": {
             "network": {"enableDNSHostnames": True, "subdomain": name, "publishNotReadyAddresses": True},
-            "failurePolicy": {"maxRestarts": 3},
+            "failurePolicy": {"maxRestarts": max_restarts},
             "replicatedJobs": jobs,
         },
     }

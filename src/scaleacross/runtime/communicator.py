@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from scaleacross.runtime.endpoint import Caller, Contact, ask, call, endpoint_of_process
+from scaleacross.runtime.endpoint import Caller, Contact, Member, ask, call, endpoint_of_process
 from scaleacross.runtime.engine import Cursor, Run, Task
 from scaleacross.runtime.faults import CollectiveError, CollectiveTimeoutError, PeerLostError
 from scaleacross.runtime.incoming import Incoming
@@ -21,6 +21,7 @@ from scaleacross.runtime.outgoing import Outbound, Outgoing
 from scaleacross.runtime.watch import Watch
 
 MAX_MISSING_SHOWN: Final = 6
+MAX_CONTACTS: Final = 32
 JOIN_S: Final = 2.0
 MAX_SHARED_BYTES: Final = 1 << 28
 POLL_S: Final = 0.05
@@ -94,8 +95,8 @@ class Communicator:
         self._run: Run | None = None
         self._contacts: dict[int, Contact] = {}
         self._watch = Watch(group, rank, names, self._ask, self._wake)
-        self._endpoint.register(group, self._called, self._status)
-        store.set(f"contact/{rank}", self._endpoint.contact.to_json())
+        self.contact = self._endpoint.register(Member(self._called, self._status, self.close))
+        store.set(f"contact/{rank}", self.contact.to_json())
         self._thread = threading.Thread(target=self._work, name=f"scaleacross-{group}", daemon=True)
         self._thread.start()
 
@@ -105,13 +106,23 @@ class Communicator:
 
     def close(self, reason: str | None = None) -> None:
         """End the thread when what is queued is done. With a ``reason`` the collective under way gives up at once."""
-        if reason is not None and self.broken is None:
-            self.broken = CollectiveError(f"group {self.group} was aborted: {reason}")
-            self._wake()
-        self._endpoint.unregister(self.group)
-        self._jobs.put(None)
+        if reason is not None:
+            self.abort(reason)
+        self.drop()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=JOIN_S)
+
+    def abort(self, reason: str) -> None:
+        """The collective under way, and all that are queued, give up at once; nobody waits for it."""
+        if self.broken is None:
+            self.broken = CollectiveError(f"group {self.group} was aborted: {reason}")
+            self._wake()
+
+    def drop(self) -> None:
+        """The same without a look at how it ends. Takes no lock and never waits: the garbage collector calls it, in any thread
+        and in the middle of anything."""
+        self._endpoint.unregister(self.contact)
+        self._jobs.put(None)
 
     def run(self, task: Task, deadline: float, cursor: Cursor) -> None:
         """Run one collective, in the thread of the group, until ``deadline`` (of ``time.monotonic``).
@@ -224,6 +235,8 @@ class Communicator:
         if not 0 <= caller.rank < len(self.names):
             caller.connection.close()
             return
+        if caller.contact:
+            self._contacts.setdefault(caller.rank, Contact.from_json(caller.contact))
         self._callers.put(caller)
         self._wake()
 
@@ -237,11 +250,11 @@ class Communicator:
     def _connect(self, peer: int) -> Outgoing:
         contact = self._await_contact(peer)
         settings = self._settings(peer)
-        shared = settings.share_memory and contact.machine == self._endpoint.contact.machine
+        shared = settings.share_memory and contact.machine == self.contact.machine
         left = max(self._deadline - time.monotonic(), 0.001)
         window = min(settings.window_bytes, MAX_SHARED_BYTES) if shared else settings.window_bytes
         try:
-            caller = call(contact, self.group, self.rank, window if shared else 0, left, window)
+            caller = call(contact, self.rank, window if shared else 0, left, window, self.contact.to_json())
         except CollectiveError as error:
             self._blame(peer)
             raise type(error)(f"{self.names[peer]}: {error}") from None
@@ -285,12 +298,15 @@ class Communicator:
         return self._contacts[peer]
 
     def _ask(self, peer: int) -> Status | str:
-        """In a thread of its own: what ``peer`` is doing."""
+        """In a thread of its own: what ``peer`` is doing. Those who wait say where those are reached for whom they wait."""
         try:
             contact = self._contact(peer)
         except CollectiveError:
             contact = self._contacts.get(peer)
-        return ABSENT if contact is None else ask(contact, self.group, self._watch.heartbeat_s)
+        says = ABSENT if contact is None else ask(contact, self._watch.heartbeat_s)
+        for rank, known in () if isinstance(says, str) else says.contacts:
+            self._contacts.setdefault(rank, Contact.from_json(known))
+        return says
 
     def _status(self) -> Status:
         """For a rank that asks."""
@@ -299,7 +315,10 @@ class Communicator:
             waits_for = [] if run is None else self._waits_for(run)
         except RuntimeError:  # the thread of the group has changed a table meanwhile: it is at work
             waits_for = []
-        return self._watch.status(waits_for, None if error is None else getattr(error, "reason", None) or str(error))
+        reason = None if error is None else getattr(error, "reason", None) or str(error)
+        status = self._watch.status(waits_for, reason)
+        known = [(peer, self._contacts[peer].to_json()) for peer in status.waits_for if peer in self._contacts]
+        return status._replace(contacts=tuple(known[:MAX_CONTACTS]))
 
     def _waits_for(self, run: Run) -> list[int]:
         """Ranks of the group from which something is missing, or that take nothing."""

@@ -1,16 +1,17 @@
 """Where a process listens for the other ranks, and how they introduce themselves.
 
-One listener per process serves all of its groups. Its address and a random token go into the rendezvous store; a connection that
-does not begin with the token is dropped, so only who can read the store can talk to this process. It listens on one address:
+One listener per process serves all of its groups. Its address and a random token of the group go into the rendezvous store; a
+connection that does not begin with such a token is dropped, so only who can read the store can talk to this process. torch uses
+the names of groups again, a token is used once: no caller for a group that is gone finds its namesake. It listens on one address:
 ``SCALEACROSS_LISTEN`` if set, else that of the interface ``GLOO_SOCKET_IFNAME``, else the one from which ``MASTER_ADDR`` is
 reached (for a job on one host that is the loopback, and nobody else can connect).
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
-import hmac
 import json
 import mmap
 import os
@@ -18,8 +19,6 @@ import secrets
 import socket
 import struct
 import tempfile
-import threading
-from collections import defaultdict
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -40,7 +39,7 @@ class Contact(NamedTuple):
 
     Attributes:
         address, port: where it listens.
-        token: what a connection must begin with.
+        token: what a connection must begin with: it says which group of the process is meant.
         machine: equal for processes that share memory.
     """
 
@@ -60,16 +59,35 @@ class Contact(NamedTuple):
 
 
 class Caller(NamedTuple):
-    """Somebody who connected, the memory that both share, and the most bytes that the caller keeps in flight."""
+    """Somebody who connected, the memory that both share, the most bytes that the caller keeps in flight, and where the caller is
+    reached, so that nobody needs the store to ask it: the store may be what hangs."""
 
     rank: int
     connection: socket.socket
     memory: mmap.mmap | None
     window_bytes: int = 0
+    contact: str = ""
+
+
+class Member(NamedTuple):
+    """A group of this process, for those who call it; all three are called in the accepting thread, ``leave`` at exit.
+
+    Attributes:
+        called: takes a caller over.
+        status: what those are told who ask; None: nothing.
+        leave: ends what the group has under way, because the process ends.
+    """
+
+    called: Callable[[Caller], None]
+    status: Callable[[], Status] | None = None
+    leave: Callable[[], None] | None = None
 
 
 class Endpoint:
-    """The listener of this process; accepts in a thread of its own, so that connecting never waits for a collective."""
+    """The listener of this process; accepts in a thread of its own, so that connecting never waits for a collective.
+
+    It has no lock: the garbage collector may drop a group, and so unregister it, in the middle of ``register``.
+    """
 
     def __init__(self, address: str) -> None:
         try:
@@ -78,55 +96,45 @@ class Endpoint:
             raise CollectiveError(
                 f"cannot listen on {address}: {error.strerror or error}. Set SCALEACROSS_LISTEN to an address of this host"
             ) from None
-        self.contact = Contact(address, self._listener.getsockname()[1], secrets.token_hex(16), machine_identity())
-        self._lock = threading.Lock()
-        self._groups: dict[str, Callable[[Caller], None]] = {}
-        self._statuses: dict[str, Callable[[], Status]] = {}
-        self._early: defaultdict[str, list[Caller]] = defaultdict(list)
+        self._address, self._port = address, self._listener.getsockname()[1]
+        self._machine, self._process_id = machine_identity(), os.getpid()
+        self._members: dict[str, Member] = {}
         self._greeter = Greeter(self._listener, self._greet)
+        atexit.register(self._leave)
 
-    def register(
-        self, group: str, deliver: Callable[[Caller], None], status: Callable[[], Status] | None = None
-    ) -> None:
-        """Hand callers of ``group`` to ``deliver`` (in the accepting thread), those already here first. ``status`` is what those
-        are told who ask."""
-        with self._lock:
-            self._groups[group] = deliver
-            if status is not None:
-                self._statuses[group] = status
-            early = self._early.pop(group, [])
-        for caller in early:
-            deliver(caller)
+    def register(self, member: Member) -> Contact:
+        """Hand callers to ``member``. Returns the contact at which they find it, which nobody had before."""
+        contact = Contact(self._address, self._port, secrets.token_hex(16), self._machine)
+        self._members[contact.token] = member
+        return contact
 
-    def unregister(self, group: str) -> None:
-        """Callers of ``group`` are no longer wanted."""
-        with self._lock:
-            self._groups.pop(group, None)
-            self._statuses.pop(group, None)
-            for caller in self._early.pop(group, []):
-                caller.connection.close()
+    def unregister(self, contact: Contact) -> None:
+        """Callers at ``contact`` are no longer wanted; twice does no harm."""
+        self._members.pop(contact.token, None)
 
     def _greet(self, hello: bytes, connection: socket.socket) -> bool:
         """In the thread of the listener: whether the caller is one of ours."""
         said = json.loads(hello)
-        if not hmac.compare_digest(str(said["token"]).encode(), self.contact.token.encode()):
+        member = self._members.get(str(said["token"]))
+        if member is None:
             return False
-        group = str(said["group"])
         if said.get("ask"):
-            status = self._statuses.get(group)
-            connection.sendall(b"" if status is None else status().to_json())
+            connection.sendall(b"" if member.status is None else member.status().to_json())
             return False
         memory = _open_memory(said.get("memory"))
-        caller = Caller(int(said["rank"]), connection, memory, max(int(said.get("window_bytes", 0)), 0))
+        window, contact = max(int(said.get("window_bytes", 0)), 0), str(said.get("contact", ""))
+        caller = Caller(int(said["rank"]), connection, memory, window, contact)
         connection.sendall(WITH_MEMORY if memory is not None else WITHOUT_MEMORY)
         connection.settimeout(HELLO_TIMEOUT_S)
-        with self._lock:
-            deliver = self._groups.get(group)
-            if deliver is None:
-                self._early[group].append(caller)
-        if deliver is not None:
-            deliver(caller)
+        member.called(caller)
         return True
+
+    def _leave(self) -> None:
+        """At exit: what is queued is done, so that no thread is inside torch when the interpreter goes."""
+        if os.getpid() == self._process_id:  # a forked process has none of the threads
+            for member in list(self._members.values()):
+                if member.leave is not None:
+                    member.leave()
 
 
 @lru_cache(maxsize=8)
@@ -136,12 +144,15 @@ def endpoint_of_process(address: str, process_id: int) -> Endpoint:
     return Endpoint(address)
 
 
-def call(contact: Contact, group: str, rank: int, share_bytes: int, timeout_s: float, window_bytes: int = 0) -> Caller:
-    """Connect to ``contact`` as ``rank`` of ``group``.
+def call(
+    contact: Contact, rank: int, share_bytes: int, timeout_s: float, window_bytes: int = 0, own: str = ""
+) -> Caller:
+    """Connect to ``contact`` as ``rank`` of its group.
 
     Args:
         share_bytes: memory to share for payloads; 0 for none. Without room for it payloads travel in the stream.
         window_bytes: most bytes that the caller keeps in flight; the receiver gives credit in parts of it.
+        own: where the caller is reached.
 
     Raises:
         PeerLostError: nobody listens there, or they do not accept us.
@@ -152,8 +163,8 @@ def call(contact: Contact, group: str, rank: int, share_bytes: int, timeout_s: f
     try:
         connection = socket.create_connection((contact.address, contact.port), timeout=max(timeout_s, 0.001))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        hello = {"token": contact.token, "group": group, "rank": rank, "memory": path and path.name}
-        hello["window_bytes"] = window_bytes
+        hello = {"token": contact.token, "rank": rank, "memory": path and path.name}
+        hello |= {"window_bytes": window_bytes, "contact": own}
         text = json.dumps(hello).encode()
         connection.sendall(LENGTH.pack(len(text)) + text)
         answer = _exactly(connection, 1)
@@ -167,19 +178,23 @@ def call(contact: Contact, group: str, rank: int, share_bytes: int, timeout_s: f
     return Caller(rank, connection, memory if answer == WITH_MEMORY else None, window_bytes)
 
 
-def ask(contact: Contact, group: str, timeout_s: float) -> Status | str:
-    """What the process of ``contact`` is doing in ``group``, or what is wrong with it (``liveness.MEANINGS``)."""
-    text = json.dumps({"token": contact.token, "group": group, "ask": True}).encode()
+def ask(contact: Contact, timeout_s: float) -> Status | str:
+    """What the group of ``contact`` is doing there, or what is wrong with the process (``liveness.MEANINGS``)."""
+    text = json.dumps({"token": contact.token, "ask": True}).encode()
     return ask_at(contact.address, contact.port, LENGTH.pack(len(text)) + text, timeout_s)
 
 
-def listen_address() -> str:
-    """The address to listen on; see the module. Raises CollectiveError where the environment names none that works."""
+def listen_address(towards: str | None = None) -> str:
+    """The address to listen on, see the module; ``towards`` stands for ``MASTER_ADDR``.
+
+    Raises:
+        CollectiveError: the environment names none that works.
+    """
     if stated := os.environ.get("SCALEACROSS_LISTEN"):
         return stated
     if interface := os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]:
         return _address_of_interface(interface)
-    master = os.environ.get("MASTER_ADDR", "localhost")
+    master = towards or os.environ.get("MASTER_ADDR", "localhost")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((master, 9))  # sends nothing: only asks for the route

@@ -43,12 +43,14 @@ class Status(NamedTuple):
         running: whether it is in it.
         waits_for: ranks of the group from which something is missing, or that take nothing.
         reason: why the group is broken here; None where it is not.
+        contacts: (rank, where it is reached) of those in ``waits_for``, as far as they are known.
     """
 
     sequence: int
     running: bool
     waits_for: tuple[int, ...] = ()
     reason: str | None = None
+    contacts: tuple[tuple[int, str], ...] = ()
 
     def to_json(self) -> bytes:
         """As it travels."""
@@ -57,8 +59,9 @@ class Status(NamedTuple):
     @classmethod
     def from_json(cls, data: bytes) -> Status:
         """Reads what ``to_json`` writes. Raises ValueError or TypeError for anything else."""
-        sequence, running, waits_for, reason = json.loads(data)
-        return cls(int(sequence), bool(running), tuple(int(rank) for rank in waits_for), reason and str(reason))
+        sequence, running, waits_for, reason, contacts = json.loads(data)
+        known = tuple((int(rank), str(contact)) for rank, contact in contacts)
+        return cls(int(sequence), bool(running), tuple(int(rank) for rank in waits_for), reason and str(reason), known)
 
 
 class Found(NamedTuple):

@@ -106,7 +106,7 @@ class ScaleAcrossGroup(TransportGroup):
         self._queue = CollectiveQueue(
             members, self._communicator, self._recorder, self._recorded, timeout.total_seconds(), over
         )
-        weakref.finalize(self, self._communicator.close)  # torch drops a destroyed group without a word
+        weakref.finalize(self, self._communicator.drop)  # torch drops a destroyed group without a word
 
     # --- what the plan covers -----------------------------------------------------------------------------------------
 

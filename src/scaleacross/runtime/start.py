@@ -20,8 +20,8 @@ from typing import Final
 import torch.distributed as dist
 
 from scaleacross.errors import InputError
-from scaleacross.runtime.agreement import RING, Look, Pass, Publish, Step, Token, expect_token, ring_agreement
-from scaleacross.runtime.endpoint import Caller, Contact, call, endpoint_of_process, listen_address
+from scaleacross.runtime.agreement import Look, Pass, Publish, Step, Token, expect_token, ring_agreement
+from scaleacross.runtime.endpoint import Caller, Contact, Member, call, endpoint_of_process, listen_address
 from scaleacross.runtime.faults import CollectiveTimeoutError, PeerLostError
 from scaleacross.spec.launch import LaunchConfig, Rendezvous
 
@@ -145,10 +145,10 @@ class _Ring:
         self._successor: socket.socket | None = None
         self._predecessor: _Lines | None = None
         self._contact: Contact | None = None
-        self._endpoint.register(RING, self._callers.put)
+        self._own = self._endpoint.register(Member(self._callers.put))
 
     def run(self) -> Token:
-        contact = self._endpoint.contact.to_json()
+        contact = self._own.to_json()
         protocol = ring_agreement(self._rank, self._config.world_size, self._config.plan_sha256, contact)
         answer: str | Token | None = None
         while True:
@@ -159,7 +159,7 @@ class _Ring:
             answer = self._do(step)
 
     def close(self) -> None:
-        self._endpoint.unregister(RING)
+        self._endpoint.unregister(self._own)
         if self._successor is not None:
             self._successor.close()
         if self._predecessor is not None:
@@ -174,7 +174,7 @@ class _Ring:
             return None
         if isinstance(step, Pass):
             if self._successor is None and self._contact is not None:
-                self._successor = call(self._contact, RING, self._rank, 0, self._timeout_s).connection
+                self._successor = call(self._contact, self._rank, 0, self._timeout_s).connection
             if self._successor is not None:
                 self._successor.sendall(step.token.to_bytes())
             return None

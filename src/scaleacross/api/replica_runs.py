@@ -1,0 +1,120 @@
+"""Goodput of a run, measured: the log of ``scaleacross coordinate`` beside the plan's prediction."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from scaleacross.catalogue import load_plan
+from scaleacross.errors import InputError
+from scaleacross.spec.plan import Plan
+from scaleacross.spec.replica_run import ReplicaRun, Stall
+
+LOST: Final = ("dead", "silent", "left", "replaced")
+CHANGES: Final = (*LOST, "failed", "epoch", "paused", "donor")
+MAX_LOG_BYTES: Final = 1 << 30
+
+
+def measured_goodput(log: str | Path, plan: Plan | str | Path | None = None) -> ReplicaRun:
+    """What the run of a coordinator's log has committed.
+
+    Args:
+        plan: adds tokens, and the predicted share and stall.
+
+    Raises:
+        InputError: no such log, one with fewer than three commits, or a step that is missing or there twice.
+    """
+    events = _events(Path(log))
+    commits = [event for event in events if event["event"] == "commit"]
+    if len(commits) < 3:
+        raise InputError(f"{log}: {len(commits)} committed steps; three are needed to know how long one takes")
+    for before, after in pairwise(commits):
+        if after["step"] != before["step"] + 1:
+            raise InputError(f"{log}: step {after['step']} is committed after step {before['step']}: no log of one run")
+    changes = _changes(events)
+    most = max(len(commit["samples"]) for commit in commits)
+    full = max(sum(commit["samples"].values()) for commit in commits if len(commit["samples"]) == most)
+    steps = list(pairwise(commits))
+    quiet = [
+        b["time_s"] - a["time_s"] for a, b in steps if len(b["samples"]) == most and not changes.get(b["step"])
+    ] or [b["time_s"] - a["time_s"] for a, b in steps]
+    usual_s, seconds = median(quiet), commits[-1]["time_s"] - commits[0]["time_s"]
+    stalls, missing_s = [], 0.0
+    for a, b in steps:
+        took, why = b["time_s"] - a["time_s"], changes.get(b["step"], [])
+        missing_s += min(took, usual_s) * (1 - sum(b["samples"].values()) / full)
+        if why and took > usual_s:
+            stalls.append(Stall(step=b["step"], seconds=took - usual_s, why="; ".join(dict.fromkeys(why))))
+    found = None if plan is None else plan if isinstance(plan, Plan) else load_plan(plan)
+    goodput = None if found is None else found.goodput
+    samples = sum(sum(commit["samples"].values()) for commit in commits)
+    after_first = samples - sum(commits[0]["samples"].values())
+    return ReplicaRun(
+        log=str(log),
+        seconds=seconds,
+        steps=len(commits),
+        samples=samples,
+        tokens=None if found is None else samples * found.job.sequence_length,
+        epochs=sum(event["event"] == "epoch" for event in events),
+        most_members=most,
+        lost={word: count for word in LOST if (count := sum(event["event"] == word for event in events))},
+        joined=sum(later > earlier for earlier, later in zip(*_sizes(commits), strict=True)),
+        median_step_s=usual_s,
+        useful_fraction=after_first / (full * seconds / usual_s) if seconds else 1.0,
+        stall_fraction=sum(stall.seconds for stall in stalls) / seconds if seconds else 0.0,
+        missing_fraction=missing_s / seconds if seconds else 0.0,
+        stalls=tuple(stalls),
+        failures=tuple(dict.fromkeys(str(e["why"]) for e in events if e["event"] == "failed")),
+        predicted_fraction=None if goodput is None else goodput.goodput_fraction,
+        predicted_stall_s=None if goodput is None else goodput.model.stall_s,
+    )
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    """The log's objects. A last line that was cut is left out: the coordinator may have been killed."""
+    try:
+        if path.stat().st_size > MAX_LOG_BYTES:
+            raise InputError(f"{path}: larger than {MAX_LOG_BYTES >> 20} MiB")
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    out: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            event = json.loads(line)
+            float(event["time_s"]), str(event["event"])
+            if event["event"] == "commit":
+                event = {
+                    **event,
+                    "step": int(event["step"]),
+                    "samples": {k: int(v) for k, v in event["samples"].items()},
+                }
+        except (ValueError, KeyError, TypeError, AttributeError):
+            if number == len(lines):
+                break
+            raise InputError(f"{path}, line {number}: no event of a coordinator's log: {line[:80]!r}") from None
+        out.append(event)
+    return out
+
+
+def _changes(events: list[dict[str, Any]]) -> dict[int, list[str]]:
+    """Step -> what happened between the commit before and its own."""
+    out: dict[int, list[str]] = {}
+    waiting: list[str] = []
+    for event in events:
+        if event["event"] == "commit":
+            out[event["step"]], waiting = waiting, []
+        elif event["event"] in CHANGES and event["event"] != "epoch":
+            who = f" replica {event['replica']}" if "replica" in event else ""
+            waiting.append(f"{event['event']}{who}")
+        elif event["event"] == "epoch":
+            waiting.append(f"epoch {event['epoch']} of {len(event['members'])}")
+    return out
+
+
+def _sizes(commits: list[dict[str, Any]]) -> tuple[list[int], list[int]]:
+    sizes = [len(commit["samples"]) for commit in commits]
+    return sizes[:-1], sizes[1:]

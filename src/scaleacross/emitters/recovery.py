@@ -1,0 +1,155 @@
+"""Target ``recovery``: what frameworks need to be told so that a failure costs what the plan says it costs.
+
+Time-outs follow one order, each with its reason in recovery.json:
+
+    quorum < connect < train < init < watchdog
+
+A quorum forms while the others are inside a step, so it outlasts some of them. Whoever connects may have to wait for a quorum. A
+collective waits for a rank that connects. The first step sets up every connection too. The watchdog of NCCL ends a process whose
+errors nobody handled, so it comes last. torchft's issue 329 and torchtitan's issue 2899 tell what other orders cost.
+
+Names: torchft/manager.py and src/lighthouse.rs (meta-pytorch/torchft), torchtitan 0.3.0 (config/configs.py, experiments/torchft),
+torch 2.13 (ProcessGroupNCCL), sbatch(1).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Final, NamedTuple
+
+from scaleacross.errors import EmitError
+from scaleacross.spec.goodput import Goodput
+from scaleacross.spec.plan import Plan
+
+LEAST_QUORUM_S: Final = 60
+"""torchft's own default."""
+STEPS_PER_QUORUM: Final = 3
+COLLECTIVES_PER_TRAIN: Final = 10
+"""A collective that takes so many times its prediction is stuck."""
+WATCHDOG_S: Final = 60
+HEARTBEAT_MS: Final = 5000
+"""torchft's own default: heartbeats are sent every 100 ms."""
+
+
+class Timeouts(NamedTuple):
+    """Whole seconds, in this order."""
+
+    quorum_s: int
+    connect_s: int
+    train_s: int
+    init_s: int
+    watchdog_s: int
+
+
+def render(plan: Plan) -> dict[str, str]:
+    """Files in folder recovery/: recovery.json, nccl.env, slurm.env, torchtitan.args; of several fault units torchft.env and
+    lighthouse.sh too.
+
+    Raises:
+        EmitError: the plan does not know how often what fails.
+    """
+    found = plan.goodput
+    if found is None:
+        raise EmitError(
+            "target recovery: the plan does not know what fails how often. Plan with `reliability: {}` in the job, or "
+            "--set topology.reliability.published=llama3-405b"
+        )
+    times, units = timeouts(plan, found), found.model.num_units
+    steps = _checkpoint_steps(plan, found)
+    files = {
+        "recovery.json": json.dumps(_facts(plan, found, times, steps), indent=2) + "\n",
+        "nccl.env": _NCCL.format(watchdog=times.watchdog_s),
+        "slurm.env": _SLURM.format(spares=found.spares_advised),
+        "torchtitan.args": _titan(times, steps, units),
+    }
+    if units > 1:
+        files["torchft.env"] = _TORCHFT.format(quorum=times.quorum_s, connect=times.connect_s, train=times.train_s)
+        join_ms = 1000 * min(times.quorum_s - 1, max(1, math.ceil(plan.cost.step_s)))
+        files["lighthouse.sh"] = _LIGHTHOUSE.format(least=least_units(units), join=join_ms, heartbeat=HEARTBEAT_MS)
+    return {f"recovery/{name}": text for name, text in files.items()}
+
+
+def timeouts(plan: Plan, found: Goodput) -> Timeouts:
+    """Whole seconds; see the module for the order."""
+    slowest_s = max((one.time_s for one in plan.collectives), default=0.0)
+    quorum_s = max(LEAST_QUORUM_S, math.ceil(STEPS_PER_QUORUM * plan.cost.step_s))
+    connect_s = math.ceil(1.5 * quorum_s)
+    train_s = max(2 * quorum_s, math.ceil(COLLECTIVES_PER_TRAIN * slowest_s + plan.cost.step_s), connect_s + 1)
+    init_s = train_s + max(quorum_s, math.ceil(found.model.restart_s))
+    return Timeouts(quorum_s, connect_s, train_s, init_s, init_s + WATCHDOG_S)
+
+
+def least_units(units: int) -> int:
+    """More than half of the fault units: fewer never go on beside others that may live."""
+    return units // 2 + 1
+
+
+def restarts(found: Goodput | None, days: float = 30.0) -> int:
+    """Failures expected in ``days``, and three more; three where the plan does not know what fails how often."""
+    return 3 + (0 if found is None or found.mtbf_s is None else math.ceil(days * 86_400 / found.mtbf_s))
+
+
+def _checkpoint_steps(plan: Plan, found: Goodput) -> int | None:
+    interval_s = found.model.checkpoint_interval_s
+    return None if interval_s is None else max(1, round(interval_s / plan.cost.step_s))
+
+
+def _facts(plan: Plan, found: Goodput, times: Timeouts, steps: int | None) -> dict[str, Any]:
+    return {
+        "plan": plan.job.name,
+        "fault_units": found.model.num_units,
+        "least_fault_units": least_units(found.model.num_units),
+        "policy": found.policy,
+        "timeouts_s": times._asdict(),
+        "step_s": plan.cost.step_s,
+        "slowest_collective_s": max((one.time_s for one in plan.collectives), default=0.0),
+        "restart_s": found.model.restart_s,
+        "checkpoint_interval_s": found.model.checkpoint_interval_s,
+        "checkpoint_interval_steps": steps,
+        "spare_hosts": found.spares_advised,
+        "mean_time_between_failures_s": found.mtbf_s,
+        "restarts_in_30_days": restarts(found),
+        "assumed": found.assumed,
+    }
+
+
+def _titan(times: Timeouts, steps: int | None, units: int) -> str:
+    words = [f"--comm.init_timeout_seconds={times.init_s}", f"--comm.train_timeout_seconds={times.train_s}"]
+    if steps is not None:
+        words += ["--checkpoint.enable", f"--checkpoint.interval={steps}"]
+    if units > 1:
+        words += ["--fault_tolerance.enable", f"--fault_tolerance.group_size={units}"]
+        words += [f"--fault_tolerance.min_replica_size={least_units(units)}"]
+        words += [f"--fault_tolerance.process_group_timeout_ms={1000 * times.train_s}"]
+    return "".join(f"{word}\n" for word in words)
+
+
+_NCCL: Final = """\
+# A rank whose peer is lost gets an error; a process that does not handle it ends after the last of all time-outs.
+TORCH_NCCL_ASYNC_ERROR_HANDLING=1
+TORCH_NCCL_ENABLE_MONITORING=1
+TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC={watchdog}
+TORCH_NCCL_DUMP_ON_TIMEOUT=1
+TORCH_NCCL_TRACE_BUFFER_SIZE=2000
+"""
+
+_SLURM: Final = """\
+# For submit.sh: the job is queued again when a host is lost, and its log goes on.
+SBATCH_OPTIONS="--requeue --open-mode=append"
+# Hosts to keep free beside the job; then 99.9 % of the time a lost host is replaced at once.
+SPARE_HOSTS={spares}
+"""
+
+_TORCHFT: Final = """\
+TORCHFT_QUORUM_TIMEOUT_SEC={quorum}
+TORCHFT_CONNECT_TIMEOUT_SEC={connect}
+TORCHFT_TIMEOUT_SEC={train}
+"""
+
+_LIGHTHOUSE: Final = """\
+#!/usr/bin/env bash
+# torchft's lighthouse, on one host; every replica gets TORCHFT_LIGHTHOUSE=http://HOST:29510 and torchft.env.
+exec torchft_lighthouse --bind "[::]:29510" --min_replicas {least} --join_timeout_ms {join} \\
+  --heartbeat_timeout_ms {heartbeat} "$@"
+"""

@@ -1,0 +1,146 @@
+"""A rank's line to the coordinator: two threads that hear and say, apart from the path of the gradients."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from scaleacross.runtime.faults import CollectiveError, PeerLostError
+from scaleacross.runtime.replicas.membership import Epoch, Place
+
+BEATS_PER_SILENCE: Final = 5
+CONNECT_S: Final = 60.0
+
+
+class LeftBehindError(PeerLostError):
+    """This replica is no member any more: the others go on without it. Join again, as a new replica of that name."""
+
+
+class Control:
+    """What this rank has been told.
+
+    Args:
+        address: ``host:port`` of the coordinator.
+        hello: what this rank says first.
+        silent_s: a coordinator that says nothing for so long is lost.
+        voided: called when an epoch that begins at the step under way replaces the one in force, in the thread that hears.
+        donate: called with (joiner, contact).
+    """
+
+    def __init__(
+        self,
+        address: str,
+        place: Place,
+        hello: dict[str, Any],
+        silent_s: float,
+        voided: Callable[[Epoch], None],
+        donate: Callable[[str, str], None],
+    ) -> None:
+        host, _, port = address.rpartition(":")
+        self.place, self._voided, self._donate = place, voided, donate
+        self._silent_s = silent_s
+        self.news = threading.Condition()
+        self.epochs: list[Epoch] = []
+        self.committed: tuple[int, int] = (-1, 0)
+        self.gone: str | None = None
+        self.paused = False
+        self._met: dict[int, dict[int, str]] = {}
+        self._writing = threading.Lock()
+        self._connection = self._connect(host, int(port))
+        self.say(hello)
+        self._heard = time.monotonic()
+        for work in (self._hear, self._beat):
+            threading.Thread(target=work, name=f"scaleacross-{work.__name__}", daemon=True).start()
+
+    def say(self, what: dict[str, Any]) -> None:
+        """Send; a coordinator that is lost is noticed by the thread that hears."""
+        with suppress(OSError), self._writing:
+            self._connection.sendall(json.dumps(what).encode() + b"\n")
+
+    def epoch_at(self, step: int) -> Epoch | None:
+        """The epoch in force at ``step``, as far as it is known."""
+        return max((epoch for epoch in self.epochs if epoch.begins <= step), default=None)
+
+    def contact(self, epoch: int, rank: int) -> str | None:
+        """How ``rank`` of the group of ``epoch`` is reached."""
+        return self._met.get(epoch, {}).get(rank)
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        """Until that holds. Raises LeftBehindError, CollectiveError: this replica is out, or the coordinator is lost."""
+        with self.news:
+            self.news.wait_for(lambda: until() or self.gone is not None)
+            if self.gone is not None and not until():
+                raise (LeftBehindError if self.gone.startswith("replica") else CollectiveError)(self.gone)
+
+    def close(self) -> None:
+        """Hang up."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+    def _connect(self, host: str, port: int) -> socket.socket:
+        end = time.monotonic() + CONNECT_S
+        while True:
+            try:
+                connection = socket.create_connection((host, port), timeout=CONNECT_S)
+                connection.settimeout(None)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return connection
+            except OSError as error:
+                if time.monotonic() > end:
+                    raise CollectiveError(
+                        f"no coordinator at {host}:{port} within {CONNECT_S:.0f} s: {error.strerror or error}. "
+                        "Start one: scaleacross coordinate"
+                    ) from None
+                time.sleep(0.1)
+
+    def _hear(self) -> None:
+        with suppress(OSError, ValueError):
+            for line in self._connection.makefile("rb"):
+                self._heard = time.monotonic()
+                self._take(json.loads(line))
+        with self.news:
+            self.gone = self.gone or "the coordinator is lost: it has closed the connection"
+            self.news.notify_all()
+        self._voided(Epoch(1 << 62, (), 0))
+
+    def _take(self, letter: dict[str, Any]) -> None:
+        if "donate" in letter:
+            self._donate(letter["donate"], letter["contact"])
+            return
+        new = None
+        with self.news:
+            if "epoch" in letter:
+                new = Epoch(letter["epoch"], tuple(letter["members"]), letter["begins"])
+                self.epochs = [*self.epochs[-8:], new]
+            elif "commit" in letter:
+                self.committed = letter["commit"], letter["samples"]
+            elif "met" in letter:
+                epoch, rank, contact = letter["met"]
+                self._met.setdefault(epoch, {})[rank] = contact
+                for old in [old for old in self._met if old < epoch - 8]:
+                    del self._met[old]
+            elif "paused" in letter:
+                self.paused = letter["paused"]
+            elif "gone" in letter:
+                self.gone = letter["gone"]
+            self.news.notify_all()
+        if new is not None:
+            self._voided(new)
+        elif self.gone is not None:
+            self._voided(Epoch(1 << 62, (), 0))
+
+    def _beat(self) -> None:
+        while self.gone is None:
+            time.sleep(self._silent_s / BEATS_PER_SILENCE)
+            self.say({"beat": 1})
+            if time.monotonic() - self._heard > 2 * self._silent_s:
+                with self.news:
+                    self.gone = f"the coordinator is lost: it has said nothing for {2 * self._silent_s:.1f} s"
+                    self.news.notify_all()
+                self._voided(Epoch(1 << 62, (), 0))

@@ -1,0 +1,92 @@
+"""The log of a coordinator: what it counts, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from scaleacross.api import measured_goodput
+from scaleacross.cli import app
+from scaleacross.errors import InputError
+from scaleacross.runtime.replicas.membership import Membership, Place
+
+
+def run_of(path: Path) -> Path:
+    """Four replicas of 10 samples, a step a second; one dies in step 5, which takes a second more, and is back from step 9."""
+    membership, now = Membership(4), 0.0
+    for name in "0123":
+        membership.hello(Place(name), 0, now)
+    for step in range(12):
+        now += 1.0
+        if step == 5:
+            membership.lost(["3"], "dead", now)
+            now += 1.0
+        if step == 7:
+            membership.hello(Place("3"), 0, now)
+        if step == 8:
+            membership.level(Place("3"), 8, now)
+        for name in membership.current.members:
+            membership.done(Place(name), membership.current.number, step, 10, now)
+    path.write_text("".join(json.dumps(event) + "\n" for event in membership.history))
+    return path
+
+
+def test_time_goes_where_it_went(tmp_path: Path) -> None:
+    run = measured_goodput(run_of(tmp_path / "run.jsonl"))
+    assert (run.steps, run.seconds, run.most_members, run.median_step_s) == (12, 12.0, 4, 1.0)
+    assert run.lost == {"dead": 1} and run.joined == 1
+    assert run.samples == 12 * 40 - 4 * 10
+    assert run.useful_fraction == pytest.approx((11 * 40 - 40) / (40 * 12))
+    assert run.stall_fraction == pytest.approx(1 / 12) and run.missing_fraction == pytest.approx(4 * 0.25 / 12)
+    assert run.useful_fraction + run.stall_fraction + run.missing_fraction == pytest.approx(1)
+    assert [(stall.step, stall.seconds) for stall in run.stalls] == [(5, 1.0)]
+
+
+def test_what_is_printed(tmp_path: Path) -> None:
+    log = run_of(tmp_path / "run.jsonl")
+    shown = CliRunner().invoke(app, ["goodput", str(log)])
+    assert shown.exit_code == 0 and "12 steps, 440 samples" in shown.output and "dead replica 3" in shown.output
+    facts = json.loads(CliRunner().invoke(app, ["goodput", str(log), "--json"]).output)
+    assert facts["useful_fraction"] == pytest.approx(0.8333, abs=1e-3)
+
+
+def edited(log: Path, change: Any) -> Path:
+    lines = log.read_text().splitlines()
+    log.write_text("\n".join(change(lines)) + "\n")
+    return log
+
+
+def test_a_log_that_ends_in_the_middle_is_read_and_one_that_is_none_is_not(tmp_path: Path) -> None:
+    assert measured_goodput(edited(run_of(tmp_path / "cut"), lambda lines: [*lines, '{"time_s": 1'])).steps == 12
+    with pytest.raises(InputError, match="line 3: no event"):
+        measured_goodput(edited(run_of(tmp_path / "bad"), lambda lines: [*lines[:2], "[]", *lines[2:]]))
+    gap = lambda lines: [line for line in lines if '"step": 4,' not in line]  # noqa: E731
+    with pytest.raises(InputError, match="step 5 is committed after step 3"):
+        measured_goodput(edited(run_of(tmp_path / "gap"), gap))
+    (tmp_path / "empty").write_text("")
+    with pytest.raises(InputError, match="0 committed steps"):
+        measured_goodput(tmp_path / "empty")
+    with pytest.raises(InputError, match="No such file"):
+        measured_goodput(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--listen", "29400"], "HOST:PORT is expected"),
+        (["--listen", "0.0.0.0:29400"], "set SCALEACROSS_REPLICAS_TOKEN"),
+        (["--log", "old.jsonl"], "holds another run"),
+        (["--listen", "127.0.0.1:99999"], "HOST:PORT is expected"),
+    ],
+)
+def test_a_coordinator_that_cannot_be(
+    options: list[str], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("old.jsonl").write_text("{}\n")
+    result = CliRunner().invoke(app, ["coordinate", "--replicas", "2", *options])
+    assert result.exit_code == 2 and text in result.output

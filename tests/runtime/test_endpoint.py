@@ -1,0 +1,64 @@
+"""torch uses the names of groups again and drops a group late: neither disturbs the group that lives."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+pytest.importorskip("torch", reason="the runtime needs torch (pip install 'scaleacross[runtime]')")
+
+import torch.distributed as dist
+
+from scaleacross.runtime.communicator import Communicator, LinkSettings
+from scaleacross.runtime.endpoint import Contact, Member, ask, endpoint_of_process
+from scaleacross.runtime.liveness import ABSENT, Status
+
+LIMIT_S = 30.0
+
+
+def member_of(store: dist.Store, rank: int) -> Communicator:
+    """A member of the only group of this test; torch calls every second group of a job "1"."""
+    names = ["rank 0", "rank 1"]
+    return Communicator("1/0", rank, names, store, "127.0.0.1", os.getpid(), lambda peer: LinkSettings())
+
+
+def test_a_group_that_goes_late_leaves_its_namesake_alone() -> None:
+    old = member_of(dist.HashStore(), 0)
+    new = member_of(dist.HashStore(), 0)
+    assert old.contact.token != new.contact.token
+    old.drop()
+    assert ask(new.contact, LIMIT_S) == Status(0, False)
+    old._thread.join(LIMIT_S)
+    assert not old._thread.is_alive() and ask(old.contact, LIMIT_S) == ABSENT
+    new.close()
+
+
+def test_a_caller_for_a_group_that_is_gone_never_reaches_its_namesake() -> None:
+    old = member_of(dist.HashStore(), 0)
+    gone = old.contact
+    old.close()
+    new = member_of(dist.HashStore(), 0)
+    assert ask(gone, LIMIT_S) == ABSENT
+    new.close()
+
+
+def test_a_group_may_be_dropped_in_the_middle_of_anything() -> None:
+    """The collector runs in whichever thread makes an object, also in one that is registering."""
+    endpoint = endpoint_of_process("127.0.0.1", os.getpid())
+    old, contacts = member_of(dist.HashStore(), 0), list[Contact]()
+
+    class Dropping(dict[str, Member]):
+        def __setitem__(self, token: str, member: Member) -> None:
+            old.drop()
+            super().__setitem__(token, member)
+
+    members, endpoint._members = endpoint._members, Dropping(endpoint._members)
+    register = threading.Thread(
+        target=lambda: contacts.append(endpoint.register(Member(lambda caller: None))), daemon=True
+    )
+    register.start()
+    register.join(LIMIT_S)
+    endpoint._members = members
+    assert contacts, "registering waits for the group that is dropped"
