@@ -22,6 +22,15 @@ from scaleacross.cli.quick import (
     TopologyFile,
     job_or_start,
 )
+from scaleacross.cli.slurm_options import (
+    SlurmAccount,
+    SlurmContainer,
+    SlurmExtra,
+    SlurmPartition,
+    SlurmTime,
+    slurm_fields,
+    slurm_overrides,
+)
 from scaleacross.cli.stopping import first_interrupt
 from scaleacross.cli.view import (
     PLAN_SECTIONS,
@@ -112,6 +121,11 @@ def plan_command(
     framework: Framework = None,
     hosts: Hosts = None,
     world: World = None,
+    slurm_partition: SlurmPartition = None,
+    slurm_account: SlurmAccount = None,
+    slurm_time: SlurmTime = None,
+    slurm_container: SlurmContainer = None,
+    slurm_extra: SlurmExtra = None,
     full: Full = False,
     sections: PlanSections = None,
     quiet: Quiet = False,
@@ -146,6 +160,8 @@ def plan_command(
     if job is not None and tables:
         plan_recommendation_command(job, output, as_json, time_limit_s, overrides or (), seed, gap, view)
         return
+    slurm = slurm_fields(slurm_partition, slurm_account, slurm_time, slurm_container, slurm_extra)
+    changes = [*(overrides or ()), *slurm_overrides(slurm)]
     asked = job_or_start(job, model, gpus, trunk, km, tokens, sequence, target, topology)
     refuse_together(refine_s, improve, referee, work_limit, cpu_limit_s)
     limit_s, clock = (time_limit_s, time.perf_counter) if cpu_limit_s is None else (cpu_limit_s, time.process_time)
@@ -156,9 +172,9 @@ def plan_command(
             "gap_tolerance": gap, "referee": referee, "work_limit": work_limit,
         }  # fmt: skip
         if source:
-            better = improve_settings(*source, asked, hosts=hosts, world=world, overrides=overrides or (), **search)
+            better = improve_settings(*source, asked, hosts=hosts, world=world, overrides=changes, **search)
         else:
-            found = plan(asked, overrides=overrides or (), **search)
+            found = plan(asked, overrides=changes, **search)
         if refine_s:
             found = refine_finalists(found, refine_s, seed=seed, progress=progress)
     if source:
@@ -238,6 +254,11 @@ def emit_command(
         Path | None,
         typer.Option("--hosts", metavar="FILE", dir_okay=False, help="Real names: a YAML of building: node[001-064]."),
     ] = None,
+    slurm_partition: SlurmPartition = None,
+    slurm_account: SlurmAccount = None,
+    slurm_time: SlurmTime = None,
+    slurm_container: SlurmContainer = None,
+    slurm_extra: SlurmExtra = None,
 ) -> None:
     """Write launch files of a plan for one or more targets. The plan is verified first.
 
@@ -245,11 +266,13 @@ def emit_command(
     Example:
       scaleacross emit build/llama3_405b/plan.json --to torchrun,nccl -o build/launch
       scaleacross emit build/llama3_405b/plan.json --to torchrun --hosts hosts.yaml -o build/launch
+      scaleacross emit build/llama3_405b/plan.json --to megatron --slurm-partition h100 --slurm-time 2-00 -o build/launch
     """
     from scaleacross.bundle import write_bundle
-    from scaleacross.catalogue import load_plan, with_hosts
+    from scaleacross.catalogue import load_plan, with_hosts, with_slurm
 
-    plan = load_plan(source)
+    slurm = slurm_fields(slurm_partition, slurm_account, slurm_time, slurm_container, slurm_extra)
+    plan = with_slurm(load_plan(source), slurm)
     named = plan if hosts is None else with_hosts(plan, hosts)
     for path in write_bundle(named, output, names_of(to), with_plan=False).files:
         typer.echo(path)
