@@ -14,6 +14,7 @@ from scaleacross.emitters.launchers import launch_files
 from scaleacross.emitters.model import check_stages, refuse, workload_of
 from scaleacross.emitters.rank_order import rank_order, ranks_csv
 from scaleacross.emitters.shell import Launch, one_line
+from scaleacross.emitters.torchtitan_groups import group_lines
 from scaleacross.emitters.torchtitan_identity import identity
 from scaleacross.errors import EmitError
 from scaleacross.schedules.pipeline import SCHEDULES
@@ -62,6 +63,7 @@ def config_module(plan: Plan) -> str:
     if flavor is None:
         raise EmitError(missing_flavor(profile))
     checkpoint = _starting_point(plan)
+    group_imports, groups = group_lines(plan)
     stated = identity(workload_of(plan).decoder(), flavor.package)
     text = _MODULE.format(
         title=one_line(plan.job.name).replace("\\", " ").replace('"', "'"),
@@ -70,7 +72,9 @@ def config_module(plan: Plan) -> str:
         recompute="FullAC.Config()" if plan.decision.recompute == "full" else "None",
         stated="".join(f"    {name!r}: {values!r},\n" for name, values in stated.items()),
         checkpoint=checkpoint,
-        imports="from torchtitan.components.checkpointer import CheckpointManager\n" if checkpoint else "",
+        imports=group_imports
+        + ("from torchtitan.components.checkpointer import CheckpointManager\n" if checkpoint else ""),
+        groups=groups,
         training=_keywords(_training(plan)),
         parallelism=_keywords(_parallelism(plan)),
     )
@@ -197,7 +201,7 @@ from torchtitan.trainer import Trainer
 # What the workload states of its model, whatever the flavor has there: class of torchtitan -> fields of its Config.
 STATED = {{
 {stated}}}
-
+{groups}
 
 def as_stated(part: Any) -> None:
     """Lay the workload's values over a configuration and all that it holds."""
