@@ -1,4 +1,4 @@
-"""``transport`` of a trunk: who is told to use sockets, what RDMA settings fall away, and torchtitan's groups get their options."""
+"""``transport`` of a trunk: who uses sockets, which RDMA settings fall away, and how torchtitan's groups get their options."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def plan(transport: str | None, **changes: Any) -> Plan:
 
 @pytest.mark.parametrize("transport", [None, "roce"])
 def test_rdma_names_no_network_and_keeps_its_queue_pairs(transport: str | None) -> None:
-    files = EMITTERS["ncclx"](plan(transport)) | EMITTERS["megatron"](plan(transport)) | EMITTERS["nccl"](plan(transport))
+    files = (
+        EMITTERS["ncclx"](plan(transport)) | EMITTERS["megatron"](plan(transport)) | EMITTERS["nccl"](plan(transport))
+    )
     assert not any("net_name" in text or "netName" in text or "NCCL_SOCKET" in text for text in files.values())
     assert json.loads(files["ncclx/comm_hints.json"])["dp_replicate"]["ncclx::ibQpsPerConnection"] == "16"
     assert "NCCL_CTRAN_IB_QP_CONFIG_XDC" in environment(files["nccl.env"])
