@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from scaleacross import api
 from scaleacross.emitters import EMITTERS, write_files
-from scaleacross.errors import EmitError, InputError
+from scaleacross.errors import EmitError, InputError, PluginError
 from scaleacross.spec.plan import Plan
 
 PLAN_FILE = "plan.json"
@@ -68,7 +68,7 @@ def write_bundle(
     for target in EMITTERS if targets is None else targets:
         try:
             files |= EMITTERS[target](plan)
-        except EmitError as error:
+        except (EmitError, PluginError) as error:
             if targets is not None:
                 raise
             refused[target] = str(error) + _left_behind(directory / target)

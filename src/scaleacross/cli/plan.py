@@ -45,6 +45,7 @@ from scaleacross.cli.view import (
 
 if TYPE_CHECKING:
     from scaleacross.spec.improvement import Improvement
+    from scaleacross.spec.job import Job
     from scaleacross.spec.plan import Plan
 
 CpuLimit = Annotated[
@@ -141,18 +142,14 @@ def plan_command(
     Examples:
       scaleacross plan llama3_405b_two_buildings -o build/llama3_405b
       scaleacross plan --model config.json --gpus h100:512,h100:256 --trunk 4x400G --km 50 --tokens 4M --seq 8192
-      scaleacross plan llama3_405b_two_buildings --set degrees.tp=8 --set global_batch_sequences=4096
-      scaleacross plan job.yaml --section memory --section proof
+      scaleacross plan job.yaml --set degrees.tp=8 --section memory --section proof
       scaleacross plan job.yaml --work-limit 200   # the same plan on a loaded and an idle machine
       scaleacross plan job.yaml --refine 60   # then search better orders of the best pipelines
       scaleacross plan examples/recommendation/mlperf_dcnv2.yaml   # embedding tables over ranks and memories
       scaleacross plan job.yaml --improve megatron_args.sh --from megatron --hosts hosts.txt   # what would you change?
     """
-    from scaleacross.api import improve_settings, plan, refine_finalists
     from scaleacross.catalogue import is_recommendation
     from scaleacross.cli.recommendation import plan_recommendation_command
-    from scaleacross.report.console import PlainConsole
-    from scaleacross.report.progress import ProgressDisplay
 
     targets = targets_of(emit, output)
     tables = job is not None and is_recommendation(job)
@@ -166,21 +163,37 @@ def plan_command(
     refuse_together(refine_s, improve, referee, work_limit, cpu_limit_s)
     limit_s, clock = (time_limit_s, time.perf_counter) if cpu_limit_s is None else (cpu_limit_s, time.process_time)
     source = settings_of(improve, framework, hosts, world)
-    with ProgressDisplay(PlainConsole(stderr=True)) as progress, first_interrupt() as stopped:
-        search: dict[str, Any] = {
-            "time_limit_s": limit_s, "clock": clock, "stopped": stopped, "seed": seed, "progress": progress,
-            "gap_tolerance": gap, "referee": referee, "work_limit": work_limit,
-        }  # fmt: skip
-        if source:
-            better = improve_settings(*source, asked, hosts=hosts, world=world, overrides=changes, **search)
-        else:
-            found = plan(asked, overrides=changes, **search)
-        if refine_s:
-            found = refine_finalists(found, refine_s, seed=seed, progress=progress)
+    search: dict[str, Any] = {
+        "time_limit_s": limit_s, "clock": clock, "seed": seed, "gap_tolerance": gap, "referee": referee,
+        "work_limit": work_limit, "overrides": changes,
+    }  # fmt: skip
     if source:
-        deliver_improvement(better, as_json, output, targets)
+        deliver_improvement(_improved(source, asked, hosts, world, search), as_json, output, targets)
     else:
-        deliver(found, as_json, output, targets, view, charts)
+        deliver(_planned(asked, refine_s, search), as_json, output, targets, view, charts)
+
+
+def _planned(asked: str | Job, refine_s: float, search: dict[str, Any]) -> Plan:
+    """The plan, with progress on stderr; the first Ctrl-C ends the search."""
+    from scaleacross.api import plan, refine_finalists
+    from scaleacross.report.console import PlainConsole
+    from scaleacross.report.progress import ProgressDisplay
+
+    with ProgressDisplay(PlainConsole(stderr=True)) as progress, first_interrupt() as stopped:
+        found = plan(asked, progress=progress, stopped=stopped, **search)
+        return refine_finalists(found, refine_s, seed=search["seed"], progress=progress) if refine_s else found
+
+
+def _improved(
+    source: tuple[str, Path], asked: str | Job, hosts: Path | None, world: int | None, search: dict[str, Any]
+) -> Improvement:
+    """What would change in settings that somebody runs, likewise."""
+    from scaleacross.api import improve_settings
+    from scaleacross.report.console import PlainConsole
+    from scaleacross.report.progress import ProgressDisplay
+
+    with ProgressDisplay(PlainConsole(stderr=True)) as progress, first_interrupt() as stopped:
+        return improve_settings(*source, asked, hosts=hosts, world=world, progress=progress, stopped=stopped, **search)
 
 
 def refuse_together(

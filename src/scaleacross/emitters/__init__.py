@@ -12,8 +12,8 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Final
+from pathlib import Path, PurePath
+from typing import Any, Final, cast
 
 from scaleacross.emitters import (
     hostfiles,
@@ -26,12 +26,13 @@ from scaleacross.emitters import (
     torchrun,
     torchtitan,
 )
-from scaleacross.errors import InputError
+from scaleacross.errors import InputError, PluginError
+from scaleacross.plugins import Plugin, Registry, expect, guarded
 from scaleacross.spec.plan import Plan
 
 Emitter = Callable[[Plan], dict[str, str]]
 
-EMITTERS: Final[Mapping[str, Emitter]] = {
+_BUNDLED: Final[Mapping[str, Emitter]] = {
     "launch": launch.render,
     "torchrun": torchrun.render,
     "torchtitan": torchtitan.render,
@@ -42,6 +43,26 @@ EMITTERS: Final[Mapping[str, Emitter]] = {
     "kubernetes": kubernetes.render,
     "hostfiles": hostfiles.render,
 }
+
+
+def _accept(plugin: Plugin, render: Any) -> Emitter:
+    """A package's emitter: file names, relative and inside the output folder, with their text."""
+
+    def rendered(plan: Plan) -> dict[str, str]:
+        files = render(plan)
+        for name, text in expect(files, dict).items():
+            parts = PurePath(name).parts
+            if not isinstance(text, str) or not parts or PurePath(name).is_absolute() or ".." in parts:
+                raise PluginError(f"{plugin}: {str(name)[:60]!r}: a relative file name with its text is expected")
+        return cast(dict[str, str], files)
+
+    if not callable(render):
+        raise TypeError(f"{render!r} cannot be called")
+    return guarded(plugin, rendered)
+
+
+EMITTERS: Final = Registry[str, Emitter]("emitters", _BUNDLED, _accept)
+"""Every target by name: the bundled ones, then those of installed packages."""
 
 
 def emit(plan: Plan, target: str, directory: str | os.PathLike[str]) -> list[Path]:
