@@ -346,6 +346,13 @@ def deliver(
 
 
 def targets_of(emit: str | None, directory: Path | None) -> list[str] | None:
+    """Targets that the user names. What can be refused before a search, a place or a name, is refused here."""
+    from scaleacross.emitters import require_place, require_targets
+
+    if directory is not None:
+        require_place(directory)
     if emit and not directory:
         raise typer.BadParameter("--emit writes files: say where with -o DIR")
-    return names_of(emit) if emit else None
+    targets = names_of(emit) if emit else None
+    require_targets(targets or ())
+    return targets

@@ -11,7 +11,7 @@ import difflib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, Final, cast
 
@@ -75,11 +75,17 @@ def emit(plan: Plan, target: str, directory: str | os.PathLike[str]) -> list[Pat
         InputError: unknown target, or a place that cannot be written.
         EmitError: the target cannot express the plan.
     """
-    if target not in EMITTERS:
-        near = difflib.get_close_matches(target, EMITTERS, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise InputError(f"unknown target '{target}': there are {', '.join(EMITTERS)}{hint}")
+    require_targets([target])
     return write_files(EMITTERS[target](plan), Path(directory))
+
+
+def require_targets(targets: Sequence[str]) -> None:
+    """Raise InputError for a name that is no target, with the nearest one."""
+    for target in targets:
+        if target not in EMITTERS:
+            near = difflib.get_close_matches(target, EMITTERS, n=1)
+            hint = f"; did you mean '{near[0]}'?" if near else ""
+            raise InputError(f"unknown target '{target}': there are {', '.join(EMITTERS)}{hint}")
 
 
 def write_files(files: Mapping[str, str | bytes], directory: Path) -> list[Path]:
@@ -90,8 +96,7 @@ def write_files(files: Mapping[str, str | bytes], directory: Path) -> list[Path]
     Raises:
         InputError: ``directory`` or a folder below it is a file, a file is a folder, or writing fails.
     """
-    if directory.resolve() == Path(directory.resolve().anchor):
-        raise InputError(f"{directory} is the root of the file system: choose a folder of its own")
+    require_place(directory)
     paths = [directory / name for name in files]
     made: list[Path] = []
     staging: Path | None = None
@@ -118,12 +123,19 @@ def write_files(files: Mapping[str, str | bytes], directory: Path) -> list[Path]
     return paths
 
 
+def require_place(directory: Path) -> None:
+    """Raise InputError where no folder can be: the root of the file system, or below a file. Cheap, for before a search."""
+    if directory.resolve() == Path(directory.resolve().anchor):
+        raise InputError(f"{directory} is the root of the file system: choose a folder of its own")
+    for path in [*directory.parents, directory]:
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path} is a file: a folder is needed there; remove it or choose another place")
+
+
 def _make_folder(folder: Path) -> list[Path]:
     """Make ``folder`` and its parents; the ones that are new, outermost first."""
     missing = [path for path in [*reversed(folder.parents), folder] if not path.exists()]
-    for path in [*folder.parents, folder]:
-        if path.exists() and not path.is_dir():
-            raise InputError(f"{path} is a file: a folder is needed there; remove it or choose another place")
+    require_place(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return missing
 
