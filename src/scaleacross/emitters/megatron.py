@@ -48,6 +48,7 @@ def render(plan: Plan) -> dict[str, str]:
         plan_name=plan.job.name,
         slurm=plan.job.slurm,
         framework="Megatron-LM",
+        folder="megatron",
         torchrun_command=program,
         task_command=f'"${{PYTHON:-python}}" {program}',
         preamble='source "$here/megatron_args.sh"\n',

@@ -46,6 +46,7 @@ def render(plan: Plan) -> dict[str, str]:
         plan_name=plan.job.name,
         slurm=plan.job.slurm,
         framework="torchtitan",
+        folder="torchtitan",
         torchrun_command=program,
         task_command=f'"${{PYTHON:-python}}" {program}',
         preamble=_PREAMBLE.format(
