@@ -79,6 +79,8 @@ $(CONSUMERS)/.installed: $(VENV)/.created
 	$(CONSUMERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input torch==2.13.0
 	$(CONSUMERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input numpy triton==3.7.0 torchtitan==0.3.0 megatron-core==0.16.1 transformers==5.23.0
 	$(CONSUMERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input --no-deps --target $(CONSUMERS)/torchtitan-0.2.2 torchtitan==0.2.2
+	$(CONSUMERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input --no-deps --target $(CONSUMERS)/megatron-bridge \
+		--python-version 3.12 --only-binary=:all: --ignore-requires-python megatron-bridge==0.3.1
 	@touch $@
 
 $(RUNTIME)/.installed: pyproject.toml $(VENV)/.created

@@ -36,6 +36,7 @@ DENSE_ERROR, EXPERTS_ERROR = 0.02, 0.08
         (Case(DENSE, "tp2 pp4 dp4", "Interleaved1F1B v2"), DENSE_ERROR),
         (Case(DENSE, "tp4 pp2 dp2"), DENSE_ERROR),
         (Case(MIXTRAL, "tp2 dp4 ep4"), EXPERTS_ERROR),
+        (Case(MIXTRAL, "dp8 ep8"), EXPERTS_ERROR),
     ],
     ids=str,
 )
