@@ -61,6 +61,10 @@ def job_from(source: Source, overrides: Overrides = ()) -> Job:
     """The self-contained job that ``source`` holds. Raises InputError."""
     if not isinstance(source.data, dict):
         raise InputError(f"{source.place(())}: a job is a mapping, not a {type(source.data).__name__}")
+    if {"decision", "layers_per_stage"} <= source.data.keys():
+        raise InputError(
+            f"{source.place(())}: a plan, not a job: its job stands under 'job'; evaluate, explain and emit take plans"
+        )
     source = apply_overrides(
         source, overrides, Job, EXTRA_KEYS, {"workload": _full_workload, "topology": _full_topology}
     )
