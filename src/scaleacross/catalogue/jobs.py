@@ -63,7 +63,7 @@ def job_from(source: Source, overrides: Overrides = ()) -> Job:
         raise InputError(f"{source.place(())}: a job is a mapping, not a {type(source.data).__name__}")
     if {"decision", "layers_per_stage"} <= source.data.keys():
         raise InputError(
-            f"{source.place(())}: a plan, not a job: its job stands under 'job'; evaluate, explain and emit take plans"
+            f"{source.place(())}: a plan, not a job; its job stands under 'job'. evaluate and explain take plans"
         )
     source = apply_overrides(
         source, overrides, Job, EXTRA_KEYS, {"workload": _full_workload, "topology": _full_topology}

@@ -198,8 +198,8 @@ def workload_from(source: Source) -> Workload:
     if family is None:
         if "num_hidden_layers" in data or "architectures" in data:
             raise InputError(
-                f"{source.place(())}: a config.json of transformers without model_type: state it there, or the type whose layers it "
-                "has as read_as (scaleacross show workload FILE --as TYPE)"
+                f"{source.place(())}: a config.json of transformers without model_type: state it there, or as read_as the type "
+                "whose layers it has (scaleacross show workload FILE --as TYPE)"
             )
         missing = source.key(("family",)).removesuffix(": ")
         raise InputError(f"{source.place(())}: {missing} is missing; families: {', '.join(FAMILIES)}")
