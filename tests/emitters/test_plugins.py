@@ -13,6 +13,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "plugin"
 Points = dict[str, dict[str, str]]
@@ -63,6 +65,7 @@ shard: [optimizer]
 """
 
 
+@pytest.mark.slow
 def test_the_example_works_in_every_place(tmp_path: Path) -> None:
     points: Points = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["entry-points"]
     install(tmp_path, points, "scaleacross-example")
