@@ -81,7 +81,7 @@ FILES = {
 
 @pytest.mark.consumer
 def test_every_field_exists() -> None:
-    python = Path(python_with("megatron.core", "SCALEACROSS_MEGATRON_PYTHON"))
+    python = Path(python_with("megatron", "SCALEACROSS_MEGATRON_PYTHON"))
     bridge = (
         Path(os.environ.get("SCALEACROSS_MEGATRON_BRIDGE", python.parents[1] / "megatron-bridge")) / "megatron/bridge"
     )
