@@ -83,6 +83,9 @@ $(CONSUMERS)/.installed: $(VENV)/.created
 	$(PYTHON) -m venv --clear $(CONSUMERS)
 	$(CONSUMERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input torch==2.13.0
 	$(CONSUMERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input numpy triton==3.7.0 torchtitan==0.3.0 megatron-core==0.16.1 transformers==5.23.0
+	$(CONSUMERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input --no-deps --target $(CONSUMERS)/torchtitan-0.2.2 torchtitan==0.2.2
+	$(CONSUMERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-input --no-deps --target $(CONSUMERS)/megatron-bridge \
+		--python-version 3.12 --only-binary=:all: --ignore-requires-python megatron-bridge==0.3.1
 	@touch $@
 
 # torchrec 1.9.2 asks for an fbgemm of CUDA: that of CPUs is put in its place, so its dependencies are named

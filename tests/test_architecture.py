@@ -26,7 +26,7 @@ def _room(rooms: str, third_party: str = "") -> Room:
     return Room(frozenset(rooms.split()), frozenset(third_party.split()))
 
 
-BASE = "units errors"
+BASE = "units errors plugins"
 NOUNS = f"{BASE} spec"
 MODELS = f"{NOUNS} workloads schedules"
 COSTS = f"{MODELS} cost_models targets"
@@ -35,6 +35,7 @@ ROOMS = {
     "units": _room(""),
     "errors": _room(""),
     "lazy": _room(""),
+    "plugins": _room("errors"),
     "spec": _room(BASE, "pydantic"),
     "samples": _room(BASE, "numpy"),
     "row_codec": _room(BASE, "numpy zstandard"),

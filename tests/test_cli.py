@@ -266,7 +266,7 @@ def test_plan_writes_every_target_or_says_why_not(planned: Plan, tmp_path: Path)
 def test_refusal_is_reported_and_the_rest_is_written(
     monkeypatch: pytest.MonkeyPatch, planned: Plan, tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(EMITTERS, "megatron", raising(errors.EmitError("megatron has no word for this")))
+    monkeypatch.setitem(EMITTERS._bundled, "megatron", raising(errors.EmitError("megatron has no word for this")))
     (tmp_path / "megatron").mkdir()
     result = run("plan", "job.yaml", "-o", str(tmp_path))
     assert result.exit_code == 0
@@ -282,7 +282,7 @@ def test_refusal_is_reported_and_the_rest_is_written(
 def test_failing_target_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, planned: Plan, tmp_path: Path, error: BaseException, code: int
 ) -> None:
-    monkeypatch.setitem(EMITTERS, "nccl", raising(error))
+    monkeypatch.setitem(EMITTERS._bundled, "nccl", raising(error))
     assert run("plan", "job.yaml", "-o", str(tmp_path / "new"), "--emit", "launch,nccl").exit_code == code
     assert not list(tmp_path.iterdir())
 

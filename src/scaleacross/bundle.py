@@ -9,8 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from scaleacross import api
-from scaleacross.emitters import EMITTERS, write_files
-from scaleacross.errors import EmitError, InputError
+from scaleacross.emitters import EMITTERS, require_targets, write_files
+from scaleacross.errors import EmitError, PluginError
 from scaleacross.spec.plan import Plan
 
 PLAN_FILE = "plan.json"
@@ -59,16 +59,14 @@ def write_bundle(
         InputError: an unknown target, or ``directory`` cannot be written.
         VerificationError: the plan's figures do not recompute; nothing is written.
     """
-    for target in targets or ():
-        if target not in EMITTERS:
-            raise InputError(f"unknown target '{target}': there are {', '.join(EMITTERS)}")
+    require_targets(targets or ())
     api.verify(plan)
     files = {PLAN_FILE: plan.model_dump_json(indent=2) + "\n"} if with_plan else {}
     refused: dict[str, str] = {}
     for target in EMITTERS if targets is None else targets:
         try:
             files |= EMITTERS[target](plan)
-        except EmitError as error:
+        except (EmitError, PluginError) as error:
             if targets is not None:
                 raise
             refused[target] = str(error) + _left_behind(directory / target)

@@ -4,7 +4,8 @@
 
     ScaleAcrossError
     ├── InputError        the user's file, field or value is wrong           (CLI exit code 2)
-    │   └── TooFewError   measurements are fine, but too few for a fit
+    │   ├── TooFewError   measurements are fine, but too few for a fit
+    │   └── PluginError   a package that adds something is broken
     ├── InfeasibleError   the input is fine, no plan satisfies it            (CLI exit code 3)
     ├── TimeLimitError    the time limit ended before any plan was found     (CLI exit code 4)
     ├── VerificationError a plan's stated figures do not recompute           (CLI exit code 5)
@@ -39,6 +40,10 @@ class InputError(ScaleAcrossError):
 
 class TooFewError(InputError):
     """Measurements are too few for a fit; the message says how many it needs."""
+
+
+class PluginError(InputError):
+    """A package that adds something by entry point cannot be loaded, or its code failed; the message names it."""
 
 
 class InfeasibleError(ScaleAcrossError):

@@ -143,3 +143,40 @@ def test_schedules_too_large_to_draw_are_refused(stages: str, microbatches: str)
     result = CliRunner().invoke(app, ["schedule", "--name", "1F1B", "--stages", stages, "--microbatches", microbatches])
     assert result.exit_code == 2
     assert "are drawn" in result.stderr
+
+
+QWEN3 = {
+    "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 4,
+    "vocab_size": 512, "rms_norm_eps": 1e-6,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({**QWEN3, "model_type": "qwen3", "num_hidden_layers": 10**9}, "at most 10,000 layers"),
+        (QWEN3, "without model_type"),
+    ],
+)
+def test_a_config_json_is_refused_in_a_sentence(config: dict[str, Any], said: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    quick = ["--model", str(tmp_path / "config.json"), "--gpus", "h100:8", "--tokens", "8K", "--seq", "1024"]
+    run = CliRunner().invoke(app, ["plan", *quick])
+    assert (run.exit_code, said in run.stderr) == (2, True), run.output
+
+
+@pytest.mark.parametrize(
+    ("options", "said"), [(["-o", "/"], "root of the file system"), (["-o", "x", "--emit", "torchrum"], "'torchrun'?")]
+)
+def test_places_and_targets_are_refused_before_the_search(
+    options: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("scaleacross.api.planning.plan", lambda *_, **__: pytest.fail("the search began"))
+    run = CliRunner().invoke(app, ["plan", "llama3_8b_one_building", *options])
+    assert (run.exit_code, said in run.stderr) == (2, True), run.output
+
+
+def test_a_plan_is_no_job() -> None:
+    with pytest.raises(InputError, match="a plan, not a job"):
+        load_job({"job": {}, "decision": {}, "layers_per_stage": [], "name": "x"})

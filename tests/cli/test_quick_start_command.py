@@ -101,3 +101,32 @@ def test_the_package_runs_as_a_module() -> None:
         [sys.executable, "-m", "scaleacross", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("scaleacross ")
+
+
+def test_slurm_options_reach_the_batch_script(tmp_path: Path) -> None:
+    partitions = ["--slurm-partition", "building-a=near", "--slurm-partition", "building-b=far"]
+    assert run("init", str(tmp_path), *FLAGS, *partitions).exit_code == 0
+    stated = ["--slurm-account", "team", "--slurm-time", "2-00", "--slurm-extra=--qos=high", "--emit", "torchrun"]
+    planned = run("plan", str(tmp_path / "job.yaml"), *stated, "--work-limit", "20", "-o", str(tmp_path / "a"))
+    assert planned.exit_code == 0, planned.output
+    lines = (tmp_path / "a" / "torchrun" / "slurm.sbatch").read_text().splitlines()
+    wanted = ("--account=team", "--time=2-00", "--partition=near", "--partition=far", "--qos=high")
+    assert [f"#SBATCH {line}" in lines for line in wanted] == [True] * 5
+    late = ["--to", "torchrun", "--slurm-partition", "all", "-o", str(tmp_path / "c")]
+    assert run("emit", str(tmp_path / "a" / "plan.json"), *late).exit_code == 0
+    text = (tmp_path / "c" / "torchrun" / "slurm.sbatch").read_text()
+    assert "--partition=all\n" in text and "--account=team\n" in text and "near" not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--slurm-time", "soon"), "slurm.time"),
+        (("--slurm-partition", "a", "--slurm-partition", "b"), "one for all hosts"),
+        (("--slurm-partition", "nowhere=a"), "no building 'nowhere'"),
+        (("--slurm-extra", "rm -rf"), "slurm.extra"),
+    ],
+)
+def test_slurm_options_are_checked(options: tuple[str, ...], said: str) -> None:
+    result = run("plan", *FLAGS, *options)
+    assert (result.exit_code, said in result.stderr) == (2, True), result.stderr

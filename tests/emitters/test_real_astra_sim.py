@@ -1,7 +1,9 @@
 """ASTRA-sim's own binary runs exported traces: its step time beside that of our simulation.
 
 Differences that stay: ASTRA-sim runs one communication of a rank at a time, so reductions of gradients never travel with tp's
-collectives; and groups that are not whole dimensions run rings, also for all-to-alls.
+collectives; and groups that are not whole dimensions run rings, also for all-to-alls. Llama 3.1 8B on tp 8, dp 4 takes 17.7 %
+longer there (0.487 s); where the job overlaps nothing of the gradients, ours takes 0.485 s and ASTRA-sim 3.7 % longer. Mixtral on
+pp 2, ep 8 takes 10.4 % longer (ep 4: 2.6 %); gradients explain 1.1 % of it, the rest has not been traced.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ DENSE_ERROR, EXPERTS_ERROR = 0.02, 0.08
         (Case(DENSE, "tp2 pp4 dp4", "Interleaved1F1B v2"), DENSE_ERROR),
         (Case(DENSE, "tp4 pp2 dp2"), DENSE_ERROR),
         (Case(MIXTRAL, "tp2 dp4 ep4"), EXPERTS_ERROR),
+        (Case(MIXTRAL, "dp8 ep8"), EXPERTS_ERROR),
     ],
     ids=str,
 )

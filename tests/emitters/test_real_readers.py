@@ -14,7 +14,7 @@ import scaleacross as sa
 from instances import plain_job, plain_topology, plain_trunk
 from readers import READERS, RING, SIMPLE, compiled_tuner, tuner, unpacked
 from scaleacross.emitters import EMITTERS
-from scaleacross.emitters.megatron_communicators import OPTIONS, communicators
+from scaleacross.emitters.megatron_communicators import AXES_OF, OPTIONS, communicators
 from scaleacross.emitters.nccl_variables import VARIABLES
 from scaleacross.emitters.tuner_grammar import read_nccl
 from scaleacross.spec.plan import Plan
@@ -77,7 +77,7 @@ def test_every_variable_and_hint_is_one_that_ncclx_reads(target: str) -> None:
         if line and not line.startswith("#"):
             assert line.split("=")[0] in names
     assert {name for name in VARIABLES if name.startswith(("NCCLX", "NCCL_CTRAN", "NCCL_COLLTRACE"))} <= names
-    bare = {"trafficClass", "minCTAs", "maxCTAs", "splitShare"}
+    bare = {"trafficClass", "minCTAs", "maxCTAs", "splitShare", "netName"}
     known = {"ncclBuffSize", "ibQpsPerConnection", "allgatherAlgo", "allreduceAlgo", "alltoallAlgo", "sendrecvAlgo"}
     for hints in json.loads(files["ncclx/comm_hints.json"]).values():
         for name in hints:
@@ -89,9 +89,9 @@ def test_megatron_knows_every_group_option_and_description(tmp_path: Path) -> No
     source = (unpacked("megatron-lm-*.tar.xz", tmp_path) / "megatron/core/parallel_state.py").read_text()
     files = EMITTERS["megatron"](plan())
     stated = yaml.safe_load(files["megatron/nccl_communicators.yaml"])
-    assert {key: one["max_ctas"] for key, one in stated.items()} == communicators(plan())
-    keys = set(re.findall(r'get_nccl_options\(\s*"(\w+)"', source))
-    assert set(stated) <= keys
+    assert stated == communicators(plan())
+    keys = set(re.findall(r'get_nccl_options\(\s*["\'](\w+)', source))
+    assert set(stated) | set(AXES_OF) <= keys
     for option in OPTIONS:
         assert f'"{option}"' in source
     assert "--nccl-communicator-config-path" in files["megatron/megatron_args.sh"]

@@ -52,16 +52,17 @@ def test_files_alone_say_what_was_planned(target: str, case: Case, tmp_path: Pat
     emit(planned, target, tmp_path)
     other = {**job_of(case), "sequence_length": 2048, "global_batch_sequences": 96, "schedules": ["GPipe"]}
     (tmp_path / "job.yaml").write_text(json.dumps(other))
-    settings, hosts = tmp_path / target / FILES[target], tmp_path / target / "slurm_hostfile"
+    hosts = tmp_path / target / "slurm_hostfile"
     kept = [one for one in case.overrides if one.startswith(UNSAID)]
-    back = evaluate_settings(
-        target, settings, tmp_path / "job.yaml", hosts=hosts, overrides=["network.settings=library", *kept]
-    )
-    assert back.cost.step_s == pytest.approx(planned.cost.step_s, rel=5e-3)
-    assert back.decision.placement == planned.decision.placement
-    assert back.layers_per_stage == planned.layers_per_stage
-    remarks = [line for line in settings.read_text().splitlines() if line.lstrip().startswith("#")]
-    assert not [line for line in remarks if OTHERWISE.search(line)]
+    for settings in [tmp_path / target / FILES[target], *(tmp_path / target).glob("*.toml")]:
+        back = evaluate_settings(
+            target, settings, tmp_path / "job.yaml", hosts=hosts, overrides=["network.settings=library", *kept]
+        )
+        assert back.cost.step_s == pytest.approx(planned.cost.step_s, rel=5e-3)
+        assert back.decision.placement == planned.decision.placement
+        assert back.layers_per_stage == planned.layers_per_stage
+        remarks = [line for line in settings.read_text().splitlines() if line.lstrip().startswith("#")]
+        assert not [line for line in remarks if OTHERWISE.search(line)]
 
 
 def test_both_targets_have_twenty_round_trips() -> None:

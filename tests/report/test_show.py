@@ -71,9 +71,9 @@ def test_network_figures_and_sources(network: NetworkTechnology, render: Render)
 
 def test_catalogue_names_each_kind_once(render: Render) -> None:
     rows = [
-        ("job", "a", "x/a.yaml", "first"),
-        ("job", "b", "x/b.yaml", "second"),
-        ("topology", "c", "y/c.yaml", "third"),
+        ("job", "a", "first"),
+        ("job", "b", "second"),
+        ("topology", "c", "third"),
     ]
     shown = render(catalogue_report(rows))
     assert shown.count("job") == 1

@@ -9,7 +9,7 @@ import pytest
 
 from cases import each
 from instances import instance
-from scaleacross.cost_models.pipeline.timed_bounds import FOLDED, among
+from scaleacross.cost_models.pipeline.timed_bounds import folded
 from scaleacross.cost_models.settings import concatenate
 from scaleacross.cost_models.step import hbm_lost_s
 from scaleacross.cost_models.work import Work, work_of
@@ -41,4 +41,4 @@ def test_candidates_together_cost_what_each_costs_alone(seed: int) -> None:
     free_s = pricing.base_free_s(rows.take(some))
     by_state_s = together.work.optimizer_s + hbm_lost_s(pricing.volumes(together.settings, together.work))
     assert free_s == pytest.approx(together.free_s - by_state_s, rel=1e-9)
-    assert among(rows.schedule, FOLDED).any() and not among(rows.schedule, FOLDED).all()
+    assert folded(rows.schedule).any() and not folded(rows.schedule).all()

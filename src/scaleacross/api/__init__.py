@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from scaleacross.api.diagnosing import diagnose
     from scaleacross.api.evaluation import evaluate
     from scaleacross.api.explaining import explain
+    from scaleacross.api.extending import extensions
     from scaleacross.api.files import emit, verified_plan, verify
     from scaleacross.api.frontier import Pareto, ParetoPoint, pareto
     from scaleacross.api.improving import improve_settings
@@ -56,6 +57,7 @@ __all__ = [
     "execution_trace",
     "explain",
     "explain_recommendation",
+    "extensions",
     "improve_settings",
     "leave_sources_out",
     "measured_goodput",
@@ -93,6 +95,7 @@ _HOME: Final = {
     "scaleacross.api.evaluation": ("evaluate",),
     "scaleacross.api.reading": ("evaluate_settings",),
     "scaleacross.api.explaining": ("explain",),
+    "scaleacross.api.extending": ("extensions",),
     "scaleacross.api.improving": ("improve_settings",),
     "scaleacross.api.files": (
         "emit",

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from scaleacross.catalogue.design_spaces import DesignPoint, design_points, load_design_space
 from scaleacross.catalogue.find import hidden
-from scaleacross.catalogue.jobs import load_decision, load_job, load_plan, load_plan_or_decision, resolve, with_hosts
+from scaleacross.catalogue.jobs import (
+    load_decision,
+    load_job,
+    load_plan,
+    load_plan_or_decision,
+    resolve,
+    with_hosts,
+    with_slurm,
+)
 from scaleacross.catalogue.listing import SCHEMA_KINDS, Entry, bundled_text, entries, schema, schema_text
 from scaleacross.catalogue.load import load_accelerator, load_graph, load_network, load_topology, load_workload
 from scaleacross.catalogue.quick_start import Start, quick_files, quick_job, quick_topology, topology_text
@@ -57,4 +65,5 @@ __all__ = [
     "step_errors",
     "topology_text",
     "with_hosts",
+    "with_slurm",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +24,7 @@ from scaleacross.errors import InputError
 from scaleacross.spec.base import Spec
 from scaleacross.spec.job import Job, Range
 from scaleacross.spec.plan import Decision, Plan
+from scaleacross.spec.slurm import Slurm
 from scaleacross.spec.topology import Building, Topology, without_spares
 from scaleacross.workloads.layer_profile import Workload
 from scaleacross.workloads.problem import Problem, profile_of
@@ -59,6 +61,10 @@ def job_from(source: Source, overrides: Overrides = ()) -> Job:
     """The self-contained job that ``source`` holds. Raises InputError."""
     if not isinstance(source.data, dict):
         raise InputError(f"{source.place(())}: a job is a mapping, not a {type(source.data).__name__}")
+    if {"decision", "layers_per_stage"} <= source.data.keys():
+        raise InputError(
+            f"{source.place(())}: a plan, not a job; its job stands under 'job'. evaluate and explain take plans"
+        )
     source = apply_overrides(
         source, overrides, Job, EXTRA_KEYS, {"workload": _full_workload, "topology": _full_topology}
     )
@@ -91,6 +97,7 @@ def _full_topology(source: Source) -> tuple[type[BaseModel], dict[str, Any]]:
 
 
 def _self_contained(job: Job, workload: Workload, topology: Topology) -> Job:
+    _require_partitions_of_buildings(job.slurm, topology)
     full: dict[str, Any] = {
         "workload": workload.model_dump(mode="json"),
         "topology": topology.model_dump(mode="json"),
@@ -98,6 +105,14 @@ def _self_contained(job: Job, workload: Workload, topology: Topology) -> Job:
     if "objective" not in job.model_fields_set and _fails_often(job, topology):
         full["objective"] = "useful_tokens_per_s"
     return job.model_copy(update=full)
+
+
+def _require_partitions_of_buildings(slurm: Slurm, topology: Topology) -> None:
+    """Raise InputError where ``slurm.partition`` names a building that is not there."""
+    known = [building.name for building in topology.buildings]
+    for name in slurm.partition if isinstance(slurm.partition, dict) else ():
+        if name not in known:
+            raise InputError(f"slurm.partition: no building '{name}'; there are {', '.join(known)}")
 
 
 def _fails_often(job: Job, topology: Topology) -> bool:
@@ -203,3 +218,11 @@ def with_hosts(plan: Plan, ref: str | Path) -> Plan:
     )
     job = plan.job.model_copy(update={"topology": bound.model_dump(mode="json")})
     return plan.model_copy(update={"job": job})
+
+
+def with_slurm(plan: Plan, fields: Mapping[str, Any]) -> Plan:
+    """The plan submitted otherwise: ``fields`` of ``slurm:`` in place of its own. Raises InputError for a bad value."""
+    stated = {**plan.job.slurm.model_dump(), **fields}
+    slurm = validate(Slurm, Source("--slurm-*", stated), EXTRA_KEYS)
+    _require_partitions_of_buildings(slurm, Topology.model_validate(plan.job.topology))
+    return plan.model_copy(update={"job": plan.job.model_copy(update={"slurm": slurm})})

@@ -196,6 +196,11 @@ def workload_from(source: Source) -> Workload:
         return _from_hf(source)
     family = data.get("family")
     if family is None:
+        if "num_hidden_layers" in data or "architectures" in data:
+            raise InputError(
+                f"{source.place(())}: a config.json of transformers without model_type: state it there, or as read_as the type "
+                "whose layers it has (scaleacross show workload FILE --as TYPE)"
+            )
         missing = source.key(("family",)).removesuffix(": ")
         raise InputError(f"{source.place(())}: {missing} is missing; families: {', '.join(FAMILIES)}")
     if not isinstance(family, str) or family not in FAMILIES:

@@ -7,7 +7,8 @@ What the user does not state comes from the standard building (``configs/standar
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -60,6 +61,7 @@ class Start:
         tokens: tokens per optimizer step, e.g. ``4M``.
         sequence: tokens per sequence, e.g. ``8192`` or ``8K``.
         target: framework that will run the plan; None where any may.
+        slurm: fields of the job's ``slurm:``.
     """
 
     model: str
@@ -70,6 +72,7 @@ class Start:
     trunk: str | None = None
     km: float | None = None
     target: str | None = None
+    slurm: Mapping[str, Any] = field(default_factory=dict)
 
 
 @cache
@@ -98,6 +101,8 @@ def quick_job(start: Start, folder: Path | None = None) -> dict[str, Any]:
         "sequence_length": length,
         "global_batch_tokens": tokens,
     }
+    if start.slurm:
+        job["slurm"] = dict(start.slurm)
     if start.target is None:
         return job
     if "target" not in Job.model_fields:
@@ -281,6 +286,7 @@ _JOB_TAIL: Final = """
 # num_accelerators: 512                     # exactly so many, or {min, max}; default: as many as pay
 # objective: step_time                      # or tokens_per_s_per_megawatt, tokens_per_s_per_currency_unit
 # spare_hosts: {building-a: 4}              # hosts held back for repairs
+# slurm: {partition: h100, account: ai, time: 2-00}   # lines of slurm.sbatch; also container, extra
 # precision: bf16                           # or fp8, where the accelerator states a peak for it
 # recompute: [none, selective, full]        # what the search may choose from; so are schedules, shard, num_chunks
 """

@@ -84,16 +84,18 @@ def show_command(
 
 
 def catalogue_command() -> None:
-    """List everything that can be named instead of given as a file.
+    """List everything that can be named instead of given as a file, and what installed packages add.
 
     \b
     Example:
       scaleacross catalogue
     """
+    from scaleacross.api import extensions
     from scaleacross.catalogue import entries
     from scaleacross.report.catalogue import catalogue_report
 
-    display(catalogue_report(entries()))
+    files = [(kind, name, summary) for kind, name, _, summary in entries()]
+    display(catalogue_report([*files, *extensions()]))
 
 
 def schema_command(

@@ -22,6 +22,15 @@ from scaleacross.cli.quick import (
     TopologyFile,
     job_or_start,
 )
+from scaleacross.cli.slurm_options import (
+    SlurmAccount,
+    SlurmContainer,
+    SlurmExtra,
+    SlurmPartition,
+    SlurmTime,
+    slurm_fields,
+    slurm_overrides,
+)
 from scaleacross.cli.stopping import first_interrupt
 from scaleacross.cli.view import (
     PLAN_SECTIONS,
@@ -35,6 +44,7 @@ from scaleacross.cli.view import (
 
 if TYPE_CHECKING:
     from scaleacross.spec.improvement import Improvement
+    from scaleacross.spec.job import Job
     from scaleacross.spec.plan import Plan
 
 CpuLimit = Annotated[
@@ -111,6 +121,11 @@ def plan_command(
     framework: Framework = None,
     hosts: Hosts = None,
     world: World = None,
+    slurm_partition: SlurmPartition = None,
+    slurm_account: SlurmAccount = None,
+    slurm_time: SlurmTime = None,
+    slurm_container: SlurmContainer = None,
+    slurm_extra: SlurmExtra = None,
     full: Full = False,
     sections: PlanSections = None,
     quiet: Quiet = False,
@@ -126,42 +141,56 @@ def plan_command(
     Examples:
       scaleacross plan llama3_405b_two_buildings -o build/llama3_405b
       scaleacross plan --model config.json --gpus h100:512,h100:256 --trunk 4x400G --km 50 --tokens 4M --seq 8192
-      scaleacross plan llama3_405b_two_buildings --set degrees.tp=8 --set global_batch_sequences=4096
-      scaleacross plan job.yaml --section memory --section proof
+      scaleacross plan job.yaml --set degrees.tp=8 --section memory --section proof
       scaleacross plan job.yaml --work-limit 200   # the same plan on a loaded and an idle machine
       scaleacross plan job.yaml --refine 60   # then search better orders of the best pipelines
       scaleacross plan examples/recommendation/mlperf_dcnv2.yaml   # embedding tables over ranks and memories
       scaleacross plan examples/recommendation/six_cards.yaml      # inference cards: queries/s under a latency bound
       scaleacross plan job.yaml --improve megatron_args.sh --from megatron --hosts hosts.txt   # what would you change?
     """
-    from scaleacross.api import improve_settings, plan, refine_finalists
     from scaleacross.cli.recommendation import plan_tables_command
-    from scaleacross.report.console import PlainConsole
-    from scaleacross.report.progress import ProgressDisplay
 
     shown = (full, sections, quiet)
     if plan_tables_command(job, output, as_json, time_limit_s, overrides or (), seed, gap, shown):
         return
     targets, view = targets_of(emit, output), view_of(*shown, PLAN_SECTIONS)
+    slurm = slurm_fields(slurm_partition, slurm_account, slurm_time, slurm_container, slurm_extra)
+    changes = [*(overrides or ()), *slurm_overrides(slurm)]
     asked = job_or_start(job, model, gpus, trunk, km, tokens, sequence, target, topology)
     refuse_together(refine_s, improve, referee, work_limit, cpu_limit_s)
     limit_s, clock = (time_limit_s, time.perf_counter) if cpu_limit_s is None else (cpu_limit_s, time.process_time)
     source = settings_of(improve, framework, hosts, world)
-    with ProgressDisplay(PlainConsole(stderr=True)) as progress, first_interrupt() as stopped:
-        search: dict[str, Any] = {
-            "time_limit_s": limit_s, "clock": clock, "stopped": stopped, "seed": seed, "progress": progress,
-            "gap_tolerance": gap, "referee": referee, "work_limit": work_limit,
-        }  # fmt: skip
-        if source:
-            better = improve_settings(*source, asked, hosts=hosts, world=world, overrides=overrides or (), **search)
-        else:
-            found = plan(asked, overrides=overrides or (), **search)
-        if refine_s:
-            found = refine_finalists(found, refine_s, seed=seed, progress=progress)
+    search: dict[str, Any] = {
+        "time_limit_s": limit_s, "clock": clock, "seed": seed, "gap_tolerance": gap, "referee": referee,
+        "work_limit": work_limit, "overrides": changes,
+    }  # fmt: skip
     if source:
-        deliver_improvement(better, as_json, output, targets)
+        deliver_improvement(_improved(source, asked, hosts, world, search), as_json, output, targets)
     else:
-        deliver(found, as_json, output, targets, view, charts)
+        deliver(_planned(asked, refine_s, search), as_json, output, targets, view, charts)
+
+
+def _planned(asked: str | Job, refine_s: float, search: dict[str, Any]) -> Plan:
+    """The plan, with progress on stderr; the first Ctrl-C ends the search."""
+    from scaleacross.api import plan, refine_finalists
+    from scaleacross.report.console import PlainConsole
+    from scaleacross.report.progress import ProgressDisplay
+
+    with ProgressDisplay(PlainConsole(stderr=True)) as progress, first_interrupt() as stopped:
+        found = plan(asked, progress=progress, stopped=stopped, **search)
+        return refine_finalists(found, refine_s, seed=search["seed"], progress=progress) if refine_s else found
+
+
+def _improved(
+    source: tuple[str, Path], asked: str | Job, hosts: Path | None, world: int | None, search: dict[str, Any]
+) -> Improvement:
+    """What would change in settings that somebody runs, likewise."""
+    from scaleacross.api import improve_settings
+    from scaleacross.report.console import PlainConsole
+    from scaleacross.report.progress import ProgressDisplay
+
+    with ProgressDisplay(PlainConsole(stderr=True)) as progress, first_interrupt() as stopped:
+        return improve_settings(*source, asked, hosts=hosts, world=world, progress=progress, stopped=stopped, **search)
 
 
 def refuse_together(
@@ -235,6 +264,11 @@ def emit_command(
         Path | None,
         typer.Option("--hosts", metavar="FILE", dir_okay=False, help="Real names: a YAML of building: node[001-064]."),
     ] = None,
+    slurm_partition: SlurmPartition = None,
+    slurm_account: SlurmAccount = None,
+    slurm_time: SlurmTime = None,
+    slurm_container: SlurmContainer = None,
+    slurm_extra: SlurmExtra = None,
 ) -> None:
     """Write launch files of a plan for one or more targets. The plan is verified first.
 
@@ -242,11 +276,13 @@ def emit_command(
     Example:
       scaleacross emit build/llama3_405b/plan.json --to torchrun,nccl -o build/launch
       scaleacross emit build/llama3_405b/plan.json --to torchrun --hosts hosts.yaml -o build/launch
+      scaleacross emit build/llama3_405b/plan.json --to megatron --slurm-partition h100 --slurm-time 2-00 -o build/launch
     """
     from scaleacross.bundle import write_bundle
-    from scaleacross.catalogue import load_plan, with_hosts
+    from scaleacross.catalogue import load_plan, with_hosts, with_slurm
 
-    plan = load_plan(source)
+    slurm = slurm_fields(slurm_partition, slurm_account, slurm_time, slurm_container, slurm_extra)
+    plan = with_slurm(load_plan(source), slurm)
     named = plan if hosts is None else with_hosts(plan, hosts)
     for path in write_bundle(named, output, names_of(to), with_plan=False).files:
         typer.echo(path)
@@ -307,6 +343,13 @@ def deliver(
 
 
 def targets_of(emit: str | None, directory: Path | None) -> list[str] | None:
+    """Targets that the user names. What can be refused before a search, a place or a name, is refused here."""
+    from scaleacross.emitters import require_place, require_targets
+
+    if directory is not None:
+        require_place(directory)
     if emit and not directory:
         raise typer.BadParameter("--emit writes files: say where with -o DIR")
-    return names_of(emit) if emit else None
+    targets = names_of(emit) if emit else None
+    require_targets(targets or ())
+    return targets

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from scaleacross.cli.slurm_options import (
+    SlurmAccount,
+    SlurmContainer,
+    SlurmExtra,
+    SlurmPartition,
+    SlurmTime,
+    slurm_fields,
+)
 from scaleacross.errors import InputError
 
 if TYPE_CHECKING:
@@ -96,6 +105,11 @@ def init_command(
     sequence: SequenceLength = None,
     target: Target = None,
     topology: TopologyFile = None,
+    slurm_partition: SlurmPartition = None,
+    slurm_account: SlurmAccount = None,
+    slurm_time: SlurmTime = None,
+    slurm_container: SlurmContainer = None,
+    slurm_extra: SlurmExtra = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
 ) -> None:
     """Write a commented job.yaml and topology.yaml to edit. What the options leave open is asked for.
@@ -115,7 +129,8 @@ def init_command(
         _ask(given, {name: text for name, text in QUESTIONS.items() if name != "--gpus" or topology is None})
         if "," in (given["--gpus"] or ""):
             _ask(given, LINK_QUESTIONS)
-    start = _start(given, _number(given["--km"]))
+    slurm = slurm_fields(slurm_partition, slurm_account, slurm_time, slurm_container, slurm_extra)
+    start = replace(_start(given, _number(given["--km"])), slurm=slurm)
     load_job(quick_job(start))  # nothing is written that cannot be read
     files = quick_files(start)
     there = [str(directory / name) for name in files if (directory / name).exists()]

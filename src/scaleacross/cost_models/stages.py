@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from scaleacross.cost_models.pipeline.timed_bounds import FOLDED, among
+from scaleacross.cost_models.pipeline.timed_bounds import folded
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement, locate, virtual_stage
@@ -230,8 +230,8 @@ def pipeline_groups(profile: ModelProfile, settings: Settings) -> Iterator[tuple
     Raises:
         ValueError: more virtual stages than layers, but for two empty ends.
     """
-    folded = among(settings.schedule, FOLDED)
-    key = (settings.pp * 1_000_003 + settings.num_chunks) * 2 + folded
+    in_v = folded(settings.schedule)
+    key = (settings.pp * 1_000_003 + settings.num_chunks) * 2 + in_v
     order = np.argsort(key, kind="stable")
     starts = np.flatnonzero(np.diff(key[order], prepend=-1))
     for rows in np.split(order, starts[1:]) if len(order) else []:

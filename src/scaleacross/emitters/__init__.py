@@ -11,9 +11,9 @@ import difflib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any, Final, cast
 
 from scaleacross.emitters import (
     hostfiles,
@@ -27,12 +27,13 @@ from scaleacross.emitters import (
     torchrun,
     torchtitan,
 )
-from scaleacross.errors import InputError
+from scaleacross.errors import InputError, PluginError
+from scaleacross.plugins import Plugin, Registry, expect, guarded
 from scaleacross.spec.plan import Plan
 
 Emitter = Callable[[Plan], dict[str, str]]
 
-EMITTERS: Final[Mapping[str, Emitter]] = {
+_BUNDLED: Final[Mapping[str, Emitter]] = {
     "launch": launch.render,
     "torchrun": torchrun.render,
     "torchtitan": torchtitan.render,
@@ -46,6 +47,26 @@ EMITTERS: Final[Mapping[str, Emitter]] = {
 }
 
 
+def _accept(plugin: Plugin, render: Any) -> Emitter:
+    """A package's emitter: file names, relative and inside the output folder, with their text."""
+
+    def rendered(plan: Plan) -> dict[str, str]:
+        files = render(plan)
+        for name, text in expect(files, dict).items():
+            parts = PurePath(name).parts
+            if not isinstance(text, str) or not parts or PurePath(name).is_absolute() or ".." in parts:
+                raise PluginError(f"{plugin}: {str(name)[:60]!r}: a relative file name with its text is expected")
+        return cast(dict[str, str], files)
+
+    if not callable(render):
+        raise TypeError(f"{render!r} cannot be called")
+    return guarded(plugin, rendered)
+
+
+EMITTERS: Final = Registry[str, Emitter]("emitters", _BUNDLED, _accept)
+"""Every target by name: the bundled ones, then those of installed packages."""
+
+
 def emit(plan: Plan, target: str, directory: str | os.PathLike[str]) -> list[Path]:
     """Write the files of ``target`` below ``directory`` (made if needed) and return their paths.
 
@@ -56,11 +77,17 @@ def emit(plan: Plan, target: str, directory: str | os.PathLike[str]) -> list[Pat
         InputError: unknown target, or a place that cannot be written.
         EmitError: the target cannot express the plan.
     """
-    if target not in EMITTERS:
-        near = difflib.get_close_matches(target, EMITTERS, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise InputError(f"unknown target '{target}': there are {', '.join(EMITTERS)}{hint}")
+    require_targets([target])
     return write_files(EMITTERS[target](plan), Path(directory))
+
+
+def require_targets(targets: Sequence[str]) -> None:
+    """Raise InputError for a name that is no target, with the nearest one."""
+    for target in targets:
+        if target not in EMITTERS:
+            near = difflib.get_close_matches(target, EMITTERS, n=1)
+            hint = f"; did you mean '{near[0]}'?" if near else ""
+            raise InputError(f"unknown target '{target}': there are {', '.join(EMITTERS)}{hint}")
 
 
 def write_files(files: Mapping[str, str | bytes], directory: Path) -> list[Path]:
@@ -71,8 +98,7 @@ def write_files(files: Mapping[str, str | bytes], directory: Path) -> list[Path]
     Raises:
         InputError: ``directory`` or a folder below it is a file, a file is a folder, or writing fails.
     """
-    if directory.resolve() == Path(directory.resolve().anchor):
-        raise InputError(f"{directory} is the root of the file system: choose a folder of its own")
+    require_place(directory)
     paths = [directory / name for name in files]
     made: list[Path] = []
     staging: Path | None = None
@@ -99,12 +125,19 @@ def write_files(files: Mapping[str, str | bytes], directory: Path) -> list[Path]
     return paths
 
 
+def require_place(directory: Path) -> None:
+    """Raise InputError where no folder can be: the root of the file system, or below a file. Cheap, for before a search."""
+    if directory.resolve() == Path(directory.resolve().anchor):
+        raise InputError(f"{directory} is the root of the file system: choose a folder of its own")
+    for path in [*directory.parents, directory]:
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path} is a file: a folder is needed there; remove it or choose another place")
+
+
 def _make_folder(folder: Path) -> list[Path]:
     """Make ``folder`` and its parents; the ones that are new, outermost first."""
     missing = [path for path in [*reversed(folder.parents), folder] if not path.exists()]
-    for path in [*folder.parents, folder]:
-        if path.exists() and not path.is_dir():
-            raise InputError(f"{path} is a file: a folder is needed there; remove it or choose another place")
+    require_place(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return missing
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import networkx as nx
 
 from scaleacross.emitters.rank_order import plan_topology
-from scaleacross.spec.network import LINK_LEVELS, LinkLevel
+from scaleacross.spec.network import LINK_LEVELS, LinkLevel, Transport
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.topology import Building, Topology
 
@@ -23,6 +23,7 @@ class LevelFigures:
     bandwidth_bytes_per_s: float
     round_trip_s: float
     hashed: bool
+    transport: Transport | None = None
 
     @property
     def in_flight_bytes(self) -> float:
@@ -45,9 +46,10 @@ def crossed_levels(plan: Plan) -> tuple[LevelFigures, ...]:
 
 
 def _figures(level: LinkLevel, axes: tuple[str, ...], used: list[Building], topology: Topology) -> LevelFigures:
+    transport = None
     if level in ("campus", "region"):
         links = [building.links.building for building in used]
-        one_way = _trunk_latency(topology, level, [building.name for building in used])
+        one_way, transport = _over_trunks(topology, level, [building.name for building in used])
     else:
         links = [getattr(building.links, level) for building in used]
         one_way = max(link.one_way_latency_s for link in links)
@@ -57,19 +59,31 @@ def _figures(level: LinkLevel, axes: tuple[str, ...], used: list[Building], topo
         bandwidth_bytes_per_s=max(link.technology.bandwidth_bytes_per_s for link in links),
         round_trip_s=2.0 * one_way,
         hashed=any("ecmp" in link.technology.load_balancing.lower() for link in links),
+        transport=transport,
     )
 
 
-def _trunk_latency(topology: Topology, level: LinkLevel, names: list[str]) -> float:
-    """Longest of the shortest one-way latencies between two used buildings of the level's kind, s."""
+def _over_trunks(topology: Topology, level: LinkLevel, names: list[str]) -> tuple[float, Transport | None]:
+    """Longest of the shortest one-way latencies between two used buildings of the level's kind, s, and what carries them.
+
+    One trunk of TCP on such a path makes the whole level TCP: a communicator has one network for all of its peers.
+    """
     trunks = nx.Graph()
     for trunk in topology.trunks:
         here, there = trunk.between
-        known = trunks.get_edge_data(here, there, {"latency_s": trunk.one_way_latency_s})
-        trunks.add_edge(here, there, latency_s=min(known["latency_s"], trunk.one_way_latency_s))
-    reach: dict[str, dict[str, float]] = dict(nx.all_pairs_dijkstra_path_length(trunks, weight="latency_s"))
-    return max(
-        reach[here][there]
-        for here, there in permutations(names, 2)
-        if (topology.region_of(here) == topology.region_of(there)) == (level == "campus")
-    )
+        trunks.add_edge(here, there, latency_s=trunk.one_way_latency_s, transport=trunk.transport)
+    paths = dict(nx.all_pairs_dijkstra_path(trunks, weight="latency_s"))
+    longest, carried = 0.0, set[Transport | None]()
+    for here, there in permutations(names, 2):
+        if (topology.region_of(here) == topology.region_of(there)) == (level == "campus"):
+            edges = [trunks.edges[pair] for pair in pairwise(paths[here][there])]
+            longest = max(longest, sum(edge["latency_s"] for edge in edges))
+            carried |= {edge["transport"] for edge in edges}
+    return longest, "tcp" if "tcp" in carried else "roce" if carried == {"roce"} else None
+
+
+def axes_over_sockets(plan: Plan) -> frozenset[str]:
+    """Axes of a plan whose groups cross a trunk that is stated as TCP."""
+    levels = [one.level for one in crossed_levels(plan) if one.transport == "tcp"]
+    inmost = min((LINK_LEVELS.index(level) for level in levels), default=len(LINK_LEVELS))
+    return frozenset(axis for axis, level in plan.placement.spans.items() if LINK_LEVELS.index(level) >= inmost)

@@ -17,16 +17,40 @@ from scaleacross.spec.plan import Plan
 from scaleacross.targets.law import Target
 from scaleacross.units import human_bytes, human_seconds
 
+# NCCL's name of its TCP transport, as ncclConfig_t.netName takes it.
+SOCKETS: Final = "Socket"
 # torchcomms 59426ba4: chunks that NCCL_CTRAN_HIER_AG_OVERLAP_CHUNK_BYTES takes.
 LEAST_OVERLAP_BYTES: Final = 512 * 1024
 MOST_OVERLAP_BYTES: Final = 8 * 1024 * 1024
 
 
-def connection_hints(group: ProcessGroups) -> dict[str, str]:
-    """Traffic class, blocks of threads, queue pairs and buffer of a group's communicators; nothing inside a domain."""
+def most_channels(plan: Plan) -> dict[str, int]:
+    """Communicator -> blocks of threads: the most that was decided for any of its collectives beyond a scale-up domain."""
+    out: dict[str, int] = {}
+    for choice in plan.decision.network or ():
+        if choice.connections and choice.num_channels:
+            out[choice.communicator] = max(out.get(choice.communicator, 0), choice.num_channels)
+    return out
+
+
+def traffic_classes(plan: Plan) -> dict[str, int]:
+    """Communicator -> its class: the lowest of its collectives, which is that of what the step waits for."""
+    out: dict[str, int] = {}
+    for choice in plan.decision.network or ():
+        if choice.traffic_class is not None:
+            out[choice.communicator] = min(out.get(choice.communicator, 255), choice.traffic_class)
+    return out
+
+
+def connection_hints(group: ProcessGroups, sockets: bool) -> dict[str, str]:
+    """Traffic class, blocks of threads, queue pairs and buffer of a group's communicators; nothing inside a domain.
+
+    With ``sockets`` the group crosses a trunk of TCP: its network is named, and queue pairs, which that has not, are left out.
+    """
     used = [choice for choice in group.network if choice.connections]
+    named = {"netName": SOCKETS} if sockets else {}
     if not used:
-        return {}
+        return named
     channels = max(choice.num_channels for choice in used)
     pairs = max(one.queue_pairs for choice in used for one in choice.connections)
     window = max(one.window_bytes / max(1, choice.num_channels) for choice in used for one in choice.connections)
@@ -35,12 +59,12 @@ def connection_hints(group: ProcessGroups) -> dict[str, str]:
         **({} if stated is None else {"trafficClass": str(stated)}),
         "minCTAs": str(channels),
         "maxCTAs": str(channels),
-        "ncclx::ibQpsPerConnection": str(pairs),
+        **({} if sockets else {"ncclx::ibQpsPerConnection": str(pairs)}),
         "ncclx::ncclBuffSize": str(buffer_bytes(window)),
     }
     for name, value in hints.items():
         check_hint(name, value)
-    return hints | {"splitShare": "0"}  # a buffer size of its own needs resources of its own
+    return hints | named | {"splitShare": "0"}  # a buffer size of its own needs resources of its own
 
 
 def traffic_class(group: ProcessGroups) -> int | None:

@@ -7,6 +7,7 @@ from typing import Final
 from scaleacross.emitters.rank_order import RankOrder
 from scaleacross.emitters.shell import Launch, hosts_file, one_line, run_node
 from scaleacross.emitters.slurm import host_of_every_rank, sbatch, submit
+from scaleacross.emitters.wrappers import RAY_FILE, SKYPILOT_FILE, ray_script, skypilot_task
 
 
 def launch_files(order: RankOrder, launch: Launch) -> dict[str, str]:
@@ -17,24 +18,37 @@ def launch_files(order: RankOrder, launch: Launch) -> dict[str, str]:
     Raises:
         EmitError: a host name with characters that a host file cannot carry.
     """
+    ray, (skypilot, no_task) = ray_script(order, launch), skypilot_task(order, launch)
     return {
         "hosts.txt": hosts_file(order, launch),
         "run_node.sh": run_node(order, launch),
         "slurm_hostfile": host_of_every_rank(order),
         "slurm.sbatch": sbatch(order, launch),
         "submit.sh": submit(order, launch),
-        "SUBMIT.md": submit_page(order, launch),
+        **({RAY_FILE: ray} if ray else {}),
+        **({SKYPILOT_FILE: skypilot} if skypilot else {}),
+        "SUBMIT.md": submit_page(order, launch, bool(ray), no_task),
     }
 
 
-def submit_page(order: RankOrder, launch: Launch) -> str:
-    """SUBMIT.md: the three commands that run this folder under SLURM, and the one for any other launcher."""
+def submit_page(order: RankOrder, launch: Launch, ray: bool, no_task: str) -> str:
+    """SUBMIT.md: the three commands that run this folder under SLURM, and the one for any other launcher.
+
+    Args:
+        ray: whether submit_ray.py is there.
+        no_task: why skypilot.yaml is not.
+    """
+    program = "" if launch.torchrun_command != '"$@"' else " /path/on/every/host/train.py"
     return _SUBMIT.format(
         name=one_line(launch.plan_name),
         hosts=len(order.hosts),
         world_size=len(order),
         framework=launch.framework,
         program="" if launch.torchrun_command != '"$@"' else " train.py",
+        ray=f"On a Ray cluster: `python {RAY_FILE}{program}`\n" if ray else "",
+        skypilot=f"{SKYPILOT_FILE} is not written: {no_task}.\n"
+        if no_task
+        else "With SkyPilot: `sky launch skypilot.yaml`\n",
     )
 
 
@@ -52,4 +66,4 @@ squeue --me
 
 Partition, account, time limit and container come from `slurm:` of the job, or from `SBATCH_OPTIONS`.
 Without SLURM, run this on every host of `hosts.txt`, with the same folder: `./run_node.sh{program}`
-"""
+{ray}{skypilot}"""

@@ -12,6 +12,8 @@ import shlex
 from typing import Final
 
 from scaleacross.emitters.launchers import launch_files
+from scaleacross.emitters.megatron_bridge import FILE as BRIDGE
+from scaleacross.emitters.megatron_bridge import bridge_recipe
 from scaleacross.emitters.megatron_communicators import FILE as COMMUNICATORS
 from scaleacross.emitters.megatron_communicators import communicators_file
 from scaleacross.emitters.megatron_experts import expert_runtime
@@ -48,6 +50,7 @@ def render(plan: Plan) -> dict[str, str]:
         plan_name=plan.job.name,
         slurm=plan.job.slurm,
         framework="Megatron-LM",
+        folder="megatron",
         torchrun_command=program,
         task_command=f'"${{PYTHON:-python}}" {program}',
         preamble='source "$here/megatron_args.sh"\n',
@@ -56,6 +59,7 @@ def render(plan: Plan) -> dict[str, str]:
         **launch_files(order, launch),
         "ranks.csv": ranks_csv(order),
         "megatron_args.sh": _arguments_file(plan, mapping),
+        BRIDGE: bridge_recipe(plan, run_arguments(plan, mapping)),
     }
     if text := communicators_file(plan):
         files[COMMUNICATORS] = text
@@ -82,6 +86,11 @@ def megatron_order(plan: Plan) -> tuple[list[str], RankOrder]:
 
 def megatron_arguments(plan: Plan, mapping: list[str]) -> list[str]:
     """All arguments that the plan fixes, options and values one after another."""
+    return [*run_arguments(plan, mapping), *starting_point(plan), *model_arguments(plan)]
+
+
+def run_arguments(plan: Plan, mapping: list[str]) -> list[str]:
+    """The arguments that say how it runs, not what the model is."""
     degrees, job = plan.degrees, plan.job
     return [
         *("--tensor-model-parallel-size", str(degrees.tp)),
@@ -101,8 +110,6 @@ def megatron_arguments(plan: Plan, mapping: list[str]) -> list[str]:
         *_overlap(plan),
         *expert_runtime(plan),
         *("--optimizer", job.optimizer.name),
-        *starting_point(plan),
-        *model_arguments(plan),
     ]
 
 

@@ -33,6 +33,12 @@ from scaleacross.units import human_bytes, human_seconds
 BUFFER_STEPS: Final = 8
 # assumed: below this a piece of a step is dominated by per-message cost.
 MIN_PIECE_BYTES: Final = 64 * 1024
+# NCCL 2.31, docs "Environment Variables": threads × sockets of a connection are at most 64.
+MAX_SOCKETS: Final = 64
+# assumed: sockets of one thread, as NCCL chooses on AWS (same page); elsewhere it opens one.
+SOCKETS_PER_THREAD: Final = 8
+# Linux ip-sysctl: tcp_wmem, max 4 MiB by default; a socket has no more in flight.
+TCP_WINDOW_BYTES: Final = 4 * 2**20
 # InfiniBand local ack timeout: 4.096 µs · 2^t.
 ACK_TIMEOUT_UNIT_S: Final = 4.096e-6
 
@@ -51,7 +57,11 @@ def environment(plan: Plan) -> tuple[EnvVariable, ...]:
     sets = [used for choice in plan.decision.network or () for used in _used(choice)]
     out: list[EnvVariable] = []
     if levels:
-        out += [*_buffer(sets, levels), *_queue_pairs(sets, levels), *_timeout(levels), *_ctran(sets, levels)]
+        over_tcp = {figures.level for figures in levels if figures.transport == "tcp"}
+        rdma = [figures for figures in levels if figures.level not in over_tcp]
+        paired = [used for used in sets if used.connection.level not in over_tcp]
+        out += [*_buffer(sets, levels), *_queue_pairs(paired, rdma), *_timeout(rdma), *_ctran(paired, rdma)]
+        out += _sockets(sets, [figures for figures in levels if figures.level in over_tcp])
         out += _traffic_class(plan)
     for variable in out:
         check_variable(variable)
@@ -121,7 +131,31 @@ def _queue_pairs(sets: list[Used], levels: list[LevelFigures]) -> list[EnvVariab
     ]
 
 
+def _sockets(sets: list[Used], levels: list[LevelFigures]) -> list[EnvVariable]:
+    """Threads and sockets of a TCP connection: enough windows for what a channel keeps in flight."""
+    if not levels:
+        return []
+    here = {figures.level: figures.in_flight_bytes for figures in levels}
+    flying = [(used.channel_bytes, used.of) for used in sets if used.connection.level in here]
+    most, whose = max(flying, default=(max(here.values()), "one accelerator on one channel"))
+    number = min(MAX_SOCKETS, max(1, math.ceil(most / TCP_WINDOW_BYTES)))
+    if number == 1:
+        return []
+    threads = min(math.ceil(number / SOCKETS_PER_THREAD), int(VARIABLES["NCCL_SOCKET_NTHREADS"].high))
+    each = min(math.ceil(number / threads), MAX_SOCKETS // threads)
+    why = (
+        f"{', '.join(here)} over tcp: {whose} keeps {human_bytes(most)} in flight, a socket {human_bytes(TCP_WINDOW_BYTES)} "
+        f"at Linux's default tcp_wmem; {threads} × {each} sockets of at most {MAX_SOCKETS}"
+    )
+    return [
+        EnvVariable(name="NCCL_SOCKET_NTHREADS", value=str(threads), why=why),
+        EnvVariable(name="NCCL_NSOCKS_PERTHREAD", value=str(each), why=why),
+    ]
+
+
 def _timeout(levels: list[LevelFigures]) -> list[EnvVariable]:
+    if not levels:
+        return []
     longest = max(levels, key=lambda figures: figures.round_trip_s)
     value = ack_timeout(longest.round_trip_s)
     if value <= DEFAULT_IB_TIMEOUT:
@@ -198,6 +232,7 @@ def _explanation(plan: Plan, levels: tuple[LevelFigures, ...], settings: tuple[E
     if not settings:
         lines.append("| none | | | the defaults carry every link above |")
     lines += ["", "## Looked at and left alone", ""]
+    lines += [f"* {line}" for line in _carried(levels)]
     names, decided = {variable.name for variable in settings}, plan.decision.network is not None
     lines += [f"* {line}" for line in _left_alone(levels, names, decided)]
     mixed = {c.traffic_class for c in plan.decision.network or () if c.traffic_class is not None}
@@ -210,6 +245,24 @@ def _explanation(plan: Plan, levels: tuple[LevelFigures, ...], settings: tuple[E
     if cannot:
         lines += ["", "## Decided, and beyond what NCCL's settings can say", "", *(f"* {line}" for line in cannot)]
     return "\n".join(lines) + "\n"
+
+
+def _carried(levels: tuple[LevelFigures, ...]) -> list[str]:
+    """What trunks are taken to be carried by, and what only the site knows."""
+    out = []
+    for figures in levels:
+        if figures.level in ("campus", "region") and figures.transport is None:
+            out.append(
+                f"Transport across {figures.level}: not stated (trunks: transport: roce or tcp), so RDMA is taken, as inside "
+                "buildings. Over TCP every group that crosses it needs the network Socket by name."
+            )
+        if figures.transport == "tcp":
+            out.append(
+                f"NCCL_NET: a process has one, so Socket there would slow groups inside buildings. Groups across {figures.level} "
+                "name it themselves: megatron/nccl_communicators.yaml, torchtitan/scaleacross_plan.py, ncclx/comm_hints.json."
+            )
+            out.append("NCCL_SOCKET_IFNAME: your interface to the other site; NCCL takes the first one that it finds.")
+    return out
 
 
 def _enough(most: float, decided: bool) -> str:

@@ -36,6 +36,8 @@ VARIABLES: Final[Mapping[str, Variable]] = {
     "NCCL_BUFFSIZE": Variable("4194304", low=1),
     "NCCL_IB_QPS_PER_CONNECTION": Variable("1", low=1, high=128),
     "NCCL_IB_SPLIT_DATA_ON_QPS": Variable("0", high=1),
+    "NCCL_SOCKET_NTHREADS": Variable("-2", low=1, high=16),
+    "NCCL_NSOCKS_PERTHREAD": Variable("-2", low=1, high=64),
     "NCCL_IB_TIMEOUT": Variable(str(DEFAULT_IB_TIMEOUT), low=1, high=31),
     "NCCL_LAZY_SETUP_CHANNELS": Variable("false", pattern=r"true|false"),
     "NCCL_COLLTRACE_SLOW_COLL_THRESHOLD_BY_PG": Variable("unset", pattern=r"\w+:(-1|\d+)(,\w+:(-1|\d+))*"),

@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from scaleacross.emitters.crossed_levels import axes_over_sockets
 from scaleacross.emitters.group_settings import class_variable, connection_hints, not_expressed, overlap_variables
 from scaleacross.emitters.launch import launch_config
 from scaleacross.emitters.nccl_variables import HINTS, check_variable
@@ -52,7 +53,8 @@ def render(plan: Plan) -> dict[str, str]:
     config = launch_config(plan)
     rows = _apart([row for group in config.process_groups for row in _tuner_rows(config, group)])
     target = target_of(plan.job) or TARGETS["scaleacross"]
-    hints = {group.axis: _hints(group) for group in config.process_groups}
+    sockets = axes_over_sockets(plan)
+    hints = {group.axis: _hints(group, group.axis in sockets) for group in config.process_groups}
     settings = _environment(config, target, bool(rows), overlap_variables(plan))
     files = {
         "comm_hints.json": json.dumps({axis: hint for axis, hint in hints.items() if hint}, indent=2) + "\n",
@@ -75,19 +77,21 @@ def _topology(host: LaunchHost) -> str:
     )
 
 
-def _hints(group: ProcessGroups) -> dict[str, str]:
+def _hints(group: ProcessGroups, sockets: bool) -> dict[str, str]:
     """Hints of an axis whose groups leave the scale-up domain; inside one, NCCL's own choice stands.
 
     A communicator has one hint for all its collectives of a kind: the one that takes most of a step has it.
     """
     if group.level == "scale_up":
         return {}
+    if sockets:
+        return connection_hints(group, sockets)  # CTRAN's algorithms run on RDMA only
     hints = {}
     for collective in sorted(group.collectives, key=lambda one: one.time_s * one.per_step):  # most of the step decides
         hint, algorithms = HINT_OF.get(collective.op, ("", {}))
         if collective.algorithm in algorithms:
             hints[hint] = algorithms[collective.algorithm]
-    return {NCCLX_PREFIX + hint: value for hint, value in hints.items()} | connection_hints(group)
+    return {NCCLX_PREFIX + hint: value for hint, value in hints.items()} | connection_hints(group, sockets)
 
 
 def _tuner_rows(config: LaunchConfig, group: ProcessGroups) -> Iterator[TunerRow]:

@@ -40,7 +40,7 @@ class RankOrder:
     """The processes of a job by rank of one framework: columns of shape (ranks,).
 
     ``hosts`` are in order of their first rank, ``host`` is an index into them; ``spares``: building -> real names of its hosts
-    that the plan leaves idle.
+    that the plan leaves idle; ``accelerators``: names of the types used.
     """
 
     hosts: tuple[Host, ...]
@@ -48,6 +48,7 @@ class RankOrder:
     coordinates: Mapping[GridAxis, Ints]
     ep: int
     spares: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    accelerators: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.host)
@@ -131,7 +132,9 @@ def order_of(
     coordinates = {axis: at[axis][position_of] for axis in GRID_AXES}
     taken = {host.name for host in named}
     spares = {name: tuple(host for host in one.host_names if host not in taken) for name, one in buildings.items()}
-    return RankOrder(named, place[host], coordinates, degrees.ep, {name: left for name, left in spares.items() if left})
+    types = tuple(dict.fromkeys(buildings[host.building].accelerator.name for host in named))
+    left = {name: names for name, names in spares.items() if names}
+    return RankOrder(named, place[host], coordinates, degrees.ep, left, types)
 
 
 def ranks_csv(order: RankOrder) -> str:

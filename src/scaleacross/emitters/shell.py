@@ -33,6 +33,7 @@ class Launch:
         task_command: command line of one process when it is started without torchrun, as shell text (already quoted).
         preamble: shell lines run before either command; $here is the folder of these files.
         slurm: how the job is submitted.
+        folder: where these files stand inside the launch folder.
     """
 
     plan_name: str
@@ -41,6 +42,7 @@ class Launch:
     task_command: str
     preamble: str = ""
     slurm: Slurm = field(default_factory=Slurm)
+    folder: str = "torchrun"
 
 
 def one_line(text: str) -> str:

@@ -7,6 +7,7 @@ torchtitan/config/manager.py). Its mesh is [pp, dp_replicate, dp_shard, cp, tp],
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -14,13 +15,16 @@ from scaleacross.emitters.launchers import launch_files
 from scaleacross.emitters.model import check_stages, refuse, workload_of
 from scaleacross.emitters.rank_order import rank_order, ranks_csv
 from scaleacross.emitters.shell import Launch, one_line
+from scaleacross.emitters.torchtitan_groups import group_lines
 from scaleacross.emitters.torchtitan_identity import identity
+from scaleacross.emitters.torchtitan_toml import FILE as OLDER_FILE
+from scaleacross.emitters.torchtitan_toml import toml_config
 from scaleacross.errors import EmitError
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.schedules.pipeline.stage_placement import locate
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.plan import Plan
-from scaleacross.targets.torchtitan_models import find_flavor, missing_flavor
+from scaleacross.targets.torchtitan_models import Flavor, find_flavor, missing_flavor
 
 TORCHTITAN_ORDER: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 MODULE_NAME: Final = "scaleacross_plan"
@@ -30,22 +34,30 @@ SPMD_BACKEND: Final = "partial_dtensor"
 
 
 def render(plan: Plan) -> dict[str, str]:
-    """scaleacross_plan.py, the run scripts and ranks.csv, in folder torchtitan/.
+    """scaleacross_plan.py, its TOML twin for 0.2.2 where that can run the plan, run scripts and ranks.csv, in folder torchtitan/.
 
     Raises:
         EmitError: the plan uses something that torchtitan 0.3.0 has no setting for; the message names it.
     """
     module, order = config_module(plan), rank_order(plan, TORCHTITAN_ORDER)
-    program = f'-m torchtitan.train --module {MODULE_NAME} --config {FUNCTION_NAME} "$@"'
+    program = '-m torchtitan.train "${TORCHTITAN_CONFIG[@]}" "$@"'
+    older, reason = toml_config(plan, _flavor(plan), _training(plan), _parallelism(plan))
     launch = Launch(
         plan_name=plan.job.name,
         slurm=plan.job.slurm,
         framework="torchtitan",
+        folder="torchtitan",
         torchrun_command=program,
         task_command=f'"${{PYTHON:-python}}" {program}',
-        preamble='export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"\n',
+        preamble=_PREAMBLE.format(
+            module=MODULE_NAME,
+            function=FUNCTION_NAME,
+            older=f'--job.config_file "$here/{OLDER_FILE}"' if older else "",
+            refused="" if older else f"echo {shlex.quote(reason)} >&2; exit 2",
+        ),
     )
     files = {**launch_files(order, launch), "ranks.csv": ranks_csv(order), f"{MODULE_NAME}.py": module}
+    files |= {OLDER_FILE: older} if older else {}
     return {f"torchtitan/{name}": text for name, text in files.items()}
 
 
@@ -57,11 +69,9 @@ def config_module(plan: Plan) -> str:
     """
     check_stages(plan)
     refuse(plan, "torchtitan")
-    profile = workload_of(plan).profile()
-    flavor = find_flavor(profile)
-    if flavor is None:
-        raise EmitError(missing_flavor(profile))
+    flavor = _flavor(plan)
     checkpoint = _starting_point(plan)
+    group_imports, groups = group_lines(plan)
     stated = identity(workload_of(plan).decoder(), flavor.package)
     chunks = plan.job.kept.loss_chunks
     text = _MODULE.format(
@@ -71,7 +81,9 @@ def config_module(plan: Plan) -> str:
         recompute="FullAC.Config()" if plan.decision.recompute == "full" else "None",
         stated="".join(f"    {name!r}: {values!r},\n" for name, values in stated.items()),
         checkpoint=checkpoint,
-        imports="from torchtitan.components.checkpointer import CheckpointManager\n" if checkpoint else "",
+        imports=group_imports
+        + ("from torchtitan.components.checkpointer import CheckpointManager\n" if checkpoint else ""),
+        groups=groups,
         losses="CrossEntropyLoss" if chunks == 1 else "ChunkedLossWrapper, CrossEntropyLoss",
         loss=_WHOLE_LOSS if chunks == 1 else _CHUNKED_LOSS.format(chunks=chunks),
         training=_keywords(_training(plan)),
@@ -79,6 +91,14 @@ def config_module(plan: Plan) -> str:
     )
     compile(text, f"{MODULE_NAME}.py", "exec")
     return text
+
+
+def _flavor(plan: Plan) -> Flavor:
+    profile = workload_of(plan).profile()
+    flavor = find_flavor(profile)
+    if flavor is None:
+        raise EmitError(missing_flavor(profile))
+    return flavor
 
 
 def _starting_point(plan: Plan) -> str:
@@ -185,6 +205,12 @@ _CHUNKED_LOSS: Final = """\
         ),
 """
 
+_PREAMBLE: Final = """\
+TORCHTITAN_CONFIG=(--module {module} --config {function})
+if [[ "${{TORCHTITAN_VERSION:-0.3.0}}" == 0.2.* ]]; then TORCHTITAN_CONFIG=({older}); {refused}
+fi
+export PYTHONPATH="$here${{PYTHONPATH:+:$PYTHONPATH}}"
+"""
 _MODULE: Final = '''\
 """torchtitan 0.3.0 configuration of plan {title}.
 
@@ -210,7 +236,7 @@ from torchtitan.trainer import Trainer
 # What the workload states of its model, whatever the flavor has there: class of torchtitan -> fields of its Config.
 STATED = {{
 {stated}}}
-
+{groups}
 
 def as_stated(part: Any) -> None:
     """Lay the workload's values over a configuration and all that it holds."""

@@ -18,7 +18,7 @@ from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.early_gradients import Early, early_gradients
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
 from scaleacross.cost_models.overlap import Window, beside_exchanges, exposed_s, least_together_s, windows
-from scaleacross.cost_models.pipeline.timed_bounds import FOLDED, among
+from scaleacross.cost_models.pipeline.timed_bounds import folded
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
@@ -49,7 +49,7 @@ def alike(settings: Settings, without: frozenset[str]) -> Distinct:
     """Candidates that agree on all columns but some, and on whether their stages are folded, which moves layers."""
     columns = [getattr(settings, f.name) for f in fields(settings) if f.name not in without]
     if "schedule" in without:
-        columns.append(among(settings.schedule, FOLDED).astype(np.int64))
+        columns.append(folded(settings.schedule).astype(np.int64))
     return distinct(*columns)
 
 

@@ -34,7 +34,7 @@ from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, ti
 from scaleacross.cost_models.memory import held_parameters, memory_parts
 from scaleacross.cost_models.network.sm_contention import hbm_s
 from scaleacross.cost_models.overlap import TRAFFIC_ROWS, least_together_s, num_communicators
-from scaleacross.cost_models.pipeline.timed_bounds import FOLDED, WHOLE, among
+from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, folded
 from scaleacross.cost_models.pipeline.unlike_ranks import at_least, fill_paces, fill_past_once_s
 from scaleacross.cost_models.rank_seconds import elementwise_fraction, taken_fraction, update_s
 from scaleacross.cost_models.settings import Floats, Ints, Settings, stride_behind
@@ -326,7 +326,7 @@ def _fewest(job: Job, settings: Settings) -> Ints:
 
 def _folded(settings: Settings) -> Ints:
     """1 where a rank may have both ends of the model, else 0, (n,)."""
-    return among(settings.schedule, FOLDED).astype(np.int64)
+    return folded(settings.schedule).astype(np.int64)
 
 
 def _by_pipeline(settings: Settings) -> Iterator[tuple[int, Ints]]:

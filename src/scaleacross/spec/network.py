@@ -13,6 +13,8 @@ from scaleacross.spec.base import Name, SourcedSpec, Spec
 LinkLevel = Literal["scale_up", "rack", "zone", "building", "campus", "region"]
 LINK_LEVELS: tuple[LinkLevel, ...] = get_args(LinkLevel)
 
+Transport = Literal["roce", "tcp"]
+
 MAX_LATENCY_S = 10.0
 
 
@@ -137,4 +139,9 @@ class Trunk(SourcedSpec):
     )
     num_planes: int | None = Field(
         default=None, ge=2, description="equal planes that share the traffic; states what the loss of one costs"
+    )
+    transport: Transport | None = Field(
+        default=None,
+        description="what collective libraries cross it by: roce (RDMA) or tcp (sockets). Launch files follow it, the step time "
+        "does not: state what flows reach in efficiency_fraction. None: RDMA, as inside buildings",
     )

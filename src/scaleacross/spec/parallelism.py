@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from pydantic import Field, PositiveInt, model_validator
 
+from scaleacross.plugins import added_names
 from scaleacross.spec.base import Spec
 
 # ``ep`` is a view inside ``dp_shard``: it does not multiply the world size.
@@ -14,7 +15,7 @@ GridAxis = Literal["tp", "cp", "dp_shard", "dp_replicate", "pp"]
 GRID_AXES: tuple[GridAxis, ...] = get_args(GridAxis)
 
 # PyTorch's names where it has the schedule: ``schedules.pipeline`` says what each one is.
-ScheduleName = Literal[
+BundledSchedule = Literal[
     "GPipe",
     "1F1B",
     "Interleaved1F1B",
@@ -29,7 +30,13 @@ ScheduleName = Literal[
     "DualPipe",
     "DualPipeV",
 ]
+if TYPE_CHECKING:
+    ScheduleName = BundledSchedule
+else:  # those that installed packages add, too
+    ScheduleName = Literal[tuple(dict.fromkeys([*get_args(BundledSchedule), *added_names("schedules")]))]
 SCHEDULE_NAMES: tuple[ScheduleName, ...] = get_args(ScheduleName)
+ADDED_SCHEDULES: Final = SCHEDULE_NAMES[len(get_args(BundledSchedule)) :]
+"""Names of schedules that installed packages add."""
 
 # Model chunks per pipeline rank: exactly two, any number from two, or one for the others.
 TWO_CHUNKS: frozenset[ScheduleName] = frozenset({"ZBVZeroBubble", "VHalf", "VMin", "DualPipe", "DualPipeV"})
@@ -38,6 +45,8 @@ MANY_CHUNKS: frozenset[ScheduleName] = frozenset({"Interleaved1F1B", "LoopedBFS"
 
 def has_chunks(schedule: ScheduleName, num_chunks: int) -> bool:
     """Whether ``schedule`` can hold ``num_chunks`` model chunks per rank."""
+    if schedule in ADDED_SCHEDULES:
+        return num_chunks >= 1  # its own refusal says more
     if schedule in TWO_CHUNKS:
         return num_chunks == 2
     return num_chunks >= 2 if schedule in MANY_CHUNKS else num_chunks == 1

@@ -11,7 +11,9 @@ from scaleacross.errors import InputError
 from scaleacross.workloads.decoder import Decoder
 from scaleacross.workloads.hf_keys import Config, Keys
 from scaleacross.workloads.hf_types import EPSILON_KEYS, NESTED, TIED, TYPES
+from scaleacross.workloads.layer_profile import MAX_LAYERS
 
+LAYER_KEYS: Final = ("num_hidden_layers", "n_layer")
 READ_AS: Final = "read_as"
 """Key of the mapping that names the type whose layers the model has."""
 
@@ -35,6 +37,9 @@ def from_hf_config(config: Config, name: str, read_as: str | None = None) -> Dec
     if not isinstance(chosen, str) or chosen not in TYPES:
         raise InputError(_unknown(config, chosen))
     keys = Keys(config)
+    for key in LAYER_KEYS:  # readers list the layers one by one
+        if keys.get(key) is not None and keys.whole(key) > MAX_LAYERS:
+            raise keys.fail(f"{key} {keys.whole(key):,}: at most {MAX_LAYERS:,} layers are planned")
     try:
         fields = {**_shared(keys, name), **TYPES[chosen](keys)}
         return Decoder.model_validate(

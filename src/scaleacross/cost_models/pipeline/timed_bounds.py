@@ -13,15 +13,17 @@ Timing adds what is left. ZBH1 without delay takes m(F+B) + (p−1)(F+B−2W) if
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scaleacross.cost_models.pipeline.delay import BoundaryDelays, microbatches_per_round
 from scaleacross.errors import InputError
-from scaleacross.schedules.pipeline import SCHEDULES
-from scaleacross.spec.parallelism import SCHEDULE_NAMES, ScheduleName
+from scaleacross.schedules.pipeline import SCHEDULES, generate
+from scaleacross.schedules.pipeline.check import peak_in_flight
+from scaleacross.spec.parallelism import ADDED_SCHEDULES, SCHEDULE_NAMES, ScheduleName
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -33,16 +35,25 @@ MIRRORED: Final[tuple[ScheduleName, ...]] = ("Eager1F1B", "LoopedBFS")
 """Schedules with a whole backward, which drain as they fill."""
 WHOLE: Final[tuple[ScheduleName, ...]] = (*CLOSED, *MIRRORED)
 """All schedules with a whole backward: their weight gradients fill no idle time."""
-SPLIT: Final[tuple[ScheduleName, ...]] = ("ZBH1", "ZBH2", "InterleavedZeroBubble", "ZBVZeroBubble", "VHalf", "VMin")
-"""Schedules without any whole backward: input and weight gradients are always computed apart."""
-FOLDED: Final = tuple(name for name in SCHEDULE_NAMES if SCHEDULES[name].placement == "v")
-"""Schedules whose stages sit in a V."""
+SPLIT: Final[tuple[ScheduleName, ...]] = (
+    "ZBH1", "ZBH2", "InterleavedZeroBubble", "ZBVZeroBubble", "VHalf", "VMin", *ADDED_SCHEDULES,
+)  # fmt: skip
+"""Schedules without any whole backward: input and weight gradients are always computed apart. What packages add may be so."""
 
 
 def among(schedule_codes: Ints, names: Sequence[ScheduleName]) -> Bools:
     """Which codes (indices of SCHEDULE_NAMES) stand for one of these schedules, (n,)."""
     listed: Bools = np.array([name in names for name in SCHEDULE_NAMES])[schedule_codes]
     return listed
+
+
+def folded(schedule_codes: Ints) -> Bools:
+    """Which codes stand for schedules whose stages sit in a V, (n,). Only families that occur are looked up."""
+    listed = np.zeros(len(SCHEDULE_NAMES), dtype=bool)
+    for code in np.flatnonzero(np.bincount(schedule_codes, minlength=0)):
+        listed[code] = SCHEDULES[SCHEDULE_NAMES[code]].placement == "v"
+    found: Bools = listed[schedule_codes]
+    return found
 
 
 def idle_share(schedule: ArrayLike, forward_s: ArrayLike, backward_s: ArrayLike) -> Floats:
@@ -75,7 +86,8 @@ def bound_s(
     ways = np.where(np.isin(name, MIRRORED), 2, 1)
     fill = (p - 1) / v * idle_share(name, F, B) * (F + B) if fill_s is None else np.asarray(fill_s)
     busy = m * (F + B) + fill + ways * across
-    backs = np.where(np.isin(name, FOLDED), 0.0, (v - 1) * np.asarray(delays.loop_s))
+    in_v = [one for one in np.unique(name) if SCHEDULES[str(one)].placement == "v"]  # type: ignore[index]
+    backs = np.where(np.isin(name, in_v), 0.0, (v - 1) * np.asarray(delays.loop_s))
     split = np.where(np.isin(name, MIRRORED), 0.0, weight_s)
     once = (p if whole_share is None else np.asarray(whole_share)) * (F + B - split) + 2 * (v * across + backs)
     return np.asarray(np.maximum(busy, once), dtype=np.float64)
@@ -87,7 +99,8 @@ def in_flight(
     """Chunk activations that ``rank`` holds at once, weight gradients that wait included; at most m·v of them.
 
     Eager1F1B 2(p−s)−1; LoopedBFS m·v; ZBH1 p; ZBH2 2p−1; InterleavedZeroBubble (v−1)R + p; ZBVZeroBubble min(2p, m + 1 + s);
-    VHalf 2⌊p/2⌋ + 2; VMin 2⌊(p+1)/3⌋ + 2; DualPipe p + 1; DualPipeV 2p + 1. Equal to the count of the generated orders.
+    VHalf 2⌊p/2⌋ + 2; VMin 2⌊(p+1)/3⌋ + 2; DualPipe p + 1; DualPipeV 2p + 1. Equal to the count of the generated orders. What a
+    package adds is counted in its orders.
 
     Raises:
         InputError: a schedule that is not in this table.
@@ -105,8 +118,24 @@ def in_flight(
         "DualPipe": p + 1,
         "DualPipeV": 2 * p + 1,
     }
-    known = np.isin(name, (*held, *CLOSED))
+    known = np.isin(name, (*held, *CLOSED, *ADDED_SCHEDULES))
     if not known.all():
         unknown = name[~known].flat[0]
         raise InputError(f"schedule {unknown}: its activations in flight are not stated, so memory cannot be counted")
-    return np.asarray(np.minimum(m * v, np.select([name == key for key in held], list(held.values()), 0)))
+    counted = 0 if not np.isin(name, ADDED_SCHEDULES).any() else _counted(name, p, m, v, np.asarray(rank))
+    return np.asarray(np.minimum(m * v, np.select([name == key for key in held], list(held.values()), counted)))
+
+
+def _counted(*columns: NDArray[Any]) -> Ints:
+    """Chunk activations that the orders of added schedules hold; 0 for the others. Columns name, p, m, v, rank broadcast."""
+    rows = np.broadcast_arrays(*columns)
+    out = np.zeros(rows[0].shape, dtype=np.int64)
+    for place in zip(*np.nonzero(np.isin(rows[0], ADDED_SCHEDULES)), strict=True):
+        name, p, m, v, rank = (row[place] for row in rows)
+        out[place] = _peaks(str(name), int(p), int(m), int(v))[int(rank)]
+    return out
+
+
+@lru_cache(maxsize=65_536)
+def _peaks(name: ScheduleName, num_ranks: int, num_microbatches: int, num_chunks: int) -> tuple[int, ...]:
+    return peak_in_flight(generate(name, num_ranks, num_microbatches, num_chunks))

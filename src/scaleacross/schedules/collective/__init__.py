@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from scaleacross.errors import InputError
+from scaleacross.plugins import Plugin, Registry, expect, guarded_steps
 from scaleacross.schedules.collective import all_to_all as exchange
 from scaleacross.schedules.collective import bruck, direct, halving_doubling, hierarchical, ring, tree
 from scaleacross.schedules.collective.hierarchical import Layout, depth_of, ranks_of
@@ -27,14 +28,21 @@ __all__ = [
     "tree_all_reduce",
 ]
 
-PHASES: Final[Mapping[str, Phases]] = {
+_BUNDLED: Final[Mapping[str, Phases]] = {
     "ring": Phases(ring.reduce_scatter, ring.all_gather),
     "bidirectional_ring": Phases(ring.reduce_scatter, ring.bidirectional_all_gather),
     "halving_doubling": Phases(halving_doubling.reduce_scatter, halving_doubling.all_gather),
     "bruck": Phases(halving_doubling.reduce_scatter, bruck.all_gather),
     "direct": Phases(direct.reduce_scatter, direct.all_gather),
 }
-"""Algorithms that a level can run. Those known for their all-gather only are named after it."""
+
+
+def _accept(plugin: Plugin, phases: Any) -> Phases:
+    return Phases(*(guarded_steps(plugin, phase) for phase in expect(phases, Phases)))
+
+
+PHASES: Final = Registry[str, Phases]("collectives", _BUNDLED, _accept)
+"""Algorithms that a level can run, bundled ones first. Those known for their all-gather only are named after it."""
 
 
 def flat(

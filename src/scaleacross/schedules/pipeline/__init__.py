@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
-from scaleacross.errors import InputError
+from scaleacross.errors import InputError, VerificationError
+from scaleacross.plugins import Plugin, Registry, expect, guarded
 from scaleacross.schedules.pipeline import (
     building_block,
     dualpipe,
@@ -21,6 +22,7 @@ from scaleacross.schedules.pipeline import (
 )
 from scaleacross.schedules.pipeline.action import Action, Kind, PipelineSchedule
 from scaleacross.schedules.pipeline.cells import from_rows
+from scaleacross.schedules.pipeline.check import check as prove
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
 from scaleacross.spec.parallelism import PipelineChoice, ScheduleName
 
@@ -49,7 +51,7 @@ class ScheduleFamily(NamedTuple):
     num_copies: int = 1
 
 
-SCHEDULES: Final[Mapping[ScheduleName, ScheduleFamily]] = {
+_BUNDLED: Final[Mapping[ScheduleName, ScheduleFamily]] = {
     "GPipe": ScheduleFamily(gpipe.generate, gpipe.refusal),
     "1F1B": ScheduleFamily(one_f_one_b.generate, one_f_one_b.refusal),
     "Interleaved1F1B": ScheduleFamily(interleaved_1f1b.generate, interleaved_1f1b.refusal),
@@ -65,6 +67,30 @@ SCHEDULES: Final[Mapping[ScheduleName, ScheduleFamily]] = {
     "DualPipeV": ScheduleFamily(dualpipe.generate_folded, dualpipe.folded_refusal, "v"),
 }
 
+
+def _accept(plugin: Plugin, family: Any) -> ScheduleFamily:
+    """A package's family: its refusals guarded, each order that it generates proved legal, once per shape."""
+    stated = expect(family, ScheduleFamily)
+    if stated.placement not in ("loop", "v") or stated.num_copies != 1:
+        raise ValueError(
+            f"placement {stated.placement!r}, {stated.num_copies} copies: loop or v, and one copy of the model"
+        )
+    make = guarded(plugin, stated.generate)
+
+    @lru_cache(maxsize=256)
+    def generate(num_ranks: int, num_microbatches: int, num_chunks: int) -> PipelineSchedule:
+        made = make(num_ranks, num_microbatches, num_chunks)
+        try:
+            prove(expect(made, PipelineSchedule))
+        except (TypeError, VerificationError) as error:
+            raise plugin.failed(error) from error
+        return cast(PipelineSchedule, made)
+
+    return stated._replace(generate=generate, refusal=guarded(plugin, stated.refusal))
+
+
+SCHEDULES: Final = Registry[ScheduleName, ScheduleFamily]("schedules", _BUNDLED, _accept)
+"""Every schedule by name: the bundled ones, then those of installed packages."""
 
 ROUNDS: Final[tuple[ScheduleName, ...]] = ("Interleaved1F1B", "InterleavedZeroBubble")
 """Schedules that run the micro-batches of one round through a chunk before the next."""
@@ -115,9 +141,8 @@ def chosen(choice: PipelineChoice, num_ranks: int, num_microbatches: int) -> Pip
 
 
 def _family(name: str) -> ScheduleFamily:
-    for known, family in SCHEDULES.items():
-        if name == known:
-            return family
+    if name in SCHEDULES:
+        return SCHEDULES[cast(ScheduleName, name)]
     near = difflib.get_close_matches(name, SCHEDULES, n=1)
     hint = f"; did you mean '{near[0]}'?" if near else ""
     raise InputError(f"no pipeline schedule '{name}': choose from {', '.join(SCHEDULES)}{hint}")

@@ -1,0 +1,148 @@
+"""The same plan for Megatron-Bridge: a function that lays it over a recipe's ConfigContainer.
+
+A recipe, or AutoBridge, knows the model; parallelism, batch, recomputation, overlap and communicators are the plan's. Field
+names: megatron-bridge 0.3.1 (training/config.py, comm_overlap.py, mixed_precision.py) and megatron-core. Nothing here was run:
+its package needs Python 3.12 and GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from scaleacross.emitters.megatron_communicators import FILE as COMMUNICATORS
+from scaleacross.emitters.shell import one_line
+from scaleacross.errors import EmitError
+from scaleacross.spec.plan import Plan
+
+FILE: Final = "bridge_recipe.py"
+WHOLE, TEXT, ON, OFF, WORDS = "whole", "text", "on", "off", "words"
+FIELDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "--tensor-model-parallel-size": (WHOLE, ("model.tensor_model_parallel_size",)),
+    "--pipeline-model-parallel-size": (WHOLE, ("model.pipeline_model_parallel_size",)),
+    "--context-parallel-size": (WHOLE, ("model.context_parallel_size",)),
+    "--expert-model-parallel-size": (WHOLE, ("model.expert_model_parallel_size",)),
+    "--sequence-parallel": (ON, ("model.sequence_parallel",)),
+    "--pipeline-model-parallel-layout": (TEXT, ("model.pipeline_model_parallel_layout",)),
+    "--microbatch-group-size-per-virtual-pipeline-stage": (WHOLE, ("model.microbatch_group_size_per_vp_stage",)),
+    "--micro-batch-size": (WHOLE, ("train.micro_batch_size",)),
+    "--global-batch-size": (WHOLE, ("train.global_batch_size",)),
+    "--seq-length": (WHOLE, ("model.seq_length", "dataset.seq_length")),
+    "--recompute-granularity": (TEXT, ("model.recompute_granularity",)),
+    "--recompute-method": (TEXT, ("model.recompute_method",)),
+    "--recompute-num-layers": (WHOLE, ("model.recompute_num_layers",)),
+    "--recompute-modules": (WORDS, ("model.recompute_modules",)),
+    "--cp-comm-type": (TEXT, ("model.cp_comm_type",)),
+    "--use-tp-pp-dp-mapping": (ON, ("dist.use_tp_pp_dp_mapping",)),
+    "--use-distributed-optimizer": (ON, ("ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer")),
+    "--overlap-grad-reduce": (ON, ("ddp.overlap_grad_reduce", "comm_overlap.overlap_grad_reduce")),
+    "--overlap-param-gather": (ON, ("ddp.overlap_param_gather", "comm_overlap.overlap_param_gather")),
+    "--ddp-bucket-size": (WHOLE, ("ddp.bucket_size", "comm_overlap.bucket_size")),
+    "--num-distributed-optimizer-instances": (WHOLE, ("ddp.num_distributed_optimizer_instances",)),
+    "--use-megatron-fsdp": (ON, ("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp")),
+    "--data-parallel-sharding-strategy": (TEXT, ("ddp.data_parallel_sharding_strategy",)),
+    "--outer-dp-sharding-strategy": (TEXT, ("ddp.outer_dp_sharding_strategy",)),
+    "--ckpt-format": (TEXT, ("checkpoint.ckpt_format",)),
+    "--grad-reduce-in-bf16": (OFF, ("mixed_precision.grad_reduce_in_fp32",)),
+    "--accumulate-allreduce-grads-in-fp32": (ON, ("mixed_precision.grad_reduce_in_fp32",)),
+    "--tp-comm-overlap": (ON, ("comm_overlap.tp_comm_overlap",)),
+    "--no-overlap-p2p-communication": (OFF, ("comm_overlap.overlap_p2p_comm",)),
+    "--no-gradient-accumulation-fusion": (OFF, ("model.gradient_accumulation_fusion",)),
+    "--moe-token-dispatcher-type": (TEXT, ("model.moe_token_dispatcher_type",)),
+    "--moe-flex-dispatcher-backend": (TEXT, ("model.moe_flex_dispatcher_backend",)),
+    "--overlap-moe-expert-parallel-comm": (
+        ON, ("model.overlap_moe_expert_parallel_comm", "comm_overlap.overlap_moe_expert_parallel_comm"),
+    ),
+    "--cuda-graph-impl": (TEXT, ("model.cuda_graph_impl",)),
+    "--cuda-graph-modules": (WORDS, ("model.cuda_graph_scope",)),
+    "--no-check-for-nan-in-loss-and-grad": (OFF, ("rerun_state_machine.check_for_nan_in_loss", "ddp.check_for_nan_in_grad")),
+    "--optimizer": (TEXT, ("optimizer.optimizer",)),
+}  # fmt: skip
+"""Option of Megatron-LM -> kind of value, and the fields that it is here."""
+ELSEWHERE: Final = ("--num-layers-per-virtual-pipeline-stage", "--bf16", "--fp16", "--fp8-format")
+"""Options that ``bridge_recipe`` writes in another way."""
+BEFORE: Final = {
+    "model.sequence_parallel": False, "model.pipeline_model_parallel_layout": None, "model.recompute_granularity": None,
+    "model.recompute_method": None, "model.recompute_num_layers": None, "model.recompute_modules": None,
+    "ddp.use_distributed_optimizer": False, "optimizer.use_distributed_optimizer": False, "ddp.overlap_grad_reduce": False,
+    "ddp.overlap_param_gather": False, "ddp.use_megatron_fsdp": False, "ddp.data_parallel_sharding_strategy": "no_shard",
+    "comm_overlap.overlap_grad_reduce": False, "comm_overlap.overlap_param_gather": False,
+    "model.cuda_graph_impl": "none", "mixed_precision.grad_reduce_in_fp32": None, "model.expert_model_parallel_size": 1,
+}  # fmt: skip
+"""Fields that recipes state themselves: what they are where the plan has no option for them."""
+
+
+def bridge_recipe(plan: Plan, words: Sequence[str]) -> str:
+    """The text of the module; it compiles.
+
+    Args:
+        words: options and values of Megatron-LM, without those of the model.
+
+    Raises:
+        EmitError: an option that Megatron-Bridge has no field for.
+    """
+    stated: dict[str, Any] = dict(BEFORE)
+    stated["mixed_precision.grad_reduce_in_fp32"] = plan.job.precision != "fp16"
+    for option, values in _options(words):
+        if option not in ELSEWHERE:
+            stated |= dict(_fields(option, values))
+    chunks = plan.decision.pipeline.num_chunks
+    stated["model.virtual_pipeline_model_parallel_size"] = chunks if chunks > 1 else None
+    lines = "".join(f"    cfg.{name} = {value!r}\n" for name, value in stated.items())
+    precision = {"bf16": "bf16_mixed", "fp16": "fp16_mixed", "fp8": "bf16_with_fp8_delayed_scaling_mixed"}
+    text = _MODULE.format(
+        title=one_line(plan.job.name).replace("\\", " ").replace('"', "'"),
+        precision=precision[plan.job.precision],
+        lines=lines,
+        communicators=COMMUNICATORS,
+    )
+    compile(text, FILE, "exec")
+    return text
+
+
+def _options(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    option, values = "", list[str]()
+    for word in [*words, "--"]:
+        if word.startswith("--"):
+            if option:
+                yield option, values
+            option, values = word, []
+        else:
+            values.append(word)
+
+
+def _fields(option: str, values: list[str]) -> Iterator[tuple[str, Any]]:
+    if option not in FIELDS:
+        raise EmitError(f"{option}: no field of Megatron-Bridge 0.3.1 is known for it")
+    if (option, values) == ("--cuda-graph-impl", ["full_iteration"]):  # a scope of the local graphs in this release
+        yield from (("model.cuda_graph_impl", "local"), ("model.cuda_graph_scope", values))
+        return
+    kind, names = FIELDS[option]
+    value: Any = {ON: True, OFF: False, WORDS: values}.get(kind)
+    if value is None:
+        value = int(values[0]) if kind == WHOLE else values[0]
+    yield from ((name, value) for name in names)
+
+
+_MODULE: Final = '''\
+"""Plan {title} over a recipe of Megatron-Bridge 0.3.1: apply(llama31_405b_pretrain_config()), then pretrain(cfg, forward_step).
+
+Ranks are those of run_node.sh and hosts.txt beside this file. Data, tokenizer, learning rate and checkpoints stay the recipe's.
+"""
+
+from pathlib import Path
+
+from megatron.bridge.training.comm_overlap import CommOverlapConfig
+from megatron.bridge.training.config import ConfigContainer
+from megatron.bridge.training.mixed_precision import get_mixed_precision_config
+
+
+def apply(cfg: ConfigContainer) -> ConfigContainer:
+    """``cfg`` with the plan's parallelism, batch, recomputation, overlap and communicators."""
+    cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=False)
+    cfg.mixed_precision = get_mixed_precision_config("{precision}")
+{lines}    communicators = Path(__file__).with_name("{communicators}")
+    if communicators.exists():
+        cfg.dist.nccl_communicator_config_path = str(communicators)
+    return cfg
+'''

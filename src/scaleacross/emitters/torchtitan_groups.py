@@ -1,0 +1,72 @@
+"""NCCL options of torchtitan's process groups, by mesh axis: what the plan decided for each communicator.
+
+torchtitan 0.3.0 has no field for them. Its mesh comes from ``DeviceMesh._unflatten``, which takes options by axis name
+(torch 2.13.0, torch/distributed/device_mesh.py): the emitted module hands them over there.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from scaleacross.emitters.crossed_levels import axes_over_sockets
+from scaleacross.emitters.group_settings import SOCKETS, most_channels, traffic_classes
+from scaleacross.spec.plan import Plan
+from scaleacross.targets.torchtitan import MESHES
+
+
+def group_options(plan: Plan) -> dict[str, dict[str, int | str]]:
+    """Mesh axis -> fields of ``ncclConfig_t`` as torch names them. Empty where nothing was decided and no trunk is TCP."""
+    channels, classes, sockets = most_channels(plan), traffic_classes(plan), axes_over_sockets(plan)
+    meshes: dict[str, dict[str, int | str]] = {}
+    for axis, mesh in {**MESHES, "expert": "efsdp"}.items():
+        options = meshes.setdefault(mesh, {})
+        if axis in channels:
+            options |= {"min_ctas": channels[axis], "max_ctas": channels[axis]}
+        if axis in classes:
+            options["traffic_class"] = classes[axis]
+        if ("dp_shard" if axis == "expert" else axis) in sockets:
+            options["net_name"] = SOCKETS
+    if "cp" in sockets and plan.degrees.cp > 1:
+        meshes["fsdp"]["net_name"] = SOCKETS  # torchtitan folds cp into the axis fsdp
+    return {mesh: options for mesh, options in meshes.items() if options}
+
+
+def group_lines(plan: Plan) -> tuple[str, str]:
+    """(imports, code) of the config module that give the groups their options; both empty where there are none."""
+    options = group_options(plan)
+    if not options:
+        return "", ""
+    sockets = SOCKETS_NOTE if any("net_name" in fields for fields in options.values()) else ""
+    stated = "".join(f"    {mesh!r}: {fields!r},\n" for mesh, fields in options.items())
+    return IMPORTS, CODE.format(stated=stated, sockets=sockets)
+
+
+IMPORTS: Final = "import torch.distributed as dist\nfrom torch.distributed.device_mesh import DeviceMesh\n"
+SOCKETS_NOTE: Final = """\
+# net_name Socket: the group crosses a trunk of transport tcp. The default group and the loss's take no options: hosts of all
+# sites must reach each other by NCCL's own choice of network too.
+"""
+CODE: Final = '''
+# NCCL options of process groups: axis of torchtitan's mesh -> fields of ncclConfig_t.
+{sockets}GROUPS = {{
+{stated}}}
+_unflatten = DeviceMesh._unflatten
+
+
+def _nccl_options(fields: dict[str, Any]) -> Any:
+    options = dist.ProcessGroupNCCL.Options()
+    for name, value in fields.items():
+        setattr(options.config, name, value)
+    return options
+
+
+def _with_options(mesh: Any, dim: Any, sizes: Any, names: Any = (), backend_override: Any = None) -> Any:
+    """DeviceMesh._unflatten with GROUPS; what torchtitan states itself (fake groups of one rank) stays."""
+    chosen = {{}}
+    if "nccl" in str(dist.get_backend_config()):
+        chosen = {{name: _nccl_options(GROUPS[name]) for name in names if name in GROUPS}}
+    return _unflatten(mesh, dim, sizes, names, backend_override={{**chosen, **(backend_override or {{}})}})
+
+
+DeviceMesh._unflatten = _with_options
+'''

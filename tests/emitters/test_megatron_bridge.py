@@ -1,0 +1,109 @@
+"""bridge_recipe.py: every option of Megatron-LM has a field, and every field exists in the source of Megatron-Bridge."""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from plans import make_plan
+
+from interpreters import python_with
+from scaleacross.emitters import EMITTERS
+from scaleacross.emitters.megatron_bridge import BEFORE, FIELDS, FILE, bridge_recipe
+from scaleacross.errors import EmitError
+from scaleacross.spec.parallelism import Degrees
+from scaleacross.spec.plan import Plan
+
+
+def plan() -> Plan:
+    return make_plan(
+        Degrees(tp=2, pp=2, dp_shard=2), schedule="Interleaved1F1B", num_chunks=2, recompute="full", shard="optimizer"
+    )
+
+
+class Section(SimpleNamespace):
+    """A part of a ConfigContainer that takes any field."""
+
+
+def applied(text: str, folder: Path) -> Any:
+    """The configuration after apply(), with stand-ins for what the module imports."""
+    body = "\n".join(line for line in text.splitlines() if not line.startswith("from megatron"))
+    names: dict[str, Any] = {
+        "__file__": str(folder / FILE), "CommOverlapConfig": Section, "ConfigContainer": SimpleNamespace,
+        "get_mixed_precision_config": lambda name: Section(name=name),
+    }  # fmt: skip
+    exec(compile(body, FILE, "exec"), names)
+    sections = ("model", "train", "ddp", "optimizer", "dataset", "dist", "checkpoint", "rerun_state_machine")
+    return names["apply"](SimpleNamespace(**{name: Section() for name in sections}))
+
+
+def test_the_recipe_says_what_the_arguments_say(tmp_path: Path) -> None:
+    cfg = applied(EMITTERS["megatron"](plan())[f"megatron/{FILE}"], tmp_path)
+    assert (cfg.model.tensor_model_parallel_size, cfg.model.pipeline_model_parallel_size) == (2, 2)
+    assert (cfg.model.virtual_pipeline_model_parallel_size, cfg.model.sequence_parallel) == (2, True)
+    assert (cfg.model.recompute_granularity, cfg.model.recompute_num_layers) == ("full", 1)
+    assert cfg.train.global_batch_size == plan().job.global_batch_sequences
+    assert cfg.ddp.use_distributed_optimizer and cfg.optimizer.use_distributed_optimizer
+    assert (cfg.mixed_precision.name, cfg.mixed_precision.grad_reduce_in_fp32) == ("bf16_mixed", True)
+    assert not hasattr(cfg.dist, "nccl_communicator_config_path")
+
+
+def test_an_option_without_a_field_is_refused() -> None:
+    with pytest.raises(EmitError, match="--mystery: no field of Megatron-Bridge"):
+        bridge_recipe(plan(), ["--mystery", "3"])
+
+
+# Section of ConfigContainer -> classes whose fields it has, from Megatron-Bridge and from Megatron Core.
+CLASSES = {
+    "model": ("ModelParallelConfig", "TransformerConfig", "GPTModelProvider"),
+    "train": ("TrainingConfig",),
+    "ddp": ("DistributedDataParallelConfig",),
+    "optimizer": ("OptimizerConfig",),
+    "dist": ("DistributedInitConfig",),
+    "checkpoint": ("CheckpointConfig",),
+    "rerun_state_machine": ("RerunStateMachineConfig",),
+    "comm_overlap": ("CommOverlapConfig",),
+    "mixed_precision": ("MixedPrecisionConfig",),
+    "dataset": ("GPTDatasetConfig",),
+}
+FILES = {
+    "bridge": ("training/config.py", "training/comm_overlap.py", "training/mixed_precision.py", "models/gpt_provider.py"),
+    "core": (
+        "model_parallel_config.py", "transformer/transformer_config.py", "optimizer/optimizer_config.py",
+        "distributed/distributed_data_parallel_config.py",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.consumer
+def test_every_field_exists() -> None:
+    python = Path(python_with("megatron", "SCALEACROSS_MEGATRON_PYTHON"))
+    bridge = (
+        Path(os.environ.get("SCALEACROSS_MEGATRON_BRIDGE", python.parents[1] / "megatron-bridge")) / "megatron/bridge"
+    )
+    core = next(python.parents[1].glob("lib/python3*/site-packages/megatron/core"), None)
+    if core is None or not bridge.is_dir():
+        pytest.skip(f"Megatron-Bridge's source is not at {bridge}: SCALEACROSS_MEGATRON_BRIDGE names its folder")
+    known: dict[str, set[str]] = {}
+    for path in [*(bridge / name for name in FILES["bridge"]), *(core / name for name in FILES["core"])]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                fields = {
+                    one.target.id
+                    for one in node.body
+                    if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+                }
+                methods = {
+                    one.name for one in node.body if isinstance(one, ast.FunctionDef)
+                }  # seq_length is a property
+                known.setdefault(node.name, set()).update(fields | methods)
+    container = known["ConfigContainer"]
+    stated = {name for _, names in FIELDS.values() for name in names} | set(BEFORE)
+    for name in sorted({*stated, "model.virtual_pipeline_model_parallel_size", "dist.nccl_communicator_config_path"}):
+        section, field = name.split(".")
+        assert section in container
+        assert any(field in known.get(one, ()) for one in CLASSES[section]), name
