@@ -18,10 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaleacross.cost_models.pipeline.closed_form import max_in_flight
+from scaleacross.cost_models.recomputation import kept_bytes
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses, spread
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS
+from scaleacross.spec.parallelism import SHARD_LEVELS
 from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
 
 PARTS = ("parameters", "gradients", "optimizer", "activations", "buffers")
@@ -90,17 +91,6 @@ def memory_parts(
     }
 
 
-def _layer_activations(layer: LayerProfile, policy: str, tp: Ints) -> Floats:
-    kept = layer.activations[policy]
-    return kept.sharded / tp + kept.replicated
-
-
-def _by_policy(profile_layer: LayerProfile, settings: Settings) -> Floats:
-    return np.choose(
-        settings.recompute, [_layer_activations(profile_layer, policy, settings.tp) for policy in RECOMPUTES]
-    )
-
-
 def _tokens(job: Job, settings: Settings) -> Floats:
     return settings.micro_batch * (job.sequence_length / settings.cp)
 
@@ -109,11 +99,11 @@ def _activations(
     profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses, in_flight: Ints | None
 ) -> Floats:
     """Kept activations: bytes per token · tokens · micro-batches in flight; the head's for one micro-batch only."""
-    per_layer = np.stack([_by_policy(layer, settings) for layer, _ in profile.blocks])
-    embedding = _by_policy(profile.embedding, settings)
+    per_layer = np.stack([kept_bytes(layer, settings) for layer, _ in profile.blocks])
+    embedding = kept_bytes(profile.embedding, settings)
     kept = spread(per_layer, classes, embedding) / settings.num_chunks
     held = _most_in_flight(settings, classes) if in_flight is None else in_flight[:, None]
-    head = classes.has_head[:, None] * _by_policy(profile.head, settings)
+    head = classes.has_head[:, None] * kept_bytes(profile.head, settings)
     return (kept * held + head) * _tokens(job, settings)
 
 
@@ -134,5 +124,6 @@ def _buffers(profile: ModelProfile, job: Job, settings: Settings, classes: RankC
     gathered = np.where(
         settings.shard == SHARD_LEVELS.index("parameters"), gathered * job.optimizer.parameter_bytes, 0.0
     )
-    full = _layer_activations(layer, "none", settings.tp) - _by_policy(layer, settings)
+    whole = layer.activations["none"]
+    full = whole.sharded / settings.tp + whole.replicated - kept_bytes(layer, settings)
     return (gathered + full * _tokens(job, settings)) * np.ones((len(classes.first_rank), 1))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
-from scaleacross.spec.parallelism import RECOMPUTES
 from scaleacross.spec.plan import Decision
+from scaleacross.spec.recomputation import RECOMPUTES
 from scaleacross.validation.mapping import Case
 
 

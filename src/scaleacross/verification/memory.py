@@ -164,5 +164,5 @@ def _frozen_dense_parameters(layer: LayerProfile, tp: int) -> float:
 
 def _kept(layer: LayerProfile, policy: str, tp: int) -> float:
     """Bytes per token from a layer's forward to its backward pass."""
-    kept = layer.activations[policy]
+    kept = layer.kept(policy)
     return kept.sharded / tp + kept.replicated
