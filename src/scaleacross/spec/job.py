@@ -12,7 +12,7 @@ from scaleacross.spec.fine_tuning import FineTuning
 from scaleacross.spec.framework import Conversion, ExpertRuntime, Optimizer, Overlap
 from scaleacross.spec.network_request import NetworkRequest
 from scaleacross.spec.parallelism import ScheduleName, ShardLevel
-from scaleacross.spec.recomputation import MODULES, PLAIN, Recompute
+from scaleacross.spec.recomputation import MODULES, PLAIN, AllowedRecompute
 from scaleacross.spec.reliability import Recovery
 from scaleacross.spec.slurm import Slurm
 
@@ -123,10 +123,10 @@ class Job(Spec):
     micro_batch_sequences: tuple[PositiveInt, ...] = Field(
         default=(1, 2, 4, 8), description="allowed sequences per micro-batch"
     )
-    recompute: tuple[Recompute, ...] = Field(
+    recompute: tuple[AllowedRecompute, ...] = Field(
         default=PLAIN,
         description="allowed recompute policies: none, selective (norms and activation products), full (layers), or modules "
-        f"joined by +, as Megatron-LM names them: {', '.join(MODULES)}",
+        f"joined by +, as Megatron-LM names them: {', '.join(MODULES)}; modules: every set of them that the model has",
     )
     schedules: tuple[ScheduleName, ...] = Field(
         default=("GPipe", "1F1B", "Interleaved1F1B"),

@@ -60,11 +60,22 @@ def spelled(value: str) -> str:
     return "+".join(module for module in MODULES if module in words)
 
 
+_NAMES: Final = "|".join(MODULES)
+_PATTERN: Final = rf"({_NAMES})( *\+ *({_NAMES}))*"
+
 Recompute = Annotated[
     str,
     AfterValidator(spelled),
-    WithJsonSchema(
-        {"type": "string", "pattern": rf"^({'|'.join(PLAIN)}|({'|'.join(MODULES)})( *\+ *({'|'.join(MODULES)}))*)$"}
-    ),
+    WithJsonSchema({"type": "string", "pattern": f"^({'|'.join(PLAIN)}|{_PATTERN})$"}),
 ]
 """One of RECOMPUTES."""
+
+EVERY: Final = "modules"
+"""In a job: every set of modules that its model has."""
+
+AllowedRecompute = Annotated[
+    str,
+    AfterValidator(lambda value: value if value == EVERY else spelled(value)),
+    WithJsonSchema({"type": "string", "pattern": f"^({'|'.join((*PLAIN, EVERY))}|{_PATTERN})$"}),
+]
+"""One of RECOMPUTES, or EVERY."""
