@@ -282,7 +282,7 @@ _JOB_TAIL: Final = """
 # objective: step_time                      # or tokens_per_s_per_megawatt, tokens_per_s_per_currency_unit
 # spare_hosts: {building-a: 4}              # hosts held back for repairs
 # precision: bf16                           # or fp8, where the accelerator states a peak for it
-# recompute: [none, selective, full]        # what the search may choose from; so are schedules, shard, num_chunks
+# recompute: [none, selective, full]        # what the search may choose from; modules adds every set of Megatron's modules
 """
 
 _TOPOLOGY_HEAD: Final = """
