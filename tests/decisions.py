@@ -37,7 +37,7 @@ def job_of(case: Case) -> dict[str, Any]:
     """The job's catalogue names and figures, for this schedule; what the case overrides comes on top."""
     schedule = case.pipeline.split()[0]
     figures = {"sequence_length": 4096, "global_batch_sequences": 128, "schedules": [schedule]}
-    return {"name": "round-trip", **case.job, **figures}
+    return {"name": "round-trip", **case.job, **figures, "recompute": [case.recompute]}
 
 
 def decision_of(case: Case) -> Decision:
@@ -70,6 +70,7 @@ MEGATRON = (
     Case(DENSE, "tp4 pp2 dp4", recompute="full"),
     Case(DENSE, "tp2 pp4 dp8", "Interleaved1F1B v2"),
     Case(DENSE, "tp1 pp4 dp4 x2", "Interleaved1F1B v4 b2", "full"),
+    Case(DENSE, "tp4 pp2 dp4", recompute="core_attn+mlp"),
     Case(DENSE, "x32", shard="none"),
     Case(DENSE, "tp8 x4", shard="none", overrides=("optimizer.reduce_bytes=2",)),
     Case(DENSE, "dp32", shard="parameters"),
@@ -97,6 +98,9 @@ MEGATRON = (
     Case(MIXTRAL, "tp2 pp7 dp8 ep4", "Interleaved1F1B v4", overrides=("experts.overlap_fraction=0.5",)),
     Case(MIXTRAL, "tp4 pp4 dp8 x2 ep8", overrides=("experts.graphs=partial",)),
     Case(DEEPSEEK, "tp1 pp16 dp64 ep64", "1F1B", "full", overrides=("global_batch_sequences=4096",)),
+    Case(DEEPSEEK, "tp2 pp16 dp64 ep64", "1F1B", "moe_act+layernorm+mla_up_proj+mlp+shared_experts",
+         overrides=("global_batch_sequences=4096",)),
+    Case(DEEPSEEK, "pp16 dp64 ep64", "1F1B", "layernorm+mla_up_proj+moe", overrides=("global_batch_sequences=4096",)),
 )  # fmt: skip
 
 TORCHTITAN = (

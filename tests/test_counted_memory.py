@@ -8,9 +8,10 @@ from math import prod
 from instances import moe, plain_job
 from scaleacross.schedules.pipeline import SCHEDULES, is_legal
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS, Degrees, PipelineChoice, ScheduleName
+from scaleacross.spec.parallelism import SHARD_LEVELS, Degrees, PipelineChoice, ScheduleName
 from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.plan import Decision
+from scaleacross.spec.recomputation import RECOMPUTES
 from scaleacross.verification import TOLERANCE, counted_memory, recompute
 from scaleacross.verification.memory import v3_memory
 from scaleacross.verification.shares import counted_layout

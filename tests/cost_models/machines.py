@@ -11,8 +11,9 @@ from scaleacross.cost_models.settings import Settings
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.network import LevelLink, NetworkTechnology, Trunk
-from scaleacross.spec.parallelism import RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS
+from scaleacross.spec.parallelism import SCHEDULE_NAMES, SHARD_LEVELS
 from scaleacross.spec.placement import BuildingShare
+from scaleacross.spec.recomputation import RECOMPUTES
 from scaleacross.spec.topology import Building, BuildingLinks, Region, Topology
 from scaleacross.workloads.dense_transformer import DenseTransformer
 

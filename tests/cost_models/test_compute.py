@@ -45,7 +45,7 @@ def layer(*gemms: Gemm, attention: Attention | None = None, elementwise_bytes: f
 
 
 def shards(tp: int = 1, cp: int = 1, ep: int = 1, micro_batch: int = 1) -> Shards:
-    return Shards(*(np.array([value]) for value in (tp, cp, ep, micro_batch)))
+    return Shards(*(np.array([value]) for value in (tp, cp, ep, micro_batch, 0)))
 
 
 def test_one_full_wave_by_hand() -> None:
@@ -180,7 +180,7 @@ def test_elementwise_work_runs_at_memory_speed() -> None:
     seconds = 1000 * 512 * 4 / 2 / 2 / HBM
     assert timed.forward_s[0] == pytest.approx(seconds)
     assert timed.backward_s[0] == pytest.approx(ELEMENTWISE_BACKWARD_RATIO * seconds)
-    assert timed.selective_s[0] == timed.forward_s[0]
+    assert timed.partly_s[0] == timed.forward_s[0]
 
 
 def test_eight_bit_products_run_at_their_own_peak_but_attention_does_not() -> None:
@@ -273,7 +273,7 @@ def test_recomputation_adds_what_it_repeats() -> None:
     timed = layer_times(block, 0, CHIP, "bf16", shards(), 512, PLAIN)
     none, selective, full = work.backward_s
     # embedding and head are not repeated; of their gathers over tp, only those of the layers come again
-    assert selective - none == pytest.approx(8 * timed.selective_s[0])
+    assert selective - none == pytest.approx(8 * timed.partly_s[0])
     assert full - none == pytest.approx(8 * timed.forward_s[0])
     layers, head = 8 * block.tp_gathers, profile.head.tp_gathers
     assert work.tp_gathers.tolist() == [4 * (layers + head), 4 * (layers + head), 6 * layers + 4 * head]

@@ -23,7 +23,8 @@ from scaleacross.cost_models.overlap import (
 )
 from scaleacross.cost_models.rank_seconds import taken_fraction
 from scaleacross.cost_models.work import Work
-from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS
+from scaleacross.spec.parallelism import SHARD_LEVELS
+from scaleacross.spec.recomputation import RECOMPUTES
 
 
 def window(length_s: float, pieces: float = 4.0, per_step: float = 1.0) -> Window:

@@ -24,7 +24,8 @@ from scaleacross.cost_models.stages import pipeline_groups
 from scaleacross.cost_models.step import exact_shapes, placement_free_s, step_times
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import Work, work_of
-from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS, Degrees, has_chunks
+from scaleacross.spec.parallelism import GRID_AXES, SCHEDULE_NAMES, SHARD_LEVELS, Degrees, has_chunks
+from scaleacross.spec.recomputation import RECOMPUTES
 
 FLEET = topology([building("a", 96), building("b", 32)], trunks=[trunk("a", "b")])
 LEVELS = build_levels(FLEET, fill(("a", 384), ("b", 128)))

@@ -10,18 +10,10 @@ from scaleacross.schedules.pipeline.stage_placement import virtual_stage
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.network import LINK_LEVELS, LevelLink, LinkLevel, NetworkTechnology, Trunk
-from scaleacross.spec.parallelism import (
-    Axis,
-    Degrees,
-    GridAxis,
-    PipelineChoice,
-    Recompute,
-    ScheduleName,
-    ShardLevel,
-    split_layers,
-)
+from scaleacross.spec.parallelism import Axis, Degrees, GridAxis, PipelineChoice, ScheduleName, ShardLevel, split_layers
 from scaleacross.spec.placement import BuildingShare, Device, Placement, devices
 from scaleacross.spec.plan import CostBreakdown, Decision, Plan, PredictedCollective, SolveReport
+from scaleacross.spec.recomputation import Recompute
 from scaleacross.spec.topology import Building, BuildingLinks, Region, Topology
 from scaleacross.workloads.dense_transformer import DenseTransformer
 from scaleacross.workloads.layer_profile import Workload

@@ -20,13 +20,15 @@ from scaleacross.emitters import EMITTERS
 from scaleacross.emitters.megatron import megatron_arguments, megatron_order
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Plan
+from scaleacross.spec.recomputation import modules_of
 
 WITHOUT_A_GPU = (
     "--transformer-impl", "local", "--no-persist-layer-norm", "--no-rope-fusion", "--lr", "1e-4", "--train-iters", "10",
     "--tokenizer-type", "NullTokenizer",
 )  # fmt: skip
 FIELDS = [
-    "cp_comm_type", "recompute_granularity", "recompute_num_layers", "cuda_graph_impl", "moe_token_dispatcher_type",
+    "cp_comm_type", "recompute_granularity", "recompute_num_layers", "recompute_modules", "cuda_graph_impl",
+    "moe_token_dispatcher_type",
     "moe_flex_dispatcher_backend", "overlap_moe_expert_parallel_comm", "tp_comm_overlap", "gradient_accumulation_fusion",
     "rotary_base", "overlap_p2p_comm", "overlap_grad_reduce", "overlap_param_gather", "num_microbatches",
     "virtual_pipeline_model_parallel_size", "data_parallel_size",
@@ -81,7 +83,10 @@ def unfused(plan: Plan) -> list[str]:
 def carries(told: dict[str, Any], plan: Plan) -> None:
     job, degrees = plan.job, plan.degrees
     assert told["data_parallel_size"] == degrees.dp
-    assert told["recompute_granularity"] == ("full" if plan.decision.recompute == "full" else None)
+    modules = list(modules_of(plan.decision.recompute))
+    layers = "full" if plan.decision.recompute == "full" else None
+    assert told["recompute_granularity"] == ("selective" if modules else layers)
+    assert told["recompute_modules"] == str(modules or ["core_attn"])  # without granularity nothing reads it
     chunks = plan.decision.pipeline.num_chunks
     assert told["virtual_pipeline_model_parallel_size"] == (chunks if chunks > 1 else None)
     if degrees.cp > 1:

@@ -14,9 +14,10 @@ from golden_tables import HERE, compare, golden, rows
 import scaleacross as sa
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import Degrees, PipelineChoice, Recompute
+from scaleacross.spec.parallelism import Degrees, PipelineChoice
 from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.plan import Decision
+from scaleacross.spec.recomputation import Recompute
 from scaleacross.verification import does_not_fit
 from scaleacross.workloads.dense_transformer import DenseTransformer
 from scaleacross.workloads.variants import with_unfused_attention, without_sequence_parallelism

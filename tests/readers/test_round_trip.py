@@ -50,7 +50,8 @@ def test_files_alone_say_what_was_planned(target: str, case: Case, tmp_path: Pat
     problem = problem_of(job, ("network.settings=library", f"target={target}", *case.overrides))
     planned = evaluated(problem, decision_of(case), degraded=False)
     emit(planned, target, tmp_path)
-    other = {**job_of(case), "sequence_length": 2048, "global_batch_sequences": 96, "schedules": ["GPipe"]}
+    other = {**job_of(case), "sequence_length": 2048, "global_batch_sequences": 96}
+    other |= {"schedules": ["GPipe"], "recompute": ["selective"]}
     (tmp_path / "job.yaml").write_text(json.dumps(other))
     hosts = tmp_path / target / "slurm_hostfile"
     kept = [one for one in case.overrides if one.startswith(UNSAID)]
@@ -111,8 +112,13 @@ def test_a_command_line_is_read_like_an_array() -> None:
         ("megatron", "--num-layers 4 --seq-length $SEQ", "--seq-length .SEQ needs a shell"),
         (
             "megatron",
-            "--num-layers 32 --micro-batch-size 1 --recompute-granularity selective",
-            "selective recomputation of core_attn",
+            "--num-layers 32 --micro-batch-size 1 --recompute-granularity selective --recompute-modules moe moe_act",
+            "--recompute-modules moe moe_act: moe computes moe_act again already",
+        ),
+        (
+            "megatron",
+            "--num-layers 32 --micro-batch-size 1 --recompute-activations --recompute-modules gdn_norm_out",
+            "'gdn_norm_out' is no recompute policy",
         ),
         ("megatron", "--num-layers 32 --tensor-model-parallel-size 3", "32 processes do not divide by tp"),
         ("megatron", "--num-layers 32 --micro-batch-size x", "--micro-batch-size x: a whole number"),

@@ -36,7 +36,7 @@ def times(
 ) -> LayerTimes:
     one = np.ones(1, dtype=np.int64)
     return layer_times(
-        layer, experts, chip, precision, Shards(tp * one, one, one, one), 4096, Runtime(host_share=host_share)
+        layer, experts, chip, precision, Shards(tp * one, one, one, one, 0 * one), 4096, Runtime(host_share=host_share)
     )
 
 
@@ -57,7 +57,7 @@ def test_unfused_attention_moves_every_score() -> None:
     extra = float(times(unfused).attention_s[0])
     assert extra > 9 * scores / memory  # softmax and dropout alone
     assert extra < (9 + 2 * 2 + 2) * scores / memory + 1e-3  # with the products that write and read the scores
-    assert float(times(unfused).selective_s[0]) == pytest.approx(extra)  # selective repeats the attention core
+    assert float(times(unfused).partly_s[0]) == pytest.approx(extra)  # selective repeats the attention core
 
 
 def test_slower_attention_is_slower_by_its_ratio() -> None:

@@ -86,12 +86,13 @@ def present_settings(
     size = len(listed) if listed else world or 0
     if world is not None and listed and world != size:
         raise InputError(f"{hosts} lists {size:,} processes; --world says {world:,}")
-    reading = READERS[framework](_text(settings), str(settings), size, problem_of(job, ()).profile.num_layers)
+    profile = problem_of(job, ()).profile
+    reading = READERS[framework](_text(settings), str(settings), size, profile.num_layers)
     stated = (f"target={framework}", *(f"{key}={value}" for key, value in reading.job.items()))
-    problem = problem_of(job, (*stated, *_pins(reading.decision), *overrides))
+    decision = reading.decision.model_copy(update={"recompute": profile.acting(reading.decision.recompute)})
+    problem = problem_of(job, (*stated, *_pins(decision), *overrides))
     _same_model(problem, reading, str(settings))
     _shares_stated(problem, reading, str(settings))
-    decision = reading.decision
     if listed:
         placement = placement_of(listed, str(hosts), problem.topology, decision.degrees, reading.order)
         decision = decision.model_copy(update={"placement": placement})

@@ -27,7 +27,7 @@ from scaleacross.spec.plan import Decision, Plan
 from scaleacross.spec.slurm import Slurm
 from scaleacross.spec.topology import Building, Topology, without_spares
 from scaleacross.workloads.layer_profile import Workload
-from scaleacross.workloads.problem import Problem, profile_of
+from scaleacross.workloads.problem import Problem, profile_of, with_policies
 
 FEW_ACCELERATORS: Final = 1024
 """Up to so many accelerators the step time is what a job wants, even where its failures are known."""
@@ -135,7 +135,8 @@ def resolve(job: Job, base_dir: Path | None = None) -> Problem:
         topology_from(_part("topologies", source, "topology")),
     )
     usable = without_spares(topology, job.spare_hosts)
-    return Problem(_self_contained(job, workload, topology), workload, usable, profile_of(job, workload))
+    profile = profile_of(job, workload)
+    return Problem(with_policies(_self_contained(job, workload, topology), profile), workload, usable, profile)
 
 
 def load_plan(path: str | Path) -> Plan:

@@ -288,7 +288,7 @@ _JOB_TAIL: Final = """
 # spare_hosts: {building-a: 4}              # hosts held back for repairs
 # slurm: {partition: h100, account: ai, time: 2-00}   # lines of slurm.sbatch; also container, extra
 # precision: bf16                           # or fp8, where the accelerator states a peak for it
-# recompute: [none, selective, full]        # what the search may choose from; so are schedules, shard, num_chunks
+# recompute: [none, selective, full]        # what the search may choose from; modules adds every set of Megatron's modules
 """
 
 _TOPOLOGY_HEAD: Final = """

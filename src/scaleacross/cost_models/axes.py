@@ -187,13 +187,13 @@ def serial_s(axis: GridAxis, volumes: Volumes, calls: Calls, exact: bool = False
             return {axis: least_tp_wait_s(volumes, calls.gather_s)}
         return {axis: least_cp_wait_s(volumes, calls.gather_s, calls.both_s)}
     if calls.exchange_s is not None:
-        each = work.moe_layers * (4 + 2 * volumes.full_recompute) * calls.exchange_s
+        each = work.moe_layers * (4 + 2 * volumes.tokens_again) * calls.exchange_s
         return {"ep": _expert_wait_s(volumes, each)}
     if calls.gather_s is None:
         return {}
     if calls.both_s is None:
         return {axis: rounds(settings, work) * _tp_wait_s(volumes, calls.gather_s)}
-    exposed = (1 + volumes.full_recompute) * np.maximum(0.0, calls.gather_s * work.layers - work.attention_s)
+    exposed = (1 + volumes.keys_again) * np.maximum(0.0, calls.gather_s * work.layers - work.attention_s)
     back = calls.both_s * work.layers
     exposed = exposed + np.maximum(0.0, back - ATTENTION_BACKWARD_RATIO * work.attention_s)
     return {axis: rounds(settings, work) * exposed}

@@ -225,7 +225,7 @@ def _share_of_passes(volumes: Volumes, busy_s: Floats) -> Floats:
     """Share of a backward and a forward pass in which all-to-alls, of ``busy_s`` each, keep a link busy, (2, ranks)."""
     work = volumes.work
     waited = (1 - volumes.job.experts.overlap_fraction) * work.moe_layers * busy_s
-    ahead, back = 2 * waited, (2 + 2 * volumes.full_recompute) * waited
+    ahead, back = 2 * waited, (2 + 2 * volumes.tokens_again) * waited
     return np.stack([back / (work.backward_s + back), ahead / (work.forward_s + ahead)])
 
 

@@ -79,7 +79,7 @@ def stage_work(
         attention_layers=counts["layers"],
         moe_layers=counts["moe_layers"],
         tp_forward=counts["tp_forward"],
-        tp_backward=counts["tp_gathers"] // 2 - counts["tp_forward"],
+        tp_backward=counts["tp_gathers"] / 2 - counts["tp_forward"],
         dense_parameters=held.dense[:, 0],
         expert_parameters=held.expert[:, 0],
     )
@@ -128,7 +128,7 @@ def _of_type(
             num_attention_layers=int(work.attention_layers[stage]),
             num_moe_layers=int(work.moe_layers[stage]),
             tp_forward=int(work.tp_forward[stage]),
-            tp_backward=int(work.tp_backward[stage]),
+            tp_backward=float(work.tp_backward[stage]),
             dense_parameters=work.dense_parameters[stage],
             expert_parameters=work.expert_parameters[stage],
         )

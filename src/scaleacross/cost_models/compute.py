@@ -24,10 +24,11 @@ from scaleacross.cost_models.kernels import (
     gemm_model_of,
     machine_of,
 )
-from scaleacross.cost_models.settings import Floats, Ints
+from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.spec.accelerator import Accelerator, Precision
 from scaleacross.spec.framework import Conversion, Optimizer
 from scaleacross.spec.job import Job
+from scaleacross.spec.recomputation import MODULES, Module
 from scaleacross.workloads.layer_profile import Attention, Gemm, LayerProfile, Recurrence
 
 ATTENTION_BACKWARD_RATIO: Final = 2.5
@@ -65,16 +66,22 @@ UNFUSED_BACKWARD_BYTES: Final = 11.0
 
 @dataclass(frozen=True)
 class Shards:
-    """What divides a layer's work, arrays of shape (n,): degrees and sequences per micro-batch."""
+    """What divides a layer's work, arrays of shape (n,): degrees, sequences per micro-batch, as bits the modules run again."""
 
     tp: Ints
     cp: Ints
     ep: Ints
     micro_batch: Ints
+    modules: Ints
 
     def tokens(self, sequence_length: int) -> Floats:
         """Tokens of one micro-batch on one rank, before tp: micro_batch · sequence / cp."""
         return self.micro_batch * (sequence_length / self.cp)
+
+    def runs_again(self, modules: tuple[Module, ...]) -> Bools:
+        """Rows that recompute one of ``modules``, (n,)."""
+        out: Bools = (self.modules & sum(1 << MODULES.index(module) for module in modules)) > 0
+        return out
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,7 @@ class LayerTimes:
         forward_s: forward pass.
         backward_s: both gradients, without recomputation.
         weight_s: weight gradients, part of ``backward_s``: every Gemm has one, attention and element-wise work none.
-        selective_s: what selective recomputation adds to backward.
+        partly_s: what recomputation of the row's modules adds to backward, selective recomputation where it names none.
         attention_s: fused attention, part of ``forward_s``.
         elementwise_s: work by bytes, part of ``forward_s``; ELEMENTWISE_BACKWARD_RATIO times as much of ``backward_s``.
     """
@@ -120,7 +127,7 @@ class LayerTimes:
     forward_s: Floats
     backward_s: Floats
     weight_s: Floats
-    selective_s: Floats
+    partly_s: Floats
     attention_s: Floats
     elementwise_s: Floats
 
@@ -262,16 +269,19 @@ def layer_times(
     Backward = the two gradient products of every Gemm with their own shapes, attention at ATTENTION_BACKWARD_RATIO,
     element-wise work at ELEMENTWISE_BACKWARD_RATIO. Attention and the Gemms marked so run in 16 bit whatever the
     precision of the others, whose operands are converted to it. Selective recomputation repeats the element-wise
-    work and ``selective_gemm_fraction`` of the Gemms, or unfused attention where the layer has that.
+    work and ``selective_gemm_fraction`` of the Gemms, or unfused attention where the layer has that; modules repeat the
+    Gemms that carry their name, their element-wise work, and attention (``workloads.modules``).
 
     Raises:
         KeyError: the accelerator states no peak for ``precision``.
     """
     tokens = shards.tokens(sequence_length)
     forward, backward, weight = np.zeros_like(tokens), np.zeros_like(tokens), np.zeros_like(tokens)
+    repeated = np.zeros_like(tokens)
     for gemm in layer.gemms:
         rows, cols, depth, count = _gemm_shape(gemm, shards, tokens, num_experts)
         used = _sixteen_bit(accelerator) if gemm.always_16_bit else precision
+        before = forward
         forward = forward + gemm_time_s(accelerator, used, rows, cols, depth, count)
         backward = backward + gemm_time_s(accelerator, used, rows, depth, cols, count)
         if gemm.trained:
@@ -284,6 +294,7 @@ def layer_times(
             ahead, back, again = conversion_bytes(gemm, runtime.conversion, shards.tp, rows, cols, depth)
             again = again * gemm.trained
             forward, backward, weight = forward + ahead / rate, backward + (back + again) / rate, weight + again / rate
+        repeated = repeated + np.where(shards.runs_again(gemm.modules), forward - before, 0.0)
     divided = layer.elementwise_bytes - layer.replicated_elementwise_bytes
     elementwise = tokens * (divided / shards.tp + layer.replicated_elementwise_bytes) / memory_bytes_per_s(accelerator)
     attention, attention_backward = np.zeros_like(tokens), np.zeros_like(tokens)
@@ -293,6 +304,11 @@ def layer_times(
             layer.attention, accelerator, shards, sequence_length, runtime
         )
         selective = selective if layer.attention.fused else attention
+    for module, share in layer.modules.items():
+        stream = share.stream_elementwise_bytes if layer.replicated_elementwise_bytes else 0.0
+        moved = (share.elementwise_bytes - stream) / shards.tp + stream
+        own = tokens * moved / memory_bytes_per_s(accelerator) + (attention if share.attention else 0.0)
+        repeated = repeated + np.where(shards.runs_again((module,)), own, 0.0)
     if layer.recurrence is not None:
         core = _recurrence_s(layer.recurrence, accelerator, shards, tokens)
         forward, backward = forward + core, backward + RECURRENCE_BACKWARD_RATIO * core
@@ -303,7 +319,7 @@ def layer_times(
             backward + attention_backward + ELEMENTWISE_BACKWARD_RATIO * elementwise, HOST_BACKWARD_RATIO * host
         ),
         weight_s=weight,
-        selective_s=selective,
+        partly_s=np.where(shards.modules > 0, repeated, selective),
         attention_s=attention,
         elementwise_s=elementwise,
     )

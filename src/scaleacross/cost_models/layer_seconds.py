@@ -18,11 +18,13 @@ from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.stragglers import slowest_ratio
 from scaleacross.spec.accelerator import Accelerator, Precision
 from scaleacross.spec.job import Job
+from scaleacross.spec.recomputation import MASKS, MODULES, PLAIN
 from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
 
 Row = tuple[int, ...]
 """A row of ``Shards``."""
 Known = TypeVar("Known")
+_MASKS: Final = np.array(MASKS)
 _REMEMBERED: Final = 16  # models on accelerators: of one problem, few; every exact price asks for the same rows again
 
 
@@ -33,7 +35,7 @@ class StackedTimes:
     forward: Floats
     backward: Floats
     weight: Floats
-    selective: Floats
+    partly: Floats
     full: Floats
     attention: Floats
     elementwise: Floats
@@ -61,10 +63,14 @@ def times_by_type(
 
 
 def distinct_shards(settings: Settings) -> tuple[Shards, Ints]:
-    """The distinct (tp, cp, ep, micro_batch) and the row -> distinct map."""
+    """The distinct (tp, cp, ep, micro_batch, modules) and the row -> distinct map."""
+    modules = _MASKS[settings.recompute]
     key = ((settings.tp * 65536 + settings.cp) * 65536 + settings.ep) * 4096 + settings.micro_batch
+    if modules.any():
+        key = np.unique(key, return_inverse=True)[1] * (1 << len(MODULES)) + modules
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    return Shards(settings.tp[first], settings.cp[first], settings.ep[first], settings.micro_batch[first]), inverse
+    columns = (settings.tp, settings.cp, settings.ep, settings.micro_batch, modules)
+    return Shards(*(column[first] for column in columns)), inverse
 
 
 def stacked_times(profile: ModelProfile, job: Job, accelerator: Accelerator, shards: Shards) -> StackedTimes:
@@ -128,7 +134,7 @@ def _table(
             [t.forward_s for t in each],
             [t.backward_s for t in each],
             [t.weight_s for t in each],
-            [t.selective_s for t in each],
+            [t.partly_s for t in each],
             again,
             [t.attention_s for t in each],
             [t.elementwise_s for t in each],
@@ -146,7 +152,10 @@ def at_pace(times: StackedTimes, settings: Settings, accelerator: Accelerator) -
 
 def recomputed_s(times: StackedTimes, settings: Settings) -> Floats:
     """What recomputation adds to the backward pass of [block types..., embedding, head], (types + 2, n)."""
-    again: Floats = np.choose(settings.recompute, [np.zeros_like(times.forward), times.selective, times.full])
+    kind = np.minimum(
+        settings.recompute, len(PLAIN)
+    )  # the modules of a row are in ``partly`` as selective is in others
+    again: Floats = np.choose(kind, [np.zeros_like(times.forward), times.partly, times.full, times.partly])
     again[-2:] = 0.0  # embedding and head keep what they need, whatever the policy
     return again
 

@@ -97,7 +97,7 @@ def _cp_wait_s(
     def passed(layers: Floats, attention_s: Floats) -> tuple[Floats, Floats]:
         forward = np.maximum(0.0, gather_s * layers - attention_s)
         back = np.maximum(0.0, both_s * layers - ATTENTION_BACKWARD_RATIO * attention_s)
-        return forward, back + volumes.full_recompute * forward
+        return forward, back + volumes.keys_again * forward
 
     return passed(work.layers, work.attention_s), passed(work.ahead_layers, work.ahead_attention_s)
 
@@ -109,7 +109,7 @@ def least_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:
     weight gradients may hide more in every micro-batch.
     """
     settings, work, share = volumes.settings, volumes.work, volumes.job.experts.overlap_fraction
-    forward, back = 2 * exchange_s, (2 + 2 * volumes.full_recompute) * exchange_s
+    forward, back = 2 * exchange_s, (2 + 2 * volumes.tokens_again) * exchange_s
     each = work.moe_layers * (forward + back)
     hidden = np.minimum(share * each, work.forward_s + work.backward_s)
     weights = np.where(among(settings.schedule, SPLIT), 0.0, np.minimum(share * work.moe_layers * back, work.weight_s))
@@ -122,7 +122,7 @@ def least_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:
 def early_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:
     """Of ``least_expert_wait_s`` what comes before any stage has its gradients, (n,)."""
     settings, work, share = volumes.settings, volumes.work, volumes.job.experts.overlap_fraction
-    forward, back = (work.moe_layers * ways * exchange_s for ways in (2.0, 2 + 2 * volumes.full_recompute))
+    forward, back = (work.moe_layers * ways * exchange_s for ways in (2.0, 2 + 2 * volumes.tokens_again))
     forward = forward - np.minimum(share * forward, work.forward_s)
     back = back - np.minimum(share * back, work.backward_s)
     waited: Floats = settings.num_micro_batches * forward + early_backwards(settings) * back

@@ -19,10 +19,11 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.pipeline.closed_form import max_in_flight
+from scaleacross.cost_models.recomputation import kept_bytes, whole_bytes
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.stages import RankClasses, spread
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS
+from scaleacross.spec.parallelism import SHARD_LEVELS
 from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
 
 MASTER_BYTES: Final = 4.0
@@ -95,15 +96,6 @@ def memory_parts(
     }
 
 
-def _layer_activations(layer: LayerProfile, policy: str, settings: Settings) -> Floats:
-    kept = layer.activations[policy]
-    return kept.sharded / settings.tp + kept.replicated + kept.of_context * (settings.cp - 1) / settings.tp
-
-
-def _by_policy(profile_layer: LayerProfile, settings: Settings) -> Floats:
-    return np.choose(settings.recompute, [_layer_activations(profile_layer, policy, settings) for policy in RECOMPUTES])
-
-
 def _tokens(job: Job, settings: Settings) -> Floats:
     return settings.micro_batch * (job.sequence_length / settings.cp)
 
@@ -112,11 +104,11 @@ def _activations(
     profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses, in_flight: Ints | None
 ) -> Floats:
     """Kept activations: bytes per token · tokens · micro-batches in flight; the head's for one micro-batch only."""
-    per_layer = np.stack([_by_policy(layer, settings) for layer, _ in profile.blocks])
-    embedding = _by_policy(profile.embedding, settings)
+    per_layer = np.stack([kept_bytes(layer, settings) for layer, _ in profile.blocks])
+    embedding = kept_bytes(profile.embedding, settings)
     kept = spread(per_layer, classes, embedding) / settings.num_chunks
     held = _most_in_flight(settings, classes) if in_flight is None else in_flight[:, None]
-    head = classes.has_head[:, None] * _by_policy(profile.head, settings)
+    head = classes.has_head[:, None] * kept_bytes(profile.head, settings)
     return (kept * held + head) * _tokens(job, settings)
 
 
@@ -139,7 +131,7 @@ def _buffers(profile: ModelProfile, job: Job, settings: Settings, classes: RankC
     gathered = np.where(
         settings.shard == SHARD_LEVELS.index("parameters"), gathered * job.optimizer.parameter_bytes, 0.0
     )
-    full = _layer_activations(layer, "none", settings) - _by_policy(layer, settings)
+    full = whole_bytes(layer, settings) - kept_bytes(layer, settings)
     return (gathered + full * _tokens(job, settings)) * np.ones((len(classes.first_rank), 1))
 
 
@@ -156,7 +148,7 @@ def _pytorch_buffers(profile: ModelProfile, job: Job, settings: Settings, classe
     sharded = settings.shard == SHARD_LEVELS.index("parameters")
     of_layer = optimizer.parameter_bytes + (2 * optimizer.parameter_bytes + optimizer.gradient_bytes) * sharded
     largest = max((block for block, _ in profile.blocks), key=lambda block: block.total_parameters)
-    again = _layer_activations(largest, "none", settings) - _by_policy(largest, settings)
+    again = whole_bytes(largest, settings) - kept_bytes(largest, settings)
     held = _dense(largest, tp, frozen=True) + largest.num_expert_parameters / (tp * settings.ep)
     layer = of_layer * held + again * tokens
 
@@ -167,7 +159,7 @@ def _pytorch_buffers(profile: ModelProfile, job: Job, settings: Settings, classe
         hidden = profile.head.hidden_size
         of_head = of_layer - optimizer.parameter_bytes * sharded  # nothing is prefetched
         loss = loss + of_head * _dense(profile.head, tp, frozen=True) + 2.0 * hidden * tokens
-    at_end = np.maximum(loss, layer - _by_policy(profile.head, settings) * tokens)
+    at_end = np.maximum(loss, layer - kept_bytes(profile.head, settings) * tokens)
 
     ends = (classes.first_rank == 0)[:, None] * 1.0 + classes.has_head[:, None]
     received = tokens * profile.head.hidden_size * 2.0 / tp * settings.num_micro_batches

@@ -29,9 +29,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from scaleacross.cost_models.recomputation import tokens_again
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.work import Work
-from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS
+from scaleacross.spec.parallelism import SHARD_LEVELS
 
 WINDOW_NAMES = ("gradient_reduce", "parameter_gather", "shard_forward", "shard_backward")
 GRADIENTS: Final = WINDOW_NAMES.index("gradient_reduce")
@@ -123,7 +124,7 @@ def windows(settings: Settings, work: Work) -> tuple[Window, ...]:
     in_a_row = first + rest / num_communicators(settings, work.expert_parameters > 0)
     lengths = (work.backward_s * hidden, work.forward_s * hidden, work.forward_s, work.backward_s)
     ahead = 2 * work.moe_layers
-    back = np.where(settings.recompute == RECOMPUTES.index("full"), 2.0, 1.0) * ahead
+    back = (1.0 + tokens_again(settings)) * ahead
     passes = settings.num_micro_batches / rounds(settings, work)  # others wait for all-to-alls of other ranks
     sharded = settings.shard == SHARD_LEVELS.index("parameters")  # a pass that hides both kinds waits once
     behind = np.where(sharded, np.minimum(hidden, passes), hidden)

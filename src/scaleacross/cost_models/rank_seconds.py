@@ -14,11 +14,11 @@ from scaleacross.cost_models.compute import ELEMENTWISE_BACKWARD_RATIO, accumula
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, recomputed_s
 from scaleacross.cost_models.memory import Held
 from scaleacross.cost_models.network.sm_contention import held_fraction
+from scaleacross.cost_models.recomputation import elementwise_again, gathers_again
 from scaleacross.cost_models.settings import Floats, Settings
 from scaleacross.cost_models.stages import RankClasses, block_counts, spread
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import RECOMPUTES
 from scaleacross.workloads.layer_profile import ModelProfile
 
 RankTimes = tuple[Floats, Floats, Floats, Floats]
@@ -67,10 +67,11 @@ def layer_counts(
     """``tp_gathers``, ``tp_forward``, ``layers`` and ``moe_layers`` of ``Work`` for the rank class ``at`` of every candidate."""
     blocks = [block for block, _ in profile.blocks]
     gathers = (classes.layers @ np.array([block.tp_gathers for block in blocks]))[at]
+    again = spread(np.stack([gathers_again(block, settings) for block in blocks]), classes)
+    again = again[at, np.arange(len(settings))]
     end_gathers = classes.has_embedding * profile.embedding.tp_gathers + classes.has_head * profile.head.tp_gathers
-    passes = np.where(settings.recompute == RECOMPUTES.index("full"), 3.0, 2.0)
     return {
-        "tp_gathers": 2.0 * (passes * gathers + 2.0 * end_gathers[at]),
+        "tp_gathers": 2.0 * (2.0 * gathers + again + 2.0 * end_gathers[at]),
         "tp_forward": (gathers + end_gathers[at]).astype(float),
         "layers": (classes.layers @ np.array([block.exchanges_over_cp for block in blocks]))[at].astype(float),
         "moe_layers": (classes.layers @ np.array([block.routed_tokens > 0 for block in blocks]))[at].astype(float),
@@ -80,9 +81,10 @@ def layer_counts(
 def elementwise_fraction(profile: ModelProfile, times: Sequence[StackedTimes], settings: Settings) -> Floats:
     """Share of the passes through all layers that is element-wise, of the accelerator type that has most of it, (n,)."""
     counts = np.array(block_counts(profile))
-    passes = np.where(settings.recompute == RECOMPUTES.index("none"), 1.0, 2.0) + ELEMENTWISE_BACKWARD_RATIO
+    again = np.stack([elementwise_again(block, settings) for block, _ in profile.blocks])
+    passes = 1.0 + again + ELEMENTWISE_BACKWARD_RATIO
     shares = [
-        (counts @ each.elementwise[:-2]) * passes / (counts @ layer_pass_s(each, settings)[:-2]) for each in times
+        (counts @ (each.elementwise[:-2] * passes)) / (counts @ layer_pass_s(each, settings)[:-2]) for each in times
     ]
     return np.minimum(1.0, np.max(shares, axis=0))
 

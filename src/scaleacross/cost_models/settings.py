@@ -14,8 +14,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleacross.spec.parallelism import RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS, Degrees, GridAxis, PipelineChoice
+from scaleacross.spec.parallelism import SCHEDULE_NAMES, SHARD_LEVELS, Degrees, GridAxis, PipelineChoice
 from scaleacross.spec.plan import Decision
+from scaleacross.spec.recomputation import RECOMPUTES
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -22,11 +22,12 @@ from typing import Final, Literal, Protocol
 import numpy as np
 
 from scaleacross.cost_models.memory import Held
+from scaleacross.cost_models.recomputation import keys_again, tokens_again
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
 from scaleacross.cost_models.work import Work
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import RECOMPUTES, SHARD_LEVELS, Axis
+from scaleacross.spec.parallelism import SHARD_LEVELS, Axis
 from scaleacross.spec.step_work import Phase
 from scaleacross.workloads.layer_profile import ModelProfile
 
@@ -107,9 +108,14 @@ class Volumes:
         return any(block.replicated_elementwise_bytes for block, _ in self.profile.blocks)
 
     @property
-    def full_recompute(self) -> Floats:
-        """1 where the forward pass runs twice, else 0."""
-        return (self.settings.recompute == RECOMPUTES.index("full")).astype(float)
+    def keys_again(self) -> Floats:
+        """Share of the exchanges over cp of a forward pass that the backward pass repeats, (n,)."""
+        return keys_again(self.profile, self.settings)
+
+    @property
+    def tokens_again(self) -> Floats:
+        """1 where the backward pass repeats dispatch and combine, else 0, (n,)."""
+        return tokens_again(self.settings)
 
     @property
     def replica_gradient_bytes(self) -> Floats:
@@ -178,17 +184,17 @@ def flows(volumes: Volumes) -> list[Flow]:
         if degree[shape or axis] > 1 and size > 0 and issued:
             out.append(Flow(axis, op, what, shape or axis, size, issued))
 
-    again = float(volumes.full_recompute[0])
+    keys, tokens = float(volumes.keys_again[0]), 1 + float(volumes.tokens_again[0])
     hidden, kv, routed = (float(v[0]) for v in (volumes.hidden_bytes, volumes.kv_bytes, volumes.routed_bytes))
     forward = float(work.tp_forward[0])
     pairs: dict[Phase, float] = {"forward": forward * m, "backward": (float(work.tp_gathers[0]) / 2 - forward) * m}
     for op in TP_WHOLE if volumes.all_reduced else TP_PARTS:
         add("tp", op, "activations", hidden, pairs)
     layers, moe_layers = float(work.layers[0]) * m, float(work.moe_layers[0]) * m
-    gathered_again = layers * (again + volumes.regathers)
+    gathered_again = layers * (keys + volumes.regathers)
     add("cp", "all_gather", "keys and values", kv, {"forward": layers, "backward": gathered_again})
     add("cp", "reduce_scatter", "key and value gradients", kv, {"backward": layers})
-    exchanges: dict[Phase, float] = {"forward": 2 * moe_layers, "backward": 2 * moe_layers * (1 + again)}
+    exchanges: dict[Phase, float] = {"forward": 2 * moe_layers, "backward": 2 * moe_layers * tokens}
     add("ep", "all_to_all", "tokens", routed, exchanges)
     add("pp", "send", "activations", hidden / degree["tp"], {"message": m * _messages(settings)})
     _state_flows(volumes, add, m)

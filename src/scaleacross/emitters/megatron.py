@@ -24,6 +24,7 @@ from scaleacross.emitters.rank_order import RankOrder, plan_topology, rank_order
 from scaleacross.emitters.shell import Launch, one_line
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.plan import Plan
+from scaleacross.spec.recomputation import modules_of
 
 PP_OUTERMOST: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 DP_OUTERMOST: Final[tuple[GridAxis, ...]] = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
@@ -141,7 +142,8 @@ def _data_parallel(plan: Plan) -> list[str]:
 def _recompute(plan: Plan) -> list[str]:
     if plan.decision.recompute == "full":
         return ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"]
-    return []
+    modules = modules_of(plan.decision.recompute)
+    return ["--recompute-granularity", "selective", "--recompute-modules", *modules] if modules else []
 
 
 def _context(plan: Plan) -> list[str]:

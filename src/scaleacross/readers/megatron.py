@@ -15,11 +15,11 @@ from scaleacross.emitters.megatron_layout import GROUP_SIZE
 from scaleacross.errors import InputError
 from scaleacross.readers.settings import Reading, data_parallel, stages
 from scaleacross.schedules.pipeline.interleaved_1f1b import microbatches_per_round
-from scaleacross.spec.parallelism import Degrees, PipelineChoice, Recompute, ShardLevel, has_chunks
+from scaleacross.spec.parallelism import Degrees, PipelineChoice, ShardLevel, has_chunks
 from scaleacross.spec.plan import Decision
+from scaleacross.spec.recomputation import Recompute, spelled
 
 REFUSED: Final = {
-    "--recompute-activations": "selective recomputation of attention",
     "--num-virtual-stages-per-pipeline-rank": "state --num-layers-per-virtual-pipeline-stage or a layout",
     "--decoder-first-pipeline-num-layers": "state --pipeline-model-parallel-layout",
     "--decoder-last-pipeline-num-layers": "state --pipeline-model-parallel-layout",
@@ -135,11 +135,12 @@ def _shard(found: dict[str, list[str]]) -> ShardLevel:
 
 def _recompute(found: dict[str, list[str]], name: str) -> Recompute:
     granularity = (found.get("--recompute-granularity") or ["none"])[0]
-    if granularity == "selective":
-        modules = " ".join(found.get("--recompute-modules", ["core_attn"]))
-        raise InputError(
-            f"{name}: selective recomputation of {modules} is not modelled: plans of target megatron have none or full"
-        )
+    if granularity == "selective" or "--recompute-activations" in found:
+        modules = found.get("--recompute-modules", ["core_attn"])
+        try:
+            return spelled("+".join(modules))
+        except ValueError as error:
+            raise InputError(f"{name}: --recompute-modules {' '.join(modules)}: {error}") from None
     method, layers = (
         (found.get("--recompute-method") or ["uniform"])[0],
         (found.get("--recompute-num-layers") or ["1"])[0],

@@ -11,8 +11,9 @@ from scaleacross.errors import InputError
 from scaleacross.readers.settings import Reading, data_parallel
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.schedules.pipeline.stage_placement import locate
-from scaleacross.spec.parallelism import Degrees, PipelineChoice, Recompute, ShardLevel
+from scaleacross.spec.parallelism import Degrees, PipelineChoice, ShardLevel
 from scaleacross.spec.plan import Decision
+from scaleacross.spec.recomputation import Recompute
 
 
 def read(text: str, name: str, world: int, num_layers: int) -> Reading:

@@ -12,6 +12,7 @@ from scaleacross.report.format import add, columns, count, grid, plural, run_len
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, Axis
 from scaleacross.spec.plan import Plan
+from scaleacross.spec.recomputation import modules_of
 from scaleacross.spec.topology import Topology
 
 AXIS_MEANING: dict[Axis, str] = {
@@ -53,11 +54,15 @@ def decision(plan: Plan) -> RenderableType:
                 f"micro-batches of {plural(pipeline.micro_batch_sequences, 'sequence')} per replica",
             ),
             ("layers", f"{layers} per {'virtual stage, in model order' if pipeline.num_chunks > 1 else 'stage'}"),
-            ("recompute", RECOMPUTE_MEANING[chosen.recompute]),
+            ("recompute", _recompute(chosen.recompute)),
             ("shard", SHARD_MEANING[chosen.shard]),
             *([("target", _targets(plan))] if plan.targets else []),
         ]
     )
+
+
+def _recompute(policy: str) -> str:
+    return RECOMPUTE_MEANING.get(policy) or f"{', '.join(modules_of(policy))} (by module, in every layer that has it)"
 
 
 def _targets(plan: Plan) -> str:

@@ -28,10 +28,12 @@ from scaleacross.simulation.tasks import Timeline
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Plan, PredictedCollective
+from scaleacross.spec.recomputation import repeats_tokens
 from scaleacross.spec.step_work import PipelineWork
 from scaleacross.step.graph import StepGraph
 from scaleacross.step.program import build
 from scaleacross.step.setting import SHAPES, Op, RankWork, Setting
+from scaleacross.workloads.layer_profile import ModelProfile
 from scaleacross.workloads.problem import Problem
 
 TASKS: Final = 120_000
@@ -136,7 +138,7 @@ def replay(
     launch = max(one.collective_start_s for one in _accelerators(machine))
     held = max(one.collective_multiprocessors / one.num_multiprocessors for one in _accelerators(machine))
     calls = Calls(machine, launch, _copies(problem), held, unlike.seed)
-    graph = build(machine, _setting(plan), _ranks(plan, plan.work, machine, pace, counts, unlike))
+    graph = build(machine, _setting(plan, problem.profile), _ranks(plan, plan.work, machine, pace, counts, unlike))
     lowered = lower(graph, calls, _ways(plan, machine.fabric))
     return Replay(machine, graph, lowered, lowered.run(progress))
 
@@ -241,11 +243,12 @@ def _way(plan: Plan, one: PredictedCollective, fabric: Fabric) -> Way:
     return library_way(one.algorithm, fabric)
 
 
-def _setting(plan: Plan) -> Setting:
+def _setting(plan: Plan, profile: ModelProfile) -> Setting:
     sizes: dict[tuple[str, Op], float] = {(_use(one), one.op): one.bytes_per_rank for one in plan.collectives}
     whole = ("tp", "all_reduce") in sizes
-    recomputes = plan.decision.recompute == "full"
-    return Setting(plan.job, plan.degrees, plan.decision.shard, sizes, whole, recomputes)
+    policy = plan.decision.recompute
+    again = profile.keys_again(policy), float(repeats_tokens(policy))
+    return Setting(plan.job, plan.degrees, plan.decision.shard, sizes, whole, *again)
 
 
 def _kinds(plan: Plan) -> dict[str, list[str]]:

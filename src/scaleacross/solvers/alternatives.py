@@ -22,8 +22,9 @@ from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Placed, Search, decision_of, forget
 from scaleacross.solvers.work_limit import another
 from scaleacross.spec.job import DegreeRequest
-from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS
+from scaleacross.spec.parallelism import GRID_AXES, SCHEDULE_NAMES, SHARD_LEVELS
 from scaleacross.spec.plan import COMPONENTS, Alternative, Decision
+from scaleacross.spec.recomputation import RECOMPUTES
 from scaleacross.spec.topology import Region, Topology
 from scaleacross.units import human_seconds
 from scaleacross.workloads.problem import Problem

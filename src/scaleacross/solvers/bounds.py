@@ -101,7 +101,8 @@ def critical_path_bound(problem: Problem) -> Bound:
         ),
         dtype=np.int64,
     ).reshape(-1, 4)
-    shards = Shards(*rows.T)
+    tp, cp, ep, micro_batch = rows.T
+    shards = Shards(tp, cp, ep, micro_batch, modules=np.zeros(len(rows), dtype=np.int64))
     layers = [*profile.blocks, (profile.embedding, 1), (profile.head, 1)]
     split = any(is_legal(name, 2, 1, v) for name, v in product(job.schedules, job.num_chunks) if name in SPLIT)
     least = np.inf

@@ -280,7 +280,7 @@ class Pricing:
         if self.profile.num_experts:
             calls = self._calls("dp_shard", volumes, innermost, coarse=True)
             exposed = 1 - self.job.experts.overlap_fraction
-            exchange = exposed * (4 + 2 * volumes.full_recompute) * np.asarray(calls.exchange_s)
+            exchange = exposed * (4 + 2 * volumes.tokens_again) * np.asarray(calls.exchange_s)
         if self.job.overlap.tp_fraction < 1 and (settings.tp > 1).any():
             gather = 0.5 * np.asarray(self._calls("tp", volumes, innermost, coarse=True).gather_s)
         return LayerWaits(exchange, gather)

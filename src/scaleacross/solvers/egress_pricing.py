@@ -89,12 +89,12 @@ class EgressPricing:
 def sent_amounts(volumes: Volumes) -> Floats:
     """Bytes per step that each kind of unit price multiplies, (n, SHAPES, UnitPrices): ``traffic.flows`` in arrays."""
     settings, work, optimizer = volumes.settings, volumes.work, volumes.job.optimizer
-    m, again = settings.num_micro_batches, volumes.full_recompute
+    m = settings.num_micro_batches
     out = np.zeros((len(settings), len(SHAPES), len(UnitPrices._fields)))
     at = {shape: index for index, shape in enumerate(SHAPES)}
     out[:, at["tp"], RING] = work.tp_gathers * m * volumes.hidden_bytes
-    out[:, at["cp"], RING] = work.layers * m * (3 + again) * volumes.kv_bytes
-    out[:, at["ep"], PAIRS] = work.moe_layers * m * (4 + 2 * again) * volumes.routed_bytes
+    out[:, at["cp"], RING] = work.layers * m * (3 + volumes.keys_again) * volumes.kv_bytes
+    out[:, at["ep"], PAIRS] = work.moe_layers * m * (4 + 2 * volumes.tokens_again) * volumes.routed_bytes
     messages = 2 * m * settings.num_chunks * volumes.hidden_bytes / settings.tp
     out[:, at["pp"], ONWARD] = messages
     out[:, at["pp"], BACK] = messages * (settings.num_chunks - 1) / settings.num_chunks

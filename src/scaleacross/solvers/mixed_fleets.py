@@ -37,6 +37,7 @@ from scaleacross.cost_models.overlap import TRAFFIC_ROWS, least_together_s, num_
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, folded
 from scaleacross.cost_models.pipeline.unlike_ranks import at_least, fill_paces, fill_past_once_s
 from scaleacross.cost_models.rank_seconds import elementwise_fraction, taken_fraction, update_s
+from scaleacross.cost_models.recomputation import gathers_again
 from scaleacross.cost_models.settings import Floats, Ints, Settings, stride_behind
 from scaleacross.cost_models.stages import RankClasses
 from scaleacross.cost_models.step import hbm_lost_s, placement_free_s
@@ -47,7 +48,8 @@ from scaleacross.solvers.candidates import ORDER_BLOCK, Pricing, waited_s
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.priced import Priced
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import GRID_AXES, RECOMPUTES, SCHEDULE_NAMES, GridAxis
+from scaleacross.spec.parallelism import GRID_AXES, SCHEDULE_NAMES, GridAxis
+from scaleacross.spec.recomputation import RECOMPUTES
 from scaleacross.targets import needs_equal_batches
 from scaleacross.workloads.layer_profile import ModelProfile
 
@@ -260,9 +262,8 @@ class MixedPricing(Pricing):
             for name in ("tp", "cp", "ep")
         }
         unit["ep"] = unit["ep"] * (1 - self.job.experts.overlap_fraction)  # the rest may hide
-        passes = np.where(settings.recompute == RECOMPUTES.index("full"), 3.0, 2.0)
         out = [
-            2.0 * passes * block.tp_gathers * unit["tp"]
+            2.0 * (2.0 * block.tp_gathers + gathers_again(block, settings)) * unit["tp"]
             + block.exchanges_over_cp * unit["cp"]
             + (block.routed_tokens > 0) * unit["ep"]
             for block, _ in self.profile.blocks

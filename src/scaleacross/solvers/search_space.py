@@ -38,7 +38,8 @@ from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.settings import Ints, Settings, concatenate
 from scaleacross.schedules.pipeline import ROUNDS, is_legal
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import EMPTY_ENDS, RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS, ScheduleName, has_chunks
+from scaleacross.spec.parallelism import EMPTY_ENDS, SCHEDULE_NAMES, SHARD_LEVELS, ScheduleName, has_chunks
+from scaleacross.spec.recomputation import RECOMPUTES
 from scaleacross.targets import expressible
 from scaleacross.targets.law import Scope
 from scaleacross.workloads.layer_profile import ModelProfile

@@ -11,7 +11,8 @@ from scaleacross.spec.base import Name, Spec
 from scaleacross.spec.fine_tuning import FineTuning
 from scaleacross.spec.framework import Conversion, ExpertRuntime, Kept, Optimizer, Overlap
 from scaleacross.spec.network_request import NetworkRequest
-from scaleacross.spec.parallelism import Recompute, ScheduleName, ShardLevel
+from scaleacross.spec.parallelism import ScheduleName, ShardLevel
+from scaleacross.spec.recomputation import MODULES, PLAIN, AllowedRecompute
 from scaleacross.spec.reliability import Recovery
 from scaleacross.spec.slurm import Slurm
 
@@ -123,8 +124,10 @@ class Job(Spec):
     micro_batch_sequences: tuple[PositiveInt, ...] = Field(
         default=(1, 2, 4, 8), description="allowed sequences per micro-batch"
     )
-    recompute: tuple[Recompute, ...] = Field(
-        default=("none", "selective", "full"), description="allowed recompute policies"
+    recompute: tuple[AllowedRecompute, ...] = Field(
+        default=PLAIN,
+        description="allowed recompute policies: none, selective (norms and activation products), full (layers), or modules "
+        f"joined by +, as Megatron-LM names them: {', '.join(MODULES)}; modules: every set of them that the model has",
     )
     schedules: tuple[ScheduleName, ...] = Field(
         default=("GPipe", "1F1B", "Interleaved1F1B"),

@@ -24,8 +24,9 @@ from scaleacross.spec.embedding_launch import EmbeddingLaunch
 from scaleacross.spec.framework import Optimizer
 from scaleacross.spec.network import LinkLevel
 from scaleacross.spec.network_choice import CommunicatorChoice
-from scaleacross.spec.parallelism import GRID_AXES, Axis, Degrees, GridAxis, PipelineChoice, Recompute, ShardLevel
+from scaleacross.spec.parallelism import GRID_AXES, Axis, Degrees, GridAxis, PipelineChoice, ShardLevel
 from scaleacross.spec.plan import PredictedCollective
+from scaleacross.spec.recomputation import Recompute
 
 ALL_AXES: tuple[Axis, ...] = (*GRID_AXES, "ep")
 

@@ -52,9 +52,6 @@ def has_chunks(schedule: ScheduleName, num_chunks: int) -> bool:
     return num_chunks >= 2 if schedule in MANY_CHUNKS else num_chunks == 1
 
 
-Recompute = Literal["none", "selective", "full"]
-RECOMPUTES: tuple[Recompute, ...] = get_args(Recompute)
-
 # What is sharded over dp_shard · cp: nothing (DDP) | optimizer state (ZeRO-1) | parameters too (ZeRO-3, FSDP).
 ShardLevel = Literal["none", "optimizer", "parameters"]
 SHARD_LEVELS: tuple[ShardLevel, ...] = get_args(ShardLevel)

@@ -11,8 +11,9 @@ from scaleacross.spec.goodput import Goodput
 from scaleacross.spec.job import Job, ObjectiveName
 from scaleacross.spec.network import LinkLevel
 from scaleacross.spec.network_choice import CodecName, CollectiveOp, Communicator, CommunicatorChoice
-from scaleacross.spec.parallelism import Axis, Degrees, PipelineChoice, Recompute, ShardLevel
+from scaleacross.spec.parallelism import Axis, Degrees, PipelineChoice, ShardLevel
 from scaleacross.spec.placement import Placement
+from scaleacross.spec.recomputation import Recompute
 from scaleacross.spec.step_errors import StepInterval
 from scaleacross.spec.step_work import Phase, PipelineWork
 

@@ -30,7 +30,9 @@ class ChunkWork(Spec):
     num_attention_layers: NonNegativeInt = Field(description="of them with attention")
     num_moe_layers: NonNegativeInt = Field(description="of them with routed experts")
     tp_forward: NonNegativeInt = Field(description="gathers (and as many scatters) over tp in the forward pass")
-    tp_backward: NonNegativeInt = Field(description="the same in the backward pass, recomputation included")
+    tp_backward: NonNegativeFloat = Field(
+        description="the same in the backward pass, recomputation included; smaller tensors count in part"
+    )
     dense_parameters: NonNegativeFloat = Field(
         description="held before sharding over data parallel, routed experts left out"
     )

@@ -115,20 +115,21 @@ class Layers:
         """Seconds of attention beside which keys and values travel."""
         if action.kind is Kind.F:
             return work.attention_s
-        return work.attention_backward_s + (work.attention_s if self.setting.recomputes else 0.0)
+        return work.attention_backward_s + work.attention_s * self.setting.keys_again
 
     def _keys(self, action: Action, key: Key, work: ChunkWork, share: float, pace: float, cell: str) -> None:
         """Attention with its exchange of keys and values; a backward pass also scatters their gradients."""
         size = self.setting.size_bytes["cp", "all_gather"]
         count = work.num_attention_layers * share
-        passes: list[tuple[str, float, bool]] = []
-        if action.kind is Kind.F or self.setting.recomputes:
-            passes.append(("forward", work.attention_s, False))
+        passes: list[tuple[str, float, float, bool]] = []
+        again = 1.0 if action.kind is Kind.F else self.setting.keys_again
+        if again:
+            passes.append(("forward", work.attention_s * again, count * again, False))
         if action.kind is not Kind.F:
-            passes.append(("backward", work.attention_backward_s, True))
-        for name, seconds, scatters in passes:
+            passes.append(("backward", work.attention_backward_s, count, True))
+        for name, seconds, calls, scatters in passes:
             kept = scatters and self.job.kept.by == "pytorch"
-            call = None if kept else self._call("cp", (*key, name), ("all_gather",), size, count)
+            call = None if kept else self._call("cp", (*key, name), ("all_gather",), size, calls)
             last = gathered = self._aside("cp", call, cell)
             if scatters and (kept or gathered is not None):
                 before = self.after if gathered is None else [gathered]
@@ -142,7 +143,7 @@ class Layers:
         operations: tuple[Op, ...] = ("all_reduce",) if self.setting.reduce_whole else ("all_gather", "reduce_scatter")
         return operations, self.setting.size_bytes.get(("tp", operations[0]), 0.0)
 
-    def _tp_calls(self, action: Action, work: ChunkWork) -> int:
+    def _tp_calls(self, action: Action, work: ChunkWork) -> float:
         return work.tp_forward if action.kind is Kind.F else work.tp_backward
 
     def _late_weight_s(self, action: Action, work: ChunkWork, weight: float) -> float:
@@ -159,7 +160,7 @@ class Layers:
             waited = count * (1 - self.job.overlap.tp_fraction)
             self._wait_through("tp", key, operations, size, waited, cell)
             return
-        first_pass = count / 2 if self.setting.recomputes else 0.0
+        first_pass = max(0.0, count - work.tp_forward * share)
         last = operations[-1:]
         self._wait_through("tp", (*key, "first pass"), last, size, first_pass, cell)
         if len(operations) > 1:
@@ -170,8 +171,8 @@ class Layers:
         self._wait("tp", beside, cell)
 
     def _exchanges(self, action: Action, work: ChunkWork) -> float:
-        again = self.setting.recomputes and action.kind is not Kind.F
-        return work.num_moe_layers * (4.0 if again else 2.0)
+        again = self.setting.tokens_again if action.kind is not Kind.F else 0.0
+        return work.num_moe_layers * (2.0 + 2.0 * again)
 
     def _alone(self, action: Action) -> bool:
         """Whether it is of the outermost micro-batch, beside which no other one runs."""

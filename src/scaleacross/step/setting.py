@@ -38,7 +38,7 @@ class Setting:
         size_bytes: (use, op) -> bytes of one call where they do not depend on the chunk; uses are tp, cp (keys and values), ep,
             pp and STATES. A use that is missing communicates nothing.
         reduce_whole: tp collectives are all-reduces (no sequence parallelism).
-        recomputes: the forward pass runs again in the backward pass.
+        keys_again, tokens_again: share of the exchanges of keys and values, and of tokens, that a backward pass repeats.
     """
 
     job: Job
@@ -46,7 +46,8 @@ class Setting:
     shard: ShardLevel
     size_bytes: Mapping[tuple[str, Op], float]
     reduce_whole: bool
-    recomputes: bool
+    keys_again: float
+    tokens_again: float
 
     @property
     def bucket_parameters(self) -> int:

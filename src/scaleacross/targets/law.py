@@ -6,7 +6,7 @@ the way out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS, Recompute, ScheduleName
+from scaleacross.spec.parallelism import SCHEDULE_NAMES, SHARD_LEVELS, ScheduleName
 from scaleacross.spec.plan import Decision
+from scaleacross.spec.recomputation import RECOMPUTES, Recompute
 from scaleacross.workloads.layer_profile import ModelProfile
 
 Ints = NDArray[np.int64]
@@ -176,7 +177,7 @@ def schedule_codes(names: tuple[ScheduleName, ...]) -> set[int]:
     return {SCHEDULE_NAMES.index(name) for name in names}
 
 
-def recompute_codes(names: tuple[Recompute, ...]) -> set[int]:
+def recompute_codes(names: Iterable[Recompute]) -> set[int]:
     """Codes of recompute policies."""
     return {RECOMPUTES.index(name) for name in names}
 

@@ -1,9 +1,8 @@
 """Target ``megatron``: what Megatron-LM runs (NVIDIA/Megatron-LM d98e8a64; core 0.20 in development).
 
-Recomputation: no policy reruns norms and activation products of a layer. Module ``layernorm`` frees nothing in a dense layer
-under Transformer Engine, whose norms sit inside the projections (core/models/gpt/gpt_layer_specs.py). Module ``moe_act`` is for
-grouped experts (core/transformer/transformer_config.py). Module ``mlp`` reruns both products and their tp collectives
-(core/transformer/transformer_layer.py).
+Recomputation: whole layers, or modules by name (``workloads.modules``). No policy reruns norms and activation products of a layer
+alone: ``layernorm`` frees nothing in a dense layer under Transformer Engine, whose norms sit inside the projections
+(core/models/gpt/gpt_layer_specs.py), and ``moe_act`` is for grouped experts (core/transformer/transformer_config.py).
 """
 
 from __future__ import annotations
@@ -12,8 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.spec.parallelism import Recompute, ScheduleName
+from scaleacross.spec.parallelism import ScheduleName
 from scaleacross.spec.plan import Decision
+from scaleacross.spec.recomputation import MODULES, Recompute, modules_of, repeats_tokens
+from scaleacross.spec.recomputation import RECOMPUTES as EVERY_POLICY
 from scaleacross.targets.common import encodes_nothing, order_and_shares, trains_everything
 from scaleacross.targets.law import (
     SHARD_PARAMETERS,
@@ -31,9 +32,10 @@ from scaleacross.targets.law import (
 
 TITLE: Final = "Megatron-LM"
 SCHEDULES: Final[tuple[ScheduleName, ...]] = ("1F1B", "Interleaved1F1B")
-RECOMPUTES: Final[tuple[Recompute, ...]] = ("none", "full")
+RECOMPUTES: Final[tuple[Recompute, ...]] = tuple(policy for policy in EVERY_POLICY if policy != "selective")
 OPTIMIZERS: Final = ("adam", "sgd")
 REDUCE_BYTES: Final = (2.0, 4.0)
+DISCARDED: Final = frozenset({"moe_act", "layernorm"})
 
 
 def _schedule(subject: Subject, rows: Columns) -> Bools:
@@ -49,17 +51,24 @@ _ONLY_1F1B: Final = "Megatron-LM has 1F1B and Interleaved1F1B only; set schedule
 
 
 def _expert_overlap(subject: Subject, rows: Columns) -> Bools:
-    """core/transformer/transformer_config.py: virtual stages when pp > 1, and no full recomputation."""
+    """core/transformer/transformer_config.py: virtual stages when pp > 1, and no recomputation of layers or of ``moe``."""
     overlapped = np.bool_(subject.job.experts.overlap_fraction > 0)
-    full = in_codes(rows.recompute, recompute_codes(("full",)))
-    out: Bools = ~overlapped | (rows.ep == 1) | (((rows.pp == 1) | (rows.num_chunks > 1)) & ~full)
+    again = in_codes(rows.recompute, recompute_codes(filter(repeats_tokens, EVERY_POLICY)))
+    out: Bools = ~overlapped | (rows.ep == 1) | (((rows.pp == 1) | (rows.num_chunks > 1)) & ~again)
     return out
 
 
 def _graphs(subject: Subject, rows: Columns) -> Bools:
-    """core/transformer/transformer_config.py: full recomputation goes with no graphs of layers."""
+    """core/transformer/transformer_config.py: neither layers nor ``moe`` rerun with graphs of layers, which hold the router."""
     partial = np.bool_(subject.job.experts.graphs == "partial")
-    out: Bools = ~partial | ~in_codes(rows.recompute, recompute_codes(("full",)))
+    out: Bools = ~partial | ~in_codes(rows.recompute, recompute_codes(filter(repeats_tokens, EVERY_POLICY)))
+    return out
+
+
+def _eight_bit(subject: Subject, rows: Columns) -> Bools:
+    """core/transformer/transformer_config.py: delayed scaling goes without modules whose output is discarded."""
+    refused = [policy for policy in EVERY_POLICY if DISCARDED & set(modules_of(policy))]
+    out: Bools = np.bool_(subject.job.precision != "fp8") | ~in_codes(rows.recompute, recompute_codes(refused))
     return out
 
 
@@ -109,7 +118,7 @@ LAWS: Final = (
         lambda s, rows: in_codes(rows.recompute, recompute_codes(RECOMPUTES)),
         lambda c: (
             "recompute selective: Megatron-LM has no policy that reruns norms and activation products alone; set recompute: "
-            "[none, full], or plan with target: megatron"
+            f"[none, full] or modules ({', '.join(MODULES)}), or plan with target: megatron"
         ),
     ),
     Law("schedule", "base", _schedule, _refused_schedule),
@@ -149,7 +158,7 @@ LAWS: Final = (
         _expert_overlap,
         lambda c: (
             "experts.overlap_fraction: Megatron-LM overlaps experts' all-to-alls with more than one chunk when pp > 1, and "
-            "without full recomputation; set num_chunks ≥ 2 and recompute: none, or overlap_fraction: 0"
+            "without recomputation of layers or of moe; set num_chunks ≥ 2 and recompute: none, or overlap_fraction: 0"
         ),
     ),
     Law(
@@ -157,8 +166,17 @@ LAWS: Final = (
         "base",
         _graphs,
         lambda c: (
-            "experts.graphs partial with recompute full: Megatron-LM reruns whole layers without graphs only; set "
-            "recompute: none or experts.graphs: none"
+            f"experts.graphs partial with recompute {c.decision.recompute}: Megatron-LM reruns whole layers and moe without "
+            "graphs only; set recompute: none or experts.graphs: none"
+        ),
+    ),
+    Law(
+        "fp8 recompute",
+        "base",
+        _eight_bit,
+        lambda c: (
+            f"precision fp8 with recompute {c.decision.recompute}: Megatron-LM's delayed scaling reruns neither moe_act nor "
+            "layernorm; leave them out"
         ),
     ),
     Law(

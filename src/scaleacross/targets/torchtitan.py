@@ -11,8 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.spec.parallelism import Recompute, ScheduleName
+from scaleacross.spec.parallelism import ScheduleName
 from scaleacross.spec.plan import Decision
+from scaleacross.spec.recomputation import Recompute
 from scaleacross.targets.common import encodes_nothing, order_and_shares, trains_everything
 from scaleacross.targets.law import (
     SHARD_NONE,
@@ -129,8 +130,9 @@ LAWS: Final = (
         "base",
         lambda s, rows: in_codes(rows.recompute, recompute_codes(RECOMPUTES)),
         lambda c: (
-            "recompute selective: SelectiveAC of torchtitan 0.3.0 reruns every second matrix product too; set recompute: "
-            "[none, full], or plan with target: torchtitan"
+            f"recompute {c.decision.recompute}: torchtitan 0.3.0 reruns whole layers (FullAC), or norms and activations with "
+            "every second matrix product (SelectiveAC, which is not priced); set recompute: [none, full], or plan with target: "
+            "torchtitan"
         ),
     ),
     Law(

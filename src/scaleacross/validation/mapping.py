@@ -23,18 +23,10 @@ from scaleacross.schedules.pipeline import is_legal
 from scaleacross.spec.accelerator import Precision
 from scaleacross.spec.framework import Conversion, GatheredConversion, Optimizer, Overlap
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import (
-    EMPTY_ENDS,
-    RECOMPUTES,
-    Degrees,
-    GridAxis,
-    PipelineChoice,
-    Recompute,
-    ScheduleName,
-    ShardLevel,
-)
+from scaleacross.spec.parallelism import EMPTY_ENDS, Degrees, GridAxis, PipelineChoice, ScheduleName, ShardLevel
 from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.plan import Decision
+from scaleacross.spec.recomputation import PLAIN, Recompute
 from scaleacross.spec.topology import Topology
 from scaleacross.validation.machines import machine_of, topology_of
 from scaleacross.validation.recipes import DEFAULT_RECIPE, expert_recipe
@@ -310,8 +302,12 @@ def _conversion(run: Run) -> Conversion:
 def _recomputes(run: Run) -> tuple[Recompute, ...]:
     stated = run.recompute.split("(")[0].strip()
     if "Meta" in run.framework:  # "none" is recalled, and the paper frees tensors early instead (section 3.3.2)
-        return RECOMPUTES
-    return (stated,) if stated in RECOMPUTES else RECOMPUTES
+        return PLAIN
+    if stated == "selective" and ("Megatron-LM" in run.framework or "NeMo" in run.framework):
+        return (
+            "core_attn",
+        )  # the module that selective granularity reruns by default (core/transformer/transformer_config.py)
+    return (stated,) if stated in PLAIN else PLAIN
 
 
 def _pipelines(run: Run, degrees: Degrees, num_layers: int) -> tuple[PipelineChoice, ...]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
-from scaleacross.spec.parallelism import RECOMPUTES
 from scaleacross.spec.plan import Decision
+from scaleacross.spec.recomputation import RECOMPUTES
 from scaleacross.validation.mapping import Case
 
 TUNED: Final = 1.1

@@ -194,5 +194,5 @@ def _frozen_dense_parameters(layer: LayerProfile, tp: int) -> float:
 
 def _kept(layer: LayerProfile, policy: str, degrees: Degrees) -> float:
     """Bytes per token from a layer's forward to its backward pass."""
-    kept = layer.activations[policy]
+    kept = layer.kept(policy)
     return (kept.sharded + kept.of_context * (degrees.cp - 1)) / degrees.tp + kept.replicated

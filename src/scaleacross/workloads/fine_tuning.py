@@ -85,8 +85,9 @@ def _adapted(layer: LayerProfile, lora: Lora) -> LayerProfile:
     for gemm in filter(chosen, layer.gemms):
         first: GemmShard = "row" if gemm.shard == "row" else "none"
         second: GemmShard = "column" if gemm.shard == "column" else "none"
-        added.append(Gemm(f"lora_a_{gemm.name}", gemm.in_features, lora.rank, first, gemm.tokens_per_token))
-        added.append(Gemm(f"lora_b_{gemm.name}", lora.rank, gemm.out_features, second, gemm.tokens_per_token))
+        copies, modules = gemm.tokens_per_token, gemm.modules
+        added.append(Gemm(f"lora_a_{gemm.name}", gemm.in_features, lora.rank, first, copies, modules=modules))
+        added.append(Gemm(f"lora_b_{gemm.name}", lora.rank, gemm.out_features, second, copies, modules=modules))
     replicated = _weights(gemm for gemm in added if gemm.shard == "none")
     return replace(
         layer,

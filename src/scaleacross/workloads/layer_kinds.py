@@ -14,6 +14,7 @@ from scaleacross.workloads import recurrent_parts
 from scaleacross.workloads import transformer_parts as parts
 from scaleacross.workloads.identity import Activation, Rope, Router
 from scaleacross.workloads.layer_profile import LayerProfile
+from scaleacross.workloads.modules import NORM_OUTPUT, cheap, recomputed_by, whole
 
 Parts = tuple[parts.Part, ...]
 
@@ -157,7 +158,7 @@ class Mlp(Spec):
 
     def lower(self, hidden_size: int) -> Parts:
         """The parts of the sub-layer."""
-        return parts.mlp(hidden_size, self.width, gated=self.gated, bias=self.bias)
+        return whole(parts.mlp(hidden_size, self.width, gated=self.gated, bias=self.bias), "mlp")
 
 
 class Experts(Spec):
@@ -199,10 +200,13 @@ class Experts(Spec):
             gated=self.gated,
             bias=self.bias,
         )
+        *before, activation = routed
+        routed = (*before, cheap(activation, "moe_act"))
         if not self.shared_width:
-            return routed
+            return whole(routed, "moe")
         shared = parts.mlp(hidden_size, self.shared_width, gated=self.gated, name="shared")
-        return (*routed, *shared, *((parts.shared_gate(hidden_size),) if self.shared_gate else ()))
+        gate = (parts.shared_gate(hidden_size),) if self.shared_gate else ()
+        return whole((*routed, *whole((*shared, *gate), "shared_experts")), "moe")
 
 
 Mixer = Annotated[Attention | Latent | GatedDeltaNet | Mamba2, Field(discriminator="kind")]
@@ -228,8 +232,18 @@ class LayerKind(Spec):
         out: list[parts.Part] = []
         halves = [half for half in (self.mixer, self.feed_forward) if half is not None]
         for half in halves:
-            out.append(parts.norm(hidden_size, norm) if self.norms != "after" else parts.stream_input(hidden_size))
+            out.append(
+                _input_norm(half, hidden_size, norm) if self.norms != "after" else parts.stream_input(hidden_size)
+            )
             out.extend(half.lower(hidden_size))
             out.extend([parts.output_norm(hidden_size, norm)] if self.norms != "before" else [])
             out.append(parts.residual(hidden_size, dropout=dropout))
         return parts.block(name, hidden_size, out, sub_layers=len(halves))
+
+
+def _input_norm(half: Mixer | FeedForward, hidden_size: int, kind: parts.Norm) -> parts.Part:
+    """The norm before a sub-layer, with the module that runs it again."""
+    norm = parts.norm(hidden_size, kind)
+    if isinstance(half, Latent | Experts):
+        return recomputed_by(norm, "layernorm", NORM_OUTPUT)
+    return recomputed_by(norm, "mlp", NORM_OUTPUT) if isinstance(half, Mlp) else norm

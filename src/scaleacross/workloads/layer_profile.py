@@ -6,11 +6,13 @@ Counts are per token and for the whole layer, before any sharding; ``shard`` say
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from scaleacross.errors import InputError
 from scaleacross.spec.base import Name, Spec
+from scaleacross.spec.recomputation import MODULES, PLAIN, Module, modules_of
 
 if TYPE_CHECKING:  # a decoder is a workload itself
     from scaleacross.workloads.decoder import Decoder
@@ -28,7 +30,7 @@ class Gemm:
     ``always_16_bit`` marks products that 8- and 4-bit recipes leave in 16 bit (output projection, router); of the others
     ``cast_input`` and ``cast_gradient`` say whether a kernel of its own converts the input and the gradient of the output.
     ``siblings``: products of the same input, this one included, whose gradients for it are added up afterwards.
-    ``trained``: its weights have a gradient.
+    ``trained``: its weights have a gradient. ``modules``: what runs it again if recomputed.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Gemm:
     cast_gradient: bool = True
     siblings: int = 1
     trained: bool = True
+    modules: tuple[Module, ...] = ()
 
     @property
     def flop_per_token(self) -> float:
@@ -114,6 +117,28 @@ class ActivationBytes:
 
 
 @dataclass(frozen=True)
+class ModuleShare:
+    """What recomputing one module of a layer frees and repeats, beside the products that carry its name.
+
+    Attributes:
+        freed_bytes: activation bytes per token that need not be kept.
+        elementwise_bytes: HBM bytes per token that its element-wise kernels move again.
+        stream_freed_bytes, stream_elementwise_bytes: parts of both on the tensor between layers.
+        tp_gathers: gathers (= scatters) of the tokens × hidden tensor over tp that run again.
+        attention: attention runs again, and what cp exchanges for it.
+        experts: dispatch and combine run again.
+    """
+
+    freed_bytes: float = 0.0
+    elementwise_bytes: float = 0.0
+    stream_freed_bytes: float = 0.0
+    stream_elementwise_bytes: float = 0.0
+    tp_gathers: float = 0.0
+    attention: bool = False
+    experts: bool = False
+
+
+@dataclass(frozen=True)
 class LayerProfile:
     """One layer (or embedding, or head) of a model.
 
@@ -135,6 +160,7 @@ class LayerProfile:
         selective_gemm_fraction: share of the forward GEMM time that selective recomputation repeats.
         full_recompute_fraction: share of the forward time that full recomputation repeats.
         kv_features: features of key and value together that cp exchanges per token (0 without attention).
+        modules: what recomputing a module of the layer frees and repeats; those that the layer has not do nothing.
         routed_tokens: token copies sent to experts per token (top-k; 0 for a dense layer).
         num_frozen_parameters, num_frozen_replicated_parameters, num_frozen_expert_parameters: parts of the three counts above
             that are not trained.
@@ -158,6 +184,7 @@ class LayerProfile:
     selective_gemm_fraction: float = 0.0
     full_recompute_fraction: float = 1.0
     recurrence: Recurrence | None = None
+    modules: Mapping[Module, ModuleShare] = field(default_factory=dict)
     num_frozen_parameters: int = 0
     num_frozen_replicated_parameters: int = 0
     num_frozen_expert_parameters: int = 0
@@ -166,6 +193,25 @@ class LayerProfile:
     def trainable_parameters(self) -> int:
         """Parameters of the layer that have a gradient."""
         return self.total_parameters - self.num_frozen_parameters - self.num_frozen_expert_parameters
+
+    def kept(self, policy: str) -> ActivationBytes:
+        """Bytes per token held for the backward pass under a policy of ``RECOMPUTES``."""
+        if policy in PLAIN:
+            return self.activations[policy]
+        whole, shares = self.activations["none"], self.recomputed(policy)
+        freed = sum(share.freed_bytes for share in shares)
+        stream = sum(share.stream_freed_bytes for share in shares) if self.replicated_elementwise_bytes else 0.0
+        return ActivationBytes(whole.sharded - (freed - stream), whole.replicated - stream, whole.of_context)
+
+    def recomputed(self, policy: str) -> tuple[ModuleShare, ...]:
+        """The modules of the layer that a policy recomputes by name."""
+        return tuple(self.modules[module] for module in modules_of(policy) if module in self.modules)
+
+    def gathers_again(self, policy: str) -> float:
+        """Gathers (= scatters) over tp that a policy repeats in the backward pass."""
+        if policy in PLAIN:
+            return float(self.tp_gathers if policy == "full" else 0)
+        return sum(share.tp_gathers for share in self.recomputed(policy))
 
     @property
     def heads(self) -> tuple[int, ...]:
@@ -252,6 +298,25 @@ class ModelProfile:
         """All parameters of the model (a tied output matrix is counted once: then the head holds none)."""
         ends = self.embedding.total_parameters + self.head.total_parameters
         return ends + sum(layer.total_parameters * count for layer, count in self.blocks)
+
+    @property
+    def modules(self) -> tuple[Module, ...]:
+        """Modules that a layer of the model has, in the order of MODULES."""
+        return tuple(module for module in MODULES if any(module in layer.modules for layer, _ in self.blocks))
+
+    def acting(self, policy: str) -> str:
+        """The policy without modules that no layer has."""
+        if policy in PLAIN:
+            return policy
+        return "+".join(module for module in modules_of(policy) if module in self.modules) or "none"
+
+    def keys_again(self, policy: str) -> float:
+        """Share of the layers that exchange over cp whose exchange a policy repeats: all, or attention's with core_attn."""
+        if policy == "full":
+            return 1.0
+        layers = [(layer, count) for layer, count in self.blocks if layer.exchanges_over_cp]
+        again = sum(count for layer, count in layers if any(one.attention for one in layer.recomputed(policy)))
+        return again / max(1, sum(count for _, count in layers))
 
     @property
     def trainable_parameters(self) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from scaleacross.errors import InputError
 from scaleacross.spec.job import Job
+from scaleacross.spec.recomputation import EVERY, MODULE_SETS, modules_of
 from scaleacross.spec.topology import Topology, without_spares
 from scaleacross.workloads import FAMILIES
 from scaleacross.workloads.fine_tuning import with_fine_tuning
@@ -35,7 +36,8 @@ def problem_of(job: Job) -> Problem:
     """The problem of a self-contained job, without reading any file.
 
     Raises:
-        InputError: the job names its workload or topology instead of holding it, or the family is unknown.
+        InputError: the job names its workload or topology instead of holding it, the family is unknown, or ``recompute`` names a
+            module that no layer has.
     """
     if isinstance(job.workload, str) or isinstance(job.topology, str):
         raise InputError(f"job '{job.name}' refers to files: resolve it first (catalogue.resolve)")
@@ -44,7 +46,27 @@ def problem_of(job: Job) -> Problem:
         raise InputError(f"workload family '{job.workload.get('family')}' is unknown; there are {', '.join(FAMILIES)}")
     workload = family.model_validate(job.workload)
     topology = without_spares(Topology.model_validate(job.topology), job.spare_hosts)
-    return Problem(job, workload, topology, profile_of(job, workload))
+    profile = profile_of(job, workload)
+    return Problem(with_policies(job, profile), workload, topology, profile)
+
+
+def with_policies(job: Job, profile: ModelProfile) -> Job:
+    """The job with its recompute policies by name: every set of the model's modules where it allows ``modules``.
+
+    Raises:
+        InputError: a policy names a module that no layer has.
+    """
+    named = [policy for policy in job.recompute if policy != EVERY]
+    for policy in named:
+        if profile.acting(policy) != policy:
+            idle = ", ".join(module for module in modules_of(policy) if module not in profile.modules)
+            raise InputError(
+                f"recompute {policy}: in '{profile.name}' {idle} frees nothing or is not there; its modules are "
+                f"{', '.join(profile.modules) or 'none'}"
+            )
+    if EVERY in job.recompute:
+        named += ["+".join(some) for some in MODULE_SETS if set(some) <= set(profile.modules)]
+    return job.model_copy(update={"recompute": tuple(dict.fromkeys(named))})
 
 
 def profile_of(job: Job, workload: Workload) -> ModelProfile:

@@ -30,11 +30,13 @@ attention kernel and the GEMMs carry their own traffic and are not in here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from scaleacross.spec.recomputation import Module
 from scaleacross.workloads.layer_profile import ActivationBytes, Attention, Gemm, LayerProfile, Recurrence
+from scaleacross.workloads.modules import module_shares, recomputed_by
 
 BF16 = 2.0
 FP32 = 4.0
@@ -57,7 +59,8 @@ class Held:
 class Part:
     """One part of a layer; the fields mean what they mean in ``LayerProfile``.
 
-    ``on_stream``: the part works on the tensor between layers (its norms, dropout and residual additions).
+    ``on_stream``: the part works on the tensor between layers (its norms, dropout and residual additions). ``modules``: what runs
+    the part again if recomputed; ``frees``: names of the held tensors that each of them frees.
     """
 
     gemms: tuple[Gemm, ...] = ()
@@ -71,6 +74,8 @@ class Part:
     kv_features: int = 0
     routed_tokens: int = 0
     on_stream: bool = False
+    modules: tuple[Module, ...] = ()
+    frees: Mapping[Module, tuple[str, ...]] = field(default_factory=dict)
 
 
 def norm(features: int, kind: Norm, *, on_stream: bool = True) -> Part:
@@ -122,7 +127,13 @@ def _core(attention: Attention) -> Part:
         Held("attention output", BF16 * attention.num_heads * attention.v_head_dim),
         Held("softmax statistics", FP32 * attention.num_heads),
     )
-    return Part(attention=attention, elementwise_bytes=2 * BF16 * (q + k), held=held, kv_features=k + v)
+    return Part(
+        attention=attention,
+        elementwise_bytes=2 * BF16 * (q + k),
+        held=held,
+        kv_features=k + v,
+        frees={"core_attn": ("softmax statistics",)},
+    )
 
 
 def grouped_query_attention(
@@ -187,19 +198,23 @@ def latent_attention(
     """
     qk_head_dim = qk_nope_head_dim + qk_rope_head_dim
     if q_lora_rank is None:
-        query: tuple[Part, ...] = (linear(Gemm("q", hidden_size, num_heads * qk_head_dim, "column")),)
+        query: tuple[Part, ...] = (
+            recomputed_by(linear(Gemm("q", hidden_size, num_heads * qk_head_dim, "column")), "mla_up_proj"),
+        )
     else:
         query = (
             linear(Gemm("q_down", hidden_size, q_lora_rank, "none")),
             norm(q_lora_rank, "rmsnorm", on_stream=False),
-            linear(Gemm("q_up", q_lora_rank, num_heads * qk_head_dim, "column")),
+            recomputed_by(linear(Gemm("q_up", q_lora_rank, num_heads * qk_head_dim, "column")), "mla_up_proj"),
         )
     return (
         *query,
         linear(Gemm("kv_down", hidden_size, kv_lora_rank + qk_rope_head_dim, "none")),
         norm(kv_lora_rank, "rmsnorm", on_stream=False),
-        linear(Gemm("kv_up", kv_lora_rank, num_heads * (qk_nope_head_dim + v_head_dim), "column")),
-        _core(Attention(num_heads, num_heads, qk_head_dim, v_head_dim)),
+        recomputed_by(
+            linear(Gemm("kv_up", kv_lora_rank, num_heads * (qk_nope_head_dim + v_head_dim), "column")), "mla_up_proj"
+        ),
+        recomputed_by(_core(Attention(num_heads, num_heads, qk_head_dim, v_head_dim)), "mla_up_proj", "q", "k, v"),
         linear(Gemm("attention_output", num_heads * v_head_dim, hidden_size, "row")),
     )
 
@@ -276,7 +291,7 @@ def block(name: str, hidden_size: int, parts: Iterable[Part], sub_layers: int = 
     held = [tensor for part in parts for tensor in part.held]
     return LayerProfile(
         name=name,
-        gemms=tuple(gemm for part in parts for gemm in part.gemms),
+        gemms=tuple(replace(gemm, modules=part.modules) for part in parts for gemm in part.gemms),
         attention=next((part.attention for part in parts if part.attention), None),
         recurrence=next((part.recurrence for part in parts if part.recurrence), None),
         num_parameters=sum(part.num_parameters for part in parts),
@@ -294,6 +309,7 @@ def block(name: str, hidden_size: int, parts: Iterable[Part], sub_layers: int = 
         tp_gathers=sub_layers,
         kv_features=sum(part.kv_features for part in parts),
         routed_tokens=sum(part.routed_tokens for part in parts),
+        modules=module_shares(parts, hidden_size),
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from scaleacross.workloads.layer_profile import ActivationBytes, Gemm, LayerProfile, ModelProfile
+from scaleacross.spec.recomputation import Module
+from scaleacross.workloads.layer_profile import ActivationBytes, Gemm, LayerProfile, ModelProfile, ModuleShare
 
 UNFUSED_LOSS_BYTES: Final = 10.0
 FUSED_NORM_BYTES: Final = 4.0
@@ -26,6 +27,15 @@ FUSED_ACTIVATION_BYTES: Final = 6.0
 
 def _each_block(profile: ModelProfile, change: Callable[[LayerProfile], LayerProfile]) -> ModelProfile:
     return replace(profile, blocks=tuple((change(block), count) for block, count in profile.blocks))
+
+
+def _changed(block: LayerProfile, *names: Module, **by: float) -> Mapping[Module, ModuleShare]:
+    """Modules of a block with fields of those named changed by so much, none of them below nothing."""
+
+    def moved(share: ModuleShare) -> ModuleShare:
+        return replace(share, **{key: max(0.0, getattr(share, key) + more) for key, more in by.items()})
+
+    return {name: moved(share) if name in names else share for name, share in block.modules.items()}
 
 
 def without_sequence_parallelism(profile: ModelProfile) -> ModelProfile:
@@ -86,7 +96,7 @@ def with_whole_experts(profile: ModelProfile) -> ModelProfile:
         gemms = tuple(
             replace(gemm, shard="expert") if gemm.shard.startswith("expert") else gemm for gemm in block.gemms
         )
-        return replace(block, gemms=gemms, tp_gathers=1)
+        return replace(block, gemms=gemms, tp_gathers=1, modules=_changed(block, "moe", tp_gathers=-1.0))
 
     return _each_block(profile, change)
 
@@ -120,7 +130,8 @@ def with_padded_experts(profile: ModelProfile) -> ModelProfile:
 
     def change(block: LayerProfile) -> LayerProfile:
         copied = PADDING_BYTES * block.hidden_size * block.routed_tokens
-        return replace(block, elementwise_bytes=block.elementwise_bytes + copied)
+        modules = _changed(block, "moe", elementwise_bytes=copied)
+        return replace(block, elementwise_bytes=block.elementwise_bytes + copied, modules=modules)
 
     return _each_block(profile, change)
 
@@ -143,7 +154,8 @@ def with_fused_experts(profile: ModelProfile) -> ModelProfile:
                 saved += FUSED_ACTIVATION_BYTES * gemm.in_features * gemm.tokens_per_token
                 gemm = replace(gemm, cast_input=False)
             gemms.append(gemm)
-        return replace(block, gemms=tuple(gemms), elementwise_bytes=block.elementwise_bytes - saved)
+        modules = _changed(block, "moe", "moe_act", elementwise_bytes=-saved)
+        return replace(block, gemms=tuple(gemms), elementwise_bytes=block.elementwise_bytes - saved, modules=modules)
 
     return _each_block(profile, change)
 
@@ -172,16 +184,25 @@ def with_lean_activations(profile: ModelProfile, *, narrow: bool) -> ModelProfil
     """
 
     def change(block: LayerProfile) -> LayerProfile:
-        saved = 0.0
+        saved, modules = 0.0, block.modules
         for gemm in block.gemms:
             if gemm.name.endswith("_down"):
                 wide = 2.0 if any(up.out_features == 2 * gemm.in_features for up in block.gemms) else 0.0
-                saved += (wide + narrow) * gemm.in_features * gemm.tokens_per_token
+                product = (wide + narrow) * gemm.in_features * gemm.tokens_per_token
+                saved += product
+                within: tuple[Module, ...] = ("moe_act",) if gemm.shard.startswith("expert") else ()
+                modules = _changed(replace(block, modules=modules), *gemm.modules, *within, freed_bytes=-product)
         if narrow and block.attention is not None:
             saved += 2.0 * block.hidden_size - block.attention.num_heads * block.attention.v_head_dim
         none = block.activations["none"]
         kept = {**block.activations, "none": replace(none, sharded=none.sharded - saved)}
-        return replace(block, activations=kept)
+        if narrow:  # a norm that such a product follows hands it on in 8 bit
+            modules = {
+                name: replace(share, freed_bytes=share.freed_bytes - half, stream_freed_bytes=half)
+                for name, share in modules.items()
+                for half in [share.stream_freed_bytes / 2]
+            }
+        return replace(block, activations=kept, modules=modules)
 
     return _each_block(profile, change)
 

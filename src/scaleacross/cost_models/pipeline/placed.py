@@ -201,14 +201,14 @@ def _cp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
     gather, both = (_of_stages(seconds, work) * work.attention_layers for seconds in (calls.gather_s, calls.both_s))
     forward = np.maximum(0.0, gather - work.attention_s)
     back = np.maximum(0.0, both - ATTENTION_BACKWARD_RATIO * work.attention_s)
-    back = back + float(volumes.full_recompute[0]) * forward
+    back = back + float(volumes.keys_again[0]) * forward
     return Waits(forward, back, back, nothing, nothing)
 
 
 def _ep_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
     """All-to-alls, but for the stated share that runs beside another micro-batch, as far as its computation is long enough."""
     each = work.moe_layers * (0.0 if calls.exchange_s is None else _of_stages(calls.exchange_s, work))
-    forward, back = 2 * each, (2 + 2 * float(volumes.full_recompute[0])) * each
+    forward, back = 2 * each, (2 + 2 * float(volumes.tokens_again[0])) * each
     share = volumes.job.experts.overlap_fraction
     hidden = np.minimum(share * forward, work.forward_s)
     behind, alone = (np.minimum(share * back, s) for s in (work.backward_s, work.backward_s - work.weight_s))
