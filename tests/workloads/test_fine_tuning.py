@@ -76,7 +76,9 @@ def test_frozen_products_take_no_time_for_weight_gradients() -> None:
 
     def times(profile: ModelProfile) -> Any:
         accelerator = load_accelerator("h100-sxm")
-        return layer_times(profile.blocks[0][0], 0, accelerator, "bf16", Shards(one, one, one, one), 8192, Runtime())
+        return layer_times(
+            profile.blocks[0][0], 0, accelerator, "bf16", Shards(one, one, one, one, 0 * one), 8192, Runtime()
+        )
 
     plain = times(load_workload("llama3.1-8b").profile())
     frozen = times(tuned("llama3.1-8b", frozen=["mixer", "feed_forward"]))

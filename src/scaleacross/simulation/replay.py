@@ -221,7 +221,7 @@ def _copies(problem: Problem) -> float:
 
 def _use(one: PredictedCollective) -> str:
     """What a collective is for, in the words of a step graph."""
-    if one.axis == "cp" and "key" not in one.name:
+    if one.axis == "cp" and "key" not in one.name:  # parameters and gradients
         return "cp_states"
     return "expert" if one.axis == "dp_shard" and "expert" in one.name else str(one.axis)
 
@@ -245,7 +245,8 @@ def _setting(plan: Plan) -> Setting:
     sizes: dict[tuple[str, Op], float] = {(_use(one), one.op): one.bytes_per_rank for one in plan.collectives}
     whole = ("tp", "all_reduce") in sizes
     recomputes = plan.decision.recompute == "full"
-    return Setting(plan.job, plan.degrees, plan.decision.shard, sizes, whole, recomputes)
+    chosen = plan.decision
+    return Setting(plan.job, plan.degrees, chosen.shard, chosen.context_exchange, sizes, whole, recomputes)
 
 
 def _kinds(plan: Plan) -> dict[str, list[str]]:

@@ -14,7 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import RECOMPUTES, SCHEDULE_NAMES, SHARD_LEVELS, Recompute, ScheduleName
+from scaleacross.spec.parallelism import (
+    CONTEXT_EXCHANGES,
+    RECOMPUTES,
+    SCHEDULE_NAMES,
+    SHARD_LEVELS,
+    Recompute,
+    ScheduleName,
+)
 from scaleacross.spec.plan import Decision
 from scaleacross.workloads.layer_profile import ModelProfile
 
@@ -33,7 +40,7 @@ class Subject(NamedTuple):
 
 
 class Columns(Protocol):
-    """Candidates as columns of shape (n,). Codes index RECOMPUTES, SHARD_LEVELS and SCHEDULE_NAMES."""
+    """Candidates as columns of shape (n,). Codes as in ``cost_models.settings``."""
 
     @property
     def tp(self) -> Ints: ...
@@ -57,6 +64,8 @@ class Columns(Protocol):
     def recompute(self) -> Ints: ...
     @property
     def shard(self) -> Ints: ...
+    @property
+    def context(self) -> Ints: ...
 
 
 @dataclass(frozen=True)
@@ -74,6 +83,7 @@ class Row:
     schedule: Ints
     recompute: Ints
     shard: Ints
+    context: Ints
 
     @classmethod
     def of(cls, job: Job, decision: Decision) -> Row:
@@ -86,6 +96,7 @@ class Row:
             "schedule": SCHEDULE_NAMES.index(pipeline.schedule),
             "recompute": RECOMPUTES.index(decision.recompute),
             "shard": SHARD_LEVELS.index(decision.shard),
+            "context": CONTEXT_EXCHANGES.index(decision.context_exchange) if degrees.cp > 1 else 0,
         }
         return cls(**{field.name: np.array([values[field.name]], dtype=np.int64) for field in fields(cls)})
 
@@ -181,4 +192,5 @@ def recompute_codes(names: tuple[Recompute, ...]) -> set[int]:
     return {RECOMPUTES.index(name) for name in names}
 
 
+RING, GATHER, ALL_TO_ALL = range(len(CONTEXT_EXCHANGES))
 SHARD_NONE, SHARD_OPTIMIZER, SHARD_PARAMETERS = range(len(SHARD_LEVELS))

@@ -26,6 +26,7 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import (
     EMPTY_ENDS,
     RECOMPUTES,
+    ContextExchange,
     Degrees,
     GridAxis,
     PipelineChoice,
@@ -162,6 +163,7 @@ def case_of(run: Run, recipes: bool = True) -> Case:
         profile = with_padded_experts(profile)
     degrees = _degrees(run)
     states, optimizer = _states(run)
+    exchange: ContextExchange = "gather" if "Meta" in run.framework else "ring"  # all-gather: arXiv 2407.21783, 3.3.2
     job = Job(
         name=run.id,
         workload=run.model,
@@ -173,7 +175,7 @@ def case_of(run: Run, recipes: bool = True) -> Case:
         optimizer=optimizer,
         overlap=_overlap(run),
         experts=recipe.runtime,
-        context_exchange="gather" if "Meta" in run.framework else "ring",  # all-gather: arXiv 2407.21783, section 3.3.2
+        context_exchange=(exchange,),
         eager_operators=_is_eager(run),
     )
     topology = topology_of(machine_of(run), run.n_gpus)
@@ -186,7 +188,14 @@ def case_of(run: Run, recipes: bool = True) -> Case:
     )
     recomputes = _recomputes(run)
     decisions = tuple(
-        Decision(degrees=degrees, pipeline=pipeline, recompute=recompute, shard=states, placement=placement)
+        Decision(
+            degrees=degrees,
+            pipeline=pipeline,
+            recompute=recompute,
+            shard=states,
+            context_exchange=exchange,
+            placement=placement,
+        )
         for pipeline in _pipelines(run, degrees, profile.num_layers)
         for recompute in recomputes
     )
