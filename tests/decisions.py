@@ -27,9 +27,18 @@ class Case(NamedTuple):
     shard: str = "optimizer"
     overrides: tuple[str, ...] = ()
     layers: tuple[tuple[int, ...], ...] | None = None
+    exchange: str = "ring"
 
     def __str__(self) -> str:
-        words = (self.job["workload"], self.degrees, self.pipeline, self.recompute, self.shard, *self.overrides)
+        words = (
+            self.job["workload"],
+            self.degrees,
+            self.pipeline,
+            self.recompute,
+            self.shard,
+            self.exchange,
+            *self.overrides,
+        )
         return " ".join(words).replace(" ", "-")
 
 
@@ -37,7 +46,8 @@ def job_of(case: Case) -> dict[str, Any]:
     """The job's catalogue names and figures, for this schedule; what the case overrides comes on top."""
     schedule = case.pipeline.split()[0]
     figures = {"sequence_length": 4096, "global_batch_sequences": 128, "schedules": [schedule]}
-    return {"name": "round-trip", **case.job, **figures, "recompute": [case.recompute]}
+    figures |= {"context_exchange": [case.exchange], "recompute": [case.recompute]}
+    return {"name": "round-trip", **case.job, **figures}
 
 
 def decision_of(case: Case) -> Decision:
@@ -59,6 +69,7 @@ def decision_of(case: Case) -> Decision:
             },
             "recompute": case.recompute,
             "shard": case.shard,
+            "context_exchange": case.exchange,
             "layers_per_stage": case.layers,
         }
     )
@@ -75,8 +86,9 @@ MEGATRON = (
     Case(DENSE, "tp8 x4", shard="none", overrides=("optimizer.reduce_bytes=2",)),
     Case(DENSE, "dp32", shard="parameters"),
     Case(DENSE, "tp2 dp8 x2", "1F1B b2", "full", "parameters"),
-    Case(DENSE, "cp4 dp8", overrides=("context_exchange=gather",)),
-    Case(DENSE, "cp2 tp2 pp2 dp4", overrides=("context_exchange=ring",)),
+    Case(DENSE, "cp4 dp8", exchange="gather"),
+    Case(DENSE, "cp2 tp2 pp2 dp4", exchange="ring"),
+    Case(DENSE, "cp2 tp4 dp8", recompute="full", exchange="all_to_all"),
     Case(DENSE, "pp5 dp2 x4", overrides=("global_batch_sequences=160",)),
     Case(DENSE, "pp4 dp8", layers=((7,), (9,), (9,), (7,))),
     Case(DENSE, "pp2 dp8", "Interleaved1F1B v3", layers=((4, 6, 6), (6, 6, 4))),
@@ -109,9 +121,9 @@ TORCHTITAN = (
     Case(DENSE, "tp2 dp16", "1F1B b4", shard="parameters"),
     Case(DENSE, "tp4 x4", "1F1B b32", shard="none"),
     Case(DENSE, "tp8 dp8", "1F1B b16"),
-    Case(DENSE, "cp2 dp16", shard="parameters", overrides=("context_exchange=gather",)),
-    Case(DENSE, "cp4 tp2 dp4", "1F1B b2", "full", "parameters", ("context_exchange=gather", "sequence_length=32768")),
-    Case(DENSE, "cp2 pp2 dp8", overrides=("context_exchange=gather",)),
+    Case(DENSE, "cp2 dp16", shard="parameters", exchange="gather"),
+    Case(DENSE, "cp4 tp2 dp4", "1F1B b2", "full", "parameters", ("sequence_length=32768",), exchange="gather"),
+    Case(DENSE, "cp2 pp2 dp8", exchange="gather"),
     Case(DENSE, "pp4 dp8"),
     Case(DENSE, "pp4 dp4 x2", "GPipe b2"),
     Case(DENSE, "pp4 x8", "1F1B", shard="none"),

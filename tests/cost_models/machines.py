@@ -11,7 +11,7 @@ from scaleacross.cost_models.settings import Settings
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.network import LevelLink, NetworkTechnology, Trunk
-from scaleacross.spec.parallelism import SCHEDULE_NAMES, SHARD_LEVELS
+from scaleacross.spec.parallelism import CONTEXT_EXCHANGES, SCHEDULE_NAMES, SHARD_LEVELS
 from scaleacross.spec.placement import BuildingShare
 from scaleacross.spec.recomputation import RECOMPUTES
 from scaleacross.spec.topology import Building, BuildingLinks, Region, Topology
@@ -106,9 +106,16 @@ def flat(num_buildings: int, per_building: int, **changes: Any) -> Topology:
 
 def settings(**columns: Any) -> Settings:
     """Candidates from columns (scalars broadcast); what is left out is 1, 1F1B, no recomputation, nothing sharded."""
-    codes = {"schedule": SCHEDULE_NAMES, "recompute": RECOMPUTES, "shard": SHARD_LEVELS}
+    codes = {"schedule": SCHEDULE_NAMES, "recompute": RECOMPUTES, "shard": SHARD_LEVELS, "context": CONTEXT_EXCHANGES}
     row: dict[str, Any] = dict.fromkeys(("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep", "micro_batch"), 1)
-    row |= {"num_micro_batches": 1, "num_chunks": 1, "schedule": "1F1B", "recompute": "none", "shard": "none"}
+    row |= {
+        "num_micro_batches": 1,
+        "num_chunks": 1,
+        "schedule": "1F1B",
+        "recompute": "none",
+        "shard": "none",
+        "context": 0,
+    }
     for name, value in (row | columns).items():
         values = np.atleast_1d(np.asarray(value))
         if name in codes and values.dtype.kind == "U":

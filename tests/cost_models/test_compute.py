@@ -25,6 +25,7 @@ from scaleacross.cost_models.compute import (
 )
 from scaleacross.cost_models.work import work_of
 from scaleacross.spec.framework import Conversion, GatheredConversion, Optimizer
+from scaleacross.spec.parallelism import CONTEXT_EXCHANGES, ContextExchange
 from scaleacross.workloads.layer_profile import ActivationBytes, Attention, Gemm, LayerProfile
 
 CHIP = accelerator()
@@ -44,8 +45,8 @@ def layer(*gemms: Gemm, attention: Attention | None = None, elementwise_bytes: f
     return LayerProfile("layer", gemms, attention, 0, 0, 0, elementwise_bytes, held, 64, 0)
 
 
-def shards(tp: int = 1, cp: int = 1, ep: int = 1, micro_batch: int = 1) -> Shards:
-    return Shards(*(np.array([value]) for value in (tp, cp, ep, micro_batch, 0)))
+def shards(tp: int = 1, cp: int = 1, ep: int = 1, micro_batch: int = 1, context: ContextExchange = "ring") -> Shards:
+    return Shards(*(np.array([value]) for value in (tp, cp, ep, micro_batch, 0, CONTEXT_EXCHANGES.index(context))))
 
 
 def test_one_full_wave_by_hand() -> None:
@@ -126,8 +127,8 @@ def test_causal_attention_is_half_of_the_square() -> None:
     core = Attention(num_heads=16, num_kv_heads=4, qk_head_dim=64, v_head_dim=32)
     s = 512
     square = 2 * 16 * (64 + 32) * s * s  # scores and weighted values, multiply and add
-    gathered = Runtime(ring_attention=False)
-    timed = layer_times(layer(attention=core), 0, QUIET, "bf16", shards(tp=2, cp=4, micro_batch=8), s, gathered)
+    gathered = shards(tp=2, cp=4, micro_batch=8, context="gather")
+    timed = layer_times(layer(attention=core), 0, QUIET, "bf16", gathered, s, PLAIN)
     assert timed.attention_s[0] == pytest.approx(8 * square / 2 / (2 * 4) / (100e12 * 0.25))
     assert timed.forward_s[0] == timed.attention_s[0]
     assert timed.backward_s[0] == pytest.approx(5 / 2 * timed.attention_s[0])  # five products of the forward pass's two
@@ -137,18 +138,17 @@ def test_attention_round_a_ring_is_the_same_work_in_more_calls() -> None:
     # 4 calls of 128 queries against 128 keys; every call's result of 8 local heads × 32 features is put together
     chip = accelerator(kernel_launch_s=1e-6)
     core = layer(attention=Attention(num_heads=16, num_kv_heads=4, qk_head_dim=64, v_head_dim=32))
-    sharded = shards(tp=2, cp=4, micro_batch=8)
-    one = layer_times(core, 0, chip, "bf16", sharded, 512, Runtime(ring_attention=False))
-    ring = layer_times(core, 0, chip, "bf16", sharded, 512, PLAIN)
+    one, ring, swapped = (
+        layer_times(core, 0, chip, "bf16", shards(tp=2, cp=4, micro_batch=8, context=kind), 512, PLAIN)
+        for kind in ("gather", "ring", "all_to_all")
+    )
+    assert swapped.forward_s == pytest.approx(one.forward_s)  # whole sequences of 2 heads each, one call
     combined = 4 * 8 * 128 * (8 * 32) / HBM
     assert ring.forward_s[0] - one.forward_s[0] == pytest.approx(3e-6 + RING_FORWARD_BYTES * combined)
     more = 5 / 2 * 3e-6 + RING_BACKWARD_BYTES * combined
     assert ring.backward_s[0] - one.backward_s[0] == pytest.approx(more)
     alone = layer_times(core, 0, chip, "bf16", shards(tp=2), 512, PLAIN)
-    assert (
-        alone.forward_s
-        == layer_times(core, 0, chip, "bf16", shards(tp=2), 512, Runtime(ring_attention=False)).forward_s
-    )
+    assert alone.forward_s == layer_times(core, 0, chip, "bf16", shards(tp=2, context="gather"), 512, PLAIN).forward_s
 
 
 def test_gradients_of_weights_are_added_in_their_product_or_after_it() -> None:

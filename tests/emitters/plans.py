@@ -10,7 +10,16 @@ from scaleacross.schedules.pipeline.stage_placement import virtual_stage
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.network import LINK_LEVELS, LevelLink, LinkLevel, NetworkTechnology, Trunk
-from scaleacross.spec.parallelism import Axis, Degrees, GridAxis, PipelineChoice, ScheduleName, ShardLevel, split_layers
+from scaleacross.spec.parallelism import (
+    Axis,
+    ContextExchange,
+    Degrees,
+    GridAxis,
+    PipelineChoice,
+    ScheduleName,
+    ShardLevel,
+    split_layers,
+)
 from scaleacross.spec.placement import BuildingShare, Device, Placement, devices
 from scaleacross.spec.plan import CostBreakdown, Decision, Plan, PredictedCollective, SolveReport
 from scaleacross.spec.recomputation import Recompute
@@ -146,6 +155,7 @@ def make_plan(
     num_micro_batches: int = 8,
     recompute: Recompute = "none",
     shard: ShardLevel = "optimizer",
+    context_exchange: ContextExchange = "ring",
     name: str = "unit-test",
     **job: Any,
 ) -> Plan:
@@ -173,6 +183,7 @@ def make_plan(
             pipeline=PipelineChoice(schedule=schedule, num_chunks=num_chunks),
             recompute=recompute,
             shard=shard,
+            context_exchange=context_exchange,
             placement=placement,
         ),
         layers_per_stage=stages,

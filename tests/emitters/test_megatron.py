@@ -220,8 +220,8 @@ def test_recompute(policy: Any, values: list[str] | None) -> None:
     assert arguments(make_plan(Degrees(pp=2), recompute=policy)).get("--recompute-granularity") == values
 
 
-@pytest.mark.parametrize(("exchange", "word"), [("ring", "p2p"), ("gather", "all_gather")])
-def test_context_exchange_is_what_is_priced(exchange: str, word: str) -> None:
+@pytest.mark.parametrize(("exchange", "word"), [("ring", "p2p"), ("gather", "all_gather"), ("all_to_all", "a2a")])
+def test_context_exchange_is_what_is_priced(exchange: Any, word: str) -> None:
     assert arguments(make_plan(Degrees(cp=2), context_exchange=exchange))["--cp-comm-type"] == [word]
     assert "--cp-comm-type" not in arguments(make_plan(Degrees(tp=2), context_exchange=exchange))
 

@@ -90,7 +90,8 @@ def carries(told: dict[str, Any], plan: Plan) -> None:
     chunks = plan.decision.pipeline.num_chunks
     assert told["virtual_pipeline_model_parallel_size"] == (chunks if chunks > 1 else None)
     if degrees.cp > 1:
-        assert told["cp_comm_type"] == {"ring": "p2p", "gather": "all_gather"}[job.context_exchange]
+        words = {"ring": "p2p", "gather": "all_gather", "all_to_all": "a2a"}
+        assert told["cp_comm_type"] == words[plan.decision.context_exchange]
     if degrees.ep > 1:
         deduplicated = job.experts.dispatch == "deduplicated"
         assert told["moe_token_dispatcher_type"] == ("flex" if deduplicated else "alltoall")

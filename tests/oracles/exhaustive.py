@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 from math import ceil, lcm, prod
 from typing import Final
 
@@ -25,7 +25,7 @@ from scaleacross.errors import InputError
 from scaleacross.solvers.fleets import Fleet, fleets, shares
 from scaleacross.solvers.search_space import MIN_TOKENS_PER_RANK
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis, PipelineChoice, ScheduleName
+from scaleacross.spec.parallelism import GRID_AXES, ContextExchange, Degrees, GridAxis, PipelineChoice, ScheduleName
 from scaleacross.spec.placement import BuildingShare, Placement, strides
 from scaleacross.spec.plan import Decision
 from scaleacross.targets import refused_by_own
@@ -170,8 +170,14 @@ def candidates(problem: Problem, fleet: Fleet) -> Iterator[Decision]:
                         continue
                     if shard != "none" and degrees.dp_shard * degrees.cp == 1:  # R8
                         continue
-                    for recompute in job.recompute:
-                        decision = Decision(degrees=degrees, pipeline=pipeline, recompute=recompute, shard=shard)
+                    for recompute, exchange in product(job.recompute, _exchanges(problem, degrees)):
+                        decision = Decision(
+                            degrees=degrees,
+                            pipeline=pipeline,
+                            recompute=recompute,
+                            shard=shard,
+                            context_exchange=exchange,
+                        )
                         if not refused_by_own(job, problem.profile, decision):  # R10
                             yield decision
 
@@ -203,6 +209,16 @@ def _all_degrees(problem: Problem, fleet: Fleet) -> Iterator[Degrees]:
                             if dp_shard % ep or (profile.num_experts or 1) % ep:  # R5
                                 continue
                             yield Degrees(tp=tp, cp=cp, pp=pp, dp_shard=dp_shard, dp_replicate=dp_replicate, ep=ep)
+
+
+def _exchanges(problem: Problem, degrees: Degrees) -> Iterator[ContextExchange]:
+    """R2 and R9: how attention may see the whole sequence."""
+    heads = [number for block, _ in problem.profile.blocks for number in block.heads]
+    divided = all(number % (degrees.tp * degrees.cp) == 0 for number in heads)
+    if degrees.cp == 1:
+        yield "ring"
+        return
+    yield from (kind for kind in problem.job.context_exchange if kind != "all_to_all" or divided)
 
 
 def _allowed(job: Job, axis: GridAxis | str, most: int) -> list[int]:

@@ -36,7 +36,13 @@ def times(
 ) -> LayerTimes:
     one = np.ones(1, dtype=np.int64)
     return layer_times(
-        layer, experts, chip, precision, Shards(tp * one, one, one, one, 0 * one), 4096, Runtime(host_share=host_share)
+        layer,
+        experts,
+        chip,
+        precision,
+        Shards(tp * one, one, one, one, 0 * one, 0 * one),
+        4096,
+        Runtime(host_share=host_share),
     )
 
 

@@ -58,6 +58,7 @@ def better_placement(problem: Problem, known: Known, limit: SearchLimit, gap_tol
         "num_chunks": (pipeline.num_chunks,),
         "recompute": (start.recompute,),
         "shard": (start.shard,),
+        "context_exchange": (start.context_exchange,),
     }
     job = with_library_network(problem).job.model_copy(update=pinned)
     return _searched(job, [start], limit, gap_tolerance)

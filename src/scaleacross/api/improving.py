@@ -118,7 +118,7 @@ def _differences(now: Present, planned: Plan) -> Iterator[_Difference]:
         size = {"micro_batch_sequences": becomes.micro_batch_sequences}
         old_size, new_size = (f"{one.micro_batch_sequences} sequences" for one in (was, becomes))
         yield _Difference("micro-batch", old_size, new_size, lambda old: _with_pipeline(old, size, keep_layers=True))
-    for field in ("recompute", "shard"):
+    for field in ("recompute", "shard", *(["context_exchange"] if after.degrees.cp > 1 else [])):
         if getattr(before, field) != getattr(after, field):
             one = {field: getattr(after, field)}
             yield _Difference(field, getattr(before, field), getattr(after, field), partial(_bare, **one))
@@ -145,7 +145,7 @@ def _differences(now: Present, planned: Plan) -> Iterator[_Difference]:
 def _job_differences(now: Present, planned: Plan) -> Iterator[_Difference]:
     """What the settings switch off, or run otherwise than the job states."""
     for path in (one.partition("=")[0] for one in now.stated):
-        if path.startswith(KEPT) or ("." not in path and path != "context_exchange"):
+        if path.startswith(KEPT) or "." not in path:
             continue
         old, new = _field(now.plan, path), _field(planned, path)
         if old != new and _matters(path, now.plan):
@@ -162,8 +162,6 @@ _ASKS_FOR: Final = {"overlap.parameter_gather": ("overlap.gradient_reduce",)}
 def _matters(path: str, plan: Plan) -> bool:
     """Whether the present degrees leave something to overlap or exchange."""
     degrees = plan.degrees
-    if path == "context_exchange":
-        return degrees.cp > 1
     return degrees.ep > 1 if path in ("experts.dispatch", "experts.overlap_fraction") else True
 
 
@@ -192,8 +190,9 @@ def _redegreed(decision: Decision, after: Decision) -> Decision:
     placement = after.placement
     shard = "none" if after.degrees.dp_shard * after.degrees.cp == 1 else decision.shard
     return _bare(
-        decision, degrees=after.degrees, pipeline=pipeline, placement=placement, layers_per_stage=None, shard=shard
-    )
+        decision, degrees=after.degrees, pipeline=pipeline, placement=placement, layers_per_stage=None, shard=shard,
+        context_exchange=after.context_exchange,
+    )  # fmt: skip
 
 
 def _schedule(pipeline: PipelineChoice) -> str:

@@ -111,6 +111,7 @@ def _pins(decision: Decision) -> list[str]:
         "num_accelerators": decision.degrees.world_size,
         "recompute": f"[{decision.recompute}]",
         "shard": f"[{decision.shard}]",
+        "context_exchange": f"[{decision.context_exchange}]",
         "schedules": f"[{pipeline.schedule}]",
         "num_chunks": f"[{pipeline.num_chunks}]",
         "micro_batch_sequences": f"[{pipeline.micro_batch_sequences}]",

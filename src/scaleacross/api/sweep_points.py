@@ -106,6 +106,7 @@ def figures_of(found: Plan) -> dict[str, Any]:
         "micro_batches": found.num_micro_batches,
         "recompute": decision.recompute,
         "shard": decision.shard,
+        "context_exchange": decision.context_exchange if decision.degrees.cp > 1 else "",
         "axis_order": " ".join(found.placement.axis_order),
         "fill": " ".join(f"{share.building}:{share.num_accelerators}" for share in found.placement.fill),
         "crossing": f"{farthest}:{crossing}" if farthest else "",

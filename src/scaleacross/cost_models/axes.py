@@ -38,8 +38,8 @@ from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.overlap import WINDOW_NAMES, occurrences, rounds
 from scaleacross.cost_models.pipeline.penalty import bound_penalty_s, timed_penalty_s
 from scaleacross.cost_models.pipeline.timed_bounds import SPLIT, among
-from scaleacross.cost_models.settings import Bools, Floats, Ints
-from scaleacross.cost_models.traffic import Volumes
+from scaleacross.cost_models.settings import ALL_TO_ALL, ANY_EXCHANGE, Bools, Floats, Ints
+from scaleacross.cost_models.traffic import HEADS, Volumes
 from scaleacross.cost_models.window_traffic import GRADIENT_AXES, communicators, trunks_apart_s
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
@@ -113,8 +113,8 @@ class Terms:
 class Calls(NamedTuple):
     """One call of the collectives that an axis waits for, arrays of shape (n,); what an axis does not have is None.
 
-    ``gather_s`` of activations (tp, with its scatter: half of both) or keys and values (cp); ``both_s`` gather and scatter
-    of these; ``exchange_s`` an all-to-all; ``message`` a pipeline message.
+    ``gather_s`` of activations (tp, with its scatter: half of both) or what a layer's forward pass exchanges over cp; ``both_s``
+    the same of its backward pass; ``exchange_s`` an all-to-all; ``message`` a pipeline message.
     """
 
     gather_s: Floats | None = None
@@ -152,8 +152,7 @@ def axis_calls(axis: GridAxis, volumes: Volumes, group: Group, ep_group: Group |
         gather, scatter = _gather_and_scatter_s(group, volumes.hidden_bytes, "activations", "activations")
         return Calls((gather + scatter) / 2)
     if axis == "cp":
-        gather, scatter = _gather_and_scatter_s(group, volumes.kv_bytes, "keys and values", "key and value gradients")
-        return Calls(gather, gather * volumes.regathers + scatter)
+        return _context_calls(volumes, group)
     if axis == "dp_shard":
         if ep_group is None:
             raise ValueError("dp_shard needs its expert-parallel groups")
@@ -165,12 +164,26 @@ def axis_calls(axis: GridAxis, volumes: Volumes, group: Group, ep_group: Group |
     return Calls()
 
 
+def _context_calls(volumes: Volumes, group: Group) -> Calls:
+    """Of cp: a gather forward, a gather and a scatter backward, or two all-to-alls either way; the less where that is open."""
+    gather, scatter = _gather_and_scatter_s(group, volumes.kv_bytes, "keys and values", "key and value gradients")
+    forward, backward = gather, gather * volumes.regathers + scatter
+    context, allowed = volumes.settings.context, volumes.job.context_exchange
+    swapped, least = context == ALL_TO_ALL, (context == ANY_EXCHANGE) & ("all_to_all" in allowed)
+    if swapped.any() or least.any():
+        twice = 2 * group.all_to_all(volumes.heads_bytes, payload=HEADS).time_s
+        forward, backward = (
+            np.where(swapped, twice, np.where(least, np.minimum(twice, each), each)) for each in (forward, backward)
+        )
+    return Calls(forward, backward)
+
+
 def serial_s(axis: GridAxis, volumes: Volumes, calls: Calls, exact: bool = False) -> dict[str, Floats]:
     """Seconds of a step that wait for the calls of an axis, by component, each (n,).
 
     What any pipeline of the candidate waits for at least (``least_waits``); ``exact``: what it waits for if all ranks and
-    chunks are like the busiest rank. tp: ``_tp_wait_s``. cp: what the attention of the same layer does not hide. Experts:
-    ``_expert_wait_s``.
+    chunks are like the busiest rank. tp: ``_tp_wait_s``. cp: what attention does not hide, which
+    hides a ring only. Experts: ``_expert_wait_s``.
     """
     settings, work = volumes.settings, volumes.work
     if calls.message is not None:
@@ -193,9 +206,9 @@ def serial_s(axis: GridAxis, volumes: Volumes, calls: Calls, exact: bool = False
         return {}
     if calls.both_s is None:
         return {axis: rounds(settings, work) * _tp_wait_s(volumes, calls.gather_s)}
-    exposed = (1 + volumes.keys_again) * np.maximum(0.0, calls.gather_s * work.layers - work.attention_s)
-    back = calls.both_s * work.layers
-    exposed = exposed + np.maximum(0.0, back - ATTENTION_BACKWARD_RATIO * work.attention_s)
+    hiding = volumes.beside_attention * work.attention_s
+    exposed = (1 + volumes.keys_again) * np.maximum(0.0, calls.gather_s * work.layers - hiding)
+    exposed = exposed + np.maximum(0.0, calls.both_s * work.layers - ATTENTION_BACKWARD_RATIO * hiding)
     return {axis: rounds(settings, work) * exposed}
 
 

@@ -173,7 +173,7 @@ def _sharing_links(
     """``slowed_s`` and ``hidden_s``, each (windows, ranks), and ``crowded_s``, (ranks,)."""
     row = np.array([volumes.work.moe_layers.argmax()])  # the first ranks may have no experts
     sent, pieces = flows(volumes.take(row)), float(volumes.work.buckets[row][0])
-    exchange = next((flow for flow in sent if flow.op == "all_to_all"), None)
+    exchange = next((flow for flow in sent if flow.axis == "ep"), None)
     shard = SHARD_LEVELS[int(volumes.settings.shard[0])]
     replicated = shard == "parameters" and any(flow.shape == "dp_replicate" for flow in sent)
     nothing = np.zeros((len(WINDOW_NAMES), len(volumes.settings)))
@@ -239,7 +239,7 @@ def link_seconds(flow: Flow, group: Group, copies: float, pipeline: PipelineChoi
             sent = bytes_out(flow, algorithm, shape, level, pipeline)
             carried = carried_bytes(flow, algorithm, shape, level, pipeline)
             if flow.op == "all_to_all":
-                share = float(distinct_share(shape.degree / shape.members[level], copies))
+                share = float(distinct_share(shape.degree / shape.members[level], copies if flow.axis == "ep" else 0.0))
                 sent, carried = sent * share, carried * share
             own = sent / float(shape.members[RACK if algorithm in WHOLE_STREAM else level])
             # a level's own children exchange what is theirs; all other algorithms count what goes farther themselves

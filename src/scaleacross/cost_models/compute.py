@@ -8,7 +8,7 @@ algorithmic ratios below.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -24,10 +24,11 @@ from scaleacross.cost_models.kernels import (
     gemm_model_of,
     machine_of,
 )
-from scaleacross.cost_models.settings import Bools, Floats, Ints
+from scaleacross.cost_models.settings import ALL_TO_ALL, ANY_EXCHANGE, RING, Bools, Floats, Ints
 from scaleacross.spec.accelerator import Accelerator, Precision
 from scaleacross.spec.framework import Conversion, Optimizer
 from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import CONTEXT_EXCHANGES, ContextExchange
 from scaleacross.spec.recomputation import MODULES, Module
 from scaleacross.workloads.layer_profile import Attention, Gemm, LayerProfile, Recurrence
 
@@ -66,13 +67,15 @@ UNFUSED_BACKWARD_BYTES: Final = 11.0
 
 @dataclass(frozen=True)
 class Shards:
-    """What divides a layer's work, arrays of shape (n,): degrees, sequences per micro-batch, as bits the modules run again."""
+    """What divides a layer's work, arrays of shape (n,): degrees, sequences per micro-batch, as bits the modules run again,
+    code of the exchange over cp."""
 
     tp: Ints
     cp: Ints
     ep: Ints
     micro_batch: Ints
     modules: Ints
+    context: Ints
 
     def tokens(self, sequence_length: int) -> Floats:
         """Tokens of one micro-batch on one rank, before tp: micro_batch · sequence / cp."""
@@ -91,14 +94,14 @@ class Runtime:
     Attributes:
         gradient_result_bytes: HBM bytes per parameter that the product of a weight gradient moves for its result.
         host_share: of ``host_moe_pass_s`` that CUDA graphs leave.
-        ring_attention: context parallelism runs attention block by block round a ring.
         conversion: what moves to convert the operands of narrow products.
+        exchanges: what candidates that are still to choose one may choose.
     """
 
     gradient_result_bytes: float = RESULT_BYTES
     host_share: float = 1.0
-    ring_attention: bool = True
     conversion: Conversion = field(default_factory=Conversion)
+    exchanges: tuple[ContextExchange, ...] = CONTEXT_EXCHANGES
 
 
 def runtime_of(job: Job) -> Runtime:
@@ -108,7 +111,7 @@ def runtime_of(job: Job) -> Runtime:
     """
     optimizer = job.optimizer
     moved = 2.0 * optimizer.gradient_bytes if optimizer.fused_accumulation else RESULT_BYTES
-    return Runtime(moved, HOST_SHARES[job.experts.graphs], job.context_exchange == "ring", job.conversion)
+    return Runtime(moved, HOST_SHARES[job.experts.graphs], job.conversion, job.context_exchange)
 
 
 @dataclass(frozen=True)
@@ -171,27 +174,49 @@ def _gemm_shape(gemm: Gemm, shards: Shards, tokens: Floats, num_experts: int) ->
 
 
 def _attention_times_s(
-    attention: Attention, accelerator: Accelerator, shards: Shards, sequence_length: int, runtime: Runtime
+    attention: Attention,
+    accelerator: Accelerator,
+    shards: Shards,
+    sequence_length: int,
+    exchanges: Iterable[ContextExchange],
+) -> tuple[Floats, Floats, Floats]:
+    """Forward and backward of the attention core, and forward as far as an exchange can hide behind it.
+
+    Where the exchange is still to be chosen, the least of any and the most that any hides: no choice waits less.
+    """
+    chosen = [_attention_of_s(attention, accelerator, shards, sequence_length)]
+    if (open_ := shards.context == ANY_EXCHANGE).any():
+        kinds = (np.where(open_, CONTEXT_EXCHANGES.index(kind), shards.context) for kind in exchanges)
+        chosen = [
+            _attention_of_s(attention, accelerator, replace(shards, context=kind), sequence_length) for kind in kinds
+        ]
+    forward, backward = np.min(chosen, axis=0)
+    return forward, backward, np.max(chosen, axis=0)[0]
+
+
+def _attention_of_s(
+    attention: Attention, accelerator: Accelerator, shards: Shards, sequence_length: int
 ) -> tuple[Floats, Floats]:
     """Forward and backward of the attention core.
 
     Round a ring, cp calls of sequence / cp queries against as many keys: the first causal, the others full over half of
     them, the same work each (zigzag order); RING_*_BYTES per query feature put the results of every call together.
-    Gathered, one call against all keys.
+    Gathered, one call against all keys. After an all-to-all, one call of whole sequences with the heads divided by cp too.
     """
     if not attention.fused:
         return _unfused_attention_times_s(attention, accelerator, shards, sequence_length)
     model, machine = attention_model_of(accelerator), machine_of(accelerator, _sixteen_bit(accelerator))
-    queries = sequence_length / shards.cp
-    calls = shards.cp if runtime.ring_attention else np.ones_like(shards.cp)
+    heads_over = shards.tp * np.where(shards.context == ALL_TO_ALL, shards.cp, 1)
+    queries = sequence_length / np.where(shards.context == ALL_TO_ALL, 1, shards.cp)
+    calls = np.where(shards.context == RING, shards.cp, 1)
     kernel = attention_kernel_s(
         model,
         machine,
         sequences=shards.micro_batch.astype(np.float64),
         queries=queries,
         keys=attention.reach(sequence_length) / calls,
-        heads=attention.num_heads / shards.tp,
-        kv_heads=np.maximum(1.0, attention.num_kv_heads / shards.tp),
+        heads=attention.num_heads / heads_over,
+        kv_heads=np.maximum(1.0, attention.num_kv_heads / heads_over),
         qk_head_dim=attention.qk_head_dim,
         v_head_dim=attention.v_head_dim,
     )
@@ -208,7 +233,9 @@ def _unfused_attention_times_s(
 ) -> tuple[Floats, Floats]:
     """Two batched products forward and four backward over the whole s × s square, and UNFUSED_*_BYTES per score."""
     precision = _sixteen_bit(accelerator)
-    heads = shards.micro_batch * (attention.num_heads / shards.tp)
+    heads = shards.micro_batch * (
+        attention.num_heads / shards.tp
+    )  # an all-to-all divides these by cp, not the queries: the same
     length, whole = sequence_length / shards.cp, np.full_like(heads, sequence_length, dtype=np.float64)
     scores = gemm_time_s(accelerator, precision, length, whole, np.full_like(whole, attention.qk_head_dim), heads)
     values = gemm_time_s(accelerator, precision, length, np.full_like(whole, attention.v_head_dim), whole, heads)
@@ -297,11 +324,11 @@ def layer_times(
         repeated = repeated + np.where(shards.runs_again(gemm.modules), forward - before, 0.0)
     divided = layer.elementwise_bytes - layer.replicated_elementwise_bytes
     elementwise = tokens * (divided / shards.tp + layer.replicated_elementwise_bytes) / memory_bytes_per_s(accelerator)
-    attention, attention_backward = np.zeros_like(tokens), np.zeros_like(tokens)
+    attention, attention_backward, hiding = (np.zeros_like(tokens) for _ in range(3))
     selective = elementwise + layer.selective_gemm_fraction * forward
     if layer.attention is not None:
-        attention, attention_backward = _attention_times_s(
-            layer.attention, accelerator, shards, sequence_length, runtime
+        attention, attention_backward, hiding = _attention_times_s(
+            layer.attention, accelerator, shards, sequence_length, runtime.exchanges
         )
         selective = selective if layer.attention.fused else attention
     for module, share in layer.modules.items():
@@ -320,7 +347,7 @@ def layer_times(
         ),
         weight_s=weight,
         partly_s=np.where(shards.modules > 0, repeated, selective),
-        attention_s=attention,
+        attention_s=hiding,
         elementwise_s=elementwise,
     )
 

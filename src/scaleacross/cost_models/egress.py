@@ -110,7 +110,7 @@ def flow_price(flow: Flow, units: UnitPrices, num_chunks: int) -> float:
         each = units.onward + units.back * (num_chunks - 1) / num_chunks
     else:
         each = units.ring * (2 if flow.op == "all_reduce" else 1)
-    return flow.per_step * flow.size_bytes * each
+    return (flow.per_border or flow.per_step) * flow.size_bytes * each
 
 
 def egress_price(sent: Sequence[Flow], patterns: Mapping[str, Patterns], prices: Prices, num_chunks: int) -> float:

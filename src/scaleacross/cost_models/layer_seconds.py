@@ -1,7 +1,7 @@
 """Seconds of one micro-batch in every layer of a model: block types, embedding and head, by candidate and accelerator type.
 
 Layers take the same time on every rank that holds them, so that they are priced once for all candidates with equal (tp, cp, ep,
-micro-batch), remembered, and then put together (``rank_seconds``).
+micro-batch, exchange over cp), remembered, and then put together (``rank_seconds``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 import numpy as np
 
 from scaleacross.cost_models.compute import Runtime, Shards, layer_times, runtime_of
-from scaleacross.cost_models.settings import Floats, Ints, Settings
+from scaleacross.cost_models.settings import ANY_EXCHANGE, Floats, Ints, Settings
 from scaleacross.cost_models.stragglers import slowest_ratio
 from scaleacross.spec.accelerator import Accelerator, Precision
 from scaleacross.spec.job import Job
@@ -23,6 +23,8 @@ from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
 
 Row = tuple[int, ...]
 """A row of ``Shards``."""
+LAYER_COLUMNS: Final = ("tp", "cp", "ep", "micro_batch", "context")
+"""Columns of candidates that a layer's seconds depend on, but for ``recompute``."""
 Known = TypeVar("Known")
 _MASKS: Final = np.array(MASKS)
 _REMEMBERED: Final = 16  # models on accelerators: of one problem, few; every exact price asks for the same rows again
@@ -63,13 +65,14 @@ def times_by_type(
 
 
 def distinct_shards(settings: Settings) -> tuple[Shards, Ints]:
-    """The distinct (tp, cp, ep, micro_batch, modules) and the row -> distinct map."""
+    """The distinct (tp, cp, ep, micro_batch, modules, context) and the row -> distinct map."""
     modules = _MASKS[settings.recompute]
     key = ((settings.tp * 65536 + settings.cp) * 65536 + settings.ep) * 4096 + settings.micro_batch
+    key = key * (ANY_EXCHANGE + 1) + settings.context
     if modules.any():
         key = np.unique(key, return_inverse=True)[1] * (1 << len(MODULES)) + modules
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    columns = (settings.tp, settings.cp, settings.ep, settings.micro_batch, modules)
+    columns = (settings.tp, settings.cp, settings.ep, settings.micro_batch, modules, settings.context)
     return Shards(*(column[first] for column in columns)), inverse
 
 

@@ -95,8 +95,9 @@ def _cp_wait_s(
     work = volumes.work
 
     def passed(layers: Floats, attention_s: Floats) -> tuple[Floats, Floats]:
-        forward = np.maximum(0.0, gather_s * layers - attention_s)
-        back = np.maximum(0.0, both_s * layers - ATTENTION_BACKWARD_RATIO * attention_s)
+        hiding = volumes.beside_attention * attention_s
+        forward = np.maximum(0.0, gather_s * layers - hiding)
+        back = np.maximum(0.0, both_s * layers - ATTENTION_BACKWARD_RATIO * hiding)
         return forward, back + volumes.keys_again * forward
 
     return passed(work.layers, work.attention_s), passed(work.ahead_layers, work.ahead_attention_s)

@@ -118,7 +118,7 @@ def time_of(flow: Flow, group: Group, equal_copies: float) -> Timed:
     """Time and algorithm of one of ``flow``."""
     size: Floats = np.array([flow.size_bytes])
     if flow.op == "all_to_all":
-        return group.all_to_all(size, equal_copies, flow.what)
+        return group.all_to_all(size, equal_copies if flow.axis == "ep" else 0.0, flow.what)
     if flow.op == "all_reduce":
         return group.all_reduce(size, flow.what)
     if flow.op == "send":

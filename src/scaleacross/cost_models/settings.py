@@ -14,10 +14,21 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleacross.spec.parallelism import SCHEDULE_NAMES, SHARD_LEVELS, Degrees, GridAxis, PipelineChoice
+from scaleacross.spec.parallelism import (
+    CONTEXT_EXCHANGES,
+    SCHEDULE_NAMES,
+    SHARD_LEVELS,
+    Degrees,
+    GridAxis,
+    PipelineChoice,
+)
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import RECOMPUTES
 
+RING, GATHER, ALL_TO_ALL = range(len(CONTEXT_EXCHANGES))
+"""Codes of CONTEXT_EXCHANGES."""
+ANY_EXCHANGE: Final = len(CONTEXT_EXCHANGES)
+"""Code of candidates that are still to choose one of those that the job allows: what they take is the least of all."""
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -25,7 +36,8 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Settings:
-    """Columns of candidates, all of shape (n,). Codes index RECOMPUTES, SHARD_LEVELS and SCHEDULE_NAMES."""
+    """Columns of candidates, all of shape (n,). Codes index RECOMPUTES, SHARD_LEVELS, SCHEDULE_NAMES and
+    CONTEXT_EXCHANGES (0 where cp is 1)."""
 
     tp: Ints
     cp: Ints
@@ -39,6 +51,7 @@ class Settings:
     schedule: Ints
     recompute: Ints
     shard: Ints
+    context: Ints
 
     def __len__(self) -> int:
         return len(self.tp)
@@ -74,6 +87,7 @@ class Settings:
             ),
             recompute=RECOMPUTES[at["recompute"]],
             shard=SHARD_LEVELS[at["shard"]],
+            context_exchange=CONTEXT_EXCHANGES[at["context"]],
         )
 
 
@@ -94,6 +108,7 @@ def settings_of(decision: Decision, global_batch_sequences: int) -> Settings:
     row |= {"micro_batch": pipeline.micro_batch_sequences, "num_micro_batches": global_batch_sequences // per_round}
     row |= {"num_chunks": pipeline.num_chunks, "schedule": SCHEDULE_NAMES.index(pipeline.schedule)}
     row |= {"recompute": RECOMPUTES.index(decision.recompute), "shard": SHARD_LEVELS.index(decision.shard)}
+    row |= {"context": CONTEXT_EXCHANGES.index(decision.context_exchange) if degrees.cp > 1 else 0}
     return Settings(**{name: np.array([value], dtype=np.int64) for name, value in row.items()})
 
 

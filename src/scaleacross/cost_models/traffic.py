@@ -4,8 +4,10 @@ Sizes (t = tokens of a micro-batch on a rank, h = hidden size, activations in 2 
 
 * tp            t·h·2 gathered or scattered ``Work.tp_gathers`` times per micro-batch (sequence parallelism, Korthikanti
                 2205.05198); without sequence parallelism a gather with its scatter is one all-reduce
-* cp            keys and values of the whole sequence, t·cp·kv·2/tp: gathered forward, gathered and reduced backward
-                (only reduced where autograd keeps them), per layer
+* cp            keys and values of the whole sequence, t·cp·kv·2/tp: gathered forward (or round a ring), gathered and reduced
+                backward (only reduced where autograd keeps them), per layer; or all-to-alls of queries, keys, values and of
+                outputs, 2 forward and 2 backward, of t·(2q + kv)/2·2/tp each in the mean (q, kv features of queries and
+                outputs, of keys and values)
 * ep            t·top_k·h·2/tp sent per all-to-all; dispatch and combine, forward and backward, per MoE layer
 * pp            t·h·2/tp per message; every chunk boundary forward and backward, but for the ends of the pipeline
 * gradients     held parameters · reduce_bytes: reduce-scatter over cp and dp_shard (all-reduce if nothing is sharded),
@@ -23,7 +25,7 @@ import numpy as np
 
 from scaleacross.cost_models.memory import Held
 from scaleacross.cost_models.recomputation import keys_again, tokens_again
-from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
+from scaleacross.cost_models.settings import ALL_TO_ALL, ANY_EXCHANGE, RING, Bools, Floats, Ints, Settings
 from scaleacross.cost_models.work import Work
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.spec.job import Job
@@ -35,6 +37,9 @@ ACTIVATION_BYTES: Final = 2.0
 """Activations and their gradients travel in 16 bit."""
 
 Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
+
+HEADS: Final = "queries, keys, values and outputs"
+"""What an all-to-all over cp carries."""
 
 TP_PARTS: Final[tuple[Op, ...]] = ("all_gather", "reduce_scatter")
 TP_WHOLE: Final[tuple[Op, ...]] = ("all_reduce",)
@@ -88,6 +93,21 @@ class Volumes:
     def regathers(self) -> bool:
         """Whether the backward pass gathers keys and values again (Transformer Engine), or autograd kept them."""
         return self.job.kept.by == "megatron"
+
+    @property
+    def beside_attention(self) -> Floats:
+        """1 where the exchange over cp runs beside the attention of its layer (a ring), 0 where that waits for it, (n,)."""
+        context, ring_allowed = self.settings.context, "ring" in self.job.context_exchange
+        return ((context == RING) | ((context == ANY_EXCHANGE) & ring_allowed)).astype(float)
+
+    @property
+    def heads_bytes(self) -> Floats:
+        """Bytes that one rank sends in an all-to-all over cp, (n,): the mean of that of queries, keys and values and that of
+        outputs, over the layers that exchange."""
+        exchanging = [(block, count) for block, count in self.profile.blocks if block.exchanges_over_cp]
+        layers = max(1, sum(count for _, count in exchanging))
+        features = sum(block.swapped_features * count for block, count in exchanging) / layers
+        return self.tokens * features / 2 * ACTIVATION_BYTES / self.settings.tp
 
     @property
     def routed_bytes(self) -> Floats:
@@ -150,7 +170,8 @@ class Flow:
     """One kind of collective of a single decision.
 
     ``shape`` names the group: a grid axis, ``ep`` or ``expert``. ``size_bytes`` is the full tensor, or what a rank
-    sends for all_to_all and send; ``phases`` counts one rank's calls in a step by where they are issued.
+    sends for all_to_all and send; ``phases`` counts one rank's calls in a step by where they are issued. Of messages,
+    ``per_border`` counts those that pass a border between two stages in a step, both ways; 0: as many as a rank sends.
     """
 
     axis: Axis
@@ -159,6 +180,7 @@ class Flow:
     shape: str
     size_bytes: float
     phases: Mapping[Phase, float]
+    per_border: float = 0.0
 
     @property
     def per_step(self) -> float:
@@ -191,12 +213,19 @@ def flows(volumes: Volumes) -> list[Flow]:
     for op in TP_WHOLE if volumes.all_reduced else TP_PARTS:
         add("tp", op, "activations", hidden, pairs)
     layers, moe_layers = float(work.layers[0]) * m, float(work.moe_layers[0]) * m
-    gathered_again = layers * (keys + volumes.regathers)
-    add("cp", "all_gather", "keys and values", kv, {"forward": layers, "backward": gathered_again})
-    add("cp", "reduce_scatter", "key and value gradients", kv, {"backward": layers})
+    if settings.context[0] == ALL_TO_ALL:
+        calls: dict[Phase, float] = {"forward": 2 * layers, "backward": 2 * layers * (1 + keys)}
+        add("cp", "all_to_all", HEADS, float(volumes.heads_bytes[0]), calls)
+    else:
+        gathered_again = layers * (keys + volumes.regathers)
+        add("cp", "all_gather", "keys and values", kv, {"forward": layers, "backward": gathered_again})
+        add("cp", "reduce_scatter", "key and value gradients", kv, {"backward": layers})
     exchanges: dict[Phase, float] = {"forward": 2 * moe_layers, "backward": 2 * moe_layers * tokens}
     add("ep", "all_to_all", "tokens", routed, exchanges)
-    add("pp", "send", "activations", hidden / degree["tp"], {"message": m * _messages(settings)})
+    if degree["pp"] > 1:
+        sent: dict[Phase, float] = {"message": m * _messages(settings)}
+        border = 2 * m * float(settings.num_chunks[0])
+        out.append(Flow("pp", "send", "activations", "pp", hidden / degree["tp"], sent, border))
     _state_flows(volumes, add, m)
     gradients = float(volumes.replica_gradient_bytes[0])
     pieces = float(work.buckets[0])

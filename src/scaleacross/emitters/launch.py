@@ -61,6 +61,7 @@ def launch_config(plan: Plan) -> LaunchConfig:
         layers_per_stage=plan.layers_per_stage,
         recompute=decision.recompute,
         shard=decision.shard,
+        context_exchange=decision.context_exchange,
         precision=plan.job.precision,
         optimizer=plan.job.optimizer,
         predicted_step_s=plan.cost.step_s,

@@ -9,6 +9,7 @@ into contiguous slices. Expert groups take consecutive ranks of cp·dp.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from typing import Final
 
 from scaleacross.emitters.launchers import launch_files
@@ -22,10 +23,11 @@ from scaleacross.emitters.megatron_model import model_arguments, model_notes, st
 from scaleacross.emitters.model import check_stages, refuse, workload_of
 from scaleacross.emitters.rank_order import RankOrder, plan_topology, rank_order, ranks_csv
 from scaleacross.emitters.shell import Launch, one_line
-from scaleacross.spec.parallelism import GridAxis
+from scaleacross.spec.parallelism import ContextExchange, GridAxis
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.recomputation import modules_of
 
+CP_COMM_TYPES: Final[Mapping[ContextExchange, str]] = {"ring": "p2p", "gather": "all_gather", "all_to_all": "a2a"}
 PP_OUTERMOST: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 DP_OUTERMOST: Final[tuple[GridAxis, ...]] = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
 
@@ -147,10 +149,10 @@ def _recompute(plan: Plan) -> list[str]:
 
 
 def _context(plan: Plan) -> list[str]:
-    """How keys and values are exchanged; the word is ``all_gather`` (the help text's spelling raises in Transformer Engine)."""
+    """How attention sees the whole sequence; the word is ``all_gather`` (the help text's raises in Transformer Engine)."""
     if plan.degrees.cp == 1:
         return []
-    return ["--cp-comm-type", "p2p" if plan.job.context_exchange == "ring" else "all_gather"]
+    return ["--cp-comm-type", CP_COMM_TYPES[plan.decision.context_exchange]]
 
 
 def _overlap(plan: Plan) -> list[str]:

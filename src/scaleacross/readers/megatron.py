@@ -10,12 +10,12 @@ import re
 import shlex
 from typing import Any, Final
 
-from scaleacross.emitters.megatron import DP_OUTERMOST, PP_OUTERMOST
+from scaleacross.emitters.megatron import CP_COMM_TYPES, DP_OUTERMOST, PP_OUTERMOST
 from scaleacross.emitters.megatron_layout import GROUP_SIZE
 from scaleacross.errors import InputError
 from scaleacross.readers.settings import Reading, data_parallel, stages
 from scaleacross.schedules.pipeline.interleaved_1f1b import microbatches_per_round
-from scaleacross.spec.parallelism import Degrees, PipelineChoice, ShardLevel, has_chunks
+from scaleacross.spec.parallelism import ContextExchange, Degrees, PipelineChoice, ShardLevel, has_chunks
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import Recompute, spelled
 
@@ -111,12 +111,13 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
         _check_rounds(name, number(GROUP_SIZE, pp), choice, pp, number("--global-batch-size") // dp)
     decision = Decision(
         degrees=degrees, pipeline=choice, recompute=_recompute(found, name), shard=shard,
+        context_exchange=_context(found, name) if cp > 1 else "ring",
         layers_per_stage=counts if "--pipeline-model-parallel-layout" in found else None,
     )  # fmt: skip
     job = {
         "sequence_length": number("--seq-length"),
         "global_batch_sequences": number("--global-batch-size"),
-        **_job(found, cp),
+        **_job(found),
         **_overlap(found, decision),
         **_experts(found, name, degrees.ep),
     }
@@ -124,6 +125,16 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     order = DP_OUTERMOST if "--use-tp-pp-dp-mapping" in found else PP_OUTERMOST
     unsaid = {field: option for option, field in SHARES.items() if option in found}
     return Reading(decision, job, model, order, tuned="--nccl-communicator-config-path" in found, unsaid=unsaid)
+
+
+def _context(found: dict[str, list[str]], name: str) -> ContextExchange:
+    kinds = found.get("--cp-comm-type") or ["p2p"]
+    known = {word: exchange for exchange, word in CP_COMM_TYPES.items()}
+    if len(set(kinds)) > 1 or kinds[0] not in known:
+        raise InputError(
+            f"{name}: --cp-comm-type {' '.join(kinds)} is not modelled: one of {', '.join(known)} for all layers is"
+        )
+    return known[kinds[0]]
 
 
 def _shard(found: dict[str, list[str]]) -> ShardLevel:
@@ -186,7 +197,7 @@ def expand(layout: str) -> str:
     return re.sub(r"(.)\*(\d+)", lambda found: found[1] * int(found[2]), text)
 
 
-def _job(found: dict[str, list[str]], cp: int) -> dict[str, Any]:
+def _job(found: dict[str, list[str]]) -> dict[str, Any]:
     """Fields of the job that the arguments state, by their defaults where they say nothing."""
     half, fp8 = "--fp16" in found, "--fp8-format" in found
     in_fp32 = "--accumulate-allreduce-grads-in-fp32" in found if half else "--grad-reduce-in-bf16" not in found
@@ -199,11 +210,6 @@ def _job(found: dict[str, list[str]], cp: int) -> dict[str, Any]:
     }
     if "--ddp-bucket-size" in found:
         out["overlap.bucket_parameters"] = int(found["--ddp-bucket-size"][0])
-    if cp > 1:
-        kind = (found.get("--cp-comm-type") or ["p2p"])[0]
-        if kind not in ("p2p", "all_gather"):
-            raise InputError(f"--cp-comm-type {kind} is not modelled: p2p and all_gather are")
-        out["context_exchange"] = "ring" if kind == "p2p" else "gather"
     return out
 
 

@@ -43,12 +43,11 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     shard: ShardLevel = "none" if sharded * cp == 1 else "optimizer" if pp > 1 else _without_pipeline(parallel)
     decision = Decision(
         degrees=degrees, pipeline=_pipeline(parallel, training, pp), recompute=parts["recompute"], shard=shard,
-        layers_per_stage=_stages(parallel, name, pp, num_layers),
+        context_exchange="gather" if cp > 1 else "ring", layers_per_stage=_stages(parallel, name, pp, num_layers),
     )  # fmt: skip
     job: dict[str, Any] = {"sequence_length": _stated(training, "seq_len", name)}
     batch = training.get("global_batch_size", -1)
     job["global_batch_sequences"] = batch if batch > 0 else _stated(training, "local_batch_size", name) * dp
-    job |= {"context_exchange": "gather"} if cp > 1 else {}
     return Reading(decision, job, {}, TORCHTITAN_ORDER)
 
 

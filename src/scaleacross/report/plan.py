@@ -24,6 +24,11 @@ AXIS_MEANING: dict[Axis, str] = {
     "ep": "experts, inside dp_shard",
 }
 BETWEEN_BUILDINGS = ("campus", "region")
+CONTEXT_MEANING = {
+    "ring": "ring: keys and values go round beside attention",
+    "gather": "gather: keys and values are gathered before attention",
+    "all_to_all": "all_to_all: heads are exchanged for sequence before and after attention",
+}
 SHARD_MEANING = {
     "none": "nothing (every replica keeps all states)",
     "optimizer": "optimizer states over dp_shard · cp (ZeRO-1)",
@@ -56,6 +61,7 @@ def decision(plan: Plan) -> RenderableType:
             ("layers", f"{layers} per {'virtual stage, in model order' if pipeline.num_chunks > 1 else 'stage'}"),
             ("recompute", _recompute(chosen.recompute)),
             ("shard", SHARD_MEANING[chosen.shard]),
+            *([("context", CONTEXT_MEANING[chosen.context_exchange])] if plan.degrees.cp > 1 else []),
             *([("target", _targets(plan))] if plan.targets else []),
         ]
     )

@@ -129,7 +129,11 @@ class Calls:
         """Among ranks of one domain: the port, for as long as was measured, or by bandwidth and latency."""
         machine, block = self.machine, self._block(shape, group)
         link = machine.fabric.buildings[int(machine.fabric.building[block])].links.scale_up
-        moved = size * float(distinct(np.array(float(num_ranks)), self.copies)) if op == "all_to_all" else size
+        moved = (
+            size * float(distinct(np.array(float(num_ranks)), self.copies))
+            if op == "all_to_all" and shape == "ep"
+            else size
+        )
         curve: CurveOp = "all_gather" if op == "send" else op
         seconds, fixed = measured_s(link.technology, curve, num_ranks, moved), 0.0
         if seconds is None:

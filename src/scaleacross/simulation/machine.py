@@ -199,7 +199,8 @@ def build_machine(
     for shape, needed in kinds.items():
         port_rate = fabric.rates[0, fabric.building[shapes[shape].members[:, 0]]]
         for kind in needed:
-            streams.update(_streams(fabric, shape, shapes[shape], kind, port_rate, copies))
+            equal = copies if shape == "ep" else 0.0
+            streams.update(_streams(fabric, shape, shapes[shape], kind, port_rate, equal))
     stride = strides(degrees, placement.axis_order)["pp"]
     position = np.arange(fabric.num_blocks) * fabric.width
     at = position // stride % degrees.pp

@@ -223,7 +223,7 @@ def _copies(problem: Problem) -> float:
 
 def _use(one: PredictedCollective) -> str:
     """What a collective is for, in the words of a step graph."""
-    if one.axis == "cp" and "key" not in one.name:
+    if one.axis == "cp" and "key" not in one.name:  # parameters and gradients
         return "cp_states"
     return "expert" if one.axis == "dp_shard" and "expert" in one.name else str(one.axis)
 
@@ -246,9 +246,9 @@ def _way(plan: Plan, one: PredictedCollective, fabric: Fabric) -> Way:
 def _setting(plan: Plan, profile: ModelProfile) -> Setting:
     sizes: dict[tuple[str, Op], float] = {(_use(one), one.op): one.bytes_per_rank for one in plan.collectives}
     whole = ("tp", "all_reduce") in sizes
-    policy = plan.decision.recompute
-    again = profile.keys_again(policy), float(repeats_tokens(policy))
-    return Setting(plan.job, plan.degrees, plan.decision.shard, sizes, whole, *again)
+    chosen = plan.decision
+    again = profile.keys_again(chosen.recompute), float(repeats_tokens(chosen.recompute))
+    return Setting(plan.job, plan.degrees, chosen.shard, chosen.context_exchange, sizes, whole, *again)
 
 
 def _kinds(plan: Plan) -> dict[str, list[str]]:

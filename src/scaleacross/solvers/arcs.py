@@ -29,7 +29,7 @@ ENDLESS_S: Final = 1e30
 """Longer than any window's traffic."""
 SPLIT: Final = frozenset({"dp_shard", "dp_replicate", "shard"})
 """Columns that change neither computation nor any collective that the step waits for."""
-SHAPE: Final = frozenset({"micro_batch", "num_micro_batches", "schedule", "recompute"})
+SHAPE: Final = frozenset({"micro_batch", "num_micro_batches", "schedule", "recompute", "context"})
 """Columns that change no traffic of gradients, parameters and optimizer states, but for folded stages (``_kinds``)."""
 
 

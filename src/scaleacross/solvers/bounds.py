@@ -34,6 +34,7 @@ from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.crossing import Crossing
 from scaleacross.solvers.search_space import Refusals, SearchSpace, divisors
 from scaleacross.solvers.search_state import Search
+from scaleacross.spec.parallelism import CONTEXT_EXCHANGES
 from scaleacross.spec.plan import Bound
 from scaleacross.spec.topology import Building
 from scaleacross.units import human_bytes
@@ -97,12 +98,13 @@ def critical_path_bound(problem: Problem) -> Bound:
                 space.cp_values(Refusals()),
                 divisors(profile.num_experts or 1),
                 job.micro_batch_sequences,
+                range(len(CONTEXT_EXCHANGES)),
             )
         ),
         dtype=np.int64,
-    ).reshape(-1, 4)
-    tp, cp, ep, micro_batch = rows.T
-    shards = Shards(tp, cp, ep, micro_batch, modules=np.zeros(len(rows), dtype=np.int64))
+    ).reshape(-1, 5)
+    tp, cp, ep, micro_batch, context = rows.T
+    shards = Shards(tp, cp, ep, micro_batch, modules=np.zeros(len(rows), dtype=np.int64), context=context)
     layers = [*profile.blocks, (profile.embedding, 1), (profile.head, 1)]
     split = any(is_legal(name, 2, 1, v) for name, v in product(job.schedules, job.num_chunks) if name in SPLIT)
     least = np.inf

@@ -38,7 +38,7 @@ from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.early_gradients import Early, early_gradients
 from scaleacross.cost_models.groups import GroupShape, relaxed_shape
-from scaleacross.cost_models.layer_seconds import layer_pass_s, times_by_type
+from scaleacross.cost_models.layer_seconds import LAYER_COLUMNS, layer_pass_s, times_by_type
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
 from scaleacross.cost_models.levels import CAMPUS
 from scaleacross.cost_models.links import Links
@@ -145,7 +145,7 @@ class Pricing:
         hold S_r ≤ step·(1 − (1 − 1/m)^r), and all of them, whatever the split, the layers of the model. Holds for unequal
         layers and batches: each layer counts as on its fastest type. Of whole backwards in chunks one micro-batch passes all.
         """
-        kinds = distinct(bases.tp, bases.cp, bases.ep, bases.micro_batch, bases.recompute)
+        kinds = distinct(*(getattr(bases, name) for name in LAYER_COLUMNS), bases.recompute)
         some = bases.take(kinds.first)
         some = replace(some, dp_shard=np.ones_like(some.dp_shard))  # no layer is faster on more accelerators
         whole = (self._layer_counts @ self._passes_s(some).min(axis=0))[kinds.code]
@@ -322,15 +322,14 @@ class Pricing:
         first, *others = every = self._calls_by_type(axis, volumes, stride, coarse)
         if not others:
             return first
-        kinds = distinct(*(getattr(volumes.settings, name) for name in ("tp", "cp", "ep", "micro_batch", "world_size")))
+        kinds = distinct(*(getattr(volumes.settings, name) for name in (*LAYER_COLUMNS, "world_size")))
         passes = self._layer_counts @ self._passes_s(volumes.settings.take(kinds.first))
         return chosen_calls(every, passes.argmax(axis=0)[kinds.code])
 
     def _calls_by_type(self, axis: GridAxis, volumes: Volumes, stride: Ints, coarse: bool) -> list[Calls]:
         """The same on every accelerator type; one for all types that are alike to it."""
         settings = volumes.settings
-        columns = (settings.tp, settings.cp, settings.ep, settings.pp, settings.dp, settings.micro_batch, stride)
-        kinds = distinct(*columns)
+        kinds = distinct(*(getattr(settings, name) for name in (*LAYER_COLUMNS, "pp", "dp")), stride)
         some, apart = volumes.take(kinds.first), stride[kinds.first]
         group = self._group(some.settings, getattr(some.settings, axis), apart, coarse, waits=axis in WAITED)
         sharded = axis == "dp_shard"

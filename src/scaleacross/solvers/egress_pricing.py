@@ -23,7 +23,7 @@ from scaleacross.cost_models.egress import (
     hop_prices,
     unit_prices,
 )
-from scaleacross.cost_models.settings import Floats
+from scaleacross.cost_models.settings import ALL_TO_ALL, ANY_EXCHANGE, Floats
 from scaleacross.cost_models.traffic import Flow, Volumes
 from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS, Degrees, GridAxis
@@ -93,7 +93,15 @@ def sent_amounts(volumes: Volumes) -> Floats:
     out = np.zeros((len(settings), len(SHAPES), len(UnitPrices._fields)))
     at = {shape: index for index, shape in enumerate(SHAPES)}
     out[:, at["tp"], RING] = work.tp_gathers * m * volumes.hidden_bytes
-    out[:, at["cp"], RING] = work.layers * m * (3 + volumes.keys_again) * volumes.kv_bytes
+    swapped, ring = (
+        settings.context == ALL_TO_ALL,
+        settings.context != ANY_EXCHANGE,
+    )  # nothing is counted of an open one
+    gathers = work.layers * m * (2 + volumes.regathers + volumes.keys_again) * volumes.kv_bytes
+    out[:, at["cp"], RING] = np.where(ring & ~swapped, gathers, 0.0)
+    out[:, at["cp"], PAIRS] = np.where(
+        swapped, work.layers * m * (4 + 2 * volumes.keys_again) * volumes.heads_bytes, 0.0
+    )
     out[:, at["ep"], PAIRS] = work.moe_layers * m * (4 + 2 * volumes.tokens_again) * volumes.routed_bytes
     messages = 2 * m * settings.num_chunks * volumes.hidden_bytes / settings.tp
     out[:, at["pp"], ONWARD] = messages

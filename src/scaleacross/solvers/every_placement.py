@@ -22,7 +22,7 @@ import numpy as np
 from scaleacross.cost_models.axes import axis_terms, searched_network
 from scaleacross.cost_models.failures import replicas_lost
 from scaleacross.cost_models.groups import stacked_shapes
-from scaleacross.cost_models.layer_seconds import StackedTimes, times_by_type
+from scaleacross.cost_models.layer_seconds import LAYER_COLUMNS, StackedTimes, times_by_type
 from scaleacross.cost_models.layout import Layout, layout_of
 from scaleacross.cost_models.levels import CAMPUS
 from scaleacross.cost_models.links import stacked_links
@@ -185,7 +185,7 @@ class EveryPlacement(Placer):
         return lost <= wanted.max_replicas_lost
 
     def _layer_times(self, settings: Settings) -> list[StackedTimes]:
-        key = tuple(int(getattr(settings, name)[0]) for name in ("tp", "cp", "ep", "micro_batch", "world_size"))
+        key = tuple(int(getattr(settings, name)[0]) for name in (*LAYER_COLUMNS, "recompute", "world_size"))
         if key not in self._times:
             pricing = self.pricing
             self._times[key] = times_by_type(pricing.profile, pricing.job, pricing.accelerators, settings)

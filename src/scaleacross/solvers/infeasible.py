@@ -152,7 +152,7 @@ def _relaxations(problem: Problem, seed: int) -> Iterator[tuple[str, Job]]:
         yield "leave failure_domains out", job.model_copy(update={"failure_domains": None})
     if job.target not in ("any", "scaleacross"):
         yield "leave the target open (target: any)", job.model_copy(update={"target": "any"})
-    for name in ("recompute", "micro_batch_sequences", "shard", "schedules", "num_chunks"):
+    for name in ("recompute", "micro_batch_sequences", "shard", "schedules", "num_chunks", "context_exchange"):
         default = fresh[name].default
         if set(getattr(job, name)) != set(default):
             yield f"allow every {name} ({', '.join(map(str, default))})", job.model_copy(update={name: default})

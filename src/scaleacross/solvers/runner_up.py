@@ -47,6 +47,7 @@ CHOICES: Final[Mapping[str, tuple[str, Callable[[Decision], Any]]]] = {
     "micro-batch": ("micro_batch_sequences", lambda decision: decision.pipeline.micro_batch_sequences),
     "recompute": ("recompute", lambda decision: decision.recompute),
     "shard level": ("shard", lambda decision: decision.shard),
+    "context exchange": ("context_exchange", lambda decision: decision.context_exchange),
 }
 """Decision -> the job's field that allows its values, and how a plan's value is read."""
 
@@ -90,6 +91,8 @@ def without(problem: Problem, decision: Decision) -> Iterator[Without]:
         restricted = job.model_copy(update={"degrees": degrees}) if left else None
         yield Without(axis, str(value), restricted, lambda d, axis=axis: str(getattr(d.degrees, axis)))  # type: ignore[misc]
     for name, (field, read) in CHOICES.items():
+        if field == "context_exchange" and decision.degrees.cp == 1:
+            continue
         value = read(decision)
         yield Without(name, str(value), _lacking(job, field, value), lambda d, read=read: str(read(d)))  # type: ignore[misc]
 

@@ -4,10 +4,11 @@ Sets and parameters: L layers, H heads, K key/value heads, E experts, s tokens p
 A accelerators.
 
 Choices: tp, cp, pp, dp_shard, dp_replicate, ep, sequences per micro-batch b, schedule with v chunks, recompute policy,
-shard level.
+shard level, exchange over cp.
 
 R1 heads          tp divides H, K and the MLP widths
 R2 sequence       2·cp divides s (load-balanced halves) and so does tp of what is left; s/cp ≥ MIN_TOKENS_PER_RANK
+                exchanges by all-to-all: tp·cp divides H and K, too
 R3 layers         pp ≤ L and pp·v ≤ L, or with chunks L + 2: the embedding and the head may have virtual stages of their own;
                   pp is the smallest that reaches its ⌈L/pp⌉ or ⌈(L+2)/pp⌉ (a larger one idles more and holds no less)
 R4 batch          dp_shard·dp_replicate·b divides G;  m = G/(dp·b)
@@ -35,10 +36,17 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.distinct import distinct
-from scaleacross.cost_models.settings import Ints, Settings, concatenate
+from scaleacross.cost_models.settings import ANY_EXCHANGE, Bools, Ints, Settings, concatenate
 from scaleacross.schedules.pipeline import ROUNDS, is_legal
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import EMPTY_ENDS, SCHEDULE_NAMES, SHARD_LEVELS, ScheduleName, has_chunks
+from scaleacross.spec.parallelism import (
+    CONTEXT_EXCHANGES,
+    EMPTY_ENDS,
+    SCHEDULE_NAMES,
+    SHARD_LEVELS,
+    ScheduleName,
+    has_chunks,
+)
 from scaleacross.spec.recomputation import RECOMPUTES
 from scaleacross.targets import expressible
 from scaleacross.targets.law import Scope
@@ -76,10 +84,10 @@ class SearchSpace:
             yield self.expand(bases, refusals)
 
     def bases(self, refusals: Refusals) -> Iterator[Settings]:
-        """Candidates before R8, one batch per pp: everything chosen but the split of dp and the shard level.
+        """Candidates before R8, one batch per pp: everything chosen but the split of dp, the shard level and the exchange.
 
         Their ``dp_shard`` holds all of dp and ``shard`` a level that some candidate has, so that a base needs no more
-        memory or time than any candidate made from it with that level.
+        memory or time than any candidate made from it with that level; so does the exchange over cp where it is open.
         """
         for pp in self.pp_values(refusals):
             parts = list(self._parts(pp, refusals))
@@ -100,7 +108,28 @@ class SearchSpace:
             copies = bases.take(np.repeat(rows, len(states)))
             split = np.tile(dp_shard, len(rows))
             parts.append(replace(copies, dp_shard=split, dp_replicate=dp // split, shard=np.tile(shard, len(rows))))
-        return self._expressed(concatenate(parts), ("split",), refusals)
+        return self._expressed(self._exchanging(concatenate(parts)), ("split",), refusals)
+
+    def _exchanging(self, settings: Settings) -> Settings:
+        """Candidates with every exchange over cp that they may choose."""
+        legal = [self._legal(settings, code) for code in range(len(CONTEXT_EXCHANGES))]
+        if not len(settings) or (settings.context != ANY_EXCHANGE).all():
+            return settings
+        copies, codes = np.nonzero(np.stack(legal, axis=1))
+        return replace(settings.take(copies), context=codes)
+
+    def _legal(self, settings: Settings, code: int) -> Bools:
+        """R2 (exchanges), R9: whether candidates may have the exchange ``code``, (n,)."""
+        kind, chosen = CONTEXT_EXCHANGES[code], settings.context
+        open_ = (chosen == ANY_EXCHANGE) & (kind in self.job.context_exchange)
+        if kind == "all_to_all":
+            open_ &= self._divides_heads(settings.tp * settings.cp)
+        out: Bools = open_ | (chosen == code)
+        return out
+
+    def _divides_heads(self, number: Ints) -> Bools:
+        heads = [count for block, _ in self.profile.blocks for count in block.heads]
+        return np.logical_and.reduce([count % number == 0 for count in heads])
 
     def num_candidates(self, bases: Settings) -> Ints:
         """How many candidates each base stands for, (n,)."""
@@ -109,7 +138,8 @@ class SearchSpace:
             len(self._states(int(bases.dp[row]), bool(bases.cp[row] > 1), Refusals()).get(int(bases.ep[row]), []))
             for row in kinds.first
         ]
-        return np.array(counts, dtype=np.int64)[kinds.code]
+        exchanges = np.sum([self._legal(bases, code) for code in range(len(CONTEXT_EXCHANGES))], axis=0)
+        return np.array(counts, dtype=np.int64)[kinds.code] * exchanges
 
     def _alike(self, bases: Settings) -> Iterator[tuple[tuple[int, bool, int], Ints]]:
         """Rows with equal (dp, cp > 1, ep), which have the same states."""
@@ -150,6 +180,16 @@ class SearchSpace:
                 out.append(cp)
         return [cp for cp in out if cp <= self.max_accelerators and self.job.degrees.allows("cp", cp)]
 
+    def _exchange(self, tp: int, cp: int, refusals: Refusals) -> list[int]:
+        """R2 (exchanges), R9: its code, ANY_EXCHANGE where several are left; 0 where there is nothing to exchange."""
+        if cp == 1:
+            return [0]
+        divides = bool(self._divides_heads(np.array([tp * cp]))[0])
+        rule = "R2 tp · cp must divide the heads of an all-to-all"
+        asked = dict.fromkeys(self.job.context_exchange)
+        left = [kind for kind in asked if kind != "all_to_all" or refusals.keep(divides, rule)]
+        return [ANY_EXCHANGE] if len(left) > 1 else [CONTEXT_EXCHANGES.index(kind) for kind in left]
+
     def pp_values(self, refusals: Refusals) -> list[int]:
         """R3 (without chunks), R9. A pp that the user pins to one value is taken as it is."""
         layers = self.profile.num_layers
@@ -171,7 +211,7 @@ class SearchSpace:
         return list(choice) if isinstance(choice, tuple) else []
 
     def _parts(self, pp: int, refusals: Refusals) -> Iterator[Ints]:
-        """Blocks of base columns in the order of Settings: (tp, cp) × pipelines × ep × recompute for every dp."""
+        """Blocks of base columns in the order of Settings: (tp, cp, exchange) × pipelines × ep × recompute for every dp."""
         pairs = [
             (tp, cp)
             for tp, cp in product(self.tp_values(refusals), self.cp_values(refusals))
@@ -179,12 +219,17 @@ class SearchSpace:
         ]
         recompute = np.array([[RECOMPUTES.index(policy)] for policy in self.job.recompute])
         for dp in divisors(self.job.global_batch_sequences):
-            fitting = [(tp, cp) for tp, cp in pairs if self._fits(tp * cp * pp * dp, refusals)]
+            fitting = [
+                (tp, cp, context)
+                for tp, cp in pairs
+                if self._fits(tp * cp * pp * dp, refusals)
+                for context in self._exchange(tp, cp, refusals)
+            ]
             if not fitting:
                 continue
             pipelines = np.array(self._pipelines(pp, self.job.global_batch_sequences // dp, refusals)).reshape(-1, 4)
             for with_cp in (False, True):
-                grid = np.array([pair for pair in fitting if (pair[1] > 1) == with_cp]).reshape(-1, 2)
+                grid = np.array([pair for pair in fitting if (pair[1] > 1) == with_cp]).reshape(-1, 3)
                 states = self._states(dp, with_cp, refusals)
                 experts = np.array([(ep, pairs[0][1]) for ep, pairs in states.items()]).reshape(-1, 2)
                 g, c, e, r = _cartesian(len(grid), len(pipelines), len(experts), len(recompute))
@@ -192,7 +237,7 @@ class SearchSpace:
                     continue
                 whole, one, stages = (np.full(len(g), value) for value in (dp, 1, pp))
                 columns = [grid[g, 0], grid[g, 1], whole, one, stages, experts[e, 0]]
-                yield np.stack([*columns, *pipelines[c].T, recompute[r, 0], experts[e, 1]])
+                yield np.stack([*columns, *pipelines[c].T, recompute[r, 0], experts[e, 1], grid[g, 2]])
 
     def _fits(self, world_size: int, refusals: Refusals) -> bool:
         """R6."""

@@ -11,7 +11,7 @@ from scaleacross.spec.base import Name, Spec
 from scaleacross.spec.fine_tuning import FineTuning
 from scaleacross.spec.framework import Conversion, ExpertRuntime, Kept, Optimizer, Overlap
 from scaleacross.spec.network_request import NetworkRequest
-from scaleacross.spec.parallelism import ScheduleName, ShardLevel
+from scaleacross.spec.parallelism import ContextExchange, ScheduleName, ShardLevel
 from scaleacross.spec.recomputation import MODULES, PLAIN, AllowedRecompute
 from scaleacross.spec.reliability import Recovery
 from scaleacross.spec.slurm import Slurm
@@ -106,11 +106,6 @@ class Job(Spec):
     experts: ExpertRuntime = ExpertRuntime()
     kept: Kept = Kept()
     network: NetworkRequest = NetworkRequest()
-    context_exchange: Literal["ring", "gather"] = Field(
-        default="ring",
-        description="context parallelism: keys and values go round a ring and attention runs block by block (Megatron's "
-        "cp_comm_type p2p, torchtitan), or are gathered before one attention call (Llama 3)",
-    )
     fine_tuning: FineTuning | None = Field(
         default=None,
         description="start from a checkpoint, and train a part of the parameters or adapters; null: pre-training",
@@ -128,6 +123,12 @@ class Job(Spec):
         default=PLAIN,
         description="allowed recompute policies: none, selective (norms and activation products), full (layers), or modules "
         f"joined by +, as Megatron-LM names them: {', '.join(MODULES)}; modules: every set of them that the model has",
+    )
+    context_exchange: tuple[ContextExchange, ...] = Field(
+        default=("ring", "all_to_all"),
+        description="allowed exchanges under context parallelism. ring: keys and values go round beside attention, which runs "
+        "block by block (Megatron: p2p); gather: they are gathered before one attention call (Llama 3, torchtitan); "
+        "all_to_all: heads for sequence, before and after attention; tp · cp divides the heads (Megatron: a2a)",
     )
     schedules: tuple[ScheduleName, ...] = Field(
         default=("GPipe", "1F1B", "Interleaved1F1B"),
@@ -204,12 +205,14 @@ class Job(Spec):
     def _objects_become_mappings(cls, value: Any) -> Any:
         return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
 
-    @field_validator("micro_batch_sequences", "recompute", "schedules", "num_chunks", "shard", mode="before")
+    @field_validator(
+        "micro_batch_sequences", "recompute", "context_exchange", "schedules", "num_chunks", "shard", mode="before"
+    )
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str | int) else value
 
-    @field_validator("micro_batch_sequences", "recompute", "schedules", "num_chunks", "shard")
+    @field_validator("micro_batch_sequences", "recompute", "context_exchange", "schedules", "num_chunks", "shard")
     @classmethod
     def _not_empty(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
         if not value:

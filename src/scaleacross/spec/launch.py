@@ -24,7 +24,15 @@ from scaleacross.spec.embedding_launch import EmbeddingLaunch
 from scaleacross.spec.framework import Optimizer
 from scaleacross.spec.network import LinkLevel
 from scaleacross.spec.network_choice import CommunicatorChoice
-from scaleacross.spec.parallelism import GRID_AXES, Axis, Degrees, GridAxis, PipelineChoice, ShardLevel
+from scaleacross.spec.parallelism import (
+    GRID_AXES,
+    Axis,
+    ContextExchange,
+    Degrees,
+    GridAxis,
+    PipelineChoice,
+    ShardLevel,
+)
 from scaleacross.spec.plan import PredictedCollective
 from scaleacross.spec.recomputation import Recompute
 
@@ -137,6 +145,7 @@ class LaunchConfig(Spec):
     layers_per_stage: tuple[tuple[int, ...], ...] = Field(description="[pipeline rank][chunk] -> number of layers")
     recompute: Recompute
     shard: ShardLevel
+    context_exchange: ContextExchange = "ring"
     precision: Precision
     optimizer: Optimizer
     predicted_step_s: float = Field(gt=0)

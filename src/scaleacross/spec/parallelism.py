@@ -56,6 +56,11 @@ def has_chunks(schedule: ScheduleName, num_chunks: int) -> bool:
 ShardLevel = Literal["none", "optimizer", "parameters"]
 SHARD_LEVELS: tuple[ShardLevel, ...] = get_args(ShardLevel)
 
+# How attention sees the whole sequence under cp: keys and values pass round a ring beside it | are gathered before it | heads
+# are exchanged for sequence by all-to-alls before and after it (Ulysses, arXiv 2309.14509).
+ContextExchange = Literal["ring", "gather", "all_to_all"]
+CONTEXT_EXCHANGES: tuple[ContextExchange, ...] = get_args(ContextExchange)
+
 
 class Degrees(Spec):
     """Sizes of the parallel axes. ``tp·cp·dp_shard·dp_replicate·pp`` accelerators are used; ``ep`` divides ``dp_shard``."""

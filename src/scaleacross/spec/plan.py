@@ -11,7 +11,7 @@ from scaleacross.spec.goodput import Goodput
 from scaleacross.spec.job import Job, ObjectiveName
 from scaleacross.spec.network import LinkLevel
 from scaleacross.spec.network_choice import CodecName, CollectiveOp, Communicator, CommunicatorChoice
-from scaleacross.spec.parallelism import Axis, Degrees, PipelineChoice, ShardLevel
+from scaleacross.spec.parallelism import Axis, ContextExchange, Degrees, PipelineChoice, ShardLevel
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.recomputation import Recompute
 from scaleacross.spec.step_errors import StepInterval
@@ -36,6 +36,9 @@ class Decision(Spec):
     pipeline: PipelineChoice
     recompute: Recompute
     shard: ShardLevel
+    context_exchange: ContextExchange = Field(
+        default="ring", description="how attention sees the whole sequence; without meaning where cp is 1"
+    )
     placement: Placement | None = Field(default=None, description="None: to be chosen")
     layers_per_stage: tuple[tuple[NonNegativeInt, ...], ...] | None = Field(
         default=None, description="[pipeline rank][chunk] -> layers, 0 at the ends only; None: as equal as possible"

@@ -2,7 +2,8 @@
 
 * tp        gathers and scatters are exposed, except the share that the job overlaps with their products; the scatters of a
             backward pass overlap with up to half of the weight gradients, where the job says so
-* cp        keys and values of a layer overlap with its attention
+* cp        keys and values that go round a ring overlap with attention; attention waits for those that are gathered, and for
+            all-to-alls of heads before and after it
 * ep        dispatch and combine; the share that the job overlaps runs concurrently with another micro-batch's computation
 """
 
@@ -37,7 +38,8 @@ class Layers:
             self.schedule.virtual_stage(self.work.pipeline_rank, chunk) for chunk in range(len(self.work.chunks))
         ]
         self.tp_ops, self.tp_bytes = self._tp_op()
-        self.has_keys = ("cp", "all_gather") in self.setting.size_bytes
+        self.swaps = ("cp", "all_to_all") in self.setting.size_bytes
+        self.has_keys = self.swaps or ("cp", "all_gather") in self.setting.size_bytes
         self._seconds: dict[tuple[Kind, int], tuple[float, float, float]] = {}
 
     def _compute(self, component: str, seconds: float, label: str) -> int:
@@ -118,8 +120,8 @@ class Layers:
         return work.attention_backward_s + work.attention_s * self.setting.keys_again
 
     def _keys(self, action: Action, key: Key, work: ChunkWork, share: float, pace: float, cell: str) -> None:
-        """Attention with its exchange of keys and values; a backward pass also scatters their gradients."""
-        size = self.setting.size_bytes["cp", "all_gather"]
+        """Attention with its exchange over cp; a backward pass also scatters gradients of keys and values."""
+        size = self.setting.size_bytes["cp", "all_to_all" if self.swaps else "all_gather"]
         count = work.num_attention_layers * share
         passes: list[tuple[str, float, float, bool]] = []
         again = 1.0 if action.kind is Kind.F else self.setting.keys_again
@@ -129,6 +131,15 @@ class Layers:
             passes.append(("backward", work.attention_backward_s, count, True))
         for name, seconds, calls, scatters in passes:
             kept = scatters and self.job.kept.by == "pytorch"
+            if self.setting.context_exchange != "ring":
+                ahead: tuple[Op, ...] = ("all_to_all",) if self.swaps else ("all_gather",)
+                if self.swaps or not kept:
+                    self._wait_through("cp", (*key, name, "before"), ahead, size, calls, cell)
+                self._compute("compute", seconds * pace, cell)
+                after: tuple[Op, ...] = ("all_to_all",) if self.swaps else ("reduce_scatter",) if scatters else ()
+                if after:
+                    self._wait_through("cp", (*key, name, "after"), after, size, calls, cell)
+                continue
             call = None if kept else self._call("cp", (*key, name), ("all_gather",), size, calls)
             last = gathered = self._aside("cp", call, cell)
             if scatters and (kept or gathered is not None):

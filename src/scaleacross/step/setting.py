@@ -10,7 +10,7 @@ from typing import Final, Literal, Protocol
 from scaleacross.schedules.pipeline import PipelineSchedule
 from scaleacross.spec.framework import BUCKET_PARAMETERS_PER_REPLICA, LEAST_BUCKET_PARAMETERS
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import Degrees, ShardLevel
+from scaleacross.spec.parallelism import ContextExchange, Degrees, ShardLevel
 from scaleacross.spec.step_work import ChunkWork
 
 Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
@@ -44,6 +44,7 @@ class Setting:
     job: Job
     degrees: Degrees
     shard: ShardLevel
+    context_exchange: ContextExchange
     size_bytes: Mapping[tuple[str, Op], float]
     reduce_whole: bool
     keys_again: float

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import SCHEDULE_NAMES, SHARD_LEVELS, ScheduleName
+from scaleacross.spec.parallelism import CONTEXT_EXCHANGES, SCHEDULE_NAMES, SHARD_LEVELS, ScheduleName
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import RECOMPUTES, Recompute
 from scaleacross.workloads.layer_profile import ModelProfile
@@ -34,7 +34,7 @@ class Subject(NamedTuple):
 
 
 class Columns(Protocol):
-    """Candidates as columns of shape (n,). Codes index RECOMPUTES, SHARD_LEVELS and SCHEDULE_NAMES."""
+    """Candidates as columns of shape (n,). Codes as in ``cost_models.settings``."""
 
     @property
     def tp(self) -> Ints: ...
@@ -58,6 +58,8 @@ class Columns(Protocol):
     def recompute(self) -> Ints: ...
     @property
     def shard(self) -> Ints: ...
+    @property
+    def context(self) -> Ints: ...
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Row:
     schedule: Ints
     recompute: Ints
     shard: Ints
+    context: Ints
 
     @classmethod
     def of(cls, job: Job, decision: Decision) -> Row:
@@ -87,6 +90,7 @@ class Row:
             "schedule": SCHEDULE_NAMES.index(pipeline.schedule),
             "recompute": RECOMPUTES.index(decision.recompute),
             "shard": SHARD_LEVELS.index(decision.shard),
+            "context": CONTEXT_EXCHANGES.index(decision.context_exchange) if degrees.cp > 1 else 0,
         }
         return cls(**{field.name: np.array([values[field.name]], dtype=np.int64) for field in fields(cls)})
 
@@ -182,4 +186,5 @@ def recompute_codes(names: Iterable[Recompute]) -> set[int]:
     return {RECOMPUTES.index(name) for name in names}
 
 
+RING, GATHER, ALL_TO_ALL = range(len(CONTEXT_EXCHANGES))
 SHARD_NONE, SHARD_OPTIMIZER, SHARD_PARAMETERS = range(len(SHARD_LEVELS))

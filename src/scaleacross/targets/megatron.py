@@ -17,6 +17,7 @@ from scaleacross.spec.recomputation import MODULES, Recompute, modules_of, repea
 from scaleacross.spec.recomputation import RECOMPUTES as EVERY_POLICY
 from scaleacross.targets.common import encodes_nothing, order_and_shares, trains_everything
 from scaleacross.targets.law import (
+    RING,
     SHARD_PARAMETERS,
     Bools,
     Case,
@@ -111,6 +112,12 @@ JOB_LAWS: Final = (
     trains_everything("Megatron-LM's pretrain_gpt.py"),
 )
 
+
+def _has_windows(subject: Subject) -> bool:
+    blocks = (block.attention for block, _ in subject.profile.blocks)
+    return any(attention is not None and attention.window is not None for attention in blocks)
+
+
 LAWS: Final = (
     Law(
         "recompute",
@@ -195,6 +202,15 @@ LAWS: Final = (
         lambda c: (
             f"sequence length {c.subject.job.sequence_length} is no multiple of 2 · cp = {2 * c.decision.degrees.cp}, "
             "which Megatron-LM asks for"
+        ),
+    ),
+    Law(
+        "sliding window with cp",
+        "split",
+        lambda s, rows: (rows.cp == 1) | (rows.context != RING) | np.bool_(not _has_windows(s)),
+        lambda c: (
+            f"cp {c.decision.degrees.cp} with context_exchange ring and sliding windows: Transformer Engine has windows with "
+            "gather and all_to_all only"
         ),
     ),
     Law(

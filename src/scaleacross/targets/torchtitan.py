@@ -16,6 +16,7 @@ from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import Recompute
 from scaleacross.targets.common import encodes_nothing, order_and_shares, trains_everything
 from scaleacross.targets.law import (
+    GATHER,
     SHARD_NONE,
     SHARD_PARAMETERS,
     Bools,
@@ -137,11 +138,11 @@ LAWS: Final = (
     ),
     Law(
         "context exchange",
-        "base",
-        lambda s, rows: (rows.cp == 1) | np.bool_(s.job.context_exchange == "gather"),
+        "split",
+        lambda s, rows: (rows.cp == 1) | (rows.context == GATHER),
         lambda c: (
-            f"cp {c.decision.degrees.cp} with context_exchange ring: torchtitan 0.3.0 gathers keys and values before "
-            "attention; set context_exchange: gather or cp 1"
+            f"cp {c.decision.degrees.cp} with context_exchange {c.decision.context_exchange}: torchtitan 0.3.0 gathers "
+            "keys and values before attention; set context_exchange: gather or cp 1"
         ),
     ),
     Law(

@@ -23,7 +23,15 @@ from scaleacross.schedules.pipeline import is_legal
 from scaleacross.spec.accelerator import Precision
 from scaleacross.spec.framework import Conversion, GatheredConversion, Optimizer, Overlap
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import EMPTY_ENDS, Degrees, GridAxis, PipelineChoice, ScheduleName, ShardLevel
+from scaleacross.spec.parallelism import (
+    EMPTY_ENDS,
+    ContextExchange,
+    Degrees,
+    GridAxis,
+    PipelineChoice,
+    ScheduleName,
+    ShardLevel,
+)
 from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import PLAIN, Recompute
@@ -154,6 +162,7 @@ def case_of(run: Run, recipes: bool = True) -> Case:
         profile = with_padded_experts(profile)
     degrees = _degrees(run)
     states, optimizer = _states(run)
+    exchange: ContextExchange = "gather" if "Meta" in run.framework else "ring"  # all-gather: arXiv 2407.21783, 3.3.2
     job = Job(
         name=run.id,
         workload=run.model,
@@ -165,7 +174,7 @@ def case_of(run: Run, recipes: bool = True) -> Case:
         optimizer=optimizer,
         overlap=_overlap(run),
         experts=recipe.runtime,
-        context_exchange="gather" if "Meta" in run.framework else "ring",  # all-gather: arXiv 2407.21783, section 3.3.2
+        context_exchange=(exchange,),
         eager_operators=_is_eager(run),
     )
     topology = topology_of(machine_of(run), run.n_gpus)
@@ -178,7 +187,14 @@ def case_of(run: Run, recipes: bool = True) -> Case:
     )
     recomputes = _recomputes(run)
     decisions = tuple(
-        Decision(degrees=degrees, pipeline=pipeline, recompute=recompute, shard=states, placement=placement)
+        Decision(
+            degrees=degrees,
+            pipeline=pipeline,
+            recompute=recompute,
+            shard=states,
+            context_exchange=exchange,
+            placement=placement,
+        )
         for pipeline in _pipelines(run, degrees, profile.num_layers)
         for recompute in recomputes
     )

@@ -189,6 +189,11 @@ def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
     halves = 2 * degrees.cp if degrees.cp > 1 else 1
     if job.sequence_length % halves or (job.sequence_length // degrees.cp) % degrees.tp:
         yield f"V2: {job.sequence_length} tokens do not divide by 2·cp {degrees.cp} and tp {degrees.tp}"
+    if degrees.cp > 1 and decision.context_exchange == "all_to_all":
+        for block, _ in profile.blocks:
+            if any(number % (degrees.tp * degrees.cp) for number in block.heads):
+                whole = degrees.tp * degrees.cp
+                yield f"V2: tp · cp = {whole} does not divide the heads of {block.name}, which all-to-alls over cp ask for"
     if degrees.ep > 1 and (not profile.num_experts or profile.num_experts % degrees.ep):
         yield f"V2: ep {degrees.ep} does not divide {profile.num_experts} experts"
     if profile.num_layers + EMPTY_ENDS < degrees.pp * pipeline.num_chunks:
@@ -216,7 +221,10 @@ def _v2_pins(job: Job, decision: Decision) -> Iterator[str]:
     if not job.allows_accelerators(decision.degrees.world_size):
         used = decision.degrees.world_size
         yield f"V2: the job asks for {job.num_accelerators} accelerators, the decision uses {used}"
+    chosen: tuple[tuple[str, str], ...]
     chosen = (("schedules", decision.pipeline.schedule), ("recompute", decision.recompute), ("shard", decision.shard))
+    if decision.degrees.cp > 1:
+        chosen += (("context_exchange", decision.context_exchange),)
     for name, value in chosen:
         allowed = getattr(job, name)
         if value not in allowed:

@@ -225,6 +225,15 @@ class LayerProfile:
         return self.attention is not None or self.recurrence is not None
 
     @property
+    def swapped_features(self) -> int:
+        """Features per token that all-to-alls between sequence and heads move: queries, keys, values and outputs."""
+        features = self.recurrence.exchanged_features if self.recurrence else 0
+        if self.attention is not None:
+            of_heads = self.attention.num_heads + self.attention.num_kv_heads
+            features += of_heads * (self.attention.qk_head_dim + self.attention.v_head_dim)
+        return features
+
+    @property
     def whole_experts(self) -> bool:
         """Whether routed experts are spread over the tensor-parallel ranks too, none of them divided."""
         return any(gemm.shard == "expert" for gemm in self.gemms)

@@ -194,13 +194,14 @@ def _tp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
 
 
 def _cp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
-    """Keys and values beyond the attention of the same layers."""
+    """Exchanges over cp beyond the attention of the same layers."""
     nothing = np.zeros(len(work.rank))
     if calls.gather_s is None or calls.both_s is None:
         return Waits(*(nothing,) * 5)
     gather, both = (_of_stages(seconds, work) * work.attention_layers for seconds in (calls.gather_s, calls.both_s))
-    forward = np.maximum(0.0, gather - work.attention_s)
-    back = np.maximum(0.0, both - ATTENTION_BACKWARD_RATIO * work.attention_s)
+    hiding = float(volumes.beside_attention[0]) * work.attention_s
+    forward = np.maximum(0.0, gather - hiding)
+    back = np.maximum(0.0, both - ATTENTION_BACKWARD_RATIO * hiding)
     back = back + float(volumes.keys_again[0]) * forward
     return Waits(forward, back, back, nothing, nothing)
 

@@ -1,0 +1,108 @@
+"""How context parallelism exchanges is a choice of the search: equal to brute force, bounded, legal, simulated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import scaleacross as sa
+from cases import each
+from instances import mixed_job, plain_job, random_job
+from oracles.exhaustive import exhaustive
+from scaleacross.cost_models.settings import ANY_EXCHANGE, concatenate
+from scaleacross.errors import VerificationError
+from scaleacross.solvers.joint import search
+from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.spec.job import DegreeRequest, Job
+from scaleacross.spec.parallelism import CONTEXT_EXCHANGES, ContextExchange
+from scaleacross.verification import verify
+from scaleacross.workloads.problem import problem_of
+
+EVERY = list(CONTEXT_EXCHANGES)
+PINNED: dict[str, Any] = {
+    "degrees": {"tp": 1, "cp": 2, "pp": 1, "dp_replicate": 1, "dp_shard": 4},
+    "schedules": ["1F1B"],
+    "micro_batch_sequences": 1,
+    "recompute": "none",
+    "shard": "optimizer",
+    "context_exchange": EVERY,
+}
+
+
+def equals_brute_force(job: Job) -> None:
+    problem = problem_of(job)
+    oracle, found = exhaustive(problem), search(problem, time_limit_s=600, gap_tolerance=0.0)
+    assert (found.best is None) == (oracle.decision is None)
+    if found.best is not None:
+        assert found.best.step_s == pytest.approx(oracle.step_s, rel=1e-9)
+        assert found.bound_s <= oracle.step_s * (1 + 1e-12)
+
+
+def with_context(job: Job) -> Job:
+    """The job with context parallelism and every exchange, one pipeline schedule and policy."""
+    degrees = job.degrees.model_copy(update={"cp": (2, 4)})
+    changes = {"degrees": degrees, "sequence_length": 8192, "num_accelerators": None, "context_exchange": tuple(EVERY)}
+    changes |= {"schedules": ("1F1B",), "num_chunks": (1,), "micro_batch_sequences": (1,), "recompute": ("none",)}
+    return job.model_copy(update=changes)
+
+
+@each("seed", (10,), (*range(10), 12, 13), size=1)
+def test_the_search_equals_brute_force(seed: int) -> None:
+    equals_brute_force(with_context(random_job(seed)))
+
+
+@each("seed", (6,), (1, 2, 12, 37), size=1)
+def test_so_does_that_of_two_types(seed: int) -> None:
+    equals_brute_force(with_context(mixed_job(seed)))
+
+
+@pytest.mark.parametrize(("seed", "chosen"), [(10, "ring"), (4, "gather"), (6, "all_to_all")])
+def test_each_exchange_is_the_best_somewhere(seed: int, chosen: str) -> None:
+    """And forbidding it makes the plan slower."""
+    problem = problem_of(with_context(random_job(seed)))
+    found = search(problem, time_limit_s=600, gap_tolerance=0.0)
+    assert found.best is not None and found.best.settings.decision(0).context_exchange == chosen
+    others = tuple(kind for kind in EVERY if kind != chosen)
+    forbidden = replace(problem, job=problem.job.model_copy(update={"context_exchange": others}))
+    without = search(forbidden, time_limit_s=600, gap_tolerance=0.0)
+    assert without.best is not None and without.best.step_s > found.best.step_s
+
+
+def test_bases_leave_it_open_and_are_bounds_all_the_same() -> None:
+    job = plain_job(1, **PINNED | {"degrees": {"cp": [1, 2, 4]}})
+    problem = problem_of(job)
+    space, refusals = SearchSpace(problem.job, problem.profile, 8, 8), Refusals()
+    bases = list(space.bases(refusals))
+    for base in bases:
+        assert ((base.context == ANY_EXCHANGE) == (base.cp > 1)).all()
+        rows = space.expand(base, Refusals())
+        assert len(rows) == space.num_candidates(base).sum()
+        assert set(rows.context[rows.cp == 1].tolist()) <= {0}
+        assert set(rows.context[rows.cp == 2].tolist()) <= {0, 1, 2}
+    every = concatenate([space.expand(base, Refusals()) for base in bases])
+    swapped = every.context == CONTEXT_EXCHANGES.index("all_to_all")
+    assert swapped.any() and (4 % (every.tp * every.cp)[swapped] == 0).all()  # four heads
+
+
+@pytest.mark.parametrize("exchange", EVERY)
+def test_the_simulation_agrees(exchange: ContextExchange) -> None:
+    plan = sa.plan(plain_job(2, **PINNED | {"context_exchange": exchange}), gap_tolerance=0.0, alternatives=False)
+    assert plan.decision.context_exchange == exchange
+    assert plan.cost.exposed_s["cp"] > 0 or exchange == "ring"
+    assert sa.simulate(plan).step_s == pytest.approx(plan.cost.step_s, rel=0.05)
+    verify(plan)
+
+
+def test_verification_refuses_heads_that_do_not_divide() -> None:
+    plan = sa.plan(plain_job(2, **PINNED), gap_tolerance=0.0, alternatives=False)
+    degrees = plan.decision.degrees.model_copy(update={"cp": 8, "dp_shard": 1})
+    wrong = plan.decision.model_copy(update={"degrees": degrees, "context_exchange": "all_to_all"})
+    job = plan.job.model_copy(update={"degrees": DegreeRequest(), "sequence_length": 16384})
+    with pytest.raises(VerificationError, match=r"tp · cp = 8 does not divide the heads"):
+        verify(plan.model_copy(update={"job": job, "decision": wrong}))
+    told = plan.decision.model_copy(update={"context_exchange": "gather"})
+    job = plan.job.model_copy(update={"context_exchange": ("ring",)})
+    with pytest.raises(VerificationError, match="the job allows context_exchange ring; the decision has gather"):
+        verify(plan.model_copy(update={"job": job, "decision": told}))
