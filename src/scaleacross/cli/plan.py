@@ -155,7 +155,7 @@ def plan_command(
         if source:
             better = improve_settings(*source, asked, hosts=hosts, world=world, overrides=overrides or (), **search)
         else:
-            found = plan(asked, overrides=overrides or (), **search)
+            found = plan(asked, overrides=overrides or (), simulated=True, **search)
         if refine_s:
             found = refine_finalists(found, refine_s, seed=seed, progress=progress)
     if source:
