@@ -10,6 +10,7 @@ from scaleacross import verification as checks
 from scaleacross.api.assemble import assemble, cost_of, versions
 from scaleacross.api.objectives import objective_value
 from scaleacross.api.problems import problem_of
+from scaleacross.api.stated import stated
 from scaleacross.cost_models.levels import accelerator_types
 from scaleacross.cost_models.plan_cost import PlanCost, placed_shapes
 from scaleacross.cost_models.settings import settings_of
@@ -26,9 +27,10 @@ from scaleacross.workloads.problem import Problem
 
 
 def evaluate(source: Plan | str | Path | tuple[Job, Decision], *, overrides: Sequence[str] = ()) -> Plan:
-    """Price settings that the user brings; ``report.status`` is ``evaluated`` and the only bound is arithmetic.
+    """The step time of settings that the user brings; ``report.status`` is ``evaluated`` and the only bound is arithmetic.
 
-    A decision without placement gets the best one (a note says so). A plan that does not fit in memory is priced all the same and
+    They are simulated, and an estimate that is not within 5 % of the simulation is overruled (``stated``). A decision without
+    placement gets the best one (a note says so). A plan that does not fit in memory is priced all the same and
     carries a note; it will not verify.
 
     Raises:
@@ -36,11 +38,12 @@ def evaluate(source: Plan | str | Path | tuple[Job, Decision], *, overrides: Seq
         InfeasibleError: no fill of the topology holds the degrees.
     """
     job, decision = _job_and_decision(source)
-    return evaluated(problem_of(job, overrides), decision)
+    problem = problem_of(job, overrides)
+    return stated(evaluated(problem, decision), problem)
 
 
 def evaluated(problem: Problem, decision: Decision, degraded: bool = True) -> Plan:
-    """``evaluate`` of a problem that is resolved; ``degraded``: with what it costs with something lost.
+    """The estimate of a problem that is resolved, not simulated; ``degraded``: with what it costs with something lost.
 
     Raises:
         InputError, InfeasibleError: as ``evaluate``.

@@ -57,7 +57,8 @@ def explain(
     return Explanation(
         name=plan.job.name,
         step_s=step_s,
-        interval=interval_of(problem, plan.placement, step_s),
+        simulated_s=plan.simulated_s,
+        interval=plan.interval or interval_of(problem, plan.placement, step_s),
         runner_ups=tuple(_with_lead(problem, step_s, one) for one in rivals),
         phases=phases,
         sensitivities=rows,

@@ -14,6 +14,7 @@ from scaleacross.api.assemble import assemble, cost_of, versions
 from scaleacross.api.objectives import Limits, goal_of, objective_value, value_of
 from scaleacross.api.problems import problem_of
 from scaleacross.api.refereeing import refereed
+from scaleacross.api.stated import stated
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.errors import InfeasibleError, InputError, TimeLimitError
 from scaleacross.solvers.alternatives import alternatives as alternatives_to
@@ -51,6 +52,7 @@ def plan(
     clock: Callable[[], float] = time.perf_counter,
     stopped: Callable[[], bool] = never,
     work_limit: int | None = None,
+    simulated: bool = False,
 ) -> Plan:
     """The best plan for a job by its objective (least step time by default), verified, with its bound and what lost.
 
@@ -70,6 +72,8 @@ def plan(
         stopped: asked as the clock is; once true, the search ends with the best plan so far and its gap.
         work_limit: candidates whose step time is computed, in place of any limit in seconds: the plan is the same on every
             machine, whatever else it does. It is exceeded only until there is a first plan.
+        simulated: simulate the plan, beyond the limit, and state the simulated step where the estimate is not within 5 % of it
+            (``stated``); bounds and gap are those of estimates.
 
     Raises:
         InputError: the job is wrong.
@@ -79,7 +83,7 @@ def plan(
     """
     problem = problem_of(job, overrides)
     time_limit_s, clock = (time_limit_s, clock) if work_limit is None else (work_limit, WorkClock())
-    return plan_problem(
+    found = plan_problem(
         problem,
         {},
         time_limit_s=time_limit_s,
@@ -92,6 +96,7 @@ def plan(
         clock=clock,
         stopped=stopped,
     )
+    return stated(found, problem) if simulated else found
 
 
 def plan_problem(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from scaleacross.api.evaluation import evaluated
 from scaleacross.api.problems import problem_of
+from scaleacross.api.stated import stated
 from scaleacross.errors import InputError
 from scaleacross.readers import READERS
 from scaleacross.readers.hosts import placement_of, read_hosts
@@ -65,7 +66,8 @@ def evaluate_settings(
         InputError: a file that cannot be read, settings that no plan can say, or a model other than the job's.
         InfeasibleError: the degrees do not fit into the topology.
     """
-    return present_settings(framework, settings, job, hosts=hosts, world=world, overrides=overrides).plan
+    plan = present_settings(framework, settings, job, hosts=hosts, world=world, overrides=overrides).plan
+    return stated(plan, problem_of(plan.job, ()))
 
 
 def present_settings(

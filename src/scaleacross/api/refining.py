@@ -72,7 +72,7 @@ def refine_schedule(
         order=to_rows(order.schedule),
     )
     refined = evaluate((plan.job, decision.model_copy(update={"pipeline": choice})))
-    if refined.cost.step_s >= plan.cost.step_s or not all(stage.fits for stage in refined.memory):
+    if refined.estimated.step_s >= plan.estimated.step_s or not all(stage.fits for stage in refined.memory):
         return plan
     note = (
         f"order of the pipeline step: {order.status}, {order.objective_s:.4g} s, no order of these stages takes less than "
@@ -99,14 +99,16 @@ def refine_finalists(
     near = [
         one.decision
         for one in sorted(plan.report.alternatives, key=lambda one: one.step_s or float("inf"))
-        if one.step_s is not None and one.step_s <= FINALIST_RATIO * plan.cost.step_s and one.decision.degrees.pp > 1
+        if one.step_s is not None
+        and one.step_s <= FINALIST_RATIO * plan.estimated.step_s
+        and one.decision.degrees.pp > 1
     ]
     others = [evaluate((plan.job, decision)) for decision in near[: MAX_FINALISTS - 1]]
     finalists = [one for one in (plan, *others) if one.degrees.pp > 1 and all(stage.fits for stage in one.memory)]
     best = plan
     for finalist in finalists:
         refined = refine_schedule(finalist, time_limit_s / len(finalists), seed=seed, progress=progress)
-        if refined.cost.step_s < best.cost.step_s:
+        if refined.estimated.step_s < best.estimated.step_s:
             best = refined
     if best is plan:
         return plan

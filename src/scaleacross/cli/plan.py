@@ -177,7 +177,7 @@ def _planned(asked: str | Job, refine_s: float, search: dict[str, Any]) -> Plan:
     from scaleacross.report.progress import ProgressDisplay
 
     with ProgressDisplay(PlainConsole(stderr=True)) as progress, first_interrupt() as stopped:
-        found = plan(asked, progress=progress, stopped=stopped, **search)
+        found = plan(asked, progress=progress, stopped=stopped, simulated=True, **search)
         return refine_finalists(found, refine_s, seed=search["seed"], progress=progress) if refine_s else found
 
 

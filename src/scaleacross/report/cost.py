@@ -53,8 +53,20 @@ def step(plan: Plan) -> RenderableType:
     add(table, "step", human_seconds(cost.step_s), percent(1.0), style="bold")
     speed = f"{large(cost.model_flop_per_s)}FLOP/s per accelerator (model FLOP)"
     rates = Text(f"{large(cost.tokens_per_s)} tokens/s · {speed} · MFU {percent(cost.mfu)}")
-    expected = () if plan.interval is None else (cell(f"measured: {expectation(plan.interval)}"),)
-    return section("Step time", table, Text(), rates, *expected)
+    simulated = simulation_words(plan)
+    lines = [cell(f"simulated: {simulated}")] if simulated else []
+    lines += [] if plan.interval is None else [cell(f"measured: {expectation(plan.interval)}")]
+    return section("Step time", table, Text(), rates, *lines)
+
+
+def simulation_words(plan: Plan) -> str:
+    """How the simulation confirms the stated step time, or overrules its estimate; empty where there was none."""
+    if plan.simulated_s is None:
+        return ""
+    difference = f"{plan.estimated.step_s / plan.simulated_s - 1:+.1%}"
+    if plan.estimate is None:
+        return f"{human_seconds(plan.simulated_s)}, which the stated estimate is within 5 % of ({difference})"
+    return f"stated, as the estimate of {human_seconds(plan.estimate.step_s)} is too far off ({difference})"
 
 
 def between(interval: StepInterval) -> str:
@@ -99,7 +111,7 @@ def proof(plan: Plan) -> RenderableType:
         return section("Proof", facts)
     table = columns(("bound", "time", "of step", "why"), right=("time", "of step"), flexible=("why",))
     for bound in report.bounds:
-        add(table, bound.name, human_seconds(bound.step_s), percent(bound.step_s / plan.cost.step_s), bound.why)
+        add(table, bound.name, human_seconds(bound.step_s), percent(bound.step_s / plan.estimated.step_s), bound.why)
     return section("Proof", facts, Text(), table)
 
 
@@ -160,7 +172,7 @@ def alternatives(plan: Plan, limit: int = NUM_ALTERNATIVES) -> RenderableType:
         if other.step_s is None:
             times = "–", "infeasible"
         else:
-            times = human_seconds(other.step_s), human_seconds(other.step_s - plan.cost.step_s)
+            times = human_seconds(other.step_s), human_seconds(other.step_s - plan.estimated.step_s)
         add(table, other.label, *times, other.reason)
     return section("Best alternatives", table)
 

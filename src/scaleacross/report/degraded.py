@@ -23,7 +23,7 @@ def degraded(plan: Plan) -> RenderableType:
     for state in plan.degraded:
         left = f"{units - state.units_lost:,} of {units:,}"
         copies = f"{count(state.only_copies)} shards" if state.only_copies else "–"
-        add(table, state.what, left, *_policies(state, plan.cost.step_s), copies)
+        add(table, state.what, left, *_policies(state, plan.estimated.step_s), copies)
     return section("After a failure: what is left of the plan", table, Text(MEANING))
 
 

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from scaleacross.report.cost import expectation, refereed
+from scaleacross.report.cost import expectation, refereed, simulation_words
 from scaleacross.report.folding import folded_at_words
 from scaleacross.report.format import LABEL_STYLE, cell, count, gib, large, percent, plural
 from scaleacross.spec.explanation import Sensitivity
@@ -94,6 +94,7 @@ def plan_facts(plan: Plan, found: PlanSummary) -> list[tuple[str, str]]:
         ("plan", f"{plan.job.name}: {choice(plan)}"),
         *_topology(plan),
         ("step time", f"{human_seconds(plan.cost.step_s)} · {_rates(plan)}"),
+        *([("simulated", simulation_words(plan))] if plan.estimate else []),
         *([("measured", expectation(plan.interval))] if plan.interval else []),
         ("memory", headroom(plan)),
         ("buildings", buildings(plan)),
@@ -180,7 +181,7 @@ def bought_by_others(plan: Plan) -> str:
     if alone.step_s is None:
         return f"{home} alone cannot run the job ({alone.reason}): {others} make it possible"
     verb = "brings" if len(names) == 2 else "bring"
-    more = percent(alone.step_s / plan.cost.step_s - 1)
+    more = percent(alone.step_s / plan.estimated.step_s - 1)
     return f"{others} {verb} {more} more tokens/s than {home} alone ({human_seconds(alone.step_s)})"
 
 
@@ -202,7 +203,7 @@ def _next_best(plan: Plan) -> Iterator[tuple[str, str]]:
     known = [one for one in plan.report.alternatives if one.step_s is not None and not one.label.endswith(ALONE)]
     if known:
         best = min(known, key=lambda one: one.step_s or 0.0)
-        lost = (best.step_s or 0.0) - plan.cost.step_s
+        lost = (best.step_s or 0.0) - plan.estimated.step_s
         label = "next best" if plan.report.objective is None else "otherwise"
         yield label, f"{'−' if lost < 0 else '+'}{human_seconds(abs(lost))} with {best.label}: {best.reason}"
 

@@ -43,7 +43,7 @@ def simulated_step(
     return SimulatedStep(
         plan_name=plan.job.name,
         step_s=played.step_s,
-        predicted_step_s=plan.cost.step_s,
+        predicted_step_s=plan.estimated.step_s,
         components_s={name: played.components_s.get(name, 0.0) for name in COMPONENTS},
         differences=_differences(plan, played),
         num_ranks=plan.degrees.world_size,
@@ -73,7 +73,7 @@ def _row_name(played: Replay, who: int) -> str:
 def _differences(plan: Plan, played: Replay) -> tuple[ComponentDifference, ...]:
     out = []
     for name in COMPONENTS:
-        predicted, simulated = plan.cost.component(name), played.components_s.get(name, 0.0)
+        predicted, simulated = plan.estimated.component(name), played.components_s.get(name, 0.0)
         share = (predicted - simulated) / played.step_s
         flagged = abs(share) > THRESHOLD
         cause = _cause(name, plan, played, predicted < simulated) if flagged else ""

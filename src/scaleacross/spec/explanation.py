@@ -92,7 +92,8 @@ class Explanation(Spec):
     """Everything that ``explain`` says about a plan."""
 
     name: str
-    step_s: float
+    step_s: float = Field(description="the plan's estimate, against which runner-ups and sensitivities are held")
+    simulated_s: float | None = Field(default=None, description="of its simulation; None: it was not simulated")
     interval: StepInterval | None = Field(default=None, description="where the measured step time is expected")
     runner_ups: tuple[RunnerUp, ...]
     phases: tuple[Phase, ...]

@@ -320,6 +320,13 @@ class Plan(Spec):
     layers_per_stage: tuple[tuple[int, ...], ...] = Field(description="[stage][chunk] -> number of layers")
     num_micro_batches: int = Field(description="of the replicas with most; equal unless decision.batch_shares says so")
     cost: CostBreakdown
+    estimate: CostBreakdown | None = Field(
+        default=None,
+        description="what the formulas of the search say, where the simulation overruled it; None: cost is that",
+    )
+    simulated_s: float | None = Field(
+        default=None, description="step time of the plan's simulation; None: it was not simulated, or refused"
+    )
     interval: StepInterval | None = Field(
         default=None, description="where the measured step time is expected; None: a plan of an older version"
     )
@@ -341,6 +348,11 @@ class Plan(Spec):
         default=(), description="which targets express the plan; empty: a plan of an older version"
     )
     report: SolveReport
+
+    @property
+    def estimated(self) -> CostBreakdown:
+        """The step by the formulas of the search, to which its bounds and alternatives refer."""
+        return self.estimate or self.cost
 
     @property
     def degrees(self) -> Degrees:

@@ -113,7 +113,7 @@ def verify(plan: Plan) -> None:
         wrong += takes_headroom(memory) if plan.report.status != "evaluated" else ()
         wrong += [*v5_figures(plan, cost, _degraded(problem, plan), work), *v6_proof(plan)]
         wrong += v7_spending(plan, problem.topology, cost, TOLERANCE)
-        wrong += v11_goodput(problem, plan, cost.cost.step_s, TOLERANCE)
+        wrong += v11_goodput(problem, plan, plan.cost.step_s, TOLERANCE)
         wrong += v9_network(problem.job, plan.decision, cost, shapes, used)
         levels = build_levels(problem.topology, plan.placement.fill)
         wrong += v9_trunks(problem.job, plan.decision, cost, shapes, levels)

@@ -8,7 +8,7 @@ from typing import Final
 
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.spec.placement import Placement
-from scaleacross.spec.plan import DegradedState, Plan
+from scaleacross.spec.plan import CostBreakdown, DegradedState, Plan
 from scaleacross.spec.step_work import PipelineWork
 
 TOLERANCE: Final = 1e-6
@@ -19,7 +19,8 @@ def v5_figures(
     plan: Plan, cost: PlanCost, degraded: Sequence[DegradedState], work: Mapping[str, PipelineWork]
 ) -> Iterator[str]:
     """Every figure of the plan that does not recompute, and components that do not add up to the step."""
-    stated, computed = _figures(plan, plan.placement, plan.degraded), _figures(cost, cost.placement, degraded)
+    stated = _figures(plan, plan.estimated, plan.placement, plan.degraded)
+    computed = _figures(cost, cost.cost, cost.placement, degraded)
     if plan.work is not None:  # a plan of an older version states less
         stated["work"], computed["work"] = ({k: v.model_dump() for k, v in each.items()} for each in (plan.work, work))
     for where, left, right in _unequal("", stated, computed):
@@ -27,12 +28,26 @@ def v5_figures(
     parts = plan.cost.compute_s + plan.cost.bubble_s + plan.cost.optimizer_s + sum(plan.cost.exposed_s.values())
     if not math.isclose(parts, plan.cost.step_s, rel_tol=TOLERANCE):
         yield f"V5: the components add up to {parts} s, the step is stated as {plan.cost.step_s} s"
+    if plan.estimate is not None:
+        yield from _v5_simulated(plan, plan.estimate)
 
 
-def _figures(source: Plan | PlanCost, placement: Placement, degraded: Sequence[DegradedState]) -> dict[str, object]:
+def _v5_simulated(plan: Plan, estimate: CostBreakdown) -> Iterator[str]:
+    """A simulated step in place of the estimate (simulating it again is not V5's): its rates follow from the estimate's."""
+    if plan.simulated_s is None or not math.isclose(plan.simulated_s, plan.cost.step_s, rel_tol=TOLERANCE):
+        yield f"V5: the step is stated as {plan.cost.step_s} s, its simulation as {plan.simulated_s} s"
+    for name in ("tokens_per_s", "model_flop_per_s", "mfu"):
+        stated, follows = getattr(plan.cost, name), getattr(estimate, name) * estimate.step_s / plan.cost.step_s
+        if not math.isclose(stated, follows, rel_tol=TOLERANCE):
+            yield f"V5: {name} is stated as {stated}, follows as {follows} from the step"
+
+
+def _figures(
+    source: Plan | PlanCost, step: CostBreakdown, placement: Placement, degraded: Sequence[DegradedState]
+) -> dict[str, object]:
     """What a plan and its cost state alike, as plain data."""
     return {
-        "step": source.cost.model_dump(),
+        "step": step.model_dump(),
         "traffic": [level.model_dump() for level in source.traffic],
         "collectives": [collective.model_dump() for collective in source.collectives],
         "layers_per_stage": source.layers_per_stage,
@@ -59,8 +74,9 @@ def _unequal(where: str, left: object, right: object) -> Iterator[tuple[str, obj
 def v6_proof(plan: Plan) -> Iterator[str]:
     """Objective, bounds, gap and status that contradict one another."""
     report = plan.report
-    if not math.isclose(report.objective_s, plan.cost.step_s, rel_tol=TOLERANCE):
-        yield f"V6: the objective is {report.objective_s} s, the step {plan.cost.step_s} s"
+    step_s = (plan.cost if report.status == "evaluated" else plan.estimated).step_s
+    if not math.isclose(report.objective_s, step_s, rel_tol=TOLERANCE):
+        yield f"V6: the objective is {report.objective_s} s, the step {step_s} s"
     for bound in (report.bound_s, *(bound.step_s for bound in report.bounds)):
         if bound > report.objective_s * (1 + TOLERANCE):
             yield f"V6: a lower bound of {bound} s exceeds the objective of {report.objective_s} s"

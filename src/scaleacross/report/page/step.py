@@ -177,7 +177,8 @@ def answers(rows: Sequence[Sensitivity], step_s: float) -> Chart:
 def others(plan: Plan) -> Chart:
     """The plan beside the best plans that lost."""
     known = [one for one in plan.report.alternatives if one.step_s is not None]
-    rows = [{"plan": "this plan", "seconds": plan.cost.step_s, "said": human_seconds(plan.cost.step_s), "why": ""}]
+    step_s = plan.estimated.step_s
+    rows = [{"plan": "this plan", "seconds": step_s, "said": human_seconds(step_s), "why": ""}]
     for one in sorted(known, key=lambda one: one.step_s or 0.0):
         said = f"{human_seconds(one.step_s or 0.0)}"
         label = f"other degrees: {_short(one.decision)}" if one.label.startswith("other degrees") else one.label
