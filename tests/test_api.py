@@ -223,7 +223,7 @@ def test_a_decision_without_placement_gets_the_best_one(seed: int) -> None:
     best = sa.plan(random_job(seed), gap_tolerance=0.0, alternatives=False)
     bare = best.decision.model_copy(update={"placement": None})
     found = sa.evaluate((best.job, bare))
-    assert found.cost.step_s == pytest.approx(best.cost.step_s, rel=1e-6)
+    assert found.estimated.step_s == pytest.approx(best.cost.step_s, rel=1e-6)
     assert any("no placement" in note for note in found.report.notes)
 
 

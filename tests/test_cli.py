@@ -242,7 +242,7 @@ def test_options_reach_the_api(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> N
     assert result.exit_code == 0, result.output
     del seen["progress"], seen["stopped"], seen["clock"]
     overrides = ["degrees.tp=8", "name=x"]
-    limited = {"time_limit_s": 7.0, "seed": 3, "gap_tolerance": 0.03, "referee": 4}
+    limited = {"time_limit_s": 7.0, "seed": 3, "gap_tolerance": 0.03, "referee": 4, "simulated": True}
     assert seen == {"job": "job.yaml", "overrides": overrides, "work_limit": None, **limited}
     assert run("plan", "job.yaml", "--work-limit", "40").exit_code == 0
     assert seen["work_limit"] == 40
