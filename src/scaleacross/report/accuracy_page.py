@@ -52,7 +52,8 @@ Keyed by release and kept: the recipes, whose worth the last table of this secti
 What brought the median from 7.3 to 6.3 % and the bias from +5.1 to +0.3 %, before gathers over cp were exposed and Megatron's
 *selective* was read as `core_attn` (6.5 %), in the order in which it was put in: a redescending loss and a narrower prior for the
 host's time (three rows of one release had tripled it), fp32 gradients and the middle of what a row leaves open, and priors of
-another power limit with exponent 1/2 instead of 1/3. That exponent was chosen with all sources in view: torchtitan's 500 W parts alone ask for 0.66, GB300's 1,400 W for about 1."""
+another power limit with exponent 1/2 instead of 1/3. That exponent was chosen with all sources
+in view: torchtitan's 500 W parts alone ask for 0.66, GB300's 1,400 W for about 1."""
 
 FITTED = """\
 Inference kernels (ai-dynamo/aiconfigurator 095f58a, Apache-2.0) give the time of a product or an attention forward pass
