@@ -127,3 +127,20 @@ def test_the_network_is_explained_where_it_was_decided() -> None:
     assert all(term.time_s <= term.library_s * (1 + 1e-9) for term in found.network)
     bare = sa.evaluate((plan.job, plan.decision.model_copy(update={"network": None})))
     assert sa.explain(bare, time_limit_s=0).network == ()
+
+
+def test_limits_in_work_give_the_same_runner_ups_again() -> None:
+    plan = sa.plan(plain_job(2, 2))
+    first, second = (sa.explain(plan, work_limit=30).runner_ups for _ in range(2))
+    assert first == second
+    assert {row.status for row in sa.explain(plan, work_limit=1).runner_ups} & {"not_tried", "best_found"}
+
+
+def test_explain_takes_one_limit_of_work_or_cpu_seconds(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(sa.plan(plain_job(2, 2)).model_dump_json())
+    for limit in (["--cpu-limit", "2"], ["--work-limit", "20"]):
+        assert CliRunner().invoke(app, ["explain", str(path), "--quiet", *limit]).exit_code == 0
+    both = CliRunner().invoke(app, ["explain", str(path), "--cpu-limit", "2", "--work-limit", "20"])
+    assert both.exit_code == 2
+    assert "give one of them" in both.stderr

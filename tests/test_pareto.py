@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -128,11 +130,23 @@ def test_kept_searches_are_told_apart_by_all_that_decides_them() -> None:
     other = problem_of(two("step_time", **SMALL, global_batch_sequences=48))
 
     def key(
-        problem: Problem = problem, limits: float | None = None, how: tuple[float, int, float] = (9.0, 0, 0.0)
+        problem: Problem = problem,
+        limits: float | None = None,
+        how: tuple[float, int, float] = (9.0, 0, 0.0),
+        clock: Callable[[], float] | None = time.perf_counter,
     ) -> str:
-        front = frontier._Front(problem, ("step_time", MONEY), *how, None, None)
+        limit, *rest = how
+        front = frontier._Front(problem, ("step_time", MONEY), (limit, clock), *rest, None, None)
         return front._key("step_time", {} if limits is None else {MONEY: limits})
 
     keys = [key(), key(other), key(limits=1.0), key(limits=2.0)]
     keys += [key(how=how) for how in ((8.0, 0, 0.0), (9.0, 1, 0.0), (9.0, 0, 0.1))]
+    keys += [key(clock=clock) for clock in (time.process_time, None)]
     assert len(set(keys)) == len(keys) and key() == keys[0]
+
+
+def test_a_front_by_work_is_the_same_again() -> None:
+    job = two("step_time", **SMALL)
+    first, second = (sa.pareto(job, ("step_time", MONEY), points=3, work_limit=20) for _ in range(2))
+    assert [point.values for point in first.points] == [point.values for point in second.points]
+    assert len(first.points) >= 2

@@ -15,6 +15,7 @@ from scaleacross.cost_models.goodput.what_if import paying_rate_factor, spare_br
 from scaleacross.cost_models.sensitivity import Repricer, sensitivities
 from scaleacross.solvers.network_of_plan import with_library_network
 from scaleacross.solvers.runner_up import runner_ups
+from scaleacross.solvers.work_limit import WorkClock
 from scaleacross.spec.explanation import Explanation, FailureWhatIf, RunnerUp
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Decision, Plan
@@ -28,6 +29,8 @@ def explain(
     source: Plan | str | Path | tuple[Job, Decision],
     *,
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+    clock: Callable[[], float] = time.perf_counter,
+    work_limit: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Explanation:
     """The runner-up of every decision, the binding resource of every phase, the sensitivity to every figure of the topology.
@@ -35,6 +38,8 @@ def explain(
     Args:
         source: a plan, a path, a catalogue name, or a job with a decision (which is evaluated first).
         time_limit_s: for the searches of the runner-ups together; what it cut short says so.
+        clock: what the limit is measured with; ``time.process_time`` counts CPU seconds.
+        work_limit: candidates whose step time is computed in all searches together, in place of any limit in seconds.
         progress: called before every search.
 
     Raises:
@@ -50,9 +55,9 @@ def explain(
         problem = with_library_network(problem)
     pricer = Repricer.of(problem.job, problem.profile, problem.topology, plan.decision)
     rows, phases = sensitivities(pricer)
-    rivals = runner_ups(
-        problem, plan.decision, time_limit_s=time_limit_s, seed=plan.report.seed, report=progress or (lambda _: None)
-    )
+    limit_s, clock = (time_limit_s, clock) if work_limit is None else (work_limit, WorkClock())
+    told = progress or (lambda _: None)
+    rivals = runner_ups(problem, plan.decision, time_limit_s=limit_s, seed=plan.report.seed, report=told, clock=clock)
     step_s = pricer.cost().cost.step_s
     return Explanation(
         name=plan.job.name,

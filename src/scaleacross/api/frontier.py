@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from scaleacross.api.study_store import Store
 from scaleacross.api.sweep_points import digest
 from scaleacross.errors import InfeasibleError, InputError, TimeLimitError
 from scaleacross.solvers.objectives import Measure
+from scaleacross.solvers.work_limit import WorkClock
 from scaleacross.spec.job import OBJECTIVE_NAMES, Job, ObjectiveName
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.progress import Progress
@@ -51,6 +53,8 @@ def pareto(
     *,
     points: int = 8,
     time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+    clock: Callable[[], float] = time.perf_counter,
+    work_limit: int | None = None,
     seed: int = 0,
     gap_tolerance: float = 0.0,
     overrides: Sequence[str] = (),
@@ -67,6 +71,8 @@ def pareto(
     Args:
         objectives: two different ones of ``spec.job.OBJECTIVE_NAMES``; the job's own objective is not used.
         time_limit_s: of every search; there are up to ``points`` + 2.
+        clock: what it is measured with; ``time.process_time`` counts CPU seconds.
+        work_limit: of every search, in place of any limit in seconds: the same front on every machine.
         directory: where every finished search is kept, one line of ``searches.jsonl`` each; the same front there runs only what
             is missing (same package version). None keeps nothing.
 
@@ -80,7 +86,8 @@ def pareto(
     for name in (first, second):
         Measure.of(problem.topology, name)
     with Store(Path(directory), SEARCHES_FILE) if directory is not None else nullcontext() as store:
-        front = _Front(problem, (first, second), time_limit_s, seed, gap_tolerance, progress, store)
+        limit = (time_limit_s, clock) if work_limit is None else (work_limit, None)
+        front = _Front(problem, (first, second), limit, seed, gap_tolerance, progress, store)
         best_first = front.solve(first, {})
         best_second = front.solve(second, {})
         start = front.attempt(second, {first: best_first.values[0]}) or best_first
@@ -105,7 +112,7 @@ class _Front:
         self,
         problem: Problem,
         objectives: tuple[ObjectiveName, ObjectiveName],
-        time_limit_s: float,
+        limit: tuple[float, Callable[[], float] | None],
         seed: int,
         gap_tolerance: float,
         progress: Callable[[Progress], None] | None,
@@ -113,7 +120,7 @@ class _Front:
     ) -> None:
         self.store = store
         self.problem, self.objectives = problem, objectives
-        self.time_limit_s, self.seed, self.gap_tolerance, self.progress = time_limit_s, seed, gap_tolerance, progress
+        self.limit, self.seed, self.gap_tolerance, self.progress = limit, seed, gap_tolerance, progress
         self.notes: list[str] = []
 
     def solve(self, objective: ObjectiveName, limits: Limits) -> ParetoPoint:
@@ -127,7 +134,8 @@ class _Front:
         plan = plan_problem(
             problem,
             limits,
-            time_limit_s=self.time_limit_s,
+            time_limit_s=self.limit[0],
+            clock=self.limit[1] or WorkClock(),  # a search that is limited by work counts its own
             seed=self.seed,
             gap_tolerance=self.gap_tolerance,
             progress=self.progress,
@@ -145,7 +153,7 @@ class _Front:
                 "job": self.problem.job.model_dump(mode="json", exclude={"name", "objective"}),
                 "objectives": [objective, *self.objectives],
                 "limits": dict(limits),
-                "how": [self.time_limit_s, self.seed, self.gap_tolerance, version("scaleacross")],
+                "how": [self.limit[0], _unit(self.limit[1]), self.seed, self.gap_tolerance, version("scaleacross")],
             }
         )
 
@@ -168,6 +176,11 @@ class _Front:
             if found is not None:
                 here = found
                 yield found
+
+
+def _unit(clock: Callable[[], float] | None) -> str:
+    """What a limit counts."""
+    return "work" if clock is None else "CPU seconds" if clock is time.process_time else "seconds"
 
 
 def _better(objective: ObjectiveName, value: float, than: float) -> bool:

@@ -33,7 +33,7 @@ def key_of(study: Study, point: Point, version: str) -> str:
     """Hash of everything that decides the figures: resolved job, decision, command with its limits, package version."""
     how: dict[str, Any] = {"command": study.command, "version": version}
     if study.command == "plan":
-        how |= {"time_limit_s": study.time_limit_s, "gap_tolerance": study.gap_tolerance, "seed": study.seed}
+        how |= {name: getattr(study, name) for name in ("time_limit_s", "work_limit", "gap_tolerance", "seed")}
     if point.job is None:
         how |= {"base": point.base, "fields": dict(point.fields)}
     else:
@@ -81,7 +81,8 @@ def _run(study: Study, point: Point) -> Plan:
         raise InputError(point.refusal)
     if point.decision is not None:
         return evaluate((point.job, point.decision))
-    return plan(point.job, time_limit_s=study.time_limit_s, seed=study.seed, gap_tolerance=study.gap_tolerance)
+    limits: dict[str, Any] = {"time_limit_s": study.time_limit_s, "work_limit": study.work_limit}
+    return plan(point.job, seed=study.seed, gap_tolerance=study.gap_tolerance, **limits)
 
 
 def figures_of(found: Plan) -> dict[str, Any]:

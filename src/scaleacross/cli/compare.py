@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scaleacross.cli.frame import Overrides, display
+from scaleacross.cli.limits import WorkLimit
 from scaleacross.cli.page import Charts, page_files, timeline_of, write_charts
-from scaleacross.cli.plan import WorkLimit
 from scaleacross.cli.view import Quiet
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from scaleacross.cli.limits import CpuLimit, WorkLimit, limits
 from scaleacross.cli.view import EXPLANATION_SECTIONS, ExplanationSections, Full, Quiet, view_of
 
 
@@ -17,6 +18,8 @@ def explain_command(
     time_limit_s: Annotated[
         float, typer.Option("--time-limit", metavar="S", min=0, help="Seconds for all searches of runner-ups together.")
     ] = 60.0,
+    cpu_limit_s: CpuLimit = None,
+    work_limit: WorkLimit = None,
     full: Full = False,
     sections: ExplanationSections = None,
     quiet: Quiet = False,
@@ -29,6 +32,7 @@ def explain_command(
     Examples:
       scaleacross explain build/llama3_405b/plan.json
       scaleacross explain llama3_table4_row1 --time-limit 20
+      scaleacross explain plan.json --work-limit 200   # the same runner-ups on a loaded and an idle machine
       scaleacross explain plan.json --full
       scaleacross explain plan.json --json | jq '.sensitivities[] | {figure, elasticity}'
     """
@@ -49,7 +53,7 @@ def explain_command(
         explain_recommendation_command(source, as_json, time_limit_s)
         return
     with ProgressDisplay(PlainConsole(stderr=True)) as progress:
-        explanation = explain(source, time_limit_s=time_limit_s, progress=progress)
+        explanation = explain(source, progress=progress, **limits(time_limit_s, cpu_limit_s, work_limit))
     if as_json:
         typer.echo(explanation.model_dump_json(indent=2))
     else:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from scaleacross.cli.frame import Json, Overrides, display, names_of
+from scaleacross.cli.limits import CpuLimit, WorkLimit, limits
 from scaleacross.cli.page import Charts, page_files, write_charts
 from scaleacross.cli.sweep import kept_in
 
@@ -25,6 +26,8 @@ def pareto_command(
     time_limit_s: Annotated[
         float, typer.Option("--time-limit", metavar="S", min=0, help="Seconds of every search; points + 2 at most.")
     ] = 60.0,
+    cpu_limit_s: CpuLimit = None,
+    work_limit: WorkLimit = None,
     gap_tolerance: Annotated[
         float, typer.Option("--gap", metavar="G", min=0, max=1, help="Relative gap at which a search stops.")
     ] = 0.0,
@@ -64,7 +67,7 @@ def pareto_command(
             job,
             names_of(objectives),
             points=points,
-            time_limit_s=time_limit_s,
+            **limits(time_limit_s, cpu_limit_s, work_limit),
             gap_tolerance=gap_tolerance,
             seed=seed,
             overrides=overrides or (),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scaleacross.cli.frame import Directory, Json, Overrides, Targets, names_of
+from scaleacross.cli.limits import CpuLimit, WorkLimit, limits
 from scaleacross.cli.page import Charts, page_files, timeline_of, write_charts
 from scaleacross.cli.quick import (
     Gpus,
@@ -47,19 +47,6 @@ if TYPE_CHECKING:
     from scaleacross.spec.job import Job
     from scaleacross.spec.plan import Plan
 
-CpuLimit = Annotated[
-    float | None,
-    typer.Option("--cpu-limit", metavar="S", min=0, help="CPU seconds of search at most, in place of --time-limit."),
-]
-WorkLimit = Annotated[
-    int | None,
-    typer.Option(
-        "--work-limit",
-        metavar="N",
-        min=1,
-        help="Candidates whose step time is computed at most, in place of seconds: the same plan on every machine.",
-    ),
-]
 Refine = Annotated[
     float, typer.Option("--refine", metavar="S", min=0, help="Seconds to search better orders of the best pipelines.")
 ]
@@ -157,13 +144,10 @@ def plan_command(
     slurm = slurm_fields(slurm_partition, slurm_account, slurm_time, slurm_container, slurm_extra)
     changes = [*(overrides or ()), *slurm_overrides(slurm)]
     asked = job_or_start(job, model, gpus, trunk, km, tokens, sequence, target, topology)
-    refuse_together(refine_s, improve, referee, work_limit, cpu_limit_s)
-    limit_s, clock = (time_limit_s, time.perf_counter) if cpu_limit_s is None else (cpu_limit_s, time.process_time)
+    refuse_together(refine_s, improve, referee, work_limit)
     source = settings_of(improve, framework, hosts, world)
-    search: dict[str, Any] = {
-        "time_limit_s": limit_s, "clock": clock, "seed": seed, "gap_tolerance": gap, "referee": referee,
-        "work_limit": work_limit, "overrides": changes,
-    }  # fmt: skip
+    search: dict[str, Any] = {"seed": seed, "gap_tolerance": gap, "referee": referee, "overrides": changes}
+    search |= limits(time_limit_s, cpu_limit_s, work_limit)
     if source:
         deliver_improvement(_improved(source, asked, hosts, world, search), as_json, output, targets)
     else:
@@ -193,16 +177,14 @@ def _improved(
         return improve_settings(*source, asked, hosts=hosts, world=world, progress=progress, stopped=stopped, **search)
 
 
-def refuse_together(
-    refine_s: float, improve: Path | None, referee: int | None, work_limit: int | None, cpu_limit_s: float | None
-) -> None:
+def refuse_together(refine_s: float, improve: Path | None, referee: int | None, work_limit: int | None) -> None:
     """Options that contradict each other. Raises typer.BadParameter with the way out."""
     if refine_s and improve:
         raise typer.BadParameter("--refine searches orders of one plan: write the plan with -o, then refine that job")
     if referee and refine_s:
         raise typer.BadParameter("--refine decides by estimated step time, --referee by simulation: give one of them")
-    if work_limit is not None and (cpu_limit_s is not None or refine_s):
-        raise typer.BadParameter("--work-limit counts step times, --cpu-limit and --refine seconds: give one of them")
+    if work_limit is not None and refine_s:
+        raise typer.BadParameter("--work-limit counts step times, --refine seconds: give one of them")
 
 
 def evaluate_command(

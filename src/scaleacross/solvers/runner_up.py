@@ -69,15 +69,17 @@ def runner_ups(
     time_limit_s: float,
     seed: int = 0,
     report: Callable[[Progress], None] = lambda progress: None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[RunnerUp]:
-    """The runner-up of every decision of a placed plan; searches share ``time_limit_s``, each an equal part of what is left."""
+    """The runner-up of every decision of a placed plan; searches share ``time_limit_s`` of ``clock``, each an equal part of what
+    is left."""
     won = _cost(problem, decision)
     forbidden = list(without(problem, decision))
-    began = time.perf_counter()
+    began = clock()
     for index, one in enumerate(forbidden):
-        elapsed = time.perf_counter() - began
+        elapsed = clock() - began
         report(Progress("runner-ups", index, len(forbidden), won.cost.step_s, None, elapsed))
-        yield _searched(problem, one, won, (time_limit_s - elapsed) / (len(forbidden) - index), seed)
+        yield _searched(problem, one, won, (time_limit_s - elapsed) / (len(forbidden) - index), seed, clock)
     yield from _placed_otherwise(problem, decision, won)
 
 
@@ -113,7 +115,9 @@ def _values(problem: Problem, axis: str) -> Sequence[int]:
     return divisors((problem.profile.num_experts or 1) if axis == "ep" else problem.job.global_batch_sequences)
 
 
-def _searched(problem: Problem, one: Without, won: PlanCost, limit_s: float, seed: int) -> RunnerUp:
+def _searched(
+    problem: Problem, one: Without, won: PlanCost, limit_s: float, seed: int, clock: Callable[[], float]
+) -> RunnerUp:
     if one.job is None:
         return RunnerUp(
             decision=one.decision, chosen=one.chosen, status="none", reason="the job and the model allow nothing else"
@@ -123,7 +127,7 @@ def _searched(problem: Problem, one: Without, won: PlanCost, limit_s: float, see
             decision=one.decision, chosen=one.chosen, status="not_tried", reason="the time limit came first"
         )
     restricted = Problem(one.job, problem.workload, problem.topology, problem.profile)
-    state = search(restricted, time_limit_s=limit_s, seed=seed, gap_tolerance=SEARCH_GAP)
+    state = search(restricted, time_limit_s=limit_s, seed=seed, gap_tolerance=SEARCH_GAP, clock=clock)
     if state.best is None:
         late = state.out_of_time
         reason = "none found within the time limit" if late else "nothing else is legal and fits in memory"

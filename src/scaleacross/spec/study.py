@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, PositiveFloat, field_validator, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from scaleacross.spec.base import Name, Spec
 
@@ -35,6 +35,10 @@ class Study(Spec):
         default=(), description="groups of paths that vary together: value lists of equal length"
     )
     time_limit_s: PositiveFloat = Field(default=60.0, description="search per point at most (plan), s")
+    work_limit: PositiveInt | None = Field(
+        default=None,
+        description="candidates whose step time is computed per point, in place of seconds: the same everywhere (plan)",
+    )
     gap_tolerance: float = Field(default=0.0, ge=0, le=1, description="relative gap at which a search stops (plan)")
     seed: int = Field(default=0, ge=0, description="of the solver (plan)")
 

@@ -1,0 +1,36 @@
+"""Where a search stops: wall-clock seconds, CPU seconds, or work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+CpuLimit = Annotated[
+    float | None,
+    typer.Option("--cpu-limit", metavar="S", min=0, help="CPU seconds of search at most, in place of --time-limit."),
+]
+WorkLimit = Annotated[
+    int | None,
+    typer.Option(
+        "--work-limit",
+        metavar="N",
+        min=1,
+        help="Candidates whose step time is computed at most, in place of seconds: the same plan on every machine.",
+    ),
+]
+
+
+def limits(time_limit_s: float, cpu_limit_s: float | None, work_limit: int | None) -> dict[str, Any]:
+    """``time_limit_s``, ``clock`` and ``work_limit`` as the functions of ``scaleacross.api`` take them.
+
+    Raises:
+        typer.BadParameter: both CPU seconds and work are given.
+    """
+    if work_limit is not None and cpu_limit_s is not None:
+        raise typer.BadParameter("--work-limit counts step times, --cpu-limit seconds: give one of them")
+    clock: Callable[[], float] = time.perf_counter if cpu_limit_s is None else time.process_time
+    limit_s = time_limit_s if cpu_limit_s is None else cpu_limit_s
+    return {"time_limit_s": limit_s, "clock": clock, "work_limit": work_limit}
