@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,8 +15,11 @@ import replica_cases as cases
 import torch
 
 from scaleacross.errors import InputError
-from scaleacross.runtime.replicas.member import Replicas
+from scaleacross.runtime.communicator import LinkSettings
+from scaleacross.runtime.policy import fixed
+from scaleacross.runtime.replicas.member import Replicas, policy_of_plan
 from scaleacross.runtime.replicas.state import TrainingState
+from scaleacross.schedules.collective import Operation
 
 
 @pytest.mark.parametrize("hooked", [False, True], ids=["after_backward", "ddp_hook"])
@@ -113,3 +117,22 @@ def test_bad_input() -> None:
     other = TrainingState(torch.nn.Linear(3, 2), torch.optim.SGD(model.parameters(), lr=0.1))
     with pytest.raises(InputError, match="other parameters"):
         state.load(other.save())
+
+
+@pytest.mark.parametrize(
+    ("planned", "runs"),
+    [("ring", "ring"), ("tree", "double_tree"), ("hierarchical: ring, tree", "ring"), (None, "ring")],
+)
+def test_replicas_run_what_the_plan_runs_among_any_number_of_them(planned: str | None, runs: str) -> None:
+    groups = SimpleNamespace(axis="dp_replicate", collectives=[SimpleNamespace(op="all_reduce", algorithm=planned)])
+    policy = policy_of_plan(SimpleNamespace(process_groups=[groups] if planned else []))
+    for num_members in (2, 3, 5):
+        chosen, expected = (
+            made.choose(Operation.ALL_REDUCE, 1024)
+            for made in (
+                policy(num_members),
+                fixed({Operation.ALL_REDUCE: runs}, tuple(range(num_members)), LinkSettings()),
+            )
+        )
+        assert chosen is not None and expected is not None
+        assert chosen.schedule.name == expected.schedule.name
