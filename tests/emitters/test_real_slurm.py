@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -176,3 +177,39 @@ def test_slurm_starts_every_rank_on_its_host(
     with (folder / "ranks.csv").open(encoding="utf-8") as file:
         planned = sorted((row["rank"], row["host"], row["local"], "12") for row in csv.DictReader(file))
     assert rows == planned, told
+
+
+@pytest.mark.consumer
+def test_slurm_accepts_the_plan_on_a_topology_read_from_its_own_files(cluster: Cluster, tmp_path: Path) -> None:
+    """``import slurm`` of the cluster's topology.conf and of what scontrol says, then a plan: sbatch takes it as it stands."""
+    (tmp_path / "topology.conf").write_text(
+        "SwitchName=core Switches=east,west\nSwitchName=east Nodes=east-h0000[0-1]\nSwitchName=west Nodes=west-h0000[0-1]\n"
+    )
+    (tmp_path / "nodes.txt").write_text(cluster.run("scontrol", "show", "node", cwd=tmp_path).stdout)
+    read = ["import", "slurm", "topology.conf", "nodes.txt", "--accelerator", "h100", "--trunk", "400G", "--km", "10"]
+    read += [
+        "--building",
+        "east=east-h0000[0-1]",
+        "--building",
+        "west=west-h0000[0-1]",
+    ]  # two leaves may be racks of one
+    asked = [
+        "--model",
+        "llama3.1-8b",
+        "--topology",
+        "topology.yaml",
+        "--tokens",
+        "192K",
+        "--seq",
+        "2048",
+        "--cpu-limit",
+        "5",
+    ]
+    for words in ((*read, "-o", "topology.yaml"), ("plan", *asked, "-o", "build", "--quiet")):
+        ran = cluster.run(sys.executable, "-m", "scaleacross", *words, cwd=tmp_path)
+        assert ran.returncode == 0, ran.stderr
+    folder = tmp_path / "build" / "torchrun"
+    names = {line.split()[0] for line in (folder / "hosts.txt").read_text().splitlines() if not line.startswith("#")}
+    assert names <= set(GPUS) and len(names) >= 2
+    tried = cluster.run("./submit.sh", "train.py", cwd=folder, SBATCH_OPTIONS="--test-only")
+    assert tried.returncode == 0, tried.stderr
