@@ -135,6 +135,8 @@ def ask_at(address: str, port: int, hello: bytes, timeout_s: float) -> Status | 
         connection = socket.create_connection((address, port), timeout=timeout_s)
     except ConnectionRefusedError:
         return DEAD
+    except ConnectionResetError:  # taken and closed before connect was told of it: the host answers
+        return STOPPED
     except OSError:
         return UNREACHABLE
     with connection:
