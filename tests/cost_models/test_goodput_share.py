@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from scaleacross.api.published_goodput import ft_hsdp
+from scaleacross.cost_models.goodput.recovery import RecoveryTimes
 from scaleacross.cost_models.goodput.share import (
     best_interval_s,
     erlang_loss,
@@ -19,6 +20,7 @@ from scaleacross.cost_models.goodput.share import (
 )
 from scaleacross.errors import InputError
 from scaleacross.spec.goodput import Strike
+from scaleacross.spec.reliability import Recovery
 
 MINUTE, HOUR = 60.0, 3600.0
 
@@ -89,3 +91,13 @@ def test_spares_by_the_quantile() -> None:
     assert spares_needed(0.0) == 0
     assert erlang_loss(1, 2.0) == pytest.approx(2 / 3)
     assert erlang_loss(2, 1.0) == pytest.approx(0.2)
+
+
+def test_a_checkpoint_is_written_once_a_day_at_least() -> None:
+    """With many fault units the loss of all at once is so rare that the best interval exceeds every job."""
+    times = RecoveryTimes(recover_s=600, restart_s=600, stall_s=180, blocking_s=1, least_interval_s=60)
+    assert times.interval_s(Recovery(), 1e-40) == 86_400
+    assert times.interval_s(Recovery(), 1e-5) == best_interval_s(1e-5, 1) < 86_400
+    assert times.interval_s(Recovery(), 1.0) == 60  # storage cannot follow faster
+    assert times.interval_s(Recovery(checkpoint_interval_s=7 * 86_400), 1e-40) == 7 * 86_400
+    assert times.interval_s(Recovery(), 0.0) is None

@@ -52,6 +52,9 @@ DEFAULTS: Final[dict[str, Figure]] = {
         2e12 / 2048, "arXiv 2407.21783 section 3.3.1: storage sustains 2 TB/s for 2,048 hosts", "paper"
     ),
     "stage_bytes_per_s": Figure(20e9, "one PCIe 5.0 x16 direction at a third of its line rate", "assumed"),
+    "longest_checkpoint_interval_hours": Figure(
+        24.0, "what no failure rate states (a bad step, a bug, a wrong command) costs a day of work at most", "assumed"
+    ),
     "repair_hours": Figure(48.0, "time to drain, diagnose and replace a host, as public simulators take it", "assumed"),
     "host_swap_fraction": Figure(
         0.604, "arXiv 2407.21783 table 5: accelerator, HBM, SRAM, host, NIC, thermal, silent corruption", "paper"
@@ -132,7 +135,8 @@ class Recovery(SourcedSpec):
         default=None, ge=0, description="all wait when one fault unit leaves or joins, instead of the parts"
     )
     checkpoint_interval_s: PositiveFloat | Literal["auto"] = Field(
-        default="auto", description="seconds of training between checkpoints; auto: the interval that loses least"
+        default="auto",
+        description="seconds of training between checkpoints; auto: the interval that loses least, a day at most",
     )
     checkpoint_blocking_s: float | None = Field(
         default=None, ge=0, description="seconds that a checkpoint stops training; None: staging to the host's memory"

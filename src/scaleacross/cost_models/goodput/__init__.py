@@ -151,6 +151,7 @@ def _assumed(failures: Failures | None, recovery: Recovery) -> dict[str, str]:
     for name, figure in DEFAULTS.items():
         holder = failures if name in Failures.model_fields else recovery
         covered = recovery.recover_s is not None and name in _PARTS_OF_RECOVERY
+        covered |= recovery.checkpoint_interval_s != "auto" and name == "longest_checkpoint_interval_hours"
         if getattr(holder, name, None) is None and not covered:
             out[name] = f"{figure.value:.4g} ({figure.source}; {figure.status})"
     return out
