@@ -19,6 +19,7 @@ from scaleacross.api import frontier
 from scaleacross.cli import app
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.report.page import html
+from scaleacross.report.pareto import pareto_rows
 from scaleacross.spec.job import ObjectiveName
 from scaleacross.spec.plan import Decision, Plan
 from scaleacross.workloads.problem import Problem, problem_of
@@ -150,3 +151,12 @@ def test_a_front_by_work_is_the_same_again() -> None:
     first, second = (sa.pareto(job, ("step_time", MONEY), points=3, work_limit=20) for _ in range(2))
     assert [point.values for point in first.points] == [point.values for point in second.points]
     assert len(first.points) >= 2
+
+
+def test_points_say_what_tokens_cost_used_and_as_owned() -> None:
+    front = sa.pareto(two("step_time", **SMALL), ("step_time", MONEY), points=2, work_limit=20)
+    for row, point in zip(pareto_rows(front), front.points, strict=True):
+        assert row["currency"] == "EUR"
+        assert row["cost_per_million_tokens"] * point.values[1] == pytest.approx(1e6)
+        assert row["owned_cost_per_million_tokens"] >= row["cost_per_million_tokens"] * (1 - 1e-9)
+        assert row["kwh_per_million_tokens"] > 0

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from scaleacross.api.objectives import Limits, value_of
 from scaleacross.api.planning import DEFAULT_TIME_LIMIT_S, plan_problem
 from scaleacross.api.problems import problem_of
 from scaleacross.api.study_store import Store
+from scaleacross.api.summarising import token_costs
 from scaleacross.api.sweep_points import digest
 from scaleacross.errors import InfeasibleError, InputError, TimeLimitError
 from scaleacross.solvers.objectives import Measure
@@ -22,6 +24,7 @@ from scaleacross.solvers.work_limit import WorkClock
 from scaleacross.spec.job import OBJECTIVE_NAMES, Job, ObjectiveName
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.progress import Progress
+from scaleacross.spec.summary import TokenCost
 from scaleacross.workloads.problem import Problem
 
 SEARCHES_FILE: Final = "searches.jsonl"
@@ -36,6 +39,11 @@ class ParetoPoint:
 
     plan: Plan
     values: tuple[float, float]
+
+    @cached_property
+    def costs(self) -> tuple[TokenCost | None, TokenCost | None]:
+        """Money and energy of a million tokens; None where the topology states no prices, or no powers."""
+        return token_costs(self.plan)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from rich.text import Text
 from scaleacross.report.format import add, columns, large, percent
 from scaleacross.spec.parallelism import Axis
 from scaleacross.spec.plan import Plan
+from scaleacross.spec.summary import TokenCost
 from scaleacross.units import human_seconds
 
 AXES: tuple[Axis, ...] = get_args(Axis)
@@ -26,6 +27,8 @@ class Point(Protocol):
     def plan(self) -> Plan: ...
     @property
     def values(self) -> tuple[float, float]: ...
+    @property
+    def costs(self) -> tuple[TokenCost | None, TokenCost | None]: ...
 
 
 class Front(Protocol):
@@ -41,7 +44,9 @@ class Front(Protocol):
 
 def pareto_report(front: Front) -> RenderableType:
     """Points, best by the first objective at the top."""
-    numbers = ("point", *front.objectives, "accelerators", "gap")
+    paid = [point.costs[0] for point in front.points]
+    money = (f"{paid[0].unit} per M tokens", "as owned") if paid and paid[0] else ()
+    numbers = ("point", *front.objectives, *money, "accelerators", "gap")
     table = columns((*numbers, "status", "buildings and degrees"), right=numbers, flexible=("buildings and degrees",))
     for index, point in enumerate(front.points):
         plan, report = point.plan, point.plan.report
@@ -49,7 +54,9 @@ def pareto_report(front: Front) -> RenderableType:
         degrees = " ".join(f"{axis} {plan.degrees.of(axis)}" for axis in AXES if plan.degrees.of(axis) > 1)
         values = (_shown(name, value) for name, value in zip(front.objectives, point.values, strict=True))
         size = f"{plan.degrees.world_size:,}"
-        add(table, str(index), *values, size, percent(report.gap), report.status, f"{fill}: {degrees}")
+        cost = point.costs[0]
+        spent = (f"{cost.used:,.4g}", f"{cost.owned:,.4g}") if cost and cost.owned is not None else ()
+        add(table, str(index), *values, *spent, size, percent(report.gap), report.status, f"{fill}: {degrees}")
     return Group(table, *(Text(f"• {note}") for note in front.notes))
 
 
@@ -72,12 +79,23 @@ def pareto_rows(front: Front) -> list[dict[str, Any]]:
                 "status": report.status,
                 "gap": report.gap,
                 "step_s": point.plan.cost.step_s,
+                **_spent(point),
                 "accelerators": point.plan.degrees.world_size,
                 **point.plan.degrees.model_dump(),
                 "fill": " ".join(f"{share.building}:{share.num_accelerators}" for share in point.plan.placement.fill),
             }
         )
     return rows
+
+
+def _spent(point: Point) -> dict[str, Any]:
+    money, energy = point.costs
+    return {
+        "currency": money.unit if money else None,
+        "cost_per_million_tokens": money.used if money else None,
+        "owned_cost_per_million_tokens": money.owned if money else None,
+        "kwh_per_million_tokens": energy.used if energy else None,
+    }
 
 
 def pareto_csv(front: Front) -> str:
