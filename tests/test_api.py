@@ -318,3 +318,16 @@ def test_an_unknown_verb_is_an_attribute_error() -> None:
     for package in (sa, api):
         with pytest.raises(AttributeError, match=f"'{package.__name__}' has no attribute 'plann'"):
             _ = package.plann
+
+
+def test_a_decision_that_leaves_the_only_allowed_exchange_open_gets_it() -> None:
+    job = plain_job(1, context_exchange="gather", num_accelerators=4, degrees={"cp": 2})
+    said = {
+        "degrees": {"cp": 2, "dp_shard": 2},
+        "pipeline": {"schedule": "1F1B"},
+        "recompute": "none",
+        "shard": "optimizer",
+    }
+    assert sa.evaluate((job, Decision.model_validate(said))).decision.context_exchange == "gather"
+    with pytest.raises(sa.InputError, match="context_exchange"):
+        sa.evaluate((job, Decision.model_validate({**said, "context_exchange": "ring"})))

@@ -50,6 +50,8 @@ def evaluated(problem: Problem, decision: Decision, degraded: bool = True) -> Pl
     """
     job = problem.job
     notes: list[str] = []
+    if len(job.context_exchange) == 1 and "context_exchange" not in decision.model_fields_set:
+        decision = decision.model_copy(update={"context_exchange": job.context_exchange[0]})  # nothing else is allowed
     broken = checks.refused_rules(problem, decision)
     if broken:
         raise InputError(f"'{job.name}' cannot run like this:\n" + "\n".join(f"- {line}" for line in broken))
