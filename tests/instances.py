@@ -34,6 +34,7 @@ def random_job(seed: int) -> Job:
         "topology": topology,
         "sequence_length": rng.choice([2048, 2048, 4096]),
         "global_batch_sequences": batch,
+        "context_exchange": ["ring"],  # test_context_exchange.py opens it: brute force tries each on every candidate
         "memory_headroom_fraction": 0.0,  # the memory that is drawn is all there for the plan
     }
     return Job.model_validate(data | _pins(rng, topology, "num_experts" in workload))
@@ -80,6 +81,7 @@ def mixed_job(seed: int) -> Job:
         "topology": topology,
         "sequence_length": 2048,
         "global_batch_sequences": rng.choice([8, 12, 16, 24]),
+        "context_exchange": ["ring"],  # test_context_exchange.py opens it: brute force tries each on every candidate
         "memory_headroom_fraction": 0.0,
     }
     data |= _mixed_pins(rng, "num_experts" in workload)

@@ -48,12 +48,12 @@ def with_context(job: Job) -> Job:
     return job.model_copy(update=changes)
 
 
-@each("seed", (10,), (*range(10), 12, 13), size=1)
+@each("seed", (10,), (4, 6), size=1)
 def test_the_search_equals_brute_force(seed: int) -> None:
     equals_brute_force(with_context(random_job(seed)))
 
 
-@each("seed", (6,), (1, 2, 12, 37), size=1)
+@each("seed", (6,), (2,), size=1)
 def test_so_does_that_of_two_types(seed: int) -> None:
     equals_brute_force(with_context(mixed_job(seed)))
 
