@@ -83,14 +83,20 @@ class Job:
 
     def all_reduce(self, elements: int = ELEMENTS, dtype: str = "float32", group: Any = None) -> None:
         tensor = self.torch.ones(elements, dtype=getattr(self.torch, dtype))
-        self.watch_store.add("called", 1)
-        self.dist.all_reduce(tensor, group=group or self.group)
+        work = self.dist.all_reduce(tensor, group=group or self.group, async_op=True)
+        self.watch_store.add("called", 1)  # from here on it stands in the trace
+        work.wait()
 
     def until_all_have_called(self, num_calls: int) -> None:
-        """A rank that the machine holds up enters late: what it waits for is not in its trace before."""
+        """A rank that the machine holds up enters late: what it waits for is not in its trace before, and it is no victim."""
         end = time.monotonic() + LIMIT_S / 3
         while self.watch_store.add("called", 0) < num_calls and time.monotonic() < end:
             time.sleep(0.05)
+
+    def culprit_comes_last(self) -> None:
+        """The others wait already: all of them are victims, whatever the machine does."""
+        if self.wrong:
+            self.until_all_have_called(GOOD * WORLD + WORLD - 1)
 
     def until_dumped(self) -> None:
         """The program is busy with something else."""
@@ -134,14 +140,17 @@ def _outside(job: Job) -> None:
 
 
 def _size(job: Job) -> None:
+    job.culprit_comes_last()
     job.all_reduce(ELEMENTS + 1 if job.wrong else ELEMENTS)
 
 
 def _dtype(job: Job) -> None:
+    job.culprit_comes_last()
     job.all_reduce(dtype="float64" if job.wrong else "float32")
 
 
 def _type(job: Job) -> None:
+    job.culprit_comes_last()
     if job.wrong:
         job.dist.broadcast(job.torch.ones(ELEMENTS), 0, group=job.group)
     else:
@@ -149,6 +158,7 @@ def _type(job: Job) -> None:
 
 
 def _dead(job: Job) -> None:
+    job.culprit_comes_last()
     if job.wrong:
         os._exit(1)
     job.all_reduce()
