@@ -33,8 +33,8 @@ R1–R9 are those of ``search_space``; π and n are decided by ``place_paralleli
    below it, and ends the expansion once the next base is. Fleets take turns, smallest sets of types first: all are sampled
    before any is expanded, then each expands a block in turn, so that no clock ends the search with a fleet unseen.
 4. Survivors in the order of their coarse estimate get the tight bound; again the best are placed and the incumbent prunes.
-5. What is left is placed exactly, lowest estimate first, on the fills and axis orders whose own estimate is below the incumbent;
-   then, lowest bound first, whatever has a bound below it, until the next candidate's bound is not: proof.
+5. What is left is placed exactly (``place_survivors``), lowest estimate first, on the fills and axis orders whose own
+   estimate is below the incumbent; then, lowest bound first, whatever has a bound below it: proof.
 6. On fleets of one type every candidate with a pipeline is bounded once more, whatever its layers per stage, and placed with
    those of ``uneven_layers``, after all others: its bounds are further from its steps.
 
@@ -68,6 +68,7 @@ from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.every_placement import placer_on as step_placer_on
 from scaleacross.solvers.fleets import Fleet, fleets
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer, never
+from scaleacross.solvers.place_survivors import place_survivors
 from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Placed, Search, forget
@@ -128,7 +129,7 @@ def search(
     ]
     tight = _tighten(state, survivors), _tighten(state, uneven)
     for blocks in tight:
-        _place_all(state, blocks)
+        place_survivors(state, blocks)
     survivors += uneven
     below = ((priced.take(priced.bound_s < state.bound_s), placer.pricing) for priced, placer in survivors)
     state.unbounded = [(priced, pricing) for priced, pricing in below if len(priced.bound_s)]
@@ -318,37 +319,3 @@ def _tight_in_time(state: Search, block: Priced, placer: Placer) -> Priced:
         tight = placer.pricing.tight(block.take(rows))
         bound[rows], estimate[rows] = tight.bound_s, tight.estimate_s
     return replace(block, bound_s=bound, estimate_s=estimate)
-
-
-def _place_all(state: Search, blocks: list[tuple[Priced, Placer]]) -> None:
-    """Step 5: by estimates first, then what those left out and bounds allow."""
-    rows = [(block, row) for block, (priced, _) in enumerate(blocks) for row in range(len(priced.bound_s))]
-    estimates = np.concatenate([np.zeros(0), *(priced.estimate_s for priced, _ in blocks)])
-    bounds = np.concatenate([np.zeros(0), *(priced.bound_s for priced, _ in blocks)])
-    for done, index in enumerate(np.argsort(estimates, kind="stable").tolist()):
-        if estimates[index] >= state.target_s or state.out_of_time:
-            break
-        left: list[float] = [np.inf]
-        _place_one(state, blocks, rows[index], left.append)
-        bounds[index] = max(bounds[index], min(left))
-        if done % 16 == 0:
-            state.tell("placing", done, len(rows))
-    queue = np.argsort(bounds, kind="stable").tolist()
-    for done, index in enumerate(queue):
-        if bounds[index] >= state.target_s or state.out_of_time:
-            state.drop(bounds[index : index + 1], np.array([int((bounds[queue[done:]] < np.inf).sum())]))
-            return
-        _place_one(state, blocks, rows[index])
-        if done % 16 == 0:
-            state.tell("placing", done, len(rows))
-
-
-def _place_one(
-    state: Search,
-    blocks: list[tuple[Priced, Placer]],
-    at: tuple[int, int],
-    left: Callable[[float], None] | None = None,
-) -> None:
-    """Place row ``at[1]`` of a block, if it can be faster than the incumbent."""
-    priced, placer = blocks[at[0]]
-    state.place(priced, at[1], placer, below_s=state.incumbent_s, in_time=True, left=left)

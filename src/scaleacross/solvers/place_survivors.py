@@ -1,0 +1,90 @@
+"""Step 5 of the joint search (``joint``): place the candidates that bounds left over, the most promising first.
+
+Candidates with the same pipeline are wrong in the same way: messages across a thin link, say, are in no estimate. So what one
+of them took beyond its estimate is expected of the others too. On a trunk of 1:64 a thousand candidates of 63 stages have
+estimates below the best step time; without this they are all placed before the first of 16 stages.
+
+The order decides nothing but when the incumbent is found: whatever has a bound below it is placed before the search ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import islice
+
+import numpy as np
+
+from scaleacross.cost_models.settings import Floats
+from scaleacross.solvers.place_parallelism import Placer
+from scaleacross.solvers.priced import Priced
+from scaleacross.solvers.search_state import Search
+
+Block = tuple[Priced, Placer]
+Pipeline = tuple[int, ...]
+
+
+def place_survivors(state: Search, blocks: Sequence[Block]) -> None:
+    """By estimates first, then by the bounds of what those left out, each corrected by what others of the same pipeline took."""
+    rows = [(block, row) for block, (priced, _) in enumerate(blocks) for row in range(len(priced.bound_s))]
+    estimates = np.concatenate([np.zeros(0), *(priced.estimate_s for priced, _ in blocks)])
+    bounds = np.concatenate([np.zeros(0), *(priced.bound_s for priced, _ in blocks)])
+    pipelines = [_pipeline(blocks[block][0], row) for block, row in rows]
+    took: dict[int, float] = {}
+    for done, (index, expected_s) in enumerate(in_turn(estimates, pipelines, took)):
+        if expected_s >= state.target_s or state.out_of_time:
+            break
+        left: list[float] = [np.inf]
+        took[index] = _place(state, blocks, rows[index], left.append)
+        bounds[index] = max(bounds[index], min(left))
+        if done % 16 == 0:
+            state.tell("placing", done, len(rows))
+    for done, (index, _) in enumerate(in_turn(bounds, pipelines, took)):
+        if bounds[index] >= state.target_s or state.out_of_time:
+            state.drop(bounds[index : index + 1])
+            continue
+        took[index] = _place(state, blocks, rows[index])
+        if done % 16 == 0:
+            state.tell("placing", done, len(rows))
+
+
+def in_turn(figures_s: Floats, pipelines: Sequence[Pipeline], took: Mapping[int, float]) -> Iterator[tuple[int, float]]:
+    """Every candidate once with its expected step time, the least first, as far as that is known by then.
+
+    Args:
+        figures_s: an estimate or a bound of every candidate.
+        pipelines: the pipeline of every candidate.
+        took: what candidates took, or what they do not stay below; it grows meanwhile.
+    """
+    beyond: dict[Pipeline, float] = {}
+    seen = 0
+
+    def expected_s(index: int) -> float:
+        return float(figures_s[index]) * beyond.get(pipelines[index], 1.0)
+
+    queue = [(float(figure_s), index) for index, figure_s in enumerate(figures_s)]
+    heapify(queue)
+    while queue:
+        for placed in islice(took, seen, None):
+            beyond[pipelines[placed]] = took[placed] / float(figures_s[placed])
+        seen = len(took)
+        believed_s, index = heappop(queue)
+        now_s = expected_s(index)
+        if queue and now_s > max(believed_s, queue[0][0]):
+            heappush(queue, (now_s, index))
+        else:
+            yield index, now_s
+
+
+def _pipeline(priced: Priced, row: int) -> Pipeline:
+    one = priced.settings
+    return tuple(int(column[row]) for column in (one.pp, one.schedule, one.num_chunks, one.micro_batch))
+
+
+def _place(
+    state: Search, blocks: Sequence[Block], at: tuple[int, int], left: Callable[[float], None] | None = None
+) -> float:
+    """Place row ``at[1]`` of a block: its step time, or that of the incumbent, if it is not below that."""
+    priced, placer = blocks[at[0]]
+    placed = state.place(priced, at[1], placer, below_s=state.incumbent_s, in_time=True, left=left)
+    return state.incumbent_s if placed is None else placed.step_s
