@@ -228,7 +228,6 @@ def rank_rows(
         taken_fraction=taken_fraction(accelerators) * same,
         elementwise_fraction=elementwise * same,
         hbm_s_per_byte=elementwise * hbm_s(1.0, min(memory_bytes_per_s(one) for one in accelerators)) * same,
-        least_share=passes.min(axis=1).repeat(len(split)) / passes.ravel(),
         whole_share=passes.sum(axis=1).repeat(len(split)) / passes.ravel(),
         least_forward_s=0.0 * same,
         least_backward_s=0.0 * same,

@@ -22,10 +22,9 @@ from scaleacross.cost_models.axes import Calls
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.layout import Layout
-from scaleacross.cost_models.messages import Boundary
+from scaleacross.cost_models.messages import NO_DELAYS, Boundary, boundary_times
 from scaleacross.cost_models.pipeline.actions import Actions
 from scaleacross.cost_models.pipeline.exact import compiled_schedule, virtual_boundaries
-from scaleacross.cost_models.pipeline.penalty import NO_DELAYS, boundary_times
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.cost_models.traffic import Volumes
