@@ -30,43 +30,20 @@ def _nothing_shared(volumes: Any, *_: Any) -> tuple[Any, Any, Any]:
     return none, none, none[0]
 
 
-def _apart(volumes: Any, group: Any) -> Any:
-    from scaleacross.cost_models.window_traffic import communicators
-
-    (traffic,) = communicators("dp_replicate", volumes, group)
-    return traffic
-
-
 COSTS = "scaleacross.cost_models."
 MECHANISMS: dict[str, tuple[tuple[str, Callable[..., Any]], ...]] = {
     "inter-building queue of pipeline ranks": ((f"{COSTS}replica_kinds.is_far", lambda *_: False),),
-    "every rank's own gradients": ((f"{COSTS}replica_kinds.own_gradients", lambda *args: (args[-1], False)),),
     "HBM lost to traffic": ((f"{COSTS}step.hbm_lost_s", lambda volumes: np.zeros(len(volumes.settings))),),
     "links shared with all-to-alls": ((f"{COSTS}beside_layers._sharing_links", _nothing_shared),),
-    "split backward": (
-        (f"{COSTS}beside_layers.gradient_chunks", lambda *_: _no_chunks()),
-        (f"{COSTS}beside_layers.parameter_chunks", lambda *_: _no_chunks()),
-    ),
     "waiting groups": ((f"{COSTS}replica_kinds.waiting_groups", lambda *_: {}),),
     "outermost bucket": (
         (f"{COSTS}beside_layers.outermost_fraction", lambda volumes, _: np.zeros(len(volumes.settings))),
-    ),
-    "drain": ((f"{COSTS}beside_layers.BesideLayers.behind_drain", lambda self, _: self),),
-    "replicas' all-reduces on shared links": ((f"{COSTS}replica_kinds.replicas_traffic", _apart),),
-    "smaller buckets of emptier ranks": (
-        (f"{COSTS}far_gradients._lasting", lambda of, *_: np.ones((4, len(of.volumes.work.buckets)))),
     ),
     "multiprocessors held by collectives": (
         (f"{COSTS}rank_seconds.taken_fraction", lambda _: 0.0),
         (f"{COSTS}uneven.taken_fraction", lambda _: 0.0),
     ),
 }
-
-
-def _no_chunks() -> Any:
-    from scaleacross.cost_models.overlap import NO_CHUNKS
-
-    return NO_CHUNKS
 
 
 def without(name: str, full: list[Row]) -> list[Row]:

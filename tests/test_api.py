@@ -307,8 +307,9 @@ def test_the_compiler_is_loaded_when_something_is_simulated() -> None:
     """Importing it takes most of a second, which planning does not pay."""
     code = (
         "import sys\nfrom scaleacross.api import plan, simulate\nbefore = 'numba' in sys.modules\n"
-        "from scaleacross.simulation.engine import Simulation\nimport numpy as np\n"
-        "one = Simulation(np.ones(1))\none.compute('c', 1.0)\none.run()\nprint(before, 'numba' in sys.modules)"
+        "from scaleacross.simulation import clock, tasks\nimport numpy as np\n"
+        "none = (np.zeros(n, dtype=np.int64) for n in (0, 0, 1))\n"
+        "clock.run(tasks.TaskGraph((), *none), np.zeros(0))\nprint(before, 'numba' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (result.stdout, result.stderr) == ("False True\n", "")

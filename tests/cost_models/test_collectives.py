@@ -29,9 +29,8 @@ from scaleacross.cost_models.collectives import (
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, Levels, build_levels
 from scaleacross.cost_models.links import Links, group_bandwidth, links_of, ring_bandwidth
-from scaleacross.cost_models.messages import neighbour_messages
+from scaleacross.cost_models.messages import boundary_times, neighbour_messages
 from scaleacross.cost_models.network.options import options
-from scaleacross.cost_models.pipeline.penalty import boundary_times
 from scaleacross.cost_models.step import one_row
 from scaleacross.spec.network_choice import CommunicatorChoice, Connection
 

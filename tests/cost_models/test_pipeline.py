@@ -27,6 +27,10 @@ def _delays(inner: float = 0.0, slow: float = 0.0, loop: float = 0.0, **slow_bou
     return BoundaryDelays(inner_s=inner, slow_s=slow, loop_s=loop, occupancy_s=0.0, **slow_boundaries)
 
 
+def _undelayed_s(*of: Any) -> np.ndarray:
+    return pipeline.lower_bound_s(*of, _delays())
+
+
 def _boundaries(p: int, v: int, delays: BoundaryDelays, tails: list[int]) -> np.ndarray:
     """Delay of each of the p·v−1 boundaries, with the slow ones in front of the last ``tails`` ranks."""
     row = np.full(p, float(delays.inner_s))  # type: ignore[arg-type]
@@ -58,7 +62,7 @@ def test_in_flight_equals_the_count() -> None:
 def test_zero_delay_equals_timing(F: float, B: float) -> None:
     name, p, m, v = (np.array(column) for column in zip(*LEGAL, strict=True))
     timed = [_timed(compile_schedule(generate(*shape)), F, B, 0.0) for shape in LEGAL]
-    np.testing.assert_allclose(pipeline.zero_delay_time_s(name, p, m, v, F, B), timed, rtol=1e-12)
+    np.testing.assert_allclose(_undelayed_s(name, p, m, v, F, B), timed, rtol=1e-12)
 
 
 # Bubbles of Narayanan et al., arXiv 2104.04473, section 2.2: (p-1)(F+B), divided by v when interleaved.
@@ -66,7 +70,7 @@ def test_zero_delay_equals_timing(F: float, B: float) -> None:
 def test_published_bubble(name: ScheduleName, v: int) -> None:
     for p, rounds in itertools.product(range(1, 17), range(1, 6)):
         m = p * rounds
-        assert pipeline.zero_delay_time_s(name, p, m, v, 10, 20) == pytest.approx(30 * m + 30 * (p - 1) / v)
+        assert _undelayed_s(name, p, m, v, 10, 20) == pytest.approx(30 * m + 30 * (p - 1) / v)
 
 
 def test_one_f_one_b_with_one_slow_boundary_is_exact() -> None:
@@ -93,7 +97,7 @@ def test_one_f_one_b_with_equal_delays_is_exact() -> None:
         penalty = 2 * 0.75 * (p - 1 + m - 1 - -(-(m - 1) // p))
         assert timed == pytest.approx(3.0 * (m + p - 1) + penalty)
         delayed = pipeline.lower_bound_s("1F1B", p, m, 1, 1.0, 2.0, _delays(inner=0.75))
-        assert delayed - pipeline.zero_delay_time_s("1F1B", p, m, 1, 1.0, 2.0) == pytest.approx(penalty)
+        assert delayed - _undelayed_s("1F1B", p, m, 1, 1.0, 2.0) == pytest.approx(penalty)
 
 
 SECONDS = st.floats(0.1, 4.0)
@@ -152,7 +156,7 @@ def test_hidden_delays_cost_two_trips() -> None:
     # p 4, m 8, v 2, F 1, B 2: D = 1.5; delays .25 and P + loop = 1.0 ≤ 4·0.5, so 2·(2·0.75 + 0.25)
     shape = ("Interleaved1F1B", 4, 8, 2, 1, 2)
     delayed = pipeline.lower_bound_s(*shape, _delays(inner=0.25, loop=0.25))
-    assert delayed - pipeline.zero_delay_time_s(*shape) == pytest.approx(3.5)
+    assert delayed - _undelayed_s(*shape) == pytest.approx(3.5)
 
 
 @given(_cases(("GPipe", "1F1B", "Interleaved1F1B"), max_slow=4, unequal=True), st.floats(0.0, 4.0))

@@ -10,13 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaleacross.cost_models.pipeline.actions import Actions
-from scaleacross.cost_models.pipeline.placed import TimedPipeline
-from scaleacross.cost_models.pipeline.timed_bounds import WHOLE
 from scaleacross.cost_models.pipeline.timing import compile_schedule, time_compiled, time_schedule
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import SCHEDULES, Action, Kind, PipelineSchedule, generate, is_legal
-from scaleacross.spec.parallelism import ScheduleName
 
 SHAPES = [shape for shape in itertools.product(SCHEDULES, range(1, 6), range(1, 9), range(1, 4)) if is_legal(*shape)]
 
@@ -26,28 +22,6 @@ SHAPES = [shape for shape in itertools.product(SCHEDULES, range(1, 6), range(1, 
 def test_crosspipe_bounds(name: str, v: int, total: float) -> None:
     schedule = generate(name, 4, 8, v)  # type: ignore[arg-type]
     assert time_schedule(schedule, 200 / v, 400 / v, 0.0, 0.0).total_s == total
-
-
-@pytest.mark.parametrize("name", sorted(WHOLE))
-def test_ranks_are_done_before_the_first_one(name: ScheduleName) -> None:
-    """By the last way back through the first chunks of those before them, whatever the stages; equal ones in 1F1B by no more."""
-    for shape in SHAPES:
-        if shape[0] == name:
-            _done_before_the_first_one(*shape)
-
-
-def _done_before_the_first_one(name: ScheduleName, p: int, m: int, v: int) -> None:
-    forward, backward = np.random.default_rng(p * m * v).uniform(0.5, 2.0, (2, p * v))
-    none, alike = np.zeros((2, p * v)), name == "1F1B"
-    if alike:
-        forward, backward = np.ones(p * v), np.full(p * v, 2.0)
-    actions = Actions(name, p, m, v, None, forward, backward, backward, 0 * backward, none, np.zeros(p), np.zeros(p))
-    drain = TimedPipeline(0.0, {}, 0, 0, actions).drain_s
-    times = time_schedule(generate(name, p, m, v), forward, backward, 0.0, 0.0)
-    done = times.finish_s[0][-1] - np.array([finish[-1] for finish in times.finish_s])
-    assert (drain <= done + 1e-12).all(), (p, m, v)
-    if alike:
-        assert drain.tolist() == done.tolist() == [2.0 * rank for rank in range(p)]
 
 
 def test_message_occupies_the_link_then_travels() -> None:

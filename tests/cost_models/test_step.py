@@ -60,24 +60,24 @@ def rows(draw: st.DrawFn) -> dict[str, int]:
     }
 
 
-def priced(profile: Any, candidates: Settings, exact: bool = False) -> tuple[Volumes, list[Terms]]:
+def priced(profile: Any, candidates: Settings) -> tuple[Volumes, list[Terms]]:
     volumes = Volumes(JOB, profile, candidates, work_of(profile, JOB, CHIPS, candidates), 1e-5)
     sizes, links = largest_children(LEVELS), links_of(LEVELS)
     ones = np.ones(len(candidates), dtype=np.int64)
     expert = relaxed_shape(candidates.dp_shard // candidates.ep, candidates.ep * 8, sizes)
     ep = relaxed_shape(candidates.ep, ones * 8, sizes)
     shapes = {axis: relaxed_shape(getattr(candidates, axis), ones * 8, sizes) for axis in GRID_AXES}
-    return volumes, [axis_terms(a, volumes, shapes[a], links, expert, ep, exact=exact) for a in GRID_AXES]
+    return volumes, [axis_terms(a, volumes, shapes[a], links, expert, ep) for a in GRID_AXES]
 
 
 @examples(max_examples=60)
 @given(st.lists(rows(), min_size=2, max_size=6), st.sampled_from(PROFILES))
 def test_n_candidates_at_once_equal_n_single_calls(columns: list[dict[str, int]], profile: Any) -> None:
     together = settings(**{name: [row[name] for row in columns] for name in columns[0]})
-    volumes, terms = priced(profile, together, exact=True)
+    volumes, terms = priced(profile, together)
     times = step_times(volumes, terms)
     for index, row in enumerate(columns):
-        alone_volumes, alone_terms = priced(profile, settings(**row), exact=True)
+        alone_volumes, alone_terms = priced(profile, settings(**row))
         alone = step_times(alone_volumes, alone_terms)
         for field in fields(Work):
             assert getattr(volumes.work, field.name)[index] == getattr(alone_volumes.work, field.name)[0], field.name
@@ -102,7 +102,7 @@ def test_memory_of_n_candidates_equals_n_single_calls(columns: list[dict[str, in
 
 @given(rows(), st.sampled_from(PROFILES))
 def test_components_are_not_negative_and_add_up(row: dict[str, int], profile: Any) -> None:
-    volumes, terms = priced(profile, settings(**row), exact=True)
+    volumes, terms = priced(profile, settings(**row))
     times = step_times(volumes, terms)
     parts = [times.compute_s, times.bubble_s, times.optimizer_s, *times.exposed_s.values()]
     assert all(part[0] >= 0 for part in parts)

@@ -94,18 +94,6 @@ def placed(pipeline: tuple[str, int], axis_order: str, fill: tuple[int, ...], sh
                 dp_replicate=8,
             ),
         ),
-        (  # every one of eight chunks waits for the parameters of its first layer
-            {"model": "llama3.1-405b", "accelerators": 2048, "buildings": 4, "latency_ms": 25.0},
-            placed(
-                ("Interleaved1F1B", 8),
-                "tp cp dp_shard pp dp_replicate",
-                (512, 512, 512, 512),
-                "parameters",
-                pp=2,
-                dp_shard=256,
-                dp_replicate=4,
-            ),
-        ),
         (  # gradients of replicas share the adapters with all-to-alls that the step waits for
             {"model": "deepseek-v3", "accelerators": 65536, "buildings": 2, "latency_ms": 2.5},
             placed(
@@ -204,7 +192,6 @@ def placed(pipeline: tuple[str, int], axis_order: str, fill: tuple[int, ...], sh
     ],
     ids=[
         "embedding",
-        "first_layers",
         "shared_adapters",
         "behind_exchanges",
         "one_layer_ahead",
@@ -304,6 +291,18 @@ def test_gradients_and_parameters_come_to_the_trunks_one_rank_after_another(
 @pytest.mark.parametrize(
     ("fields", "decision"),
     [
+        (  # every one of eight chunks waits for the parameters of its first layer
+            {"model": "llama3.1-405b", "accelerators": 2048, "buildings": 4, "latency_ms": 25.0},
+            placed(
+                ("Interleaved1F1B", 8),
+                "tp cp dp_shard pp dp_replicate",
+                (512, 512, 512, 512),
+                "parameters",
+                pp=2,
+                dp_shard=256,
+                dp_replicate=4,
+            ),
+        ),
         (  # the last of three ranks holds 3/4 of what the first one does, in as many buckets
             {"model": "llama3.1-8b", "accelerators": 131072, "buildings": 6, "oversubscription": 16.0},
             placed(
@@ -334,14 +333,16 @@ def test_gradients_and_parameters_come_to_the_trunks_one_rank_after_another(
             ).model_copy(update={"recompute": "selective"}),
         ),
     ],
-    ids=["three_ranks", "many_ranks"],
+    ids=["first_layers", "three_ranks", "many_ranks"],
 )
-def test_small_buckets_come_as_far_as_large_ones(fields: dict[str, Any], decision: Decision) -> None:
-    """Ranks that hold less than the fullest wait for latencies as it does: 8 % too cheap where bytes alone counted."""
-    job = point(**fields, latency_ms=25.0)
-    plan = sa.evaluate((job, with_network(problem_of(job), decision).decision))
-    step = sa.simulate(plan)
-    assert abs(step.difference) < WITHIN, (plan.cost.step_s, step.step_s)
+def test_the_simulation_overrules_what_the_estimate_leaves_out(fields: dict[str, Any], decision: Decision) -> None:
+    """First layers of every chunk, and latencies of ranks that hold less than the fullest: 7 to 9 % of these steps."""
+    job = point(**({"latency_ms": 25.0} | fields))
+    own_network = decision.shard != "parameters"
+    plan = sa.evaluate((job, with_network(problem_of(job), decision).decision if own_network else decision))
+    assert plan.estimate is not None
+    assert 0.9 < plan.estimate.step_s / plan.cost.step_s < 1 - WITHIN
+    assert plan.cost.step_s == pytest.approx(sa.simulate(plan).step_s)
 
 
 def test_chunks_have_their_gradients_round_by_round() -> None:

@@ -15,11 +15,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from scaleacross.cost_models.collectives import Group, Network
-from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.least_waits import (
-    blocked_s,
-    boundary_delays,
     early_cp_wait_s,
     early_delay_s,
     early_expert_wait_s,
@@ -35,9 +32,7 @@ from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.messages import Boundary
 from scaleacross.cost_models.network.codec import offers
 from scaleacross.cost_models.network.compression import Best
-from scaleacross.cost_models.overlap import WINDOW_NAMES, occurrences, rounds
-from scaleacross.cost_models.pipeline.penalty import bound_penalty_s, timed_penalty_s
-from scaleacross.cost_models.pipeline.timed_bounds import SPLIT, among
+from scaleacross.cost_models.overlap import WINDOW_NAMES, occurrences
 from scaleacross.cost_models.settings import ALL_TO_ALL, ANY_EXCHANGE, Bools, Floats, Ints
 from scaleacross.cost_models.traffic import HEADS, Volumes
 from scaleacross.cost_models.window_traffic import GRADIENT_AXES, communicators, trunks_apart_s
@@ -178,38 +173,18 @@ def _context_calls(volumes: Volumes, group: Group) -> Calls:
     return Calls(forward, backward)
 
 
-def serial_s(axis: GridAxis, volumes: Volumes, calls: Calls, exact: bool = False) -> dict[str, Floats]:
-    """Seconds of a step that wait for the calls of an axis, by component, each (n,).
-
-    What any pipeline of the candidate waits for at least (``least_waits``); ``exact``: what it waits for if all ranks and
-    chunks are like the busiest rank. tp: ``_tp_wait_s``. cp: what attention does not hide, which
-    hides a ring only. Experts: ``_expert_wait_s``.
-    """
-    settings, work = volumes.settings, volumes.work
+def serial_s(axis: GridAxis, volumes: Volumes, calls: Calls) -> dict[str, Floats]:
+    """Seconds of a step that any pipeline of the candidate waits at least for the calls of an axis, by component, each (n,)
+    (``least_waits``)."""
     if calls.message is not None:
-        if not exact:
-            return {axis: least_delay_s(volumes, calls.message)}
-        penalty, bubble = _pipeline_s(volumes, calls.message)
-        return {axis: penalty, "bubble": bubble}
-    if not exact:
-        if calls.exchange_s is not None:
-            return {"ep": least_expert_wait_s(volumes, calls.exchange_s)}
-        if calls.gather_s is None:
-            return {}
-        if calls.both_s is None:
-            return {axis: least_tp_wait_s(volumes, calls.gather_s)}
-        return {axis: least_cp_wait_s(volumes, calls.gather_s, calls.both_s)}
+        return {axis: least_delay_s(volumes, calls.message)}
     if calls.exchange_s is not None:
-        each = work.moe_layers * (4 + 2 * volumes.tokens_again) * calls.exchange_s
-        return {"ep": _expert_wait_s(volumes, each)}
+        return {"ep": least_expert_wait_s(volumes, calls.exchange_s)}
     if calls.gather_s is None:
         return {}
     if calls.both_s is None:
-        return {axis: rounds(settings, work) * _tp_wait_s(volumes, calls.gather_s)}
-    hiding = volumes.beside_attention * work.attention_s
-    exposed = (1 + volumes.keys_again) * np.maximum(0.0, calls.gather_s * work.layers - hiding)
-    exposed = exposed + np.maximum(0.0, calls.both_s * work.layers - ATTENTION_BACKWARD_RATIO * hiding)
-    return {axis: rounds(settings, work) * exposed}
+        return {axis: least_tp_wait_s(volumes, calls.gather_s)}
+    return {axis: least_cp_wait_s(volumes, calls.gather_s, calls.both_s)}
 
 
 def early_s(volumes: Volumes, calls: Calls) -> Floats | float:
@@ -232,12 +207,11 @@ def axis_terms(
     links: Links,
     expert_shape: GroupShape | None = None,
     ep_shape: GroupShape | None = None,
-    exact: bool = False,
     network: Networks = "best",
     waiting_links: Links | None = None,
     least: tuple[GroupShape, Links] | None = None,
 ) -> Terms:
-    """Terms of one grid axis; ``dp_shard`` also needs the shapes of its expert sub-groups. ``exact``: see ``serial_s``.
+    """Terms of one grid axis; ``dp_shard`` also needs the shapes of its expert sub-groups.
 
     ``network``: how communicators run their collectives, those by name that a decision states (``network_of``).
     ``waiting_links``: of the calls that the step waits for, where they are others than those of gradients and parameters.
@@ -261,11 +235,11 @@ def axis_terms(
     if least is not None:
         own = group_of(network, "ep" if axis == "dp_shard" else axis, *least, volumes.launch_s)
         waiting_calls = axis_calls(axis, volumes, own, own)
-    alone = None if exact or calls.message is None else least_alone_s(volumes, calls.message)
-    waited = serial_s(axis, volumes, waiting_calls, exact)
+    alone = None if calls.message is None else least_alone_s(volumes, calls.message)
+    waited = serial_s(axis, volumes, waiting_calls)
     far = np.asarray((axis in GRADIENT_AXES) & (shape.span >= CAMPUS) | np.zeros(len(volumes.settings), dtype=bool))
-    early = 0.0 if exact else early_s(volumes, waiting_calls)
-    apart = trunks_apart_s(axis, volumes, group, expert) if not exact and far.any() else ()
+    early = early_s(volumes, waiting_calls)
+    apart = trunks_apart_s(axis, volumes, group, expert) if far.any() else ()
     return waiting(volumes, Terms(waited, traffic, alone, exposed_exchange_s(volumes, calls), far, early, apart))
 
 
@@ -276,57 +250,10 @@ def exposed_exchange_s(volumes: Volumes, calls: Calls) -> Floats | None:
     return (1 - volumes.job.experts.overlap_fraction) * calls.exchange_s
 
 
-def _tp_wait_s(volumes: Volumes, gather_s: Floats) -> Floats:
-    """Seconds per micro-batch in which nothing but gathers and scatters over tp runs, (n,).
-
-    Of those of the backward pass the reductions (half of them; without sequence parallelism all, as every one is the
-    all-reduce of an input gradient) run beside the weight gradients of the products that they follow, which divide their
-    outputs over tp and are at least half of a layer's, and take multiprocessors from them. Userbuffers hide ``tp_fraction`` of
-    all, these included.
-    """
-    work, overlap = volumes.work, volumes.job.overlap
-    whole = work.tp_gathers * gather_s
-    hidden = overlap.tp_fraction * whole
-    if overlap.tp_reduce:  # not where weight gradients are computed apart from what they would run beside
-        reductions = 2 * work.tp_forward * gather_s * (1.0 if volumes.all_reduced else 0.5)
-        beside = np.minimum(reductions, 0.5 * work.weight_s) * (1 - work.taken_fraction)
-        split = among(volumes.settings.schedule, SPLIT)
-        hidden = np.where(split, hidden, np.maximum(hidden, beside))
-    waited: Floats = whole - hidden
-    return waited
-
-
 def group_of(network: Networks, name: str, shape: GroupShape, links: Links, launch_s: float) -> Group:
     """The groups of communicator ``name`` under a network."""
     own = network if isinstance(network, str | Best) else network.get(name, "library")
     return Group(shape, links, launch_s, network=own)
-
-
-def _expert_wait_s(volumes: Volumes, each_s: Floats) -> Floats:
-    """Seconds of a step in which nothing but all-to-alls of ``each_s`` per micro-batch runs.
-
-    The stated share of those of one micro-batch runs beside the forward and backward pass of another, as far as these are
-    long enough; the first forward and the last backward pass have no other, nor have fill and drain.
-    """
-    settings, work = volumes.settings, volumes.work
-    hidden = np.minimum(volumes.job.experts.overlap_fraction * each_s, work.forward_s + work.backward_s)
-    waited: Floats = rounds(settings, work) * each_s - (settings.num_micro_batches - 1) * hidden
-    return waited
-
-
-def _pipeline_s(volumes: Volumes, message: Boundary) -> tuple[Floats, Floats]:
-    """Time that message delays add to the pipeline, and the bubble beyond ``rounds``, each (n,).
-
-    The schedule is timed where no closed form is exact. All ranks are taken to compute as long as the busiest one.
-    """
-    settings, work = volumes.settings, volumes.work
-    delays = boundary_delays(message)
-    # a rank that waits for collectives leaves its link more time than its computation says
-    waiting = settings.tp * settings.cp * settings.ep > 1
-    delays = replace(delays, occupancy_s=np.where(waiting, 0.0, delays.occupancy_s))
-    penalty = bound_penalty_s(settings, work, delays)
-    penalty, bubble = timed_penalty_s(settings, work, message, penalty, volumes.order)
-    return penalty + blocked_s(volumes, np.asarray(delays.inner_s)), bubble
 
 
 def waiting(volumes: Volumes, terms: Terms) -> Terms:

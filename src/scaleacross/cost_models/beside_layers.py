@@ -1,9 +1,8 @@
 """What gradients and parameters of a placed decision cost beside its layers: unlike buckets, links shared with all-to-alls.
 
 * **outermost bucket**: the bucket that the first forward pass waits for, and that is reduced behind the last backward pass, is
-  one of the first chunk: of a rank with the embedding far more than its share. Sharded parameters travel layer by layer, and the
-  first layer of *every* chunk has nothing to hide behind, since nothing is gathered ahead across actions. Of what crosses
-  buildings the chunks themselves say what is left, one of n buckets at least.
+  one of the first chunk: of a rank with the embedding far more than its share. Of sharded parameters it is a layer as any other.
+  Of what crosses buildings the chunks themselves say what is left, one of n buckets at least.
 * **shared links**: all-to-alls that the step waits for meet the traffic of the window on the link that limits them. Both get
   their share, and the traffic, which would have travelled beside computation, takes the all-to-alls' time:
 
@@ -20,7 +19,6 @@
 * **all-to-alls as a window**: traffic of T seconds that outlasts computation travels on beside all-to-alls of E seconds, and both
   are over after max(T, max_l (N_l + E_l)) seconds at least, with N_l and E_l of them on link l. So all-to-alls hide
   E − max(0, max_l (N_l + E_l) − T).
-* **weight gradients apart**: their schedules leave gradients less than windows say (``split_backward``).
 
 Traffic counts as if not encoded, and passes without what they wait for over tp and cp.
 """
@@ -53,10 +51,8 @@ from scaleacross.cost_models.overlap import (
     together_s,
     windows,
 )
-from scaleacross.cost_models.pipeline.stage_ends import StageEnds
 from scaleacross.cost_models.plan_traffic import bytes_out, carried_bytes, time_of
 from scaleacross.cost_models.settings import Floats
-from scaleacross.cost_models.split_backward import gradient_chunks, parameter_chunks
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
 from scaleacross.cost_models.waiting_groups import RankGroups
 from scaleacross.cost_models.window_traffic import windows_of
@@ -74,7 +70,7 @@ class BesideLayers(NamedTuple):
     """Beyond what ``overlap.windows`` know, by pipeline rank.
 
     Attributes:
-        outermost_fraction: of the traffic that every rank is taken to have in each window (``replica_kinds.Carried``), the
+        outermost_fraction: of the traffic that every rank is taken to have in each window (``replica_kinds.ReplicaKind``), the
             buckets with nothing to hide behind, (windows, ranks); 0 where chunks say so.
         slowed_s: seconds per occurrence of each window, (windows, ranks).
         hidden_s: of all-to-alls in each window, those that leave its links to its own traffic, likewise.
@@ -89,12 +85,6 @@ class BesideLayers(NamedTuple):
     crowded_s: Floats
     chunks: tuple[ChunkWindows, ...]
     shapes: Mapping[str, GroupShape] = MappingProxyType({})
-
-    def behind_drain(self, drain_s: Floats) -> BesideLayers:
-        """With what ranks wait for others when they are done, (ranks,), which hides gradients too."""
-        hidden = self.hidden_s.copy()
-        hidden[GRADIENTS] += drain_s
-        return self._replace(hidden_s=hidden)
 
     def behind_trunks(self, gradients: FarGradients) -> BesideLayers:
         """With gradients, and parameters that cross buildings, which only their chunks hide."""
@@ -129,23 +119,13 @@ def beside_layers(
     exchanges: RankGroups,
     pipeline: PipelineChoice,
     terms: Sequence[Terms],
-    ends: StageEnds | None = None,
 ) -> BesideLayers:
     """``volumes`` has a row for every pipeline rank, ``groups`` of all communicators one row; ``terms`` of every axis;
-    ``exchanges`` are the groups of all-to-alls that each waits for.
-
-    ``ends`` of the stages, where the schedule computes weight gradients apart.
-    """
+    ``exchanges`` are the groups of all-to-alls that each waits for."""
     together = together_s([part for term in terms for part in term.traffic_s], volumes.work.buckets)
-    shared, chunks = _sharing_links(volumes, groups, exchanges, pipeline, together), [NO_CHUNKS] * len(WINDOW_NAMES)
-    if ends is not None:
-        work = volumes.work
-        taken = work.taken_fraction * (1 - work.elementwise_fraction)
-        carried = work.dense_parameters + work.expert_parameters
-        of = stages, ends, pieces_of_stages(volumes, stages), work.buckets, carried
-        chunks[:2] = gradient_chunks(*of, taken), parameter_chunks(*of, taken)
+    shared = _sharing_links(volumes, groups, exchanges, pipeline, together)
     outermost = np.tile(outermost_fraction(volumes, stages), (len(WINDOW_NAMES), 1))
-    return BesideLayers(outermost, *shared, tuple(chunks))
+    return BesideLayers(outermost, *shared, (NO_CHUNKS,) * len(WINDOW_NAMES))
 
 
 def pieces_of_stages(volumes: Volumes, stages: StageWork) -> Floats:
@@ -157,12 +137,11 @@ def pieces_of_stages(volumes: Volumes, stages: StageWork) -> Floats:
 
 
 def outermost_fraction(volumes: Volumes, stages: StageWork) -> Floats:
-    """(ranks,)"""
+    """Share of a rank's traffic in the first bucket of its first chunk, (ranks,); 0 of sharded parameters."""
+    if SHARD_LEVELS[int(volumes.settings.shard[0])] == "parameters":
+        return np.zeros(len(volumes.settings))
     held = stages.dense_parameters + stages.expert_parameters
     carried = volumes.work.dense_parameters + volumes.work.expert_parameters
-    if SHARD_LEVELS[int(volumes.settings.shard[0])] == "parameters":
-        each = held / np.maximum(1, stages.num_layers)
-        return np.asarray(np.bincount(stages.rank, each) / carried)
     first = np.arange(len(volumes.settings))  # virtual stage of the first chunk of every rank, in a loop and in a V
     return np.asarray(held[first] / pieces_of_stages(volumes, stages)[first] / carried)
 

@@ -10,8 +10,7 @@ the rank r is no sooner done than
   rest. Of buckets e with w_e of these seconds, ready L_e before the pipeline ends, exposed are max_e (Σ_{e' ready with e or
   later} w_e' − L_e).
 
-Communicators follow one another in the queue. What a rank sends takes as long as its own buckets do: smaller ones of ranks that
-hold less than the fullest, each with all of its latencies.
+Communicators follow one another in the queue. A rank that holds less than the fullest takes its share of the fullest's seconds.
 
 Parameters that cross buildings are gathered by all ranks at once, from the start of the step, and hide behind all that comes
 before the first forward pass of their stage, waits and messages included.
@@ -31,13 +30,12 @@ from scaleacross.cost_models.far_shapes import shapes_of_ranks
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Axis
 from scaleacross.cost_models.levels import CAMPUS, Levels
-from scaleacross.cost_models.overlap import GRADIENTS, PARAMETERS, WINDOW_NAMES, ChunkWindows, together_s
+from scaleacross.cost_models.overlap import GRADIENTS, WINDOW_NAMES, ChunkWindows, together_s
 from scaleacross.cost_models.pipeline.stage_ends import StageEnds
 from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.split_backward import gradient_chunks, parameter_chunks
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.window_traffic import GRADIENT_AXES, communicators
-from scaleacross.cost_models.work import Work
 from scaleacross.spec.parallelism import SHARD_LEVELS, GridAxis
 
 TINY_S: Final = 1e-30
@@ -64,14 +62,13 @@ class Ranks(NamedTuple):
     """The pipeline ranks of a placed decision.
 
     Attributes:
-        volumes: a row for every rank, with the gradients that each is taken to have; ``own``: with those that it has.
+        volumes: a row for every rank, with the gradients of the fullest one.
         stages, ends, pieces: of every virtual stage: what it holds, when it has its gradients, in how many buckets.
         axes: degree and stride of pp and of all communicators on ``levels``.
         groups: of every communicator, one row each.
     """
 
     volumes: Volumes
-    own: Work
     stages: StageWork
     ends: StageEnds
     pieces: Floats
@@ -96,8 +93,7 @@ def far_gradients(of: Ranks, traffic: Mapping[GridAxis, tuple[Floats, ...]]) -> 
     work = of.volumes.work
     taken = work.taken_fraction * (1 - work.elementwise_fraction)
     carried = work.dense_parameters + work.expert_parameters
-    lasting = _lasting(of, alone, shapes)
-    chunks = gradient_chunks(of.stages, of.ends, of.pieces, work.buckets, carried / lasting[GRADIENTS], taken)
+    chunks = gradient_chunks(of.stages, of.ends, of.pieces, work.buckets, carried, taken)
     pace = together_s(_all(alone), work.buckets)[GRADIENTS]
     busy = sum((part[len(WINDOW_NAMES) + GRADIENTS] for part in _all(traffic)), start=np.zeros(len(carried)))
     queued = queue(of.stages, of.ends, of.pieces, busy / len(carried), carried, pace)
@@ -105,24 +101,8 @@ def far_gradients(of: Ranks, traffic: Mapping[GridAxis, tuple[Floats, ...]]) -> 
     gathered = SHARDED_AXES & set(names)
     if not gathered:
         return FarGradients(alone, both, None, shapes)
-    held = parameter_chunks(of.stages, of.ends, of.pieces, work.buckets, carried / lasting[PARAMETERS], taken)
+    held = parameter_chunks(of.stages, of.ends, of.pieces, work.buckets, carried, taken)
     return FarGradients(alone, both, held, shapes)
-
-
-def _lasting(of: Ranks, alone: Mapping[GridAxis, Sequence[Floats]], shapes: Mapping[str, GroupShape]) -> Floats:
-    """How much longer what a rank has travels than its share of the traffic that it is taken to have, (windows, ranks): a rank
-    that holds less than the fullest has smaller buckets, and each is as far away as theirs; 1 or more."""
-    work, own = of.volumes.work, of.own
-    share = (own.dense_parameters + own.expert_parameters) / (work.dense_parameters + work.expert_parameters)
-    if (share == 1).all():
-        return np.ones((len(WINDOW_NAMES), len(share)))
-    each = of._replace(volumes=replace(of.volumes, work=own))
-    parts = {axis: communicators(axis, each.volumes, of.groups[axis], of.groups["expert"]) for axis in alone}
-    seconds, taken = (
-        sum(_all(every), start=np.zeros(1))[: len(WINDOW_NAMES)]
-        for every in ({axis: _alone(each, axis, shared, shapes) for axis, shared in parts.items()}, alone)
-    )
-    return np.asarray(np.maximum(1.0, seconds / np.maximum(taken * share, TINY_S)))
 
 
 def _all(traffic: Mapping[GridAxis, Sequence[Floats]]) -> list[Floats]:

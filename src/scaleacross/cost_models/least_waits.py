@@ -178,7 +178,7 @@ def _carried_s(volumes: Volumes, delays: BoundaryDelays) -> Floats:
 
 
 def boundary_delays(message: Boundary) -> BoundaryDelays:
-    """Delays of a pipeline between neighbouring ranks, as ``pipeline.penalty.boundary_times`` has them."""
+    """Delays of a pipeline between neighbouring ranks, as ``messages.boundary_times`` has them."""
     near, far = message.near_latency_s + message.near_occupancy_s, message.far_latency_s + message.far_occupancy_s
     crosses = message.num_far > 0
     slow = np.where(crosses, np.maximum(near, far), near)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -78,3 +78,32 @@ def neighbour_messages(size_bytes: Floats, shape: GroupShape, links: Links) -> B
         shape.tail,
         shape.spacing,
     )
+
+
+NO_DELAYS: Final = (*(0.0,) * 8, 1.0, 1.0)
+"""A ``Boundary`` that costs nothing."""
+
+
+def boundary_times(pp: int, boundary: tuple[float, ...]) -> tuple[Floats, Floats]:
+    """Latency and occupancy between rank r and r+1, the last entry from rank pp−1 back to rank 0, each (pp,).
+
+    Where a boundary is far for some pipelines and near for others, it is as slow as the slower of both and as busy as the busier.
+    Boundaries between buildings of a pipeline that also crosses regions are spread over what is left.
+    """
+    near, between, far, (num_between, num_far, tail, spacing) = boundary[:2], boundary[2:4], boundary[4:6], boundary[6:]
+    kinds = np.array([near, _slower(near, between), _slower(near, far)])
+    positions = [pp - 1 - int(tail) - int(spacing) * index for index in range(int(num_far))]
+    kind = np.zeros(pp, dtype=np.int64)
+    kind[[max(0, position) for position in positions]] = 2
+    kind[-1] = 2 * bool(positions)  # the way back from the last rank to the first crosses whatever the pipeline crosses
+    left = np.flatnonzero(kind == 0)
+    some = min(int(num_between), len(left))
+    kind[left[(np.arange(some) * len(left) + len(left) // 2) // max(1, some)]] = 1
+    latency, occupancy = kinds[kind].T
+    return latency, occupancy
+
+
+def _slower(near: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, float]:
+    """Latency and occupancy of a boundary that is near for some pipelines."""
+    occupancy = max(near[1], other[1])
+    return max(sum(near), sum(other)) - occupancy, occupancy

@@ -25,7 +25,7 @@ from scaleacross.cost_models.plan_traffic import level_traffic, predicted
 from scaleacross.cost_models.replica_kinds import replica_kinds
 from scaleacross.cost_models.settings import Settings, settings_of
 from scaleacross.cost_models.stages import block_counts, equal_stages, every_rank, head_rank, layers_of_ranks
-from scaleacross.cost_models.step import StepTimes, exact_shapes, one_row, played_times
+from scaleacross.cost_models.step import StepTimes, exact_shapes, one_row
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
 from scaleacross.schedules.pipeline import SCHEDULES, chosen
 from scaleacross.schedules.pipeline.check import peak_in_flight
@@ -97,7 +97,7 @@ def plan_cost(
     split, micro_batches = layers_per_stage(profile, decision), micro_batches_of(decision, settings, layout)
     kinds = replica_kinds(job, profile, levels, decision, placement, groups, layout, split, micro_batches)
     slowest = max(kinds, key=lambda kind: kind.step_s)
-    volumes, times = slowest.stated.busiest, played_times(*slowest.longest)
+    volumes, times = slowest.busiest, slowest.times
     sent = flows(volumes)
     collectives = tuple(predicted(flow, groups[flow.shape], volumes.equal_copies) for flow in sent)
     step_s = float(times.step_s[0])
@@ -111,9 +111,9 @@ def plan_cost(
         traffic=level_traffic(sent, collectives, shapes, levels, decision.pipeline, step_s, decision.network or ()),
         collectives=collectives,
         volumes=volumes,
-        windows=slowest.stated.least_windows,
-        gradient_shapes=slowest.stated.gradient_shapes,
-        pipeline=slowest.stated.pipeline,
+        windows=slowest.least_windows,
+        gradient_shapes=slowest.gradient_shapes,
+        pipeline=slowest.pipeline,
         sent=tuple(sent),
     )
 

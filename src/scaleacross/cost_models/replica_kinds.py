@@ -20,13 +20,11 @@ from scaleacross.cost_models.overlap import Window, windows
 from scaleacross.cost_models.pipeline.placed import TimedPipeline
 from scaleacross.cost_models.pipeline.unplaced import UnplacedPipelines
 from scaleacross.cost_models.settings import Floats, settings_of
-from scaleacross.cost_models.shared_trunks import replicas_traffic
-from scaleacross.cost_models.step import behind_ranks_s, communicator_axes, played_step_s
+from scaleacross.cost_models.step import StepTimes, behind_ranks_s, communicator_axes, played_step_s, played_times
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.uneven import GRADIENTS, Split, own_gradients, rank_rows
 from scaleacross.cost_models.waiting_groups import waiting_groups
 from scaleacross.cost_models.window_traffic import communicators
-from scaleacross.cost_models.work import Work
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, GridAxis
 from scaleacross.spec.placement import Placement
@@ -35,42 +33,35 @@ from scaleacross.workloads.layer_profile import ModelProfile
 
 
 class ReplicaKind(NamedTuple):
-    """Replicas of one kind, by whose gradients travel (``uneven.own_gradients``); a plan states those of the first."""
+    """Replicas of one kind.
 
-    carried: tuple[Carried, ...]
-
-    @property
-    def stated(self) -> Carried:
-        """What a plan says of its communication."""
-        return self.carried[0]
-
-    @property
-    def longest(self) -> Carried:
-        """What makes the step."""
-        return max(self.carried, key=lambda one: one.step_s)
-
-    @property
-    def step_s(self) -> float:
-        """The step, were all replicas of this kind."""
-        return self.longest.step_s
-
-
-class Carried(NamedTuple):
-    """Replicas with the fullest rank's gradients on all ranks, or with those of each: ``volumes`` with a row for every pipeline
-    rank, their pipeline, what falls into windows, and what that costs beyond them."""
+    Attributes:
+        volumes: a row for every pipeline rank, with the gradients of the fullest one.
+        pipeline, terms, beside: their pipeline, what falls into windows, and what that costs beyond them.
+        heaviest: columns GRADIENTS, one row, of the rank whose gradients a plan states.
+    """
 
     volumes: Volumes
     pipeline: TimedPipeline
     terms: tuple[Terms, ...]
     beside: BesideLayers
+    heaviest: Mapping[str, Floats]
+
+    @property
+    def times(self) -> StepTimes:
+        """The step, were all replicas of this kind."""
+        return played_times(*self[:4])
+
+    @property
+    def step_s(self) -> float:
+        """``times.step_s`` alone."""
+        return played_step_s(*self[:4])
 
     @property
     def busiest(self) -> Volumes:
-        """The row of the busiest rank, with the gradients of the rank that reduces most over replicas."""
+        """The row of the busiest rank, with the gradients that a plan states."""
         volumes = self.volumes.take(np.array([self.pipeline.rank]))
-        heaviest = self.volumes.work.take(np.array([self.volumes.replica_gradient_bytes.argmax()]))
-        gradients = {name: getattr(heaviest, name) for name in GRADIENTS}
-        return replace(volumes, work=replace(volumes.work, **gradients))
+        return replace(volumes, work=replace(volumes.work, **self.heaviest))
 
     @property
     def least_windows(self) -> tuple[Window, ...]:
@@ -86,11 +77,6 @@ class Carried(NamedTuple):
     @property
     def _least_hiding(self) -> int:
         return int(behind_ranks_s(self.volumes, self.terms, self.beside).argmax())
-
-    @property
-    def step_s(self) -> float:
-        """The step of such replicas."""
-        return played_step_s(*self)
 
 
 def replica_kinds(
@@ -119,32 +105,41 @@ def replica_kinds(
     pipelines = UnplacedPipelines.of(volumes, levels.accelerators, times, layout, split, micro_batches)
 
     stages = pipelines.any_stages
-
-    def with_gradients(timed: TimedPipeline, carried: Work) -> Carried:
-        ranks = timed.replicas * len(split) + np.arange(len(split))
-        own = replace(volumes, settings=rows.take(ranks), work=carried.take(ranks))
-        exchanges = pipelines.exchanges(groups, timed, waits)
-        traffic = {axis: communicators(axis, own, groups[axis], groups["expert"]) for axis in GRID_AXES}
-        if timed.actions is not None and is_far(own, groups):
-            pieces, ends = pieces_of_stages(own, stages), timed.actions.every_end
-            far = far_gradients(Ranks(own, each.take(ranks), stages, ends, pieces, axes, levels, groups), traffic)
-            terms = _terms(own, far.traffic)
-            beside = beside_layers(own, stages, groups, exchanges, decision.pipeline, terms, timed.ends)
-            return Carried(own, timed, terms, beside.behind_trunks(far))
-        traffic["dp_replicate"] = (replicas_traffic(own, groups["dp_replicate"]),)
-        terms = _terms(own, traffic)
-        beside = beside_layers(own, stages, groups, exchanges, decision.pipeline, terms, timed.ends)
-        return Carried(own, timed, terms, beside if carried is work else beside.behind_drain(timed.drain_s))
-
     axes = communicator_axes(decision.degrees, placement.axis_order)
     waits = waiting_groups(groups, axes, levels)
-    spans = [int(groups[axis].shape.span[0]) for axis in ("dp_shard", "dp_replicate")]
-    each, another = own_gradients(profile, job, settings, split, work)
-    gradients = (work,) if not another else (each, work) if spans[1] > spans[0] else (work, each)
-    return [
-        ReplicaKind(tuple(with_gradients(timed, carried) for carried in gradients))
-        for timed in pipelines.timed(groups, waits)
-    ]
+    ranks = np.arange(len(split))
+
+    def kind(timed: TimedPipeline) -> ReplicaKind:
+        here = timed.replicas * len(split) + ranks
+        own = replace(volumes, settings=rows.take(here), work=work.take(here))
+        heaviest = _stated_gradients(own, groups, split)
+        exchanges = pipelines.exchanges(groups, timed, waits)
+        traffic = {axis: communicators(axis, own, groups[axis], groups["expert"]) for axis in GRID_AXES}
+        if timed.actions is None or not is_far(own, groups):
+            terms = _terms(own, traffic)
+            beside = beside_layers(own, stages, groups, exchanges, decision.pipeline, terms)
+            return ReplicaKind(own, timed, terms, beside, heaviest)
+        pieces = pieces_of_stages(own, stages)
+        far = far_gradients(Ranks(own, stages, timed.actions.ends, pieces, axes, levels, groups), traffic)
+        terms = _terms(own, far.traffic)
+        beside = beside_layers(own, stages, groups, exchanges, decision.pipeline, terms)
+        return ReplicaKind(own, timed, terms, beside.behind_trunks(far), heaviest)
+
+    return [kind(timed) for timed in pipelines.timed(groups, waits)]
+
+
+def _stated_gradients(volumes: Volumes, groups: Mapping[str, Group], split: Split) -> dict[str, Floats]:
+    """Columns GRADIENTS, one row, of the rank whose gradients a plan states.
+
+    That is the rank that holds most parameters. Where the replicas' groups reach farther than the shards', it is the rank that
+    reduces most over replicas: ep divides experts already, so one with the embedding may hold most and reduce little.
+    """
+    shards, replicas = (int(groups[axis].shape.span[0]) for axis in ("dp_shard", "dp_replicate"))
+    if replicas <= shards:
+        return {name: getattr(volumes.work, name)[:1] for name in GRADIENTS}
+    own = own_gradients(volumes.profile, volumes.job, volumes.settings.take(np.zeros(1, dtype=np.int64)), split)
+    every = replace(volumes, work=replace(volumes.work, **own)).replica_gradient_bytes
+    return {name: column[[int(every.argmax())]] for name, column in own.items()}
 
 
 def _terms(volumes: Volumes, traffic: Mapping[GridAxis, Sequence[Floats]]) -> tuple[Terms, ...]:

@@ -92,9 +92,6 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
     bubble = np.array(work.fill_s)
     for term in terms:
         for name, seconds in term.serial_s.items():
-            if name == "bubble":
-                bubble = bubble + seconds
-                continue
             share = busy if name in PER_ROUND else np.ones_like(busy)
             exposed[name] = exposed[name] + share * seconds
             bubble = bubble + (1 - share) * seconds

@@ -4,7 +4,7 @@ A step lasts as long as if every rank were like the one that makes it longest. S
 kind of rank: its computation on the slowest type that its replica class has on that stage, its layers, the micro-batches of
 its class; fill and drain run through the other ranks of its class, each at its own pace. Every row is priced like a candidate
 of equal ranks, and the longest row is the step. What is synchronised over all ranks at the end of a step is the same in every
-row: gradients of the fullest rank (but see ``own_gradients``), the slowest optimizer update.
+row: gradients of the fullest rank, the slowest optimizer update.
 
 Everything is linear in the layers of a rank, which is what ``solvers.partition_stages`` builds on (``LayerCosts``):
 
@@ -228,7 +228,6 @@ def rank_rows(
         taken_fraction=taken_fraction(accelerators) * same,
         elementwise_fraction=elementwise * same,
         hbm_s_per_byte=elementwise * hbm_s(1.0, min(memory_bytes_per_s(one) for one in accelerators)) * same,
-        least_share=passes.min(axis=1).repeat(len(split)) / passes.ravel(),
         whole_share=passes.sum(axis=1).repeat(len(split)) / passes.ravel(),
         least_forward_s=0.0 * same,
         least_backward_s=0.0 * same,
@@ -260,18 +259,11 @@ def _longest_chunk_s(
     return out
 
 
-def own_gradients(profile: ModelProfile, job: Job, settings: Settings, split: Split, work: Work) -> tuple[Work, bool]:
-    """``work`` of ``rank_rows`` with every rank's own gradients in place of those of the rank that holds most, and whether
-    another rank has most left after sharding.
-
-    Dense parameters are over more ranks than experts, which ep divides already, so that a rank with embedding and dense layers
-    may hold most and reduce little over replicas.
-    """
+def own_gradients(profile: ModelProfile, job: Job, settings: Settings, split: Split) -> dict[str, Floats]:
+    """Columns GRADIENTS of every pipeline rank's own gradients, (ranks,) each; ``settings`` has one row."""
     table = layers_of_ranks(block_counts(profile), split, placement_of(settings))
     held = held_parameters(profile, settings, every_rank(table, head_rank_of(settings)))
-    rank = np.tile(np.arange(len(split)), len(work.buckets) // len(split))
-    another = held.sharded(settings)[:, 0].argmax() != held.total[:, 0].argmax()
-    return replace(work, **_gradients_of(job, settings, table, held, rank)), bool(another)
+    return _gradients_of(job, settings, table, held, np.arange(len(split)))
 
 
 def _gradients_of(job: Job, settings: Settings, table: Ints, held: Held, rank: Ints) -> dict[str, Floats]:

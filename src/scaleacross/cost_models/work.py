@@ -64,7 +64,6 @@ class Work:
         elementwise_fraction: share of computation that moves bytes only, which loses no speed to held multiprocessors.
         hbm_s_per_byte: by which such computation falls behind per byte received beside it, which passes through HBM.
         whole_share: forward and backward of one micro-batch through all ranks over that of this one.
-        least_share: the same through the rank that computes least.
         least_forward_s, least_backward_s: through the virtual stage that takes least, times the chunks of a rank.
         round_forward_s, round_backward_s: through the first chunk of the ranks up to one and the last chunk of those behind it,
             whichever rank that is, at least; not what gradients take to add up.
@@ -99,7 +98,6 @@ class Work:
     elementwise_fraction: Floats
     hbm_s_per_byte: Floats
     whole_share: Floats
-    least_share: Floats
     least_forward_s: Floats
     least_backward_s: Floats
     round_forward_s: Floats
@@ -190,6 +188,7 @@ def _group_work(
     added = np.max([added_up_s(job, one, settings, held.total[fullest, here]) for one in accelerators], axis=0)
     dense, expert = held.dense[fullest, here], held.expert[fullest, here]
     elementwise = elementwise_fraction(profile, times, settings)
+    ranks = classes.num_ranks[:, None]  # a product of matrices rounds one candidate otherwise than many
     return {
         "forward_s": forward,
         "backward_s": backward,
@@ -202,15 +201,14 @@ def _group_work(
         **layer_counts(profile, settings, classes, busiest),
         "dense_parameters": dense,
         "expert_parameters": expert,
-        "mean_held_share": classes.num_ranks @ held.total / (settings.pp * held.total.max(axis=0)),
+        "mean_held_share": (ranks * held.total).sum(axis=0) / (settings.pp * held.total.max(axis=0)),
         "least_held_share": held.total.min(axis=0) / held.total.max(axis=0),
         "optimizer_s": update_s(job, accelerators, settings, dense, expert).max(axis=0),
         "buckets": num_buckets(job.overlap, settings, classes.num_layers[fullest], dense + expert),
         "taken_fraction": np.full(len(settings), taken_fraction(accelerators)),
         "elementwise_fraction": elementwise,
         "hbm_s_per_byte": elementwise * hbm_s(1.0, min(memory_bytes_per_s(one) for one in accelerators)),
-        "whole_share": classes.num_ranks @ totals.max(axis=0) / (forward + backward),
-        "least_share": totals.max(axis=0).min(axis=0) / (forward + backward),
+        "whole_share": (ranks * totals.max(axis=0)).sum(axis=0) / (forward + backward),
         **least | {"chunk_backward_s": np.minimum(backward, least["chunk_backward_s"] + added)},
         **_passes(profile, times, settings),
     }

@@ -215,7 +215,7 @@ def proof_words(report: SolveReport) -> str:
         return words
     value = report.objective
     if value is None:
-        return f"{words}; no plan takes less than {human_seconds(report.bound_s)} (gap {percent(report.gap)})"
+        return f"{words}; no plan is estimated at less than {human_seconds(report.bound_s)} (gap {percent(report.gap)})"
     return f"{words}; {large(value.value)} {value.name}, at most {large(value.bound)} (gap {percent(report.gap)})"
 
 

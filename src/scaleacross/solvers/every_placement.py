@@ -276,7 +276,7 @@ class EveryPlacement(Placer):
                 stacked_links([*whole, *own], np.where(shape.span < CAMPUS, at_own, at)) for shape in waited
             )
             least = (waited[1], of_least[0]) if near else None
-            terms.append(axis_terms(axis, volumes, stacked[0], links, expert, ep, False, network, waits, least))
+            terms.append(axis_terms(axis, volumes, stacked[0], links, expert, ep, network, waits, least))
         return step_times(volumes, terms).reshaped(len(places), len(settings))
 
 

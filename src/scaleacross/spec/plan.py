@@ -185,7 +185,10 @@ class Finalist(Spec):
 
 
 class Bound(Spec):
-    """A lower bound on the step time of every plan of the stated space."""
+    """A lower bound on the step time of every plan of the stated space.
+
+    ``compute``, ``critical_path`` hold for simulated steps too; the others for estimates, by which a search compares.
+    """
 
     name: Literal["search", "compute", "cut", "pipeline", "memory_latency", "critical_path"]
     step_s: float
@@ -222,8 +225,10 @@ class SolveReport(Spec):
     status: Literal["optimal", "gap_tolerance", "time_limit", "evaluated"] = Field(
         description="never flattened; infeasible raises instead"
     )
-    objective_s: float = Field(description="step time")
-    bound_s: float = Field(description="lower bound on the step time valid for the whole space")
+    objective_s: float = Field(description="step time; of a search the estimate, by which it compares")
+    bound_s: float = Field(
+        description="lower bound on the step time of every plan of the space; of a search on its estimate, of evaluated on any"
+    )
     gap: float = Field(description="(objective - bound) / objective; of spent_per_step where objective says so")
     objective: ObjectiveValue | None = Field(default=None, description="None: the step time is the objective")
     limits: dict[ObjectiveName, float] = Field(

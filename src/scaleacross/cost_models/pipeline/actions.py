@@ -48,12 +48,7 @@ class Actions:
         return _ends(*self._key).total_s if self._is_timed else _total_s(*self._key)
 
     @property
-    def ends(self) -> StageEnds | None:
-        """When its stages begin and end, where weight gradients are computed apart. Raises InputError as ``exact_ends``."""
-        return None if self.schedule in WHOLE and self.order is None else _ends(*self._key)
-
-    @property
-    def every_end(self) -> StageEnds:
+    def ends(self) -> StageEnds:
         """When its stages need their parameters and have their gradients: as timed, or at the earliest and at the latest where
         every rank has one chunk. Raises InputError as ``exact_ends``."""
         if self._is_timed:

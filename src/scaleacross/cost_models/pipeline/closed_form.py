@@ -22,8 +22,6 @@ laws with delay are derived here (longest path in the graph of the schedule) and
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -37,36 +35,12 @@ from scaleacross.cost_models.pipeline.timed_bounds import in_flight
 
 Floats = NDArray[np.float64]
 
-_NO_DELAYS: Final = BoundaryDelays(inner_s=0.0, slow_s=0.0, loop_s=0.0, occupancy_s=0.0)
-
 __all__ = [
     "BoundaryDelays",
     "lower_bound_s",
     "max_in_flight",
     "microbatches_per_round",
-    "zero_delay_time_s",
 ]
-
-
-def zero_delay_time_s(
-    schedule: ArrayLike,
-    num_ranks: ArrayLike,
-    num_microbatches: ArrayLike,
-    num_chunks: ArrayLike,
-    forward_s: ArrayLike,
-    backward_s: ArrayLike,
-) -> Floats:
-    """Seconds of a step without communication, exact.
-
-    GPipe and 1F1B: (m+p−1)(F+B), a bubble of (p−1)(F+B). Interleaved1F1B: m(F+B) + (p−1)(F+B)/v, also when p does not
-    divide m (R > p costs nothing by itself); with m < p the rounds cannot fill the ranks: (p·v + m − 1)(F+B)/v.
-
-    Args:
-        schedule: name, or array of names, of ``spec.parallelism.ScheduleName``.
-        num_ranks, num_microbatches, num_chunks: p, m, v; v = 1 except for Interleaved1F1B.
-        forward_s, backward_s: F, B of one micro-batch through all chunks of one rank.
-    """
-    return lower_bound_s(schedule, num_ranks, num_microbatches, num_chunks, forward_s, backward_s, _NO_DELAYS)
 
 
 def lower_bound_s(
@@ -85,7 +59,13 @@ def lower_bound_s(
     the time in which the busiest boundary carries its m·v forward messages one by one. Where links queue (occupancies
     up to 3·min(F, B)/v, random cases) 1F1B and Interleaved1F1B take 1-3 % longer in the mean, 41 % in the worst case.
 
-    Args: as for ``zero_delay_time_s``, and the delays.
+    Without delays GPipe and 1F1B take (m+p−1)(F+B), Interleaved1F1B m(F+B) + (p−1)(F+B)/v, also where p does not divide m;
+    with m < p the rounds cannot fill the ranks: (p·v + m − 1)(F+B)/v.
+
+    Args:
+        schedule: name, or array of names, of ``spec.parallelism.ScheduleName``.
+        num_ranks, num_microbatches, num_chunks: p, m, v; v = 1 except for Interleaved1F1B.
+        forward_s, backward_s: F, B of one micro-batch through all chunks of one rank.
     """
     name = np.asarray(schedule)
     p, m, v = np.asarray(num_ranks), np.asarray(num_microbatches), np.asarray(num_chunks)

@@ -22,11 +22,9 @@ from scaleacross.cost_models.axes import Calls
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.layout import Layout
-from scaleacross.cost_models.messages import Boundary
+from scaleacross.cost_models.messages import NO_DELAYS, Boundary, boundary_times
 from scaleacross.cost_models.pipeline.actions import Actions
 from scaleacross.cost_models.pipeline.exact import compiled_schedule, virtual_boundaries
-from scaleacross.cost_models.pipeline.penalty import NO_DELAYS, boundary_times
-from scaleacross.cost_models.pipeline.stage_ends import StageEnds
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.cost_models.traffic import Volumes
@@ -127,22 +125,6 @@ class TimedPipeline:
     def total_s(self) -> float:
         """Seconds of the pipeline."""
         return self._of_rank_s if self.actions is None else self.actions.total_s
-
-    @property
-    def ends(self) -> StageEnds | None:
-        """When its stages begin and end, where weight gradients are computed apart."""
-        return None if self.actions is None else self.actions.ends
-
-    @property
-    def drain_s(self) -> Floats:
-        """By which every rank is done before the first one, at least, (p,): the last micro-batch's way back through the first
-        chunks of those before it, where whole backward passes run round a loop; else 0."""
-        actions = self.actions
-        if actions is None:
-            return np.zeros(1)
-        back = actions.backward_s[: actions.num_ranks]
-        loop = SCHEDULES[actions.schedule].placement == "loop" and actions.schedule in WHOLE and actions.order is None
-        return loop * (np.cumsum(back) - back)
 
     @property
     def alone_s(self) -> float:

@@ -1,13 +1,6 @@
-"""Bounds and memory slots of the pipeline schedules whose time has no closed form here: they are timed once placed.
+"""Kinds of pipeline schedules, and memory slots of those whose time has no closed form here: they are timed once placed.
 
-Symbols as in ``pipeline``; W seconds of the weight gradient, part of B. What is stated holds for every delay:
-
-    time ≥ m(F+B) + idle + P                 every rank computes m(F+B); the last to start waits for its first activations,
-                                             (p−1)·F/v and P; Eager1F1B and LoopedBFS end with the mirror image, their idle
-                                             time is (p−1)(F+B)/v and they pay 2P
-    time ≥ p(F+B−W) + 2·Σc over all boundaries of the model      one micro-batch down and back
-
-Timing adds what is left. ZBH1 without delay takes m(F+B) + (p−1)(F+B−2W) if W ≤ F (arXiv 2401.10241, tested).
+ZBH1 without delay takes m(F+B) + (p−1)(F+B−2W) if W ≤ F (arXiv 2401.10241, tested); symbols as in ``closed_form``.
 """
 
 from __future__ import annotations
@@ -19,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scaleacross.cost_models.pipeline.delay import BoundaryDelays, microbatches_per_round
+from scaleacross.cost_models.pipeline.delay import microbatches_per_round
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import SCHEDULES, generate
 from scaleacross.schedules.pipeline.check import peak_in_flight
@@ -61,36 +54,6 @@ def idle_share(schedule: ArrayLike, forward_s: ArrayLike, backward_s: ArrayLike)
     name, F, B = np.asarray(schedule), np.asarray(forward_s, dtype=np.float64), np.asarray(backward_s)
     whole = np.isin(name, WHOLE)
     return np.asarray(np.where(whole, 1.0, F / np.where(F + B > 0, F + B, 1.0)))
-
-
-def bound_s(
-    schedule: ArrayLike,
-    num_ranks: ArrayLike,
-    num_microbatches: ArrayLike,
-    num_chunks: ArrayLike,
-    forward_s: ArrayLike,
-    backward_s: ArrayLike,
-    weight_s: ArrayLike,
-    delays: BoundaryDelays,
-    fill_s: ArrayLike | None = None,
-    whole_share: ArrayLike | None = None,
-) -> Floats:
-    """Seconds of a step at least, arguments as in ``pipeline.lower_bound_s``.
-
-    Where ranks are not alike, F, B and W are those of one of them; ``fill_s`` and ``whole_share`` say what comes before it and
-    how much longer the pass through all ranks is (``work.Work``).
-    """
-    name, F, B = np.asarray(schedule), np.asarray(forward_s, dtype=np.float64), np.asarray(backward_s)
-    p, m, v = np.asarray(num_ranks), np.asarray(num_microbatches), np.asarray(num_chunks)
-    across = delays.total_s(p)
-    ways = np.where(np.isin(name, MIRRORED), 2, 1)
-    fill = (p - 1) / v * idle_share(name, F, B) * (F + B) if fill_s is None else np.asarray(fill_s)
-    busy = m * (F + B) + fill + ways * across
-    in_v = [one for one in np.unique(name) if SCHEDULES[str(one)].placement == "v"]  # type: ignore[index]
-    backs = np.where(np.isin(name, in_v), 0.0, (v - 1) * np.asarray(delays.loop_s))
-    split = np.where(np.isin(name, MIRRORED), 0.0, weight_s)
-    once = (p if whole_share is None else np.asarray(whole_share)) * (F + B - split) + 2 * (v * across + backs)
-    return np.asarray(np.maximum(busy, once), dtype=np.float64)
 
 
 def in_flight(

@@ -31,6 +31,7 @@ from scaleacross.solvers.baselines.rules import AxisOrder
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fixed_placement import FixedPlacement
 from scaleacross.solvers.fleets import Fill, Fleet, fleets
+from scaleacross.solvers.mixed_fleets import equal_ranks_on
 from scaleacross.solvers.place_parallelism import never
 from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals, SearchSpace
@@ -150,7 +151,7 @@ class _Tuning:
         """Tune on one fleet: a first turn on the sample, then a block of bases a turn."""
         if self._is_over():
             return
-        pricing = Pricing.on(fleet, self.family.job, self.problem.profile, network="library")
+        pricing = equal_ranks_on(fleet, self.family.job, self.problem.profile)
         space = SearchSpace(self.family.job, self.problem.profile, fleet.num_accelerators, fleet.unit)
         bases, least = bases_that_fit(space, pricing, self.family.allows, self._is_over)
         self.least_bytes = min(self.least_bytes, least)
@@ -257,6 +258,7 @@ class _Tuning:
         for row, degrees in enumerate(zip(*columns, strict=True)):
             for fill in self._fills_of(fleet, degrees):
                 holding.setdefault(fill, []).append(row)
+        alike = len(fleet.accelerators) == 1  # bounds of a fill take all ranks to have its slowest type
         orders, places, parts, guesses = self.family.orders, [], [np.zeros(0)], [np.zeros(0)]
         for fill, held in holding.items():
             rows, placed = np.array(held), self._placed_on(fleet, fill)
@@ -267,7 +269,7 @@ class _Tuning:
             members = block.take(rows)
             figures = placed.order_figures_s(members.settings, members.work, orders)
             for order, is_near, bounds, estimates in zip(orders, near, *figures, strict=True):
-                parts.append(np.where(is_near, members.free_s + bounds, np.inf))
+                parts.append(np.where(is_near, members.free_s + bounds if alike else members.bound_s, np.inf))
                 guesses.append(np.where(is_near, members.free_s + estimates, np.inf))
                 places += [(placed, order, row) for row in rows.tolist()]
         return _Estimated(block, places, np.concatenate(parts), np.concatenate(guesses))
