@@ -60,7 +60,7 @@ from scaleacross.cost_models.split_backward import gradient_chunks, parameter_ch
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
 from scaleacross.cost_models.waiting_groups import RankGroups
 from scaleacross.cost_models.window_traffic import windows_of
-from scaleacross.spec.parallelism import SHARD_LEVELS, PipelineChoice
+from scaleacross.spec.parallelism import REDUCED_EVERY_PASS, SHARD_LEVELS, PipelineChoice
 
 ADAPTER: Final = 0
 """Row of ``link_seconds`` of what is no level: the network adapter, which all levels beyond the scale-up domain share."""
@@ -160,7 +160,7 @@ def outermost_fraction(volumes: Volumes, stages: StageWork) -> Floats:
     """(ranks,)"""
     held = stages.dense_parameters + stages.expert_parameters
     carried = volumes.work.dense_parameters + volumes.work.expert_parameters
-    if SHARD_LEVELS[int(volumes.settings.shard[0])] == "parameters":
+    if SHARD_LEVELS[int(volumes.settings.shard[0])] in REDUCED_EVERY_PASS:
         each = held / np.maximum(1, stages.num_layers)
         return np.asarray(np.bincount(stages.rank, each) / carried)
     first = np.arange(len(volumes.settings))  # virtual stage of the first chunk of every rank, in a loop and in a V
@@ -175,7 +175,7 @@ def _sharing_links(
     sent, pieces = flows(volumes.take(row)), float(volumes.work.buckets[row][0])
     exchange = next((flow for flow in sent if flow.axis == "ep"), None)
     shard = SHARD_LEVELS[int(volumes.settings.shard[0])]
-    replicated = shard == "parameters" and any(flow.shape == "dp_replicate" for flow in sent)
+    replicated = shard in REDUCED_EVERY_PASS and any(flow.shape == "dp_replicate" for flow in sent)
     nothing = np.zeros((len(WINDOW_NAMES), len(volumes.settings)))
     if exchange is None and not replicated:
         return nothing, nothing, nothing[0]

@@ -10,12 +10,12 @@ import re
 import shlex
 from typing import Any, Final
 
-from scaleacross.emitters.megatron import CP_COMM_TYPES, DP_OUTERMOST, PP_OUTERMOST
+from scaleacross.emitters.megatron import CP_COMM_TYPES, DP_OUTERMOST, FSDP_STRATEGIES, PP_OUTERMOST
 from scaleacross.emitters.megatron_layout import GROUP_SIZE
 from scaleacross.errors import InputError
 from scaleacross.readers.settings import Reading, data_parallel, stages
 from scaleacross.schedules.pipeline.interleaved_1f1b import microbatches_per_round
-from scaleacross.spec.parallelism import ContextExchange, Degrees, PipelineChoice, ShardLevel, has_chunks
+from scaleacross.spec.parallelism import PASS_GATHERS, ContextExchange, Degrees, PipelineChoice, ShardLevel, has_chunks
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import Recompute, spelled
 
@@ -140,7 +140,8 @@ def _context(found: dict[str, list[str]], name: str) -> ContextExchange:
 def _shard(found: dict[str, list[str]]) -> ShardLevel:
     if "--use-megatron-fsdp" in found:
         strategy = (found.get("--data-parallel-sharding-strategy") or ["optim_grads_params"])[0]
-        return "parameters" if strategy == "optim_grads_params" else "none" if strategy == "no_shard" else "optimizer"
+        level = next((level for level, word in FSDP_STRATEGIES.items() if word == strategy), None)
+        return level or ("none" if strategy == "no_shard" else "optimizer")
     return "optimizer" if "--use-distributed-optimizer" in found else "none"
 
 
@@ -218,7 +219,7 @@ def _overlap(found: dict[str, list[str]], decision: Decision) -> dict[str, Any]:
     degrees = decision.degrees
     out: dict[str, Any] = {}
     if degrees.dp * degrees.cp > 1:
-        gathered = "shard_prefetch" if decision.shard == "parameters" else "parameter_gather"
+        gathered = "shard_prefetch" if decision.shard in PASS_GATHERS else "parameter_gather"
         early = {"gradient_reduce": "--overlap-grad-reduce", gathered: "--overlap-param-gather"}
         early |= {} if gathered == "parameter_gather" else {"parameter_gather": "--overlap-param-gather"}
         out = {f"overlap.{field}": option in found for field, option in early.items()}

@@ -32,6 +32,9 @@ CONTEXT_MEANING = {
 SHARD_MEANING = {
     "none": "nothing (every replica keeps all states)",
     "optimizer": "optimizer states over dp_shard · cp (ZeRO-1)",
+    "gradients": "gradients and optimizer states over dp_shard · cp (ZeRO-2)",
+    "parameters_once": "parameters, gradients and optimizer states over dp_shard · cp, gathered once per micro-batch and kept "
+    "until its backward pass (FSDP2 without reshard after forward)",
     "parameters": "parameters, gradients and optimizer states over dp_shard · cp (ZeRO-3, FSDP)",
 }
 RECOMPUTE_MEANING = {

@@ -16,7 +16,8 @@ R5 experts        ep divides E and dp_shard; with ep > 1 something must be shard
 R6 accelerators   tp·cp·pp·dp ≤ A (or = the number asked for, or in the range), whole hosts
 R7 schedule       pp, m and v that the schedule's generator accepts (``schedules.pipeline.refusal``); v as the schedule has
                   chunks; without pipeline only 1F1B (nothing to choose)
-R8 shard level    none ⇔ dp_shard = 1 and nothing to shard over; otherwise dp_shard·cp > 1
+R8 shard level    none ⇔ dp_shard = 1 and nothing to shard over; otherwise dp_shard·cp > 1; parameters_once without pipeline, in
+                  which one micro-batch would drop what the next one needs
 R9 user           whatever the job pins
 R10 target        what the job's target expresses (``targets``)
 
@@ -44,6 +45,7 @@ from scaleacross.spec.parallelism import (
     EMPTY_ENDS,
     SCHEDULE_NAMES,
     SHARD_LEVELS,
+    WITHOUT_PIPELINE,
     ScheduleName,
     has_chunks,
 )
@@ -102,8 +104,8 @@ class SearchSpace:
     def expand(self, bases: Settings, refusals: Refusals) -> Settings:
         """All candidates that ``bases`` stand for (R5, R8)."""
         parts = []
-        for (dp, with_cp, ep), rows in self._alike(bases):
-            states = self._states(dp, with_cp, refusals).get(ep, [])
+        for (dp, with_cp, piped, ep), rows in self._alike(bases):
+            states = self._states(dp, with_cp, piped, refusals).get(ep, [])
             dp_shard, shard = np.array(states, dtype=np.int64).reshape(-1, 2).T
             copies = bases.take(np.repeat(rows, len(states)))
             split = np.tile(dp_shard, len(rows))
@@ -133,21 +135,24 @@ class SearchSpace:
 
     def num_candidates(self, bases: Settings) -> Ints:
         """How many candidates each base stands for, (n,)."""
-        kinds = distinct(bases.dp, (bases.cp > 1).astype(np.int64), bases.ep)
+        several = [(degree > 1).astype(np.int64) for degree in (bases.cp, bases.pp)]
+        columns = np.stack([bases.dp, *several, bases.ep])
+        kinds = distinct(*columns)
         counts = [
-            len(self._states(int(bases.dp[row]), bool(bases.cp[row] > 1), Refusals()).get(int(bases.ep[row]), []))
-            for row in kinds.first
+            len(self._states(int(dp), bool(with_cp), bool(piped), Refusals()).get(int(ep), []))
+            for dp, with_cp, piped, ep in columns[:, kinds.first].T
         ]
         exchanges = np.sum([self._legal(bases, code) for code in range(len(CONTEXT_EXCHANGES))], axis=0)
         return np.array(counts, dtype=np.int64)[kinds.code] * exchanges
 
-    def _alike(self, bases: Settings) -> Iterator[tuple[tuple[int, bool, int], Ints]]:
-        """Rows with equal (dp, cp > 1, ep), which have the same states."""
-        key = (bases.dp * 2 + (bases.cp > 1)) * 65536 + bases.ep
+    def _alike(self, bases: Settings) -> Iterator[tuple[tuple[int, bool, bool, int], Ints]]:
+        """Rows with equal (dp, cp > 1, pp > 1, ep), which have the same states."""
+        key = (bases.dp * 4 + 2 * (bases.cp > 1) + (bases.pp > 1)) * 65536 + bases.ep
         order = np.argsort(key, kind="stable")
         starts = np.flatnonzero(np.diff(key[order], prepend=-1))
         for rows in np.split(order, starts[1:]) if len(order) else []:
-            yield (int(bases.dp[rows[0]]), bool(bases.cp[rows[0]] > 1), int(bases.ep[rows[0]])), rows
+            dp, cp, pp, ep = (int(getattr(bases, axis)[rows[0]]) for axis in ("dp", "cp", "pp", "ep"))
+            yield (dp, cp > 1, pp > 1, ep), rows
 
     def tp_values(self, refusals: Refusals) -> list[int]:
         """R1, R9."""
@@ -230,7 +235,7 @@ class SearchSpace:
             pipelines = np.array(self._pipelines(pp, self.job.global_batch_sequences // dp, refusals)).reshape(-1, 4)
             for with_cp in (False, True):
                 grid = np.array([pair for pair in fitting if (pair[1] > 1) == with_cp]).reshape(-1, 3)
-                states = self._states(dp, with_cp, refusals)
+                states = self._states(dp, with_cp, pp > 1, refusals)
                 experts = np.array([(ep, pairs[0][1]) for ep, pairs in states.items()]).reshape(-1, 2)
                 g, c, e, r = _cartesian(len(grid), len(pipelines), len(experts), len(recompute))
                 if not len(g):
@@ -272,21 +277,23 @@ class SearchSpace:
         rule = "R7 micro-batches in no whole rounds" if name in ROUNDS else "R7 too few micro-batches for the schedule"
         return refusals.keep(is_legal(name, pp, m, num_chunks), rule)
 
-    def _states(self, dp: int, with_cp: bool, refusals: Refusals) -> dict[int, list[tuple[int, int]]]:
+    def _states(self, dp: int, with_cp: bool, piped: bool, refusals: Refusals) -> dict[int, list[tuple[int, int]]]:
         """R5, R8, R9: ep -> [(dp_shard, shard code)]."""
-        key = (dp, with_cp)
+        key = (dp, with_cp, piped)
         if key not in self._known_states:
             refused = Refusals()
-            self._known_states[key] = (self._work_out_states(dp, with_cp, refused), refused.counts)
+            self._known_states[key] = (self._work_out_states(*key, refused), refused.counts)
         states, counts = self._known_states[key]
         refusals.counts.update(counts)
         return states
 
     @cached_property
-    def _known_states(self) -> dict[tuple[int, bool], tuple[dict[int, list[tuple[int, int]]], Counter[str]]]:
+    def _known_states(self) -> dict[tuple[int, bool, bool], tuple[dict[int, list[tuple[int, int]]], Counter[str]]]:
         return {}
 
-    def _work_out_states(self, dp: int, with_cp: bool, refusals: Refusals) -> dict[int, list[tuple[int, int]]]:
+    def _work_out_states(
+        self, dp: int, with_cp: bool, piped: bool, refusals: Refusals
+    ) -> dict[int, list[tuple[int, int]]]:
         allows = self.job.degrees.allows
         out: dict[int, list[tuple[int, int]]] = {}
         for dp_shard, level in product(divisors(dp), self.job.shard):
@@ -296,6 +303,8 @@ class SearchSpace:
             if not refusals.keep(sharded or dp_shard == 1, "R8 dp_shard needs a shard level"):
                 continue
             if not refusals.keep(not sharded or dp_shard > 1 or with_cp, "R8 a shard level needs dp_shard or cp"):
+                continue
+            if not refusals.keep(level not in WITHOUT_PIPELINE or not piped, "R8 parameters_once needs pp 1"):
                 continue
             for ep in divisors(math.gcd(dp_shard, self.profile.num_experts or 1)):
                 if allows("ep", ep) and refusals.keep(sharded or ep == 1, "R5 experts need a shard level"):

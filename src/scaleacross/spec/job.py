@@ -11,7 +11,7 @@ from scaleacross.spec.base import Name, Spec
 from scaleacross.spec.fine_tuning import FineTuning
 from scaleacross.spec.framework import Conversion, ExpertRuntime, Kept, Optimizer, Overlap
 from scaleacross.spec.network_request import NetworkRequest
-from scaleacross.spec.parallelism import ContextExchange, ScheduleName, ShardLevel
+from scaleacross.spec.parallelism import PASS_GATHERS, ContextExchange, ScheduleName, ShardLevel
 from scaleacross.spec.recomputation import MODULES, PLAIN, AllowedRecompute
 from scaleacross.spec.reliability import Recovery
 from scaleacross.spec.slurm import Slurm
@@ -138,7 +138,10 @@ class Job(Spec):
         default=(1, 2, 3, 4, 5, 6, 7, 8), description="allowed model chunks per rank"
     )
     shard: tuple[ShardLevel, ...] = Field(
-        default=("none", "optimizer", "parameters"), description="allowed shard levels"
+        default=("none", "optimizer", "parameters"),
+        description="allowed shard levels: none (DDP), optimizer (ZeRO-1), gradients (and optimizer states: ZeRO-2), parameters "
+        "(all of it, gathered before either pass: ZeRO-3, FSDP), parameters_once (gathered before the forward pass and kept "
+        "until the backward pass is over: FSDP2 without reshard after forward; pp 1)",
     )
     memory_headroom_fraction: float = Field(
         default=0.05,
@@ -193,10 +196,11 @@ class Job(Spec):
 
     @model_validator(mode="after")
     def _frozen_weights_are_not_gathered(self) -> Job:
-        if self.fine_tuning is not None and self.fine_tuning.partial and "parameters" in self.shard:
+        gathered = [level for level in self.shard if level in PASS_GATHERS]
+        if self.fine_tuning is not None and self.fine_tuning.partial and gathered:
             raise ValueError(
-                "fine_tuning of a part of the parameters with shard 'parameters': gathers of frozen weights are not modelled; "
-                "state shard: [none, optimizer]"
+                f"fine_tuning of a part of the parameters with shard '{gathered[0]}': gathers of frozen weights are not "
+                "modelled; state shard: [none, optimizer]"
             )
         return self
 

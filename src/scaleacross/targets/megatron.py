@@ -18,6 +18,8 @@ from scaleacross.spec.recomputation import RECOMPUTES as EVERY_POLICY
 from scaleacross.targets.common import encodes_nothing, order_and_shares, trains_everything
 from scaleacross.targets.law import (
     RING,
+    SHARD_GRADIENTS,
+    SHARD_ONCE,
     SHARD_PARAMETERS,
     Bools,
     Case,
@@ -214,11 +216,20 @@ LAWS: Final = (
         ),
     ),
     Law(
+        "reshard after forward",
+        "split",
+        lambda s, rows: rows.shard != SHARD_ONCE,
+        lambda c: (
+            "shard 'parameters_once': Megatron-FSDP gathers parameters before either pass (optim_grads_params); set shard: "
+            "parameters or gradients"
+        ),
+    ),
+    Law(
         "parameters with pp",
         "split",
-        lambda s, rows: (rows.shard != SHARD_PARAMETERS) | (rows.pp == 1),
+        lambda s, rows: ((rows.shard != SHARD_PARAMETERS) & (rows.shard != SHARD_GRADIENTS)) | (rows.pp == 1),
         lambda c: (
-            f"shard 'parameters' with pp {c.decision.degrees.pp}: Megatron-FSDP builds its mesh without a "
+            f"shard '{c.decision.shard}' with pp {c.decision.degrees.pp}: Megatron-FSDP builds its mesh without a "
             "pipeline axis; set shard: optimizer or pp 1"
         ),
     ),

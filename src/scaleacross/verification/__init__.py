@@ -40,7 +40,7 @@ from scaleacross.cost_models.plan_cost import PlanCost, plan_cost, replayed_work
 from scaleacross.cost_models.trunk_routes import Routes
 from scaleacross.errors import VerificationError
 from scaleacross.spec.job import DegreeRequest, Job
-from scaleacross.spec.parallelism import EMPTY_ENDS, GRID_AXES, Degrees
+from scaleacross.spec.parallelism import EMPTY_ENDS, GRID_AXES, WITHOUT_PIPELINE, Degrees
 from scaleacross.spec.placement import Placement, devices, strides
 from scaleacross.spec.plan import Decision, DegradedState, Plan
 from scaleacross.spec.topology import Topology
@@ -210,6 +210,11 @@ def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
     yield from v10_target(problem, decision)
     if decision.shard == "none" and degrees.dp_shard > 1:
         yield f"V2: dp_shard {degrees.dp_shard} with nothing sharded: call it dp_replicate"
+    if decision.shard in WITHOUT_PIPELINE and degrees.pp > 1:
+        yield (
+            f"V2: shard {decision.shard} with pp {degrees.pp}: the backward pass of one micro-batch drops what others in flight "
+            "need; use shard gradients, or pp 1"
+        )
 
 
 def _v2_pins(job: Job, decision: Decision) -> Iterator[str]:

@@ -8,7 +8,8 @@ What is held, after ZeRO (arXiv 1910.02054) and Korthikanti et al. (2205.05198):
 * a layer's parameters, their gradients and optimizer states: divided by tp, replicated ones whole, experts by tp · ep; what the
   shard level names also by dp_shard · cp (experts, on ep of these ranks already, by the rest);
 * kept bytes per token of every layer of a chunk in flight, where chunks of a rank count as equal; the head's for one micro-batch;
-* two gathered layers where parameters are sharded, and what one layer keeps beyond its policy while it is recomputed.
+* two gathered layers where parameters are sharded (all of the rank's where they stay until the backward pass), the gradients of
+  two where gradients alone are, and what one layer keeps beyond its policy while it is recomputed.
 """
 
 from __future__ import annotations
@@ -130,8 +131,8 @@ def _parts(problem: Problem, decision: Decision, layers: Sequence[LayerProfile],
         return dense / group + expert / max(1.0, group / degrees.ep) if is_sharded else dense + expert
 
     trained = dense - still_dense, expert - still_expert
-    here = held(dense, expert, decision.shard == "parameters")
-    gradients = held(*trained, decision.shard == "parameters")
+    here = held(dense, expert, decision.shard.startswith("parameters"))
+    gradients = held(*trained, decision.shard not in ("none", "optimizer"))
     states = held(*trained, decision.shard != "none")
 
     tokens = decision.pipeline.micro_batch_sequences * job.sequence_length / degrees.cp
@@ -139,21 +140,24 @@ def _parts(problem: Problem, decision: Decision, layers: Sequence[LayerProfile],
     of_chunk = sum(_kept(layer, decision.recompute, degrees) for layer in layers if layer is not head)
     activations = of_chunk / decision.pipeline.num_chunks * flight
     activations += sum(_kept(layer, decision.recompute, degrees) for layer in layers if layer is head)
-    master = 4.0 if job.optimizer.gathered_from_master and decision.shard == "parameters" else 0.0
+    master = 4.0 if job.optimizer.gathered_from_master and decision.shard.startswith("parameters") else 0.0
     states_bytes = {
         "parameters_bytes": here * (master or job.optimizer.parameter_bytes),
         "gradients_bytes": gradients * job.optimizer.gradient_bytes,
         "optimizer_bytes": states * (job.optimizer.state_bytes - master),
         "activations_bytes": activations * tokens,
     }
+    whole = job.optimizer.parameter_bytes * (dense + expert) if decision.shard == "parameters_once" else 0.0
     if job.kept.by == "pytorch":
-        return {**states_bytes, "buffers_bytes": _pytorch_buffers(problem, decision, layers, tokens)}
+        return {**states_bytes, "buffers_bytes": _pytorch_buffers(problem, decision, layers, tokens) + whole}
 
     largest = max((layer for layer, _ in problem.profile.blocks), key=lambda layer: layer.total_parameters)
-    gathered = 2 * (_dense_parameters(largest, tp) + largest.num_expert_parameters / (tp * degrees.ep))
+    of_two = 2 * (_dense_parameters(largest, tp) + largest.num_expert_parameters / (tp * degrees.ep))
     again = _kept(largest, "none", degrees) - _kept(largest, decision.recompute, degrees)
-    gathered *= job.optimizer.parameter_bytes if decision.shard == "parameters" else 0.0
-    return {**states_bytes, "buffers_bytes": again * tokens + gathered}
+    of_two *= {"parameters": job.optimizer.parameter_bytes, "gradients": job.optimizer.gradient_bytes}.get(
+        decision.shard, 0.0
+    )
+    return {**states_bytes, "buffers_bytes": again * tokens + of_two + whole}
 
 
 def _pytorch_buffers(problem: Problem, decision: Decision, layers: Sequence[LayerProfile], tokens: float) -> float:
@@ -163,7 +167,9 @@ def _pytorch_buffers(problem: Problem, decision: Decision, layers: Sequence[Laye
     widest = max((layer for layer, _ in profile.blocks), key=lambda layer: layer.total_parameters)
     copies = [job.optimizer.parameter_bytes]  # the 16-bit gradient
     if decision.shard == "parameters":
-        copies += [job.optimizer.parameter_bytes, job.optimizer.gradient_bytes]  # gathered, and reduced in fp32
+        copies.append(job.optimizer.parameter_bytes)  # gathered
+    if decision.shard not in ("none", "optimizer"):
+        copies.append(job.optimizer.gradient_bytes)  # reduced in fp32
     prefetched = job.optimizer.parameter_bytes if decision.shard == "parameters" else 0.0
     held = _dense_parameters(widest, degrees.tp) + widest.num_expert_parameters / (degrees.tp * degrees.ep)
     recomputed = _kept(widest, "none", degrees) - _kept(widest, decision.recompute, degrees)
