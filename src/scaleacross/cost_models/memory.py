@@ -7,9 +7,10 @@ activations bytes per token (policy) · tokens of a micro-batch · layers · mic
 buffers     two gathered layers (parameters sharded; all layers where they stay gathered until the backward pass) or two layers'
             gradients (gradients alone sharded) + one layer's kept activations while it is recomputed + logits
 
-Gradients and optimizer states are those of the parameters that are trained. P counts what the rank holds: replicated
-parameters are not divided by tp, routed experts are divided by tp·ep and sharded over dp_shard·cp/ep. Micro-batches in
-flight: ``pipeline.max_in_flight``. Rules as in ZeRO (1910.02054) and Korthikanti et al. (2205.05198).
+Gradients and optimizer states are those of the parameters that are trained; ``offloading`` says what of them is on the
+host. P counts what the rank holds: replicated parameters are not divided by tp, routed experts are divided by tp·ep and
+sharded over dp_shard·cp/ep. Micro-batches in flight: ``pipeline.max_in_flight``. Rules as in ZeRO (1910.02054) and Korthikanti et
+al. (2205.05198).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.offloading import GRADIENT_BYTES, activation_share, on_the_way_bytes, state_share
 from scaleacross.cost_models.pipeline.closed_form import max_in_flight
 from scaleacross.cost_models.recomputation import kept_bytes, whole_bytes
 from scaleacross.cost_models.settings import Floats, Ints, Settings
@@ -94,9 +96,13 @@ def memory_parts(
     return {
         "parameters": all_held.divided(of_parameters, settings.ep) * resident,
         "gradients": held.divided(of_gradients, settings.ep) * optimizer.gradient_bytes,
-        "optimizer": held.sharded(settings) * (optimizer.state_bytes - MASTER_BYTES * master),
+        "optimizer": held.sharded(settings)
+        * (optimizer.state_bytes - MASTER_BYTES * master)
+        * (1 - state_share(settings)),
         "activations": _activations(profile, job, settings, classes, in_flight),
-        "buffers": _buffers(profile, job, settings, classes) + kept_gathered * all_held.total,
+        "buffers": _buffers(profile, job, settings, classes)
+        + kept_gathered * all_held.total
+        + on_the_way_bytes(profile, settings, _tokens(job, settings)),
     }
 
 
@@ -110,10 +116,22 @@ def _activations(
     """Kept activations: bytes per token · tokens · micro-batches in flight; the head's for one micro-batch only."""
     per_layer = np.stack([kept_bytes(layer, settings) for layer, _ in profile.blocks])
     embedding = kept_bytes(profile.embedding, settings)
-    kept = spread(per_layer, classes, embedding) / settings.num_chunks
+    kept = spread(per_layer * (1 - activation_share(settings)), classes, embedding) / settings.num_chunks
     held = _most_in_flight(settings, classes) if in_flight is None else in_flight[:, None]
     head = classes.has_head[:, None] * kept_bytes(profile.head, settings)
     return (kept * held + head) * _tokens(job, settings)
+
+
+def host_bytes(
+    profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses, in_flight: Ints | None = None
+) -> Floats:
+    """Host memory that one accelerator of every rank class fills, (classes, n): layers' activations, states and gradients."""
+    per_layer = np.stack([kept_bytes(layer, settings) for layer, _ in profile.blocks])
+    flight = _most_in_flight(settings, classes) if in_flight is None else in_flight[:, None]
+    layers = spread(per_layer * activation_share(settings), classes) / settings.num_chunks * flight
+    updated = held_parameters(profile, settings, classes).sharded(settings) * state_share(settings)
+    filled: Floats = layers * _tokens(job, settings) + updated * (job.optimizer.state_bytes + GRADIENT_BYTES)
+    return filled
 
 
 def _most_in_flight(settings: Settings, classes: RankClasses) -> Ints:

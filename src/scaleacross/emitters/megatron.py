@@ -111,6 +111,7 @@ def run_arguments(plan: Plan, mapping: list[str]) -> list[str]:
         *_precision(plan),
         *_data_parallel(plan),
         *_recompute(plan),
+        *_offload(plan),
         *_context(plan),
         *_overlap(plan),
         *expert_runtime(plan),
@@ -148,6 +149,17 @@ def _recompute(plan: Plan) -> list[str]:
         return ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"]
     modules = modules_of(plan.decision.recompute)
     return ["--recompute-granularity", "selective", "--recompute-modules", *modules] if modules else []
+
+
+def _offload(plan: Plan) -> list[str]:
+    decision, out = plan.decision, list[str]()
+    if decision.activation_offload:
+        layers = sum(map(sum, plan.layers_per_stage))
+        out += ["--cpu-offloading-num-layers", str(round(decision.activation_offload * layers))]
+    if decision.optimizer_offload:
+        out += ["--use-precision-aware-optimizer", "--optimizer-cpu-offload", "--overlap-cpu-optimizer-d2h-h2d"]
+        out += ["--optimizer-offload-fraction", f"{decision.optimizer_offload:g}"]
+    return out
 
 
 def _context(plan: Plan) -> list[str]:

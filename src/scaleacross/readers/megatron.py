@@ -25,9 +25,7 @@ REFUSED: Final = {
     "--decoder-last-pipeline-num-layers": "state --pipeline-model-parallel-layout",
     "--account-for-embedding-in-pipeline-split": "state --pipeline-model-parallel-layout",
     "--account-for-loss-in-pipeline-split": "state --pipeline-model-parallel-layout",
-    "--cpu-offloading-num-layers": "offloading is not modelled",
-    "--optimizer-cpu-offload": "offloading is not modelled",
-    "--fine-grained-activation-offloading": "offloading is not modelled",
+    "--fine-grained-activation-offloading": "offloading by module is not modelled; state --cpu-offloading-num-layers",
     "--use-torch-fsdp2": "state --use-megatron-fsdp",
 }
 SHARES: Final = {
@@ -110,7 +108,7 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     if chunks > 1 and pp > 1:
         _check_rounds(name, number(GROUP_SIZE, pp), choice, pp, number("--global-batch-size") // dp)
     decision = Decision(
-        degrees=degrees, pipeline=choice, recompute=_recompute(found, name), shard=shard,
+        degrees=degrees, pipeline=choice, recompute=_recompute(found, name), shard=shard, **_offload(found, name, num_layers),
         context_exchange=_context(found, name) if cp > 1 else "ring",
         layers_per_stage=counts if "--pipeline-model-parallel-layout" in found else None,
     )  # fmt: skip
@@ -160,6 +158,26 @@ def _recompute(found: dict[str, list[str]], name: str) -> Recompute:
     if granularity == "full" and (method, layers) != ("uniform", "1"):
         raise InputError(f"{name}: full recomputation by {method} of {layers} layers is not modelled: uniform of 1 is")
     return "full" if granularity == "full" else "none"
+
+
+def _offload(found: dict[str, list[str]], name: str, num_layers: int) -> dict[str, float]:
+    """Shares on the host. Raises InputError: a number that is none, or an update that does not overlap with its copies."""
+    try:
+        layers = int((found.get("--cpu-offloading-num-layers") or ["0"])[0])
+        states = float((found.get("--optimizer-offload-fraction") or ["1"])[0])
+    except ValueError as error:
+        raise InputError(f"{name}: --cpu-offloading-num-layers or --optimizer-offload-fraction: {error}") from None
+    if not 0 <= layers <= num_layers or not 0 <= states <= 1:
+        raise InputError(
+            f"{name}: {layers} of {num_layers} layers and {states:g} of the optimizer states cannot be offloaded"
+        )
+    if "--optimizer-cpu-offload" not in found:
+        states = 0.0
+    elif "--overlap-cpu-optimizer-d2h-h2d" not in found:
+        raise InputError(
+            f"{name}: --optimizer-cpu-offload without --overlap-cpu-optimizer-d2h-h2d is not modelled: state it"
+        )
+    return {"activation_offload": layers / num_layers, "optimizer_offload": states}
 
 
 def _check_rounds(name: str, stated: int, choice: PipelineChoice, pp: int, sequences: int) -> None:

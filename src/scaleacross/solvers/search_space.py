@@ -4,7 +4,7 @@ Sets and parameters: L layers, H heads, K key/value heads, E experts, s tokens p
 A accelerators.
 
 Choices: tp, cp, pp, dp_shard, dp_replicate, ep, sequences per micro-batch b, schedule with v chunks, recompute policy,
-shard level, exchange over cp.
+shard level, exchange over cp, shares of activations and optimizer states on the host.
 
 R1 heads          tp divides H, K and the MLP widths
 R2 sequence       2·cp divides s (load-balanced halves) and so does tp of what is left; s/cp ≥ MIN_TOKENS_PER_RANK
@@ -40,6 +40,7 @@ from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.settings import ANY_EXCHANGE, Bools, Ints, Settings, concatenate
 from scaleacross.schedules.pipeline import ROUNDS, is_legal
 from scaleacross.spec.job import Job
+from scaleacross.spec.offloading import millionths
 from scaleacross.spec.parallelism import (
     CONTEXT_EXCHANGES,
     EMPTY_ENDS,
@@ -216,13 +217,16 @@ class SearchSpace:
         return list(choice) if isinstance(choice, tuple) else []
 
     def _parts(self, pp: int, refusals: Refusals) -> Iterator[Ints]:
-        """Blocks of base columns in the order of Settings: (tp, cp, exchange) × pipelines × ep × recompute for every dp."""
+        """Blocks of base columns in the order of Settings: (tp, cp, exchange) × pipelines × ep × recompute × offloads for every
+        dp."""
         pairs = [
             (tp, cp)
             for tp, cp in product(self.tp_values(refusals), self.cp_values(refusals))
             if refusals.keep((self.job.sequence_length // cp) % tp == 0, "R2 tp must divide the tokens of a rank")
         ]
         recompute = np.array([[RECOMPUTES.index(policy)] for policy in self.job.recompute])
+        pairs_of_shares = product(self.job.activation_offload, self.job.optimizer_offload)
+        offload = np.array([[millionths(share) for share in shares] for shares in pairs_of_shares])
         for dp in divisors(self.job.global_batch_sequences):
             fitting = [
                 (tp, cp, context)
@@ -237,12 +241,12 @@ class SearchSpace:
                 grid = np.array([pair for pair in fitting if (pair[1] > 1) == with_cp]).reshape(-1, 3)
                 states = self._states(dp, with_cp, pp > 1, refusals)
                 experts = np.array([(ep, pairs[0][1]) for ep, pairs in states.items()]).reshape(-1, 2)
-                g, c, e, r = _cartesian(len(grid), len(pipelines), len(experts), len(recompute))
+                g, c, e, r, o = _cartesian(len(grid), len(pipelines), len(experts), len(recompute), len(offload))
                 if not len(g):
                     continue
                 whole, one, stages = (np.full(len(g), value) for value in (dp, 1, pp))
                 columns = [grid[g, 0], grid[g, 1], whole, one, stages, experts[e, 0]]
-                yield np.stack([*columns, *pipelines[c].T, recompute[r, 0], experts[e, 1], grid[g, 2]])
+                yield np.stack([*columns, *pipelines[c].T, recompute[r, 0], experts[e, 1], grid[g, 2], *offload[o].T])
 
     def _fits(self, world_size: int, refusals: Refusals) -> bool:
         """R6."""

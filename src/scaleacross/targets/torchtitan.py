@@ -188,6 +188,16 @@ LAWS: Final = (
     Law("rounds", "base", _rounds, _refused_rounds),
     Law("accumulation", "split", _reduced_once, _refused_accumulation),
     Law(
+        "offload",
+        "base",
+        lambda s, rows: rows.activation_offload + rows.optimizer_offload == 0,
+        lambda c: (
+            f"activation_offload {c.decision.activation_offload:g}, optimizer_offload {c.decision.optimizer_offload:g}: "
+            "torchtitan 0.3.0 offloads parameters, gradients and states together (training.enable_cpu_offload), which is not "
+            "modelled; set both to 0"
+        ),
+    ),
+    Law(
         "whole parameters",
         "split",
         lambda s, rows: rows.shard != SHARD_GRADIENTS,
