@@ -28,6 +28,8 @@ class Case(NamedTuple):
     overrides: tuple[str, ...] = ()
     layers: tuple[tuple[int, ...], ...] | None = None
     exchange: str = "ring"
+    on_host: tuple[float, float] = (0.0, 0.0)
+    """Shares of the layers' activations and of the optimizer states."""
 
     def __str__(self) -> str:
         words = (
@@ -37,6 +39,7 @@ class Case(NamedTuple):
             self.recompute,
             self.shard,
             self.exchange,
+            *(f"{share:g}" for share in self.on_host if share),
             *self.overrides,
         )
         return " ".join(words).replace(" ", "-")
@@ -46,7 +49,8 @@ def job_of(case: Case) -> dict[str, Any]:
     """The job's catalogue names and figures, for this schedule; what the case overrides comes on top."""
     schedule = case.pipeline.split()[0]
     figures = {"sequence_length": 4096, "global_batch_sequences": 128, "schedules": [schedule]}
-    figures |= {"context_exchange": [case.exchange], "recompute": [case.recompute]}
+    figures |= {"context_exchange": [case.exchange], "recompute": [case.recompute], "shard": [case.shard]}
+    figures |= dict(zip(("activation_offload", "optimizer_offload"), case.on_host, strict=True))
     return {"name": "round-trip", **case.job, **figures}
 
 
@@ -70,6 +74,8 @@ def decision_of(case: Case) -> Decision:
             "recompute": case.recompute,
             "shard": case.shard,
             "context_exchange": case.exchange,
+            "activation_offload": case.on_host[0],
+            "optimizer_offload": case.on_host[1],
             "layers_per_stage": case.layers,
         }
     )
@@ -86,6 +92,10 @@ MEGATRON = (
     Case(DENSE, "tp8 x4", shard="none", overrides=("optimizer.reduce_bytes=2",)),
     Case(DENSE, "dp32", shard="parameters"),
     Case(DENSE, "tp2 dp8 x2", "1F1B b2", "full", "parameters"),
+    Case(DENSE, "tp2 dp8 x2", "1F1B b2", shard="gradients"),
+    Case(DENSE, "tp2 dp16", on_host=(0.25, 0.0)),
+    Case(DENSE, "tp2 dp8 x2", "1F1B b2", on_host=(0.75, 1.0)),
+    Case(DENSE, "tp4 pp2 dp4", recompute="full", on_host=(0.0, 0.5)),
     Case(DENSE, "cp4 dp8", exchange="gather"),
     Case(DENSE, "cp2 tp2 pp2 dp4", exchange="ring"),
     Case(DENSE, "cp2 tp4 dp8", recompute="full", exchange="all_to_all"),
@@ -120,7 +130,8 @@ TORCHTITAN = (
     Case(DENSE, "dp16 x2", "1F1B b2", "full", "parameters"),
     Case(DENSE, "tp2 dp16", "1F1B b4", shard="parameters"),
     Case(DENSE, "tp4 x4", "1F1B b32", shard="none"),
-    Case(DENSE, "tp8 dp8", "1F1B b16"),
+    Case(DENSE, "tp8 dp8", "1F1B b16", shard="parameters_once"),
+    Case(DENSE, "tp2 dp8 x2", "1F1B b2", "full", "parameters_once"),
     Case(DENSE, "cp2 dp16", shard="parameters", exchange="gather"),
     Case(DENSE, "cp4 tp2 dp4", "1F1B b2", "full", "parameters", ("sequence_length=32768",), exchange="gather"),
     Case(DENSE, "cp2 pp2 dp8", exchange="gather"),

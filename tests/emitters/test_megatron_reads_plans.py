@@ -31,7 +31,8 @@ FIELDS = [
     "moe_token_dispatcher_type",
     "moe_flex_dispatcher_backend", "overlap_moe_expert_parallel_comm", "tp_comm_overlap", "gradient_accumulation_fusion",
     "rotary_base", "overlap_p2p_comm", "overlap_grad_reduce", "overlap_param_gather", "num_microbatches",
-    "virtual_pipeline_model_parallel_size", "data_parallel_size",
+    "virtual_pipeline_model_parallel_size", "data_parallel_size", "cpu_offloading_num_layers", "optimizer_cpu_offload",
+    "optimizer_offload_fraction", "use_precision_aware_optimizer", "use_megatron_fsdp", "data_parallel_sharding_strategy",
 ]  # fmt: skip
 
 
@@ -92,6 +93,16 @@ def carries(told: dict[str, Any], plan: Plan) -> None:
     if degrees.cp > 1:
         words = {"ring": "p2p", "gather": "all_gather", "all_to_all": "a2a"}
         assert told["cp_comm_type"] == words[plan.decision.context_exchange]
+    assert told["cpu_offloading_num_layers"] == round(
+        plan.decision.activation_offload * sum(map(sum, plan.layers_per_stage))
+    )
+    offloads = plan.decision.optimizer_offload > 0
+    assert (told["optimizer_cpu_offload"], told["use_precision_aware_optimizer"]) == (offloads, offloads)
+    assert told["optimizer_offload_fraction"] == (plan.decision.optimizer_offload or 1.0)
+    strategies = {"gradients": "optim_grads", "parameters": "optim_grads_params"}
+    assert told["use_megatron_fsdp"] == (plan.decision.shard in strategies)
+    if plan.decision.shard in strategies:
+        assert told["data_parallel_sharding_strategy"] == strategies[plan.decision.shard]
     if degrees.ep > 1:
         deduplicated = job.experts.dispatch == "deduplicated"
         assert told["moe_token_dispatcher_type"] == ("flex" if deduplicated else "alltoall")

@@ -170,13 +170,20 @@ def candidates(problem: Problem, fleet: Fleet) -> Iterator[Decision]:
                         continue
                     if shard != "none" and degrees.dp_shard * degrees.cp == 1:  # R8
                         continue
-                    for recompute, exchange in product(job.recompute, _exchanges(problem, degrees)):
+                    if shard == "parameters_once" and degrees.pp > 1:  # R8
+                        continue
+                    on_host = job.activation_offload, job.optimizer_offload
+                    for recompute, exchange, kept, states in product(
+                        job.recompute, _exchanges(problem, degrees), *on_host
+                    ):
                         decision = Decision(
                             degrees=degrees,
                             pipeline=pipeline,
                             recompute=recompute,
                             shard=shard,
                             context_exchange=exchange,
+                            activation_offload=kept,
+                            optimizer_offload=states,
                         )
                         if not refused_by_own(job, problem.profile, decision):  # R10
                             yield decision

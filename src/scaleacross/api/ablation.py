@@ -59,6 +59,8 @@ def better_placement(problem: Problem, known: Known, limit: SearchLimit, gap_tol
         "recompute": (start.recompute,),
         "shard": (start.shard,),
         "context_exchange": (start.context_exchange,),
+        "activation_offload": (start.activation_offload,),
+        "optimizer_offload": (start.optimizer_offload,),
     }
     job = with_library_network(problem).job.model_copy(update=pinned)
     return _searched(job, [start], limit, gap_tolerance)

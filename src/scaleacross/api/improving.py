@@ -18,6 +18,7 @@ from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.solvers.work_limit import WorkClock
 from scaleacross.spec.improvement import Change, Improvement
 from scaleacross.spec.job import Job
+from scaleacross.spec.offloading import OFFLOADS
 from scaleacross.spec.parallelism import PipelineChoice, has_chunks
 from scaleacross.spec.plan import Decision, Plan
 from scaleacross.workloads.problem import Problem
@@ -118,10 +119,10 @@ def _differences(now: Present, planned: Plan) -> Iterator[_Difference]:
         size = {"micro_batch_sequences": becomes.micro_batch_sequences}
         old_size, new_size = (f"{one.micro_batch_sequences} sequences" for one in (was, becomes))
         yield _Difference("micro-batch", old_size, new_size, lambda old: _with_pipeline(old, size, keep_layers=True))
-    for field in ("recompute", "shard", *(["context_exchange"] if after.degrees.cp > 1 else [])):
+    for field in ("recompute", "shard", *OFFLOADS, *(["context_exchange"] if after.degrees.cp > 1 else [])):
         if getattr(before, field) != getattr(after, field):
             one = {field: getattr(after, field)}
-            yield _Difference(field, getattr(before, field), getattr(after, field), partial(_bare, **one))
+            yield _Difference(field, str(getattr(before, field)), str(getattr(after, field)), partial(_bare, **one))
     same_shape = before.degrees == after.degrees and was.num_chunks == becomes.num_chunks
     if same_shape and now.plan.layers_per_stage != planned.layers_per_stage:
         cut = planned.layers_per_stage

@@ -32,6 +32,7 @@ from scaleacross.spec.plan import Alternative, Decision, Finalist, Headroom, Obj
 from scaleacross.spec.progress import Progress
 from scaleacross.verification.figures import TOLERANCE
 from scaleacross.workloads.problem import Problem
+from scaleacross.workloads.space import left_out
 
 DEFAULT_TIME_LIMIT_S = 60.0
 MAX_CLIMBS = 4
@@ -273,7 +274,9 @@ def _headroom(state: Search, timed: bool) -> Headroom | None:
 
 def _found(state: Search, gap: float, timed: bool) -> dict[str, Any]:
     """What every report says about the search itself."""
-    notes = list(state.left_out)
+    problem = state.problem
+    narrow = left_out(problem.job, problem.profile, problem.topology)
+    notes = [*state.left_out, *([narrow] if narrow else [])]
     if state.work_limit is not None and state.out_of_time:
         notes.append(f"the work limit of {state.work_limit:,} computed step times ended the search")
     if state.stopped():

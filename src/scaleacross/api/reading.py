@@ -114,6 +114,8 @@ def _pins(decision: Decision) -> list[str]:
         "recompute": f"[{decision.recompute}]",
         "shard": f"[{decision.shard}]",
         "context_exchange": f"[{decision.context_exchange}]",
+        "activation_offload": f"[{decision.activation_offload}]",
+        "optimizer_offload": f"[{decision.optimizer_offload}]",
         "schedules": f"[{pipeline.schedule}]",
         "num_chunks": f"[{pipeline.num_chunks}]",
         "micro_batch_sequences": f"[{pipeline.micro_batch_sequences}]",

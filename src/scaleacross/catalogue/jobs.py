@@ -25,9 +25,9 @@ from scaleacross.spec.base import Spec
 from scaleacross.spec.job import Job, Range
 from scaleacross.spec.plan import Decision, Plan
 from scaleacross.spec.slurm import Slurm
-from scaleacross.spec.topology import Building, Topology, without_spares
+from scaleacross.spec.topology import Building, Topology
 from scaleacross.workloads.layer_profile import Workload
-from scaleacross.workloads.problem import Problem, profile_of, with_policies
+from scaleacross.workloads.problem import Problem, assembled
 
 FEW_ACCELERATORS: Final = 1024
 """Up to so many accelerators the step time is what a job wants, even where its failures are known."""
@@ -53,7 +53,9 @@ def load_job(ref: Reference | Job, overrides: Overrides = ()) -> Job:
     if isinstance(ref, Job):
         if not overrides:
             return resolve(ref).job
-        ref = ref.model_dump(mode="json", exclude_none=True)
+        ref = ref.model_dump(
+            mode="json", exclude_none=True, exclude_unset=True
+        )  # what is not stated stays open to ``space``
     return job_from(read("jobs", ref), overrides)
 
 
@@ -134,9 +136,7 @@ def resolve(job: Job, base_dir: Path | None = None) -> Problem:
         workload_from(_part("workloads", source, "workload")),
         topology_from(_part("topologies", source, "topology")),
     )
-    usable = without_spares(topology, job.spare_hosts)
-    profile = profile_of(job, workload)
-    return Problem(with_policies(_self_contained(job, workload, topology), profile), workload, usable, profile)
+    return assembled(_self_contained(job, workload, topology), workload, topology)
 
 
 def load_plan(path: str | Path) -> Plan:

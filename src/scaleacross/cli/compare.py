@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scaleacross.cli.frame import Overrides, display
-from scaleacross.cli.limits import WorkLimit
+from scaleacross.cli.limits import Space, WorkLimit, wide
 from scaleacross.cli.page import Charts, page_files, timeline_of, write_charts
 from scaleacross.cli.view import Quiet
 
@@ -40,6 +40,7 @@ def compare_command(
         ),
     ] = 60.0,
     work_limit: WorkLimit = None,
+    space: Space = "quick",
     overrides: Overrides = None,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the solver.")] = 0,
     tie: Annotated[
@@ -76,7 +77,7 @@ def compare_command(
             work_limit=work_limit,
             seed=seed,
             tie_tolerance=tie,
-            overrides=overrides or (),
+            overrides=[*wide(space), *(overrides or ())],
             progress=progress,
         )
     contents = cache(lambda: comparison_page(found, summarise(found.plan), timeline_of(found.plan)))

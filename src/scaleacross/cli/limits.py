@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from scaleacross.spec.job import SpaceName
+
 CpuLimit = Annotated[
     float | None,
     typer.Option("--cpu-limit", metavar="S", min=0, help="CPU seconds of search at most, in place of --time-limit."),
@@ -19,6 +21,15 @@ WorkLimit = Annotated[
         metavar="N",
         min=1,
         help="Candidates whose step time is computed at most, in place of seconds: the same plan on every machine.",
+    ),
+]
+Space = Annotated[
+    SpaceName,
+    typer.Option(
+        "--space",
+        help="What the search may decide where the job does not say. quick leaves out recomputation by module, shard levels "
+        "gradients (ZeRO-2) and parameters_once (no reshard after forward), context exchange gather, and offload of activations "
+        "and optimizer states; full has them all and takes longer. A list that the job states stays as it is.",
     ),
 ]
 
@@ -34,3 +45,8 @@ def limits(time_limit_s: float, cpu_limit_s: float | None, work_limit: int | Non
     clock: Callable[[], float] = time.perf_counter if cpu_limit_s is None else time.process_time
     limit_s = time_limit_s if cpu_limit_s is None else cpu_limit_s
     return {"time_limit_s": limit_s, "clock": clock, "work_limit": work_limit}
+
+
+def wide(space: SpaceName) -> list[str]:
+    """The override of a job that ``--space`` stands for; none for what jobs say by default."""
+    return [] if space == "quick" else [f"space={space}"]

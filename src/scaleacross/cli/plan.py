@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scaleacross.cli.frame import Directory, Json, Overrides, Targets, names_of
-from scaleacross.cli.limits import CpuLimit, WorkLimit, limits
+from scaleacross.cli.limits import CpuLimit, Space, WorkLimit, limits, wide
 from scaleacross.cli.page import Charts, page_files, timeline_of, write_charts
 from scaleacross.cli.quick import (
     Gpus,
@@ -98,6 +98,7 @@ def plan_command(
     time_limit_s: TimeLimit = 60.0,
     cpu_limit_s: CpuLimit = None,
     work_limit: WorkLimit = None,
+    space: Space = "quick",
     overrides: Overrides = None,
     seed: Seed = 0,
     emit: Targets = None,
@@ -142,7 +143,7 @@ def plan_command(
         return
     targets, view = targets_of(emit, output), view_of(*shown, PLAN_SECTIONS)
     slurm = slurm_fields(slurm_partition, slurm_account, slurm_time, slurm_container, slurm_extra)
-    changes = [*(overrides or ()), *slurm_overrides(slurm)]
+    changes = [*wide(space), *(overrides or ()), *slurm_overrides(slurm)]
     asked = job_or_start(job, model, gpus, trunk, km, tokens, sequence, target, topology)
     refuse_together(refine_s, improve, referee, work_limit)
     source = settings_of(improve, framework, hosts, world)

@@ -56,7 +56,7 @@ from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.traffic import Flow, Volumes, flows
 from scaleacross.cost_models.waiting_groups import RankGroups
 from scaleacross.cost_models.window_traffic import windows_of
-from scaleacross.spec.parallelism import SHARD_LEVELS, PipelineChoice
+from scaleacross.spec.parallelism import REDUCED_EVERY_PASS, SHARD_LEVELS, PipelineChoice
 
 ADAPTER: Final = 0
 """Row of ``link_seconds`` of what is no level: the network adapter, which all levels beyond the scale-up domain share."""
@@ -137,8 +137,9 @@ def pieces_of_stages(volumes: Volumes, stages: StageWork) -> Floats:
 
 
 def outermost_fraction(volumes: Volumes, stages: StageWork) -> Floats:
-    """Share of a rank's traffic in the first bucket of its first chunk, (ranks,); 0 of sharded parameters."""
-    if SHARD_LEVELS[int(volumes.settings.shard[0])] == "parameters":
+    """Share of a rank's traffic in the first bucket of its first chunk, (ranks,); 0 where every
+    pass reduces layer by layer."""
+    if SHARD_LEVELS[int(volumes.settings.shard[0])] in REDUCED_EVERY_PASS:
         return np.zeros(len(volumes.settings))
     held = stages.dense_parameters + stages.expert_parameters
     carried = volumes.work.dense_parameters + volumes.work.expert_parameters
@@ -154,7 +155,7 @@ def _sharing_links(
     sent, pieces = flows(volumes.take(row)), float(volumes.work.buckets[row][0])
     exchange = next((flow for flow in sent if flow.axis == "ep"), None)
     shard = SHARD_LEVELS[int(volumes.settings.shard[0])]
-    replicated = shard == "parameters" and any(flow.shape == "dp_replicate" for flow in sent)
+    replicated = shard in REDUCED_EVERY_PASS and any(flow.shape == "dp_replicate" for flow in sent)
     nothing = np.zeros((len(WINDOW_NAMES), len(volumes.settings)))
     if exchange is None and not replicated:
         return nothing, nothing, nothing[0]

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from scaleacross.cost_models.settings import Floats, Settings
+from scaleacross.cost_models.sharding import reduced_every_pass
 from scaleacross.spec.framework import BUCKET_PARAMETERS_PER_REPLICA, LEAST_BUCKET_PARAMETERS, Overlap
-from scaleacross.spec.parallelism import SHARD_LEVELS
 
 
 def num_buckets(overlap: Overlap, settings: Settings, layers: Floats, parameters: Floats) -> Floats:
@@ -26,7 +26,7 @@ def num_buckets(overlap: Overlap, settings: Settings, layers: Floats, parameters
         pieces = np.minimum(pieces, np.maximum(chunks, layers))
     else:
         pieces = chunks.astype(np.float64)
-    whole: Floats = np.where(settings.shard == SHARD_LEVELS.index("parameters"), np.maximum(1.0, layers), pieces)
+    whole: Floats = np.where(reduced_every_pass(settings), np.maximum(1.0, layers), pieces)
     return whole
 
 
@@ -34,7 +34,7 @@ def least_bucket_share(overlap: Overlap, settings: Settings, parameters: Floats)
     """Least size of a bucket of ranks that hold ``parameters`` or more, as a share of ``parameters``, (n,).
 
     With x = P/v / bucket a piece has bucket · x/⌈x⌉ parameters, which for all greater x is at least the lesser of that and
-    bucket · ⌈x⌉/(⌈x⌉ + 1); fewer pieces, where there are few layers, are larger. 0 of parameters sharded, which travel layer by
+    bucket · ⌈x⌉/(⌈x⌉ + 1); fewer pieces, where there are few layers, are larger. 0 of gradients sharded, which travel layer by
     layer.
     """
     size, chunks = _bucket_size(overlap, settings), settings.num_chunks
@@ -43,7 +43,7 @@ def least_bucket_share(overlap: Overlap, settings: Settings, parameters: Floats)
     least = (
         np.minimum(filled / whole, whole / (whole + 1)) * size / parameters if overlap.gradient_reduce else 1.0 / chunks
     )
-    share: Floats = np.where(settings.shard == SHARD_LEVELS.index("parameters"), 0.0, least)
+    share: Floats = np.where(reduced_every_pass(settings), 0.0, least)
     return share
 
 

@@ -24,10 +24,11 @@ from scaleacross.cost_models.pipeline.closed_form import max_in_flight
 from scaleacross.cost_models.pipeline.delay import microbatches_per_round
 from scaleacross.cost_models.pipeline.timed_bounds import among
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
+from scaleacross.cost_models.sharding import reduced_every_pass
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import Work
 from scaleacross.schedules.pipeline import ROUNDS
-from scaleacross.spec.parallelism import SCHEDULE_NAMES, SHARD_LEVELS
+from scaleacross.spec.parallelism import SCHEDULE_NAMES
 
 BOTH_WAYS: Final = SCHEDULE_NAMES.index("DualPipe")
 """Its micro-batches pass the ranks in both directions, so that those of one may be done before the other's."""
@@ -75,7 +76,7 @@ class Early(NamedTuple):
 def early_gradients(volumes: Volumes) -> Early | None:
     """Of candidates whose gradients all cross buildings; None where none of them would be sooner for it."""
     settings = volumes.settings
-    once = settings.shard != SHARD_LEVELS.index("parameters")
+    once = ~reduced_every_pass(settings)
     some = once & (settings.pp > 1) & volumes.job.overlap.gradient_reduce
     if not some.any():
         return None

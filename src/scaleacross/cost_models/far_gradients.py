@@ -36,7 +36,7 @@ from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.split_backward import gradient_chunks, parameter_chunks
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.window_traffic import GRADIENT_AXES, communicators
-from scaleacross.spec.parallelism import SHARD_LEVELS, GridAxis
+from scaleacross.spec.parallelism import REDUCED_EVERY_PASS, SHARD_LEVELS, GridAxis
 
 TINY_S: Final = 1e-30
 SHARDED_AXES: Final = frozenset({"cp", "dp_shard", "expert"})
@@ -81,7 +81,7 @@ def is_far(volumes: Volumes, groups: Mapping[str, Group]) -> bool:
     """Whether gradients that are reduced once in a step, beside computation, cross buildings."""
     shard = SHARD_LEVELS[int(volumes.settings.shard[0])]
     spans = [int(groups[axis].shape.span[0]) for axis in GRADIENT_AXES]
-    return shard != "parameters" and volumes.job.overlap.gradient_reduce and max(spans) >= CAMPUS
+    return shard not in REDUCED_EVERY_PASS and volumes.job.overlap.gradient_reduce and max(spans) >= CAMPUS
 
 
 def far_gradients(of: Ranks, traffic: Mapping[GridAxis, tuple[Floats, ...]]) -> FarGradients:

@@ -14,6 +14,7 @@ from typing import Final, Generic, TypeVar
 import numpy as np
 
 from scaleacross.cost_models.compute import Runtime, Shards, layer_times, runtime_of
+from scaleacross.cost_models.offloading import paced
 from scaleacross.cost_models.settings import ANY_EXCHANGE, Floats, Ints, Settings
 from scaleacross.cost_models.stragglers import slowest_ratio
 from scaleacross.spec.accelerator import Accelerator, Precision
@@ -23,7 +24,7 @@ from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
 
 Row = tuple[int, ...]
 """A row of ``Shards``."""
-LAYER_COLUMNS: Final = ("tp", "cp", "ep", "micro_batch", "context")
+LAYER_COLUMNS: Final = ("tp", "cp", "ep", "micro_batch", "context", "activation_offload")
 """Columns of candidates that a layer's seconds depend on, but for ``recompute``."""
 Known = TypeVar("Known")
 _MASKS: Final = np.array(MASKS)
@@ -61,7 +62,7 @@ def times_by_type(
     """
     distinct, rows_to_distinct = distinct_shards(settings)
     times = ((one, stacked_times(profile, job, one, distinct)) for one in accelerators)
-    return [at_pace(each.take(rows_to_distinct), settings, one) for one, each in times]
+    return [at_pace(each.take(rows_to_distinct), profile, job, settings, one) for one, each in times]
 
 
 def distinct_shards(settings: Settings) -> tuple[Shards, Ints]:
@@ -147,10 +148,13 @@ def _table(
     return _Table(time, ({}, np.empty((len(fields(StackedTimes)), len(layers), 0))))
 
 
-def at_pace(times: StackedTimes, settings: Settings, accelerator: Accelerator) -> StackedTimes:
-    """The times on the slowest of all accelerators that a candidate uses."""
+def at_pace(
+    times: StackedTimes, profile: ModelProfile, job: Job, settings: Settings, accelerator: Accelerator
+) -> StackedTimes:
+    """The times on the slowest of all accelerators that a candidate uses, of passes no shorter than what they offload."""
     spread_fraction = accelerator.speed_spread_fraction
-    return times.slowed(slowest_ratio(spread_fraction, settings.world_size)) if spread_fraction else times
+    slowed = times.slowed(slowest_ratio(spread_fraction, settings.world_size)) if spread_fraction else times
+    return paced(slowed, recomputed_s(slowed, settings), profile, job, settings, accelerator)
 
 
 def recomputed_s(times: StackedTimes, settings: Settings) -> Floats:

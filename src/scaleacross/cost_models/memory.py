@@ -1,14 +1,16 @@
 """Peak memory per accelerator and pipeline rank.
 
 parameters  P/(tp) · parameter_bytes                            ÷ (dp_shard·cp) if parameters are sharded
-gradients   P/(tp) · gradient_bytes                             ÷ (dp_shard·cp) if parameters are sharded
+gradients   P/(tp) · gradient_bytes                             ÷ (dp_shard·cp) if gradients are sharded
 optimizer   P/(tp) · state_bytes                                ÷ (dp_shard·cp) if anything is sharded
 activations bytes per token (policy) · tokens of a micro-batch · layers · micro-batches in flight (schedule, rank)
-buffers     two gathered layers (parameters sharded) + one layer's kept activations while it is recomputed + logits
+buffers     two gathered layers (parameters sharded; all layers where they stay gathered until the backward pass) or two layers'
+            gradients (gradients alone sharded) + one layer's kept activations while it is recomputed + logits
 
-Gradients and optimizer states are those of the parameters that are trained. P counts what the rank holds: replicated
-parameters are not divided by tp, routed experts are divided by tp·ep and sharded over dp_shard·cp/ep. Micro-batches in
-flight: ``pipeline.max_in_flight``. Rules as in ZeRO (1910.02054) and Korthikanti et al. (2205.05198).
+Gradients and optimizer states are those of the parameters that are trained; ``offloading`` says what of them is on the
+host. P counts what the rank holds: replicated parameters are not divided by tp, routed experts are divided by tp·ep and
+sharded over dp_shard·cp/ep. Micro-batches in flight: ``pipeline.max_in_flight``. Rules as in ZeRO (1910.02054) and Korthikanti et
+al. (2205.05198).
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.cost_models.offloading import GRADIENT_BYTES, activation_share, on_the_way_bytes, state_share
 from scaleacross.cost_models.pipeline.closed_form import max_in_flight
 from scaleacross.cost_models.recomputation import kept_bytes, whole_bytes
 from scaleacross.cost_models.settings import Floats, Ints, Settings
+from scaleacross.cost_models.sharding import pass_gathers, reduced_every_pass
 from scaleacross.cost_models.stages import RankClasses, spread
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import SHARD_LEVELS
@@ -82,17 +86,23 @@ def memory_parts(
     """
     held, all_held = (held_parameters(profile, settings, classes, frozen=frozen) for frozen in (False, True))
     group = settings.dp_shard * settings.cp
-    all_of = np.where(settings.shard == SHARD_LEVELS.index("parameters"), group, 1.0)
+    of_parameters = np.where(pass_gathers(settings) > 0, group, 1.0)
+    of_gradients = np.where(reduced_every_pass(settings), group, 1.0)
     optimizer = job.optimizer
-    master = optimizer.gathered_from_master & (settings.shard == SHARD_LEVELS.index("parameters"))
+    master = optimizer.gathered_from_master & (pass_gathers(settings) > 0)
     resident = np.where(master, MASTER_BYTES, optimizer.parameter_bytes)
+    kept_gathered = np.where(pass_gathers(settings) == 1, optimizer.parameter_bytes, 0.0)
 
     return {
-        "parameters": all_held.divided(all_of, settings.ep) * resident,
-        "gradients": held.divided(all_of, settings.ep) * optimizer.gradient_bytes,
-        "optimizer": held.sharded(settings) * (optimizer.state_bytes - MASTER_BYTES * master),
+        "parameters": all_held.divided(of_parameters, settings.ep) * resident,
+        "gradients": held.divided(of_gradients, settings.ep) * optimizer.gradient_bytes,
+        "optimizer": held.sharded(settings)
+        * (optimizer.state_bytes - MASTER_BYTES * master)
+        * (1 - state_share(settings)),
         "activations": _activations(profile, job, settings, classes, in_flight),
-        "buffers": _buffers(profile, job, settings, classes),
+        "buffers": _buffers(profile, job, settings, classes)
+        + kept_gathered * all_held.total
+        + on_the_way_bytes(profile, settings, _tokens(job, settings)),
     }
 
 
@@ -106,10 +116,22 @@ def _activations(
     """Kept activations: bytes per token · tokens · micro-batches in flight; the head's for one micro-batch only."""
     per_layer = np.stack([kept_bytes(layer, settings) for layer, _ in profile.blocks])
     embedding = kept_bytes(profile.embedding, settings)
-    kept = spread(per_layer, classes, embedding) / settings.num_chunks
+    kept = spread(per_layer * (1 - activation_share(settings)), classes, embedding) / settings.num_chunks
     held = _most_in_flight(settings, classes) if in_flight is None else in_flight[:, None]
     head = classes.has_head[:, None] * kept_bytes(profile.head, settings)
     return (kept * held + head) * _tokens(job, settings)
+
+
+def host_bytes(
+    profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses, in_flight: Ints | None = None
+) -> Floats:
+    """Host memory that one accelerator of every rank class fills, (classes, n): layers' activations, states and gradients."""
+    per_layer = np.stack([kept_bytes(layer, settings) for layer, _ in profile.blocks])
+    flight = _most_in_flight(settings, classes) if in_flight is None else in_flight[:, None]
+    layers = spread(per_layer * activation_share(settings), classes) / settings.num_chunks * flight
+    updated = held_parameters(profile, settings, classes).sharded(settings) * state_share(settings)
+    filled: Floats = layers * _tokens(job, settings) + updated * (job.optimizer.state_bytes + GRADIENT_BYTES)
+    return filled
 
 
 def _most_in_flight(settings: Settings, classes: RankClasses) -> Ints:
@@ -123,16 +145,16 @@ def _most_in_flight(settings: Settings, classes: RankClasses) -> Ints:
 
 
 def _buffers(profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses) -> Floats:
-    """Two gathered layers when parameters are sharded; one layer's full activations when they are recomputed."""
+    """Two layers gathered or reduced where that comes with every pass; one layer's full activations when they are recomputed."""
     if job.kept.by == "pytorch":
         return _pytorch_buffers(profile, job, settings, classes)
     layer = max((block for block, _ in profile.blocks), key=lambda block: block.total_parameters)
-    gathered = 2 * (_dense(layer, settings.tp, frozen=True) + layer.num_expert_parameters / (settings.tp * settings.ep))
-    gathered = np.where(
-        settings.shard == SHARD_LEVELS.index("parameters"), gathered * job.optimizer.parameter_bytes, 0.0
-    )
+    held = _dense(layer, settings.tp, frozen=True) + layer.num_expert_parameters / (settings.tp * settings.ep)
+    gathers = pass_gathers(settings)
+    alone = reduced_every_pass(settings) & (gathers == 0)
+    each = np.where(gathers == 2, job.optimizer.parameter_bytes, np.where(alone, job.optimizer.gradient_bytes, 0.0))
     full = whole_bytes(layer, settings) - kept_bytes(layer, settings)
-    return (gathered + full * _tokens(job, settings)) * np.ones((len(classes.first_rank), 1))
+    return (2 * held * each + full * _tokens(job, settings)) * np.ones((len(classes.first_rank), 1))
 
 
 def _pytorch_buffers(profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses) -> Floats:
@@ -145,8 +167,8 @@ def _pytorch_buffers(profile: ModelProfile, job: Job, settings: Settings, classe
     with tests/oracles/torch_counts.py. Gradients are taken to be there, as from the second micro-batch on.
     """
     optimizer, tokens, tp = job.optimizer, _tokens(job, settings), settings.tp
-    sharded = settings.shard == SHARD_LEVELS.index("parameters")
-    of_layer = optimizer.parameter_bytes + (2 * optimizer.parameter_bytes + optimizer.gradient_bytes) * sharded
+    gathered = optimizer.parameter_bytes * (pass_gathers(settings) == 2)
+    of_layer = optimizer.parameter_bytes + 2 * gathered + optimizer.gradient_bytes * reduced_every_pass(settings)
     largest = max((block for block, _ in profile.blocks), key=lambda block: block.total_parameters)
     again = whole_bytes(largest, settings) - kept_bytes(largest, settings)
     held = _dense(largest, tp, frozen=True) + largest.num_expert_parameters / (tp * settings.ep)
@@ -157,7 +179,7 @@ def _pytorch_buffers(profile: ModelProfile, job: Job, settings: Settings, classe
     loss = (per_entry / chunks + 2.0 * (settings.pp > 1)) * entries * tokens
     if chunks > 1:
         hidden = profile.head.hidden_size
-        of_head = of_layer - optimizer.parameter_bytes * sharded  # nothing is prefetched
+        of_head = of_layer - gathered  # nothing is prefetched
         loss = loss + of_head * _dense(profile.head, tp, frozen=True) + 2.0 * hidden * tokens
     at_end = np.maximum(loss, layer - kept_bytes(profile.head, settings) * tokens)
 

@@ -14,9 +14,10 @@ Rules (Megatron-LM's overlap options and PyTorch FSDP's prefetch, as their docum
 
 * gradient_reduce  once per step: layers reduce while earlier layers of the last micro-batch run backward; interleaved
                    schedules finish chunk after chunk, so the other chunks' last pp micro-batches hide it as well
-* parameter_gather once per step (optimizer state sharded): the mirror image at the first forward pass
+* parameter_gather once per step (optimizer state or gradients sharded): the mirror image at the first forward pass
 * shard_forward    every micro-batch (parameters sharded): the next layer is gathered while this one runs
-* shard_backward   every micro-batch (parameters sharded): gather of the next layer and reduction of the last one
+* shard_backward   every micro-batch (gradients sharded): reduction of the last layer and, where the forward pass did not keep
+                   them, gather of the next layer
 
 Windows count computation, and of other communication the all-to-alls that the step waits for (``beside_exchanges``); traffic of
 different axes in one window shares the network (``together_s``).
@@ -31,8 +32,8 @@ import numpy as np
 
 from scaleacross.cost_models.recomputation import tokens_again
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings
+from scaleacross.cost_models.sharding import reduced_every_pass
 from scaleacross.cost_models.work import Work
-from scaleacross.spec.parallelism import SHARD_LEVELS
 
 WINDOW_NAMES = ("gradient_reduce", "parameter_gather", "shard_forward", "shard_backward")
 GRADIENTS: Final = WINDOW_NAMES.index("gradient_reduce")
@@ -126,7 +127,7 @@ def windows(settings: Settings, work: Work) -> tuple[Window, ...]:
     ahead = 2 * work.moe_layers
     back = (1.0 + tokens_again(settings)) * ahead
     passes = settings.num_micro_batches / rounds(settings, work)  # others wait for all-to-alls of other ranks
-    sharded = settings.shard == SHARD_LEVELS.index("parameters")  # a pass that hides both kinds waits once
+    sharded = reduced_every_pass(settings)  # a pass that hides both kinds waits once
     behind = np.where(sharded, np.minimum(hidden, passes), hidden)
     exchanges = (back * behind, ahead * hidden, ahead * passes, back * passes)
     lasts = (hidden, hidden, np.ones(len(settings)), np.ones(len(settings)))

@@ -18,7 +18,8 @@ from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.layout import Layout, layout_of, types_of_ranks
 from scaleacross.cost_models.levels import CAMPUS, Levels, accelerator_types, build_levels
 from scaleacross.cost_models.links import links_of
-from scaleacross.cost_models.memory import memory_parts
+from scaleacross.cost_models.memory import host_bytes, memory_parts
+from scaleacross.cost_models.offloading import host_room_bytes
 from scaleacross.cost_models.overlap import Window
 from scaleacross.cost_models.pipeline.placed import TimedPipeline
 from scaleacross.cost_models.plan_traffic import level_traffic, predicted
@@ -254,10 +255,12 @@ def stage_memory(
     classes = every_rank(layers, head_rank(pp, pipeline.num_chunks, placement))
     most = max(micro_batches_of(decision, settings, layout))
     flight = None if pipeline.order is None else np.array(peak_in_flight(chosen(pipeline, pp, most)))
-    parts = memory_parts(profile, job, replace(settings, num_micro_batches=np.array([most])), classes, flight)
+    fullest = replace(settings, num_micro_batches=np.array([most]))
+    parts = memory_parts(profile, job, fullest, classes, flight)
+    offloaded = host_bytes(profile, job, fullest, classes, flight)[:, 0]
     out = []
     for rank, types in enumerate(types_of_ranks(layout)):
-        here = (accelerator for accelerator in accelerators if accelerator.name in types)
+        here = [accelerator for accelerator in accelerators if accelerator.name in types]
         tightest = min(here, key=lambda one: one.room_bytes(job.memory_headroom_fraction))
         out.append(
             StageMemory(
@@ -267,6 +270,8 @@ def stage_memory(
                 reserved_bytes=tightest.reserved_memory_bytes,
                 capacity_bytes=tightest.memory_bytes,
                 headroom_bytes=job.memory_headroom_fraction * tightest.memory_bytes,
+                host_bytes=float(offloaded[rank]),
+                host_capacity_bytes=host_room_bytes(here) if offloaded[rank] else 0.0,
             )
         )
     return tuple(out)

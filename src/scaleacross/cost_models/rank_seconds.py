@@ -14,6 +14,7 @@ from scaleacross.cost_models.compute import ELEMENTWISE_BACKWARD_RATIO, accumula
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, recomputed_s
 from scaleacross.cost_models.memory import Held
 from scaleacross.cost_models.network.sm_contention import held_fraction
+from scaleacross.cost_models.offloading import host_update_s, state_share
 from scaleacross.cost_models.recomputation import elementwise_again, gathers_again
 from scaleacross.cost_models.settings import Floats, Settings
 from scaleacross.cost_models.stages import RankClasses, block_counts, spread
@@ -100,4 +101,9 @@ def update_s(
     """The optimizer update of what a rank holds, by accelerator type, (types, n)."""
     updated = Held(dense, expert).sharded(settings)
     moved = 2 * job.optimizer.state_bytes + job.optimizer.gradient_bytes + job.optimizer.parameter_bytes
-    return np.stack([optimizer_time_s(accelerator, updated, moved) for accelerator in accelerators])
+    here = updated * (1 - state_share(settings))
+    each = (
+        np.maximum(optimizer_time_s(one, here, moved), host_update_s(job, one, settings, updated))
+        for one in accelerators
+    )
+    return np.stack(list(each))

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from scaleacross.spec.offloading import MILLIONTHS, OFFLOADS, millionths
 from scaleacross.spec.parallelism import (
     CONTEXT_EXCHANGES,
     SCHEDULE_NAMES,
@@ -52,6 +53,8 @@ class Settings:
     recompute: Ints
     shard: Ints
     context: Ints
+    activation_offload: Ints  # millionths
+    optimizer_offload: Ints  # millionths
 
     def __len__(self) -> int:
         return len(self.tp)
@@ -88,6 +91,8 @@ class Settings:
             recompute=RECOMPUTES[at["recompute"]],
             shard=SHARD_LEVELS[at["shard"]],
             context_exchange=CONTEXT_EXCHANGES[at["context"]],
+            activation_offload=at["activation_offload"] / MILLIONTHS,
+            optimizer_offload=at["optimizer_offload"] / MILLIONTHS,
         )
 
 
@@ -109,6 +114,7 @@ def settings_of(decision: Decision, global_batch_sequences: int) -> Settings:
     row |= {"num_chunks": pipeline.num_chunks, "schedule": SCHEDULE_NAMES.index(pipeline.schedule)}
     row |= {"recompute": RECOMPUTES.index(decision.recompute), "shard": SHARD_LEVELS.index(decision.shard)}
     row |= {"context": CONTEXT_EXCHANGES.index(decision.context_exchange) if degrees.cp > 1 else 0}
+    row |= {name: millionths(getattr(decision, name)) for name in OFFLOADS}
     return Settings(**{name: np.array([value], dtype=np.int64) for name, value in row.items()})
 
 

@@ -12,7 +12,8 @@ Sizes (t = tokens of a micro-batch on a rank, h = hidden size, activations in 2 
 * pp            t·h·2/tp per message; every chunk boundary forward and backward, but for the ends of the pipeline
 * gradients     held parameters · reduce_bytes: reduce-scatter over cp and dp_shard (all-reduce if nothing is sharded),
                 then all-reduce of the shard over dp_replicate; routed experts over dp_shard/ep
-* parameters    held parameters · parameter_bytes gathered back over dp_shard and cp; every micro-batch twice if sharded
+* parameters    held parameters · parameter_bytes gathered back over dp_shard and cp; every micro-batch twice if sharded, once if
+                they are kept until its backward pass; gradients that are sharded are reduced with every micro-batch
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ import numpy as np
 from scaleacross.cost_models.memory import Held
 from scaleacross.cost_models.recomputation import keys_again, tokens_again
 from scaleacross.cost_models.settings import ALL_TO_ALL, ANY_EXCHANGE, RING, Bools, Floats, Ints, Settings
+from scaleacross.cost_models.sharding import gathered_once, pass_gathers, reduced_every_pass
 from scaleacross.cost_models.work import Work
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import SHARD_LEVELS, Axis
+from scaleacross.spec.parallelism import PASS_GATHERS, REDUCED_EVERY_PASS, SHARD_LEVELS, Axis
 from scaleacross.spec.step_work import Phase
 from scaleacross.workloads.layer_profile import ModelProfile
 
@@ -149,19 +151,20 @@ class Volumes:
     def received_beside_bytes(self) -> Floats:
         """Bytes of gradients and parameters that one rank receives in a step beside computation, (n,).
 
-        (d−1)/d of a gather or reduction over d ranks, twice that of an all-reduce; sharded parameters are gathered twice and
-        reduced once per micro-batch. What ``job.overlap`` does not run beside computation is left out.
+        (d−1)/d of a gather or reduction over d ranks, twice that of an all-reduce; how often, ``sharding`` says.
+        What ``job.overlap`` does not run beside computation is left out.
         """
         settings, work, optimizer, overlap = self.settings, self.work, self.job.optimizer, self.job.overlap
-        whole, sharded = (settings.shard == SHARD_LEVELS.index(level) for level in ("none", "parameters"))
+        whole, sharded = settings.shard == SHARD_LEVELS.index("none"), reduced_every_pass(settings)
         group = settings.dp_shard * settings.cp
         states = (1 - 1 / group) * work.dense_parameters
         states = states + (1 - 1 / np.maximum(1.0, group / settings.ep)) * work.expert_parameters
         reduced, gathered = optimizer.reduce_bytes * states, optimizer.parameter_bytes * states
-        once = overlap.gradient_reduce * (1.0 + whole) * reduced + overlap.parameter_gather * ~whole * gathered
-        each = overlap.shard_prefetch * (2.0 * gathered + reduced)
+        once = overlap.gradient_reduce * (1.0 + whole) * ~sharded * reduced
+        once = once + overlap.parameter_gather * gathered_once(settings) * gathered
+        each = overlap.shard_prefetch * (pass_gathers(settings) * gathered + sharded * reduced)
         replicas = overlap.gradient_reduce * 2.0 * (1 - 1 / settings.dp_replicate) * self.replica_gradient_bytes
-        received: Floats = np.where(sharded, settings.num_micro_batches * each, once) + replicas
+        received: Floats = settings.num_micro_batches * each + once + replicas
         return received
 
 
@@ -255,10 +258,9 @@ def _state_flows(volumes: Volumes, add: _Add, m: float) -> None:
     reduce: Op = "all_reduce" if level == "none" else "reduce_scatter"
     pieces = float(work.buckets[0])
     every, once = pieces * m, pieces
-    reduced: dict[Phase, float] = {"backward": every} if level == "parameters" else {"gradients": once}
-    gathered: dict[Phase, float] = (
-        {"forward": every, "backward": every} if level == "parameters" else {"parameters": once}
-    )
+    reduced: dict[Phase, float] = {"backward": every} if level in REDUCED_EVERY_PASS else {"gradients": once}
+    passes: tuple[Phase, ...] = ("forward", "backward")
+    gathered: dict[Phase, float] = dict.fromkeys(passes[: PASS_GATHERS.get(level, 0)], every) or {"parameters": once}
     for axis, shape, parameters in held:
         what, each = "expert " if shape == "expert" else "", parameters / pieces
         add(axis, reduce, f"{what}gradients", each * optimizer.reduce_bytes, reduced, shape)

@@ -10,8 +10,9 @@ import numpy as np
 from scaleacross.cost_models.collectives import Group, Timed
 from scaleacross.cost_models.overlap import TRAFFIC_ROWS, WINDOW_NAMES
 from scaleacross.cost_models.settings import Floats
+from scaleacross.cost_models.sharding import gathered_once, pass_gathers, reduced_every_pass
 from scaleacross.cost_models.traffic import Flow, Volumes
-from scaleacross.spec.parallelism import SHARD_LEVELS, GridAxis, ShardLevel
+from scaleacross.spec.parallelism import PASS_GATHERS, REDUCED_EVERY_PASS, SHARD_LEVELS, GridAxis, ShardLevel
 
 GRADIENT_AXES: Final[tuple[GridAxis, ...]] = ("cp", "dp_shard", "dp_replicate")
 """Axes over which gradients are reduced."""
@@ -66,24 +67,28 @@ def windows_of(flow: Flow, shard: ShardLevel) -> tuple[int, ...]:
     """Windows (indices of WINDOW_NAMES) that every call of a flow falls into; none for what the step waits for."""
     if not flow.what.endswith(("gradients", "parameters")) or flow.what.startswith("key"):
         return ()
-    if flow.shape == "dp_replicate" or shard != "parameters":
-        return (1,) if flow.what.endswith("parameters") else (0,)
-    return (2, 3) if flow.what.endswith("parameters") else (3,)
+    if flow.what.endswith("parameters"):
+        return (2, 3)[: PASS_GATHERS.get(shard, 0)] or (1,)
+    return (3,) if shard in REDUCED_EVERY_PASS and flow.shape != "dp_replicate" else (0,)
 
 
 def _state_windows(volumes: Volumes, held: Floats, group: Group, of: str = "") -> Floats:
     """Traffic of a communicator over which ``held`` parameters are sharded (or only reduced), (TRAFFIC_ROWS, n)."""
     optimizer, shard, pieces = volumes.job.optimizer, volumes.settings.shard, volumes.work.buckets
     gradients, weights = held * optimizer.reduce_bytes / pieces, held * optimizer.parameter_bytes / pieces
-    nothing = whole = reduced = gathered = np.zeros((2, len(volumes.settings)))
-    if (shard == SHARD_LEVELS.index("none")).any():
-        whole = _calls_s(group.all_reduce(gradients, f"{of}gradients"), volumes)
-    if (shard != SHARD_LEVELS.index("none")).any():
+    whole = reduced = gathered = np.zeros((2, len(volumes.settings)))
+    unsharded = shard == SHARD_LEVELS.index("none")
+    if unsharded.any():
+        whole = np.where(unsharded, _calls_s(group.all_reduce(gradients, f"{of}gradients"), volumes), 0.0)
+    if not unsharded.all():
         reduced = _calls_s(group.gather(gradients, "reduce_scatter", f"{of}gradients"), volumes)
+        reduced = np.where(unsharded, 0.0, reduced)
         gathered = _calls_s(group.gather(weights, payload=f"{of}parameters"), volumes)
-    by_step, back = np.choose(shard, [whole, reduced, nothing]), np.choose(shard, [nothing, gathered, nothing])
-    parameters = (shard == SHARD_LEVELS.index("parameters")).astype(float)
-    out = np.stack([by_step, back, parameters * gathered, parameters * (gathered + reduced)], axis=1)
+    settings, every = volumes.settings, reduced_every_pass(volumes.settings)
+    forward, backward = (np.where(pass_gathers(settings) >= often, gathered, 0.0) for often in (1, 2))
+    by_step = whole + np.where(every, 0.0, reduced)
+    back = np.where(gathered_once(settings), gathered, 0.0)
+    out = np.stack([by_step, back, forward, backward + np.where(every, reduced, 0.0)], axis=1)
     return np.where(held <= 0, 0.0, out).reshape(TRAFFIC_ROWS, -1)
 
 

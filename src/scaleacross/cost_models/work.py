@@ -149,7 +149,7 @@ def work_of(
     for classes, rows in pipeline_groups(profile, settings):
         at = rows_to_distinct[rows]
         of_group = settings.take(rows)
-        paced = [at_pace(t.take(at), of_group, one) for t, one in zip(times, accelerators, strict=True)]
+        paced = [at_pace(t.take(at), profile, job, of_group, one) for t, one in zip(times, accelerators, strict=True)]
         waited = waits.take(rows) if waits else None
         here = _group_work(profile, job, accelerators, paced, of_group, classes, waited)
         for name, values in here.items():

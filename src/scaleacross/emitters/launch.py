@@ -62,6 +62,8 @@ def launch_config(plan: Plan) -> LaunchConfig:
         recompute=decision.recompute,
         shard=decision.shard,
         context_exchange=decision.context_exchange,
+        activation_offload=decision.activation_offload,
+        optimizer_offload=decision.optimizer_offload,
         precision=plan.job.precision,
         optimizer=plan.job.optimizer,
         predicted_step_s=plan.cost.step_s,

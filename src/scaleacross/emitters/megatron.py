@@ -23,11 +23,13 @@ from scaleacross.emitters.megatron_model import model_arguments, model_notes, st
 from scaleacross.emitters.model import check_stages, refuse, workload_of
 from scaleacross.emitters.rank_order import RankOrder, plan_topology, rank_order, ranks_csv
 from scaleacross.emitters.shell import Launch, one_line
-from scaleacross.spec.parallelism import ContextExchange, GridAxis
+from scaleacross.spec.parallelism import PASS_GATHERS, ContextExchange, GridAxis, ShardLevel
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.recomputation import modules_of
 
 CP_COMM_TYPES: Final[Mapping[ContextExchange, str]] = {"ring": "p2p", "gather": "all_gather", "all_to_all": "a2a"}
+FSDP_STRATEGIES: Final[Mapping[ShardLevel, str]] = {"gradients": "optim_grads", "parameters": "optim_grads_params"}
+"""Levels that Megatron-FSDP runs: of ``optim_grads`` and beyond every micro-batch reduces its gradients into shards."""
 PP_OUTERMOST: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 DP_OUTERMOST: Final[tuple[GridAxis, ...]] = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
 
@@ -109,6 +111,7 @@ def run_arguments(plan: Plan, mapping: list[str]) -> list[str]:
         *_precision(plan),
         *_data_parallel(plan),
         *_recompute(plan),
+        *_offload(plan),
         *_context(plan),
         *_overlap(plan),
         *expert_runtime(plan),
@@ -131,12 +134,12 @@ def _data_parallel(plan: Plan) -> list[str]:
         out += ["--ddp-bucket-size", str(overlap.bucket_parameters)]
     if shard == "none":
         return out
-    gathered_early = overlap.shard_prefetch if shard == "parameters" else overlap.parameter_gather
+    gathered_early = overlap.shard_prefetch if shard in PASS_GATHERS else overlap.parameter_gather
     out += ["--use-distributed-optimizer"]
     out += ["--overlap-param-gather"] if several and gathered_early else []
     out += ["--num-distributed-optimizer-instances", str(degrees.dp_replicate)] if degrees.dp_replicate > 1 else []
-    if shard == "parameters":
-        out += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", "optim_grads_params"]
+    if shard in FSDP_STRATEGIES:
+        out += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", FSDP_STRATEGIES[shard]]
         out += ["--outer-dp-sharding-strategy", "no_shard", "--ckpt-format", "fsdp_dtensor"]
     return out
 
@@ -146,6 +149,17 @@ def _recompute(plan: Plan) -> list[str]:
         return ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"]
     modules = modules_of(plan.decision.recompute)
     return ["--recompute-granularity", "selective", "--recompute-modules", *modules] if modules else []
+
+
+def _offload(plan: Plan) -> list[str]:
+    decision, out = plan.decision, list[str]()
+    if decision.activation_offload:
+        layers = sum(map(sum, plan.layers_per_stage))
+        out += ["--cpu-offloading-num-layers", str(round(decision.activation_offload * layers))]
+    if decision.optimizer_offload:
+        out += ["--use-precision-aware-optimizer", "--optimizer-cpu-offload", "--overlap-cpu-optimizer-d2h-h2d"]
+        out += ["--optimizer-offload-fraction", f"{decision.optimizer_offload:g}"]
+    return out
 
 
 def _context(plan: Plan) -> list[str]:
@@ -166,7 +180,7 @@ def _overlap(plan: Plan) -> list[str]:
 
 def _max_connections(plan: Plan) -> str:
     """The shell line for CUDA_DEVICE_MAX_CONNECTIONS (arguments.py: 1 with tp or cp before Blackwell; never 1 with FSDP)."""
-    if plan.decision.shard == "parameters":
+    if plan.decision.shard in FSDP_STRATEGIES:
         return "unset CUDA_DEVICE_MAX_CONNECTIONS  # Megatron-FSDP refuses 1\n"
     if "--overlap-moe-expert-parallel-comm" in expert_runtime(plan):
         return "export CUDA_DEVICE_MAX_CONNECTIONS=32  # experts' all-to-alls run beside computation\n"
@@ -194,7 +208,7 @@ def _arguments_file(plan: Plan, mapping: list[str]) -> str:
         else:
             lines[-1] += f" {shlex.quote(word)}"
     notes = [_LEFT_TO_YOU, *model_notes(workload_of(plan).decoder())]
-    if plan.decision.shard == "parameters" and plan.job.optimizer.fused_accumulation:
+    if plan.decision.shard in FSDP_STRATEGIES and plan.job.optimizer.fused_accumulation:
         notes.append("Megatron-FSDP with fused gradient accumulation needs Transformer Engine 2.10 or later.")
     if plan.job.fine_tuning is not None and plan.job.fine_tuning.checkpoint:
         notes.append("--pretrained-checkpoint takes Megatron-LM's own format: convert other weights first.")

@@ -16,7 +16,7 @@ from scaleacross.errors import EmitError
 from scaleacross.spec.plan import Plan
 
 FILE: Final = "bridge_recipe.py"
-WHOLE, TEXT, ON, OFF, WORDS = "whole", "text", "on", "off", "words"
+WHOLE, SHARE, TEXT, ON, OFF, WORDS = "whole", "share", "text", "on", "off", "words"
 FIELDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "--tensor-model-parallel-size": (WHOLE, ("model.tensor_model_parallel_size",)),
     "--pipeline-model-parallel-size": (WHOLE, ("model.pipeline_model_parallel_size",)),
@@ -32,6 +32,11 @@ FIELDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "--recompute-method": (TEXT, ("model.recompute_method",)),
     "--recompute-num-layers": (WHOLE, ("model.recompute_num_layers",)),
     "--recompute-modules": (WORDS, ("model.recompute_modules",)),
+    "--cpu-offloading-num-layers": (WHOLE, ("model.cpu_offloading_num_layers",)),
+    "--optimizer-cpu-offload": (ON, ("optimizer.optimizer_cpu_offload",)),
+    "--optimizer-offload-fraction": (SHARE, ("optimizer.optimizer_offload_fraction",)),
+    "--use-precision-aware-optimizer": (ON, ("optimizer.use_precision_aware_optimizer",)),
+    "--overlap-cpu-optimizer-d2h-h2d": (ON, ("optimizer.overlap_cpu_optimizer_d2h_h2d",)),
     "--cp-comm-type": (TEXT, ("model.cp_comm_type",)),
     "--use-tp-pp-dp-mapping": (ON, ("dist.use_tp_pp_dp_mapping",)),
     "--use-distributed-optimizer": (ON, ("ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer")),
@@ -86,6 +91,8 @@ def bridge_recipe(plan: Plan, words: Sequence[str]) -> str:
     for option, values in _options(words):
         if option not in ELSEWHERE:
             stated |= dict(_fields(option, values))
+    if plan.decision.activation_offload:
+        stated["model.cpu_offloading"] = True
     chunks = plan.decision.pipeline.num_chunks
     stated["model.virtual_pipeline_model_parallel_size"] = chunks if chunks > 1 else None
     lines = "".join(f"    cfg.{name} = {value!r}\n" for name, value in stated.items())
@@ -120,7 +127,7 @@ def _fields(option: str, values: list[str]) -> Iterator[tuple[str, Any]]:
     kind, names = FIELDS[option]
     value: Any = {ON: True, OFF: False, WORDS: values}.get(kind)
     if value is None:
-        value = int(values[0]) if kind == WHOLE else values[0]
+        value = {WHOLE: int, SHARE: float}.get(kind, str)(values[0])
     yield from ((name, value) for name in names)
 
 

@@ -156,8 +156,8 @@ def _parallelism(plan: Plan) -> Mapping[str, Any]:
 def _data_parallel(plan: Plan) -> tuple[int, int, str]:
     """(replicate degree, shard degree, reshard policy).
 
-    FSDP2 shards parameters, gradients and optimizer states. Keeping parameters gathered ("never") gives the traffic of an
-    optimizer-only shard where gradients are reduced once per step (``targets.torchtitan`` refuses the rest).
+    FSDP2 shards parameters, gradients and optimizer states. Keeping parameters gathered ("never") is ``parameters_once``, and has
+    the traffic of an optimizer-only shard where gradients are reduced once per step (``targets.torchtitan`` refuses the rest).
     """
     degrees, shard = plan.degrees, plan.decision.shard
     if shard == "none":

@@ -10,12 +10,12 @@ import re
 import shlex
 from typing import Any, Final
 
-from scaleacross.emitters.megatron import CP_COMM_TYPES, DP_OUTERMOST, PP_OUTERMOST
+from scaleacross.emitters.megatron import CP_COMM_TYPES, DP_OUTERMOST, FSDP_STRATEGIES, PP_OUTERMOST
 from scaleacross.emitters.megatron_layout import GROUP_SIZE
 from scaleacross.errors import InputError
 from scaleacross.readers.settings import Reading, data_parallel, stages
 from scaleacross.schedules.pipeline.interleaved_1f1b import microbatches_per_round
-from scaleacross.spec.parallelism import ContextExchange, Degrees, PipelineChoice, ShardLevel, has_chunks
+from scaleacross.spec.parallelism import PASS_GATHERS, ContextExchange, Degrees, PipelineChoice, ShardLevel, has_chunks
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import Recompute, spelled
 
@@ -25,9 +25,7 @@ REFUSED: Final = {
     "--decoder-last-pipeline-num-layers": "state --pipeline-model-parallel-layout",
     "--account-for-embedding-in-pipeline-split": "state --pipeline-model-parallel-layout",
     "--account-for-loss-in-pipeline-split": "state --pipeline-model-parallel-layout",
-    "--cpu-offloading-num-layers": "offloading is not modelled",
-    "--optimizer-cpu-offload": "offloading is not modelled",
-    "--fine-grained-activation-offloading": "offloading is not modelled",
+    "--fine-grained-activation-offloading": "offloading by module is not modelled; state --cpu-offloading-num-layers",
     "--use-torch-fsdp2": "state --use-megatron-fsdp",
 }
 SHARES: Final = {
@@ -110,7 +108,7 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     if chunks > 1 and pp > 1:
         _check_rounds(name, number(GROUP_SIZE, pp), choice, pp, number("--global-batch-size") // dp)
     decision = Decision(
-        degrees=degrees, pipeline=choice, recompute=_recompute(found, name), shard=shard,
+        degrees=degrees, pipeline=choice, recompute=_recompute(found, name), shard=shard, **_offload(found, name, num_layers),
         context_exchange=_context(found, name) if cp > 1 else "ring",
         layers_per_stage=counts if "--pipeline-model-parallel-layout" in found else None,
     )  # fmt: skip
@@ -140,7 +138,8 @@ def _context(found: dict[str, list[str]], name: str) -> ContextExchange:
 def _shard(found: dict[str, list[str]]) -> ShardLevel:
     if "--use-megatron-fsdp" in found:
         strategy = (found.get("--data-parallel-sharding-strategy") or ["optim_grads_params"])[0]
-        return "parameters" if strategy == "optim_grads_params" else "none" if strategy == "no_shard" else "optimizer"
+        level = next((level for level, word in FSDP_STRATEGIES.items() if word == strategy), None)
+        return level or ("none" if strategy == "no_shard" else "optimizer")
     return "optimizer" if "--use-distributed-optimizer" in found else "none"
 
 
@@ -159,6 +158,26 @@ def _recompute(found: dict[str, list[str]], name: str) -> Recompute:
     if granularity == "full" and (method, layers) != ("uniform", "1"):
         raise InputError(f"{name}: full recomputation by {method} of {layers} layers is not modelled: uniform of 1 is")
     return "full" if granularity == "full" else "none"
+
+
+def _offload(found: dict[str, list[str]], name: str, num_layers: int) -> dict[str, float]:
+    """Shares on the host. Raises InputError: a number that is none, or an update that does not overlap with its copies."""
+    try:
+        layers = int((found.get("--cpu-offloading-num-layers") or ["0"])[0])
+        states = float((found.get("--optimizer-offload-fraction") or ["1"])[0])
+    except ValueError as error:
+        raise InputError(f"{name}: --cpu-offloading-num-layers or --optimizer-offload-fraction: {error}") from None
+    if not 0 <= layers <= num_layers or not 0 <= states <= 1:
+        raise InputError(
+            f"{name}: {layers} of {num_layers} layers and {states:g} of the optimizer states cannot be offloaded"
+        )
+    if "--optimizer-cpu-offload" not in found:
+        states = 0.0
+    elif "--overlap-cpu-optimizer-d2h-h2d" not in found:
+        raise InputError(
+            f"{name}: --optimizer-cpu-offload without --overlap-cpu-optimizer-d2h-h2d is not modelled: state it"
+        )
+    return {"activation_offload": layers / num_layers, "optimizer_offload": states}
 
 
 def _check_rounds(name: str, stated: int, choice: PipelineChoice, pp: int, sequences: int) -> None:
@@ -218,7 +237,7 @@ def _overlap(found: dict[str, list[str]], decision: Decision) -> dict[str, Any]:
     degrees = decision.degrees
     out: dict[str, Any] = {}
     if degrees.dp * degrees.cp > 1:
-        gathered = "shard_prefetch" if decision.shard == "parameters" else "parameter_gather"
+        gathered = "shard_prefetch" if decision.shard in PASS_GATHERS else "parameter_gather"
         early = {"gradient_reduce": "--overlap-grad-reduce", gathered: "--overlap-param-gather"}
         early |= {} if gathered == "parameter_gather" else {"parameter_gather": "--overlap-param-gather"}
         out = {f"overlap.{field}": option in found for field, option in early.items()}

@@ -59,7 +59,7 @@ def _stated(values: dict[str, Any], key: str, name: str) -> int:
 
 
 def _without_pipeline(parallel: dict[str, Any]) -> ShardLevel:
-    return "optimizer" if parallel.get("fsdp_reshard_after_forward", "default") == "never" else "parameters"
+    return "parameters_once" if parallel.get("fsdp_reshard_after_forward", "default") == "never" else "parameters"
 
 
 def _pipeline(parallel: dict[str, Any], training: dict[str, Any], pp: int) -> PipelineChoice:

@@ -8,12 +8,13 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from scaleacross.report.format import add, columns, count, grid, plural, run_lengths, section
+from scaleacross.report.format import add, columns, count, grid, percent, plural, run_lengths, section
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, Axis
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.recomputation import modules_of
 from scaleacross.spec.topology import Topology
+from scaleacross.units import human_bytes
 
 AXIS_MEANING: dict[Axis, str] = {
     "tp": "tensor",
@@ -32,6 +33,9 @@ CONTEXT_MEANING = {
 SHARD_MEANING = {
     "none": "nothing (every replica keeps all states)",
     "optimizer": "optimizer states over dp_shard · cp (ZeRO-1)",
+    "gradients": "gradients and optimizer states over dp_shard · cp (ZeRO-2)",
+    "parameters_once": "parameters, gradients and optimizer states over dp_shard · cp, gathered once per micro-batch and kept "
+    "until its backward pass (FSDP2 without reshard after forward)",
     "parameters": "parameters, gradients and optimizer states over dp_shard · cp (ZeRO-3, FSDP)",
 }
 RECOMPUTE_MEANING = {
@@ -62,6 +66,7 @@ def decision(plan: Plan) -> RenderableType:
             ("recompute", _recompute(chosen.recompute)),
             ("shard", SHARD_MEANING[chosen.shard]),
             *([("context", CONTEXT_MEANING[chosen.context_exchange])] if plan.degrees.cp > 1 else []),
+            *([("on the host", _on_host(plan))] if chosen.activation_offload or chosen.optimizer_offload else []),
             *([("target", _targets(plan))] if plan.targets else []),
         ]
     )
@@ -69,6 +74,17 @@ def decision(plan: Plan) -> RenderableType:
 
 def _recompute(policy: str) -> str:
     return RECOMPUTE_MEANING.get(policy) or f"{', '.join(modules_of(policy))} (by module, in every layer that has it)"
+
+
+def _on_host(plan: Plan) -> str:
+    """What is offloaded, and how much of the host memory that fills on the fullest stage."""
+    chosen, fullest = plan.decision, max(plan.memory, key=lambda stage: stage.host_bytes)
+    parts = [
+        f"{percent(chosen.activation_offload)} of the layers' activations" if chosen.activation_offload else "",
+        f"{percent(chosen.optimizer_offload)} of the optimizer states" if chosen.optimizer_offload else "",
+    ]
+    room = f"{human_bytes(fullest.host_bytes)} of {human_bytes(fullest.host_capacity_bytes)} per accelerator"
+    return f"{' and '.join(filter(None, parts))} ({room})"
 
 
 def _targets(plan: Plan) -> str:

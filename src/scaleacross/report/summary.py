@@ -135,7 +135,9 @@ def choice(plan: Plan) -> str:
     if plan.degrees.pp > 1:
         chunks = f", {pipeline.num_chunks} chunks per rank" if pipeline.num_chunks > 1 else ""
         parts.append(f"{pipeline.schedule}{chunks}")
-    parts.append(f"recompute {chosen.recompute}, shard {chosen.shard}")
+    shares = {"activations": chosen.activation_offload, "optimizer states": chosen.optimizer_offload}
+    offloaded = "".join(f", {share:.0%} of {what} on the host" for what, share in shares.items() if share)
+    parts.append(f"recompute {chosen.recompute}, shard {chosen.shard}{offloaded}")
     return "; ".join(parts)
 
 

@@ -26,6 +26,7 @@ from scaleacross.simulation.lowering import Lowered, lower
 from scaleacross.simulation.machine import WAITED, Machine, build_machine
 from scaleacross.simulation.tasks import Timeline
 from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.parallelism import REDUCED_EVERY_PASS
 from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Plan, PredictedCollective
 from scaleacross.spec.recomputation import repeats_tokens
@@ -183,14 +184,14 @@ def _machine(plan: Plan, problem: Problem, unlike: Disturbance, fold: bool) -> t
         max_blocks=_most_classes(plan) if fold else None,
         slowdown=unlike.slowdown,
         width=width,
-        waited=(*WAITED, *(("dp_shard", "expert") if plan.decision.shard == "parameters" else ())),
+        waited=(*WAITED, *(("dp_shard", "expert") if plan.decision.shard in REDUCED_EVERY_PASS else ())),
     )
     return machine, pace, counts
 
 
 def _most_classes(plan: Plan) -> int:
     layers = sum(plan.layers_per_stage[0])
-    pieces = layers if plan.decision.shard == "parameters" else plan.decision.pipeline.num_chunks
+    pieces = layers if plan.decision.shard in REDUCED_EVERY_PASS else plan.decision.pipeline.num_chunks
     each = plan.num_micro_batches * 2 * pieces * 4 + 6 * layers
     return max(LEAST_CLASSES * plan.degrees.pp, TASKS // each)
 

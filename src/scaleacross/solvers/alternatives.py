@@ -22,6 +22,7 @@ from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Placed, Search, decision_of, forget
 from scaleacross.solvers.work_limit import another
 from scaleacross.spec.job import DegreeRequest
+from scaleacross.spec.offloading import MILLIONTHS
 from scaleacross.spec.parallelism import CONTEXT_EXCHANGES, GRID_AXES, SCHEDULE_NAMES, SHARD_LEVELS
 from scaleacross.spec.plan import COMPONENTS, Alternative, Decision
 from scaleacross.spec.recomputation import RECOMPUTES
@@ -54,6 +55,8 @@ CHOICES: Final = {
     "shard": (),
     "micro_batch": ("num_micro_batches",),
     "context": (),
+    "activation_offload": (),
+    "optimizer_offload": (),
 }
 
 
@@ -134,7 +137,7 @@ def _other_choices(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
     rows = rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes)
     for choice, companions in CHOICES.items():
         same = np.ones(len(rows), dtype=bool)
-        for column in ("schedule", "num_chunks", "recompute", "shard", "micro_batch", "context"):
+        for column in dict.fromkeys(name for one, others in CHOICES.items() for name in (one, *others)):
             if column != choice and column not in companions:
                 same &= getattr(rows, column) == getattr(best.settings, column)[0]
         same &= getattr(rows, choice) != getattr(best.settings, choice)[0]
@@ -152,6 +155,8 @@ def _choice_label(choice: str, placed: Placed) -> str:
         return f"schedule {SCHEDULE_NAMES[code]}" + (f" with {chunks} chunks" if chunks > 1 else "")
     if choice == "recompute":
         return f"recompute {RECOMPUTES[code]}"
+    if choice.endswith("offload"):
+        return f"{choice.replace('_', ' ')} of {code / MILLIONTHS:g}"
     if choice == "context":
         return f"context exchange {CONTEXT_EXCHANGES[code]}"
     return f"shard {SHARD_LEVELS[code]}" if choice == "shard" else f"micro-batch of {code}"

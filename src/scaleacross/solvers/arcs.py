@@ -27,9 +27,9 @@ from scaleacross.spec.parallelism import GridAxis
 
 ENDLESS_S: Final = 1e30
 """Longer than any window's traffic."""
-SPLIT: Final = frozenset({"dp_shard", "dp_replicate", "shard"})
+SPLIT: Final = frozenset({"dp_shard", "dp_replicate", "shard", "optimizer_offload"})
 """Columns that change neither computation nor any collective that the step waits for."""
-SHAPE: Final = frozenset({"micro_batch", "num_micro_batches", "schedule", "recompute", "context"})
+SHAPE: Final = frozenset({"micro_batch", "num_micro_batches", "schedule", "recompute", "context", "activation_offload"})
 """Columns that change no traffic of gradients, parameters and optimizer states, but for folded stages (``_kinds``)."""
 
 

@@ -24,6 +24,7 @@ from scaleacross.cost_models.egress import (
     unit_prices,
 )
 from scaleacross.cost_models.settings import ALL_TO_ALL, ANY_EXCHANGE, Floats
+from scaleacross.cost_models.sharding import gathered_once, pass_gathers, reduced_every_pass
 from scaleacross.cost_models.traffic import Flow, Volumes
 from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS, Degrees, GridAxis
@@ -107,9 +108,9 @@ def sent_amounts(volumes: Volumes) -> Floats:
     out[:, at["pp"], ONWARD] = messages
     out[:, at["pp"], BACK] = messages * (settings.num_chunks - 1) / settings.num_chunks
     out[:, at["dp_replicate"], RING] = 2 * volumes.replica_gradient_bytes
-    none, parameters = (settings.shard == SHARD_LEVELS.index(level) for level in ("none", "parameters"))
-    reduced = np.where(none, 2, np.where(parameters, m, 1)) * optimizer.reduce_bytes
-    gathered = np.where(none, 0, np.where(parameters, 2 * m, 1)) * optimizer.parameter_bytes
+    none = settings.shard == SHARD_LEVELS.index("none")
+    reduced = np.where(none, 2, np.where(reduced_every_pass(settings), m, 1)) * optimizer.reduce_bytes
+    gathered = (gathered_once(settings) + m * pass_gathers(settings)) * optimizer.parameter_bytes
     dense, expert = work.dense_parameters, work.expert_parameters
     for shape, held in (("cp", dense + expert), ("dp_shard", dense / settings.cp), ("expert", expert / settings.cp)):
         out[:, at[shape], RING] += held * (reduced + gathered)

@@ -166,6 +166,8 @@ def _relaxations(problem: Problem, seed: int) -> Iterator[tuple[str, Job]]:
         yield "hold no spare hosts back", job.model_copy(update={"spare_hosts": {}})
     if job.num_accelerators is not None:
         yield "leave num_accelerators free", job.model_copy(update={"num_accelerators": None})
+    if job.space == "quick":
+        yield "open the space (space: full)", job.model_copy(update={"space": "full"})
     if job.memory_headroom_fraction:
         yield "fill the memory (memory_headroom_fraction: 0)", job.model_copy(update={"memory_headroom_fraction": 0.0})
     for factor in (2, 4, 8):

@@ -29,6 +29,7 @@ from scaleacross.solvers.search_state import decision_of
 from scaleacross.spec.explanation import RunnerUp
 from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.network import LINK_LEVELS
+from scaleacross.spec.offloading import OFFLOADS
 from scaleacross.spec.parallelism import GRID_AXES
 from scaleacross.spec.placement import BuildingShare, Placement, strides
 from scaleacross.spec.plan import Decision
@@ -48,6 +49,8 @@ CHOICES: Final[Mapping[str, tuple[str, Callable[[Decision], Any]]]] = {
     "recompute": ("recompute", lambda decision: decision.recompute),
     "shard level": ("shard", lambda decision: decision.shard),
     "context exchange": ("context_exchange", lambda decision: decision.context_exchange),
+    "activation offload": ("activation_offload", lambda decision: decision.activation_offload),
+    "optimizer offload": ("optimizer_offload", lambda decision: decision.optimizer_offload),
 }
 """Decision -> the job's field that allows its values, and how a plan's value is read."""
 
@@ -94,6 +97,8 @@ def without(problem: Problem, decision: Decision) -> Iterator[Without]:
         yield Without(axis, str(value), restricted, lambda d, axis=axis: str(getattr(d.degrees, axis)))  # type: ignore[misc]
     for name, (field, read) in CHOICES.items():
         if field == "context_exchange" and decision.degrees.cp == 1:
+            continue
+        if field in OFFLOADS and len(getattr(job, field)) == 1:
             continue
         value = read(decision)
         yield Without(name, str(value), _lacking(job, field, value), lambda d, read=read: str(read(d)))  # type: ignore[misc]

@@ -4,7 +4,7 @@ Sets and parameters: L layers, H heads, K key/value heads, E experts, s tokens p
 A accelerators.
 
 Choices: tp, cp, pp, dp_shard, dp_replicate, ep, sequences per micro-batch b, schedule with v chunks, recompute policy,
-shard level, exchange over cp.
+shard level, exchange over cp, shares of activations and optimizer states on the host.
 
 R1 heads          tp divides H, K and the MLP widths
 R2 sequence       2·cp divides s (load-balanced halves) and so does tp of what is left; s/cp ≥ MIN_TOKENS_PER_RANK
@@ -16,7 +16,8 @@ R5 experts        ep divides E and dp_shard; with ep > 1 something must be shard
 R6 accelerators   tp·cp·pp·dp ≤ A (or = the number asked for, or in the range), whole hosts
 R7 schedule       pp, m and v that the schedule's generator accepts (``schedules.pipeline.refusal``); v as the schedule has
                   chunks; without pipeline only 1F1B (nothing to choose)
-R8 shard level    none ⇔ dp_shard = 1 and nothing to shard over; otherwise dp_shard·cp > 1
+R8 shard level    none ⇔ dp_shard = 1 and nothing to shard over; otherwise dp_shard·cp > 1; parameters_once without pipeline, in
+                  which one micro-batch would drop what the next one needs
 R9 user           whatever the job pins
 R10 target        what the job's target expresses (``targets``)
 
@@ -39,11 +40,13 @@ from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.settings import ANY_EXCHANGE, Bools, Ints, Settings, concatenate
 from scaleacross.schedules.pipeline import ROUNDS, is_legal
 from scaleacross.spec.job import Job
+from scaleacross.spec.offloading import millionths
 from scaleacross.spec.parallelism import (
     CONTEXT_EXCHANGES,
     EMPTY_ENDS,
     SCHEDULE_NAMES,
     SHARD_LEVELS,
+    WITHOUT_PIPELINE,
     ScheduleName,
     has_chunks,
 )
@@ -102,8 +105,8 @@ class SearchSpace:
     def expand(self, bases: Settings, refusals: Refusals) -> Settings:
         """All candidates that ``bases`` stand for (R5, R8)."""
         parts = []
-        for (dp, with_cp, ep), rows in self._alike(bases):
-            states = self._states(dp, with_cp, refusals).get(ep, [])
+        for (dp, with_cp, piped, ep), rows in self._alike(bases):
+            states = self._states(dp, with_cp, piped, refusals).get(ep, [])
             dp_shard, shard = np.array(states, dtype=np.int64).reshape(-1, 2).T
             copies = bases.take(np.repeat(rows, len(states)))
             split = np.tile(dp_shard, len(rows))
@@ -133,21 +136,24 @@ class SearchSpace:
 
     def num_candidates(self, bases: Settings) -> Ints:
         """How many candidates each base stands for, (n,)."""
-        kinds = distinct(bases.dp, (bases.cp > 1).astype(np.int64), bases.ep)
+        several = [(degree > 1).astype(np.int64) for degree in (bases.cp, bases.pp)]
+        columns = np.stack([bases.dp, *several, bases.ep])
+        kinds = distinct(*columns)
         counts = [
-            len(self._states(int(bases.dp[row]), bool(bases.cp[row] > 1), Refusals()).get(int(bases.ep[row]), []))
-            for row in kinds.first
+            len(self._states(int(dp), bool(with_cp), bool(piped), Refusals()).get(int(ep), []))
+            for dp, with_cp, piped, ep in columns[:, kinds.first].T
         ]
         exchanges = np.sum([self._legal(bases, code) for code in range(len(CONTEXT_EXCHANGES))], axis=0)
         return np.array(counts, dtype=np.int64)[kinds.code] * exchanges
 
-    def _alike(self, bases: Settings) -> Iterator[tuple[tuple[int, bool, int], Ints]]:
-        """Rows with equal (dp, cp > 1, ep), which have the same states."""
-        key = (bases.dp * 2 + (bases.cp > 1)) * 65536 + bases.ep
+    def _alike(self, bases: Settings) -> Iterator[tuple[tuple[int, bool, bool, int], Ints]]:
+        """Rows with equal (dp, cp > 1, pp > 1, ep), which have the same states."""
+        key = (bases.dp * 4 + 2 * (bases.cp > 1) + (bases.pp > 1)) * 65536 + bases.ep
         order = np.argsort(key, kind="stable")
         starts = np.flatnonzero(np.diff(key[order], prepend=-1))
         for rows in np.split(order, starts[1:]) if len(order) else []:
-            yield (int(bases.dp[rows[0]]), bool(bases.cp[rows[0]] > 1), int(bases.ep[rows[0]])), rows
+            dp, cp, pp, ep = (int(getattr(bases, axis)[rows[0]]) for axis in ("dp", "cp", "pp", "ep"))
+            yield (dp, cp > 1, pp > 1, ep), rows
 
     def tp_values(self, refusals: Refusals) -> list[int]:
         """R1, R9."""
@@ -211,13 +217,16 @@ class SearchSpace:
         return list(choice) if isinstance(choice, tuple) else []
 
     def _parts(self, pp: int, refusals: Refusals) -> Iterator[Ints]:
-        """Blocks of base columns in the order of Settings: (tp, cp, exchange) × pipelines × ep × recompute for every dp."""
+        """Blocks of base columns in the order of Settings: (tp, cp, exchange) × pipelines × ep × recompute × offloads for every
+        dp."""
         pairs = [
             (tp, cp)
             for tp, cp in product(self.tp_values(refusals), self.cp_values(refusals))
             if refusals.keep((self.job.sequence_length // cp) % tp == 0, "R2 tp must divide the tokens of a rank")
         ]
         recompute = np.array([[RECOMPUTES.index(policy)] for policy in self.job.recompute])
+        pairs_of_shares = product(self.job.activation_offload, self.job.optimizer_offload)
+        offload = np.array([[millionths(share) for share in shares] for shares in pairs_of_shares])
         for dp in divisors(self.job.global_batch_sequences):
             fitting = [
                 (tp, cp, context)
@@ -230,14 +239,14 @@ class SearchSpace:
             pipelines = np.array(self._pipelines(pp, self.job.global_batch_sequences // dp, refusals)).reshape(-1, 4)
             for with_cp in (False, True):
                 grid = np.array([pair for pair in fitting if (pair[1] > 1) == with_cp]).reshape(-1, 3)
-                states = self._states(dp, with_cp, refusals)
+                states = self._states(dp, with_cp, pp > 1, refusals)
                 experts = np.array([(ep, pairs[0][1]) for ep, pairs in states.items()]).reshape(-1, 2)
-                g, c, e, r = _cartesian(len(grid), len(pipelines), len(experts), len(recompute))
+                g, c, e, r, o = _cartesian(len(grid), len(pipelines), len(experts), len(recompute), len(offload))
                 if not len(g):
                     continue
                 whole, one, stages = (np.full(len(g), value) for value in (dp, 1, pp))
                 columns = [grid[g, 0], grid[g, 1], whole, one, stages, experts[e, 0]]
-                yield np.stack([*columns, *pipelines[c].T, recompute[r, 0], experts[e, 1], grid[g, 2]])
+                yield np.stack([*columns, *pipelines[c].T, recompute[r, 0], experts[e, 1], grid[g, 2], *offload[o].T])
 
     def _fits(self, world_size: int, refusals: Refusals) -> bool:
         """R6."""
@@ -272,21 +281,23 @@ class SearchSpace:
         rule = "R7 micro-batches in no whole rounds" if name in ROUNDS else "R7 too few micro-batches for the schedule"
         return refusals.keep(is_legal(name, pp, m, num_chunks), rule)
 
-    def _states(self, dp: int, with_cp: bool, refusals: Refusals) -> dict[int, list[tuple[int, int]]]:
+    def _states(self, dp: int, with_cp: bool, piped: bool, refusals: Refusals) -> dict[int, list[tuple[int, int]]]:
         """R5, R8, R9: ep -> [(dp_shard, shard code)]."""
-        key = (dp, with_cp)
+        key = (dp, with_cp, piped)
         if key not in self._known_states:
             refused = Refusals()
-            self._known_states[key] = (self._work_out_states(dp, with_cp, refused), refused.counts)
+            self._known_states[key] = (self._work_out_states(*key, refused), refused.counts)
         states, counts = self._known_states[key]
         refusals.counts.update(counts)
         return states
 
     @cached_property
-    def _known_states(self) -> dict[tuple[int, bool], tuple[dict[int, list[tuple[int, int]]], Counter[str]]]:
+    def _known_states(self) -> dict[tuple[int, bool, bool], tuple[dict[int, list[tuple[int, int]]], Counter[str]]]:
         return {}
 
-    def _work_out_states(self, dp: int, with_cp: bool, refusals: Refusals) -> dict[int, list[tuple[int, int]]]:
+    def _work_out_states(
+        self, dp: int, with_cp: bool, piped: bool, refusals: Refusals
+    ) -> dict[int, list[tuple[int, int]]]:
         allows = self.job.degrees.allows
         out: dict[int, list[tuple[int, int]]] = {}
         for dp_shard, level in product(divisors(dp), self.job.shard):
@@ -296,6 +307,8 @@ class SearchSpace:
             if not refusals.keep(sharded or dp_shard == 1, "R8 dp_shard needs a shard level"):
                 continue
             if not refusals.keep(not sharded or dp_shard > 1 or with_cp, "R8 a shard level needs dp_shard or cp"):
+                continue
+            if not refusals.keep(level not in WITHOUT_PIPELINE or not piped, "R8 parameters_once needs pp 1"):
                 continue
             for ep in divisors(math.gcd(dp_shard, self.profile.num_experts or 1)):
                 if allows("ep", ep) and refusals.keep(sharded or ep == 1, "R5 experts need a shard level"):

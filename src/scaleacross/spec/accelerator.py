@@ -6,13 +6,23 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from scaleacross.spec.base import Name, SourcedSpec
+from scaleacross.spec.base import Name, SourcedSpec, Spec
 from scaleacross.spec.kernel_model import AttentionModel, GemmModel
 from scaleacross.spec.network_choice import BlockCodecName
 
 Precision = Literal["fp16", "bf16", "fp8", "nvfp4"]
 GemmKind = Literal[Precision, "fp8_block"]
 """A precision, or fp8 with one scale per 128 × 128 block in place of one per tensor: another kernel at the same peak."""
+
+
+class HostShare(Spec):
+    """What one accelerator has of its host: a share of the memory, and a link of its own to it."""
+
+    memory_bytes: PositiveFloat = Field(description="host memory that a job may fill, per accelerator, bytes")
+    memory_bandwidth_bytes_per_s: PositiveFloat = Field(description="of that memory, per accelerator, bytes/s")
+    link_bandwidth_bytes_per_s: PositiveFloat = Field(
+        description="between host memory and the accelerator, per direction, bytes/s"
+    )
 
 
 class Accelerator(SourcedSpec):
@@ -72,6 +82,11 @@ class Accelerator(SourcedSpec):
 
     collective_multiprocessors: NonNegativeInt = Field(
         default=0, description="multiprocessors that a collective holds while it runs beside computation"
+    )
+    host: HostShare | None = Field(
+        default=None,
+        description="its share of the host, where a building's own host does not say; needed to offload activations or "
+        "optimizer states",
     )
     codec_bytes_per_s: dict[BlockCodecName, PositiveFloat] = Field(
         default_factory=dict,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
@@ -11,7 +11,8 @@ from scaleacross.spec.base import Name, Spec
 from scaleacross.spec.fine_tuning import FineTuning
 from scaleacross.spec.framework import Conversion, ExpertRuntime, Kept, Optimizer, Overlap
 from scaleacross.spec.network_request import NetworkRequest
-from scaleacross.spec.parallelism import ContextExchange, ScheduleName, ShardLevel
+from scaleacross.spec.offloading import OffloadShare
+from scaleacross.spec.parallelism import PASS_GATHERS, ContextExchange, ScheduleName, ShardLevel
 from scaleacross.spec.recomputation import MODULES, PLAIN, AllowedRecompute
 from scaleacross.spec.reliability import Recovery
 from scaleacross.spec.slurm import Slurm
@@ -52,6 +53,8 @@ ObjectiveName = Literal[
 OBJECTIVE_NAMES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
 """Per megawatt that the job draws, per currency unit that it costs per second, and under failures."""
 
+SpaceName = Literal["quick", "full"]
+
 DegreeChoice = PositiveInt | tuple[PositiveInt, ...] | Range | None
 
 
@@ -80,6 +83,13 @@ class FailureDomains(Spec):
 
     level: Literal["zone", "building"] = Field(description="the unit that is lost")
     max_replicas_lost: NonNegativeInt = Field(description="replicas with an accelerator in any one unit, at most")
+
+
+_LISTS: Final = (
+    "micro_batch_sequences", "recompute", "context_exchange", "schedules", "num_chunks", "shard", "activation_offload",
+    "optimizer_offload",
+)  # fmt: skip
+"""Fields that allow several values; one value may stand without brackets."""
 
 
 class Job(Spec):
@@ -115,6 +125,11 @@ class Job(Spec):
         description="norms, rotary embeddings and activations run operator by operator (PyTorch without compilation), not fused "
         "into a kernel each; for blocks with RMSNorm and a gated MLP",
     )
+    space: SpaceName = Field(
+        default="quick",
+        description="how wide the search is where the job does not state what is allowed: quick: the defaults below; full: also "
+        "recomputation by module, every shard level and context_exchange, and offloads where hosts are stated",
+    )
     degrees: DegreeRequest = DegreeRequest()
     micro_batch_sequences: tuple[PositiveInt, ...] = Field(
         default=(1, 2, 4, 8), description="allowed sequences per micro-batch"
@@ -138,7 +153,20 @@ class Job(Spec):
         default=(1, 2, 3, 4, 5, 6, 7, 8), description="allowed model chunks per rank"
     )
     shard: tuple[ShardLevel, ...] = Field(
-        default=("none", "optimizer", "parameters"), description="allowed shard levels"
+        default=("none", "optimizer", "parameters"),
+        description="allowed shard levels: none (DDP), optimizer (ZeRO-1), gradients (and optimizer states: ZeRO-2), parameters "
+        "(all of it, gathered before either pass: ZeRO-3, FSDP), parameters_once (gathered before the forward pass and kept "
+        "until the backward pass is over: FSDP2 without reshard after forward; pp 1)",
+    )
+    activation_offload: tuple[OffloadShare, ...] = Field(
+        default=(0.0,),
+        description="allowed shares of every chunk's layers whose activations wait in host memory from the forward to the "
+        "backward pass, copied beside computation (Megatron: --cpu-offloading-num-layers, pp 1, recompute none)",
+    )
+    optimizer_offload: tuple[OffloadShare, ...] = Field(
+        default=(0.0,),
+        description="allowed shares of the optimizer states that the host holds and updates (Megatron: "
+        "--optimizer-cpu-offload with --optimizer-offload-fraction, shard optimizer)",
     )
     memory_headroom_fraction: float = Field(
         default=0.05,
@@ -193,10 +221,11 @@ class Job(Spec):
 
     @model_validator(mode="after")
     def _frozen_weights_are_not_gathered(self) -> Job:
-        if self.fine_tuning is not None and self.fine_tuning.partial and "parameters" in self.shard:
+        gathered = [level for level in self.shard if level in PASS_GATHERS]
+        if self.fine_tuning is not None and self.fine_tuning.partial and gathered:
             raise ValueError(
-                "fine_tuning of a part of the parameters with shard 'parameters': gathers of frozen weights are not modelled; "
-                "state shard: [none, optimizer]"
+                f"fine_tuning of a part of the parameters with shard '{gathered[0]}': gathers of frozen weights are not "
+                "modelled; state shard: [none, optimizer]"
             )
         return self
 
@@ -205,14 +234,12 @@ class Job(Spec):
     def _objects_become_mappings(cls, value: Any) -> Any:
         return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
 
-    @field_validator(
-        "micro_batch_sequences", "recompute", "context_exchange", "schedules", "num_chunks", "shard", mode="before"
-    )
+    @field_validator(*_LISTS, mode="before")
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str | int) else value
+        return (value,) if isinstance(value, str | int | float) else value
 
-    @field_validator("micro_batch_sequences", "recompute", "context_exchange", "schedules", "num_chunks", "shard")
+    @field_validator(*_LISTS)
     @classmethod
     def _not_empty(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
         if not value:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
+from scaleacross.spec.offloading import OFFLOADS
 from scaleacross.units import user_keys
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -21,7 +22,7 @@ Schema = dict[str, Any]
 _UNION: Final = "anyOf"
 _BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _NAMED_ENTRIES: Final = ("accelerator", "technology")
-_ONE_OR_MORE: Final = ("micro_batch_sequences", "recompute", "schedules", "num_chunks", "shard")
+_ONE_OR_MORE: Final = ("micro_batch_sequences", "recompute", "schedules", "num_chunks", "shard", *OFFLOADS)
 
 
 def json_schema(model: Any, title: str, *, named_by_file: bool = True, discriminator: str | None = None) -> Schema:

@@ -24,6 +24,7 @@ from scaleacross.spec.embedding_launch import EmbeddingLaunch
 from scaleacross.spec.framework import Optimizer
 from scaleacross.spec.network import LinkLevel
 from scaleacross.spec.network_choice import CommunicatorChoice
+from scaleacross.spec.offloading import OffloadShare
 from scaleacross.spec.parallelism import (
     GRID_AXES,
     Axis,
@@ -146,6 +147,12 @@ class LaunchConfig(Spec):
     recompute: Recompute
     shard: ShardLevel
     context_exchange: ContextExchange = "ring"
+    activation_offload: OffloadShare = Field(
+        default=0.0, description="share of every chunk's layers whose activations wait in host memory"
+    )
+    optimizer_offload: OffloadShare = Field(
+        default=0.0, description="share of the optimizer states that the host holds and updates"
+    )
     precision: Precision
     optimizer: Optimizer
     predicted_step_s: float = Field(gt=0)

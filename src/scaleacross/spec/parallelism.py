@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from pydantic import Field, PositiveInt, model_validator
@@ -52,9 +53,17 @@ def has_chunks(schedule: ScheduleName, num_chunks: int) -> bool:
     return num_chunks >= 2 if schedule in MANY_CHUNKS else num_chunks == 1
 
 
-# What is sharded over dp_shard · cp: nothing (DDP) | optimizer state (ZeRO-1) | parameters too (ZeRO-3, FSDP).
-ShardLevel = Literal["none", "optimizer", "parameters"]
+# What is sharded over dp_shard · cp: nothing (DDP) | optimizer state (ZeRO-1) | parameters and gradients too, gathered before
+# either pass (ZeRO-3, FSDP) | gradients too (ZeRO-2) | all three, gathered before the forward pass and kept until the backward
+# pass is over (FSDP2 without reshard after forward).
+ShardLevel = Literal["none", "optimizer", "parameters", "gradients", "parameters_once"]
 SHARD_LEVELS: tuple[ShardLevel, ...] = get_args(ShardLevel)
+REDUCED_EVERY_PASS: Final[frozenset[ShardLevel]] = frozenset({"gradients", "parameters_once", "parameters"})
+"""Levels at which every micro-batch reduces its gradients into shards, layer by layer."""
+PASS_GATHERS: Final[Mapping[ShardLevel, int]] = {"parameters_once": 1, "parameters": 2}
+"""How often a micro-batch gathers the parameters of a layer, at levels that shard them."""
+WITHOUT_PIPELINE: Final[frozenset[ShardLevel]] = frozenset({"parameters_once"})
+"""Levels that ask for pp 1: with several micro-batches in flight the backward pass of one would drop what another needs."""
 
 # How attention sees the whole sequence under cp: keys and values pass round a ring beside it | are gathered before it | heads
 # are exchanged for sequence by all-to-alls before and after it (Ulysses, arXiv 2309.14509).

@@ -11,6 +11,7 @@ from scaleacross.spec.goodput import Goodput
 from scaleacross.spec.job import Job, ObjectiveName
 from scaleacross.spec.network import LinkLevel
 from scaleacross.spec.network_choice import CodecName, CollectiveOp, Communicator, CommunicatorChoice
+from scaleacross.spec.offloading import OffloadShare
 from scaleacross.spec.parallelism import Axis, ContextExchange, Degrees, PipelineChoice, ShardLevel
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.recomputation import Recompute
@@ -38,6 +39,12 @@ class Decision(Spec):
     shard: ShardLevel
     context_exchange: ContextExchange = Field(
         default="ring", description="how attention sees the whole sequence; without meaning where cp is 1"
+    )
+    activation_offload: OffloadShare = Field(
+        default=0.0, description="share of every chunk's layers whose activations wait in host memory"
+    )
+    optimizer_offload: OffloadShare = Field(
+        default=0.0, description="share of the optimizer states that the host holds and updates"
     )
     placement: Placement | None = Field(default=None, description="None: to be chosen")
     layers_per_stage: tuple[tuple[NonNegativeInt, ...], ...] | None = Field(
@@ -96,11 +103,18 @@ class StageMemory(Spec):
     reserved_bytes: float
     capacity_bytes: float
     headroom_bytes: float = Field(default=0.0, description="of the capacity, what the job keeps free")
+    host_bytes: float = Field(default=0.0, description="offloaded to host memory")
+    host_capacity_bytes: float = Field(
+        default=0.0, description="host memory that the accelerator may fill; 0 where nothing is offloaded"
+    )
 
     @property
     def fits(self) -> bool:
-        """Whether the capacity holds all parts and leaves the headroom free."""
-        return self.total_bytes <= self.capacity_bytes - self.headroom_bytes
+        """Whether the capacity holds all parts and leaves the headroom free, and the host what is offloaded."""
+        return (
+            self.total_bytes <= self.capacity_bytes - self.headroom_bytes
+            and self.host_bytes <= self.host_capacity_bytes
+        )
 
     @property
     def total_bytes(self) -> float:

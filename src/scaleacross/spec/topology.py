@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from scaleacross.errors import InputError
-from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.accelerator import Accelerator, HostShare
 from scaleacross.spec.base import Name, SourcedSpec, Spec
 from scaleacross.spec.hostlist import expand_hosts
 from scaleacross.spec.network import LevelLink, LinkLevel, Trunk
@@ -33,7 +33,7 @@ class BuildingLinks(Spec):
 
 
 class HostMemory(Spec):
-    """What a host holds beside its accelerators: the slower memories of embedding tables."""
+    """What a host holds beside its accelerators: memories of embedding tables, of offloaded activations and optimizer states."""
 
     memory_bytes: PositiveFloat = Field(description="host memory that a job may fill, bytes")
     memory_bandwidth_bytes_per_s: PositiveFloat = Field(
@@ -73,7 +73,10 @@ class Building(SourcedSpec):
         default="host", description="the unit that one scale-up fabric joins"
     )
     links: BuildingLinks
-    host: HostMemory | None = Field(default=None, description="memories beside HBM; needed to keep tables there")
+    host: HostMemory | None = Field(
+        default=None,
+        description="memories beside HBM: needed to keep tables there; for offloads in place of the accelerator's own host",
+    )
     power_usage_effectiveness_ratio: float | None = Field(
         default=None,
         ge=1,
@@ -122,6 +125,17 @@ class Building(SourcedSpec):
         if (self.num_zones is None) == (self.num_hosts is None):
             raise ValueError(f"building '{self.name}': state exactly one of num_zones and num_hosts")
         return self
+
+    @property
+    def host_share(self) -> HostShare | None:
+        """What one accelerator has of its host: of the building's where it states one, else as the accelerator has it."""
+        if self.host is None:
+            return self.accelerator.host
+        return HostShare(
+            memory_bytes=self.host.memory_bytes / self.accelerators_per_host,
+            memory_bandwidth_bytes_per_s=self.host.memory_bandwidth_bytes_per_s / self.accelerators_per_host,
+            link_bandwidth_bytes_per_s=self.host.link_bandwidth_bytes_per_s,
+        )
 
     @property
     def hosts(self) -> int:
@@ -278,6 +292,37 @@ def _merge(under: Any, over: Any) -> Any:
             **{key: value if key in whole else _merge(under.get(key), value) for key, value in over.items()},
         }
     return over
+
+
+def with_host_shares(topology: Topology) -> Topology:
+    """The topology whose accelerators have their share of the host; one type in several buildings: the least of each figure.
+
+    Raises:
+        InputError: a building states no host and its accelerator has none.
+    """
+    shares: dict[str, list[HostShare]] = {}
+    for building in topology.buildings:
+        if building.host_share is None:
+            raise InputError(
+                f"building '{building.name}': nothing says what its {building.accelerator.name} can offload to; state host: "
+                "{memory_gib, memory_bandwidth_gbyte_per_s, link_bandwidth_gbyte_per_s} of the building, or set "
+                "activation_offload and optimizer_offload to 0"
+            )
+        shares.setdefault(building.accelerator.name, []).append(building.host_share)
+    least = {
+        name: HostShare(**{figure: min(getattr(one, figure) for one in each) for figure in HostShare.model_fields})
+        for name, each in shares.items()
+    }
+
+    def shared(building: Building) -> Building:
+        own = building.accelerator
+        return building.model_copy(update={"accelerator": own.model_copy(update={"host": least[own.name]})})
+
+    regions = tuple(
+        region.model_copy(update={"buildings": tuple(shared(one) for one in region.buildings)})
+        for region in topology.regions
+    )
+    return topology.model_copy(update={"regions": regions})
 
 
 def without_spares(topology: Topology, spare_hosts: dict[str, int]) -> Topology:

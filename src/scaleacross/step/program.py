@@ -6,8 +6,8 @@ nothing else falls between, all at once (``layers``). Concurrently travel:
 * messages  to the next or previous stage, in the order of the sender; computation goes on unless the job says otherwise
 * gradients after the last backward pass of each layer, parameters before its first forward pass: layer after layer, one
             communicator after another, overlapped with computation unless the job says otherwise
-* shards    (parameters sharded) gathered one layer ahead of every pass, gradients scattered after every backward pass, the
-            last of them before the next action
+* shards    (parameters sharded) gathered one layer ahead of every pass, or of every forward pass; (gradients sharded)
+            gradients scattered after every backward pass, the last of them before the next action
 
 Every overlap rule is an edge here or in ``layers``, and nowhere else.
 """
@@ -19,6 +19,7 @@ from functools import partial
 from typing import NamedTuple
 
 from scaleacross.schedules.pipeline import Action, Kind
+from scaleacross.spec.parallelism import PASS_GATHERS, REDUCED_EVERY_PASS
 from scaleacross.step.assembly import Row, assemble
 from scaleacross.step.graph import Key, StepGraph
 from scaleacross.step.layers import LETTERS, Layers
@@ -69,7 +70,8 @@ class Program(Layers):
         gradient_kinds = (Kind.B, Kind.W)
         self.first = {a.chunk: i for i, a in reversed(list(enumerate(self.row))) if a.kind is Kind.F}
         self.last = {a.chunk: i for i, a in enumerate(self.row) if a.kind in gradient_kinds}
-        self.sharded = self.setting.shard == "parameters"
+        self.scatters = self.setting.shard in REDUCED_EVERY_PASS
+        self.gathers = (Kind.F, Kind.B)[: PASS_GATHERS.get(self.setting.shard, 0)]
 
     def records(self, examples: Iterable[int]) -> list[Recorded]:
         """What is done before the first action, in each of ``examples`` (indices in the row) and after the last one."""
@@ -92,7 +94,7 @@ class Program(Layers):
 
     def _act(self, index: int, action: Action) -> None:
         self._receive(action)
-        if self.sharded and action.kind is not Kind.W:
+        if action.kind in self.gathers or (self.scatters and action.kind is Kind.B):
             self._sharded(index, action)
         else:
             self._plain(index, action)
@@ -104,7 +106,7 @@ class Program(Layers):
             for chunk in self.last:
                 parts = self._parts(chunk)
                 for part in range(parts):
-                    if self.sharded:
+                    if self.scatters:
                         self._replicate(chunk, part, parts, None)
                     else:
                         self._reduce(chunk, part, parts)
@@ -196,7 +198,7 @@ class Program(Layers):
 
     def _gather_parameters(self) -> None:
         """Updated parameters, in the order in which forward passes need them."""
-        if self.setting.shard != "optimizer":
+        if self.setting.shard == "none" or self.gathers:
             return
         order = sorted(self.first, key=lambda chunk: self.first[chunk])
         last = None
@@ -211,24 +213,24 @@ class Program(Layers):
             self._gate(last, "dp")
 
     def _sharded(self, index: int, action: Action) -> None:
-        """An action with its parameters gathered layer by layer, and in a backward pass its gradients scattered."""
+        """An action whose parameters are gathered layer by layer, or whose gradients are scattered, or both."""
         chunk, pieces = action.chunk, self._layers_of(action.chunk)
         ahead = self.job.overlap.shard_prefetch
-        backward, reduced = action.kind is not Kind.F, None
+        gathers, reduced = action.kind in self.gathers, None
         cell, at = self._cell(action), (self.stages[chunk], LETTERS[action.kind], MICRO_BATCH)
-        gathered = self._states(chunk, 0, pieces, True, ("shard", *at), self.after)
+        gathered = self._states(chunk, 0, pieces, True, ("shard", *at), self.after) if gathers else None
         for piece in range(pieces):
             following, start = None, [*self.after, *([] if gathered is None else [gathered])]
             if gathered is not None:
                 self._gate(gathered, "dp")
-            if ahead and piece + 1 < pieces:
+            if gathers and ahead and piece + 1 < pieces:
                 following = self._states(chunk, piece + 1, pieces, True, ("shard", *at), start)
             self._layers(index, action, piece, pieces)
-            if backward and action.kind is Kind.B:
+            if action.kind is Kind.B:
                 reduced = self._states(chunk, piece, pieces, False, ("shard", *at), self.after) or reduced
                 if not ahead:
                     self._wait("dp", reduced, cell)
-            if not ahead and piece + 1 < pieces:
+            if gathers and not ahead and piece + 1 < pieces:
                 following = self._states(chunk, piece + 1, pieces, True, ("shard", *at), self.after)
             gathered = following
             if self.last.get(chunk) == index and self.job.overlap.gradient_reduce:

@@ -10,7 +10,7 @@ from typing import Final, Literal, Protocol
 from scaleacross.schedules.pipeline import PipelineSchedule
 from scaleacross.spec.framework import BUCKET_PARAMETERS_PER_REPLICA, LEAST_BUCKET_PARAMETERS
 from scaleacross.spec.job import Job
-from scaleacross.spec.parallelism import ContextExchange, Degrees, ShardLevel
+from scaleacross.spec.parallelism import REDUCED_EVERY_PASS, ContextExchange, Degrees, ShardLevel
 from scaleacross.spec.step_work import ChunkWork
 
 Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
@@ -79,7 +79,7 @@ class Setting:
 
     def _buckets(self, work: ChunkWork) -> int:
         layers = max(1, work.num_layers)
-        if self.shard == "parameters":
+        if self.shard in REDUCED_EVERY_PASS:
             return layers
         if not self.job.overlap.gradient_reduce:
             return 1

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleacross.spec.job import Job
+from scaleacross.spec.offloading import OFFLOADS, millionths
 from scaleacross.spec.parallelism import CONTEXT_EXCHANGES, SCHEDULE_NAMES, SHARD_LEVELS, ScheduleName
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import RECOMPUTES, Recompute
@@ -60,6 +61,10 @@ class Columns(Protocol):
     def shard(self) -> Ints: ...
     @property
     def context(self) -> Ints: ...
+    @property
+    def activation_offload(self) -> Ints: ...
+    @property
+    def optimizer_offload(self) -> Ints: ...
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,8 @@ class Row:
     recompute: Ints
     shard: Ints
     context: Ints
+    activation_offload: Ints
+    optimizer_offload: Ints
 
     @classmethod
     def of(cls, job: Job, decision: Decision) -> Row:
@@ -91,6 +98,7 @@ class Row:
             "recompute": RECOMPUTES.index(decision.recompute),
             "shard": SHARD_LEVELS.index(decision.shard),
             "context": CONTEXT_EXCHANGES.index(decision.context_exchange) if degrees.cp > 1 else 0,
+            **{name: millionths(getattr(decision, name)) for name in OFFLOADS},
         }
         return cls(**{field.name: np.array([values[field.name]], dtype=np.int64) for field in fields(cls)})
 
@@ -187,4 +195,4 @@ def recompute_codes(names: Iterable[Recompute]) -> set[int]:
 
 
 RING, GATHER, ALL_TO_ALL = range(len(CONTEXT_EXCHANGES))
-SHARD_NONE, SHARD_OPTIMIZER, SHARD_PARAMETERS = range(len(SHARD_LEVELS))
+SHARD_NONE, SHARD_OPTIMIZER, SHARD_PARAMETERS, SHARD_GRADIENTS, SHARD_ONCE = range(len(SHARD_LEVELS))

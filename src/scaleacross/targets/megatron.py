@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from scaleacross.spec.offloading import MILLIONTHS
 from scaleacross.spec.parallelism import ScheduleName
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import MODULES, Recompute, modules_of, repeats_tokens
@@ -18,10 +19,14 @@ from scaleacross.spec.recomputation import RECOMPUTES as EVERY_POLICY
 from scaleacross.targets.common import encodes_nothing, order_and_shares, trains_everything
 from scaleacross.targets.law import (
     RING,
+    SHARD_GRADIENTS,
+    SHARD_ONCE,
+    SHARD_OPTIMIZER,
     SHARD_PARAMETERS,
     Bools,
     Case,
     Columns,
+    Ints,
     JobLaw,
     Law,
     Subject,
@@ -30,6 +35,7 @@ from scaleacross.targets.law import (
     recompute_codes,
     schedule_codes,
 )
+from scaleacross.workloads.layer_profile import ModelProfile
 
 TITLE: Final = "Megatron-LM"
 SCHEDULES: Final[tuple[ScheduleName, ...]] = ("1F1B", "Interleaved1F1B")
@@ -76,6 +82,28 @@ def _eight_bit(subject: Subject, rows: Columns) -> Bools:
 def _waiting_messages(subject: Subject, rows: Columns) -> Bools:
     """training/arguments.py: without that overlap more than one chunk asks for pp > 2."""
     out: Bools = np.bool_(subject.job.overlap.pipeline_messages) | (rows.num_chunks == 1) | (rows.pp > 2)
+    return out
+
+
+def offloaded_layers(profile: ModelProfile, shares: Ints) -> Ints:
+    """Layers that --cpu-offloading-num-layers names for some shares in millionths, (n,)."""
+    return np.rint(shares * profile.num_layers / MILLIONTHS).astype(np.int64)
+
+
+def _activation_offload(subject: Subject, rows: Columns) -> Bools:
+    """core/transformer/transformer_config.py: fewer than all layers, pp 1, no recomputation, no graphs of layers."""
+    share, layers = rows.activation_offload, subject.profile.num_layers
+    whole = np.abs(share * layers / MILLIONTHS - offloaded_layers(subject.profile, share)) < layers / MILLIONTHS
+    alone = (rows.pp == 1) & in_codes(rows.recompute, recompute_codes(("none",)))
+    graphs = np.bool_(subject.job.experts.graphs != "partial")
+    out: Bools = (share == 0) | (whole & (share < MILLIONTHS) & alone & graphs)
+    return out
+
+
+def _optimizer_offload(subject: Subject, rows: Columns) -> Bools:
+    """training/arguments.py: with the precision-aware optimizer, which is Adam over a distributed optimizer."""
+    adam = np.bool_(subject.job.optimizer.name == "adam")
+    out: Bools = (rows.optimizer_offload == 0) | ((rows.shard == SHARD_OPTIMIZER) & adam)
     return out
 
 
@@ -129,6 +157,25 @@ LAWS: Final = (
         ),
     ),
     Law("schedule", "base", _schedule, _refused_schedule),
+    Law(
+        "activation offload",
+        "base",
+        _activation_offload,
+        lambda c: (
+            f"activation_offload {c.decision.activation_offload:g}: Megatron-LM offloads whole layers, fewer than all "
+            f"{c.subject.profile.num_layers}, with pp 1, recompute none and no graphs of layers; set activation_offload: 0 or "
+            f"n/{c.subject.profile.num_layers}"
+        ),
+    ),
+    Law(
+        "optimizer offload",
+        "split",
+        _optimizer_offload,
+        lambda c: (
+            f"optimizer_offload {c.decision.optimizer_offload:g} with shard '{c.decision.shard}': Megatron-LM offloads states of "
+            "Adam in its distributed optimizer; set shard: optimizer, or optimizer_offload: 0"
+        ),
+    ),
     Law(
         "chunks without pipeline",
         "base",
@@ -214,11 +261,20 @@ LAWS: Final = (
         ),
     ),
     Law(
+        "reshard after forward",
+        "split",
+        lambda s, rows: rows.shard != SHARD_ONCE,
+        lambda c: (
+            "shard 'parameters_once': Megatron-FSDP gathers parameters before either pass (optim_grads_params); set shard: "
+            "parameters or gradients"
+        ),
+    ),
+    Law(
         "parameters with pp",
         "split",
-        lambda s, rows: (rows.shard != SHARD_PARAMETERS) | (rows.pp == 1),
+        lambda s, rows: ((rows.shard != SHARD_PARAMETERS) & (rows.shard != SHARD_GRADIENTS)) | (rows.pp == 1),
         lambda c: (
-            f"shard 'parameters' with pp {c.decision.degrees.pp}: Megatron-FSDP builds its mesh without a "
+            f"shard '{c.decision.shard}' with pp {c.decision.degrees.pp}: Megatron-FSDP builds its mesh without a "
             "pipeline axis; set shard: optimizer or pp 1"
         ),
     ),

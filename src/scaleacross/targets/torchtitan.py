@@ -2,7 +2,8 @@
 
 Without a pipeline FSDP reduces gradients after every micro-batch (torchtitan/trainer.py never switches that off). With one it
 accumulates whole gradients and reduces them once per step (torch/distributed/pipelining/stage.py). So a plan without pipeline
-shards parameters or has one micro-batch, and a plan with one has shard level ``optimizer``.
+shards parameters (gathered before either pass, or kept from the forward to the backward pass) or has one micro-batch, and a plan
+with one has shard level ``optimizer``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from scaleacross.spec.recomputation import Recompute
 from scaleacross.targets.common import encodes_nothing, order_and_shares, trains_everything
 from scaleacross.targets.law import (
     GATHER,
+    SHARD_GRADIENTS,
     SHARD_NONE,
+    SHARD_ONCE,
     SHARD_PARAMETERS,
     Bools,
     Case,
@@ -87,14 +90,20 @@ def _only(schedule: str) -> str:
 def _reduced_once(subject: Subject, rows: Columns) -> Bools:
     """Plans of DDP or ZeRO-1 reduce once per step."""
     alone = rows.dp_shard * rows.dp_replicate * rows.cp == 1
-    out: Bools = alone | (rows.shard == SHARD_PARAMETERS) | (rows.pp > 1) | (rows.num_micro_batches == 1)
+    out: Bools = (
+        alone
+        | (rows.shard == SHARD_PARAMETERS)
+        | (rows.shard == SHARD_ONCE)
+        | (rows.pp > 1)
+        | (rows.num_micro_batches == 1)
+    )
     return out
 
 
 def _refused_accumulation(case: Case) -> str:
     return (
         f"shard '{case.decision.shard}' with pp 1 and {case.m} micro-batches: torchtitan 0.3.0 would reduce "
-        "gradients after every micro-batch; set shard: parameters, pp > 1, or one micro-batch"
+        "gradients after every micro-batch; set shard: [parameters, parameters_once], pp > 1, or one micro-batch"
     )
 
 
@@ -178,6 +187,25 @@ LAWS: Final = (
     ),
     Law("rounds", "base", _rounds, _refused_rounds),
     Law("accumulation", "split", _reduced_once, _refused_accumulation),
+    Law(
+        "offload",
+        "base",
+        lambda s, rows: rows.activation_offload + rows.optimizer_offload == 0,
+        lambda c: (
+            f"activation_offload {c.decision.activation_offload:g}, optimizer_offload {c.decision.optimizer_offload:g}: "
+            "torchtitan 0.3.0 offloads parameters, gradients and states together (training.enable_cpu_offload), which is not "
+            "modelled; set both to 0"
+        ),
+    ),
+    Law(
+        "whole parameters",
+        "split",
+        lambda s, rows: rows.shard != SHARD_GRADIENTS,
+        lambda c: (
+            "shard 'gradients': FSDP2 shards parameters too; set shard: parameters_once (kept from the forward to the backward "
+            "pass) or parameters"
+        ),
+    ),
     Law(
         "parameters with pp",
         "split",

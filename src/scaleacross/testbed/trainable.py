@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from scaleacross.spec.launch import LaunchConfig
+from scaleacross.spec.parallelism import REDUCED_EVERY_PASS
 
 SCHEDULES: Final = ("GPipe", "1F1B")
 
@@ -14,8 +15,8 @@ def why_untrainable(launch: LaunchConfig) -> str | None:
     problems = [f"{axis} {launch.degrees.of(axis)}" for axis in ("tp", "cp", "ep") if launch.degrees.of(axis) > 1]
     if launch.degrees.pp > 1 and launch.pipeline.schedule not in SCHEDULES:
         problems.append(f"schedule {launch.pipeline.schedule}")
-    if launch.shard == "parameters":
-        problems.append("sharded parameters")
+    if launch.shard in REDUCED_EVERY_PASS:
+        problems.append(f"shard {launch.shard}")
     if launch.replica_batches:
         problems.append("replicas with different batches")
     if not problems:

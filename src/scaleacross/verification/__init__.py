@@ -40,7 +40,8 @@ from scaleacross.cost_models.plan_cost import PlanCost, plan_cost, replayed_work
 from scaleacross.cost_models.trunk_routes import Routes
 from scaleacross.errors import VerificationError
 from scaleacross.spec.job import DegreeRequest, Job
-from scaleacross.spec.parallelism import EMPTY_ENDS, GRID_AXES, Degrees
+from scaleacross.spec.offloading import OFFLOADS
+from scaleacross.spec.parallelism import EMPTY_ENDS, GRID_AXES, WITHOUT_PIPELINE, Degrees
 from scaleacross.spec.placement import Placement, devices, strides
 from scaleacross.spec.plan import Decision, DegradedState, Plan
 from scaleacross.spec.topology import Topology
@@ -210,6 +211,11 @@ def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
     yield from v10_target(problem, decision)
     if decision.shard == "none" and degrees.dp_shard > 1:
         yield f"V2: dp_shard {degrees.dp_shard} with nothing sharded: call it dp_replicate"
+    if decision.shard in WITHOUT_PIPELINE and degrees.pp > 1:
+        yield (
+            f"V2: shard {decision.shard} with pp {degrees.pp}: the backward pass of one micro-batch drops what others in flight "
+            "need; use shard gradients, or pp 1"
+        )
 
 
 def _v2_pins(job: Job, decision: Decision) -> Iterator[str]:
@@ -221,14 +227,15 @@ def _v2_pins(job: Job, decision: Decision) -> Iterator[str]:
     if not job.allows_accelerators(decision.degrees.world_size):
         used = decision.degrees.world_size
         yield f"V2: the job asks for {job.num_accelerators} accelerators, the decision uses {used}"
-    chosen: tuple[tuple[str, str], ...]
+    chosen: tuple[tuple[str, object], ...]
     chosen = (("schedules", decision.pipeline.schedule), ("recompute", decision.recompute), ("shard", decision.shard))
     if decision.degrees.cp > 1:
         chosen += (("context_exchange", decision.context_exchange),)
+    chosen += tuple((name, getattr(decision, name)) for name in OFFLOADS)
     for name, value in chosen:
         allowed = getattr(job, name)
         if value not in allowed:
-            yield f"V2: the job allows {name} {', '.join(allowed)}; the decision has {value}"
+            yield f"V2: the job allows {name} {', '.join(map(str, allowed))}; the decision has {value}"
 
 
 def v10_target(problem: Problem, decision: Decision) -> Iterator[str]:

@@ -8,7 +8,8 @@ What is held, after ZeRO (arXiv 1910.02054) and Korthikanti et al. (2205.05198):
 * a layer's parameters, their gradients and optimizer states: divided by tp, replicated ones whole, experts by tp · ep; what the
   shard level names also by dp_shard · cp (experts, on ep of these ranks already, by the rest);
 * kept bytes per token of every layer of a chunk in flight, where chunks of a rank count as equal; the head's for one micro-batch;
-* two gathered layers where parameters are sharded, and what one layer keeps beyond its policy while it is recomputed.
+* two gathered layers where parameters are sharded (all of the rank's where they stay until the backward pass), the gradients of
+  two where gradients alone are, and what one layer keeps beyond its policy while it is recomputed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from scaleacross.cost_models.layout import Layout, types_of_ranks
 from scaleacross.schedules.pipeline import SCHEDULES, chosen
 from scaleacross.schedules.pipeline.check import peak_in_flight
 from scaleacross.schedules.pipeline.stage_placement import locate
+from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.parallelism import Degrees, split_layers
 from scaleacross.spec.plan import Decision, StageMemory
 from scaleacross.units import human_bytes
@@ -53,6 +55,7 @@ def counted_memory(problem: Problem, decision: Decision, layout: Layout) -> tupl
                 reserved_bytes=tightest.reserved_memory_bytes,
                 capacity_bytes=tightest.memory_bytes,
                 headroom_bytes=problem.job.memory_headroom_fraction * tightest.memory_bytes,
+                **_on_host(problem, decision, dealt[rank], flights[rank], [types[name] for name in names]),
             )
         )
     return tuple(out)
@@ -89,6 +92,9 @@ def does_not_fit(memory: Sequence[StageMemory]) -> Iterator[str]:
         if stage.total_bytes > stage.capacity_bytes:
             short = f"{human_bytes(stage.total_bytes)} of {human_bytes(stage.capacity_bytes)}"
             yield f"V3: stage {stage.stage} needs {short} per accelerator"
+        if stage.host_bytes > stage.host_capacity_bytes:
+            short = f"{human_bytes(stage.host_bytes)} of {human_bytes(stage.host_capacity_bytes)}"
+            yield f"V3: stage {stage.stage} needs {short} of host memory per accelerator"
 
 
 def _dealt(problem: Problem, decision: Decision) -> list[list[LayerProfile]]:
@@ -130,30 +136,64 @@ def _parts(problem: Problem, decision: Decision, layers: Sequence[LayerProfile],
         return dense / group + expert / max(1.0, group / degrees.ep) if is_sharded else dense + expert
 
     trained = dense - still_dense, expert - still_expert
-    here = held(dense, expert, decision.shard == "parameters")
-    gradients = held(*trained, decision.shard == "parameters")
+    here = held(dense, expert, decision.shard.startswith("parameters"))
+    gradients = held(*trained, decision.shard not in ("none", "optimizer"))
     states = held(*trained, decision.shard != "none")
 
     tokens = decision.pipeline.micro_batch_sequences * job.sequence_length / degrees.cp
     head = problem.profile.head
-    of_chunk = sum(_kept(layer, decision.recompute, degrees) for layer in layers if layer is not head)
+    stays = 1.0 - decision.activation_offload
+    of_chunk = sum(
+        _kept(layer, decision.recompute, degrees) * (1.0 if layer is problem.profile.embedding else stays)
+        for layer in layers
+        if layer is not head
+    )
     activations = of_chunk / decision.pipeline.num_chunks * flight
     activations += sum(_kept(layer, decision.recompute, degrees) for layer in layers if layer is head)
-    master = 4.0 if job.optimizer.gathered_from_master and decision.shard == "parameters" else 0.0
+    master = 4.0 if job.optimizer.gathered_from_master and decision.shard.startswith("parameters") else 0.0
     states_bytes = {
         "parameters_bytes": here * (master or job.optimizer.parameter_bytes),
         "gradients_bytes": gradients * job.optimizer.gradient_bytes,
-        "optimizer_bytes": states * (job.optimizer.state_bytes - master),
+        "optimizer_bytes": states * (job.optimizer.state_bytes - master) * (1.0 - decision.optimizer_offload),
         "activations_bytes": activations * tokens,
     }
+    whole = job.optimizer.parameter_bytes * (dense + expert) if decision.shard == "parameters_once" else 0.0
+    if decision.activation_offload:  # two layers on their way to the host
+        whole += 2 * tokens * max(_kept(layer, decision.recompute, degrees) for layer, _ in problem.profile.blocks)
     if job.kept.by == "pytorch":
-        return {**states_bytes, "buffers_bytes": _pytorch_buffers(problem, decision, layers, tokens)}
+        return {**states_bytes, "buffers_bytes": _pytorch_buffers(problem, decision, layers, tokens) + whole}
 
     largest = max((layer for layer, _ in problem.profile.blocks), key=lambda layer: layer.total_parameters)
-    gathered = 2 * (_dense_parameters(largest, tp) + largest.num_expert_parameters / (tp * degrees.ep))
+    of_two = 2 * (_dense_parameters(largest, tp) + largest.num_expert_parameters / (tp * degrees.ep))
     again = _kept(largest, "none", degrees) - _kept(largest, decision.recompute, degrees)
-    gathered *= job.optimizer.parameter_bytes if decision.shard == "parameters" else 0.0
-    return {**states_bytes, "buffers_bytes": again * tokens + gathered}
+    of_two *= {"parameters": job.optimizer.parameter_bytes, "gradients": job.optimizer.gradient_bytes}.get(
+        decision.shard, 0.0
+    )
+    return {**states_bytes, "buffers_bytes": again * tokens + of_two + whole}
+
+
+def _on_host(
+    problem: Problem, decision: Decision, layers: Sequence[LayerProfile], flight: int, types: Sequence[Accelerator]
+) -> Mapping[str, float]:
+    """Bytes of the host that one accelerator of a rank with ``layers`` fills, and those that it may."""
+    if not decision.activation_offload and not decision.optimizer_offload:
+        return {}
+    profile, degrees, optimizer = problem.profile, decision.degrees, problem.job.optimizer
+    tokens = decision.pipeline.micro_batch_sequences * problem.job.sequence_length / degrees.cp
+    inner = [layer for layer in layers if layer is not profile.embedding and layer is not profile.head]
+    waiting = sum(_kept(layer, decision.recompute, degrees) for layer in inner) * tokens * flight
+    dense: float = sum(
+        _dense_parameters(layer, degrees.tp) - _frozen_dense_parameters(layer, degrees.tp) for layer in layers
+    )
+    of_experts = sum(layer.num_expert_parameters - layer.num_frozen_expert_parameters for layer in layers)
+    expert = of_experts / (degrees.tp * degrees.ep)
+    if decision.shard != "none":
+        group = degrees.dp_shard * degrees.cp
+        dense, expert = dense / group, expert / max(1.0, group / degrees.ep)
+    states = (dense + expert) * (optimizer.state_bytes + 4.0)  # with the gradient in fp32
+    filled = decision.activation_offload * waiting / decision.pipeline.num_chunks + decision.optimizer_offload * states
+    rooms = [one.host.memory_bytes for one in types if one.host is not None]
+    return {"host_bytes": filled, "host_capacity_bytes": min(rooms, default=0.0) if filled else 0.0}
 
 
 def _pytorch_buffers(problem: Problem, decision: Decision, layers: Sequence[LayerProfile], tokens: float) -> float:
@@ -163,7 +203,9 @@ def _pytorch_buffers(problem: Problem, decision: Decision, layers: Sequence[Laye
     widest = max((layer for layer, _ in profile.blocks), key=lambda layer: layer.total_parameters)
     copies = [job.optimizer.parameter_bytes]  # the 16-bit gradient
     if decision.shard == "parameters":
-        copies += [job.optimizer.parameter_bytes, job.optimizer.gradient_bytes]  # gathered, and reduced in fp32
+        copies.append(job.optimizer.parameter_bytes)  # gathered
+    if decision.shard not in ("none", "optimizer"):
+        copies.append(job.optimizer.gradient_bytes)  # reduced in fp32
     prefetched = job.optimizer.parameter_bytes if decision.shard == "parameters" else 0.0
     held = _dense_parameters(widest, degrees.tp) + widest.num_expert_parameters / (degrees.tp * degrees.ep)
     recomputed = _kept(widest, "none", degrees) - _kept(widest, decision.recompute, degrees)

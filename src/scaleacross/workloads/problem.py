@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from scaleacross.errors import InputError
 from scaleacross.spec.job import Job
+from scaleacross.spec.offloading import OFFLOADS
 from scaleacross.spec.recomputation import EVERY, MODULE_SETS, modules_of
-from scaleacross.spec.topology import Topology, without_spares
+from scaleacross.spec.topology import Topology, with_host_shares, without_spares
 from scaleacross.workloads import FAMILIES
 from scaleacross.workloads.fine_tuning import with_fine_tuning
 from scaleacross.workloads.layer_kinds import Attention, Latent
 from scaleacross.workloads.layer_profile import ModelProfile, Workload
+from scaleacross.workloads.space import widened
 from scaleacross.workloads.variants import with_eager_operators, with_pytorch_tensors
 
 
@@ -37,7 +39,7 @@ def problem_of(job: Job) -> Problem:
 
     Raises:
         InputError: the job names its workload or topology instead of holding it, the family is unknown, or ``recompute`` names a
-            module that no layer has.
+            module that no layer has, or it allows offloads and a building states no host.
     """
     if isinstance(job.workload, str) or isinstance(job.topology, str):
         raise InputError(f"job '{job.name}' refers to files: resolve it first (catalogue.resolve)")
@@ -45,9 +47,16 @@ def problem_of(job: Job) -> Problem:
     if family is None:
         raise InputError(f"workload family '{job.workload.get('family')}' is unknown; there are {', '.join(FAMILIES)}")
     workload = family.model_validate(job.workload)
-    topology = without_spares(Topology.model_validate(job.topology), job.spare_hosts)
-    profile = profile_of(job, workload)
-    return Problem(with_policies(job, profile), workload, topology, profile)
+    return assembled(job, workload, Topology.model_validate(job.topology))
+
+
+def assembled(job: Job, workload: Workload, topology: Topology) -> Problem:
+    """The problem of a self-contained job whose model and topology have been read. Raises InputError as ``problem_of`` does."""
+    topology, profile = without_spares(topology, job.spare_hosts), profile_of(job, workload)
+    job = with_policies(widened(job, profile, topology), profile)
+    if any(share > 0 for name in OFFLOADS for share in getattr(job, name)):
+        topology = with_host_shares(topology)
+    return Problem(job, workload, topology, profile)
 
 
 def with_policies(job: Job, profile: ModelProfile) -> Job:

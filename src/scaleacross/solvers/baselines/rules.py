@@ -23,7 +23,7 @@ def allowed_schedules(job: Job, wanted: tuple[ScheduleName, ...]) -> tuple[Sched
 
 def whole_or_zero_1(job: Job) -> tuple[ShardLevel, ...]:
     """No sharding or ZeRO-1, as far as the job allows them; all that it allows when it allows neither."""
-    return tuple(level for level in job.shard if level != "parameters") or job.shard
+    return tuple(level for level in job.shard if level in ("none", "optimizer")) or job.shard
 
 
 def one_data_parallel_group(settings: Settings) -> Bools:

@@ -1,0 +1,95 @@
+"""What waits in host memory: bytes that accelerators do not hold, bytes of the host, and seconds of copies over the host link.
+
+activations  Of every chunk's layers a share φ keeps its activations on the host from the forward to the backward pass: copied
+             out while the chunk runs forward, back while it runs backward, spread over the pass. A pass lasts as long as the
+             longer of computation and copies, φ · kept bytes / link. The accelerator holds 1 − φ of what its layers keep, and
+             two layers that are on the way. Embedding and head stay. (TransformerEngine pytorch/cpu_offload_v1.py.)
+states       A share of the optimizer states; the host updates them while the accelerator updates the rest. Parameter by
+             parameter its fp32 gradient comes over the link, the host updates it, its value goes back: the longest of the three
+             sets the pace. (Megatron-Core optimizer/cpu_offloading/hybrid_optimizer.py, overlap_cpu_optimizer_d2h_h2d.)
+
+Accelerators state their share of the host (``Accelerator.host``); ``problem_of`` refuses jobs that offload without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from scaleacross.cost_models.recomputation import kept_bytes
+from scaleacross.cost_models.settings import Floats, Settings
+from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.job import Job
+from scaleacross.spec.offloading import MILLIONTHS
+from scaleacross.workloads.layer_profile import ModelProfile
+
+if TYPE_CHECKING:  # paces what is made there
+    from scaleacross.cost_models.layer_seconds import StackedTimes
+
+GRADIENT_BYTES: Final = 4.0
+"""Of a gradient on the host, which has the type of its fp32 parameter."""
+ON_THE_WAY: Final = 2
+"""Layers whose activations are copied while others compute."""
+
+
+def activation_share(settings: Settings) -> Floats:
+    """Share of the layers whose activations wait on the host, (n,)."""
+    return settings.activation_offload / MILLIONTHS
+
+
+def state_share(settings: Settings) -> Floats:
+    """Share of the optimizer states that the host holds, (n,)."""
+    return settings.optimizer_offload / MILLIONTHS
+
+
+def paced(
+    times: StackedTimes,
+    recomputed_s: Floats,
+    profile: ModelProfile,
+    job: Job,
+    settings: Settings,
+    accelerator: Accelerator,
+) -> StackedTimes:
+    """Layer times of passes that last as long as their copies at least.
+
+    Args:
+        recomputed_s: part of the backward passes, (types + 2, n).
+    """
+    if accelerator.host is None or not settings.activation_offload.any():
+        return times
+    tokens = settings.micro_batch * (job.sequence_length / settings.cp)
+    kept = np.stack([kept_bytes(layer, settings) for layer, _ in profile.blocks] + [np.zeros(len(settings))] * 2)
+    copied_s = kept * tokens * activation_share(settings) / accelerator.host.link_bandwidth_bytes_per_s
+    return replace(
+        times,
+        forward=np.maximum(times.forward, copied_s),
+        backward=np.maximum(times.backward, copied_s - recomputed_s),
+    )
+
+
+def host_update_s(job: Job, accelerator: Accelerator, settings: Settings, updated: Floats) -> Floats:
+    """Seconds in which the host updates its share of ``updated`` parameters, (n,)."""
+    if accelerator.host is None or not settings.optimizer_offload.any():
+        return np.zeros(len(settings))
+    host, optimizer = accelerator.host, job.optimizer
+    moved = 2 * optimizer.state_bytes + GRADIENT_BYTES + optimizer.parameter_bytes
+    per_parameter = max(
+        GRADIENT_BYTES / host.link_bandwidth_bytes_per_s,
+        moved / host.memory_bandwidth_bytes_per_s,
+        optimizer.parameter_bytes / host.link_bandwidth_bytes_per_s,
+    )
+    return np.asarray(updated * state_share(settings) * per_parameter)
+
+
+def on_the_way_bytes(profile: ModelProfile, settings: Settings, tokens: Floats) -> Floats:
+    """Activations of the largest layer that are being copied, in the accelerator's memory, (n,)."""
+    largest = np.max([kept_bytes(layer, settings) for layer, _ in profile.blocks], axis=0)
+    return ON_THE_WAY * largest * tokens * (settings.activation_offload > 0)
+
+
+def host_room_bytes(accelerators: Sequence[Accelerator]) -> float:
+    """Host memory of one accelerator that a job may fill: the least of some types; infinite where nothing is offloaded."""
+    return min((one.host.memory_bytes for one in accelerators if one.host is not None), default=float("inf"))

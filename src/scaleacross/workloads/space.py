@@ -1,0 +1,54 @@
+"""How wide the search is: ``space: quick`` keeps every list that a job does not state at its default, ``full`` opens it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from scaleacross.spec.job import Job
+from scaleacross.spec.offloading import OFFLOADS
+from scaleacross.spec.parallelism import CONTEXT_EXCHANGES, PASS_GATHERS, SHARD_LEVELS
+from scaleacross.spec.recomputation import EVERY, PLAIN
+from scaleacross.spec.topology import Topology
+from scaleacross.workloads.layer_profile import ModelProfile
+
+QUARTERS: Final = (0.25, 0.5, 0.75)
+"""Shares of a model's layers whose activations the full space offloads, rounded to whole layers."""
+STATES: Final = (0.0, 0.5, 1.0)
+"""Shares of the optimizer states that it offloads."""
+
+
+def full_space(job: Job, profile: ModelProfile, topology: Topology) -> dict[str, tuple[Any, ...]]:
+    """Field of a job -> every value that the full space has; without offloads where no host is stated or the target has none."""
+    partial = job.fine_tuning is not None and job.fine_tuning.partial
+    out: dict[str, tuple[Any, ...]] = {
+        "recompute": (*PLAIN, EVERY) if profile.modules else PLAIN,
+        "context_exchange": CONTEXT_EXCHANGES,
+        "shard": tuple(level for level in SHARD_LEVELS if not (partial and level in PASS_GATHERS)),
+    }
+    if job.target != "torchtitan" and all(building.host_share for building in topology.buildings):
+        layers = profile.num_layers
+        some = dict.fromkeys(min(layers - 1, round(share * layers)) / layers for share in QUARTERS)
+        out |= {"activation_offload": tuple(dict.fromkeys((0.0, *(round(share, 6) for share in some))))}
+        out |= {"optimizer_offload": STATES}
+    return out
+
+
+def widened(job: Job, profile: ModelProfile, topology: Topology) -> Job:
+    """The job with every list that it does not state opened, where it asks for the full space."""
+    if job.space == "quick":
+        return job
+    wider = full_space(job, profile, topology)
+    return job.model_copy(update={name: wider[name] for name in wider.keys() - job.model_fields_set})
+
+
+def left_out(job: Job, profile: ModelProfile, topology: Topology) -> str | None:
+    """What a quick search has not tried, in words; None where it tried all."""
+    if job.space == "full":
+        return None
+    wider, missing = full_space(job, profile, topology), list[str]()
+    for name, values in wider.items():
+        default = Job.model_fields[name].default
+        others = [value for value in values if value not in default]
+        if others and tuple(getattr(job, name)) == default:
+            missing.append(name if name in OFFLOADS else f"{name} {', '.join(map(str, others))}")
+    return f"not tried, as the space is quick: {'; '.join(missing)}; --space full tries them" if missing else None
