@@ -9,7 +9,7 @@ from scaleacross.cost_models.goodput.recovery import recovery_times
 from scaleacross.cost_models.goodput.share import spares_needed, stop_rate, useful_share
 from scaleacross.cost_models.goodput.strikes import strikes_of
 from scaleacross.spec.goodput import FaultModel, Goodput, RateShare
-from scaleacross.spec.job import Job
+from scaleacross.spec.job import Job, counts_failures
 from scaleacross.spec.parallelism import Degrees, GridAxis
 from scaleacross.spec.placement import BuildingShare
 from scaleacross.spec.plan import Decision
@@ -22,7 +22,7 @@ from scaleacross.workloads.problem import Problem
 def is_asked(problem: Problem) -> bool:
     """Whether the job or its topology says anything about failures, or useful tokens are the objective."""
     stated = problem.job.reliability is not None or problem.topology.reliability is not None
-    return stated or problem.job.objective == "useful_tokens_per_s"
+    return stated or counts_failures(problem.job.objective)
 
 
 def fault_model(
