@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Final
 
 from scaleacross.api.assemble import cost_of
 from scaleacross.api.objectives import spent_on
@@ -11,12 +12,18 @@ from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.cost_models.sensitivity import Repricer, sensitivities
 from scaleacross.cost_models.spending import spending_of
 from scaleacross.errors import InputError
+from scaleacross.spec.job import ObjectiveName
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.summary import PlanSummary, TokenCost
 from scaleacross.workloads.problem import Problem
 
 MILLION = 1e6
 JOULES_PER_KWH = 3.6e6
+USEFUL: Final[Mapping[ObjectiveName, ObjectiveName]] = {
+    "tokens_per_s_per_megawatt": "useful_tokens_per_s_per_megawatt",
+    "tokens_per_s_per_currency_unit": "useful_tokens_per_s_per_currency_unit",
+}
+"""The same objective under failures."""
 
 
 def summarise(plan: Plan) -> PlanSummary:
@@ -63,13 +70,11 @@ def _energy(problem: Problem, plan: Plan) -> TokenCost | None:
     return TokenCost(unit="kWh", used=spent, useful=plan.goodput is not None)
 
 
-def _parts(
-    problem: Problem, plan: Plan, name: Literal["tokens_per_s_per_megawatt", "tokens_per_s_per_currency_unit"]
-) -> dict[str, float] | None:
+def _parts(problem: Problem, plan: Plan, name: ObjectiveName) -> dict[str, float] | None:
     """Parts of what a step spends, of useful tokens under failures; None where the topology lacks a figure."""
     try:
         spending_of(problem.topology, name)
     except InputError:
         return None
     cost: PlanCost = cost_of(problem, plan.decision)
-    return spent_on(problem, f"useful_{name}" if plan.goodput else name, cost, plan.decision)
+    return spent_on(problem, USEFUL[name] if plan.goodput else name, cost, plan.decision)

@@ -16,7 +16,10 @@ Checkpoints   stops at rate λ_s lose what was not saved (Daly 2006, doi 10.1016
               best Δ: x + e^{−x} = 1 + λ_s·w with x = λ_s(Δ + w); Young's √(2w/λ_s) is its first term
 Spares        a host is missing with probability P(Poisson(ρ) > S); where hosts of a waiting job do not fail, with Erlang's
               B(S + 1, ρ) instead. One unit waits; the whole job where R = 1.
-Result        G = A · C · (1 − P_wait·ℓ)
+Slow spells   Poisson, of a fixed length; the least speed v of those under way counts. None of class c is under way with
+              probability e^{−rate·lasts} (M/G/∞), so V = Σ_c v_c · P(c under way, none slower) + P(none),
+              exactly; failures do not change it
+Result        G = A · C · (1 − P_wait·ℓ) · V
 
 Where hosts do not fail while the job waits or restarts (``idle_hosts_fail`` False, R = 1), e^{−λD} becomes 1/(1 + λD).
 """
@@ -24,10 +27,11 @@ Where hosts do not fail while the job waits or restarts (``idle_hosts_fail`` Fal
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from scaleacross.errors import InputError
-from scaleacross.spec.goodput import FaultModel, LossCause
+from scaleacross.spec.goodput import FaultModel, LossCause, SlowSpell
 
 COVERED: Final = 0.999
 """Share of the time that the spares advised are enough for."""
@@ -74,7 +78,18 @@ def _factors(model: FaultModel) -> dict[LossCause, float]:
         "units_out": max(out, 0.0),
         "checkpoint": blocked,
         "lost_work": kept,
+        **({"slow_steps": mean_speed(model.slow_spells)} if model.slow_spells else {}),
     }
+
+
+def mean_speed(spells: Sequence[SlowSpell]) -> float:
+    """Expected speed over that without spells, in (0, 1]."""
+    mean, none_slower = 0.0, 1.0
+    for one in sorted(spells, key=lambda one: one.speed):
+        idle = math.exp(-one.rate_per_s * one.lasts_s)
+        mean += one.speed * none_slower * (1 - idle)
+        none_slower *= idle
+    return mean + none_slower
 
 
 def strike_rates(model: FaultModel) -> tuple[float, float, float]:
