@@ -68,7 +68,12 @@ def simulate_weeks(
         model, days=days, draws=draws, seed=seed, trace=trace, closed_form=expected, paces=paces, progress=told
     )
     per_share = found.cost.tokens_per_s * days * SECONDS_PER_DAY
-    return run.model_copy(update={"tokens": {name: value * per_share for name, value in run.goodput_fraction.items()}})
+    return run.model_copy(
+        update={
+            "assumed": stated.assumed,
+            "tokens": {name: value * per_share for name, value in run.goodput_fraction.items()},
+        }
+    )
 
 
 def _paces(

@@ -45,18 +45,20 @@ Output = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of the draws.")]
 
+WhatIf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--what-if",
+        metavar="CHANGE",
+        help="jitter=0.02, host-jitter=0.03, seed=1, straggler=POSITION:1.3, slow=LEVEL:0.5, slow=A/B:0.5 (a trunk), "
+        "lost-plane=LEVEL, lost-rack=BUILDING:RACK. Repeatable.",
+    ),
+]
+
 
 def simulate_command(
     source: Annotated[str, typer.Argument(metavar="PLAN", help="A plan.json.")],
-    what_if: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--what-if",
-            metavar="CHANGE",
-            help="jitter=0.02, host-jitter=0.03, seed=1, straggler=POSITION:1.3, slow=LEVEL:0.5, slow=A/B:0.5 (a trunk), "
-            "lost-plane=LEVEL, lost-rack=BUILDING:RACK. Repeatable.",
-        ),
-    ] = None,
+    what_if: WhatIf = None,
     gantt: Annotated[
         bool, typer.Option("--gantt", help="Show a chart of the step, a line per class of ranks.")
     ] = False,

@@ -39,7 +39,8 @@ def long_run_report(run: LongRun) -> RenderableType:
     ]
     rows.append(("first draw", f"{timeline(run.timeline)} ({run.days / len(run.timeline):.2g} d a block)"))
     title = f"{run.days:g} days, {run.draws:,} draws of the failures (seed {run.seed})"
-    return section(title, table, Text(), grid(rows))
+    assumed = [Text(f"• assumed: {name} {origin}", style="dim") for name, origin in run.assumed.items()]
+    return section(title, table, Text(), grid(rows), *assumed)
 
 
 def timeline(parts: tuple[float, ...]) -> str:

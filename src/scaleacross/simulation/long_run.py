@@ -67,13 +67,15 @@ def long_run(
     Raises:
         InputError: no time, no draws, or more failures than fit.
     """
-    if days <= 0 or draws < 1:
-        raise InputError(f"{days:g} days and {draws} draws simulate nothing: give more than 0 of both")
+    if not 0 < days < np.inf or draws < 1:
+        raise InputError(f"{days:g} days and {draws} draws simulate nothing: give finite numbers above 0")
     end_s = days * SECONDS_PER_DAY
-    if model.rate_per_s * end_s * draws > MAX_FAILURES:
+    failures = model.rate_per_s * end_s if trace is None else len(trace)
+    events = failures + sum(one.rate_per_s for one in model.slow_spells) * end_s
+    if draws * max(events, model.num_units) > MAX_FAILURES:
         raise InputError(
-            f"{model.rate_per_s * end_s * draws:,.0f} failures in {draws} draws of {days:g} days; at most {MAX_FAILURES:,}: "
-            "take fewer days or draws"
+            f"{events:.4g} failures and slow spells of {model.num_units:,} fault units in each of {draws:,} draws of "
+            f"{days:g} days; draws times either are at most {MAX_FAILURES:,}: take fewer days or draws"
         )
     rng = np.random.default_rng(seed)
     failings = drawn(model, end_s, draws, rng) if trace is None else traced(model, trace, end_s, draws, rng)

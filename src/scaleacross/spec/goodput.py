@@ -117,6 +117,7 @@ class LongRun(Spec):
     interruptions: float = Field(description="failures, mean over draws")
     interruptions_by_cause: dict[str, float]
     interruptions_range: dict[Literal["p5", "p50", "p95"], float] = Field(description="failures over draws")
+    assumed: dict[str, str] = Field(default_factory=dict, description="figures that nobody stated: value and origin")
     slow_spells: tuple[SlowSpell, ...] = Field(default=(), description="what made steps longer, and how fast they were")
     timeline: tuple[float, ...] = Field(description="useful share of equal parts of the time, first draw")
     tokens: dict[Literal["p5", "p50", "p95", "mean"], float] | None = Field(

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import Final
 
 from scaleacross.errors import InputError
@@ -36,6 +37,8 @@ from scaleacross.spec.goodput import FaultModel, LossCause, SlowSpell
 COVERED: Final = 0.999
 """Share of the time that the spares advised are enough for."""
 NEWTON_STEPS: Final = 40
+MANY: Final = 1e5
+MOST_IN_REPAIR: Final = 1e12
 
 
 def periodic_share(between_s: float, recover_s: float, stall_s: float, num_units: int) -> float:
@@ -160,7 +163,18 @@ def poisson_tail(mean: float, at_most: int) -> float:
 
 
 def spares_needed(mean: float, covered: float = COVERED) -> int:
-    """Least S with P(Poisson(mean) > S) ≤ 1 − covered."""
+    """Least S with P(Poisson(mean) > S) ≤ 1 − covered; beyond MANY by two terms of Cornish and Fisher, to one host.
+
+    Raises:
+        InputError: the mean is no number that hosts can have.
+    """
+    if not mean < MOST_IN_REPAIR:
+        raise InputError(
+            f"{mean:.3g} hosts would be in repair at a time: state longer times between failures or a shorter repair_hours"
+        )
+    if mean > MANY:
+        z = NormalDist().inv_cdf(covered)
+        return math.ceil(mean + z * math.sqrt(mean) + (z * z - 1) / 6)
     spares, below = 0, math.exp(-mean)
     if mean > 500:  # exp underflows: start near the quantile
         spares = int(mean)
