@@ -6,9 +6,10 @@ import random
 from typing import Any
 
 from instances import plain_job, plain_topology
+from scaleacross.cost_models.goodput import useful_parts
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.cost_models.spending import spending_of, spent_parts
-from scaleacross.spec.job import Job, ObjectiveName
+from scaleacross.spec.job import Job, ObjectiveName, counts_failures
 from scaleacross.spec.plan import Decision
 from scaleacross.verification.spending import counted_patterns
 from scaleacross.workloads.problem import Problem
@@ -40,7 +41,8 @@ def spent(problem: Problem, name: ObjectiveName, decision: Decision, cost: PlanC
     if name == "step_time":
         return cost.cost.step_s
     spending = spending_of(problem.topology, name)
-    return sum(spent_parts(problem.topology, spending, decision, cost, counted_patterns(decision)).values())
+    wall_s = sum(useful_parts(problem, decision, cost.cost.step_s).values()) if counts_failures(name) else None
+    return sum(spent_parts(problem.topology, spending, decision, cost, counted_patterns(decision), wall_s).values())
 
 
 def two(objective: str, **changes: Any) -> Job:

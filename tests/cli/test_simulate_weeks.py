@@ -65,6 +65,30 @@ def test_a_trace_that_is_none(path: str, tmp_path: Path, text: str, message: str
     assert message in found.stderr.replace("\n", " ")
 
 
+def test_draws_of_one_step(path: str) -> None:
+    options = ["simulate", path, "--what-if", "host-jitter=0.05", "--draws", "9"]
+    found = RUNNER.invoke(app, options)
+    assert found.exit_code == 0, found.output
+    assert "9 draws of a step" in found.stdout
+    facts = json.loads(RUNNER.invoke(app, [*options, "--json"]).stdout)
+    assert len(facts["seconds"]) == 9
+    assert facts["step_s"]["p5"] <= facts["step_s"]["p95"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--draws", "3"], "all draws of the step are alike"),
+        (["--failures", "trace.csv"], "--failures without --days"),
+        (["--draws", "3", "--what-if", "jitter=0.1", "--gantt"], "--gantt and --draws"),
+    ],
+)
+def test_draws_and_failures_of_nothing(path: str, options: list[str], message: str) -> None:
+    found = RUNNER.invoke(app, ["simulate", path, *options])
+    assert found.exit_code == 2
+    assert message in found.stderr.replace("\n", " ")
+
+
 def test_options_of_one_step_are_refused(path: str) -> None:
     found = RUNNER.invoke(app, ["simulate", path, "--days", "1", "--gantt"])
     assert found.exit_code == 2

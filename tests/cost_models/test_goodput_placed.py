@@ -12,6 +12,7 @@ from scaleacross.cost_models.goodput import fault_model, goodput_of, unit_loss
 from scaleacross.cost_models.goodput.recovery import recovery_times, state_bytes
 from scaleacross.cost_models.goodput.share import useful_share
 from scaleacross.cost_models.goodput.strikes import strikes_of, units_cut_off, units_hit
+from scaleacross.errors import InputError
 from scaleacross.spec.parallelism import Degrees
 from scaleacross.spec.placement import BuildingShare, Placement, coordinates, devices
 from scaleacross.spec.reliability import Failures, Recovery
@@ -105,6 +106,15 @@ def test_goodput_of_a_plan_names_what_it_assumes() -> None:
     assert placement is not None
     args = (problem.job, problem.profile, problem.topology, placement.fill, decision.degrees, placement.axis_order, 4)
     assert useful_share(fault_model(*args))[0] == pytest.approx(found.goodput_fraction)
+
+
+def test_failures_that_leave_no_time_are_refused() -> None:
+    topology = plain_topology(2, 2) | {"reliability": {"host_mtbf_hours": 1e-4}}
+    problem = problem_of(plain_job(topology=topology))
+    with pytest.raises(
+        InputError, match=r"nothing is ever trained: something fails every \S+ s and takes \S+ s to restart"
+    ):
+        goodput_of(problem, sa_decision(problem_of(plain_job(2, 2))), 2.0)
 
 
 def sa_decision(problem):  # type: ignore[no-untyped-def]

@@ -88,9 +88,19 @@ def test_spares_by_the_quantile() -> None:
         spares = spares_needed(mean)
         assert poisson_tail(mean, spares) <= 1e-3 + 1e-9
         assert poisson_tail(mean, spares - 1) > 1e-3
+    assert (
+        poisson_tail(110_000.0, spares_needed(110_000.0) - 2)
+        > 1e-3
+        > poisson_tail(110_000.0, spares_needed(110_000.0) + 1)
+    )
     assert spares_needed(0.0) == 0
     assert erlang_loss(1, 2.0) == pytest.approx(2 / 3)
     assert erlang_loss(2, 1.0) == pytest.approx(0.2)
+
+
+def test_impossible_repairs_are_refused() -> None:
+    with pytest.raises(InputError, match="shorter repair_hours"):
+        spares_needed(math.inf)
 
 
 def test_a_checkpoint_is_written_once_a_day_at_least() -> None:

@@ -11,7 +11,7 @@ from scaleacross.api.published_goodput import ft_hsdp
 from scaleacross.cost_models.goodput.share import useful_share
 from scaleacross.errors import InputError
 from scaleacross.simulation.long_run import long_run
-from scaleacross.spec.goodput import FaultModel, Strike, TracedFailure
+from scaleacross.spec.goodput import FaultModel, SlowSpell, Strike, TracedFailure
 
 MINUTE, DAY = 60.0, 86_400.0
 
@@ -102,7 +102,8 @@ def test_every_second_is_accounted_for() -> None:
     )
     changes = {"spares": 3, "repair_s": 3e4, "checkpoint_interval_s": 900.0, "checkpoint_blocking_s": 20.0}
     model = ft_hsdp(5).model_copy(update={"strikes": strikes, "unit_loss": 0.25, **changes})
-    run = long_run(model, days=20, draws=20)
+    spells = (SlowSpell(cause="slow host", rate_per_s=1e-4, lasts_s=900, speed=0.7),)
+    run = long_run(model.model_copy(update={"slow_spells": spells}), days=20, draws=20, paces=(0.9, 1.0, 0.95))
     assert run.goodput_fraction["mean"] + sum(run.lost.values()) == pytest.approx(1)
     assert min(run.lost.values()) >= -1e-12
     assert all(value > 0 for value in run.lost.values())

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from functools import lru_cache
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -11,7 +15,8 @@ from instances import plain_job, plain_topology
 from scaleacross.cost_models.failures import degraded_states, replicas_lost
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import Degrees
-from scaleacross.spec.placement import BuildingShare
+from scaleacross.spec.placement import BuildingShare, Device, coordinates, devices
+from scaleacross.spec.plan import Plan
 from scaleacross.verification import illegal, verify
 from scaleacross.verification.failures import replicas_by_unit
 from scaleacross.workloads.problem import problem_of
@@ -132,6 +137,51 @@ def test_where_states_are_sharded_only_whole_groups_survive() -> None:
     assert (mixed["one host"].units_lost, mixed["one host"].step_s, mixed["one host"].tokens_fraction) == (2, None, 0)
     assert mixed["one host"].only_copies == 2, "4 accelerators of a host hold both copies of 2 shards"
     assert mixed["one building"].only_copies == 4
+
+
+@pytest.mark.parametrize("shard_order", list(permutations(("pp", "dp_shard", "dp_replicate"))))
+@pytest.mark.parametrize("sizes", [(8, 8), (12, 4)])
+def test_degraded_states_equal_killing_every_domain(shard_order: tuple[str, ...], sizes: tuple[int, int]) -> None:
+    """Every accelerator, host, rack, zone and building dies once: who still has a whole state, and which shards are gone."""
+    degrees = {"tp": 1, "cp": 1, "pp": 2, "dp_shard": 2, "dp_replicate": 4, "ep": 1}
+    job = plain_job(3, 2, degrees=degrees, schedules="1F1B", shard="optimizer", global_batch_sequences=24)
+    fill = tuple(BuildingShare(building=f"b{n}", num_accelerators=size) for n, size in enumerate(sizes))
+    decision = planned(job.model_dump_json()).decision
+    axes = ("tp", "cp", *shard_order)
+    placed = decision.placement.model_copy(update={"axis_order": axes, "fill": fill})
+    decision = decision.model_copy(update={"placement": placed, "network": None})
+    evaluated = sa.evaluate((job, decision))
+    where = [coordinates(Degrees(**degrees), axes, position) for position in range(16)]
+    shard = [(at["pp"], at["dp_shard"]) for at in where]
+    for level in ("accelerator", "host", "rack", "zone", "building"):
+        domain = [domain_of(device, level) for device in devices(problem_of(job).topology, placed)]
+        left, gone = [], []
+        for dead in set(domain):
+            alive = [position for position in range(16) if domain[position] != dead]
+            units = Counter(where[position]["dp_replicate"] for position in alive)
+            left.append(sum(number == 4 for number in units.values()))
+            gone.append(len(set(shard) - {shard[position] for position in alive}))
+        state = next(one for one in evaluated.degraded if one.what == f"one {level}")
+        assert (state.units_lost, state.tokens_fraction) == (4 - min(left), min(left) / 4)
+        assert state.replicas_lost == 2 * state.units_lost
+        assert state.only_copies == max(gone)
+        if not min(left):
+            assert state.step_s is None
+            continue
+        micro_batches = decision.pipeline.micro_batch_sequences
+        each = math.ceil(24 // (8 * micro_batches) * 4 / min(left))
+        longer = sa.evaluate((job.model_copy(update={"global_batch_sequences": each * 8 * micro_batches}), decision))
+        assert state.step_s == pytest.approx(longer.cost.step_s)
+
+
+@lru_cache
+def planned(job: str) -> Plan:
+    return sa.plan(Job.model_validate_json(job), time_limit_s=10)
+
+
+def domain_of(device: Device, level: str) -> tuple[object, ...]:
+    inside = {"accelerator": 4, "host": 3, "rack": 2, "zone": 1, "building": 0}[level]
+    return (device.building, device.zone, device.rack, device.host, device.local)[: inside + 1]
 
 
 def test_verification_counts_units_on_hosts() -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from instances import plain_job, plain_topology
+from scaleacross.catalogue import load_job
+from scaleacross.errors import InputError
 from scaleacross.spec.reliability import DEFAULTS, PUBLISHED_RATES, Failures, Recovery, default
 
 
@@ -50,3 +52,9 @@ def test_a_job_and_its_topology_carry_them() -> None:
     job = plain_job(topology=topology, reliability={"spares": 4})
     assert job.reliability is not None
     assert job.reliability.spares == 4
+
+
+def test_more_spare_hosts_than_hosts_are_refused() -> None:
+    job = plain_job(2, 2, reliability={"spares": 5})
+    with pytest.raises(InputError, match=r"5 spare hosts, and topology 'plain' has 4 hosts"):
+        load_job(job.model_dump(mode="json", exclude_none=True))

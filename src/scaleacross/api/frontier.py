@@ -92,7 +92,7 @@ def pareto(
         raise InputError(f"{points} points: 2 to {MAX_POINTS} make a front")
     problem = problem_of(job, overrides)
     for name in (first, second):
-        Measure.of(problem.topology, name)
+        Measure.of(problem.topology, name, problem)
     with Store(Path(directory), SEARCHES_FILE) if directory is not None else nullcontext() as store:
         limit = (time_limit_s, clock) if work_limit is None else (work_limit, None)
         front = _Front(problem, (first, second), limit, seed, gap_tolerance, progress, store)

@@ -10,7 +10,7 @@ from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.cost_models.spending import spending_of, spent_parts
 from scaleacross.solvers.bounds import arithmetic_bounds, spending_bound
 from scaleacross.solvers.objectives import Goal, Measure
-from scaleacross.spec.job import ObjectiveName
+from scaleacross.spec.job import ObjectiveName, counts_failures
 from scaleacross.spec.plan import Decision, ObjectiveValue
 from scaleacross.workloads.problem import Problem
 
@@ -90,4 +90,13 @@ def _useful_value(problem: Problem, cost: PlanCost, decision: Decision, spent_bo
 def spent_on(problem: Problem, name: ObjectiveName, cost: PlanCost, decision: Decision) -> dict[str, float]:
     """Parts of what a step spends by a money or energy objective. Raises InputError where the topology lacks a figure."""
     patterns = axis_patterns(decision.degrees, cost.placement.axis_order, cost.placement.fill)
-    return spent_parts(problem.topology, spending_of(problem.topology, name), decision, cost, patterns)
+    spending = spending_of(problem.topology, name)
+    return spent_parts(problem.topology, spending, decision, cost, patterns, wall_of(problem, name, cost, decision))
+
+
+def wall_of(problem: Problem, name: ObjectiveName, cost: PlanCost, decision: Decision) -> float | None:
+    """Seconds of the wall per step of useful tokens; None where the objective does not count failures."""
+    if not counts_failures(name):
+        return None
+    placed = decision.model_copy(update={"placement": cost.placement})
+    return sum(useful_parts(problem, placed, cost.cost.step_s).values())

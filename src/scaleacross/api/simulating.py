@@ -5,8 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
+
+import numpy as np
 
 from scaleacross.api.problems import problem_of
+from scaleacross.errors import InputError
 from scaleacross.simulation.execution import execution_trace as programs
 from scaleacross.simulation.replay import Replay, no_collection, replay
 from scaleacross.simulation.result import simulated_step
@@ -15,8 +19,11 @@ from scaleacross.simulation.what_if import disturbance_of
 from scaleacross.spec.execution_trace import ExecutionTrace
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.progress import Progress
-from scaleacross.spec.simulation import SimulatedStep
+from scaleacross.spec.simulation import SimulatedStep, StepDraws
 from scaleacross.workloads.problem import Problem
+
+JITTERS: Final = ("jitter=", "host-jitter=")
+"""What-ifs whose draws differ by seed."""
 
 
 def simulate(
@@ -42,6 +49,48 @@ def simulate(
     with no_collection():
         played, _ = _played(found, what_if, fold, progress)
         return simulated_step(found, played, fold, tuple(what_if), timeline)
+
+
+def step_draws(
+    plan: Plan | str | Path,
+    *,
+    what_if: Sequence[str],
+    draws: int,
+    seed: int = 0,
+    progress: Callable[[Progress], None] | None = None,
+) -> StepDraws:
+    """The step time over draws of ``jitter`` and ``host-jitter``; every other what-if holds in all of them.
+
+    Raises:
+        InputError: as ``simulate``; no draws; nothing that differs between draws; a seed among the what-ifs.
+    """
+    if draws < 1:
+        raise InputError(f"{draws} draws simulate nothing: give 1 or more")
+    if not any(one.startswith(JITTERS) for one in what_if):
+        raise InputError(
+            "all draws of the step are alike: say how much it varies, e.g. --what-if host-jitter=0.02 (a pace for every host) or "
+            "--what-if jitter=0.02 (for every action); draws of failures need --days"
+        )
+    if any(one.startswith("seed=") for one in what_if):
+        raise InputError("what-if seed=… is of one step: --seed says where the draws begin")
+    found = plan if isinstance(plan, Plan) else _verified(plan)
+    problem, began, seconds = problem_of(found.job, ()), time.monotonic(), []
+    steady = [one for one in what_if if not one.startswith(JITTERS)]
+    for draw in range(-1, draws):
+        options = steady if draw < 0 else [*what_if, f"seed={seed + draw}"]
+        seconds.append(replay(found, problem, disturbance_of(options, found, problem.topology)).step_s)
+        if progress is not None:
+            progress(Progress("simulating steps", draw + 2, draws + 1, None, None, time.monotonic() - began))
+    p5, p50, p95 = (float(value) for value in np.percentile(seconds[1:], [5, 50, 95]))
+    return StepDraws(
+        plan_name=found.job.name,
+        what_if=tuple(what_if),
+        draws=draws,
+        seed=seed,
+        steady_s=seconds[0],
+        step_s={"p5": p5, "p50": p50, "p95": p95, "mean": sum(seconds[1:]) / draws},
+        seconds=tuple(seconds[1:]),
+    )
 
 
 def replayed_step_s(plan: Plan) -> float:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from scaleacross.api.assemble import cost_of
 from scaleacross.api.objectives import spent_on
 from scaleacross.api.problems import problem_of
@@ -16,13 +19,18 @@ from scaleacross.workloads.problem import Problem
 
 MILLION = 1e6
 JOULES_PER_KWH = 3.6e6
+USEFUL: Final[Mapping[ObjectiveName, ObjectiveName]] = {
+    "tokens_per_s_per_megawatt": "useful_tokens_per_s_per_megawatt",
+    "tokens_per_s_per_currency_unit": "useful_tokens_per_s_per_currency_unit",
+}
+"""The same objective under failures."""
 
 
 def summarise(plan: Plan) -> PlanSummary:
     """What the step of ``plan`` answers to, largest elasticity first, and what a million tokens cost in money and energy.
 
     The decision is kept and priced again with every figure of the topology 10 % lower and higher, as ``explain`` does.
-    Under failures, time that is lost spends as time that trains.
+    Under failures, time that is lost spends as waiting does (``cost_models.spending``).
     """
     problem = problem_of(plan.job, ())
     rows, _ = sensitivities(Repricer.of(problem.job, problem.profile, problem.topology, plan.decision))
@@ -44,11 +52,12 @@ def _money(problem: Problem, plan: Plan) -> TokenCost | None:
     spending = spending_of(problem.topology, "tokens_per_s_per_currency_unit")
     whole = sum(one.num_accelerators * spending.rates[one.name].step_per_s for one in problem.topology.buildings)
     whole += spending.sites.owned_per_s if spending.sites else 0.0
-    tokens = _tokens(plan)
+    tokens = plan.job.tokens_per_step / MILLION
+    wall_s = plan.cost.step_s / (plan.goodput.goodput_fraction if plan.goodput else 1.0)
     return TokenCost(
         unit=problem.topology.currency or "",
         used=sum(parts.values()) / tokens,
-        owned=(whole * plan.cost.step_s + parts["egress"]) / tokens,
+        owned=(whole * wall_s + parts["egress"]) / tokens,
         useful=plan.goodput is not None,
     )
 
@@ -57,21 +66,15 @@ def _energy(problem: Problem, plan: Plan) -> TokenCost | None:
     parts = _parts(problem, plan, "tokens_per_s_per_megawatt")
     if parts is None:
         return None
-    spent = sum(parts.values()) / JOULES_PER_KWH / _tokens(plan)
+    spent = sum(parts.values()) / JOULES_PER_KWH / plan.job.tokens_per_step * MILLION
     return TokenCost(unit="kWh", used=spent, useful=plan.goodput is not None)
 
 
-def _tokens(plan: Plan) -> float:
-    """Millions of tokens of a step; of useful ones under failures."""
-    useful = plan.goodput.goodput_fraction if plan.goodput else 1.0
-    return plan.job.tokens_per_step * useful / MILLION
-
-
 def _parts(problem: Problem, plan: Plan, name: ObjectiveName) -> dict[str, float] | None:
-    """Parts of what a step spends; None where the topology lacks a figure."""
+    """Parts of what a step spends, of useful tokens under failures; None where the topology lacks a figure."""
     try:
         spending_of(problem.topology, name)
     except InputError:
         return None
     cost: PlanCost = cost_of(problem, plan.decision)
-    return spent_on(problem, name, cost, plan.decision)
+    return spent_on(problem, USEFUL[name] if plan.goodput else name, cost, plan.decision)

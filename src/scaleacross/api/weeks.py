@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import csv
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from scaleacross.api.problems import problem_of
+from scaleacross.api.simulating import JITTERS, simulate, step_draws
 from scaleacross.catalogue import load_plan
 from scaleacross.cost_models.goodput import goodput_of
 from scaleacross.cost_models.goodput.share import useful_share
 from scaleacross.errors import InputError
 from scaleacross.simulation.long_run import SECONDS_PER_DAY, long_run
-from scaleacross.spec.goodput import LongRun, TracedFailure
+from scaleacross.spec.goodput import LongRun, SlowSpell, TracedFailure
+from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.progress import Progress
+from scaleacross.workloads.problem import Problem
 
 RATES: Final = "rates"
 COLUMNS: Final = ("time_hours", "cause", "host_swap")
+STEP_DRAWS: Final = 20
+"""Steps simulated for the paces of a long run: hosts that are slow stay so, and runs share these draws."""
+STRAGGLING: Final = 3
+"""Pipeline ranks on which a slow accelerator is tried: the first, the last and one between."""
 
 
 def simulate_weeks(
@@ -29,31 +36,82 @@ def simulate_weeks(
     draws: int = 100,
     seed: int = 0,
     failures: str | Path = RATES,
+    what_if: Sequence[str] = (),
     progress: Callable[[Progress], None] | None = None,
 ) -> LongRun:
     """Simulate ``days`` of a plan's training, failure by failure, over ``draws`` draws.
 
     Args:
-        failures: ``rates`` draws them by the rates of the plan (Llama 3's where nothing states any); otherwise a CSV with columns
-            time_hours, cause and host_swap (yes or no; may be left out).
+        failures: ``rates`` draws them by the plan's rates (Llama 3's where nothing states any); otherwise a CSV with
+            columns time_hours, cause and host_swap (yes or no; may be left out).
+        what_if: what holds all the time, as for one step. Of ``jitter`` and ``host-jitter`` every draw of the run has one of
+            STEP_DRAWS steps: hosts that are slow stay so.
         progress: called now and then.
 
     Raises:
-        InputError: not a plan, no days or draws, too many failures, or a trace that is none.
+        InputError: not a plan, no days or draws, too many failures, or a trace or a what-if that is none.
     """
     found = plan if isinstance(plan, Plan) else load_plan(plan)
-    stated = found.goodput or goodput_of(problem_of(found.job, ()), found.decision, found.cost.step_s)
+    problem = problem_of(found.job, ())
+    stated = found.goodput or goodput_of(problem, found.decision, found.cost.step_s)
     trace = None if str(failures) == RATES else read_trace(Path(failures))
+    model = stated.model.model_copy(update={"slow_spells": slow_spells(found, problem, what_if)})
+    paces = _paces(found, what_if, min(draws, STEP_DRAWS), seed, progress)
     began = time.monotonic()
 
     def told(done: int, total: int) -> None:
         if progress is not None:
             progress(Progress("simulating failures", done, total, None, None, time.monotonic() - began))
 
-    expected = useful_share(stated.model)[0] if trace is None else None
-    run = long_run(stated.model, days=days, draws=draws, seed=seed, trace=trace, closed_form=expected, progress=told)
+    expected = useful_share(model)[0] * (sum(paces) / len(paces) if paces else 1.0) if trace is None else None
+    run = long_run(
+        model, days=days, draws=draws, seed=seed, trace=trace, closed_form=expected, paces=paces, progress=told
+    )
     per_share = found.cost.tokens_per_s * days * SECONDS_PER_DAY
-    return run.model_copy(update={"tokens": {name: value * per_share for name, value in run.goodput_fraction.items()}})
+    return run.model_copy(
+        update={
+            "assumed": stated.assumed,
+            "tokens": {name: value * per_share for name, value in run.goodput_fraction.items()},
+        }
+    )
+
+
+def _paces(
+    plan: Plan, what_if: Sequence[str], draws: int, seed: int, progress: Callable[[Progress], None] | None
+) -> tuple[float, ...]:
+    """Speeds of draws over that of the plan as it is; () where nothing is asked."""
+    if not what_if:
+        return ()
+    usual_s = simulate(plan).step_s
+    if not any(one.startswith(JITTERS) for one in what_if):
+        return (usual_s / simulate(plan, what_if=what_if).step_s,)
+    found = step_draws(plan, what_if=what_if, draws=max(draws, 1), seed=seed, progress=progress)
+    return tuple(usual_s / seconds for seconds in found.seconds)
+
+
+def slow_spells(plan: Plan, problem: Problem, what_if: Sequence[str] = ()) -> tuple[SlowSpell, ...]:
+    """The slowdowns that the topology states, with the speed of the simulated step while one lasts.
+
+    A slow accelerator is tried on up to STRAGGLING pipeline ranks, which share its rate; a slow link on each between buildings.
+    """
+    stated = problem.topology.reliability.slowdowns if problem.topology.reliability else ()
+    usual_s = simulate(plan, what_if=what_if).step_s if stated else 0.0
+    out: list[SlowSpell] = []
+    for one in stated:
+        if one.of == "inter_building_link":
+            names = dict.fromkeys("/".join(trunk.between) for trunk in problem.topology.trunks)
+            counts = {f"slow={name}:{1 / one.times!r}": 1.0 for name in names}
+        else:
+            stride, ranks = strides(plan.degrees, plan.placement.axis_order)["pp"], plan.degrees.pp
+            tried = sorted({round(index * (ranks - 1) / (STRAGGLING - 1)) for index in range(STRAGGLING)})
+            per_host = min(problem.topology.building(s.building).accelerators_per_host for s in plan.placement.fill)
+            number = plan.degrees.world_size / (per_host if one.of == "host" else 1)
+            counts = {f"straggler={rank * stride}:{one.times!r}": number / len(tried) for rank in tried}
+        for option, count in counts.items():
+            speed = min(1.0, usual_s / simulate(plan, what_if=[*what_if, option]).step_s)
+            rate = count / (one.mtbf_hours * 3600)
+            out.append(SlowSpell(cause=option, rate_per_s=rate, lasts_s=one.lasts_minutes * 60, speed=speed))
+    return tuple(one for one in out if one.speed < 1)
 
 
 def read_trace(path: Path) -> tuple[TracedFailure, ...]:

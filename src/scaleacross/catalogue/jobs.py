@@ -24,6 +24,7 @@ from scaleacross.errors import InputError
 from scaleacross.spec.base import Spec
 from scaleacross.spec.job import Job, Range
 from scaleacross.spec.plan import Decision, Plan
+from scaleacross.spec.reliability import Recovery
 from scaleacross.spec.slurm import Slurm
 from scaleacross.spec.topology import Building, Topology
 from scaleacross.workloads.layer_profile import Workload
@@ -100,6 +101,7 @@ def _full_topology(source: Source) -> tuple[type[BaseModel], dict[str, Any]]:
 
 def _self_contained(job: Job, workload: Workload, topology: Topology) -> Job:
     _require_partitions_of_buildings(job.slurm, topology)
+    _require_possible_spares(job.reliability, topology)
     full: dict[str, Any] = {
         "workload": workload.model_dump(mode="json"),
         "topology": topology.model_dump(mode="json"),
@@ -107,6 +109,16 @@ def _self_contained(job: Job, workload: Workload, topology: Topology) -> Job:
     if "objective" not in job.model_fields_set and _fails_often(job, topology):
         full["objective"] = "useful_tokens_per_s"
     return job.model_copy(update=full)
+
+
+def _require_possible_spares(recovery: Recovery | None, topology: Topology) -> None:
+    """Raise InputError where more hosts are spare than there are."""
+    hosts = sum(building.hosts for building in topology.buildings)
+    if recovery is not None and recovery.spares != "auto" and recovery.spares > hosts:
+        raise InputError(
+            f"reliability.spares: {recovery.spares:,} spare hosts, and topology '{topology.name}' has {hosts:,} hosts: "
+            "state as many as stand by for this job, or auto"
+        )
 
 
 def _require_partitions_of_buildings(slurm: Slurm, topology: Topology) -> None:

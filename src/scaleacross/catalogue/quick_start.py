@@ -284,7 +284,7 @@ _JOB_HEAD: Final = """
 _JOB_TAIL: Final = """
 # degrees: {tp: 8, pp: {min: 8, max: 32}}   # pin or bound any axis: tp, cp, pp, ep, dp_shard, dp_replicate
 # num_accelerators: 512                     # exactly so many, or {min, max}; default: as many as pay
-# objective: step_time                      # or tokens_per_s_per_megawatt, tokens_per_s_per_currency_unit
+# objective: step_time                      # or (useful_)tokens_per_s_per_megawatt, ...
 # spare_hosts: {building-a: 4}              # hosts held back for repairs
 # slurm: {partition: h100, account: ai, time: 2-00}   # lines of slurm.sbatch; also container, extra
 # precision: bf16                           # or fp8, where the accelerator states a peak for it

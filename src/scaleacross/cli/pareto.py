@@ -19,7 +19,8 @@ def pareto_command(
         str,
         typer.Option(
             metavar="A,B",
-            help="Two of step_time, tokens_per_s_per_megawatt, tokens_per_s_per_currency_unit.",
+            help="Two of step_time, tokens_per_s_per_megawatt, tokens_per_s_per_currency_unit, useful_tokens_per_s, "
+            "useful_tokens_per_s_per_megawatt, useful_tokens_per_s_per_currency_unit.",
         ),
     ] = "step_time,tokens_per_s_per_currency_unit",
     points: Annotated[int, typer.Option(min=2, help="Points at most, both ends included.")] = 8,

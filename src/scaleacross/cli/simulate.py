@@ -21,7 +21,14 @@ Days = Annotated[
     float | None,
     typer.Option("--days", metavar="N", help="Simulate so many days under failures instead of one step."),
 ]
-Draws = Annotated[int, typer.Option("--draws", metavar="N", help="Draws of the failures; with --days.")]
+Draws = Annotated[
+    int | None,
+    typer.Option(
+        "--draws",
+        metavar="N",
+        help="With --days: draws of the failures (100). Without: draws of the step under --what-if jitter, host-jitter.",
+    ),
+]
 FailuresFrom = Annotated[
     str,
     typer.Option(
@@ -36,20 +43,22 @@ Output = Annotated[
         "-o", "--output", metavar="DIR", file_okay=False, help="Write simulation.json and report.html to DIR."
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Of the draws; with --days.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Of the draws.")]
+
+WhatIf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--what-if",
+        metavar="CHANGE",
+        help="jitter=0.02, host-jitter=0.03, seed=1, straggler=POSITION:1.3, slow=LEVEL:0.5, slow=A/B:0.5 (a trunk), "
+        "lost-plane=LEVEL, lost-rack=BUILDING:RACK. Repeatable.",
+    ),
+]
 
 
 def simulate_command(
     source: Annotated[str, typer.Argument(metavar="PLAN", help="A plan.json.")],
-    what_if: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--what-if",
-            metavar="CHANGE",
-            help="jitter=0.02, seed=1, straggler=POSITION:1.3, slow=LEVEL:0.5, slow=A/B:0.5 (a trunk), lost-plane=LEVEL, "
-            "lost-rack=BUILDING:RACK. Repeatable.",
-        ),
-    ] = None,
+    what_if: WhatIf = None,
     gantt: Annotated[
         bool, typer.Option("--gantt", help="Show a chart of the step, a line per class of ranks.")
     ] = False,
@@ -69,7 +78,7 @@ def simulate_command(
     output: Output = None,
     charts: Charts = None,
     days: Days = None,
-    draws: Draws = 100,
+    draws: Draws = None,
     failures: FailuresFrom = "rates",
     seed: Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the simulation as JSON and nothing else.")] = False,
@@ -87,12 +96,18 @@ def simulate_command(
       scaleacross simulate plan.json --chakra traces/ && ASTRA_SIM=path/to/binary traces/run.sh
       scaleacross simulate plan.json --what-if slow=building-a/building-b:0.5 --what-if jitter=0.02
       scaleacross simulate plan.json --json | jq .components_s
+      scaleacross simulate plan.json --what-if host-jitter=0.03 --draws 50
       scaleacross simulate plan.json --days 54 --draws 100
       scaleacross simulate plan.json --days 54 --failures TRACE.csv
     """
     if days is not None:
-        _refuse_with_days(what_if=what_if, gantt=gantt, trace=trace, chakra=chakra, unfolded=unfolded)
-        _weeks(source, days, draws, failures, seed, as_json, output, charts)
+        _refuse("--days", gantt=gantt, trace=trace, chakra=chakra, unfolded=unfolded)
+        _weeks(source, days, 100 if draws is None else draws, failures, seed, what_if or (), as_json, output, charts)
+        return
+    _refuse("no --days", failures=failures != "rates", seed=bool(seed) and draws is None)
+    if draws is not None:
+        _refuse("--draws", gantt=gantt, trace=trace, chakra=chakra, unfolded=unfolded, output=output, charts=charts)
+        _step_draws(source, draws, seed, what_if or (), as_json)
         return
     from scaleacross.api import simulate, verified_plan
     from scaleacross.report.console import PlainConsole
@@ -121,13 +136,28 @@ def simulate_command(
         typer.echo(f"no network.yml: {notes}", err=True)
 
 
-def _refuse_with_days(**of_one_step: object) -> None:
-    """Options of one step say nothing about weeks."""
+def _refuse(among: str, **wrong: object) -> None:
+    """Options that say nothing about what is asked."""
     from scaleacross.errors import InputError
 
-    given = [f"--{name.replace('_', '-')}" for name, value in of_one_step.items() if value]
+    given = [f"--{name.replace('_', '-')}" for name, value in wrong.items() if value]
+    if given and among.startswith("no "):
+        raise InputError(
+            f"{', '.join(given)} without {among[3:]}: one step has no failures; --what-if seed=N draws others"
+        )
     if given:
-        raise InputError(f"{', '.join(given)} and --days: the former are of one step; leave one of them out")
+        raise InputError(f"{', '.join(given)} and {among}: the former are of one step; leave one of them out")
+
+
+def _step_draws(source: str, draws: int, seed: int, what_if: Sequence[str], as_json: bool) -> None:
+    from scaleacross.api.simulating import step_draws
+    from scaleacross.report.console import PlainConsole
+    from scaleacross.report.progress import ProgressDisplay
+    from scaleacross.report.simulation import step_draws_report
+
+    with ProgressDisplay(PlainConsole(stderr=True)) as show:
+        found = step_draws(source, what_if=what_if, draws=draws, seed=seed, progress=show)
+    typer.echo(found.model_dump_json(indent=2)) if as_json else display(step_draws_report(found))
 
 
 def _weeks(
@@ -136,6 +166,7 @@ def _weeks(
     draws: int,
     failures: str,
     seed: int,
+    what_if: Sequence[str],
     as_json: bool,
     output: Path | None,
     charts: Path | None,
@@ -148,7 +179,9 @@ def _weeks(
     from scaleacross.report.progress import ProgressDisplay
 
     with ProgressDisplay(PlainConsole(stderr=True)) as show:
-        run = simulate_weeks(source, days=days, draws=draws, seed=seed, failures=failures, progress=show)
+        run = simulate_weeks(
+            source, days=days, draws=draws, seed=seed, failures=failures, what_if=what_if, progress=show
+        )
     if output is not None:
         page = page_files(lambda: weeks_page(Path(source).stem, run))
         files = write_files({"simulation.json": run.model_dump_json(indent=2) + "\n", **page}, output)

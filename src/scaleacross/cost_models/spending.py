@@ -10,6 +10,10 @@ building that the job uses, link_l that of a link on the route of least latency 
 
 Tokens/s per megawatt are tokens per step over megajoules per step; tokens/s per currency unit and second are tokens per step
 over currency units per step: most of either is least spending, because the tokens of a step are given.
+
+Under failures a step of useful tokens takes T/G of the wall (``goodput``, G the useful share). What trains nothing spends as what
+waits does, idle power or the price, so T/G stands for T above; C and egress are counted once. Work that is done again after a
+restart is taken to spend idle power as well.
 """
 
 from __future__ import annotations
@@ -103,14 +107,26 @@ class Spending:
 
 
 def spent_parts(
-    topology: Topology, spending: Spending, decision: Decision, cost: PlanCost, patterns: Mapping[str, Patterns]
+    topology: Topology,
+    spending: Spending,
+    decision: Decision,
+    cost: PlanCost,
+    patterns: Mapping[str, Patterns],
+    wall_s: float | None = None,
 ) -> dict[str, float]:
-    """Parts of what a step of a placed decision spends; ``patterns`` of every axis, ``ep`` and ``expert``."""
+    """Parts of what a step of a placed decision spends; ``patterns`` of every axis, ``ep`` and ``expert``.
+
+    ``wall_s``: seconds of the wall per step of useful tokens, where failures count.
+    """
     fill = cost.placement.fill
     egress = 0.0
     if spending.pays_egress:
         egress = egress_price(cost.sent, patterns, hop_prices(topology, fill), decision.pipeline.num_chunks)
-    return spending.parts(fill, cost.cost.step_s, cost.cost.compute_s, egress)
+    parts = spending.parts(fill, cost.cost.step_s, cost.cost.compute_s, egress)
+    if wall_s is not None:
+        more = spending.parts(fill, wall_s, cost.cost.compute_s, egress)
+        parts["failures"] = sum(more.values()) - sum(parts.values())
+    return parts
 
 
 def spending_of(topology: Topology, name: ObjectiveName) -> Spending:
@@ -125,14 +141,14 @@ def spending_of(topology: Topology, name: ObjectiveName) -> Spending:
             f"objective {name} needs figures that topology '{topology.name}' does not state:\n"
             + "\n".join(f"- {line}" for line in missing)
         )
-    if name == "tokens_per_s_per_megawatt":
+    if name.endswith("per_megawatt"):
         return Spending(name, "J", MEGA, {b.name: _power(b) for b in topology.buildings}, pays_egress=False)
     rates = {b.name: Rate((_price_per_hour(b) or 0.0) / SECONDS_PER_HOUR, 0.0) for b in topology.buildings}
     return Spending(name, topology.currency or "", 1.0, rates, pays_egress=True, sites=SitePrices(topology))
 
 
 def _missing(topology: Topology, name: ObjectiveName) -> Iterator[str]:
-    needs_power = name == "tokens_per_s_per_megawatt"
+    needs_power = name.endswith("per_megawatt")
     for region_index, region in enumerate(topology.regions):
         for index, building in enumerate(region.buildings):
             place = f"topology.regions.{region_index}.buildings.{index}"

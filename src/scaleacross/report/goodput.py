@@ -17,6 +17,7 @@ CAUSE_WORDS = {
     "lost_work": "work since the last checkpoint",
     "checkpoint": "blocking checkpoints",
     "waiting_for_host": "waiting for a host",
+    "slow_steps": "slower steps",
 }
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from scaleacross.report.cost import COMPONENT_MEANING
 from scaleacross.report.format import add, cell, columns, count, grid, percent, plural, rate, section
-from scaleacross.spec.simulation import SimulatedRow, SimulatedStep, Span, SpanKind
+from scaleacross.spec.simulation import SimulatedRow, SimulatedStep, Span, SpanKind, StepDraws
 from scaleacross.units import human_bytes, human_seconds
 
 IDLE: Final = "·"
@@ -49,6 +49,18 @@ def simulation_report(step: SimulatedStep, gantt: bool = False) -> RenderableTyp
     if gantt:
         parts.append(section("Step", StepChart(step)))
     return Group(*parts)
+
+
+def step_draws_report(found: StepDraws) -> RenderableType:
+    """The step time over draws, beside the step without jitter."""
+    order = ("p5", "p50", "p95", "mean")
+    table = columns(("", *order), right=order)
+    add(table, "step", *(human_seconds(found.step_s[name]) for name in order))  # type: ignore[index]
+    add(table, "over steady", *(_signed(found.step_s[name] / found.steady_s - 1) for name in order))  # type: ignore[index]
+    facts = [("what if", ", ".join(found.what_if)), ("steady", f"{human_seconds(found.steady_s)} without jitter")]
+    return section(
+        f"{found.plan_name}: {found.draws:,} draws of a step (seed {found.seed})", table, Text(), grid(facts)
+    )
 
 
 def _facts(step: SimulatedStep) -> RenderableType:

@@ -5,6 +5,8 @@ saved. Between two failures the state changes only by time, so the useful part o
 
     units sorted by the time at which they train: with k of R units the job runs at 1 − ℓ(R − k)
 
+Where spells slow all down (``slow_spells``) seconds at full speed stand for seconds.
+
 A failure takes its units for D and stalls the others for s; where none is left all go back to the last checkpoint. Later failures
 open their windows anew. A failed host takes a spare; the spare of failure k is free again when failure k − S is repaired. A unit
 that lacks a host lends its others, so that only one unit waits.
@@ -20,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaleacross.errors import InputError
+from scaleacross.simulation.slow_spells import Speeds
 from scaleacross.spec.goodput import LOSS_CAUSES, FaultModel, LongRun, LossCause, TracedFailure
 
 Floats = npt.NDArray[np.float64]
@@ -51,6 +54,7 @@ def long_run(
     seed: int = 0,
     trace: Sequence[TracedFailure] | None = None,
     closed_form: float | None = None,
+    paces: Sequence[float] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> LongRun:
     """Useful share of ``days`` over ``draws`` draws of the failures.
@@ -58,21 +62,26 @@ def long_run(
     Args:
         trace: failures with their times, instead of draws by rate; which unit each hits is still drawn.
         closed_form: the expected share, for the result.
+        paces: useful seconds per second without spells, of one draw after the other and again from the first; none: 1.
 
     Raises:
         InputError: no time, no draws, or more failures than fit.
     """
-    if days <= 0 or draws < 1:
-        raise InputError(f"{days:g} days and {draws} draws simulate nothing: give more than 0 of both")
+    if not 0 < days < np.inf or draws < 1:
+        raise InputError(f"{days:g} days and {draws} draws simulate nothing: give finite numbers above 0")
     end_s = days * SECONDS_PER_DAY
-    if model.rate_per_s * end_s * draws > MAX_FAILURES:
+    failures = model.rate_per_s * end_s if trace is None else len(trace)
+    events = failures + sum(one.rate_per_s for one in model.slow_spells) * end_s
+    if draws * max(events, model.num_units) > MAX_FAILURES:
         raise InputError(
-            f"{model.rate_per_s * end_s * draws:,.0f} failures in {draws} draws of {days:g} days; at most {MAX_FAILURES:,}: "
-            "take fewer days or draws"
+            f"{events:.4g} failures and slow spells of {model.num_units:,} fault units in each of {draws:,} draws of "
+            f"{days:g} days; draws times either are at most {MAX_FAILURES:,}: take fewer days or draws"
         )
     rng = np.random.default_rng(seed)
     failings = drawn(model, end_s, draws, rng) if trace is None else traced(model, trace, end_s, draws, rng)
-    run = _Run(model, draws, end_s)
+    slow = bool(model.slow_spells or paces)
+    speeds = Speeds.drawn(model.slow_spells, paces, end_s, draws, rng) if slow else None
+    run = _Run(model, draws, end_s, speeds)
     total = failings.time_s.shape[1]
     for event in range(total):
         at_s = failings.time_s[:, event]
@@ -136,6 +145,7 @@ class _Run:
     model: FaultModel
     draws: int
     end_s: float
+    speeds: Speeds | None
     now_s: Floats = field(init=False)
     back_s: Floats = field(init=False)
     stall_s: Floats = field(init=False)
@@ -167,7 +177,8 @@ class _Run:
         begins = np.maximum(self.back_s, np.maximum(now, self.stall_s)[:, None])
         begins = np.sort(np.minimum(begins, to_s[:, None]), axis=1)
         each = np.diff(begins, axis=1, append=to_s[:, None])
-        run, raw = to_s - begins[:, 0], each @ self._rates
+        run, whole = to_s - begins[:, 0], each @ self._rates
+        raw = whole if self.speeds is None else self.speeds.between(begins, to_s) @ self._rates
         down = np.clip(first, now, to_s) - now
         waiting = np.clip(self.waiting_s, now, to_s) - now
         blocked, useful = self._checkpoints(run, raw)
@@ -175,12 +186,13 @@ class _Run:
             waiting = np.minimum(waiting, down)
             out = np.zeros(self.draws)
         else:
-            waiting = np.minimum(waiting * self.model.unit_loss, run - raw)
-            out = run - raw - waiting
+            waiting = np.minimum(waiting * self.model.unit_loss, run - whole)
+            out = run - whole - waiting
         self.lost["waiting_for_host"] += waiting
         self.lost["restart"] += down - (waiting if self.model.num_units == 1 else 0.0)
         self.lost["stall"] += to_s - now - down - run
         self.lost["units_out"] += out
+        self.lost["slow_steps"] += whole - raw
         self.lost["checkpoint"] += blocked
         self.useful_s += useful
         self.now_s = to_s
@@ -255,6 +267,7 @@ def _result(
     share = run.useful_s / run.end_s
     p5, p50, p95 = np.percentile(share, [5, 50, 95])
     happened = np.isfinite(failings.time_s)
+    least, usual, most = np.percentile(happened.sum(axis=1), [5, 50, 95])
     by_cause: dict[str, float] = {}
     for index, one in enumerate(model.strikes):
         number = float((happened & (failings.strike == index)).sum()) / run.draws
@@ -272,5 +285,7 @@ def _result(
         lost={cause: float((run.lost[cause] / run.end_s).mean()) for cause in LOSS_CAUSES},
         interruptions=float(happened.sum()) / run.draws,
         interruptions_by_cause=by_cause,
+        interruptions_range={"p5": float(least), "p50": float(usual), "p95": float(most)},
+        slow_spells=model.slow_spells,
         timeline=tuple(float(part) for part in np.clip(parts, 0, 1)),
     )

@@ -44,12 +44,18 @@ LEAST_CLASSES: Final = 4
 straddle buildings were up to 10 % off those of all classes."""
 
 
+HOSTS: Final = 2**31
+"""Tells draws of hosts from those of classes of ranks."""
+
+
 @dataclass(frozen=True)
 class Disturbance:
     """What differs from the plan.
 
     Attributes:
         jitter_fraction: standard deviation of the logarithm of every action's seconds.
+        host_jitter_fraction: the same of the pace of every host, one for the whole step. A class of ranks goes at the pace of its
+            slowest host, which is at most slower than playing every rank: replicas wait for each other at the end of a step.
         seed: of the jitter, and of where hashed flows fall.
         stragglers: position -> its seconds over those stated.
         slowdown: links that are slower.
@@ -61,6 +67,7 @@ class Disturbance:
     stragglers: Mapping[int, float] = field(default_factory=dict)
     slowdown: Slowdown = field(default_factory=Slowdown)
     micro_batches: int | None = None
+    host_jitter_fraction: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -275,6 +282,7 @@ def _ranks(
     stride = strides(degrees, plan.placement.axis_order)["pp"]
     schedules = {m: chosen(plan.decision.pipeline, degrees.pp, m) for m in np.unique(counts).tolist()}
     out = {}
+    hosts = _host_paces(machine, unlike) if unlike.host_jitter_fraction else {}
     for who in machine.block_classes:
         block = machine.first(who)
         rank = block * fabric.width // stride % degrees.pp
@@ -282,9 +290,27 @@ def _ranks(
         stated = work[fabric.buildings[int(fabric.building[block])].accelerator.name]
         row = schedule.actions[rank]
         chunks = tuple(stated.chunk(rank, chunk) for chunk in range(schedule.num_chunks))
-        paces = _paces(len(row), float(pace[block]), unlike, who)
+        paces = _paces(len(row), float(pace[block]) * hosts.get(who, 1.0), unlike, who)
         out[who] = RankWork(rank, schedule, chunks, stated.optimizer_s[rank], paces)
     return out
+
+
+def _host_paces(machine: Machine, unlike: Disturbance) -> dict[int, float]:
+    """Class of blocks -> seconds of its slowest host over those stated. Positions fill the hosts of a building in their order."""
+    fabric = machine.fabric
+    before = np.flatnonzero(np.diff(fabric.building, prepend=-1))[fabric.building]
+    place = (np.arange(fabric.num_blocks) - before) * fabric.width
+    size = np.array([building.accelerators_per_host for building in fabric.buildings])[fabric.building]
+    first, last = place // size, (place + fabric.width - 1) // size
+    drawn = np.random.default_rng([unlike.seed, HOSTS]).normal(
+        0.0, unlike.host_jitter_fraction, (len(fabric.buildings), int(last.max()) + 1)
+    )
+    slowest = drawn[fabric.building, first]
+    for further in range(1, int((last - first).max()) + 1):
+        slowest = np.maximum(slowest, drawn[fabric.building, np.minimum(first + further, last)])
+    most = np.full(len(machine.classes.first), -np.inf)
+    np.maximum.at(most, machine.classes.of[: fabric.num_blocks], slowest)
+    return {who: float(np.exp(most[who])) for who in machine.block_classes}
 
 
 def _paces(count: int, pace: float, unlike: Disturbance, who: int) -> tuple[float, ...]:

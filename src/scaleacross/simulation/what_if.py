@@ -2,6 +2,7 @@
 
 * ``jitter=0.02``                   every action's seconds vary, standard deviation 2 % (of the logarithm); ``seed=1`` draws
                                     others
+* ``host-jitter=0.03``              every host has a pace of its own for the step, standard deviation 3 % (of the logarithm)
 * ``straggler=POSITION:1.3``        the accelerator at a position computes 1.3 times as long (with the neighbours that are alike)
 * ``slow=zone:0.5``                 a link level is left with half of its capacity; ``slow=building-a/building-b:0.5`` a trunk
 * ``lost-plane=building``           one of the planes that the topology states for a level is lost
@@ -26,7 +27,7 @@ from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.topology import Topology
 
-OPTIONS: Final = ("jitter", "seed", "straggler", "slow", "lost-plane", "lost-rack")
+OPTIONS: Final = ("jitter", "host-jitter", "seed", "straggler", "slow", "lost-plane", "lost-rack")
 
 
 def disturbance_of(options: Sequence[str], plan: Plan, topology: Topology) -> Disturbance:
@@ -35,7 +36,7 @@ def disturbance_of(options: Sequence[str], plan: Plan, topology: Topology) -> Di
     Raises:
         InputError: an option that is none, or that the plan or its topology does not have.
     """
-    jitter, seed, stragglers = 0.0, 0, {}
+    jitter, by_host, seed, stragglers = 0.0, 0.0, 0, {}
     levels: dict[int, float] = {}
     trunks: dict[frozenset[str], float] = {}
     micro_batches: int | None = None
@@ -43,6 +44,8 @@ def disturbance_of(options: Sequence[str], plan: Plan, topology: Topology) -> Di
         name, _, value = option.partition("=")
         if name == "jitter":
             jitter = _number(option, value, 0.0, 1.0)
+        elif name == "host-jitter":
+            by_host = _number(option, value, 0.0, 1.0)
         elif name == "seed":
             seed = int(_number(option, value, 0, 2**32))
         elif name == "straggler":
@@ -61,7 +64,7 @@ def disturbance_of(options: Sequence[str], plan: Plan, topology: Topology) -> Di
             micro_batches = _lost_rack(option, value, plan, topology)
         else:
             raise InputError(f"no what-if '{option}': choose from {', '.join(f'{one}=…' for one in OPTIONS)}")
-    return Disturbance(jitter, seed, stragglers, Slowdown(levels, trunks), micro_batches)
+    return Disturbance(jitter, seed, stragglers, Slowdown(levels, trunks), micro_batches, by_host)
 
 
 def _number(option: str, text: str, least: float, most: float) -> float:

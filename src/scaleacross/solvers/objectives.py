@@ -13,7 +13,8 @@ O3 egress     ≥ 0, and where no building holds N accelerators ≥ the least of
 O4 limit      a limit L on another objective refuses a candidate whose bound (O1–O3) on it exceeds L, and every placement
               whose exact spending does; the rest of the space stays as it is
 
-For useful tokens per second the score is T/G, with the useful share G of a placement (U1–U3, ``useful``).
+For useful tokens T/G stands for T, with the useful share G of a placement (U1–U3, ``useful``); O2 divides the bound on T by a
+bound on G.
 
 A candidate is placed by trying all orders on all fills (``Placer.every``): rates, egress and limits depend on both. On fleets of
 several accelerator types every balance of every layout is tried as well (``EveryPlacement``); the balances themselves are those
@@ -43,7 +44,7 @@ from scaleacross.solvers.mixed_fleets import pricing_on
 from scaleacross.solvers.place_parallelism import AxisOrder, PlacementDecision, Placer, axes_of, never
 from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.useful import UsefulShare
-from scaleacross.spec.job import ObjectiveName
+from scaleacross.spec.job import ObjectiveName, counts_failures
 from scaleacross.spec.parallelism import GridAxis
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads.problem import Problem
@@ -70,22 +71,30 @@ class Measure:
         """
         if name == "step_time":
             return cls(name, None, 1.0)
+        if counts_failures(name) and problem is None:
+            raise ValueError("useful tokens are those of a problem")
+        useful = UsefulShare(problem) if problem is not None and counts_failures(name) else None
         if name == "useful_tokens_per_s":
-            if problem is None:
-                raise ValueError("useful tokens are those of a problem")
-            return cls(name, None, 1.0, UsefulShare(problem))
+            return cls(name, None, 1.0, useful)
         spending = spending_of(topology, name)
         whole = sum(
             building.num_accelerators * (rate.step_per_s + rate.compute_per_s)
             for building in topology.buildings
             for rate in (spending.rates[building.name],)
         )
-        return cls(name, spending, whole or 1.0)
+        return cls(name, spending, whole or 1.0, useful)
 
     def bound(
-        self, fleet: Fleet, num_accelerators: Floats, step_s: Floats, compute_s: Floats, egress: Floats | float
+        self,
+        fleet: Fleet,
+        num_accelerators: Floats,
+        step_s: Floats,
+        compute_s: Floats,
+        egress: Floats | float,
+        share: Floats | float,
     ) -> Floats:
-        """O1–O3: lower bound on the score, (n,)."""
+        """O1–O3: lower bound on the score, (n,); ``share`` bounds the useful share."""
+        step_s = step_s / share
         if self.spending is None:
             return step_s
         held = self._cheapest(fleet, "step_per_s", num_accelerators) * step_s
@@ -108,7 +117,7 @@ class Measure:
         """Score of a placed candidate."""
         if self.spending is None:
             return step_s / share
-        return sum(self.spending.parts(shares(fill), step_s, compute_s, egress).values()) / self.reference
+        return sum(self.spending.parts(shares(fill), step_s / share, compute_s, egress).values()) / self.reference
 
     def spent(self, score: float) -> float:
         """A score as joules or currency units."""
@@ -154,9 +163,9 @@ class Goal:
         refused = np.zeros(len(settings), dtype=bool)
         for one, most in self.limits:
             share = one.share_bound(settings, bases)
-            refused |= one.bound(fleet, number, step_s, compute_s, egress) / share > most * SLACK
-        least = self.measure.bound(fleet, number, step_s, compute_s, egress)
-        return np.where(refused, np.inf, least / self.measure.share_bound(settings, bases))
+            refused |= one.bound(fleet, number, step_s, compute_s, egress, share) > most * SLACK
+        share = self.measure.share_bound(settings, bases)
+        return np.where(refused, np.inf, self.measure.bound(fleet, number, step_s, compute_s, egress, share))
 
     @property
     def pays_egress(self) -> bool:

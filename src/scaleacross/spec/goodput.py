@@ -5,15 +5,15 @@ A *fault unit* is the smallest set of ranks whose loss leaves the others with a 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
 from scaleacross.spec.base import Name, Spec
 from scaleacross.spec.reliability import BatchPolicy, RecoveryPolicy
 
-LossCause = Literal["stall", "units_out", "restart", "lost_work", "checkpoint", "waiting_for_host"]
-LOSS_CAUSES: tuple[LossCause, ...] = ("stall", "units_out", "restart", "lost_work", "checkpoint", "waiting_for_host")
+LossCause = Literal["stall", "units_out", "restart", "lost_work", "checkpoint", "waiting_for_host", "slow_steps"]
+LOSS_CAUSES: tuple[LossCause, ...] = get_args(LossCause)
 """Where time goes that trains nothing, in the order in which it is shown."""
 
 
@@ -26,6 +26,15 @@ class Strike(Spec):
     host_swap_fraction: float = Field(
         default=0.0, ge=0, le=1, description="share of the failures that takes a host until it is repaired"
     )
+
+
+class SlowSpell(Spec):
+    """Time in which every step takes longer: an accelerator throttles, a link flaps."""
+
+    cause: str = Field(description="what is slower")
+    rate_per_s: NonNegativeFloat = Field(description="spells per second of the whole job")
+    lasts_s: NonNegativeFloat = Field(description="seconds of each")
+    speed: float = Field(gt=0, le=1, description="useful time per second while it lasts")
 
 
 class FaultModel(Spec):
@@ -46,6 +55,7 @@ class FaultModel(Spec):
     idle_hosts_fail: bool = Field(
         default=True, description="hosts of a job that waits or restarts fail as often as those of one that trains"
     )
+    slow_spells: tuple[SlowSpell, ...] = Field(default=(), description="of a long run; a plan's goodput has none")
 
     @model_validator(mode="after")
     def _hits_no_more_than_there_are(self) -> FaultModel:
@@ -106,6 +116,9 @@ class LongRun(Spec):
     lost: dict[LossCause, float] = Field(description="share of the time lost by cause, mean over draws")
     interruptions: float = Field(description="failures, mean over draws")
     interruptions_by_cause: dict[str, float]
+    interruptions_range: dict[Literal["p5", "p50", "p95"], float] = Field(description="failures over draws")
+    assumed: dict[str, str] = Field(default_factory=dict, description="figures that nobody stated: value and origin")
+    slow_spells: tuple[SlowSpell, ...] = Field(default=(), description="what made steps longer, and how fast they were")
     timeline: tuple[float, ...] = Field(description="useful share of equal parts of the time, first draw")
     tokens: dict[Literal["p5", "p50", "p95", "mean"], float] | None = Field(
         default=None, description="useful tokens over draws; None: no plan states tokens per second"

@@ -48,10 +48,21 @@ TargetName = Literal["any", "scaleacross", "megatron", "torchtitan"]
 """What runs the plan; ``any``: whatever expresses it."""
 
 ObjectiveName = Literal[
-    "step_time", "tokens_per_s_per_megawatt", "tokens_per_s_per_currency_unit", "useful_tokens_per_s"
+    "step_time",
+    "tokens_per_s_per_megawatt",
+    "tokens_per_s_per_currency_unit",
+    "useful_tokens_per_s",
+    "useful_tokens_per_s_per_megawatt",
+    "useful_tokens_per_s_per_currency_unit",
 ]
 OBJECTIVE_NAMES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
-"""Per megawatt that the job draws, per currency unit that it costs per second, and under failures."""
+"""Per megawatt that the job draws, per currency unit that it costs per second, and under failures (``useful``)."""
+
+
+def counts_failures(name: ObjectiveName) -> bool:
+    """Whether an objective counts useful tokens."""
+    return name.startswith("useful_")
+
 
 SpaceName = Literal["quick", "full"]
 
@@ -186,8 +197,9 @@ class Job(Spec):
     )
     objective: ObjectiveName = Field(
         default="step_time",
-        description="step_time: least; tokens_per_s_per_megawatt, tokens_per_s_per_currency_unit and useful_tokens_per_s (under "
-        "failures): most. Default: step_time; useful_tokens_per_s beyond 1,024 accelerators once reliability is stated",
+        description="step_time: least; tokens_per_s_per_megawatt, tokens_per_s_per_currency_unit, useful_tokens_per_s (under "
+        "failures), useful_tokens_per_s_per_megawatt, useful_tokens_per_s_per_currency_unit: most. Default: step_time; "
+        "useful_tokens_per_s beyond 1,024 accelerators once reliability is stated",
     )
     spare_hosts: dict[Name, NonNegativeInt] = Field(
         default_factory=dict, description="building -> hosts held back for repairs, the last ones of the building"

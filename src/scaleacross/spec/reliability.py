@@ -68,6 +68,17 @@ def default(name: str) -> float:
     return DEFAULTS[name].value
 
 
+class Slowdown(SourcedSpec):
+    """What becomes slower now and then without failing: accelerators that throttle, busy hosts, links that flap."""
+
+    of: Literal["accelerator", "host", "inter_building_link"] = Field(
+        description="what is slower; a host as one of its accelerators, because the others wait for it"
+    )
+    mtbf_hours: PositiveFloat = Field(description="mean time between two times that one of them is slower")
+    lasts_minutes: PositiveFloat = Field(description="how long")
+    times: float = Field(gt=1, le=1e6, description="its computation, or a transfer, takes so many times as long")
+
+
 class Failures(SourcedSpec):
     """How often parts of a topology fail: a rate per node-day, mean times between failures by class, or both added up."""
 
@@ -86,6 +97,9 @@ class Failures(SourcedSpec):
         default=None, description="of one link between two buildings"
     )
     repair_hours: PositiveFloat | None = Field(default=None, description="until a failed host is back")
+    slowdowns: tuple[Slowdown, ...] = Field(
+        default=(), description="stragglers and link flaps; simulate --days counts them, the plan's goodput does not"
+    )
     host_swap_fraction: float | None = Field(
         default=None, ge=0, le=1, description="share of the failures after which the host needs repair"
     )

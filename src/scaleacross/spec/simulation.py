@@ -106,3 +106,15 @@ class SimulatedStep(Spec):
     def component(self, name: str) -> float:
         """Seconds of one of COMPONENTS."""
         return self.components_s.get(name, 0.0) if name in COMPONENTS else 0.0
+
+
+class StepDraws(Spec):
+    """The step time of a plan over draws of how fast its hosts and accelerators are."""
+
+    plan_name: str
+    what_if: tuple[str, ...]
+    draws: int
+    seed: int = Field(description="of the first draw; the next ones count up")
+    steady_s: float = Field(description="simulated step without jitter, everything else as in what_if")
+    step_s: dict[Literal["p5", "p50", "p95", "mean"], float]
+    seconds: tuple[float, ...] = Field(description="of every draw")

@@ -10,7 +10,7 @@ from functools import partial
 from scaleacross.cost_models.goodput import useful_parts
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.cost_models.spending import spending_of, spent_parts
-from scaleacross.spec.job import ObjectiveName
+from scaleacross.spec.job import ObjectiveName, counts_failures
 from scaleacross.spec.parallelism import GRID_AXES
 from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Decision, ObjectiveValue, Plan
@@ -46,10 +46,13 @@ def _per_spending(topology: Topology, name: ObjectiveName, tokens: int, spent: f
 
 
 def _spent(plan: Plan, topology: Topology, cost: PlanCost, name: ObjectiveName) -> float:
-    if name == "useful_tokens_per_s":
-        return sum(useful_parts(problem_of(plan.job), plan.decision, cost.cost.step_s).values())
+    wall_s = None
+    if counts_failures(name):
+        wall_s = sum(useful_parts(problem_of(plan.job), plan.decision, cost.cost.step_s).values())
+        if name == "useful_tokens_per_s":
+            return wall_s
     patterns = counted_patterns(plan.decision)
-    return sum(spent_parts(topology, spending_of(topology, name), plan.decision, cost, patterns).values())
+    return sum(spent_parts(topology, spending_of(topology, name), plan.decision, cost, patterns, wall_s).values())
 
 
 def _value(stated: ObjectiveValue, value_of: Callable[[float], float], spent: float, tolerance: float) -> Iterator[str]:

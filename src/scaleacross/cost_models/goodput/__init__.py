@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 from scaleacross.cost_models.goodput.recovery import recovery_times
 from scaleacross.cost_models.goodput.share import spares_needed, stop_rate, useful_share
 from scaleacross.cost_models.goodput.strikes import strikes_of
+from scaleacross.errors import InputError
 from scaleacross.spec.goodput import FaultModel, Goodput, RateShare
-from scaleacross.spec.job import Job
+from scaleacross.spec.job import Job, counts_failures
 from scaleacross.spec.parallelism import Degrees, GridAxis
 from scaleacross.spec.placement import BuildingShare
 from scaleacross.spec.plan import Decision
@@ -18,11 +20,14 @@ from scaleacross.spec.topology import Topology
 from scaleacross.workloads.layer_profile import ModelProfile
 from scaleacross.workloads.problem import Problem
 
+LEAST_SHARE: Final = 1e-6
+"""Less of the time than this trains nothing."""
+
 
 def is_asked(problem: Problem) -> bool:
     """Whether the job or its topology says anything about failures, or useful tokens are the objective."""
     stated = problem.job.reliability is not None or problem.topology.reliability is not None
-    return stated or problem.job.objective == "useful_tokens_per_s"
+    return stated or counts_failures(problem.job.objective)
 
 
 def fault_model(
@@ -80,12 +85,17 @@ def goodput_of(problem: Problem, decision: Decision, step_s: float) -> Goodput:
 
     Raises:
         ValueError: the decision has no placement.
+        InputError: failures come so fast that nothing is ever trained.
     """
-    if decision.placement is None:
-        raise ValueError("the decision has no placement")
     job, recovery = problem.job, problem.job.reliability or Recovery()
     model = _placed(problem, decision, None)
     share, lost = useful_share(model)
+    if share < LEAST_SHARE:
+        raise InputError(
+            f"nothing is ever trained: something fails every {1 / model.rate_per_s:.3g} s and takes {model.restart_s:.3g} s to "
+            f"restart; of the time are lost: {', '.join(f'{cause} {part:.3g}' for cause, part in lost.items() if part)}. State "
+            "longer times between failures (topology.reliability), faster recovery or more spares (reliability)"
+        )
     tokens_per_s = job.tokens_per_step / step_s
     in_repair = model.swaps_per_s * model.repair_s
     rates = []

@@ -16,7 +16,10 @@ Checkpoints   stops at rate λ_s lose what was not saved (Daly 2006, doi 10.1016
               best Δ: x + e^{−x} = 1 + λ_s·w with x = λ_s(Δ + w); Young's √(2w/λ_s) is its first term
 Spares        a host is missing with probability P(Poisson(ρ) > S); where hosts of a waiting job do not fail, with Erlang's
               B(S + 1, ρ) instead. One unit waits; the whole job where R = 1.
-Result        G = A · C · (1 − P_wait·ℓ)
+Slow spells   Poisson, of a fixed length; the least speed v of those under way counts. None of class c is under way with
+              probability e^{−rate·lasts} (M/G/∞), so V = Σ_c v_c · P(c under way, none slower) + P(none),
+              exactly; failures do not change it
+Result        G = A · C · (1 − P_wait·ℓ) · V
 
 Where hosts do not fail while the job waits or restarts (``idle_hosts_fail`` False, R = 1), e^{−λD} becomes 1/(1 + λD).
 """
@@ -24,14 +27,18 @@ Where hosts do not fail while the job waits or restarts (``idle_hosts_fail`` Fal
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from statistics import NormalDist
 from typing import Final
 
 from scaleacross.errors import InputError
-from scaleacross.spec.goodput import FaultModel, LossCause
+from scaleacross.spec.goodput import FaultModel, LossCause, SlowSpell
 
 COVERED: Final = 0.999
 """Share of the time that the spares advised are enough for."""
 NEWTON_STEPS: Final = 40
+MANY: Final = 1e5
+MOST_IN_REPAIR: Final = 1e12
 
 
 def periodic_share(between_s: float, recover_s: float, stall_s: float, num_units: int) -> float:
@@ -74,7 +81,18 @@ def _factors(model: FaultModel) -> dict[LossCause, float]:
         "units_out": max(out, 0.0),
         "checkpoint": blocked,
         "lost_work": kept,
+        **({"slow_steps": mean_speed(model.slow_spells)} if model.slow_spells else {}),
     }
+
+
+def mean_speed(spells: Sequence[SlowSpell]) -> float:
+    """Expected speed over that without spells, in (0, 1]."""
+    mean, none_slower = 0.0, 1.0
+    for one in sorted(spells, key=lambda one: one.speed):
+        idle = math.exp(-one.rate_per_s * one.lasts_s)
+        mean += one.speed * none_slower * (1 - idle)
+        none_slower *= idle
+    return mean + none_slower
 
 
 def strike_rates(model: FaultModel) -> tuple[float, float, float]:
@@ -145,7 +163,18 @@ def poisson_tail(mean: float, at_most: int) -> float:
 
 
 def spares_needed(mean: float, covered: float = COVERED) -> int:
-    """Least S with P(Poisson(mean) > S) ≤ 1 − covered."""
+    """Least S with P(Poisson(mean) > S) ≤ 1 − covered; beyond MANY by two terms of Cornish and Fisher, to one host.
+
+    Raises:
+        InputError: the mean is no number that hosts can have.
+    """
+    if not mean < MOST_IN_REPAIR:
+        raise InputError(
+            f"{mean:.3g} hosts would be in repair at a time: state longer times between failures or a shorter repair_hours"
+        )
+    if mean > MANY:
+        z = NormalDist().inv_cdf(covered)
+        return math.ceil(mean + z * math.sqrt(mean) + (z * z - 1) / 6)
     spares, below = 0, math.exp(-mean)
     if mean > 500:  # exp underflows: start near the quantile
         spares = int(mean)
