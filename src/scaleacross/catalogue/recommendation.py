@@ -134,8 +134,13 @@ def load_recommendation_job(
     """
     if isinstance(ref, RecommendationJob):
         ref = ref.model_dump(mode="json", exclude_none=True)
+    return recommendation_job_from(read("jobs", ref), overrides)
+
+
+def recommendation_job_from(source: Source, overrides: Overrides = ()) -> tuple[RecommendationJob, Dlrm, Topology]:
+    """The self-contained job that ``source`` holds, with its model and topology. Raises InputError."""
     source = apply_overrides(
-        read("jobs", ref),
+        source,
         overrides,
         RecommendationJob,
         EXTRA_KEYS,

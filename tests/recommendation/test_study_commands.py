@@ -1,0 +1,77 @@
+"""sweep, emit and simulate on recommendation jobs: what they write, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from scaleacross.api import sweep
+from scaleacross.cli import app
+from scaleacross.errors import InputError
+
+JOB: dict[str, Any] = {
+    "name": "small",
+    "workload": "synthetic-tiny",
+    "topology": "zionex_128",
+    "num_accelerators": 8,
+    "global_batch_samples": 8192,
+}
+STUDY: dict[str, Any] = {"name": "tables", "base": [JOB], "time_limit_s": 1, "gap_tolerance": 0.1}
+
+
+def test_sweep_has_a_row_per_point_and_says_what_was_refused(tmp_path: Path) -> None:
+    study = tmp_path / "study.json"
+    study.write_text(json.dumps({**STUDY, "grid": {"num_accelerators": [8, 300]}}))
+    run = CliRunner().invoke(app, ["sweep", str(study), "-j", "1", "-o", str(tmp_path / "out")])
+    assert run.exit_code == 0, run.output
+    assert "samples/s" in run.output and "MFU" not in run.output and "has 128; ask for fewer" in run.output
+    again = sweep({**STUDY, "grid": {"num_accelerators": [8], "table_precision": ["fp32", "fp16"]}})
+    full, half = again.rows
+    assert again.best is half and half["samples_per_s"] > full["samples_per_s"]
+    assert full["accelerators"] == 8 and full["dense"] + full["fused"] == 55
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"base": [JOB, "llama3_405b_region"]}, "no speed in common"),
+        ({"work_limit": 5}, "give recommendation jobs time_limit_s"),
+        ({"grid": {"num_acelerators": [8]}}, "num_accelerators"),
+    ],
+)
+def test_studies_that_are_wrong(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        sweep({**STUDY, **fields})
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("planned")
+    (folder / "job.json").write_text(json.dumps(JOB))
+    options = ["--time-limit", "1", "--gap", "0.1", "-o", str(folder), "--quiet"]
+    run = CliRunner().invoke(app, ["plan", str(folder / "job.json"), *options])
+    assert run.exit_code == 0, run.output
+    return folder / "plan.json"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--to", "nccl"], "is written for launch, torchrec"),
+        (["--to", "launch", "--slurm-partition", "h100"], "of language models"),
+    ],
+)
+def test_emit_refuses_what_a_plan_has_no_place_for(plan_file: Path, options: list[str], message: str) -> None:
+    run = CliRunner().invoke(app, ["emit", str(plan_file), *options])
+    assert run.exit_code == 2 and message in " ".join(run.output.split())
+
+
+def test_emit_writes_what_plan_writes(plan_file: Path, tmp_path: Path) -> None:
+    run = CliRunner().invoke(app, ["emit", str(plan_file), "--to", "torchrec,launch", "-o", str(tmp_path)])
+    assert run.exit_code == 0, run.output
+    for name in ("torchrec/sharding_plan.json", "torchrec/sharding_plan.py", "launch.json"):
+        assert (tmp_path / name).read_text() == (plan_file.parent / name).read_text()
