@@ -9,16 +9,21 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from scaleacross.api import sweep
+from scaleacross.api import plan_recommendation, simulate_recommendation, sweep
+from scaleacross.catalogue import load_recommendation_job
 from scaleacross.cli import app
 from scaleacross.errors import InputError
+from scaleacross.simulation.table_step import sent_bytes
+from scaleacross.spec.simulation import SimulatedTables
+from scaleacross.spec.topology import Topology
+from scaleacross.workloads.recommendation import Dlrm
 
 JOB: dict[str, Any] = {
     "name": "small",
     "workload": "synthetic-tiny",
     "topology": "zionex_128",
     "num_accelerators": 8,
-    "global_batch_samples": 8192,
+    "global_batch_samples": 524288,
 }
 STUDY: dict[str, Any] = {"name": "tables", "base": [JOB], "time_limit_s": 1, "gap_tolerance": 0.1}
 
@@ -75,3 +80,51 @@ def test_emit_writes_what_plan_writes(plan_file: Path, tmp_path: Path) -> None:
     assert run.exit_code == 0, run.output
     for name in ("torchrec/sharding_plan.json", "torchrec/sharding_plan.py", "launch.json"):
         assert (tmp_path / name).read_text() == (plan_file.parent / name).read_text()
+
+
+def test_simulate_states_the_difference(plan_file: Path, tmp_path: Path) -> None:
+    run = CliRunner().invoke(app, ["simulate", str(plan_file), "-o", str(tmp_path)])
+    assert run.exit_code == 0, run.output
+    step = SimulatedTables.model_validate_json((tmp_path / "simulation.json").read_text())
+    assert step.step_s == pytest.approx(sum(one.seconds for one in step.phases))
+    assert "the plan says" in run.output and abs(step.difference) < 0.25
+    slow = simulate_recommendation(plan_file, what_if=["straggler=3:2"])
+    thin = simulate_recommendation(plan_file, what_if=["slow=scale_up:0.25"])
+    assert slow.step_s > step.step_s and thin.step_s > 2 * step.step_s
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--gantt"], "--gantt is of language models"),
+        (["--what-if", "jitter=0.1"], "of tables there are straggler"),
+        (["--what-if", "straggler=8:2"], "there is no rank 8"),
+        (["--what-if", "fast=1"], "choose from straggler"),
+    ],
+)
+def test_simulate_refuses(plan_file: Path, options: list[str], message: str) -> None:
+    run = CliRunner().invoke(app, ["simulate", str(plan_file), *options])
+    assert run.exit_code == 2 and message in " ".join(run.output.split())
+
+
+def test_bytes_of_the_simulation_are_those_of_the_exchange() -> None:
+    """One whole table on rank 1 of two: 64 samples of 8 columns in fp32, both ways, and nothing else."""
+    job = {
+        **JOB,
+        "workload": {"name": "one", "tables": [{"name": "t", "rows": 100, "dimension": 8}]},
+        "num_accelerators": 2,
+        "global_batch_samples": 64,
+        "shardings": ["table_wise"],
+    }
+    plan = plan_recommendation(load_recommendation_job(job)[0], time_limit_s=1)
+    sent = sent_bytes(plan, Dlrm.model_validate(plan.job.workload))
+    (holder,) = plan.decision.tables[0].ranks
+    assert sent.back[holder] == sent.vectors[None][holder] == 64 * 8 * 4 and sent.back[1 - holder] == 0
+    assert sent.stored[holder] == 100 * 8 * 4 and sent.row_wise == sent.copies == 0
+    # look-ups, two launches with one way each, half of the bytes over the port, both ways
+    building = Topology.model_validate(plan.job.topology).buildings[0]
+    link = building.links.scale_up
+    rate = link.technology.bandwidth_bytes_per_s * link.technology.efficiency_fraction
+    fixed = building.accelerator.collective_start_s + link.one_way_latency_s
+    expected = plan.ranks[holder].lookup_s + 2 * (fixed + 64 * 8 * 4 / 2 / rate)
+    assert simulate_recommendation(plan).step_s == pytest.approx(expected, rel=1e-9)

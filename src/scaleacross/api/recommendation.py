@@ -136,7 +136,7 @@ def _assembled(
     seconds: float,
     seed: int,
 ) -> RecommendationPlan:
-    feasible = [(problem, found) for problem, found in tried if found.assignment is not None]
+    feasible = [(*pair, one) for pair, one in zip(tried, coded, strict=True) if pair[1].assignment is not None]
     if not feasible:
         if any(found.relaxation_fits for _, found in tried):
             raise TimeLimitError(
@@ -144,8 +144,7 @@ def _assembled(
                 "memory or accelerators, or allow more kernels."
             )
         raise no_plan(job, tried[0][0].sharding)
-    problem, found = min(feasible, key=lambda pair: pair[0].step_s(pair[1].objective_s))
-    chosen = coded[[one for one, _ in tried].index(problem)]
+    problem, found, chosen = min(feasible, key=lambda way: way[0].step_s(way[1].objective_s))
     model, topology = Dlrm.model_validate(job.workload), Topology.model_validate(job.topology)
     decision = decision_of(problem, _required(found), chosen.codecs)
     decision = decision.model_copy(update={"codecs": in_use(decision)})

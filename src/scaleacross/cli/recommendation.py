@@ -1,4 +1,4 @@
-"""plan, emit, compare and explain when the job is a recommendation model: same commands, same options, other tables."""
+"""plan, emit, simulate, compare and explain when the job is a recommendation model: same commands, same options, other tables."""
 
 from __future__ import annotations
 
@@ -215,3 +215,26 @@ def explain_recommendation_command(source: str, as_json: bool, time_limit_s: flo
         typer.echo(found.model_dump_json(indent=2))
     else:
         display(recommendation_explanation(found))
+
+
+def simulate_recommendation_command(
+    source: str, what_if: Sequence[str], given: Sequence[str], output: Path | None, as_json: bool
+) -> None:
+    """Simulate and print; with ``output`` simulation.json.
+
+    Args:
+        given: options of language models that stand on the command line.
+    """
+    from scaleacross.api import simulate_recommendation
+    from scaleacross.emitters import write_files
+    from scaleacross.report.recommendation import recommendation_simulation
+
+    if given:
+        raise typer.BadParameter(f"{given[0]} is of language models: leave it out for a recommendation plan")
+    step = simulate_recommendation(source, what_if=what_if)
+    text = step.model_dump_json(indent=2)
+    if output is not None:
+        written = write_files({"simulation.json": text + "\n"}, output)
+    typer.echo(text) if as_json else display(recommendation_simulation(step))
+    if output is not None:
+        typer.echo(f"wrote {written[0]}", err=True)

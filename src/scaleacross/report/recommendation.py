@@ -21,7 +21,8 @@ from scaleacross.spec.recommendation import (
     RecommendationPlan,
     TablePlacement,
 )
-from scaleacross.units import human_seconds
+from scaleacross.spec.simulation import SimulatedTables
+from scaleacross.units import human_bytes, human_seconds
 
 MEMORY_OF = {
     "dense": "HBM, a copy per rank",
@@ -238,3 +239,24 @@ def recommendation_explanation(found: EmbeddingExplanation) -> RenderableType:
     title = f"Rank {found.busiest_rank} is the busiest: {human_seconds(now)}"
     coded = [compression_section(found.plan)] if found.plan.compression else []
     return Group(section(title, table, *rest), section("Memories", memories), *coded)
+
+
+def recommendation_simulation(step: SimulatedTables) -> RenderableType:
+    """The simulated step beside the estimate, its phases, and links between and inside buildings that many share."""
+    estimate = human_seconds(step.predicted_step_s)
+    facts = [
+        ("step", f"{human_seconds(step.step_s)}; the plan says {estimate} ({step.difference:+.1%})"),
+        ("ranks", f"{count(step.num_ranks)}, each played; {count(step.num_tasks)} tasks"),
+        *(("what if", cell(change)) for change in step.what_if),
+    ]
+    phases = columns(("until all ranks are through with", "time", "share"), right=("time", "share"))
+    for one in step.phases:
+        if one.seconds:
+            add(phases, one.name, human_seconds(one.seconds), percent(one.seconds / step.step_s))
+    parts = [section(f"Simulated step of {step.plan_name}", grid(facts)), section("Phases", phases)]
+    if step.links:
+        links = columns(("link", "carried", "mean use"), right=("carried", "mean use"))
+        for link in step.links[:MAX_RANKS]:
+            add(links, link.name, human_bytes(link.carried_bytes), percent(link.mean_utilisation))
+        parts.append(section("Shared links, most used first", links))
+    return Group(*parts)

@@ -164,6 +164,10 @@ class EmbeddingCost(Spec):
     dense_s: float = Field(description="dense networks beyond what the exchange hides")
     start_s: float = Field(description="latencies and launches of the collectives")
     samples_per_s: float
+    top_s: float | None = Field(
+        default=None, description="computation that waits for the vectors, both ways; None: older plans, torchrec"
+    )
+    bottom_s: float | None = Field(default=None, description="computation of the bottom MLP, both ways")
 
 
 class SearchReport(Spec):

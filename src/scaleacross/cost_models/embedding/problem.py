@@ -9,7 +9,6 @@ import numpy as np
 
 from scaleacross.cost_models.embedding.coded_exchange import ForwardSlopes, forward_slopes
 from scaleacross.cost_models.embedding.exchange import (
-    Exchange,
     ExchangeGroups,
     Replicas,
     exchange_groups,
@@ -42,7 +41,7 @@ class EmbeddingProblem:
         sharding: tables, options and ranks of one group.
         num_groups, replicas: the groups and how they lie (``exchange_of``).
         top_s: interaction and top MLP, which wait for the vectors, forward and backward.
-        beside_s: bottom MLP and all-reduce of dense gradients, which run beside look-ups and exchange.
+        bottom_s: bottom MLP, and beside_s: it and the all-reduce of dense gradients, beside look-ups and exchange.
         start_s: latency and launch of the collectives.
     """
 
@@ -53,6 +52,7 @@ class EmbeddingProblem:
     top_s: float
     beside_s: float
     start_s: float
+    bottom_s: float = 0.0
 
     def step_s(self, busiest_s: float) -> float:
         """A step in which the busiest rank spends ``busiest_s`` on its tables; grows with it."""
@@ -68,6 +68,7 @@ class EmbeddingProblem:
             dense_s=dense_s,
             start_s=self.start_s,
             samples_per_s=self.job.global_batch_samples / step_s,
+            **({} if self.job.cost_model == "torchrec" else {"top_s": self.top_s, "bottom_s": self.bottom_s}),
         )
 
 
@@ -170,10 +171,12 @@ def embedding_problem(
         return EmbeddingProblem(job, sharding, num_groups, replicas, 0.0, 0.0, 0.0)
     tables = tuple(model.expanded())
     options = _per_kind(tables, lambda table: table_options(table, setting), forward)
-    top_s, beside_s = _dense_s(job, dense, [b for b, _ in own], batch, exchange)
+    bottom_s, top_s = _dense_s(job, dense, [b for b, _ in own], batch)
+    beside_s = bottom_s + exchange.dense * 4 * sum(dense)
     sizes_s = start_s(ranks.groups, _SIZE_BYTES * len(own)) if codecs else 0.0
     sharding = ShardingProblem(tables, options, fleet)
-    return EmbeddingProblem(job, sharding, num_groups, replicas, top_s, beside_s, exchange.start_s + sizes_s)
+    started_s = exchange.start_s + sizes_s
+    return EmbeddingProblem(job, sharding, num_groups, replicas, top_s, beside_s, started_s, bottom_s)
 
 
 def _per_kind(
@@ -237,9 +240,9 @@ def _capacity(job: RecommendationJob, model: Dlrm, building: Building, batch: fl
 
 
 def _dense_s(
-    job: RecommendationJob, dense: tuple[int, int], used: Sequence[Building], batch: float, exchange: Exchange
+    job: RecommendationJob, dense: tuple[int, int], used: Sequence[Building], batch: float
 ) -> tuple[float, float]:
-    """Seconds that wait for the vectors, and seconds that run beside their way: 6 FLOP per weight and sample in all."""
+    """Seconds of the bottom MLP, and of what waits for the vectors: 6 FLOP per weight and sample in all."""
     rates = []
     for accelerator in {building.accelerator.name: building.accelerator for building in used}.values():
         peak = accelerator.peak_flop_per_s.get(job.dense_precision)
@@ -248,7 +251,7 @@ def _dense_s(
             raise InputError(f"dense_precision {job.dense_precision}: accelerator '{accelerator.name}' has {known}")
         rates.append(peak * accelerator.gemm_efficiency_fraction)
     bottom, top = (6 * weights * batch / min(rates) for weights in dense)
-    return top, bottom + exchange.dense * 4 * sum(dense)
+    return bottom, top
 
 
 def machine_of(job: RecommendationJob, building: Building, num_ranks: int) -> TorchRecMachine:
