@@ -9,6 +9,7 @@ from pathlib import Path
 from scaleacross.api.exchange_compression import ChosenCodecs, codecs_for, compression_of, in_use, notes_on
 from scaleacross.catalogue.recommendation import load_recommendation_job
 from scaleacross.cost_models.embedding.decisions import assignment_of, decision_of, priced
+from scaleacross.cost_models.embedding.early_rows import early_rows
 from scaleacross.cost_models.embedding.exchange import Replicas
 from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem
 from scaleacross.cost_models.embedding.problem import EmbeddingProblem, embedding_problem
@@ -91,7 +92,16 @@ def evaluate_recommendation(
     report = SearchReport(
         status="evaluated", objective_s=cost.busiest_rank_s, bound_s=0.0, gap=1.0, seconds=0.0, seed=0
     )
-    plan = RecommendationPlan(job=own, decision=decision, cost=cost, ranks=ranks, report=report)
+    decision = decision.model_copy(update={"sample_rule": problem.samples[0].rule if problem.samples else None})
+    plan = RecommendationPlan(
+        job=own,
+        decision=decision,
+        cost=cost,
+        ranks=ranks,
+        samples=problem.samples,
+        early_rows=early_rows(problem, model, ranks),
+        report=report,
+    )
     verify_recommendation(plan)
     return plan
 
@@ -167,6 +177,8 @@ def _assembled(
         decision=decision,
         cost=cost,
         ranks=ranks,
+        samples=problem.samples,
+        early_rows=early_rows(problem, model, ranks),
         compression=compression_of(problem, model, topology, decision, chosen.proved, plain_s),
         report=SearchReport(
             status=status,

@@ -37,7 +37,9 @@ MAX_TABLES = 12
 
 def recommendation_report(plan: RecommendationPlan) -> RenderableType:
     """The whole plan."""
-    return recommendation_sections(plan, [name for name in SECTIONS if name != "compression" or plan.compression])
+    return recommendation_sections(
+        plan, [name for name in SECTIONS if name not in ("samples", "compression") or getattr(plan, name)]
+    )
 
 
 def recommendation_sections(plan: RecommendationPlan, names: Sequence[str]) -> RenderableType:
@@ -126,7 +128,31 @@ def _step(plan: RecommendationPlan) -> RenderableType:
             add(table, name, human_seconds(seconds), percent(seconds / cost.step_s))
     table.add_section()
     add(table, "step", human_seconds(cost.step_s), percent(1.0), style="bold")
-    return section("Step time", table, Text(), Text(f"{count(round(cost.samples_per_s))} samples/s"))
+    return section(
+        "Step time", table, Text(), Text(f"{count(round(cost.samples_per_s))} samples/s"), Text(_early(plan))
+    )
+
+
+def _samples(plan: RecommendationPlan) -> RenderableType:
+    if not plan.samples:
+        return section("Samples", Text("alike: no layer takes longer for longer samples"))
+    heads = ("samples", "idle in layers over histories", "each rank sends", "exchange", "layers and exchange")
+    table = columns(heads, right=heads[1:])
+    for one in plan.samples:
+        style = "bold" if one.rule == plan.decision.sample_rule else ""
+        times = human_seconds(one.exchange_s), human_seconds(one.seconds)
+        add(table, one.rule, percent(one.idle_fraction), human_bytes(one.moved_bytes), *times, style=style)
+    return section("Samples, by the rule that shares them out", table)
+
+
+def _early(plan: RecommendationPlan) -> str:
+    early = plan.early_rows
+    if early is None:
+        return ""
+    hidden = (
+        f"{human_seconds(early.fetch_s)} of look-ups and exchange forward would leave {human_seconds(early.exposed_s)}"
+    )
+    return f"rows a batch ahead (not planned): {percent(early.collision_fraction)} wait for updates; {hidden}"
 
 
 def _placements(plan: RecommendationPlan) -> RenderableType:
@@ -187,6 +213,7 @@ SECTIONS: Final[Mapping[str, Callable[[RecommendationPlan], RenderableType]]] = 
     "decision": _head,
     "step": _step,
     "tables": _placements,
+    "samples": _samples,
     "compression": compression_section,
     "ranks": _ranks,
     "proof": _proof,

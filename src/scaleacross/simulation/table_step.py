@@ -200,7 +200,7 @@ def _play(played: _Played, plan: RecommendationPlan, model: Dlrm, pace: Floats, 
     back = _gradients(played, sent, done)
     gathered = played.collective("dp_shard", "all_gather", sent.row_wise, [done])
     summed = played.collective("dp_shard", "all_reduce", sent.copies, [done])
-    summed += _dense_gradients(played, 4.0 * sum(model.dense_parameters()), below)
+    summed += _dense_gradients(played, 4.0 * model.dense_weights, below)
     updated = [
         computed("row updates", rank, lookup[rank] * (1 - FORWARD), [*back.get(rank, ()), *gathered]) for rank in every
     ]
