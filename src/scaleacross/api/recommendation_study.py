@@ -8,6 +8,7 @@ from pathlib import Path
 
 from scaleacross.api.exchange_compression import codecs_for
 from scaleacross.api.recommendation import plan_recommendation, torchrec_view
+from scaleacross.api.table_buildings import building_values
 from scaleacross.catalogue.recommendation import load_recommendation_job, load_recommendation_plan
 from scaleacross.cost_models.embedding.decisions import assignment_of, priced
 from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem, busiest
@@ -109,7 +110,7 @@ def _rival(
 def explain_recommendation(
     source: RecommendationPlan | RecommendationJob | str | Path, *, time_limit_s: float = 30.0
 ) -> EmbeddingExplanation:
-    """Which tables keep the busiest rank busy, the cheapest other place of each, and what more or less of a memory would change.
+    """Which tables keep the busiest rank busy, the cheapest other place of each, and what memories and buildings change.
 
     Args:
         source: a plan, its plan.json, or a job (which is planned first).
@@ -120,8 +121,11 @@ def explain_recommendation(
     problem = _problem_of(plan, model, topology)
     assignment = assignment_of(problem, plan.decision)
     rank, tables = busy_tables(problem.sharding, assignment)
-    tiers = memory_values(problem.sharding, assignment, time_limit_s / 2)
-    return EmbeddingExplanation(plan=plan, busiest_rank=rank, binding=tables, tiers=tiers)
+    used = tuple(share.building for share in fill_of(plan.job, topology))
+    share_s = time_limit_s / 2 / (2 if len(used) > 1 else 1)
+    tiers = memory_values(problem.sharding, assignment, share_s)
+    buildings = building_values(plan, topology, used, share_s) if len(used) > 1 else ()
+    return EmbeddingExplanation(plan=plan, busiest_rank=rank, binding=tables, tiers=tiers, buildings=buildings)
 
 
 def simulate_recommendation(plan: RecommendationPlan | str | Path, *, what_if: Sequence[str] = ()) -> SimulatedTables:

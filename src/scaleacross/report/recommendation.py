@@ -264,8 +264,21 @@ def recommendation_explanation(found: EmbeddingExplanation) -> RenderableType:
         change = "no plan" if then is None else "none" if abs(then / now - 1) < 5e-4 else f"{then / now - 1:+.1%}"
         add(memories, tier.tier.replace("_", " "), *shares, tier.change, human_seconds(then) if then else "–", change)
     title = f"Rank {found.busiest_rank} is the busiest: {human_seconds(now)}"
-    coded = [compression_section(found.plan)] if found.plan.compression else []
-    return Group(section(title, table, *rest), section("Memories", memories), *coded)
+    more_parts = [compression_section(found.plan)] if found.plan.compression else []
+    if found.buildings:
+        more_parts.append(_buildings(found))
+    return Group(section(title, table, *rest), section("Memories", memories), *more_parts)
+
+
+def _buildings(found: EmbeddingExplanation) -> RenderableType:
+    table = columns(("without", "step", "samples/s", "what it changes"), flexible=("what it changes",))
+    for one in found.buildings:
+        speed = "–" if one.samples_per_s is None else count(round(one.samples_per_s))
+        step = "–" if one.step_s is None else human_seconds(one.step_s)
+        add(table, one.building, step, speed, "; ".join(one.changes) or one.reason)
+    now = found.plan.cost
+    with_all = f"with all: {human_seconds(now.step_s)}, {count(round(now.samples_per_s))} samples/s"
+    return section("Buildings", table, Text(with_all))
 
 
 def recommendation_simulation(step: SimulatedTables) -> RenderableType:

@@ -275,6 +275,18 @@ class TierValue(Spec):
     busiest_rank_s: float | None = Field(default=None, description="best plan found; None: no plan")
 
 
+class BuildingValue(Spec):
+    """The best plan found without a building that the plan uses."""
+
+    building: Name
+    step_s: float | None = None
+    samples_per_s: float | None = None
+    changes: tuple[str, ...] = Field(
+        default=(), description="what the building changes, largest part of the step first"
+    )
+    reason: str = Field(default="", description="why there is no plan without it")
+
+
 class EmbeddingExplanation(Spec):
     """Why the busiest rank is busy, and what would change it."""
 
@@ -282,3 +294,4 @@ class EmbeddingExplanation(Spec):
     busiest_rank: NonNegativeInt
     binding: tuple[BusyTable, ...] = Field(description="its tables, dearest first")
     tiers: tuple[TierValue, ...]
+    buildings: tuple[BuildingValue, ...] = Field(default=(), description="where the plan uses several")
