@@ -45,7 +45,7 @@ ROOMS = {
     "step": _room(f"{NOUNS} schedules", "numpy"),
     "targets": _room(f"{NOUNS} workloads", "numpy"),
     "importers": _room(f"{NOUNS} catalogue"),
-    "cost_models": _room(MODELS, "numpy networkx"),
+    "cost_models": _room(f"{MODELS} samples", "numpy networkx"),
     "simulation": _room(f"{MODELS} step", "numpy numba"),
     "verification": _room(COSTS, "numpy"),
     "solvers": _room(f"{COSTS} verification samples", "numpy networkx ortools pulp"),

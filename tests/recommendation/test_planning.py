@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from scaleacross.api import compare_recommendation, explain_recommendation, plan_recommendation
+from scaleacross.api.published_neo import neo
 from scaleacross.catalogue import is_recommendation, load_recommendation_job
 from scaleacross.cli import app
 from scaleacross.cost_models.embedding.problem import embedding_problem
@@ -170,6 +172,38 @@ def test_explanation_names_what_binds(plan: RecommendationPlan) -> None:
     assert {tier.tier for tier in found.tiers} == {"hbm", "host_memory"}
     more = [tier.busiest_rank_s for tier in found.tiers if "half" not in tier.change]
     assert all(then is not None and then <= plan.cost.busiest_rank_s for then in more)
+
+
+def test_explanation_says_what_a_third_building_changes() -> None:
+    job = EXAMPLES / "third_building.yaml"
+    planned_once = plan_recommendation(job, time_limit_s=6, gap_tolerance=0.2, clock=time.process_time)
+    found = explain_recommendation(planned_once, time_limit_s=1)
+    third = {one.building: one for one in found.buildings}["building-c"]
+    assert third.step_s is not None and third.step_s > 2 * found.plan.cost.step_s
+    assert third.changes[0].startswith("look-ups") and any(
+        "host memory of the fullest rank 9" in one for one in third.changes
+    )
+    assert any("fused_uvm_caching tables" in one for one in third.changes)
+
+
+def test_building_without_which_nothing_fits_is_said() -> None:
+    job = load_recommendation_job(
+        str(EXAMPLES / "two_buildings.yaml"), ["compression=null", "global_batch_samples=65568"]
+    )[0]
+    model = {"name": "two", "tables": [{"name": "t", "num_tables": 8, "rows": 10**9, "dimension": 128}]}
+    found = explain_recommendation(job.model_copy(update={"workload": model}), time_limit_s=2)
+    assert all(one.step_s is None and "missing" in one.reason for one in found.buildings)
+    assert "batch" not in found.buildings[0].reason
+
+
+def test_published_figures_of_neo() -> None:
+    study = neo()
+    by_name = {one.what: one for one in study.figures}
+    assert by_name["12 T parameters in fp32, state per element"].computed == pytest.approx(96)
+    assert by_name["12 T parameters in fp16, state per row"].computed == pytest.approx(24, rel=0.01)
+    assert by_name["HBM and host memory of 16 hosts"].computed == pytest.approx(29.1, rel=0.02)
+    assert "refused: 61.8 TiB are missing" in study.notes[0]
+    assert "row_wise" in study.tables[0].rows[1][-1]  # a table of model F does not fit a rank
 
 
 def test_torchrec_files(plan: RecommendationPlan) -> None:

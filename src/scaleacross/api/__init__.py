@@ -27,7 +27,11 @@ if TYPE_CHECKING:
     from scaleacross.api.planning import plan
     from scaleacross.api.reading import evaluate_settings
     from scaleacross.api.recommendation import evaluate_recommendation, plan_recommendation
-    from scaleacross.api.recommendation_study import compare_recommendation, explain_recommendation
+    from scaleacross.api.recommendation_study import (
+        compare_recommendation,
+        explain_recommendation,
+        simulate_recommendation,
+    )
     from scaleacross.api.refining import refine_finalists, refine_schedule
     from scaleacross.api.replica_runs import measured_goodput
     from scaleacross.api.reproducing import Reproduction, reproduce
@@ -72,6 +76,7 @@ __all__ = [
     "schedule_of_plan",
     "score_files",
     "simulate",
+    "simulate_recommendation",
     "summarise",
     "sweep",
     "synthesize",
@@ -114,6 +119,7 @@ _HOME: Final = {
     "scaleacross.api.recommendation_study": (
         "compare_recommendation",
         "explain_recommendation",
+        "simulate_recommendation",
     ),
     "scaleacross.api.refining": (
         "refine_finalists",

@@ -9,6 +9,7 @@ from pathlib import Path
 from scaleacross.api.exchange_compression import ChosenCodecs, codecs_for, compression_of, in_use, notes_on
 from scaleacross.catalogue.recommendation import load_recommendation_job
 from scaleacross.cost_models.embedding.decisions import assignment_of, decision_of, priced
+from scaleacross.cost_models.embedding.early_rows import early_rows
 from scaleacross.cost_models.embedding.exchange import Replicas
 from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem
 from scaleacross.cost_models.embedding.problem import EmbeddingProblem, embedding_problem
@@ -91,7 +92,16 @@ def evaluate_recommendation(
     report = SearchReport(
         status="evaluated", objective_s=cost.busiest_rank_s, bound_s=0.0, gap=1.0, seconds=0.0, seed=0
     )
-    plan = RecommendationPlan(job=own, decision=decision, cost=cost, ranks=ranks, report=report)
+    decision = decision.model_copy(update={"sample_rule": problem.samples[0].rule if problem.samples else None})
+    plan = RecommendationPlan(
+        job=own,
+        decision=decision,
+        cost=cost,
+        ranks=ranks,
+        samples=problem.samples,
+        early_rows=early_rows(problem, model, ranks),
+        report=report,
+    )
     verify_recommendation(plan)
     return plan
 
@@ -136,7 +146,7 @@ def _assembled(
     seconds: float,
     seed: int,
 ) -> RecommendationPlan:
-    feasible = [(problem, found) for problem, found in tried if found.assignment is not None]
+    feasible = [(*pair, one) for pair, one in zip(tried, coded, strict=True) if pair[1].assignment is not None]
     if not feasible:
         if any(found.relaxation_fits for _, found in tried):
             raise TimeLimitError(
@@ -144,8 +154,7 @@ def _assembled(
                 "memory or accelerators, or allow more kernels."
             )
         raise no_plan(job, tried[0][0].sharding)
-    problem, found = min(feasible, key=lambda pair: pair[0].step_s(pair[1].objective_s))
-    chosen = coded[[one for one, _ in tried].index(problem)]
+    problem, found, chosen = min(feasible, key=lambda way: way[0].step_s(way[1].objective_s))
     model, topology = Dlrm.model_validate(job.workload), Topology.model_validate(job.topology)
     decision = decision_of(problem, _required(found), chosen.codecs)
     decision = decision.model_copy(update={"codecs": in_use(decision)})
@@ -168,6 +177,8 @@ def _assembled(
         decision=decision,
         cost=cost,
         ranks=ranks,
+        samples=problem.samples,
+        early_rows=early_rows(problem, model, ranks),
         compression=compression_of(problem, model, topology, decision, chosen.proved, plain_s),
         report=SearchReport(
             status=status,

@@ -1,4 +1,4 @@
-"""compare and explain for recommendation models."""
+"""compare, explain and simulate for recommendation models."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from pathlib import Path
 
 from scaleacross.api.exchange_compression import codecs_for
 from scaleacross.api.recommendation import plan_recommendation, torchrec_view
+from scaleacross.api.table_buildings import building_values
 from scaleacross.catalogue.recommendation import load_recommendation_job, load_recommendation_plan
 from scaleacross.cost_models.embedding.decisions import assignment_of, priced
 from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem, busiest
-from scaleacross.cost_models.embedding.problem import EmbeddingProblem, embedding_problem
+from scaleacross.cost_models.embedding.problem import EmbeddingProblem, embedding_problem, fill_of
+from scaleacross.simulation.table_step import simulated_tables
+from scaleacross.simulation.what_if import disturbance_of
 from scaleacross.solvers.embeddings.baselines import RULES, Outcome, translated
 from scaleacross.solvers.embeddings.reasons import busy_tables, memory_values
 from scaleacross.spec.progress import Progress
@@ -22,7 +25,9 @@ from scaleacross.spec.recommendation import (
     RecommendationJob,
     RecommendationPlan,
 )
+from scaleacross.spec.simulation import SimulatedTables
 from scaleacross.spec.topology import Topology
+from scaleacross.verification.embeddings import verify_recommendation
 from scaleacross.workloads.recommendation import Dlrm
 
 
@@ -105,7 +110,7 @@ def _rival(
 def explain_recommendation(
     source: RecommendationPlan | RecommendationJob | str | Path, *, time_limit_s: float = 30.0
 ) -> EmbeddingExplanation:
-    """Which tables keep the busiest rank busy, the cheapest other place of each, and what more or less of a memory would change.
+    """Which tables keep the busiest rank busy, the cheapest other place of each, and what memories and buildings change.
 
     Args:
         source: a plan, its plan.json, or a job (which is planned first).
@@ -116,8 +121,29 @@ def explain_recommendation(
     problem = _problem_of(plan, model, topology)
     assignment = assignment_of(problem, plan.decision)
     rank, tables = busy_tables(problem.sharding, assignment)
-    tiers = memory_values(problem.sharding, assignment, time_limit_s / 2)
-    return EmbeddingExplanation(plan=plan, busiest_rank=rank, binding=tables, tiers=tiers)
+    used = tuple(share.building for share in fill_of(plan.job, topology))
+    share_s = time_limit_s / 2 / (2 if len(used) > 1 else 1)
+    tiers = memory_values(problem.sharding, assignment, share_s)
+    buildings = building_values(plan, topology, used, share_s) if len(used) > 1 else ()
+    return EmbeddingExplanation(plan=plan, busiest_rank=rank, binding=tables, tiers=tiers, buildings=buildings)
+
+
+def simulate_recommendation(plan: RecommendationPlan | str | Path, *, what_if: Sequence[str] = ()) -> SimulatedTables:
+    """Play one step of a plan event by event on its topology, by code that knows nothing of the cost model.
+
+    Args:
+        what_if: ``straggler=RANK:1.3``, ``slow=LEVEL:0.5``, ``slow=A/B:0.5`` (a trunk), ``lost-plane=LEVEL``.
+
+    Raises:
+        InputError: no plan, one that does not state its dense computation, too many accelerators, or a what-if that is none.
+        VerificationError: the plan does not recompute.
+    """
+    found = plan if isinstance(plan, RecommendationPlan) else load_recommendation_plan(plan)
+    verify_recommendation(found)
+    model, topology = Dlrm.model_validate(found.job.workload), Topology.model_validate(found.job.topology)
+    unlike = disturbance_of(what_if, None, topology)
+    fill = fill_of(found.job, topology)
+    return simulated_tables(found, model, topology, fill, unlike.slowdown, unlike.stragglers, what_if)
 
 
 def _plan_of(source: RecommendationPlan | RecommendationJob | str | Path, limit_s: float) -> RecommendationPlan:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
 from scaleacross.api.engines.outcome import FAILED, Record
 from scaleacross.api.evaluation import evaluate
 from scaleacross.api.planning import plan
+from scaleacross.api.recommendation import plan_recommendation
 from scaleacross.api.summarising import token_costs
 from scaleacross.catalogue import Point
 from scaleacross.errors import InfeasibleError, InputError, TimeLimitError
 from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.plan import COMPONENTS, Plan
+from scaleacross.spec.recommendation import KERNELS, SHARDINGS, TIERS, RecommendationJob, RecommendationPlan
 from scaleacross.spec.study import Study
 
 REFUSALS: Final[Mapping[type[Exception], str]] = {
@@ -76,17 +79,23 @@ def refusal(error: Exception) -> Record:
     return {"status": REFUSALS.get(type(error), FAILED), "reason": str(error)}
 
 
-def _run(study: Study, point: Point) -> Plan:
+def _run(study: Study, point: Point) -> Plan | RecommendationPlan:
     if point.job is None:
         raise InputError(point.refusal)
+    if isinstance(point.job, RecommendationJob):
+        return plan_recommendation(
+            point.job, time_limit_s=study.time_limit_s, seed=study.seed, gap_tolerance=study.gap_tolerance
+        )
     if point.decision is not None:
         return evaluate((point.job, point.decision))
     limits: dict[str, Any] = {"time_limit_s": study.time_limit_s, "work_limit": study.work_limit}
     return plan(point.job, seed=study.seed, gap_tolerance=study.gap_tolerance, **limits)
 
 
-def figures_of(found: Plan) -> dict[str, Any]:
+def figures_of(found: Plan | RecommendationPlan) -> dict[str, Any]:
     """A plan as one flat row: what was decided, what it costs, what is proved."""
+    if isinstance(found, RecommendationPlan):
+        return _table_figures(found)
     decision, cost, report = found.decision, found.cost, found.report
     fullest = max(found.memory, key=lambda stage: stage.total_bytes / stage.capacity_bytes)
     spans = found.placement.spans
@@ -113,6 +122,34 @@ def figures_of(found: Plan) -> dict[str, Any]:
         "crossing": f"{farthest}:{crossing}" if farthest else "",
         "memory_fraction": fullest.total_bytes / fullest.capacity_bytes,
         **_spent(found),
+    }
+
+
+def _table_figures(found: RecommendationPlan) -> dict[str, Any]:
+    decision, cost, busiest = found.decision, found.cost, max(found.ranks, key=lambda load: load.seconds)
+    full = {
+        tier: max(load.memory_bytes[tier] / load.capacity_bytes[tier] for load in found.ranks)
+        for tier in TIERS
+        if all(load.capacity_bytes[tier] for load in found.ranks)
+    }
+    kinds = Counter(one.sharding for one in decision.tables), Counter(one.kernel for one in decision.tables)
+    return {
+        "step_s": cost.step_s,
+        "busiest_rank_s": cost.busiest_rank_s,
+        "busiest_rank_bound_s": found.report.bound_s,
+        "gap": found.report.gap,
+        "samples_per_s": cost.samples_per_s,
+        "lookup_s": busiest.lookup_s,
+        "exchange_s": busiest.exchange_s,
+        "sync_s": busiest.sync_s,
+        "dense_s": cost.dense_s,
+        "accelerators": len(found.ranks) * decision.num_groups,
+        "replica_groups": decision.num_groups,
+        "replicas": decision.replicas if decision.num_groups > 1 else "",
+        **{name: kinds[0][name] for name in SHARDINGS},
+        **{name: kinds[1][name] for name in KERNELS},
+        "coded_tables": len(decision.codecs),
+        **{f"{tier}_fraction": share for tier, share in full.items()},
     }
 
 

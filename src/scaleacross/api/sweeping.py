@@ -18,7 +18,7 @@ from scaleacross.api.study_store import Store, write_tables
 from scaleacross.api.sweep_points import key_of, run_point
 from scaleacross.catalogue import Point, load_study, points_of
 from scaleacross.spec.progress import Progress
-from scaleacross.spec.study import Study
+from scaleacross.spec.study import Study, speed_of
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,9 @@ class SweepResult:
 
     @property
     def best(self) -> Record | None:
-        """The point with the most tokens per second, None when no point has a plan."""
-        return max(
-            (row for row in self.rows if "step_s" in row), key=lambda row: float(row["tokens_per_s"]), default=None
-        )
+        """The point with the most tokens (samples) per second, None when no point has a plan."""
+        speed = speed_of(self.rows)
+        return max((row for row in self.rows if "step_s" in row), key=lambda row: float(row[speed]), default=None)
 
 
 def sweep(

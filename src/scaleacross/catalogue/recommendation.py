@@ -6,6 +6,7 @@ import csv
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from scaleacross.spec.topology import Topology
 from scaleacross.workloads.recommendation import Dlrm
 
 _MARK: Final = "global_batch_samples"
+_FAMILIES: Final = ("dlrm", "sequence_rec")
 _COLUMNS: Final = ("name", "rows", "dimension", "pooling")
 
 
@@ -36,7 +38,7 @@ def is_recommendation(ref: object) -> bool:
     if not isinstance(data, Mapping) or "cards" in data:
         return False
     workload = data.get("workload")
-    named = isinstance(workload, Mapping) and workload.get("family") == "dlrm"
+    named = isinstance(workload, Mapping) and workload.get("family") in _FAMILIES
     return _MARK in data or named or data.get("schema_version") == "recommendation-1"
 
 
@@ -61,8 +63,10 @@ def _read_model(ref: Reference, folder: Path | None) -> Source:
 
 def _model_from(source: Source) -> Dlrm:
     data = source.data
-    if isinstance(data, dict) and data.get("family", "dlrm") != "dlrm":
-        raise InputError(f"{source.place(('family',))}: no family '{data['family']}' of recommendation models: dlrm")
+    if isinstance(data, dict) and data.get("family", "dlrm") not in _FAMILIES:
+        raise InputError(
+            f"{source.place(('family',))}: no family '{data['family']}' of recommendation models: {', '.join(_FAMILIES)}"
+        )
     if isinstance(data, dict) and isinstance(data.get("tables"), list | tuple):
         data = {**data, "tables": [_table(one) for one in data["tables"]]}
         source = Source(source.label, data, source.marks, source.folder, source.prefix)
@@ -134,13 +138,19 @@ def load_recommendation_job(
     """
     if isinstance(ref, RecommendationJob):
         ref = ref.model_dump(mode="json", exclude_none=True)
+    return recommendation_job_from(read("jobs", ref), overrides)
+
+
+def recommendation_job_from(source: Source, overrides: Overrides = ()) -> tuple[RecommendationJob, Dlrm, Topology]:
+    """The self-contained job that ``source`` holds, with its model and topology. Raises InputError."""
     source = apply_overrides(
-        read("jobs", ref),
+        source,
         overrides,
         RecommendationJob,
         EXTRA_KEYS,
         {"workload": lambda s: _full(s, Dlrm), "topology": lambda s: _full(s, Topology)},
     )
+    source = _with_lengths(source)
     job = validate(RecommendationJob, _with_codecs(source))
     model, topology = _model_from(_part("recommendation", source)), topology_from(_part("topologies", source))
     full = {"workload": model.model_dump(mode="json"), "topology": topology.model_dump(mode="json")}
@@ -158,6 +168,43 @@ def _with_codecs(source: Source) -> Source:
     except InputError as error:
         raise InputError(f"{source.place(('compression', 'measured'))}: {error}") from None
     return replace(source, data={**data, "compression": {**asked, "measured": rows}})
+
+
+def _with_lengths(source: Source) -> Source:
+    """``source`` with the job's lengths, a law or a CSV, in its workload, where they belong."""
+    stated = source.data.get("lengths") if isinstance(source.data, dict) else None
+    if stated is None:
+        return source
+    place = source.place(("lengths",))
+    if isinstance(stated, str):
+        stated = {"kind": "measured", "values": _column(find("recommendation", stated, source.folder), "length")}
+    model = _model_from(_part("recommendation", source)).model_dump(mode="json")
+    if model["sequence"] is None:
+        raise InputError(
+            f"{place}: workload '{model['name']}' has no layer whose time grows with a sample's length: lengths are of "
+            "family sequence_rec"
+        )
+    model["sequence"]["lengths"] = stated
+    return replace(source, data={**source.data, "workload": model, "lengths": None})
+
+
+def _column(path: Path, name: str) -> list[float]:
+    """The positive numbers of a CSV's column. Raises InputError with the line."""
+    try:
+        rows = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines(), skipinitialspace=True))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as text: {error}") from None
+    if not rows or name not in rows[0]:
+        raise InputError(f"{path}:1: a column '{name}' and rows below it are expected")
+    out = []
+    for line, row in enumerate(rows, 2):
+        try:
+            out.append(float(row[name] or ""))
+        except ValueError:
+            raise InputError(f"{path}:{line}: {name} '{row[name]}' is no number") from None
+        if not 0 < out[-1] < inf:
+            raise InputError(f"{path}:{line}: {name} {row[name]} is not above 0 and finite")
+    return out
 
 
 def _full(source: Source, model: type[Dlrm] | type[Topology]) -> tuple[type[Dlrm] | type[Topology], dict[str, Any]]:

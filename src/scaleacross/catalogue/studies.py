@@ -12,12 +12,17 @@ from typing import Any
 from scaleacross.catalogue.find import find
 from scaleacross.catalogue.jobs import job_from, load_plan_or_decision
 from scaleacross.catalogue.load import Reference, read
+from scaleacross.catalogue.overrides import Overrides
+from scaleacross.catalogue.recommendation import is_recommendation, recommendation_job_from
 from scaleacross.catalogue.validation import validate
 from scaleacross.catalogue.yaml_source import Source
 from scaleacross.errors import InputError
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Decision, Plan
+from scaleacross.spec.recommendation import RecommendationJob
 from scaleacross.spec.study import Study
+
+Base = tuple[str, Job | RecommendationJob, Decision | None]
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class Point:
 
     base: str
     fields: Mapping[str, Any]
-    job: Job | None
+    job: Job | RecommendationJob | None
     decision: Decision | None = None
     refusal: str = ""
 
@@ -63,14 +68,24 @@ def points_of(study: Study, folder: Path | None = None) -> list[Point]:
         for name, job, decision in _distinct_names(bases)
         for fields in _combinations(study)
     ]
+    kinds = {type(job) for _, job, _ in bases}
+    if len(kinds) > 1:
+        raise InputError(
+            f"study '{study.name}': bases of language models and of recommendation models: they have no speed in common; "
+            "make a study of each"
+        )
+    if study.work_limit is not None and RecommendationJob in kinds:
+        raise InputError(
+            f"study '{study.name}': work_limit counts step times of language models; give recommendation jobs time_limit_s"
+        )
     if all(point.job is None for point in points):
         raise InputError(f"study '{study.name}': none of {len(points)} points is a job; the first: {points[0].refusal}")
     return points
 
 
-def _base(study: Study, ref: str | dict[str, Any], folder: Path | None) -> tuple[str, Job, Decision | None]:
+def _base(study: Study, ref: str | dict[str, Any], folder: Path | None) -> Base:
     if study.command == "plan":
-        job = job_from(read("jobs", ref, folder))
+        job = _job(read("jobs", ref, folder))
         return job.name, job, None
     if not isinstance(ref, str):
         raise InputError(f"study '{study.name}': a base of 'evaluate' is the name or path of settings, not a mapping")
@@ -80,9 +95,13 @@ def _base(study: Study, ref: str | dict[str, Any], folder: Path | None) -> tuple
     return path.stem, job, decision
 
 
-def _distinct_names(
-    bases: list[tuple[str, Job, Decision | None]],
-) -> Iterator[tuple[str, Job, Decision | None]]:
+def _job(source: Source, overrides: Overrides = ()) -> Job | RecommendationJob:
+    return (
+        recommendation_job_from(source, overrides)[0] if is_recommendation(source.data) else job_from(source, overrides)
+    )
+
+
+def _distinct_names(bases: list[Base]) -> Iterator[Base]:
     """Bases of one name are told apart by their number."""
     names = [name for name, *_ in bases]
     for index, (name, job, decision) in enumerate(bases):
@@ -100,13 +119,18 @@ def _combinations(study: Study) -> Iterator[dict[str, Any]]:
 
 
 def _point(
-    study: Study, base: str, job: Job, decision: Decision | None, fields: dict[str, Any], folder: Path | None
+    study: Study,
+    base: str,
+    job: Job | RecommendationJob,
+    decision: Decision | None,
+    fields: dict[str, Any],
+    folder: Path | None,
 ) -> Point:
     overrides = {
         path: json.dumps(fields[path], ensure_ascii=False) for path in sorted(fields, key=lambda path: path.count("."))
     }
     source = Source(f"study '{study.name}'", job.model_dump(mode="json", exclude_none=True), folder=folder)
     try:
-        return Point(base, fields, job_from(source, overrides), decision)
+        return Point(base, fields, _job(source, overrides), decision)
     except InputError as error:
         return Point(base, fields, None, decision, str(error))

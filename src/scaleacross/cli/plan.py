@@ -237,7 +237,8 @@ def emit_command(
         typer.Option(
             "--to",
             metavar="TARGET,...",
-            help="launch, torchrun, torchtitan, megatron, nccl, ncclx, pipeline_csv, kubernetes, hostfiles, recovery.",
+            help="launch, torchrun, torchtitan, megatron, nccl, ncclx, pipeline_csv, kubernetes, hostfiles, recovery; of "
+            "recommendation models launch, torchrec.",
         ),
     ],
     output: Annotated[
@@ -260,11 +261,16 @@ def emit_command(
       scaleacross emit build/llama3_405b/plan.json --to torchrun,nccl -o build/launch
       scaleacross emit build/llama3_405b/plan.json --to torchrun --hosts hosts.yaml -o build/launch
       scaleacross emit build/llama3_405b/plan.json --to megatron --slurm-partition h100 --slurm-time 2-00 -o build/launch
+      scaleacross emit build/dcnv2/plan.json --to torchrec -o build/dcnv2   # a recommendation plan
     """
     from scaleacross.bundle import write_bundle
-    from scaleacross.catalogue import load_plan, with_hosts, with_slurm
+    from scaleacross.catalogue import is_recommendation, load_plan, with_hosts, with_slurm
+    from scaleacross.cli.recommendation import emit_recommendation_command
 
     slurm = slurm_fields(slurm_partition, slurm_account, slurm_time, slurm_container, slurm_extra)
+    if is_recommendation(source):
+        emit_recommendation_command(source, names_of(to), output, hosts is not None or bool(slurm))
+        return
     plan = with_slurm(load_plan(source), slurm)
     named = plan if hosts is None else with_hosts(plan, hosts)
     for path in write_bundle(named, output, names_of(to), with_plan=False).files:

@@ -1,4 +1,4 @@
-"""plan, compare and explain when the job is a recommendation model: same commands, same options, other tables."""
+"""plan, emit, simulate, compare and explain when the job is a recommendation model: same commands, same options, other tables."""
 
 from __future__ import annotations
 
@@ -88,17 +88,41 @@ def plan_recommendation_command(
 
 
 def emitted(plan: RecommendationPlan) -> dict[str, str]:
-    """TorchRec's files and launch.json; what cannot be written is said with its reason."""
-    from scaleacross.emitters import embedding_launch, torchrec
+    """Files of every target; what cannot be written is said with its reason."""
+    from scaleacross.emitters import TABLE_EMITTERS
     from scaleacross.errors import EmitError
 
     files: dict[str, str] = {}
-    for render in (torchrec.render, embedding_launch.render):
+    for render in TABLE_EMITTERS.values():
         try:
             files |= render(plan)
         except EmitError as error:
             typer.echo(f"not written: {error}", err=True)
     return files
+
+
+def emit_recommendation_command(source: Path, targets: Sequence[str], output: Path, for_hosts: bool) -> None:
+    """Write the files of ``targets``, all or none; the plan is verified first.
+
+    Args:
+        for_hosts: names of hosts or Slurm options are given, which no file of a recommendation plan has a place for.
+    """
+    from scaleacross.api import verify_recommendation
+    from scaleacross.catalogue import load_recommendation_plan
+    from scaleacross.emitters import TABLE_EMITTERS, write_files
+
+    if for_hosts:
+        raise typer.BadParameter(
+            "--hosts and --slurm-… are of language models: leave them out for a recommendation plan"
+        )
+    if unknown := [name for name in targets if name not in TABLE_EMITTERS]:
+        known = ", ".join(TABLE_EMITTERS)
+        raise typer.BadParameter(f"--to {unknown[0]}: a recommendation plan is written for {known}")
+    plan = load_recommendation_plan(source)
+    verify_recommendation(plan)
+    files = {name: text for target in dict.fromkeys(targets) for name, text in TABLE_EMITTERS[target](plan).items()}
+    for path in write_files(files, output):
+        typer.echo(path)
 
 
 def plan_inference_command(
@@ -191,3 +215,26 @@ def explain_recommendation_command(source: str, as_json: bool, time_limit_s: flo
         typer.echo(found.model_dump_json(indent=2))
     else:
         display(recommendation_explanation(found))
+
+
+def simulate_recommendation_command(
+    source: str, what_if: Sequence[str], given: Sequence[str], output: Path | None, as_json: bool
+) -> None:
+    """Simulate and print; with ``output`` simulation.json.
+
+    Args:
+        given: options of language models that stand on the command line.
+    """
+    from scaleacross.api import simulate_recommendation
+    from scaleacross.emitters import write_files
+    from scaleacross.report.recommendation import recommendation_simulation
+
+    if given:
+        raise typer.BadParameter(f"{given[0]} is of language models: leave it out for a recommendation plan")
+    step = simulate_recommendation(source, what_if=what_if)
+    text = step.model_dump_json(indent=2)
+    if output is not None:
+        written = write_files({"simulation.json": text + "\n"}, output)
+    typer.echo(text) if as_json else display(recommendation_simulation(step))
+    if output is not None:
+        typer.echo(f"wrote {written[0]}", err=True)

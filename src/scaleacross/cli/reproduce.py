@@ -44,7 +44,12 @@ Changes = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a field of the space, e.g. time_limit_s=10. Repeatable."),
 ]
 
-_STUDIES = {"dual_level": "published_codecs", "freescale": "published_balance"}
+_STUDIES = {
+    "dual_level": "published_codecs",
+    "freescale": "published_balance",
+    "neo": "published_neo",
+    "inference_cards": "published_cards",
+}
 """Published figures beside ours: name -> module of ``api`` with a function of that name."""
 
 
@@ -52,7 +57,8 @@ def reproduce_command(
     space: Annotated[
         str,
         typer.Argument(
-            metavar="SPACE", help="A design space YAML, its name in the catalogue, ft_hsdp, dual_level or freescale."
+            metavar="SPACE",
+            help="A design space YAML, its name in the catalogue, ft_hsdp, dual_level, freescale, neo or inference_cards.",
         ),
     ],
     points: Points = None,
@@ -72,7 +78,8 @@ def reproduce_command(
 
     Each finished point is a line of DIR/points.jsonl. The same command continues an interrupted run; points.csv holds one row
     per point with everybody's step time; report.html shows them. ``ft_hsdp`` prints published shares of useful time under
-    failures and ours, ``dual_level`` published compression of embedding vectors, ``freescale`` published balancing of samples.
+    failures and ours, ``dual_level`` published compression of embedding vectors, ``freescale`` published balancing of samples,
+    ``neo`` Neo on 128 A100, ``inference_cards`` Glow's rule for cards.
 
     \b
     Examples:
@@ -84,6 +91,8 @@ def reproduce_command(
       scaleacross reproduce ft_hsdp
       scaleacross reproduce dual_level
       scaleacross reproduce freescale
+      scaleacross reproduce neo
+      scaleacross reproduce inference_cards
     """
     if space == "ft_hsdp":
         _published_goodput(as_json)

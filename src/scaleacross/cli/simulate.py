@@ -99,7 +99,24 @@ def simulate_command(
       scaleacross simulate plan.json --what-if host-jitter=0.03 --draws 50
       scaleacross simulate plan.json --days 54 --draws 100
       scaleacross simulate plan.json --days 54 --failures TRACE.csv
+      scaleacross simulate build/dcnv2/plan.json --what-if straggler=3:1.3   # a recommendation plan
     """
+    from scaleacross.catalogue import is_recommendation
+
+    if is_recommendation(source):
+        from scaleacross.cli.recommendation import simulate_recommendation_command
+
+        of_models = {
+            "days": days,
+            "gantt": gantt,
+            "trace": trace,
+            "chakra": chakra,
+            "unfolded": unfolded,
+            "charts": charts,
+        }
+        given = [f"--{name}" for name, value in of_models.items() if value]
+        simulate_recommendation_command(source, what_if or (), given, output, as_json)
+        return
     if days is not None:
         _refuse("--days", gantt=gantt, trace=trace, chakra=chakra, unfolded=unfolded)
         _weeks(source, days, 100 if draws is None else draws, failures, seed, what_if or (), as_json, output, charts)

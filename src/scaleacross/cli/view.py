@@ -20,7 +20,7 @@ PLAN_SECTIONS: Final = (
     *("decision", "placement", "step", "memory", "traffic", "collectives", "network", "goodput", "failures", "proof"),
     *("referee", "alternatives", "notes"),
 )
-RECOMMENDATION_SECTIONS: Final = ("decision", "step", "tables", "compression", "ranks", "proof")
+RECOMMENDATION_SECTIONS: Final = ("decision", "step", "tables", "samples", "compression", "ranks", "proof")
 EXPLANATION_SECTIONS: Final = ("runner-ups", "phases", "sensitivities", "network", "failures")
 
 Full = Annotated[bool, typer.Option("--full", help="Print the whole report, not its first lines.")]

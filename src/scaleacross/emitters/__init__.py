@@ -16,6 +16,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final, cast
 
 from scaleacross.emitters import (
+    embedding_launch,
     hostfiles,
     kubernetes,
     launch,
@@ -24,12 +25,14 @@ from scaleacross.emitters import (
     ncclx,
     pipeline_csv,
     recovery,
+    torchrec,
     torchrun,
     torchtitan,
 )
 from scaleacross.errors import InputError, PluginError
 from scaleacross.plugins import Plugin, Registry, expect, guarded
 from scaleacross.spec.plan import Plan
+from scaleacross.spec.recommendation import RecommendationPlan
 
 Emitter = Callable[[Plan], dict[str, str]]
 
@@ -45,6 +48,13 @@ _BUNDLED: Final[Mapping[str, Emitter]] = {
     "hostfiles": hostfiles.render,
     "recovery": recovery.render,
 }
+
+
+TABLE_EMITTERS: Final[Mapping[str, Callable[[RecommendationPlan], dict[str, str]]]] = {
+    "launch": embedding_launch.render,
+    "torchrec": torchrec.render,
+}
+"""Targets of recommendation plans."""
 
 
 def _accept(plugin: Plugin, render: Any) -> Emitter:

@@ -21,7 +21,8 @@ from scaleacross.spec.recommendation import (
     RecommendationPlan,
     TablePlacement,
 )
-from scaleacross.units import human_seconds
+from scaleacross.spec.simulation import SimulatedTables
+from scaleacross.units import human_bytes, human_seconds
 
 MEMORY_OF = {
     "dense": "HBM, a copy per rank",
@@ -36,7 +37,9 @@ MAX_TABLES = 12
 
 def recommendation_report(plan: RecommendationPlan) -> RenderableType:
     """The whole plan."""
-    return recommendation_sections(plan, [name for name in SECTIONS if name != "compression" or plan.compression])
+    return recommendation_sections(
+        plan, [name for name in SECTIONS if name not in ("samples", "compression") or getattr(plan, name)]
+    )
 
 
 def recommendation_sections(plan: RecommendationPlan, names: Sequence[str]) -> RenderableType:
@@ -125,7 +128,31 @@ def _step(plan: RecommendationPlan) -> RenderableType:
             add(table, name, human_seconds(seconds), percent(seconds / cost.step_s))
     table.add_section()
     add(table, "step", human_seconds(cost.step_s), percent(1.0), style="bold")
-    return section("Step time", table, Text(), Text(f"{count(round(cost.samples_per_s))} samples/s"))
+    return section(
+        "Step time", table, Text(), Text(f"{count(round(cost.samples_per_s))} samples/s"), Text(_early(plan))
+    )
+
+
+def _samples(plan: RecommendationPlan) -> RenderableType:
+    if not plan.samples:
+        return section("Samples", Text("alike: no layer takes longer for longer samples"))
+    heads = ("samples", "idle in layers over histories", "each rank sends", "exchange", "layers and exchange")
+    table = columns(heads, right=heads[1:])
+    for one in plan.samples:
+        style = "bold" if one.rule == plan.decision.sample_rule else ""
+        times = human_seconds(one.exchange_s), human_seconds(one.seconds)
+        add(table, one.rule, percent(one.idle_fraction), human_bytes(one.moved_bytes), *times, style=style)
+    return section("Samples, by the rule that shares them out", table)
+
+
+def _early(plan: RecommendationPlan) -> str:
+    early = plan.early_rows
+    if early is None:
+        return ""
+    hidden = (
+        f"{human_seconds(early.fetch_s)} of look-ups and exchange forward would leave {human_seconds(early.exposed_s)}"
+    )
+    return f"rows a batch ahead (not planned): {percent(early.collision_fraction)} wait for updates; {hidden}"
 
 
 def _placements(plan: RecommendationPlan) -> RenderableType:
@@ -186,6 +213,7 @@ SECTIONS: Final[Mapping[str, Callable[[RecommendationPlan], RenderableType]]] = 
     "decision": _head,
     "step": _step,
     "tables": _placements,
+    "samples": _samples,
     "compression": compression_section,
     "ranks": _ranks,
     "proof": _proof,
@@ -236,5 +264,39 @@ def recommendation_explanation(found: EmbeddingExplanation) -> RenderableType:
         change = "no plan" if then is None else "none" if abs(then / now - 1) < 5e-4 else f"{then / now - 1:+.1%}"
         add(memories, tier.tier.replace("_", " "), *shares, tier.change, human_seconds(then) if then else "–", change)
     title = f"Rank {found.busiest_rank} is the busiest: {human_seconds(now)}"
-    coded = [compression_section(found.plan)] if found.plan.compression else []
-    return Group(section(title, table, *rest), section("Memories", memories), *coded)
+    more_parts = [compression_section(found.plan)] if found.plan.compression else []
+    if found.buildings:
+        more_parts.append(_buildings(found))
+    return Group(section(title, table, *rest), section("Memories", memories), *more_parts)
+
+
+def _buildings(found: EmbeddingExplanation) -> RenderableType:
+    table = columns(("without", "step", "samples/s", "what it changes"), flexible=("what it changes",))
+    for one in found.buildings:
+        speed = "–" if one.samples_per_s is None else count(round(one.samples_per_s))
+        step = "–" if one.step_s is None else human_seconds(one.step_s)
+        add(table, one.building, step, speed, "; ".join(one.changes) or one.reason)
+    now = found.plan.cost
+    with_all = f"with all: {human_seconds(now.step_s)}, {count(round(now.samples_per_s))} samples/s"
+    return section("Buildings", table, Text(with_all))
+
+
+def recommendation_simulation(step: SimulatedTables) -> RenderableType:
+    """The simulated step beside the estimate, its phases, and links between and inside buildings that many share."""
+    estimate = human_seconds(step.predicted_step_s)
+    facts = [
+        ("step", f"{human_seconds(step.step_s)}; the plan says {estimate} ({step.difference:+.1%})"),
+        ("ranks", f"{count(step.num_ranks)}, each played; {count(step.num_tasks)} tasks"),
+        *(("what if", cell(change)) for change in step.what_if),
+    ]
+    phases = columns(("until all ranks are through with", "time", "share"), right=("time", "share"))
+    for one in step.phases:
+        if one.seconds:
+            add(phases, one.name, human_seconds(one.seconds), percent(one.seconds / step.step_s))
+    parts = [section(f"Simulated step of {step.plan_name}", grid(facts)), section("Phases", phases)]
+    if step.links:
+        links = columns(("link", "carried", "mean use"), right=("carried", "mean use"))
+        for link in step.links[:MAX_RANKS]:
+            add(links, link.name, human_bytes(link.carried_bytes), percent(link.mean_utilisation))
+        parts.append(section("Shared links, most used first", links))
+    return Group(*parts)

@@ -16,7 +16,8 @@ from rich.text import Text
 from scaleacross.report.format import add, columns, count, grid, large, percent, section
 from scaleacross.spec.parallelism import GRID_AXES
 from scaleacross.spec.progress import Progress
-from scaleacross.spec.study import Study
+from scaleacross.spec.recommendation import SHARDINGS
+from scaleacross.spec.study import SPEEDS, Study, speed_of
 from scaleacross.units import human_seconds
 
 MAX_ROWS = 40
@@ -96,17 +97,23 @@ def _table(result: Sweep, rows: Sequence[dict[str, Any]]) -> RenderableType:
     letters = [ascii_lowercase[index] if index < 26 else f"a{index}" for index in range(len(varied))]
     currency = next((row["currency"] for row in result.rows if row.get("currency")), None)
     money = (f"{currency} per M tokens", "as owned") if currency else ()
-    numbers = ("step", "tokens/s", "MFU", "gap", *money)
+    speed = speed_of(result.rows)
+    numbers = ("step", SPEEDS[speed], *(("MFU",) if speed == "tokens_per_s" else ()), "gap", *money)
     table = columns((*letters, *numbers, "status", "plan"), right=(*letters, *numbers), flexible=("plan",))
     for row in rows:
         fields = (row[path] if isinstance(row[path], str) else json.dumps(row[path]) for path in varied)
-        add(table, *fields, *_outcome(row, len(money)), style="bold" if row is result.best else "")
+        add(table, *fields, *_outcome(row, len(numbers), len(money)), style="bold" if row is result.best else "")
     return Group(table, Text(), grid(zip(letters, varied, strict=True)))
 
 
-def _outcome(row: dict[str, Any], num_prices: int) -> tuple[str, ...]:
+def _outcome(row: dict[str, Any], num_figures: int, num_prices: int) -> tuple[str, ...]:
     if "step_s" not in row:
-        return *("–",) * (4 + num_prices), str(row["status"]), str(row["reason"]).splitlines()[0][:120]
+        return *("–",) * num_figures, str(row["status"]), str(row["reason"]).splitlines()[0][:120]
+    if "samples_per_s" in row:
+        split = ", ".join(f"{row[name]} {name}" for name in SHARDINGS if row[name])
+        groups = f"{row['replica_groups']} groups: " if row["replica_groups"] > 1 else ""
+        figures = human_seconds(row["step_s"]), large(row["samples_per_s"]), percent(row["gap"])
+        return *figures, str(row["status"]), groups + split
     prices = (row.get(name) for name in ("cost_per_million_tokens", "owned_cost_per_million_tokens")[:num_prices])
     degrees = [f"{axis} {row[axis]}" for axis in (*GRID_AXES, "ep") if row[axis] > 1]
     crossing = row["crossing"].replace(":", ": ")

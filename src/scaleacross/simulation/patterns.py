@@ -15,7 +15,7 @@ Loads of nic and port are those of one position, loads of shared links those of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -228,6 +228,40 @@ def pairwise(fabric: Fabric, groups: Groups, port_rate: Floats, distinct: Callab
         np.minimum.at(cap, row, rate / share)
     _between_buildings(fabric, groups, loads, distinct)
     return loads.pattern(cap)
+
+
+def spread(
+    fabric: Fabric, own: Ints, ratios: Mapping[int, float], backward: bool
+) -> tuple[list[list[tuple[int, float]]], Floats, Floats]:
+    """Every rank of a group alone, evenly to all of it, itself included; progress is what it sends in all.
+
+    Args:
+        own: (ranks,) of the group, in blocks of one position.
+        ratios: level -> how much shorter bytes are between ranks apart by it.
+        backward: the rank receives instead.
+
+    Returns:
+        Loads by rank, (ranks,) latency in s, (ranks,) share of its bytes that is shortened.
+    """
+    degree = len(own)
+    row, target = np.repeat(np.arange(degree), degree), np.tile(own, degree)
+    source = own[row]
+    level, _, latency = fabric.hop(source, target)
+    ratio = np.array([ratios.get(one, 1.0) for one in range(NUM_LEVELS)])[level]
+    share = 1.0 / degree / ratio
+    loads = _Loads(fabric)
+    other = (source != target) * share
+    port = np.bincount(row, other, degree) / fabric.rates[SCALE_UP, fabric.building[own]]
+    loads.add(np.arange(degree), fabric.port(own), port)
+    far = level >= RACK
+    loads.add(row[far], fabric.nic(source[far], inward=backward), share[far])
+    ends = (target[far], source[far]) if backward else (source[far], target[far])
+    loads.shared(row[far], *ends, level[far], share[far], np.ones(int(far.sum())))
+    found = loads.pattern(np.full(degree, np.inf))
+    paths: list[list[tuple[int, float]]] = [[] for _ in range(degree)]
+    for at, link, load in zip(found.row.tolist(), found.link.tolist(), found.load.tolist(), strict=True):
+        paths[at].append((link, load))
+    return paths, latency.reshape(degree, degree).max(axis=1), np.bincount(row, (ratio > 1) / degree, degree)
 
 
 def _between_buildings(fabric: Fabric, groups: Groups, loads: _Loads, distinct: Callable[[Floats], Floats]) -> None:

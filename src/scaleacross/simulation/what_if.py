@@ -28,10 +28,11 @@ from scaleacross.spec.plan import Plan
 from scaleacross.spec.topology import Topology
 
 OPTIONS: Final = ("jitter", "host-jitter", "seed", "straggler", "slow", "lost-plane", "lost-rack")
+OF_TABLES: Final = ("straggler", "slow", "lost-plane")
 
 
-def disturbance_of(options: Sequence[str], plan: Plan, topology: Topology) -> Disturbance:
-    """What ``options`` say.
+def disturbance_of(options: Sequence[str], plan: Plan | None, topology: Topology) -> Disturbance:
+    """What ``options`` say; ``plan``: None for a recommendation plan, which knows those of ``OF_TABLES``.
 
     Raises:
         InputError: an option that is none, or that the plan or its topology does not have.
@@ -42,6 +43,8 @@ def disturbance_of(options: Sequence[str], plan: Plan, topology: Topology) -> Di
     micro_batches: int | None = None
     for option in options:
         name, _, value = option.partition("=")
+        if plan is None and name in ("jitter", "host-jitter", "seed"):
+            raise InputError(f"what-if '{option}' is of language models; of tables there are {', '.join(OF_TABLES)}")
         if name == "jitter":
             jitter = _number(option, value, 0.0, 1.0)
         elif name == "host-jitter":
@@ -60,10 +63,11 @@ def disturbance_of(options: Sequence[str], plan: Plan, topology: Topology) -> Di
                 trunks[_trunk(where, topology)] = share
         elif name == "lost-plane":
             levels |= _lost_plane(value, topology)
-        elif name == "lost-rack":
+        elif name == "lost-rack" and plan is not None:
             micro_batches = _lost_rack(option, value, plan, topology)
         else:
-            raise InputError(f"no what-if '{option}': choose from {', '.join(f'{one}=…' for one in OPTIONS)}")
+            known = OPTIONS if plan is not None else OF_TABLES
+            raise InputError(f"no what-if '{option}': choose from {', '.join(f'{one}=…' for one in known)}")
     return Disturbance(jitter, seed, stragglers, Slowdown(levels, trunks), micro_batches, by_host)
 
 

@@ -23,6 +23,9 @@ Tier = Literal["hbm", "host_memory", "ssd"]
 TIERS: tuple[Tier, ...] = get_args(Tier)
 
 CostModel = Literal["scaleacross", "torchrec"]
+SampleRule = Literal["as_they_come", "in_building", "everywhere"]
+"""Which ranks share their samples out anew, so that all have about as much to compute."""
+SAMPLE_RULES: tuple[SampleRule, ...] = get_args(SampleRule)
 StorePrecision = Literal["fp32", "fp16", "bf16"]
 BYTES_OF: dict[StorePrecision, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 TableOptimizer = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
@@ -62,6 +65,13 @@ class RecommendationJob(Spec):
         default=(1,), description="allowed numbers of groups that each hold all tables (2D sparse parallelism)"
     )
     sync_interval_steps: PositiveInt = Field(default=1, description="steps between two averages over the groups")
+    lengths: str | dict[str, Any] | None = Field(
+        default=None,
+        description="of histories, for family sequence_rec: a law ({kind: …}) or the path of a CSV with a column length",
+    )
+    sample_rules: tuple[SampleRule, ...] = Field(
+        default=SAMPLE_RULES, description="allowed ways to share samples of unequal length out over ranks"
+    )
     compression: ExchangeCompressionRequest | None = Field(
         default=None,
         description="None: vectors travel as they are; else the plan chooses whose travel coded, where and how",
@@ -78,12 +88,12 @@ class RecommendationJob(Spec):
         keys = ("workload", "topology")
         return {k: v.model_dump(mode="json") if k in keys and isinstance(v, BaseModel) else v for k, v in data.items()}
 
-    @field_validator("shardings", "kernels", "replica_groups", mode="before")
+    @field_validator("shardings", "kernels", "replica_groups", "sample_rules", mode="before")
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str | int) else value
 
-    @field_validator("shardings", "kernels", "replica_groups")
+    @field_validator("shardings", "kernels", "replica_groups", "sample_rules")
     @classmethod
     def _not_empty(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
         if not value:
@@ -140,6 +150,28 @@ class RecommendationDecision(Spec):
     )
     tables: tuple[TablePlacement, ...] = Field(min_length=1)
     codecs: tuple[TableCodec, ...] = Field(default=(), description="of the tables whose vectors travel coded forward")
+    sample_rule: SampleRule | None = Field(default=None, description="None: samples are alike")
+
+
+class SampleSharing(Spec):
+    """What sharing samples out by one rule is predicted to do."""
+
+    rule: SampleRule
+    busiest_over_mean: float = Field(
+        description="cost of the busiest rank's samples over the mean rank's, by drawn batches"
+    )
+    idle_fraction: float = Field(description="of the mean rank's time in the layers over histories")
+    moved_bytes: float = Field(description="row numbers that a rank sends")
+    exchange_s: float = Field(description="all-to-all of samples")
+    seconds: float = Field(description="layers over histories of the busiest rank, both ways, and the exchange")
+
+
+class EarlyRows(Spec):
+    """What fetching the vectors of the next batch ahead would leave of their exchange."""
+
+    collision_fraction: float = Field(description="share of a batch's vectors whose rows the batch before updates")
+    fetch_s: float = Field(description="look-ups and exchange forward of the busiest rank, s")
+    exposed_s: float = Field(description="of them behind no computation, s")
 
 
 class RankLoad(Spec):
@@ -164,6 +196,10 @@ class EmbeddingCost(Spec):
     dense_s: float = Field(description="dense networks beyond what the exchange hides")
     start_s: float = Field(description="latencies and launches of the collectives")
     samples_per_s: float
+    top_s: float | None = Field(
+        default=None, description="computation that waits for the vectors, both ways; None: older plans, torchrec"
+    )
+    bottom_s: float | None = Field(default=None, description="computation of the bottom MLP, both ways")
 
 
 class SearchReport(Spec):
@@ -188,6 +224,10 @@ class RecommendationPlan(Spec):
     cost: EmbeddingCost
     ranks: tuple[RankLoad, ...] = Field(description="of the first group")
     compression: ExchangeCompression | None = Field(default=None, description="None: the job does not ask")
+    samples: tuple[SampleSharing, ...] = Field(
+        default=(), description="of histories of unequal length: fastest rule first"
+    )
+    early_rows: EarlyRows | None = Field(default=None, description="not part of the cost; None: groups, or torchrec")
     report: SearchReport
 
 
@@ -235,6 +275,18 @@ class TierValue(Spec):
     busiest_rank_s: float | None = Field(default=None, description="best plan found; None: no plan")
 
 
+class BuildingValue(Spec):
+    """The best plan found without a building that the plan uses."""
+
+    building: Name
+    step_s: float | None = None
+    samples_per_s: float | None = None
+    changes: tuple[str, ...] = Field(
+        default=(), description="what the building changes, largest part of the step first"
+    )
+    reason: str = Field(default="", description="why there is no plan without it")
+
+
 class EmbeddingExplanation(Spec):
     """Why the busiest rank is busy, and what would change it."""
 
@@ -242,3 +294,4 @@ class EmbeddingExplanation(Spec):
     busiest_rank: NonNegativeInt
     binding: tuple[BusyTable, ...] = Field(description="its tables, dearest first")
     tiers: tuple[TierValue, ...]
+    buildings: tuple[BuildingValue, ...] = Field(default=(), description="where the plan uses several")

@@ -118,3 +118,28 @@ class StepDraws(Spec):
     steady_s: float = Field(description="simulated step without jitter, everything else as in what_if")
     step_s: dict[Literal["p5", "p50", "p95", "mean"], float]
     seconds: tuple[float, ...] = Field(description="of every draw")
+
+
+class TablePhase(Spec):
+    """A part of a recommendation step: from the end of the part before to the last rank's end of this one."""
+
+    name: str
+    seconds: float
+
+
+class SimulatedTables(Spec):
+    """One step of a recommendation plan, simulated."""
+
+    plan_name: str
+    step_s: float
+    predicted_step_s: float
+    phases: tuple[TablePhase, ...] = Field(description="they add up to step_s")
+    num_ranks: int
+    num_tasks: int
+    what_if: tuple[str, ...] = ()
+    links: tuple[LinkUse, ...] = Field(default=(), description="trunks and oversubscribed uplinks, most used first")
+
+    @property
+    def difference(self) -> float:
+        """(predicted − simulated) / simulated step time."""
+        return (self.predicted_step_s - self.step_s) / self.step_s

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
@@ -11,7 +12,15 @@ from scaleacross.spec.base import Name, Spec
 MAX_POINTS = 100_000
 """Largest study accepted: beyond it the grid is more likely a slip than a question."""
 
+SPEEDS: Final[Mapping[str, str]] = {"tokens_per_s": "tokens/s", "samples_per_s": "samples/s"}
+"""What a point's speed is counted in: figure of its row, and unit; the latter of recommendation models."""
+
 Values = tuple[Any, ...]
+
+
+def speed_of(rows: Iterable[Mapping[str, Any]]) -> str:
+    """The speed that the rows of a study have, a key of ``SPEEDS``."""
+    return next((name for row in rows for name in SPEEDS if name in row), "tokens_per_s")
 
 
 class Study(Spec):

@@ -30,6 +30,8 @@ def verify_recommendation(plan: RecommendationPlan) -> None:
         assignment = assignment_of(problem, plan.decision)
     except InputError as error:
         raise VerificationError(f"the plan breaks a rule: {error}") from None
+    if plan.samples != problem.samples or (plan.samples and plan.decision.sample_rule != plan.samples[0].rule):
+        raise VerificationError("samples: the rules that the plan states do not recompute")
     _require_elements(plan, model)
     _require_codecs(plan, model)
     cost, ranks = priced(problem, assignment)

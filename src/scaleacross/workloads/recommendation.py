@@ -1,4 +1,4 @@
-"""Recommendation models: embedding tables beside two small dense networks, with no layers to pipeline."""
+"""Recommendation models: embedding tables, two small dense networks, and layers over user histories; nothing to pipeline."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from scaleacross.spec.base import Name, SourcedSpec, Spec
+from scaleacross.workloads.sequences import SequenceLayers
 
 ID_BYTES = 8
 """One row number of a look-up, as TorchRec sends it (int64)."""
@@ -82,7 +83,10 @@ class EmbeddingTable(Spec):
     )
     num_tables: PositiveInt = Field(default=1, description="so many tables alike, numbered from 0 behind the name")
     weighted: bool = Field(default=False, description="rows are weighted before they are added up")
-    pooled: bool = Field(default=True, description="rows of a sample are added up; false: each is sent (sequences)")
+    pooled: bool = Field(
+        default=True,
+        description="rows of a sample are added up; false: each is sent. Of sequence_rec, pooling is then per token",
+    )
 
     @field_validator("pooling", mode="before")
     @classmethod
@@ -109,10 +113,11 @@ class Dlrm(SourcedSpec):
     """A deep learning recommendation model: dense features through a bottom MLP, tables, their interaction, a top MLP.
 
     DLRM (arXiv 1906.00091) with ``dot`` interaction; ``cat`` concatenates, ``dcn`` is MLPerf's low-rank cross network (v2).
+    Family ``sequence_rec`` has layers over histories in place of the interaction; a vector of each goes on to the top MLP.
     """
 
     name: Name
-    family: Literal["dlrm"] = "dlrm"
+    family: Literal["dlrm", "sequence_rec"] = "dlrm"
     description: str = ""
     source: str = Field(default="", description="where the list of tables comes from")
     num_dense_features: NonNegativeInt = 0
@@ -121,11 +126,14 @@ class Dlrm(SourcedSpec):
     interaction: Literal["dot", "cat", "dcn"] = "cat"
     cross_layers: NonNegativeInt = Field(default=0, description="layers of the cross network")
     cross_rank: NonNegativeInt = Field(default=0, description="rank of its products")
+    sequence: SequenceLayers | None = Field(default=None, description="of sequence_rec: layers over histories")
     tables: tuple[EmbeddingTable, ...] = Field(min_length=1)
     locality: Locality = Locality()
 
     @model_validator(mode="after")
     def _fits_together(self) -> Dlrm:
+        if (self.family == "sequence_rec") != (self.sequence is not None):
+            raise ValueError("sequence belongs to family sequence_rec, and sequence_rec needs it")
         names = [table.name for table in self.expanded()]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -136,9 +144,17 @@ class Dlrm(SourcedSpec):
             raise ValueError("bottom_mlp without num_dense_features has no input")
         return self
 
-    def expanded(self) -> Iterator[EmbeddingTable]:
-        """Every table by itself, ``num_tables`` 1."""
+    def _read(self) -> Iterator[EmbeddingTable]:
+        """Tables with pooling per sample: of sequence_rec, those that are not pooled are read for every token."""
+        lengths = self.sequence.lengths if self.sequence else None
+        tokens = lengths.moment(1) if lengths else 1.0
         for table in self.tables:
+            many = tuple(pooling * tokens for pooling in table.pooling)
+            yield table if table.pooled or tokens == 1 else table.model_copy(update={"pooling": many})
+
+    def expanded(self) -> Iterator[EmbeddingTable]:
+        """Every table by itself, ``num_tables`` 1, with pooling per sample."""
+        for table in self._read():
             if table.num_tables == 1:
                 yield table
             else:
@@ -159,17 +175,38 @@ class Dlrm(SourcedSpec):
     @property
     def reads_per_sample(self) -> float:
         """Row numbers per sample, all tables."""
-        return sum(table.num_tables * table.reads_per_sample for table in self.tables)
+        return sum(table.num_tables * table.reads_per_sample for table in self._read())
 
     @property
     def output_elements(self) -> float:
         """Elements per sample that leave the look-ups."""
-        return sum(table.num_tables * table.outputs_per_sample * table.dimension for table in self.tables)
+        return sum(table.num_tables * table.outputs_per_sample * table.dimension for table in self._read())
+
+    @property
+    def dense_weights(self) -> int:
+        """Weights beside the tables, whose gradients all ranks add up."""
+        return sum(self.dense_parameters()) + (self.sequence.num_weights if self.sequence else 0)
 
     def dense_parameters(self) -> tuple[int, int]:
-        """Weights (no biases) of the bottom MLP, and of interaction and top MLP: a sample costs 2 FLOP each, forward."""
+        """Weights (no biases) of the bottom MLP, and of interaction and top MLP: a sample costs 2 FLOP each, forward.
+
+        Layers over histories are not among them.
+        """
         bottom = _weights((self.num_dense_features, *self.bottom_mlp)) if self.bottom_mlp else 0
         first = self.bottom_mlp[-1] if self.bottom_mlp else self.num_dense_features
+        if self.sequence is not None:  # one vector of a history, the pooled features, and what the bottom MLP leaves
+            width = (
+                self.sequence.hidden_size
+                + first
+                + round(
+                    sum(
+                        table.num_tables * table.outputs_per_sample * table.dimension
+                        for table in self.tables
+                        if table.pooled
+                    )
+                )
+            )
+            return bottom, _weights((width, *self.top_mlp)) if self.top_mlp else 0
         width = round(self.output_elements) + first
         cross = 2 * width * self.cross_rank * self.cross_layers
         if self.interaction == "dot":

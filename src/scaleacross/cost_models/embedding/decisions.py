@@ -42,7 +42,11 @@ def decision_of(
             )
         )
     return RecommendationDecision(
-        num_groups=problem.num_groups, replicas=problem.replicas, tables=tuple(placements), codecs=codecs
+        num_groups=problem.num_groups,
+        replicas=problem.replicas,
+        tables=tuple(placements),
+        codecs=codecs,
+        sample_rule=problem.samples[0].rule if problem.samples else None,
     )
 
 

@@ -12,15 +12,37 @@ Reads are taken as independent.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from scaleacross.cost_models.embedding.problem import EmbeddingProblem
 from scaleacross.cost_models.settings import Floats
-from scaleacross.workloads.recommendation import Locality
+from scaleacross.spec.recommendation import EarlyRows, RankLoad
+from scaleacross.workloads.recommendation import Dlrm, Locality
 
 _BINS: Final = 400
+
+
+def early_rows(problem: EmbeddingProblem, model: Dlrm, ranks: Sequence[RankLoad]) -> EarlyRows | None:
+    """What rows fetched a batch ahead would leave exposed of a plan; None where TorchRec's estimator counts, or groups average.
+
+    Half of the busiest rank's exchange and a third of its look-ups come forward; computation beside them is the dense part. The
+    collision fraction is that of all vectors: tables by the rows that a batch reads of them.
+    """
+    if problem.job.cost_model == "torchrec" or problem.num_groups > 1:
+        return None
+    batch = problem.job.global_batch_samples
+    tables = [(table, batch * table.reads_per_sample) for table in model.tables]
+    shares = [collision_fraction(model.locality, table.rows, reads) for table, reads in tables]
+    weights = [table.num_tables * table.outputs_per_sample * table.dimension for table, _ in tables]
+    collided = float(np.average(shares, weights=weights))
+    busiest = max(ranks, key=lambda load: load.seconds)
+    fetch_s = busiest.lookup_s / 3 + busiest.exchange_s / 2
+    exposed = exposed_fetch_s(fetch_s, problem.top_s + problem.bottom_s, collided, problem.start_s / 2)
+    return EarlyRows(collision_fraction=collided, fetch_s=fetch_s, exposed_s=float(exposed))
 
 
 def exposed_fetch_s(

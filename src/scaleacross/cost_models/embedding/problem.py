@@ -9,7 +9,6 @@ import numpy as np
 
 from scaleacross.cost_models.embedding.coded_exchange import ForwardSlopes, forward_slopes
 from scaleacross.cost_models.embedding.exchange import (
-    Exchange,
     ExchangeGroups,
     Replicas,
     exchange_groups,
@@ -17,6 +16,7 @@ from scaleacross.cost_models.embedding.exchange import (
     start_s,
 )
 from scaleacross.cost_models.embedding.options import NUM_TIERS, Fleet, Option, ShardingProblem
+from scaleacross.cost_models.embedding.sample_balance import sample_sharings
 from scaleacross.cost_models.embedding.tiers import RankRates, Setting, table_options
 from scaleacross.cost_models.embedding.torchrec import TorchRecMachine, torchrec_options
 from scaleacross.cost_models.levels import build_levels
@@ -24,7 +24,7 @@ from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.errors import InputError
 from scaleacross.spec.exchange_codec import TableCodec
 from scaleacross.spec.placement import BuildingShare
-from scaleacross.spec.recommendation import BYTES_OF, EmbeddingCost, RecommendationJob
+from scaleacross.spec.recommendation import BYTES_OF, EmbeddingCost, RecommendationJob, SampleSharing
 from scaleacross.spec.topology import Building, Topology
 from scaleacross.workloads.recommendation import Dlrm, EmbeddingTable
 
@@ -42,8 +42,9 @@ class EmbeddingProblem:
         sharding: tables, options and ranks of one group.
         num_groups, replicas: the groups and how they lie (``exchange_of``).
         top_s: interaction and top MLP, which wait for the vectors, forward and backward.
-        beside_s: bottom MLP and all-reduce of dense gradients, which run beside look-ups and exchange.
+        bottom_s: bottom MLP, and beside_s: it and the all-reduce of dense gradients, beside look-ups and exchange.
         start_s: latency and launch of the collectives.
+        samples: of histories of unequal length, ways to share them out, fastest first; the first is in ``top_s``.
     """
 
     job: RecommendationJob
@@ -53,6 +54,8 @@ class EmbeddingProblem:
     top_s: float
     beside_s: float
     start_s: float
+    bottom_s: float = 0.0
+    samples: tuple[SampleSharing, ...] = ()
 
     def step_s(self, busiest_s: float) -> float:
         """A step in which the busiest rank spends ``busiest_s`` on its tables; grows with it."""
@@ -68,6 +71,7 @@ class EmbeddingProblem:
             dense_s=dense_s,
             start_s=self.start_s,
             samples_per_s=self.job.global_batch_samples / step_s,
+            **({} if self.job.cost_model == "torchrec" else {"top_s": self.top_s, "bottom_s": self.bottom_s}),
         )
 
 
@@ -152,9 +156,10 @@ def embedding_problem(
     kinds = list(dict.fromkeys(_kind(building) for building, _ in own))
     rates = tuple(_rates(next(b for b, _ in own if _kind(b) == kind)) for kind in kinds)
     dense = model.dense_parameters()
+    _require_lengths(model)
     fleet = Fleet(
         rank_class=np.array([kinds.index(_kind(building)) for building, _ in own]),
-        capacity=np.stack([_capacity(job, model, building, batch, sum(dense)) for building, _ in own]),
+        capacity=np.stack([_capacity(job, model, building, batch) for building, _ in own]),
         units=ranks.units,
         building=tuple(building.name for building, _ in own),
         host=tuple(rank // building.accelerators_per_host for building, rank in own),
@@ -170,10 +175,24 @@ def embedding_problem(
         return EmbeddingProblem(job, sharding, num_groups, replicas, 0.0, 0.0, 0.0)
     tables = tuple(model.expanded())
     options = _per_kind(tables, lambda table: table_options(table, setting), forward)
-    top_s, beside_s = _dense_s(job, dense, [b for b, _ in own], batch, exchange)
+    flop_per_s = _flop_per_s(job, [b for b, _ in own])
+    bottom_s, top_s = (6 * weights * batch / flop_per_s for weights in dense)
+    fill = fill_of(job, topology)
+    samples = sample_sharings(model, topology, fill, round(batch), job.sample_rules, flop_per_s)
+    top_s += samples[0].seconds if samples else 0.0
+    beside_s = bottom_s + exchange.dense * 4 * model.dense_weights
     sizes_s = start_s(ranks.groups, _SIZE_BYTES * len(own)) if codecs else 0.0
     sharding = ShardingProblem(tables, options, fleet)
-    return EmbeddingProblem(job, sharding, num_groups, replicas, top_s, beside_s, exchange.start_s + sizes_s)
+    started_s = exchange.start_s + sizes_s
+    return EmbeddingProblem(job, sharding, num_groups, replicas, top_s, beside_s, started_s, bottom_s, samples)
+
+
+def _require_lengths(model: Dlrm) -> None:
+    if model.sequence is not None and model.sequence.lengths is None:
+        raise InputError(
+            f"model '{model.name}' has layers over histories, but no lengths: state lengths in the job "
+            "(a CSV with a column length, or e.g. {kind: uniform, longest: 4096})"
+        )
 
 
 def _per_kind(
@@ -221,14 +240,18 @@ def _rates(building: Building) -> RankRates:
     return RankRates(hbm, link, min(ssd, link))
 
 
-def _capacity(job: RecommendationJob, model: Dlrm, building: Building, batch: float, dense: int) -> Floats:
+def _capacity(job: RecommendationJob, model: Dlrm, building: Building, batch: float) -> Floats:
     """Bytes per tier that tables may fill on a rank: of HBM what the dense part, received vectors and the reserve leave."""
     accelerator, host = building.accelerator, building.host
     if job.cost_model == "torchrec":
         hbm = accelerator.memory_bytes * (1 - job.reserved_fraction)
     else:
         received = 2 * batch * model.output_elements * BYTES_OF[job.exchange_precision]
-        hbm = accelerator.usable_memory_bytes * (1 - job.reserved_fraction) - dense * _DENSE_STATE_BYTES - received
+        hbm = (
+            accelerator.usable_memory_bytes * (1 - job.reserved_fraction)
+            - model.dense_weights * _DENSE_STATE_BYTES
+            - received
+        )
     room = np.zeros(NUM_TIERS)
     room[0] = max(0.0, hbm)
     if host is not None:
@@ -236,10 +259,8 @@ def _capacity(job: RecommendationJob, model: Dlrm, building: Building, batch: fl
     return np.floor(room)
 
 
-def _dense_s(
-    job: RecommendationJob, dense: tuple[int, int], used: Sequence[Building], batch: float, exchange: Exchange
-) -> tuple[float, float]:
-    """Seconds that wait for the vectors, and seconds that run beside their way: 6 FLOP per weight and sample in all."""
+def _flop_per_s(job: RecommendationJob, used: Sequence[Building]) -> float:
+    """Of products on the slowest accelerator; a weight takes 6 FLOP per sample, both ways."""
     rates = []
     for accelerator in {building.accelerator.name: building.accelerator for building in used}.values():
         peak = accelerator.peak_flop_per_s.get(job.dense_precision)
@@ -247,8 +268,7 @@ def _dense_s(
             known = ", ".join(accelerator.peak_flop_per_s)
             raise InputError(f"dense_precision {job.dense_precision}: accelerator '{accelerator.name}' has {known}")
         rates.append(peak * accelerator.gemm_efficiency_fraction)
-    bottom, top = (6 * weights * batch / min(rates) for weights in dense)
-    return top, bottom + exchange.dense * 4 * sum(dense)
+    return min(rates)
 
 
 def machine_of(job: RecommendationJob, building: Building, num_ranks: int) -> TorchRecMachine:

@@ -75,7 +75,7 @@ def front_page(front: Front) -> Contents:
 
 
 def sweep_page(result: Sweep) -> Contents:
-    """Tokens/s over what varies."""
+    """Tokens (samples) per second over what varies."""
     facts = [("points", f"{count(len(result.rows))}, {count(result.num_distinct)} distinct")]
     facts.append(("status", ", ".join(f"{count(number)} {status}" for status, number in result.statuses.items())))
     if result.best is not None:

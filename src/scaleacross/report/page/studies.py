@@ -14,6 +14,7 @@ from scaleacross.report.sweep import Sweep
 from scaleacross.spec.comparison import Comparison
 from scaleacross.spec.goodput import LongRun
 from scaleacross.spec.simulation import SimulatedStep
+from scaleacross.spec.study import SPEEDS, speed_of
 from scaleacross.units import human_seconds
 
 MAX_MAPS = 6
@@ -93,17 +94,19 @@ def _title(objective: str) -> str:
 
 
 def sweep_charts(result: Sweep) -> Iterator[Chart]:
-    """Tokens/s over what varies: a line of bars for one path, a map for two, a map for each value of further ones."""
+    """Tokens or samples per second by what varies: bars for one path, a map for two, a map for each value of further ones."""
     varied = [path for path in result.study.paths if len({_key(row[path]) for row in result.rows}) > 1]
     if len({row["base"] for row in result.rows}) > 1:
         varied.insert(0, "base")
     varied.sort(key=lambda path: -len({_key(row[path]) for row in result.rows}))
     yield from _money(result, varied)
-    rows = [{path: _key(row[path]) for path in varied} | _outcome(row) for row in result.rows]
+    speed = speed_of(result.rows)
+    unit = SPEEDS[speed]
+    rows = [{path: _key(row[path]) for path in varied} | _outcome(row, speed) for row in result.rows]
     if len(varied) < 2:
         shown = [{**row, "label": row[varied[0]] if varied else result.study.name} for row in rows]
-        spec = bars(shown, "label", "tokens/s", "tokens/s", "said")
-        title = f"Tokens/s by {varied[0]}" if varied else "Tokens/s"
+        spec = bars(shown, "label", unit, unit, "said")
+        title = unit.capitalize() + (f" by {varied[0]}" if varied else "")
         yield Chart("sweep", title, "A bar per point; a point without a plan has none.", spec, rows)
         return
     across, down, *rest = varied
@@ -112,10 +115,12 @@ def sweep_charts(result: Sweep) -> Iterator[Chart]:
         own = [row for row in rows if tuple(row[path] for path in rest) == group]
         kept = ", ".join(f"{path} {value}" for path, value in zip(rest, group, strict=True))
         more = f" {len(groups) - MAX_MAPS} more maps are in points.csv." if len(groups) > MAX_MAPS and not index else ""
-        note = f"Tokens/s of the plan of every point{f' with {kept}' if kept else ''}; a dash: no plan.{more}"
+        note = (
+            f"{unit.capitalize()} of the plan of every point{f' with {kept}' if kept else ''}; a dash: no plan.{more}"
+        )
         name = "sweep" if index == 0 else f"sweep-{index + 1}"
         yield Chart(
-            name, f"{across} against {down}" + (f": {kept}" if kept else ""), note, _map(own, across, down), own
+            name, f"{across} against {down}" + (f": {kept}" if kept else ""), note, _map(own, across, down, unit), own
         )
 
 
@@ -147,13 +152,12 @@ def _money(result: Sweep, varied: Sequence[str]) -> Iterator[Chart]:
     yield Chart("money", "Speed against the cost of tokens", note, spec, rows)
 
 
-def _map(rows: Sequence[dict[str, Any]], across: str, down: str) -> dict[str, Any]:
+def _map(rows: Sequence[dict[str, Any]], across: str, down: str, unit: str) -> dict[str, Any]:
     plain = [
-        {"x": row[across], "y": row[down], **{name: row[name] for name in ("tokens/s", "said", "status")}}
-        for row in rows
+        {"x": row[across], "y": row[down], **{name: row[name] for name in (unit, "said", "status")}} for row in rows
     ]
     xs, ys = (list(dict.fromkeys(row[name] for row in plain)) for name in ("x", "y"))
-    known = [row["tokens/s"] for row in plain if row["tokens/s"]]
+    known = [row[unit] for row in plain if row[unit]]
     middle = (min(known) + max(known)) / 2 if known else 0.0
     return {
         "height": height_of(len(ys), 38),
@@ -166,25 +170,24 @@ def _map(rows: Sequence[dict[str, Any]], across: str, down: str) -> dict[str, An
             {
                 "mark": {"type": "rect", "stroke": "white"},
                 "encoding": {
-                    "color": field("tokens/s", "q", "tokens/s", scale={"scheme": "blues", "zero": False}, legend=None),
-                    "tooltip": tips(**{across: "x", down: "y", "Tokens/s": "said", "Status": "status"}),
+                    "color": field(unit, "q", unit, scale={"scheme": "blues", "zero": False}, legend=None),
+                    "tooltip": tips(**{across: "x", down: "y", unit.capitalize(): "said", "Status": "status"}),
                 },
             },
             {
                 "mark": {"type": "text"},
                 "encoding": {
                     "text": {"field": "said"},
-                    "color": {"condition": {"test": f"datum['tokens/s'] > {middle!r}", "value": "white"}, "value": INK},
+                    "color": {"condition": {"test": f"datum['{unit}'] > {middle!r}", "value": "white"}, "value": INK},
                 },
             },
         ],
     }
 
 
-def _outcome(row: dict[str, Any]) -> dict[str, Any]:
-    if "step_s" not in row:
-        return {"tokens/s": None, "said": "–", "status": str(row["status"])}
-    return {"tokens/s": float(row["tokens_per_s"]), "said": large(row["tokens_per_s"]), "status": str(row["status"])}
+def _outcome(row: dict[str, Any], speed: str) -> dict[str, Any]:
+    value = float(row[speed]) if "step_s" in row else None
+    return {SPEEDS[speed]: value, "said": "–" if value is None else large(value), "status": str(row["status"])}
 
 
 def _key(value: Any) -> str:

@@ -1,0 +1,319 @@
+"""One step of a recommendation plan, event by event, on the links of its topology.
+
+Every rank of every replica group is played. On its device: look-ups forward, bottom MLP, interaction and top MLP both ways,
+bottom MLP back, row updates. On the links:
+
+* vectors of whole, column- and host-wise tables: one flow per holder to all ranks of its group, when its look-ups are done; their
+  gradients the same way back, when every top MLP is done. Tables split over a host reduce inside it before.
+* tables split by rows over all ranks: reduce-scatter of partial sums forward, all-gather of gradients back
+* all-reduce of data-parallel tables and of dense gradients beside the way back; average over replica groups at the end
+
+Flows share links max-min fairly. Look-ups spend the seconds that the plan states for a rank, a third of them forward (rows are
+read once forward, read and written back). Bytes are counted here from the model. Row numbers travel ahead of the step and are
+left out, as in the estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from scaleacross.errors import InputError
+from scaleacross.simulation import patterns
+from scaleacross.simulation.calls import Calls
+from scaleacross.simulation.connections import Way
+from scaleacross.simulation.engine import Simulation
+from scaleacross.simulation.fabric import Fabric, Floats, Slowdown
+from scaleacross.simulation.machine import Machine, build_machine
+from scaleacross.simulation.tasks import Path, Timeline
+from scaleacross.spec.exchange_codec import TableCodec
+from scaleacross.spec.network import LINK_LEVELS
+from scaleacross.spec.parallelism import Degrees, GridAxis
+from scaleacross.spec.placement import BuildingShare, Placement
+from scaleacross.spec.recommendation import BYTES_OF, RecommendationPlan
+from scaleacross.spec.simulation import LinkUse, SimulatedTables, TablePhase
+from scaleacross.spec.topology import Topology
+from scaleacross.step.setting import Op
+from scaleacross.workloads.recommendation import Dlrm
+
+MOST_RANKS: Final = 2048
+"""A flow per rank passes links of all others: beyond this a step takes minutes and gigabytes."""
+FORWARD: Final = 1 / 3
+_GRADIENT_BYTES: Final = 4
+_WAY: Final = Way("hierarchical")
+
+
+@dataclass
+class _Sent:
+    """Bytes of a step: per rank of a group (ranks,) of vectors by codec (None: as they are), of their gradients, of sums in a
+    host, and stored; in all of row-wise tables and of gradients of data-parallel ones."""
+
+    vectors: dict[TableCodec | None, Floats]
+    back: Floats
+    inside: Floats
+    stored: Floats
+    row_wise: float = 0.0
+    copies: float = 0.0
+
+
+def sent_bytes(plan: RecommendationPlan, model: Dlrm) -> _Sent:
+    """What the ranks of one group send, counted from tables and placements."""
+    job, size = plan.job, len(plan.ranks)
+    batch = job.global_batch_samples / plan.decision.num_groups
+    placed = {one.table: one for one in plan.decision.tables}
+    codecs = {one.table: one.model_copy(update={"table": "any"}) for one in plan.decision.codecs}
+    sent = _Sent({}, *np.zeros((3, size)))
+    for table in model.expanded():
+        own = placed[table.name]
+        vectors = batch * table.outputs_per_sample * BYTES_OF[job.exchange_precision]
+        copied = own.sharding == "data_parallel"
+        held = table.num_elements * BYTES_OF[job.table_precision] / (1 if copied else len(own.ranks))
+        np.add.at(sent.stored, list(own.ranks), held)
+        if copied:
+            sent.copies += table.num_elements * _GRADIENT_BYTES
+        elif own.sharding == "row_wise":
+            sent.row_wise += vectors * table.dimension
+        else:
+            each = vectors * (
+                table.dimension / len(own.ranks) if own.sharding == "table_row_wise" else own.column_width
+            )
+            forward = sent.vectors.setdefault(codecs.get(table.name), np.zeros(size))
+            np.add.at(forward, list(own.ranks), each)
+            np.add.at(sent.back, list(own.ranks), each)
+            if own.sharding == "table_row_wise":
+                sent.inside[list(own.ranks)] += vectors * table.dimension * (1 - 1 / len(own.ranks))
+    return sent
+
+
+@dataclass
+class _Played:
+    """The step under construction: the task that ends each rank's look-ups, …; tasks of every phase by name."""
+
+    machine: Machine
+    calls: Calls
+    simulation: Simulation
+    groups: Mapping[int, Sequence[int]]
+    phases: dict[str, list[int]] = field(default_factory=dict)
+
+    def all_done(self, name: str, after: Sequence[int]) -> int:
+        """A task that ends when all of ``after`` have arrived."""
+        self.phases[name] = list(after)
+        return self.simulation.compute(name, 0.0, after=after)
+
+    def collective(self, shape: str, op: Op, sizes: ArrayLike, after: Sequence[int]) -> list[int]:
+        """A collective of all groups of ``shape``; the last task of each, or nothing where there is nothing to send.
+
+        Args:
+            sizes: bytes of every group, in the order of the machine's rows, or of each.
+        """
+        members, out = self.machine.shapes[shape].members, []
+        for row, size in enumerate(np.broadcast_to(sizes, len(members)).tolist()):
+            if size <= 0 or members.shape[1] <= 1:
+                continue
+            last, group = list(after), self.machine.offsets[shape] + row
+            for one in self.calls.of(shape, group, (op,), (_WAY,), size):
+                cap = one.cap_bytes_per_s
+                name = f"{op} of {shape}"
+                last = [self.simulation.flow(name, one.amount, one.load, one.fixed_s, last, cap_bytes_per_s=cap)]
+            out += last
+        return out
+
+
+def simulated_tables(
+    plan: RecommendationPlan,
+    model: Dlrm,
+    topology: Topology,
+    fill: Sequence[BuildingShare],
+    slowdown: Slowdown | None = None,
+    stragglers: Mapping[int, float] | None = None,
+    what_if: Sequence[str] = (),
+) -> SimulatedTables:
+    """Play one step of ``plan``.
+
+    Args:
+        fill: accelerators of every building that the plan uses.
+        stragglers: rank -> its seconds of computation over those stated.
+
+    Raises:
+        InputError: the plan does not state its dense computation (older versions, or TorchRec's estimator), has too many ranks,
+            or there is no such rank.
+    """
+    cost, size, groups = plan.cost, len(plan.ranks), plan.decision.num_groups
+    whole = size * groups
+    if cost.top_s is None or cost.bottom_s is None:
+        raise InputError(
+            f"plan '{plan.job.name}' does not state its dense computation: plan it again with cost_model scaleacross"
+        )
+    if whole > MOST_RANKS:
+        raise InputError(f"{whole:,} accelerators: steps of up to {MOST_RANKS:,} are simulated")
+    if strange := [rank for rank in stragglers or {} if not 0 <= rank < whole]:
+        raise InputError(f"there is no rank {strange[0]}: the plan uses 0 to {whole - 1}")
+    pace = np.ones(whole)
+    for rank, factor in (stragglers or {}).items():
+        pace[rank] = factor
+    machine = _machine(plan, topology, fill, slowdown)
+    launch = max(building.accelerator.collective_start_s for building in machine.fabric.buildings)
+    played = _Played(
+        machine,
+        Calls(machine, launch),
+        Simulation(machine.capacities),
+        {g: [int(one) for one in row] for g, row in enumerate(machine.shapes["dp_shard"].members)},
+    )
+    _play(played, plan, model, pace, (cost.top_s, cost.bottom_s))
+    return _facts(plan, played, played.simulation.run(), tuple(what_if))
+
+
+def _machine(
+    plan: RecommendationPlan, topology: Topology, fill: Sequence[BuildingShare], slowdown: Slowdown | None
+) -> Machine:
+    degrees = Degrees(dp_shard=len(plan.ranks), dp_replicate=plan.decision.num_groups)
+    near: tuple[GridAxis, GridAxis] = ("dp_shard", "dp_replicate")
+    axes = near if plan.decision.replicas == "outer" else (near[1], near[0])
+    placement = Placement(axis_order=("tp", "cp", *axes, "pp"), fill=tuple(fill))
+    kinds: dict[str, list[str]] = {shape: ["levels"] for shape in near}
+    return build_machine(topology, placement, degrees, kinds, slowdown=slowdown, width=1)
+
+
+def _play(played: _Played, plan: RecommendationPlan, model: Dlrm, pace: Floats, dense_s: tuple[float, float]) -> None:
+    """Add the tasks of the step."""
+    run, sent = played.simulation, sent_bytes(plan, model)
+    lookup = {rank: plan.ranks[i].lookup_s for own in played.groups.values() for i, rank in enumerate(own)}
+    every = sorted(lookup)
+
+    def computed(name: str, rank: int, seconds: float, after: Sequence[int] = ()) -> int:
+        return run.compute(name, seconds * float(pace[rank]), rank, after, lane=rank)
+
+    read = {rank: computed("look-ups", rank, lookup[rank] * FORWARD) for rank in every}
+    forward = _vectors(played, sent, read)
+    forward += played.collective("dp_shard", "reduce_scatter", sent.row_wise, [*read.values()])
+    below = [computed("bottom MLP", rank, dense_s[1] / 3) for rank in every]
+    there = played.all_done("look-ups and vectors forward", [*forward, *read.values()])
+    decode_s = _decoding_s(played, sent)
+    top = [computed("top MLP", rank, dense_s[0] + decode_s, (there, below[i])) for i, rank in enumerate(every)]
+    played.all_done("dense networks", top)
+    done = run.compute("all top MLPs", 0.0, after=top)
+    below = [computed("bottom MLP, back", rank, 2 / 3 * dense_s[1], (done,)) for rank in every]
+    back = _gradients(played, sent, done)
+    gathered = played.collective("dp_shard", "all_gather", sent.row_wise, [done])
+    summed = played.collective("dp_shard", "all_reduce", sent.copies, [done])
+    summed += _dense_gradients(played, 4.0 * model.dense_weights, below)
+    updated = [
+        computed("row updates", rank, lookup[rank] * (1 - FORWARD), [*back.get(rank, ()), *gathered]) for rank in every
+    ]
+    played.all_done("gradients back and row updates", [*updated, *summed])
+    place = {rank: number for own in played.groups.values() for number, rank in enumerate(own)}
+    stored = sent.stored[[place[int(row[0])] for row in played.machine.shapes["dp_replicate"].members]]
+    synced = played.collective("dp_replicate", "all_reduce", stored / plan.job.sync_interval_steps, updated)
+    played.all_done("average over replica groups", [*synced, *updated, *summed])
+
+
+def _vectors(played: _Played, sent: _Sent, read: Mapping[int, int]) -> list[int]:
+    """Vectors forward: reduced inside hosts, encoded, sent."""
+    run, fabric, out = played.simulation, played.machine.fabric, []
+    for own in played.groups.values():
+        start = {rank: _inside(played, rank, float(sent.inside[place]), [read[rank]]) for place, rank in enumerate(own)}
+        for codec, sizes in sent.vectors.items():
+            paths, fixed, crossing = _spread(fabric, own, codec, backward=False)
+            for place, rank in enumerate(own):
+                if sizes[place] <= 0:
+                    continue
+                before = start[rank]
+                if codec is not None:
+                    seconds = float(sizes[place]) * crossing[place] / codec.encode_bytes_per_s
+                    before = [run.compute("encode", seconds, rank, before, lane=rank)]
+                latency = played.calls.launch_s + fixed[place]
+                out.append(run.flow("vectors", float(sizes[place]), paths[place], latency, before))
+    return out
+
+
+def _gradients(played: _Played, sent: _Sent, done: int) -> dict[int, list[int]]:
+    """Gradients of vectors to the holders, by rank."""
+    out: dict[int, list[int]] = {}
+    for own in played.groups.values():
+        paths, fixed, _ = _spread(played.machine.fabric, own, None, backward=True)
+        for place, rank in enumerate(own):
+            if sent.back[place] > 0:
+                latency = played.calls.launch_s + fixed[place]
+                came = played.simulation.flow("gradients", float(sent.back[place]), paths[place], latency, [done])
+                out[rank] = _inside(played, rank, float(sent.inside[place]), [came])
+    return out
+
+
+def _inside(played: _Played, rank: int, size: float, before: list[int]) -> list[int]:
+    """Partial sums of tables split over the rows of a host: over the port of the rank."""
+    if size <= 0:
+        return before
+    fabric = played.machine.fabric
+    rate = float(fabric.rates[0, fabric.building[rank]])
+    return [played.simulation.flow("sums in the host", size, ((rank, 1 / rate),), played.calls.launch_s, before)]
+
+
+def _dense_gradients(played: _Played, size: float, after: list[int]) -> list[int]:
+    """All-reduce over all ranks: scattered in a group, added over the groups, gathered."""
+    parts: list[int] = after
+    degree = played.machine.shapes["dp_shard"].degree
+    turns: tuple[tuple[str, Op, float], ...] = (
+        ("dp_shard", "reduce_scatter", size),
+        ("dp_replicate", "all_reduce", size / degree),
+        ("dp_shard", "all_gather", size),
+    )
+    for shape, op, each in turns:
+        parts = played.collective(shape, op, each, parts) or parts
+    return parts
+
+
+def _decoding_s(played: _Played, sent: _Sent) -> float:
+    """What a rank decodes of coded vectors: as much from every holder."""
+    own, seconds = played.groups[0], 0.0
+    for codec, sizes in sent.vectors.items():
+        if codec is not None:
+            crossing = _spread(played.machine.fabric, own, codec, backward=False)[2]
+            seconds += float((sizes * crossing).sum()) / len(own) / codec.decode_bytes_per_s
+    return seconds
+
+
+def _spread(
+    fabric: Fabric, own: Sequence[int], codec: TableCodec | None, backward: bool
+) -> tuple[list[Path], Floats, Floats]:
+    """Of every rank of a group: loads of what it sends evenly to all (or gets back), latency, and share on coded levels."""
+    ratios = {LINK_LEVELS.index(one): codec.ratio for one in codec.levels} if codec else {}
+    loads, latency, coded = patterns.spread(fabric, np.array(own), ratios, backward)
+    return [*loads], latency, coded
+
+
+def _facts(plan: RecommendationPlan, played: _Played, timeline: Timeline, what_if: tuple[str, ...]) -> SimulatedTables:
+    """Phases in order, each from the end of the one before, and what links carried."""
+    phases, now = [], 0.0
+    for name, tasks in played.phases.items():
+        over = float(timeline.arrival_s[tasks].max())
+        phases.append(TablePhase(name=name, seconds=over - now))
+        now = over
+    carried = np.zeros(len(played.machine.capacities))
+    for task in played.simulation.tasks:
+        for link, weight in task.path or ():
+            carried[link] += weight * task.amount
+    step_s = timeline.total_s
+    links = [
+        LinkUse(
+            name=name,
+            capacity_bytes_per_s=float(played.machine.capacities[link]),
+            carried_bytes=float(carried[link]),
+            mean_utilisation=float(carried[link] / played.machine.capacities[link] / step_s),
+        )
+        for link, name in played.machine.fabric.link_names.items()
+        if carried[link] > 0
+    ]
+    return SimulatedTables(
+        plan_name=plan.job.name,
+        step_s=step_s,
+        predicted_step_s=plan.cost.step_s,
+        phases=tuple(phases),
+        num_ranks=len(plan.ranks) * plan.decision.num_groups,
+        num_tasks=len(played.simulation.tasks),
+        what_if=what_if,
+        links=tuple(sorted(links, key=lambda one: -one.mean_utilisation)),
+    )
