@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from scaleacross import api
 from scaleacross.lazy import loaded_from
 
 if TYPE_CHECKING:
@@ -154,49 +155,7 @@ __all__ = [
 ]
 
 _HOME: Final = {
-    "scaleacross.api": (
-        "Pareto",
-        "ParetoPoint",
-        "Reproduction",
-        "SweepResult",
-        "Synthesized",
-        "calibrate",
-        "collective",
-        "compare",
-        "compare_recommendation",
-        "cross_check",
-        "diagnose",
-        "emit",
-        "evaluate",
-        "evaluate_recommendation",
-        "evaluate_settings",
-        "improve_settings",
-        "execution_trace",
-        "explain",
-        "explain_recommendation",
-        "extensions",
-        "leave_sources_out",
-        "measured_goodput",
-        "pareto",
-        "plan",
-        "plan_inference",
-        "plan_recommendation",
-        "refine_finalists",
-        "refine_schedule",
-        "reproduce",
-        "schedule",
-        "schedule_of_plan",
-        "score_files",
-        "simulate",
-        "simulate_recommendation",
-        "summarise",
-        "sweep",
-        "synthesize",
-        "validate",
-        "verified_plan",
-        "verify",
-        "verify_recommendation",
-    ),
+    "scaleacross.api": tuple(api.__all__),
     "scaleacross.catalogue": (
         "load_accelerator",
         "load_graph",

@@ -14,6 +14,10 @@ from scaleacross.solvers.joint import search
 from scaleacross.spec.plan import Decision
 from scaleacross.workloads.problem import Problem, problem_of
 
+GRADIENTS = (4 + 2) / 2 * (4 * 256 * 256 + 3 * 256 * 768 + 2 * 256)
+"""Bytes of a block: 4 products of attention of 256 x 256, 3 of the MLP of 256 x 768, 2 norms; activations would be 33 MB. Where
+states are sharded, half of 4 bytes of a gradient and 2 of a parameter in either direction."""
+
 
 def test_compute_bound_by_hand() -> None:
     problem = problem_of(plain_job(2, 1))
@@ -27,16 +31,25 @@ def test_cut_bound_by_hand() -> None:
     """A trunk on which the gradients of the smallest block take 1.5 times as long as all the computation, then 9 times."""
     problem = problem_of(plain_job(1, 1))
     computing = compute_bound(problem).step_s
-    # a block: 4 products of attention of 256 x 256, 3 of the MLP of 256 x 768, 2 norms; activations would be 33 MB
-    gradients = 4 * (4 * 256 * 256 + 3 * 256 * 768 + 2 * 256)
-    assert gradients < 2 * 256 * 16 * 4096
+    assert GRADIENTS < 2 * 256 * 16 * 4096
     for times, expected in ((1.5, 1.5), (9.0, 2.0)):  # one building alone takes twice as long
         topology = plain_topology(1, 1)
-        topology["trunks"] = [plain_trunk("b0", "b1", gbyte_per_s=gradients / (times * computing) / 1e9)]
+        topology["trunks"] = [plain_trunk("b0", "b1", gbyte_per_s=GRADIENTS / (times * computing) / 1e9)]
         bound = cut_bound(problem_of(plain_job(topology=topology)))
         assert bound is not None
         assert bound.step_s == pytest.approx(expected * computing)
     assert cut_bound(problem_of(plain_job(2))) is None
+
+
+def test_a_building_may_use_all_its_trunks_at_once() -> None:
+    """The one in the middle has two trunks, which together take twice as long as all the computation."""
+    computing = compute_bound(problem_of(plain_job(1, 1, 1))).step_s
+    topology = plain_topology(1, 1, 1)
+    rate = GRADIENTS / (2 * 2.0 * computing) / 1e9
+    topology["trunks"] = [plain_trunk(*pair, gbyte_per_s=rate) for pair in (("b0", "b1"), ("b1", "b2"))]
+    bound = cut_bound(problem_of(plain_job(topology=topology)))
+    assert bound is not None
+    assert bound.step_s == pytest.approx(2.0 * computing)
 
 
 def test_a_wide_cut_does_not_bind() -> None:

@@ -87,12 +87,7 @@ __all__ = [
 ]
 
 _HOME: Final = {
-    "scaleacross.api.accuracy": (
-        "cross_check",
-        "leave_sources_out",
-        "score_files",
-        "validate",
-    ),
+    "scaleacross.api.accuracy": ("cross_check", "leave_sources_out", "score_files", "validate"),
     "scaleacross.api.calibration": ("calibrate",),
     "scaleacross.api.collective_study": ("collective",),
     "scaleacross.api.comparison": ("compare",),
@@ -102,16 +97,8 @@ _HOME: Final = {
     "scaleacross.api.explaining": ("explain",),
     "scaleacross.api.extending": ("extensions",),
     "scaleacross.api.improving": ("improve_settings",),
-    "scaleacross.api.files": (
-        "emit",
-        "verified_plan",
-        "verify",
-    ),
-    "scaleacross.api.frontier": (
-        "Pareto",
-        "ParetoPoint",
-        "pareto",
-    ),
+    "scaleacross.api.files": ("emit", "verified_plan", "verify"),
+    "scaleacross.api.frontier": ("Pareto", "ParetoPoint", "pareto"),
     "scaleacross.api.planning": ("plan",),
     "scaleacross.api.inference": ("plan_inference",),
     "scaleacross.verification.embeddings": ("verify_recommendation",),
@@ -121,32 +108,14 @@ _HOME: Final = {
         "explain_recommendation",
         "simulate_recommendation",
     ),
-    "scaleacross.api.refining": (
-        "refine_finalists",
-        "refine_schedule",
-    ),
+    "scaleacross.api.refining": ("refine_finalists", "refine_schedule"),
     "scaleacross.api.replica_runs": ("measured_goodput",),
-    "scaleacross.api.reproducing": (
-        "Reproduction",
-        "reproduce",
-    ),
-    "scaleacross.api.scheduling": (
-        "schedule",
-        "schedule_of_plan",
-    ),
-    "scaleacross.api.simulating": (
-        "execution_trace",
-        "simulate",
-    ),
+    "scaleacross.api.reproducing": ("Reproduction", "reproduce"),
+    "scaleacross.api.scheduling": ("schedule", "schedule_of_plan"),
+    "scaleacross.api.simulating": ("execution_trace", "simulate"),
     "scaleacross.api.summarising": ("summarise",),
-    "scaleacross.api.sweeping": (
-        "SweepResult",
-        "sweep",
-    ),
-    "scaleacross.api.synthesis": (
-        "Synthesized",
-        "synthesize",
-    ),
+    "scaleacross.api.sweeping": ("SweepResult", "sweep"),
+    "scaleacross.api.synthesis": ("Synthesized", "synthesize"),
 }
 
 __getattr__ = loaded_from(__name__, _HOME)

@@ -6,7 +6,8 @@ Between two measured sizes time is a straight line, below the first constant, be
 * gather, scatter, reduce   on a straight line in n at equal bytes per rank, since a ring takes n − 1 equal steps
 * all-to-all                on a straight line in log n at equal bytes per sender
 
-and beyond the largest it takes at least as long as that. Gather and scatter stand in for one another.
+and beyond the largest it takes at least as long as that; below the smallest a gather takes its share of that by n − 1 at least,
+an all-to-all as long. Gather and scatter stand in for one another.
 """
 
 from __future__ import annotations
@@ -43,7 +44,12 @@ def measured_s(technology: NetworkTechnology, op: CurveOp, num_ranks: int, size_
         share = (num_ranks - a) / (b - a)
         low, high = (_at(curves[n], size_bytes * n / num_ranks) for n in (a, b))
     time = low + share * (high - low)
-    return max(time, _at(curves[b], size_bytes)) if num_ranks > b else max(time, 0.0)
+    if num_ranks > b:
+        return max(time, _at(curves[b], size_bytes))
+    if num_ranks < a:  # a smaller group than any measured: its share of the bytes at least, as the estimate has it
+        least = _at(curves[a], size_bytes)
+        return least if op == "all_to_all" else max(time, least * (num_ranks - 1) / (a - 1))
+    return time
 
 
 def _of(technology: NetworkTechnology, op: CurveOp) -> dict[int, Mapping[int, float]]:

@@ -3,8 +3,11 @@
 compute    model FLOP / Σ accelerators · the rate that no kernel of theirs exceeds
 cut        by degrees (``crossing``): the axis that reaches over all accelerators crosses buildings, whichever it is;
            whatever the degrees, a job on several buildings either keeps every data-parallel group in one building, then
-           each token's activations cross a trunk once in either direction, or some stage's gradients cross; the smaller of
-           the two over the widest trunk. A job in one building has that building's accelerators only.
+           each token's activations leave some building and return, or some stage's gradients cross. A building that reduces
+           S parameters with others receives all others' sum, S·reduce bytes R. Where states are sharded and the building has
+           the share x of them, it receives S·(x·R + (1−x)·P) of gradients and gathered parameters, P bytes each, and sends
+           S·((1−x)·R + x·P): one direction carries S·(R + P)/2 or more. The smaller of all that over all trunks of the
+           building that has most. A job in one building has that building's accelerators only.
 critical   one micro-batch passes every layer forward and backward, one after another, whatever the placement:
 path       Σ_layers (F + B) at the degrees and micro-batch that make it least. A whole backward lasts at least as long with
            any m. A split one waits for input gradients only; its busiest rank computes m rounds of F + B, so where m ≥ p
@@ -63,12 +66,14 @@ def cut_bound(problem: Problem) -> Bound | None:
     hidden = profile.blocks[0][0].hidden_size
     activations = job.tokens_per_step * hidden * ACTIVATION_BYTES
     smallest_stage = min(layer.trainable_parameters for layer, _ in profile.blocks)
-    crossing = min(activations, smallest_stage * job.optimizer.reduce_bytes / best_ratio(job))
-    widest = max(capacity for *_, capacity in trunk_graph(problem.topology).edges(data="bytes_per_s"))
+    reduced, gathered = job.optimizer.reduce_bytes, job.optimizer.parameter_bytes
+    each = reduced if set(job.shard) == {"none"} else min(reduced, (reduced + gathered) / 2)
+    crossing = min(activations, smallest_stage * each / best_ratio(job))
+    widest = max(capacity for _, capacity in trunk_graph(problem.topology).degree(weight="bytes_per_s"))
     together = max(compute_bound(problem).step_s, crossing / widest)
     alone = _step_flop(problem) / max(_attainable_flop_per_s(problem, building) for building in buildings)
     why = (
-        f"one building alone needs {alone:.3g} s; over several, {human_bytes(crossing)} must pass a trunk of "
+        f"one building alone needs {alone:.3g} s; over several, {human_bytes(crossing)} must pass trunks of "
         f"{human_bytes(widest)}/s"
     )
     return Bound(name="cut", step_s=min(alone, together), why=why)
