@@ -111,6 +111,21 @@ def simulate_command(
         _refuse_with_days(what_if=what_if, gantt=gantt, trace=trace, chakra=chakra, unfolded=unfolded)
         _weeks(source, days, draws, failures, seed, as_json, output, charts)
         return
+    _one_step(source, what_if or (), gantt, trace, chakra, unfolded, output, charts, as_json)
+
+
+def _one_step(
+    source: str,
+    what_if: Sequence[str],
+    gantt: bool,
+    trace: Path | None,
+    chakra: Path | None,
+    unfolded: bool,
+    output: Path | None,
+    charts: Path | None,
+    as_json: bool,
+) -> None:
+    """Files first, then the report."""
     from scaleacross.api import simulate, verified_plan
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.progress import ProgressDisplay
@@ -119,7 +134,7 @@ def simulate_command(
     plan = verified_plan(source)
     with ProgressDisplay(PlainConsole(stderr=True)) as show:
         kept = gantt or any(one is not None for one in (trace, output, charts))
-        step = simulate(plan, what_if=what_if or (), fold=not unfolded, timeline=kept, progress=show)
+        step = simulate(plan, what_if=what_if, fold=not unfolded, timeline=kept, progress=show)
     written = _write(step, trace)
     if output is not None:
         written += _write_page(plan, step, output)
@@ -127,7 +142,7 @@ def simulate_command(
         from scaleacross.report.page.pages import simulation_page
 
         write_charts(lambda: simulation_page(plan, step), charts)
-    notes = _write_chakra(plan, chakra, what_if or (), written) if chakra is not None else ""
+    notes = _write_chakra(plan, chakra, what_if, written) if chakra is not None else ""
     if as_json:
         typer.echo(step.without_timeline().model_dump_json(indent=2))
     else:
