@@ -48,7 +48,11 @@ def neo() -> PublishedStudy:
     zionex = load_topology("zionex_128")
     (building,) = zionex.buildings
     host = building.host.memory_bytes if building.host else 0
-    room = building.num_hosts * (host + building.accelerators_per_host * building.accelerator.memory_bytes)
+    room = (
+        building.num_accelerators
+        // building.accelerators_per_host
+        * (host + building.accelerators_per_host * building.accelerator.memory_bytes)
+    )
     groups = group_ranks(plans["F"].job, zionex, 1, "outer").groups
     sent, reduced = (
         _MESSAGE_BYTES / float(time(_MESSAGE_BYTES).time_s) / 1e9  # type: ignore[arg-type]

@@ -237,8 +237,7 @@ def emit_command(
         typer.Option(
             "--to",
             metavar="TARGET,...",
-            help="launch, torchrun, torchtitan, megatron, nccl, ncclx, pipeline_csv, kubernetes, hostfiles, recovery; of "
-            "recommendation models launch, torchrec.",
+            help="launch, torchrun, torchtitan, megatron, nccl, ncclx, pipeline_csv, kubernetes, hostfiles, recovery.",
         ),
     ],
     output: Annotated[
@@ -255,6 +254,8 @@ def emit_command(
     slurm_extra: SlurmExtra = None,
 ) -> None:
     """Write launch files of a plan for one or more targets. The plan is verified first.
+
+    A recommendation plan is written for launch and torchrec.
 
     \b
     Example:

@@ -126,6 +126,21 @@ def simulate_command(
         _refuse("--draws", gantt=gantt, trace=trace, chakra=chakra, unfolded=unfolded, output=output, charts=charts)
         _step_draws(source, draws, seed, what_if or (), as_json)
         return
+    _one_step(source, what_if or (), gantt, trace, chakra, unfolded, output, charts, as_json)
+
+
+def _one_step(
+    source: str,
+    what_if: Sequence[str],
+    gantt: bool,
+    trace: Path | None,
+    chakra: Path | None,
+    unfolded: bool,
+    output: Path | None,
+    charts: Path | None,
+    as_json: bool,
+) -> None:
+    """Files first, then the report."""
     from scaleacross.api import simulate, verified_plan
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.progress import ProgressDisplay
@@ -134,7 +149,7 @@ def simulate_command(
     plan = verified_plan(source)
     with ProgressDisplay(PlainConsole(stderr=True)) as show:
         kept = gantt or any(one is not None for one in (trace, output, charts))
-        step = simulate(plan, what_if=what_if or (), fold=not unfolded, timeline=kept, progress=show)
+        step = simulate(plan, what_if=what_if, fold=not unfolded, timeline=kept, progress=show)
     written = _write(step, trace)
     if output is not None:
         written += _write_page(plan, step, output)
@@ -142,7 +157,7 @@ def simulate_command(
         from scaleacross.report.page.pages import simulation_page
 
         write_charts(lambda: simulation_page(plan, step), charts)
-    notes = _write_chakra(plan, chakra, what_if or (), written) if chakra is not None else ""
+    notes = _write_chakra(plan, chakra, what_if, written) if chakra is not None else ""
     if as_json:
         typer.echo(step.without_timeline().model_dump_json(indent=2))
     else:

@@ -261,7 +261,8 @@ def spread(
     paths: list[list[tuple[int, float]]] = [[] for _ in range(degree)]
     for at, link, load in zip(found.row.tolist(), found.link.tolist(), found.load.tolist(), strict=True):
         paths[at].append((link, load))
-    return paths, latency.reshape(degree, degree).max(axis=1), np.bincount(row, (ratio > 1) / degree, degree)
+    coded: Floats = np.bincount(row, (ratio > 1) / degree, degree).astype(np.float64)
+    return paths, latency.reshape(degree, degree).max(axis=1), coded
 
 
 def _between_buildings(fabric: Fabric, groups: Groups, loads: _Loads, distinct: Callable[[Floats], Floats]) -> None:

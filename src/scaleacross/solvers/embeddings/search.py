@@ -15,6 +15,7 @@ from scaleacross.solvers.embeddings.bound import Relaxation, Relaxed
 from scaleacross.solvers.embeddings.choices import alike_tables
 from scaleacross.solvers.embeddings.construct import fill, pack, relabelled, rounded
 from scaleacross.solvers.embeddings.exact import Part, size_of, solve_part, whole_part
+from scaleacross.solvers.embeddings.patterns import MOST_TABLES, PatternBound
 from scaleacross.spec.progress import Progress
 
 EXACT_SIZE = 12_000
@@ -101,10 +102,15 @@ def shard_embeddings(
     tell("placing", 1)
     small = size_of(groups, problem) <= EXACT_SIZE
     target = max(gap_tolerance, 1e-9)
+    patterns = _patterns_of(problem, found)
+    if patterns is not None and found.gap > target:
+        patterns.raise_bound(found, left, 0.7)
     if small and found.gap > target and left() > 0:
-        _exact(problem, found, min(left(), max(left() * 0.5, 5.0)), seed, target, workers)
+        _exact(problem, found, min(left() / 2, max(left() * 0.3, 5.0)), seed, target, workers)
         tell("placing", 2)
     _improve(problem, found, left, random.Random(seed), target, tell)
+    if patterns is not None and found.gap > target and left() > 0:
+        patterns.raise_bound(found, left, 0.3)
     if small and found.gap > target and left() > 0.5:
         _exact(problem, found, left(), seed + 1, target, workers)
     found.out_of_time = found.gap > target
@@ -140,6 +146,30 @@ def _exact(problem: ShardingProblem, found: Found, limit_s: float, seed: int, ga
     if solved.bound_s > found.bound_s:
         found.bound_s = min(solved.bound_s, found.objective_s)
         found.methods.append("bound of the constraint program")
+
+
+@dataclass(frozen=True)
+class _Patterns:
+    """The bound by patterns of whole shards, with what it has learnt."""
+
+    program: PatternBound
+
+    def raise_bound(self, found: Found, left: Callable[[], float], kept: float) -> None:
+        """Use the time but for the share ``kept``."""
+        end = left() * kept
+        raised = self.program.raised(found.bound_s, found.objective_s, lambda: left() - end)
+        if raised > found.bound_s:
+            found.bound_s = raised
+            found.methods.append("bound by patterns of whole shards")
+
+
+def _patterns_of(problem: ShardingProblem, found: Found) -> _Patterns | None:
+    """None where there are too many tables, no plan, or ranks that differ."""
+    fleet = problem.fleet
+    alike = fleet.num_classes == 1 and not (fleet.capacity != fleet.capacity[0]).any()
+    if len(problem.tables) > MOST_TABLES or found.assignment is None or not alike:
+        return None
+    return _Patterns(PatternBound(alike_tables(problem), fleet))
 
 
 def _worst(problem: ShardingProblem) -> float:
