@@ -42,6 +42,7 @@ def test_time_goes_where_it_went(tmp_path: Path) -> None:
     assert run.samples == 12 * 40 - 4 * 10
     assert run.useful_fraction == pytest.approx((11 * 40 - 40) / (40 * 12))
     assert run.stall_fraction == pytest.approx(1 / 12) and run.missing_fraction == pytest.approx(4 * 0.25 / 12)
+    assert run.mean_step_s == 1.0 and run.simulated_fraction == pytest.approx(run.useful_fraction, abs=0.03)
     assert run.useful_fraction + run.stall_fraction + run.missing_fraction == pytest.approx(1)
     assert [(stall.step, stall.seconds) for stall in run.stalls] == [(5, 1.0)]
 
