@@ -297,7 +297,7 @@ class Communicator:
             contact = self._contact(peer)
         except CollectiveError:
             contact = self._contacts.get(peer)
-        says = ABSENT if contact is None else ask(contact, self._watch.heartbeat_s)
+        says = ABSENT if contact is None else ask(contact, self._watch.heartbeat_s, self.contact.address)
         for rank, known in () if isinstance(says, str) else says.contacts:
             self._contacts.setdefault(rank, Contact.from_json(known))
         return says
