@@ -80,6 +80,32 @@ def measured_goodput(log: str | Path, plan: Plan | str | Path | None = None) -> 
     )
 
 
+def hung_epochs(log: str | Path) -> tuple[str, ...]:
+    """What held epochs of a coordinator's log up, and which replica: a line each, in the order in which it was seen.
+
+    Raises:
+        InputError: no such log.
+    """
+    events, out = _events(Path(log)), list[str]()
+    begins = {event["epoch"]: event for event in events if event["event"] == "epoch"}
+    for event in events:
+        if event["event"] not in ("failed", "awaited", "silent"):
+            continue
+        number = event.get("epoch")
+        where = ""
+        if number in begins:
+            at = begins[number]
+            first = ", its first step" if at["begins"] == event["step"] else ""
+            where = f"epoch {number} of replicas {', '.join(at['members'])}, step {event['step']}{first}: "
+        what = {
+            "failed": f"replica {event['replica']} could not sum: {event.get('why')}",
+            "awaited": f"all others have their sums and wait for replica {event['replica']}, heard {event.get('quiet_s')} s ago",
+            "silent": f"replica {event['replica']} was silent for too long and is given up",
+        }
+        out.append(where + what[event["event"]])
+    return tuple(out)
+
+
 def _simulated(events: list[dict[str, Any]], commits: list[dict[str, Any]], lost_s: float) -> float:
     """The share that ``simulate --days`` gives for the same losses at the same times, each out for as long as these were in the
     mean and stalling the others for as long as these did."""
