@@ -40,9 +40,9 @@ def main() -> int:
             for name in names:
                 job.start(name)
             job.until(lambda: job.history("commit"))
-            end, kills = time.monotonic() + 60 * arguments.minutes, 0
-            while time.monotonic() < end:
-                time.sleep(arguments.every - arguments.back)
+            start, kills = time.monotonic(), 0
+            while (due := (kills + 1) * arguments.every) <= 60 * arguments.minutes:
+                time.sleep(max(start + due - time.monotonic(), 0.0))
                 name = seeded.choice(names)
                 job.signal(name, signal.SIGKILL)
                 job.processes[name].join()
@@ -80,6 +80,7 @@ def report(job: cases.Job, kills: int, names: list[str]) -> int:
         "longest_stall_of_a_join_s": round(max(joins, default=0.0), 3),
         "joined": run.joined,
         "useful_fraction": round(run.useful_fraction, 4),
+        "simulated_fraction": round(run.simulated_fraction, 4),
         "stall_fraction": round(run.stall_fraction, 4),
         "missing_fraction": round(run.missing_fraction, 4),
         "wrong": wrong,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import socket
 import sys
 import threading
 import time
@@ -26,13 +27,15 @@ from typing import Any
 
 import torch.distributed as dist
 
-from scaleacross.runtime.agreement import Look, Pass, Publish, Take, ring_agreement
+from scaleacross.runtime.agreement import Look, Pass, Publish, Take, Token, ring_agreement
 from scaleacross.runtime.process_group import Options
+from scaleacross.runtime.start import _Lines
 from scaleacross.runtime.trace import FlightRecorder
 
 SIZES = (2, 4, 8, 16, 32, 64, 256, 1024, 4096, 16384, 65536)
 GLOO_MOST = 64
 SAMPLED = 3
+SERIAL_RANKS = 96_000
 
 
 class CountingStore(dist.Store):
@@ -114,6 +117,20 @@ def ring_counts(world: int) -> tuple[int, int, float]:
     if ended != world:
         raise SystemExit(f"only {ended} of {world} ranks ended")
     return max(operations), max(messages), time.perf_counter() - begin
+
+
+def hop_s(hops: int = 20_000) -> float:
+    """Seconds that a token takes from one rank to the next: written, through a socket, read. Both ends are in one process."""
+    here, there = socket.socketpair()
+    lines, token = _Lines(there), Token("0" * 64, 1, None)
+    begin = time.perf_counter()
+    for _ in range(hops):
+        here.sendall(token.to_bytes())
+        token = Token.from_bytes(lines.next())._replace(seen=token.seen + 1)
+    took = (time.perf_counter() - begin) / hops
+    here.close()
+    there.close()
+    return took
 
 
 def group_counts(world: int) -> tuple[int, float]:
@@ -242,6 +259,11 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--write", type=Path, metavar="DIR", help="write start_scale.csv and start_scale.svg there")
     options = parser.parse_args()
+    hop = hop_s()
+    print(
+        f"a hop takes {1e6 * hop:.1f} µs; {SERIAL_RANKS:,} ranks, two laps: {2 * SERIAL_RANKS * hop:.2f} s",
+        file=sys.stderr,
+    )
     table = rows(sorted(options.sizes))
     target = (options.write / "start_scale.csv").open("w", newline="") if options.write else sys.stdout
     with target:

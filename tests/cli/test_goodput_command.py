@@ -42,6 +42,7 @@ def test_time_goes_where_it_went(tmp_path: Path) -> None:
     assert run.samples == 12 * 40 - 4 * 10
     assert run.useful_fraction == pytest.approx((11 * 40 - 40) / (40 * 12))
     assert run.stall_fraction == pytest.approx(1 / 12) and run.missing_fraction == pytest.approx(4 * 0.25 / 12)
+    assert run.mean_step_s == 1.0 and run.simulated_fraction == pytest.approx(run.useful_fraction, abs=0.03)
     assert run.useful_fraction + run.stall_fraction + run.missing_fraction == pytest.approx(1)
     assert [(stall.step, stall.seconds) for stall in run.stalls] == [(5, 1.0)]
 
@@ -90,3 +91,24 @@ def test_a_coordinator_that_cannot_be(
     Path("old.jsonl").write_text("{}\n")
     result = CliRunner().invoke(app, ["coordinate", "--replicas", "2", *options])
     assert result.exit_code == 2 and text in result.output
+
+
+def test_diagnose_names_who_held_an_epoch_up(tmp_path: Path) -> None:
+    membership = Membership(3, silent_s=5.0)
+    for name in "012":
+        membership.hello(Place(name), 0, 0.0)
+    for name in "01":
+        membership.done(Place(name), membership.current.number, 0, 10, 1.0)
+    membership.heard(Place("2"), 4.0)
+    for now in (5.9, 6.1, 7.0):  # it lives, and does not come to the sum
+        membership.tick(now)
+    membership.failed(Place("0"), membership.current.number, 0, "rank 2 is stopped", 8.0)
+    log = tmp_path / "run.jsonl"
+    log.write_text("".join(json.dumps(event) + "\n" for event in membership.history))
+    shown = CliRunner().invoke(app, ["diagnose", str(log)])
+    assert shown.exit_code == 0 and shown.output.splitlines() == [
+        "epoch 1 of replicas 0, 1, 2, step 0, its first step: all others have their sums and wait for replica 2, heard 2.1 s ago",
+        "epoch 1 of replicas 0, 1, 2, step 0, its first step: replica 0 could not sum: rank 2 is stopped",
+    ]
+    log.write_text("")
+    assert "nothing held" in CliRunner().invoke(app, ["diagnose", str(log)]).output

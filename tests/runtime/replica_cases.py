@@ -123,6 +123,11 @@ def digest_of(tensors: list[Any]) -> str:
     return hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)).hexdigest()
 
 
+def whole_lines(path: Path) -> list[str]:
+    """Without the one that is being written."""
+    return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
 class Job:
     """A coordinator and replicas, each a process."""
 
@@ -165,15 +170,10 @@ class Job:
         os.kill(self.processes[replica].pid, number)
 
     def lines(self, replica: str) -> list[Any]:
-        path = self.folder / f"{replica}.jsonl"
-        return (
-            [json.loads(line) for line in path.read_text().splitlines() if line.endswith(("]", "}"))]
-            if path.exists()
-            else []
-        )
+        return [json.loads(line) for line in whole_lines(self.folder / f"{replica}.jsonl") if line.endswith(("]", "}"))]
 
     def history(self, event: str) -> list[dict[str, Any]]:
-        lines = (self.folder / "history.jsonl").read_text().splitlines()
+        lines = whole_lines(self.folder / "history.jsonl")
         return [one for line in lines if (one := json.loads(line))["event"] == event]
 
     def until(self, reached: Any) -> None:

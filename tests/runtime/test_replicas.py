@@ -3,7 +3,9 @@ that had the same members at every step."""
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -81,6 +83,36 @@ def test_a_stopped_replica_is_left_behind_and_a_lost_coordinator_ends_all(tmp_pa
         assert abs(last["0"] - last["1"]) <= 1
     finally:
         job.close()
+
+
+def test_two_deaths_at_once_a_silent_half_and_a_coordinator_that_nobody_hears(tmp_path: Path) -> None:
+    job = cases.Job(tmp_path, 4, pace_s=0.05)
+    try:
+        for replica in "0123":
+            job.start(replica)
+        job.until_step("0", 5)
+        for replica in "13":
+            job.signal(replica, signal.SIGKILL)
+        job.until(lambda: len(job.history("dead")) == 2)
+        job.until_step("0", job.history("commit")[-1]["step"] + 4)
+        assert len(job.history("commit")[-1]["samples"]) == 2, "the others go on"
+        job.signal("2", signal.SIGSTOP)
+        job.until(lambda: job.history("paused"))
+        time.sleep(0.5)
+        committed, paused = job.history("commit")[-1], job.history("paused")[0]["time_s"]
+        assert committed["time_s"] <= paused, "half of them commit nothing"
+        job.signal("2", signal.SIGCONT)
+        job.until_step("0", committed["step"] + 4)
+        assert not job.history("silent"), "and nobody is given up"
+        os.kill(job.coordinator.pid, signal.SIGSTOP)
+        for replica in "02":
+            job.processes[replica].join(cases.LIMIT_S)
+            assert job.processes[replica].exitcode == 1
+        last = {replica: job.lines(replica)[-1][0] for replica in "02"}
+        assert abs(last["0"] - last["2"]) <= 1
+    finally:
+        job.close()
+    assert [one["step"] for one in job.history("commit")] == list(range(len(job.history("commit"))))
 
 
 def test_a_sharded_replica_lives_and_dies_as_a_whole(tmp_path: Path) -> None:

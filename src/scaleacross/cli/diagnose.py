@@ -35,6 +35,8 @@ def diagnose_command(
 ) -> None:
     """Name the one rank or link that hundreds of stuck ranks wait for, or that makes them slow.
 
+    Of a log of `scaleacross coordinate` (*.jsonl): what held epochs of replicas up.
+
     Reads flight-recorder dumps, pickled or JSON, of the bundled runtime and of PyTorch's own groups
     (TORCH_FR_BUFFER_SIZE > 0, TORCH_FR_DUMP_TEMP_FILE). Nothing in a dump is ever executed. Needs no torch.
 
@@ -46,8 +48,15 @@ def diagnose_command(
     Examples:
       scaleacross diagnose dumps/
       scaleacross diagnose dumps/ --json | jq .root
+      scaleacross diagnose run.jsonl
       scaleacross diagnose dumps/ --launch launch.json --perfetto trace.json
     """
+    if len(dumps) == 1 and dumps[0].suffix == ".jsonl":
+        from scaleacross.api.replica_runs import hung_epochs
+
+        for line in hung_epochs(dumps[0]) or ("nothing held an epoch of replicas up",):
+            typer.echo(line)
+        return
     from scaleacross.api import diagnose
     from scaleacross.report.console import PlainConsole
     from scaleacross.report.diagnosis import diagnosis_report

@@ -25,6 +25,7 @@ def replica_run_report(run: ReplicaRun) -> RenderableType:
     rows.append(("epochs", f"{run.epochs:,}"))
     beside = f"; the plan predicts {percent(run.predicted_fraction)}" if run.predicted_fraction is not None else ""
     rows.append(("goodput", f"{percent(run.useful_fraction)} of what {plural(run.most_members, 'replica')} do{beside}"))
+    rows.append(("simulated", f"{percent(run.simulated_fraction)} with the same losses, their mean time out and stall"))
     rows.append(("lost: stalls", percent(run.stall_fraction)))
     rows.append(("lost: replicas out", percent(run.missing_fraction)))
     if run.predicted_stall_s is not None and run.stalls:

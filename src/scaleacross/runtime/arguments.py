@@ -36,6 +36,11 @@ def timeout_seconds(opts: Any) -> float:
     return max(timeout.total_seconds(), 0.0) if isinstance(timeout, timedelta) else 0.0
 
 
+def waits(opts: Any) -> bool:
+    """Whether the caller does nothing until the collective is done."""
+    return not getattr(opts, "asyncOp", True)
+
+
 class Form(NamedTuple):
     """How one method of ``ProcessGroup`` may be called.
 

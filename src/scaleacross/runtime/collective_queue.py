@@ -75,6 +75,7 @@ class CollectiveQueue:
         timeout_s: float,
         result: list[Tensor],
         after: Callable[[], object] | None = None,
+        waits: bool = False,
     ) -> QueuedWork:
         """Queue a collective.
 
@@ -86,6 +87,7 @@ class CollectiveQueue:
             timeout_s: from now; 0 for that of the group.
             result: what the future of the work holds.
             after: runs when it is done.
+            waits: the caller does nothing until it is done.
         """
         schedule = chosen.schedule
         limit_s = timeout_s or self._timeout_s
@@ -106,12 +108,18 @@ class CollectiveQueue:
                 predicted_s=chosen.predicted_s,
             )
             work.record = record
-            self._communicator.submit(lambda: self._execute(work_on, record, prepare, sequence, after))
+            run_now = self._communicator.submit(
+                lambda: self._execute(work_on, record, prepare, sequence, after),
+                here=waits and inputs[0].device.type not in self._point_to_point,
+            )
+        if run_now is not None:
+            record.await_result()
+            run_now()
         return work
 
-    def all_counts(self, sends: list[int], timeout_s: float) -> Callable[[int, int], int]:
-        """What every rank sends to every other. Gathered by a collective of its own, which is queued here; only the next one in
-        the queue may ask."""
+    def all_counts(self, sends: list[int], timeout_s: float) -> Tensor:
+        """What every rank sends to every other, by source and destination. A collective of its own gathers it, which is queued
+        here; it is there when the next one in the queue runs."""
         num_ranks = len(self._members.ranks)
         mine, gathered = torch.tensor(sends), torch.empty(num_ranks**2, dtype=torch.int64)
         chosen = Chosen(operations.counts_schedule(num_ranks))
@@ -120,7 +128,7 @@ class CollectiveQueue:
             return operations.all_gather(chosen.schedule, self._members.rank, sequence, gathered, mine)
 
         self.submit(chosen, [mine], [gathered], size_bytes(gathered), run, timeout_s, [gathered])
-        return lambda source, destination: int(gathered[source * num_ranks + destination])
+        return gathered
 
     def _execute(
         self,

@@ -1,4 +1,5 @@
-"""The links of one group and the thread that runs its collectives, one after the other in the order in which they were queued."""
+"""The links of one group. Its collectives run one after the other in the order in which they were queued: in a thread of the
+group, or in that of a caller who waits."""
 
 from __future__ import annotations
 
@@ -13,11 +14,12 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from scaleacross.runtime.endpoint import Caller, Contact, Member, ask, call, endpoint_of_process
-from scaleacross.runtime.engine import Cursor, Run, Task
+from scaleacross.runtime.engine import Cursor, Outbound, Run, Task
 from scaleacross.runtime.faults import CollectiveError, CollectiveTimeoutError, PeerLostError
 from scaleacross.runtime.incoming import Incoming
 from scaleacross.runtime.liveness import ABSENT, GAVE_UP, MEANINGS, Status
-from scaleacross.runtime.outgoing import Outbound, Outgoing
+from scaleacross.runtime.outgoing import Outgoing
+from scaleacross.runtime.turns import Turns
 from scaleacross.runtime.watch import Watch
 
 MAX_MISSING_SHOWN: Final = 6
@@ -87,7 +89,6 @@ class Communicator:
         self._busy: set[int] = set()
         self._selector = selectors.DefaultSelector()
         self._callers: queue.SimpleQueue[Caller] = queue.SimpleQueue()
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._wake_up, self._woken = socket.socketpair()
         self._woken.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ, None)
@@ -97,12 +98,8 @@ class Communicator:
         self._watch = Watch(group, rank, names, self._ask, self._wake)
         self.contact = self._endpoint.register(Member(self._called, self._status, self.close))
         store.set(f"contact/{rank}", self.contact.to_json())
-        self._thread = threading.Thread(target=self._work, name=f"scaleacross-{group}", daemon=True)
-        self._thread.start()
-
-    def submit(self, job: Callable[[], None]) -> None:
-        """Queue ``job`` for the thread of the group; it must not raise."""
-        self._jobs.put(job)
+        self._turns = Turns(f"scaleacross-{group}", self._hang_up)
+        self.submit, self._thread = self._turns.submit, self._turns.thread
 
     def close(self, reason: str | None = None) -> None:
         """End the thread when what is queued is done. With a ``reason`` the collective under way gives up at once."""
@@ -122,10 +119,10 @@ class Communicator:
         """The same without a look at how it ends. Takes no lock and never waits: the garbage collector calls it, in any thread
         and in the middle of anything."""
         self._endpoint.unregister(self.contact)
-        self._jobs.put(None)
+        self._turns.end()
 
     def run(self, task: Task, deadline: float, cursor: Cursor) -> None:
-        """Run one collective, in the thread of the group, until ``deadline`` (of ``time.monotonic``).
+        """Run one collective, in a turn of the group, until ``deadline`` (of ``time.monotonic``).
 
         Raises:
             CollectiveError: it cannot end: a peer is lost or runs something else, or the time is over. The group is broken then.
@@ -142,7 +139,7 @@ class Communicator:
         except CollectiveError as error:
             self._give_up(error, task)
             raise self.broken from None  # type: ignore[misc]
-        except Exception as error:  # nobody may be left waiting for this rank
+        except BaseException as error:  # nobody may be left waiting for this rank, not even where Ctrl-C has hit it
             self._give_up(CollectiveError(f"{type(error).__name__}: {error}"), task)
             raise
         finally:
@@ -160,10 +157,7 @@ class Communicator:
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
-            del job  # it holds its group, which may be dropped while this thread waits for the next
+    def _hang_up(self) -> None:
         for link in self._links():
             link.close()
         self._selector.close()
@@ -303,7 +297,7 @@ class Communicator:
             contact = self._contact(peer)
         except CollectiveError:
             contact = self._contacts.get(peer)
-        says = ABSENT if contact is None else ask(contact, self._watch.heartbeat_s)
+        says = ABSENT if contact is None else ask(contact, self._watch.heartbeat_s, self.contact.address)
         for rank, known in () if isinstance(says, str) else says.contacts:
             self._contacts.setdefault(rank, Contact.from_json(known))
         return says

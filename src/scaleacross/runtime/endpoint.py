@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 from scaleacross.runtime.faults import CollectiveError, CollectiveTimeoutError, PeerLostError
 from scaleacross.runtime.greeting import HELLO_TIMEOUT_S, LENGTH, Greeter
 from scaleacross.runtime.liveness import Status, ask_at
+from scaleacross.runtime.secure import NEEDS_TLS, leaves_network, only_by_tls, refusal, secured
 
 SHARED_FOLDER: Final = Path("/dev/shm")
 SHARED_PREFIX: Final = "scaleacross-"
@@ -159,10 +160,12 @@ def call(
         CollectiveTimeoutError: no answer in time.
     """
     where = f"{contact.address}:{contact.port}"
-    path, memory = _create_memory(share_bytes) if share_bytes else (None, None)
+    tls, (path, memory) = False, _create_memory(share_bytes) if share_bytes else (None, None)
     try:
         connection = socket.create_connection((contact.address, contact.port), timeout=max(timeout_s, 0.001))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tls = leaves_network(Contact.from_json(own).address if own else connection.getsockname()[0], contact.address)
+        connection = secured(connection, server=False) if tls else connection
         hello = {"token": contact.token, "rank": rank, "memory": path and path.name}
         hello |= {"window_bytes": window_bytes, "contact": own}
         text = json.dumps(hello).encode()
@@ -171,17 +174,21 @@ def call(
     except TimeoutError:
         raise CollectiveTimeoutError(f"no answer from {where} within {timeout_s:.1f} s") from None
     except OSError as error:
+        if tls:
+            raise PeerLostError(refusal(error, where)) from None
         raise PeerLostError(f"cannot connect to {where}: {error.strerror or error}") from None
     finally:
         if path is not None:
             path.unlink(missing_ok=True)
+    if answer == NEEDS_TLS:
+        raise PeerLostError(only_by_tls(where))
     return Caller(rank, connection, memory if answer == WITH_MEMORY else None, window_bytes)
 
 
-def ask(contact: Contact, timeout_s: float) -> Status | str:
+def ask(contact: Contact, timeout_s: float, own: str = "") -> Status | str:
     """What the group of ``contact`` is doing there, or what is wrong with the process (``liveness.MEANINGS``)."""
     text = json.dumps({"token": contact.token, "ask": True}).encode()
-    return ask_at(contact.address, contact.port, LENGTH.pack(len(text)) + text, timeout_s)
+    return ask_at(contact.address, contact.port, LENGTH.pack(len(text)) + text, timeout_s, own)
 
 
 def listen_address(towards: str | None = None) -> str:

@@ -8,16 +8,15 @@ Deterministic: two messages that are reduced into the same elements are taken in
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import torch
 
-from scaleacross.runtime.encoding import Encoding
+from scaleacross.runtime.encoding import GRAIN, Encoding
 from scaleacross.runtime.faults import CollectiveError, MismatchError
 from scaleacross.runtime.messages import ADD, COPY, INPUT, Message, Piece, RankProgram, RankStep
-from scaleacross.runtime.outgoing import Outbound
 from scaleacross.runtime.reduction import Combine
 from scaleacross.runtime.wire import Header, Identity
 
@@ -56,16 +55,52 @@ class Task:
     encoding: Callable[[int], Encoding]
     plain: Encoding
     settle: Callable[[torch.Tensor], None] | None = None
+    _bytes: dict[int, memoryview | None] = field(default_factory=dict)
 
     def values(self, piece: Piece) -> torch.Tensor:
         """The elements of ``piece``: a view."""
         return self.buffers[piece.buffer][piece.start : piece.start + piece.length]
 
+    def bytes_at(self, piece: Piece, encoding: Encoding) -> memoryview | None:
+        """``piece`` as it lies in memory, where it travels so; a view, which costs less than torch's own."""
+        if encoding is not self.plain:
+            return None
+        if piece.buffer not in self._bytes:
+            values = self.plain.bytes_of(self.buffers[piece.buffer])
+            self._bytes[piece.buffer] = None if values is None else memoryview(values.numpy())
+        whole, size = self._bytes[piece.buffer], self.buffers[piece.buffer].element_size()
+        return None if whole is None else whole[piece.start * size : (piece.start + piece.length) * size]
+
+
+class Outbound:
+    """A message on its way out: where its elements lie, and what to call (with its bytes) when all of it has left.
+
+    Attributes:
+        num_bytes: payload that has been handed over so far.
+    """
+
+    __slots__ = ("channel", "encoding", "left", "message", "num_bytes", "num_elements", "task")
+
+    def __init__(
+        self, task: Task, channel: int, message: Message, encoding: Encoding, left: Callable[[int], None]
+    ) -> None:
+        self.task, self.channel, self.message, self.encoding, self.left = task, channel, message, encoding, left
+        self.num_elements, self.num_bytes = message.num_elements, 0
+
+    def segments(self, limit_bytes: int) -> Iterator[Piece]:
+        """Elements of at most ``limit_bytes`` each; one empty segment where there are none."""
+        if not self.num_elements:
+            yield Piece(INPUT, 0, 0)
+        most = max(limit_bytes // self.encoding.most_bytes(GRAIN), 1) * GRAIN
+        for buffer, start, length in self.message.pieces:
+            for done in range(0, length, most):
+                yield Piece(buffer, start + done, min(most, length - done))
+
 
 class Segment(NamedTuple):
-    """Payload of one segment, and the elements in it."""
+    """Payload of one segment, None where it lies in its target already; and the elements in it."""
 
-    payload: torch.Tensor
+    payload: torch.Tensor | None
     num_elements: int
 
 
@@ -147,8 +182,8 @@ class Run:
             )
         return True
 
-    def place(self, peer: int, header: Header) -> torch.Tensor | None:
-        """Where the elements of a segment lie in the end, as uint8, if they may be read right there; else None."""
+    def place(self, peer: int, header: Header) -> memoryview | None:
+        """Where the elements of a segment lie in the end, if they may be read right there; else None."""
         arrival = self._arrivals.get((peer, header.channel, header.message))
         if arrival is None or not arrival.ready or header.message_elements != arrival.num_elements:
             return None
@@ -156,15 +191,17 @@ class Run:
         count = header.segment_elements
         if arrival.message.modes[arrival.piece] != COPY or count > piece.length - arrival.offset:
             return None
-        return arrival.encoding.bytes_of(self.task.values(Piece(piece.buffer, piece.start + arrival.offset, count)))
+        return self.task.bytes_at(Piece(piece.buffer, piece.start + arrival.offset, count), arrival.encoding)
 
-    def take(self, peer: int, header: Header, payload: torch.Tensor) -> None:
-        """A segment has arrived; ``payload`` is only valid during the call."""
+    def take(self, peer: int, header: Header, payload: torch.Tensor | None) -> None:
+        """A segment has arrived; ``payload`` is only valid during the call, and None where it was read into its place."""
         key = (peer, header.channel, header.message)
         arrival = self._arrivals.get(key)
+        if payload is not None and (arrival is None or not arrival.ready):
+            payload = payload.clone()
         if arrival is None:
             early = self._early.setdefault(key, (header.message_elements, []))
-            early[1].append(Segment(payload.clone(), header.segment_elements))
+            early[1].append(Segment(payload, header.segment_elements))
             return
         self._check_size(arrival, header.message_elements)
         if arrival.ready:
@@ -172,7 +209,7 @@ class Run:
             if arrival.done:
                 self._advance(arrival.channel)
         else:
-            arrival.staged.append(Segment(payload.clone(), header.segment_elements))
+            arrival.staged.append(Segment(payload, header.segment_elements))
 
     def missing(self) -> list[tuple[int, int, int, int]]:
         """(peer, channel, elements here, elements expected) of every message that steps wait for."""
@@ -212,14 +249,13 @@ class Run:
     def _begin(self, index: int, step: RankStep) -> None:
         channel, task, now = self._channels[index], self.task, time.perf_counter_ns()
         for message in step.sends:
-            pieces = [self.task.values(piece) for piece in message.pieces]
             if message.settles and task.settle is not None:
-                for values in pieces:
-                    task.settle(values)
+                for piece in message.pieces:
+                    task.settle(task.values(piece))
             channel.left.append(False)
             encoding = task.encoding(message.peer)
             left = self._left_callback(index, len(channel.left) - 1, message, encoding, now)
-            self.post(message.peer, Outbound(task.identity, index, message.ordinal, pieces, encoding, left))
+            self.post(message.peer, Outbound(task, index, message, encoding, left))
         arrivals = []
         for message in step.receives:
             arrival = _Arrival(message, task.encoding(message.peer), index, message.num_elements, begun_ns=now)
@@ -266,20 +302,26 @@ class Run:
 
     def _apply(self, arrival: _Arrival, segment: Segment) -> None:
         """Put one segment where it belongs. Segments of a message come in order; pieces here may end where theirs do not."""
-        values = arrival.encoding.read(segment.payload, segment.num_elements)
-        if values.numel() != segment.num_elements or arrival.got_elements + segment.num_elements > arrival.num_elements:
+        num_elements, values = segment.num_elements, None
+        if segment.payload is not None:
+            values = arrival.encoding.read(segment.payload, num_elements)
+        decoded = num_elements if values is None else values.numel()
+        if decoded != num_elements or arrival.got_elements + num_elements > arrival.num_elements:
             raise CollectiveError(
-                f"rank {arrival.message.peer} of the group sends a segment of {segment.num_elements} elements that decodes to "
-                f"{values.numel()}, {arrival.got_elements} of {arrival.num_elements} being here: the stream is out of step"
+                f"rank {arrival.message.peer} of the group sends a segment of {num_elements} elements that decodes to "
+                f"{decoded}, {arrival.got_elements} of {arrival.num_elements} being here: the stream is out of step"
             )
-        arrival.got_bytes += segment.payload.numel()
-        arrival.got_elements += segment.num_elements
-        while values.numel():
+        payload = segment.payload
+        arrival.got_bytes += arrival.encoding.most_bytes(num_elements) if payload is None else payload.numel()
+        arrival.got_elements += num_elements
+        taken = 0
+        while taken < num_elements:
             piece = arrival.message.pieces[arrival.piece]
-            count = min(piece.length - arrival.offset, values.numel())
-            target = Piece(piece.buffer, piece.start + arrival.offset, count)
-            combine_into(self.task, arrival.message.modes[arrival.piece], target, values[:count])
-            values = values[count:]
+            count = min(piece.length - arrival.offset, num_elements - taken)
+            if values is not None:
+                target = Piece(piece.buffer, piece.start + arrival.offset, count)
+                combine_into(self.task, arrival.message.modes[arrival.piece], target, values[taken : taken + count])
+            taken += count
             arrival.offset += count
             if arrival.offset == piece.length:
                 arrival.piece, arrival.offset = arrival.piece + 1, 0
@@ -304,8 +346,7 @@ def combine_into(task: Task, mode: int, target: Piece, values: torch.Tensor) -> 
     """Let arriving ``values`` join ``target`` as ``mode`` says."""
     held = task.values(target)
     if mode == COPY:
-        if values.data_ptr() != held.data_ptr():
-            held.copy_(values)
+        held.copy_(values)
         return
     own = held if mode == ADD else task.values(target._replace(buffer=INPUT))
     if own.dtype != held.dtype:  # summed in a wider type than the caller's

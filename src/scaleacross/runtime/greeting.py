@@ -7,14 +7,18 @@ new one. Where the process has no descriptors left, connections wait in the kern
 from __future__ import annotations
 
 import logging
+import os
 import selectors
 import socket
+import ssl
 import struct
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
+
+from scaleacross.runtime.secure import NEEDS_TLS, PATHS, SecureSocket, asks_for_tls, leaves_network, refusal, secured
 
 logger = logging.getLogger("scaleacross.runtime")
 
@@ -86,8 +90,10 @@ class Greeter:
 
     def _hear(self, connection: socket.socket) -> None:
         """Read what is there of a hello, and not a byte of what follows it."""
-        _, said = self._pending[connection]
+        end, said = self._pending[connection]
         try:
+            if os.environ.get(PATHS[0]) and not said:
+                connection = self._secured(connection, end)
             while True:
                 length = LENGTH.unpack_from(said)[0] if len(said) >= LENGTH.size else 0
                 if length > MAX_HELLO_BYTES:
@@ -107,6 +113,31 @@ class Greeter:
             return
         except (OSError, ValueError, KeyError, TypeError):
             self._drop(connection)
+
+    def _secured(self, connection: socket.socket, end: float) -> socket.socket:
+        """The connection under TLS, if its caller begins so; whoever must and does not is told. Raises OSError."""
+        where = connection.getpeername()[0]
+        if not isinstance(connection, SecureSocket):
+            if not asks_for_tls(connection):
+                if leaves_network(connection.getsockname()[0], where):
+                    connection.send(NEEDS_TLS)
+                    raise ConnectionError("TLS is needed")
+                return connection
+            self._selector.unregister(connection)
+            del self._pending[connection]
+            connection = secured(connection, server=True)
+            self._pending[connection] = end, bytearray()
+            self._selector.register(connection, selectors.EVENT_READ)
+        if isinstance(connection, SecureSocket):
+            try:
+                connection.do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise BlockingIOError from None
+            except OSError as error:
+                logger.warning("%s", refusal(error, where))
+                self._drop(connection)
+                raise
+        return connection
 
     def _drop(self, connection: socket.socket) -> None:
         if self._pending.pop(connection, None) is not None:

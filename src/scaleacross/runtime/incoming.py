@@ -25,6 +25,8 @@ from scaleacross.runtime.wire import (
 
 CREDITS_PER_WINDOW: Final = 4
 """Portions in which the credit of a window goes back."""
+STAGE_BYTES: Final = HEADER_BYTES + 2048
+"""What is read at once where little is wanted: a header and, mostly, a small payload."""
 
 
 class Incoming:
@@ -41,6 +43,9 @@ class Incoming:
         self.parked: Header | None = None
         self.received_bytes = 0
         self._head = memoryview(bytearray(HEADER_BYTES))
+        self._stage = memoryview(bytearray(STAGE_BYTES))
+        self._staged = self._stage[:0]
+        self._drained = False
         self._got = 0
         self._header: Header | None = None
         self._payload: torch.Tensor | None = None
@@ -51,20 +56,21 @@ class Incoming:
     def read(
         self,
         wanted: Callable[[int, Header], bool],
-        place: Callable[[int, Header], torch.Tensor | None],
-        take: Callable[[int, Header, torch.Tensor], None],
+        place: Callable[[int, Header], memoryview | None],
+        take: Callable[[int, Header, torch.Tensor | None], None],
     ) -> None:
         """Read segments until there are no more, or one is not wanted yet (it stays ``parked``).
 
         Args:
             wanted: (peer, header) -> whether its collective runs now.
             place: (peer, header) -> memory that a payload from the stream may be read into, or None.
-            take: (peer, header, payload as uint8); the payload is only valid during the call.
+            take: (peer, header, payload as uint8); the payload is only valid during the call, and None where it is in ``place``.
 
         Raises:
             PeerLostError: the peer gave up. A connection that ends between segments only sets ``closed``.
             CollectiveError: the stream is out of step.
         """
+        self._drained = False
         while not self.closed:
             header = self._header
             if header is None:
@@ -80,9 +86,7 @@ class Incoming:
                 return
             payload = self._payload
             self._header = self._payload = self._target = None
-            if payload is None:
-                raise CollectiveError(f"{self.name}: a segment without a payload")
-            if header.kind == ABORT:
+            if header.kind == ABORT and payload is not None:
                 self.closed = True
                 reason = payload.numpy().tobytes().decode(errors="replace")
                 raise PeerLostError(f"{self.name} gave up: {reason}", reason)
@@ -121,7 +125,7 @@ class Incoming:
         self._got = 0
         return unpack(self._head)
 
-    def _begin(self, header: Header, place: Callable[[int, Header], torch.Tensor | None]) -> None:
+    def _begin(self, header: Header, place: Callable[[int, Header], memoryview | None]) -> None:
         self._header = header
         if header.kind == ABORT and header.num_bytes > MAX_REASON_BYTES:
             raise CollectiveError(f"{self.name}: a reason of {header.num_bytes} bytes")
@@ -132,10 +136,13 @@ class Incoming:
             self._payload = self.memory[header.place : end]
             return
         direct = place(self.peer, header) if header.kind == SEGMENT and header.num_bytes else None
-        if direct is None and self._scratch.numel() < header.num_bytes:
+        if direct is not None:
+            self._target = direct
+            return
+        if self._scratch.numel() < header.num_bytes:
             self._scratch = torch.empty(header.num_bytes, dtype=torch.uint8)
-        self._payload = self._scratch[: header.num_bytes] if direct is None else direct
-        self._target = memoryview(self._payload.numpy()) if header.num_bytes else None
+        self._payload = self._scratch[: header.num_bytes]
+        self._target = memoryview(self._payload.numpy())
 
     def _read_payload(self) -> bool:
         while self._target is not None and len(self._target):
@@ -147,12 +154,22 @@ class Incoming:
 
     def _receive(self, target: memoryview) -> int:
         """Bytes read; 0 if there are none now or the stream ended."""
-        try:
-            count = self.connection.recv_into(target)
-        except BlockingIOError:
-            return 0
-        except OSError:
-            count = 0
-        if count == 0:
-            self.closed = True
+        if not self._staged:
+            if self._drained:
+                return 0
+            into = target if len(target) > STAGE_BYTES else self._stage
+            try:
+                count = self.connection.recv_into(into)
+            except BlockingIOError:
+                return 0
+            except OSError:
+                count = 0
+            self.closed = count == 0
+            self._drained = count < len(into)
+            if into is target:
+                return count
+            self._staged = self._stage[:count]
+        count = min(len(self._staged), len(target))
+        target[:count] = self._staged[:count]
+        self._staged = self._staged[count:]
         return count

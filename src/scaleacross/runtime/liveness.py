@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 import os
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from scaleacross.errors import InputError
+from scaleacross.runtime.secure import NEEDS_TLS, leaves_network, only_by_tls, refusal, secured
 
 HEARTBEAT_S: Final = 1.0
 """How long nothing moves before a rank asks, and how long it waits for the answer. ``SCALEACROSS_HEARTBEAT_S`` changes it."""
@@ -129,8 +131,8 @@ def _new(peer: int, waits_for: Sequence[int], paths: dict[int, tuple[int, ...]])
     return new
 
 
-def ask_at(address: str, port: int, hello: bytes, timeout_s: float) -> Status | str:
-    """What the process that listens there says to ``hello``, or what is wrong with it."""
+def ask_at(address: str, port: int, hello: bytes, timeout_s: float, own: str = "") -> Status | str:
+    """What the process that listens there says to ``hello``, or what is wrong with it; ``own``: where this one listens."""
     try:
         connection = socket.create_connection((address, port), timeout=timeout_s)
     except ConnectionRefusedError:
@@ -142,11 +144,17 @@ def ask_at(address: str, port: int, hello: bytes, timeout_s: float) -> Status | 
     with connection:
         connection.settimeout(timeout_s)
         try:
+            if leaves_network(own or connection.getsockname()[0], address):
+                connection = secured(connection, server=False)
             connection.sendall(hello)
             data = b""
             while more := connection.recv(MAX_ANSWER_BYTES):
                 data += more
+            if data == NEEDS_TLS:
+                return Status(0, False, (), only_by_tls(address))
             return Status.from_json(data) if data else ABSENT
+        except ssl.SSLError as error:
+            return Status(0, False, (), refusal(error, address))
         except OSError:  # a connection that is reset proves nothing: too many may be asking at once
             return STOPPED
         except (ValueError, TypeError):

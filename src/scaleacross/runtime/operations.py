@@ -12,7 +12,6 @@ from scaleacross.runtime.encoding import Encoding, Plain
 from scaleacross.runtime.engine import Task
 from scaleacross.runtime.messages import (
     INPUT,
-    WORK,
     Place,
     RankProgram,
     block_major,
@@ -147,20 +146,20 @@ def all_to_all(
     sequence: int,
     output: torch.Tensor,
     tensor: torch.Tensor,
-    counts: Callable[[int, int], int],
+    counts: Sequence[int],
     codes: Codes | None = None,
 ) -> Prepared:
-    """Blocks of ``tensor`` by destination into blocks of ``output`` by source; ``counts``: (source, destination) -> elements."""
-    place, num_passing = exchanged(schedule, rank, counts)
-    program = rank_program(schedule, rank, place, in_place=False, keep_empty=True, keep_blocks_apart=codes is not None)
-    buffers = (tensor.view(-1), output.view(-1), torch.empty(num_passing, dtype=tensor.dtype))
-    own = rank * schedule.num_ranks + rank
-    for channel in range(schedule.num_channels):
-        piece = place(own, channel)
-        first = sum(counts(rank, other) for other in range(rank))
-        offset = piece.start - sum(counts(other, rank) for other in range(rank))
-        source = buffers[INPUT][first + offset : first + offset + piece.length]
-        buffers[WORK][piece.start : piece.start + piece.length].copy_(source)
+    """Blocks of ``tensor`` by destination into blocks of ``output`` by source.
+
+    Args:
+        counts: elements by source and destination; where ``needs_all_counts`` does not hold: what ``rank`` sends, then
+            what it gets.
+    """
+    program, own, num_passing = _exchanging_program(schedule, tuple(counts), codes is not None, rank)
+    values, out = tensor.view(-1), output.view(-1)
+    for start, target, length in own:
+        out[target : target + length].copy_(values[start : start + length])
+    buffers = (values, out, torch.empty(num_passing, dtype=tensor.dtype))
     return Prepared(_task(schedule, sequence, program, buffers, tensor.dtype, None, codes), _nothing)
 
 
@@ -186,6 +185,25 @@ def _reducing_program(
 def _scattering_program(schedule: CollectiveSchedule, shard: int, apart: bool, rank: int) -> RankProgram:
     in_place = schedule.operation is not Operation.REDUCE_SCATTER
     return rank_program(schedule, rank, block_major(schedule, shard), in_place, False, apart)
+
+
+@lru_cache(maxsize=256)
+def _exchanging_program(
+    schedule: CollectiveSchedule, known: tuple[int, ...], apart: bool, rank: int
+) -> tuple[RankProgram, list[tuple[int, int, int]], int]:
+    """What ``rank`` does; (start in INPUT, start in WORK, elements) of what stays with it; elements of PASSING."""
+    n = schedule.num_ranks
+
+    def counts(source: int, destination: int) -> int:
+        if needs_all_counts(schedule):
+            return known[source * n + destination]
+        return known[destination] if source == rank else known[n + source]
+
+    place, num_passing = exchanged(schedule, rank, counts)
+    program = rank_program(schedule, rank, place, in_place=False, keep_empty=True, keep_blocks_apart=apart)
+    shift = sum(counts(rank, other) for other in range(rank)) - sum(counts(other, rank) for other in range(rank))
+    pieces = [place(rank * n + rank, channel) for channel in range(schedule.num_channels)]
+    return program, [(piece.start + shift, piece.start, piece.length) for piece in pieces if piece.length], num_passing
 
 
 def _task(

@@ -8,14 +8,15 @@ from __future__ import annotations
 import mmap
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
 import torch
 
-from scaleacross.runtime.encoding import GRAIN, Encoding
+from scaleacross.runtime.engine import Outbound
 from scaleacross.runtime.faults import PeerLostError
+from scaleacross.runtime.messages import Piece
 from scaleacross.runtime.wire import (
     CREDIT_BYTES,
     GOODBYE,
@@ -23,7 +24,6 @@ from scaleacross.runtime.wire import (
     MAX_REASON_BYTES,
     SEGMENT,
     Header,
-    Identity,
     pack,
     pack_abort,
     unpack_credit,
@@ -36,38 +36,6 @@ SEGMENTS_PER_WINDOW: Final = 6
 (``incoming.CREDITS_PER_WINDOW``): 2/6 + 1/4 < 1, so a sender that has nothing on the way always has room for the next segment."""
 SMALL_BYTES: Final = 2048
 """Payloads up to this follow their header in the stream: cheaper than the shared memory."""
-
-
-class Outbound:
-    """A message on its way out: where its elements lie, and what to call (with its bytes) when all of it has left.
-
-    Attributes:
-        num_bytes: payload that has been handed over so far.
-    """
-
-    def __init__(
-        self,
-        identity: Identity,
-        channel: int,
-        ordinal: int,
-        pieces: list[torch.Tensor],
-        encoding: Encoding,
-        left: Callable[[int], None],
-    ) -> None:
-        self.identity, self.channel, self.ordinal = identity, channel, ordinal
-        self.pieces, self.encoding, self.left = pieces, encoding, left
-        self.num_elements = sum(piece.numel() for piece in pieces)
-        self.num_bytes = 0
-
-    def segments(self, limit_bytes: int) -> Iterator[torch.Tensor]:
-        """Values of at most ``limit_bytes`` each; one empty segment where there are none."""
-        if not self.num_elements:
-            yield torch.empty(0, dtype=torch.uint8)
-            return
-        for piece in self.pieces:
-            per_grain = self.encoding.most_bytes(GRAIN)
-            most = max(limit_bytes // per_grain, 1) * GRAIN
-            yield from piece.split(most) if piece.numel() > most else (piece,)
 
 
 class Outgoing:
@@ -87,8 +55,8 @@ class Outgoing:
         self.head = 0
         self.sent_bytes = 0
         self._queue: deque[Outbound] = deque()
-        self._segments: Iterator[torch.Tensor] | None = None
-        self._next: torch.Tensor | None = None
+        self._segments: Iterator[Piece] | None = None
+        self._next: Piece | None = None
         self._out: deque[tuple[memoryview, Outbound | None]] = deque()
         self._credit = bytearray()
 
@@ -113,7 +81,7 @@ class Outgoing:
         if self.closed and not self.idle:
             raise PeerLostError(f"{self.name} has left the group, and a message for it is queued")
         while True:
-            while len(self._out) < MAX_BUFFERS_PER_CALL and self._prepare():
+            while self._queue and len(self._out) < MAX_BUFFERS_PER_CALL and self._prepare():
                 pass
             if not self._out:
                 return False
@@ -164,16 +132,14 @@ class Outgoing:
 
     def _prepare(self) -> bool:
         """Put the next segment of the queue into the stream, if the window has room for it."""
-        if not self._queue:
-            return False
         message = self._queue[0]
         if self._segments is None:
             self._segments = message.segments(self.segment_bytes)
             self._next = next(self._segments)
-        values = self._next
-        if values is None:
+        piece = self._next
+        if piece is None:
             return False
-        most = message.encoding.most_bytes(values.numel())
+        most = message.encoding.most_bytes(piece.length)
         shared = bool(self.ring_bytes) and most > SMALL_BYTES
         place, skipped = self._allocate(most) if shared else (INLINE, 0)
         if self.in_flight and self.in_flight + skipped + (_padded(most) if shared else most) > self.window_bytes:
@@ -184,40 +150,41 @@ class Outgoing:
             self._queue.popleft()
             self._segments = None
         if shared:
-            self._emit_shared(message, values, most, place, skipped, done)
+            self._emit_shared(message, piece, most, place, skipped, done)
         else:
-            self._emit_inline(message, values, most, done)
+            self._emit_inline(message, piece, most, done)
         return True
 
     def _emit_shared(
-        self, message: Outbound, values: torch.Tensor, most: int, place: int, skipped: int, done: Outbound | None
+        self, message: Outbound, piece: Piece, most: int, place: int, skipped: int, done: Outbound | None
     ) -> None:
         """Write a segment into the shared memory and its header into the stream."""
-        size = message.encoding.write(values, self.memory[place : place + most])
+        size = message.encoding.write(message.task.values(piece), self.memory[place : place + most])
         used = skipped + _padded(size)
         self.head += used
-        self._out.append((memoryview(self._account(message, values.numel(), size, place, used)), done))
+        self._out.append((memoryview(self._account(message, piece.length, size, place, used)), done))
 
-    def _emit_inline(self, message: Outbound, values: torch.Tensor, most: int, done: Outbound | None) -> None:
+    def _emit_inline(self, message: Outbound, piece: Piece, most: int, done: Outbound | None) -> None:
         """Header and payload into the stream."""
-        payload = message.encoding.bytes_of(values)
+        payload = message.task.bytes_at(piece, message.encoding)
         if payload is None:
-            payload = torch.empty(most, dtype=torch.uint8)
-            payload = payload[: message.encoding.write(values, payload)]
-        size = payload.numel()
-        head = self._account(message, values.numel(), size, INLINE, size)
+            coded = torch.empty(most, dtype=torch.uint8)
+            size = message.encoding.write(message.task.values(piece), coded)
+            payload = memoryview(coded.numpy())[:size]
+        size = len(payload)
+        head = self._account(message, piece.length, size, INLINE, size)
         if size <= SMALL_BYTES:
-            self._out.append((memoryview(head + payload.numpy().tobytes()), done))
+            self._out.append((memoryview(b"".join((head, payload))), done))
         else:
             self._out.append((memoryview(head), None))
-            self._out.append((memoryview(payload.numpy()), done))
+            self._out.append((payload, done))
 
     def _account(self, message: Outbound, num_elements: int, size: int, place: int, used: int) -> bytes:
         """Count a segment of ``size`` bytes, of which ``used`` are in flight now; returns its header."""
         self.in_flight += used
         self.sent_bytes += size
         message.num_bytes += size
-        identity = message.identity
+        identity = message.task.identity
         return pack(
             Header(
                 SEGMENT,
@@ -225,7 +192,7 @@ class Outgoing:
                 identity.code,
                 identity.num_elements,
                 message.channel,
-                message.ordinal,
+                message.message.ordinal,
                 message.num_elements,
                 num_elements,
                 size,
@@ -244,7 +211,10 @@ class Outgoing:
     def _flush(self) -> bool:
         """Hand buffers to the kernel; False if it takes no more."""
         try:
-            taken = self.connection.sendmsg([buffer for buffer, _ in self._first_buffers()])
+            if len(self._out) == 1:
+                taken = self.connection.send(self._out[0][0])
+            else:
+                taken = self.connection.sendmsg([buffer for buffer, _ in self._first_buffers()])
         except BlockingIOError:
             return False
         except OSError as error:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from scaleacross.runtime import operations
-from scaleacross.runtime.arguments import any_form, is_plain, reduction_name, size_bytes, timeout_seconds
+from scaleacross.runtime.arguments import any_form, is_plain, reduction_name, size_bytes, timeout_seconds, waits
 from scaleacross.runtime.codecs import carries, settling
 from scaleacross.runtime.collective_queue import CollectiveQueue, GroupMembers
 from scaleacross.runtime.communicator import Communicator, LinkSettings
@@ -125,7 +125,7 @@ class ScaleAcrossGroup(TransportGroup):
 
         after = None if flat.data_ptr() == tensor.data_ptr() else lambda: tensor.copy_(flat)
         return self._queue.submit(
-            chosen, [tensor], [tensor], size_bytes(tensor), run, timeout_seconds(opts), tensors, after
+            chosen, [tensor], [tensor], size_bytes(tensor), run, timeout_seconds(opts), tensors, after, waits(opts)
         )
 
     @any_form
@@ -144,7 +144,9 @@ class ScaleAcrossGroup(TransportGroup):
         def run(sequence: int) -> operations.Prepared:
             return operations.all_gather(chosen.schedule, self._my_rank, sequence, output, flat, codes)
 
-        return self._queue.submit(chosen, [tensor], [output], size_bytes(output), run, timeout_seconds(opts), [output])
+        return self._queue.submit(
+            chosen, [tensor], [output], size_bytes(output), run, timeout_seconds(opts), [output], None, waits(opts)
+        )
 
     _allgather_base = all_gather_single
 
@@ -166,7 +168,7 @@ class ScaleAcrossGroup(TransportGroup):
             for part, value in zip(parts, whole, strict=True):
                 part.copy_(value)
 
-        return self._queue.submit(chosen, [tensor], parts, size, run, timeout_seconds(opts), parts, after)
+        return self._queue.submit(chosen, [tensor], parts, size, run, timeout_seconds(opts), parts, after, waits(opts))
 
     @any_form
     def all_gather_single_coalesced(self, outputs: list[Tensor], tensors: list[Tensor], opts: Any) -> Any:
@@ -187,7 +189,9 @@ class ScaleAcrossGroup(TransportGroup):
         def run(sequence: int) -> operations.Prepared:
             return operations.reduce_scatter(chosen.schedule, self._my_rank, sequence, output, flat, reduction, codes)
 
-        return self._queue.submit(chosen, [tensor], [output], size_bytes(tensor), run, timeout_seconds(opts), [output])
+        return self._queue.submit(
+            chosen, [tensor], [output], size_bytes(tensor), run, timeout_seconds(opts), [output], None, waits(opts)
+        )
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -220,7 +224,7 @@ class ScaleAcrossGroup(TransportGroup):
 
         after = None if flat.data_ptr() == tensor.data_ptr() else lambda: tensor.copy_(flat)
         return self._queue.submit(
-            chosen, [tensor], [tensor], size_bytes(tensor), run, timeout_seconds(opts), tensors, after
+            chosen, [tensor], [tensor], size_bytes(tensor), run, timeout_seconds(opts), tensors, after, waits(opts)
         )
 
     @any_form
@@ -233,15 +237,17 @@ class ScaleAcrossGroup(TransportGroup):
             return super().all_to_all_single(output, tensor, output_splits, input_splits, opts)
         sends, receives = self._splits(tensor, input_splits), self._splits(output, output_splits)
         flat = tensor.contiguous()
+        gathered = None
         if operations.needs_all_counts(chosen.schedule):
-            counts = self._queue.all_counts(sends, timeout_seconds(opts))
-        else:
-            counts = lambda s, d: sends[d] if s == self._my_rank else receives[s]  # noqa: E731
+            gathered = self._queue.all_counts(sends, timeout_seconds(opts))
 
         def run(sequence: int) -> operations.Prepared:
+            counts = [*sends, *receives] if gathered is None else gathered.tolist()
             return operations.all_to_all(chosen.schedule, self._my_rank, sequence, output, flat, counts)
 
-        return self._queue.submit(chosen, [tensor], [output], size_bytes(tensor), run, timeout_seconds(opts), [output])
+        return self._queue.submit(
+            chosen, [tensor], [output], size_bytes(tensor), run, timeout_seconds(opts), [output], None, waits(opts)
+        )
 
     alltoall_base = all_to_all_single
 

@@ -41,7 +41,7 @@ class QueuedWork(dist.Work):
         self.device_done: Any = None
         """an event on the group's stream; None on a CPU"""
         self._error: BaseException | None = None
-        self._promise: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        self._promise: torch.futures.Future[list[torch.Tensor]] | None = None
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
 
     def complete(self, error: BaseException | None = None) -> None:
@@ -98,6 +98,7 @@ class QueuedWork(dist.Work):
         with self._lock:
             if self._future is not None:
                 return self._future
+            self._promise = torch.futures.Future()
             self._future = self._promise.then(self._outcome)
             done = self._done.is_set()
         if self.record is not None:
@@ -108,7 +109,8 @@ class QueuedWork(dist.Work):
 
     def _keep_promise(self) -> None:
         """Complete the future; its callbacks run here."""
-        self._promise.set_result(self._result)
+        if self._promise is not None:
+            self._promise.set_result(self._result)
 
     def _outcome(self, _: torch.futures.Future[list[torch.Tensor]]) -> list[torch.Tensor]:
         if self._error is not None:

@@ -28,8 +28,12 @@ class ReplicaRun(Spec):
     lost: dict[str, NonNegativeInt] = Field(description="replicas lost, by word: dead, silent, left, replaced")
     joined: NonNegativeInt = Field(description="replicas that caught up and became members")
     median_step_s: NonNegativeFloat = Field(description="of steps with all members and no change of them")
+    mean_step_s: NonNegativeFloat = Field(description="of the same steps")
     useful_fraction: float = Field(
-        description="samples over those that the most members would have had in the time, at the median step"
+        description="samples over those that the most members would have had in the time, at the mean step"
+    )
+    simulated_fraction: float = Field(
+        description="the share that simulate gives for these losses, with their mean time out and their mean stall"
     )
     stall_fraction: float = Field(description="of the time: steps that a change of members made late")
     missing_fraction: float = Field(description="of the time: replicas that were out")

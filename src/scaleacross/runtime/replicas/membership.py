@@ -85,6 +85,7 @@ class Membership:
     _votes: dict[Place, int] = field(default_factory=dict)
     _failed: tuple[float, str] | None = None
     _attempts: int = 0
+    _first_vote: float | None = None
     _donors: dict[str, str] = field(default_factory=dict)
 
     # --- what ranks say -----------------------------------------------------------------------------------------------
@@ -112,6 +113,7 @@ class Membership:
         if (epoch, step) != (self.current.number, self.step):
             return []
         self._votes[place] = samples
+        self._first_vote = now if len(self._votes) == 1 else self._first_vote
         return self._commit(now) if self._all_done(self.current.members) else []
 
     def failed(self, place: Place, epoch: int, step: int, why: str, now: float) -> list[Letter]:
@@ -169,6 +171,13 @@ class Membership:
         if silent and (not members & silent or 2 * left > len(members)):
             return self._pause(False, now) + self.lost(sorted(silent), "silent", now)
         letters = self._pause(bool(members & silent), now)
+        if self._first_vote is not None and self._votes and now - self._first_vote >= self.silent_s:
+            left_out = [place for place in self._places(self.current.members) if place not in self._votes]
+            for replica in dict.fromkeys(place.replica for place in left_out):
+                heard = min(self._ranks[place].heard for place in left_out if place.replica == replica)
+                what = {"step": self.step, "epoch": self.current.number, "quiet_s": round(now - heard, 1)}
+                self._note(now, "awaited", replica=replica, **what)
+            self._first_vote = None  # said once
         if self._failed is not None and not self.paused and now - self._failed[0] >= self.silent_s:
             self._attempts += 1
             if self._attempts >= MAX_ATTEMPTS:
