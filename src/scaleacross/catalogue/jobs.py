@@ -53,7 +53,9 @@ def load_job(ref: Reference | Job, overrides: Overrides = ()) -> Job:
     if isinstance(ref, Job):
         if not overrides:
             return resolve(ref).job
-        ref = ref.model_dump(mode="json", exclude_none=True, exclude_unset=True)  # what is not stated stays open to ``space``
+        ref = ref.model_dump(
+            mode="json", exclude_none=True, exclude_unset=True
+        )  # what is not stated stays open to ``space``
     return job_from(read("jobs", ref), overrides)
 
 

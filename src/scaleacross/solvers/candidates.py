@@ -42,14 +42,13 @@ from scaleacross.cost_models.layer_seconds import LAYER_COLUMNS, layer_pass_s, t
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
 from scaleacross.cost_models.levels import CAMPUS
 from scaleacross.cost_models.links import Links
-from scaleacross.cost_models.memory import host_bytes, memory_parts
+from scaleacross.cost_models.memory import lacking_host_bytes, memory_parts
 from scaleacross.cost_models.network.compression import Best
-from scaleacross.cost_models.offloading import host_room_bytes
 from scaleacross.cost_models.overlap import computation_s, windows
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
 from scaleacross.cost_models.pipeline.unplaced import WAITED
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings, stride_behind
-from scaleacross.cost_models.stages import RankClasses, block_counts, pipeline_groups
+from scaleacross.cost_models.stages import block_counts, pipeline_groups
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.waiting_groups import told_apart
@@ -132,15 +131,9 @@ class Pricing:
         for classes, rows in pipeline_groups(self.profile, settings):
             parts = memory_parts(self.profile, self.job, settings.take(rows), classes)
             needed[rows] = sum(parts.values(), start=np.zeros(1)).max(axis=0)
-            needed[rows] += self._beyond_room(settings.take(rows), classes, needed[rows])
+            short = lacking_host_bytes(self.profile, self.job, settings.take(rows), classes, self.accelerators)
+            needed[rows] += np.where(short > 0, np.maximum(0.0, self.room_bytes(0.0) - needed[rows]) + short, 0.0)
         return needed
-
-    def _beyond_room(self, settings: Settings, classes: RankClasses, needed: Floats) -> Floats:
-        """Bytes to add to those ``needed`` on candidates that fill more than the host memory, so that they do not fit either."""
-        if not (settings.activation_offload.any() or settings.optimizer_offload.any()):
-            return np.zeros(len(settings))
-        short = host_bytes(self.profile, self.job, settings, classes).max(axis=0) - host_room_bytes(self.accelerators)
-        return np.where(short > 0, np.maximum(0.0, self.room_bytes(0.0) - needed) + short, 0.0)
 
     def base_needed_bytes(self, bases: Settings) -> Floats:
         """Bytes that every candidate of a base needs at least, (n,): the least over the job's shard levels."""
@@ -341,8 +334,9 @@ class Pricing:
         kinds = distinct(*(getattr(settings, name) for name in (*LAYER_COLUMNS, "pp", "dp")), stride)
         some, apart = volumes.take(kinds.first), stride[kinds.first]
         group = self._group(some.settings, getattr(some.settings, axis), apart, coarse, waits=axis in WAITED)
-        sharded = axis == "dp_shard"
-        experts = self._group(some.settings, some.settings.ep, apart, coarse, waits=True) if sharded else None
+        experts = (
+            self._group(some.settings, some.settings.ep, apart, coarse, waits=True) if axis == "dp_shard" else None
+        )
         if len(self.types) == 1 or axis not in WAITED:
             return [axis_calls(axis, some, group, experts).take(kinds.code)]
         on = ((self._on(name, group), experts and self._on(name, experts)) for name in self.types)
