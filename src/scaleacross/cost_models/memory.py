@@ -142,14 +142,21 @@ def host_bytes(
     return filled
 
 
-def lacking_host_bytes(
-    profile: ModelProfile, job: Job, settings: Settings, classes: RankClasses, accelerators: Sequence[Accelerator]
+def fullest_bytes(
+    profile: ModelProfile,
+    job: Job,
+    settings: Settings,
+    classes: RankClasses,
+    accelerators: Sequence[Accelerator],
+    room_bytes: float,
 ) -> Floats:
-    """Host memory that the fullest rank fills beyond what there is, (n,); 0 where it holds all."""
+    """Bytes on the fullest rank of candidates that share their classes, (n,); above ``room_bytes`` where the host lacks memory."""
+    parts = memory_parts(profile, job, settings, classes)
+    needed: Floats = sum(parts.values(), start=np.zeros(1)).max(axis=0)
     if not (settings.activation_offload.any() or settings.optimizer_offload.any()):
-        return np.zeros(len(settings))
-    filled = host_bytes(profile, job, settings, classes).max(axis=0)
-    return np.maximum(0.0, filled - host_room_bytes(accelerators))
+        return needed
+    lacking = host_bytes(profile, job, settings, classes).max(axis=0) - host_room_bytes(accelerators)
+    return np.where(lacking > 0, np.maximum(needed, room_bytes) + lacking, needed)
 
 
 def _most_in_flight(settings: Settings, classes: RankClasses) -> Ints:

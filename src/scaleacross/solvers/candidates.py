@@ -42,7 +42,7 @@ from scaleacross.cost_models.layer_seconds import LAYER_COLUMNS, layer_pass_s, t
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
 from scaleacross.cost_models.levels import CAMPUS
 from scaleacross.cost_models.links import Links
-from scaleacross.cost_models.memory import lacking_host_bytes, memory_parts
+from scaleacross.cost_models.memory import fullest_bytes
 from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.overlap import computation_s, windows
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
@@ -129,10 +129,8 @@ class Pricing:
         """Bytes on the fullest pipeline rank, without the reserve, (n,); of candidates that lack host memory more than fit."""
         needed = np.empty(len(settings))
         for classes, rows in pipeline_groups(self.profile, settings):
-            parts = memory_parts(self.profile, self.job, settings.take(rows), classes)
-            needed[rows] = sum(parts.values(), start=np.zeros(1)).max(axis=0)
-            short = lacking_host_bytes(self.profile, self.job, settings.take(rows), classes, self.accelerators)
-            needed[rows] += np.where(short > 0, np.maximum(0.0, self.room_bytes(0.0) - needed[rows]) + short, 0.0)
+            fleet = self.accelerators, self.room_bytes(0.0)
+            needed[rows] = fullest_bytes(self.profile, self.job, settings.take(rows), classes, *fleet)
         return needed
 
     def base_needed_bytes(self, bases: Settings) -> Floats:
@@ -334,9 +332,8 @@ class Pricing:
         kinds = distinct(*(getattr(settings, name) for name in (*LAYER_COLUMNS, "pp", "dp")), stride)
         some, apart = volumes.take(kinds.first), stride[kinds.first]
         group = self._group(some.settings, getattr(some.settings, axis), apart, coarse, waits=axis in WAITED)
-        experts = (
-            self._group(some.settings, some.settings.ep, apart, coarse, waits=True) if axis == "dp_shard" else None
-        )
+        sharded = axis == "dp_shard"
+        experts = self._group(some.settings, some.settings.ep, apart, coarse, waits=True) if sharded else None
         if len(self.types) == 1 or axis not in WAITED:
             return [axis_calls(axis, some, group, experts).take(kinds.code)]
         on = ((self._on(name, group), experts and self._on(name, experts)) for name in self.types)
