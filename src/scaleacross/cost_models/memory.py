@@ -150,7 +150,7 @@ def fullest_bytes(
     accelerators: Sequence[Accelerator],
     room_bytes: float,
 ) -> Floats:
-    """Bytes on the fullest rank of candidates that share their classes, (n,); above ``room_bytes`` where the host lacks memory."""
+    """Bytes on the fullest rank of candidates that share their classes, (n,); above ``room_bytes`` where hosts lack memory."""
     parts = memory_parts(profile, job, settings, classes)
     needed: Floats = sum(parts.values(), start=np.zeros(1)).max(axis=0)
     if not (settings.activation_offload.any() or settings.optimizer_offload.any()):
