@@ -115,6 +115,8 @@ def settings(**columns: Any) -> Settings:
         "recompute": "none",
         "shard": "none",
         "context": 0,
+        "activation_offload": 0,
+        "optimizer_offload": 0,
     }
     for name, value in (row | columns).items():
         values = np.atleast_1d(np.asarray(value))

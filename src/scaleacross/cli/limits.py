@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
-
-from scaleacross.spec.job import SpaceName
 
 CpuLimit = Annotated[
     float | None,
@@ -23,6 +21,7 @@ WorkLimit = Annotated[
         help="Candidates whose step time is computed at most, in place of seconds: the same plan on every machine.",
     ),
 ]
+SpaceName = Literal["quick", "full"]  # that of ``spec.job``, whose import --help need not wait for
 Space = Annotated[
     SpaceName,
     typer.Option(

@@ -15,17 +15,25 @@ al. (2205.05198).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.offloading import GRADIENT_BYTES, activation_share, on_the_way_bytes, state_share
+from scaleacross.cost_models.offloading import (
+    GRADIENT_BYTES,
+    activation_share,
+    host_room_bytes,
+    on_the_way_bytes,
+    state_share,
+)
 from scaleacross.cost_models.pipeline.closed_form import max_in_flight
 from scaleacross.cost_models.recomputation import kept_bytes, whole_bytes
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.sharding import pass_gathers, reduced_every_pass
 from scaleacross.cost_models.stages import RankClasses, spread
+from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import SHARD_LEVELS
 from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
@@ -132,6 +140,23 @@ def host_bytes(
     updated = held_parameters(profile, settings, classes).sharded(settings) * state_share(settings)
     filled: Floats = layers * _tokens(job, settings) + updated * (job.optimizer.state_bytes + GRADIENT_BYTES)
     return filled
+
+
+def fullest_bytes(
+    profile: ModelProfile,
+    job: Job,
+    settings: Settings,
+    classes: RankClasses,
+    accelerators: Sequence[Accelerator],
+    room_bytes: float,
+) -> Floats:
+    """Bytes on the fullest rank of candidates that share their classes, (n,); above ``room_bytes`` where hosts lack memory."""
+    parts = memory_parts(profile, job, settings, classes)
+    needed: Floats = sum(parts.values(), start=np.zeros(1)).max(axis=0)
+    if not (settings.activation_offload.any() or settings.optimizer_offload.any()):
+        return needed
+    lacking = host_bytes(profile, job, settings, classes).max(axis=0) - host_room_bytes(accelerators)
+    return np.where(lacking > 0, np.maximum(needed, room_bytes) + lacking, needed)
 
 
 def _most_in_flight(settings: Settings, classes: RankClasses) -> Ints:

@@ -22,10 +22,12 @@ import numpy as np
 
 from scaleacross.cost_models.layer_seconds import StackedTimes
 from scaleacross.cost_models.layout import Layout, layout_of, types_of_ranks
+from scaleacross.cost_models.memory import host_bytes
+from scaleacross.cost_models.offloading import host_room_bytes
 from scaleacross.cost_models.plan_cost import layers_per_stage, micro_batches_of
 from scaleacross.cost_models.settings import Ints, Settings
-from scaleacross.cost_models.stages import equal_stages, layers_of_ranks, placement_of
-from scaleacross.cost_models.uneven import LayerCosts, Rows, Split, layer_costs, uneven_rows
+from scaleacross.cost_models.stages import equal_stages, every_rank, layers_of_ranks, placement_of
+from scaleacross.cost_models.uneven import LayerCosts, Rows, Split, head_rank_of, layer_costs, uneven_rows
 from scaleacross.cost_models.work import work_of
 from scaleacross.schedules.pipeline import legal_micro_batches
 from scaleacross.schedules.pipeline.stage_placement import StagePlacement
@@ -160,7 +162,19 @@ class Balancer:
     def _fits(self, layout: Layout, split: Split, most: int) -> bool:
         costs = self.costs if most == int(self.settings.num_micro_batches[0]) else self._costs(most)
         capacity = costs.least_capacity_bytes(types_of_ranks(layout))
-        return bool((costs.bytes(self._table(split)) <= capacity).all())
+        return bool((costs.bytes(self._table(split)) <= capacity).all()) and self._host_holds(layout, split, most)
+
+    def _host_holds(self, layout: Layout, split: Split, most: int) -> bool:
+        """Whether host memory holds what every rank offloads."""
+        if not (self.settings.activation_offload.any() or self.settings.optimizer_offload.any()):
+            return True
+        settings = replace(self.settings, num_micro_batches=np.array([most]))
+        classes = every_rank(self._table(split), head_rank_of(settings))
+        filled = host_bytes(self.profile, self.job, settings, classes)[:, 0]
+        rooms = [
+            host_room_bytes([one for one in self.accelerators if one.name in names]) for names in types_of_ranks(layout)
+        ]
+        return bool((filled <= rooms).all())
 
     def _costs(self, num_micro_batches: int) -> LayerCosts:
         settings = replace(self.settings, num_micro_batches=np.array([num_micro_batches]))

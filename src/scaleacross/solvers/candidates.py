@@ -42,14 +42,13 @@ from scaleacross.cost_models.layer_seconds import LAYER_COLUMNS, layer_pass_s, t
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
 from scaleacross.cost_models.levels import CAMPUS
 from scaleacross.cost_models.links import Links
-from scaleacross.cost_models.memory import host_bytes, memory_parts
+from scaleacross.cost_models.memory import fullest_bytes
 from scaleacross.cost_models.network.compression import Best
-from scaleacross.cost_models.offloading import host_room_bytes
 from scaleacross.cost_models.overlap import computation_s, windows
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
 from scaleacross.cost_models.pipeline.unplaced import WAITED
 from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings, stride_behind
-from scaleacross.cost_models.stages import RankClasses, block_counts, pipeline_groups
+from scaleacross.cost_models.stages import block_counts, pipeline_groups
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.waiting_groups import told_apart
@@ -130,17 +129,9 @@ class Pricing:
         """Bytes on the fullest pipeline rank, without the reserve, (n,); of candidates that lack host memory more than fit."""
         needed = np.empty(len(settings))
         for classes, rows in pipeline_groups(self.profile, settings):
-            parts = memory_parts(self.profile, self.job, settings.take(rows), classes)
-            needed[rows] = sum(parts.values(), start=np.zeros(1)).max(axis=0)
-            needed[rows] += self._beyond_room(settings.take(rows), classes, needed[rows])
+            fleet = self.accelerators, self.room_bytes(0.0)
+            needed[rows] = fullest_bytes(self.profile, self.job, settings.take(rows), classes, *fleet)
         return needed
-
-    def _beyond_room(self, settings: Settings, classes: RankClasses, needed: Floats) -> Floats:
-        """Bytes to add to those ``needed`` on candidates that fill more than the host memory, so that they do not fit either."""
-        if not (settings.activation_offload.any() or settings.optimizer_offload.any()):
-            return np.zeros(len(settings))
-        short = host_bytes(self.profile, self.job, settings, classes).max(axis=0) - host_room_bytes(self.accelerators)
-        return np.where(short > 0, np.maximum(0.0, self.room_bytes(0.0) - needed) + short, 0.0)
 
     def base_needed_bytes(self, bases: Settings) -> Floats:
         """Bytes that every candidate of a base needs at least, (n,): the least over the job's shard levels."""
