@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oracles.engine import Simulation
 from oracles.messages import Route, add_collective
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.groups import GroupShape
@@ -16,6 +15,7 @@ from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.network.options import bound_s, options
 from scaleacross.cost_models.network.transport import connected, library_settings
 from scaleacross.schedules import collective as c
+from scaleacross.simulation.engine import Simulation
 from scaleacross.spec.network import CURVE_OPS, CurveOp
 from scaleacross.spec.network_choice import CommunicatorChoice
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from golden_tables import compare, rows
 
-from oracles.engine import Simulation
 from oracles.messages import Route, add_collective
 from scaleacross.schedules import collective as c
+from scaleacross.simulation.engine import Simulation
 
 GIB: Final = 2.0**30
 OPERATION: Final = c.Operation

@@ -11,8 +11,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from oracles.engine import Simulation
 from scaleacross.schedules.collective import CollectiveSchedule, Kind, Step, Transfer
+from scaleacross.simulation.engine import Simulation
 from scaleacross.simulation.tasks import Path
 
 

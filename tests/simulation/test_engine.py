@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracles.clock import Clock
-from oracles.engine import Simulation
 from oracles.messages import Route, add_collective
 from scaleacross.errors import InputError
 from scaleacross.schedules import collective as c
 from scaleacross.simulation.clock import world_of
+from scaleacross.simulation.engine import Simulation
 from scaleacross.simulation.event_loop import advance
 from scaleacross.simulation.tasks import Task, TaskGraph, Timeline
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 import instances
 import scaleacross as sa
-from oracles.engine import Simulation
 from oracles.messages import Route, add_collective
 from scaleacross.errors import InputError, ScaleAcrossError
 from scaleacross.schedules import collective as c
 from scaleacross.simulation import replay
 from scaleacross.simulation.connections import Connection, Way
+from scaleacross.simulation.engine import Simulation
 from scaleacross.simulation.patterns import ring_fixed_s
 from scaleacross.simulation.segments import FarMessages, Segment, piped
 from scaleacross.spec.placement import strides

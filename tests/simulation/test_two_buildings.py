@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 import pytest
 
-from oracles.engine import Simulation
 from oracles.messages import Route, add_collective
 from scaleacross.schedules import collective as c
+from scaleacross.simulation.engine import Simulation
 from two_buildings import INSIDE_BYTES_PER_S, MEASURED, MIB, SHAPED, tolerances
 
 BUILDINGS: Final = ((0, 1), (2, 3))

@@ -8,13 +8,13 @@ from itertools import groupby, pairwise
 import numpy as np
 import pytest
 
-from oracles.engine import Simulation
 from oracles.messages import Route, add_collective
 from scaleacross.catalogue import load_graph
 from scaleacross.errors import InputError, VerificationError
 from scaleacross.schedules.collective import Operation
 from scaleacross.schedules.collective.check import check
 from scaleacross.schedules.collective.routed import Message, backwards, routed
+from scaleacross.simulation.engine import Simulation
 from scaleacross.solvers.collective_synthesis.bounds import chunked_bound_ticks, gather_bound_s
 from scaleacross.solvers.collective_synthesis.lanes import Instance, Lane, Network, network_of
 from scaleacross.solvers.synthesize_collective import Synthesis, SynthesizedOperation, synthesize_collective
