@@ -257,6 +257,7 @@ def every_chart() -> list[Chart]:
         closed_form_fraction=None,
         lost={"stall": 0.04, "restart": 0.06},
         interruptions=3,
+        interruptions_range={"p5": 3, "p95": 3},
         interruptions_by_cause={"host": 3},
         timeline=(1.0, 0.8, 0.9),
     )

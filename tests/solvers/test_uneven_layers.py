@@ -49,7 +49,8 @@ def test_llama_on_32_gives_the_last_stage_fewer_layers() -> None:
     assert equal.decision.layers_per_stage is None
     assert plan.cost.step_s < 0.95 * equal.cost.step_s
     assert plan.report.bound_s <= plan.cost.step_s
-    assert plan.report.status == "optimal" and not plan.report.notes
+    assert plan.report.status == "optimal"
+    assert [note for note in plan.report.notes if "the space is quick" not in note] == []
 
 
 def test_what_is_not_searched_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,6 +101,31 @@ def test_host_sets_a_floor_for_layers_with_experts_only() -> None:
     assert times(routed, chip=slow, experts=8, host_share=0.0).forward_s < 0.1
 
 
+def test_experts_of_a_rank_are_launched_one_by_one() -> None:
+    mixtral = catalogue.load_workload("mixtral-8x22b").profile().blocks[0][0]
+    slow = H100.model_copy(update={"host_moe_pass_s": 1.0})
+    operators = 2 * len(mixtral.gemms) + 10  # of the layer with one expert on a rank
+    for precision, launches in (
+        ("bf16", 2 * 7),
+        ("fp8", 2 * 2 * 7),
+    ):  # two products, converted in 8 bit, of 7 more experts
+        found = times(mixtral, chip=slow, experts=8, precision=precision).forward_s
+        assert found == pytest.approx((operators + 0.12 * launches) / 20)
+
+
+def test_copies_are_sorted_where_a_rank_has_several_experts() -> None:
+    mixtral = catalogue.load_workload("mixtral-8x22b").profile().blocks[0][0]
+    one = np.ones(1, dtype=np.int64)
+    shards = Shards(one, one, 4 * one, one, 0 * one, 0 * one)
+    sorts, fused, alone = (
+        layer_times(mixtral, experts, H100, "bf16", shards, 4096, Runtime(0.0, 0.0, sorts)).elementwise_s
+        for experts, sorts in ((8, True), (8, False), (4, True))
+    )
+    memory = H100.memory_bandwidth_bytes_per_s * H100.memory_efficiency_fraction
+    assert sorts - fused == pytest.approx(4096 * 8 * 6144 * 2 / memory)
+    assert alone == fused
+
+
 def test_gradients_that_do_not_overlap_are_exposed_in_full() -> None:
     case = case_of(run("v1"))
     hidden, waited = price(case), price(case, gradient_reduce=False, parameter_gather=False)

@@ -52,6 +52,14 @@ and their counterparts on the way back (Megatron-Core's MoELayer; the number is 
 HOST_OPERATORS: Final = 20
 """Operators of the layer that ``host_moe_pass_s`` is stated for: five products (grouped-query attention, router, experts), as
 many others, and ROUTING_OPERATORS. Latent attention and shared experts have more."""
+LOCAL_EXPERT_OPERATORS: Final = 0.12
+"""Of an operator's host time, per product of every further expert of a rank: Transformer Engine's grouped linear launches the
+products expert by expert, from C++ (pytorch/module/grouped_linear.py; the share is assumed). Narrow products take as much
+again for the conversion of each expert's rows."""
+SORTING_BYTES: Final = 8.0
+"""HBM bytes per feature of a token copy, forward: with several experts on a rank, copies are sorted by expert when they arrive
+and back before they return (Megatron-Core, sort_chunks_by_idxs of MoEAlltoAllTokenDispatcher), read and written in 16 bit each.
+Dispatchers that send a token once write copies in the order of experts to begin with."""
 RING_FORWARD_BYTES: Final = 10.0
 """HBM bytes per output element and call of ring attention: 2 read, 4 read and 4 written of the fp32 sum (Transformer
 Engine's context-parallel attention; Ring Attention, arXiv 2310.01889)."""
@@ -94,12 +102,14 @@ class Runtime:
     Attributes:
         gradient_result_bytes: HBM bytes per parameter that the product of a weight gradient moves for its result.
         host_share: of ``host_moe_pass_s`` that CUDA graphs leave.
+        sorts_copies: several experts of a rank have the copies that arrive sorted.
         conversion: what moves to convert the operands of narrow products.
         exchanges: what candidates that are still to choose one may choose.
     """
 
     gradient_result_bytes: float = RESULT_BYTES
     host_share: float = 1.0
+    sorts_copies: bool = True
     conversion: Conversion = field(default_factory=Conversion)
     exchanges: tuple[ContextExchange, ...] = CONTEXT_EXCHANGES
 
@@ -111,7 +121,8 @@ def runtime_of(job: Job) -> Runtime:
     """
     optimizer = job.optimizer
     moved = 2.0 * optimizer.gradient_bytes if optimizer.fused_accumulation else RESULT_BYTES
-    return Runtime(moved, HOST_SHARES[job.experts.graphs], job.conversion, job.context_exchange)
+    copies = job.experts.dispatch == "copies"
+    return Runtime(moved, HOST_SHARES[job.experts.graphs], copies, job.conversion, job.context_exchange)
 
 
 @dataclass(frozen=True)
@@ -304,10 +315,11 @@ def layer_times(
     """
     tokens = shards.tokens(sequence_length)
     forward, backward, weight = np.zeros_like(tokens), np.zeros_like(tokens), np.zeros_like(tokens)
-    repeated = np.zeros_like(tokens)
+    repeated, launches = np.zeros_like(tokens), np.zeros_like(tokens)
     for gemm in layer.gemms:
         rows, cols, depth, count = _gemm_shape(gemm, shards, tokens, num_experts)
         used = _sixteen_bit(accelerator) if gemm.always_16_bit else precision
+        launches = launches + (count - 1) * (2 if ELEMENT_BYTES[used] < 2 else 1)
         before = forward
         forward = forward + gemm_time_s(accelerator, used, rows, cols, depth, count)
         backward = backward + gemm_time_s(accelerator, used, rows, depth, cols, count)
@@ -323,7 +335,13 @@ def layer_times(
             forward, backward, weight = forward + ahead / rate, backward + (back + again) / rate, weight + again / rate
         repeated = repeated + np.where(shards.runs_again(gemm.modules), forward - before, 0.0)
     divided = layer.elementwise_bytes - layer.replicated_elementwise_bytes
-    elementwise = tokens * (divided / shards.tp + layer.replicated_elementwise_bytes) / memory_bytes_per_s(accelerator)
+    copies = SORTING_BYTES * layer.hidden_size * layer.routed_tokens * runtime.sorts_copies
+    sorted_bytes = np.where(launches > 0, copies, 0.0)
+    elementwise = (
+        tokens
+        * ((divided + sorted_bytes) / shards.tp + layer.replicated_elementwise_bytes)
+        / memory_bytes_per_s(accelerator)
+    )
     attention, attention_backward, hiding = (np.zeros_like(tokens) for _ in range(3))
     selective = elementwise + layer.selective_gemm_fraction * forward
     if layer.attention is not None:
@@ -339,7 +357,7 @@ def layer_times(
     if layer.recurrence is not None:
         core = _recurrence_s(layer.recurrence, accelerator, shards, tokens)
         forward, backward = forward + core, backward + RECURRENCE_BACKWARD_RATIO * core
-    host = _host_s(layer, accelerator, runtime)
+    host = _host_s(layer, accelerator, runtime, launches)
     return LayerTimes(
         forward_s=np.maximum(forward + attention + elementwise, host),
         backward_s=np.maximum(
@@ -352,12 +370,16 @@ def layer_times(
     )
 
 
-def _host_s(layer: LayerProfile, accelerator: Accelerator, runtime: Runtime) -> float:
-    """Host time to launch the forward pass of a layer with routed experts, 0 of others, whose host runs ahead."""
+def _host_s(layer: LayerProfile, accelerator: Accelerator, runtime: Runtime, launches: Floats) -> Floats:
+    """Host time to launch the forward pass of a layer with routed experts, 0 of others, whose host runs ahead.
+
+    ``launches``: kernels for further experts of the rank, (n,).
+    """
     if not layer.routed_tokens:
-        return 0.0
-    operators = 2 * len(layer.gemms) + ROUTING_OPERATORS
-    return runtime.host_share * accelerator.host_moe_pass_s * operators / HOST_OPERATORS
+        return np.zeros_like(launches)
+    operators = 2 * len(layer.gemms) + ROUTING_OPERATORS + LOCAL_EXPERT_OPERATORS * launches
+    seconds: Floats = runtime.host_share * accelerator.host_moe_pass_s * operators / HOST_OPERATORS
+    return seconds
 
 
 def accumulation_time_s(accelerator: Accelerator, optimizer: Optimizer, parameters: Floats) -> Floats:

@@ -15,8 +15,8 @@ from scaleacross.validation.metrics import Errors
 from scaleacross.validation.step_errors import SourcesLeftOut
 
 MEANING: Final = (
-    "Where a row is predicted, no row of its source was fitted and no recipe of its source's releases was used. Which effects "
-    "the model has was chosen with all sources in view: that is not undone."
+    "Where a row is predicted, no row of its source was fitted. Which effects the model has "
+    "was chosen with all sources in view: that is not undone."
 )
 FEW: Final = "Intervals and own runs need five sources or more; this file has fewer."
 ERRORS: Final = ("rows", "median", "mean", "p90", "bias")
@@ -37,7 +37,7 @@ def left_out_report(found: SourcesLeftOut) -> RenderableType:
 
 
 def left_out_tables(found: SourcesLeftOut) -> Iterator[Table]:
-    """Errors by class and by source, coverage, what own runs and recipes are worth."""
+    """Errors by class and by source, coverage, what own runs are worth."""
     errors = found.errors
     classes = [(one.name, str(one.sources), *figures(one.errors)) for one in errors.classes]
     all_rows = ("all", str(len(errors.of_source)), *figures(errors.overall))
@@ -50,15 +50,6 @@ def left_out_tables(found: SourcesLeftOut) -> Iterator[Table]:
             "random own runs of a model on one fleet, its other rows",
             ("source", "own runs", "median before", "after", "p90 before", "after", "in interval"),
             _own_runs(found),
-        )
-    if errors.recipes:
-        yield (
-            "what recipes by release buy (median; p90)",
-            ("source", "in sample with", "without", "left out with", "without"),
-            [
-                (name, *(f"{plain(e.median_abs)}; {plain(e.p90_abs)}" for e in each))
-                for name, each in errors.recipes.items()
-            ],
         )
 
 
@@ -109,9 +100,6 @@ def left_out_data(found: SourcesLeftOut) -> dict[str, object]:
         "overall": asdict(errors.overall),
         "by_source": {name: asdict(one) for name, one in errors.of_source.items()},
         "by_class": {one.name: {"sources": one.sources, **asdict(one.errors)} for one in errors.classes},
-        "recipes": {
-            name: dict(zip(_RECIPES, (asdict(e) for e in each), strict=True)) for name, each in errors.recipes.items()
-        },
         "covered": covered(found) if found.coverage else None,
         "coverage": {name: asdict(one) for name, one in found.coverage.items()},
         "after_runs": {
@@ -123,6 +111,3 @@ def left_out_data(found: SourcesLeftOut) -> dict[str, object]:
             for runs, each in found.after_runs.items()
         },
     }
-
-
-_RECIPES: Final = ("in_sample_with", "in_sample_without", "left_out_with", "left_out_without")

@@ -1,7 +1,7 @@
 """What one to three own runs are worth: random runs of a source that was left out, and errors on its other rows.
 
 ``calibrate`` fits the knobs of a generation around the values that the catalogue ships. Here the same criterion runs on linear
-predictions, for every source as if it were a user's: nothing of it was fitted or read before. A fleet is what one team has:
+predictions, for every source as if it were a user's: nothing of it was fitted before. A fleet is what one team has:
 one accelerator, one framework. A few of its runs of a model are drawn, the rest of that model's rows are then predicted.
 """
 
@@ -48,7 +48,7 @@ def after_runs(rows: Apart, runs: int, seed: int = 0) -> list[Trial]:
                 drawn = random.choice(members, runs, replace=False)
                 rest = np.setdiff1d(members, drawn)
                 before.append(residuals[rest])
-                after.append(residuals[rest] - rows.bare.jacobian[rest] @ _learned(rows, drawn, residuals))
+                after.append(residuals[rest] - rows.linear.jacobian[rest] @ _learned(rows, drawn, residuals))
                 experts.append(rows.experts[rest])
         if before:
             out.append(Trial(source, np.concatenate(before), np.concatenate(after), np.concatenate(experts)))
@@ -58,4 +58,4 @@ def after_runs(rows: Apart, runs: int, seed: int = 0) -> list[Trial]:
 def _learned(rows: Apart, drawn: NDArray[np.intp], residuals: Floats) -> Floats:
     """Change of the knobs that the drawn runs call for, (knobs,)."""
     nothing = np.zeros(len(KNOBS))
-    return best_change(rows.bare.jacobian[drawn], residuals[drawn], np.ones(len(drawn)), nothing)
+    return best_change(rows.linear.jacobian[drawn], residuals[drawn], np.ones(len(drawn)), nothing)

@@ -27,11 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleacross.cost_models.plan_cost import placed_groups, placed_shapes, step_seconds
-from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Topology
 from scaleacross.validation.knobs import KNOBS, PARENTS, generation_of
 from scaleacross.validation.mapping import Case
-from scaleacross.validation.predict import predict
+from scaleacross.validation.predict import Prediction, predict
 
 Floats = NDArray[np.float64]
 
@@ -69,14 +68,13 @@ def linearise(cases: Sequence[Case], values: Mapping[str, Floats] | None = None)
     """Price every case once per knob, around ``values`` (logs by generation) or the catalogue's."""
     generation = tuple(generation_of(case) for case in cases)
     start = dict(values or stated_values(cases))
-    placed = [_with(case, start[name] if values else None) for case, name in zip(cases, generation, strict=True)]
+    placed = [moved(case, start[name] if values else None) for case, name in zip(cases, generation, strict=True)]
     predictions = [predict(case) for case in placed]
-    decisions = [prediction.decision for prediction in predictions]
     base = np.log([prediction.step_s for prediction in predictions])
     jacobian = np.stack(
         [
-            _derivatives(case, decision, start[name], here)
-            for case, decision, name, here in zip(cases, decisions, generation, base, strict=True)
+            _derivatives(case, prediction, start[name])
+            for case, prediction, name in zip(cases, predictions, generation, strict=True)
         ]
     )
     return Linearised(base, jacobian, start, generation)
@@ -96,19 +94,25 @@ def stated_values(cases: Sequence[Case]) -> dict[str, Floats]:
     return out
 
 
-def _derivatives(case: Case, decision: Decision, logs: Floats, base: float) -> Floats:
+def _derivatives(case: Case, prediction: Prediction, logs: Floats) -> Floats:
     """Derivatives of the log step of one case by every knob, (knobs,)."""
     out = np.zeros(len(KNOBS))
-    accelerator, shapes = case.topology.buildings[0].accelerator, placed_shapes(case.profile, case.topology, decision)
+    accelerator = case.topology.buildings[0].accelerator
+    shares = ((prediction.decision, 1 - prediction.again_fraction), (prediction.again, prediction.again_fraction))
+    priced = [(one, share, placed_shapes(case.profile, case.topology, one)) for one, share in shares if one is not None]
     for column, knob in enumerate(KNOBS):
         if knob.applies(accelerator) and knob.matters(case):
-            moved = _with(case, logs + STEP * np.eye(len(KNOBS))[column])
-            groups = placed_groups(moved.topology, decision, shapes)
-            out[column] = (np.log(step_seconds(case.job, case.profile, moved.topology, decision, groups)) - base) / STEP
+            other = moved(case, logs + STEP * np.eye(len(KNOBS))[column])
+            step_s = sum(
+                share
+                * step_seconds(case.job, case.profile, other.topology, one, placed_groups(other.topology, one, shapes))
+                for one, share, shapes in priced
+            )
+            out[column] = np.log(step_s / prediction.step_s) / STEP
     return out
 
 
-def _with(case: Case, logs: Floats | None) -> Case:
+def moved(case: Case, logs: Floats | None) -> Case:
     """The case on its accelerator with other knobs; None leaves it alone."""
     if logs is None:
         return case

@@ -1,7 +1,6 @@
-"""Predictions of rows whose *source* was left out whole: of the fit, and of what was read about that source.
+"""Predictions of rows whose *source* was left out whole: no row of it is used to fit a parameter.
 
-A source is left out twice. No row of it is used to fit a parameter, and the rules of ``recipes`` that were written with its
-rows in view are switched off for them. What stays: the effects that the cost model has were chosen with all sources in view.
+What stays: the effects that the cost model has were chosen with all sources in view.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleacross.validation.fitting import Linearised, linearise, refit, row_weights
+from scaleacross.validation.fitting import Linearised, linearise, moved, refit, row_weights
 from scaleacross.validation.mapping import Case, case_of
 from scaleacross.validation.metrics import Errors, errors
-from scaleacross.validation.recipes import DEFAULT_RECIPE, expert_recipe
+from scaleacross.validation.predict import predict
 from scaleacross.validation.score import Validation, measured_s
 
 Floats = NDArray[np.float64]
@@ -31,14 +30,16 @@ class Apart:
         cases: as fits see them.
         measured_s: seconds, (rows,).
         linear: predictions of ``cases``, which every fit uses.
-        bare: the same without ``recipes``: what is predicted for a source that is left out.
+        base: log predicted seconds of every row at ``origin``, (rows,).
+        origin: logs of the knobs that are fitted without the row's own source, (rows, knobs).
         memory: residuals that were computed already, by the sources left out.
     """
 
     cases: tuple[Case, ...]
     measured_s: Floats
     linear: Linearised
-    bare: Linearised
+    base: Floats
+    origin: Floats
     memory: dict[frozenset[str], Floats] = field(default_factory=dict, compare=False)
 
     @property
@@ -55,13 +56,13 @@ class Apart:
         return np.flatnonzero(self.of(lambda case: case.run.source) == source)
 
     def residuals(self, *without: str) -> Floats:
-        """log(measured / predicted) of every row, nothing fitted to or read of the sources ``without``, (rows,)."""
+        """log(measured / predicted) of every row, nothing fitted to the sources ``without``, (rows,)."""
         key = frozenset(without)
         if key not in self.memory:
             kept = ~np.isin(self.of(lambda case: case.run.source), list(without))
             values = refit(self.linear, np.log(self.measured_s), row_weights(self.cases), kept)
-            change = np.stack([values[name] - self.bare.start[name] for name in self.bare.generation])
-            predicted = self.bare.base + (self.bare.jacobian * change).sum(axis=1)
+            change = np.stack([values[name] for name in self.linear.generation]) - self.origin
+            predicted = self.base + (self.linear.jacobian * change).sum(axis=1)
             self.memory[key] = np.log(self.measured_s) - predicted
         return self.memory[key]
 
@@ -94,21 +95,17 @@ def kind_of(case: Case) -> tuple[str, str]:
 
 
 def apart(validation: Validation) -> Apart:
-    """The rows that ``validation`` used, each predicted once per parameter, with and without ``recipes``."""
+    """The rows that ``validation`` used, each predicted once per parameter, and once more as a row of a source never seen."""
     cases = tuple(case_of(scored.run) for scored in validation.scored)
-    measured = np.array([measured_s(case) for case in cases])
-    linear = linearise(cases)
-    touched = [row for row, case in enumerate(cases) if knows(case)]
-    base, jacobian = linear.base.copy(), linear.jacobian.copy()
-    if touched:
-        other = linearise([case_of(cases[row].run, recipes=False) for row in touched], linear.start)
-        base[touched], jacobian[touched] = other.base, other.jacobian
-    return Apart(cases, measured, linear, Linearised(base, jacobian, linear.start, linear.generation))
-
-
-def knows(case: Case) -> bool:
-    """Whether ``recipes`` says anything of the row beyond the defaults."""
-    return expert_recipe(case.run) is not DEFAULT_RECIPE
+    measured, linear = np.array([measured_s(case) for case in cases]), linearise(cases)
+    sources = np.array([case.run.source for case in cases])
+    base, origin = linear.base.copy(), np.empty_like(linear.jacobian)
+    for source in dict.fromkeys(sources.tolist()):
+        values = refit(linear, np.log(measured), row_weights(cases), sources != source)
+        for row in np.flatnonzero(sources == source):
+            origin[row] = values[linear.generation[row]]
+            base[row] = np.log(predict(moved(cases[row], origin[row])).step_s)
+    return Apart(cases, measured, linear, base, origin)
 
 
 @dataclass(frozen=True)
@@ -126,13 +123,11 @@ class LeftOut:
 
     Attributes:
         overall, of_source, classes: errors of all rows, by source, and by what is known of the row's kind beforehand.
-        recipes: source -> errors (in sample with, in sample without, left out with, left out without ``recipes``).
     """
 
     overall: Errors
     of_source: Mapping[str, Errors]
     classes: tuple[Class, ...]
-    recipes: Mapping[str, tuple[Errors, Errors, Errors, Errors]]
 
 
 BEYOND: Final = 2.0
@@ -150,11 +145,6 @@ def left_out(rows: Apart) -> LeftOut:
             for name, chosen in classes_of(rows)
             if (found := _errors(residuals, rows, chosen)).rows
         ),
-        recipes={
-            source: _recipe_errors(rows, source)
-            for source in rows.sources
-            if any(knows(rows.cases[row]) for row in rows.rows_of(source))
-        },
     )
 
 
@@ -192,14 +182,3 @@ def _is(rows: Apart, source: str) -> Truths:
 
 def _errors(residuals: Floats, rows: Apart, chosen: Truths) -> Errors:
     return errors((rows.measured_s * np.exp(-residuals))[chosen], rows.measured_s[chosen])
-
-
-def _recipe_errors(rows: Apart, source: str) -> tuple[Errors, Errors, Errors, Errors]:
-    """Errors of a source in sample with and without ``recipes``, then left out with and without."""
-    measured, own = np.log(rows.measured_s), _is(rows, source)
-    values = refit(rows.linear, measured, row_weights(rows.cases), ~own)
-    change = np.stack([values[name] - rows.linear.start[name] for name in rows.linear.generation])
-    kept = rows.linear.base + (rows.linear.jacobian * change).sum(axis=1)
-    logs = (rows.linear.base, rows.bare.base, kept, measured - rows.residuals(source))
-    first, second, third, fourth = (_errors(measured - one, rows, own) for one in logs)
-    return first, second, third, fourth

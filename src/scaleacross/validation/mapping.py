@@ -5,7 +5,8 @@ What a row does not state is filled by rules that never look at a measured value
 * micro-batch, chunks (``mbs``, ``vpp`` blank): every value of MICRO_BATCHES and up to MAX_CHUNKS chunks
   (MEGATRON_PAPER_CHUNKS for Megatron-LM of 2021 and 2022); of those that fit in memory and are not much slower than the
   fastest the middle one counts (``predict.TUNED``)
-* recompute blank or unknown: the lightest of none, selective, full that fits in memory
+* recompute blank or unknown: none, and of selective and full, in this order, as many layers as memory asks for
+* experts spread over several scale-up domains: tokens are sent once to each (``_experts``)
 * states: ``fsdp`` > 1 shards parameters; otherwise FRAMEWORK_STATES says what the framework of that time did
 * ranks: tp fastest, then cp, dp, pp, which is both Megatron's order (tp-cp-ep-dp-pp) and torchtitan's ([pp, dp, cp, tp]);
   Meta's Llama 3 runs tp, cp, pp, dp (META_*)
@@ -21,7 +22,7 @@ from pydantic import ValidationError
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import is_legal
 from scaleacross.spec.accelerator import Precision
-from scaleacross.spec.framework import Conversion, GatheredConversion, Optimizer, Overlap
+from scaleacross.spec.framework import Conversion, ExpertRuntime, GatheredConversion, Optimizer, Overlap
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import (
     EMPTY_ENDS,
@@ -37,14 +38,12 @@ from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import PLAIN, Recompute
 from scaleacross.spec.topology import Topology
 from scaleacross.validation.machines import machine_of, topology_of
-from scaleacross.validation.recipes import DEFAULT_RECIPE, expert_recipe
 from scaleacross.validation.runs import Run
 from scaleacross.validation.workload_of import workload_of
 from scaleacross.workloads.layer_profile import ModelProfile
 from scaleacross.workloads.variants import (
     with_attention_rate,
     with_eager_operators,
-    with_fused_experts,
     with_lean_activations,
     with_operator_recompute,
     with_padded_experts,
@@ -141,11 +140,8 @@ class Case:
     filled: tuple[str, ...]
 
 
-def case_of(run: Run, recipes: bool = True) -> Case:
+def case_of(run: Run) -> Case:
     """The questions of one row.
-
-    Args:
-        recipes: use what ``recipes`` knows of the row's source; False: as a row of a source that nobody has looked at.
 
     Raises:
         InputError: the row cannot be expressed; the message is the reason.
@@ -154,15 +150,13 @@ def case_of(run: Run, recipes: bool = True) -> Case:
         raise InputError("excluded by the file (exclude_from_fit = 1)")
     profile = workload_of(run).profile()
     run = run if run.arch else replace(run, arch="moe" if profile.num_experts else "dense")
-    recipe = expert_recipe(run) if recipes else DEFAULT_RECIPE
     profile = _as_run(run, profile)
-    if recipe.fused:
-        profile = with_fused_experts(profile)
-    elif profile.num_experts and _precision(run) in ("fp8", "nvfp4"):
+    if profile.num_experts and _precision(run) in ("fp8", "nvfp4"):
         profile = with_padded_experts(profile)
     degrees = _degrees(run)
     states, optimizer = _states(run)
     exchange: ContextExchange = "gather" if "Meta" in run.framework else "ring"  # all-gather: arXiv 2407.21783, 3.3.2
+    topology = topology_of(machine_of(run), run.n_gpus)
     job = Job(
         name=run.id,
         workload=run.model,
@@ -173,11 +167,10 @@ def case_of(run: Run, recipes: bool = True) -> Case:
         conversion=_conversion(run),
         optimizer=optimizer,
         overlap=_overlap(run),
-        experts=recipe.runtime,
+        experts=_experts(degrees, topology),
         context_exchange=(exchange,),
         eager_operators=_is_eager(run),
     )
-    topology = topology_of(machine_of(run), run.n_gpus)
     accelerator = topology.buildings[0].accelerator
     if job.precision not in accelerator.peak_flop_per_s:
         raise InputError(f"{accelerator.name} states no {job.precision} peak")
@@ -249,6 +242,15 @@ def _degrees(run: Run) -> Degrees:
         return Degrees(tp=tp, cp=cp, pp=pp, ep=ep, dp_shard=shard, dp_replicate=dp // shard)
     except ValidationError as error:
         raise InputError("; ".join(item["msg"] for item in error.errors())) from None
+
+
+def _experts(degrees: Degrees, topology: Topology) -> ExpertRuntime:
+    """A team that spreads experts over several scale-up domains sends a token once to each: Megatron-Core's guide to experts
+    asks for its flex dispatcher there (megatron/core/transformer/moe/README.md)."""
+    (building,) = topology.buildings
+    domain = building.accelerators_per_host * (building.hosts_per_rack if building.scale_up_domain == "rack" else 1)
+    across = degrees.ep * degrees.tp * degrees.cp > domain
+    return ExpertRuntime(dispatch="deduplicated" if across else "copies")
 
 
 def _whole_experts(run: Run) -> bool:

@@ -22,6 +22,7 @@ class Prediction:
         step_s: predicted step time.
         decision: the alternative taken.
         cost: everything else that is known of it.
+        again: the same with more recomputed, for ``again_fraction`` of the layers, as far as memory asks for it; None: for none.
         plausible_s: step times of the fastest and the slowest alternative that a tuned run may have been.
         memory_bytes, capacity_bytes: the fullest stage with and its accelerator without what is reserved.
         fits: whether the fullest stage fits.
@@ -33,6 +34,8 @@ class Prediction:
     plausible_s: tuple[float, float]
     memory_bytes: float
     capacity_bytes: float
+    again: Decision | None = None
+    again_fraction: float = 0.0
 
     @property
     def fits(self) -> bool:
@@ -43,7 +46,8 @@ class Prediction:
 def predict(case: Case) -> Prediction:
     """Price the alternatives of ``case`` and take one, by rules that use no measured value.
 
-    Per pipeline the lightest recompute policy that fits counts; of the pipelines that fit, or of all where none does (the row
+    Per pipeline the lightest recompute policy that fits counts, for as many layers as must have it, the one before for the others
+    (Megatron-LM's ``--recompute-method block``); of the pipelines that fit, or of all where none does (the row
     did run, so the verdict is wrong, not the row), those within TUNED of the fastest are plausible, and the middle one is taken:
     of an even number the slower of the two in the middle.
     """
@@ -51,7 +55,8 @@ def predict(case: Case) -> Prediction:
     for decision in sorted(case.decisions, key=lambda decision: RECOMPUTES.index(decision.recompute)):
         key = decision.pipeline
         if key not in lightest or not lightest[key].fits:
-            lightest[key] = _price(case, decision)
+            price = _price(case, decision)
+            lightest[key] = _mixed(lightest[key], price) if key in lightest else price
     found = list(lightest.values())
     fitting = [prediction for prediction in found if prediction.fits] or found
     fitting.sort(key=lambda prediction: prediction.step_s)
@@ -64,3 +69,19 @@ def _price(case: Case, decision: Decision) -> Prediction:
     fullest = max(cost.memory, key=lambda stage: stage.total_bytes)
     step_s = cost.cost.step_s
     return Prediction(step_s, decision, cost, (step_s, step_s), fullest.total_bytes, fullest.capacity_bytes)
+
+
+def _mixed(light: Prediction, heavy: Prediction) -> Prediction:
+    """``light`` does not fit: ``heavy`` for as many layers as must be."""
+    if not heavy.fits or heavy.memory_bytes >= light.memory_bytes:
+        return heavy
+    share = (light.memory_bytes - heavy.capacity_bytes) / (light.memory_bytes - heavy.memory_bytes)
+    step_s = light.step_s + share * (heavy.step_s - light.step_s)
+    return replace(
+        heavy,
+        step_s=step_s,
+        plausible_s=(step_s, step_s),
+        decision=light.decision,
+        again=heavy.decision,
+        again_fraction=share,
+    )

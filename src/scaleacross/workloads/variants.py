@@ -136,30 +136,6 @@ def with_padded_experts(profile: ModelProfile) -> ModelProfile:
     return _each_block(profile, change)
 
 
-def with_fused_experts(profile: ModelProfile) -> ModelProfile:
-    """Experts as one kernel per product that also applies the activation and converts its result for the next one.
-
-    The activation's own traffic and the conversions between the two products fall away (CuTe DSL fused grouped MLP of
-    Megatron-Core; release notes of Megatron-Bridge 0.5.1).
-    """
-
-    def change(block: LayerProfile) -> LayerProfile:
-        if not block.routed_tokens:
-            return block
-        gemms, saved = [], 0.0
-        for gemm in block.gemms:
-            if gemm.name == "expert_up":
-                gemm = replace(gemm, cast_gradient=False)
-            elif gemm.name == "expert_down":
-                saved += FUSED_ACTIVATION_BYTES * gemm.in_features * gemm.tokens_per_token
-                gemm = replace(gemm, cast_input=False)
-            gemms.append(gemm)
-        modules = _changed(block, "moe", "moe_act", elementwise_bytes=-saved)
-        return replace(block, gemms=tuple(gemms), elementwise_bytes=block.elementwise_bytes - saved, modules=modules)
-
-    return _each_block(profile, change)
-
-
 def with_pruned_recompute(profile: ModelProfile) -> ModelProfile:
     """Full recomputation that leaves out a layer's last product, whose result no gradient needs.
 

@@ -1,16 +1,16 @@
-"""What published recipes add to a row, and what the variants do to a layer."""
+"""What rules fill in where a row is silent, and what the variants do to a layer."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from measured_rows import run
 
 from scaleacross import catalogue
-from scaleacross.spec.accelerator import Precision
 from scaleacross.validation.mapping import case_of
-from scaleacross.validation.recipes import EXPERT_RECIPES, expert_recipe
+from scaleacross.validation.predict import predict
 from scaleacross.validation.runs import Run
 from scaleacross.workloads import variants
 from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
@@ -19,60 +19,42 @@ MIXTRAL = catalogue.load_workload("mixtral-8x22b").profile()
 LLAMA = catalogue.load_workload("llama3.1-70b").profile()
 
 
-def moe_row(release: str, gpu: str = "GB200", precision: Precision = "fp8", **changes: object) -> Run:
+def moe_row(gpu: str = "GB200", **changes: Any) -> Run:
     return replace(
         run("n1"),
         source="NVIDIA-NeMo/Megatron-Bridge",
-        source_ref=f"docs/performance-summary.md {release}",
         framework="Megatron-Bridge / Megatron-Core",
         model="qwen3_30b_a3b",
         arch="moe",
         gpu=gpu,
-        precision=precision,
+        precision="fp8",
         **{"experts": 8, "topk": 2, "moe_ffn": 1024, "ep": 8, "tp": 2, **changes},
     )
 
 
-@pytest.mark.parametrize(
-    ("release", "gpu", "graphs", "dispatch", "fused"),
-    [
-        ("25.11", "GB200", "none", "copies", False),
-        ("26.04.01", "GB200", "partial", "deduplicated", False),
-        ("26.06", "GB200", "full", "deduplicated", True),
-        ("26.02", "H100-80GB", "none", "copies", False),
-        ("26.04", "H100-80GB", "none", "deduplicated", False),
-    ],
-)
-def test_the_newest_recipe_up_to_the_release_counts(
-    release: str, gpu: str, graphs: str, dispatch: str, fused: bool
-) -> None:
-    recipe = expert_recipe(moe_row(release, gpu))
-    assert (recipe.runtime.graphs, recipe.runtime.dispatch, recipe.fused) == (graphs, dispatch, fused)
+def test_tokens_are_sent_once_to_each_domain_where_experts_spread_over_several() -> None:
+    hosts = {"etp": 1, "tp": 1, "dp": 16, "vpp": None}  # two hosts of 8, or one rack of 64
+    dispatch = {
+        gpu: case_of(moe_row(gpu, **hosts, ep=ep, experts=16)).job.experts.dispatch
+        for gpu, ep in (("H100-80GB", 8), ("H100-96GB", 16), ("GB200", 16))
+    }
+    assert dispatch == {"H100-80GB": "copies", "H100-96GB": "deduplicated", "GB200": "copies"}
 
 
-def test_no_release_is_a_recipe_of_its_own() -> None:
-    assert expert_recipe(run("n1")).runtime.dispatch == "copies"
-    assert expert_recipe(moe_row("README.md")).since == (0, 0)
-    assert expert_recipe(replace(moe_row("25.09"), notes="tokendrop")).runtime.graphs == "partial"
-
-
-def test_a_row_of_a_source_left_out_has_no_recipe() -> None:
-    row = moe_row("26.06")
-    assert case_of(row).job.experts.graphs == "full"
-    assert case_of(row, recipes=False).job.experts == case_of(replace(row, source_ref="README.md")).job.experts
-
-
-def test_newer_recipes_stand_before_older_ones() -> None:
-    for index, later in enumerate(EXPERT_RECIPES):
-        for earlier in EXPERT_RECIPES[:index]:
-            if earlier.model == later.model and set(earlier.gpus) & set(later.gpus):
-                assert earlier.since > later.since
+def test_whole_layers_are_recomputed_as_far_as_memory_asks_for_it() -> None:
+    case = case_of(replace(run("n1"), recompute="", mbs=8))
+    alone = {d.recompute: predict(replace(case, decisions=(d,))) for d in case.decisions}
+    found = predict(case)
+    light, heavy = alone["selective"], alone["full"]
+    assert not light.fits and heavy.fits and light.step_s < found.step_s < heavy.step_s
+    share = (light.memory_bytes - light.capacity_bytes) / (light.memory_bytes - heavy.memory_bytes)
+    assert found.step_s == pytest.approx((1 - share) * light.step_s + share * heavy.step_s)
 
 
 def test_experts_that_tp_does_not_divide_are_spread_over_it() -> None:
-    case = case_of(moe_row("25.09", "H100-80GB"))
+    case = case_of(moe_row("H100-80GB"))
     assert (case.decisions[0].degrees.ep, case.profile.whole_experts) == (4, True)
-    divided = case_of(moe_row("25.09", "H100-80GB", etp=2, ep=4))
+    divided = case_of(moe_row("H100-80GB", etp=2, ep=4))
     assert (divided.decisions[0].degrees.ep, divided.profile.whole_experts) == (4, False)
 
 
@@ -84,13 +66,6 @@ def test_whole_experts_gather_for_attention_only() -> None:
     whole = _block(variants.with_whole_experts(MIXTRAL))
     assert (_block(MIXTRAL).tp_gathers, whole.tp_gathers) == (2, 1)
     assert variants.with_whole_experts(LLAMA) == LLAMA
-
-
-def test_fused_experts_save_the_activation_and_a_conversion_each_way() -> None:
-    fused = _block(variants.with_fused_experts(MIXTRAL))
-    assert _block(MIXTRAL).elementwise_bytes - fused.elementwise_bytes == 6 * 16384 * 2
-    kept = {gemm.name: (gemm.cast_input, gemm.cast_gradient) for gemm in fused.gemms}
-    assert (kept["expert_up"], kept["expert_down"]) == ((True, False), (False, True))
 
 
 def test_padding_copies_every_token_in_and_out() -> None:
