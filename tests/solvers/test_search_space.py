@@ -13,6 +13,7 @@ from cases import each
 from instances import instance, moe, plain_job
 from oracles import exhaustive
 from scaleacross.cost_models.settings import Settings, concatenate
+from scaleacross.errors import InputError
 from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.search_space import MIN_TOKENS_PER_RANK, Refusals, SearchSpace, divisors
 from scaleacross.spec.job import Job
@@ -193,3 +194,13 @@ def test_divisors() -> None:
     assert divisors(1) == (1,)
     assert divisors(36) == (1, 2, 3, 4, 6, 9, 12, 18, 36)
     assert divisors(97) == (1, 97)
+
+
+def test_a_space_that_memory_does_not_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = instance(4).job
+    some = sum(len(bases) for bases in space_of(job).bases(Refusals()))
+    monkeypatch.setattr("scaleacross.solvers.search_space.MOST_BASES", some)
+    assert sum(len(bases) for bases in space_of(job).bases(Refusals())) == some
+    monkeypatch.setattr("scaleacross.solvers.search_space.MOST_BASES", some - 1)
+    with pytest.raises(InputError, match="more than memory holds"):
+        list(space_of(job).bases(Refusals()))

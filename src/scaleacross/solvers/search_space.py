@@ -38,6 +38,7 @@ import numpy as np
 
 from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.settings import ANY_EXCHANGE, Bools, Ints, Settings, concatenate
+from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import ROUNDS, is_legal
 from scaleacross.spec.job import Job
 from scaleacross.spec.offloading import millionths
@@ -56,6 +57,8 @@ from scaleacross.targets.law import Scope
 from scaleacross.workloads.layer_profile import ModelProfile
 
 MIN_TOKENS_PER_RANK: Final = 1024
+MOST_BASES: Final = 16_000_000
+"""Bases that one fleet may have: 2 GB as columns, and a few times that while they are bounded and sorted."""
 """Context parallelism stops here: below it ring attention has too little work per message to be of use."""
 
 
@@ -91,11 +94,36 @@ class SearchSpace:
 
         Their ``dp_shard`` holds all of dp and ``shard`` a level that some candidate has, so that a base needs no more
         memory or time than any candidate made from it with that level; so does the exchange over cp where it is open.
+
+        Raises:
+            InputError: there are more than ``MOST_BASES``.
         """
+        made = 0
         for pp in self.pp_values(refusals):
-            parts = list(self._parts(pp, refusals))
+            parts = []
+            for part in self._parts(pp, refusals):
+                made += part.shape[1]
+                if made > MOST_BASES:
+                    raise InputError(self._too_many())
+                parts.append(part)
             if parts:
                 yield self._expressed(Settings(*np.concatenate(parts, axis=1)), ("base",), refusals)
+
+    def _too_many(self) -> str:
+        job = self.job
+        lists = (
+            "recompute",
+            "activation_offload",
+            "optimizer_offload",
+            "num_chunks",
+            "schedules",
+            "micro_batch_sequences",
+        )
+        sizes = ", ".join(f"{name} has {len(getattr(job, name))}" for name in lists)
+        return (
+            f"'{job.name}' has over {MOST_BASES:,} combinations of degrees, pipelines, recomputation and offload: more than "
+            f"memory holds. State fewer values ({sizes}), pin a degree, or take space: quick"
+        )
 
     def _expressed(self, settings: Settings, scopes: tuple[Scope, ...], refusals: Refusals) -> Settings:
         """R10."""
