@@ -11,6 +11,7 @@ import random
 from typing import Any
 
 from scaleacross.spec.job import Job
+from scaleacross.spec.plan import Plan
 from scaleacross.workloads.problem import Problem, problem_of
 
 MIB = 2**20
@@ -365,3 +366,8 @@ def moe(**changes: Any) -> dict[str, Any]:
         "vocabulary_size": 1000,
         "tied_embedding": False,
     } | changes
+
+
+def unexpected_notes(plan: Plan) -> list[str]:
+    """Notes of a plan but that on what a quick search does not try."""
+    return [note for note in plan.report.notes if not note.startswith("not tried, as the space is quick")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from scaleacross.cost_models.axes import group_of, network_of
 from scaleacross.cost_models.levels import build_levels
@@ -17,6 +18,9 @@ from scaleacross.solvers.pay_compression import reason
 from scaleacross.spec.plan import NetworkReport, NetworkTerm
 from scaleacross.workloads.problem import Problem
 
+ROUNDING: Final = 1e-12
+"""Relative: bound and step add up the same seconds in another order."""
+
 
 def network_report(problem: Problem, networked: Networked) -> NetworkReport | None:
     """How the network was chosen, with the reason of every choice; None where the library's defaults hold."""
@@ -26,7 +30,7 @@ def network_report(problem: Problem, networked: Networked) -> NetworkReport | No
     held = held_by(solution.chosen)
     step_s = networked.cost.cost.step_s
     return NetworkReport(
-        status="optimal" if networked.least_step_s >= step_s else "feasible",
+        status="optimal" if networked.least_step_s >= step_s * (1 - ROUNDING) else "feasible",
         step_s=step_s,
         bound_s=networked.least_step_s,
         library_step_s=networked.library_step_s,
