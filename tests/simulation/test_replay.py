@@ -21,8 +21,11 @@ from scaleacross.simulation.connections import Connection, Way
 from scaleacross.simulation.engine import Simulation
 from scaleacross.simulation.patterns import ring_fixed_s
 from scaleacross.simulation.segments import FarMessages, Segment, piped
+from scaleacross.spec.parallelism import PipelineChoice
 from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import COMPONENTS, Decision, Plan
+from scaleacross.step.graph import Call
+from scaleacross.workloads.problem import problem_of
 
 
 @cache
@@ -129,6 +132,24 @@ def test_a_group_that_straddles_buildings_makes_the_step_of_coarse_classes_too(
     folded = sa.simulate(plan)
     assert folded.folding == "rounded"
     assert folded.step_s == pytest.approx(whole.step_s, rel=1e-2)
+
+
+def num_gathers(schedule: str, shard: str) -> int:
+    """Calls that gather parameters in a step of two stages."""
+    job = instances.plain_job(2, schedules=schedule, sequence_length=8192, global_batch_sequences=32)
+    decision = laid((2,), "tp cp pp dp_shard dp_replicate", pp=2, dp_shard=4).model_copy(
+        update={"shard": shard, "pipeline": PipelineChoice(schedule=schedule)}
+    )
+    plan = sa.evaluate((job, decision))
+    graph = replay.replay(plan, problem_of(plan.job)).graph
+    nodes = (graph.node(number) for number in range(len(graph.of)))
+    return sum(isinstance(node, Call) and node.use == "dp_shard" and "all_gather" in node.ops for node in nodes)
+
+
+def test_split_backward_passes_gather_sharded_parameters_too() -> None:
+    """A pass of input gradients needs the parameters of its layers as a whole backward pass does."""
+    assert num_gathers("ZBH1", "parameters") == num_gathers("1F1B", "parameters")
+    assert num_gathers("1F1B", "parameters") > 4 * num_gathers("1F1B", "optimizer") > 0
 
 
 def test_unlike_batches_of_replicas_that_lie_side_by_side() -> None:

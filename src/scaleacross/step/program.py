@@ -71,7 +71,7 @@ class Program(Layers):
         self.first = {a.chunk: i for i, a in reversed(list(enumerate(self.row))) if a.kind is Kind.F}
         self.last = {a.chunk: i for i, a in enumerate(self.row) if a.kind in gradient_kinds}
         self.scatters = self.setting.shard in REDUCED_EVERY_PASS
-        self.gathers = (Kind.F, Kind.B)[: PASS_GATHERS.get(self.setting.shard, 0)]
+        self.gathers = {0: (), 1: (Kind.F,), 2: (Kind.F, Kind.B, Kind.I)}[PASS_GATHERS.get(self.setting.shard, 0)]
 
     def records(self, examples: Iterable[int]) -> list[Recorded]:
         """What is done before the first action, in each of ``examples`` (indices in the row) and after the last one."""
