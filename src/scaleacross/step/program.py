@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from scaleacross.schedules.pipeline import Action, Kind
 from scaleacross.spec.parallelism import PASS_GATHERS, REDUCED_EVERY_PASS
@@ -58,6 +58,11 @@ class Neighbour(NamedTuple):
     who: int
 
 
+GATHERING: Final[tuple[tuple[Kind, ...], ...]] = ((), (Kind.F,), (Kind.F, Kind.B, Kind.I))
+"""Passes that gather the parameters of their layers, by ``PASS_GATHERS``. Input gradients need them as whole backward passes do;
+weight gradients need activations alone."""
+
+
 class Program(Layers):
     """One class of ranks on its way through its actions."""
 
@@ -71,7 +76,7 @@ class Program(Layers):
         self.first = {a.chunk: i for i, a in reversed(list(enumerate(self.row))) if a.kind is Kind.F}
         self.last = {a.chunk: i for i, a in enumerate(self.row) if a.kind in gradient_kinds}
         self.scatters = self.setting.shard in REDUCED_EVERY_PASS
-        self.gathers = {0: (), 1: (Kind.F,), 2: (Kind.F, Kind.B, Kind.I)}[PASS_GATHERS.get(self.setting.shard, 0)]
+        self.gathers = GATHERING[PASS_GATHERS.get(self.setting.shard, 0)]
 
     def records(self, examples: Iterable[int]) -> list[Recorded]:
         """What is done before the first action, in each of ``examples`` (indices in the row) and after the last one."""

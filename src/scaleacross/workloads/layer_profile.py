@@ -27,8 +27,7 @@ class Gemm:
     """A matrix product ``tokens × in_features → out_features``.
 
     ``tokens_per_token`` is 1 for a dense layer and top-k for routed experts (summed over the experts of the layer).
-    ``always_16_bit`` marks products that 8- and 4-bit recipes leave in 16 bit (output projection, router); of the others
-    ``cast_input`` and ``cast_gradient`` say whether a kernel of its own converts the input and the gradient of the output.
+    ``always_16_bit`` marks products that 8- and 4-bit recipes leave in 16 bit (output projection, router).
     ``siblings``: products of the same input, this one included, whose gradients for it are added up afterwards.
     ``trained``: its weights have a gradient. ``modules``: what runs it again if recomputed.
     """
@@ -39,8 +38,6 @@ class Gemm:
     shard: GemmShard
     tokens_per_token: float = 1.0
     always_16_bit: bool = False
-    cast_input: bool = True
-    cast_gradient: bool = True
     siblings: int = 1
     trained: bool = True
     modules: tuple[Module, ...] = ()
