@@ -51,6 +51,8 @@ def test_all_computation_runs_at_the_pace_of_the_slowest() -> None:
         "round_backward_s",
         "every_forward_s",
         "every_backward_s",
+        "every_weight_s",
+        "every_attention_s",
     }:
         assert getattr(spread, name) == pytest.approx(getattr(even, name), rel=1e-12), name
     (stacked,) = times_by_type(gpt().profile(), job(2048, 256), [accelerator(speed_spread_fraction=0.02)], rows)

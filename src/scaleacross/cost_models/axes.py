@@ -26,6 +26,10 @@ from scaleacross.cost_models.least_waits import (
     least_delay_s,
     least_expert_wait_s,
     least_tp_wait_s,
+    passed_cp_wait_s,
+    passed_expert_wait_s,
+    passed_s,
+    passed_tp_wait_s,
 )
 from scaleacross.cost_models.levels import CAMPUS
 from scaleacross.cost_models.links import Links
@@ -74,7 +78,8 @@ class Terms:
     (types, n). ``alone_s`` (n,) of the pipeline's axis, in bounds: ``least_waits.least_alone_s``; ``exchange_s`` (n,) of the
     experts' axis: what no other micro-batch hides of one all-to-all; ``far`` (n,): whether gradients cross buildings, None where
     that is not known; ``early_s`` (n,): serial parts that come before any stage has its gradients; ``apart_s``, each (2, n): of
-    its communicators' gradients, where others leave trunks to a group (``trunks_apart_s``)."""
+    its communicators' gradients, where others leave trunks to a group (``trunks_apart_s``); ``passed_s`` (n,): its part of the path
+    of one micro-batch through all stages."""
 
     serial_s: dict[str, Floats]
     traffic_s: tuple[Floats, ...]
@@ -83,6 +88,7 @@ class Terms:
     far: Bools | None = None
     early_s: Floats | float = 0.0
     apart_s: tuple[Floats, ...] = ()
+    passed_s: Floats | float = 0.0
 
     @property
     def window_s(self) -> Floats:
@@ -95,8 +101,11 @@ class Terms:
         alone, exchange = (None if each is None else each[rows] for each in (self.alone_s, self.exchange_s))
         far = None if self.far is None else self.far[rows]
         early = self.early_s if isinstance(self.early_s, float) else self.early_s[rows]
+        passed = self.passed_s if isinstance(self.passed_s, float) else self.passed_s[rows]
         apart = tuple(part[:, rows] for part in self.apart_s)
-        return Terms(serial, tuple(part[:, rows] for part in self.traffic_s), alone, exchange, far, early, apart)
+        return Terms(
+            serial, tuple(part[:, rows] for part in self.traffic_s), alone, exchange, far, early, apart, passed
+        )
 
     @property
     def serial_total_s(self) -> Floats:
@@ -200,6 +209,19 @@ def early_s(volumes: Volumes, calls: Calls) -> Floats | float:
     return early_cp_wait_s(volumes, calls.gather_s, calls.both_s)
 
 
+def path_s(volumes: Volumes, calls: Calls) -> Floats | float:
+    """What an axis adds beyond ``computation_s`` to the path of one micro-batch through all stages, (n,): pp the path itself."""
+    if calls.message is not None:
+        return passed_s(volumes, calls.message)
+    if calls.exchange_s is not None:
+        return passed_expert_wait_s(volumes, calls.exchange_s)
+    if calls.gather_s is None:
+        return 0.0
+    if calls.both_s is None:
+        return passed_tp_wait_s(volumes, calls.gather_s)
+    return passed_cp_wait_s(volumes, calls.gather_s, calls.both_s)
+
+
 def axis_terms(
     axis: GridAxis,
     volumes: Volumes,
@@ -238,9 +260,9 @@ def axis_terms(
     alone = None if calls.message is None else least_alone_s(volumes, calls.message)
     waited = serial_s(axis, volumes, waiting_calls)
     far = np.asarray((axis in GRADIENT_AXES) & (shape.span >= CAMPUS) | np.zeros(len(volumes.settings), dtype=bool))
-    early = early_s(volumes, waiting_calls)
+    early, path = early_s(volumes, waiting_calls), path_s(volumes, waiting_calls)
     apart = trunks_apart_s(axis, volumes, group, expert) if far.any() else ()
-    return waiting(volumes, Terms(waited, traffic, alone, exposed_exchange_s(volumes, calls), far, early, apart))
+    return waiting(volumes, Terms(waited, traffic, alone, exposed_exchange_s(volumes, calls), far, early, apart, path))
 
 
 def exposed_exchange_s(volumes: Volumes, calls: Calls) -> Floats | None:

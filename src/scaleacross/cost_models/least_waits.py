@@ -9,12 +9,13 @@ the last micro-batch passes the same stages back:
 ``Work`` has m·(F+B)_r + Σ (F+B)_s (``overlap.computation_s``); here are the waits of both and the delays. What a rank waits is a
 sum over its chunks, each of which hides what its own computation can: never less than all of it together could hide.
 
-Two other paths hold other stages than the rank's, so that their delays may run beside its waits. The longest of the three is
+Three other paths hold other stages than the rank's, so that their delays may run beside its waits. The longest of the four is
 a bound, not their sum (``least_alone_s``, ``longest_s``):
 
     all stages as long as the least of them                          ``pipeline.lower_bound_s``
     one round of forwards, every forward message of all micro-batches over the busiest link one by one, and the backward of the
     last of them through all stages; or the mirror image             ``_carried_s``
+    one micro-batch through all stages, with all that it waits for   ``passed_s``
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from __future__ import annotations
 import numpy as np
 
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
-from scaleacross.cost_models.early_gradients import early_backwards
+from scaleacross.cost_models.early_gradients import BOTH_WAYS, early_backwards
 from scaleacross.cost_models.messages import Boundary
 from scaleacross.cost_models.overlap import computation_s
 from scaleacross.cost_models.pipeline.closed_form import BoundaryDelays, lower_bound_s
-from scaleacross.cost_models.pipeline.timed_bounds import CLOSED, SPLIT, WHOLE, among
+from scaleacross.cost_models.pipeline.timed_bounds import CLOSED, SPLIT, WHOLE, among, folded
 from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.spec.parallelism import SCHEDULE_NAMES
@@ -93,14 +94,20 @@ def _cp_wait_s(
 ) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
     """Forward and backward of a micro-batch on the rank, and on what comes before it, (n,) each."""
     work = volumes.work
+    return (
+        _passed_over_cp(volumes, gather_s, both_s, work.layers, work.attention_s),
+        _passed_over_cp(volumes, gather_s, both_s, work.ahead_layers, work.ahead_attention_s),
+    )
 
-    def passed(layers: Floats, attention_s: Floats) -> tuple[Floats, Floats]:
-        hiding = volumes.beside_attention * attention_s
-        forward = np.maximum(0.0, gather_s * layers - hiding)
-        back = np.maximum(0.0, both_s * layers - ATTENTION_BACKWARD_RATIO * hiding)
-        return forward, back + volumes.keys_again * forward
 
-    return passed(work.layers, work.attention_s), passed(work.ahead_layers, work.ahead_attention_s)
+def _passed_over_cp(
+    volumes: Volumes, gather_s: Floats, both_s: Floats, layers: Floats, attention_s: Floats
+) -> tuple[Floats, Floats]:
+    """Forward and backward of a micro-batch through so many layers with so much attention, (n,) each."""
+    hiding = volumes.beside_attention * attention_s
+    forward = np.maximum(0.0, gather_s * layers - hiding)
+    back = np.maximum(0.0, both_s * layers - ATTENTION_BACKWARD_RATIO * hiding)
+    return forward, back + volumes.keys_again * forward
 
 
 def least_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:
@@ -175,6 +182,49 @@ def _carried_s(volumes: Volumes, delays: BoundaryDelays) -> Floats:
     passes = np.maximum(work.round_forward_s + work.every_backward_s, work.round_backward_s + work.every_forward_s)
     delayed = (1 + v) * across - once + (v - 1) * np.asarray(delays.loop_s)
     return np.asarray(carried + np.where(among(settings.schedule, WHOLE), passes + delayed, 0.0))
+
+
+def passed_s(volumes: Volumes, message: Boundary) -> Floats:
+    """Seconds beyond ``computation_s`` in which one micro-batch passes all stages and back, their messages included, (n,).
+
+    The first forward pass of the last stage follows that of a micro-batch through all stages before it; then this stage runs
+    all micro-batches, and its last backward pass is followed by that of the same micro-batch through all stages before it:
+
+        step ≥ Σ_s (F+B+waits)_s + (m − 1)·(F+B)_last + delays         F + B without weight gradients where backwards are split
+
+    The sum with ``passed_tp_wait_s``, ``passed_cp_wait_s`` and ``passed_expert_wait_s`` is the path; negative where it is short.
+    """
+    settings, work, delays = volumes.settings, volumes.work, boundary_delays(message)
+    m, v, whole = settings.num_micro_batches, settings.num_chunks, among(settings.schedule, WHOLE)
+    twice = settings.schedule == BOTH_WAYS  # its chunks are two copies of the model
+    every = work.every_forward_s + work.every_backward_s - np.where(whole, 0.0, work.every_weight_s)
+    last = (work.least_forward_s + np.where(whole, work.least_backward_s, 0.0)) / v
+    across = np.where(twice, 1, v) * delays.total_s(settings.pp)
+    loops = np.where(folded(settings.schedule), 0, v - 1) * np.asarray(delays.loop_s)
+    path = every + np.where(twice, 0.0, (m - 1) * last) + 2 * (across + loops)
+    return np.asarray(path - computation_s(settings, work))
+
+
+def passed_tp_wait_s(volumes: Volumes, gather_s: Floats) -> Floats:
+    """Gathers and scatters over tp that one micro-batch waits for in all layers, (n,)."""
+    work = volumes.work
+    back = work.every_tp_gathers / 2 - work.every_tp_forward
+    return _tp_wait_s(volumes, work.every_tp_forward, back, 2 * gather_s, work.every_weight_s)
+
+
+def passed_cp_wait_s(volumes: Volumes, gather_s: Floats, both_s: Floats) -> Floats:
+    """Keys and values that one micro-batch waits for in all layers, (n,)."""
+    return np.sum(
+        _passed_over_cp(volumes, gather_s, both_s, volumes.work.every_layers, volumes.work.every_attention_s), 0
+    )
+
+
+def passed_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:
+    """All-to-alls that one micro-batch waits for in all layers, whatever runs beside them, (n,)."""
+    work, share = volumes.work, volumes.job.experts.overlap_fraction
+    forward, back = (work.every_moe_layers * ways * exchange_s for ways in (2.0, 2 + 2 * volumes.tokens_again))
+    hidden = np.minimum(share * forward, work.every_forward_s), np.minimum(share * back, work.every_backward_s)
+    return np.asarray(forward + back - sum(hidden))
 
 
 def boundary_delays(message: Boundary) -> BoundaryDelays:

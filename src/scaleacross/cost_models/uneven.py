@@ -45,7 +45,7 @@ from scaleacross.cost_models.stages import (
     placement_of,
     virtual_stages,
 )
-from scaleacross.cost_models.work import Work
+from scaleacross.cost_models.work import NO_WORK, Work
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.workloads.layer_profile import ModelProfile
@@ -205,7 +205,8 @@ def rank_rows(
     forward_before = forward[kinds, rank].reshape(len(layout), -1)
     forward_before = one_chunk * (forward_before.cumsum(axis=1) - forward_before).ravel()
     idle = idle_share(settings.schedule_names, forward[kinds, rank], backward[kinds, rank])
-    work = Work(
+    work = replace(  # what lies ahead of a rank and the least of its stages are for bounds: 0
+        NO_WORK.take(np.zeros(len(rank), dtype=np.int64)),
         forward_s=forward[kinds, rank],
         backward_s=backward[kinds, rank],
         weight_s=weight[kinds, rank],
@@ -213,11 +214,6 @@ def rank_rows(
         fill_backward_s=before - forward_before,
         chunk_backward_s=_longest_chunk_s(profile, job, accelerators, settings, times, split)[kinds, rank],
         fill_rounds=idle * (len(split) - 1) / settings.num_chunks,
-        ahead_tp_gathers=0.0 * same,
-        ahead_tp_forward=0.0 * same,
-        ahead_layers=0.0 * same,
-        ahead_moe_layers=0.0 * same,
-        ahead_attention_s=0.0 * same,
         ranks_behind=(len(split) - 1 - rank) * same,
         attention_s=attention[kinds, rank],
         **counts,
@@ -229,12 +225,6 @@ def rank_rows(
         elementwise_fraction=elementwise * same,
         hbm_s_per_byte=elementwise * hbm_s(1.0, min(memory_bytes_per_s(one) for one in accelerators)) * same,
         whole_share=passes.sum(axis=1).repeat(len(split)) / passes.ravel(),
-        least_forward_s=0.0 * same,
-        least_backward_s=0.0 * same,
-        round_forward_s=0.0 * same,
-        round_backward_s=0.0 * same,
-        every_forward_s=0.0 * same,
-        every_backward_s=0.0 * same,
     )
     batches = np.repeat(np.array(micro_batches, dtype=np.int64), len(split))
     rows = settings.take(np.zeros(len(batches), dtype=np.int64))

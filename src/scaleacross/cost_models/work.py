@@ -67,7 +67,7 @@ class Work:
         least_forward_s, least_backward_s: through the virtual stage that takes least, times the chunks of a rank.
         round_forward_s, round_backward_s: through the first chunk of the ranks up to one and the last chunk of those behind it,
             whichever rank that is, at least; not what gradients take to add up.
-        every_forward_s, every_backward_s: through all layers, likewise.
+        every_*: through all layers, likewise; collectives and what hides them are 0 where accelerator types differ.
     """
 
     forward_s: Floats
@@ -104,6 +104,12 @@ class Work:
     round_backward_s: Floats
     every_forward_s: Floats
     every_backward_s: Floats
+    every_weight_s: Floats
+    every_attention_s: Floats
+    every_tp_gathers: Floats
+    every_tp_forward: Floats
+    every_layers: Floats
+    every_moe_layers: Floats
 
     def take(self, rows: Ints | Bools) -> Work:
         """The rows selected by an index or mask array."""
@@ -260,11 +266,17 @@ def _least_stage(profile: ModelProfile, times: Sequence[StackedTimes], settings:
 def _passes(profile: ModelProfile, times: Sequence[StackedTimes], settings: Settings) -> dict[str, Floats]:
     """Columns ``round_*`` and ``every_*`` of candidates that share their virtual stages."""
     classes = one_pass(block_counts(profile), int(settings.pp[0]), int(settings.num_chunks[0]))
-    passes = [pass_times(each, settings, classes) for each in times]
+    passes = [rank_times(each, settings, classes) for each in times]
     forward, backward = (np.min([each[part] for each in passes], axis=0) for part in range(2))
+    weight, attention = (np.max([each[part] for each in passes], axis=0) for part in range(2, 4))
+    known = len(times) == 1  # which collectives other types run is not known
+    counts = layer_counts(profile, settings, classes, np.ones(len(settings), dtype=np.intp))
     return {
         "round_forward_s": forward[0],
         "round_backward_s": backward[0],
         "every_forward_s": forward[1],
         "every_backward_s": backward[1],
+        "every_weight_s": weight[1],
+        "every_attention_s": attention[1],
+        **{f"every_{name}": known * values for name, values in counts.items()},
     }

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.axes import Calls, Terms, early_s, exposed_exchange_s, serial_s, waiting
+from scaleacross.cost_models.axes import Calls, Terms, early_s, exposed_exchange_s, path_s, serial_s, waiting
 from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.early_gradients import Early, early_gradients
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
@@ -58,8 +58,8 @@ class Added(NamedTuple):
 
     ``waited_s`` inside the pipeline, ``after_s`` behind it (windows' traffic that the job runs nothing beside), ``alone_s`` what
     the pipeline takes without what the other axes wait, ``window_s`` (TRAFFIC_ROWS, ..., n) of traffic, ``exchange_s`` of one
-    all-to-all, ``far`` whether gradients cross buildings, ``early_s`` and ``apart_s`` (2, ..., n) as of
-    ``Terms``.
+    all-to-all, ``far`` whether gradients cross buildings, ``early_s``, ``apart_s`` (2, ..., n) and
+    ``passed_s`` as of ``Terms``.
     """
 
     waited_s: Floats
@@ -70,6 +70,7 @@ class Added(NamedTuple):
     far: Bools | None = None
     early_s: Floats | float = 0.0
     apart_s: Floats | None = None
+    passed_s: Floats | float = 0.0
 
     @classmethod
     def of(cls, terms: Terms) -> Added:
@@ -85,6 +86,7 @@ class Added(NamedTuple):
             terms.far,
             terms.early_s,
             sum(terms.apart_s[1:], start=terms.apart_s[0]) if terms.apart_s else None,
+            terms.passed_s,
         )
 
     def take(self, rows: Ints) -> Added:
@@ -98,18 +100,20 @@ class Added(NamedTuple):
             None if self.far is None else self.far[rows],
             self.early_s if isinstance(self.early_s, float) else self.early_s[rows],
             None if self.apart_s is None else self.apart_s[:, rows],
+            self.passed_s if isinstance(self.passed_s, float) else self.passed_s[rows],
         )
 
 
 def added_s(parts: Sequence[Added], over: Sequence[Window], early: Early | None = None) -> Floats:
-    """Lower bound on what all axes together add to ``placement_free_s``, (..., n): the longer of what they wait and the
-    pipeline alone, and of their traffic what the windows do not hide.
+    """Lower bound on what all axes together add to ``placement_free_s``, (..., n): the longest of what they wait, the pipeline
+    alone and one micro-batch's path, and of their traffic what the windows do not hide.
 
     All-to-alls lengthen windows, by no more than the pipeline waits for them. A pipeline of which only the messages are known may
     wait for as many as these windows ask for. ``early``: of gradients that cross buildings, None where there can be none.
     """
-    alone = [part.alone_s for part in parts if part.alone_s is not None]
     waited = np.sum([part.waited_s for part in parts], axis=0)
+    path = waited * 0.0 + sum(part.passed_s for part in parts)
+    alone = [part.alone_s for part in parts if part.alone_s is not None] + ([path] if (path > waited).any() else [])
     traffic = np.sum([part.window_s for part in parts], axis=0)
     exchange = next((part.exchange_s for part in parts if part.exchange_s is not None), None)
     longest = longest_s(waited, np.max(alone, axis=0) if alone else None)
@@ -169,9 +173,13 @@ class Arc:
         exchange = None if exchange is None else exchange[self.waits]
         before = early_s(some, self.calls)
         before = before if isinstance(before, float) else before[self.waits]
+        path = path_s(some, self.calls)
+        path = path if isinstance(path, float) else path[self.waits]
         serial: dict[str, Floats] = {self.axis: total[self.waits]}
         apart = () if self.apart_s is None else (self.apart_s,)
-        return Added.of(waiting(volumes, Terms(serial, (self.window_s,), alone, exchange, self.far, before, apart)))
+        return Added.of(
+            waiting(volumes, Terms(serial, (self.window_s,), alone, exchange, self.far, before, apart, path))
+        )
 
 
 @dataclass(frozen=True)

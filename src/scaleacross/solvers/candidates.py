@@ -31,6 +31,7 @@ from scaleacross.cost_models.axes import (
     chosen_calls,
     early_s,
     exposed_exchange_s,
+    path_s,
     serial_s,
     waiting,
 )
@@ -286,10 +287,16 @@ class Pricing:
         return LayerWaits(exchange, gather)
 
     def _waited_s(self, volumes: Volumes) -> tuple[Floats, Floats]:
-        """Lower bound on what all axes add to the pipeline of candidates, each at its best, and ``least_alone_s``, (n,) each."""
-        parts = [self._serial_s(axis, volumes, coarse=True) for axis in GRID_AXES]
-        waited = np.sum([serial for serial, _ in parts], axis=0)
-        return waited, next(alone for _, alone in parts if alone is not None)
+        """Lower bound on what all axes add to the pipeline of candidates, each at its best, and the longest of the other paths of
+        ``least_waits``, (n,) each."""
+        stride = np.ones(len(volumes.settings), dtype=np.int64)
+        waited, path, alone = np.zeros(len(stride)), np.zeros(len(stride)), np.zeros(len(stride))
+        for axis in GRID_AXES:
+            calls = self._calls(axis, volumes, stride, coarse=True)
+            waited += waited_s(axis, volumes, calls)
+            path += path_s(volumes, calls)
+            alone = alone if calls.message is None else least_alone_s(volumes, calls.message)
+        return waited, np.maximum(alone, path)
 
     def _early_s(self, volumes: Volumes) -> Floats:
         """Of ``_waited_s`` what comes before any stage has its gradients, (n,)."""
@@ -299,18 +306,8 @@ class Pricing:
             out += early_s(volumes, self._calls(axis, volumes, stride, coarse=True))
         return out
 
-    def _serial_s(
-        self, axis: GridAxis, volumes: Volumes, stride: Ints | None = None, coarse: bool = False
-    ) -> tuple[Floats, Floats | None]:
-        """Lower bound on what the step waits for on an axis, (n,), and for pp ``least_alone_s``; ``coarse``: at that stride or
-        any larger one."""
-        stride = np.ones(len(volumes.settings), dtype=np.int64) if stride is None else stride
-        calls = self._calls(axis, volumes, stride, coarse)
-        waited = waited_s(axis, volumes, calls)
-        return waited, None if calls.message is None else least_alone_s(volumes, calls.message)
-
     def _exchange_s(self, volumes: Volumes, stride: Ints | None = None, coarse: bool = False) -> Floats | None:
-        """Lower bound on ``axes.exposed_exchange_s``; the experts' stride as in ``_serial_s``."""
+        """Lower bound on ``axes.exposed_exchange_s``: of experts at that stride (``coarse``: or any larger one)."""
         if not self.profile.num_experts:
             return None
         stride = np.ones(len(volumes.settings), dtype=np.int64) if stride is None else stride

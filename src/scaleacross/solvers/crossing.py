@@ -29,7 +29,7 @@ import numpy as np
 
 from scaleacross.cost_models.axes import early_s
 from scaleacross.cost_models.early_gradients import early_gradients
-from scaleacross.cost_models.least_waits import longest_s
+from scaleacross.cost_models.least_waits import least_alone_s, longest_s
 from scaleacross.cost_models.levels import CAMPUS, REGION
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.overlap import beside_exchanges, windows
@@ -37,7 +37,7 @@ from scaleacross.cost_models.pipeline.closed_form import max_in_flight
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.solvers.arcs import exposed_in_windows_s
-from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.candidates import Pricing, waited_s
 from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.priced import Priced
 from scaleacross.spec.parallelism import GRID_AXES
@@ -84,13 +84,12 @@ class Crossing(Pricing):
             here = tuple(window.take(rows) for window in over)
             exchange = self._exchange_s(some, stride) if axis == "dp_shard" else None
             here = here if exchange is None else beside_exchanges(here, exchange)
-            waited, (traffic, apart) = (
-                longest_s(*self._serial_s(axis, some, stride)),
-                self._carried_s(axis, some, stride),
-            )
+            calls, (traffic, apart) = self._calls(axis, some, stride, coarse=False), self._carried_s(axis, some, stride)
+            alone = None if calls.message is None else least_alone_s(some, calls.message)
+            waited = longest_s(waited_s(axis, some, calls), alone)
             early = early_gradients(some)
             if early is not None:
-                before = early_s(some, self._calls(axis, some, stride, coarse=False))
+                before = early_s(some, calls)
                 apart = np.zeros((2, len(rows))) if apart is None else apart
                 here, traffic = early.behind(here, waited - before), early.alone(traffic, apart)
             added = waited + exposed_in_windows_s(traffic, here)
