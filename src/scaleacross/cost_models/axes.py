@@ -78,8 +78,8 @@ class Terms:
     (types, n). ``alone_s`` (n,) of the pipeline's axis, in bounds: ``least_waits.least_alone_s``; ``exchange_s`` (n,) of the
     experts' axis: what no other micro-batch hides of one all-to-all; ``far`` (n,): whether gradients cross buildings, None where
     that is not known; ``early_s`` (n,): serial parts that come before any stage has its gradients; ``apart_s``, each (2, n): of
-    its communicators' gradients, where others leave trunks to a group (``trunks_apart_s``); ``passed_s`` (n,): its part of the path
-    of one micro-batch through all stages."""
+    its communicators' gradients, where others leave trunks to a group (``trunks_apart_s``); ``passed_s`` (n,): its part of the
+    path of one micro-batch through all stages."""
 
     serial_s: dict[str, Floats]
     traffic_s: tuple[Floats, ...]
