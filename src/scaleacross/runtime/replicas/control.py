@@ -11,9 +11,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from scaleacross.runtime.faults import CollectiveError, PeerLostError
-from scaleacross.runtime.replicas.membership import Epoch, Place
+from scaleacross.runtime.replicas.membership import BEATS_PER_SILENCE, Epoch, Place
 
-BEATS_PER_SILENCE: Final = 5
 CONNECT_S: Final = 60.0
 
 
@@ -48,7 +47,6 @@ class Control:
         self.epochs: list[Epoch] = []
         self.committed: tuple[int, int] = (-1, 0)
         self.gone: str | None = None
-        self.paused = False
         self._met: dict[int, dict[int, str]] = {}
         self._writing = threading.Lock()
         self._connection = self._connect(host, int(port))
@@ -125,8 +123,6 @@ class Control:
                 self._met.setdefault(epoch, {})[rank] = contact
                 for old in [old for old in self._met if old < epoch - 8]:
                     del self._met[old]
-            elif "paused" in letter:
-                self.paused = letter["paused"]
             elif "gone" in letter:
                 self.gone = letter["gone"]
             self.news.notify_all()

@@ -23,6 +23,9 @@ MAX_ATTEMPTS: Final = 3
 
 
 SILENT_S: Final = 10.0
+BEATS_PER_SILENCE: Final = 5
+QUIET_BEATS: Final = 2
+"""Who has not been heard for so many beats has missed one, or is late with one."""
 WAITING_FACTOR: Final = 12
 """Who is no member yet holds nobody up, and may be silent so many times longer."""
 
@@ -167,6 +170,8 @@ class Membership:
         members = set(self.current.members)
         limits = {True: self.silent_s, False: WAITING_FACTOR * self.silent_s}
         silent = {p.replica for p, rank in self._ranks.items() if now - rank.heard > limits[p.replica in members]}
+        if members & silent and members & self._quiet(now) - silent:
+            return []  # a cut takes many at once, and each was heard last at another time: judge them together
         left = len(members - silent)
         if silent and (not members & silent or 2 * left > len(members)):
             return self._pause(False, now) + self.lost(sorted(silent), "silent", now)
@@ -263,6 +268,11 @@ class Membership:
     def _coming(self) -> tuple[str, ...]:
         """Members of the latest epoch."""
         return (self._planned or self.current).members
+
+    def _quiet(self, now: float) -> set[str]:
+        """Those who have missed a beat: silent, or about to be."""
+        missed_s = QUIET_BEATS * self.silent_s / BEATS_PER_SILENCE
+        return {place.replica for place, rank in self._ranks.items() if now - rank.heard > missed_s}
 
     def _is_whole(self, replica: str) -> bool:
         return all(Place(replica, shard) in self._ranks for shard in range(self.shards))
