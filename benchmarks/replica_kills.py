@@ -40,7 +40,9 @@ def main() -> int:
     parser.add_argument("--pace", type=float, default=0.1, help="seconds of a step beside its sum")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--testbed", metavar="TOPOLOGY", help="on emulated hosts instead of loopback")
-    parser.add_argument("--ends", action="store_true", help="with --testbed: cut cables, kill two at once, the coordinator")
+    parser.add_argument(
+        "--ends", action="store_true", help="with --testbed: cut cables, kill two at once, the coordinator"
+    )
     parser.add_argument("--keep", type=Path, help="copy logs into that folder")
     arguments = parser.parse_args()
     if arguments.ends and not arguments.testbed:
