@@ -181,7 +181,10 @@ class Communicator:
                     continue
                 self._watch.moved()
                 if isinstance(link, Incoming):
-                    self._read(link, run)
+                    if link.parked:  # left registered, as most often the collective ends before more comes
+                        self._unwatch(link)
+                    else:
+                        self._read(link, run)
                 elif events & selectors.EVENT_READ:
                     link.read_credit()
                     if link.closed:
@@ -201,14 +204,24 @@ class Communicator:
 
     def _read(self, link: Incoming, run: Run) -> None:
         link.read(run.wanted, run.place, run.take)
-        if link.closed or link.parked:
+        if link.closed:
+            self._unwatch(link)
+
+    def _watch_for(self, link: Incoming) -> None:
+        if not link.is_watched:
+            self._selector.register(link.connection, selectors.EVENT_READ, link)
+            link.is_watched = True
+
+    def _unwatch(self, link: Incoming) -> None:
+        if link.is_watched:
             self._selector.unregister(link.connection)
+            link.is_watched = False
 
     def _resume(self, run: Run) -> None:
         """Go on with links whose next segment belonged to a later collective."""
         for link in self._incoming.values():
             if link.parked and not link.closed:
-                self._selector.register(link.connection, selectors.EVENT_READ, link)
+                self._watch_for(link)
                 self._read(link, run)
 
     def _greet(self, run: Run) -> None:
@@ -221,7 +234,7 @@ class Communicator:
             caller = self._callers.get()
             link = self._incoming_of(caller)
             self._incoming[caller.rank] = link
-            self._selector.register(link.connection, selectors.EVENT_READ, link)
+            self._watch_for(link)
             self._read(link, run)
 
     def _called(self, caller: Caller) -> None:
@@ -370,9 +383,8 @@ class Communicator:
         reason = getattr(error, "reason", None) or str(self.broken)
         self._greet_quietly()
         for link in self._links():
-            if isinstance(link, Outgoing) or not (link.closed or link.parked):
-                with suppress(KeyError, ValueError):
-                    self._selector.unregister(link.connection)
+            with suppress(KeyError, ValueError):
+                self._selector.unregister(link.connection)
             link.abort(reason)
 
     def _links(self) -> list[Outgoing | Incoming]:

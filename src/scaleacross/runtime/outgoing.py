@@ -22,10 +22,8 @@ from scaleacross.runtime.wire import (
     GOODBYE,
     INLINE,
     MAX_REASON_BYTES,
-    SEGMENT,
-    Header,
-    pack,
     pack_abort,
+    pack_segment,
     unpack_credit,
 )
 
@@ -184,21 +182,15 @@ class Outgoing:
         self.in_flight += used
         self.sent_bytes += size
         message.num_bytes += size
-        identity = message.task.identity
-        return pack(
-            Header(
-                SEGMENT,
-                identity.sequence,
-                identity.code,
-                identity.num_elements,
-                message.channel,
-                message.message.ordinal,
-                message.num_elements,
-                num_elements,
-                size,
-                place,
-                used,
-            )
+        return pack_segment(
+            message.task.identity,
+            message.channel,
+            message.message.ordinal,
+            message.num_elements,
+            num_elements,
+            size,
+            place,
+            used,
         )
 
     def _allocate(self, size: int) -> tuple[int, int]:
@@ -228,7 +220,7 @@ class Outgoing:
             taken -= len(buffer)
             self._out.popleft()
             if done is not None:
-                done.left(done.num_bytes)
+                done.left()
         return True
 
     def _first_buffers(self) -> Iterator[tuple[memoryview, Outbound | None]]:

@@ -7,6 +7,7 @@ the group's own: it begins when the caller's stream has come to the call, and ``
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
@@ -90,13 +91,14 @@ class PointToPoint:
         for work in [self.backend._end_coalescing()] if together else works:
             if work is not None:
                 work.wait()
+        now = time.perf_counter_ns()  # on a GPU all of it is only queued yet: no time is counted
         for message, data in leaving:
-            cursor.sent(message.peer, data.numel(), 0)
+            cursor.sent(message.peer, data.numel(), now)
             if task.encoding(message.peer) is not task.plain:
                 cursor.coded(task.plain.most_bytes(message.num_elements), data.numel())
         for message, data in arriving:
             _take(task, message, data)
-            cursor.received(message.peer, data.numel(), 0)
+            cursor.received(message.peer, data.numel(), now)
 
 
 def called_now(tensor: Tensor) -> Any:
