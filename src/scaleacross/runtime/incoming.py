@@ -25,7 +25,7 @@ from scaleacross.runtime.wire import (
 
 CREDITS_PER_WINDOW: Final = 4
 """Portions in which the credit of a window goes back."""
-STAGE_BYTES: Final = HEADER_BYTES + 2048
+STAGE_BYTES: Final = HEADER_BYTES + (32 << 10)
 """What is read at once where a header is wanted: mostly it comes with a small payload."""
 
 
@@ -44,6 +44,7 @@ class Incoming:
         self._portion_bytes = window_bytes // CREDITS_PER_WINDOW
         self.peer, self.name, self.connection = peer, name, connection
         self.memory = None if memory is None else torch.frombuffer(memory, dtype=torch.uint8)
+        self._bytes = memoryview(b"" if memory is None else memory)
         self.closed = self.is_watched = False
         self.parked: Header | None = None
         self.received_bytes = 0
@@ -66,7 +67,7 @@ class Incoming:
 
         Args:
             wanted: (peer, header) -> whether its collective runs now.
-            place: (peer, header) -> memory that a payload from the stream may be read into, or None.
+            place: (peer, header) -> memory that a payload may be read into, or None.
             take: (peer, header, payload as uint8); the payload is only valid during the call, and None where it is in ``place``.
 
         Raises:
@@ -136,13 +137,18 @@ class Incoming:
         self._header = header
         if header.kind == ABORT and header.num_bytes > MAX_REASON_BYTES:
             raise CollectiveError(f"{self.name}: a reason of {header.num_bytes} bytes")
+        direct = place(self.peer, header) if header.kind == SEGMENT and header.num_bytes else None
+        if direct is not None and len(direct) != header.num_bytes:
+            direct = None  # whoever takes it says what is wrong
         if header.place != INLINE:
             end = header.place + header.num_bytes
             if self.memory is None or end > self.memory.numel():
                 raise CollectiveError(f"{self.name}: a payload up to byte {end} of memory that is not shared")
-            self._payload = self.memory[header.place : end]
+            if direct is None:
+                self._payload = self.memory[header.place : end]
+            else:
+                direct[:] = self._bytes[header.place : end]
             return
-        direct = place(self.peer, header) if header.kind == SEGMENT and header.num_bytes else None
         if direct is not None:
             self._target = direct
             return

@@ -25,7 +25,6 @@ class Control:
 
     Args:
         address: ``host:port`` of the coordinator.
-        hello: what this rank says first.
         silent_s: a coordinator that says nothing for so long is lost.
         voided: called when an epoch that begins at the step under way replaces the one in force, in the thread that hears.
         donate: called with (joiner, contact).
@@ -35,7 +34,6 @@ class Control:
         self,
         address: str,
         place: Place,
-        hello: dict[str, Any],
         silent_s: float,
         voided: Callable[[Epoch], None],
         donate: Callable[[str, str], None],
@@ -50,8 +48,11 @@ class Control:
         self._met: dict[int, dict[int, str]] = {}
         self._writing = threading.Lock()
         self._connection = self._connect(host, int(port))
-        self.say(hello)
         self._heard = time.monotonic()
+
+    def begin(self, hello: dict[str, Any]) -> None:
+        """Say ``hello``; from now on others call, and the coordinator is heard."""
+        self.say(hello)
         for work in (self._hear, self._beat):
             threading.Thread(target=work, name=f"scaleacross-{work.__name__}", daemon=True).start()
 
