@@ -25,8 +25,8 @@ from scaleacross.runtime.wire import (
 
 CREDITS_PER_WINDOW: Final = 4
 """Portions in which the credit of a window goes back."""
-STAGE_BYTES: Final = HEADER_BYTES + (32 << 10)
-"""What is read at once where a header is wanted: mostly it comes with a small payload."""
+STAGED_BYTES: Final = 32 << 10
+"""Payloads up to this are read together with their header; larger ones right into their place."""
 
 
 class Incoming:
@@ -48,8 +48,9 @@ class Incoming:
         self.closed = self.is_watched = False
         self.parked: Header | None = None
         self.received_bytes = 0
-        self._stage = memoryview(bytearray(STAGE_BYTES))
+        self._stage = memoryview(bytearray(HEADER_BYTES + STAGED_BYTES))
         self._at = self._end = 0
+        self._most = HEADER_BYTES + STAGED_BYTES
         self._drained = False
         self._header: Header | None = None
         self._payload: torch.Tensor | None = None
@@ -125,12 +126,14 @@ class Incoming:
             if self._at:  # a header is read in one piece
                 self._stage[: self._end - self._at] = bytes(self._stage[self._at : self._end])
                 self._at, self._end = 0, self._end - self._at
-            count = self._receive(self._stage[self._end :])
+            count = self._receive(self._stage[self._end : self._most])
             if count == 0:
                 return None
             self._end += count
         header = unpack(self._stage, self._at)
         self._at += HEADER_BYTES
+        is_large = header.place == INLINE and header.num_bytes > STAGED_BYTES  # and so will the next one be
+        self._most = HEADER_BYTES if is_large else len(self._stage)
         return header
 
     def _begin(self, header: Header, place: Callable[[int, Header], memoryview | None]) -> None:
