@@ -106,7 +106,7 @@ class QueuedWork(dist.Work):
         with self._lock:
             if self._future is not None:
                 return self._future
-            self._promise = torch.futures.Future()
+            self._promise = torch.futures.Future(devices=list({one.device for one in self._result if one.is_cuda}))
             self._future = self._promise.then(self._outcome)
             done = self._is_done
         if self.record is not None:
@@ -116,8 +116,12 @@ class QueuedWork(dist.Work):
         return self._future
 
     def _keep_promise(self) -> None:
-        """Complete the future; its callbacks run here."""
+        """Complete the future; its callbacks run here. On a GPU the result is queued only: the future takes the stream that it is
+        completed on for the one that makes it, so this one waits for the group's first."""
         if self._promise is not None:
+            if self.device_done is not None:
+                device = next(one.device for one in self._result if one.is_cuda)
+                torch.cuda.current_stream(device).wait_event(self.device_done)
             self._promise.set_result(self._result)
 
     def _outcome(self, _: torch.futures.Future[list[torch.Tensor]]) -> list[torch.Tensor]:
