@@ -182,7 +182,7 @@ class Communicator:
                 self._watch.moved()
                 if isinstance(link, Incoming):
                     if link.parked:  # left registered, as most often the collective ends before more comes
-                        self._unwatch(link)
+                        self._listen(link, False)
                     else:
                         self._read(link, run)
                 elif events & selectors.EVENT_READ:
@@ -204,24 +204,19 @@ class Communicator:
 
     def _read(self, link: Incoming, run: Run) -> None:
         link.read(run.wanted, run.place, run.take)
-        if link.closed:
-            self._unwatch(link)
+        self._listen(link, not link.closed)
 
-    def _watch_for(self, link: Incoming) -> None:
-        if not link.is_watched:
+    def _listen(self, link: Incoming, wanted: bool) -> None:
+        if wanted and not link.is_watched:
             self._selector.register(link.connection, selectors.EVENT_READ, link)
-            link.is_watched = True
-
-    def _unwatch(self, link: Incoming) -> None:
-        if link.is_watched:
+        elif link.is_watched and not wanted:
             self._selector.unregister(link.connection)
-            link.is_watched = False
+        link.is_watched = wanted
 
     def _resume(self, run: Run) -> None:
         """Go on with links whose next segment belonged to a later collective."""
         for link in self._incoming.values():
             if link.parked and not link.closed:
-                self._watch_for(link)
                 self._read(link, run)
 
     def _greet(self, run: Run) -> None:
@@ -234,7 +229,6 @@ class Communicator:
             caller = self._callers.get()
             link = self._incoming_of(caller)
             self._incoming[caller.rank] = link
-            self._watch_for(link)
             self._read(link, run)
 
     def _called(self, caller: Caller) -> None:
