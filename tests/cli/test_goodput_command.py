@@ -15,22 +15,23 @@ from scaleacross.errors import InputError
 from scaleacross.runtime.replicas.membership import Membership, Place
 
 
-def run_of(path: Path) -> Path:
-    """Four replicas of 10 samples, a step a second; one dies in step 5, which takes a second more, and is back from step 9."""
+def run_of(path: Path, samples: tuple[int, ...] = (10, 10, 10, 10), short_s: float = 1.0, lost: str = "3") -> Path:
+    """Four replicas, a step a second; one dies in step 5, which takes a second more, and is back from step 9. Steps without it
+    take ``short_s``."""
     membership, now = Membership(4), 0.0
     for name in "0123":
         membership.hello(Place(name), 0, now)
     for step in range(12):
-        now += 1.0
+        now += 1.0 if len(membership.current.members) == 4 else short_s
         if step == 5:
-            membership.lost(["3"], "dead", now)
+            membership.lost([lost], "dead", now)
             now += 1.0
         if step == 7:
-            membership.hello(Place("3"), 0, now)
+            membership.hello(Place(lost), 0, now)
         if step == 8:
-            membership.level(Place("3"), 8, now)
+            membership.level(Place(lost), 8, now)
         for name in membership.current.members:
-            membership.done(Place(name), membership.current.number, step, 10, now)
+            membership.done(Place(name), membership.current.number, step, samples[int(name)], now)
     path.write_text("".join(json.dumps(event) + "\n" for event in membership.history))
     return path
 
@@ -42,9 +43,25 @@ def test_time_goes_where_it_went(tmp_path: Path) -> None:
     assert run.samples == 12 * 40 - 4 * 10
     assert run.useful_fraction == pytest.approx((11 * 40 - 40) / (40 * 12))
     assert run.stall_fraction == pytest.approx(1 / 12) and run.missing_fraction == pytest.approx(4 * 0.25 / 12)
-    assert run.mean_step_s == 1.0 and run.simulated_fraction == pytest.approx(run.useful_fraction, abs=0.03)
+    assert run.mean_step_s == 1.0 and run.simulated_fraction == pytest.approx(run.useful_fraction, abs=0.003)
     assert run.useful_fraction + run.stall_fraction + run.missing_fraction == pytest.approx(1)
     assert [(stall.step, stall.seconds) for stall in run.stalls] == [(5, 1.0)]
+
+
+def test_the_simulation_loses_the_share_of_the_replica_that_was_lost_at_the_pace_of_the_others(tmp_path: Path) -> None:
+    log = run_of(tmp_path / "heavy.jsonl", samples=(10, 10, 10, 70), short_s=1.5)
+    run = measured_goodput(log)
+    assert run.short_pace == pytest.approx(1 / 1.5)
+    assert run.simulated_fraction == pytest.approx(run.useful_fraction, abs=0.003) and run.useful_fraction < 0.65
+    light = run_of(tmp_path / "light.jsonl", samples=(10, 10, 10, 70), short_s=1.5, lost="0")
+    ahead = measured_goodput(light, like=log)  # what a loss costs is known from there, who is lost from here
+    assert ahead.simulated_fraction == pytest.approx(ahead.useful_fraction, abs=0.003) and ahead.useful_fraction > 0.7
+    shown = CliRunner().invoke(app, ["goodput", str(light), "--like", str(log), "--json"])
+    assert json.loads(shown.output)["simulated_fraction"] == ahead.simulated_fraction
+    equal = run_of(tmp_path / "equal.jsonl")
+    equal.write_text(equal.read_text().replace('"3"', '"4"'))
+    with pytest.raises(InputError, match="other replicas"):
+        measured_goodput(light, like=equal)
 
 
 def test_what_is_printed(tmp_path: Path) -> None:

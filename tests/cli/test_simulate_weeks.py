@@ -54,6 +54,8 @@ def test_a_trace_is_played_as_it_is(path: str, tmp_path: Path) -> None:
         ("time_hours,cause\n3,rack\n", "class rack"),
         ("time_hours,cause\nx,host\n", "trace.csv:2: time_hours is 'x'"),
         ("time_hours,host_swap\n1,maybe\n", "host_swap is 'maybe': write yes or no"),
+        ("time_hours,unit\n1,-1\n", "unit is '-1': write the number"),
+        ("time_hours,unit\n1,999\n", "hits fault unit 999"),
         ("hours\n1\n", "columns hours; a trace has time_hours"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -141,3 +142,17 @@ def coalesced_before_the_others(rank: int, size: int, folder: str) -> tuple[bool
     work.wait()
     assert len(future.wait()) == len(tensors) and work.is_completed() and work.is_success()
     return early, [float(tensor[0]) for tensor in tensors]
+
+
+def a_limit_over_send_and_receive(rank: int, size: int) -> float:
+    """Seconds until a collective over gloo's send and receive ends to which nobody else comes: its own limit, not the group's."""
+    policy = fixed(ALGORITHMS, tuple(range(size)), LinkSettings())
+    group, elapsed_s = make_group(range(size), policy, 60.0, point_to_point=True), 0.0
+    group.allreduce([torch.ones(4)]).wait()  # gloo looks for its peers in the first
+    dist.barrier()
+    if rank == 0:
+        began = time.monotonic()
+        kind = outcome(lambda: group.allreduce([torch.ones(4)], timeout=timedelta(seconds=1)).wait())[0]
+        elapsed_s = time.monotonic() - began if kind == "CollectiveError" else -1.0
+    dist.barrier()
+    return elapsed_s

@@ -33,7 +33,9 @@ def loss_of(model: Any, step: int, replica: str, width: int = WIDTH) -> tuple[An
     return (model(data) - data.flip(1)).square().mean(), samples
 
 
-def coordinate(port_file: str, log: str, expected: int, shards: int = 1, silent_s: float = 5.0) -> None:
+def coordinate(
+    port_file: str, log: str, expected: int, shards: int = 1, silent_s: float = 5.0, host: str = "127.0.0.1"
+) -> None:
     """The coordinator; writes its port into a file."""
     from scaleacross.runtime.replicas.coordinator import run
     from scaleacross.runtime.replicas.membership import Membership
@@ -42,7 +44,7 @@ def coordinate(port_file: str, log: str, expected: int, shards: int = 1, silent_
         Path(f"{port_file}.new").write_text(str(port))
         Path(f"{port_file}.new").rename(port_file)
 
-    run(Membership(expected, shards, silent_s), "127.0.0.1", 0, "", Path(log), ready)
+    run(Membership(expected, shards, silent_s), host, 0, "", Path(log), ready)
 
 
 def train(coordinator: str, replica: str, stop: str, log: str, pace_s: float = 0.0, hooked: bool = False) -> None:
@@ -129,31 +131,30 @@ def whole_lines(path: Path) -> list[str]:
 
 
 class Job:
-    """A coordinator and replicas, each a process."""
+    """A coordinator and replicas, each a process, on loopback. ``launch`` starts them, at ``host``."""
+
+    host = "127.0.0.1"
 
     def __init__(self, folder: Path, expected: int, hooked: bool = False, pace_s: float = 0.1, shards: int = 1) -> None:
         self.folder, self.hooked, self.pace_s = folder, hooked, pace_s
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["torch", "torch.distributed", "scaleacross.runtime.replicas.member"])
         self.processes: dict[str, Any] = {}
-        self.coordinator = self.context.Process(
-            target=coordinate, args=(str(folder / "port"), str(folder / "history.jsonl"), expected, shards), daemon=True
-        )
-        self.coordinator.start()
+        how = (str(folder / "port"), str(folder / "history.jsonl"), expected, shards, 5.0, self.host)
+        self.coordinator = self.launch("coordinator", coordinate, how)
         self.until(lambda: (folder / "port").exists())
-        self.address = f"127.0.0.1:{(folder / 'port').read_text()}"
+        self.address = f"{self.host}:{(folder / 'port').read_text()}"
+
+    def launch(self, name: str, work: Any, how: tuple[Any, ...]) -> Any:
+        """A process that runs ``work(*how)``."""
+        process = self.context.Process(target=work, args=how, daemon=True)
+        process.start()
+        return process
 
     def start(self, replica: str) -> None:
-        how = (
-            self.address,
-            replica,
-            str(self.folder / "stop"),
-            str(self.folder / f"{replica}.jsonl"),
-            self.pace_s,
-            self.hooked,
-        )
-        self.processes[replica] = self.context.Process(target=train, args=how, daemon=True)
-        self.processes[replica].start()
+        stop, log = (str(self.folder / name) for name in ("stop", f"{replica}.jsonl"))
+        how = (self.address, replica, stop, log, self.pace_s, self.hooked)
+        self.processes[replica] = self.launch(replica, train, how)
 
     def start_sharded(self, replica: str) -> None:
         """Two ranks, called ``1.0`` and ``1.1`` of replica ``1``."""
@@ -163,8 +164,7 @@ class Job:
         for shard in range(2):
             name = f"{replica}.{shard}"
             how = (self.address, replica, shard, port, str(self.folder / "stop"), str(self.folder / f"{name}.jsonl"))
-            self.processes[name] = self.context.Process(target=train_sharded, args=(*how, self.pace_s), daemon=True)
-            self.processes[name].start()
+            self.processes[name] = self.launch(name, train_sharded, (*how, self.pace_s))
 
     def signal(self, replica: str, number: int) -> None:
         os.kill(self.processes[replica].pid, number)

@@ -127,8 +127,8 @@ def test_messages_under_way_at_once_count_once() -> None:
     record = _issue(FlightRecorder(0, 2), done=False)
     cursor = GroupCursor(record, (0, 1))
     for _ in range(10):
-        cursor.sent(1, 1000, 10**9)
-        cursor.received(1, 1000, 10**9)
+        cursor.sent(1, 1000, time.perf_counter_ns() - 10**9)
+        cursor.received(1, 1000, time.perf_counter_ns() - 10**9)
     sent_chunks, _, received_chunks, _, sent_bytes, send_ns, received_bytes, receive_ns = record.cursors[1]
     assert (sent_chunks, received_chunks, sent_bytes, received_bytes) == (10, 10, 10_000, 10_000)
     assert 10**9 <= send_ns < 2 * 10**9 and 10**9 <= receive_ns < 2 * 10**9

@@ -49,12 +49,19 @@ def listener(heard: queue.SimpleQueue[bytes]) -> Iterator[Listener]:
 
     def answer(hello: bytes, connection: socket.socket) -> bool:
         heard.put(hello)
+        if hello == b"break":
+            raise AttributeError("the group is not ready")
         connection.sendall(b"!")
         return False
 
     Greeter(listening, answer)  # type: ignore[arg-type]
     yield listening
     listening.close()
+
+
+def test_a_group_that_fails_to_take_its_caller_keeps_nobody_from_the_others(listener: Listener) -> None:
+    assert say(listener, LENGTH.pack(5), b"break") == b""
+    assert say(listener, LENGTH.pack(5), b"hello") == b"!"
 
 
 def say(listener: Listener, *parts: bytes) -> bytes:

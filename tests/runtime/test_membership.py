@@ -160,6 +160,21 @@ def test_half_of_the_members_that_are_silent_stop_the_others_until_they_are_back
     assert membership.current.members == ("0", "1", "2")
 
 
+def test_a_cut_is_judged_when_all_behind_it_are_silent() -> None:
+    """Each of three of five was heard last at another time: given up one by one they would leave a minority that goes on."""
+    membership = at_work(5)
+    for name, heard in (("2", 8.0), ("3", 8.3), ("4", 8.6)):
+        membership.heard(Place(name), heard)
+    for now in (10.1, 10.4, 10.7):
+        for name in "01":
+            membership.heard(Place(name), now)
+        assert membership.tick(now) == []
+    assert membership.paused and membership.current.members == ("0", "1", "2", "3", "4")
+    for name in "24":
+        membership.heard(Place(name), 11.0)
+    assert told(membership.tick(11.0), "gone") == {"3": "replica 3 is silent"}
+
+
 def test_dead_ones_need_no_majority() -> None:
     membership = at_work()
     membership.lost(["1", "2", "3"], "dead", 1.0)

@@ -31,6 +31,10 @@ def test_methods_without_an_options_object(pool: RankPool) -> None:
     assert pool.run(cases.short_forms, SIZE) == [[]] * SIZE
 
 
+def test_a_limit_holds_over_send_and_receive(pool: RankPool) -> None:
+    assert 0.9 < pool.run(cases.a_limit_over_send_and_receive, SIZE)[0] < 20
+
+
 def test_sparse_tensors_and_sparse_gradients(pool: RankPool) -> None:
     for wrong, wrong_gradient in pool.run(cases.sparse_gradients, SIZE):
         assert wrong == 0.0

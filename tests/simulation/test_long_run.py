@@ -132,3 +132,24 @@ def test_nothing_fails_nothing_is_lost() -> None:
 def test_bad_requests_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         long_run(ft_hsdp(4), **({"days": 1, "draws": 1} | options))
+
+
+def test_a_unit_takes_its_share_and_the_pace_of_a_smaller_group() -> None:
+    """A day of three units: the one of half the tokens is out for 6 hours, one of a quarter of them for 6 hours
+    that overlap by 2. Those that are left make 0.8 of the steps."""
+    model = FaultModel(
+        num_units=3,
+        strikes=(Strike(cause="host", rate_per_s=0, units_hit=1),),
+        recover_s=6 * 3600,
+        restart_s=6 * 3600,
+        stall_s=0,
+        unit_loss=1 / 3,
+        unit_shares=(0.25, 0.5, 0.25),
+        short_pace=0.8,
+    )
+    trace = [TracedFailure(time_s=3600.0 * hour, unit=unit) for hour, unit in ((2, 1), (6, 2))]
+    run = long_run(model, days=1, draws=2, trace=trace)
+    useful_hours = 2 + 0.8 * (4 * 0.5 + 2 * 0.25 + 4 * 0.75) + 12
+    assert run.goodput_fraction["mean"] == pytest.approx(useful_hours / 24)
+    with pytest.raises(InputError, match="fault unit 3"):
+        long_run(model, days=1, draws=2, trace=[TracedFailure(time_s=1.0, unit=3)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
@@ -18,66 +19,144 @@ from scaleacross.spec.replica_run import ReplicaRun, Stall
 LOST: Final = ("dead", "silent", "left", "replaced")
 CHANGES: Final = (*LOST, "failed", "epoch", "paused", "donor")
 MAX_LOG_BYTES: Final = 1 << 30
-DRAWS: Final = 200
-"""Of which replica each loss hits."""
 
 
-def measured_goodput(log: str | Path, plan: Plan | str | Path | None = None) -> ReplicaRun:
+def measured_goodput(
+    log: str | Path, plan: Plan | str | Path | None = None, like: str | Path | None = None
+) -> ReplicaRun:
     """What the run of a coordinator's log has committed.
 
     Args:
         plan: adds tokens, and the predicted share and stall.
+        like: the log of an earlier run of these replicas, from which the simulation takes how long a lost one is out, how long it
+            stalls the others and how fast these go meanwhile: then it predicts this run, of which it knows the losses only.
 
     Raises:
-        InputError: no such log, one with fewer than three commits, or a step that is missing or there twice.
+        InputError: no such log, one with fewer than three commits, a step that is missing or there twice, or other replicas.
     """
-    events = _events(Path(log))
-    commits = [event for event in events if event["event"] == "commit"]
-    if len(commits) < 3:
-        raise InputError(f"{log}: {len(commits)} committed steps; three are needed to know how long one takes")
-    for before, after in pairwise(commits):
-        if after["step"] != before["step"] + 1:
-            raise InputError(f"{log}: step {after['step']} is committed after step {before['step']}: no log of one run")
-    changes = _changes(events)
-    most = max(len(commit["samples"]) for commit in commits)
-    full = max(sum(commit["samples"].values()) for commit in commits if len(commit["samples"]) == most)
-    steps = list(pairwise(commits))
-    quiet = [
-        b["time_s"] - a["time_s"] for a, b in steps if len(b["samples"]) == most and not changes.get(b["step"])
-    ] or [b["time_s"] - a["time_s"] for a, b in steps]
-    usual_s, mean_s, seconds = median(quiet), fmean(quiet), commits[-1]["time_s"] - commits[0]["time_s"]
-    stalls, missing_s = [], 0.0
-    for a, b in steps:
-        took, why = b["time_s"] - a["time_s"], changes.get(b["step"], [])
-        missing_s += min(took, usual_s) * (1 - sum(b["samples"].values()) / full)
-        if why and took > usual_s:
-            stalls.append(Stall(step=b["step"], seconds=took - usual_s, why="; ".join(dict.fromkeys(why))))
-    lost_s = sum(stall.seconds for stall in stalls)
+    run = _Log.read(log)
     found = None if plan is None else plan if isinstance(plan, Plan) else load_plan(plan)
     goodput = None if found is None else found.goodput
-    samples = sum(sum(commit["samples"].values()) for commit in commits)
-    after_first = samples - sum(commits[0]["samples"].values())
+    samples = sum(sum(commit["samples"].values()) for commit in run.commits)
+    sizes = [len(commit["samples"]) for commit in run.commits]
     return ReplicaRun(
         log=str(log),
-        seconds=seconds,
-        steps=len(commits),
+        seconds=run.seconds,
+        steps=len(run.commits),
         samples=samples,
         tokens=None if found is None else samples * found.job.sequence_length,
-        epochs=sum(event["event"] == "epoch" for event in events),
-        most_members=most,
-        lost={word: count for word in LOST if (count := sum(event["event"] == word for event in events))},
-        joined=sum(later > earlier for earlier, later in zip(*_sizes(commits), strict=True)),
-        median_step_s=usual_s,
-        mean_step_s=mean_s,
-        useful_fraction=after_first / (full * seconds / mean_s) if seconds else 1.0,
-        simulated_fraction=_simulated(events, commits, lost_s) if seconds else 1.0,
-        stall_fraction=lost_s / seconds if seconds else 0.0,
-        missing_fraction=missing_s / seconds if seconds else 0.0,
-        stalls=tuple(stalls),
-        failures=tuple(dict.fromkeys(str(e["why"]) for e in events if e["event"] == "failed")),
+        epochs=sum(event["event"] == "epoch" for event in run.events),
+        most_members=run.most,
+        lost={word: count for word in LOST if (count := sum(event["event"] == word for event in run.events))},
+        joined=sum(later > earlier for earlier, later in pairwise(sizes)),
+        median_step_s=run.usual_s,
+        mean_step_s=run.mean_s,
+        useful_fraction=(samples - sum(run.commits[0]["samples"].values())) / (run.full * run.seconds / run.mean_s),
+        simulated_fraction=_simulated(run, run if like is None else _Log.read(like)),
+        stall_fraction=run.lost_s / run.seconds,
+        missing_fraction=run.missing_s / run.seconds,
+        short_pace=run.short_pace,
+        stalls=run.stalls,
+        failures=tuple(dict.fromkeys(str(e["why"]) for e in run.events if e["event"] == "failed")),
         predicted_fraction=None if goodput is None else goodput.goodput_fraction,
         predicted_stall_s=None if goodput is None else goodput.model.stall_s,
     )
+
+
+@dataclass(frozen=True)
+class _Log:
+    """A run by its log: steps between commits, and what changes of members did to them.
+
+    Attributes:
+        most, full: members, and samples, of a step with all.
+        usual_s, mean_s: median and mean of steps with all members and no change.
+        short_pace: mean_s over the mean of steps with fewer members and no change.
+        missing_s: time of steps that members who were out would have had.
+    """
+
+    events: list[dict[str, Any]]
+    commits: list[dict[str, Any]]
+    most: int
+    full: int
+    usual_s: float
+    mean_s: float
+    short_pace: float
+    missing_s: float
+    stalls: tuple[Stall, ...]
+
+    @classmethod
+    def read(cls, path: str | Path) -> _Log:
+        """Raises InputError, as ``measured_goodput``."""
+        events = _events(Path(path))
+        commits = [event for event in events if event["event"] == "commit"]
+        if len(commits) < 3:
+            raise InputError(f"{path}: {len(commits)} committed steps; three are needed to know how long one takes")
+        for before, after in pairwise(commits):
+            if after["step"] != before["step"] + 1:
+                raise InputError(
+                    f"{path}: step {after['step']} is committed after step {before['step']}: no log of one run"
+                )
+        if commits[-1]["time_s"] <= commits[0]["time_s"]:
+            raise InputError(f"{path}: all steps are committed at once: no log of a run")
+        changes = _changes(events)
+        most = max(len(commit["samples"]) for commit in commits)
+        full = max(sum(commit["samples"].values()) for commit in commits if len(commit["samples"]) == most)
+        steps = [(b["time_s"] - a["time_s"], b, changes.get(b["step"], [])) for a, b in pairwise(commits)]
+        quiet = [took for took, at, why in steps if len(at["samples"]) == most and not why] or [s[0] for s in steps]
+        short = [took for took, at, why in steps if len(at["samples"]) < most and not why]
+        usual_s, mean_s, short_s = median(quiet), fmean(quiet), median(short or quiet)
+        late = [
+            (at, took - (usual_s if len(at["samples"]) == most else short_s), why) for took, at, why in steps if why
+        ]
+        return cls(
+            events,
+            commits,
+            most,
+            full,
+            usual_s,
+            mean_s,
+            short_pace=mean_s / fmean(short) if short else 1.0,
+            missing_s=sum(min(took, usual_s) * (1 - sum(at["samples"].values()) / full) for took, at, _ in steps),
+            stalls=tuple(
+                Stall(step=at["step"], seconds=late_s, why="; ".join(dict.fromkeys(why)))
+                for at, late_s, why in late
+                if late_s > 0
+            ),
+        )
+
+    @property
+    def seconds(self) -> float:
+        """From the first commit to the last."""
+        return float(self.commits[-1]["time_s"] - self.commits[0]["time_s"])
+
+    @property
+    def lost_s(self) -> float:
+        """Of all stalls."""
+        return sum(stall.seconds for stall in self.stalls)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Replica -> its part of the samples of a step with all."""
+        whole = next(commit["samples"] for commit in self.commits if len(commit["samples"]) == self.most)
+        return {name: count / sum(whole.values()) for name, count in sorted(whole.items())}
+
+    @property
+    def losses(self) -> list[tuple[str, float, float]]:
+        """(replica, last commit with it, last one without) of every loss: what it computed since its last commit is lost."""
+        out, end_s = [], self.commits[-1]["time_s"]
+        for event in self.events:
+            if event["event"] not in LOST or not self.commits[0]["time_s"] < event["time_s"] < end_s:
+                continue
+            name, at_s = event["replica"], event["time_s"]
+            begin_s = max(
+                (c["time_s"] for c in self.commits if c["time_s"] <= at_s and name in c["samples"]), default=at_s
+            )
+            without = [c["time_s"] for c in self.commits if c["time_s"] > at_s and name not in c["samples"]]
+            back = [c["time_s"] for c in self.commits if without and c["time_s"] > without[0] and name in c["samples"]]
+            until_s = back[0] if back else end_s
+            last_s = max((time_s for time_s in without if time_s < until_s), default=begin_s) if back else until_s
+            out.append((name, float(begin_s), float(last_s)))
+        return out
 
 
 def hung_epochs(log: str | Path) -> tuple[str, ...]:
@@ -106,34 +185,28 @@ def hung_epochs(log: str | Path) -> tuple[str, ...]:
     return tuple(out)
 
 
-def _simulated(events: list[dict[str, Any]], commits: list[dict[str, Any]], lost_s: float) -> float:
-    """The share that ``simulate --days`` gives for the same losses at the same times, each out for as long as these were in the
-    mean and stalling the others for as long as these did."""
-    begin_s, end_s = commits[0]["time_s"], commits[-1]["time_s"]
-    losses = [one for one in events if one["event"] in LOST and begin_s < one["time_s"] < end_s]
-    if not losses:
+def _simulated(run: _Log, like: _Log) -> float:
+    """The share that ``simulate --days`` gives for the losses of ``run``, the same replicas at the same times: each is out, and
+    stalls the others, for as long as in the mean of ``like``, and these go as fast meanwhile."""
+    if not run.losses:
         return 1.0
-    out_s = []
-    for loss in losses:
-        without = [c["time_s"] for c in commits if c["time_s"] > loss["time_s"] and loss["replica"] not in c["samples"]]
-        back = next(
-            (c["time_s"] for c in commits if without and c["time_s"] > without[0] and loss["replica"] in c["samples"]),
-            end_s,
-        )
-        out_s.append(max([time_s for time_s in without if time_s < back], default=loss["time_s"]) - loss["time_s"])
-    num_units = max(len(commit["samples"]) for commit in commits)
-    recover_s = fmean(out_s)
+    if not like.losses or like.shares.keys() != run.shares.keys():
+        raise InputError("the earlier run has other replicas, or lost none: it does not say what a loss costs here")
+    shares, recover_s = run.shares, fmean(last_s - begin_s for _, begin_s, last_s in like.losses)
+    units = {name: number for number, name in enumerate(shares)}
     model = FaultModel(
-        num_units=num_units,
-        strikes=(Strike(cause="host", rate_per_s=len(losses) / (end_s - begin_s), units_hit=1),),
+        num_units=len(shares),
+        strikes=(Strike(cause="host", rate_per_s=len(run.losses) / run.seconds, units_hit=1),),
         recover_s=recover_s,
         restart_s=recover_s,
-        stall_s=lost_s / len(losses),
-        unit_loss=1 / num_units,
+        stall_s=like.lost_s / len(like.losses),
+        unit_loss=1 / len(shares),
+        unit_shares=tuple(shares.values()),
+        short_pace=like.short_pace,
     )
-    trace = [TracedFailure(time_s=one["time_s"] - begin_s, cause="host", host_swap=False) for one in losses]
-    run = long_run(model, days=(end_s - begin_s) / SECONDS_PER_DAY, draws=DRAWS, trace=trace)
-    return run.goodput_fraction["mean"]
+    begin_s = run.commits[0]["time_s"]
+    trace = [TracedFailure(time_s=at_s - begin_s, unit=units.get(name)) for name, at_s, _ in run.losses]
+    return long_run(model, days=run.seconds / SECONDS_PER_DAY, draws=1, trace=trace).goodput_fraction["mean"]
 
 
 def _events(path: Path) -> list[dict[str, Any]]:
@@ -176,8 +249,3 @@ def _changes(events: list[dict[str, Any]]) -> dict[int, list[str]]:
         elif event["event"] == "epoch":
             waiting.append(f"epoch {event['epoch']} of {len(event['members'])}")
     return out
-
-
-def _sizes(commits: list[dict[str, Any]]) -> tuple[list[int], list[int]]:
-    sizes = [len(commit["samples"]) for commit in commits]
-    return sizes[:-1], sizes[1:]

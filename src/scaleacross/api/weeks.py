@@ -22,7 +22,7 @@ from scaleacross.spec.progress import Progress
 from scaleacross.workloads.problem import Problem
 
 RATES: Final = "rates"
-COLUMNS: Final = ("time_hours", "cause", "host_swap")
+COLUMNS: Final = ("time_hours", "cause", "host_swap", "unit")
 STEP_DRAWS: Final = 20
 """Steps simulated for the paces of a long run: hosts that are slow stay so, and runs share these draws."""
 STRAGGLING: Final = 3
@@ -43,7 +43,8 @@ def simulate_weeks(
 
     Args:
         failures: ``rates`` draws them by the plan's rates (Llama 3's where nothing states any); otherwise a CSV with
-            columns time_hours, cause and host_swap (yes or no; may be left out).
+            columns time_hours, cause, host_swap (yes or no) and unit (the fault unit that is hit, from 0; empty: drawn), of which
+            all but the first may be left out.
         what_if: what holds all the time, as for one step. Of ``jitter`` and ``host-jitter`` every draw of the run has one of
             STEP_DRAWS steps: hosts that are slow stay so.
         progress: called now and then.
@@ -131,7 +132,7 @@ def read_trace(path: Path) -> tuple[TracedFailure, ...]:
     unknown = {str(name) for name in rows[0]} - set(COLUMNS)
     if missing or unknown:
         raise InputError(
-            f"{path}: columns {', '.join(map(str, rows[0]))}; a trace has {', '.join(COLUMNS)} (the last two may be left out)"
+            f"{path}: columns {', '.join(map(str, rows[0]))}; a trace has {', '.join(COLUMNS)} (only the first is needed)"
         )
     return tuple(sorted((_failure(path, line, row) for line, row in enumerate(rows, 2)), key=lambda one: one.time_s))
 
@@ -140,10 +141,15 @@ def _failure(path: Path, line: int, row: dict[str, str]) -> TracedFailure:
     swap = (row.get("host_swap") or "no").strip().lower()
     if swap not in ("yes", "no", "true", "false", "1", "0"):
         raise InputError(f"{path}:{line}: host_swap is '{swap}': write yes or no")
+    unit = (row.get("unit") or "").strip()
+    if unit and not unit.isdecimal():
+        raise InputError(f"{path}:{line}: unit is '{unit}': write the number of a fault unit, from 0, or nothing")
     try:
-        hours = float(row["time_hours"])
         return TracedFailure(
-            time_s=hours * 3600, cause=(row.get("cause") or "host").strip(), host_swap=swap in ("yes", "true", "1")
+            time_s=float(row["time_hours"]) * 3600,
+            cause=(row.get("cause") or "host").strip(),
+            host_swap=swap in ("yes", "true", "1"),
+            unit=int(unit) if unit else None,
         )
     except (TypeError, ValueError):
         raise InputError(

@@ -61,6 +61,14 @@ def goodput_command(
     plan: Annotated[
         Path | None, typer.Option("--plan", metavar="PLAN.json", help="Adds tokens, and the prediction beside them.")
     ] = None,
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            "--like",
+            metavar="LOG",
+            help="Simulate with the time out, stall and pace of this earlier run of the replicas.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON and nothing else.")] = False,
 ) -> None:
     """Say what a run among replicas has committed, what lost replicas cost, and what the plan had predicted.
@@ -68,12 +76,13 @@ def goodput_command(
     \b
     Examples:
       scaleacross goodput run.jsonl
+      scaleacross goodput run.jsonl --like yesterday.jsonl
       scaleacross goodput run.jsonl --plan build/plan.json --json | jq .useful_fraction
     """
     from scaleacross.api import measured_goodput
     from scaleacross.report.replica_run import replica_run_report
 
-    run = measured_goodput(log, plan)
+    run = measured_goodput(log, plan, like)
     if as_json:
         typer.echo(run.model_dump_json(indent=2))
     else:

@@ -34,7 +34,7 @@ FailuresFrom = Annotated[
     typer.Option(
         "--failures",
         metavar="TRACE.csv|rates",
-        help="rates: drawn by the plan's rates; or a CSV with time_hours, cause, host_swap. With --days.",
+        help="rates: drawn by the plan's rates; or a CSV with time_hours, cause, host_swap, unit. With --days.",
     ),
 ]
 Output = Annotated[

@@ -25,9 +25,12 @@ def replica_run_report(run: ReplicaRun) -> RenderableType:
     rows.append(("epochs", f"{run.epochs:,}"))
     beside = f"; the plan predicts {percent(run.predicted_fraction)}" if run.predicted_fraction is not None else ""
     rows.append(("goodput", f"{percent(run.useful_fraction)} of what {plural(run.most_members, 'replica')} do{beside}"))
-    rows.append(("simulated", f"{percent(run.simulated_fraction)} with the same losses, their mean time out and stall"))
+    rows.append(
+        ("simulated", f"{percent(run.simulated_fraction)} with the same losses, the mean time out, stall and pace")
+    )
     rows.append(("lost: stalls", percent(run.stall_fraction)))
     rows.append(("lost: replicas out", percent(run.missing_fraction)))
+    rows.append(("pace meanwhile", f"{percent(run.short_pace)} of that of all"))
     if run.predicted_stall_s is not None and run.stalls:
         longest = max(stall.seconds for stall in run.stalls)
         rows.append(("stall", f"{longest:.2f} s at most; the plan predicts {run.predicted_stall_s:,.0f} s per loss"))

@@ -56,6 +56,10 @@ class Form(NamedTuple):
     depths: tuple[int, ...]
     short: tuple[str, ...] = ()
 
+    def nests(self, args: Sequence[Any]) -> bool:
+        """Whether lists are nested no deeper than one level, and are where they are to be."""
+        return all(depth == isinstance(value, list) for value, depth in zip(args, self.depths, strict=False))
+
     def bind(self, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
         """The arguments in the form with ``opts``. Raises TypeError for one that torch does not know either."""
         left, given = dict(named), list(args[: len(self.tensors)])
@@ -105,9 +109,12 @@ FORMS: Final[Mapping[str, Form]] = {
 def any_form(method: Callable[..., Any]) -> Callable[..., Any]:
     """Let ``method``, which takes tensors and ``opts``, be called as torch's own of that name may be."""
     form = FORMS[method.__name__]
+    options, num_args = form.options, len(form.tensors) + 1
 
     @wraps(method)
     def call(group: Any, *args: Any, **named: Any) -> Any:
+        if len(args) == num_args and not named and type(args[-1]) is options and form.nests(args):
+            return method(group, *args)  # as torch.distributed's own functions call it
         return method(group, *form.bind(args, named))
 
     return call

@@ -151,7 +151,7 @@ class CollectiveQueue:
                 if other is None or prepared.programs is None:
                     self._communicator.run(prepared.task, work.deadline, cursor)
                 else:
-                    other.run(prepared.task, prepared.programs, cursor)
+                    other.run(prepared.task, prepared.programs, work.deadline, cursor)
                 prepared.finish()
                 if after is not None:
                     after()

@@ -181,7 +181,10 @@ class Communicator:
                     continue
                 self._watch.moved()
                 if isinstance(link, Incoming):
-                    self._read(link, run)
+                    if link.parked:  # left registered, as most often the collective ends before more comes
+                        self._listen(link, False)
+                    else:
+                        self._read(link, run)
                 elif events & selectors.EVENT_READ:
                     link.read_credit()
                     if link.closed:
@@ -201,14 +204,19 @@ class Communicator:
 
     def _read(self, link: Incoming, run: Run) -> None:
         link.read(run.wanted, run.place, run.take)
-        if link.closed or link.parked:
+        self._listen(link, not link.closed)
+
+    def _listen(self, link: Incoming, wanted: bool) -> None:
+        if wanted and not link.is_watched:
+            self._selector.register(link.connection, selectors.EVENT_READ, link)
+        elif link.is_watched and not wanted:
             self._selector.unregister(link.connection)
+        link.is_watched = wanted
 
     def _resume(self, run: Run) -> None:
         """Go on with links whose next segment belonged to a later collective."""
         for link in self._incoming.values():
             if link.parked and not link.closed:
-                self._selector.register(link.connection, selectors.EVENT_READ, link)
                 self._read(link, run)
 
     def _greet(self, run: Run) -> None:
@@ -221,7 +229,6 @@ class Communicator:
             caller = self._callers.get()
             link = self._incoming_of(caller)
             self._incoming[caller.rank] = link
-            self._selector.register(link.connection, selectors.EVENT_READ, link)
             self._read(link, run)
 
     def _called(self, caller: Caller) -> None:
@@ -370,9 +377,8 @@ class Communicator:
         reason = getattr(error, "reason", None) or str(self.broken)
         self._greet_quietly()
         for link in self._links():
-            if isinstance(link, Outgoing) or not (link.closed or link.parked):
-                with suppress(KeyError, ValueError):
-                    self._selector.unregister(link.connection)
+            with suppress(KeyError, ValueError):
+                self._selector.unregister(link.connection)
             link.abort(reason)
 
     def _links(self) -> list[Outgoing | Incoming]:

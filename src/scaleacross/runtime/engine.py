@@ -24,11 +24,11 @@ from scaleacross.runtime.wire import Header, Identity
 class Cursor(Protocol):
     """Is told how far a collective has come; peers are ranks of the group."""
 
-    def sent(self, peer: int, num_bytes: int, nanoseconds: int) -> None:
-        """A message has left, so long after it was queued."""
+    def sent(self, peer: int, num_bytes: int, begun_ns: int) -> None:
+        """A message has left that was queued at ``begun_ns``, of ``time.perf_counter_ns``."""
 
-    def received(self, peer: int, num_bytes: int, nanoseconds: int) -> None:
-        """A message has arrived, so long after its step began."""
+    def received(self, peer: int, num_bytes: int, begun_ns: int) -> None:
+        """A message has arrived whose step began at ``begun_ns``."""
 
     def coded(self, plain_bytes: int, num_bytes: int) -> None:
         """A coded message has left in ``num_bytes`` instead of ``plain_bytes``."""
@@ -71,27 +71,48 @@ class Task:
         whole, size = self._bytes[piece.buffer], self.buffers[piece.buffer].element_size()
         return None if whole is None else whole[piece.start * size : (piece.start + piece.length) * size]
 
+    def move(self, source: Piece, target: Piece) -> None:
+        """Copy elements within this rank."""
+        held, taken = self.bytes_at(target, self.plain), self.bytes_at(source, self.plain)
+        if held is None or taken is None:
+            self.values(target).copy_(self.values(source))
+        else:
+            held[:] = taken
+
 
 class Outbound:
-    """A message on its way out: where its elements lie, and what to call (with its bytes) when all of it has left.
+    """A message on its way out: where its elements lie, and whom to tell when all of it has left.
 
     Attributes:
+        channel: of the program.
+        position: among the messages of its channel.
+        begun_ns: when its step began.
         num_bytes: payload that has been handed over so far.
     """
 
-    __slots__ = ("channel", "encoding", "left", "message", "num_bytes", "num_elements", "task")
+    __slots__ = ("_run", "begun_ns", "channel", "encoding", "message", "num_bytes", "num_elements", "position", "task")
 
     def __init__(
-        self, task: Task, channel: int, message: Message, encoding: Encoding, left: Callable[[int], None]
+        self, run: Run, channel: int, position: int, message: Message, encoding: Encoding, begun_ns: int
     ) -> None:
-        self.task, self.channel, self.message, self.encoding, self.left = task, channel, message, encoding, left
+        self._run, self.task, self.channel, self.position = run, run.task, channel, position
+        self.message, self.encoding, self.begun_ns = message, encoding, begun_ns
         self.num_elements, self.num_bytes = message.num_elements, 0
+
+    def left(self) -> None:
+        """All of it is on its way."""
+        self._run.left(self)
 
     def segments(self, limit_bytes: int) -> Iterator[Piece]:
         """Elements of at most ``limit_bytes`` each; one empty segment where there are none."""
+        most, pieces = max(limit_bytes // self.encoding.most_bytes(GRAIN), 1) * GRAIN, self.message.pieces
+        if self.num_elements <= most and len(pieces) == 1:
+            return iter(pieces)
+        return self._cut(most)
+
+    def _cut(self, most: int) -> Iterator[Piece]:
         if not self.num_elements:
             yield Piece(INPUT, 0, 0)
-        most = max(limit_bytes // self.encoding.most_bytes(GRAIN), 1) * GRAIN
         for buffer, start, length in self.message.pieces:
             for done in range(0, length, most):
                 yield Piece(buffer, start + done, min(most, length - done))
@@ -131,10 +152,11 @@ class _Channel:
         self.open: list[_Arrival] = []
         self.left: list[bool] = []
         self.num_left = 0
+        self.num_unready = self.num_open = 0
 
     @property
     def finished(self) -> bool:
-        return self.begun == len(self.steps) and not self.open and self.num_left == len(self.left)
+        return self.begun == len(self.steps) and not self.num_open and self.num_left == len(self.left)
 
 
 class Run:
@@ -165,6 +187,8 @@ class Run:
     def wanted(self, peer: int, header: Header) -> bool:
         """Whether a segment belongs to this collective. Raises MismatchError where the peer runs another one in its place."""
         identity = self.task.identity
+        if (header.sequence, header.code, header.num_elements) == identity[:3]:
+            return True
         if header.sequence > identity.sequence:
             return False
         if header.sequence < identity.sequence:
@@ -172,15 +196,11 @@ class Run:
                 f"rank {peer} still sends for collective {header.sequence} of the group, this rank is at {identity.sequence} "
                 f"({identity.text})"
             )
-        if header.code != identity.code or header.num_elements != identity.num_elements:
-            theirs = (
-                f"{header.num_elements} elements" if header.num_elements != identity.num_elements else "another one"
-            )
-            raise MismatchError(
-                f"collective {identity.sequence} of the group is {identity.text} of {identity.num_elements} elements here, "
-                f"and {theirs} on rank {peer}"
-            )
-        return True
+        theirs = f"{header.num_elements} elements" if header.num_elements != identity.num_elements else "another one"
+        raise MismatchError(
+            f"collective {identity.sequence} of the group is {identity.text} of {identity.num_elements} elements here, "
+            f"and {theirs} on rank {peer}"
+        )
 
     def place(self, peer: int, header: Header) -> memoryview | None:
         """Where the elements of a segment lie in the end, if they may be read right there; else None."""
@@ -206,7 +226,7 @@ class Run:
         self._check_size(arrival, header.message_elements)
         if arrival.ready:
             self._apply(arrival, Segment(payload, header.segment_elements))
-            if arrival.done:
+            if arrival.done and not self._channels[arrival.channel].num_open:
                 self._advance(arrival.channel)
         else:
             arrival.staged.append(Segment(payload, header.segment_elements))
@@ -230,9 +250,8 @@ class Run:
             channel = self._channels[index]
             follower = index + self.task.program.num_parallel
             while True:
-                if not all(arrival.done for arrival in channel.open):
+                if channel.num_open:
                     break
-                channel.open = []
                 if channel.begun == len(channel.steps) or not self._may_begin(index):
                     break
                 step = channel.steps[channel.begun]
@@ -252,10 +271,9 @@ class Run:
             if message.settles and task.settle is not None:
                 for piece in message.pieces:
                     task.settle(task.values(piece))
+            position = len(channel.left)
             channel.left.append(False)
-            encoding = task.encoding(message.peer)
-            left = self._left_callback(index, len(channel.left) - 1, message, encoding, now)
-            self.post(message.peer, Outbound(task, index, message, encoding, left))
+            self.post(message.peer, Outbound(self, index, position, message, task.encoding(message.peer), now))
         arrivals = []
         for message in step.receives:
             arrival = _Arrival(message, task.encoding(message.peer), index, message.num_elements, begun_ns=now)
@@ -266,6 +284,7 @@ class Run:
             self._arrivals[key] = arrival
             arrivals.append(arrival)
         channel.open = arrivals
+        channel.num_open = channel.num_unready = len(arrivals)
         self._make_ready(channel)
 
     def _make_ready(self, channel: _Channel) -> None:
@@ -277,26 +296,23 @@ class Run:
             if message.behind >= 0 and not channel.open[message.behind].done:
                 continue
             arrival.ready = True
+            channel.num_unready -= 1
             staged, arrival.staged = arrival.staged, []
             for segment in staged:
                 self._apply(arrival, segment)
 
-    def _left_callback(
-        self, index: int, position: int, message: Message, encoding: Encoding, posted_ns: int
-    ) -> Callable[[int], None]:
-        def left(num_bytes: int) -> None:
-            if encoding is not self.task.plain:
-                self.cursor.coded(self.task.plain.most_bytes(message.num_elements), num_bytes)
-            self.cursor.sent(message.peer, num_bytes, time.perf_counter_ns() - posted_ns)
-            channel = self._channels[index]
-            channel.left[position] = True
-            while channel.num_left < len(channel.left) and channel.left[channel.num_left]:
-                channel.num_left += 1
-            if any(not arrival.ready for arrival in channel.open):
-                self._make_ready(channel)
-                self._advance(index)
-
-        return left
+    def left(self, out: Outbound) -> None:
+        """A message has left: what waited for its elements may change them."""
+        if out.encoding is not self.task.plain:
+            self.cursor.coded(self.task.plain.most_bytes(out.num_elements), out.num_bytes)
+        self.cursor.sent(out.message.peer, out.num_bytes, out.begun_ns)
+        channel = self._channels[out.channel]
+        channel.left[out.position] = True
+        while channel.num_left < len(channel.left) and channel.left[channel.num_left]:
+            channel.num_left += 1
+        if channel.num_unready:
+            self._make_ready(channel)
+            self._advance(out.channel)
 
     # --- elements -----------------------------------------------------------------------------------------------------
 
@@ -327,11 +343,11 @@ class Run:
                 arrival.piece, arrival.offset = arrival.piece + 1, 0
         if arrival.got_elements == arrival.num_elements:
             arrival.done = True
-            now = time.perf_counter_ns()
-            self.cursor.received(arrival.message.peer, arrival.got_bytes, now - arrival.begun_ns)
+            self.cursor.received(arrival.message.peer, arrival.got_bytes, arrival.begun_ns)
             del self._arrivals[(arrival.message.peer, arrival.channel, arrival.message.ordinal)]
             channel = self._channels[arrival.channel]
-            if any(not other.ready for other in channel.open):
+            channel.num_open -= 1
+            if channel.num_unready:
                 self._make_ready(channel)
 
     def _check_size(self, arrival: _Arrival, num_elements: int) -> None:

@@ -113,6 +113,9 @@ class Greeter:
             return
         except (OSError, ValueError, KeyError, TypeError):
             self._drop(connection)
+        except Exception:  # whatever one group does with its caller, the others go on being reached
+            logger.exception("a caller could not be taken over")
+            self._drop(connection)
 
     def _secured(self, connection: socket.socket, end: float) -> socket.socket:
         """The connection under TLS, if its caller begins so; whoever must and does not is told. Raises OSError."""

@@ -25,12 +25,17 @@ from scaleacross.runtime.wire import (
 
 CREDITS_PER_WINDOW: Final = 4
 """Portions in which the credit of a window goes back."""
-STAGE_BYTES: Final = HEADER_BYTES + 2048
-"""What is read at once where little is wanted: a header and, mostly, a small payload."""
+STAGED_BYTES: Final = 32 << 10
+"""Payloads up to this are read together with their header; larger ones right into their place."""
 
 
 class Incoming:
-    """Segments from one peer."""
+    """Segments from one peer.
+
+    Attributes:
+        parked: head of a segment that a later collective will take; nothing is read before.
+        is_watched: whether the communicator is told when there is something to read.
+    """
 
     def __init__(
         self, peer: int, name: str, connection: socket.socket, memory: mmap.mmap | None, window_bytes: int
@@ -39,14 +44,14 @@ class Incoming:
         self._portion_bytes = window_bytes // CREDITS_PER_WINDOW
         self.peer, self.name, self.connection = peer, name, connection
         self.memory = None if memory is None else torch.frombuffer(memory, dtype=torch.uint8)
-        self.closed = False
+        self._bytes = memoryview(b"" if memory is None else memory)
+        self.closed = self.is_watched = False
         self.parked: Header | None = None
         self.received_bytes = 0
-        self._head = memoryview(bytearray(HEADER_BYTES))
-        self._stage = memoryview(bytearray(STAGE_BYTES))
-        self._staged = self._stage[:0]
+        self._stage = memoryview(bytearray(HEADER_BYTES + STAGED_BYTES))
+        self._at = self._end = 0
+        self._most = HEADER_BYTES + STAGED_BYTES
         self._drained = False
-        self._got = 0
         self._header: Header | None = None
         self._payload: torch.Tensor | None = None
         self._target: memoryview | None = None
@@ -63,7 +68,7 @@ class Incoming:
 
         Args:
             wanted: (peer, header) -> whether its collective runs now.
-            place: (peer, header) -> memory that a payload from the stream may be read into, or None.
+            place: (peer, header) -> memory that a payload may be read into, or None.
             take: (peer, header, payload as uint8); the payload is only valid during the call, and None where it is in ``place``.
 
         Raises:
@@ -117,25 +122,36 @@ class Incoming:
                 self._owed = 0
 
     def _read_header(self) -> Header | None:
-        while self._got < HEADER_BYTES:
-            count = self._receive(self._head[self._got :])
+        while self._end - self._at < HEADER_BYTES:
+            if self._at:  # a header is read in one piece
+                self._stage[: self._end - self._at] = bytes(self._stage[self._at : self._end])
+                self._at, self._end = 0, self._end - self._at
+            count = self._receive(self._stage[self._end : self._most])
             if count == 0:
                 return None
-            self._got += count
-        self._got = 0
-        return unpack(self._head)
+            self._end += count
+        header = unpack(self._stage, self._at)
+        self._at += HEADER_BYTES
+        is_large = header.place == INLINE and header.num_bytes > STAGED_BYTES  # and so will the next one be
+        self._most = HEADER_BYTES if is_large else len(self._stage)
+        return header
 
     def _begin(self, header: Header, place: Callable[[int, Header], memoryview | None]) -> None:
         self._header = header
         if header.kind == ABORT and header.num_bytes > MAX_REASON_BYTES:
             raise CollectiveError(f"{self.name}: a reason of {header.num_bytes} bytes")
+        direct = place(self.peer, header) if header.kind == SEGMENT and header.num_bytes else None
+        if direct is not None and len(direct) != header.num_bytes:
+            direct = None  # whoever takes it says what is wrong
         if header.place != INLINE:
             end = header.place + header.num_bytes
             if self.memory is None or end > self.memory.numel():
                 raise CollectiveError(f"{self.name}: a payload up to byte {end} of memory that is not shared")
-            self._payload = self.memory[header.place : end]
+            if direct is None:
+                self._payload = self.memory[header.place : end]
+            else:
+                direct[:] = self._bytes[header.place : end]
             return
-        direct = place(self.peer, header) if header.kind == SEGMENT and header.num_bytes else None
         if direct is not None:
             self._target = direct
             return
@@ -145,31 +161,33 @@ class Incoming:
         self._target = memoryview(self._payload.numpy())
 
     def _read_payload(self) -> bool:
-        while self._target is not None and len(self._target):
-            count = self._receive(self._target)
+        """Whether all of it is there."""
+        target = self._target
+        if target is None or not len(target):
+            return True
+        staged = min(self._end - self._at, len(target))
+        if staged:
+            target[:staged] = self._stage[self._at : self._at + staged]
+            self._at += staged
+            target = target[staged:]
+        while len(target):
+            count = self._receive(target)
             if count == 0:
+                self._target = target
                 return False
-            self._target = self._target[count:]
+            target = target[count:]
         return True
 
-    def _receive(self, target: memoryview) -> int:
+    def _receive(self, into: memoryview) -> int:
         """Bytes read; 0 if there are none now or the stream ended."""
-        if not self._staged:
-            if self._drained:
-                return 0
-            into = target if len(target) > STAGE_BYTES else self._stage
-            try:
-                count = self.connection.recv_into(into)
-            except BlockingIOError:
-                return 0
-            except OSError:
-                count = 0
-            self.closed = count == 0
-            self._drained = count < len(into)
-            if into is target:
-                return count
-            self._staged = self._stage[:count]
-        count = min(len(self._staged), len(target))
-        target[:count] = self._staged[:count]
-        self._staged = self._staged[count:]
+        if self._drained:
+            return 0
+        try:
+            count = self.connection.recv_into(into)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            count = 0
+        self.closed = count == 0
+        self._drained = count < len(into)
         return count

@@ -12,6 +12,7 @@ from scaleacross.runtime.encoding import Encoding, Plain
 from scaleacross.runtime.engine import Task
 from scaleacross.runtime.messages import (
     INPUT,
+    Piece,
     Place,
     RankProgram,
     block_major,
@@ -20,7 +21,7 @@ from scaleacross.runtime.messages import (
     rank_program,
 )
 from scaleacross.runtime.reduction import COMBINE, sum_dtype
-from scaleacross.runtime.wire import Identity
+from scaleacross.runtime.wire import Identity, code_of
 from scaleacross.schedules.collective import CollectiveSchedule, Operation, flat
 from scaleacross.schedules.collective.transfer import Steps
 
@@ -157,10 +158,11 @@ def all_to_all(
     """
     program, own, num_passing = _exchanging_program(schedule, tuple(counts), codes is not None, rank)
     values, out = tensor.view(-1), output.view(-1)
-    for start, target, length in own:
-        out[target : target + length].copy_(values[start : start + length])
-    buffers = (values, out, torch.empty(num_passing, dtype=tensor.dtype))
-    return Prepared(_task(schedule, sequence, program, buffers, tensor.dtype, None, codes), _nothing)
+    buffers = (values, out, torch.empty(num_passing, dtype=tensor.dtype) if num_passing else values)
+    task = _task(schedule, sequence, program, buffers, tensor.dtype, None, codes)
+    for source, target in own:
+        task.move(source, target)
+    return Prepared(task, _nothing)
 
 
 def needs_all_counts(schedule: CollectiveSchedule) -> bool:
@@ -190,8 +192,8 @@ def _scattering_program(schedule: CollectiveSchedule, shard: int, apart: bool, r
 @lru_cache(maxsize=256)
 def _exchanging_program(
     schedule: CollectiveSchedule, known: tuple[int, ...], apart: bool, rank: int
-) -> tuple[RankProgram, list[tuple[int, int, int]], int]:
-    """What ``rank`` does; (start in INPUT, start in WORK, elements) of what stays with it; elements of PASSING."""
+) -> tuple[RankProgram, list[tuple[Piece, Piece]], int]:
+    """What ``rank`` does; from where in INPUT to where in WORK goes what stays with it; elements of PASSING."""
     n = schedule.num_ranks
 
     def counts(source: int, destination: int) -> int:
@@ -203,7 +205,8 @@ def _exchanging_program(
     program = rank_program(schedule, rank, place, in_place=False, keep_empty=True, keep_blocks_apart=apart)
     shift = sum(counts(rank, other) for other in range(rank)) - sum(counts(other, rank) for other in range(rank))
     pieces = [place(rank * n + rank, channel) for channel in range(schedule.num_channels)]
-    return program, [(piece.start + shift, piece.start, piece.length) for piece in pieces if piece.length], num_passing
+    own = [(Piece(INPUT, to.start + shift, to.length), to) for to in pieces if to.length]
+    return program, own, num_passing
 
 
 def _task(
@@ -216,23 +219,37 @@ def _task(
     codes: Codes | None,
     detail: str = "",
 ) -> Task:
-    how = f" {reduction}" if reduction else ""
-    text = f"{schedule.operation.value}{detail}{how} of {str(dtype).removeprefix('torch.')} by {schedule.name}"
-    if schedule.num_channels > 1:
-        text += f" in {schedule.num_channels} channels"
-    if codes is not None:
-        text += f", {codes.name}"
-    plain = Plain(dtype)
+    plain = _plain(dtype)
+    text, code = _said(schedule, dtype, reduction, codes and codes.name, detail)
     varies = schedule.operation is Operation.ALL_TO_ALL
     return Task(
         program=program,
         buffers=buffers,
         combine=COMBINE[reduction] if reduction else None,
-        identity=Identity.of(sequence, text, 0 if varies else buffers[INPUT].numel()),
+        identity=Identity(sequence, code, 0 if varies else buffers[INPUT].numel(), text),
         encoding=_encodings(codes, plain),
         plain=plain,
         settle=None if codes is None else codes.settle,
     )
+
+
+@lru_cache(maxsize=32)
+def _plain(dtype: torch.dtype) -> Encoding:
+    return Plain(dtype)
+
+
+@lru_cache(maxsize=256)
+def _said(
+    schedule: CollectiveSchedule, dtype: torch.dtype, reduction: str | None, codec: str | None, detail: str
+) -> tuple[str, int]:
+    """A collective in words, and their hash."""
+    how = f" {reduction}" if reduction else ""
+    text = f"{schedule.operation.value}{detail}{how} of {str(dtype).removeprefix('torch.')} by {schedule.name}"
+    if schedule.num_channels > 1:
+        text += f" in {schedule.num_channels} channels"
+    if codec is not None:
+        text += f", {codec}"
+    return text, code_of(text)
 
 
 @lru_cache(maxsize=256)

@@ -22,10 +22,8 @@ from scaleacross.runtime.wire import (
     GOODBYE,
     INLINE,
     MAX_REASON_BYTES,
-    SEGMENT,
-    Header,
-    pack,
     pack_abort,
+    pack_segment,
     unpack_credit,
 )
 
@@ -34,8 +32,10 @@ MAX_BUFFERS_PER_CALL: Final = 32
 SEGMENTS_PER_WINDOW: Final = 6
 """A segment takes up to twice its size where it skips the end of the ring, and a receiver may owe one portion of credit
 (``incoming.CREDITS_PER_WINDOW``): 2/6 + 1/4 < 1, so a sender that has nothing on the way always has room for the next segment."""
-SMALL_BYTES: Final = 2048
-"""Payloads up to this follow their header in the stream: cheaper than the shared memory."""
+SMALL_BYTES: Final = 32 << 10
+"""Payloads up to this follow their header in the stream: cheaper than pages of the shared memory that no cache holds."""
+JOINED_BYTES: Final = 2048
+"""Payloads up to this are copied behind their header: cheaper than two buffers."""
 
 
 class Outgoing:
@@ -47,6 +47,7 @@ class Outgoing:
         connection.setblocking(False)
         self.peer, self.name, self.connection = peer, name, connection
         self.memory = torch.empty(0) if memory is None else torch.frombuffer(memory, dtype=torch.uint8)
+        self._bytes = memoryview(b"" if memory is None else memory)
         self.ring_bytes = self.memory.numel()
         self.window_bytes = min(window_bytes, self.ring_bytes) if self.ring_bytes else window_bytes
         self.segment_bytes = max(min(segment, self.window_bytes // SEGMENTS_PER_WINDOW), ALIGNMENT)
@@ -159,7 +160,12 @@ class Outgoing:
         self, message: Outbound, piece: Piece, most: int, place: int, skipped: int, done: Outbound | None
     ) -> None:
         """Write a segment into the shared memory and its header into the stream."""
-        size = message.encoding.write(message.task.values(piece), self.memory[place : place + most])
+        held = message.task.bytes_at(piece, message.encoding)
+        if held is None:
+            size = message.encoding.write(message.task.values(piece), self.memory[place : place + most])
+        else:
+            size = most
+            self._bytes[place : place + size] = held
         used = skipped + _padded(size)
         self.head += used
         self._out.append((memoryview(self._account(message, piece.length, size, place, used)), done))
@@ -173,7 +179,7 @@ class Outgoing:
             payload = memoryview(coded.numpy())[:size]
         size = len(payload)
         head = self._account(message, piece.length, size, INLINE, size)
-        if size <= SMALL_BYTES:
+        if size <= JOINED_BYTES:
             self._out.append((memoryview(b"".join((head, payload))), done))
         else:
             self._out.append((memoryview(head), None))
@@ -184,21 +190,15 @@ class Outgoing:
         self.in_flight += used
         self.sent_bytes += size
         message.num_bytes += size
-        identity = message.task.identity
-        return pack(
-            Header(
-                SEGMENT,
-                identity.sequence,
-                identity.code,
-                identity.num_elements,
-                message.channel,
-                message.message.ordinal,
-                message.num_elements,
-                num_elements,
-                size,
-                place,
-                used,
-            )
+        return pack_segment(
+            message.task.identity,
+            message.channel,
+            message.message.ordinal,
+            message.num_elements,
+            num_elements,
+            size,
+            place,
+            used,
         )
 
     def _allocate(self, size: int) -> tuple[int, int]:
@@ -228,7 +228,7 @@ class Outgoing:
             taken -= len(buffer)
             self._out.popleft()
             if done is not None:
-                done.left(done.num_bytes)
+                done.left()
         return True
 
     def _first_buffers(self) -> Iterator[tuple[memoryview, Outbound | None]]:

@@ -7,8 +7,10 @@ the group's own: it begins when the caller's stream has come to the call, and ``
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from typing import Any, Final
 
 import torch
@@ -21,6 +23,8 @@ from scaleacross.runtime.messages import Message, RankProgram
 
 MAX_KEPT: Final = 64
 FIRST_TAG: Final = 1 << 20
+LEAST_S: Final = 1e-3
+"""Of a wait: gloo takes 0 for no limit."""
 
 
 class PointToPoint:
@@ -36,18 +40,19 @@ class PointToPoint:
         self._rounds: dict[int, tuple[RankProgram, tuple[Round, ...]]] = {}
         self._stream: Any = None
 
-    def run(self, task: Task, programs: Callable[[int], RankProgram], cursor: Cursor) -> None:
-        """Run one collective; on a GPU until all of it is queued.
+    def run(self, task: Task, programs: Callable[[int], RankProgram], deadline: float, cursor: Cursor) -> None:
+        """Run one collective; on a GPU until all of it is queued, where NCCL's own time limit, that of the group, holds.
 
         Args:
             programs: rank of the group -> what it runs.
+            deadline: of ``time.monotonic``.
 
         Raises:
             CollectiveError: the backend gave up.
         """
         try:
             for one in self._rounds_of(task.program, programs):
-                self._play(task, one, cursor)
+                self._play(task, one, deadline, cursor)
         except RuntimeError as error:
             text = str(error).strip().splitlines()
             raise CollectiveError(
@@ -77,7 +82,7 @@ class PointToPoint:
             known = self._rounds[id(program)] = program, rounds  # holding the program keeps its number its own
         return known[1]
 
-    def _play(self, task: Task, one: Round, cursor: Cursor) -> None:
+    def _play(self, task: Task, one: Round, deadline: float, cursor: Cursor) -> None:
         """Post all messages of a round together, wait, then let what has come join what is held, in the order of the schedule."""
         leaving = [(message, _encoded(task, message)) for message in one.sends]
         arriving = [(message, _room(task, message)) for message in one.receives]
@@ -88,15 +93,18 @@ class PointToPoint:
         works = [self.backend.send([data], message.peer, tag) for message, data, tag in _tagged(leaving)]
         works += [self.backend.recv([data], message.peer, tag) for message, data, tag in _tagged(arriving)]
         for work in [self.backend._end_coalescing()] if together else works:
-            if work is not None:
+            if work is not None and device.type != "cpu":
                 work.wait()
+            elif work is not None:
+                work.wait(timedelta(seconds=max(deadline - time.monotonic(), LEAST_S)))
+        now = time.perf_counter_ns()  # on a GPU all of it is only queued yet: no time is counted
         for message, data in leaving:
-            cursor.sent(message.peer, data.numel(), 0)
+            cursor.sent(message.peer, data.numel(), now)
             if task.encoding(message.peer) is not task.plain:
                 cursor.coded(task.plain.most_bytes(message.num_elements), data.numel())
         for message, data in arriving:
             _take(task, message, data)
-            cursor.received(message.peer, data.numel(), 0)
+            cursor.received(message.peer, data.numel(), now)
 
 
 def called_now(tensor: Tensor) -> Any:

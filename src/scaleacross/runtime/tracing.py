@@ -32,23 +32,23 @@ class GroupCursor:
         for peer, (leaving, arriving) in program.traffic.items():
             self._record.expect(self._ranks[peer], chunks_to_send=leaving, chunks_to_receive=arriving)
 
-    def sent(self, peer: int, num_bytes: int, nanoseconds: int) -> None:
+    def sent(self, peer: int, num_bytes: int, begun_ns: int) -> None:
         """A message has left."""
-        self._record.sent(self._ranks[peer], num_bytes, _not_yet_counted(self._sent_until, peer, nanoseconds))
+        self._record.sent(self._ranks[peer], num_bytes, _not_yet_counted(self._sent_until, peer, begun_ns))
 
-    def received(self, peer: int, num_bytes: int, nanoseconds: int) -> None:
+    def received(self, peer: int, num_bytes: int, begun_ns: int) -> None:
         """A message has arrived."""
-        self._record.received(self._ranks[peer], num_bytes, _not_yet_counted(self._received_until, peer, nanoseconds))
+        self._record.received(self._ranks[peer], num_bytes, _not_yet_counted(self._received_until, peer, begun_ns))
 
     def coded(self, plain_bytes: int, num_bytes: int) -> None:
         """A coded message has left."""
         self._record.coded(plain_bytes, num_bytes)
 
 
-def _not_yet_counted(until: dict[int, int], peer: int, nanoseconds: int) -> int:
+def _not_yet_counted(until: dict[int, int], peer: int, begun_ns: int) -> int:
     """Nanoseconds of a message that ends now, without those in which an earlier one to or from ``peer`` was still under way."""
     now = time.perf_counter_ns()
-    since = max(now - nanoseconds, until.get(peer, 0))
+    since = max(begun_ns, until.get(peer, 0))
     until[peer] = now
     return now - since
 

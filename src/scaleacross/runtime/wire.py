@@ -43,10 +43,10 @@ class Identity(NamedTuple):
     num_elements: int
     text: str
 
-    @classmethod
-    def of(cls, sequence: int, text: str, num_elements: int) -> Identity:
-        """The identity of a collective described by ``text``."""
-        return cls(sequence, zlib.crc32(text.encode()), num_elements, text)
+
+def code_of(text: str) -> int:
+    """Hash of what a collective is in words."""
+    return zlib.crc32(text.encode())
 
 
 class Header(NamedTuple):
@@ -76,38 +76,46 @@ class Header(NamedTuple):
     used_bytes: int
 
 
-def pack(header: Header) -> bytes:
-    """``header`` as it travels."""
+def pack_segment(
+    identity: Identity,
+    channel: int,
+    message: int,
+    message_elements: int,
+    segment_elements: int,
+    num_bytes: int,
+    place: int,
+    used_bytes: int,
+) -> bytes:
+    """The head of a segment as it travels; see ``Header``."""
     return _HEADER.pack(
         MAGIC,
-        header.kind,
+        SEGMENT,
         0,
-        header.code,
-        header.sequence,
-        header.num_elements,
-        header.channel,
-        header.message,
-        header.message_elements,
-        header.segment_elements,
-        header.num_bytes,
-        header.place,
-        header.used_bytes,
+        identity.code,
+        identity.sequence,
+        identity.num_elements,
+        channel,
+        message,
+        message_elements,
+        segment_elements,
+        num_bytes,
+        place,
+        used_bytes,
     )
 
 
-def unpack(data: bytes | bytearray | memoryview) -> Header:
-    """Read a header. Raises CollectiveError where the stream is none of ours."""
-    magic, kind, _, *rest = _HEADER.unpack(data)
+def unpack(data: bytes | bytearray | memoryview, at: int = 0) -> Header:
+    """Read the header at byte ``at``. Raises CollectiveError where the stream is none of ours."""
+    magic, kind, _, code, sequence, *others = _HEADER.unpack_from(data, at)
     if magic != MAGIC:
         raise CollectiveError(f"a header begins with {magic:#06x}, expected {MAGIC:#06x}: the stream is out of step")
-    code, sequence, *others = rest
     return Header(kind, sequence, code, *others)
 
 
 def pack_abort(reason: str) -> bytes:
     """A segment that ends the conversation."""
     text = reason.encode()[:MAX_REASON_BYTES]
-    return pack(Header(ABORT, 0, 0, 0, 0, 0, 0, 0, len(text), INLINE, 0)) + text
+    return _HEADER.pack(MAGIC, ABORT, 0, 0, 0, 0, 0, 0, 0, 0, len(text), INLINE, 0) + text
 
 
 def pack_credit(num_bytes: int) -> bytes:

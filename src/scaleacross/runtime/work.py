@@ -35,8 +35,9 @@ class QueuedWork(dist.Work):
         super().__init__()
         self._what, self._result, self._timeout_s = what, result, timeout_s
         self.deadline = time.monotonic() + timeout_s
-        self._done = threading.Event()
-        self._lock = threading.Lock()
+        self._is_done = False
+        self._pending, self._lock = threading.Lock(), threading.Lock()
+        self._pending.acquire()  # until it is done: a lock costs a tenth of an Event
         self.record: Record | None = None
         self.device_done: Any = None
         """an event on the group's stream; None on a CPU"""
@@ -47,8 +48,8 @@ class QueuedWork(dist.Work):
     def complete(self, error: BaseException | None = None) -> None:
         """Called once, by the thread of the group."""
         with self._lock:
-            self._error = error
-            self._done.set()
+            self._error, self._is_done = error, True
+            self._pending.release()
             wanted = self._future is not None
         if wanted:
             run_apart(self._keep_promise)
@@ -56,10 +57,10 @@ class QueuedWork(dist.Work):
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait until it is done; raises what went wrong. A ``timeout`` of zero leaves it to the group's own."""
         seconds = timeout.total_seconds()
-        if self.record is not None and not self._done.is_set():
+        if self.record is not None and not self._is_done:
             self.record.await_result()
         left = max(self.deadline + OVERTIME_S - time.monotonic(), 0.0)
-        if not self._done.wait(min(seconds, left) if seconds > 0 else left):
+        if not self._ends_within(min(seconds, left) if seconds > 0 else left):
             if 0 < seconds < left:
                 raise CollectiveTimeoutError(f"{self._what} is not done after {seconds:.1f} s")
             raise CollectiveTimeoutError(
@@ -72,17 +73,24 @@ class QueuedWork(dist.Work):
             torch.cuda.current_stream().wait_event(self.device_done)
         return True
 
+    def _ends_within(self, seconds: float) -> bool:
+        if not self._is_done:
+            if not self._pending.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
+                return False
+            self._pending.release()
+        return True
+
     def synchronize(self) -> None:
         """The same without a timeout."""
         self.wait()
 
     def is_completed(self) -> bool:
         """Whether it is done or has failed."""
-        return self._done.is_set()
+        return self._is_done
 
     def is_success(self) -> bool:
         """Whether it is done and has not failed."""
-        return self._done.is_set() and self._error is None
+        return self._is_done and self._error is None
 
     def exception(self) -> BaseException | None:
         """What went wrong."""
@@ -98,9 +106,9 @@ class QueuedWork(dist.Work):
         with self._lock:
             if self._future is not None:
                 return self._future
-            self._promise = torch.futures.Future()
+            self._promise = torch.futures.Future(devices=list({one.device for one in self._result if one.is_cuda}))
             self._future = self._promise.then(self._outcome)
-            done = self._done.is_set()
+            done = self._is_done
         if self.record is not None:
             self.record.hand_out_future()
         if done:
@@ -108,8 +116,12 @@ class QueuedWork(dist.Work):
         return self._future
 
     def _keep_promise(self) -> None:
-        """Complete the future; its callbacks run here."""
+        """Complete the future; its callbacks run here. On a GPU the result is queued only: the future takes the stream that it is
+        completed on for the one that makes it, so this one waits for the group's first."""
         if self._promise is not None:
+            if self.device_done is not None:
+                device = next(one.device for one in self._result if one.is_cuda)
+                torch.cuda.current_stream(device).wait_event(self.device_done)
             self._promise.set_result(self._result)
 
     def _outcome(self, _: torch.futures.Future[list[torch.Tensor]]) -> list[torch.Tensor]:

@@ -3,7 +3,8 @@
 State per draw: when every fault unit is back, until when everybody stalls, until when a host is missing, what is trained but not
 saved. Between two failures the state changes only by time, so the useful part of the interval is summed exactly:
 
-    units sorted by the time at which they train: with k of R units the job runs at 1 − ℓ(R − k)
+    units sorted by the time at which they train: with k of R units the job runs at 1 − ℓ(R − k), or at the sum of their shares
+    where these differ; and that times the pace of a smaller group for k < R
 
 Where spells slow all down (``slow_spells``) seconds at full speed stand for seconds.
 
@@ -60,7 +61,7 @@ def long_run(
     """Useful share of ``days`` over ``draws`` draws of the failures.
 
     Args:
-        trace: failures with their times, instead of draws by rate; which unit each hits is still drawn.
+        trace: failures with their times, instead of draws by rate; which unit each hits is drawn where it does not say so.
         closed_form: the expected share, for the result.
         paces: useful seconds per second without spells, of one draw after the other and again from the first; none: 1.
 
@@ -116,7 +117,7 @@ def traced(
     """The failures of a trace in every draw; a class that hits different numbers of units hits one of them by its rate.
 
     Raises:
-        InputError: the trace has a class that the model does not know.
+        InputError: the trace has a class or a unit that the model does not know.
     """
     inside = sorted((one for one in trace if one.time_s < end_s), key=lambda one: one.time_s)
     known = {one.cause for one in model.strikes}
@@ -126,6 +127,8 @@ def traced(
             f"the trace has failures of class {', '.join(unknown)}; the plan's failures are of class "
             f"{', '.join(sorted(known)) or '(none)'}: state their times between failures or rename them"
         )
+    if beyond := [one.unit for one in inside if one.unit is not None and one.unit >= model.num_units]:
+        raise InputError(f"the trace hits fault unit {beyond[0]}; there are {model.num_units}, counted from 0")
     shape = (draws, len(inside))
     strike = np.zeros(shape, dtype=np.int64)
     for column, one in enumerate(inside):
@@ -135,7 +138,11 @@ def traced(
         strike[:, column] = rng.choice(alike, size=draws, p=chance)
     times = np.tile(np.array([one.time_s for one in inside], dtype=np.float64), (draws, 1))
     swap = np.tile(np.array([one.host_swap for one in inside], dtype=bool), (draws, 1))
-    return Failings(times.reshape(shape), strike, rng.integers(0, model.num_units, shape), swap.reshape(shape))
+    first_unit = rng.integers(0, model.num_units, shape)
+    for column, one in enumerate(inside):
+        if one.unit is not None:
+            first_unit[:, column] = one.unit
+    return Failings(times.reshape(shape), strike, first_unit, swap.reshape(shape))
 
 
 @dataclass
@@ -168,17 +175,20 @@ class _Run:
         self.absent, self.num_swaps = (np.zeros(self.draws, dtype=np.int64) for _ in range(2))
         self.lost = {cause: np.zeros(self.draws) for cause in LOSS_CAUSES}
         missing = np.arange(units - 1, -1, -1)
-        self._rates: Floats = np.maximum(0.0, 1 - self.model.unit_loss * missing)
+        self._paces: Floats = np.where(missing > 0, self.model.short_pace, 1.0)
+        self._rates: Floats = np.maximum(0.0, 1 - self.model.unit_loss * missing) * self._paces
         self._rows: Ints = np.arange(self.draws)
 
     def advance(self, to_s: Floats) -> None:
         """Time passes without a failure."""
         now, first = self.now_s, self.back_s.min(axis=1)
         begins = np.maximum(self.back_s, np.maximum(now, self.stall_s)[:, None])
-        begins = np.sort(np.minimum(begins, to_s[:, None]), axis=1)
+        begins = np.minimum(begins, to_s[:, None])
+        rates = self._rates_of(begins)
+        begins = np.sort(begins, axis=1)
         each = np.diff(begins, axis=1, append=to_s[:, None])
-        run, whole = to_s - begins[:, 0], each @ self._rates
-        raw = whole if self.speeds is None else self.speeds.between(begins, to_s) @ self._rates
+        run, whole = to_s - begins[:, 0], (each * rates).sum(axis=1)
+        raw = whole if self.speeds is None else (self.speeds.between(begins, to_s) * rates).sum(axis=1)
         down = np.clip(first, now, to_s) - now
         waiting = np.clip(self.waiting_s, now, to_s) - now
         blocked, useful = self._checkpoints(run, raw)
@@ -197,6 +207,13 @@ class _Run:
         self.useful_s += useful
         self.now_s = to_s
         self.first_draw.append((float(to_s[0]), float(self.useful_s[0])))
+
+    def _rates_of(self, begins: Floats) -> Floats:
+        """Useful seconds per second with one, two, … units, in the order in which they begin."""
+        if not self.model.unit_shares:
+            return self._rates
+        shares = np.array(self.model.unit_shares)[np.argsort(begins, axis=1)]
+        return np.cumsum(shares, axis=1) * self._paces
 
     def _checkpoints(self, run: Floats, raw: Floats) -> tuple[Floats, Floats]:
         """What checkpoints block of an interval, and what is useful of it; ``unsaved_s`` and ``phase_s`` move on."""

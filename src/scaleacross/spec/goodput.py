@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from scaleacross.spec.base import Name, Spec
 from scaleacross.spec.reliability import BatchPolicy, RecoveryPolicy
@@ -56,9 +56,19 @@ class FaultModel(Spec):
         default=True, description="hosts of a job that waits or restarts fail as often as those of one that trains"
     )
     slow_spells: tuple[SlowSpell, ...] = Field(default=(), description="of a long run; a plan's goodput has none")
+    unit_shares: tuple[PositiveFloat, ...] = Field(
+        default=(), description="of a long run: share of the tokens of each unit; none: unit_loss says what one takes"
+    )
+    short_pace: float = Field(
+        default=1.0, gt=0, description="of a long run: steps per second while units are out, over those of all units"
+    )
 
     @model_validator(mode="after")
     def _hits_no_more_than_there_are(self) -> FaultModel:
+        if self.unit_shares and (len(self.unit_shares) != self.num_units or abs(sum(self.unit_shares) - 1) > 1e-6):
+            raise ValueError(
+                f"{len(self.unit_shares)} shares of {self.num_units} units, {sum(self.unit_shares):g} in all"
+            )
         for strike in self.strikes:
             if strike.units_hit > self.num_units:
                 raise ValueError(f"{strike.cause}: {strike.units_hit} units hit of {self.num_units}")
@@ -131,3 +141,4 @@ class TracedFailure(Spec):
     time_s: NonNegativeFloat = Field(description="since the job began")
     cause: str = Field(default="host", description="class of the failure, as in the fault model")
     host_swap: bool = Field(default=False, description="the host needs repair")
+    unit: NonNegativeInt | None = Field(default=None, description="fault unit that is hit; None: drawn")

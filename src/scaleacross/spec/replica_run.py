@@ -11,7 +11,9 @@ class Stall(Spec):
     """A change of members that took longer than a step."""
 
     step: NonNegativeInt = Field(description="the step that was late")
-    seconds: NonNegativeFloat = Field(description="beyond the median step")
+    seconds: NonNegativeFloat = Field(
+        description="beyond the median step, of those with fewer members where some were out"
+    )
     why: str = Field(description="what happened before it was committed")
 
 
@@ -33,10 +35,12 @@ class ReplicaRun(Spec):
         description="samples over those that the most members would have had in the time, at the mean step"
     )
     simulated_fraction: float = Field(
-        description="the share that simulate gives for these losses, with their mean time out and their mean stall"
+        description="the share that simulate gives for losses of the same replicas at the same times, with the mean time out, "
+        "the mean stall and the pace meanwhile of this run, or of an earlier one"
     )
     stall_fraction: float = Field(description="of the time: steps that a change of members made late")
     missing_fraction: float = Field(description="of the time: replicas that were out")
+    short_pace: float = Field(description="steps per second while replicas are out, over those of all")
     stalls: tuple[Stall, ...]
     failures: tuple[str, ...] = Field(description="sums that failed, and whom they name")
     predicted_fraction: float | None = Field(description="goodput of the plan, if it states one")

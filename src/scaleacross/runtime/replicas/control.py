@@ -11,9 +11,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from scaleacross.runtime.faults import CollectiveError, PeerLostError
-from scaleacross.runtime.replicas.membership import Epoch, Place
+from scaleacross.runtime.replicas.membership import BEATS_PER_SILENCE, Epoch, Place
 
-BEATS_PER_SILENCE: Final = 5
 CONNECT_S: Final = 60.0
 
 
@@ -26,7 +25,6 @@ class Control:
 
     Args:
         address: ``host:port`` of the coordinator.
-        hello: what this rank says first.
         silent_s: a coordinator that says nothing for so long is lost.
         voided: called when an epoch that begins at the step under way replaces the one in force, in the thread that hears.
         donate: called with (joiner, contact).
@@ -36,7 +34,6 @@ class Control:
         self,
         address: str,
         place: Place,
-        hello: dict[str, Any],
         silent_s: float,
         voided: Callable[[Epoch], None],
         donate: Callable[[str, str], None],
@@ -48,12 +45,14 @@ class Control:
         self.epochs: list[Epoch] = []
         self.committed: tuple[int, int] = (-1, 0)
         self.gone: str | None = None
-        self.paused = False
         self._met: dict[int, dict[int, str]] = {}
         self._writing = threading.Lock()
         self._connection = self._connect(host, int(port))
-        self.say(hello)
         self._heard = time.monotonic()
+
+    def begin(self, hello: dict[str, Any]) -> None:
+        """Say ``hello``; from now on others call, and the coordinator is heard."""
+        self.say(hello)
         for work in (self._hear, self._beat):
             threading.Thread(target=work, name=f"scaleacross-{work.__name__}", daemon=True).start()
 
@@ -125,8 +124,6 @@ class Control:
                 self._met.setdefault(epoch, {})[rank] = contact
                 for old in [old for old in self._met if old < epoch - 8]:
                     del self._met[old]
-            elif "paused" in letter:
-                self.paused = letter["paused"]
             elif "gone" in letter:
                 self.gone = letter["gone"]
             self.news.notify_all()

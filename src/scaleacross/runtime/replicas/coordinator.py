@@ -113,11 +113,7 @@ class Coordinator:
             writer = self._writers.get(place)
             if writer is not None and not ("gone" in letter and place == new):
                 writer.write(json.dumps(letter).encode() + b"\n")
-        told = self._membership.paused
         for event in self._membership.history:
-            if event["event"] in ("paused", "resumed"):
-                for writer in self._writers.values():
-                    writer.write(json.dumps({"paused": told}).encode() + b"\n")
             if self._log is not None:
                 with contextlib.suppress(OSError):  # a full disk ends no training
                     self._log.write(json.dumps(event) + "\n")

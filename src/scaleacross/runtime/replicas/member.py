@@ -115,8 +115,9 @@ class Replicas:
         }
         self._formed = threading.Lock()
         self._control = Control(
-            coordinator, Place(replica, shard), hello, silent_s, self._voided, lambda *want: self._wanted.put(want)
+            coordinator, Place(replica, shard), silent_s, self._voided, lambda *want: self._wanted.put(want)
         )
+        self._control.begin(hello)  # a donor may call at once
 
     def join(self) -> int:
         """Wait for the first epoch, or catch up with the others. Returns the step that comes next.
@@ -307,7 +308,7 @@ class Replicas:
 
     def _voided(self, epoch: Epoch) -> None:
         """An epoch that begins no later than the step under way replaces the group's."""
-        group = getattr(self, "_group", None)
+        group = self._group
         if group is not None and epoch.number > group.epoch.number and epoch.begins <= self.step:
             group.abort("another epoch has begun")
 

@@ -23,6 +23,9 @@ MAX_ATTEMPTS: Final = 3
 
 
 SILENT_S: Final = 10.0
+BEATS_PER_SILENCE: Final = 5
+QUIET_BEATS: Final = 2
+"""Who has not been heard for so many beats has missed one, or is late with one."""
 WAITING_FACTOR: Final = 12
 """Who is no member yet holds nobody up, and may be silent so many times longer."""
 
@@ -167,10 +170,13 @@ class Membership:
         members = set(self.current.members)
         limits = {True: self.silent_s, False: WAITING_FACTOR * self.silent_s}
         silent = {p.replica for p, rank in self._ranks.items() if now - rank.heard > limits[p.replica in members]}
-        left = len(members - silent)
-        if silent and (not members & silent or 2 * left > len(members)):
-            return self._pause(False, now) + self.lost(sorted(silent), "silent", now)
-        letters = self._pause(bool(members & silent), now)
+        # a cut takes many at once, and each was heard last at another time: they are judged together
+        undecided = bool(members & silent) and bool(members & self._quiet(now) - silent)
+        left, letters = len(members - silent), list[Letter]()
+        if not undecided:
+            if silent and (not members & silent or 2 * left > len(members)):
+                return self._pause(False, now) + self.lost(sorted(silent), "silent", now)
+            letters = self._pause(bool(members & silent), now)
         if self._first_vote is not None and self._votes and now - self._first_vote >= self.silent_s:
             left_out = [place for place in self._places(self.current.members) if place not in self._votes]
             for replica in dict.fromkeys(place.replica for place in left_out):
@@ -178,7 +184,7 @@ class Membership:
                 what = {"step": self.step, "epoch": self.current.number, "quiet_s": round(now - heard, 1)}
                 self._note(now, "awaited", replica=replica, **what)
             self._first_vote = None  # said once
-        if self._failed is not None and not self.paused and now - self._failed[0] >= self.silent_s:
+        if self._failed is not None and not (self.paused or undecided) and now - self._failed[0] >= self.silent_s:
             self._attempts += 1
             if self._attempts >= MAX_ATTEMPTS:
                 why = f"step {self.step} failed {MAX_ATTEMPTS} times with all members alive; first {self._failed[1]}"
@@ -263,6 +269,11 @@ class Membership:
     def _coming(self) -> tuple[str, ...]:
         """Members of the latest epoch."""
         return (self._planned or self.current).members
+
+    def _quiet(self, now: float) -> set[str]:
+        """Those who have missed a beat: silent, or about to be."""
+        missed_s = QUIET_BEATS * self.silent_s / BEATS_PER_SILENCE
+        return {place.replica for place, rank in self._ranks.items() if now - rank.heard > missed_s}
 
     def _is_whole(self, replica: str) -> bool:
         return all(Place(replica, shard) in self._ranks for shard in range(self.shards))

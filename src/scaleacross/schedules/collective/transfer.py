@@ -90,6 +90,9 @@ class CollectiveSchedule:
     num_parallel: int = 1
     sends: Callable[[int, int, int], Iterable[Transfer]] | None = None
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.num_ranks, self.num_channels))  # every collective looks its programs up by it
+
     def steps(self, rank: int, channel: int = 0) -> Steps:
         """Steps of ``rank`` on ``channel``, in order; steps without a transfer are left out."""
         return (step for step in self.program(rank, channel % self.num_parallel) if step)
