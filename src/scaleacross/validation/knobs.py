@@ -38,7 +38,7 @@ def _has_experts(case: Case) -> bool:
 
 
 def _grace(accelerator: Accelerator) -> bool:
-    return accelerator.name.startswith("gb")
+    return accelerator.name.startswith(("gb", "gh"))
 
 
 def _ratio(name: str, precisions: tuple[Precision, ...], sigma: float) -> Knob:
@@ -120,7 +120,7 @@ KNOBS: Final[tuple[Knob, ...]] = (
 
 GENERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Ampere": ("a100-80gb",),
-    "Hopper": ("h100-sxm", "h200"),
+    "Hopper": ("h100-sxm", "h200", "gh200"),
     "Hopper, 500 W": ("h100-96gb",),
     "Blackwell": ("b200", "gb200-nvl72"),
     "Blackwell Ultra": ("b300", "gb300-nvl72"),
