@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from machines import accelerator, gpt, job, settings
 
+import scaleacross as sa
+from instances import moe, plain_job
 from scaleacross.cost_models.layer_seconds import times_by_type
-from scaleacross.cost_models.stragglers import slowest_ratio
+from scaleacross.cost_models.stragglers import busiest_load, slowest_ratio
 from scaleacross.cost_models.work import Work, work_of
 
 
@@ -25,6 +27,14 @@ def test_the_ratio_is_what_drawing_gives() -> None:
     assert many.shape == (2, 2)
     assert np.all(np.diff(many.ravel()) > 0)
     assert many[1, 1] == pytest.approx(1 + 0.02 * 3.97, rel=1e-3)
+
+
+def test_the_busiest_rank_has_what_drawing_gives() -> None:
+    experts = np.random.default_rng(3).normal(1.0, 0.3, size=(4000, 32, 4))  # 128 experts on 32 ranks
+    assert busiest_load(0.3, 128, 32) == pytest.approx(experts.mean(axis=2).max(axis=1).mean(), rel=5e-3)
+    assert busiest_load(0.0, 128, [1, 32]).tolist() == [1.0, 1.0]
+    assert busiest_load(10.0, 8, 2) == 2.0  # never more than all tokens
+    assert busiest_load(0.3, 128, 1) == 1.0  # one rank has all experts
 
 
 def test_all_computation_runs_at_the_pace_of_the_slowest() -> None:
@@ -55,3 +65,16 @@ def test_all_computation_runs_at_the_pace_of_the_slowest() -> None:
         assert getattr(spread, name) == pytest.approx(getattr(even, name), rel=1e-12), name
     (stacked,) = times_by_type(gpt().profile(), job(2048, 256), [accelerator(speed_spread_fraction=0.02)], rows)
     assert stacked.forward[0, 1] / stacked.forward[0, 0] == pytest.approx(ratio[1] / ratio[0])
+
+
+def test_a_layer_waits_for_the_rank_with_the_busiest_experts() -> None:
+    degrees = {"tp": 1, "cp": 1, "pp": 1, "dp_shard": 8, "dp_replicate": 1, "ep": 8}
+    jobs = (
+        plain_job(8, workload=moe(), degrees=degrees, shard="optimizer", experts={"load_spread": spread})
+        for spread in (0.0, 0.3)
+    )
+    even, uneven = (sa.plan(one, overrides=["recompute=none"]) for one in jobs)
+    load = float(busiest_load(0.3, 8, 8))
+    assert uneven.cost.component("ep") == pytest.approx(even.cost.component("ep") * load, rel=0.02)
+    assert even.cost.compute_s < uneven.cost.compute_s < even.cost.compute_s * load
+    assert uneven.cost.step_s == pytest.approx(sa.simulate(uneven).step_s, rel=0.01)

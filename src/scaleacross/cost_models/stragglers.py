@@ -10,6 +10,11 @@ z(N) is the expected largest of N standard normal values (Blom 1958, "Statistica
 0 for one, 1.4 for 8, 3.0 for 512, 4.0 for 16,384. Regime: differences that last (a slow chip stays slow) and no replacement of
 the slowest. That accelerators of one type differ at all is measured: 8 % variation in the mean and 22 % at most on five systems
 (Sinha et al., "Not All GPUs Are Created Equal", SC 2022, arXiv 2208.11035, abstract); the normal law is assumed, σ is fitted.
+
+Routed experts make ranks unequal too. With c = ``experts.load_spread`` the standard deviation of an expert's tokens over their
+mean, normal and independent (assumed), a rank with k experts has 1 ± c / √k times the mean, and the busiest of r ranks
+
+    load = 1 + c · z(r) / √k
 """
 
 from __future__ import annotations
@@ -30,6 +35,13 @@ def slowest_ratio(spread_fraction: float, count: ArrayLike) -> Floats:
     counts, place = np.unique(np.asarray(count, dtype=np.int64), return_inverse=True)
     largest = np.array([_expected_largest(int(one)) for one in counts])
     return np.asarray(1.0 + spread_fraction * largest[place].reshape(np.shape(count)), dtype=np.float64)
+
+
+def busiest_load(load_spread: float, num_experts: int, ranks: ArrayLike) -> Floats:
+    """Tokens of the busiest of ``ranks`` that share the experts over their mean, ≥ 1; at most all of them; shape of ``ranks``."""
+    ranks = np.asarray(ranks, dtype=np.float64)
+    local = np.maximum(1.0, num_experts / ranks)
+    return np.minimum(ranks, 1.0 + load_spread / np.sqrt(local) * (slowest_ratio(1.0, ranks) - 1.0))
 
 
 @lru_cache(maxsize=65536)
