@@ -52,9 +52,14 @@ in (experts' median; p90 of all): host time in proportion to the experts of a ra
 tokens sent once to each scale-up domain (17.7; 27.7), constants fitted anew with both (12.4; 23.8), copies sorted by expert on
 arrival and whole layers recomputed only as far as memory asks for it (13.9; 22.7; dense 5.8 to 5.7), parameters of the
 prediction taken exactly, not by a linear law from those in sample, and the table of recipes by release deleted (12.1; 21.8). The
-share of a launch per expert was chosen with all sources in view (twice as much: p90 25.5 % before constants were fitted anew),
-and so was the exponent 1/2 of priors of another power limit: torchtitan's 500 W parts alone ask for 0.66, GB300's 1,400 W for
-about 1. The table of recipes was worth nothing there, and in sample 6.7 % for 5.8 % (median of experts; p90 30 % for 42 %)."""
+share of a launch per expert was chosen with all sources in view (twice as much: p90 25.5 % before constants were fitted anew).
+The table of recipes was worth nothing there, and in sample 6.7 % for 5.8 % (median of experts; p90 30 % for 42 %).
+
+Then, chosen for their sources, but knowing what the rows ask for (median and p90 of all rows; median of experts): GB300's kernels
+faster than B300's by what GB200's have over B200's, as measured (6.1; 20.8; 11.2), rates over board power by a published sweep of
+one GB300, exponent 0.93 for an assumed 1/2 (5.8; 20.8; 10.3; torchtitan's 500 W parts alone ask for 0.66, GB300's 1,400 W for
+about 1), a prior of the share of HBM bandwidth half as wide (5.8; 20.9; 10.3; Blackwell's 0.91 and 0.98 become 0.84 and 0.86),
+and Laplace's law of the slowest accelerator for the normal one (drift per doubling 0.33 to 0.10 %)."""
 
 FITTED = """\
 Inference kernels (ai-dynamo/aiconfigurator 095f58a, Apache-2.0) give the time of a product or an attention forward pass

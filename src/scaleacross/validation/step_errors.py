@@ -201,24 +201,27 @@ class SourcesLeftOut:
         coverage: of every source by intervals made of the others; empty with too few sources.
         after_runs: number of own runs -> what they were worth, by source; empty with too few sources.
         together: number of own runs -> errors of all sources' rows before and after.
+        slopes: source -> change of log(measured / predicted) per doubling of accelerators, of every group that differs in scale.
     """
 
     errors: LeftOut
     coverage: Mapping[str, Coverage]
     after_runs: Mapping[int, tuple[Learned, ...]]
     together: Mapping[int, tuple[Errors, Errors]]
+    slopes: Mapping[str, tuple[float, ...]]
 
 
 def sources_left_out(rows: Apart) -> SourcesLeftOut:
     """Errors with every source left out whole, and how well intervals and own runs do there."""
     if len(rows.sources) <= MIN_SOURCES:
-        return SourcesLeftOut(left_out(rows), {}, {}, {})
+        return SourcesLeftOut(left_out(rows), {}, {}, {}, slopes(rows))
     trials = {runs: found for runs in RUNS if (found := after_runs(rows, runs))}
     return SourcesLeftOut(
         errors=left_out(rows),
         coverage=coverage(rows),
         after_runs={runs: learned(rows, found) for runs, found in trials.items()},
         together={runs: _together(found) for runs, found in trials.items()},
+        slopes=slopes(rows),
     )
 
 
@@ -257,20 +260,27 @@ def paired(rows: Apart) -> dict[str, float]:
     return {"dense": dense, "experts": float(np.mean(found.get("experts", [ASSUMED.experts_ratio * dense])))}
 
 
-def drift(rows: Apart) -> float:
-    """Median change of x per doubling of accelerators where nothing but scale and batch differs; 0 without such rows."""
+def slopes(rows: Apart) -> dict[str, tuple[float, ...]]:
+    """Change of x per doubling of accelerators by source, a figure per group of rows that differ in scale and batch alone."""
     residuals = rows.own_residuals()
     groups: dict[tuple[object, ...], list[int]] = {}
     for row, case in enumerate(rows.cases):
         run = case.run
         same = (run.source_ref.rpartition(" ")[2], run.tp, run.cp, run.pp, run.vpp, run.ep, run.mbs)
         groups.setdefault((*_fleet(rows, row), *same), []).append(row)
-    slopes = []
+    found: dict[str, tuple[float, ...]] = {}
     for members in groups.values():
         doublings = np.log2([rows.cases[row].run.n_gpus for row in members])
         if np.ptp(doublings) >= 1:
-            slopes.append(float(np.polyfit(doublings, residuals[members], 1)[0]))
-    return float(np.median(slopes)) if slopes else 0.0
+            source = rows.cases[members[0]].run.source
+            found[source] = (*found.get(source, ()), float(np.polyfit(doublings, residuals[members], 1)[0]))
+    return found
+
+
+def drift(rows: Apart) -> float:
+    """Median of all ``slopes``; 0 without any."""
+    every = [slope for of_source in slopes(rows).values() for slope in of_source]
+    return float(np.median(every)) if every else 0.0
 
 
 def _seen(rows: Apart) -> tuple[SeenSteps, ...]:
