@@ -66,7 +66,8 @@ def limits(rows: Apart, *without: str) -> tuple[float, float]:
         own = rows.rows_of(source)
         x = rows.residuals(source, *without)[own] / ratios(rows, source, *without)[own]
         parts.append((scores(x, *_quantiles(rows, source, *without)), weights[own] / weights[own].sum()))
-    grow = weighted_quantile(*(np.concatenate(each) for each in zip(*parts, strict=True)), COVERAGE)
+    grown, w = (np.concatenate(each) for each in zip(*parts, strict=True))
+    grow = weighted_quantile(grown, w, COVERAGE)
     return grow * low, grow * high
 
 
