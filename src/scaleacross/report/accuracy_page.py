@@ -111,8 +111,8 @@ An effect is kept where it helps rows that the fit had not seen and has a public
   alone; tp reductions hidden in vTrain's rows too; these slowed by taken multiprocessors). It came to 2 % when vTrain's fork
   was read to wait for its reductions, which raises the left-out median of the A100 rows from 5.2 to 6.5 %, and to 1.9 % when
   torchao's conversions were counted.
-* The spread of speeds is told by Hopper's rows alone; elsewhere it stays at its assumed prior of 1 %. Nearly all groups that differ
-  in scale alone are of one source, so that the drift of sources left out rests on that prior.
+* The spread of speeds is told by Hopper's rows alone; elsewhere it stays at its assumed prior of 1 %. Nearly all groups
+  that differ in scale alone are of one source, so that the drift of sources left out rests on that prior.
 * Releases: where one configuration is reported by several, the same prediction serves 5.8 and 8.6 s (Qwen3 30B, GB300), 17.8 and
   24.1 s (Qwen3 235B, GB200), 14.5 and 28.2 s (Qwen3 30B, B200). The p90 of experts is made of these.
 * Hidden collectives take multiprocessors from products and HBM from element-wise work. The second is worth 0.02 % of the step
