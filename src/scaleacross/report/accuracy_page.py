@@ -59,7 +59,7 @@ Then, chosen for their sources, but knowing what the rows ask for (median and p9
 faster than B300's by what GB200's have over B200's, as measured (6.1; 20.8; 11.2), rates over board power by a published sweep of
 one GB300, exponent 0.93 for an assumed 1/2 (5.8; 20.8; 10.3; torchtitan's 500 W parts alone ask for 0.66, GB300's 1,400 W for
 about 1), a prior of the share of HBM bandwidth half as wide (5.8; 20.9; 10.3; Blackwell's 0.91 and 0.98 become 0.84 and 0.86),
-and Laplace's law of the slowest accelerator for the normal one (drift per doubling 0.33 to 0.10 %)."""
+and Laplace's law of the slowest accelerator for the normal one (5.5; 21.5; 10.6; drift per doubling 0.33 to 0.11 %)."""
 
 FITTED = """\
 Inference kernels (ai-dynamo/aiconfigurator 095f58a, Apache-2.0) give the time of a product or an attention forward pass
