@@ -10,8 +10,11 @@ Afterwards ``fit_step_times.py`` has to be run again: what a training step adds 
 from __future__ import annotations
 
 import argparse
+import csv
+import gzip
 import re
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import yaml
@@ -25,6 +28,11 @@ SOURCE = "ai-dynamo/aiconfigurator 095f58a (Apache-2.0), TensorRT-LLM kernels"
 
 # entries without a sweep of their own -> the entry whose chip they carry
 SAME_CHIP = {"h100-96gb": "h100-sxm", "gb300-nvl72": "b300"}
+# entries that differ from their chip's board by cooling and power alone -> such a pair of the generation before, both swept
+LIKE_PAIR = {"gb300-nvl72": ("b200_sxm", "gb200")}
+KINDS = {"bfloat16": "bf16"}
+LARGE_S = 1e-4
+"""Seconds from which a kernel fills the chip for so long that its clock, not its launch, decides."""
 
 
 def main() -> None:
@@ -40,7 +48,8 @@ def main() -> None:
         data = yaml.safe_load(entry.text)
         _write(entry.name, {key: (model, _origin(data, key)) for key, model in _models(data).items()})
         for other in (other for other, chip in SAME_CHIP.items() if chip == entry.name):
-            _write(other, _on_the_same_chip(other, data))
+            faster = pair_ratios(arguments.gemm, arguments.attention, *LIKE_PAIR[other]) if other in LIKE_PAIR else {}
+            _write(other, _on_the_same_chip(other, data, faster))
 
 
 def _models(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -57,16 +66,38 @@ def _origin(data: dict[str, Any], key: str) -> dict[str, str]:
     return {"source": f"{SOURCE}; {origin['source']}", "status": origin["status"]}
 
 
-def _on_the_same_chip(other: str, chip: dict[str, Any]) -> dict[str, tuple[dict[str, Any], dict[str, str]]]:
-    """The chip's kernels at the chip's own speed, as fractions of the peak that ``other`` states."""
+def pair_ratios(gemm: Path, attention: Path, slow: str, fast: str) -> dict[str, float]:
+    """Kind of kernel -> median time of large kernels on ``slow`` over that of the same ones on ``fast``."""
+    times: dict[tuple[str, ...], dict[str, float]] = {}
+    for path in (gemm, attention):
+        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+            for row in csv.DictReader(file):
+                kind = KINDS.get(row.get("gemm_dtype", "attention_model"), row.get("gemm_dtype", "attention_model"))
+                shape = tuple(v for key, v in row.items() if key not in ("accelerator", "time_us"))
+                times.setdefault((kind, *shape), {})[row["accelerator"]] = float(row["time_us"]) * 1e-6
+    found: dict[str, list[float]] = {}
+    for (kind, *_), of in times.items():
+        if of.get(fast, 0.0) >= LARGE_S and slow in of:
+            found.setdefault(kind, []).append(of[slow] / of[fast])
+    return {kind: median(ratios) for kind, ratios in found.items()}
+
+
+def _on_the_same_chip(
+    other: str, chip: dict[str, Any], faster: dict[str, float]
+) -> dict[str, tuple[dict[str, Any], dict[str, str]]]:
+    """The chip's kernels at its own speed, or as much ``faster``, as fractions of the peak that ``other`` states."""
     own = yaml.safe_load((FOLDER / f"{other}.yaml").read_text(encoding="utf-8"))
     out = {}
     for key, model in _models(chip).items():
         kind = key.removeprefix("gemm_models.")
         precision = {"attention_model": "bf16", "fp8_block": "fp8"}.get(kind, kind)
         ratio = chip["peak_tflop_per_s"][precision] / own["peak_tflop_per_s"][precision]
-        efficiency = float(f"{model['compute_efficiency_fraction'] * ratio:.4g}")
+        speed = faster.get(kind, 1.0)
+        efficiency = float(f"{model['compute_efficiency_fraction'] * ratio * speed:.4g}")
         source = f"not measured: the kernels of {chip['name']} at their speed there"
+        if other in LIKE_PAIR:
+            slow, fast = LIKE_PAIR[other]
+            source += f", times {speed:.3f}, which large kernels of {fast} have over those of {slow} (median)"
         out[key] = ({**model, "compute_efficiency_fraction": efficiency}, {"source": source, "status": "assumed"})
     return out
 

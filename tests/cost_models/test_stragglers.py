@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from machines import accelerator, gpt, job, settings
 
+import scaleacross as sa
+from instances import moe, plain_job
 from scaleacross.cost_models.layer_seconds import times_by_type
-from scaleacross.cost_models.stragglers import slowest_ratio
+from scaleacross.cost_models.stragglers import busiest_load, slowest_ratio
 from scaleacross.cost_models.work import Work, work_of
 
 
@@ -19,12 +21,21 @@ def test_one_accelerator_is_the_mean_one() -> None:
 
 
 def test_the_ratio_is_what_drawing_gives() -> None:
-    drawn = np.random.default_rng(7).normal(1.0, 0.02, size=(4000, 512)).max(axis=1).mean()
+    drawn = np.random.default_rng(7).laplace(1.0, 0.02 / np.sqrt(2), size=(4000, 512)).max(axis=1).mean()
     assert slowest_ratio(0.02, 512) == pytest.approx(drawn, rel=1e-3)
     many = slowest_ratio(0.02, [[8, 64], [512, 16_384]])
     assert many.shape == (2, 2)
     assert np.all(np.diff(many.ravel()) > 0)
-    assert many[1, 1] == pytest.approx(1 + 0.02 * 3.97, rel=1e-3)
+    assert many[1, 1] == pytest.approx(1 + 0.02 * 6.79, rel=1e-3)
+
+
+def test_the_busiest_rank_has_what_drawing_gives() -> None:
+    experts = np.random.default_rng(3).laplace(1.0, 0.3 / np.sqrt(2), size=(4000, 64))  # as many as ranks
+    assert busiest_load(0.3, 64, 64) == pytest.approx(experts.max(axis=1).mean(), rel=5e-3)
+    assert busiest_load(0.3, 256, 64) == pytest.approx((1 + busiest_load(0.3, 64, 64)) / 2)  # four experts on a rank
+    assert busiest_load(0.0, 128, [1, 32]).tolist() == [1.0, 1.0]
+    assert busiest_load(10.0, 8, 2) == 2.0  # never more than all tokens
+    assert busiest_load(0.3, 128, 1) == 1.0  # one rank has all experts
 
 
 def test_all_computation_runs_at_the_pace_of_the_slowest() -> None:
@@ -57,3 +68,16 @@ def test_all_computation_runs_at_the_pace_of_the_slowest() -> None:
         assert getattr(spread, name) == pytest.approx(getattr(even, name), rel=1e-12), name
     (stacked,) = times_by_type(gpt().profile(), job(2048, 256), [accelerator(speed_spread_fraction=0.02)], rows)
     assert stacked.forward[0, 1] / stacked.forward[0, 0] == pytest.approx(ratio[1] / ratio[0])
+
+
+def test_a_layer_waits_for_the_rank_with_the_busiest_experts() -> None:
+    degrees = {"tp": 1, "cp": 1, "pp": 1, "dp_shard": 8, "dp_replicate": 1, "ep": 8}
+    jobs = (
+        plain_job(8, workload=moe(), degrees=degrees, shard="optimizer", experts={"load_spread": spread})
+        for spread in (0.0, 0.3)
+    )
+    even, uneven = (sa.plan(one, overrides=["recompute=none"]) for one in jobs)
+    load = float(busiest_load(0.3, 8, 8))
+    assert uneven.cost.component("ep") == pytest.approx(even.cost.component("ep") * load, rel=0.02)
+    assert even.cost.compute_s < uneven.cost.compute_s < even.cost.compute_s * load
+    assert uneven.cost.step_s == pytest.approx(sa.simulate(uneven).step_s, rel=0.01)

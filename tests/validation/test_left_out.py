@@ -28,6 +28,7 @@ from scaleacross.validation.step_errors import (
     drift,
     limits,
     paired,
+    slopes,
     sources_left_out,
     step_errors,
 )
@@ -125,6 +126,7 @@ def test_drift_is_the_slope_over_scale() -> None:
     cases = tuple(replace(one, run=replace(one.run, n_gpus=n)) for one, n in zip(rows.cases, sizes, strict=True))
     slower = replace(rows, cases=cases, measured_s=np.array(sizes, dtype=float) ** 0.02)
     assert drift(slower) == pytest.approx(0.02 * np.log(2), rel=0.01)
+    assert {source: len(each) for source, each in slopes(slower).items()} == {f"s{index}": 1 for index in range(5)}
 
 
 def test_command_reports_and_writes_constants(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from measured_rows import run
 
 from scaleacross.catalogue import load_workload
 from scaleacross.errors import InputError
-from scaleacross.validation.machines import MACHINES, machine_named, machine_of, topology_of
+from scaleacross.validation.machines import MACHINES, label_of, machine_named, machine_of, topology_of
 from scaleacross.validation.mapping import MICRO_BATCHES, case_of
 from scaleacross.validation.workload_of import workload_of
 from scaleacross.workloads.moe_transformer import MoeTransformer
@@ -85,6 +85,14 @@ def test_a_machine_is_known_by_label_entry_and_driver_s_name() -> None:
         assert machine_named(gpu, "").port == "infiniband-ndr400"
     assert machine_named("NVIDIA GB200", "").accelerator == "gb200-nvl72"
     assert machine_named("NVIDIA B200", "RoCE 400G").port == "roce-400g"
+    assert machine_named("AMD Instinct MI325X OAM 256GB", "").accelerator == "mi325x"
+    assert machine_named("A800?", "").scale_up == machine_named("H800", "").scale_up == "nvlink-export"
+    assert machine_named("NVIDIA GH200 96GB HBM3", "").accelerator == "gh200"
+    assert [label_of(name) for name in ("H100", "H100-96GB (HBM2e 2.4TB/s, 500W)", "A100-SXM4-40GB", "h100 sxm5 80gb")] == [
+        "H100-80GB", "H100-96GB", "A100-40GB", "H100-80GB",
+    ]  # fmt: skip
+    for other in ("H100 PCIe", "H100-NVL", "A100-64GB", ""):  # slower or other boards than any that is known
+        assert label_of(other) is None
     with pytest.raises(InputError, match="no machine is known for gpu 'TPU v5p'; known: A100-80GB"):
         machine_named("TPU v5p", "ICI")
 
@@ -145,7 +153,7 @@ def test_every_machine_builds_a_topology(name: str) -> None:
     topology = topology_of(MACHINES[name], 256)
     assert topology.num_accelerators == 256
     domain = topology.buildings[0].accelerators_per("scale_up")
-    assert domain == (64 if name.startswith("GB") else 8)
+    assert domain == (64 if name.startswith("GB") else 4 if name == "GH200" else 8)
 
 
 def test_notes_refine_the_network() -> None:

@@ -11,7 +11,7 @@ from scaleacross.catalogue import step_errors as shipped
 from scaleacross.validation.left_out import Apart, apart
 from scaleacross.validation.runs import read_runs
 from scaleacross.validation.score import Validation, validate_runs
-from scaleacross.validation.step_errors import SourcesLeftOut, sources_left_out, step_errors
+from scaleacross.validation.step_errors import SourcesLeftOut, drift, sources_left_out, step_errors
 
 FOLDER = Path(os.environ.get("SCALEACROSS_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
 FILE = FOLDER / "measured_runs.csv"
@@ -59,16 +59,8 @@ def found(rows: Apart) -> SourcesLeftOut:
 
 @pytest.mark.slow
 def test_intervals_hold_on_every_source_left_out(found: SourcesLeftOut) -> None:
-    assert _covered(found) >= 0.75
+    assert 0.75 <= _covered(found) <= 0.85
     assert all(one.inside >= 0.65 for one in found.coverage.values() if one.rows >= 10)
-
-
-@pytest.mark.slow
-@pytest.mark.xfail(
-    strict=True, reason="0.904: with 8 sources the quantiles lie at 5 and 95 %, where one source's outliers set an end"
-)
-def test_intervals_are_no_wider_than_they_should_be(found: SourcesLeftOut) -> None:
-    assert _covered(found) <= 0.85
 
 
 def _covered(found: SourcesLeftOut) -> float:
@@ -84,10 +76,16 @@ def test_two_own_runs_halve_the_error(found: SourcesLeftOut) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="torchtitan: 5.4 % before, 6.8 % after two own runs; the cause is not known")
 def test_two_own_runs_make_no_source_worse(found: SourcesLeftOut) -> None:
     # the three rows of Llama 3 were predicted within 0.3 %: repeats of one configuration differ by more
     assert all(one.after.median_abs <= one.before.median_abs + 0.005 for one in found.after_runs[2])
+
+
+@pytest.mark.slow
+def test_sources_left_out_are_within_what_is_stated(found: SourcesLeftOut, rows: Apart) -> None:
+    assert found.errors.overall.median_abs <= 0.06
+    assert abs(found.errors.overall.bias) <= 0.03
+    assert abs(drift(rows)) <= 0.0012  # per doubling of accelerators: 0.11 %
 
 
 @pytest.mark.slow

@@ -224,7 +224,7 @@ def _link_fits(
 
 def _step_fits(request: _Request, path: Path, kernels: KernelFits, links: LinkFits, skipped: list[Skipped]) -> StepFits:
     everything = read_runs(path)
-    runs = [run for run in everything if request.wants(gpu := run.gpu.partition(" ")[0], accelerator_of(gpu))]
+    runs = [run for run in everything if request.wants(run.gpu.partition(" ")[0], accelerator_of(run.gpu))]
     if not runs:
         raise InputError(f"{path}: no row" + (f" of {', '.join(request.only)} (--only)" if everything else "s"))
     base = request.bases.accelerator

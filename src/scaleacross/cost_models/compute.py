@@ -25,6 +25,7 @@ from scaleacross.cost_models.kernels import (
     machine_of,
 )
 from scaleacross.cost_models.settings import ALL_TO_ALL, ANY_EXCHANGE, RING, Bools, Floats, Ints
+from scaleacross.cost_models.stragglers import busiest_load
 from scaleacross.spec.accelerator import Accelerator, Precision
 from scaleacross.spec.framework import Conversion, Optimizer
 from scaleacross.spec.job import Job
@@ -104,6 +105,7 @@ class Runtime:
         host_share: of ``host_moe_pass_s`` that CUDA graphs leave.
         sorts_copies: several experts of a rank have the copies that arrive sorted.
         conversion: what moves to convert the operands of narrow products.
+        load_spread: of experts (``stragglers.busiest_load``).
         exchanges: what candidates that are still to choose one may choose.
     """
 
@@ -112,6 +114,7 @@ class Runtime:
     sorts_copies: bool = True
     conversion: Conversion = field(default_factory=Conversion)
     exchanges: tuple[ContextExchange, ...] = CONTEXT_EXCHANGES
+    load_spread: float = 0.0
 
 
 def runtime_of(job: Job) -> Runtime:
@@ -121,8 +124,9 @@ def runtime_of(job: Job) -> Runtime:
     """
     optimizer = job.optimizer
     moved = 2.0 * optimizer.gradient_bytes if optimizer.fused_accumulation else RESULT_BYTES
-    copies = job.experts.dispatch == "copies"
-    return Runtime(moved, HOST_SHARES[job.experts.graphs], copies, job.conversion, job.context_exchange)
+    experts, graphs = job.experts, HOST_SHARES[job.experts.graphs]
+    copies = experts.dispatch == "copies"
+    return Runtime(moved, graphs, copies, job.conversion, job.context_exchange, experts.load_spread)
 
 
 @dataclass(frozen=True)
@@ -170,8 +174,8 @@ def gemm_time_s(
     return kernel + max(model.launch_s, accelerator.kernel_launch_s)
 
 
-def _gemm_shape(gemm: Gemm, shards: Shards, tokens: Floats, num_experts: int) -> tuple[Floats, Floats, Floats, Floats]:
-    """Rows, cols, depth and count of a Gemm on one rank."""
+def _gemm_shape(gemm: Gemm, shards: Shards, tokens: Floats, num_experts: int, spread: float) -> tuple[Floats, ...]:
+    """Rows, cols, depth and count of a Gemm on one rank, of experts on the busiest."""
     cols = gemm.out_features / (shards.tp if gemm.shard.endswith("column") else np.ones_like(tokens))
     depth = gemm.in_features / (shards.tp if gemm.shard.endswith("row") else np.ones_like(tokens))
     if not gemm.shard.startswith("expert"):
@@ -181,6 +185,7 @@ def _gemm_shape(gemm: Gemm, shards: Shards, tokens: Floats, num_experts: int) ->
     local_experts = np.maximum(1.0, num_experts / over.astype(np.float64))
     if gemm.shard == "expert":
         tokens = tokens / shards.tp
+    tokens = tokens * busiest_load(spread, num_experts, over)
     return tokens * gemm.tokens_per_token / local_experts, cols, depth, local_experts
 
 
@@ -303,7 +308,7 @@ def layer_times(
 ) -> LayerTimes:
     """Times of ``layer`` for every row of ``shards``.
 
-    ``num_experts`` routed experts of the model share the tokens of expert Gemms evenly (balanced routing).
+    ``num_experts`` routed experts of the model share the tokens of expert Gemms, as evenly as ``load_spread`` says.
     Backward = the two gradient products of every Gemm with their own shapes, attention at ATTENTION_BACKWARD_RATIO,
     element-wise work at ELEMENTWISE_BACKWARD_RATIO. Attention and the Gemms marked so run in 16 bit whatever the
     precision of the others, whose operands are converted to it. Selective recomputation repeats the element-wise
@@ -317,7 +322,7 @@ def layer_times(
     forward, backward, weight = np.zeros_like(tokens), np.zeros_like(tokens), np.zeros_like(tokens)
     repeated, launches = np.zeros_like(tokens), np.zeros_like(tokens)
     for gemm in layer.gemms:
-        rows, cols, depth, count = _gemm_shape(gemm, shards, tokens, num_experts)
+        rows, cols, depth, count = _gemm_shape(gemm, shards, tokens, num_experts, runtime.load_spread)
         used = _sixteen_bit(accelerator) if gemm.always_16_bit else precision
         launches = launches + (count - 1) * (2 if ELEMENT_BYTES[used] < 2 else 1)
         before = forward
@@ -371,15 +376,11 @@ def layer_times(
 
 
 def _host_s(layer: LayerProfile, accelerator: Accelerator, runtime: Runtime, launches: Floats) -> Floats:
-    """Host time to launch the forward pass of a layer with routed experts, 0 of others, whose host runs ahead.
-
-    ``launches``: kernels for further experts of the rank, (n,).
-    """
-    if not layer.routed_tokens:
-        return np.zeros_like(launches)
+    """Host time to launch the forward pass of a layer with routed experts, 0 of others, whose host runs ahead; ``launches``:
+    kernels for further experts of the rank, (n,)."""
     operators = 2 * len(layer.gemms) + ROUTING_OPERATORS + LOCAL_EXPERT_OPERATORS * launches
-    seconds: Floats = runtime.host_share * accelerator.host_moe_pass_s * operators / HOST_OPERATORS
-    return seconds
+    share = runtime.host_share * bool(layer.routed_tokens)
+    return np.asarray(share * accelerator.host_moe_pass_s * operators / HOST_OPERATORS, dtype=np.float64)
 
 
 def accumulation_time_s(accelerator: Accelerator, optimizer: Optimizer, parameters: Floats) -> Floats:

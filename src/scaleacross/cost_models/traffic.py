@@ -28,6 +28,7 @@ from scaleacross.cost_models.memory import Held
 from scaleacross.cost_models.recomputation import keys_again, tokens_again
 from scaleacross.cost_models.settings import ALL_TO_ALL, ANY_EXCHANGE, RING, Bools, Floats, Ints, Settings
 from scaleacross.cost_models.sharding import gathered_once, pass_gathers, reduced_every_pass
+from scaleacross.cost_models.stragglers import busiest_load
 from scaleacross.cost_models.work import Work
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.spec.job import Job
@@ -113,9 +114,10 @@ class Volumes:
 
     @property
     def routed_bytes(self) -> Floats:
-        """Bytes that one rank sends in one dispatch (or combine), (n,)."""
+        """Bytes that the busiest rank receives in one dispatch (or sends in one combine), (n,)."""
         copies = max(block.routed_tokens for block, _ in self.profile.blocks)
-        return self.hidden_bytes * copies / self.settings.tp
+        load = busiest_load(self.job.experts.load_spread, self.profile.num_experts, self.settings.ep)
+        return self.hidden_bytes * copies / self.settings.tp * load
 
     @property
     def equal_copies(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict
+from statistics import median
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -44,6 +45,9 @@ def left_out_tables(found: SourcesLeftOut) -> Iterator[Table]:
     yield "every source left out whole, by class", ("class", "sources", *ERRORS), [*classes, all_rows]
     of_source = [(name, *figures(one)) for name, one in errors.of_source.items()]
     yield "every source left out whole, by source", ("source", *ERRORS), of_source
+    if found.slopes:
+        heads = ("source", "groups", "median", "lowest", "highest")
+        yield "measured over predicted, change per doubling of accelerators at equal degrees", heads, _slopes(found)
     if found.coverage:
         yield "80 % intervals made of the other sources", ("source", "rows", "inside", "from", "to"), _coverage(found)
         yield (
@@ -57,6 +61,14 @@ def figures(found: Errors) -> tuple[str, ...]:
     """Cells of ERRORS."""
     sizes = (plain(one) for one in (found.median_abs, found.mean_abs, found.p90_abs))
     return (str(found.rows), *sizes, signed(found.bias))
+
+
+def _slopes(found: SourcesLeftOut) -> list[tuple[str, ...]]:
+    every = tuple(slope for of_source in found.slopes.values() for slope in of_source)
+    return [
+        (name, str(len(each)), *(f"{100 * one:+.2f} %" for one in (median(each), min(each), max(each))))
+        for name, each in (*found.slopes.items(), ("all", every))
+    ]
 
 
 def _coverage(found: SourcesLeftOut) -> list[tuple[str, ...]]:
@@ -100,6 +112,7 @@ def left_out_data(found: SourcesLeftOut) -> dict[str, object]:
         "overall": asdict(errors.overall),
         "by_source": {name: asdict(one) for name, one in errors.of_source.items()},
         "by_class": {one.name: {"sources": one.sources, **asdict(one.errors)} for one in errors.classes},
+        "drift_per_doubling": {name: list(each) for name, each in found.slopes.items()},
         "covered": covered(found) if found.coverage else None,
         "coverage": {name: asdict(one) for name, one in found.coverage.items()},
         "after_runs": {

@@ -137,3 +137,10 @@ class ExpertRuntime(Spec):
         default="none",
         description="CUDA graphs: none, of all but the experts (router, attention), or of the whole iteration",
     )
+    load_spread: float = Field(
+        default=0.0,
+        ge=0,
+        le=10,
+        description="standard deviation of an expert's tokens over their mean; every layer waits for the rank whose experts get "
+        "most: 0 is balanced, as benchmarks force it",
+    )

@@ -43,6 +43,8 @@ STEP: Final = 0.05
 """Change of a logarithm for a numerical derivative."""
 SETTLED: Final = 2e-3
 """Largest change of a logarithm in the last iteration."""
+STANDS: Final = 1e-9
+"""Change of a logarithm on linear predictions below which an iteration changes nothing that is written."""
 TRUST: Final = 0.35
 """Largest change of a logarithm in one iteration."""
 
@@ -166,7 +168,9 @@ def best_change(
         left = residual - jacobian @ step
         pull = weights / SPREAD**2 / (1 + (left / (TAIL * SPREAD)) ** 2) ** (2 if rejects else 1)
         normal = jacobian.T @ (pull[:, None] * jacobian) + np.diag(precision)
-        step = np.asarray(np.linalg.solve(normal, jacobian.T @ (pull * residual) + precision * toward))
+        last, step = step, np.asarray(np.linalg.solve(normal, jacobian.T @ (pull * residual) + precision * toward))
+        if np.abs(step - last).max() < STANDS:
+            break
     return step
 
 

@@ -7,6 +7,7 @@ is one non-blocking zone: the sources state no oversubscription (where one does,
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -43,13 +44,19 @@ HOSTS_OF_72: Final = 16
 
 MACHINES: Final[dict[str, Machine]] = {
     "A100-80GB": Machine("a100-80gb", "nvlink3", "infiniband-hdr200"),  # DGX A100 (Selene): 8 HDR ports
+    "A100-40GB": Machine("a100-40gb", "nvlink3", "infiniband-hdr200"),
+    "A800": Machine("a100-80gb", "nvlink-export", "infiniband-hdr200"),
     "H100-80GB": Machine("h100-sxm", "nvlink4", "infiniband-ndr400"),  # DGX H100: 8 NDR ports
     "H100-96GB": Machine("h100-96gb", "nvlink4", "roce-400g"),
+    "H800": Machine("h100-sxm", "nvlink-export", "infiniband-ndr400"),  # arXiv 2412.19437, section 3.1
     "H200": Machine("h200", "nvlink4", "roce-400g"),
+    "GH200": Machine("gh200", "nvlink4", "infiniband-hdr200", 4),  # Alps, JUPITER: 4 in a host, 200 Gb/s each
     "B200": Machine("b200", "nvlink5", "infiniband-ndr400"),
     "B300": Machine("b300", "nvlink5", "roce-800g"),
     "GB200": Machine("gb200-nvl72", "nvlink5", "infiniband-ndr400", 4, HOSTS_OF_72, rack_domain=True),
     "GB300": Machine("gb300-nvl72", "nvlink5", "roce-800g", 4, HOSTS_OF_72, rack_domain=True),
+    "MI300X": Machine("mi300x", "infinity-fabric", "roce-400g"),
+    "MI325X": Machine("mi325x", "infinity-fabric", "roce-400g"),
 }
 
 # One-way latencies of a message, s: as configs/topologies/one_building.yaml states and sources them.
@@ -59,16 +66,59 @@ ZONE_LATENCY_S: Final = 7e-6
 BUILDING_LATENCY_S: Final = 12e-6
 
 
+FORM_FACTORS: Final = frozenset(
+    (
+        "NVIDIA",
+        "AMD",
+        "INSTINCT",
+        "DGX",
+        "HGX",
+        "SXM",
+        "SXM4",
+        "SXM5",
+        "SXM6",
+        "OAM",
+        "HBM2E",
+        "HBM3",
+        "HBM3E",
+        "GPU",
+        "NVL72",
+    )
+)
+"""Words of an accelerator's name that do not tell it from others of MACHINES; PCIE and NVL do, and such boards are slower."""
+
+
+def label_of(gpu: str) -> str | None:
+    """The label of MACHINES that an accelerator's name means, None where it means none: a label, a catalogue entry, or a driver's
+    name such as ``NVIDIA H100 80GB HBM3``. What stands in parentheses is a remark. A name without a memory size means the first
+    label with its other words, and a size where no label has one does not matter."""
+    for label, machine in MACHINES.items():
+        if gpu in (label, machine.accelerator):
+            return label
+    words = set(re.findall(r"\w+", gpu.partition("(")[0].upper())) - FORM_FACTORS
+    sizes = {word for word in words if re.fullmatch(r"\d+GB", word)}
+    names = words - sizes
+    same = [label for label in MACHINES if names == set(label.split("-")[:1])]
+    sized = [label for label in same if "-" in label]
+    if sizes and sized:
+        return next((label for label in sized if label.split("-")[1] in sizes), None)
+    return same[0] if same else None
+
+
+def _known(gpu: str) -> Machine:
+    label = label_of(gpu)
+    if label is None:
+        raise InputError(f"no machine is known for gpu '{gpu}'; known: {', '.join(MACHINES)}")
+    return MACHINES[label]
+
+
 def machine_of(run: Run) -> Machine:
     """The machine that a row ran on: ``gpu`` decides, its ``notes`` and source may refine the network.
 
     Raises:
         InputError: no machine is known for the accelerator.
     """
-    name = run.gpu.split(" ", 1)[0]
-    if name not in MACHINES:
-        raise InputError(f"no machine is known for gpu '{run.gpu}'; known: {', '.join(MACHINES)}")
-    machine = MACHINES[name]
+    machine = _known(run.gpu)
     if "4x HDR" in run.notes:  # four ports of 200 Gb/s for eight accelerators
         return Machine(machine.accelerator, machine.scale_up, "infiniband-hdr100")
     if "RoCE 400G, 1:7" in run.notes:
@@ -88,20 +138,12 @@ FABRICS: Final = (
 
 
 def machine_named(gpu: str, fabric: str) -> Machine:
-    """The machine of a stated accelerator, a label of MACHINES, a catalogue entry or a driver's name that holds a label's first
-    word, on a stated fabric.
+    """The machine of a stated accelerator (``label_of``) on a stated fabric.
 
     Raises:
         InputError: no machine is known for it.
     """
-    known = [
-        label
-        for label, machine in MACHINES.items()
-        if gpu in (label, machine.accelerator) or set(label.split("-")) <= set(gpu.replace("-", " ").split())
-    ]
-    if not known:
-        raise InputError(f"no machine is known for gpu '{gpu}'; known: {', '.join(MACHINES)}")
-    machine, words = MACHINES[known[0]], fabric.lower()
+    machine, words = _known(gpu), fabric.lower()
     port = next((port for parts, port in FABRICS if all(part in words for part in parts)), machine.port)
     return replace(machine, port=port)
 

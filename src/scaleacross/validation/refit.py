@@ -24,7 +24,7 @@ from scaleacross.spec.topology import Topology
 from scaleacross.validation.crosscheck import SEEN
 from scaleacross.validation.fitting import Linearised, fit, leave_out, linearise, stated_values
 from scaleacross.validation.knobs import KNOBS, generation_of
-from scaleacross.validation.machines import MACHINES
+from scaleacross.validation.machines import MACHINES, label_of
 from scaleacross.validation.mapping import Case, case_of
 from scaleacross.validation.predict import predict
 from scaleacross.validation.runs import Run
@@ -90,16 +90,16 @@ def cases_on(runs: Sequence[Run], machines: Machines) -> tuple[list[Case], list[
 
 
 def _case_on(run: Run, machines: Machines) -> Case:
-    label, _, rest = run.gpu.partition(" ")
-    known = label if label in MACHINES else _machine_with(label) or _machine_with(machines.base)
+    label = run.gpu.partition(" ")[0]
+    found = label_of(run.gpu)
+    known = found or _machine_with(machines.base)
     if known is None:
         raise InputError(
             f"no machine is known for gpu '{label}'; known: {', '.join(MACHINES)}; "
             "or name one of their accelerators with --base, whose hosts and networks then stand in"
         )
-    case = case_of(replace(run, gpu=f"{known} {rest}".strip()))
-    own = MACHINES[known].accelerator
-    name = own if label in (known, own) else label
+    case = case_of(run if found else replace(run, gpu=known))
+    name = MACHINES[known].accelerator if found else label
     (building,) = case.topology.buildings
     accelerator = machines.accelerators.get(name) or building.accelerator.model_copy(update={"name": name})
     scale_up = building.links.scale_up
@@ -109,8 +109,9 @@ def _case_on(run: Run, machines: Machines) -> Case:
 
 
 def accelerator_of(gpu: str) -> str | None:
-    """The catalogue entry that the first word of a ``gpu`` column means; None where no machine is known for it."""
-    return MACHINES[gpu].accelerator if gpu in MACHINES else None
+    """The catalogue entry that a ``gpu`` column means; None where no machine is known for it."""
+    label = label_of(gpu)
+    return None if label is None else MACHINES[label].accelerator
 
 
 def _machine_with(accelerator: str | None) -> str | None:

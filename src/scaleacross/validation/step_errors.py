@@ -1,11 +1,13 @@
 """The constants of intervals, from residuals of sources that were left out whole, and how well such intervals hold.
 
-Conformal prediction for grouped data (Lee, Barber and Willett 2023, arXiv 2306.06342): a run to come belongs to a source to
-come, so sources are what is exchangeable, not rows. Every source has the same weight, a configuration of it counts once
-however often it is reported, and of K sources the quantiles are taken that leave out 1 − COVERAGE · (1 + 1 / K): with few
-sources they lie further out. Rows of another class are put on the scale of a dense model on a known accelerator first.
+A run to come belongs to a source to come, so sources are what is exchangeable, not rows. Every source has the same weight, and
+a configuration of it counts once however often it is reported. Rows of another class are put on the scale of a dense model on
+a known accelerator first. The interval is made in two steps: the quantiles of all rows, and the factor by which quantiles made
+of all sources but one have to grow to hold COVERAGE of the rows of that one (cross-conformal prediction, Vovk 2015,
+arXiv 1208.0806, over sources instead of rows). The quantiles alone are too narrow, as a source to come has an offset of its own.
 
-The test is nested: the interval of a source comes from residuals of the others, each with itself *and* that source left out.
+The test is nested: the interval of a source comes from residuals of the others, each with itself *and* that source left out,
+and so does its factor.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from scaleacross.validation.metrics import Errors, errors, weighted_quantile
 COVERAGE: Final = 0.8
 """From the 10th to the 90th percentile."""
 MIN_SOURCES: Final = 4
-"""Sources below which COVERAGE · (1 + 1 / K) is 1 or more: the rows then hold no such quantile."""
+"""With each of them left out in turn three remain, from which quantiles are taken."""
+NARROWEST: Final = 0.005
+"""Of either end of an interval: it holds the prediction itself, even where every source is off to the same side."""
 ASSUMED: Final = StepErrors(
     low_log=-1.0,
     high_log=1.0,
@@ -56,14 +60,33 @@ def limits(rows: Apart, *without: str) -> tuple[float, float]:
             f"intervals need {MIN_SOURCES} sources besides the one that is left out; there are {len(sources)}: "
             "name every publication in the column 'source'"
         )
+    low, high = _quantiles(rows, *without)
     weights, parts = row_weights(rows.cases), []
     for source in sources:
         own = rows.rows_of(source)
-        scaled = rows.residuals(source, *without)[own] / ratios(rows, source, *without)[own]
-        parts.append((scaled, weights[own] / weights[own].sum()))
-    share = COVERAGE * (1 + 1 / len(sources))
+        x = rows.residuals(source, *without)[own] / ratios(rows, source, *without)[own]
+        parts.append((scores(x, *_quantiles(rows, source, *without)), weights[own] / weights[own].sum()))
+    grown, w = (np.concatenate(each) for each in zip(*parts, strict=True))
+    grow = weighted_quantile(grown, w, COVERAGE)
+    return grow * low, grow * high
+
+
+def _quantiles(rows: Apart, *without: str) -> tuple[float, float]:
+    """Quantiles of x that hold COVERAGE of the rows, every source but ``without`` with the same weight."""
+    weights, parts = row_weights(rows.cases), []
+    for source in rows.sources:
+        if source not in without:
+            own = rows.rows_of(source)
+            scaled = rows.residuals(source, *without)[own] / ratios(rows, source, *without)[own]
+            parts.append((scaled, weights[own] / weights[own].sum()))
     x, w = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return weighted_quantile(x, w, (1 - share) / 2), weighted_quantile(x, w, (1 + share) / 2)
+    low, high = (weighted_quantile(x, w, (1 + end * COVERAGE) / 2) for end in (-1, 1))
+    return min(low, -NARROWEST), max(high, NARROWEST)
+
+
+def scores(x: Floats, low: float, high: float) -> Floats:
+    """Factor by which the interval (low < 0, high > 0) has to grow to reach x, (rows,)."""
+    return np.asarray(np.maximum(x / high, x / low), dtype=np.float64)
 
 
 def ratios(rows: Apart, *without: str) -> Floats:
@@ -138,16 +161,15 @@ def narrower(trials: list[Trial], low: float, high: float) -> float:
         return 1.0
     weights = np.concatenate([np.full(len(one.before), 1 / len(one.before)) for one in trials])
     after, before = (
-        weighted_quantile(np.concatenate([scores(x, one, low, high) for x, one in each]), weights, COVERAGE)
+        weighted_quantile(np.concatenate([scores(_scaled(x, one), low, high) for x, one in each]), weights, COVERAGE)
         for each in ([(one.after, one) for one in trials], [(one.before, one) for one in trials])
     )
     return min(1.0, after / before)
 
 
-def scores(x: Floats, trial: Trial, low: float, high: float) -> Floats:
-    """Factor by which the interval of every row of a trial has to grow to reach x; its accelerator counts as known."""
-    scaled = x / np.where(trial.experts, ASSUMED.experts_ratio, 1.0)
-    return np.asarray(np.maximum(scaled / high, scaled / low), dtype=np.float64)
+def _scaled(x: Floats, trial: Trial) -> Floats:
+    """x of a trial's rows on the scale of dense models; their accelerator counts as known."""
+    return x / np.where(trial.experts, ASSUMED.experts_ratio, 1.0)
 
 
 @dataclass(frozen=True)
@@ -166,7 +188,7 @@ def learned(rows: Apart, trials: list[Trial]) -> tuple[Learned, ...]:
     for one in trials:
         low, high = limits(rows, one.source)
         fraction = narrower([other for other in trials if other.source != one.source], low, high)
-        inside = float((scores(one.after, one, low, high) <= fraction).mean())
+        inside = float((scores(_scaled(one.after, one), low, high) <= fraction).mean())
         out.append(Learned(one.source, _as_errors(one.before), _as_errors(one.after), inside))
     return tuple(out)
 
@@ -180,24 +202,27 @@ class SourcesLeftOut:
         coverage: of every source by intervals made of the others; empty with too few sources.
         after_runs: number of own runs -> what they were worth, by source; empty with too few sources.
         together: number of own runs -> errors of all sources' rows before and after.
+        slopes: source -> change of log(measured / predicted) per doubling of accelerators, of every group that differs in scale.
     """
 
     errors: LeftOut
     coverage: Mapping[str, Coverage]
     after_runs: Mapping[int, tuple[Learned, ...]]
     together: Mapping[int, tuple[Errors, Errors]]
+    slopes: Mapping[str, tuple[float, ...]]
 
 
 def sources_left_out(rows: Apart) -> SourcesLeftOut:
     """Errors with every source left out whole, and how well intervals and own runs do there."""
     if len(rows.sources) <= MIN_SOURCES:
-        return SourcesLeftOut(left_out(rows), {}, {}, {})
+        return SourcesLeftOut(left_out(rows), {}, {}, {}, slopes(rows))
     trials = {runs: found for runs in RUNS if (found := after_runs(rows, runs))}
     return SourcesLeftOut(
         errors=left_out(rows),
         coverage=coverage(rows),
         after_runs={runs: learned(rows, found) for runs, found in trials.items()},
         together={runs: _together(found) for runs, found in trials.items()},
+        slopes=slopes(rows),
     )
 
 
@@ -236,20 +261,27 @@ def paired(rows: Apart) -> dict[str, float]:
     return {"dense": dense, "experts": float(np.mean(found.get("experts", [ASSUMED.experts_ratio * dense])))}
 
 
-def drift(rows: Apart) -> float:
-    """Median change of x per doubling of accelerators where nothing but scale and batch differs; 0 without such rows."""
+def slopes(rows: Apart) -> dict[str, tuple[float, ...]]:
+    """Change of x per doubling of accelerators by source, a figure per group of rows that differ in scale and batch alone."""
     residuals = rows.own_residuals()
     groups: dict[tuple[object, ...], list[int]] = {}
     for row, case in enumerate(rows.cases):
         run = case.run
         same = (run.source_ref.rpartition(" ")[2], run.tp, run.cp, run.pp, run.vpp, run.ep, run.mbs)
         groups.setdefault((*_fleet(rows, row), *same), []).append(row)
-    slopes = []
+    found: dict[str, tuple[float, ...]] = {}
     for members in groups.values():
         doublings = np.log2([rows.cases[row].run.n_gpus for row in members])
         if np.ptp(doublings) >= 1:
-            slopes.append(float(np.polyfit(doublings, residuals[members], 1)[0]))
-    return float(np.median(slopes)) if slopes else 0.0
+            source = rows.cases[members[0]].run.source
+            found[source] = (*found.get(source, ()), float(np.polyfit(doublings, residuals[members], 1)[0]))
+    return found
+
+
+def drift(rows: Apart) -> float:
+    """Median of all ``slopes``; 0 without any."""
+    every = [slope for of_source in slopes(rows).values() for slope in of_source]
+    return float(np.median(every)) if every else 0.0
 
 
 def _seen(rows: Apart) -> tuple[SeenSteps, ...]:
