@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.settings import concatenate
+from scaleacross.cost_models.settings import Ints, concatenate
 from scaleacross.solvers.place_parallelism import Placer
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Search, forget
@@ -61,7 +61,8 @@ def _placed(state: Search, job: Job, placer: Placer) -> Iterator[None]:
     parts = space.bases(Refusals())
     for bases in parts if job == state.problem.job else [concatenate(list(parts))]:
         fitting = bases.take(pricing.base_needed_bytes(bases) <= pricing.capacity_bytes) if len(bases) else bases
-        order = np.argsort(pricing.base_bound_s(fitting), kind="stable") if len(fitting) else []
+        bounds = pricing.base_bound_s(fitting) if len(fitting) else np.zeros(0)
+        order: Ints = np.argsort(bounds, kind="stable")
         for start in range(0, len(order), EXPANDED):
             rows = space.expand(fitting.take(order[start : start + EXPANDED]), Refusals())
             rows = rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes)
