@@ -85,6 +85,8 @@ MEGATRON = (
     Case(DENSE, "dp16"),
     Case(DENSE, "tp2 dp8 x2", "1F1B b2"),
     Case(DENSE, "tp4 pp2 dp4", recompute="full"),
+    Case(DENSE, "tp4 pp2 dp4", recompute="full:3/8"),
+    Case(DENSE, "tp2 pp4 dp8", "Interleaved1F1B v2", recompute="full:1/4"),
     Case(DENSE, "tp2 pp4 dp8", "Interleaved1F1B v2"),
     Case(DENSE, "tp1 pp4 dp4 x2", "Interleaved1F1B v4 b2", "full"),
     Case(DENSE, "tp4 pp2 dp4", recompute="core_attn+mlp"),

@@ -220,6 +220,13 @@ def test_recompute(policy: Any, values: list[str] | None) -> None:
     assert arguments(make_plan(Degrees(pp=2), recompute=policy)).get("--recompute-granularity") == values
 
 
+def test_some_layers_are_a_block_of_every_chunk() -> None:
+    plan = make_plan(Degrees(pp=2), recompute="full:1/2")
+    found, chunk = arguments(plan), plan.layers_per_stage[0][0]
+    assert found["--recompute-granularity"] == ["full"] and found["--recompute-method"] == ["block"]
+    assert found["--recompute-num-layers"] == [str(chunk // 2)] and chunk % 2 == 0
+
+
 @pytest.mark.parametrize(("exchange", "word"), [("ring", "p2p"), ("gather", "all_gather"), ("all_to_all", "a2a")])
 def test_context_exchange_is_what_is_priced(exchange: Any, word: str) -> None:
     assert arguments(make_plan(Degrees(cp=2), context_exchange=exchange))["--cp-comm-type"] == [word]

@@ -80,7 +80,8 @@ def exhaustive(problem: Problem, score: Score = _step_s) -> ExhaustiveResult:
                 if not pricer.may_fail(placed):
                     continue
                 fits = False
-                for decision in [placed] if equal else balancer.balanced(pricer.layout(placed)):
+                only_equal = equal or _period(candidate) > 1
+                for decision in [placed] if only_equal else balancer.balanced(pricer.layout(placed)):
                     decision = decision.model_copy(update={"placement": placement})
                     cost = pricer.cost(decision)
                     num_plans += 1
@@ -158,7 +159,7 @@ def placements(fleet: Fleet, degrees: Degrees) -> Iterator[Placement]:
 
 
 def candidates(problem: Problem, fleet: Fleet) -> Iterator[Decision]:
-    """Every decision without placement that R1–R10 allow on a fleet."""
+    """Every decision without placement that R1–R11 allow on a fleet."""
     job, batch = problem.job, problem.job.global_batch_sequences
     for degrees in _all_degrees(problem, fleet):
         for micro_batch in job.micro_batch_sequences:
@@ -185,8 +186,18 @@ def candidates(problem: Problem, fleet: Fleet) -> Iterator[Decision]:
                             activation_offload=kept,
                             optimizer_offload=states,
                         )
-                        if not refused_by_own(job, problem.profile, decision):  # R10
+                        if refused_by_own(job, problem.profile, decision):  # R10
+                            continue
+                        in_chunks = (
+                            problem.profile.num_layers % (degrees.pp * pipeline.num_chunks * _period(decision)) == 0
+                        )
+                        if _period(decision) == 1 or (in_chunks and not kept):  # R11
                             yield decision
+
+
+def _period(decision: Decision) -> int:
+    """d of ``full:n/d``, else 1."""
+    return int(decision.recompute.partition("/")[2] or 1)
 
 
 def _all_degrees(problem: Problem, fleet: Fleet) -> Iterator[Degrees]:

@@ -120,6 +120,18 @@ def test_a_command_line_is_read_like_an_array() -> None:
             "--num-layers 32 --micro-batch-size 1 --recompute-activations --recompute-modules gdn_norm_out",
             "'gdn_norm_out' is no recompute policy",
         ),
+        (
+            "megatron",
+            "--num-layers 32 --micro-batch-size 1 --recompute-granularity full --recompute-method uniform "
+            "--recompute-num-layers 2",
+            "by uniform of 2 layers is not modelled: uniform of 1 and block are",
+        ),
+        (
+            "megatron",
+            "--num-layers 32 --micro-batch-size 1 --recompute-granularity full --recompute-method block "
+            "--recompute-num-layers 5",
+            "--recompute-num-layers 5 of 32: 'full:5/32' is no share",
+        ),
         ("megatron", "--num-layers 32 --tensor-model-parallel-size 3", "32 processes do not divide by tp"),
         ("megatron", "--num-layers 32 --micro-batch-size x", "--micro-batch-size x: a whole number"),
         ("megatron", "--num-layers 'x", "No closing quotation"),

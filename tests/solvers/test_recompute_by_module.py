@@ -16,7 +16,7 @@ from scaleacross.api.problems import problem_of as read
 from scaleacross.solvers.joint import search
 from scaleacross.spec.job import Job
 from scaleacross.spec.plan import Plan
-from scaleacross.spec.recomputation import MODULES, RECOMPUTES
+from scaleacross.spec.recomputation import MODULE_SETS, MODULES
 from scaleacross.workloads.problem import Problem, problem_of
 
 QUICK = (10, 19, 26, 44, 48)
@@ -29,7 +29,7 @@ def with_modules(seed: int) -> Problem:
     """The problem of a seed with nothing, whole layers and three sets of its model's modules allowed."""
     job, rng = random_job(seed), random.Random(f"recompute {seed}")
     profile = problem_of(job).profile
-    sets = [policy for policy in RECOMPUTES[3:] if profile.acting(policy) == policy]
+    sets = [policy for policy in map("+".join, MODULE_SETS) if profile.acting(policy) == policy]
     allowed = ["none", *rng.sample(sets, min(len(sets), 3)), "full"]
     return problem_of(Job.model_validate(job.model_dump(mode="json", exclude_none=True) | {"recompute": allowed}))
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from scaleacross import verification as checks
 from scaleacross.api.assemble import assemble, cost_of, versions
@@ -35,6 +35,8 @@ from scaleacross.workloads.problem import Problem
 from scaleacross.workloads.space import left_out
 
 DEFAULT_TIME_LIMIT_S = 60.0
+SEARCH_SHARE: Final = 0.8
+"""Of a limit in seconds the part of the search, where alternatives are to be found within it, too."""
 MAX_CLIMBS = 4
 """Times that a faster alternative takes the place of the plan."""
 
@@ -79,7 +81,7 @@ def plan(
     Raises:
         InputError: the job is wrong.
         InfeasibleError: no plan fits; the message says what would help.
-        TimeLimitError: the time limit ended before the first plan.
+        TimeLimitError: the time limit ended before a plan within limits on other objectives (``plan_problem``).
         VerificationError: the plan does not recompute (a bug: please report it).
     """
     problem = problem_of(job, overrides)
@@ -128,6 +130,7 @@ def plan_problem(
         incumbents=() if goal else incumbents,
         clock=clock,
         stopped=stopped,
+        share=SEARCH_SHARE if alternatives and not limits else 1.0,
     )
     best = state.best
     if best is None and state.out_of_time:
@@ -189,13 +192,20 @@ def _with_best_network(state: Search, best: Placed, *, alone: bool) -> tuple[Pla
     Args:
         alone: only the incumbent, whose figure is a score.
     """
-    found = best, with_network(state.problem, decision_of(best), state.seed)
-    for placed in [] if alone else sorted(state.pool, key=lambda one: one.step_s):
-        if placed.step_s >= found[1].cost.cost.step_s * (1 - TOLERANCE):
+    found: tuple[Placed, Networked] | None = None
+    refused: InfeasibleError | None = None
+    others = [] if alone else [one for one in sorted(state.pool, key=lambda one: one.step_s) if one is not best]
+    for placed in (best, *others):
+        if found is not None and (placed.step_s >= found[1].cost.cost.step_s * (1 - TOLERANCE) or state.past_limit):
             break
-        if placed is not best:
-            other = with_network(state.problem, decision_of(placed), state.seed)
-            found = min(found, (placed, other), key=lambda one: one[1].cost.cost.step_s)
+        try:
+            other = placed, with_network(state.problem, decision_of(placed), state.seed)
+        except InfeasibleError as error:
+            refused = refused or error
+            continue
+        found = other if found is None else min(found, other, key=lambda one: one[1].cost.cost.step_s)
+    if found is None:
+        raise refused or InfeasibleError("nothing was placed")
     return found
 
 
@@ -279,6 +289,8 @@ def _found(state: Search, gap: float, timed: bool) -> dict[str, Any]:
     notes = [*state.left_out, *([narrow] if narrow else [])]
     if state.work_limit is not None and state.out_of_time:
         notes.append(f"the work limit of {state.work_limit:,} computed step times ended the search")
+    elif state.past_limit and not state.stopped():
+        notes.append("the limit came before every alternative had been tried: the next best may be others")
     if state.stopped():
         notes.append("the search was stopped by hand: what it had not placed by then is what the gap leaves open")
     if state.bound_violation_s > 1e-9:

@@ -15,11 +15,12 @@ import numpy as np
 
 from scaleacross.cost_models.compute import Runtime, Shards, layer_times, runtime_of
 from scaleacross.cost_models.offloading import paced
+from scaleacross.cost_models.recomputation import layers_again, partly_again
 from scaleacross.cost_models.settings import ANY_EXCHANGE, Floats, Ints, Settings
 from scaleacross.cost_models.stragglers import slowest_ratio
 from scaleacross.spec.accelerator import Accelerator, Precision
 from scaleacross.spec.job import Job
-from scaleacross.spec.recomputation import MASKS, MODULES, PLAIN
+from scaleacross.spec.recomputation import MASKS, MODULES
 from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
 
 Row = tuple[int, ...]
@@ -159,10 +160,8 @@ def at_pace(
 
 def recomputed_s(times: StackedTimes, settings: Settings) -> Floats:
     """What recomputation adds to the backward pass of [block types..., embedding, head], (types + 2, n)."""
-    kind = np.minimum(
-        settings.recompute, len(PLAIN)
-    )  # the modules of a row are in ``partly`` as selective is in others
-    again: Floats = np.choose(kind, [np.zeros_like(times.forward), times.partly, times.full, times.partly])
+    # the modules of a row are in ``partly`` as selective is in others
+    again: Floats = times.partly * partly_again(settings) + times.full * layers_again(settings)
     again[-2:] = 0.0  # embedding and head keep what they need, whatever the policy
     return again
 

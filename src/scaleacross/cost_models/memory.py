@@ -29,7 +29,7 @@ from scaleacross.cost_models.offloading import (
     state_share,
 )
 from scaleacross.cost_models.pipeline.closed_form import max_in_flight
-from scaleacross.cost_models.recomputation import kept_bytes, whole_bytes
+from scaleacross.cost_models.recomputation import kept_bytes, rerun_bytes
 from scaleacross.cost_models.settings import Floats, Ints, Settings
 from scaleacross.cost_models.sharding import pass_gathers, reduced_every_pass
 from scaleacross.cost_models.stages import RankClasses, spread
@@ -178,7 +178,7 @@ def _buffers(profile: ModelProfile, job: Job, settings: Settings, classes: RankC
     gathers = pass_gathers(settings)
     alone = reduced_every_pass(settings) & (gathers == 0)
     each = np.where(gathers == 2, job.optimizer.parameter_bytes, np.where(alone, job.optimizer.gradient_bytes, 0.0))
-    full = whole_bytes(layer, settings) - kept_bytes(layer, settings)
+    full = rerun_bytes(layer, settings)
     return (2 * held * each + full * _tokens(job, settings)) * np.ones((len(classes.first_rank), 1))
 
 
@@ -195,7 +195,7 @@ def _pytorch_buffers(profile: ModelProfile, job: Job, settings: Settings, classe
     gathered = optimizer.parameter_bytes * (pass_gathers(settings) == 2)
     of_layer = optimizer.parameter_bytes + 2 * gathered + optimizer.gradient_bytes * reduced_every_pass(settings)
     largest = max((block for block, _ in profile.blocks), key=lambda block: block.total_parameters)
-    again = whole_bytes(largest, settings) - kept_bytes(largest, settings)
+    again = rerun_bytes(largest, settings)
     held = _dense(largest, tp, frozen=True) + largest.num_expert_parameters / (tp * settings.ep)
     layer = of_layer * held + again * tokens
 

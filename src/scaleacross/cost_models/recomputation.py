@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from scaleacross.cost_models.settings import Floats, Ints, Settings
-from scaleacross.spec.recomputation import RECOMPUTES, repeats_tokens
+from scaleacross.spec.recomputation import RECOMPUTES, of_rerun_layer, rerun_share
+from scaleacross.spec.recomputation import tokens_again as tokens_again_of
 from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
 
 
 def _looked_up(codes: Ints, value: Callable[[str], float]) -> Floats:
     """``value`` of the policy of every candidate, (n,)."""
-    table = np.array([value(policy) for policy in RECOMPUTES[: int(codes.max(initial=0)) + 1]])
-    out: Floats = table[codes].astype(np.float64)
+    table = np.zeros(len(RECOMPUTES))
+    for code in np.flatnonzero(np.bincount(codes, minlength=1)).tolist():
+        table[code] = value(RECOMPUTES[code])
+    out: Floats = table[codes]
     return out
 
 
@@ -26,11 +30,23 @@ def kept_bytes(layer: LayerProfile, settings: Settings) -> Floats:
     return (sharded + of_context * (settings.cp - 1)) / settings.tp + replicated
 
 
-def whole_bytes(layer: LayerProfile, settings: Settings) -> Floats:
-    """The same where nothing is recomputed, (n,)."""
-    whole = layer.kept("none")
-    held: Floats = (whole.sharded + whole.of_context * (settings.cp - 1)) / settings.tp + whole.replicated
-    return held
+def rerun_bytes(layer: LayerProfile, settings: Settings) -> Floats:
+    """What one layer that is recomputed holds while it is, beyond what it keeps, (n,)."""
+    code = {policy: RECOMPUTES.index(of_rerun_layer(policy)) for policy in RECOMPUTES}
+    rerun = _looked_up(settings.recompute, lambda policy: code[policy]).astype(np.int64)
+    whole = replace(settings, recompute=np.zeros_like(settings.recompute))
+    again: Floats = kept_bytes(layer, whole) - kept_bytes(layer, replace(settings, recompute=rerun))
+    return again
+
+
+def partly_again(settings: Settings) -> Floats:
+    """1 where every layer runs a part of itself again, else 0, (n,)."""
+    return _looked_up(settings.recompute, lambda policy: float(policy != "none" and not rerun_share(policy)))
+
+
+def layers_again(settings: Settings) -> Floats:
+    """Share of the layers that run again whole, (n,)."""
+    return _looked_up(settings.recompute, rerun_share)
 
 
 def gathers_again(layer: LayerProfile, settings: Settings) -> Floats:
@@ -44,16 +60,16 @@ def keys_again(profile: ModelProfile, settings: Settings) -> Floats:
 
 
 def tokens_again(settings: Settings) -> Floats:
-    """1 where dispatch and combine run once more in the backward pass, else 0, (n,)."""
-    return _looked_up(settings.recompute, repeats_tokens)
+    """How often dispatch and combine run once more in the backward pass, (n,)."""
+    return _looked_up(settings.recompute, tokens_again_of)
 
 
 def elementwise_again(layer: LayerProfile, settings: Settings) -> Floats:
     """Share of a layer's element-wise work that its backward pass repeats, (n,)."""
 
     def share(policy: str) -> float:
-        if policy in ("selective", "full"):
-            return 1.0
+        if policy == "selective" or rerun_share(policy):
+            return rerun_share(policy) or 1.0
         again = sum(one.elementwise_bytes for one in layer.recomputed(policy))
         return again / layer.elementwise_bytes if layer.elementwise_bytes else 0.0
 

@@ -25,7 +25,7 @@ from scaleacross.emitters.rank_order import RankOrder, plan_topology, rank_order
 from scaleacross.emitters.shell import Launch, one_line
 from scaleacross.spec.parallelism import PASS_GATHERS, ContextExchange, GridAxis, ShardLevel
 from scaleacross.spec.plan import Plan
-from scaleacross.spec.recomputation import modules_of
+from scaleacross.spec.recomputation import PARTS, modules_of
 
 CP_COMM_TYPES: Final[Mapping[ContextExchange, str]] = {"ring": "p2p", "gather": "all_gather", "all_to_all": "a2a"}
 FSDP_STRATEGIES: Final[Mapping[ShardLevel, str]] = {"gradients": "optim_grads", "parameters": "optim_grads_params"}
@@ -147,6 +147,10 @@ def _data_parallel(plan: Plan) -> list[str]:
 def _recompute(plan: Plan) -> list[str]:
     if plan.decision.recompute == "full":
         return ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"]
+    if plan.decision.recompute in PARTS:
+        chunk = max(map(max, plan.layers_per_stage))
+        layers = str(PARTS[plan.decision.recompute] * chunk)
+        return ["--recompute-granularity", "full", "--recompute-method", "block", "--recompute-num-layers", layers]
     modules = modules_of(plan.decision.recompute)
     return ["--recompute-granularity", "selective", "--recompute-modules", *modules] if modules else []
 

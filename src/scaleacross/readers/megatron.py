@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from fractions import Fraction
 from typing import Any, Final
 
 from scaleacross.emitters.megatron import CP_COMM_TYPES, DP_OUTERMOST, FSDP_STRATEGIES, PP_OUTERMOST
@@ -108,7 +109,8 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     if chunks > 1 and pp > 1:
         _check_rounds(name, number(GROUP_SIZE, pp), choice, pp, number("--global-batch-size") // dp)
     decision = Decision(
-        degrees=degrees, pipeline=choice, recompute=_recompute(found, name), shard=shard, **_offload(found, name, num_layers),
+        degrees=degrees, pipeline=choice, recompute=_recompute(found, name, num_layers, pp * chunks),
+        shard=shard, **_offload(found, name, num_layers),
         context_exchange=_context(found, name) if cp > 1 else "ring",
         layers_per_stage=counts if "--pipeline-model-parallel-layout" in found else None,
     )  # fmt: skip
@@ -143,7 +145,7 @@ def _shard(found: dict[str, list[str]]) -> ShardLevel:
     return "optimizer" if "--use-distributed-optimizer" in found else "none"
 
 
-def _recompute(found: dict[str, list[str]], name: str) -> Recompute:
+def _recompute(found: dict[str, list[str]], name: str, num_layers: int, stages: int) -> Recompute:
     granularity = (found.get("--recompute-granularity") or ["none"])[0]
     if granularity == "selective" or "--recompute-activations" in found:
         modules = found.get("--recompute-modules", ["core_attn"])
@@ -155,9 +157,28 @@ def _recompute(found: dict[str, list[str]], name: str) -> Recompute:
         (found.get("--recompute-method") or ["uniform"])[0],
         (found.get("--recompute-num-layers") or ["1"])[0],
     )
+    if granularity == "full" and method == "block":
+        return _block(layers, name, num_layers, stages)
     if granularity == "full" and (method, layers) != ("uniform", "1"):
-        raise InputError(f"{name}: full recomputation by {method} of {layers} layers is not modelled: uniform of 1 is")
+        raise InputError(
+            f"{name}: full recomputation by {method} of {layers} layers is not modelled: uniform of 1 and block are"
+        )
     return "full" if granularity == "full" else "none"
+
+
+def _block(layers: str, name: str, num_layers: int, stages: int) -> Recompute:
+    """The first ``layers`` of every model chunk. Raises InputError: chunks are not equal, or larger than can be named."""
+    chunk, rest = divmod(num_layers, stages)
+    if not layers.isdigit() or rest:
+        raise InputError(
+            f"{name}: full recomputation by block of {layers} layers: {num_layers} layers in {stages} chunks; a whole number of "
+            "layers, in chunks that are equal, is modelled"
+        )
+    share = Fraction(min(int(layers), chunk), chunk)
+    try:
+        return "none" if share == 0 else "full" if share == 1 else spelled(f"full:{share}")
+    except ValueError as error:
+        raise InputError(f"{name}: --recompute-num-layers {layers} of {chunk}: {error}") from None
 
 
 def _offload(found: dict[str, list[str]], name: str, num_layers: int) -> dict[str, float]:

@@ -29,7 +29,7 @@ from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.parallelism import REDUCED_EVERY_PASS
 from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Plan, PredictedCollective
-from scaleacross.spec.recomputation import repeats_tokens
+from scaleacross.spec.recomputation import tokens_again
 from scaleacross.spec.step_work import PipelineWork
 from scaleacross.step.graph import StepGraph
 from scaleacross.step.program import build
@@ -255,7 +255,7 @@ def _setting(plan: Plan, profile: ModelProfile) -> Setting:
     sizes: dict[tuple[str, Op], float] = {(_use(one), one.op): one.bytes_per_rank for one in plan.collectives}
     whole = ("tp", "all_reduce") in sizes
     chosen = plan.decision
-    again = profile.keys_again(chosen.recompute), float(repeats_tokens(chosen.recompute))
+    again = profile.keys_again(chosen.recompute), tokens_again(chosen.recompute)
     return Setting(plan.job, plan.degrees, chosen.shard, chosen.context_exchange, sizes, whole, *again)
 
 

@@ -7,14 +7,15 @@ degrees come from what the search placed; and the job is tried in its largest bu
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 import numpy as np
 
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.cost_models.settings import concatenate
+from scaleacross.errors import InfeasibleError
 from scaleacross.solvers.infeasible import closest_candidate
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.network_of_plan import with_network
@@ -61,16 +62,21 @@ CHOICES: Final = {
 
 
 def alternatives(state: Search, best: Placed, won: PlanCost) -> tuple[Alternative, ...]:
-    """The best alternative of every kind by estimate, fastest first; each with the network that is best for it.
+    """The best alternative of every kind by estimate, fastest first; each with the network that is best for it. None is looked
+    for once the limit has passed.
 
     Args:
         won: price of the best plan with its network.
     """
     problem = state.problem
     kinds: dict[str, Alternative] = {}
-    rivals = [*_other_axes(state, best), *_other_degrees(state, best), *_other_choices(state, best)]
-    for label, placed in rivals:
-        decision, lost = _networked(problem, decision_of(placed))
+    for label, placed in chain(_other_axes(state, best), _other_degrees(state, best), _other_choices(state, best)):
+        if state.past_limit:
+            break
+        try:
+            decision, lost = _networked(problem, decision_of(placed))
+        except InfeasibleError:
+            continue  # no network of it keeps to the budgets
         alternative = Alternative(label=label, decision=decision, step_s=lost.cost.step_s, reason=why_slower(won, lost))
         if label not in kinds or lost.cost.step_s < (kinds[label].step_s or np.inf):
             kinds[label] = alternative
@@ -114,7 +120,7 @@ def _other_axes(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
         return
     for axis in GRID_AXES:
         if axis != best.placement.axis_order[-1] and int(getattr(best.settings, axis)[0]) > 1:
-            placed = state.place(best.priced, 0, best.placer, slowest_axis=axis, left=forget)
+            placed = state.place(best.priced, 0, best.placer, slowest_axis=axis, in_time=True, left=forget)
             if placed is not None:
                 yield f"{axis} across the buildings", placed
 
@@ -129,6 +135,8 @@ def _other_degrees(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
 
 def _other_choices(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
     """The winner's degrees with one choice changed: per kind of choice the candidate with the least estimate."""
+    if state.past_limit:
+        return
     pinned = DegreeRequest(**best.settings.decision(0).degrees.model_dump())
     job = state.problem.job.model_copy(update={"degrees": pinned})
     fleet, pricing = best.placer.fleet, best.placer.pricing
@@ -141,9 +149,10 @@ def _other_choices(state: Search, best: Placed) -> Iterator[tuple[str, Placed]]:
             if column != choice and column not in companions:
                 same &= getattr(rows, column) == getattr(best.settings, column)[0]
         same &= getattr(rows, choice) != getattr(best.settings, choice)[0]
-        if same.any():
+        if same.any() and not state.past_limit:
             priced = pricing.tight(pricing.coarse(rows.take(same)))
-            placed = state.place(priced, int(priced.estimate_s.argmin()), best.placer.unlimited(), left=forget)
+            row = int(priced.estimate_s.argmin())
+            placed = state.place(priced, row, best.placer.unlimited(), in_time=True, left=forget)
             if placed is not None:
                 yield _choice_label(choice, placed), placed
 
@@ -164,18 +173,23 @@ def _choice_label(choice: str, placed: Placed) -> str:
 
 def _one_building(state: Search, best: Placed, won: PlanCost) -> Alternative | None:
     """The job in its largest building alone; None where that takes too long to find out (``MANY_CANDIDATES``, the time limit)."""
-    if len(best.placement.fill) < 2 or state.num_candidates > MANY_CANDIDATES:
+    if len(best.placement.fill) < 2 or state.num_candidates > MANY_CANDIDATES or state.past_limit:
         return None
     topology = state.problem.topology
     largest = max(topology.buildings, key=lambda building: building.num_accelerators)
     region = Region(name=topology.region_of(largest.name), buildings=(largest,))
     alone = Topology(name=topology.name, regions=(region,), provenance=topology.provenance)
     problem = Problem(state.problem.job, state.problem.workload, alone, state.problem.profile)
-    limit, clock = ONE_BUILDING_LIMIT_S, another(state.clock)
-    if clock is not None:
-        limit = state.time_limit_s
+    limit, clock = state.time_limit_s, another(state.clock)
+    if clock is None:
+        limit, clock = min(ONE_BUILDING_LIMIT_S, limit - state.elapsed_s), state.clock
     found = search(
-        problem, time_limit_s=limit, seed=state.seed, gap_tolerance=ONE_BUILDING_GAP, clock=clock or time.perf_counter
+        problem,
+        time_limit_s=limit,
+        seed=state.seed,
+        gap_tolerance=ONE_BUILDING_GAP,
+        clock=clock,
+        stopped=state.stopped,
     )
     label = f"{largest.name} alone"
     if found.best is None and found.out_of_time:

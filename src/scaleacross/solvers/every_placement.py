@@ -42,6 +42,7 @@ from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
 from scaleacross.spec.placement import Placement, strides
 from scaleacross.spec.plan import Decision
+from scaleacross.spec.recomputation import RECOMPUTES, rerun_period
 from scaleacross.workloads.layer_profile import ModelProfile
 
 LAYOUT_AXES: Final[tuple[GridAxis, ...]] = ("pp", "dp_shard", "dp_replicate")
@@ -153,8 +154,9 @@ class EveryPlacement(Placer):
         return Balancer(pricing.job, pricing.profile, pricing.accelerators, settings, self._layer_times(settings))
 
     def _balances(self, balancer: Balancer, layout: Layout) -> Iterable[Balance]:
-        """The balances to try on a layout."""
-        return balancer.balances(layout) if self.balanced else [balancer.equal(layout)]
+        """The balances to try on a layout: the equal one alone where a share of every chunk's layers is recomputed."""
+        several = self.balanced and rerun_period(RECOMPUTES[int(balancer.settings.recompute[0])]) == 1
+        return balancer.balances(layout) if several else [balancer.equal(layout)]
 
     def _by_layout(
         self, settings: Settings, slowest_axis: GridAxis | None, orders: Sequence[AxisOrder] | None = None

@@ -66,6 +66,7 @@ from scaleacross.cost_models.settings import NOTHING, Floats, Ints, Settings, co
 from scaleacross.solvers.balance import balance_of
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.every_placement import placer_on as step_placer_on
+from scaleacross.solvers.first_plan import first_plan
 from scaleacross.solvers.fleets import Fleet, fleets
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer, never
 from scaleacross.solvers.place_survivors import place_survivors
@@ -85,6 +86,8 @@ PROMISING: Final = 512
 """Candidates of a block that get the tight bound at once, so that the best of them is placed."""
 BASE_BLOCK: Final = 1024
 """Bases that are expanded together."""
+BASE_PART: Final = 16_384
+"""Bases that are bounded together, half a second where nothing is known to beat."""
 PROBED: Final = 8192
 """Bases in the sample that gives the first incumbent."""
 PROBED_DEEPLY: Final = 128
@@ -106,16 +109,18 @@ def search(
     incumbents: Sequence[Decision] = (),
     clock: Callable[[], float] = time.perf_counter,
     stopped: Callable[[], bool] = never,
+    share: float = 1.0,
 ) -> Search:
-    """Search the whole space. ``best`` is None when nothing fits or the time limit came first (``out_of_time``).
+    """Search the whole space. ``best`` is None when nothing fits; where the limit came before any plan, ``first_plan`` made one.
 
     Args:
         placer_on: makes the placer of a fleet; one with another goal (``objectives``) makes every ``_s`` of the outcome a score.
         incumbents: placed, legal decisions that fit in memory; the result is never slower than any of them.
         clock: what the time limit is measured with.
         stopped: asked as the clock is; once true, the search ends as if its time were over.
+        share: of a limit in seconds that the search may take, where something is to come after it within the limit.
     """
-    state = Search(problem, time_limit_s, seed, gap_tolerance, report, clock, stopped)
+    state = Search(problem, time_limit_s, seed, gap_tolerance, report, clock, stopped, share)
     placers = [(placer_on or partial(_step_placer, state))(fleet) for fleet in reversed(fleets(problem.topology))]
     for placer in placers:
         _start_from(state, incumbents, placer)
@@ -133,6 +138,9 @@ def search(
     survivors += uneven
     below = ((priced.take(priced.bound_s < state.bound_s), placer.pricing) for priced, placer in survivors)
     state.unbounded = [(priced, pricing) for priced, pricing in below if len(priced.bound_s)]
+    if state.best is None and state.out_of_time:
+        first_plan(state, placers)
+    state.ended = state.out_of_time
     return state
 
 
@@ -214,6 +222,9 @@ def _enumerate(state: Search, space: SearchSpace, refusals: Refusals, least_stag
         batches.append((bases, space.num_candidates(bases)))
         state.num_candidates += int(batches[-1][1].sum())
         state.tell("enumerating", state.num_candidates)
+        if state.out_of_time:
+            state.drop(np.zeros(1))  # of what comes next nothing is known
+            break
     return batches
 
 
@@ -237,10 +248,15 @@ def _bases(state: Search, pricing: Pricing, enumerated: list[tuple[Settings, Int
 
     The layers alone prune first, then computation rank by rank, then memory, then the bound with communication.
     """
-    parts, bounds, counts = [], [], []
-    for batch, count in enumerated:
-        keep = state.keep(pricing.base_floor_s(batch), count)
-        bases, count = batch.take(keep), count[keep]
+    parts, bounds, counts, fast = [], [], [], list[tuple[Settings, Ints, Floats]]()
+    for batch, count in _in_parts(enumerated):
+        floor = np.zeros(len(batch)) if state.out_of_time else pricing.base_floor_s(batch)
+        keep = state.keep(floor, count)
+        fast.append((batch.take(keep), count[keep], floor[keep]))
+    for bases, count, floor in fast:
+        if state.out_of_time:
+            state.drop(floor, count)
+            continue
         keep = state.keep(pricing.base_free_s(bases), count)
         bases, count = bases.take(keep), count[keep]
         least_s = partial(_of_bases, pricing, bases)
@@ -256,6 +272,14 @@ def _bases(state: Search, pricing: Pricing, enumerated: list[tuple[Settings, Int
         return NOTHING, np.zeros(0), np.zeros(0, dtype=np.int64)
     order = np.argsort(np.concatenate(bounds), kind="stable")
     return concatenate(parts).take(order), np.concatenate(bounds)[order], np.concatenate(counts)[order]
+
+
+def _in_parts(enumerated: list[tuple[Settings, Ints]]) -> Iterator[tuple[Settings, Ints]]:
+    """The same bases, so many at a time that the clock is looked at in between."""
+    for bases, count in enumerated:
+        for start in range(0, len(bases), BASE_PART):
+            rows = np.arange(start, min(start + BASE_PART, len(bases)))
+            yield bases.take(rows), count[rows]
 
 
 def _of_bases(pricing: Pricing, bases: Settings, rows: Ints) -> Floats:

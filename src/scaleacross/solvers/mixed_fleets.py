@@ -38,7 +38,7 @@ from scaleacross.cost_models.overlap import TRAFFIC_ROWS, least_together_s, num_
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, folded
 from scaleacross.cost_models.pipeline.unlike_ranks import at_least, fill_paces, fill_past_once_s
 from scaleacross.cost_models.rank_seconds import elementwise_fraction, taken_fraction, update_s
-from scaleacross.cost_models.recomputation import gathers_again
+from scaleacross.cost_models.recomputation import gathers_again, layers_again
 from scaleacross.cost_models.settings import Floats, Ints, Settings, stride_behind
 from scaleacross.cost_models.stages import RankClasses
 from scaleacross.cost_models.step import hbm_lost_s, placement_free_s
@@ -50,7 +50,6 @@ from scaleacross.solvers.fleets import Fleet
 from scaleacross.solvers.priced import Priced
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, SCHEDULE_NAMES, GridAxis
-from scaleacross.spec.recomputation import RECOMPUTES
 from scaleacross.targets import needs_equal_batches
 from scaleacross.workloads.layer_profile import ModelProfile
 
@@ -153,7 +152,7 @@ class MixedPricing(Pricing):
             **{f.name: nothing for f in fields(Work)}
             | {
                 "tp_gathers": one,
-                "tp_forward": 0.5 / np.where(settings.recompute == RECOMPUTES.index("full"), 3.0, 2.0),
+                "tp_forward": 0.5 / (2.0 + layers_again(settings)),
                 "weight_s": np.full(len(settings), np.inf),  # whatever can hide behind it does
                 "layers": one,
                 "buckets": one,

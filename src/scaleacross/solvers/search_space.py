@@ -20,6 +20,7 @@ R8 shard level    none ⇔ dp_shard = 1 and nothing to shard over; otherwise dp_
                   which one micro-batch would drop what the next one needs
 R9 user           whatever the job pins
 R10 target        what the job's target expresses (``targets``)
+R11 recompute     of n of d layers: d divides the layers of every chunk, all chunks equal; nothing of them waits on the host
 
 Bounds on a candidate's memory are checked when it is priced (``candidates``).
 """
@@ -51,11 +52,12 @@ from scaleacross.spec.parallelism import (
     ScheduleName,
     has_chunks,
 )
-from scaleacross.spec.recomputation import RECOMPUTES
+from scaleacross.spec.recomputation import RECOMPUTES, rerun_period
 from scaleacross.targets import expressible
 from scaleacross.targets.law import Scope
 from scaleacross.workloads.layer_profile import ModelProfile
 
+_R11: Final = "R11 no whole number of layers to recompute in every chunk"
 MIN_TOKENS_PER_RANK: Final = 1024
 MOST_BASES: Final = 16_000_000
 """Bases that one fleet may have: 2 GB as columns, and a few times that while they are bounded and sorted."""
@@ -252,7 +254,7 @@ class SearchSpace:
             for tp, cp in product(self.tp_values(refusals), self.cp_values(refusals))
             if refusals.keep((self.job.sequence_length // cp) % tp == 0, "R2 tp must divide the tokens of a rank")
         ]
-        recompute = np.array([[RECOMPUTES.index(policy)] for policy in self.job.recompute])
+        recompute = np.array([(RECOMPUTES.index(one), rerun_period(one)) for one in self.job.recompute])
         pairs_of_shares = product(self.job.activation_offload, self.job.optimizer_offload)
         offload = np.array([[millionths(share) for share in shares] for shares in pairs_of_shares])
         for dp in divisors(self.job.global_batch_sequences):
@@ -270,10 +272,14 @@ class SearchSpace:
                 states = self._states(dp, with_cp, pp > 1, refusals)
                 experts = np.array([(ep, pairs[0][1]) for ep, pairs in states.items()]).reshape(-1, 2)
                 g, c, e, r, o = _cartesian(len(grid), len(pipelines), len(experts), len(recompute), len(offload))
+                d, chunks = recompute[r, 1], pp * pipelines[c, 2]
+                whole = (d == 1) | ((self.profile.num_layers % (chunks * d) == 0) & (offload[o, 0] == 0))
+                refusals.counts.update({_R11: int((~whole).sum())} if not whole.all() else {})
+                g, c, e, r, o = (index[whole] for index in (g, c, e, r, o))
                 if not len(g):
                     continue
-                whole, one, stages = (np.full(len(g), value) for value in (dp, 1, pp))
-                columns = [grid[g, 0], grid[g, 1], whole, one, stages, experts[e, 0]]
+                all_dp, one, stages = (np.full(len(g), value) for value in (dp, 1, pp))
+                columns = [grid[g, 0], grid[g, 1], all_dp, one, stages, experts[e, 0]]
                 yield np.stack([*columns, *pipelines[c].T, recompute[r, 0], experts[e, 1], grid[g, 2], *offload[o].T])
 
     def _fits(self, world_size: int, refusals: Refusals) -> bool:

@@ -51,6 +51,10 @@ class Search:
     report: Callable[[Progress], None]
     clock: Callable[[], float] = time.perf_counter
     stopped: Callable[[], bool] = never
+    share: float = 1.0
+    """Of a limit in seconds what the search itself may take; the rest is for what comes after it."""
+    ended: bool | None = None
+    """Once the search is over: whether the limit, or somebody, ended it."""
     began: float = field(init=False)
     started: float = field(default_factory=time.perf_counter)
     best: Placed | None = None
@@ -98,19 +102,22 @@ class Search:
 
     @property
     def out_of_time(self) -> bool:
-        """Whether the limit has passed, or somebody has stopped the search."""
-        spent = self.elapsed_s
+        """Whether the search's share of the limit has passed, or somebody has stopped it; as it was when the search ended."""
+        if self.ended is not None:
+            return self.ended
+        if self.work_limit is None:
+            return self.elapsed_s > self.time_limit_s * self.share or self.stopped()
         # a limit in work never ends a search without a plan: what it takes to the first one is the same everywhere
-        done = (
-            spent > self.time_limit_s
-            if self.work_limit is None
-            else self.best is not None and spent >= self.time_limit_s
-        )
-        return done or self.stopped()
+        return (self.best is not None and self.elapsed_s >= self.time_limit_s) or self.stopped()
+
+    @property
+    def past_limit(self) -> bool:
+        """Whether nothing that may be left out is begun any more: the whole limit in seconds has passed, or somebody stops."""
+        return self.stopped() or (self.work_limit is None and self.elapsed_s > self.time_limit_s)
 
     def is_over(self) -> bool:
-        """``out_of_time``, for placers that ask between exact prices."""
-        return self.out_of_time
+        """For placers that ask between exact prices: ``out_of_time``, and ``past_limit`` after the search."""
+        return self.out_of_time if self.ended is None else self.past_limit
 
     @property
     def incumbent_s(self) -> float:
@@ -169,25 +176,28 @@ class Search:
         below_s: float = np.inf,
         in_time: bool = False,
         left: Callable[[float], None] | None = None,
+        enough_s: float | None = None,
     ) -> Placed | None:
         """Place one candidate exactly and remember it; None when no fill holds it or it cannot stay below ``below_s``.
 
         ``in_time``: not beyond the time limit; what its bound allows then stays visible. ``left``: told the bound on the step of
-        placements left out by their estimates (``Placer.place``); None: none are.
+        placements left out by their estimates (``Placer.place``); None: none are. ``enough_s``: of that function; by default
+        what is as good as the bound.
         """
         count_one(self.clock)
         one = priced.take(np.array([row]))
         free_s, bound_s = float(one.free_s[0]), float(one.bound_s[0])
-        enough_s = bound_s * (1 + min(ENOUGH, self.gap_tolerance)) - free_s
+        if enough_s is None:
+            enough_s = bound_s * (1 + min(ENOUGH, self.gap_tolerance)) - free_s
         stop = self.is_over if in_time else never
         of_step = None if left is None else lambda added_s: left(free_s + added_s)
         decision = placer.place(one.settings, one.work, slowest_axis, enough_s, below_s - free_s, stop, of_step)
         if decision is None:
-            if stop():
+            if self.ended is None and stop():
                 self.open_bound_s = min(self.open_bound_s, bound_s)
             return None
         placed = Placed(free_s + decision.communication_s, one.settings, one, decision, placer)
-        if slowest_axis is None:
+        if slowest_axis is None and self.ended is None:
             self.bound_violation_s = max(self.bound_violation_s, bound_s - placed.step_s)
             if not decision.complete:
                 self.open_bound_s = min(self.open_bound_s, bound_s)

@@ -26,6 +26,7 @@ from scaleacross.solvers.mixed_fleets import MixedPricing
 from scaleacross.solvers.place_parallelism import AxisOrder, PlacementDecision, axes_of, never
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GridAxis
+from scaleacross.spec.recomputation import RECOMPUTES, rerun_period
 from scaleacross.workloads.layer_profile import ModelProfile
 
 
@@ -56,8 +57,8 @@ class UnevenLayers(EveryPlacement):
         stop: Callable[[], bool] = never,
         left: Callable[[float], None] | None = None,
     ) -> PlacementDecision | None:
-        """As ``EveryPlacement.place``; None, too, where the equal split is the best one."""
-        if self._balancer(settings).uneven_split is None:
+        """As ``EveryPlacement.place``; None, too, where the equal split is the best one, or the only legal one."""
+        if rerun_period(RECOMPUTES[int(settings.recompute[0])]) > 1 or self._balancer(settings).uneven_split is None:
             return None
         return super().place(settings, work, slowest_axis, enough_s, cutoff_s, stop, left)
 

@@ -1,12 +1,16 @@
-"""What a backward pass computes again instead of keeping it: nothing, element-wise results, whole layers, or named modules.
+"""What a backward pass computes again instead of keeping it: nothing, element-wise results, whole layers, some of them, or named
+modules.
 
 The modules are those of Megatron-Core's selective recomputation (megatron/core/transformer/transformer_config.py). A policy of
-several is written with plus signs, in the order of MODULES.
+several is written with plus signs, in the order of MODULES. ``full:n/d`` reruns n of d layers of every model chunk as ``full``
+does and keeps everything of the others: Megatron-LM's method block, and every d-th layer where n is 1.
 """
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import combinations
+from math import gcd
 from typing import Annotated, Final, Literal, get_args
 
 from pydantic import AfterValidator, WithJsonSchema
@@ -27,21 +31,49 @@ def _sets() -> tuple[tuple[Module, ...], ...]:
 
 MODULE_SETS: Final[tuple[tuple[Module, ...], ...]] = _sets()
 """Modules that a policy may name together."""
-RECOMPUTES: Final[tuple[str, ...]] = (*PLAIN, *("+".join(chosen) for chosen in MODULE_SETS))
-MASKS: Final[tuple[int, ...]] = (0,) * len(PLAIN) + tuple(
-    sum(1 << MODULES.index(module) for module in chosen) for chosen in MODULE_SETS
+MOST_LAYERS: Final = 16
+"""Largest d of ``full:n/d``."""
+PARTS: Final[dict[str, Fraction]] = {
+    f"full:{n}/{d}": Fraction(n, d) for d in range(2, MOST_LAYERS + 1) for n in range(1, d) if gcd(n, d) == 1
+}
+"""Policies that rerun some of the layers, and their share of every chunk."""
+RECOMPUTES: Final[tuple[str, ...]] = (*PLAIN, *("+".join(chosen) for chosen in MODULE_SETS), *PARTS)
+MASKS: Final[tuple[int, ...]] = (
+    *(0 for _ in PLAIN),
+    *(sum(1 << MODULES.index(module) for module in chosen) for chosen in MODULE_SETS),
+    *(0 for _ in PARTS),
 )
 """Modules of every policy as bits, in the order of RECOMPUTES and of MODULES."""
 
 
 def modules_of(policy: str) -> tuple[Module, ...]:
-    """Modules that ``policy`` names; none for those of PLAIN."""
-    return () if policy in PLAIN else MODULE_SETS[RECOMPUTES.index(policy) - len(PLAIN)]
+    """Modules that ``policy`` names; none for those of PLAIN and PARTS."""
+    return () if policy in PLAIN or policy in PARTS else MODULE_SETS[RECOMPUTES.index(policy) - len(PLAIN)]
+
+
+def rerun_share(policy: str) -> float:
+    """Share of the layers of every chunk that ``policy`` reruns whole."""
+    return 1.0 if policy == "full" else float(PARTS.get(policy, 0))
+
+
+def rerun_period(policy: str) -> int:
+    """The least number of layers of a chunk in which ``policy`` reruns a whole number: d of ``full:n/d``, else 1."""
+    return PARTS[policy].denominator if policy in PARTS else 1
+
+
+def of_rerun_layer(policy: str) -> str:
+    """The policy of a layer that is not kept whole."""
+    return "full" if policy in PARTS else policy
+
+
+def tokens_again(policy: str) -> float:
+    """How often experts' dispatch and combine run once more in the backward pass, in the mean over layers."""
+    return 1.0 if "moe" in modules_of(policy) else rerun_share(policy)
 
 
 def repeats_tokens(policy: str) -> bool:
-    """Whether experts' dispatch and combine run once more in the backward pass."""
-    return policy == "full" or "moe" in modules_of(policy)
+    """Whether they do in any layer."""
+    return tokens_again(policy) > 0
 
 
 def spelled(value: str) -> str:
@@ -49,7 +81,11 @@ def spelled(value: str) -> str:
     if value in RECOMPUTES:
         return value
     words = [word.strip() for word in value.split("+")]
-    known = ", ".join((*PLAIN, *MODULES))
+    if value.startswith("full:"):
+        raise ValueError(
+            f"'{value}' is no share of a chunk's layers: full:n/d, n below d, d up to {MOST_LAYERS}, no common divisor"
+        )
+    known = ", ".join((*PLAIN, "full:n/d", *MODULES))
     if unknown := [word for word in words if word not in MODULES]:
         if len(words) > 1 and unknown[0] in PLAIN:
             raise ValueError(f"'{unknown[0]}' stands alone; modules are joined by +: {', '.join(MODULES)}")
@@ -61,7 +97,7 @@ def spelled(value: str) -> str:
 
 
 _NAMES: Final = "|".join(MODULES)
-_PATTERN: Final = rf"({_NAMES})( *\+ *({_NAMES}))*"
+_PATTERN: Final = rf"full:[0-9]+/[0-9]+|({_NAMES})( *\+ *({_NAMES}))*"
 
 Recompute = Annotated[
     str,

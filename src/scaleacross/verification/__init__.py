@@ -41,9 +41,10 @@ from scaleacross.cost_models.trunk_routes import Routes
 from scaleacross.errors import VerificationError
 from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.offloading import OFFLOADS
-from scaleacross.spec.parallelism import EMPTY_ENDS, GRID_AXES, WITHOUT_PIPELINE, Degrees
+from scaleacross.spec.parallelism import EMPTY_ENDS, GRID_AXES, WITHOUT_PIPELINE, Degrees, split_layers
 from scaleacross.spec.placement import Placement, devices, strides
 from scaleacross.spec.plan import Decision, DegradedState, Plan
+from scaleacross.spec.recomputation import rerun_period
 from scaleacross.spec.topology import Topology
 from scaleacross.targets import fits, refused_by_own
 from scaleacross.verification.failures import v8_failures, v11_goodput
@@ -208,6 +209,7 @@ def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
         if reason and degrees.pp > 1:
             yield f"V2: {reason}"
     yield from v2_layers(problem, decision)
+    yield from _v2_some_layers(problem, decision)
     yield from v10_target(problem, decision)
     if decision.shard == "none" and degrees.dp_shard > 1:
         yield f"V2: dp_shard {degrees.dp_shard} with nothing sharded: call it dp_replicate"
@@ -216,6 +218,23 @@ def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
             f"V2: shard {decision.shard} with pp {degrees.pp}: the backward pass of one micro-batch drops what others in flight "
             "need; use shard gradients, or pp 1"
         )
+
+
+def _v2_some_layers(problem: Problem, decision: Decision) -> Iterator[str]:
+    """Recomputation of some layers: a whole number in every chunk, of layers that are alike and wait in no host."""
+    period, profile = rerun_period(decision.recompute), problem.profile
+    if period == 1:
+        return
+    stages = decision.degrees.pp * decision.pipeline.num_chunks
+    split = decision.layers_per_stage or (split_layers(profile.num_layers, stages),)
+    counts = sorted({count for stage in split for count in stage})
+    if len(counts) > 1 or counts[0] % period:
+        held = " or ".join(map(str, counts))
+        yield f"V2: recompute {decision.recompute} with {held} layers a chunk: {period} must divide them, all chunks equal"
+    if decision.activation_offload:
+        yield f"V2: recompute {decision.recompute} with activation_offload: which layers do what is not stated; drop one of them"
+    if len(profile.blocks) > 1:
+        yield f"V2: recompute {decision.recompute}: the model has layers of {len(profile.blocks)} kinds"
 
 
 def _v2_pins(job: Job, decision: Decision) -> Iterator[str]:

@@ -24,6 +24,7 @@ from scaleacross.schedules.pipeline.stage_placement import locate
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.parallelism import Degrees, split_layers
 from scaleacross.spec.plan import Decision, StageMemory
+from scaleacross.spec.recomputation import of_rerun_layer
 from scaleacross.units import human_bytes
 from scaleacross.workloads.layer_profile import LayerProfile
 from scaleacross.workloads.problem import Problem
@@ -165,7 +166,7 @@ def _parts(problem: Problem, decision: Decision, layers: Sequence[LayerProfile],
 
     largest = max((layer for layer, _ in problem.profile.blocks), key=lambda layer: layer.total_parameters)
     of_two = 2 * (_dense_parameters(largest, tp) + largest.num_expert_parameters / (tp * degrees.ep))
-    again = _kept(largest, "none", degrees) - _kept(largest, decision.recompute, degrees)
+    again = _kept(largest, "none", degrees) - _kept(largest, of_rerun_layer(decision.recompute), degrees)
     of_two *= {"parameters": job.optimizer.parameter_bytes, "gradients": job.optimizer.gradient_bytes}.get(
         decision.shard, 0.0
     )
@@ -208,7 +209,7 @@ def _pytorch_buffers(problem: Problem, decision: Decision, layers: Sequence[Laye
         copies.append(job.optimizer.gradient_bytes)  # reduced in fp32
     prefetched = job.optimizer.parameter_bytes if decision.shard == "parameters" else 0.0
     held = _dense_parameters(widest, degrees.tp) + widest.num_expert_parameters / (degrees.tp * degrees.ep)
-    recomputed = _kept(widest, "none", degrees) - _kept(widest, decision.recompute, degrees)
+    recomputed = _kept(widest, "none", degrees) - _kept(widest, of_rerun_layer(decision.recompute), degrees)
     peak = (sum(copies) + prefetched) * held + recomputed * tokens
     if any(layer is profile.head for layer in layers):
         logits = profile.vocabulary_size / degrees.tp * tokens

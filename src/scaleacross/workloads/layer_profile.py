@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from scaleacross.errors import InputError
 from scaleacross.spec.base import Name, Spec
-from scaleacross.spec.recomputation import MODULES, PLAIN, Module, modules_of
+from scaleacross.spec.recomputation import MODULES, PARTS, PLAIN, Module, modules_of, rerun_share
 
 if TYPE_CHECKING:  # a decoder is a workload itself
     from scaleacross.workloads.decoder import Decoder
@@ -196,6 +196,8 @@ class LayerProfile:
         if policy in PLAIN:
             return self.activations[policy]
         whole, shares = self.activations["none"], self.recomputed(policy)
+        if policy in PARTS:
+            return _blend(whole, self.activations["full"], rerun_share(policy))
         freed = sum(share.freed_bytes for share in shares)
         stream = sum(share.stream_freed_bytes for share in shares) if self.replicated_elementwise_bytes else 0.0
         return ActivationBytes(whole.sharded - (freed - stream), whole.replicated - stream, whole.of_context)
@@ -206,8 +208,8 @@ class LayerProfile:
 
     def gathers_again(self, policy: str) -> float:
         """Gathers (= scatters) over tp that a policy repeats in the backward pass."""
-        if policy in PLAIN:
-            return float(self.tp_gathers if policy == "full" else 0)
+        if policy in PLAIN or policy in PARTS:
+            return self.tp_gathers * rerun_share(policy)
         return sum(share.tp_gathers for share in self.recomputed(policy))
 
     @property
@@ -245,6 +247,12 @@ class LayerProfile:
         gemm = sum(g.flop_per_token for g in self.gemms)
         core = self.recurrence.flop_per_token if self.recurrence else 0.0
         return gemm + core + (self.attention.flop_per_token(sequence_length) if self.attention else 0.0)
+
+
+def _blend(kept: ActivationBytes, rerun: ActivationBytes, share: float) -> ActivationBytes:
+    """The mean layer where a share of them is rerun."""
+    names = ("sharded", "replicated", "of_context")
+    return ActivationBytes(*(getattr(kept, n) * (1 - share) + getattr(rerun, n) * share for n in names))
 
 
 MAX_LAYERS = 10_000
@@ -312,14 +320,14 @@ class ModelProfile:
 
     def acting(self, policy: str) -> str:
         """The policy without modules that no layer has."""
-        if policy in PLAIN:
+        if policy in PLAIN or policy in PARTS:
             return policy
         return "+".join(module for module in modules_of(policy) if module in self.modules) or "none"
 
     def keys_again(self, policy: str) -> float:
         """Share of the layers that exchange over cp whose exchange a policy repeats: all, or attention's with core_attn."""
-        if policy == "full":
-            return 1.0
+        if policy == "full" or policy in PARTS:
+            return rerun_share(policy)
         layers = [(layer, count) for layer, count in self.blocks if layer.exchanges_over_cp]
         again = sum(count for layer, count in layers if any(one.attention for one in layer.recomputed(policy)))
         return again / max(1, sum(count for _, count in layers))

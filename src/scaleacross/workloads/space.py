@@ -13,6 +13,8 @@ from scaleacross.workloads.layer_profile import ModelProfile
 
 QUARTERS: Final = (0.25, 0.5, 0.75)
 """Shares of a model's layers whose activations the full space offloads, rounded to whole layers."""
+SOME_LAYERS: Final = ("full:1/3", "full:1/2", "full:2/3")
+"""Shares of every chunk's layers that it reruns, where all layers are alike."""
 STATES: Final = (0.0, 0.5, 1.0)
 """Shares of the optimizer states that it offloads."""
 
@@ -21,7 +23,11 @@ def full_space(job: Job, profile: ModelProfile, topology: Topology) -> dict[str,
     """Field of a job -> every value that the full space has; without offloads where no host is stated or the target has none."""
     partial = job.fine_tuning is not None and job.fine_tuning.partial
     out: dict[str, tuple[Any, ...]] = {
-        "recompute": (*PLAIN, EVERY) if profile.modules else PLAIN,
+        "recompute": (
+            *PLAIN,
+            *((EVERY,) if profile.modules else ()),
+            *(SOME_LAYERS if len(profile.blocks) == 1 else ()),
+        ),
         "context_exchange": CONTEXT_EXCHANGES,
         "shard": tuple(level for level in SHARD_LEVELS if not (partial and level in PASS_GATHERS)),
     }

@@ -1,0 +1,74 @@
+"""A first plan without a search, for one that ends before it has any: the leanest choices first, whatever the clock says.
+
+What fills memory is nearly decided by a few choices. So the job is narrowed to those that hold least, all degrees stay, and the
+candidates that fit are placed, least bound first, until one of them has a placement. If none has, the job is narrowed less; the
+last time not at all. Nothing that fits is missed, therefore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from scaleacross.cost_models.settings import Ints, concatenate
+from scaleacross.solvers.place_parallelism import Placer
+from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.solvers.search_state import Search, forget
+from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import SHARD_LEVELS
+from scaleacross.workloads.layer_profile import ModelProfile
+
+EXPANDED: Final = 128
+"""Bases that are expanded together."""
+
+
+def first_plan(state: Search, placers: Sequence[Placer]) -> None:
+    """The first candidate that fits and can be placed becomes the incumbent; none where nothing can."""
+    for job in _narrowed(state.problem.job, state.problem.profile):
+        for placer in placers:
+            for _ in _placed(state, job, placer):
+                return
+
+
+def _narrowed(job: Job, profile: ModelProfile) -> Iterator[Job]:
+    """The job with ever more choices, from those that hold least."""
+    lean = {
+        "recompute": (min(job.recompute, key=lambda policy: _kept(profile, policy)),),
+        "micro_batch_sequences": (min(job.micro_batch_sequences),),
+        "shard": (max(job.shard, key=SHARD_LEVELS.index), *(["none"] if "none" in job.shard else [])),
+        "context_exchange": job.context_exchange[:1],
+    }
+    plain = {"activation_offload": job.activation_offload[:1], "optimizer_offload": job.optimizer_offload[:1]}
+    offloaded = {name: (max(getattr(job, name)),) for name in plain}
+    schedule = "1F1B" if "1F1B" in job.schedules else job.schedules[0]
+    schedules = {"schedules": (schedule,), "num_chunks": (min(job.num_chunks),)}
+    for chosen in (lean | plain | schedules, lean | offloaded, {}):
+        yield job.model_copy(update={name: tuple(dict.fromkeys(values)) for name, values in chosen.items()})
+
+
+def _kept(profile: ModelProfile, policy: str) -> float:
+    return sum(layer.kept(policy).sharded * count for layer, count in profile.blocks)
+
+
+def _placed(state: Search, job: Job, placer: Placer) -> Iterator[None]:
+    """Once for every candidate of a job that is placed on a fleet."""
+    space, pricing = (
+        SearchSpace(job, state.problem.profile, placer.fleet.num_accelerators, placer.fleet.unit),
+        placer.pricing,
+    )
+    parts = space.bases(Refusals())
+    for bases in parts if job == state.problem.job else [concatenate(list(parts))]:
+        fitting = bases.take(pricing.base_needed_bytes(bases) <= pricing.capacity_bytes) if len(bases) else bases
+        bounds = pricing.base_bound_s(fitting) if len(fitting) else np.zeros(0)
+        order: Ints = np.argsort(bounds, kind="stable")
+        for start in range(0, len(order), EXPANDED):
+            rows = space.expand(fitting.take(order[start : start + EXPANDED]), Refusals())
+            rows = rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes)
+            if not len(rows):
+                continue
+            priced = pricing.coarse(rows)
+            for row in np.argsort(priced.estimate_s, kind="stable").tolist():
+                if state.place(priced, row, placer, left=forget, enough_s=np.inf) is not None:
+                    yield
