@@ -125,7 +125,10 @@ class _Pricer:
             raise ValueError("the decision has no placement")
         stride = strides(degrees, placement.axis_order)
         shapes = {str(axis): self._count(placement, degrees.of(axis), stride[axis]) for axis in GRID_AXES}
-        shapes["ep"] = self._count(placement, degrees.ep, stride["dp_shard"])
+        first = stride["dp_shard"] if degrees.expert_lanes == 1 else min(stride["tp"], stride["cp"])
+        if degrees.expert_lanes > 1 and 1 in (degrees.tp, degrees.cp):
+            first = stride["tp"] if degrees.tp > 1 else stride["cp"]
+        shapes["ep"] = self._count(placement, degrees.ep * degrees.expert_lanes, first)
         shapes["expert"] = self._count(placement, degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
         problem, layout = self.problem, self.layout(decision)
         used = [problem.topology.building(share.building) for share in placement.fill]
@@ -154,6 +157,10 @@ def placements(fleet: Fleet, degrees: Degrees) -> Iterator[Placement]:
     granules = {prod(some) for count in range(max(1, len(sizes))) for some in combinations(sizes, count)}
     for fill in fleet.fills(degrees.world_size, sorted(granules)):
         for order in permutations(active):
+            lanes = {axis for axis in ("tp", "cp") if axis in active} if degrees.expert_lanes > 1 else set()
+            at = order.index("dp_shard") if lanes else 0
+            if lanes and set(order[at - len(lanes) : at]) != lanes:
+                continue
             yield Placement(axis_order=(*idle, *order), fill=shares(fill))
 
 
@@ -215,7 +222,19 @@ def _all_degrees(problem: Problem, fleet: Fleet) -> Iterator[Degrees]:
                         for ep in _allowed(job, "ep", dp_shard):
                             if dp_shard % ep or (profile.num_experts or 1) % ep:  # R5
                                 continue
-                            yield Degrees(tp=tp, cp=cp, pp=pp, dp_shard=dp_shard, dp_replicate=dp_replicate, ep=ep)
+                            whole = Degrees(tp=tp, cp=cp, pp=pp, dp_shard=dp_shard, dp_replicate=dp_replicate, ep=ep)
+                            yield from (
+                                whole.model_copy(update={"expert_lanes": lanes}) for lanes in _lanes(problem, whole)
+                            )
+
+
+def _lanes(problem: Problem, degrees: Degrees) -> Iterator[int]:
+    """R5 and R9: lanes of tp and cp with experts of their own."""
+    experts, lanes, asked = problem.profile.num_experts, degrees.tp * degrees.cp, problem.job.expert_folding
+    if not experts or lanes == 1 or "none" in asked:
+        yield 1
+    if experts and lanes > 1 and "tp_cp" in asked and experts % (lanes * degrees.ep) == 0 and degrees.dp_shard > 1:
+        yield lanes
 
 
 def _exchanges(problem: Problem, degrees: Degrees) -> Iterator[ContextExchange]:

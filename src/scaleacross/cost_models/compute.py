@@ -76,7 +76,7 @@ UNFUSED_BACKWARD_BYTES: Final = 11.0
 @dataclass(frozen=True)
 class Shards:
     """What divides a layer's work, arrays of shape (n,): degrees, sequences per micro-batch, as bits the modules run again,
-    code of the exchange over cp."""
+    code of the exchange over cp, lanes of folded experts."""
 
     tp: Ints
     cp: Ints
@@ -84,6 +84,7 @@ class Shards:
     micro_batch: Ints
     modules: Ints
     context: Ints
+    expert_lanes: Ints
 
     def tokens(self, sequence_length: int) -> Floats:
         """Tokens of one micro-batch on one rank, before tp: micro_batch · sequence / cp."""
@@ -172,15 +173,16 @@ def gemm_time_s(
 
 def _gemm_shape(gemm: Gemm, shards: Shards, tokens: Floats, num_experts: int) -> tuple[Floats, Floats, Floats, Floats]:
     """Rows, cols, depth and count of a Gemm on one rank."""
-    cols = gemm.out_features / (shards.tp if gemm.shard.endswith("column") else np.ones_like(tokens))
-    depth = gemm.in_features / (shards.tp if gemm.shard.endswith("row") else np.ones_like(tokens))
-    if not gemm.shard.startswith("expert"):
+    routed = gemm.shard.startswith("expert")
+    lanes = shards.expert_lanes if routed else np.ones_like(shards.tp)
+    divided = np.where(lanes > 1, 1, shards.tp)
+    cols = gemm.out_features / (divided if gemm.shard.endswith("column") else np.ones_like(tokens))
+    depth = gemm.in_features / (divided if gemm.shard.endswith("row") else np.ones_like(tokens))
+    if not routed:
         return tokens * gemm.tokens_per_token, cols, depth, np.ones_like(tokens)
-    # ep ranks pool their tokens: a rank receives as many token copies as it sends, spread over its own experts
-    over = shards.ep * (shards.tp if gemm.shard == "expert" else 1)
-    local_experts = np.maximum(1.0, num_experts / over.astype(np.float64))
-    if gemm.shard == "expert":
-        tokens = tokens / shards.tp
+    # ranks pool their tokens: a rank receives as many token copies as it sends, spread over its own experts
+    local_experts = np.maximum(1.0, num_experts / (shards.ep * lanes).astype(np.float64))
+    tokens = tokens * divided / shards.tp
     return tokens * gemm.tokens_per_token / local_experts, cols, depth, local_experts
 
 

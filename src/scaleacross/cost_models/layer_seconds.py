@@ -24,7 +24,7 @@ from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
 
 Row = tuple[int, ...]
 """A row of ``Shards``."""
-LAYER_COLUMNS: Final = ("tp", "cp", "ep", "micro_batch", "context", "activation_offload")
+LAYER_COLUMNS: Final = ("tp", "cp", "ep", "expert_lanes", "micro_batch", "context", "activation_offload")
 """Columns of candidates that a layer's seconds depend on, but for ``recompute``."""
 Known = TypeVar("Known")
 _MASKS: Final = np.array(MASKS)
@@ -66,14 +66,22 @@ def times_by_type(
 
 
 def distinct_shards(settings: Settings) -> tuple[Shards, Ints]:
-    """The distinct (tp, cp, ep, micro_batch, modules, context) and the row -> distinct map."""
+    """The distinct (tp, cp, ep, micro_batch, modules, context, folded or not) and the row -> distinct map."""
     modules = _MASKS[settings.recompute]
     key = ((settings.tp * 65536 + settings.cp) * 65536 + settings.ep) * 4096 + settings.micro_batch
-    key = key * (ANY_EXCHANGE + 1) + settings.context
+    key = (key * (ANY_EXCHANGE + 1) + settings.context) * 2 + (settings.expert_lanes > 1)
     if modules.any():
         key = np.unique(key, return_inverse=True)[1] * (1 << len(MODULES)) + modules
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    columns = (settings.tp, settings.cp, settings.ep, settings.micro_batch, modules, settings.context)
+    columns = (
+        settings.tp,
+        settings.cp,
+        settings.ep,
+        settings.micro_batch,
+        modules,
+        settings.context,
+        settings.expert_lanes,
+    )
     return Shards(*(column[first] for column in columns)), inverse
 
 

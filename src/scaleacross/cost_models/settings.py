@@ -46,6 +46,7 @@ class Settings:
     dp_replicate: Ints
     pp: Ints
     ep: Ints
+    expert_lanes: Ints  # tp · cp where experts are folded onto their lanes, else 1
     micro_batch: Ints  # sequences
     num_micro_batches: Ints  # per replica and step
     num_chunks: Ints
@@ -70,6 +71,16 @@ class Settings:
         return self.tp * self.cp * self.dp * self.pp
 
     @property
+    def experts_over(self) -> Ints:
+        """Ranks of dp_shard · cp that divide the experts among them, (n,); each holds 1/tp of what that leaves, folded or not."""
+        return self.ep * np.where(self.expert_lanes > 1, self.cp, 1)
+
+    @property
+    def expert_contexts(self) -> Ints:
+        """Ranks of cp that hold the same experts, (n,): all of them, or one where experts are folded."""
+        return np.where(self.expert_lanes > 1, 1, self.cp)
+
+    @property
     def schedule_names(self) -> NDArray[np.str_]:
         """Names of the schedules, shape (n,)."""
         return np.array(SCHEDULE_NAMES)[self.schedule]
@@ -82,7 +93,7 @@ class Settings:
         """Row ``row`` as a Decision without placement."""
         at = {f.name: int(getattr(self, f.name)[row]) for f in fields(self)}
         return Decision(
-            degrees=Degrees(**{axis: at[axis] for axis in ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep")}),
+            degrees=Degrees(**{axis: at[axis] for axis in Degrees.model_fields}),
             pipeline=PipelineChoice(
                 schedule=SCHEDULE_NAMES[at["schedule"]],
                 num_chunks=at["num_chunks"],
@@ -109,7 +120,7 @@ def settings_of(decision: Decision, global_batch_sequences: int) -> Settings:
             f"global batch of {global_batch_sequences} sequences is no multiple of dp {degrees.dp} × micro-batch "
             f"{pipeline.micro_batch_sequences} = {per_round}"
         )
-    row = {axis: degrees.of(axis) for axis in ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep")}
+    row = degrees.model_dump()
     row |= {"micro_batch": pipeline.micro_batch_sequences, "num_micro_batches": global_batch_sequences // per_round}
     row |= {"num_chunks": pipeline.num_chunks, "schedule": SCHEDULE_NAMES.index(pipeline.schedule)}
     row |= {"recompute": RECOMPUTES.index(decision.recompute), "shard": SHARD_LEVELS.index(decision.shard)}

@@ -11,7 +11,7 @@ Sizes (t = tokens of a micro-batch on a rank, h = hidden size, activations in 2 
 * ep            t·top_k·h·2/tp sent per all-to-all; dispatch and combine, forward and backward, per MoE layer
 * pp            t·h·2/tp per message; every chunk boundary forward and backward, but for the ends of the pipeline
 * gradients     held parameters · reduce_bytes: reduce-scatter over cp and dp_shard (all-reduce if nothing is sharded),
-                then all-reduce of the shard over dp_replicate; routed experts over dp_shard/ep
+                then all-reduce of the shard over dp_replicate; routed experts over dp_shard/ep (folded: not over cp)
 * parameters    held parameters · parameter_bytes gathered back over dp_shard and cp; every micro-batch twice if sharded, once if
                 they are kept until its backward pass; gradients that are sharded are reduced with every micro-batch
 """
@@ -158,7 +158,7 @@ class Volumes:
         whole, sharded = settings.shard == SHARD_LEVELS.index("none"), reduced_every_pass(settings)
         group = settings.dp_shard * settings.cp
         states = (1 - 1 / group) * work.dense_parameters
-        states = states + (1 - 1 / np.maximum(1.0, group / settings.ep)) * work.expert_parameters
+        states = states + (1 - 1 / np.maximum(1.0, group / settings.experts_over)) * work.expert_parameters
         reduced, gathered = optimizer.reduce_bytes * states, optimizer.parameter_bytes * states
         once = overlap.gradient_reduce * (1.0 + whole) * ~sharded * reduced
         once = once + overlap.parameter_gather * gathered_once(settings) * gathered
@@ -201,7 +201,8 @@ def flows(volumes: Volumes) -> list[Flow]:
     """All collectives of a single decision (``volumes`` has one row), groups of one left out."""
     settings, work, m = volumes.settings, volumes.work, float(volumes.settings.num_micro_batches[0])
     degree = {axis: int(getattr(settings, axis)[0]) for axis in ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep")}
-    degree["expert"] = degree["dp_shard"] // degree["ep"]
+    degree["ep"] *= int(settings.expert_lanes[0])
+    degree["expert"] = degree["dp_shard"] // int(settings.ep[0])
     out: list[Flow] = []
 
     def add(axis: Axis, op: Op, what: str, size: float, phases: Mapping[Phase, float], shape: str = "") -> None:
@@ -249,11 +250,12 @@ def _state_flows(volumes: Volumes, add: _Add, m: float) -> None:
     """Gradients and parameters over cp, dp_shard and the experts' share of dp_shard."""
     work, optimizer = volumes.work, volumes.job.optimizer
     dense, expert, cp = float(work.dense_parameters[0]), float(work.expert_parameters[0]), int(volumes.settings.cp[0])
+    contexts = int(volumes.settings.expert_contexts[0])
     level = SHARD_LEVELS[int(volumes.settings.shard[0])]
     held: tuple[tuple[Axis, str, float], ...] = (
-        ("cp", "cp", dense + expert),
+        ("cp", "cp", dense + (expert if contexts == cp else 0.0)),
         ("dp_shard", "dp_shard", dense / cp),
-        ("dp_shard", "expert", expert / cp),
+        ("dp_shard", "expert", expert / contexts),
     )
     reduce: Op = "all_reduce" if level == "none" else "reduce_scatter"
     pieces = float(work.buckets[0])

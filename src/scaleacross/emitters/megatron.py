@@ -81,7 +81,7 @@ def megatron_order(plan: Plan) -> tuple[list[str], RankOrder]:
     dp_axes: list[GridAxis] = [axis for axis in own if axis in ("dp_shard", "dp_replicate") and degrees.of(axis) > 1]
     pp_inside = degrees.pp > 1 and bool(dp_axes) and own.index("pp") < own.index(dp_axes[0])
     choices = [([], PP_OUTERMOST), (["--use-tp-pp-dp-mapping"], DP_OUTERMOST)]
-    if degrees.ep > 1 and degrees.pp > 1:
+    if degrees.expert_ranks > 1 and degrees.pp > 1:
         choices.pop()  # dense and expert dp sizes must be equal unless pp is outermost (parallel_state.py)
     elif pp_inside:
         choices.reverse()
@@ -101,7 +101,8 @@ def run_arguments(plan: Plan, mapping: list[str]) -> list[str]:
         *("--tensor-model-parallel-size", str(degrees.tp)),
         *("--pipeline-model-parallel-size", str(degrees.pp)),
         *("--context-parallel-size", str(degrees.cp)),
-        *(["--expert-model-parallel-size", str(degrees.ep)] if degrees.ep > 1 else []),
+        *(["--expert-model-parallel-size", str(degrees.expert_ranks)] if degrees.expert_ranks > 1 else []),
+        *(["--expert-tensor-parallel-size", "1"] if degrees.expert_lanes > 1 else []),
         *(["--sequence-parallel"] if degrees.tp > 1 else []),
         *mapping,
         *pipeline_arguments(plan),

@@ -13,7 +13,7 @@ from typing import Any, Final
 from scaleacross.emitters.megatron import CP_COMM_TYPES, DP_OUTERMOST, FSDP_STRATEGIES, PP_OUTERMOST
 from scaleacross.emitters.megatron_layout import GROUP_SIZE
 from scaleacross.errors import InputError
-from scaleacross.readers.settings import Reading, data_parallel, stages
+from scaleacross.readers.settings import Reading, data_parallel, folded, stages
 from scaleacross.schedules.pipeline.interleaved_1f1b import microbatches_per_round
 from scaleacross.spec.parallelism import PASS_GATHERS, ContextExchange, Degrees, PipelineChoice, ShardLevel, has_chunks
 from scaleacross.spec.plan import Decision
@@ -89,8 +89,16 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     tp, pp, cp = (number(f"--{axis}-parallel-size", 1) for axis in ("tensor-model", "pipeline-model", "context"))
     dp = data_parallel(name, world, tp * pp * cp)
     shard = _shard(found)
-    ep = number("--expert-model-parallel-size", 1)
-    whole = dp if ep == 1 else 1  # experts lie inside dp_shard, also where nothing else is sharded
+    ep, lanes, divided = number("--expert-model-parallel-size", 1), 1, number("--expert-tensor-parallel-size", tp)
+    if divided not in (1, tp):
+        raise InputError(f"{name}: --expert-tensor-parallel-size {divided} is not modelled: 1 and tp {tp} are")
+    if divided < tp or (ep > 1 and cp > 1):  # expert groups run over tp, unless it divides experts, and cp first
+        if divided > 1:
+            raise InputError(
+                f"{name}: experts over cp {cp} that tp {tp} divides are not modelled; --expert-tensor-parallel-size 1 is"
+            )
+        ep, lanes = folded(name, ep, tp * cp, dp)
+    whole = dp if ep * lanes == 1 else 1  # experts lie inside dp_shard, also where nothing else is sharded
     replicas = number("--num-distributed-optimizer-instances", 1) if shard != "none" else whole
     if dp % replicas:
         raise InputError(f"{name}: {replicas} optimizer instances do not divide dp {dp}")
@@ -100,7 +108,7 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
         )
     if shard != "none" and dp // replicas * cp == 1:
         shard = "none"  # a distributed optimizer over one rank
-    degrees = Degrees(tp=tp, cp=cp, pp=pp, dp_shard=dp // replicas, dp_replicate=replicas, ep=ep)
+    degrees = Degrees(tp=tp, cp=cp, pp=pp, dp_shard=dp // replicas, dp_replicate=replicas, ep=ep, expert_lanes=lanes)
     counts = _layers(found, name, pp, num_layers, number)
     chunks = len(counts[0]) if counts else 1
     schedule = "Interleaved1F1B" if has_chunks("Interleaved1F1B", chunks) else "1F1B"
@@ -117,7 +125,7 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
         "global_batch_sequences": number("--global-batch-size"),
         **_job(found),
         **_overlap(found, decision),
-        **_experts(found, name, degrees.ep),
+        **_experts(found, name, degrees.expert_ranks),
     }
     model = {label: number(option) for option, label in MODEL.items() if option in found}
     order = DP_OUTERMOST if "--use-tp-pp-dp-mapping" in found else PP_OUTERMOST

@@ -22,7 +22,7 @@ AXIS_MEANING: dict[Axis, str] = {
     "pp": "pipeline",
     "dp_shard": "data, states sharded",
     "dp_replicate": "data, replicated",
-    "ep": "experts, inside dp_shard",
+    "ep": "experts",
 }
 BETWEEN_BUILDINGS = ("campus", "region")
 CONTEXT_MEANING = {
@@ -112,8 +112,10 @@ def placement(plan: Plan) -> RenderableType:
     for axis in (axis for axis in placed.axis_order if degrees.of(axis) > 1):
         _axis_row(axes, plan, axis, count(stride))
         stride *= degrees.of(axis)
-    if degrees.ep > 1:
-        _axis_row(axes, plan, "ep", "")
+    if degrees.expert_ranks > 1:
+        _axis_row(
+            axes, plan, "ep", f"over tp, cp and ep {degrees.ep}" if degrees.expert_lanes > 1 else "inside dp_shard"
+        )
     for axis in (axis for axis in placed.axis_order if degrees.of(axis) == 1):
         _axis_row(axes, plan, axis, "")
     return section(

@@ -186,7 +186,6 @@ def _machine(plan: Plan, problem: Problem, unlike: Disturbance, fold: bool) -> t
         degrees,
         _kinds(plan),
         block_facts=np.stack([pace, counts.astype(float)], axis=1),
-        whole_experts=problem.profile.whole_experts,
         copies=_copies(problem),
         max_blocks=_most_classes(plan) if fold else None,
         slowdown=unlike.slowdown,

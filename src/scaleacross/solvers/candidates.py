@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import permutations
 from typing import Final, Literal
 
 import numpy as np
@@ -60,6 +59,7 @@ from scaleacross.solvers.priced import Priced
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS, GridAxis
+from scaleacross.spec.placement import axis_orders
 from scaleacross.workloads.layer_profile import ModelProfile
 
 ORDER_BLOCK: Final = 65_536
@@ -206,12 +206,13 @@ class Pricing:
     def tight(self, priced: Priced) -> Priced:
         """The same candidates with the tight bound."""
         best = np.empty((2, len(priced.bound_s)))
-        pattern = distinct(*((getattr(priced.settings, axis) > 1).astype(np.int64) for axis in GRID_AXES))
+        several = ((getattr(priced.settings, axis) > 1).astype(np.int64) for axis in (*GRID_AXES, "expert_lanes"))
+        pattern = distinct(*several)
         for kind, row in enumerate(pattern.first):
             active = [axis for axis in GRID_AXES if int(getattr(priced.settings, axis)[row]) > 1]
-            alike = np.flatnonzero(pattern.code == kind)
+            alike, folded = np.flatnonzero(pattern.code == kind), bool(priced.settings.expert_lanes[row] > 1)
             some = priced.settings.take(alike), priced.work.take(alike)
-            best[:, alike] = self.order_figures_s(*some, list(permutations(active))).min(axis=1)
+            best[:, alike] = self.order_figures_s(*some, axis_orders(active, folded)).min(axis=1)
         bound, estimate = priced.free_s + best
         return replace(priced, bound_s=bound, estimate_s=estimate)
 
@@ -333,11 +334,15 @@ class Pricing:
         some, apart = volumes.take(kinds.first), stride[kinds.first]
         group = self._group(some.settings, getattr(some.settings, axis), apart, coarse, waits=axis in WAITED)
         sharded = axis == "dp_shard"
-        experts = self._group(some.settings, some.settings.ep, apart, coarse, waits=True) if sharded else None
+        experts = self._expert_group(some.settings, apart, coarse) if sharded else None
         if len(self.types) == 1 or axis not in WAITED:
             return [axis_calls(axis, some, group, experts).take(kinds.code)]
         on = ((self._on(name, group), experts and self._on(name, experts)) for name in self.types)
         return [axis_calls(axis, some, *groups).take(kinds.code) for groups in on]
+
+    def _expert_group(self, settings: Settings, stride: Ints, coarse: bool) -> Group:
+        """Groups of all-to-alls at a stride of dp_shard."""
+        return self._group(settings, *expert_axis(settings, stride), coarse, waits=True)
 
     def _on(self, accelerator: str, group: Group) -> Group:
         """Groups that the pipeline waits for on accelerators of a type."""
@@ -392,6 +397,16 @@ class Pricing:
 
     def _links_of(self, settings: Settings) -> Links:
         return self.links
+
+
+def expert_axis(settings: Settings, stride: Ints) -> tuple[Ints, Ints]:
+    """Degree and stride of the ranks that experts are spread over, (n,) each, for a stride of dp_shard.
+
+    Folded ones begin with the lanes before it; on orders that they cannot have (``holds_folded``) ep alone stands for them, which
+    only lowers a bound over all orders.
+    """
+    lanes = np.where(stride % settings.expert_lanes == 0, settings.expert_lanes, 1)
+    return settings.ep * lanes, stride // lanes
 
 
 def waited_s(axis: GridAxis, volumes: Volumes, calls: Calls) -> Floats:

@@ -24,7 +24,7 @@ from scaleacross.cost_models.settings import Bools, Ints, Settings
 from scaleacross.cost_models.step import exact_shapes
 from scaleacross.cost_models.waiting_groups import near_shape, told_apart
 from scaleacross.cost_models.window_traffic import GRADIENT_AXES
-from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.candidates import Pricing, expert_axis
 from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GridAxis
@@ -112,7 +112,7 @@ class FixedPlacement(Pricing):
         for axis in axis_order:
             out[str(axis)] = self._exact(getattr(settings, axis), stride).span
             if axis == "dp_shard":
-                out["ep"] = self._exact(settings.ep, stride).span
+                out["ep"] = self._exact(*expert_axis(settings, stride)).span
             stride = stride * getattr(settings, axis)
         return out
 

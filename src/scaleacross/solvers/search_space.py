@@ -4,7 +4,7 @@ Sets and parameters: L layers, H heads, K key/value heads, E experts, s tokens p
 A accelerators.
 
 Choices: tp, cp, pp, dp_shard, dp_replicate, ep, sequences per micro-batch b, schedule with v chunks, recompute policy,
-shard level, exchange over cp, shares of activations and optimizer states on the host.
+shard level, exchange over cp, folding of experts onto lanes of tp and cp, shares of activations and optimizer states on the host.
 
 R1 heads          tp divides H, K and the MLP widths
 R2 sequence       2·cp divides s (load-balanced halves) and so does tp of what is left; s/cp ≥ MIN_TOKENS_PER_RANK
@@ -12,7 +12,7 @@ R2 sequence       2·cp divides s (load-balanced halves) and so does tp of what 
 R3 layers         pp ≤ L and pp·v ≤ L, or with chunks L + 2: the embedding and the head may have virtual stages of their own;
                   pp is the smallest that reaches its ⌈L/pp⌉ or ⌈(L+2)/pp⌉ (a larger one idles more and holds no less)
 R4 batch          dp_shard·dp_replicate·b divides G;  m = G/(dp·b)
-R5 experts        ep divides E and dp_shard; with ep > 1 something must be sharded
+R5 experts        ep divides E and dp_shard; with ep > 1 something must be sharded; folded, tp·cp·ep divides E and dp_shard > 1
 R6 accelerators   tp·cp·pp·dp ≤ A (or = the number asked for, or in the range), whole hosts
 R7 schedule       pp, m and v that the schedule's generator accepts (``schedules.pipeline.refusal``); v as the schedule has
                   chunks; without pipeline only 1F1B (nothing to choose)
@@ -133,8 +133,8 @@ class SearchSpace:
     def expand(self, bases: Settings, refusals: Refusals) -> Settings:
         """All candidates that ``bases`` stand for (R5, R8)."""
         parts = []
-        for (dp, with_cp, piped, ep), rows in self._alike(bases):
-            states = self._states(dp, with_cp, piped, refusals).get(ep, [])
+        for (dp, with_cp, piped, folded, ep), rows in self._alike(bases):
+            states = self._states(dp, with_cp, piped, folded, refusals).get(ep, [])
             dp_shard, shard = np.array(states, dtype=np.int64).reshape(-1, 2).T
             copies = bases.take(np.repeat(rows, len(states)))
             split = np.tile(dp_shard, len(rows))
@@ -164,24 +164,27 @@ class SearchSpace:
 
     def num_candidates(self, bases: Settings) -> Ints:
         """How many candidates each base stands for, (n,)."""
-        several = [(degree > 1).astype(np.int64) for degree in (bases.cp, bases.pp)]
+        several = [(degree > 1).astype(np.int64) for degree in (bases.cp, bases.pp, bases.expert_lanes)]
         columns = np.stack([bases.dp, *several, bases.ep])
         kinds = distinct(*columns)
         counts = [
-            len(self._states(int(dp), bool(with_cp), bool(piped), Refusals()).get(int(ep), []))
-            for dp, with_cp, piped, ep in columns[:, kinds.first].T
+            len(self._states(int(dp), bool(with_cp), bool(piped), bool(folded), Refusals()).get(int(ep), []))
+            for dp, with_cp, piped, folded, ep in columns[:, kinds.first].T
         ]
         exchanges = np.sum([self._legal(bases, code) for code in range(len(CONTEXT_EXCHANGES))], axis=0)
         return np.array(counts, dtype=np.int64)[kinds.code] * exchanges
 
-    def _alike(self, bases: Settings) -> Iterator[tuple[tuple[int, bool, bool, int], Ints]]:
-        """Rows with equal (dp, cp > 1, pp > 1, ep), which have the same states."""
-        key = (bases.dp * 4 + 2 * (bases.cp > 1) + (bases.pp > 1)) * 65536 + bases.ep
+    def _alike(self, bases: Settings) -> Iterator[tuple[tuple[int, bool, bool, bool, int], Ints]]:
+        """Rows with equal (dp, cp > 1, pp > 1, folded, ep), which have the same states."""
+        several = 4 * (bases.cp > 1) + 2 * (bases.pp > 1) + (bases.expert_lanes > 1)
+        key = (bases.dp * 8 + several) * 65536 + bases.ep
         order = np.argsort(key, kind="stable")
         starts = np.flatnonzero(np.diff(key[order], prepend=-1))
         for rows in np.split(order, starts[1:]) if len(order) else []:
-            dp, cp, pp, ep = (int(getattr(bases, axis)[rows[0]]) for axis in ("dp", "cp", "pp", "ep"))
-            yield (dp, cp > 1, pp > 1, ep), rows
+            row = rows[0]
+            several = (bool(getattr(bases, axis)[row] > 1) for axis in ("cp", "pp", "expert_lanes"))
+            with_cp, piped, folded = several
+            yield (int(bases.dp[row]), with_cp, piped, folded, int(bases.ep[row])), rows
 
     def tp_values(self, refusals: Refusals) -> list[int]:
         """R1, R9."""
@@ -245,8 +248,8 @@ class SearchSpace:
         return list(choice) if isinstance(choice, tuple) else []
 
     def _parts(self, pp: int, refusals: Refusals) -> Iterator[Ints]:
-        """Blocks of base columns in the order of Settings: (tp, cp, exchange) × pipelines × ep × recompute × offloads for every
-        dp."""
+        """Blocks of base columns in the order of Settings: (tp, cp, exchange, lanes of experts) × pipelines × ep × recompute ×
+        offloads for every dp."""
         pairs = [
             (tp, cp)
             for tp, cp in product(self.tp_values(refusals), self.cp_values(refusals))
@@ -257,24 +260,39 @@ class SearchSpace:
         offload = np.array([[millionths(share) for share in shares] for shares in pairs_of_shares])
         for dp in divisors(self.job.global_batch_sequences):
             fitting = [
-                (tp, cp, context)
+                (tp, cp, context, lanes)
                 for tp, cp in pairs
                 if self._fits(tp * cp * pp * dp, refusals)
-                for context in self._exchange(tp, cp, refusals)
+                for context, lanes in product(self._exchange(tp, cp, refusals), self._lanes(tp * cp, dp, refusals))
             ]
             if not fitting:
                 continue
             pipelines = np.array(self._pipelines(pp, self.job.global_batch_sequences // dp, refusals)).reshape(-1, 4)
-            for with_cp in (False, True):
-                grid = np.array([pair for pair in fitting if (pair[1] > 1) == with_cp]).reshape(-1, 3)
-                states = self._states(dp, with_cp, pp > 1, refusals)
+            for with_cp, folded in product((False, True), repeat=2):
+                alike = [one for one in fitting if (one[1] > 1, one[3] > 1) == (with_cp, folded)]
+                grid = np.array(alike).reshape(-1, 4)
+                states = self._states(dp, with_cp, pp > 1, folded, refusals) if alike else {}
                 experts = np.array([(ep, pairs[0][1]) for ep, pairs in states.items()]).reshape(-1, 2)
-                g, c, e, r, o = _cartesian(len(grid), len(pipelines), len(experts), len(recompute), len(offload))
+                sizes = len(grid), len(pipelines), len(experts), len(recompute), len(offload)
+                rows = np.stack(_cartesian(*sizes))
+                spread = grid[rows[0], 3] * experts[rows[2], 0]
+                g, c, e, r, o = rows[:, max(1, self.profile.num_experts) % spread == 0]
                 if not len(g):
                     continue
                 whole, one, stages = (np.full(len(g), value) for value in (dp, 1, pp))
-                columns = [grid[g, 0], grid[g, 1], whole, one, stages, experts[e, 0]]
+                columns = [grid[g, 0], grid[g, 1], whole, one, stages, experts[e, 0], grid[g, 3]]
                 yield np.stack([*columns, *pipelines[c].T, recompute[r, 0], experts[e, 1], grid[g, 2], *offload[o].T])
+
+    def _lanes(self, lanes: int, dp: int, refusals: Refusals) -> list[int]:
+        """R5 (folding), R9: lanes of tp and cp on which experts may lie; 1 where there is nothing to choose."""
+        experts = self.profile.num_experts
+        if lanes == 1 or not experts:
+            return [1]
+        asked, out = self.job.expert_folding, [1] if "none" in self.job.expert_folding else []
+        rule = "R5 folded experts need tp · cp to divide their number, and dp_shard > 1"
+        if "tp_cp" in asked and refusals.keep(experts % lanes == 0 and dp > 1, rule):
+            out.append(lanes)
+        return out
 
     def _fits(self, world_size: int, refusals: Refusals) -> bool:
         """R6."""
@@ -309,9 +327,11 @@ class SearchSpace:
         rule = "R7 micro-batches in no whole rounds" if name in ROUNDS else "R7 too few micro-batches for the schedule"
         return refusals.keep(is_legal(name, pp, m, num_chunks), rule)
 
-    def _states(self, dp: int, with_cp: bool, piped: bool, refusals: Refusals) -> dict[int, list[tuple[int, int]]]:
+    def _states(
+        self, dp: int, with_cp: bool, piped: bool, folded: bool, refusals: Refusals
+    ) -> dict[int, list[tuple[int, int]]]:
         """R5, R8, R9: ep -> [(dp_shard, shard code)]."""
-        key = (dp, with_cp, piped)
+        key = (dp, with_cp, piped, folded)
         if key not in self._known_states:
             refused = Refusals()
             self._known_states[key] = (self._work_out_states(*key, refused), refused.counts)
@@ -320,11 +340,13 @@ class SearchSpace:
         return states
 
     @cached_property
-    def _known_states(self) -> dict[tuple[int, bool, bool], tuple[dict[int, list[tuple[int, int]]], Counter[str]]]:
+    def _known_states(
+        self,
+    ) -> dict[tuple[int, bool, bool, bool], tuple[dict[int, list[tuple[int, int]]], Counter[str]]]:
         return {}
 
     def _work_out_states(
-        self, dp: int, with_cp: bool, piped: bool, refusals: Refusals
+        self, dp: int, with_cp: bool, piped: bool, folded: bool, refusals: Refusals
     ) -> dict[int, list[tuple[int, int]]]:
         allows = self.job.degrees.allows
         out: dict[int, list[tuple[int, int]]] = {}
@@ -332,6 +354,8 @@ class SearchSpace:
             if not (allows("dp_shard", dp_shard) and allows("dp_replicate", dp // dp_shard)):
                 continue
             sharded = level != "none"
+            if folded and dp_shard == 1:
+                continue
             if not refusals.keep(sharded or dp_shard == 1, "R8 dp_shard needs a shard level"):
                 continue
             if not refusals.keep(not sharded or dp_shard > 1 or with_cp, "R8 a shard level needs dp_shard or cp"):

@@ -70,6 +70,11 @@ WITHOUT_PIPELINE: Final[frozenset[ShardLevel]] = frozenset({"parameters_once"})
 ContextExchange = Literal["ring", "gather", "all_to_all"]
 CONTEXT_EXCHANGES: tuple[ContextExchange, ...] = get_args(ContextExchange)
 
+# Where experts lie beside ep: on every lane of tp and cp a part (each expert divided by tp, copied over cp), or whole experts of
+# its own (Megatron-Core's parallel folding with expert tensor parallel size 1, arXiv 2504.14960; torchtitan's ep).
+ExpertFolding = Literal["none", "tp_cp"]
+EXPERT_FOLDINGS: tuple[ExpertFolding, ...] = get_args(ExpertFolding)
+
 
 class Degrees(Spec):
     """Sizes of the parallel axes. ``tp·cp·dp_shard·dp_replicate·pp`` accelerators are used; ``ep`` divides ``dp_shard``."""
@@ -80,12 +85,26 @@ class Degrees(Spec):
     dp_replicate: PositiveInt = Field(default=1, description="data parallel, shard groups replicated")
     pp: PositiveInt = Field(default=1, description="pipeline parallel (ranks, not chunks)")
     ep: PositiveInt = Field(default=1, description="expert parallel, inside dp_shard")
+    expert_lanes: PositiveInt = Field(
+        default=1,
+        description="lanes of tp and cp with whole experts of their own (folding): tp · cp, so that experts are spread over "
+        "tp · cp · ep ranks, or 1, where tp divides each expert",
+    )
 
     @model_validator(mode="after")
     def _experts_fit_in_shard_group(self) -> Degrees:
         if self.dp_shard % self.ep:
             raise ValueError(f"ep {self.ep} must divide dp_shard {self.dp_shard} ({self})")
+        if self.expert_lanes not in (1, self.tp * self.cp):
+            raise ValueError(f"expert_lanes {self.expert_lanes} must be 1 or tp · cp = {self.tp * self.cp}")
+        if self.expert_lanes > 1 and self.dp_shard == 1:
+            raise ValueError(f"expert_lanes {self.expert_lanes} with dp_shard 1: experts on lanes ask for dp_shard > 1")
         return self
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks that experts are spread over: ep, or with folding tp · cp · ep."""
+        return self.ep * self.expert_lanes
 
     @property
     def dp(self) -> int:
@@ -98,11 +117,13 @@ class Degrees(Spec):
         return self.tp * self.cp * self.dp * self.pp
 
     def of(self, axis: Axis) -> int:
-        """Degree of ``axis``."""
-        return int(getattr(self, axis))
+        """Ranks of a group of ``axis``: its degree, of ``ep`` all ranks that experts are spread over."""
+        return self.expert_ranks if axis == "ep" else int(getattr(self, axis))
 
     def __str__(self) -> str:
         ep = f" (ep {self.ep} inside dp_shard)" if self.ep > 1 else ""
+        if self.expert_lanes > 1:
+            ep = f" (experts over {self.expert_ranks} ranks: tp · cp · ep {self.ep})"
         return (
             f"tp {self.tp} · cp {self.cp} · pp {self.pp} · dp_shard {self.dp_shard} · dp_replicate {self.dp_replicate}"
             f"{ep} = {self.world_size}"

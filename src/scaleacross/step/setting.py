@@ -66,12 +66,16 @@ class Setting:
     def state_bytes(self, work: ChunkWork, use: str, gather: bool) -> float:
         """Bytes of a chunk that one rank reduces (or gathers) in its group of a use."""
         each = self.job.optimizer.parameter_bytes if gather else self.job.optimizer.reduce_bytes
+        folded = self.degrees.expert_lanes > 1
         if use == "cp_states":
-            return (work.dense_parameters + work.expert_parameters) * each
-        if use in ("dp_shard", "expert"):
-            return (work.dense_parameters if use == "dp_shard" else work.expert_parameters) / self.degrees.cp * each
+            return (work.dense_parameters + (0.0 if folded else work.expert_parameters)) * each
+        if use == "expert":
+            return work.expert_parameters / (1 if folded else self.degrees.cp) * each
+        if use == "dp_shard":
+            return work.dense_parameters / self.degrees.cp * each
         group = 1 if self.shard == "none" else self.degrees.dp_shard * self.degrees.cp
-        return (work.dense_parameters / group + work.expert_parameters / max(1.0, group / self.degrees.ep)) * each
+        over = self.degrees.ep * (self.degrees.cp if folded else 1)
+        return (work.dense_parameters / group + work.expert_parameters / max(1.0, group / over)) * each
 
     def buckets(self, chunks: Sequence[ChunkWork]) -> int:
         """Parts in which the gradients and parameters of a chunk travel: the fewest of ``chunks``, one per class of ranks."""

@@ -61,7 +61,7 @@ def _expert_overlap(subject: Subject, rows: Columns) -> Bools:
     """core/transformer/transformer_config.py: virtual stages when pp > 1, and no recomputation of layers or of ``moe``."""
     overlapped = np.bool_(subject.job.experts.overlap_fraction > 0)
     again = in_codes(rows.recompute, recompute_codes(filter(repeats_tokens, EVERY_POLICY)))
-    out: Bools = ~overlapped | (rows.ep == 1) | (((rows.pp == 1) | (rows.num_chunks > 1)) & ~again)
+    out: Bools = ~overlapped | (rows.ep * rows.expert_lanes == 1) | (((rows.pp == 1) | (rows.num_chunks > 1)) & ~again)
     return out
 
 
@@ -194,16 +194,16 @@ LAWS: Final = (
     Law(
         "experts with cp",
         "base",
-        lambda s, rows: (rows.ep == 1) | (rows.cp == 1),
+        lambda s, rows: (rows.ep == 1) | (rows.cp == 1) | (rows.expert_lanes > 1),
         lambda c: (
             f"ep {c.decision.degrees.ep} with cp {c.decision.degrees.cp}: Megatron-LM's expert groups run over cp first, "
-            "the plan's inside dp_shard; set cp 1"
+            "the plan's inside dp_shard; set expert_folding: tp_cp, or cp 1"
         ),
     ),
     Law(
         "fp16 experts",
         "base",
-        lambda s, rows: (rows.ep == 1) | np.bool_(s.job.precision != "fp16"),
+        lambda s, rows: (rows.ep * rows.expert_lanes == 1) | np.bool_(s.job.precision != "fp16"),
         lambda c: "precision fp16 with ep > 1: Megatron-LM trains experts in parallel with bf16 only",
     ),
     Law(

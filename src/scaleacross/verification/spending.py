@@ -79,7 +79,7 @@ def counted_patterns(decision: Decision) -> Mapping[str, Mapping[tuple[int, ...]
     stride = strides(degrees, decision.placement.axis_order)
     owners = [index for index, share in enumerate(fill) for _ in range(share.num_accelerators)]
     axes = {str(axis): (degrees.of(axis), stride[axis]) for axis in GRID_AXES}
-    axes["ep"] = (degrees.ep, stride["dp_shard"])
+    axes["ep"] = (degrees.ep * degrees.expert_lanes, stride["dp_shard"] // degrees.expert_lanes)
     axes["expert"] = (degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
     out = {}
     for name, (degree, step) in axes.items():
