@@ -224,7 +224,9 @@ def _all_degrees(problem: Problem, fleet: Fleet) -> Iterator[Degrees]:
                                 continue
                             whole = Degrees(tp=tp, cp=cp, pp=pp, dp_shard=dp_shard, dp_replicate=dp_replicate, ep=ep)
                             yield from (
-                                whole.model_copy(update={"expert_lanes": lanes}) for lanes in _lanes(problem, whole)
+                                whole.model_copy(update={"expert_lanes": lanes})
+                                for lanes in _lanes(problem, whole)
+                                if job.degrees.allows("expert_lanes", lanes)
                             )
 
 

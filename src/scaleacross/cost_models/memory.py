@@ -9,8 +9,8 @@ buffers     two gathered layers (parameters sharded; all layers where they stay 
 
 Gradients and optimizer states are those of the parameters that are trained; ``offloading`` says what of them is on the
 host. P counts what the rank holds: replicated parameters are not divided by tp, routed experts are divided by tp·ep and
-sharded over dp_shard·cp/ep (folded ones by tp·cp·ep and over dp_shard/ep). Micro-batches in flight: ``pipeline.max_in_flight``. Rules as in ZeRO (1910.02054) and Korthikanti et
-al. (2205.05198).
+sharded over dp_shard·cp/ep, folded ones by tp·cp·ep and over dp_shard/ep. Micro-batches in flight:
+``pipeline.max_in_flight``. Rules as in ZeRO (1910.02054) and Korthikanti et al. (2205.05198).
 """
 
 from __future__ import annotations

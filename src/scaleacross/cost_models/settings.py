@@ -146,3 +146,13 @@ def stride_behind(settings: Settings, faster: Collection[GridAxis]) -> Ints:
     for axis in faster:
         stride = stride * getattr(settings, axis)
     return stride
+
+
+def expert_axis(settings: Settings, stride: Ints) -> tuple[Ints, Ints]:
+    """Degree and stride of the ranks that experts are spread over, (n,) each, for a stride of dp_shard.
+
+    Folded ones begin with the lanes before it; on orders that they cannot have (``holds_folded``) ep alone stands for them, which
+    only lowers a bound over all orders.
+    """
+    lanes = np.where(stride % settings.expert_lanes == 0, settings.expert_lanes, 1)
+    return settings.ep * lanes, stride // lanes

@@ -57,8 +57,8 @@ def folded(name: str, ep: int, lanes: int, dp: int) -> tuple[int, int]:
         return ep, 1
     if ep % lanes or dp == 1:
         raise InputError(
-            f"{name}: {ep} ranks with whole experts on tp · cp = {lanes} lanes and dp {dp}: only ep of tp · cp times a divisor of "
-            "the shard group, which has several replicas, is modelled"
+            f"{name}: {ep} ranks with whole experts on tp · cp = {lanes} lanes and dp {dp}: tp · cp times a divisor of the "
+            "shard group, which has several replicas, is modelled"
         )
     return ep // lanes, lanes
 

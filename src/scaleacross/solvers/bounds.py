@@ -104,12 +104,14 @@ def critical_path_bound(problem: Problem) -> Bound:
                 divisors(profile.num_experts or 1),
                 job.micro_batch_sequences,
                 range(len(CONTEXT_EXCHANGES)),
+                ((False, True) if profile.num_experts and "tp_cp" in job.expert_folding else (False,)),
             )
         ),
         dtype=np.int64,
-    ).reshape(-1, 5)
-    tp, cp, ep, micro_batch, context = rows.T
-    shards = Shards(tp, cp, ep, micro_batch, modules=np.zeros(len(rows), dtype=np.int64), context=context)
+    ).reshape(-1, 6)
+    tp, cp, ep, micro_batch, context, folded = rows.T
+    lanes = np.where(folded, tp * cp, 1)
+    shards = Shards(tp, cp, ep, micro_batch, np.zeros(len(rows), dtype=np.int64), context, lanes)
     layers = [*profile.blocks, (profile.embedding, 1), (profile.head, 1)]
     split = any(is_legal(name, 2, 1, v) for name, v in product(job.schedules, job.num_chunks) if name in SPLIT)
     least = np.inf

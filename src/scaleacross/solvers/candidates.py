@@ -46,7 +46,7 @@ from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.overlap import computation_s, windows
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
 from scaleacross.cost_models.pipeline.unplaced import WAITED
-from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings, stride_behind
+from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings, expert_axis, stride_behind
 from scaleacross.cost_models.stages import block_counts, pipeline_groups
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
@@ -334,15 +334,12 @@ class Pricing:
         some, apart = volumes.take(kinds.first), stride[kinds.first]
         group = self._group(some.settings, getattr(some.settings, axis), apart, coarse, waits=axis in WAITED)
         sharded = axis == "dp_shard"
-        experts = self._expert_group(some.settings, apart, coarse) if sharded else None
+        of_experts = expert_axis(some.settings, apart)
+        experts = self._group(some.settings, *of_experts, coarse, waits=True) if sharded else None
         if len(self.types) == 1 or axis not in WAITED:
             return [axis_calls(axis, some, group, experts).take(kinds.code)]
         on = ((self._on(name, group), experts and self._on(name, experts)) for name in self.types)
         return [axis_calls(axis, some, *groups).take(kinds.code) for groups in on]
-
-    def _expert_group(self, settings: Settings, stride: Ints, coarse: bool) -> Group:
-        """Groups of all-to-alls at a stride of dp_shard."""
-        return self._group(settings, *expert_axis(settings, stride), coarse, waits=True)
 
     def _on(self, accelerator: str, group: Group) -> Group:
         """Groups that the pipeline waits for on accelerators of a type."""
@@ -397,16 +394,6 @@ class Pricing:
 
     def _links_of(self, settings: Settings) -> Links:
         return self.links
-
-
-def expert_axis(settings: Settings, stride: Ints) -> tuple[Ints, Ints]:
-    """Degree and stride of the ranks that experts are spread over, (n,) each, for a stride of dp_shard.
-
-    Folded ones begin with the lanes before it; on orders that they cannot have (``holds_folded``) ep alone stands for them, which
-    only lowers a bound over all orders.
-    """
-    lanes = np.where(stride % settings.expert_lanes == 0, settings.expert_lanes, 1)
-    return settings.ep * lanes, stride // lanes
 
 
 def waited_s(axis: GridAxis, volumes: Volumes, calls: Calls) -> Floats:

@@ -20,11 +20,11 @@ from scaleacross.cost_models.levels import CAMPUS, Levels, build_levels
 from scaleacross.cost_models.links import links_of, stacked_links
 from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.plan_cost import PlanCost, groups_of, plan_cost, step_seconds
-from scaleacross.cost_models.settings import Bools, Ints, Settings
+from scaleacross.cost_models.settings import Bools, Ints, Settings, expert_axis
 from scaleacross.cost_models.step import exact_shapes
 from scaleacross.cost_models.waiting_groups import near_shape, told_apart
 from scaleacross.cost_models.window_traffic import GRADIENT_AXES
-from scaleacross.solvers.candidates import Pricing, expert_axis
+from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GridAxis

@@ -182,8 +182,7 @@ class SearchSpace:
         starts = np.flatnonzero(np.diff(key[order], prepend=-1))
         for rows in np.split(order, starts[1:]) if len(order) else []:
             row = rows[0]
-            several = (bool(getattr(bases, axis)[row] > 1) for axis in ("cp", "pp", "expert_lanes"))
-            with_cp, piped, folded = several
+            with_cp, piped, folded = (bool(getattr(bases, axis)[row] > 1) for axis in ("cp", "pp", "expert_lanes"))
             yield (int(bases.dp[row]), with_cp, piped, folded, int(bases.ep[row])), rows
 
     def tp_values(self, refusals: Refusals) -> list[int]:
@@ -286,13 +285,12 @@ class SearchSpace:
     def _lanes(self, lanes: int, dp: int, refusals: Refusals) -> list[int]:
         """R5 (folding), R9: lanes of tp and cp on which experts may lie; 1 where there is nothing to choose."""
         experts = self.profile.num_experts
-        if lanes == 1 or not experts:
-            return [1]
-        asked, out = self.job.expert_folding, [1] if "none" in self.job.expert_folding else []
+        asked = self.job.expert_folding
+        out = [1] if lanes == 1 or not experts or "none" in asked else []
         rule = "R5 folded experts need tp · cp to divide their number, and dp_shard > 1"
-        if "tp_cp" in asked and refusals.keep(experts % lanes == 0 and dp > 1, rule):
+        if lanes > 1 and experts and "tp_cp" in asked and refusals.keep(experts % lanes == 0 and dp > 1, rule):
             out.append(lanes)
-        return out
+        return [one for one in out if self.job.degrees.allows("expert_lanes", one)]
 
     def _fits(self, world_size: int, refusals: Refusals) -> bool:
         """R6."""

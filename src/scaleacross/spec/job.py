@@ -76,6 +76,7 @@ class DegreeRequest(Spec):
     cp: DegreeChoice = None
     pp: DegreeChoice = None
     ep: DegreeChoice = None
+    expert_lanes: DegreeChoice = None
     dp_shard: DegreeChoice = None
     dp_replicate: DegreeChoice = None
 

@@ -257,8 +257,10 @@ class LaunchConfig(Spec):
 
 
 def expert_coordinate(degrees: Degrees, shard: Whole, cp: Whole, tp: Whole) -> Whole:
-    """Coordinate of ranks inside their ep group, from their coordinates on dp_shard, cp and tp (numbers or arrays): folded experts
-    run over tp first, then cp, as Megatron-Core's and torchtitan's do."""
+    """Coordinate of ranks inside their ep group, from their coordinates on dp_shard, cp and tp (numbers or arrays).
+
+    Folded experts run over tp first, then cp, as Megatron-Core's and torchtitan's do.
+    """
     if degrees.expert_lanes == 1:
         return shard % degrees.ep
     return (shard % degrees.ep * degrees.cp + cp) * degrees.tp + tp

@@ -5,9 +5,8 @@ form. Shared with the cost model: the layer profile (parameters and kept bytes p
 
 What is held, after ZeRO (arXiv 1910.02054) and Korthikanti et al. (2205.05198):
 
-* a layer's parameters, their gradients and optimizer states: divided by tp, replicated ones whole, experts by tp · ep, folded ones by
-  tp · cp · ep; what the
-  shard level names also by dp_shard · cp (experts, on ep of these ranks already, by the rest);
+* a layer's parameters, their gradients and optimizer states: divided by tp, replicated ones whole, experts by tp · ep (folded:
+  tp · cp · ep); what the shard level names also by dp_shard · cp (experts, on ep of these ranks already, by the rest);
 * kept bytes per token of every layer of a chunk in flight, where chunks of a rank count as equal; the head's for one micro-batch;
 * two gathered layers where parameters are sharded (all of the rank's where they stay until the backward pass), the gradients of
   two where gradients alone are, and what one layer keeps beyond its policy while it is recomputed.

@@ -237,9 +237,10 @@ class LayerProfile:
         so that the gather and the scatter around the experts fall away; those of attention stay."""
         if not self.routed_tokens:
             return self
-        moe = self.modules.get("moe")
-        less = {} if moe is None else {"moe": replace(moe, tp_gathers=max(0.0, moe.tp_gathers - 1.0))}
-        return replace(self, tp_gathers=1, modules={**self.modules, **less})
+        modules = dict(self.modules)
+        if "moe" in modules:
+            modules["moe"] = replace(modules["moe"], tp_gathers=max(0.0, modules["moe"].tp_gathers - 1.0))
+        return replace(self, tp_gathers=1, modules=modules)
 
     @property
     def total_parameters(self) -> int:
