@@ -22,6 +22,7 @@ FIELDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "--pipeline-model-parallel-size": (WHOLE, ("model.pipeline_model_parallel_size",)),
     "--context-parallel-size": (WHOLE, ("model.context_parallel_size",)),
     "--expert-model-parallel-size": (WHOLE, ("model.expert_model_parallel_size",)),
+    "--expert-tensor-parallel-size": (WHOLE, ("model.expert_tensor_parallel_size",)),
     "--sequence-parallel": (ON, ("model.sequence_parallel",)),
     "--pipeline-model-parallel-layout": (TEXT, ("model.pipeline_model_parallel_layout",)),
     "--microbatch-group-size-per-virtual-pipeline-stage": (WHOLE, ("model.microbatch_group_size_per_vp_stage",)),
@@ -88,6 +89,7 @@ def bridge_recipe(plan: Plan, words: Sequence[str]) -> str:
     """
     stated: dict[str, Any] = dict(BEFORE)
     stated["mixed_precision.grad_reduce_in_fp32"] = plan.job.precision != "fp16"
+    stated["model.expert_tensor_parallel_size"] = plan.degrees.tp  # recipes of mixtures say 1
     for option, values in _options(words):
         if option not in ELSEWHERE:
             stated |= dict(_fields(option, values))

@@ -1,14 +1,13 @@
 """Price candidates in arrays: does it fit, and what can a step cost at best?
 
-Two lower bounds per candidate, both the cost model itself on shapes that no placement can beat
-(``groups.relaxed_shape``):
+Two lower bounds per candidate, both the cost model itself on shapes that no placement can beat (``groups.relaxed_shape``):
 
 * coarse: every axis lies as well as if it were the innermost one
 * tight:  the best axis order, every axis at the stride which that order gives it (all orders are enumerated)
 
 The tight bound misses only what the cut between unequal buildings adds; ``place_parallelism`` settles that exactly.
 
-A million candidates share few collectives (``cost_models.distinct``). What depends on a part of the columns is priced once:
+A million candidates share few collectives (``distinct``). What depends on a part of the columns is priced once:
 calls on (tp, cp, ep, pp, dp, micro-batch), computation and serial terms on *bases* (all but SPLIT), state traffic on *states*
 (all but SHAPE).
 """
