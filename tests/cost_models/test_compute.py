@@ -49,7 +49,7 @@ def shards(
     tp: int = 1, cp: int = 1, ep: int = 1, micro_batch: int = 1, context: ContextExchange = "ring", lanes: int = 1
 ) -> Shards:
     return Shards(
-        *(np.array([value]) for value in (tp, cp, ep, micro_batch, 0, CONTEXT_EXCHANGES.index(context), lanes))
+        *(np.array([value]) for value in (tp, cp, ep, micro_batch, 0, CONTEXT_EXCHANGES.index(context), lanes, 1))
     )
 
 

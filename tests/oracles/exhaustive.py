@@ -129,6 +129,9 @@ class _Pricer:
         if degrees.expert_lanes > 1 and 1 in (degrees.tp, degrees.cp):
             first = stride["tp"] if degrees.tp > 1 else stride["cp"]
         shapes["ep"] = self._count(placement, degrees.ep * degrees.expert_lanes, first)
+        inner, outer = degrees.cp_inner, degrees.cp // degrees.cp_inner
+        shapes["cp_inner"] = self._count(placement, inner, stride["cp"])
+        shapes["cp_outer"] = self._count(placement, outer if inner > 1 else 1, stride["cp"] * inner)
         shapes["expert"] = self._count(placement, degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
         problem, layout = self.problem, self.layout(decision)
         used = [problem.topology.building(share.building) for share in placement.fill]
@@ -184,11 +187,11 @@ def candidates(problem: Problem, fleet: Fleet) -> Iterator[Decision]:
                         job.recompute, _exchanges(problem, degrees), *on_host
                     ):
                         decision = Decision(
-                            degrees=degrees,
+                            degrees=degrees.model_copy(update={"cp_inner": exchange[1]}),
                             pipeline=pipeline,
                             recompute=recompute,
                             shard=shard,
-                            context_exchange=exchange,
+                            context_exchange=exchange[0],
                             activation_offload=kept,
                             optimizer_offload=states,
                         )
@@ -239,14 +242,15 @@ def _lanes(problem: Problem, degrees: Degrees) -> Iterator[int]:
         yield lanes
 
 
-def _exchanges(problem: Problem, degrees: Degrees) -> Iterator[ContextExchange]:
-    """R2 and R9: how attention may see the whole sequence."""
+def _exchanges(problem: Problem, degrees: Degrees) -> Iterator[tuple[ContextExchange, int]]:
+    """R2 and R9: how attention may see the whole sequence, and cp_inner."""
     heads = [number for block, _ in problem.profile.blocks for number in block.heads]
-    divided = all(number % (degrees.tp * degrees.cp) == 0 for number in heads)
-    if degrees.cp == 1:
-        yield "ring"
-        return
-    yield from (kind for kind in problem.job.context_exchange if kind != "all_to_all" or divided)
+    for kind in problem.job.context_exchange if degrees.cp > 1 else ("ring",):
+        inner = [one for one in range(2, degrees.cp) if degrees.cp % one == 0] if kind == "all_to_all_ring" else [1]
+        for one in inner:
+            over = degrees.tp * (degrees.cp if kind == "all_to_all" else one)
+            if over == degrees.tp or all(number % over == 0 for number in heads):
+                yield kind, one
 
 
 def _allowed(job: Job, axis: GridAxis | str, most: int) -> list[int]:

@@ -76,20 +76,26 @@ def test_bases_leave_it_open_and_are_bounds_all_the_same() -> None:
     space, refusals = SearchSpace(problem.job, problem.profile, 8, 8), Refusals()
     bases = list(space.bases(refusals))
     for base in bases:
-        assert ((base.context == ANY_EXCHANGE) == (base.cp > 1)).all()
+        assert ((base.context == ANY_EXCHANGE) == ((base.cp > 1) & (base.cp_inner == 1))).all()
         rows = space.expand(base, Refusals())
         assert len(rows) == space.num_candidates(base).sum()
         assert set(rows.context[rows.cp == 1].tolist()) <= {0}
-        assert set(rows.context[rows.cp == 2].tolist()) <= {0, 1, 2}
+        assert set(rows.context[rows.cp == 2].tolist()) <= {0, 1, 2}, "a ring of two has no inside"
     every = concatenate([space.expand(base, Refusals()) for base in bases])
+    two_levels = every.context == CONTEXT_EXCHANGES.index("all_to_all_ring")
+    assert two_levels.any() and (two_levels == (every.cp_inner > 1)).all()
+    assert (every.cp[two_levels] == 4).all() and (4 % (every.tp * every.cp_inner)[two_levels] == 0).all()
     swapped = every.context == CONTEXT_EXCHANGES.index("all_to_all")
     assert swapped.any() and (4 % (every.tp * every.cp)[swapped] == 0).all()  # four heads
 
 
 @pytest.mark.parametrize("exchange", EVERY)
 def test_the_simulation_agrees(exchange: ContextExchange) -> None:
-    plan = sa.plan(plain_job(2, **PINNED | {"context_exchange": exchange}), gap_tolerance=0.0, alternatives=False)
+    degrees = PINNED["degrees"] | ({"cp": 4, "dp_shard": 2} if exchange == "all_to_all_ring" else {})
+    job = plain_job(2, **PINNED | {"context_exchange": exchange, "degrees": degrees})
+    plan = sa.plan(job, gap_tolerance=0.0, alternatives=False)
     assert plan.decision.context_exchange == exchange
+    assert plan.degrees.cp_inner == (2 if exchange == "all_to_all_ring" else 1)
     assert plan.cost.exposed_s["cp"] > 0 or exchange == "ring"
     assert sa.simulate(plan).step_s == pytest.approx(plan.cost.step_s, rel=0.05)
     verify(plan)

@@ -81,7 +81,7 @@ def test_frozen_products_take_no_time_for_weight_gradients() -> None:
             0,
             accelerator,
             "bf16",
-            Shards(one, one, one, one, 0 * one, 0 * one, one),
+            Shards(one, one, one, one, 0 * one, 0 * one, one, one),
             8192,
             Runtime(),
         )

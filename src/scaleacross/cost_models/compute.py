@@ -24,7 +24,7 @@ from scaleacross.cost_models.kernels import (
     gemm_model_of,
     machine_of,
 )
-from scaleacross.cost_models.settings import ALL_TO_ALL, ANY_EXCHANGE, RING, Bools, Floats, Ints
+from scaleacross.cost_models.settings import ALL_TO_ALL, ALL_TO_ALL_RING, ANY_EXCHANGE, RING, Bools, Floats, Ints
 from scaleacross.spec.accelerator import Accelerator, Precision
 from scaleacross.spec.framework import Conversion, Optimizer
 from scaleacross.spec.job import Job
@@ -76,7 +76,7 @@ UNFUSED_BACKWARD_BYTES: Final = 11.0
 @dataclass(frozen=True)
 class Shards:
     """What divides a layer's work, arrays of shape (n,): degrees, sequences per micro-batch, as bits the modules run again,
-    code of the exchange over cp, lanes of folded experts."""
+    code of the exchange over cp, lanes of folded experts, ranks of cp that exchange heads under ALL_TO_ALL_RING."""
 
     tp: Ints
     cp: Ints
@@ -85,6 +85,7 @@ class Shards:
     modules: Ints
     context: Ints
     expert_lanes: Ints
+    cp_inner: Ints
 
     def tokens(self, sequence_length: int) -> Floats:
         """Tokens of one micro-batch on one rank, before tp: micro_batch · sequence / cp."""
@@ -199,7 +200,8 @@ def _attention_times_s(
     """
     chosen = [_attention_of_s(attention, accelerator, shards, sequence_length)]
     if (open_ := shards.context == ANY_EXCHANGE).any():
-        kinds = (np.where(open_, CONTEXT_EXCHANGES.index(kind), shards.context) for kind in exchanges)
+        left = (kind for kind in exchanges if kind != "all_to_all_ring")
+        kinds = (np.where(open_, CONTEXT_EXCHANGES.index(kind), shards.context) for kind in left)
         chosen = [
             _attention_of_s(attention, accelerator, replace(shards, context=kind), sequence_length) for kind in kinds
         ]
@@ -214,14 +216,15 @@ def _attention_of_s(
 
     Round a ring, cp calls of sequence / cp queries against as many keys: the first causal, the others full over half of
     them, the same work each (zigzag order); RING_*_BYTES per query feature put the results of every call together.
-    Gathered, one call against all keys. After an all-to-all, one call of whole sequences with the heads divided by cp too.
+    Gathered, one call against all keys. After an all-to-all, one call of whole sequences with the heads divided by cp too. With
+    both, as round a ring of cp / cp_inner ranks, the heads divided by cp_inner too.
     """
     if not attention.fused:
         return _unfused_attention_times_s(attention, accelerator, shards, sequence_length)
     model, machine = attention_model_of(accelerator), machine_of(accelerator, _sixteen_bit(accelerator))
-    heads_over = shards.tp * np.where(shards.context == ALL_TO_ALL, shards.cp, 1)
-    queries = sequence_length / np.where(shards.context == ALL_TO_ALL, 1, shards.cp)
-    calls = np.where(shards.context == RING, shards.cp, 1)
+    inner = np.where(shards.context == ALL_TO_ALL, shards.cp, shards.cp_inner)
+    heads_over, queries = shards.tp * inner, sequence_length / (shards.cp // inner)
+    calls = np.where((shards.context == RING) | (shards.context == ALL_TO_ALL_RING), shards.cp // inner, 1)
     kernel = attention_kernel_s(
         model,
         machine,
@@ -235,7 +238,7 @@ def _attention_of_s(
     )
     slower = accelerator.training_attention_ratio * attention.rate_ratio
     forward = calls * (kernel / slower + max(model.launch_s, accelerator.kernel_launch_s))
-    features = attention.num_heads * attention.v_head_dim / shards.tp
+    features = attention.num_heads * attention.v_head_dim / heads_over
     combined = np.where(calls > 1, calls, 0) * shards.micro_batch * queries * features / memory_bytes_per_s(accelerator)
     backward = ATTENTION_BACKWARD_RATIO * forward + RING_BACKWARD_BYTES * combined
     return forward + RING_FORWARD_BYTES * combined, backward

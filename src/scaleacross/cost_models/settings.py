@@ -26,10 +26,11 @@ from scaleacross.spec.parallelism import (
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import RECOMPUTES
 
-RING, GATHER, ALL_TO_ALL = range(len(CONTEXT_EXCHANGES))
+RING, GATHER, ALL_TO_ALL, ALL_TO_ALL_RING = range(len(CONTEXT_EXCHANGES))
 """Codes of CONTEXT_EXCHANGES."""
 ANY_EXCHANGE: Final = len(CONTEXT_EXCHANGES)
-"""Code of candidates that are still to choose one of those that the job allows: what they take is the least of all."""
+"""Code of candidates that are still to choose one of those that the job allows, but for ALL_TO_ALL_RING: what they take is the
+least of all."""
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -45,6 +46,7 @@ class Settings:
     dp_shard: Ints
     dp_replicate: Ints
     pp: Ints
+    cp_inner: Ints  # above 1 under ALL_TO_ALL_RING alone
     ep: Ints
     expert_lanes: Ints  # tp · cp where experts are folded onto their lanes, else 1
     micro_batch: Ints  # sequences
@@ -146,6 +148,12 @@ def stride_behind(settings: Settings, faster: Collection[GridAxis]) -> Ints:
     for axis in faster:
         stride = stride * getattr(settings, axis)
     return stride
+
+
+def keys_axis(settings: Settings, stride: Ints) -> tuple[Ints, Ints]:
+    """Degree and stride of the ranks among which keys and values travel, (n,) each, for a stride of cp: all, or one of every
+    cp_inner neighbours."""
+    return settings.cp // settings.cp_inner, stride * settings.cp_inner
 
 
 def expert_axis(settings: Settings, stride: Ints) -> tuple[Ints, Ints]:

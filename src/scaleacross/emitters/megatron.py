@@ -27,7 +27,12 @@ from scaleacross.spec.parallelism import PASS_GATHERS, ContextExchange, GridAxis
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.recomputation import modules_of
 
-CP_COMM_TYPES: Final[Mapping[ContextExchange, str]] = {"ring": "p2p", "gather": "all_gather", "all_to_all": "a2a"}
+CP_COMM_TYPES: Final[Mapping[ContextExchange, str]] = {
+    "ring": "p2p",
+    "gather": "all_gather",
+    "all_to_all": "a2a",
+    "all_to_all_ring": "a2a+p2p",
+}
 FSDP_STRATEGIES: Final[Mapping[ShardLevel, str]] = {"gradients": "optim_grads", "parameters": "optim_grads_params"}
 """Levels that Megatron-FSDP runs: of ``optim_grads`` and beyond every micro-batch reduces its gradients into shards."""
 PP_OUTERMOST: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
@@ -167,7 +172,10 @@ def _context(plan: Plan) -> list[str]:
     """How attention sees the whole sequence; the word is ``all_gather`` (the help text's raises in Transformer Engine)."""
     if plan.degrees.cp == 1:
         return []
-    return ["--cp-comm-type", CP_COMM_TYPES[plan.decision.context_exchange]]
+    degrees = plan.degrees
+    levels = [str(degrees.cp_inner), str(degrees.cp // degrees.cp_inner)] if degrees.cp_inner > 1 else []
+    hierarchical = ["--hierarchical-context-parallel-sizes", *levels] if levels else []
+    return ["--cp-comm-type", CP_COMM_TYPES[plan.decision.context_exchange], *hierarchical]
 
 
 def _overlap(plan: Plan) -> list[str]:

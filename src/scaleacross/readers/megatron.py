@@ -106,9 +106,15 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
         raise InputError(
             f"{name}: --expert-model-parallel-size {ep} does not divide the {dp // replicas} replicas of a shard group"
         )
+    exchange = _context(found, name) if cp > 1 else "ring"
+    inner = _inner(found, name, cp) if exchange == "all_to_all_ring" else 1
+    if inner in (1, cp):  # Transformer Engine falls back to the one that is left
+        exchange, inner = ("ring" if inner == 1 else "all_to_all") if exchange == "all_to_all_ring" else exchange, 1
     if shard != "none" and dp // replicas * cp == 1:
         shard = "none"  # a distributed optimizer over one rank
-    degrees = Degrees(tp=tp, cp=cp, pp=pp, dp_shard=dp // replicas, dp_replicate=replicas, ep=ep, expert_lanes=lanes)
+    degrees = Degrees(
+        tp=tp, cp=cp, pp=pp, dp_shard=dp // replicas, dp_replicate=replicas, ep=ep, expert_lanes=lanes, cp_inner=inner
+    )
     counts = _layers(found, name, pp, num_layers, number)
     chunks = len(counts[0]) if counts else 1
     schedule = "Interleaved1F1B" if has_chunks("Interleaved1F1B", chunks) else "1F1B"
@@ -117,7 +123,7 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
         _check_rounds(name, number(GROUP_SIZE, pp), choice, pp, number("--global-batch-size") // dp)
     decision = Decision(
         degrees=degrees, pipeline=choice, recompute=_recompute(found, name), shard=shard, **_offload(found, name, num_layers),
-        context_exchange=_context(found, name) if cp > 1 else "ring",
+        context_exchange=exchange,
         layers_per_stage=counts if "--pipeline-model-parallel-layout" in found else None,
     )  # fmt: skip
     job = {
@@ -131,6 +137,21 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     order = DP_OUTERMOST if "--use-tp-pp-dp-mapping" in found else PP_OUTERMOST
     unsaid = {field: option for option, field in SHARES.items() if option in found}
     return Reading(decision, job, model, order, tuned="--nccl-communicator-config-path" in found, unsaid=unsaid)
+
+
+def _inner(found: dict[str, list[str]], name: str, cp: int) -> int:
+    """Ranks of cp that exchange heads inside a ring.
+
+    Raises:
+        InputError: the sizes of both levels do not multiply to cp.
+    """
+    sizes = found.get("--hierarchical-context-parallel-sizes", [])
+    if len(sizes) != 2 or not all(size.isdigit() for size in sizes) or int(sizes[0]) * int(sizes[1]) != cp:
+        raise InputError(
+            f"{name}: --hierarchical-context-parallel-sizes {' '.join(sizes) or 'is missing'}: two sizes whose product "
+            f"is --context-parallel-size {cp} are needed"
+        )
+    return int(sizes[0])
 
 
 def _context(found: dict[str, list[str]], name: str) -> ContextExchange:

@@ -29,6 +29,7 @@ CONTEXT_MEANING = {
     "ring": "ring: keys and values go round beside attention",
     "gather": "gather: keys and values are gathered before attention",
     "all_to_all": "all_to_all: heads are exchanged for sequence before and after attention",
+    "all_to_all_ring": "all_to_all_ring: all_to_all among cp_inner neighbours, a ring between their groups",
 }
 SHARD_MEANING = {
     "none": "nothing (every replica keeps all states)",

@@ -29,7 +29,7 @@ from scaleacross.spec.placement import Placement, communicator_axes, strides
 from scaleacross.spec.topology import Topology
 
 Load = list[tuple[int, float]]
-WAITED: Final = ("tp", "cp", "ep")
+WAITED: Final = ("tp", "cp", "cp_inner", "cp_outer", "ep")
 """Shapes of groups whose collectives the layers of every micro-batch wait for."""
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final, Literal
 
 import numpy as np
@@ -45,7 +45,7 @@ from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.overlap import computation_s, windows
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
 from scaleacross.cost_models.pipeline.unplaced import WAITED
-from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings, expert_axis, stride_behind
+from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings, expert_axis, keys_axis, stride_behind
 from scaleacross.cost_models.stages import block_counts, pipeline_groups
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
@@ -331,14 +331,15 @@ class Pricing:
         settings = volumes.settings
         kinds = distinct(*(getattr(settings, name) for name in (*LAYER_COLUMNS, "pp", "dp")), stride)
         some, apart = volumes.take(kinds.first), stride[kinds.first]
-        group = self._group(some.settings, getattr(some.settings, axis), apart, coarse, waits=axis in WAITED)
-        sharded = axis == "dp_shard"
-        of_experts = expert_axis(some.settings, apart)
-        experts = self._group(some.settings, *of_experts, coarse, waits=True) if sharded else None
+        of = partial(self._group, some.settings, coarse=coarse, waits=axis in WAITED)
+        group = of(*(keys_axis(some.settings, apart) if axis == "cp" else (getattr(some.settings, axis), apart)))
+        experts = of(*expert_axis(some.settings, apart)) if axis == "dp_shard" else None
+        heads = of(some.settings.cp_inner, apart) if axis == "cp" and (some.settings.cp_inner > 1).any() else None
         if len(self.types) == 1 or axis not in WAITED:
-            return [axis_calls(axis, some, group, experts).take(kinds.code)]
-        on = ((self._on(name, group), experts and self._on(name, experts)) for name in self.types)
-        return [axis_calls(axis, some, *groups).take(kinds.code) for groups in on]
+            return [axis_calls(axis, some, group, experts, heads).take(kinds.code)]
+        also = ([one and self._on(name, one) for one in (experts, heads)] for name in self.types)
+        each = zip(self.types, also, strict=True)
+        return [axis_calls(axis, some, self._on(name, group), *others).take(kinds.code) for name, others in each]
 
     def _on(self, accelerator: str, group: Group) -> Group:
         """Groups that the pipeline waits for on accelerators of a type."""

@@ -28,7 +28,7 @@ from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS, Degrees, GridAxis
 from scaleacross.spec.placement import axis_orders, communicator_axes
 
-SHAPES: Final = (*GRID_AXES, "ep", "expert")
+SHAPES: Final = (*GRID_AXES, "cp_inner", "cp_outer", "ep", "expert")
 RING, PAIRS, ONWARD, BACK = range(len(UnitPrices._fields))
 
 
@@ -100,10 +100,10 @@ def sent_amounts(volumes: Volumes) -> Floats:
         settings.context != ANY_EXCHANGE,
     )  # nothing is counted of an open one
     gathers = work.layers * m * (2 + volumes.regathers + volumes.keys_again) * volumes.kv_bytes
-    out[:, at["cp"], RING] = np.where(ring & ~swapped, gathers, 0.0)
-    out[:, at["cp"], PAIRS] = np.where(
-        swapped, work.layers * m * (4 + 2 * volumes.keys_again) * volumes.heads_bytes, 0.0
-    )
+    heads, inside = work.layers * m * (4 + 2 * volumes.keys_again) * volumes.heads_bytes, settings.cp_inner > 1
+    out[:, at["cp"], RING] = np.where(ring & ~swapped & ~inside, gathers, 0.0)
+    out[:, at["cp"], PAIRS] = np.where(swapped, heads, 0.0)
+    out[:, at["cp_outer"], RING], out[:, at["cp_inner"], PAIRS] = inside * gathers, inside * heads
     out[:, at["ep"], PAIRS] = work.moe_layers * m * (4 + 2 * volumes.tokens_again) * volumes.routed_bytes
     messages = 2 * m * settings.num_chunks * volumes.hidden_bytes / settings.tp
     out[:, at["pp"], ONWARD] = messages

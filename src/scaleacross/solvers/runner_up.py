@@ -90,7 +90,7 @@ def runner_ups(
 def without(problem: Problem, decision: Decision) -> Iterator[Without]:
     """Every decision that a search can be kept from."""
     job = problem.job
-    for axis in (name for name in DegreeRequest.model_fields if name != "expert_lanes"):  # a choice below
+    for axis in (name for name in DegreeRequest.model_fields if name not in ("expert_lanes", "cp_inner")):
         value = int(getattr(decision.degrees, axis))
         left = tuple(other for other in _values(problem, axis) if other != value and job.degrees.allows(axis, other))
         degrees = job.degrees.model_copy(update={axis: left})

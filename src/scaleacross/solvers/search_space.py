@@ -8,7 +8,7 @@ shard level, exchange over cp, folding of experts onto lanes of tp and cp, share
 
 R1 heads          tp divides H, K and the MLP widths
 R2 sequence       2·cp divides s (load-balanced halves) and so does tp of what is left; s/cp ≥ MIN_TOKENS_PER_RANK
-                exchanges by all-to-all: tp·cp divides H and K, too
+                exchanges by all-to-all: tp·cp divides H and K, too; with a ring outside: tp·cp_inner, 1 < cp_inner < cp
 R3 layers         pp ≤ L and pp·v ≤ L, or with chunks L + 2: the embedding and the head may have virtual stages of their own;
                   pp is the smallest that reaches its ⌈L/pp⌉ or ⌈(L+2)/pp⌉ (a larger one idles more and holds no less)
 R4 batch          dp_shard·dp_replicate·b divides G;  m = G/(dp·b)
@@ -37,7 +37,7 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.distinct import distinct
-from scaleacross.cost_models.settings import ANY_EXCHANGE, Bools, Ints, Settings, concatenate
+from scaleacross.cost_models.settings import ALL_TO_ALL_RING, ANY_EXCHANGE, Bools, Ints, Settings, concatenate
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import ROUNDS, is_legal
 from scaleacross.spec.job import Job
@@ -150,9 +150,9 @@ class SearchSpace:
         return replace(settings.take(copies), context=codes)
 
     def _legal(self, settings: Settings, code: int) -> Bools:
-        """R2 (exchanges), R9: whether candidates may have the exchange ``code``, (n,)."""
+        """R2 (exchanges), R9: whether candidates may have the exchange ``code``, (n,); all_to_all_ring is never open."""
         kind, chosen = CONTEXT_EXCHANGES[code], settings.context
-        open_ = (chosen == ANY_EXCHANGE) & (kind in self.job.context_exchange)
+        open_ = (chosen == ANY_EXCHANGE) & (kind in self.job.context_exchange) & (code != ALL_TO_ALL_RING)
         if kind == "all_to_all":
             open_ &= self._divides_heads(settings.tp * settings.cp)
         out: Bools = open_ | (chosen == code)
@@ -216,15 +216,31 @@ class SearchSpace:
                 out.append(cp)
         return [cp for cp in out if cp <= self.max_accelerators and self.job.degrees.allows("cp", cp)]
 
-    def _exchange(self, tp: int, cp: int, refusals: Refusals) -> list[int]:
-        """R2 (exchanges), R9: its code, ANY_EXCHANGE where several are left; 0 where there is nothing to exchange."""
+    def _exchange(self, tp: int, cp: int, refusals: Refusals) -> list[tuple[int, int]]:
+        """R2 (exchanges), R9: its code and cp_inner, ANY_EXCHANGE where several are left that need no cp_inner; 0 where there is
+        nothing to exchange."""
         if cp == 1:
-            return [0]
+            return [(0, 1)]
         divides = bool(self._divides_heads(np.array([tp * cp]))[0])
         rule = "R2 tp · cp must divide the heads of an all-to-all"
         asked = dict.fromkeys(self.job.context_exchange)
+        two_levels = [ALL_TO_ALL_RING] if asked.pop("all_to_all_ring", self) is None else []
         left = [kind for kind in asked if kind != "all_to_all" or refusals.keep(divides, rule)]
-        return [ANY_EXCHANGE] if len(left) > 1 else [CONTEXT_EXCHANGES.index(kind) for kind in left]
+        codes = [ANY_EXCHANGE] if len(left) > 1 else [CONTEXT_EXCHANGES.index(kind) for kind in left]
+        allows = self.job.degrees.allows
+        out = [(code, 1) for code in codes if allows("cp_inner", 1)]
+        return out + [
+            (code, inner) for code in two_levels for inner in self._inner(tp, cp, refusals) if allows("cp_inner", inner)
+        ]
+
+    def _inner(self, tp: int, cp: int, refusals: Refusals) -> list[int]:
+        """R2: of cp, the ranks that may exchange heads with a ring outside; none where a layer has a recurrence, whose inputs
+        all-to-alls alone move."""
+        if any(block.recurrence for block, _ in self.profile.blocks):
+            return []
+        rule = "R2 tp · cp_inner must divide the heads of an all-to-all inside a ring"
+        some = (inner for inner in divisors(cp) if 1 < inner < cp)
+        return [inner for inner in some if refusals.keep(bool(self._divides_heads(np.array([tp * inner]))[0]), rule)]
 
     def pp_values(self, refusals: Refusals) -> list[int]:
         """R3 (without chunks), R9. A pp that the user pins to one value is taken as it is."""
@@ -259,17 +275,19 @@ class SearchSpace:
         offload = np.array([[millionths(share) for share in shares] for shares in pairs_of_shares])
         for dp in divisors(self.job.global_batch_sequences):
             fitting = [
-                (tp, cp, context, lanes)
+                (tp, cp, context, lanes, inner)
                 for tp, cp in pairs
                 if self._fits(tp * cp * pp * dp, refusals)
-                for context, lanes in product(self._exchange(tp, cp, refusals), self._lanes(tp * cp, dp, refusals))
+                for (context, inner), lanes in product(
+                    self._exchange(tp, cp, refusals), self._lanes(tp * cp, dp, refusals)
+                )
             ]
             if not fitting:
                 continue
             pipelines = np.array(self._pipelines(pp, self.job.global_batch_sequences // dp, refusals)).reshape(-1, 4)
             for with_cp, folded in product((False, True), repeat=2):
                 alike = [one for one in fitting if (one[1] > 1, one[3] > 1) == (with_cp, folded)]
-                grid = np.array(alike).reshape(-1, 4)
+                grid = np.array(alike).reshape(-1, 5)
                 states = self._states(dp, with_cp, pp > 1, folded, refusals) if alike else {}
                 experts = np.array([(ep, pairs[0][1]) for ep, pairs in states.items()]).reshape(-1, 2)
                 sizes = len(grid), len(pipelines), len(experts), len(recompute), len(offload)
@@ -279,7 +297,7 @@ class SearchSpace:
                 if not len(g):
                     continue
                 whole, one, stages = (np.full(len(g), value) for value in (dp, 1, pp))
-                columns = [grid[g, 0], grid[g, 1], whole, one, stages, experts[e, 0], grid[g, 3]]
+                columns = [grid[g, 0], grid[g, 1], whole, one, stages, grid[g, 4], experts[e, 0], grid[g, 3]]
                 yield np.stack([*columns, *pipelines[c].T, recompute[r, 0], experts[e, 1], grid[g, 2], *offload[o].T])
 
     def _lanes(self, lanes: int, dp: int, refusals: Refusals) -> list[int]:

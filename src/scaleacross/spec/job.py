@@ -77,6 +77,7 @@ class DegreeRequest(Spec):
     pp: DegreeChoice = None
     ep: DegreeChoice = None
     expert_lanes: DegreeChoice = None
+    cp_inner: DegreeChoice = None
     dp_shard: DegreeChoice = None
     dp_replicate: DegreeChoice = None
 
@@ -155,7 +156,9 @@ class Job(Spec):
         default=("ring", "all_to_all"),
         description="allowed exchanges under context parallelism. ring: keys and values go round beside attention, which runs "
         "block by block (Megatron: p2p); gather: they are gathered before one attention call (Llama 3, torchtitan); "
-        "all_to_all: heads for sequence, before and after attention; tp · cp divides the heads (Megatron: a2a)",
+        "all_to_all: heads for sequence, before and after attention; tp · cp divides the heads (Megatron: a2a); "
+        "all_to_all_ring: all-to-alls among cp_inner neighbours, whose number times tp divides the heads, and a ring between "
+        "their groups (Megatron: a2a+p2p)",
     )
     expert_folding: tuple[ExpertFolding, ...] = Field(
         default=("none",),

@@ -101,10 +101,13 @@ def strides(degrees: Degrees, axis_order: Sequence[GridAxis]) -> dict[GridAxis, 
 
 
 def communicator_axes(degrees: Degrees, axis_order: Sequence[GridAxis]) -> dict[str, tuple[int, int]]:
-    """Degree and stride of every grid axis and of the expert groups (``ep``, ``expert``); folded experts lie on the lanes of tp
+    """Degree and stride of every grid axis and of the expert groups (``ep``, ``expert``) and, where cp has
+    two levels, of either; folded experts lie on the lanes of tp
     and cp first, in any order of both."""
     stride = strides(degrees, axis_order)
     axes = {str(axis): (degrees.of(axis), stride[axis]) for axis in GRID_AXES}
+    axes["cp_inner"] = (degrees.cp_inner, stride["cp"])
+    axes["cp_outer"] = (degrees.cp // degrees.cp_inner if degrees.cp_inner > 1 else 1, stride["cp"] * degrees.cp_inner)
     axes["ep"] = (degrees.expert_ranks, stride["dp_shard"] // degrees.expert_lanes)
     axes["expert"] = (degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
     return axes

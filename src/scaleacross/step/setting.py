@@ -35,8 +35,8 @@ class Setting:
     """Facts of a decision that a step graph needs.
 
     Attributes:
-        size_bytes: (use, op) -> bytes of one call where they do not depend on the chunk; uses are tp, cp (keys and values), ep,
-            pp and STATES. A use that is missing communicates nothing.
+        size_bytes: (use, op) -> bytes of one call where they do not depend on the chunk; uses are tp, cp (keys and values;
+            cp_inner and cp_outer where it has two levels), ep, pp and STATES. A use that is missing communicates nothing.
         reduce_whole: tp collectives are all-reduces (no sequence parallelism).
         keys_again, tokens_again: share of the exchanges of keys and values, and of tokens, that a backward pass repeats.
     """

@@ -197,5 +197,5 @@ def recompute_codes(names: Iterable[Recompute]) -> set[int]:
     return {RECOMPUTES.index(name) for name in names}
 
 
-RING, GATHER, ALL_TO_ALL = range(len(CONTEXT_EXCHANGES))
+RING, GATHER, ALL_TO_ALL, ALL_TO_ALL_RING = range(len(CONTEXT_EXCHANGES))
 SHARD_NONE, SHARD_OPTIMIZER, SHARD_PARAMETERS, SHARD_GRADIENTS, SHARD_ONCE = range(len(SHARD_LEVELS))

@@ -18,6 +18,7 @@ from scaleacross.spec.recomputation import MODULES, Recompute, modules_of, repea
 from scaleacross.spec.recomputation import RECOMPUTES as EVERY_POLICY
 from scaleacross.targets.common import encodes_nothing, order_and_shares, trains_everything
 from scaleacross.targets.law import (
+    ALL_TO_ALL_RING,
     RING,
     SHARD_GRADIENTS,
     SHARD_ONCE,
@@ -254,9 +255,13 @@ LAWS: Final = (
     Law(
         "sliding window with cp",
         "split",
-        lambda s, rows: (rows.cp == 1) | (rows.context != RING) | np.bool_(not _has_windows(s)),
+        lambda s, rows: (
+            (rows.cp == 1)
+            | ((rows.context != RING) & (rows.context != ALL_TO_ALL_RING))
+            | np.bool_(not _has_windows(s))
+        ),
         lambda c: (
-            f"cp {c.decision.degrees.cp} with context_exchange ring and sliding windows: Transformer Engine has windows with "
+            f"cp {c.decision.degrees.cp} with a ring and sliding windows: Transformer Engine has windows with "
             "gather and all_to_all only"
         ),
     ),

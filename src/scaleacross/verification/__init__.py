@@ -199,6 +199,15 @@ def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
             if any(number % (degrees.tp * degrees.cp) for number in block.heads):
                 whole = degrees.tp * degrees.cp
                 yield f"V2: tp · cp = {whole} does not divide the heads of {block.name}, which all-to-alls over cp ask for"
+    if (decision.context_exchange == "all_to_all_ring" and degrees.cp > 1) != (degrees.cp_inner > 1):
+        yield (
+            f"V2: cp_inner {degrees.cp_inner} with context_exchange {decision.context_exchange}: all_to_all_ring asks for 1 < "
+            f"cp_inner < cp {degrees.cp}, all others for 1"
+        )
+    for block, _ in profile.blocks if degrees.cp_inner > 1 else ():
+        whole = degrees.tp * degrees.cp_inner
+        if block.recurrence or any(number % whole for number in block.heads):
+            yield f"V2: tp · cp_inner = {whole} does not divide the heads of {block.name}, or it has a recurrence"
     if degrees.expert_ranks > 1 and (not profile.num_experts or profile.num_experts % degrees.expert_ranks):
         lanes = f" on {degrees.expert_lanes} lanes of tp and cp" if degrees.expert_lanes > 1 else ""
         yield f"V2: ep {degrees.ep}{lanes} does not divide {profile.num_experts} experts"
@@ -265,6 +274,7 @@ def counted_shapes(topology: Topology, decision: Decision) -> Mapping[str, Group
     places = places_of(topology, decision.placement)
     axes = {str(axis): (degrees.of(axis), stride[axis]) for axis in GRID_AXES}
     axes["ep"] = expert_group(degrees, stride)
+    axes |= context_levels(degrees, stride)
     axes["expert"] = (degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
     routes = build_levels(topology, decision.placement.fill).routes
     geometry = {
@@ -272,6 +282,14 @@ def counted_shapes(topology: Topology, decision: Decision) -> Mapping[str, Group
     }  # of single ranks: one
     counted = {each: count_groups(places, *each, routes) for each in set(geometry.values())}
     return {name: counted[each] for name, each in geometry.items()}
+
+
+def context_levels(degrees: Degrees, stride: Mapping[GridAxis, int]) -> dict[str, tuple[int, int]]:
+    """Degree and stride of the groups of cp that exchange heads, and of the rings between these; 1 where cp has one level."""
+    if degrees.cp_inner == 1:
+        return {"cp_inner": (1, 1), "cp_outer": (1, 1)}
+    inner = degrees.cp_inner
+    return {"cp_inner": (inner, stride["cp"]), "cp_outer": (degrees.cp // inner, stride["cp"] * inner)}
 
 
 def expert_group(degrees: Degrees, stride: Mapping[GridAxis, int]) -> tuple[int, int]:
