@@ -8,8 +8,7 @@ Two lower bounds per candidate, both the cost model itself on shapes that no pla
 The tight bound misses only what the cut between unequal buildings adds; ``place_parallelism`` settles that exactly.
 
 A million candidates share few collectives (``distinct``). What depends on a part of the columns is priced once:
-calls on (tp, cp, ep, pp, dp, micro-batch), computation and serial terms on *bases* (all but SPLIT), state traffic on *states*
-(all but SHAPE).
+calls on (tp, cp, ep, pp, dp, micro-batch), computation and serial terms on *bases* (all but SPLIT), states on all but SHAPE.
 """
 
 from __future__ import annotations
