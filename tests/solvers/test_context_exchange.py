@@ -112,3 +112,18 @@ def test_verification_refuses_heads_that_do_not_divide() -> None:
     job = plan.job.model_copy(update={"context_exchange": ("ring",)})
     with pytest.raises(VerificationError, match="the job allows context_exchange ring; the decision has gather"):
         verify(plan.model_copy(update={"job": job, "decision": told}))
+
+
+def test_heads_inside_and_keys_outside_win_where_neither_reaches_alone() -> None:
+    """Four heads on cp 8 over two hosts: a ring of eight has more calls, and an all-to-all of eight no heads left."""
+    degrees = {"tp": 1, "cp": 8, "pp": 1, "dp_replicate": 1, "dp_shard": 1}
+    plan = sa.plan(plain_job(2, **PINNED | {"degrees": degrees, "sequence_length": 8192}), gap_tolerance=0.0)
+    assert plan.decision.context_exchange == "all_to_all_ring" and plan.degrees.cp_inner == 4
+    assert {one.group_size for one in plan.collectives if "keys" in one.name} == {4, 2}
+    only = plain_job(2, **PINNED | {"degrees": degrees | {"cp_inner": 2}, "sequence_length": 8192})
+    assert sa.plan(only, gap_tolerance=0.0, alternatives=False).cost.step_s > plan.cost.step_s
+    told = plan.decision.model_copy(update={"context_exchange": "ring"})
+    with pytest.raises(VerificationError, match="cp_inner 4 with context_exchange ring"):
+        verify(plan.model_copy(update={"decision": told}))
+    wide = plan.decision.degrees.model_copy(update={"tp": 2, "cp": 4, "cp_inner": 2, "dp_shard": 1})
+    assert str(wide).startswith("tp 2 · cp 4 (2 × 2)")

@@ -87,7 +87,9 @@ def test_lanes_divide_the_experts_and_dp_shard_lies_behind_them() -> None:
         assert (8 % (rows.ep * rows.expert_lanes) == 0).all() and (rows.dp_shard[folded] > 1).all()
         assert folded.any() or rows.pp[0] > 2
     orders = axis_orders(("tp", "cp", "pp", "dp_shard"), folded=True)
-    assert len(orders) == 4 and ("pp", "cp", "tp", "dp_shard") in orders and ("tp", "pp", "dp_shard", "cp") not in orders
+    assert (
+        len(orders) == 4 and ("pp", "cp", "tp", "dp_shard") in orders and ("tp", "pp", "dp_shard", "cp") not in orders
+    )
 
 
 @pytest.mark.parametrize("changes", [{}, {"shard": "parameters"}, {"pp": 2}, {"cp": 2, "tp": 2}], ids=str)

@@ -75,8 +75,7 @@ UNFUSED_BACKWARD_BYTES: Final = 11.0
 
 @dataclass(frozen=True)
 class Shards:
-    """What divides a layer's work, arrays of shape (n,): degrees, sequences per micro-batch, as bits the modules run again,
-    code of the exchange over cp, lanes of folded experts, ranks of cp that exchange heads under ALL_TO_ALL_RING."""
+    """What divides a layer's work, arrays of shape (n,), as ``Settings`` has it; ``modules``: those run again, as bits."""
 
     tp: Ints
     cp: Ints
@@ -174,17 +173,16 @@ def gemm_time_s(
 
 def _gemm_shape(gemm: Gemm, shards: Shards, tokens: Floats, num_experts: int) -> tuple[Floats, Floats, Floats, Floats]:
     """Rows, cols, depth and count of a Gemm on one rank."""
-    routed = gemm.shard.startswith("expert")
+    routed, one = gemm.shard.startswith("expert"), np.ones_like(tokens)
     lanes = shards.expert_lanes if routed else np.ones_like(shards.tp)
     divided = np.where(lanes > 1, 1, shards.tp)
-    cols = gemm.out_features / (divided if gemm.shard.endswith("column") else np.ones_like(tokens))
-    depth = gemm.in_features / (divided if gemm.shard.endswith("row") else np.ones_like(tokens))
+    cols = gemm.out_features / (divided if gemm.shard.endswith("column") else one)
+    depth = gemm.in_features / (divided if gemm.shard.endswith("row") else one)
     if not routed:
-        return tokens * gemm.tokens_per_token, cols, depth, np.ones_like(tokens)
+        return tokens * gemm.tokens_per_token, cols, depth, one
     # ranks pool their tokens: a rank receives as many token copies as it sends, spread over its own experts
     local_experts = np.maximum(1.0, num_experts / (shards.ep * lanes).astype(np.float64))
-    tokens = tokens * divided / shards.tp
-    return tokens * gemm.tokens_per_token / local_experts, cols, depth, local_experts
+    return tokens * (divided / shards.tp) * gemm.tokens_per_token / local_experts, cols, depth, local_experts
 
 
 def _attention_times_s(
@@ -200,11 +198,10 @@ def _attention_times_s(
     """
     chosen = [_attention_of_s(attention, accelerator, shards, sequence_length)]
     if (open_ := shards.context == ANY_EXCHANGE).any():
-        left = (kind for kind in exchanges if kind != "all_to_all_ring")
-        kinds = (np.where(open_, CONTEXT_EXCHANGES.index(kind), shards.context) for kind in left)
-        chosen = [
-            _attention_of_s(attention, accelerator, replace(shards, context=kind), sequence_length) for kind in kinds
-        ]
+        codes = (CONTEXT_EXCHANGES.index(kind) for kind in exchanges if kind != "all_to_all_ring")
+        kinds = (np.where(open_, code, shards.context) for code in codes)
+        of_kinds = (replace(shards, context=kind) for kind in kinds)
+        chosen = [_attention_of_s(attention, accelerator, one, sequence_length) for one in of_kinds]
     forward, backward = np.min(chosen, axis=0)
     return forward, backward, np.max(chosen, axis=0)[0]
 
@@ -216,15 +213,15 @@ def _attention_of_s(
 
     Round a ring, cp calls of sequence / cp queries against as many keys: the first causal, the others full over half of
     them, the same work each (zigzag order); RING_*_BYTES per query feature put the results of every call together.
-    Gathered, one call against all keys. After an all-to-all, one call of whole sequences with the heads divided by cp too. With
-    both, as round a ring of cp / cp_inner ranks, the heads divided by cp_inner too.
+    Gathered, one call against all keys. After an all-to-all, one call of whole sequences with the heads divided by cp too.
+    Both: round a ring of cp / cp_inner ranks, with the heads divided by cp_inner.
     """
     if not attention.fused:
         return _unfused_attention_times_s(attention, accelerator, shards, sequence_length)
     model, machine = attention_model_of(accelerator), machine_of(accelerator, _sixteen_bit(accelerator))
     inner = np.where(shards.context == ALL_TO_ALL, shards.cp, shards.cp_inner)
-    heads_over, queries = shards.tp * inner, sequence_length / (shards.cp // inner)
-    calls = np.where((shards.context == RING) | (shards.context == ALL_TO_ALL_RING), shards.cp // inner, 1)
+    heads_over, outer = shards.tp * inner, shards.cp // inner
+    queries, calls = sequence_length / outer, np.where(np.isin(shards.context, (RING, ALL_TO_ALL_RING)), outer, 1)
     kernel = attention_kernel_s(
         model,
         machine,

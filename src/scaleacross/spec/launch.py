@@ -14,7 +14,7 @@ follow each other is chosen with the fill.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -36,12 +36,6 @@ from scaleacross.spec.parallelism import (
 )
 from scaleacross.spec.plan import PredictedCollective
 from scaleacross.spec.recomputation import Recompute
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-Whole = TypeVar("Whole", int, "NDArray[np.int64]")
 
 ALL_AXES: tuple[Axis, ...] = (*GRID_AXES, "ep")
 
@@ -256,7 +250,7 @@ class LaunchConfig(Spec):
         return next(ranks for ranks in self.groups(axis) if rank in ranks)
 
 
-def expert_coordinate(degrees: Degrees, shard: Whole, cp: Whole, tp: Whole) -> Whole:
+def expert_coordinate(degrees: Degrees, shard: Any, cp: Any, tp: Any) -> Any:
     """Coordinate of ranks inside their ep group, from their coordinates on dp_shard, cp and tp (numbers or arrays).
 
     Folded experts run over tp first, then cp, as Megatron-Core's and torchtitan's do.
