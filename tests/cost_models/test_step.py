@@ -164,7 +164,7 @@ def test_exact_shapes_follow_the_axis_order() -> None:
     degrees = Degrees(tp=4, dp_shard=8, ep=2, pp=16)
     shapes = exact_shapes(degrees, ("tp", "dp_shard", "cp", "dp_replicate", "pp"), LEVELS)
     assert {name: int(shape.degree) for name, shape in shapes.items()} == {
-        "tp": 4, "cp": 1, "dp_shard": 8, "dp_replicate": 1, "pp": 16, "ep": 2, "expert": 4,
+        "tp": 4, "cp": 1, "cp_inner": 1, "cp_outer": 1, "dp_shard": 8, "dp_replicate": 1, "pp": 16, "ep": 2, "expert": 4,
     }  # fmt: skip
     assert shapes["tp"].fanout.tolist() == [4, 1, 1, 1, 1, 1]
     assert shapes["ep"].fanout.tolist() == [1, 2, 1, 1, 1, 1], "two hosts of a rack"
