@@ -16,7 +16,8 @@ DEEPSEEK = {"workload": "deepseek-v3", "topology": "two_buildings_unequal"}
 class Case(NamedTuple):
     """A job's catalogue names, a decision in short, and overrides of the job.
 
-    ``degrees``: "tp2 pp4 dp8 x2" is tp 2, pp 4, dp_shard 8, dp_replicate 2. ``pipeline``: "Interleaved1F1B v2 b4" is two chunks
+    ``degrees``: "tp2 pp4 dp8 x2" is tp 2, pp 4, dp_shard 8, dp_replicate 2; "lanes2" expert_lanes 2, "inner2"
+    cp_inner 2. ``pipeline``: "Interleaved1F1B v2 b4" is two chunks
     and micro-batches of four sequences.
     """
 
@@ -50,13 +51,14 @@ def job_of(case: Case) -> dict[str, Any]:
     schedule = case.pipeline.split()[0]
     figures = {"sequence_length": 4096, "global_batch_sequences": 128, "schedules": [schedule]}
     figures |= {"context_exchange": [case.exchange], "recompute": [case.recompute], "shard": [case.shard]}
+    figures |= {"expert_folding": ["tp_cp" if "lanes" in case.degrees else "none"]}
     figures |= dict(zip(("activation_offload", "optimizer_offload"), case.on_host, strict=True))
     return {"name": "round-trip", **case.job, **figures}
 
 
 def decision_of(case: Case) -> Decision:
     """The decision, without placement."""
-    axes = {"dp": "dp_shard", "x": "dp_replicate"}
+    axes = {"dp": "dp_shard", "x": "dp_replicate", "lanes": "expert_lanes", "inner": "cp_inner"}
     degrees = {}
     for word in case.degrees.split():
         name = word.rstrip("0123456789")
@@ -101,6 +103,8 @@ MEGATRON = (
     Case(DENSE, "cp4 dp8", exchange="gather"),
     Case(DENSE, "cp2 tp2 pp2 dp4", exchange="ring"),
     Case(DENSE, "cp2 tp4 dp8", recompute="full", exchange="all_to_all"),
+    Case(DENSE, "cp4 inner2 tp2 dp4", exchange="all_to_all_ring"),
+    Case(DENSE, "cp8 inner4 pp2 dp2", exchange="all_to_all_ring", overrides=("sequence_length=32768",)),
     Case(DENSE, "pp5 dp2 x4", overrides=("global_batch_sequences=160",)),
     Case(DENSE, "pp4 dp8", layers=((7,), (9,), (9,), (7,))),
     Case(DENSE, "pp2 dp8", "Interleaved1F1B v3", layers=((4, 6, 6), (6, 6, 4))),
@@ -121,6 +125,11 @@ MEGATRON = (
     Case(MIXTRAL, "tp4 pp7 dp8 ep8", "Interleaved1F1B v2"),
     Case(MIXTRAL, "tp2 pp7 dp8 ep4", "Interleaved1F1B v4", overrides=("experts.overlap_fraction=0.5",)),
     Case(MIXTRAL, "tp4 pp4 dp8 x2 ep8", overrides=("experts.graphs=partial",)),
+    Case(MIXTRAL, "tp2 pp7 dp8 ep4 lanes2", "Interleaved1F1B v2"),
+    Case(MIXTRAL, "tp4 pp2 dp8 x2 ep2 lanes4", "1F1B b2", "full"),
+    Case(QWEN, "tp4 pp2 dp32 ep16 lanes4", recompute="full",
+         overrides=("experts.dispatch=deduplicated", "global_batch_sequences=512")),
+    Case(QWEN, "cp2 tp4 pp2 dp16 ep8 lanes8", recompute="full", overrides=("global_batch_sequences=512",)),
     Case(DEEPSEEK, "tp1 pp16 dp64 ep64", "1F1B", "full", overrides=("global_batch_sequences=4096",)),
     Case(DEEPSEEK, "tp2 pp16 dp64 ep64", "1F1B", "moe_act+layernorm+mla_up_proj+mlp+shared_experts",
          overrides=("global_batch_sequences=4096",)),
@@ -152,6 +161,8 @@ TORCHTITAN = (
     Case(LARGE, "tp4 pp8 dp32", overrides=("global_batch_sequences=2048",)),
     Case(QWEN, "dp64 ep32", "1F1B b2", "full", "parameters"),
     Case(QWEN, "pp2 dp64 ep16", recompute="full", overrides=("global_batch_sequences=512",)),
+    Case(QWEN, "tp4 pp2 dp32 ep8 lanes4", recompute="full", overrides=("global_batch_sequences=512",)),
+    Case(QWEN, "cp2 tp4 dp32 ep4 lanes8", "1F1B", "full", "parameters", ("sequence_length=8192",), exchange="gather"),
     Case(DEEPSEEK, "pp16 dp64 ep64", "Interleaved1F1B v2", "full", overrides=("global_batch_sequences=4096",)),
 )  # fmt: skip
 CASES = tuple(("megatron", case) for case in MEGATRON) + tuple(("torchtitan", case) for case in TORCHTITAN)

@@ -46,7 +46,7 @@ def machine(plan: Plan) -> Topology:
 def measured(plan: Plan, axis: str, op: str, noise: float) -> dict[str, object]:
     """What a bench on that machine prints, with log-normal noise."""
     problem = problem_of(plan.job)
-    shapes = placed_shapes(problem.profile, problem.topology, plan.decision)
+    shapes = placed_shapes(problem.topology, plan.decision)
     level: LinkLevel = LINK_LEVELS[int(shapes[axis].span)]
     launch_s = problem.topology.buildings[0].accelerator.kernel_launch_s
     rows = _Rows(machine(plan), plan.decision, shapes, level, launch_s)

@@ -117,6 +117,8 @@ def settings(**columns: Any) -> Settings:
         "context": 0,
         "activation_offload": 0,
         "optimizer_offload": 0,
+        "expert_lanes": 1,
+        "cp_inner": 1,
     }
     for name, value in (row | columns).items():
         values = np.atleast_1d(np.asarray(value))

@@ -45,8 +45,12 @@ def layer(*gemms: Gemm, attention: Attention | None = None, elementwise_bytes: f
     return LayerProfile("layer", gemms, attention, 0, 0, 0, elementwise_bytes, held, 64, 0)
 
 
-def shards(tp: int = 1, cp: int = 1, ep: int = 1, micro_batch: int = 1, context: ContextExchange = "ring") -> Shards:
-    return Shards(*(np.array([value]) for value in (tp, cp, ep, micro_batch, 0, CONTEXT_EXCHANGES.index(context))))
+def shards(
+    tp: int = 1, cp: int = 1, ep: int = 1, micro_batch: int = 1, context: ContextExchange = "ring", lanes: int = 1
+) -> Shards:
+    return Shards(
+        *(np.array([value]) for value in (tp, cp, ep, micro_batch, 0, CONTEXT_EXCHANGES.index(context), lanes, 1))
+    )
 
 
 def test_one_full_wave_by_hand() -> None:
@@ -168,8 +172,8 @@ def test_gradients_of_weights_are_added_in_their_product_or_after_it() -> None:
 
 def test_whole_experts_keep_their_width() -> None:
     # 8 experts over tp 2 · ep 2: two local ones, each with the tokens that four ranks of half as many tokens send it
-    whole = layer(Gemm("up", 256, 1024, "expert", tokens_per_token=2))
-    timed = layer_times(whole, 8, QUIET, "bf16", shards(ep=2, tp=2), 100, PLAIN)
+    whole = layer(Gemm("up", 256, 1024, "expert_column", tokens_per_token=2))
+    timed = layer_times(whole, 8, QUIET, "bf16", shards(ep=2, tp=2, lanes=2), 100, PLAIN)
     assert timed.forward_s[0] == pytest.approx(gemm(50, 1024, 256, count=2))
 
 

@@ -164,7 +164,7 @@ def test_exact_shapes_follow_the_axis_order() -> None:
     degrees = Degrees(tp=4, dp_shard=8, ep=2, pp=16)
     shapes = exact_shapes(degrees, ("tp", "dp_shard", "cp", "dp_replicate", "pp"), LEVELS)
     assert {name: int(shape.degree) for name, shape in shapes.items()} == {
-        "tp": 4, "cp": 1, "dp_shard": 8, "dp_replicate": 1, "pp": 16, "ep": 2, "expert": 4,
+        "tp": 4, "cp": 1, "cp_inner": 1, "cp_outer": 1, "dp_shard": 8, "dp_replicate": 1, "pp": 16, "ep": 2, "expert": 4,
     }  # fmt: skip
     assert shapes["tp"].fanout.tolist() == [4, 1, 1, 1, 1, 1]
     assert shapes["ep"].fanout.tolist() == [1, 2, 1, 1, 1, 1], "two hosts of a rack"
@@ -172,10 +172,10 @@ def test_exact_shapes_follow_the_axis_order() -> None:
 
 
 def test_whole_experts_are_spread_over_neighbouring_tp_ranks() -> None:
-    degrees = Degrees(tp=4, dp_shard=4, ep=2)
     order = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
-    inside, spread = (exact_shapes(degrees, order, LEVELS, whole) for whole in (False, True))  # type: ignore[arg-type]
+    inside, spread = (
+        exact_shapes(Degrees(tp=4, dp_shard=4, ep=2, expert_lanes=lanes), order, LEVELS)  # type: ignore[arg-type]
+        for lanes in (1, 4)
+    )
     assert (int(inside["ep"].degree), int(spread["ep"].degree)) == (2, 8)
-    apart = ("dp_shard", "tp", "cp", "dp_replicate", "pp")
-    with pytest.raises(ValueError, match="right behind tp"):
-        exact_shapes(degrees, apart, LEVELS, whole_experts=True)  # type: ignore[arg-type]
+    assert (inside["ep"].fanout.tolist()[:2], spread["ep"].fanout.tolist()[:2]) == ([1, 2], [4, 2])

@@ -233,6 +233,12 @@ def test_context_exchange_is_what_is_priced(exchange: Any, word: str) -> None:
     assert "--cp-comm-type" not in arguments(make_plan(Degrees(tp=2), context_exchange=exchange))
 
 
+def test_heads_inside_a_ring_state_both_levels() -> None:
+    told = arguments(make_plan(Degrees(cp=8, cp_inner=2), context_exchange="all_to_all_ring"))
+    assert told["--cp-comm-type"] == ["a2a+p2p"]
+    assert told["--hierarchical-context-parallel-sizes"] == ["2", "4"]
+
+
 def test_overlap_and_buckets_are_what_is_priced() -> None:
     overlap = {"gradient_reduce": False, "parameter_gather": False, "bucket_parameters": 5_000_000}
     found = arguments(make_plan(Degrees(dp_shard=4), overlap=overlap))

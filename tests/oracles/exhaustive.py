@@ -126,7 +126,13 @@ class _Pricer:
             raise ValueError("the decision has no placement")
         stride = strides(degrees, placement.axis_order)
         shapes = {str(axis): self._count(placement, degrees.of(axis), stride[axis]) for axis in GRID_AXES}
-        shapes["ep"] = self._count(placement, degrees.ep, stride["dp_shard"])
+        first = stride["dp_shard"] if degrees.expert_lanes == 1 else min(stride["tp"], stride["cp"])
+        if degrees.expert_lanes > 1 and 1 in (degrees.tp, degrees.cp):
+            first = stride["tp"] if degrees.tp > 1 else stride["cp"]
+        shapes["ep"] = self._count(placement, degrees.ep * degrees.expert_lanes, first)
+        inner, outer = degrees.cp_inner, degrees.cp // degrees.cp_inner
+        shapes["cp_inner"] = self._count(placement, inner, stride["cp"])
+        shapes["cp_outer"] = self._count(placement, outer if inner > 1 else 1, stride["cp"] * inner)
         shapes["expert"] = self._count(placement, degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
         problem, layout = self.problem, self.layout(decision)
         used = [problem.topology.building(share.building) for share in placement.fill]
@@ -155,6 +161,10 @@ def placements(fleet: Fleet, degrees: Degrees) -> Iterator[Placement]:
     granules = {prod(some) for count in range(max(1, len(sizes))) for some in combinations(sizes, count)}
     for fill in fleet.fills(degrees.world_size, sorted(granules)):
         for order in permutations(active):
+            lanes = {axis for axis in ("tp", "cp") if axis in active} if degrees.expert_lanes > 1 else set()
+            at = order.index("dp_shard") if lanes else 0
+            if lanes and set(order[at - len(lanes) : at]) != lanes:
+                continue
             yield Placement(axis_order=(*idle, *order), fill=shares(fill))
 
 
@@ -178,11 +188,11 @@ def candidates(problem: Problem, fleet: Fleet) -> Iterator[Decision]:
                         job.recompute, _exchanges(problem, degrees), *on_host
                     ):
                         decision = Decision(
-                            degrees=degrees,
+                            degrees=degrees.model_copy(update={"cp_inner": exchange[1]}),
                             pipeline=pipeline,
                             recompute=recompute,
                             shard=shard,
-                            context_exchange=exchange,
+                            context_exchange=exchange[0],
                             activation_offload=kept,
                             optimizer_offload=states,
                         )
@@ -226,17 +236,32 @@ def _all_degrees(problem: Problem, fleet: Fleet) -> Iterator[Degrees]:
                         for ep in _allowed(job, "ep", dp_shard):
                             if dp_shard % ep or (profile.num_experts or 1) % ep:  # R5
                                 continue
-                            yield Degrees(tp=tp, cp=cp, pp=pp, dp_shard=dp_shard, dp_replicate=dp_replicate, ep=ep)
+                            whole = Degrees(tp=tp, cp=cp, pp=pp, dp_shard=dp_shard, dp_replicate=dp_replicate, ep=ep)
+                            yield from (
+                                whole.model_copy(update={"expert_lanes": lanes})
+                                for lanes in _lanes(problem, whole)
+                                if job.degrees.allows("expert_lanes", lanes)
+                            )
 
 
-def _exchanges(problem: Problem, degrees: Degrees) -> Iterator[ContextExchange]:
-    """R2 and R9: how attention may see the whole sequence."""
+def _lanes(problem: Problem, degrees: Degrees) -> Iterator[int]:
+    """R5 and R9: lanes of tp and cp with experts of their own."""
+    experts, lanes, asked = problem.profile.num_experts, degrees.tp * degrees.cp, problem.job.expert_folding
+    if not experts or lanes == 1 or "none" in asked:
+        yield 1
+    if experts and lanes > 1 and "tp_cp" in asked and experts % (lanes * degrees.ep) == 0 and degrees.dp_shard > 1:
+        yield lanes
+
+
+def _exchanges(problem: Problem, degrees: Degrees) -> Iterator[tuple[ContextExchange, int]]:
+    """R2 and R9: how attention may see the whole sequence, and cp_inner."""
     heads = [number for block, _ in problem.profile.blocks for number in block.heads]
-    divided = all(number % (degrees.tp * degrees.cp) == 0 for number in heads)
-    if degrees.cp == 1:
-        yield "ring"
-        return
-    yield from (kind for kind in problem.job.context_exchange if kind != "all_to_all" or divided)
+    for kind in problem.job.context_exchange if degrees.cp > 1 else ("ring",):
+        inner = [one for one in range(2, degrees.cp) if degrees.cp % one == 0] if kind == "all_to_all_ring" else [1]
+        for one in inner:
+            over = degrees.tp * (degrees.cp if kind == "all_to_all" else one)
+            if over == degrees.tp or all(number % over == 0 for number in heads):
+                yield kind, one
 
 
 def _allowed(job: Job, axis: GridAxis | str, most: int) -> list[int]:

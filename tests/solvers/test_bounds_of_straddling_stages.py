@@ -10,7 +10,7 @@ import numpy as np
 from cases import each
 from instances import link, moe, plain_job, plain_topology, plain_trunk
 from scaleacross.cost_models.settings import Settings, concatenate
-from scaleacross.cost_models.step import communicator_axes, placement_free_s
+from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.waiting_groups import waiting_groups
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.crossing import Crossing
@@ -21,6 +21,7 @@ from scaleacross.solvers.mixed_fleets import equal_ranks_on
 from scaleacross.solvers.place_parallelism import Placer, axes_of
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job
+from scaleacross.spec.placement import communicator_axes
 from scaleacross.workloads.problem import problem_of
 
 CANDIDATES, PLACES = 24, 6

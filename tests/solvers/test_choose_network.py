@@ -223,7 +223,7 @@ def test_communicators_of_a_window_share_the_trunk() -> None:
     free = sa.plan(shared_trunk_job())
     problem = problem_of(free.job)
     found = with_network(problem, free.decision)
-    shapes = placed_shapes(problem.profile, problem.topology, free.decision)
+    shapes = placed_shapes(problem.topology, free.decision)
     assert free.placement.spans["dp_replicate"] == "campus" or free.placement.spans["pp"] == "campus"
     load = loads_bytes(free.decision, found.cost, shapes)[0, 0]
     levels = build_levels(problem.topology, free.placement.fill)

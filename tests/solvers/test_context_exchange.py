@@ -76,20 +76,26 @@ def test_bases_leave_it_open_and_are_bounds_all_the_same() -> None:
     space, refusals = SearchSpace(problem.job, problem.profile, 8, 8), Refusals()
     bases = list(space.bases(refusals))
     for base in bases:
-        assert ((base.context == ANY_EXCHANGE) == (base.cp > 1)).all()
+        assert ((base.context == ANY_EXCHANGE) == ((base.cp > 1) & (base.cp_inner == 1))).all()
         rows = space.expand(base, Refusals())
         assert len(rows) == space.num_candidates(base).sum()
         assert set(rows.context[rows.cp == 1].tolist()) <= {0}
-        assert set(rows.context[rows.cp == 2].tolist()) <= {0, 1, 2}
+        assert set(rows.context[rows.cp == 2].tolist()) <= {0, 1, 2}, "a ring of two has no inside"
     every = concatenate([space.expand(base, Refusals()) for base in bases])
+    two_levels = every.context == CONTEXT_EXCHANGES.index("all_to_all_ring")
+    assert two_levels.any() and (two_levels == (every.cp_inner > 1)).all()
+    assert (every.cp[two_levels] == 4).all() and (4 % (every.tp * every.cp_inner)[two_levels] == 0).all()
     swapped = every.context == CONTEXT_EXCHANGES.index("all_to_all")
     assert swapped.any() and (4 % (every.tp * every.cp)[swapped] == 0).all()  # four heads
 
 
 @pytest.mark.parametrize("exchange", EVERY)
 def test_the_simulation_agrees(exchange: ContextExchange) -> None:
-    plan = sa.plan(plain_job(2, **PINNED | {"context_exchange": exchange}), gap_tolerance=0.0, alternatives=False)
+    degrees = PINNED["degrees"] | ({"cp": 4, "dp_shard": 2} if exchange == "all_to_all_ring" else {})
+    job = plain_job(2, **PINNED | {"context_exchange": exchange, "degrees": degrees})
+    plan = sa.plan(job, gap_tolerance=0.0, alternatives=False)
     assert plan.decision.context_exchange == exchange
+    assert plan.degrees.cp_inner == (2 if exchange == "all_to_all_ring" else 1)
     assert plan.cost.exposed_s["cp"] > 0 or exchange == "ring"
     assert sa.simulate(plan).step_s == pytest.approx(plan.cost.step_s, rel=0.05)
     verify(plan)
@@ -106,3 +112,18 @@ def test_verification_refuses_heads_that_do_not_divide() -> None:
     job = plan.job.model_copy(update={"context_exchange": ("ring",)})
     with pytest.raises(VerificationError, match="the job allows context_exchange ring; the decision has gather"):
         verify(plan.model_copy(update={"job": job, "decision": told}))
+
+
+def test_heads_inside_and_keys_outside_win_where_neither_reaches_alone() -> None:
+    """Four heads on cp 8 over two hosts: a ring of eight has more calls, and an all-to-all of eight no heads left."""
+    degrees = {"tp": 1, "cp": 8, "pp": 1, "dp_replicate": 1, "dp_shard": 1}
+    plan = sa.plan(plain_job(2, **PINNED | {"degrees": degrees, "sequence_length": 8192}), gap_tolerance=0.0)
+    assert plan.decision.context_exchange == "all_to_all_ring" and plan.degrees.cp_inner == 4
+    assert {one.group_size for one in plan.collectives if "keys" in one.name} == {4, 2}
+    only = plain_job(2, **PINNED | {"degrees": degrees | {"cp_inner": 2}, "sequence_length": 8192})
+    assert sa.plan(only, gap_tolerance=0.0, alternatives=False).cost.step_s > plan.cost.step_s
+    told = plan.decision.model_copy(update={"context_exchange": "ring"})
+    with pytest.raises(VerificationError, match="cp_inner 4 with context_exchange ring"):
+        verify(plan.model_copy(update={"decision": told}))
+    wide = plan.decision.degrees.model_copy(update={"tp": 2, "cp": 4, "cp_inner": 2, "dp_shard": 1})
+    assert str(wide).startswith("tp 2 · cp 4 (2 × 2)")

@@ -21,6 +21,8 @@ from scaleacross.solvers.fleets import fleets
 from scaleacross.solvers.objectives import Goal, GoalPlacer, GoalPricing, Measure
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job, ObjectiveName
+from scaleacross.spec.parallelism import GRID_AXES
+from scaleacross.spec.placement import communicator_axes
 from scaleacross.verification.spending import counted_patterns
 from scaleacross.workloads.problem import Problem, problem_of
 
@@ -232,8 +234,6 @@ def test_bytes_in_arrays_are_those_of_the_flows(seed: int) -> None:
             for flow in flows(pricing.volumes(rows.take(one), work.take(one))):
                 chunks = int(rows.num_chunks[row])
                 expected[SHAPES.index(flow.shape)] += [flow_price(flow, kind, chunks) for kind in kinds]
-            several = [
-                (degrees.dp_shard // degrees.ep if shape == "expert" else degrees.of(shape)) > 1  # type: ignore[arg-type]
-                for shape in SHAPES
-            ]
+            ranks = communicator_axes(degrees, GRID_AXES)
+            several = [ranks[shape][0] > 1 for shape in SHAPES]
             np.testing.assert_allclose(amounts[row][several], expected[several], rtol=1e-12)

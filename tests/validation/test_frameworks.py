@@ -40,7 +40,7 @@ def times(
         experts,
         chip,
         precision,
-        Shards(tp * one, one, one, one, 0 * one, 0 * one),
+        Shards(tp * one, one, one, one, 0 * one, 0 * one, one, one),
         4096,
         Runtime(host_share=host_share),
     )
@@ -116,7 +116,7 @@ def test_experts_of_a_rank_are_launched_one_by_one() -> None:
 def test_copies_are_sorted_where_a_rank_has_several_experts() -> None:
     mixtral = catalogue.load_workload("mixtral-8x22b").profile().blocks[0][0]
     one = np.ones(1, dtype=np.int64)
-    shards = Shards(one, one, 4 * one, one, 0 * one, 0 * one)
+    shards = Shards(one, one, 4 * one, one, 0 * one, 0 * one, one, one)
     sorts, fused, alone = (
         layer_times(mixtral, experts, H100, "bf16", shards, 4096, Runtime(0.0, 0.0, sorts)).elementwise_s
         for experts, sorts in ((8, True), (8, False), (4, True))

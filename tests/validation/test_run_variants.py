@@ -53,9 +53,9 @@ def test_whole_layers_are_recomputed_as_far_as_memory_asks_for_it() -> None:
 
 def test_experts_that_tp_does_not_divide_are_spread_over_it() -> None:
     case = case_of(moe_row("H100-80GB"))
-    assert (case.decisions[0].degrees.ep, case.profile.whole_experts) == (4, True)
+    assert (case.decisions[0].degrees.ep, case.decisions[0].degrees.expert_ranks) == (4, 8)
     divided = case_of(moe_row("H100-80GB", etp=2, ep=4))
-    assert (divided.decisions[0].degrees.ep, divided.profile.whole_experts) == (4, False)
+    assert (divided.decisions[0].degrees.ep, divided.decisions[0].degrees.expert_ranks) == (4, 4)
 
 
 def _block(profile: ModelProfile) -> LayerProfile:
@@ -63,9 +63,8 @@ def _block(profile: ModelProfile) -> LayerProfile:
 
 
 def test_whole_experts_gather_for_attention_only() -> None:
-    whole = _block(variants.with_whole_experts(MIXTRAL))
-    assert (_block(MIXTRAL).tp_gathers, whole.tp_gathers) == (2, 1)
-    assert variants.with_whole_experts(LLAMA) == LLAMA
+    assert (_block(MIXTRAL).tp_gathers, _block(MIXTRAL).folded.tp_gathers) == (2, 1)
+    assert _block(LLAMA).folded == _block(LLAMA)
 
 
 def test_padding_copies_every_token_in_and_out() -> None:

@@ -77,7 +77,13 @@ def test_frozen_products_take_no_time_for_weight_gradients() -> None:
     def times(profile: ModelProfile) -> Any:
         accelerator = load_accelerator("h100-sxm")
         return layer_times(
-            profile.blocks[0][0], 0, accelerator, "bf16", Shards(one, one, one, one, 0 * one, 0 * one), 8192, Runtime()
+            profile.blocks[0][0],
+            0,
+            accelerator,
+            "bf16",
+            Shards(one, one, one, one, 0 * one, 0 * one, one, one),
+            8192,
+            Runtime(),
         )
 
     plain = times(load_workload("llama3.1-8b").profile())

@@ -51,7 +51,7 @@ def test_time_of_recurrences_grows_with_the_tokens_alone(model: str, layer: str)
     one = np.array([1])
 
     def forward(sequence: int) -> float:
-        shards = Shards(one, one, one, one, 0 * one, 0 * one)
+        shards = Shards(one, one, one, one, 0 * one, 0 * one, one, one)
         return float(layer_times(profile, 512, accelerator, "bf16", shards, sequence, Runtime()).forward_s[0])
 
     assert profile.attention is None

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 from scaleacross.catalogue import load_workload
 from scaleacross.spec.recomputation import MODULE_SETS, MODULES, RECOMPUTES, Recompute, modules_of
 from scaleacross.workloads.layer_profile import LayerProfile
-from scaleacross.workloads.variants import with_lean_activations, with_whole_experts, without_sequence_parallelism
+from scaleacross.workloads.variants import with_lean_activations, without_sequence_parallelism
 
 
 def freed(layer: LayerProfile, policy: str) -> float:
@@ -64,7 +64,7 @@ def test_what_is_freed_is_never_more_than_what_is_held() -> None:
         for narrow in (False, True):
             plain = load_workload(name).profile()
             lean = with_lean_activations(plain, narrow=narrow)
-            for profile in (plain, lean, with_whole_experts(lean), without_sequence_parallelism(lean)):
+            for profile in (plain, lean, without_sequence_parallelism(lean)):
                 for layer, _ in profile.blocks:
                     for policy in RECOMPUTES:
                         kept, whole = layer.kept(policy), layer.kept("none")

@@ -64,7 +64,7 @@ def evaluated(problem: Problem, decision: Decision, degraded: bool = True) -> Pl
     if broken:
         raise InputError(f"'{job.name}' cannot be placed like this:\n" + "\n".join(f"- {line}" for line in broken))
     cost = cost_of(problem, decision)
-    shapes = placed_shapes(problem.profile, problem.topology, decision)
+    shapes = placed_shapes(problem.topology, decision)
     used = accelerator_types([problem.topology.building(share.building) for share in cost.placement.fill])
     broken = list(v9_network(problem.job, decision, cost, shapes, used))
     if broken:

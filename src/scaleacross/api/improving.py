@@ -163,7 +163,7 @@ _ASKS_FOR: Final = {"overlap.parameter_gather": ("overlap.gradient_reduce",)}
 def _matters(path: str, plan: Plan) -> bool:
     """Whether the present degrees leave something to overlap or exchange."""
     degrees = plan.degrees
-    return degrees.ep > 1 if path in ("experts.dispatch", "experts.overlap_fraction") else True
+    return degrees.expert_ranks > 1 if path in ("experts.dispatch", "experts.overlap_fraction") else True
 
 
 def _field(plan: Plan, path: str) -> Any:

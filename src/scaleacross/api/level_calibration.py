@@ -37,7 +37,7 @@ def level_entries(benches: Sequence[str | Path], plan: Plan | str | Path, date: 
     """
     found = plan if isinstance(plan, Plan) else load_plan(plan)
     problem = problem_of(found.job)
-    shapes = placed_shapes(problem.profile, problem.topology, found.decision)
+    shapes = placed_shapes(problem.topology, found.decision)
     rows = [_bench(path, found) for path in benches]
     used = accelerator_types([problem.topology.building(share.building) for share in found.placement.fill])
     launch_s = max(one.collective_start_s for one in used)

@@ -118,7 +118,8 @@ class Calls(NamedTuple):
     """One call of the collectives that an axis waits for, arrays of shape (n,); what an axis does not have is None.
 
     ``gather_s`` of activations (tp, with its scatter: half of both) or what a layer's forward pass exchanges over cp; ``both_s``
-    the same of its backward pass; ``exchange_s`` an all-to-all; ``message`` a pipeline message.
+    the same of its backward pass; ``exchange_s`` an all-to-all: of tokens, over cp of heads inside groups of cp_inner (two before
+    and after attention, either way); ``message`` a pipeline message.
     """
 
     gather_s: Floats | None = None
@@ -142,8 +143,12 @@ def chosen_calls(calls: Sequence[Calls], at: Ints) -> Calls:
     return Calls(gather, both, exchange)
 
 
-def axis_calls(axis: GridAxis, volumes: Volumes, group: Group, ep_group: Group | None = None) -> Calls:
+def axis_calls(
+    axis: GridAxis, volumes: Volumes, group: Group, ep_group: Group | None = None, heads: Group | None = None
+) -> Calls:
     """Seconds of one call; depends on tp, cp, ep, pp and the micro-batch of a candidate, and on its groups.
+
+    cp: ``group`` is what keys and values go round, ``heads`` the groups of cp_inner ranks inside it, where there are such.
 
     tp: without sequence parallelism (tp does not divide the norms) gather and scatter are one all-reduce.
 
@@ -156,7 +161,8 @@ def axis_calls(axis: GridAxis, volumes: Volumes, group: Group, ep_group: Group |
         gather, scatter = _gather_and_scatter_s(group, volumes.hidden_bytes, "activations", "activations")
         return Calls((gather + scatter) / 2)
     if axis == "cp":
-        return _context_calls(volumes, group)
+        calls = _context_calls(volumes, group)
+        return calls if heads is None else calls._replace(exchange_s=heads_s(volumes, heads))
     if axis == "dp_shard":
         if ep_group is None:
             raise ValueError("dp_shard needs its expert-parallel groups")
@@ -182,44 +188,44 @@ def _context_calls(volumes: Volumes, group: Group) -> Calls:
     return Calls(forward, backward)
 
 
+def heads_s(volumes: Volumes, group: Group) -> Floats:
+    """Seconds of an all-to-all of heads inside groups of cp_inner, (n,); 0 where there are none."""
+    inside = volumes.settings.cp_inner > 1
+    return np.where(inside, group.all_to_all(volumes.heads_bytes, payload=HEADS).time_s, 0.0)
+
+
 def serial_s(axis: GridAxis, volumes: Volumes, calls: Calls) -> dict[str, Floats]:
     """Seconds of a step that any pipeline of the candidate waits at least for the calls of an axis, by component, each (n,)
     (``least_waits``)."""
     if calls.message is not None:
         return {axis: least_delay_s(volumes, calls.message)}
+    if calls.gather_s is not None and calls.both_s is not None:
+        return {axis: least_cp_wait_s(volumes, calls.gather_s, calls.both_s, calls.exchange_s)}
     if calls.exchange_s is not None:
         return {"ep": least_expert_wait_s(volumes, calls.exchange_s)}
-    if calls.gather_s is None:
-        return {}
-    if calls.both_s is None:
-        return {axis: least_tp_wait_s(volumes, calls.gather_s)}
-    return {axis: least_cp_wait_s(volumes, calls.gather_s, calls.both_s)}
+    return {} if calls.gather_s is None else {axis: least_tp_wait_s(volumes, calls.gather_s)}
 
 
 def early_s(volumes: Volumes, calls: Calls) -> Floats | float:
     """Of ``serial_s`` what comes before any stage has its gradients, (n,)."""
     if calls.message is not None:
         return early_delay_s(volumes, calls.message)
+    if calls.gather_s is not None and calls.both_s is not None:
+        return early_cp_wait_s(volumes, calls.gather_s, calls.both_s, calls.exchange_s)
     if calls.exchange_s is not None:
         return early_expert_wait_s(volumes, calls.exchange_s)
-    if calls.gather_s is None:
-        return 0.0
-    if calls.both_s is None:
-        return early_tp_wait_s(volumes, calls.gather_s)
-    return early_cp_wait_s(volumes, calls.gather_s, calls.both_s)
+    return 0.0 if calls.gather_s is None else early_tp_wait_s(volumes, calls.gather_s)
 
 
 def path_s(volumes: Volumes, calls: Calls) -> Floats | float:
     """What an axis adds beyond ``computation_s`` to the path of one micro-batch through all stages, (n,): pp the path itself."""
     if calls.message is not None:
         return passed_s(volumes, calls.message)
+    if calls.gather_s is not None and calls.both_s is not None:
+        return passed_cp_wait_s(volumes, calls.gather_s, calls.both_s, calls.exchange_s)
     if calls.exchange_s is not None:
         return passed_expert_wait_s(volumes, calls.exchange_s)
-    if calls.gather_s is None:
-        return 0.0
-    if calls.both_s is None:
-        return passed_tp_wait_s(volumes, calls.gather_s)
-    return passed_cp_wait_s(volumes, calls.gather_s, calls.both_s)
+    return 0.0 if calls.gather_s is None else passed_tp_wait_s(volumes, calls.gather_s)
 
 
 def axis_terms(
@@ -258,16 +264,18 @@ def axis_terms(
         own = group_of(network, "ep" if axis == "dp_shard" else axis, *least, volumes.launch_s)
         waiting_calls = axis_calls(axis, volumes, own, own)
     alone = None if calls.message is None else least_alone_s(volumes, calls.message)
-    waited = serial_s(axis, volumes, waiting_calls)
+    waited, early = serial_s(axis, volumes, waiting_calls), early_s(volumes, waiting_calls)
+    path = path_s(volumes, waiting_calls)
+    if axis == "cp" and (volumes.settings.cp_inner > 1).any():
+        waited, early, path = {}, 0.0, 0.0  # a lower bound: what waits for its two levels is timed where all is placed
     far = np.asarray((axis in GRADIENT_AXES) & (shape.span >= CAMPUS) | np.zeros(len(volumes.settings), dtype=bool))
-    early, path = early_s(volumes, waiting_calls), path_s(volumes, waiting_calls)
     apart = trunks_apart_s(axis, volumes, group, expert) if far.any() else ()
     return waiting(volumes, Terms(waited, traffic, alone, exposed_exchange_s(volumes, calls), far, early, apart, path))
 
 
 def exposed_exchange_s(volumes: Volumes, calls: Calls) -> Floats | None:
     """What no other micro-batch hides of one all-to-all, (n,); None where there are none."""
-    if calls.exchange_s is None or not volumes.work.moe_layers.any():
+    if calls.exchange_s is None or calls.both_s is not None or not volumes.work.moe_layers.any():
         return None
     return (1 - volumes.job.experts.overlap_fraction) * calls.exchange_s
 

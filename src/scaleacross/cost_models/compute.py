@@ -2,8 +2,7 @@
 
 Regime: training kernels of at least a few microseconds. Products and attention take the time of the kernel alone
 (``kernels.py``), at the rate that a training step leaves them (``training_gemm_ratio``, ``training_attention_ratio``).
-Every figure comes from the accelerator's catalogue entry, with source and status; no constant lives here but the
-algorithmic ratios below.
+Every figure comes from the accelerator's catalogue entry, with source and status; no constant lives here but ratios.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from scaleacross.cost_models.kernels import (
     gemm_model_of,
     machine_of,
 )
-from scaleacross.cost_models.settings import ALL_TO_ALL, ANY_EXCHANGE, RING, Bools, Floats, Ints
+from scaleacross.cost_models.settings import ALL_TO_ALL, ALL_TO_ALL_RING, ANY_EXCHANGE, RING, Bools, Floats, Ints
 from scaleacross.cost_models.stragglers import busiest_load
 from scaleacross.spec.accelerator import Accelerator, Precision
 from scaleacross.spec.framework import Conversion, Optimizer
@@ -76,8 +75,7 @@ UNFUSED_BACKWARD_BYTES: Final = 11.0
 
 @dataclass(frozen=True)
 class Shards:
-    """What divides a layer's work, arrays of shape (n,): degrees, sequences per micro-batch, as bits the modules run again,
-    code of the exchange over cp."""
+    """What divides a layer's work, arrays of shape (n,), as ``Settings`` has it; ``modules``: those run again, as bits."""
 
     tp: Ints
     cp: Ints
@@ -85,6 +83,8 @@ class Shards:
     micro_batch: Ints
     modules: Ints
     context: Ints
+    expert_lanes: Ints
+    cp_inner: Ints
 
     def tokens(self, sequence_length: int) -> Floats:
         """Tokens of one micro-batch on one rank, before tp: micro_batch · sequence / cp."""
@@ -176,17 +176,17 @@ def gemm_time_s(
 
 def _gemm_shape(gemm: Gemm, shards: Shards, tokens: Floats, num_experts: int, spread: float) -> tuple[Floats, ...]:
     """Rows, cols, depth and count of a Gemm on one rank, of experts on the busiest."""
-    cols = gemm.out_features / (shards.tp if gemm.shard.endswith("column") else np.ones_like(tokens))
-    depth = gemm.in_features / (shards.tp if gemm.shard.endswith("row") else np.ones_like(tokens))
-    if not gemm.shard.startswith("expert"):
-        return tokens * gemm.tokens_per_token, cols, depth, np.ones_like(tokens)
-    # ep ranks pool their tokens: a rank receives as many token copies as it sends, spread over its own experts
-    over = shards.ep * (shards.tp if gemm.shard == "expert" else 1)
-    local_experts = np.maximum(1.0, num_experts / over.astype(np.float64))
-    if gemm.shard == "expert":
-        tokens = tokens / shards.tp
-    tokens = tokens * busiest_load(spread, num_experts, over)
-    return tokens * gemm.tokens_per_token / local_experts, cols, depth, local_experts
+    routed, one = gemm.shard.startswith("expert"), np.ones_like(tokens)
+    divided = np.where(routed & (shards.expert_lanes > 1), 1, shards.tp)
+    cols = gemm.out_features / (divided if gemm.shard.endswith("column") else one)
+    depth = gemm.in_features / (divided if gemm.shard.endswith("row") else one)
+    if not routed:
+        return tokens * gemm.tokens_per_token, cols, depth, one
+    # ranks pool their tokens: a rank receives as many token copies as it sends, spread over its own experts
+    over = shards.ep * shards.expert_lanes
+    held = np.maximum(1.0, num_experts / over.astype(np.float64))
+    pooled = tokens * gemm.tokens_per_token * (divided / shards.tp) * busiest_load(spread, num_experts, over)
+    return pooled / held, cols, depth, held
 
 
 def _attention_times_s(
@@ -202,10 +202,10 @@ def _attention_times_s(
     """
     chosen = [_attention_of_s(attention, accelerator, shards, sequence_length)]
     if (open_ := shards.context == ANY_EXCHANGE).any():
-        kinds = (np.where(open_, CONTEXT_EXCHANGES.index(kind), shards.context) for kind in exchanges)
-        chosen = [
-            _attention_of_s(attention, accelerator, replace(shards, context=kind), sequence_length) for kind in kinds
-        ]
+        codes = (CONTEXT_EXCHANGES.index(kind) for kind in exchanges if kind != "all_to_all_ring")
+        kinds = (np.where(open_, code, shards.context) for code in codes)
+        of_kinds = (replace(shards, context=kind) for kind in kinds)
+        chosen = [_attention_of_s(attention, accelerator, one, sequence_length) for one in of_kinds]
     forward, backward = np.min(chosen, axis=0)
     return forward, backward, np.max(chosen, axis=0)[0]
 
@@ -218,13 +218,14 @@ def _attention_of_s(
     Round a ring, cp calls of sequence / cp queries against as many keys: the first causal, the others full over half of
     them, the same work each (zigzag order); RING_*_BYTES per query feature put the results of every call together.
     Gathered, one call against all keys. After an all-to-all, one call of whole sequences with the heads divided by cp too.
+    Both: round a ring of cp / cp_inner ranks, with the heads divided by cp_inner.
     """
     if not attention.fused:
         return _unfused_attention_times_s(attention, accelerator, shards, sequence_length)
     model, machine = attention_model_of(accelerator), machine_of(accelerator, _sixteen_bit(accelerator))
-    heads_over = shards.tp * np.where(shards.context == ALL_TO_ALL, shards.cp, 1)
-    queries = sequence_length / np.where(shards.context == ALL_TO_ALL, 1, shards.cp)
-    calls = np.where(shards.context == RING, shards.cp, 1)
+    inner = np.where(shards.context == ALL_TO_ALL, shards.cp, shards.cp_inner)
+    heads_over, outer = shards.tp * inner, shards.cp // inner
+    queries, calls = sequence_length / outer, np.where(np.isin(shards.context, (RING, ALL_TO_ALL_RING)), outer, 1)
     kernel = attention_kernel_s(
         model,
         machine,
@@ -238,7 +239,7 @@ def _attention_of_s(
     )
     slower = accelerator.training_attention_ratio * attention.rate_ratio
     forward = calls * (kernel / slower + max(model.launch_s, accelerator.kernel_launch_s))
-    features = attention.num_heads * attention.v_head_dim / shards.tp
+    features = attention.num_heads * attention.v_head_dim / heads_over
     combined = np.where(calls > 1, calls, 0) * shards.micro_batch * queries * features / memory_bytes_per_s(accelerator)
     backward = ATTENTION_BACKWARD_RATIO * forward + RING_BACKWARD_BYTES * combined
     return forward + RING_FORWARD_BYTES * combined, backward

@@ -25,8 +25,8 @@ import numpy as np
 from scaleacross.cost_models.levels import trunk_graph
 from scaleacross.cost_models.settings import Ints
 from scaleacross.cost_models.traffic import Flow
-from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
-from scaleacross.spec.placement import BuildingShare, strides
+from scaleacross.spec.parallelism import Degrees, GridAxis
+from scaleacross.spec.placement import BuildingShare, communicator_axes
 from scaleacross.spec.topology import Topology
 
 Members = tuple[int, ...]
@@ -61,16 +61,7 @@ def axis_patterns(
     degrees: Degrees, axis_order: Sequence[GridAxis], fill: Sequence[BuildingShare]
 ) -> dict[str, Patterns]:
     """Patterns of every grid axis, ``ep`` and ``expert``."""
-    return {name: group_patterns(fill, *group) for name, group in group_strides(degrees, axis_order).items()}
-
-
-def group_strides(degrees: Degrees, axis_order: Sequence[GridAxis]) -> dict[str, tuple[int, int]]:
-    """(degree, stride) of every grid axis, ``ep`` and ``expert``."""
-    stride = strides(degrees, axis_order)
-    groups = {str(axis): (degrees.of(axis), stride[axis]) for axis in GRID_AXES}
-    groups["ep"] = (degrees.ep, stride["dp_shard"])
-    groups["expert"] = (degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
-    return groups
+    return {name: group_patterns(fill, *group) for name, group in communicator_axes(degrees, axis_order).items()}
 
 
 class UnitPrices(NamedTuple):

@@ -25,7 +25,7 @@ from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
 
 Row = tuple[int, ...]
 """A row of ``Shards``."""
-LAYER_COLUMNS: Final = ("tp", "cp", "ep", "micro_batch", "context", "activation_offload")
+LAYER_COLUMNS: Final = ("tp", "cp", "ep", "expert_lanes", "micro_batch", "context", "cp_inner", "activation_offload")
 """Columns of candidates that a layer's seconds depend on, but for ``recompute``."""
 Known = TypeVar("Known")
 _MASKS: Final = np.array(MASKS)
@@ -67,14 +67,25 @@ def times_by_type(
 
 
 def distinct_shards(settings: Settings) -> tuple[Shards, Ints]:
-    """The distinct (tp, cp, ep, micro_batch, modules, context) and the row -> distinct map."""
+    """The distinct (tp, cp, ep, micro_batch, modules, context, folded or not, cp_inner) and the row -> distinct map."""
     modules = _MASKS[settings.recompute]
     key = ((settings.tp * 65536 + settings.cp) * 65536 + settings.ep) * 4096 + settings.micro_batch
-    key = key * (ANY_EXCHANGE + 1) + settings.context
+    key = (key * (ANY_EXCHANGE + 1) + settings.context) * 2 + (settings.expert_lanes > 1)
+    if (settings.cp_inner > 1).any():
+        key = np.unique(key, return_inverse=True)[1] * 65536 + settings.cp_inner
     if modules.any():
         key = np.unique(key, return_inverse=True)[1] * (1 << len(MODULES)) + modules
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-    columns = (settings.tp, settings.cp, settings.ep, settings.micro_batch, modules, settings.context)
+    columns = (
+        settings.tp,
+        settings.cp,
+        settings.ep,
+        settings.micro_batch,
+        modules,
+        settings.context,
+        settings.expert_lanes,
+        settings.cp_inner,
+    )
     return Shards(*(column[first] for column in columns)), inverse
 
 

@@ -75,38 +75,40 @@ def _tp_wait_s(volumes: Volumes, forward: Floats, back: Floats, pair: Floats, we
     return waited
 
 
-def least_cp_wait_s(volumes: Volumes, gather_s: Floats, both_s: Floats) -> Floats:
-    """Keys and values beyond the attention of the same layers, (n,); ``both_s`` a gather and a scatter."""
-    settings, (every, first) = volumes.settings, _cp_wait_s(volumes, gather_s, both_s)
+def least_cp_wait_s(volumes: Volumes, gather_s: Floats, both_s: Floats, heads_s: Floats | None) -> Floats:
+    """Keys and values beyond the attention of the same layers, (n,); ``both_s`` a gather and a scatter, ``heads_s`` an all-to-all
+    of heads, two of which every pass waits for."""
+    settings, (every, first) = volumes.settings, _cp_wait_s(volumes, gather_s, both_s, heads_s)
     drained = np.where(among(settings.schedule, WHOLE), first[1], 0.0)
     waited: Floats = settings.num_micro_batches * sum(every) + first[0] + drained
     return waited
 
 
-def early_cp_wait_s(volumes: Volumes, gather_s: Floats, both_s: Floats) -> Floats:
+def early_cp_wait_s(volumes: Volumes, gather_s: Floats, both_s: Floats, heads_s: Floats | None) -> Floats:
     """Of ``least_cp_wait_s`` what comes before any stage has its gradients, (n,)."""
-    settings, (every, first) = volumes.settings, _cp_wait_s(volumes, gather_s, both_s)
+    settings, (every, first) = volumes.settings, _cp_wait_s(volumes, gather_s, both_s, heads_s)
     return np.asarray(settings.num_micro_batches * every[0] + early_backwards(settings) * every[1] + first[0])
 
 
 def _cp_wait_s(
-    volumes: Volumes, gather_s: Floats, both_s: Floats
+    volumes: Volumes, gather_s: Floats, both_s: Floats, heads_s: Floats | None
 ) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
     """Forward and backward of a micro-batch on the rank, and on what comes before it, (n,) each."""
     work = volumes.work
     return (
-        _passed_over_cp(volumes, gather_s, both_s, work.layers, work.attention_s),
-        _passed_over_cp(volumes, gather_s, both_s, work.ahead_layers, work.ahead_attention_s),
+        _passed_over_cp(volumes, gather_s, both_s, heads_s, work.layers, work.attention_s),
+        _passed_over_cp(volumes, gather_s, both_s, heads_s, work.ahead_layers, work.ahead_attention_s),
     )
 
 
 def _passed_over_cp(
-    volumes: Volumes, gather_s: Floats, both_s: Floats, layers: Floats, attention_s: Floats
+    volumes: Volumes, gather_s: Floats, both_s: Floats, heads_s: Floats | None, layers: Floats, attention_s: Floats
 ) -> tuple[Floats, Floats]:
     """Forward and backward of a micro-batch through so many layers with so much attention, (n,) each."""
+    swapped_s = 0.0 if heads_s is None else 2 * heads_s
     hiding = volumes.beside_attention * attention_s
-    forward = np.maximum(0.0, gather_s * layers - hiding)
-    back = np.maximum(0.0, both_s * layers - ATTENTION_BACKWARD_RATIO * hiding)
+    forward = np.maximum(0.0, gather_s * layers - hiding) + swapped_s * layers
+    back = np.maximum(0.0, both_s * layers - ATTENTION_BACKWARD_RATIO * hiding) + swapped_s * layers
     return forward, back + volumes.keys_again * forward
 
 
@@ -212,11 +214,11 @@ def passed_tp_wait_s(volumes: Volumes, gather_s: Floats) -> Floats:
     return _tp_wait_s(volumes, work.every_tp_forward, back, 2 * gather_s, work.every_weight_s)
 
 
-def passed_cp_wait_s(volumes: Volumes, gather_s: Floats, both_s: Floats) -> Floats:
+def passed_cp_wait_s(volumes: Volumes, gather_s: Floats, both_s: Floats, heads_s: Floats | None) -> Floats:
     """Keys and values that one micro-batch waits for in all layers, (n,)."""
-    return np.sum(
-        _passed_over_cp(volumes, gather_s, both_s, volumes.work.every_layers, volumes.work.every_attention_s), 0
-    )
+    work = volumes.work
+    passed = _passed_over_cp(volumes, gather_s, both_s, heads_s, work.every_layers, work.every_attention_s)
+    return np.asarray(sum(passed))
 
 
 def passed_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:

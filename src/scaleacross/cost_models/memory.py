@@ -9,8 +9,8 @@ buffers     two gathered layers (parameters sharded; all layers where they stay 
 
 Gradients and optimizer states are those of the parameters that are trained; ``offloading`` says what of them is on the
 host. P counts what the rank holds: replicated parameters are not divided by tp, routed experts are divided by tp·ep and
-sharded over dp_shard·cp/ep. Micro-batches in flight: ``pipeline.max_in_flight``. Rules as in ZeRO (1910.02054) and Korthikanti et
-al. (2205.05198).
+sharded over dp_shard·cp/ep, folded ones by tp·cp·ep and over dp_shard/ep. Micro-batches in flight:
+``pipeline.max_in_flight``. Rules as in ZeRO (1910.02054) and Korthikanti et al. (2205.05198).
 """
 
 from __future__ import annotations
@@ -55,21 +55,23 @@ class Held:
         """All of them."""
         return self.dense + self.expert
 
-    def divided(self, by: Floats, ep: Ints) -> Floats:
-        """One rank's share of all of them, sharded over ``by`` ranks: experts are divided over ``ep`` of these already."""
-        share: Floats = self.dense / by + self.expert / np.maximum(1.0, by / ep)
+    def divided(self, by: Floats, over: Ints) -> Floats:
+        """One rank's share of all of them, sharded over ``by`` ranks: experts are divided over ``over`` of these already."""
+        share: Floats = self.dense / by + self.expert / np.maximum(1.0, by / over)
         return share
 
     def sharded(self, settings: Settings) -> Floats:
         """One rank's share of optimizer states and reduced gradients."""
         whole = settings.shard == SHARD_LEVELS.index("none")
-        return self.divided(np.where(whole, 1.0, settings.dp_shard * settings.cp), settings.ep)
+        return self.divided(np.where(whole, 1.0, settings.dp_shard * settings.cp), settings.experts_over)
 
 
 def held_parameters(profile: ModelProfile, settings: Settings, classes: RankClasses, *, frozen: bool = False) -> Held:
     """Trainable parameters on one rank of every class; with ``frozen`` all of them."""
     dense = np.stack([_dense(layer, settings.tp, frozen=frozen) for layer, _ in profile.blocks])
-    expert = np.stack([_expert(layer, frozen=frozen) / (settings.tp * settings.ep) for layer, _ in profile.blocks])
+    expert = np.stack(
+        [_expert(layer, frozen=frozen) / (settings.tp * settings.experts_over) for layer, _ in profile.blocks]
+    )
     ends = (_dense(end, settings.tp, frozen=frozen) for end in (profile.embedding, profile.head))
     return Held(spread(dense, classes, *ends), spread(expert, classes))
 
@@ -102,8 +104,8 @@ def memory_parts(
     kept_gathered = np.where(pass_gathers(settings) == 1, optimizer.parameter_bytes, 0.0)
 
     return {
-        "parameters": all_held.divided(of_parameters, settings.ep) * resident,
-        "gradients": held.divided(of_gradients, settings.ep) * optimizer.gradient_bytes,
+        "parameters": all_held.divided(of_parameters, settings.experts_over) * resident,
+        "gradients": held.divided(of_gradients, settings.experts_over) * optimizer.gradient_bytes,
         "optimizer": held.sharded(settings)
         * (optimizer.state_bytes - MASTER_BYTES * master)
         * (1 - state_share(settings)),
@@ -174,7 +176,7 @@ def _buffers(profile: ModelProfile, job: Job, settings: Settings, classes: RankC
     if job.kept.by == "pytorch":
         return _pytorch_buffers(profile, job, settings, classes)
     layer = max((block for block, _ in profile.blocks), key=lambda block: block.total_parameters)
-    held = _dense(layer, settings.tp, frozen=True) + layer.num_expert_parameters / (settings.tp * settings.ep)
+    held = _dense(layer, settings.tp, frozen=True) + layer.num_expert_parameters / (settings.tp * settings.experts_over)
     gathers = pass_gathers(settings)
     alone = reduced_every_pass(settings) & (gathers == 0)
     each = np.where(gathers == 2, job.optimizer.parameter_bytes, np.where(alone, job.optimizer.gradient_bytes, 0.0))
@@ -196,7 +198,7 @@ def _pytorch_buffers(profile: ModelProfile, job: Job, settings: Settings, classe
     of_layer = optimizer.parameter_bytes + 2 * gathered + optimizer.gradient_bytes * reduced_every_pass(settings)
     largest = max((block for block, _ in profile.blocks), key=lambda block: block.total_parameters)
     again = rerun_bytes(largest, settings)
-    held = _dense(largest, tp, frozen=True) + largest.num_expert_parameters / (tp * settings.ep)
+    held = _dense(largest, tp, frozen=True) + largest.num_expert_parameters / (tp * settings.experts_over)
     layer = of_layer * held + again * tokens
 
     chunks, entries = job.kept.loss_chunks, profile.vocabulary_size / tp

@@ -92,7 +92,7 @@ def plan_cost(
     if layout is None:
         layout = layout_of(topology, placement.fill, decision.degrees, placement.axis_order)
     if shapes is None:
-        shapes = exact_shapes(decision.degrees, placement.axis_order, levels, profile.whole_experts)
+        shapes = exact_shapes(decision.degrees, placement.axis_order, levels)
     settings = settings_of(decision, job.global_batch_sequences)
     groups = groups_of(shapes, levels, network_of(decision) if network is None else network)
     split, micro_batches = layers_per_stage(profile, decision), micro_batches_of(decision, settings, layout)
@@ -163,11 +163,11 @@ def _launch_s(levels: Levels) -> float:
     return max(accelerator.collective_start_s for accelerator in levels.accelerators)
 
 
-def placed_shapes(profile: ModelProfile, topology: Topology, decision: Decision) -> Mapping[str, GroupShape]:
+def placed_shapes(topology: Topology, decision: Decision) -> Mapping[str, GroupShape]:
     """Group shapes of a placed decision, per axis, ``ep`` and ``expert``. Raises ValueError as ``plan_cost`` does."""
     placement = _placement(decision)
     levels = build_levels(topology, placement.fill)
-    return exact_shapes(decision.degrees, placement.axis_order, levels, profile.whole_experts)
+    return exact_shapes(decision.degrees, placement.axis_order, levels)
 
 
 def placed_groups(topology: Topology, decision: Decision, shapes: Mapping[str, GroupShape]) -> Mapping[str, Group]:

@@ -15,7 +15,7 @@ from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, re
 from scaleacross.cost_models.memory import Held
 from scaleacross.cost_models.network.sm_contention import held_fraction
 from scaleacross.cost_models.offloading import host_update_s, state_share
-from scaleacross.cost_models.recomputation import elementwise_again, gathers_again
+from scaleacross.cost_models.recomputation import elementwise_again, gathers_again, gathers_once
 from scaleacross.cost_models.settings import Floats, Settings
 from scaleacross.cost_models.stages import RankClasses, block_counts, spread
 from scaleacross.spec.accelerator import Accelerator
@@ -67,7 +67,9 @@ def layer_counts(
 ) -> dict[str, Floats]:
     """``tp_gathers``, ``tp_forward``, ``layers`` and ``moe_layers`` of ``Work`` for the rank class ``at`` of every candidate."""
     blocks = [block for block, _ in profile.blocks]
-    gathers = (classes.layers @ np.array([block.tp_gathers for block in blocks]))[at]
+    gathers = spread(np.stack([gathers_once(block, settings) for block in blocks]), classes)[
+        at, np.arange(len(settings))
+    ]
     again = spread(np.stack([gathers_again(block, settings) for block in blocks]), classes)
     again = again[at, np.arange(len(settings))]
     end_gathers = classes.has_embedding * profile.embedding.tp_gathers + classes.has_head * profile.head.tp_gathers

@@ -49,9 +49,17 @@ def layers_again(settings: Settings) -> Floats:
     return _looked_up(settings.recompute, rerun_share)
 
 
+def gathers_once(layer: LayerProfile, settings: Settings) -> Floats:
+    """Gathers (= scatters) over tp of one forward pass of a layer, (n,)."""
+    return np.where(settings.expert_lanes > 1, layer.folded.tp_gathers, layer.tp_gathers).astype(np.float64)
+
+
 def gathers_again(layer: LayerProfile, settings: Settings) -> Floats:
     """Gathers (= scatters) over tp that a backward pass repeats in one layer, (n,)."""
-    return _looked_up(settings.recompute, layer.gathers_again)
+    again = _looked_up(settings.recompute, layer.gathers_again)
+    if not layer.routed_tokens or not (settings.expert_lanes > 1).any():
+        return again
+    return np.where(settings.expert_lanes > 1, _looked_up(settings.recompute, layer.folded.gathers_again), again)
 
 
 def keys_again(profile: ModelProfile, settings: Settings) -> Floats:

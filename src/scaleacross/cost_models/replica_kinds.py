@@ -20,14 +20,14 @@ from scaleacross.cost_models.overlap import Window, windows
 from scaleacross.cost_models.pipeline.placed import TimedPipeline
 from scaleacross.cost_models.pipeline.unplaced import UnplacedPipelines
 from scaleacross.cost_models.settings import Floats, settings_of
-from scaleacross.cost_models.step import StepTimes, behind_ranks_s, communicator_axes, played_step_s, played_times
+from scaleacross.cost_models.step import StepTimes, behind_ranks_s, played_step_s, played_times
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.uneven import GRADIENTS, Split, own_gradients, rank_rows
 from scaleacross.cost_models.waiting_groups import waiting_groups
 from scaleacross.cost_models.window_traffic import communicators
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, GridAxis
-from scaleacross.spec.placement import Placement
+from scaleacross.spec.placement import Placement, communicator_axes
 from scaleacross.spec.plan import Decision
 from scaleacross.workloads.layer_profile import ModelProfile
 

@@ -26,10 +26,11 @@ from scaleacross.spec.parallelism import (
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import RECOMPUTES
 
-RING, GATHER, ALL_TO_ALL = range(len(CONTEXT_EXCHANGES))
+RING, GATHER, ALL_TO_ALL, ALL_TO_ALL_RING = range(len(CONTEXT_EXCHANGES))
 """Codes of CONTEXT_EXCHANGES."""
 ANY_EXCHANGE: Final = len(CONTEXT_EXCHANGES)
-"""Code of candidates that are still to choose one of those that the job allows: what they take is the least of all."""
+"""Code of candidates that are still to choose one of those that the job allows, but for ALL_TO_ALL_RING: what they take is the
+least of all."""
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -45,7 +46,9 @@ class Settings:
     dp_shard: Ints
     dp_replicate: Ints
     pp: Ints
+    cp_inner: Ints  # above 1 under ALL_TO_ALL_RING alone
     ep: Ints
+    expert_lanes: Ints  # tp · cp where experts are folded onto their lanes, else 1
     micro_batch: Ints  # sequences
     num_micro_batches: Ints  # per replica and step
     num_chunks: Ints
@@ -70,6 +73,16 @@ class Settings:
         return self.tp * self.cp * self.dp * self.pp
 
     @property
+    def experts_over(self) -> Ints:
+        """Ranks of dp_shard · cp that divide the experts among them, (n,); each holds 1/tp of what that leaves, folded or not."""
+        return self.ep * np.where(self.expert_lanes > 1, self.cp, 1)
+
+    @property
+    def expert_contexts(self) -> Ints:
+        """Ranks of cp that hold the same experts, (n,): all of them, or one where experts are folded."""
+        return np.where(self.expert_lanes > 1, 1, self.cp)
+
+    @property
     def schedule_names(self) -> NDArray[np.str_]:
         """Names of the schedules, shape (n,)."""
         return np.array(SCHEDULE_NAMES)[self.schedule]
@@ -82,7 +95,7 @@ class Settings:
         """Row ``row`` as a Decision without placement."""
         at = {f.name: int(getattr(self, f.name)[row]) for f in fields(self)}
         return Decision(
-            degrees=Degrees(**{axis: at[axis] for axis in ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep")}),
+            degrees=Degrees(**{axis: at[axis] for axis in Degrees.model_fields}),
             pipeline=PipelineChoice(
                 schedule=SCHEDULE_NAMES[at["schedule"]],
                 num_chunks=at["num_chunks"],
@@ -109,7 +122,7 @@ def settings_of(decision: Decision, global_batch_sequences: int) -> Settings:
             f"global batch of {global_batch_sequences} sequences is no multiple of dp {degrees.dp} × micro-batch "
             f"{pipeline.micro_batch_sequences} = {per_round}"
         )
-    row = {axis: degrees.of(axis) for axis in ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep")}
+    row = degrees.model_dump()
     row |= {"micro_batch": pipeline.micro_batch_sequences, "num_micro_batches": global_batch_sequences // per_round}
     row |= {"num_chunks": pipeline.num_chunks, "schedule": SCHEDULE_NAMES.index(pipeline.schedule)}
     row |= {"recompute": RECOMPUTES.index(decision.recompute), "shard": SHARD_LEVELS.index(decision.shard)}
@@ -135,3 +148,19 @@ def stride_behind(settings: Settings, faster: Collection[GridAxis]) -> Ints:
     for axis in faster:
         stride = stride * getattr(settings, axis)
     return stride
+
+
+def keys_axis(settings: Settings, stride: Ints) -> tuple[Ints, Ints]:
+    """Degree and stride of the ranks among which keys and values travel, (n,) each, for a stride of cp: all, or one of every
+    cp_inner neighbours."""
+    return settings.cp // settings.cp_inner, stride * settings.cp_inner
+
+
+def expert_axis(settings: Settings, stride: Ints) -> tuple[Ints, Ints]:
+    """Degree and stride of the ranks that experts are spread over, (n,) each, for a stride of dp_shard.
+
+    Folded ones begin with the lanes before it; on orders that they cannot have (``holds_folded``) ep alone stands for them, which
+    only lowers a bound over all orders.
+    """
+    lanes = np.where(stride % settings.expert_lanes == 0, settings.expert_lanes, 1)
+    return settings.ep * lanes, stride // lanes

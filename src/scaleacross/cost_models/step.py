@@ -23,7 +23,6 @@ from scaleacross.cost_models.axes import Terms
 from scaleacross.cost_models.beside_layers import BesideLayers
 from scaleacross.cost_models.early_gradients import Early, early_gradients
 from scaleacross.cost_models.groups import GroupShape, exact_shape
-from scaleacross.cost_models.layout import Axis
 from scaleacross.cost_models.levels import Levels
 from scaleacross.cost_models.overlap import (
     WINDOW_NAMES,
@@ -39,8 +38,8 @@ from scaleacross.cost_models.pipeline.placed import TimedPipeline
 from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import Work
-from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
-from scaleacross.spec.placement import strides
+from scaleacross.spec.parallelism import Degrees, GridAxis
+from scaleacross.spec.placement import communicator_axes
 
 PER_ROUND = ("tp", "cp", "ep")
 """Serial components that are paid once per round, hence share the bubble."""
@@ -169,33 +168,17 @@ def exact_shapes(
     degrees: Degrees,
     axis_order: Sequence[GridAxis],
     levels: Levels,
-    whole_experts: bool = False,
     count: Count = exact_shape,
 ) -> Mapping[str, GroupShape]:
     """Shapes of the groups of every grid axis under an axis order, and of the expert groups (``ep``, ``expert``).
 
     Args:
-        whole_experts: experts are spread over tp · ep ranks, tp fastest, instead of over ep.
         count: counts the shape of a degree and a stride on ``levels``, or remembers it.
 
     Raises:
-        ValueError: the degrees do not fill the device list of ``levels``, or tp and dp_shard are not neighbours.
+        ValueError: the degrees do not fill the device list of ``levels``.
     """
-    stride = strides(degrees, axis_order)
-    shapes = {name: count(*axis, levels) for name, axis in communicator_axes(degrees, axis_order).items()}
-    if whole_experts and degrees.tp > 1:
-        if stride["dp_shard"] != stride["tp"] * degrees.tp:
-            raise ValueError("whole experts over tp and ep need dp_shard right behind tp in the axis order, and cp 1")
-        shapes["ep"] = count(degrees.tp * degrees.ep, stride["tp"], levels)
-    return shapes
-
-
-def communicator_axes(degrees: Degrees, axis_order: Sequence[GridAxis]) -> dict[str, Axis]:
-    """Degree and stride of every grid axis and of the expert groups (``ep``, ``expert``)."""
-    stride = strides(degrees, axis_order)
-    axes: dict[str, Axis] = {axis: (degrees.of(axis), stride[axis]) for axis in GRID_AXES}
-    experts, apart = degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep
-    return axes | {"ep": (degrees.ep, stride["dp_shard"]), "expert": (experts, apart)}
+    return {name: count(*axis, levels) for name, axis in communicator_axes(degrees, axis_order).items()}
 
 
 def one_row(shape: GroupShape) -> GroupShape:

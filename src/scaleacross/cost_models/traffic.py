@@ -7,11 +7,12 @@ Sizes (t = tokens of a micro-batch on a rank, h = hidden size, activations in 2 
 * cp            keys and values of the whole sequence, t·cp·kv·2/tp: gathered forward (or round a ring), gathered and reduced
                 backward (only reduced where autograd keeps them), per layer; or all-to-alls of queries, keys, values and of
                 outputs, 2 forward and 2 backward, of t·(2q + kv)/2·2/tp each in the mean (q, kv features of queries and
-                outputs, of keys and values)
+                outputs, of keys and values); or both: all-to-alls inside groups of cp_inner, keys and values of 1/cp_inner of
+                the heads between these
 * ep            t·top_k·h·2/tp sent per all-to-all; dispatch and combine, forward and backward, per MoE layer
 * pp            t·h·2/tp per message; every chunk boundary forward and backward, but for the ends of the pipeline
 * gradients     held parameters · reduce_bytes: reduce-scatter over cp and dp_shard (all-reduce if nothing is sharded),
-                then all-reduce of the shard over dp_replicate; routed experts over dp_shard/ep
+                then all-reduce of the shard over dp_replicate; routed experts over dp_shard/ep (folded: not over cp)
 * parameters    held parameters · parameter_bytes gathered back over dp_shard and cp; every micro-batch twice if sharded, once if
                 they are kept until its backward pass; gradients that are sharded are reduced with every micro-batch
 """
@@ -26,7 +27,16 @@ import numpy as np
 
 from scaleacross.cost_models.memory import Held
 from scaleacross.cost_models.recomputation import keys_again, tokens_again
-from scaleacross.cost_models.settings import ALL_TO_ALL, ANY_EXCHANGE, RING, Bools, Floats, Ints, Settings
+from scaleacross.cost_models.settings import (
+    ALL_TO_ALL,
+    ALL_TO_ALL_RING,
+    ANY_EXCHANGE,
+    RING,
+    Bools,
+    Floats,
+    Ints,
+    Settings,
+)
 from scaleacross.cost_models.sharding import gathered_once, pass_gathers, reduced_every_pass
 from scaleacross.cost_models.stragglers import busiest_load
 from scaleacross.cost_models.work import Work
@@ -79,7 +89,7 @@ class Volumes:
 
     @property
     def kv_bytes(self) -> Floats:
-        """Bytes of keys and values of the whole sequence in one layer, after tp, (n,), mean of the layers that exchange.
+        """Bytes of keys and values of the whole sequence in a layer, after tp and cp_inner, (n,), mean of those that exchange.
 
         A linear-attention or state-space layer moves its inputs and outputs between sequence and heads instead: an all-to-all
         of a rank's own tokens, which receives what a gather of 1/cp of all tokens would. Its backward pass moves as much once
@@ -90,7 +100,7 @@ class Volumes:
         keys = sum(block.kv_features * count for block, count in exchanging) / layers
         moved = sum(block.recurrence.exchanged_features * count for block, count in exchanging if block.recurrence)
         features = self.settings.cp * keys + moved / layers
-        return self.tokens * features * ACTIVATION_BYTES / self.settings.tp
+        return self.tokens * features * ACTIVATION_BYTES / (self.settings.tp * self.settings.cp_inner)
 
     @property
     def regathers(self) -> bool:
@@ -99,9 +109,11 @@ class Volumes:
 
     @property
     def beside_attention(self) -> Floats:
-        """1 where the exchange over cp runs beside the attention of its layer (a ring), 0 where that waits for it, (n,)."""
+        """1 where keys and values run beside the attention of their layer (a ring), 0 where that waits for them, (n,)."""
         context, ring_allowed = self.settings.context, "ring" in self.job.context_exchange
-        return ((context == RING) | ((context == ANY_EXCHANGE) & ring_allowed)).astype(float)
+        return ((context == RING) | (context == ALL_TO_ALL_RING) | ((context == ANY_EXCHANGE) & ring_allowed)).astype(
+            float
+        )
 
     @property
     def heads_bytes(self) -> Floats:
@@ -160,7 +172,7 @@ class Volumes:
         whole, sharded = settings.shard == SHARD_LEVELS.index("none"), reduced_every_pass(settings)
         group = settings.dp_shard * settings.cp
         states = (1 - 1 / group) * work.dense_parameters
-        states = states + (1 - 1 / np.maximum(1.0, group / settings.ep)) * work.expert_parameters
+        states = states + (1 - 1 / np.maximum(1.0, group / settings.experts_over)) * work.expert_parameters
         reduced, gathered = optimizer.reduce_bytes * states, optimizer.parameter_bytes * states
         once = overlap.gradient_reduce * (1.0 + whole) * ~sharded * reduced
         once = once + overlap.parameter_gather * gathered_once(settings) * gathered
@@ -203,7 +215,10 @@ def flows(volumes: Volumes) -> list[Flow]:
     """All collectives of a single decision (``volumes`` has one row), groups of one left out."""
     settings, work, m = volumes.settings, volumes.work, float(volumes.settings.num_micro_batches[0])
     degree = {axis: int(getattr(settings, axis)[0]) for axis in ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep")}
-    degree["expert"] = degree["dp_shard"] // degree["ep"]
+    degree["ep"] *= int(settings.expert_lanes[0])
+    inner = degree["cp_inner"] = int(settings.cp_inner[0])
+    degree["cp_outer"] = degree["cp"] // inner
+    degree["expert"] = degree["dp_shard"] // int(settings.ep[0])
     out: list[Flow] = []
 
     def add(axis: Axis, op: Op, what: str, size: float, phases: Mapping[Phase, float], shape: str = "") -> None:
@@ -218,13 +233,13 @@ def flows(volumes: Volumes) -> list[Flow]:
     for op in TP_WHOLE if volumes.all_reduced else TP_PARTS:
         add("tp", op, "activations", hidden, pairs)
     layers, moe_layers = float(work.layers[0]) * m, float(work.moe_layers[0]) * m
-    if settings.context[0] == ALL_TO_ALL:
+    if inner > 1 or settings.context[0] == ALL_TO_ALL:
         calls: dict[Phase, float] = {"forward": 2 * layers, "backward": 2 * layers * (1 + keys)}
-        add("cp", "all_to_all", HEADS, float(volumes.heads_bytes[0]), calls)
-    else:
-        gathered_again = layers * (keys + volumes.regathers)
-        add("cp", "all_gather", "keys and values", kv, {"forward": layers, "backward": gathered_again})
-        add("cp", "reduce_scatter", "key and value gradients", kv, {"backward": layers})
+        add("cp", "all_to_all", HEADS, float(volumes.heads_bytes[0]), calls, "cp_inner" if inner > 1 else "cp")
+    if settings.context[0] != ALL_TO_ALL:
+        gathered_again, ring = layers * (keys + volumes.regathers), "cp_outer" if inner > 1 else "cp"
+        add("cp", "all_gather", "keys and values", kv, {"forward": layers, "backward": gathered_again}, ring)
+        add("cp", "reduce_scatter", "key and value gradients", kv, {"backward": layers}, ring)
     exchanges: dict[Phase, float] = {"forward": 2 * moe_layers, "backward": 2 * moe_layers * tokens}
     add("ep", "all_to_all", "tokens", routed, exchanges)
     if degree["pp"] > 1:
@@ -251,11 +266,12 @@ def _state_flows(volumes: Volumes, add: _Add, m: float) -> None:
     """Gradients and parameters over cp, dp_shard and the experts' share of dp_shard."""
     work, optimizer = volumes.work, volumes.job.optimizer
     dense, expert, cp = float(work.dense_parameters[0]), float(work.expert_parameters[0]), int(volumes.settings.cp[0])
+    contexts = int(volumes.settings.expert_contexts[0])
     level = SHARD_LEVELS[int(volumes.settings.shard[0])]
     held: tuple[tuple[Axis, str, float], ...] = (
-        ("cp", "cp", dense + expert),
+        ("cp", "cp", dense + (expert if contexts == cp else 0.0)),
         ("dp_shard", "dp_shard", dense / cp),
-        ("dp_shard", "expert", expert / cp),
+        ("dp_shard", "expert", expert / contexts),
     )
     reduce: Op = "all_reduce" if level == "none" else "reduce_scatter"
     pieces = float(work.buckets[0])

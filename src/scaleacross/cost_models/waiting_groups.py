@@ -26,7 +26,7 @@ from scaleacross.cost_models.settings import Bools, Floats, Ints
 
 EXTENTS: Final = 4
 """Extents of an axis for which a building has room, so that its ranks are told apart."""
-WAITED_GROUPS: Final = ("tp", "cp", "ep")
+WAITED_GROUPS: Final = ("tp", "cp", "cp_inner", "cp_outer", "ep")
 """Communicators of which a stage waits for its own group alone."""
 
 

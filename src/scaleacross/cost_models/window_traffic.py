@@ -37,14 +37,17 @@ def communicators(
     """
     settings, work = volumes.settings, volumes.work
     if axis == "cp":
-        return (_state_windows(volumes, work.dense_parameters + work.expert_parameters, group),)
+        experts = np.where(settings.expert_contexts == settings.cp, work.expert_parameters, 0.0)
+        return (_state_windows(volumes, work.dense_parameters + experts, group),)
     if axis == "dp_shard":
         if expert_group is None:
             raise ValueError("dp_shard needs its expert groups")
         dense = _state_windows(volumes, work.dense_parameters / settings.cp, group)
         if not work.expert_parameters.any():
             return (dense,)
-        return dense, _state_windows(volumes, work.expert_parameters / settings.cp, expert_group, "expert ")
+        return dense, _state_windows(
+            volumes, work.expert_parameters / settings.expert_contexts, expert_group, "expert "
+        )
     out = np.zeros((2, len(WINDOW_NAMES), len(settings)))
     if axis == "dp_replicate":
         out[:, 0] = _calls_s(group.all_reduce(volumes.replica_gradient_bytes / work.buckets, "gradients"), volumes)

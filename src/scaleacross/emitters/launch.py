@@ -107,7 +107,7 @@ def _replica_batches(plan: Plan, order: RankOrder) -> tuple[ReplicaBatch, ...]:
 
 def _rows(order: RankOrder) -> tuple[RankRow, ...]:
     axes: tuple[GridAxis, ...] = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
-    columns = [order.host, order.local_ranks, *(order.coordinates[axis] for axis in axes), order.ep_coordinates]
+    columns = [order.host, order.local_ranks, *(order.coordinates[axis] for axis in axes), order.ep]
     return tuple(zip(*(column.tolist() for column in columns), strict=True))
 
 

@@ -27,7 +27,12 @@ from scaleacross.spec.parallelism import PASS_GATHERS, ContextExchange, GridAxis
 from scaleacross.spec.plan import Plan
 from scaleacross.spec.recomputation import PARTS, modules_of
 
-CP_COMM_TYPES: Final[Mapping[ContextExchange, str]] = {"ring": "p2p", "gather": "all_gather", "all_to_all": "a2a"}
+CP_COMM_TYPES: Final[Mapping[ContextExchange, str]] = {
+    "ring": "p2p",
+    "gather": "all_gather",
+    "all_to_all": "a2a",
+    "all_to_all_ring": "a2a+p2p",
+}
 FSDP_STRATEGIES: Final[Mapping[ShardLevel, str]] = {"gradients": "optim_grads", "parameters": "optim_grads_params"}
 """Levels that Megatron-FSDP runs: of ``optim_grads`` and beyond every micro-batch reduces its gradients into shards."""
 PP_OUTERMOST: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
@@ -81,7 +86,7 @@ def megatron_order(plan: Plan) -> tuple[list[str], RankOrder]:
     dp_axes: list[GridAxis] = [axis for axis in own if axis in ("dp_shard", "dp_replicate") and degrees.of(axis) > 1]
     pp_inside = degrees.pp > 1 and bool(dp_axes) and own.index("pp") < own.index(dp_axes[0])
     choices = [([], PP_OUTERMOST), (["--use-tp-pp-dp-mapping"], DP_OUTERMOST)]
-    if degrees.ep > 1 and degrees.pp > 1:
+    if degrees.expert_ranks > 1 and degrees.pp > 1:
         choices.pop()  # dense and expert dp sizes must be equal unless pp is outermost (parallel_state.py)
     elif pp_inside:
         choices.reverse()
@@ -101,7 +106,8 @@ def run_arguments(plan: Plan, mapping: list[str]) -> list[str]:
         *("--tensor-model-parallel-size", str(degrees.tp)),
         *("--pipeline-model-parallel-size", str(degrees.pp)),
         *("--context-parallel-size", str(degrees.cp)),
-        *(["--expert-model-parallel-size", str(degrees.ep)] if degrees.ep > 1 else []),
+        *(["--expert-model-parallel-size", str(degrees.expert_ranks)] if degrees.expert_ranks > 1 else []),
+        *(["--expert-tensor-parallel-size", "1"] if degrees.expert_lanes > 1 else []),
         *(["--sequence-parallel"] if degrees.tp > 1 else []),
         *mapping,
         *pipeline_arguments(plan),
@@ -170,7 +176,10 @@ def _context(plan: Plan) -> list[str]:
     """How attention sees the whole sequence; the word is ``all_gather`` (the help text's raises in Transformer Engine)."""
     if plan.degrees.cp == 1:
         return []
-    return ["--cp-comm-type", CP_COMM_TYPES[plan.decision.context_exchange]]
+    degrees = plan.degrees
+    levels = [str(degrees.cp_inner), str(degrees.cp // degrees.cp_inner)] if degrees.cp_inner > 1 else []
+    hierarchical = ["--hierarchical-context-parallel-sizes", *levels] if levels else []
+    return ["--cp-comm-type", CP_COMM_TYPES[plan.decision.context_exchange], *hierarchical]
 
 
 def _overlap(plan: Plan) -> list[str]:

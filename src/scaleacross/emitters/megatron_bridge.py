@@ -16,12 +16,13 @@ from scaleacross.errors import EmitError
 from scaleacross.spec.plan import Plan
 
 FILE: Final = "bridge_recipe.py"
-WHOLE, SHARE, TEXT, ON, OFF, WORDS = "whole", "share", "text", "on", "off", "words"
+WHOLE, SHARE, TEXT, ON, OFF, WORDS, SIZES = "whole", "share", "text", "on", "off", "words", "sizes"
 FIELDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "--tensor-model-parallel-size": (WHOLE, ("model.tensor_model_parallel_size",)),
     "--pipeline-model-parallel-size": (WHOLE, ("model.pipeline_model_parallel_size",)),
     "--context-parallel-size": (WHOLE, ("model.context_parallel_size",)),
     "--expert-model-parallel-size": (WHOLE, ("model.expert_model_parallel_size",)),
+    "--expert-tensor-parallel-size": (WHOLE, ("model.expert_tensor_parallel_size",)),
     "--sequence-parallel": (ON, ("model.sequence_parallel",)),
     "--pipeline-model-parallel-layout": (TEXT, ("model.pipeline_model_parallel_layout",)),
     "--microbatch-group-size-per-virtual-pipeline-stage": (WHOLE, ("model.microbatch_group_size_per_vp_stage",)),
@@ -38,6 +39,7 @@ FIELDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "--use-precision-aware-optimizer": (ON, ("optimizer.use_precision_aware_optimizer",)),
     "--overlap-cpu-optimizer-d2h-h2d": (ON, ("optimizer.overlap_cpu_optimizer_d2h_h2d",)),
     "--cp-comm-type": (TEXT, ("model.cp_comm_type",)),
+    "--hierarchical-context-parallel-sizes": (SIZES, ("model.hierarchical_context_parallel_sizes",)),
     "--use-tp-pp-dp-mapping": (ON, ("dist.use_tp_pp_dp_mapping",)),
     "--use-distributed-optimizer": (ON, ("ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer")),
     "--overlap-grad-reduce": (ON, ("ddp.overlap_grad_reduce", "comm_overlap.overlap_grad_reduce")),
@@ -88,6 +90,7 @@ def bridge_recipe(plan: Plan, words: Sequence[str]) -> str:
     """
     stated: dict[str, Any] = dict(BEFORE)
     stated["mixed_precision.grad_reduce_in_fp32"] = plan.job.precision != "fp16"
+    stated["model.expert_tensor_parallel_size"] = plan.degrees.tp  # recipes of mixtures say 1
     for option, values in _options(words):
         if option not in ELSEWHERE:
             stated |= dict(_fields(option, values))
@@ -126,6 +129,8 @@ def _fields(option: str, values: list[str]) -> Iterator[tuple[str, Any]]:
         return
     kind, names = FIELDS[option]
     value: Any = {ON: True, OFF: False, WORDS: values}.get(kind)
+    if kind == SIZES:
+        value = [int(size) for size in values]
     if value is None:
         value = {WHOLE: int, SHARE: float}.get(kind, str)(values[0])
     yield from ((name, value) for name in names)

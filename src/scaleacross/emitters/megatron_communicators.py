@@ -21,6 +21,7 @@ DP: Final[tuple[Axis, ...]] = ("dp_shard", "dp_replicate")
 AXES_OF: Final[Mapping[str, tuple[Axis, ...]]] = {
     "tp": ("tp",),
     "cp": ("cp",),
+    "hcp": ("cp",),
     "pp": ("pp",),
     "embd": ("pp",),
     "mp": ("tp", "pp"),
@@ -53,6 +54,8 @@ def group_keys(plan: Plan) -> dict[str, str]:
     return {
         "tp": "tp",
         "cp": "cp",
+        "cp_inner": "hcp",
+        "cp_outer": "hcp",
         "pp": "pp",
         "ep": "ep",
         "dp_shard": shard,

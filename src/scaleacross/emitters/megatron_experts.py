@@ -19,7 +19,7 @@ def expert_runtime(plan: Plan) -> list[str]:
 
 def _dispatch(plan: Plan) -> list[str]:
     """``alltoall`` sends a copy per expert; ``flex`` with DeepEP sends a token once per rank, and once per host over adapters."""
-    runtime, several = plan.job.experts, plan.degrees.ep > 1
+    runtime, several = plan.job.experts, plan.degrees.expert_ranks > 1
     out = ["--moe-token-dispatcher-type"]
     out += (
         ["flex", "--moe-flex-dispatcher-backend", "deepep"]

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleacross.errors import EmitError
+from scaleacross.spec.launch import expert_coordinate
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
 from scaleacross.spec.placement import Placement, host_devices, strides
 from scaleacross.spec.plan import Plan
@@ -46,7 +47,7 @@ class RankOrder:
     hosts: tuple[Host, ...]
     host: Ints
     coordinates: Mapping[GridAxis, Ints]
-    ep: int
+    ep: Ints
     spares: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     accelerators: tuple[str, ...] = ()
 
@@ -61,11 +62,6 @@ class RankOrder:
         out = np.empty(len(self), dtype=np.int64)
         out[order] = np.arange(len(self)) - np.repeat(starts, np.diff(starts, append=len(self)))
         return out
-
-    @cached_property
-    def ep_coordinates(self) -> Ints:
-        """[rank] -> its coordinate inside an expert-parallel group."""
-        return self.coordinates["dp_shard"] % self.ep
 
     def split_host(self) -> str | None:
         """The first host whose ranks are not one contiguous block, or None. torchrun can only give out contiguous blocks."""
@@ -130,17 +126,18 @@ def order_of(
         for one, used in in_order
     )
     coordinates = {axis: at[axis][position_of] for axis in GRID_AXES}
+    ep = expert_coordinate(degrees, *(coordinates[axis] for axis in ("dp_shard", "cp", "tp")))
     taken = {host.name for host in named}
     spares = {name: tuple(host for host in one.host_names if host not in taken) for name, one in buildings.items()}
     types = tuple(dict.fromkeys(buildings[host.building].accelerator.name for host in named))
     left = {name: names for name, names in spares.items() if names}
-    return RankOrder(named, place[host], coordinates, degrees.ep, left, types)
+    return RankOrder(named, place[host], coordinates, ep, left, types)
 
 
 def ranks_csv(order: RankOrder) -> str:
     """The rank table: rank, host, local, building, zone, rack, pp, dp_replicate, dp_shard, cp, tp, ep."""
     axes: tuple[GridAxis, ...] = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
-    columns = [order.host, order.local_ranks, *(order.coordinates[axis] for axis in axes), order.ep_coordinates]
+    columns = [order.host, order.local_ranks, *(order.coordinates[axis] for axis in axes), order.ep]
     named = [_quoted(one.name) for one in order.hosts]
     placed = [f"{_quoted(one.building)},{one.zone},{one.rack}" for one in order.hosts]
     rows = (

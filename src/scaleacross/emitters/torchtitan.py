@@ -125,7 +125,7 @@ def _training(plan: Plan) -> Mapping[str, Any]:
         "local_batch_size": per_round * plan.num_micro_batches if degrees.pp > 1 else per_round,
         "global_batch_size": plan.job.global_batch_sequences,
         "seq_len": plan.job.sequence_length,
-        "disable_cuda_graphs": degrees.pp > 1 or degrees.ep > 1,
+        "disable_cuda_graphs": degrees.pp > 1 or degrees.expert_ranks > 1,
     }
 
 
@@ -140,7 +140,7 @@ def _parallelism(plan: Plan) -> Mapping[str, Any]:
         "tensor_parallel_degree": degrees.tp,
         "context_parallel_degree": degrees.cp,
         "pipeline_parallel_degree": degrees.pp,
-        "expert_parallel_degree": degrees.ep,
+        "expert_parallel_degree": degrees.expert_ranks,
     }
     if degrees.cp > 1:
         out["context_parallel_load_balancer"] = (

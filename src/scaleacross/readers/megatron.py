@@ -14,7 +14,7 @@ from typing import Any, Final
 from scaleacross.emitters.megatron import CP_COMM_TYPES, DP_OUTERMOST, FSDP_STRATEGIES, PP_OUTERMOST
 from scaleacross.emitters.megatron_layout import GROUP_SIZE
 from scaleacross.errors import InputError
-from scaleacross.readers.settings import Reading, data_parallel, stages
+from scaleacross.readers.settings import Reading, data_parallel, folded, stages
 from scaleacross.schedules.pipeline.interleaved_1f1b import microbatches_per_round
 from scaleacross.spec.parallelism import PASS_GATHERS, ContextExchange, Degrees, PipelineChoice, ShardLevel, has_chunks
 from scaleacross.spec.plan import Decision
@@ -90,8 +90,16 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
     tp, pp, cp = (number(f"--{axis}-parallel-size", 1) for axis in ("tensor-model", "pipeline-model", "context"))
     dp = data_parallel(name, world, tp * pp * cp)
     shard = _shard(found)
-    ep = number("--expert-model-parallel-size", 1)
-    whole = dp if ep == 1 else 1  # experts lie inside dp_shard, also where nothing else is sharded
+    ep, lanes, divided = number("--expert-model-parallel-size", 1), 1, number("--expert-tensor-parallel-size", tp)
+    if divided not in (1, tp):
+        raise InputError(f"{name}: --expert-tensor-parallel-size {divided} is not modelled: 1 and tp {tp} are")
+    if divided < tp or (ep > 1 and cp > 1):  # expert groups run over tp, unless it divides experts, and cp first
+        if divided > 1:
+            raise InputError(
+                f"{name}: experts over cp {cp} that tp {tp} divides are not modelled; --expert-tensor-parallel-size 1 is"
+            )
+        ep, lanes = folded(name, ep, tp * cp, dp)
+    whole = dp if ep * lanes == 1 else 1  # experts lie inside dp_shard, also where nothing else is sharded
     replicas = number("--num-distributed-optimizer-instances", 1) if shard != "none" else whole
     if dp % replicas:
         raise InputError(f"{name}: {replicas} optimizer instances do not divide dp {dp}")
@@ -99,9 +107,15 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
         raise InputError(
             f"{name}: --expert-model-parallel-size {ep} does not divide the {dp // replicas} replicas of a shard group"
         )
+    exchange = _context(found, name) if cp > 1 else "ring"
+    inner = _inner(found, name, cp) if exchange == "all_to_all_ring" else 1
+    if inner in (1, cp):  # Transformer Engine falls back to the one that is left
+        exchange, inner = ("ring" if inner == 1 else "all_to_all") if exchange == "all_to_all_ring" else exchange, 1
     if shard != "none" and dp // replicas * cp == 1:
         shard = "none"  # a distributed optimizer over one rank
-    degrees = Degrees(tp=tp, cp=cp, pp=pp, dp_shard=dp // replicas, dp_replicate=replicas, ep=ep)
+    degrees = Degrees(
+        tp=tp, cp=cp, pp=pp, dp_shard=dp // replicas, dp_replicate=replicas, ep=ep, expert_lanes=lanes, cp_inner=inner
+    )
     counts = _layers(found, name, pp, num_layers, number)
     chunks = len(counts[0]) if counts else 1
     schedule = "Interleaved1F1B" if has_chunks("Interleaved1F1B", chunks) else "1F1B"
@@ -110,8 +124,7 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
         _check_rounds(name, number(GROUP_SIZE, pp), choice, pp, number("--global-batch-size") // dp)
     decision = Decision(
         degrees=degrees, pipeline=choice, recompute=_recompute(found, name, num_layers, pp * chunks),
-        shard=shard, **_offload(found, name, num_layers),
-        context_exchange=_context(found, name) if cp > 1 else "ring",
+        shard=shard, **_offload(found, name, num_layers), context_exchange=exchange,
         layers_per_stage=counts if "--pipeline-model-parallel-layout" in found else None,
     )  # fmt: skip
     job = {
@@ -119,12 +132,27 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
         "global_batch_sequences": number("--global-batch-size"),
         **_job(found),
         **_overlap(found, decision),
-        **_experts(found, name, degrees.ep),
+        **_experts(found, name, degrees.expert_ranks),
     }
     model = {label: number(option) for option, label in MODEL.items() if option in found}
     order = DP_OUTERMOST if "--use-tp-pp-dp-mapping" in found else PP_OUTERMOST
     unsaid = {field: option for option, field in SHARES.items() if option in found}
     return Reading(decision, job, model, order, tuned="--nccl-communicator-config-path" in found, unsaid=unsaid)
+
+
+def _inner(found: dict[str, list[str]], name: str, cp: int) -> int:
+    """Ranks of cp that exchange heads inside a ring.
+
+    Raises:
+        InputError: the sizes of both levels do not multiply to cp.
+    """
+    sizes = found.get("--hierarchical-context-parallel-sizes", [])
+    if len(sizes) != 2 or not all(size.isdigit() for size in sizes) or int(sizes[0]) * int(sizes[1]) != cp:
+        raise InputError(
+            f"{name}: --hierarchical-context-parallel-sizes {' '.join(sizes) or 'is missing'}: two sizes whose product "
+            f"is --context-parallel-size {cp} are needed"
+        )
+    return int(sizes[0])
 
 
 def _context(found: dict[str, list[str]], name: str) -> ContextExchange:

@@ -47,6 +47,22 @@ def data_parallel(name: str, world: int, model_parallel: int) -> int:
     return world // model_parallel
 
 
+def folded(name: str, ep: int, lanes: int, dp: int) -> tuple[int, int]:
+    """Of ``ep`` ranks with whole experts of their own: ep inside dp_shard, and lanes of tp and cp.
+
+    Raises:
+        InputError: they are not all lanes, or there is no replica beside them.
+    """
+    if lanes == 1:
+        return ep, 1
+    if ep % lanes or dp == 1:
+        raise InputError(
+            f"{name}: {ep} ranks with whole experts on tp · cp = {lanes} lanes and dp {dp}: tp · cp times a divisor of the "
+            "shard group, which has several replicas, is modelled"
+        )
+    return ep // lanes, lanes
+
+
 def stages(name: str, counts: Sequence[int], pp: int, num_layers: int) -> tuple[tuple[int, ...], ...]:
     """[pipeline rank][chunk] -> layers, from layers of virtual stages in model order (placed in a loop).
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from scaleacross.emitters.torchtitan import TORCHTITAN_ORDER
 from scaleacross.errors import InputError
-from scaleacross.readers.settings import Reading, data_parallel
+from scaleacross.readers.settings import Reading, data_parallel, folded
 from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.schedules.pipeline.stage_placement import locate
 from scaleacross.spec.parallelism import Degrees, PipelineChoice, ShardLevel
@@ -39,7 +39,10 @@ def read(text: str, name: str, world: int, num_layers: int) -> Reading:
         raise InputError(
             f"{name}: data_parallel_replicate {replicate} · shard {sharded} is not the {dp} that {world} processes leave"
         )
-    degrees = Degrees(tp=tp, cp=cp, pp=pp, dp_shard=sharded, dp_replicate=replicate, ep=of("expert_parallel_degree", 1))
+    ep, lanes = of("expert_parallel_degree", 1), 1
+    if ep > 1:  # its experts lie on all axes but pp, none of them divided
+        ep, lanes = folded(name, ep, tp * cp, sharded)
+    degrees = Degrees(tp=tp, cp=cp, pp=pp, dp_shard=sharded, dp_replicate=replicate, ep=ep, expert_lanes=lanes)
     shard: ShardLevel = "none" if sharded * cp == 1 else "optimizer" if pp > 1 else _without_pipeline(parallel)
     decision = Decision(
         degrees=degrees, pipeline=_pipeline(parallel, training, pp), recompute=parts["recompute"], shard=shard,

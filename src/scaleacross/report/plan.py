@@ -22,13 +22,14 @@ AXIS_MEANING: dict[Axis, str] = {
     "pp": "pipeline",
     "dp_shard": "data, states sharded",
     "dp_replicate": "data, replicated",
-    "ep": "experts, inside dp_shard",
+    "ep": "experts",
 }
 BETWEEN_BUILDINGS = ("campus", "region")
 CONTEXT_MEANING = {
     "ring": "ring: keys and values go round beside attention",
     "gather": "gather: keys and values are gathered before attention",
     "all_to_all": "all_to_all: heads are exchanged for sequence before and after attention",
+    "all_to_all_ring": "all_to_all_ring: all_to_all among cp_inner neighbours, a ring between their groups",
 }
 SHARD_MEANING = {
     "none": "nothing (every replica keeps all states)",
@@ -112,8 +113,10 @@ def placement(plan: Plan) -> RenderableType:
     for axis in (axis for axis in placed.axis_order if degrees.of(axis) > 1):
         _axis_row(axes, plan, axis, count(stride))
         stride *= degrees.of(axis)
-    if degrees.ep > 1:
-        _axis_row(axes, plan, "ep", "")
+    if degrees.expert_ranks > 1:
+        _axis_row(
+            axes, plan, "ep", f"over tp, cp and ep {degrees.ep}" if degrees.expert_lanes > 1 else "inside dp_shard"
+        )
     for axis in (axis for axis in placed.axis_order if degrees.of(axis) == 1):
         _axis_row(axes, plan, axis, "")
     return section(

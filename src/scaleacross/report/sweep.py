@@ -115,7 +115,7 @@ def _outcome(row: dict[str, Any], num_figures: int, num_prices: int) -> tuple[st
         figures = human_seconds(row["step_s"]), large(row["samples_per_s"]), percent(row["gap"])
         return *figures, str(row["status"]), groups + split
     prices = (row.get(name) for name in ("cost_per_million_tokens", "owned_cost_per_million_tokens")[:num_prices])
-    degrees = [f"{axis} {row[axis]}" for axis in (*GRID_AXES, "ep") if row[axis] > 1]
+    degrees = [f"{axis} {row[axis]}" for axis in (*GRID_AXES, "ep", "expert_lanes") if row[axis] > 1]
     crossing = row["crossing"].replace(":", ": ")
     plan = " ".join(degrees) + (f" ({crossing})" if crossing else "")
     return (

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from scaleacross.simulation.machine import group_geometry
 from scaleacross.simulation.replay import Replay
 from scaleacross.spec.execution_trace import Communicator, ExecutionTrace, Operation
-from scaleacross.spec.placement import strides
+from scaleacross.spec.placement import communicator_axes, strides
 from scaleacross.spec.plan import Plan
 from scaleacross.step.graph import Call, Computation, Key
 from scaleacross.step.setting import SHAPES
@@ -30,10 +29,8 @@ def execution_trace(plan: Plan, problem: Problem, played: Replay) -> ExecutionTr
     of_block = np.array([number[int(one)] for one in machine.classes.of[: machine.fabric.num_blocks]])
     degrees, placement = plan.degrees, plan.placement
     uses = {node.use for node in graph.kinds if isinstance(node, Call)}
-    whole = problem.profile.whole_experts
-    communicators = {
-        use: Communicator(*group_geometry(SHAPES.get(use, use), degrees, placement, whole)) for use in sorted(uses)
-    }
+    axes = communicator_axes(degrees, placement.axis_order)
+    communicators = {use: Communicator(*axes[SHAPES.get(use, use)]) for use in sorted(uses)}
     return ExecutionTrace(
         plan_name=plan.job.name,
         step_s=played.step_s,

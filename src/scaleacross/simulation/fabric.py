@@ -131,6 +131,8 @@ def block_width(topology: Topology, placement: Placement, degrees: Degrees) -> i
     parts = [degrees.of(fastest)]
     if fastest == "dp_shard":
         parts.append(degrees.ep * stride["dp_shard"])
+    if fastest == "cp" and degrees.cp_inner > 1:
+        parts.append(degrees.cp_inner * stride["cp"])
     base = 0
     for share in placement.fill:
         building = topology.building(share.building)

@@ -24,12 +24,12 @@ from scaleacross.simulation.fabric import (
 from scaleacross.simulation.first_classes import initial, relations, routes
 from scaleacross.simulation.folding import Classes, mean_loads, refine, unfolded
 from scaleacross.simulation.patterns import Groups, Pattern, PatternKey
-from scaleacross.spec.parallelism import GRID_AXES, Degrees
-from scaleacross.spec.placement import Placement, strides
+from scaleacross.spec.parallelism import Degrees
+from scaleacross.spec.placement import Placement, communicator_axes, strides
 from scaleacross.spec.topology import Topology
 
 Load = list[tuple[int, float]]
-WAITED: Final = ("tp", "cp", "ep")
+WAITED: Final = ("tp", "cp", "cp_inner", "cp_outer", "ep")
 """Shapes of groups whose collectives the layers of every micro-batch wait for."""
 
 
@@ -175,7 +175,6 @@ def build_machine(
     degrees: Degrees,
     kinds: Mapping[str, Sequence[str]],
     block_facts: Floats | None = None,
-    whole_experts: bool = False,
     copies: float = 0.0,
     max_blocks: int | None = None,
     slowdown: Slowdown | None = None,
@@ -187,14 +186,14 @@ def build_machine(
     Args:
         kinds: shape -> kinds of streams that its collectives need: "ring", "pairwise", "levels".
         block_facts: (positions / width, any) what else tells blocks apart (micro-batches, speed).
-        whole_experts: experts are spread over tp · ep ranks.
         copies: equal copies of a token of which a place gets one at most; 0: it gets all.
         max_blocks: classes of blocks to stop at; None: nothing is folded.
         width: positions of a block; None: as many as are alike.
         waited: shapes of groups that computation waits for in every micro-batch.
     """
     fabric = build_fabric(topology, placement, width or block_width(topology, placement, degrees), slowdown)
-    shapes = {shape: _groups(fabric, shape, degrees, placement, whole_experts) for shape in kinds}
+    axes = communicator_axes(degrees, placement.axis_order)
+    shapes = {shape: patterns.groups_of(fabric, *axes[shape]) for shape in kinds}
     streams: dict[PatternKey, Pattern] = {}
     for shape, needed in kinds.items():
         port_rate = fabric.rates[0, fabric.building[shapes[shape].members[:, 0]]]
@@ -222,22 +221,6 @@ def build_machine(
         related = relations(shapes, streams, offsets, following if degrees.pp > 1 else None)
         classes = refine(known, related, fabric.num_blocks, max_blocks, offsets["links"])
     return Machine(fabric, shapes, streams, classes, offsets, following, preceding)
-
-
-def _groups(fabric: Fabric, shape: str, degrees: Degrees, placement: Placement, whole_experts: bool) -> Groups:
-    return patterns.groups_of(fabric, *group_geometry(shape, degrees, placement, whole_experts))
-
-
-def group_geometry(shape: str, degrees: Degrees, placement: Placement, whole_experts: bool) -> tuple[int, int]:
-    """Degree and stride of the groups of an axis, of ``ep``, or of the replicas of an expert (``expert``)."""
-    stride = strides(degrees, placement.axis_order)
-    if shape == "ep":
-        whole = whole_experts and degrees.tp > 1
-        return degrees.ep * (degrees.tp if whole else 1), stride["tp" if whole else "dp_shard"]
-    if shape == "expert":
-        return degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep
-    axis = next(axis for axis in GRID_AXES if axis == shape)
-    return degrees.of(axis), stride[axis]
 
 
 def _streams(

@@ -186,7 +186,6 @@ def _machine(plan: Plan, problem: Problem, unlike: Disturbance, fold: bool) -> t
         degrees,
         _kinds(plan),
         block_facts=np.stack([pace, counts.astype(float)], axis=1),
-        whole_experts=problem.profile.whole_experts,
         copies=_copies(problem),
         max_blocks=_most_classes(plan) if fold else None,
         slowdown=unlike.slowdown,
@@ -229,8 +228,10 @@ def _copies(problem: Problem) -> float:
     return float(max(block.routed_tokens for block, _ in problem.profile.blocks))
 
 
-def _use(one: PredictedCollective) -> str:
-    """What a collective is for, in the words of a step graph."""
+def _use(plan: Plan, one: PredictedCollective) -> str:
+    """What a collective of a plan is for, in the words of a step graph."""
+    if one.axis == "cp" and "key" in one.name and plan.degrees.cp_inner > 1:
+        return "cp_inner" if one.op == "all_to_all" else "cp_outer"
     if one.axis == "cp" and "key" not in one.name:  # parameters and gradients
         return "cp_states"
     return "expert" if one.axis == "dp_shard" and "expert" in one.name else str(one.axis)
@@ -238,12 +239,13 @@ def _use(one: PredictedCollective) -> str:
 
 def _ways(plan: Plan, fabric: Fabric) -> dict[tuple[str, Op], Way]:
     """How every kind of collective runs, by use and operation."""
-    return {(_use(one), one.op): _way(plan, one, fabric) for one in plan.collectives}
+    return {(_use(plan, one), one.op): _way(plan, one, fabric) for one in plan.collectives}
 
 
 def _way(plan: Plan, one: PredictedCollective, fabric: Fabric) -> Way:
     """How a collective runs: as the plan's network decision says, else on the library's defaults."""
-    communicator = "expert" if one.axis == "dp_shard" and "expert" in one.name else one.axis
+    use = _use(plan, one)
+    communicator = SHAPES.get(use, use)
     payload = one.name.partition(" of ")[2]
     for choice in plan.decision.network or ():
         if (choice.communicator, choice.op, choice.payload) == (communicator, one.op, payload):
@@ -252,7 +254,7 @@ def _way(plan: Plan, one: PredictedCollective, fabric: Fabric) -> Way:
 
 
 def _setting(plan: Plan, profile: ModelProfile) -> Setting:
-    sizes: dict[tuple[str, Op], float] = {(_use(one), one.op): one.bytes_per_rank for one in plan.collectives}
+    sizes: dict[tuple[str, Op], float] = {(_use(plan, one), one.op): one.bytes_per_rank for one in plan.collectives}
     whole = ("tp", "all_reduce") in sizes
     chosen = plan.decision
     again = profile.keys_again(chosen.recompute), tokens_again(chosen.recompute)
@@ -264,7 +266,7 @@ def _kinds(plan: Plan) -> dict[str, list[str]]:
     kinds = {"ring": "ring", "tree": "ring", "hierarchical": "levels", "pairwise": "pairwise"}
     out: dict[str, list[str]] = {}
     for one in plan.collectives:
-        use = _use(one)
+        use = _use(plan, one)
         if use == "pp":
             continue
         needed = out.setdefault(SHAPES.get(use, use), [])

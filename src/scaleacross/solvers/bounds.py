@@ -30,6 +30,7 @@ from scaleacross.cost_models.compute import Shards, attainable_flop_per_s, layer
 from scaleacross.cost_models.levels import accelerator_types, trunk_graph
 from scaleacross.cost_models.network.codec import best_ratio
 from scaleacross.cost_models.pipeline.timed_bounds import SPLIT
+from scaleacross.cost_models.settings import ALL_TO_ALL_RING
 from scaleacross.cost_models.spending import Spending
 from scaleacross.cost_models.traffic import ACTIVATION_BYTES
 from scaleacross.schedules.pipeline import is_legal
@@ -96,20 +97,19 @@ def critical_path_bound(problem: Problem) -> Bound:
     """One micro-batch through all layers and back, kernels at their fastest shapes (docstring of the module)."""
     job, profile = problem.job, problem.profile
     space = SearchSpace(job, profile, problem.topology.num_accelerators, 1)
+    exchanges = [
+        (cp, context, inner)
+        for cp, context in product(space.cp_values(Refusals()), range(len(CONTEXT_EXCHANGES)))
+        for inner in (divisors(cp) if context == ALL_TO_ALL_RING else (1,))
+    ]
+    degrees = space.tp_values(Refusals()), divisors(profile.num_experts or 1), job.micro_batch_sequences
+    foldings = (0, 1) if profile.num_experts and "tp_cp" in job.expert_folding else (0,)
     rows = np.array(
-        list(
-            product(
-                space.tp_values(Refusals()),
-                space.cp_values(Refusals()),
-                divisors(profile.num_experts or 1),
-                job.micro_batch_sequences,
-                range(len(CONTEXT_EXCHANGES)),
-            )
-        ),
-        dtype=np.int64,
-    ).reshape(-1, 5)
-    tp, cp, ep, micro_batch, context = rows.T
-    shards = Shards(tp, cp, ep, micro_batch, modules=np.zeros(len(rows), dtype=np.int64), context=context)
+        [(*some, *exchange) for *some, exchange in product(*degrees, foldings, exchanges)], dtype=np.int64
+    ).reshape(-1, 7)
+    tp, ep, micro_batch, folded, cp, context, inner = rows.T
+    lanes = np.where(folded, tp * cp, 1)
+    shards = Shards(tp, cp, ep, micro_batch, np.zeros(len(rows), dtype=np.int64), context, lanes, inner)
     layers = [*profile.blocks, (profile.embedding, 1), (profile.head, 1)]
     split = any(is_legal(name, 2, 1, v) for name, v in product(job.schedules, job.num_chunks) if name in SPLIT)
     least = np.inf

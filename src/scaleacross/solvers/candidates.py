@@ -1,24 +1,21 @@
 """Price candidates in arrays: does it fit, and what can a step cost at best?
 
-Two lower bounds per candidate, both the cost model itself on shapes that no placement can beat
-(``groups.relaxed_shape``):
+Two lower bounds per candidate, both the cost model itself on shapes that no placement can beat (``groups.relaxed_shape``):
 
 * coarse: every axis lies as well as if it were the innermost one
 * tight:  the best axis order, every axis at the stride which that order gives it (all orders are enumerated)
 
 The tight bound misses only what the cut between unequal buildings adds; ``place_parallelism`` settles that exactly.
 
-A million candidates share few collectives (``cost_models.distinct``). What depends on a part of the columns is priced once:
-calls on (tp, cp, ep, pp, dp, micro-batch), computation and serial terms on *bases* (all but SPLIT), state traffic on *states*
-(all but SHAPE).
+A million candidates share few collectives (``distinct``). What depends on a part of the columns is priced once:
+calls on (tp, cp, ep, pp, dp, micro-batch), computation and serial terms on *bases* (all but SPLIT), states on all but SHAPE.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import permutations
+from functools import cached_property, partial
 from typing import Final, Literal
 
 import numpy as np
@@ -48,7 +45,7 @@ from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.overlap import computation_s, windows
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among
 from scaleacross.cost_models.pipeline.unplaced import WAITED
-from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings, stride_behind
+from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings, expert_axis, keys_axis, stride_behind
 from scaleacross.cost_models.stages import block_counts, pipeline_groups
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.traffic import Volumes
@@ -61,6 +58,7 @@ from scaleacross.solvers.priced import Priced
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS, GridAxis
+from scaleacross.spec.placement import axis_orders
 from scaleacross.workloads.layer_profile import ModelProfile
 
 ORDER_BLOCK: Final = 65_536
@@ -207,12 +205,13 @@ class Pricing:
     def tight(self, priced: Priced) -> Priced:
         """The same candidates with the tight bound."""
         best = np.empty((2, len(priced.bound_s)))
-        pattern = distinct(*((getattr(priced.settings, axis) > 1).astype(np.int64) for axis in GRID_AXES))
+        several = ((getattr(priced.settings, axis) > 1).astype(np.int64) for axis in (*GRID_AXES, "expert_lanes"))
+        pattern = distinct(*several)
         for kind, row in enumerate(pattern.first):
             active = [axis for axis in GRID_AXES if int(getattr(priced.settings, axis)[row]) > 1]
-            alike = np.flatnonzero(pattern.code == kind)
+            alike, folded = np.flatnonzero(pattern.code == kind), bool(priced.settings.expert_lanes[row] > 1)
             some = priced.settings.take(alike), priced.work.take(alike)
-            best[:, alike] = self.order_figures_s(*some, list(permutations(active))).min(axis=1)
+            best[:, alike] = self.order_figures_s(*some, axis_orders(active, folded)).min(axis=1)
         bound, estimate = priced.free_s + best
         return replace(priced, bound_s=bound, estimate_s=estimate)
 
@@ -328,13 +327,15 @@ class Pricing:
         settings = volumes.settings
         kinds = distinct(*(getattr(settings, name) for name in (*LAYER_COLUMNS, "pp", "dp")), stride)
         some, apart = volumes.take(kinds.first), stride[kinds.first]
-        group = self._group(some.settings, getattr(some.settings, axis), apart, coarse, waits=axis in WAITED)
-        sharded = axis == "dp_shard"
-        experts = self._group(some.settings, some.settings.ep, apart, coarse, waits=True) if sharded else None
+        of = partial(self._group, some.settings, coarse=coarse, waits=axis in WAITED)
+        group = of(*(keys_axis(some.settings, apart) if axis == "cp" else (getattr(some.settings, axis), apart)))
+        experts = of(*expert_axis(some.settings, apart)) if axis == "dp_shard" else None
+        heads = of(some.settings.cp_inner, apart) if axis == "cp" and (some.settings.cp_inner > 1).any() else None
         if len(self.types) == 1 or axis not in WAITED:
-            return [axis_calls(axis, some, group, experts).take(kinds.code)]
-        on = ((self._on(name, group), experts and self._on(name, experts)) for name in self.types)
-        return [axis_calls(axis, some, *groups).take(kinds.code) for groups in on]
+            return [axis_calls(axis, some, group, experts, heads).take(kinds.code)]
+        also = ([one and self._on(name, one) for one in (experts, heads)] for name in self.types)
+        each = zip(self.types, also, strict=True)
+        return [axis_calls(axis, some, self._on(name, group), *others).take(kinds.code) for name, others in each]
 
     def _on(self, accelerator: str, group: Group) -> Group:
         """Groups that the pipeline waits for on accelerators of a type."""

@@ -31,7 +31,15 @@ MANY: Final = 1 << 20
 BATCH_FACTOR: Final = 12
 EXPANDED: Final = 4096
 """Bases that are expanded at once to find one candidate that fits."""
-CHOICES: Final = ("recompute", "micro_batch_sequences", "shard", "schedules", "num_chunks", "context_exchange")
+CHOICES: Final = (
+    "recompute",
+    "micro_batch_sequences",
+    "shard",
+    "schedules",
+    "num_chunks",
+    "context_exchange",
+    "expert_folding",
+)
 
 
 @dataclass(frozen=True)

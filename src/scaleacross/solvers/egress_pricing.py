@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import permutations
 from typing import Final
 
 import numpy as np
@@ -19,7 +18,6 @@ from scaleacross.cost_models.egress import (
     UnitPrices,
     flow_price,
     group_patterns,
-    group_strides,
     hop_prices,
     unit_prices,
 )
@@ -28,8 +26,9 @@ from scaleacross.cost_models.sharding import gathered_once, pass_gathers, reduce
 from scaleacross.cost_models.traffic import Flow, Volumes
 from scaleacross.solvers.fleets import Fill, Fleet, shares
 from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS, Degrees, GridAxis
+from scaleacross.spec.placement import axis_orders, communicator_axes
 
-SHAPES: Final = (*GRID_AXES, "ep", "expert")
+SHAPES: Final = (*GRID_AXES, "cp_inner", "cp_outer", "ep", "expert")
 RING, PAIRS, ONWARD, BACK = range(len(UnitPrices._fields))
 
 
@@ -46,7 +45,7 @@ class EgressPricing:
         self, degrees: Degrees, axis_order: Sequence[GridAxis], fill: Fill, sent: Sequence[Flow], num_chunks: int
     ) -> float:
         """Currency units per step on one placement."""
-        groups = group_strides(degrees, axis_order)
+        groups = communicator_axes(degrees, axis_order)
         return sum(flow_price(flow, self._unit(fill, *groups[flow.shape]), num_chunks) for flow in sent)
 
     def least(self, volumes: Volumes) -> Floats:
@@ -55,7 +54,7 @@ class EgressPricing:
         out = np.zeros(len(settings))
         spread = settings.world_size > max(building.num_accelerators for building in self.fleet.buildings)
         amounts = sent_amounts(volumes).reshape(len(settings), -1)
-        axes = ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep")
+        axes = tuple(Degrees.model_fields)
         kinds = distinct(*(getattr(settings, axis) for axis in axes))
         for kind, row in enumerate(kinds.first):
             alike = np.flatnonzero((kinds.code == kind) & spread)
@@ -70,7 +69,9 @@ class EgressPricing:
             active = [axis for axis in GRID_AXES if degrees.of(axis) > 1]
             idle = [axis for axis in GRID_AXES if axis not in active]
             fills = self.fleet.fills_of(degrees)
-            groups = [group_strides(degrees, (*idle, *order)) for order in permutations(active)]
+            groups = [
+                communicator_axes(degrees, (*idle, *order)) for order in axis_orders(active, degrees.expert_lanes > 1)
+            ]
             pairs = {pair: index for index, pair in enumerate({pair for group in groups for pair in group.values()})}
             rows = np.unique([[pairs[group[shape]] for shape in SHAPES] for group in groups], axis=0)
             units = np.array([[self._unit(fill, *pair) for pair in pairs] for fill in fills], dtype=np.float64)
@@ -99,10 +100,10 @@ def sent_amounts(volumes: Volumes) -> Floats:
         settings.context != ANY_EXCHANGE,
     )  # nothing is counted of an open one
     gathers = work.layers * m * (2 + volumes.regathers + volumes.keys_again) * volumes.kv_bytes
-    out[:, at["cp"], RING] = np.where(ring & ~swapped, gathers, 0.0)
-    out[:, at["cp"], PAIRS] = np.where(
-        swapped, work.layers * m * (4 + 2 * volumes.keys_again) * volumes.heads_bytes, 0.0
-    )
+    heads, inside = work.layers * m * (4 + 2 * volumes.keys_again) * volumes.heads_bytes, settings.cp_inner > 1
+    out[:, at["cp"], RING] = np.where(ring & ~swapped & ~inside, gathers, 0.0)
+    out[:, at["cp"], PAIRS] = np.where(swapped, heads, 0.0)
+    out[:, at["cp_outer"], RING], out[:, at["cp_inner"], PAIRS] = inside * gathers, inside * heads
     out[:, at["ep"], PAIRS] = work.moe_layers * m * (4 + 2 * volumes.tokens_again) * volumes.routed_bytes
     messages = 2 * m * settings.num_chunks * volumes.hidden_bytes / settings.tp
     out[:, at["pp"], ONWARD] = messages
@@ -111,7 +112,8 @@ def sent_amounts(volumes: Volumes) -> Floats:
     none = settings.shard == SHARD_LEVELS.index("none")
     reduced = np.where(none, 2, np.where(reduced_every_pass(settings), m, 1)) * optimizer.reduce_bytes
     gathered = (gathered_once(settings) + m * pass_gathers(settings)) * optimizer.parameter_bytes
-    dense, expert = work.dense_parameters, work.expert_parameters
-    for shape, held in (("cp", dense + expert), ("dp_shard", dense / settings.cp), ("expert", expert / settings.cp)):
+    dense, expert, contexts = work.dense_parameters, work.expert_parameters, settings.expert_contexts
+    over_cp = dense + expert * (contexts == settings.cp)
+    for shape, held in (("cp", over_cp), ("dp_shard", dense / settings.cp), ("expert", expert / contexts)):
         out[:, at[shape], RING] += held * (reduced + gathered)
     return out

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import permutations
 from typing import Final
 
 import numpy as np
@@ -30,7 +29,7 @@ from scaleacross.cost_models.pipeline.placed import TimedPipeline
 from scaleacross.cost_models.pipeline.unplaced import WAITED, UnplacedPipelines
 from scaleacross.cost_models.plan_cost import stage_memory
 from scaleacross.cost_models.settings import Floats, Settings, settings_of
-from scaleacross.cost_models.step import StepTimes, communicator_axes, placement_free_s, step_times
+from scaleacross.cost_models.step import StepTimes, placement_free_s, step_times
 from scaleacross.cost_models.uneven import Rows
 from scaleacross.cost_models.waiting_groups import waiting_groups
 from scaleacross.cost_models.work import Work
@@ -40,7 +39,7 @@ from scaleacross.solvers.mixed_fleets import pricing_on
 from scaleacross.solvers.place_parallelism import AxisOrder, PlacementDecision, Placer, axes_of, never
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
-from scaleacross.spec.placement import Placement, strides
+from scaleacross.spec.placement import Placement, axis_orders, communicator_axes, strides
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.recomputation import RECOMPUTES, rerun_period
 from scaleacross.workloads.layer_profile import ModelProfile
@@ -171,7 +170,7 @@ class EveryPlacement(Placer):
         self, settings: Settings, slowest_axis: GridAxis | None, orders: Sequence[AxisOrder] | None
     ) -> Iterator[Place]:
         active, idle = axes_of(settings)
-        orders = list(permutations(active)) if orders is None else orders
+        orders = axis_orders(active, bool(settings.expert_lanes[0] > 1)) if orders is None else orders
         for fill in self.fills_of(settings) if orders else ():
             for order in orders:
                 place = (fill, (*idle, *order))

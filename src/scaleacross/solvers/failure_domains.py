@@ -6,8 +6,6 @@ accelerators: the fullest of u units holds at least ⌈N/u⌉ accelerators, of a
 
 from __future__ import annotations
 
-from itertools import permutations
-
 import numpy as np
 
 from scaleacross.cost_models.distinct import distinct
@@ -16,8 +14,9 @@ from scaleacross.cost_models.settings import Ints, Settings
 from scaleacross.solvers.fleets import Fleet, shares
 from scaleacross.spec.job import FailureDomains
 from scaleacross.spec.parallelism import GRID_AXES, Degrees
+from scaleacross.spec.placement import axis_orders
 
-SHAPE_AXES = ("dp_shard", "dp_replicate", "pp", "tp", "cp")
+SHAPE_AXES = ("dp_shard", "dp_replicate", "pp", "tp", "cp", "expert_lanes")
 
 
 def lost_at_least(fleet: Fleet, settings: Settings, wanted: FailureDomains) -> Ints:
@@ -37,7 +36,7 @@ def keeps_apart(fleet: Fleet, degrees: Degrees, wanted: FailureDomains) -> bool:
     return any(
         replicas_lost(fleet.topology, shares(fill), degrees, (*idle, *order), wanted.level) <= wanted.max_replicas_lost
         for fill in fleet.fills_of(degrees)
-        for order in permutations(active)
+        for order in axis_orders(active, degrees.expert_lanes > 1)
     )
 
 

@@ -20,7 +20,7 @@ from scaleacross.cost_models.levels import CAMPUS, Levels, build_levels
 from scaleacross.cost_models.links import links_of, stacked_links
 from scaleacross.cost_models.network.compression import Best
 from scaleacross.cost_models.plan_cost import PlanCost, groups_of, plan_cost, step_seconds
-from scaleacross.cost_models.settings import Bools, Ints, Settings
+from scaleacross.cost_models.settings import Bools, Ints, Settings, expert_axis
 from scaleacross.cost_models.step import exact_shapes
 from scaleacross.cost_models.waiting_groups import near_shape, told_apart
 from scaleacross.cost_models.window_traffic import GRADIENT_AXES
@@ -112,7 +112,7 @@ class FixedPlacement(Pricing):
         for axis in axis_order:
             out[str(axis)] = self._exact(getattr(settings, axis), stride).span
             if axis == "dp_shard":
-                out["ep"] = self._exact(settings.ep, stride).span
+                out["ep"] = self._exact(*expert_axis(settings, stride)).span
             stride = stride * getattr(settings, axis)
         return out
 

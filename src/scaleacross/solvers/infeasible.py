@@ -13,7 +13,7 @@ from typing import Final
 
 from scaleacross.cost_models.failures import replicas_lost
 from scaleacross.errors import InfeasibleError
-from scaleacross.solvers.conflict import conflict_of
+from scaleacross.solvers.conflict import CHOICES, conflict_of
 from scaleacross.solvers.fleets import fleets, shares
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.mixed_fleets import pricing_on
@@ -152,7 +152,7 @@ def _relaxations(problem: Problem, seed: int) -> Iterator[tuple[str, Job]]:
         yield "leave failure_domains out", job.model_copy(update={"failure_domains": None})
     if job.target not in ("any", "scaleacross"):
         yield "leave the target open (target: any)", job.model_copy(update={"target": "any"})
-    for name in ("recompute", "micro_batch_sequences", "shard", "schedules", "num_chunks", "context_exchange"):
+    for name in CHOICES:
         default = fresh[name].default
         if set(getattr(job, name)) != set(default):
             yield f"allow every {name} ({', '.join(map(str, default))})", job.model_copy(update={name: default})

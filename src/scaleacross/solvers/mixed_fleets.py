@@ -38,7 +38,7 @@ from scaleacross.cost_models.overlap import TRAFFIC_ROWS, least_together_s, num_
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, folded
 from scaleacross.cost_models.pipeline.unlike_ranks import at_least, fill_paces, fill_past_once_s
 from scaleacross.cost_models.rank_seconds import elementwise_fraction, taken_fraction, update_s
-from scaleacross.cost_models.recomputation import gathers_again, layers_again
+from scaleacross.cost_models.recomputation import gathers_again, gathers_once, layers_again
 from scaleacross.cost_models.settings import Floats, Ints, Settings, stride_behind
 from scaleacross.cost_models.stages import RankClasses
 from scaleacross.cost_models.step import hbm_lost_s, placement_free_s
@@ -105,7 +105,10 @@ class MixedPricing(Pricing):
     def tight(self, priced: Priced) -> Priced:
         """The bound with every axis at the stride that the best axis order gives it."""
         active = [axis for axis in GRID_AXES if (getattr(priced.settings, axis) > 1).any()]
-        added = self.order_bounds_s(priced.settings, priced.work, list(permutations(active))).min(axis=0)
+        orders = list(
+            permutations(active)
+        )  # for some with folded experts more than they have: a lower bound all the same
+        added = self.order_bounds_s(priced.settings, priced.work, orders).min(axis=0)
         bound = np.maximum(priced.bound_s, priced.free_s + added)
         return replace(priced, bound_s=bound, estimate_s=bound)
 
@@ -136,7 +139,7 @@ class MixedPricing(Pricing):
     def _least_work(self, settings: Settings, computation_s: Floats) -> Work:
         """Work of which the part that no placement changes is ``computation_s`` and the least optimizer update."""
         nothing = np.zeros(len(settings))
-        held = self.profile.trainable_parameters / (settings.pp * settings.tp * settings.ep)
+        held = self.profile.trainable_parameters / (settings.pp * settings.tp * settings.experts_over)
         optimizer = update_s(self.job, self.accelerators, settings, held, nothing).min(axis=0)
         columns = {f.name: nothing for f in fields(Work)}
         each = computation_s / settings.num_micro_batches
@@ -263,7 +266,7 @@ class MixedPricing(Pricing):
         }
         unit["ep"] = unit["ep"] * (1 - self.job.experts.overlap_fraction)  # the rest may hide
         out = [
-            2.0 * (2.0 * block.tp_gathers + gathers_again(block, settings)) * unit["tp"]
+            2.0 * (2.0 * gathers_once(block, settings) + gathers_again(block, settings)) * unit["tp"]
             + block.exchanges_over_cp * unit["cp"]
             + (block.routed_tokens > 0) * unit["ep"]
             for block, _ in self.profile.blocks

@@ -17,7 +17,7 @@ from scaleacross.cost_models.network.codec import offers
 from scaleacross.cost_models.overlap import GRADIENTS
 from scaleacross.cost_models.plan_cost import PlanCost, groups_of, plan_cost, step_seconds
 from scaleacross.cost_models.settings import Bools
-from scaleacross.cost_models.step import communicator_axes, exact_shapes, hbm_lost_s
+from scaleacross.cost_models.step import exact_shapes, hbm_lost_s
 from scaleacross.cost_models.traffic import Flow
 from scaleacross.cost_models.waiting_groups import WAITED_GROUPS, waiting_groups
 from scaleacross.cost_models.window_traffic import windows_of
@@ -42,7 +42,7 @@ from scaleacross.solvers.network_options import (
 from scaleacross.solvers.pay_compression import paying
 from scaleacross.solvers.trunk_loads import TrunkLoads
 from scaleacross.spec.network_choice import CommunicatorChoice
-from scaleacross.spec.placement import BuildingShare
+from scaleacross.spec.placement import BuildingShare, communicator_axes
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads.problem import Problem
@@ -143,7 +143,7 @@ class _Placed:
             raise ValueError("the decision has no placement")
         levels = build_levels(problem.topology, placement.fill)
         layout = layout_of(problem.topology, placement.fill, decision.degrees, placement.axis_order)
-        shapes = exact_shapes(decision.degrees, placement.axis_order, levels, problem.profile.whole_experts)
+        shapes = exact_shapes(decision.degrees, placement.axis_order, levels)
         return cls(problem, levels, layout, shapes)
 
     def tells_apart(self, decision: Decision) -> bool:

@@ -51,7 +51,7 @@ def _terms(problem: Problem, networked: Networked) -> Iterator[NetworkTerm]:
     levels = build_levels(problem.topology, decision.placement.fill)
     links = links_of(levels)
     stated = {choice.key: choice for choice in decision.network or ()}
-    shapes = placed_shapes(problem.profile, problem.topology, decision)
+    shapes = placed_shapes(problem.topology, decision)
     for flow, predicted in zip(cost.sent, cost.collectives, strict=True):
         choice = stated[flow.shape, flow.op, flow.what]
         options = networked.options[choice.key]

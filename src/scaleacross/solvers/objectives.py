@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from itertools import permutations, product
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -46,6 +46,7 @@ from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.useful import UsefulShare
 from scaleacross.spec.job import ObjectiveName, counts_failures
 from scaleacross.spec.parallelism import GridAxis
+from scaleacross.spec.placement import axis_orders
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads.problem import Problem
 
@@ -297,7 +298,8 @@ class GoalPlacer(Placer):
     ) -> list[tuple[float, Fill, AxisOrder]]:
         """Every placement with a bound on its score without egress, least first."""
         active, idle = axes_of(settings)
-        orders = [order for order in permutations(active) if slowest_axis is None or order[-1:] == (slowest_axis,)]
+        every = axis_orders(active, bool(settings.expert_lanes[0] > 1))
+        orders = [order for order in every if slowest_axis is None or order[-1:] == (slowest_axis,)]
         fills = self.fills_of(settings) if orders else []
         if not fills:
             return []

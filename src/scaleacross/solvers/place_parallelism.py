@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import permutations, product
+from itertools import product
 from typing import ClassVar, Final
 
 import numpy as np
@@ -38,6 +38,7 @@ from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.fixed_placement import FixedPlacement
 from scaleacross.solvers.fleets import Fill, Fleet
 from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
+from scaleacross.spec.placement import axis_orders
 
 FILL_BLOCK: Final = 16
 """Fills whose orders are bounded together: all of them for two or three buildings."""
@@ -156,7 +157,7 @@ class Placer:
         self, settings: Settings, work: Work, active: Sequence[GridAxis], cutoff_s: float
     ) -> list[AxisOrder]:
         """The axis orders whose lower bound, whatever the fill, is below the cutoff."""
-        orders = list(permutations(active))
+        orders = axis_orders(active, bool(settings.expert_lanes[0] > 1))
         if not np.isfinite(cutoff_s) or not active:
             return orders
         bounds = self.pricing.order_bounds_s(settings, work, orders)[:, 0]
@@ -226,7 +227,8 @@ class Placer:
         degree, ep, placed = int(getattr(settings, axis)[0]), int(settings.ep[0]), self.on(fill)
         shapes = [placed.shape(degree, stride)]
         if axis == "dp_shard":
-            shapes += [placed.shape(degree // ep, stride * ep), placed.shape(ep, stride)]
+            lanes = int(settings.expert_lanes[0])
+            shapes += [placed.shape(degree // ep, stride * ep), placed.shape(ep * lanes, max(1, stride // lanes))]
         return shapes
 
 

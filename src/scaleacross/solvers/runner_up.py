@@ -49,6 +49,7 @@ CHOICES: Final[Mapping[str, tuple[str, Callable[[Decision], Any]]]] = {
     "recompute": ("recompute", lambda decision: decision.recompute),
     "shard level": ("shard", lambda decision: decision.shard),
     "context exchange": ("context_exchange", lambda decision: decision.context_exchange),
+    "expert folding": ("expert_folding", lambda decision: decision.expert_folding),
     "activation offload": ("activation_offload", lambda decision: decision.activation_offload),
     "optimizer offload": ("optimizer_offload", lambda decision: decision.optimizer_offload),
 }
@@ -89,7 +90,7 @@ def runner_ups(
 def without(problem: Problem, decision: Decision) -> Iterator[Without]:
     """Every decision that a search can be kept from."""
     job = problem.job
-    for axis in DegreeRequest.model_fields:
+    for axis in (name for name in DegreeRequest.model_fields if name not in ("expert_lanes", "cp_inner")):
         value = int(getattr(decision.degrees, axis))
         left = tuple(other for other in _values(problem, axis) if other != value and job.degrees.allows(axis, other))
         degrees = job.degrees.model_copy(update={axis: left})
@@ -98,7 +99,9 @@ def without(problem: Problem, decision: Decision) -> Iterator[Without]:
     for name, (field, read) in CHOICES.items():
         if field == "context_exchange" and decision.degrees.cp == 1:
             continue
-        if field in OFFLOADS and len(getattr(job, field)) == 1:
+        if field == "expert_folding" and decision.degrees.tp * decision.degrees.cp == 1:
+            continue
+        if field in (*OFFLOADS, "expert_folding") and len(getattr(job, field)) == 1:
             continue
         value = read(decision)
         yield Without(name, str(value), _lacking(job, field, value), lambda d, read=read: str(read(d)))  # type: ignore[misc]

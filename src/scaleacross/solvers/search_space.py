@@ -4,15 +4,15 @@ Sets and parameters: L layers, H heads, K key/value heads, E experts, s tokens p
 A accelerators.
 
 Choices: tp, cp, pp, dp_shard, dp_replicate, ep, sequences per micro-batch b, schedule with v chunks, recompute policy,
-shard level, exchange over cp, shares of activations and optimizer states on the host.
+shard level, exchange over cp, folding of experts onto lanes of tp and cp, shares of activations and optimizer states on the host.
 
 R1 heads          tp divides H, K and the MLP widths
 R2 sequence       2·cp divides s (load-balanced halves) and so does tp of what is left; s/cp ≥ MIN_TOKENS_PER_RANK
-                exchanges by all-to-all: tp·cp divides H and K, too
+                exchanges by all-to-all: tp·cp divides H and K, too; with a ring outside: tp·cp_inner, 1 < cp_inner < cp
 R3 layers         pp ≤ L and pp·v ≤ L, or with chunks L + 2: the embedding and the head may have virtual stages of their own;
                   pp is the smallest that reaches its ⌈L/pp⌉ or ⌈(L+2)/pp⌉ (a larger one idles more and holds no less)
 R4 batch          dp_shard·dp_replicate·b divides G;  m = G/(dp·b)
-R5 experts        ep divides E and dp_shard; with ep > 1 something must be sharded
+R5 experts        ep divides E and dp_shard; with ep > 1 something must be sharded; folded, tp·cp·ep divides E and dp_shard > 1
 R6 accelerators   tp·cp·pp·dp ≤ A (or = the number asked for, or in the range), whole hosts
 R7 schedule       pp, m and v that the schedule's generator accepts (``schedules.pipeline.refusal``); v as the schedule has
                   chunks; without pipeline only 1F1B (nothing to choose)
@@ -38,7 +38,7 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.distinct import distinct
-from scaleacross.cost_models.settings import ANY_EXCHANGE, Bools, Ints, Settings, concatenate
+from scaleacross.cost_models.settings import ALL_TO_ALL_RING, ANY_EXCHANGE, Bools, Ints, Settings, concatenate
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import ROUNDS, is_legal
 from scaleacross.spec.job import Job
@@ -59,9 +59,9 @@ from scaleacross.workloads.layer_profile import ModelProfile
 
 _R11: Final = "R11 no whole number of layers to recompute in every chunk"
 MIN_TOKENS_PER_RANK: Final = 1024
+"""Context parallelism stops here: below it ring attention has too little work per message to be of use."""
 MOST_BASES: Final = 16_000_000
 """Bases that one fleet may have: 2 GB as columns, and a few times that while they are bounded and sorted."""
-"""Context parallelism stops here: below it ring attention has too little work per message to be of use."""
 
 
 @dataclass
@@ -135,8 +135,8 @@ class SearchSpace:
     def expand(self, bases: Settings, refusals: Refusals) -> Settings:
         """All candidates that ``bases`` stand for (R5, R8)."""
         parts = []
-        for (dp, with_cp, piped, ep), rows in self._alike(bases):
-            states = self._states(dp, with_cp, piped, refusals).get(ep, [])
+        for (dp, with_cp, piped, folded, ep), rows in self._alike(bases):
+            states = self._states(dp, with_cp, piped, folded, refusals).get(ep, [])
             dp_shard, shard = np.array(states, dtype=np.int64).reshape(-1, 2).T
             copies = bases.take(np.repeat(rows, len(states)))
             split = np.tile(dp_shard, len(rows))
@@ -152,9 +152,9 @@ class SearchSpace:
         return replace(settings.take(copies), context=codes)
 
     def _legal(self, settings: Settings, code: int) -> Bools:
-        """R2 (exchanges), R9: whether candidates may have the exchange ``code``, (n,)."""
+        """R2 (exchanges), R9: whether candidates may have the exchange ``code``, (n,); all_to_all_ring is never open."""
         kind, chosen = CONTEXT_EXCHANGES[code], settings.context
-        open_ = (chosen == ANY_EXCHANGE) & (kind in self.job.context_exchange)
+        open_ = (chosen == ANY_EXCHANGE) & (kind in self.job.context_exchange) & (code != ALL_TO_ALL_RING)
         if kind == "all_to_all":
             open_ &= self._divides_heads(settings.tp * settings.cp)
         out: Bools = open_ | (chosen == code)
@@ -166,24 +166,26 @@ class SearchSpace:
 
     def num_candidates(self, bases: Settings) -> Ints:
         """How many candidates each base stands for, (n,)."""
-        several = [(degree > 1).astype(np.int64) for degree in (bases.cp, bases.pp)]
+        several = [(degree > 1).astype(np.int64) for degree in (bases.cp, bases.pp, bases.expert_lanes)]
         columns = np.stack([bases.dp, *several, bases.ep])
         kinds = distinct(*columns)
         counts = [
-            len(self._states(int(dp), bool(with_cp), bool(piped), Refusals()).get(int(ep), []))
-            for dp, with_cp, piped, ep in columns[:, kinds.first].T
+            len(self._states(int(dp), bool(with_cp), bool(piped), bool(folded), Refusals()).get(int(ep), []))
+            for dp, with_cp, piped, folded, ep in columns[:, kinds.first].T
         ]
         exchanges = np.sum([self._legal(bases, code) for code in range(len(CONTEXT_EXCHANGES))], axis=0)
         return np.array(counts, dtype=np.int64)[kinds.code] * exchanges
 
-    def _alike(self, bases: Settings) -> Iterator[tuple[tuple[int, bool, bool, int], Ints]]:
-        """Rows with equal (dp, cp > 1, pp > 1, ep), which have the same states."""
-        key = (bases.dp * 4 + 2 * (bases.cp > 1) + (bases.pp > 1)) * 65536 + bases.ep
+    def _alike(self, bases: Settings) -> Iterator[tuple[tuple[int, bool, bool, bool, int], Ints]]:
+        """Rows with equal (dp, cp > 1, pp > 1, folded, ep), which have the same states."""
+        several = 4 * (bases.cp > 1) + 2 * (bases.pp > 1) + (bases.expert_lanes > 1)
+        key = (bases.dp * 8 + several) * 65536 + bases.ep
         order = np.argsort(key, kind="stable")
         starts = np.flatnonzero(np.diff(key[order], prepend=-1))
         for rows in np.split(order, starts[1:]) if len(order) else []:
-            dp, cp, pp, ep = (int(getattr(bases, axis)[rows[0]]) for axis in ("dp", "cp", "pp", "ep"))
-            yield (dp, cp > 1, pp > 1, ep), rows
+            row = rows[0]
+            with_cp, piped, folded = (bool(getattr(bases, axis)[row] > 1) for axis in ("cp", "pp", "expert_lanes"))
+            yield (int(bases.dp[row]), with_cp, piped, folded, int(bases.ep[row])), rows
 
     def tp_values(self, refusals: Refusals) -> list[int]:
         """R1, R9."""
@@ -216,15 +218,31 @@ class SearchSpace:
                 out.append(cp)
         return [cp for cp in out if cp <= self.max_accelerators and self.job.degrees.allows("cp", cp)]
 
-    def _exchange(self, tp: int, cp: int, refusals: Refusals) -> list[int]:
-        """R2 (exchanges), R9: its code, ANY_EXCHANGE where several are left; 0 where there is nothing to exchange."""
+    def _exchange(self, tp: int, cp: int, refusals: Refusals) -> list[tuple[int, int]]:
+        """R2 (exchanges), R9: its code and cp_inner, ANY_EXCHANGE where several are left that need no cp_inner; 0 where there is
+        nothing to exchange."""
         if cp == 1:
-            return [0]
+            return [(0, 1)]
         divides = bool(self._divides_heads(np.array([tp * cp]))[0])
         rule = "R2 tp · cp must divide the heads of an all-to-all"
         asked = dict.fromkeys(self.job.context_exchange)
+        two_levels = [ALL_TO_ALL_RING] if asked.pop("all_to_all_ring", self) is None else []
         left = [kind for kind in asked if kind != "all_to_all" or refusals.keep(divides, rule)]
-        return [ANY_EXCHANGE] if len(left) > 1 else [CONTEXT_EXCHANGES.index(kind) for kind in left]
+        codes = [ANY_EXCHANGE] if len(left) > 1 else [CONTEXT_EXCHANGES.index(kind) for kind in left]
+        allows = self.job.degrees.allows
+        out = [(code, 1) for code in codes if allows("cp_inner", 1)]
+        return out + [
+            (code, inner) for code in two_levels for inner in self._inner(tp, cp, refusals) if allows("cp_inner", inner)
+        ]
+
+    def _inner(self, tp: int, cp: int, refusals: Refusals) -> list[int]:
+        """R2: of cp, the ranks that may exchange heads with a ring outside; none where a layer has a recurrence, whose inputs
+        all-to-alls alone move."""
+        if any(block.recurrence for block, _ in self.profile.blocks):
+            return []
+        rule = "R2 tp · cp_inner must divide the heads of an all-to-all inside a ring"
+        some = (inner for inner in divisors(cp) if 1 < inner < cp)
+        return [inner for inner in some if refusals.keep(bool(self._divides_heads(np.array([tp * inner]))[0]), rule)]
 
     def pp_values(self, refusals: Refusals) -> list[int]:
         """R3 (without chunks), R9. A pp that the user pins to one value is taken as it is."""
@@ -247,8 +265,8 @@ class SearchSpace:
         return list(choice) if isinstance(choice, tuple) else []
 
     def _parts(self, pp: int, refusals: Refusals) -> Iterator[Ints]:
-        """Blocks of base columns in the order of Settings: (tp, cp, exchange) × pipelines × ep × recompute × offloads for every
-        dp."""
+        """Blocks of base columns in the order of Settings: (tp, cp, exchange, lanes of experts) × pipelines × ep × recompute ×
+        offloads for every dp."""
         pairs = [
             (tp, cp)
             for tp, cp in product(self.tp_values(refusals), self.cp_values(refusals))
@@ -259,28 +277,42 @@ class SearchSpace:
         offload = np.array([[millionths(share) for share in shares] for shares in pairs_of_shares])
         for dp in divisors(self.job.global_batch_sequences):
             fitting = [
-                (tp, cp, context)
+                (tp, cp, context, lanes, inner)
                 for tp, cp in pairs
                 if self._fits(tp * cp * pp * dp, refusals)
-                for context in self._exchange(tp, cp, refusals)
+                for (context, inner), lanes in product(
+                    self._exchange(tp, cp, refusals), self._lanes(tp * cp, dp, refusals)
+                )
             ]
             if not fitting:
                 continue
             pipelines = np.array(self._pipelines(pp, self.job.global_batch_sequences // dp, refusals)).reshape(-1, 4)
-            for with_cp in (False, True):
-                grid = np.array([pair for pair in fitting if (pair[1] > 1) == with_cp]).reshape(-1, 3)
-                states = self._states(dp, with_cp, pp > 1, refusals)
+            for with_cp, folded in product((False, True), repeat=2):
+                alike = [one for one in fitting if (one[1] > 1, one[3] > 1) == (with_cp, folded)]
+                if not alike:
+                    continue
+                grid, states = np.array(alike), self._states(dp, with_cp, pp > 1, folded, refusals)
                 experts = np.array([(ep, pairs[0][1]) for ep, pairs in states.items()]).reshape(-1, 2)
-                g, c, e, r, o = _cartesian(len(grid), len(pipelines), len(experts), len(recompute), len(offload))
+                sizes = len(grid), len(pipelines), len(experts), len(recompute), len(offload)
+                g, c, e, r, o = rows = np.stack(_cartesian(*sizes))
                 d, chunks = recompute[r, 1], pp * pipelines[c, 2]
                 whole = (d == 1) | ((self.profile.num_layers % (chunks * d) == 0) & (offload[o, 0] == 0))
                 refusals.counts.update({_R11: int((~whole).sum())} if not whole.all() else {})
-                g, c, e, r, o = (index[whole] for index in (g, c, e, r, o))
-                if not len(g):
-                    continue
+                whole &= max(1, self.profile.num_experts) % (grid[g, 3] * experts[e, 0]) == 0
+                g, c, e, r, o = rows[:, whole]
                 all_dp, one, stages = (np.full(len(g), value) for value in (dp, 1, pp))
-                columns = [grid[g, 0], grid[g, 1], all_dp, one, stages, experts[e, 0]]
+                columns = [grid[g, 0], grid[g, 1], all_dp, one, stages, grid[g, 4], experts[e, 0], grid[g, 3]]
                 yield np.stack([*columns, *pipelines[c].T, recompute[r, 0], experts[e, 1], grid[g, 2], *offload[o].T])
+
+    def _lanes(self, lanes: int, dp: int, refusals: Refusals) -> list[int]:
+        """R5 (folding), R9: lanes of tp and cp on which experts may lie; 1 where there is nothing to choose."""
+        experts = self.profile.num_experts
+        asked = self.job.expert_folding
+        out = [1] if lanes == 1 or not experts or "none" in asked else []
+        rule = "R5 folded experts need tp · cp to divide their number, and dp_shard > 1"
+        if lanes > 1 and experts and "tp_cp" in asked and refusals.keep(experts % lanes == 0 and dp > 1, rule):
+            out.append(lanes)
+        return [one for one in out if self.job.degrees.allows("expert_lanes", one)]
 
     def _fits(self, world_size: int, refusals: Refusals) -> bool:
         """R6."""
@@ -315,9 +347,11 @@ class SearchSpace:
         rule = "R7 micro-batches in no whole rounds" if name in ROUNDS else "R7 too few micro-batches for the schedule"
         return refusals.keep(is_legal(name, pp, m, num_chunks), rule)
 
-    def _states(self, dp: int, with_cp: bool, piped: bool, refusals: Refusals) -> dict[int, list[tuple[int, int]]]:
+    def _states(
+        self, dp: int, with_cp: bool, piped: bool, folded: bool, refusals: Refusals
+    ) -> dict[int, list[tuple[int, int]]]:
         """R5, R8, R9: ep -> [(dp_shard, shard code)]."""
-        key = (dp, with_cp, piped)
+        key = (dp, with_cp, piped, folded)
         if key not in self._known_states:
             refused = Refusals()
             self._known_states[key] = (self._work_out_states(*key, refused), refused.counts)
@@ -326,11 +360,13 @@ class SearchSpace:
         return states
 
     @cached_property
-    def _known_states(self) -> dict[tuple[int, bool, bool], tuple[dict[int, list[tuple[int, int]]], Counter[str]]]:
+    def _known_states(
+        self,
+    ) -> dict[tuple[int, bool, bool, bool], tuple[dict[int, list[tuple[int, int]]], Counter[str]]]:
         return {}
 
     def _work_out_states(
-        self, dp: int, with_cp: bool, piped: bool, refusals: Refusals
+        self, dp: int, with_cp: bool, piped: bool, folded: bool, refusals: Refusals
     ) -> dict[int, list[tuple[int, int]]]:
         allows = self.job.degrees.allows
         out: dict[int, list[tuple[int, int]]] = {}
@@ -338,6 +374,8 @@ class SearchSpace:
             if not (allows("dp_shard", dp_shard) and allows("dp_replicate", dp // dp_shard)):
                 continue
             sharded = level != "none"
+            if folded and dp_shard == 1:
+                continue
             if not refusals.keep(sharded or dp_shard == 1, "R8 dp_shard needs a shard level"):
                 continue
             if not refusals.keep(not sharded or dp_shard > 1 or with_cp, "R8 a shard level needs dp_shard or cp"):

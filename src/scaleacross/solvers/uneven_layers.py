@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from itertools import permutations
 from typing import ClassVar
 
 import numpy as np
@@ -26,6 +25,7 @@ from scaleacross.solvers.mixed_fleets import MixedPricing
 from scaleacross.solvers.place_parallelism import AxisOrder, PlacementDecision, axes_of, never
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GridAxis
+from scaleacross.spec.placement import axis_orders
 from scaleacross.spec.recomputation import RECOMPUTES, rerun_period
 from scaleacross.workloads.layer_profile import ModelProfile
 
@@ -66,7 +66,7 @@ class UnevenLayers(EveryPlacement):
         self, settings: Settings, work: Work, active: Sequence[GridAxis], cutoff_s: float
     ) -> list[AxisOrder]:
         """The axis orders whose bound with these layers, on the best links of the fleet, is below the cutoff."""
-        orders = list(permutations(active))
+        orders = axis_orders(active, bool(settings.expert_lanes[0] > 1))
         if not np.isfinite(cutoff_s):
             return orders
         balancer, mixed, alike = self._balancer(settings), self.pricing, _alike(self.pricing)

@@ -12,7 +12,7 @@ from scaleacross.spec.fine_tuning import FineTuning
 from scaleacross.spec.framework import Conversion, ExpertRuntime, Kept, Optimizer, Overlap
 from scaleacross.spec.network_request import NetworkRequest
 from scaleacross.spec.offloading import OffloadShare
-from scaleacross.spec.parallelism import PASS_GATHERS, ContextExchange, ScheduleName, ShardLevel
+from scaleacross.spec.parallelism import PASS_GATHERS, ContextExchange, ExpertFolding, ScheduleName, ShardLevel
 from scaleacross.spec.recomputation import MODULES, PLAIN, AllowedRecompute
 from scaleacross.spec.reliability import Recovery
 from scaleacross.spec.slurm import Slurm
@@ -76,6 +76,8 @@ class DegreeRequest(Spec):
     cp: DegreeChoice = None
     pp: DegreeChoice = None
     ep: DegreeChoice = None
+    expert_lanes: DegreeChoice = None
+    cp_inner: DegreeChoice = None
     dp_shard: DegreeChoice = None
     dp_replicate: DegreeChoice = None
 
@@ -97,8 +99,8 @@ class FailureDomains(Spec):
 
 
 _LISTS: Final = (
-    "micro_batch_sequences", "recompute", "context_exchange", "schedules", "num_chunks", "shard", "activation_offload",
-    "optimizer_offload",
+    "micro_batch_sequences", "recompute", "context_exchange", "expert_folding", "schedules", "num_chunks", "shard",
+    "activation_offload", "optimizer_offload",
 )  # fmt: skip
 """Fields that allow several values; one value may stand without brackets."""
 
@@ -139,7 +141,7 @@ class Job(Spec):
     space: SpaceName = Field(
         default="quick",
         description="how wide the search is where the job does not state what is allowed: quick: the defaults below; full: also "
-        "recomputation by module, every shard level and context_exchange, and offloads where hosts are stated",
+        "recomputation by module, every shard level, context_exchange and expert_folding, and offloads where hosts are stated",
     )
     degrees: DegreeRequest = DegreeRequest()
     micro_batch_sequences: tuple[PositiveInt, ...] = Field(
@@ -154,7 +156,15 @@ class Job(Spec):
         default=("ring", "all_to_all"),
         description="allowed exchanges under context parallelism. ring: keys and values go round beside attention, which runs "
         "block by block (Megatron: p2p); gather: they are gathered before one attention call (Llama 3, torchtitan); "
-        "all_to_all: heads for sequence, before and after attention; tp · cp divides the heads (Megatron: a2a)",
+        "all_to_all: heads for sequence, before and after attention; tp · cp divides the heads (Megatron: a2a); "
+        "all_to_all_ring: all-to-alls among cp_inner neighbours, whose number times tp divides the heads, and a ring between "
+        "their groups (Megatron: a2a+p2p)",
+    )
+    expert_folding: tuple[ExpertFolding, ...] = Field(
+        default=("none",),
+        description="where routed experts may lie where tp · cp > 1. none: on ep ranks of dp_shard, each expert divided by tp; "
+        "tp_cp: whole experts on the lanes of tp and cp too, tp · cp · ep ranks in all (Megatron: "
+        "--expert-tensor-parallel-size 1; torchtitan always); dp_shard then lies right behind tp and cp",
     )
     schedules: tuple[ScheduleName, ...] = Field(
         default=("GPipe", "1F1B", "Interleaved1F1B"),

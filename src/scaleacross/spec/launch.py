@@ -14,7 +14,7 @@ follow each other is chosen with the fill.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -198,9 +198,12 @@ class LaunchConfig(Spec):
             worst = max(row[column] for row in self.ranks)
             if worst >= degree or min(row[column] for row in self.ranks) < 0:
                 raise ValueError(f"coordinate {worst} on {axis} is outside 0..{degree - 1}")
-        shard, ep = RANK_COLUMNS.index("dp_shard"), RANK_COLUMNS.index("ep")
-        if any(row[ep] != row[shard] % self.degrees.ep for row in self.ranks):
-            raise ValueError(f"the ep coordinate of a rank is its dp_shard coordinate modulo ep {self.degrees.ep}")
+        shard, cp, tp, ep = (RANK_COLUMNS.index(axis) for axis in ("dp_shard", "cp", "tp", "ep"))
+        if any(row[ep] != expert_coordinate(self.degrees, row[shard], row[cp], row[tp]) for row in self.ranks):
+            raise ValueError(
+                f"the ep coordinate of a rank is its dp_shard coordinate modulo ep {self.degrees.ep}, with folded experts times "
+                "tp · cp plus its place among these lanes"
+            )
         return self
 
     @model_validator(mode="after")
@@ -247,12 +250,23 @@ class LaunchConfig(Spec):
         return next(ranks for ranks in self.groups(axis) if rank in ranks)
 
 
+def expert_coordinate(degrees: Degrees, shard: Any, cp: Any, tp: Any) -> Any:
+    """Coordinate of ranks inside their ep group, from their coordinates on dp_shard, cp and tp (numbers or arrays).
+
+    Folded experts run over tp first, then cp, as Megatron-Core's and torchtitan's do.
+    """
+    if degrees.expert_lanes == 1:
+        return shard % degrees.ep
+    return (shard % degrees.ep * degrees.cp + cp) * degrees.tp + tp
+
+
 def rank_groups(rows: tuple[RankRow, ...], axis: Axis, degrees: Degrees) -> tuple[tuple[int, ...], ...]:
     """Groups of ``axis``, each in ascending rank order, sorted by first rank.
 
     A group joins the ranks that agree on every other grid axis; an ep group joins those of one dp_shard group whose dp_shard
-    coordinates lie in the same run of ``ep`` consecutive ones.
+    coordinates lie in the same run of ``ep`` consecutive ones, with folded experts on all lanes of tp and cp.
     """
+    lanes = axis == "ep" and degrees.expert_lanes > 1
     own = RANK_COLUMNS.index("dp_shard" if axis == "ep" else axis)
     span = degrees.ep if axis == "ep" else degrees.of(axis)
     stride, strides = 1, [0] * 7
@@ -264,5 +278,6 @@ def rank_groups(rows: tuple[RankRow, ...], axis: Axis, degrees: Degrees) -> tupl
     members: defaultdict[int, list[int]] = defaultdict(list)
     for rank, row in enumerate(rows):
         cell = row[2] * pp + row[3] * replica + row[4] * shard + row[5] * cp + row[6] * tp
-        members[cell - row[own] % span * each].append(rank)
+        first = cell - row[own] % span * each
+        members[first - lanes * (row[5] * cp + row[6] * tp)].append(rank)
     return tuple(tuple(ranks) for ranks in members.values())

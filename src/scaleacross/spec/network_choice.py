@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 from scaleacross.spec.base import Spec
 from scaleacross.spec.network import LinkLevel
 
-Communicator = Literal["tp", "cp", "dp_shard", "dp_replicate", "pp", "ep", "expert"]
+Communicator = Literal["tp", "cp", "cp_inner", "cp_outer", "dp_shard", "dp_replicate", "pp", "ep", "expert"]
 """A grid axis, ``ep``, or ``expert``: the replicas of an expert inside dp_shard."""
 
 CollectiveOp = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]

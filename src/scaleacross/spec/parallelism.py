@@ -66,9 +66,15 @@ WITHOUT_PIPELINE: Final[frozenset[ShardLevel]] = frozenset({"parameters_once"})
 """Levels that ask for pp 1: with several micro-batches in flight the backward pass of one would drop what another needs."""
 
 # How attention sees the whole sequence under cp: keys and values pass round a ring beside it | are gathered before it | heads
-# are exchanged for sequence by all-to-alls before and after it (Ulysses, arXiv 2309.14509).
-ContextExchange = Literal["ring", "gather", "all_to_all"]
+# are exchanged for sequence by all-to-alls before and after it (Ulysses, arXiv 2309.14509) | all-to-alls inside groups of
+# cp_inner neighbours, a ring between these (USP, arXiv 2405.07719; Transformer Engine's a2a+p2p).
+ContextExchange = Literal["ring", "gather", "all_to_all", "all_to_all_ring"]
 CONTEXT_EXCHANGES: tuple[ContextExchange, ...] = get_args(ContextExchange)
+
+# Where experts lie beside ep: on every lane of tp and cp a part (each expert divided by tp, copied over cp), or whole experts of
+# its own (Megatron-Core's parallel folding with expert tensor parallel size 1, arXiv 2504.14960; torchtitan's ep).
+ExpertFolding = Literal["none", "tp_cp"]
+EXPERT_FOLDINGS: tuple[ExpertFolding, ...] = get_args(ExpertFolding)
 
 
 class Degrees(Spec):
@@ -79,13 +85,33 @@ class Degrees(Spec):
     dp_shard: PositiveInt = Field(default=1, description="data parallel, states sharded inside the group")
     dp_replicate: PositiveInt = Field(default=1, description="data parallel, shard groups replicated")
     pp: PositiveInt = Field(default=1, description="pipeline parallel (ranks, not chunks)")
+    cp_inner: PositiveInt = Field(
+        default=1,
+        description="of cp, neighbours that exchange heads for sequence (context_exchange all_to_all_ring); else 1",
+    )
     ep: PositiveInt = Field(default=1, description="expert parallel, inside dp_shard")
+    expert_lanes: PositiveInt = Field(
+        default=1,
+        description="lanes of tp and cp with whole experts of their own (folding): tp · cp, so that experts are spread over "
+        "tp · cp · ep ranks, or 1, where tp divides each expert",
+    )
 
     @model_validator(mode="after")
     def _experts_fit_in_shard_group(self) -> Degrees:
+        if self.cp % self.cp_inner or 1 < self.cp_inner == self.cp:
+            raise ValueError(f"cp_inner {self.cp_inner} must be a proper divisor of cp {self.cp}, or 1")
         if self.dp_shard % self.ep:
             raise ValueError(f"ep {self.ep} must divide dp_shard {self.dp_shard} ({self})")
+        if self.expert_lanes not in (1, self.tp * self.cp):
+            raise ValueError(f"expert_lanes {self.expert_lanes} must be 1 or tp · cp = {self.tp * self.cp}")
+        if self.expert_lanes > 1 and self.dp_shard == 1:
+            raise ValueError(f"expert_lanes {self.expert_lanes} with dp_shard 1: experts on lanes ask for dp_shard > 1")
         return self
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks that experts are spread over: ep, or with folding tp · cp · ep."""
+        return self.ep * self.expert_lanes
 
     @property
     def dp(self) -> int:
@@ -98,13 +124,16 @@ class Degrees(Spec):
         return self.tp * self.cp * self.dp * self.pp
 
     def of(self, axis: Axis) -> int:
-        """Degree of ``axis``."""
-        return int(getattr(self, axis))
+        """Ranks of a group of ``axis``: its degree, of ``ep`` all ranks that experts are spread over."""
+        return self.expert_ranks if axis == "ep" else int(getattr(self, axis))
 
     def __str__(self) -> str:
         ep = f" (ep {self.ep} inside dp_shard)" if self.ep > 1 else ""
+        if self.expert_lanes > 1:
+            ep = f" (experts over {self.expert_ranks} ranks: tp · cp · ep {self.ep})"
+        inner = f" ({self.cp_inner} × {self.cp // self.cp_inner})" if self.cp_inner > 1 else ""
         return (
-            f"tp {self.tp} · cp {self.cp} · pp {self.pp} · dp_shard {self.dp_shard} · dp_replicate {self.dp_replicate}"
+            f"tp {self.tp} · cp {self.cp}{inner} · pp {self.pp} · dp_shard {self.dp_shard} · dp_replicate {self.dp_replicate}"
             f"{ep} = {self.world_size}"
         )
 

@@ -9,6 +9,7 @@ emitters map one onto the other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import permutations
 from typing import NamedTuple
 
 from pydantic import Field, PositiveInt, field_validator
@@ -97,6 +98,31 @@ def strides(degrees: Degrees, axis_order: Sequence[GridAxis]) -> dict[GridAxis, 
         out[axis] = stride
         stride *= degrees.of(axis)
     return out
+
+
+def communicator_axes(degrees: Degrees, axis_order: Sequence[GridAxis]) -> dict[str, tuple[int, int]]:
+    """Degree and stride of every grid axis and of the expert groups (``ep``, ``expert``) and, where cp has
+    two levels, of either; folded experts lie on the lanes of tp
+    and cp first, in any order of both."""
+    stride = strides(degrees, axis_order)
+    axes = {str(axis): (degrees.of(axis), stride[axis]) for axis in GRID_AXES}
+    axes["cp_inner"] = (degrees.cp_inner, stride["cp"])
+    axes["cp_outer"] = (degrees.cp // degrees.cp_inner if degrees.cp_inner > 1 else 1, stride["cp"] * degrees.cp_inner)
+    axes["ep"] = (degrees.expert_ranks, stride["dp_shard"] // degrees.expert_lanes)
+    axes["expert"] = (degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
+    return axes
+
+
+def axis_orders(active: Sequence[GridAxis], folded: bool = False) -> list[tuple[GridAxis, ...]]:
+    """Orders of the axes of degree > 1, fastest first; with ``folded`` experts those in which dp_shard lies right behind tp and
+    cp, so that the ranks that share experts are neighbours."""
+    return [order for order in permutations(active) if not folded or holds_folded(order)]
+
+
+def holds_folded(order: Sequence[GridAxis]) -> bool:
+    """Whether dp_shard lies right behind tp and cp in an order of the axes of degree > 1."""
+    lanes, at = {"tp", "cp"}.intersection(order), list(order).index("dp_shard")
+    return set(order[max(0, at - len(lanes)) : at]) == lanes
 
 
 def coordinates(degrees: Degrees, axis_order: Sequence[GridAxis], position: int) -> dict[GridAxis, int]:

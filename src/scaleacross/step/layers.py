@@ -3,7 +3,7 @@
 * tp        gathers and scatters are exposed, except the share that the job overlaps with their products; the scatters of a
             backward pass overlap with up to half of the weight gradients, where the job says so
 * cp        keys and values that go round a ring overlap with attention; attention waits for those that are gathered, and for
-            all-to-alls of heads before and after it
+            all-to-alls of heads before and after it, inside a ring too
 * ep        dispatch and combine; the share that the job overlaps runs concurrently with another micro-batch's computation
 """
 
@@ -38,8 +38,10 @@ class Layers:
             self.schedule.virtual_stage(self.work.pipeline_rank, chunk) for chunk in range(len(self.work.chunks))
         ]
         self.tp_ops, self.tp_bytes = self._tp_op()
-        self.swaps = ("cp", "all_to_all") in self.setting.size_bytes
-        self.has_keys = self.swaps or ("cp", "all_gather") in self.setting.size_bytes
+        sizes, two_levels = self.setting.size_bytes, self.setting.degrees.cp_inner > 1
+        self.heads, self.ring = ("cp_inner", "cp_outer") if two_levels else ("cp", "cp")
+        self.swaps = (self.heads, "all_to_all") in sizes
+        self.has_keys = self.swaps or (self.ring, "all_gather") in sizes
         self._seconds: dict[tuple[Kind, int], tuple[float, float, float]] = {}
 
     def _compute(self, component: str, seconds: float, label: str) -> int:
@@ -61,10 +63,13 @@ class Layers:
         return self.graph.collective(self.who, use, key, ops, size, count, self.after, holds=holds)
 
     def _wait_through(
-        self, component: str, key: Key, ops: tuple[Op, ...], size: float, count: float, label: str
+        self, component: str, key: Key, ops: tuple[Op, ...], size: float, count: float, label: str, use: str = ""
     ) -> None:
-        """Collectives that start now, and nothing else before they have arrived: all that they wait for is over then, too."""
-        node = self._call(component, key, ops, size, count)
+        """Collectives that start now, and nothing else before they have arrived: all that they wait for is over then, too.
+
+        ``use``: whose groups run them; by default those of ``component``.
+        """
+        node = self._call(use or component, key, ops, size, count)
         if node is not None:
             self.graph.tell(Entry(component, node, label))
             self.after = [node]
@@ -121,7 +126,11 @@ class Layers:
 
     def _keys(self, action: Action, key: Key, work: ChunkWork, share: float, pace: float, cell: str) -> None:
         """Attention with its exchange over cp; a backward pass also scatters gradients of keys and values."""
-        size = self.setting.size_bytes["cp", "all_to_all" if self.swaps else "all_gather"]
+        sizes = self.setting.size_bytes
+        swapped, size = sizes.get((self.heads, "all_to_all"), 0.0), sizes.get((self.ring, "all_gather"), 0.0)
+        one_level = self.setting.context_exchange in ("gather", "all_to_all")
+        if one_level and self.swaps:
+            size = swapped
         count = work.num_attention_layers * share
         passes: list[tuple[str, float, float, bool]] = []
         again = 1.0 if action.kind is Kind.F else self.setting.keys_again
@@ -131,7 +140,7 @@ class Layers:
             passes.append(("backward", work.attention_backward_s, count, True))
         for name, seconds, calls, scatters in passes:
             kept = scatters and self.job.kept.by == "pytorch"
-            if self.setting.context_exchange != "ring":
+            if one_level:
                 ahead: tuple[Op, ...] = ("all_to_all",) if self.swaps else ("all_gather",)
                 if self.swaps or not kept:
                     self._wait_through("cp", (*key, name, "before"), ahead, size, calls, cell)
@@ -140,14 +149,20 @@ class Layers:
                 if after:
                     self._wait_through("cp", (*key, name, "after"), after, size, calls, cell)
                 continue
-            call = None if kept else self._call("cp", (*key, name), ("all_gather",), size, calls)
+            if self.swaps:
+                self._wait_through("cp", (*key, name, "before"), ("all_to_all",), swapped, calls, cell, self.heads)
+            call = None if kept else self._call(self.ring, (*key, name), ("all_gather",), size, calls)
             last = gathered = self._aside("cp", call, cell)
             if scatters and (kept or gathered is not None):
                 before = self.after if gathered is None else [gathered]
-                behind = self.graph.collective(self.who, "cp", (*key, name), ("reduce_scatter",), size, count, before)
+                behind = self.graph.collective(
+                    self.who, self.ring, (*key, name), ("reduce_scatter",), size, count, before
+                )
                 last = self._aside("cp", behind, cell)
             self._compute("compute", seconds * pace, cell)
             self._wait("cp", last, cell)
+            if self.swaps:
+                self._wait_through("cp", (*key, name, "after"), ("all_to_all",), swapped, calls, cell, self.heads)
 
     def _tp_op(self) -> tuple[tuple[Op, ...], float]:
         """Operations of one gather with its scatter."""

@@ -35,8 +35,8 @@ class Setting:
     """Facts of a decision that a step graph needs.
 
     Attributes:
-        size_bytes: (use, op) -> bytes of one call where they do not depend on the chunk; uses are tp, cp (keys and values), ep,
-            pp and STATES. A use that is missing communicates nothing.
+        size_bytes: (use, op) -> bytes of one call where they do not depend on the chunk; uses are tp, cp (keys and values;
+            cp_inner and cp_outer where it has two levels), ep, pp and STATES. A use that is missing communicates nothing.
         reduce_whole: tp collectives are all-reduces (no sequence parallelism).
         keys_again, tokens_again: share of the exchanges of keys and values, and of tokens, that a backward pass repeats.
     """
@@ -66,12 +66,16 @@ class Setting:
     def state_bytes(self, work: ChunkWork, use: str, gather: bool) -> float:
         """Bytes of a chunk that one rank reduces (or gathers) in its group of a use."""
         each = self.job.optimizer.parameter_bytes if gather else self.job.optimizer.reduce_bytes
+        folded = self.degrees.expert_lanes > 1
         if use == "cp_states":
-            return (work.dense_parameters + work.expert_parameters) * each
-        if use in ("dp_shard", "expert"):
-            return (work.dense_parameters if use == "dp_shard" else work.expert_parameters) / self.degrees.cp * each
+            return (work.dense_parameters + (0.0 if folded else work.expert_parameters)) * each
+        if use == "expert":
+            return work.expert_parameters / (1 if folded else self.degrees.cp) * each
+        if use == "dp_shard":
+            return work.dense_parameters / self.degrees.cp * each
         group = 1 if self.shard == "none" else self.degrees.dp_shard * self.degrees.cp
-        return (work.dense_parameters / group + work.expert_parameters / max(1.0, group / self.degrees.ep)) * each
+        over = self.degrees.ep * (self.degrees.cp if folded else 1)
+        return (work.dense_parameters / group + work.expert_parameters / max(1.0, group / over)) * each
 
     def buckets(self, chunks: Sequence[ChunkWork]) -> int:
         """Parts in which the gradients and parameters of a chunk travel: the fewest of ``chunks``, one per class of ranks."""

@@ -50,6 +50,8 @@ class Columns(Protocol):
     @property
     def ep(self) -> Ints: ...
     @property
+    def expert_lanes(self) -> Ints: ...
+    @property
     def num_micro_batches(self) -> Ints: ...
     @property
     def num_chunks(self) -> Ints: ...
@@ -77,6 +79,7 @@ class Row:
     dp_replicate: Ints
     pp: Ints
     ep: Ints
+    expert_lanes: Ints
     num_micro_batches: Ints
     num_chunks: Ints
     schedule: Ints
@@ -91,7 +94,7 @@ class Row:
         """The row of a decision; micro-batches are those of equal replicas."""
         degrees, pipeline = decision.degrees, decision.pipeline
         values = {
-            **{axis: degrees.of(axis) for axis in ("tp", "cp", "dp_shard", "dp_replicate", "pp", "ep")},
+            **degrees.model_dump(),
             "num_micro_batches": job.global_batch_sequences // (degrees.dp * pipeline.micro_batch_sequences),
             "num_chunks": pipeline.num_chunks,
             "schedule": SCHEDULE_NAMES.index(pipeline.schedule),
@@ -194,5 +197,5 @@ def recompute_codes(names: Iterable[Recompute]) -> set[int]:
     return {RECOMPUTES.index(name) for name in names}
 
 
-RING, GATHER, ALL_TO_ALL = range(len(CONTEXT_EXCHANGES))
+RING, GATHER, ALL_TO_ALL, ALL_TO_ALL_RING = range(len(CONTEXT_EXCHANGES))
 SHARD_NONE, SHARD_OPTIMIZER, SHARD_PARAMETERS, SHARD_GRADIENTS, SHARD_ONCE = range(len(SHARD_LEVELS))

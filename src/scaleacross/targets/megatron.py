@@ -18,6 +18,7 @@ from scaleacross.spec.recomputation import MODULES, Recompute, modules_of, repea
 from scaleacross.spec.recomputation import RECOMPUTES as EVERY_POLICY
 from scaleacross.targets.common import encodes_nothing, order_and_shares, trains_everything
 from scaleacross.targets.law import (
+    ALL_TO_ALL_RING,
     RING,
     SHARD_GRADIENTS,
     SHARD_ONCE,
@@ -61,7 +62,7 @@ def _expert_overlap(subject: Subject, rows: Columns) -> Bools:
     """core/transformer/transformer_config.py: virtual stages when pp > 1, and no recomputation of layers or of ``moe``."""
     overlapped = np.bool_(subject.job.experts.overlap_fraction > 0)
     again = in_codes(rows.recompute, recompute_codes(filter(repeats_tokens, EVERY_POLICY)))
-    out: Bools = ~overlapped | (rows.ep == 1) | (((rows.pp == 1) | (rows.num_chunks > 1)) & ~again)
+    out: Bools = ~overlapped | (rows.ep * rows.expert_lanes == 1) | (((rows.pp == 1) | (rows.num_chunks > 1)) & ~again)
     return out
 
 
@@ -194,16 +195,16 @@ LAWS: Final = (
     Law(
         "experts with cp",
         "base",
-        lambda s, rows: (rows.ep == 1) | (rows.cp == 1),
+        lambda s, rows: (rows.ep == 1) | (rows.cp == 1) | (rows.expert_lanes > 1),
         lambda c: (
             f"ep {c.decision.degrees.ep} with cp {c.decision.degrees.cp}: Megatron-LM's expert groups run over cp first, "
-            "the plan's inside dp_shard; set cp 1"
+            "the plan's inside dp_shard; set expert_folding: tp_cp, or cp 1"
         ),
     ),
     Law(
         "fp16 experts",
         "base",
-        lambda s, rows: (rows.ep == 1) | np.bool_(s.job.precision != "fp16"),
+        lambda s, rows: (rows.ep * rows.expert_lanes == 1) | np.bool_(s.job.precision != "fp16"),
         lambda c: "precision fp16 with ep > 1: Megatron-LM trains experts in parallel with bf16 only",
     ),
     Law(
@@ -254,9 +255,13 @@ LAWS: Final = (
     Law(
         "sliding window with cp",
         "split",
-        lambda s, rows: (rows.cp == 1) | (rows.context != RING) | np.bool_(not _has_windows(s)),
+        lambda s, rows: (
+            (rows.cp == 1)
+            | ((rows.context != RING) & (rows.context != ALL_TO_ALL_RING))
+            | np.bool_(not _has_windows(s))
+        ),
         lambda c: (
-            f"cp {c.decision.degrees.cp} with context_exchange ring and sliding windows: Transformer Engine has windows with "
+            f"cp {c.decision.degrees.cp} with a ring and sliding windows: Transformer Engine has windows with "
             "gather and all_to_all only"
         ),
     ),

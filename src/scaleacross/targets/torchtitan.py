@@ -157,7 +157,7 @@ LAWS: Final = (
     Law(
         "expert overlap",
         "base",
-        lambda s, rows: (rows.ep == 1) | np.bool_(s.job.experts.overlap_fraction == 0),
+        lambda s, rows: (rows.ep * rows.expert_lanes == 1) | np.bool_(s.job.experts.overlap_fraction == 0),
         lambda c: "experts.overlap_fraction: torchtitan 0.3.0 hides no all-to-all of experts; set overlap_fraction: 0",
     ),
     Law(
@@ -169,10 +169,10 @@ LAWS: Final = (
     Law(
         "experts with tp or cp",
         "base",
-        lambda s, rows: (rows.ep == 1) | (rows.tp * rows.cp == 1),
+        lambda s, rows: (rows.ep == 1) | (rows.tp * rows.cp == 1) | (rows.expert_lanes > 1),
         lambda c: (
             f"ep {c.decision.degrees.ep} with tp {c.decision.degrees.tp}, cp {c.decision.degrees.cp}: torchtitan's expert "
-            "groups run over tp and cp first, the plan's inside dp_shard; set tp 1 and cp 1"
+            "groups run over tp and cp first, the plan's inside dp_shard; set expert_folding: tp_cp, or tp 1 and cp 1"
         ),
     ),
     Law("schedule", "base", _schedule, lambda c: _only(c.decision.pipeline.schedule)),

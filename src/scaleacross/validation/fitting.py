@@ -101,7 +101,7 @@ def _derivatives(case: Case, prediction: Prediction, logs: Floats) -> Floats:
     out = np.zeros(len(KNOBS))
     accelerator = case.topology.buildings[0].accelerator
     shares = ((prediction.decision, 1 - prediction.again_fraction), (prediction.again, prediction.again_fraction))
-    priced = [(one, share, placed_shapes(case.profile, case.topology, one)) for one, share in shares if one is not None]
+    priced = [(one, share, placed_shapes(case.topology, one)) for one, share in shares if one is not None]
     for column, knob in enumerate(KNOBS):
         if knob.applies(accelerator) and knob.matters(case):
             other = moved(case, logs + STEP * np.eye(len(KNOBS))[column])

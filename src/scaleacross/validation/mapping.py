@@ -51,7 +51,6 @@ from scaleacross.workloads.variants import (
     with_separate_projections,
     with_unfused_attention,
     with_unfused_loss,
-    with_whole_experts,
     without_sequence_parallelism,
 )
 
@@ -207,8 +206,6 @@ def _as_run(run: Run, profile: ModelProfile) -> ModelProfile:
         profile = with_unfused_attention(profile)
         if not run.sp:
             profile = without_sequence_parallelism(profile)
-    if _whole_experts(run):
-        profile = with_whole_experts(profile)
     if "NeMo" in run.framework or "Megatron-Bridge" in run.framework:
         profile = with_lean_activations(profile, narrow=_precision(run) in ("fp8", "nvfp4"))
     if "torchtitan" in run.framework or "MaxText" in run.framework:
@@ -227,10 +224,11 @@ def _degrees(run: Run) -> Degrees:
     if rest or not dp or (run.dp is not None and run.dp != dp):
         stated = "" if run.dp is None else f" · dp {run.dp}"
         raise InputError(f"tp {tp} · cp {cp} · pp {pp}{stated} does not make {run.n_gpus} GPUs")
+    lanes = 1
     if _whole_experts(run):
         if ep % tp or dp % (ep // tp) or cp > 1:
             raise InputError(f"ep {ep} over tp {tp} · dp {dp} (expert tp 1, cp {cp}): tp must divide it, cp must be 1")
-        ep //= tp
+        ep, lanes = ep // tp, tp
     elif ep > 1 and dp % ep:
         raise InputError(f"ep {ep} does not divide dp {dp}")
     shard = run.fsdp // cp if run.fsdp and run.fsdp > dp else run.fsdp or dp
@@ -239,7 +237,7 @@ def _degrees(run: Run) -> Degrees:
     if shard % ep:
         raise InputError(f"ep {ep} does not divide the shard group of {shard}")
     try:
-        return Degrees(tp=tp, cp=cp, pp=pp, ep=ep, dp_shard=shard, dp_replicate=dp // shard)
+        return Degrees(tp=tp, cp=cp, pp=pp, ep=ep, expert_lanes=lanes, dp_shard=shard, dp_replicate=dp // shard)
     except ValidationError as error:
         raise InputError("; ".join(item["msg"] for item in error.errors())) from None
 

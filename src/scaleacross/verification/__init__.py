@@ -41,7 +41,7 @@ from scaleacross.cost_models.trunk_routes import Routes
 from scaleacross.errors import VerificationError
 from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.offloading import OFFLOADS
-from scaleacross.spec.parallelism import EMPTY_ENDS, GRID_AXES, WITHOUT_PIPELINE, Degrees, split_layers
+from scaleacross.spec.parallelism import EMPTY_ENDS, GRID_AXES, WITHOUT_PIPELINE, Degrees, GridAxis, split_layers
 from scaleacross.spec.placement import Placement, devices, strides
 from scaleacross.spec.plan import Decision, DegradedState, Plan
 from scaleacross.spec.recomputation import rerun_period
@@ -177,11 +177,15 @@ def _v1_devices(topology: Topology, degrees: Degrees, placement: Placement) -> I
             yield f"V1: {share.num_accelerators} accelerators of '{share.building}' cut a host of {host}"
     if placement.num_accelerators != degrees.world_size:
         yield f"V1: the placement holds {placement.num_accelerators} accelerators, the degrees need {degrees}"
+    lanes = [axis for axis in ("tp", "cp") if degrees.model_dump()[axis] > 1] if degrees.expert_lanes > 1 else []
+    order = [axis for axis in placement.axis_order if degrees.of(axis) > 1]
+    if lanes and sorted(order[: order.index("dp_shard")][-len(lanes) :]) != sorted(lanes):
+        yield f"V1: experts on the lanes of tp and cp ask for dp_shard right behind them; the order is {' '.join(order)}"
 
 
 def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
     job, profile, degrees, pipeline = problem.job, problem.profile, decision.degrees, decision.pipeline
-    yield from _v2_pins(job, decision)
+    yield from _v2_pins(job, decision, profile.num_experts > 0)
     for block, _ in profile.blocks:
         if any(number % degrees.tp for number in block.heads):
             heads = f"{block.heads[0]} heads and {block.heads[1]} " + (
@@ -196,8 +200,18 @@ def _v2_rules(problem: Problem, decision: Decision) -> Iterator[str]:
             if any(number % (degrees.tp * degrees.cp) for number in block.heads):
                 whole = degrees.tp * degrees.cp
                 yield f"V2: tp · cp = {whole} does not divide the heads of {block.name}, which all-to-alls over cp ask for"
-    if degrees.ep > 1 and (not profile.num_experts or profile.num_experts % degrees.ep):
-        yield f"V2: ep {degrees.ep} does not divide {profile.num_experts} experts"
+    if (decision.context_exchange == "all_to_all_ring" and degrees.cp > 1) != (degrees.cp_inner > 1):
+        yield (
+            f"V2: cp_inner {degrees.cp_inner} with context_exchange {decision.context_exchange}: all_to_all_ring asks for 1 < "
+            f"cp_inner < cp {degrees.cp}, all others for 1"
+        )
+    for block, _ in profile.blocks if degrees.cp_inner > 1 else ():
+        whole = degrees.tp * degrees.cp_inner
+        if block.recurrence or any(number % whole for number in block.heads):
+            yield f"V2: tp · cp_inner = {whole} does not divide the heads of {block.name}, or it has a recurrence"
+    if degrees.expert_ranks > 1 and (not profile.num_experts or profile.num_experts % degrees.expert_ranks):
+        lanes = f" on {degrees.expert_lanes} lanes of tp and cp" if degrees.expert_lanes > 1 else ""
+        yield f"V2: ep {degrees.ep}{lanes} does not divide {profile.num_experts} experts"
     if profile.num_layers + EMPTY_ENDS < degrees.pp * pipeline.num_chunks:
         yield f"V2: {profile.num_layers} layers cannot fill pp {degrees.pp} × {pipeline.num_chunks} chunks, ends left empty"
     per_round = degrees.dp * pipeline.micro_batch_sequences
@@ -237,7 +251,7 @@ def _v2_some_layers(problem: Problem, decision: Decision) -> Iterator[str]:
         yield f"V2: recompute {decision.recompute}: the model has layers of {len(profile.blocks)} kinds"
 
 
-def _v2_pins(job: Job, decision: Decision) -> Iterator[str]:
+def _v2_pins(job: Job, decision: Decision, has_experts: bool) -> Iterator[str]:
     """What the job leaves open: degrees, number of accelerators, schedule, recompute policy, shard level."""
     for axis in DegreeRequest.model_fields:
         value = decision.degrees.model_dump()[axis]
@@ -250,6 +264,8 @@ def _v2_pins(job: Job, decision: Decision) -> Iterator[str]:
     chosen = (("schedules", decision.pipeline.schedule), ("recompute", decision.recompute), ("shard", decision.shard))
     if decision.degrees.cp > 1:
         chosen += (("context_exchange", decision.context_exchange),)
+    if decision.degrees.tp * decision.degrees.cp > 1 and has_experts:
+        chosen += (("expert_folding", decision.expert_folding),)
     chosen += tuple((name, getattr(decision, name)) for name in OFFLOADS)
     for name, value in chosen:
         allowed = getattr(job, name)
@@ -276,7 +292,8 @@ def counted_shapes(topology: Topology, decision: Decision) -> Mapping[str, Group
     degrees, stride = decision.degrees, strides(decision.degrees, decision.placement.axis_order)
     places = places_of(topology, decision.placement)
     axes = {str(axis): (degrees.of(axis), stride[axis]) for axis in GRID_AXES}
-    axes["ep"] = (degrees.ep, stride["dp_shard"])
+    axes["ep"] = expert_group(degrees, stride)
+    axes |= context_levels(degrees, stride)
     axes["expert"] = (degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
     routes = build_levels(topology, decision.placement.fill).routes
     geometry = {
@@ -284,6 +301,21 @@ def counted_shapes(topology: Topology, decision: Decision) -> Mapping[str, Group
     }  # of single ranks: one
     counted = {each: count_groups(places, *each, routes) for each in set(geometry.values())}
     return {name: counted[each] for name, each in geometry.items()}
+
+
+def context_levels(degrees: Degrees, stride: Mapping[GridAxis, int]) -> dict[str, tuple[int, int]]:
+    """Degree and stride of the groups of cp that exchange heads, and of the rings between these; 1 where cp has one level."""
+    if degrees.cp_inner == 1:
+        return {"cp_inner": (1, 1), "cp_outer": (1, 1)}
+    inner = degrees.cp_inner
+    return {"cp_inner": (inner, stride["cp"]), "cp_outer": (degrees.cp // inner, stride["cp"] * inner)}
+
+
+def expert_group(degrees: Degrees, stride: Mapping[GridAxis, int]) -> tuple[int, int]:
+    """Degree and stride of the ranks that share a model's experts: ep of dp_shard, or with the lanes of tp and cp before them."""
+    if degrees.expert_lanes == 1:
+        return degrees.ep, stride["dp_shard"]
+    return degrees.tp * degrees.cp * degrees.ep, min(stride[axis] for axis in ("tp", "cp") if degrees.of(axis) > 1)
 
 
 def places_of(topology: Topology, placement: Placement) -> Places:

@@ -5,8 +5,8 @@ form. Shared with the cost model: the layer profile (parameters and kept bytes p
 
 What is held, after ZeRO (arXiv 1910.02054) and Korthikanti et al. (2205.05198):
 
-* a layer's parameters, their gradients and optimizer states: divided by tp, replicated ones whole, experts by tp · ep; what the
-  shard level names also by dp_shard · cp (experts, on ep of these ranks already, by the rest);
+* a layer's parameters, their gradients and optimizer states: divided by tp, replicated ones whole, experts by tp · ep (folded:
+  tp · cp · ep); what the shard level names also by dp_shard · cp (experts, on ep of these ranks already, by the rest);
 * kept bytes per token of every layer of a chunk in flight, where chunks of a rank count as equal; the head's for one micro-batch;
 * two gathered layers where parameters are sharded (all of the rank's where they stay until the backward pass), the gradients of
   two where gradients alone are, and what one layer keeps beyond its policy while it is recomputed.
@@ -127,14 +127,14 @@ def _most_micro_batches(problem: Problem, decision: Decision) -> int:
 def _parts(problem: Problem, decision: Decision, layers: Sequence[LayerProfile], flight: int) -> Mapping[str, float]:
     """Bytes of one rank with ``layers`` and at most ``flight`` chunks in flight, by the names of StageMemory."""
     job, degrees = problem.job, decision.degrees
-    tp, group = degrees.tp, degrees.dp_shard * degrees.cp
+    tp, group, over = degrees.tp, degrees.dp_shard * degrees.cp, _experts_over(degrees)
     dense = sum(_dense_parameters(layer, tp) for layer in layers)
-    expert = sum(layer.num_expert_parameters / (tp * degrees.ep) for layer in layers)
+    expert = sum(layer.num_expert_parameters / (tp * over) for layer in layers)
     still_dense = sum(_frozen_dense_parameters(layer, tp) for layer in layers)
-    still_expert = sum(layer.num_frozen_expert_parameters / (tp * degrees.ep) for layer in layers)
+    still_expert = sum(layer.num_frozen_expert_parameters / (tp * over) for layer in layers)
 
     def held(dense: float, expert: float, is_sharded: bool) -> float:
-        return dense / group + expert / max(1.0, group / degrees.ep) if is_sharded else dense + expert
+        return dense / group + expert / max(1.0, group / over) if is_sharded else dense + expert
 
     trained = dense - still_dense, expert - still_expert
     here = held(dense, expert, decision.shard.startswith("parameters"))
@@ -165,12 +165,17 @@ def _parts(problem: Problem, decision: Decision, layers: Sequence[LayerProfile],
         return {**states_bytes, "buffers_bytes": _pytorch_buffers(problem, decision, layers, tokens) + whole}
 
     largest = max((layer for layer, _ in problem.profile.blocks), key=lambda layer: layer.total_parameters)
-    of_two = 2 * (_dense_parameters(largest, tp) + largest.num_expert_parameters / (tp * degrees.ep))
+    of_two = 2 * (_dense_parameters(largest, tp) + largest.num_expert_parameters / (tp * over))
     again = _kept(largest, "none", degrees) - _kept(largest, of_rerun_layer(decision.recompute), degrees)
     of_two *= {"parameters": job.optimizer.parameter_bytes, "gradients": job.optimizer.gradient_bytes}.get(
         decision.shard, 0.0
     )
     return {**states_bytes, "buffers_bytes": again * tokens + of_two + whole}
+
+
+def _experts_over(degrees: Degrees) -> int:
+    """Ranks of dp_shard · cp among which experts are divided: ep, or the cp lanes too where each holds its own."""
+    return degrees.ep if degrees.expert_lanes == 1 else degrees.ep * degrees.cp
 
 
 def _on_host(
@@ -187,10 +192,10 @@ def _on_host(
         _dense_parameters(layer, degrees.tp) - _frozen_dense_parameters(layer, degrees.tp) for layer in layers
     )
     of_experts = sum(layer.num_expert_parameters - layer.num_frozen_expert_parameters for layer in layers)
-    expert = of_experts / (degrees.tp * degrees.ep)
+    expert = of_experts / (degrees.tp * _experts_over(degrees))
     if decision.shard != "none":
         group = degrees.dp_shard * degrees.cp
-        dense, expert = dense / group, expert / max(1.0, group / degrees.ep)
+        dense, expert = dense / group, expert / max(1.0, group / _experts_over(degrees))
     states = (dense + expert) * (optimizer.state_bytes + 4.0)  # with the gradient in fp32
     filled = decision.activation_offload * waiting / decision.pipeline.num_chunks + decision.optimizer_offload * states
     rooms = [one.host.memory_bytes for one in types if one.host is not None]
@@ -208,7 +213,7 @@ def _pytorch_buffers(problem: Problem, decision: Decision, layers: Sequence[Laye
     if decision.shard not in ("none", "optimizer"):
         copies.append(job.optimizer.gradient_bytes)  # reduced in fp32
     prefetched = job.optimizer.parameter_bytes if decision.shard == "parameters" else 0.0
-    held = _dense_parameters(widest, degrees.tp) + widest.num_expert_parameters / (degrees.tp * degrees.ep)
+    held = _dense_parameters(widest, degrees.tp) + widest.num_expert_parameters / (degrees.tp * _experts_over(degrees))
     recomputed = _kept(widest, "none", degrees) - _kept(widest, of_rerun_layer(decision.recompute), degrees)
     peak = (sum(copies) + prefetched) * held + recomputed * tokens
     if any(layer is profile.head for layer in layers):

@@ -79,7 +79,9 @@ def counted_patterns(decision: Decision) -> Mapping[str, Mapping[tuple[int, ...]
     stride = strides(degrees, decision.placement.axis_order)
     owners = [index for index, share in enumerate(fill) for _ in range(share.num_accelerators)]
     axes = {str(axis): (degrees.of(axis), stride[axis]) for axis in GRID_AXES}
-    axes["ep"] = (degrees.ep, stride["dp_shard"])
+    axes["ep"] = (degrees.ep * degrees.expert_lanes, stride["dp_shard"] // degrees.expert_lanes)
+    outer = degrees.cp // degrees.cp_inner if degrees.cp_inner > 1 else 1
+    axes |= {"cp_inner": (degrees.cp_inner, stride["cp"]), "cp_outer": (outer, stride["cp"] * degrees.cp_inner)}
     axes["expert"] = (degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
     out = {}
     for name, (degree, step) in axes.items():

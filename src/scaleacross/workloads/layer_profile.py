@@ -7,7 +7,8 @@ Counts are per token and for the whole layer, before any sharding; ``shard`` say
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from scaleacross.errors import InputError
@@ -18,8 +19,8 @@ if TYPE_CHECKING:  # a decoder is a workload itself
     from scaleacross.workloads.decoder import Decoder
 
 # column: output features divided by tp; row: input features divided by tp; none: replicated;
-# expert_*: the same inside a routed expert, whose weights are also divided by ep; expert: whole experts, spread over tp · ep.
-GemmShard = Literal["column", "row", "none", "expert_column", "expert_row", "expert"]
+# expert_*: the same inside a routed expert, whose weights are also divided by ep; folded experts are not divided by tp.
+GemmShard = Literal["column", "row", "none", "expert_column", "expert_row"]
 
 
 @dataclass(frozen=True)
@@ -232,10 +233,16 @@ class LayerProfile:
             features += of_heads * (self.attention.qk_head_dim + self.attention.v_head_dim)
         return features
 
-    @property
-    def whole_experts(self) -> bool:
-        """Whether routed experts are spread over the tensor-parallel ranks too, none of them divided."""
-        return any(gemm.shard == "expert" for gemm in self.gemms)
+    @cached_property
+    def folded(self) -> LayerProfile:
+        """The layer with its experts on the lanes of tp: tokens, divided by sequence parallelism already, go straight to them,
+        so that the gather and the scatter around the experts fall away; those of attention stay."""
+        if not self.routed_tokens:
+            return self
+        modules = dict(self.modules)
+        if "moe" in modules:
+            modules["moe"] = replace(modules["moe"], tp_gathers=max(0.0, modules["moe"].tp_gathers - 1.0))
+        return replace(self, tp_gathers=1, modules=modules)
 
     @property
     def total_parameters(self) -> int:
@@ -301,11 +308,6 @@ class ModelProfile:
     def num_layers(self) -> int:
         """Transformer layers, without embedding and head."""
         return sum(count for _, count in self.blocks)
-
-    @property
-    def whole_experts(self) -> bool:
-        """Whether routed experts are spread over the tensor-parallel ranks too, none of them divided."""
-        return any(layer.whole_experts for layer, _ in self.blocks)
 
     @property
     def total_parameters(self) -> int:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from scaleacross.spec.job import Job
 from scaleacross.spec.offloading import OFFLOADS
-from scaleacross.spec.parallelism import CONTEXT_EXCHANGES, PASS_GATHERS, SHARD_LEVELS
+from scaleacross.spec.parallelism import CONTEXT_EXCHANGES, EXPERT_FOLDINGS, PASS_GATHERS, SHARD_LEVELS
 from scaleacross.spec.recomputation import EVERY, PLAIN
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads.layer_profile import ModelProfile
@@ -29,6 +29,7 @@ def full_space(job: Job, profile: ModelProfile, topology: Topology) -> dict[str,
             *(SOME_LAYERS if len(profile.blocks) == 1 else ()),
         ),
         "context_exchange": CONTEXT_EXCHANGES,
+        "expert_folding": EXPERT_FOLDINGS if profile.num_experts else ("none",),
         "shard": tuple(level for level in SHARD_LEVELS if not (partial and level in PASS_GATHERS)),
     }
     if job.target != "torchtitan" and all(building.host_share for building in topology.buildings):

@@ -83,24 +83,6 @@ def with_unfused_loss(profile: ModelProfile) -> ModelProfile:
     return replace(profile, head=replace(head, activations=kept))
 
 
-def with_whole_experts(profile: ModelProfile) -> ModelProfile:
-    """Experts that tensor parallelism does not divide but spreads (Megatron-Core's expert tensor parallel size 1).
-
-    Tokens, divided by sequence parallelism already, go straight to their experts: the gather and the scatter around the
-    experts of a layer fall away, those of attention stay.
-    """
-
-    def change(block: LayerProfile) -> LayerProfile:
-        if not block.routed_tokens:
-            return block
-        gemms = tuple(
-            replace(gemm, shard="expert") if gemm.shard.startswith("expert") else gemm for gemm in block.gemms
-        )
-        return replace(block, gemms=gemms, tp_gathers=1, modules=_changed(block, "moe", tp_gathers=-1.0))
-
-    return _each_block(profile, change)
-
-
 def with_eager_operators(profile: ModelProfile) -> ModelProfile:
     """Element-wise operators of a gated block one kernel each, as PyTorch runs them without compilation.
 

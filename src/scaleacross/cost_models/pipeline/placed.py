@@ -182,8 +182,9 @@ def _cp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
         return Waits(*(nothing,) * 5)
     gather, both = (_of_stages(seconds, work) * work.attention_layers for seconds in (calls.gather_s, calls.both_s))
     hiding = float(volumes.beside_attention[0]) * work.attention_s
-    forward = np.maximum(0.0, gather - hiding)
-    back = np.maximum(0.0, both - ATTENTION_BACKWARD_RATIO * hiding)
+    swapped = 0.0 if calls.exchange_s is None else 2 * _of_stages(calls.exchange_s, work) * work.attention_layers
+    forward = np.maximum(0.0, gather - hiding) + swapped
+    back = np.maximum(0.0, both - ATTENTION_BACKWARD_RATIO * hiding) + swapped
     back = back + float(volumes.keys_again[0]) * forward
     return Waits(forward, back, back, nothing, nothing)
 

@@ -5,12 +5,12 @@ Where many placements share layers and micro-batches, only calls differ between 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from scaleacross.cost_models.axes import Calls, axis_calls
+from scaleacross.cost_models.axes import Calls, axis_calls, heads_s
 from scaleacross.cost_models.chunk_work import Split, StageWork, stage_work
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.layer_seconds import StackedTimes
@@ -87,7 +87,19 @@ class UnplacedPipelines:
             name = "ep" if axis == "dp_shard" else axis
             return waits[name].calls(of_kind) if name in waits else of_kind(groups[name])
 
-        return [calls(axis) for axis in WAITED]
+        def heads(group: Group) -> Calls:
+            return Calls(exchange_s=heads_s(self.volumes, group.on(accelerator)))
+
+        def keys(group: Group) -> Calls:
+            return axis_calls("cp", self.volumes, group.on(accelerator))
+
+        def of(name: str, of_kind: Callable[[Group], Calls]) -> Calls:
+            return waits[name].calls(of_kind) if name in waits else of_kind(groups[name])
+
+        out = [calls(axis) for axis in WAITED]
+        if int(self.volumes.settings.cp_inner[0]) > 1:
+            out[WAITED.index("cp")] = of("cp_outer", keys)._replace(exchange_s=of("cp_inner", heads).exchange_s)
+        return out
 
     def exchanges(
         self, groups: Mapping[str, Group], timed: TimedPipeline, waits: Mapping[str, RankGroups] = NO_RANKS

@@ -293,13 +293,27 @@ class _Tuning:
 
     def _near_enough(self, placed: FixedPlacement, settings: Settings) -> Bools:
         """Members of which no axis crosses a level beyond its farthest, (orders, n)."""
+        folded = settings.expert_lanes > 1
         limits = {axis: LINK_LEVELS.index(level) for axis, level in self.family.farthest.items()}
         near = np.ones((len(self.family.orders), len(settings)), dtype=bool)
         if limits:
             for index, order in enumerate(self.family.orders):
                 spans = placed.spans(settings, order)
                 near[index] = np.all([spans[axis] <= limit for axis, limit in limits.items()], axis=0)
+        if folded.any():
+            near &= ~folded | np.array([self._holds_folded(settings, order) for order in self.family.orders])
         return near
+
+    @staticmethod
+    def _holds_folded(settings: Settings, order: AxisOrder) -> Bools:
+        """Members with dp_shard right behind tp and cp in an order, (n,)."""
+        lanes, holds = np.ones(len(settings), dtype=np.int64), np.ones(len(settings), dtype=bool)
+        for axis in order[: order.index("dp_shard")]:
+            if axis in ("tp", "cp"):
+                lanes = lanes * getattr(settings, axis)
+            else:
+                holds &= (getattr(settings, axis) == 1) | (lanes == 1)
+        return holds & (lanes == settings.tp * settings.cp)
 
     def _fills_of(self, fleet: Fleet, degrees: tuple[int, ...]) -> list[Fill]:
         """Fills for degrees in the order of the fields of ``Degrees``."""
