@@ -288,12 +288,12 @@ class SearchSpace:
                 continue
             pipelines = np.array(self._pipelines(pp, self.job.global_batch_sequences // dp, refusals)).reshape(-1, 4)
             for with_cp, folded in product((False, True), repeat=2):
-                alike = [one for one in fitting if (one[1] > 1, one[3] > 1) == (with_cp, folded)]
-                if not alike:
-                    continue
-                grid, states = np.array(alike), self._states(dp, with_cp, pp > 1, folded, refusals)
+                grid = np.array([one for one in fitting if (one[1] > 1, one[3] > 1) == (with_cp, folded)])
+                states = self._states(dp, with_cp, pp > 1, folded, refusals) if len(grid) else {}
                 experts = np.array([(ep, pairs[0][1]) for ep, pairs in states.items()]).reshape(-1, 2)
                 sizes = len(grid), len(pipelines), len(experts), len(recompute), len(offload)
+                if not all(sizes):
+                    continue
                 g, c, e, r, o = rows = np.stack(_cartesian(*sizes))
                 d, chunks = recompute[r, 1], pp * pipelines[c, 2]
                 whole = (d == 1) | ((self.profile.num_layers % (chunks * d) == 0) & (offload[o, 0] == 0))
