@@ -21,7 +21,7 @@ from scaleacross.cost_models.overlap import (
     together_s,
     windows,
 )
-from scaleacross.cost_models.rank_seconds import taken_fraction
+from scaleacross.cost_models.network.drivers import taken_fraction
 from scaleacross.cost_models.work import Work
 from scaleacross.spec.parallelism import SHARD_LEVELS
 from scaleacross.spec.recomputation import RECOMPUTES
