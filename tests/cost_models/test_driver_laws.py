@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.network.drivers import Drives, driven, least_taken_fraction, slowdown, taken_fraction
+from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import HostShare
 from scaleacross.spec.network_choice import ENGINE_SHARE
 from scaleacross.spec.network_request import NetworkRequest
@@ -38,7 +39,7 @@ def test_the_host_relays_what_its_memory_lets_it() -> None:
     drives = Drives.of([hosted, hosted])
     assert drives.port_bytes_per_s("host") == pytest.approx(30e9)
     assert drives.start_s("host") == pytest.approx(2 * 512 * 1024 / 30e9)
-    with pytest.raises(ValueError, match="not stated"):
+    with pytest.raises(InputError, match="state host"):
         Drives.of([hosted, accelerator(**H100)]).port_bytes_per_s("host")
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from scaleacross.cost_models.network.sm_contention import held_fraction
+from scaleacross.errors import InputError
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.network_choice import (
     ENGINE_SHARE,
@@ -84,11 +85,14 @@ class Drives(NamedTuple):
         return {"multiprocessors": 1.0, "copy_engines": self.engine_share, "host": 0.0}[driver]
 
     def port_bytes_per_s(self, driver: Driver) -> float:
-        """Most that an accelerator sends on any level; raises ValueError where the host drives and none is stated."""
+        """Most that an accelerator sends on any level; raises InputError where the host drives and none is stated."""
         if driver != "host":
             return np.inf
         if self.host_bytes_per_s is None:
-            raise ValueError("a collective that the host drives, on accelerators whose host is not stated")
+            raise InputError(
+                "a collective is driven by the host, and nothing says how accelerators reach theirs: state host: {memory_gib, "
+                "memory_bandwidth_gbyte_per_s, link_bandwidth_gbyte_per_s} of the building, or another driver"
+            )
         return self.host_bytes_per_s
 
     def start_s(self, driver: Driver) -> float:
@@ -107,7 +111,8 @@ def driven(links: Links, driver: Driver) -> Links:
     """``links`` as a driver other than kernels has them: without their curves.
 
     Raises:
-        ValueError: figures of the accelerators are missing.
+        InputError: the host drives, and none is stated.
+        ValueError: the links carry no figures of the accelerators.
     """
     if links.drives is None:
         raise ValueError("links without figures of drivers")
