@@ -67,10 +67,12 @@ def test_no_other_driver_makes_a_shorter_step(seed: int) -> None:
 
 
 @each("seed", (2, 5, 10, 19), range(40))
-def test_more_drivers_never_make_a_plan_slower(seed: int) -> None:
+def test_more_drivers_make_a_plan_slower_by_the_gap_that_it_states_at_most(seed: int) -> None:
+    """The search promises every gather the time of kernels and the multiprocessors of the driver that holds least."""
     plan = planned(seed)
     kernels = sa.plan(driven_job(seed, ("multiprocessors",)), alternatives=False)
-    assert (plan.estimate or plan.cost).step_s <= (kernels.estimate or kernels.cost).step_s * (1 + 1e-9)
+    bound_s = (plan.estimate or plan.cost).step_s * (1 - plan.report.gap)
+    assert bound_s <= (kernels.estimate or kernels.cost).step_s * (1 + 1e-9)
 
 
 @each("seed", (10, 19, 54), range(0, 40))

@@ -173,7 +173,7 @@ class Calls:
         load, cap = tuple(self.loads.of((shape, "ring"), group, way)), float(machine.patterns[shape, "ring"].cap[row])
         connected, codec_s = float(self.rings.connected(shape, row, way).min()), 0.0
         cap = min(cap, connected)
-        if machine.shapes[shape].each > 1:
+        if not way.drive.by_kernels and self._in_domain(shape, row) > 1:
             cap = min(cap, way.drive.inside_bytes_per_s(float(machine.fabric.rates[SCALE_UP].min())))
         if way.coding.levels:
             short, codec_s = (
