@@ -70,7 +70,7 @@ class Coded(NamedTuple):
     Attributes:
         step: value of one code; ``least``: taken off every code.
         shape: rows, distinct rows, columns.
-        codes, index: stage and its bytes; no bytes of an index where all rows differ.
+        codes, row_index: stage and its bytes; no bytes of an index where all rows differ.
         places, values: elements that travel as they are.
     """
 
@@ -78,7 +78,7 @@ class Coded(NamedTuple):
     least: int
     shape: tuple[int, int, int]
     codes: tuple[str, bytes]
-    index: tuple[str, bytes]
+    row_index: tuple[str, bytes]
     places: NDArray[np.int64]
     values: Rows
 
@@ -97,8 +97,8 @@ def read_rows(data: bytes) -> Rows:
     numbers = STAGES[own.codes[0]].read(own.codes[1], distinct * width)
     codes = (numbers.astype(np.int64) + own.least).astype(np.int32).reshape(distinct, width)
     index = np.arange(num_rows)
-    if own.index[1]:
-        index = STAGES[own.index[0]].read(own.index[1], num_rows).astype(np.int64)
+    if own.row_index[1]:
+        index = STAGES[own.row_index[0]].read(own.row_index[1], num_rows).astype(np.int64)
     return Quantised(own.step, codes, index, own.places, own.values).rows()
 
 
@@ -131,9 +131,9 @@ def message_of(own: Coded) -> bytes | None:
     num_rows, distinct, width = own.shape
     if num_rows * width >= 2**32 or 2 * len(own.places) > num_rows * width:
         return None
-    codes, index = own.codes[1], own.index[1]
+    codes, index = own.codes[1], own.row_index[1]
     body = codes + index + own.places.astype("<u4").tobytes() + own.values.astype("<f4").tobytes()
-    ids = _NAMES.index(own.codes[0]), _NAMES.index(own.index[0])
+    ids = _NAMES.index(own.codes[0]), _NAMES.index(own.row_index[0])
     sizes = num_rows, distinct, len(own.places)
     return _sealed((_MAGIC, _CODED, *ids, width, *sizes, own.step, own.least, len(codes), len(index)), body)
 

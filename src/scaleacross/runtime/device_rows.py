@@ -54,13 +54,13 @@ def write_rows(rows: Tensor, codec: RowCodec) -> bytes:
 def read_rows_on(data: bytes, device: torch.device) -> Tensor:
     """The rows of any message, on ``device``. Raises InputError as ``read_rows``."""
     parts = coded_of(data)
-    if parts is None or parts.codes[0] != STAGE or (parts.index[1] and parts.index[0] != STAGE):
+    if parts is None or parts.codes[0] != STAGE or (parts.row_index[1] and parts.row_index[0] != STAGE):
         return torch.from_numpy(read_rows(data)).to(device)
     num_rows, distinct, width = parts.shape
     codes = _unpacked(parts.codes[1], distinct * width, device).reshape(distinct, width) + parts.least
     values = (codes.to(torch.float64) * parts.step).to(torch.float32)
-    if parts.index[1]:
-        values = values[_unpacked(parts.index[1], num_rows, device).to(torch.int64)]
+    if parts.row_index[1]:
+        values = values[_unpacked(parts.row_index[1], num_rows, device).to(torch.int64)]
     out = values.reshape(-1)
     out[torch.from_numpy(parts.places.astype(np.int64)).to(device)] = torch.from_numpy(parts.values.copy()).to(device)
     return out.reshape(num_rows, width)
