@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machines import accelerator, settings
 
+from scaleacross.cost_models.network.drivers import taken_fraction
 from scaleacross.cost_models.overlap import (
     NO_CHUNKS,
     WINDOW_NAMES,
@@ -21,7 +22,6 @@ from scaleacross.cost_models.overlap import (
     together_s,
     windows,
 )
-from scaleacross.cost_models.rank_seconds import taken_fraction
 from scaleacross.cost_models.work import Work
 from scaleacross.spec.parallelism import SHARD_LEVELS
 from scaleacross.spec.recomputation import RECOMPUTES

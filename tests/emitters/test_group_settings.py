@@ -13,6 +13,7 @@ from instances import plain_job, plain_topology, plain_trunk
 from scaleacross.emitters import EMITTERS
 from scaleacross.emitters.group_settings import LEAST_OVERLAP_BYTES, MOST_OVERLAP_BYTES
 from scaleacross.emitters.nccl_variables import HINTS, VARIABLES, check_hint, check_variable
+from scaleacross.emitters.torchtitan_groups import group_options
 from scaleacross.errors import EmitError
 from scaleacross.spec.launch import EnvVariable
 from scaleacross.spec.plan import Plan
@@ -105,3 +106,29 @@ def test_hints_out_of_range_are_refused() -> None:
     with pytest.raises(EmitError, match="trafficClass=256"):
         check_hint("trafficClass", "256")
     check_hint("trafficClass", "255")
+
+
+def test_drivers_go_to_every_file_that_has_a_place_for_them() -> None:
+    """Copy engines as NCCL's zero-CTA policy and NCCLX's window algorithm; the host in words."""
+    degrees = {"tp": 1, "cp": 1, "pp": 1, "dp_replicate": 1}
+    kernels = sa.plan(plain_job(topology=plain_topology(4, 4), degrees=degrees, shard=["parameters"]))
+
+    def driven(driver: str) -> Plan:
+        network = tuple(
+            choice.model_copy(update={"driver": driver}) if choice.op == "all_gather" else choice
+            for choice in kernels.decision.network or ()
+        )
+        return kernels.model_copy(update={"decision": kernels.decision.model_copy(update={"network": network})})
+
+    assert "NCCL_CTA_POLICY" not in environment(EMITTERS["nccl"](kernels)["nccl.env"])
+    engines = driven("copy_engines")
+    nccl = EMITTERS["nccl"](engines)
+    assert environment(nccl["nccl.env"])["NCCL_CTA_POLICY"] == "2"
+    assert "copy engines for dp_shard all_gather of parameters" in nccl["nccl_explain.md"]
+    hints = json.loads(EMITTERS["ncclx"](engines)["ncclx/comm_hints.json"])
+    assert hints["dp_shard"]["ncclx::allgatherAlgo"] == "ctwin"
+    assert group_options(engines)["fsdp"]["cta_policy"] == 2
+    assert "cta_policy" not in group_options(kernels)["fsdp"]
+    host = EMITTERS["nccl"](driven("host"))
+    assert "NCCL_CTA_POLICY" not in environment(host["nccl.env"])
+    assert "dp_shard all_gather of parameters: driven by the host. No setting" in host["nccl_explain.md"]

@@ -57,6 +57,17 @@ def _shuffle(name: str) -> Case:
     return kernel, signature, {"ROWS": shuffle.TILE[0], "COLUMNS": shuffle.TILE[1]}, ["source", "out", "width"]
 
 
+def _rows(name: str) -> Case:
+    from scaleacross.runtime.kernels import row_codec
+
+    if name == "quantise":
+        memory = {"values": "*fp32", "figures": "*fp64", "codes": "*i32", "off": "*u8", "numel": "i64"}
+        return row_codec.quantise_kernel, memory, {"BLOCK": row_codec.BLOCK}, ["values", "codes", "off", "numel"]
+    sizes = {"count": "i64", "num_groups": "i64", "width": "i32"}
+    kernel = row_codec.pack_kernel if name == "pack" else row_codec.unpack_kernel
+    return kernel, {"numbers": "*i32", "words": "*i32"} | sizes, {"GROUPS": row_codec.GROUPS}, ["numbers", "words"]
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "encode_int8": lambda: _block("encode", "int8_block"),
     "encode_fp8": lambda: _block("encode", "fp8_block"),
@@ -70,6 +81,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "bounded_widths": lambda: _bounded("widths"),
     "bounded_pack": lambda: _bounded("pack"),
     "bounded_unpack": lambda: _bounded("unpack"),
+    "rows_quantise": lambda: _rows("quantise"),
+    "rows_pack": lambda: _rows("pack"),
+    "rows_unpack": lambda: _rows("unpack"),
 }
 
 

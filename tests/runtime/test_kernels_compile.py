@@ -19,7 +19,8 @@ TARGETS = ("80", "90", "100", "gfx942")
 MOVES = {"scatter_rows", "gather_rows"}
 WIDE_READS = {"encode_int8", "encode_fp8", "encode_int4", "bounded_widths"}
 WIDE_WRITES = {"decode_int8", "decode_fp8", "decode_int4", "bounded_unpack"}
-KERNELS = sorted(WIDE_READS | WIDE_WRITES | {"bounded_pack", "rank_rows"} | MOVES)
+ROWS = {"rows_quantise", "rows_pack", "rows_unpack"}
+KERNELS = sorted(WIDE_READS | WIDE_WRITES | {"bounded_pack", "rank_rows"} | MOVES | ROWS)
 
 
 @pytest.fixture(scope="module")

@@ -62,12 +62,16 @@ def _block(rng: random.Random, index: int) -> tuple[Combination, ...]:
     for _ in range(rng.randint(1, 6)):
         options = tuple(_option(rng, name, index) for name in names)
         seconds = sum(option.time_s for option in options)
-        calls, busy = (
+        calls, busy, free = (
             tuple(each if here and not waited else 0.0 for here in inside)
-            for each in (seconds, sum(option.busy_s for option in options))
+            for each in (
+                seconds,
+                sum(option.busy_s for option in options),
+                sum(option.time_s - option.held_s for option in options),
+            )
         )
         loads = tuple(rng.choice([0, rng.randint(1, 2**22)]) for _ in range(NUM_TRUNKS))
-        out.append(Combination(options, Times(seconds if waited else 0.0, calls, busy), loads))
+        out.append(Combination(options, Times(seconds if waited else 0.0, calls, busy, free), loads))
     return tuple(sorted(out, key=lambda one: sum(one.every_s[: 1 + len(WINDOW_NAMES)])))
 
 
@@ -77,7 +81,7 @@ def _option(rng: random.Random, name: str, index: int) -> FlowOption:
         | {"chunk_bytes": 1.0, "num_channels": 1}
     )
     held, seconds = Held(rng.randint(0, 8), rng.randint(0, 500), rng.randint(0, 2**17) * 2**16), rng.uniform(0.1, 3)
-    return FlowOption(choice, seconds, seconds * rng.uniform(0.2, 1.0), held)
+    return FlowOption(choice, seconds, seconds * rng.uniform(0.2, 1.0), held, (), rng.choice([1.0, 1.0, 1 / 16, 0.0]))
 
 
 def brute_force(problem: NetworkProblem) -> float:
@@ -119,7 +123,7 @@ def test_of_equal_choices_the_fastest_is_taken() -> None:
         return tuple(
             Combination(
                 (FlowOption(choice, seconds, busy, Held(0, 0, 0)),),
-                Times(0.0, (0.0, seconds, 0.0, 0.0), (0.0, busy, 0.0, 0.0)),
+                Times(0.0, (0.0, seconds, 0.0, 0.0), (0.0, busy, 0.0, 0.0), (0.0,) * 4),
             )
             for seconds, busy in times
         )
@@ -188,7 +192,7 @@ def test_budgets_bind_and_the_best_that_is_left_is_taken() -> None:
     keys = [choice.key for choice in found.decision.network or ()]
     for chosen in product(*(found.options[key] for key in keys)):
         if within(
-            held_by([Combination((option,), Times(0.0, (), ())) for option in chosen]), Held(64, 16384, int(half))
+            held_by([Combination((option,), Times(0.0, (), (), ())) for option in chosen]), Held(64, 16384, int(half))
         ):
             decision = tight.decision.model_copy(update={"network": tuple(option.choice for option in chosen)})
             best = min(best, plan_cost(problem.job, problem.profile, problem.topology, decision).cost.step_s)

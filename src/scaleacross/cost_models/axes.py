@@ -60,7 +60,10 @@ def searched_network(job: Job, accelerators: Sequence[Accelerator]) -> Literal["
 def best_network(job: Job, accelerators: Sequence[Accelerator]) -> Literal["best"] | Best:
     """No network of a job is faster on any of these accelerators."""
     asked, offered = job.network.compression, offers(job, accelerators)
-    return Best(offered, asked.max_relative_error) if asked and offered else "best"
+    drivers = job.network.drivers
+    if asked and offered:
+        return Best(offered, asked.max_relative_error, drivers)
+    return Best((), 0.0, drivers) if len(drivers) > 1 else "best"
 
 
 def network_of(decision: Decision) -> Networks:
@@ -297,7 +300,7 @@ def waiting(volumes: Volumes, terms: Terms) -> Terms:
     }
     if all(hidden.values()):
         return terms
-    serial, whole, kept = dict(terms.serial_s), terms.window_s, np.ones((2, len(WINDOW_NAMES)), dtype=bool)
+    serial, whole, kept = dict(terms.serial_s), terms.window_s, np.ones((3, len(WINDOW_NAMES)), dtype=bool)
     for row, (name, often) in enumerate(zip(WINDOW_NAMES, occurrences(volumes.settings, volumes.work), strict=True)):
         if not hidden[name]:
             serial["dp"] = serial.get("dp", np.zeros(whole.shape[1:])) + often * whole[row]

@@ -39,7 +39,7 @@ on its rings, which step through every rank; a 1 KiB all-reduce 16 to 64 µs, 25
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -68,6 +68,7 @@ from scaleacross.cost_models.links import Links, exchange_s_per_byte
 from scaleacross.cost_models.messages import Boundary, neighbour_messages
 from scaleacross.cost_models.network.codec import is_encodable, num_encodings
 from scaleacross.cost_models.network.compression import Best, coded_laws, fastest_links
+from scaleacross.cost_models.network.drivers import MOVES, driven
 from scaleacross.cost_models.network.transport import connected, connected_at_best, library_settings, stated_settings
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.spec.network import CurveOp
@@ -80,11 +81,13 @@ GatherOp = Literal["all_gather", "reduce_scatter"]
 
 
 class Timed(NamedTuple):
-    """Seconds, index into ALGORITHM_NAMES, and seconds in which networks beyond the scale-up domain are busy (no latencies)."""
+    """Seconds, index into ALGORITHM_NAMES, seconds in which networks beyond the scale-up domain are busy (no latencies), and what
+    is held of multiprocessors over what kernels hold."""
 
     time_s: Floats
     algorithm: Ints
     busy_s: Floats
+    held_share: Floats | float = 1.0
 
 
 Network = Literal["best", "library"] | Best | Mapping[tuple[str, str], CommunicatorChoice]
@@ -131,9 +134,26 @@ class Group:
 
     def _reduction(self, op: CurveOp, size: Floats, passes: int, payload: str) -> Timed:
         choice = self._choice(op, payload)
-        if isinstance(self.network, Best) and is_encodable(op, payload):
+        if isinstance(self.network, Best) and self.network.offers and is_encodable(op, payload):
             return self._best_encoded(op, size, passes, self.network)
-        return self._way(op, size, passes, choice, _allowed(self.network if choice is None else choice))
+        found = self._way(op, size, passes, choice, _allowed(self.network if choice is None else choice))
+        return self._driven(op, choice, found, lambda group: group._reduction(op, size, passes, payload))
+
+    def _driven(
+        self, op: CurveOp, choice: CommunicatorChoice | None, kernels: Timed, again: Callable[[Group], Timed]
+    ) -> Timed:
+        """What ``kernels`` take, or as its driver makes it, which is never faster (``network.drivers``)."""
+        drives = self.links.drives
+        if isinstance(self.network, Best) and drives is not None and op in MOVES:
+            return kernels._replace(held_share=min(map(drives.held_share, self.network.drivers)))
+        if choice is None or choice.driver == "multiprocessors" or drives is None:
+            return kernels
+        network: dict[tuple[str, str], CommunicatorChoice] = {}
+        network[choice.op, choice.payload] = choice.model_copy(update={"driver": "multiprocessors"})
+        launch_s = self.launch_s + drives.start_s(choice.driver)
+        other = again(replace(self, links=driven(self.links, choice.driver), launch_s=launch_s, network=network))
+        time, busy = (np.maximum(getattr(kernels, name), getattr(other, name)) for name in ("time_s", "busy_s"))
+        return Timed(time, kernels.algorithm, busy, drives.held_share(choice.driver))
 
     def _way(
         self,
@@ -200,7 +220,8 @@ class Group:
         (``distinct_share``, of the fewest members in a child); 0: every copy is sent.
         """
         shape, size, degree = self.shape, np.asarray(sent_bytes), self.shape.degree[..., None]
-        links = self._connected(self._choice("all_to_all", payload))
+        choice = self._choice("all_to_all", payload)
+        links = self._connected(choice)
         ports = links if links.adapter is None else links._replace(bandwidth=links.adapter)
         each = exchange_s_per_byte(shape, ports) * distinct_share(degree / shape.members, copies)
         latency = np.where(shape.fanout > 1, links.latency, 0.0)
@@ -213,7 +234,8 @@ class Group:
             moving = size * self._each(s_per_byte)
             return self._best([(PAIRWISE, moving + self._each(fixed_s), moving)])
 
-        return self._timed("all_to_all", inside, across)
+        found = self._timed("all_to_all", inside, across)
+        return self._driven("all_to_all", choice, found, lambda group: group.all_to_all(sent_bytes, copies, payload))
 
     def neighbour_messages(self, size_bytes: Floats, payload: str = "") -> Boundary:
         """A message of ``size_bytes`` to the next rank (``messages.neighbour_messages``)."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, Levels
+from scaleacross.cost_models.network.drivers import Drives
 from scaleacross.cost_models.settings import Floats, Ints
 
 
@@ -26,6 +27,8 @@ class Links(NamedTuple):
     trunks out of a building; None: the same.
 
     ``ring_share`` is what rings and trees reach of the capacity, where their few flows are hashed onto links; None: all of it.
+
+    ``drives`` is what accelerators leave to copy engines and hosts; None: not asked for.
 
     ``curves`` are tables (tables, operations, group sizes, sizes) of measured collectives inside a domain, if any, and
     ``curve`` (...) says which one holds.
@@ -45,6 +48,7 @@ class Links(NamedTuple):
     message_overhead: Floats | None = None
     egress: Floats | None = None
     ring_share: Floats | None = None
+    drives: Drives | None = None
 
     def without_others(self, shape: GroupShape) -> Links:
         """Of a group that no other stands in the way of on trunks and on its way there; of a relaxed shape, which may cross
@@ -64,6 +68,7 @@ def links_of(levels: Levels) -> Links:
         levels.packet_bytes,
         uplink=levels.uplink,
         message_overhead=levels.message_overhead,
+        drives=Drives.of(levels.accelerators),
     )
 
 
@@ -73,7 +78,7 @@ def stacked_links(levels: Sequence[Levels], rows: Ints | None = None) -> Links:
     names = ("bandwidth", "capacity", "latency", "num_links", "loss", "packet_bytes", "uplink", "message_overhead")
     stacked = {name: np.stack([getattr(one, name) for one in levels])[rows] for name in names}
     curves, curve = _tables([one.curves for one in levels])
-    return Links(curves=curves, curve=curve if isinstance(curve, int) else curve[rows], **stacked)
+    return Links(curves=curves, curve=curve if isinstance(curve, int) else curve[rows], drives=None, **stacked)
 
 
 def _tables(tables: Sequence[Floats | None]) -> tuple[Floats | None, Ints | int]:

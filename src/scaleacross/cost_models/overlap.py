@@ -3,12 +3,12 @@
 A window has a length (computation that runs meanwhile) and a granularity: of n equal pieces of communication at least
 one is exposed, because the first gather has no computation before it and the last reduction none after it:
 
-    exposed = max(s / n + (1 − 1/n) · s · taken, t − window)        (s ≥ t ≥ 0, n ≥ 1)
+    exposed = max(s / n + (1 − 1/n) · (s − f) · taken, t − window)        (s ≥ t ≥ 0, s ≥ f ≥ 0, n ≥ 1)
 
 for t seconds of communication, s of all communicators added up: where several run side by side t is less (``together_s``), but
 one piece passes them in turn. What does run beside computation takes multiprocessors from its products: for each second of a
-collective, computation falls behind by ``taken`` seconds (``network.sm_contention``). What its bytes take of HBM does not depend
-on how long they travel: ``step.hbm_lost_s``.
+collective, computation falls behind by ``taken`` seconds (``network.sm_contention``), but for f seconds that hold none
+(``network.drivers``). What its bytes take of HBM does not depend on how long they travel: ``step.hbm_lost_s``.
 
 Rules (Megatron-LM's overlap options and PyTorch FSDP's prefetch, as their documentation describes them):
 
@@ -40,8 +40,12 @@ GRADIENTS: Final = WINDOW_NAMES.index("gradient_reduce")
 PARAMETERS: Final = WINDOW_NAMES.index("parameter_gather")
 EVERY_PASS: Final = slice(2, 4)
 """The windows of sharded parameters, which come with every micro-batch."""
-TRAFFIC_ROWS: Final = 2 * len(WINDOW_NAMES)
-"""Rows of traffic: seconds of calls by window, then those of them in which networks beyond the scale-up domain are busy."""
+TRAFFIC_ROWS: Final = 3 * len(WINDOW_NAMES)
+"""Rows of traffic: seconds of calls by window, those of them in which networks beyond the scale-up domain are busy, and those
+that hold no multiprocessors, counted by what drivers other than kernels hold less (``network.drivers``)."""
+CALLS: Final = slice(len(WINDOW_NAMES))
+BUSY: Final = slice(len(WINDOW_NAMES), 2 * len(WINDOW_NAMES))
+FREE: Final = slice(2 * len(WINDOW_NAMES), TRAFFIC_ROWS)
 
 
 class ChunkWindows(NamedTuple):
@@ -114,12 +118,18 @@ def occurrences(settings: Settings, work: Work) -> tuple[Floats, ...]:
     return once, once, every, every
 
 
-def windows(settings: Settings, work: Work) -> tuple[Window, ...]:
-    """The windows in the order of WINDOW_NAMES."""
+def windows(settings: Settings, work: Work, *, placed: bool = False) -> tuple[Window, ...]:
+    """The windows in the order of WINDOW_NAMES.
+
+    ``placed``: of a decision, whose traffic says what holds no multiprocessors; else gathers take the least that any allowed
+    driver takes, as bounds need it.
+    """
     pieces, chunks = work.buckets, settings.num_chunks
     waiting = np.minimum(settings.pp, settings.num_micro_batches) * (chunks - 1) / chunks + 1.0 / chunks
     hidden = waiting - 1 / pieces
-    taken = work.taken_fraction * (1 - work.elementwise_fraction)
+    products = 1 - work.elementwise_fraction
+    reducing = work.taken_fraction * products
+    moving = reducing if placed else work.least_taken_fraction * products
     first, rest = 1 / pieces, 1 - 1 / pieces
     nothing = np.zeros(len(settings))
     in_a_row = first + rest / num_communicators(settings, work.expert_parameters > 0)
@@ -131,9 +141,11 @@ def windows(settings: Settings, work: Work) -> tuple[Window, ...]:
     behind = np.where(sharded, np.minimum(hidden, passes), hidden)
     exchanges = (back * behind, ahead * hidden, ahead * passes, back * passes)
     lasts = (hidden, hidden, np.ones(len(settings)), np.ones(len(settings)))
+    taken = (reducing, moving, moving, moving)
+    figures = zip(lengths, occurrences(settings, work), exchanges, lasts, taken, strict=True)
     return tuple(
-        Window(length, first, rest * taken, often, in_a_row, number, nothing, passing, nothing, NO_CHUNKS)
-        for length, often, number, passing in zip(lengths, occurrences(settings, work), exchanges, lasts, strict=True)
+        Window(length, first, rest * held, often, in_a_row, number, nothing, passing, nothing, NO_CHUNKS)
+        for length, often, number, passing, held in figures
     )
 
 
@@ -164,7 +176,7 @@ def together_s(traffic: Sequence[Floats], pieces: Floats) -> Floats:
     the order of the layers: the next gather follows the reduction of the layer before. Then all calls follow one another, Σ T_c.
     """
     every = np.stack(traffic)
-    seconds, busy = every[:, : len(WINDOW_NAMES)], every[:, len(WINDOW_NAMES) :]
+    seconds, busy = every[:, CALLS], every[:, BUSY]
     longest = seconds.max(axis=0)
     whole = seconds.sum(axis=0)
     together: Floats = np.maximum(longest + (whole - longest) / pieces, busy.sum(axis=0))
@@ -177,8 +189,17 @@ def least_together_s(traffic: Floats, in_a_row: Floats) -> Floats:
 
     ``in_a_row`` (..., n) of k communicators is 1/k + (1 − 1/k)/n: the longest has 1/k of all seconds or more.
     """
-    seconds: Floats = traffic[: len(WINDOW_NAMES)] * in_a_row
-    return np.maximum(seconds, traffic[len(WINDOW_NAMES) :], out=seconds)
+    seconds: Floats = traffic[CALLS] * in_a_row
+    return np.maximum(seconds, traffic[BUSY], out=seconds)
+
+
+def beyond_windows_s(traffic: Sequence[Floats], pieces: Floats, over: Sequence[Window]) -> Floats:
+    """``exposed_s`` of the traffic of all communicators, each (TRAFFIC_ROWS, n), in ``pieces`` buckets, (n,)."""
+    every = sum(traffic[1:], start=traffic[0])
+    freed = [
+        one._replace(slowed_s=one.slowed_s - one.taken_fraction * f) for one, f in zip(over, every[FREE], strict=True)
+    ]
+    return exposed_s(together_s(traffic, pieces), every[CALLS], freed)
 
 
 def exposed_s(in_windows: Floats, calls_s: Floats, over: Sequence[Window]) -> Floats:

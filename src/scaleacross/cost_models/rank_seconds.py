@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from scaleacross.cost_models.compute import ELEMENTWISE_BACKWARD_RATIO, accumulation_time_s, optimizer_time_s
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, recomputed_s
 from scaleacross.cost_models.memory import Held
-from scaleacross.cost_models.network.sm_contention import held_fraction
 from scaleacross.cost_models.offloading import host_update_s, state_share
 from scaleacross.cost_models.recomputation import elementwise_again, gathers_again, gathers_once
 from scaleacross.cost_models.settings import Floats, Settings
@@ -90,11 +89,6 @@ def elementwise_fraction(profile: ModelProfile, times: Sequence[StackedTimes], s
         (counts @ (each.elementwise[:-2] * passes)) / (counts @ layer_pass_s(each, settings)[:-2]) for each in times
     ]
     return np.minimum(1.0, np.max(shares, axis=0))
-
-
-def taken_fraction(accelerators: Sequence[Accelerator]) -> float:
-    """Of the accelerator type that loses most: share of their speed that products have not beside a collective."""
-    return max(float(held_fraction(one.collective_multiprocessors, one.num_multiprocessors)) for one in accelerators)
 
 
 def update_s(

@@ -66,7 +66,7 @@ class ReplicaKind(NamedTuple):
     @property
     def least_windows(self) -> tuple[Window, ...]:
         """What hides traffic on the rank that leaves most of it exposed, one row."""
-        over = self.beside.on(windows(self.volumes.settings, self.volumes.work))
+        over = self.beside.on(windows(self.volumes.settings, self.volumes.work, placed=True))
         return tuple(one.take(np.array([self._least_hiding])) for one in over)
 
     @property

@@ -25,19 +25,15 @@ from scaleacross.cost_models.early_gradients import Early, early_gradients
 from scaleacross.cost_models.groups import GroupShape, exact_shape
 from scaleacross.cost_models.levels import Levels
 from scaleacross.cost_models.overlap import (
-    WINDOW_NAMES,
-    Window,
     beside_exchanges,
+    beyond_windows_s,
     computation_s,
-    exposed_s,
     rounds,
-    together_s,
     windows,
 )
 from scaleacross.cost_models.pipeline.placed import TimedPipeline
 from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.traffic import Volumes
-from scaleacross.cost_models.work import Work
 from scaleacross.spec.parallelism import Degrees, GridAxis
 from scaleacross.spec.placement import communicator_axes
 
@@ -103,7 +99,7 @@ def step_times(volumes: Volumes, terms: Sequence[Terms]) -> StepTimes:
         over, traffic = early.behind(over, waited), [part for term in terms for part in _apart(term, early)]
     for term in terms:
         over = over if term.exchange_s is None else beside_exchanges(over, term.exchange_s)
-    exposed["dp"] = exposed["dp"] + _beyond_windows_s(work, traffic, over) + hbm_lost_s(volumes)
+    exposed["dp"] = exposed["dp"] + beyond_windows_s(traffic, work.buckets, over) + hbm_lost_s(volumes)
     compute = settings.num_micro_batches * (work.forward_s + work.backward_s)
     total = compute + bubble + work.optimizer_s + sum(exposed.values(), start=np.zeros(len(settings)))
     behind = work.optimizer_s + (exposed["dp"] if early is None else np.where(early.is_far, 0.0, exposed["dp"]))
@@ -116,12 +112,6 @@ def _apart(term: Terms, early: Early) -> Iterator[Floats]:
         yield from term.traffic_s
     for shared, apart in zip(term.traffic_s, term.apart_s, strict=bool(term.apart_s)):
         yield early.alone(shared, apart)
-
-
-def _beyond_windows_s(work: Work, traffic: Sequence[Floats], over: Sequence[Window]) -> Floats:
-    """Traffic of all communicators that the windows do not hide, (n,)."""
-    calls = sum(traffic[1:], start=traffic[0])[: len(WINDOW_NAMES)]
-    return exposed_s(together_s(traffic, work.buckets), calls, over)
 
 
 def played_times(volumes: Volumes, pipeline: TimedPipeline, terms: Sequence[Terms], beside: BesideLayers) -> StepTimes:
@@ -155,9 +145,9 @@ def _behind_pipeline_s(volumes: Volumes, terms: Sequence[Terms], beside: BesideL
 def behind_ranks_s(volumes: Volumes, terms: Sequence[Terms], beside: BesideLayers) -> Floats:
     """What data parallelism leaves exposed on every pipeline rank, (ranks,)."""
     waited = sum((term.serial_total_s for term in terms), start=np.zeros(len(volumes.settings)))
-    over = beside.on(windows(volumes.settings, volumes.work))
+    over = beside.on(windows(volumes.settings, volumes.work, placed=True))
     traffic = [part for term in terms for part in term.traffic_s]
-    exposed: Floats = waited + _beyond_windows_s(volumes.work, traffic, over) + hbm_lost_s(volumes)
+    exposed: Floats = waited + beyond_windows_s(traffic, volumes.work.buckets, over) + hbm_lost_s(volumes)
     return exposed
 
 

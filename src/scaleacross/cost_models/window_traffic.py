@@ -45,10 +45,9 @@ def communicators(
         dense = _state_windows(volumes, work.dense_parameters / settings.cp, group)
         if not work.expert_parameters.any():
             return (dense,)
-        return dense, _state_windows(
-            volumes, work.expert_parameters / settings.expert_contexts, expert_group, "expert "
-        )
-    out = np.zeros((2, len(WINDOW_NAMES), len(settings)))
+        parted = work.expert_parameters / settings.expert_contexts
+        return dense, _state_windows(volumes, parted, expert_group, "expert ")
+    out = np.zeros((3, len(WINDOW_NAMES), len(settings)))
     if axis == "dp_replicate":
         out[:, 0] = _calls_s(group.all_reduce(volumes.replica_gradient_bytes / work.buckets, "gradients"), volumes)
     return (out.reshape(TRAFFIC_ROWS, -1),)
@@ -79,7 +78,7 @@ def _state_windows(volumes: Volumes, held: Floats, group: Group, of: str = "") -
     """Traffic of a communicator over which ``held`` parameters are sharded (or only reduced), (TRAFFIC_ROWS, n)."""
     optimizer, shard, pieces = volumes.job.optimizer, volumes.settings.shard, volumes.work.buckets
     gradients, weights = held * optimizer.reduce_bytes / pieces, held * optimizer.parameter_bytes / pieces
-    whole = reduced = gathered = np.zeros((2, len(volumes.settings)))
+    whole = reduced = gathered = np.zeros((3, len(volumes.settings)))
     unsharded = shard == SHARD_LEVELS.index("none")
     if unsharded.any():
         whole = np.where(unsharded, _calls_s(group.all_reduce(gradients, f"{of}gradients"), volumes), 0.0)
@@ -96,6 +95,6 @@ def _state_windows(volumes: Volumes, held: Floats, group: Group, of: str = "") -
 
 
 def _calls_s(each: Timed, volumes: Volumes) -> Floats:
-    """Seconds of the calls for all buckets, and of them those in which the network is busy, (2, n)."""
-    pieces = volumes.work.buckets
-    return np.stack(np.broadcast_arrays(pieces * each.time_s, pieces * each.busy_s))
+    """Seconds of the calls for all buckets, those in which the network is busy, and those that hold nothing, (3, n)."""
+    calls_s = volumes.work.buckets * each.time_s
+    return np.stack(np.broadcast_arrays(calls_s, volumes.work.buckets * each.busy_s, calls_s * (1.0 - each.held_share)))

@@ -18,6 +18,7 @@ from scaleacross.cost_models.buckets import num_buckets
 from scaleacross.cost_models.compute import memory_bytes_per_s
 from scaleacross.cost_models.layer_seconds import StackedTimes, at_pace, distinct_shards, stacked_times
 from scaleacross.cost_models.memory import held_parameters
+from scaleacross.cost_models.network.drivers import least_taken_fraction, taken_fraction
 from scaleacross.cost_models.network.sm_contention import hbm_s
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, idle_share
 from scaleacross.cost_models.rank_seconds import (
@@ -27,7 +28,6 @@ from scaleacross.cost_models.rank_seconds import (
     layer_counts,
     pass_times,
     rank_times,
-    taken_fraction,
     update_s,
     with_accumulation,
 )
@@ -60,7 +60,8 @@ class Work:
         mean_held_share, least_held_share: what the ranks hold in the mean, and the emptiest one, over that.
         optimizer_s: the update at the end of the step.
         buckets: pieces in which the rank's gradients and parameters travel (``buckets.num_buckets``).
-        taken_fraction: of their speed that products lose while a collective runs beside them.
+        taken_fraction: of their speed that products lose while a collective runs beside them; ``least_taken_fraction``: beside a
+            gather by the driver, among those that the job allows, that takes least.
         elementwise_fraction: share of computation that moves bytes only, which loses no speed to held multiprocessors.
         hbm_s_per_byte: by which such computation falls behind per byte received beside it, which passes through HBM.
         whole_share: forward and backward of one micro-batch through all ranks over that of this one.
@@ -95,6 +96,7 @@ class Work:
     optimizer_s: Floats
     buckets: Floats
     taken_fraction: Floats
+    least_taken_fraction: Floats
     elementwise_fraction: Floats
     hbm_s_per_byte: Floats
     whole_share: Floats
@@ -212,6 +214,7 @@ def _group_work(
         "optimizer_s": update_s(job, accelerators, settings, dense, expert).max(axis=0),
         "buckets": num_buckets(job.overlap, settings, classes.num_layers[fullest], dense + expert),
         "taken_fraction": np.full(len(settings), taken_fraction(accelerators)),
+        "least_taken_fraction": np.full(len(settings), least_taken_fraction(accelerators, job.network.drivers)),
         "elementwise_fraction": elementwise,
         "hbm_s_per_byte": elementwise * hbm_s(1.0, min(memory_bytes_per_s(one) for one in accelerators)),
         "whole_share": (ranks * totals.max(axis=0)).sum(axis=0) / (forward + backward),

@@ -24,6 +24,20 @@ LEAST_OVERLAP_BYTES: Final = 512 * 1024
 MOST_OVERLAP_BYTES: Final = 8 * 1024 * 1024
 
 
+MOVED: Final = ("all_gather", "all_to_all")
+"""What copy engines run."""
+
+
+def by_engines(choice: CommunicatorChoice) -> bool:
+    """Whether copy engines were decided for a collective."""
+    return choice.driver == "copy_engines"
+
+
+def zero_cta(plan: Plan) -> frozenset[str]:
+    """Communicators with a collective that copy engines drive."""
+    return frozenset(choice.communicator for choice in plan.decision.network or () if by_engines(choice))
+
+
 def most_channels(plan: Plan) -> dict[str, int]:
     """Communicator -> blocks of threads: the most that was decided for any of its collectives beyond a scale-up domain."""
     out: dict[str, int] = {}
@@ -134,6 +148,11 @@ def not_expressed(choices: Sequence[CommunicatorChoice], plan: Plan) -> list[str
             out.append(
                 f"{name}: {own.codec} across {', '.join(own.levels)}. NCCL reduces what it is given and encodes nothing, so "
                 f"under it these messages travel as they are{slower}; backend scaleacross runs the codec from launch.json."
+            )
+        if choice.driver == "host":
+            out.append(
+                f"{name}: driven by the host. No setting of NCCL or NCCLX says so, so kernels run it and take multiprocessors; "
+                "backend scaleacross moves bytes by the host in any case."
             )
         if any(step.algorithm == "halving_doubling" for step in choice.steps):
             out.append(f"{name}: {choice.label}. No setting names what single levels run.")

@@ -15,11 +15,12 @@ import math
 from typing import Final, NamedTuple
 
 from scaleacross.emitters.crossed_levels import LevelFigures, crossed_levels
-from scaleacross.emitters.group_settings import not_expressed
+from scaleacross.emitters.group_settings import MOVED, by_engines, not_expressed
 from scaleacross.emitters.nccl_variables import (
     DEFAULT_IB_TIMEOUT,
     MAX_BUFFER_BYTES,
     VARIABLES,
+    ZERO_CTA,
     buffer_bytes,
     check_variable,
 )
@@ -63,6 +64,7 @@ def environment(plan: Plan) -> tuple[EnvVariable, ...]:
         out += [*_buffer(sets, levels), *_queue_pairs(paired, rdma), *_timeout(rdma), *_ctran(paired, rdma)]
         out += _sockets(sets, [figures for figures in levels if figures.level in over_tcp])
         out += _traffic_class(plan)
+    out += _cta_policy(plan)
     for variable in out:
         check_variable(variable)
     return tuple(out)
@@ -194,6 +196,22 @@ def _traffic_class(plan: Plan) -> list[EnvVariable]:
         return []
     why = "the class that was decided for every communicator; map it to a queue of your switches, or it means nothing"
     return [EnvVariable(name="NCCL_IB_TC", value=str(classes.pop()), why=why)]
+
+
+def _cta_policy(plan: Plan) -> list[EnvVariable]:
+    """Zero CTA, where copy engines were decided for some collective."""
+    engines, kernels = (
+        [f"{one.communicator} {one.op} of {one.payload}" for one in plan.decision.network or () if wanted(one)]
+        for wanted in (by_engines, lambda one: one.op in MOVED and not by_engines(one))
+    )
+    if not engines:
+        return []
+    others = f"; leave those of {', '.join(kernels)} out of them, which were decided for kernels" if kernels else ""
+    why = (
+        f"copy engines for {', '.join(engines)}: acts on buffers that the framework registers in symmetric windows "
+        f"(NCCL_WIN_COLL_SYMMETRIC), and on no others{others}"
+    )
+    return [EnvVariable(name="NCCL_CTA_POLICY", value=str(ZERO_CTA), why=why)]
 
 
 def _at(level: LinkLevel, levels: list[LevelFigures]) -> str:

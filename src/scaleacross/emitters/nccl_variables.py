@@ -46,6 +46,7 @@ VARIABLES: Final[Mapping[str, Variable]] = {
     "NCCL_CTRAN_IB_QP_CONFIG_XZONE": Variable("1048576,16,spray,128", pattern=r"\d+,\d+,(spray|dqplb),\d+"),
     "NCCL_CTRAN_IB_QP_CONFIG_XDC": Variable("1048576,16,spray,128", pattern=r"\d+,\d+,(spray|dqplb),\d+"),
     "NCCL_IB_TC": Variable("-1", high=255),
+    "NCCL_CTA_POLICY": Variable("0", high=2),
     "NCCL_CTRAN_IB_PG_TRAFFIC_CLASS": Variable("unset", pattern=rf"\w+:{CLASS}(,\w+:{CLASS})*"),
     "NCCL_CTRAN_HIER_AG_OVERLAP_ENABLE": Variable("false", pattern=r"true|false"),
     "NCCL_CTRAN_HIER_AG_OVERLAP_CHUNK_BYTES": Variable("0", low=512 * 1024, high=8 * 1024 * 1024),
@@ -59,6 +60,11 @@ HINTS: Final[Mapping[str, Variable]] = {
     "ncclx::ncclBuffSize": VARIABLES["NCCL_BUFFSIZE"],
 }
 """Numbers that a communicator takes for itself."""
+
+
+ZERO_CTA: Final = 2
+"""NCCL_CTA_POLICY_ZERO: gathers and all-to-alls of buffers in symmetric windows by copy engines (inside a domain since 2.28,
+beyond it with a proxy on the host since 2.30); all else by kernels."""
 
 
 def buffer_bytes(channel_bytes: float) -> int:

@@ -18,7 +18,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from scaleacross.emitters.crossed_levels import axes_over_sockets
-from scaleacross.emitters.group_settings import class_variable, connection_hints, not_expressed, overlap_variables
+from scaleacross.emitters.group_settings import (
+    MOVED,
+    by_engines,
+    class_variable,
+    connection_hints,
+    not_expressed,
+    overlap_variables,
+)
 from scaleacross.emitters.launch import launch_config
 from scaleacross.emitters.nccl_variables import HINTS, check_variable
 from scaleacross.emitters.tuner_grammar import TunerRow, catch_all, nccl_text, ncclx_text
@@ -39,6 +46,8 @@ HINT_OF: Final = {
     "all_to_all": ("alltoallAlgo", {"pairwise": "ctran"}),
     "send": ("sendrecvAlgo", {"point_to_point": "ctp2p"}),
 }
+WINDOWED: Final = "ctwin"
+"""Of a buffer in a symmetric window: rails between hosts, copy engines inside (NCCL_ALLGATHER_P_ALGO ctpipeline, its default)."""
 TUNED: Final = {"all_gather": "allgather", "all_reduce": "allreduce", "reduce_scatter": "reducescatter"}
 TUNED_ALGORITHMS: Final = ("ring", "tree")
 # assumed: a size within this factor of the predicted one is the same collective.
@@ -89,9 +98,17 @@ def _hints(group: ProcessGroups, sockets: bool) -> dict[str, str]:
     hints = {}
     for collective in sorted(group.collectives, key=lambda one: one.time_s * one.per_step):  # most of the step decides
         hint, algorithms = HINT_OF.get(collective.op, ("", {}))
-        if collective.algorithm in algorithms:
+        if collective.op in MOVED and _by_engines(group, collective):
+            hints[hint] = WINDOWED
+        elif collective.algorithm in algorithms:
             hints[hint] = algorithms[collective.algorithm]
     return {NCCLX_PREFIX + hint: value for hint, value in hints.items()} | connection_hints(group, sockets)
+
+
+def _by_engines(group: ProcessGroups, collective: PredictedCollective) -> bool:
+    """Whether the plan decided copy engines for a collective."""
+    key = collective.op, collective.name.partition(" of ")[2]
+    return any(by_engines(one) for one in group.network if (one.op, one.payload) == key)
 
 
 def _tuner_rows(config: LaunchConfig, group: ProcessGroups) -> Iterator[TunerRow]:
@@ -246,6 +263,8 @@ def _said_by(group: ProcessGroups, one: PredictedCollective, hints: dict[str, st
     hint, algorithms = HINT_OF.get(one.op, ("", {}))
     said = []
     hint = NCCLX_PREFIX + hint
+    if hints.get(hint) == WINDOWED and one.op in MOVED:
+        return f"hint {hint}={WINDOWED}, if its buffer is in a symmetric window"
     if hint in hints and one.algorithm in algorithms:
         other = "" if hints[hint] == algorithms[one.algorithm] else ", which another of its collectives has for both"
         said.append(f"hint {hint}={hints[hint]}{other}")

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from scaleacross.emitters.crossed_levels import axes_over_sockets
-from scaleacross.emitters.group_settings import SOCKETS, most_channels, traffic_classes
+from scaleacross.emitters.group_settings import SOCKETS, most_channels, traffic_classes, zero_cta
+from scaleacross.emitters.nccl_variables import ZERO_CTA
 from scaleacross.spec.plan import Plan
 from scaleacross.targets.torchtitan import MESHES
 
@@ -17,6 +18,7 @@ from scaleacross.targets.torchtitan import MESHES
 def group_options(plan: Plan) -> dict[str, dict[str, int | str]]:
     """Mesh axis -> fields of ``ncclConfig_t`` as torch names them. Empty where nothing was decided and no trunk is TCP."""
     channels, classes, sockets = most_channels(plan), traffic_classes(plan), axes_over_sockets(plan)
+    engines = zero_cta(plan)
     meshes: dict[str, dict[str, int | str]] = {}
     for axis, mesh in {**MESHES, "expert": "efsdp"}.items():
         options = meshes.setdefault(mesh, {})
@@ -24,6 +26,8 @@ def group_options(plan: Plan) -> dict[str, dict[str, int | str]]:
             options |= {"min_ctas": channels[axis], "max_ctas": channels[axis]}
         if axis in classes:
             options["traffic_class"] = classes[axis]
+        if axis in engines:
+            options["cta_policy"] = ZERO_CTA
         if ("dp_shard" if axis == "expert" else axis) in sockets:
             options["net_name"] = SOCKETS
     if "cp" in sockets and plan.degrees.cp > 1:

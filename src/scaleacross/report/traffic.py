@@ -59,7 +59,24 @@ def network(plan: Plan) -> RenderableType:
             * plan.network.library_kept
         )
     )
-    return section("Network beyond the scale-up domain", table, Text(text), *_compression(plan))
+    return section("Network beyond the scale-up domain", table, Text(text), *_drivers(plan), *_compression(plan))
+
+
+def _drivers(plan: Plan) -> Iterator[RenderableType]:
+    """What moves the bytes where the job allows more than kernels, and what it takes of computation."""
+    for term in plan.network.terms if plan.network else ():
+        own = term.driver
+        if own is None:
+            continue
+        kernels = (
+            f"kernels {human_seconds(own.kernels_s)} a call, {percent(own.kernels_held_fraction)} of products' speed"
+        )
+        if own.driver == "multiprocessors":
+            text = f"kernels, by which the step is shortest ({kernels})"
+        else:
+            name = {"copy_engines": "copy engines", "host": "the host"}[own.driver]
+            text = f"{name} {human_seconds(term.time_s)} a call, {percent(own.held_fraction)} of products' speed; {kernels}"
+        yield Text(f"{term.communicator} {term.payload} moved by {text}")
 
 
 def _compression(plan: Plan) -> Iterator[RenderableType]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,12 +64,46 @@ def as_it_is(rows: Rows) -> bytes:
     return _sealed(head, rows.astype("<f4", copy=False).tobytes())
 
 
+class Coded(NamedTuple):
+    """What a coded message holds.
+
+    Attributes:
+        step: value of one code; ``least``: taken off every code.
+        shape: rows, distinct rows, columns.
+        codes, row_index: stage and its bytes; no bytes of an index where all rows differ.
+        places, values: elements that travel as they are.
+    """
+
+    step: float
+    least: int
+    shape: tuple[int, int, int]
+    codes: tuple[str, bytes]
+    row_index: tuple[str, bytes]
+    places: NDArray[np.int64]
+    values: Rows
+
+
 def read_rows(data: bytes) -> Rows:
     """The rows of a message of any ``RowCodec``.
 
     Raises:
         InputError: the bytes are no such message, or damaged.
     """
+    own = coded_of(data)
+    if own is None:
+        told = _HEAD.unpack_from(data)
+        return np.frombuffer(data, "<f4", offset=HEAD_BYTES).reshape(told[5], told[4]).astype(np.float32, copy=True)
+    num_rows, distinct, width = own.shape
+    numbers = STAGES[own.codes[0]].read(own.codes[1], distinct * width)
+    codes = (numbers.astype(np.int64) + own.least).astype(np.int32).reshape(distinct, width)
+    index = np.arange(num_rows)
+    if own.row_index[1]:
+        index = STAGES[own.row_index[0]].read(own.row_index[1], num_rows).astype(np.int64)
+    return Quantised(own.step, codes, index, own.places, own.values).rows()
+
+
+def coded_of(data: bytes) -> Coded | None:
+    """The parts of a message; None of one whose rows travel as they are. Raises InputError as ``read_rows``."""
     if len(data) < HEAD_BYTES or data[:3] != _MAGIC:
         raise InputError("these bytes are no message of coded rows")
     head, body = data[: _HEAD.size], data[HEAD_BYTES:]
@@ -79,31 +113,39 @@ def read_rows(data: bytes) -> Rows:
     if not whole or _SUM.unpack_from(data, _HEAD.size)[0] != zlib.crc32(body, zlib.crc32(head)):
         raise InputError("a message of coded rows is damaged: its length or checksum does not match")
     if kind == _AS_IT_IS:
-        return np.frombuffer(body, "<f4").reshape(num_rows, width).astype(np.float32, copy=True)
-    numbers = STAGES[_NAMES[codes_by]].read(body[:codes_size], distinct * width)
-    codes = (numbers.astype(np.int64) + least).astype(np.int32).reshape(distinct, width)
-    index = np.arange(num_rows)
-    if index_size:
-        index = STAGES[_NAMES[index_by]].read(body[codes_size : codes_size + index_size], num_rows).astype(np.int64)
+        return None
     rest = body[codes_size + index_size :]
-    places = np.frombuffer(rest, "<u4", exceptions).astype(np.int64)
-    return Quantised(step, codes, index, places, np.frombuffer(rest, "<f4", exceptions, 4 * exceptions)).rows()
+    return Coded(
+        step,
+        least,
+        (num_rows, distinct, width),
+        (_NAMES[codes_by], body[:codes_size]),
+        (_NAMES[index_by], body[codes_size : codes_size + index_size]),
+        np.frombuffer(rest, "<u4", exceptions).astype(np.int64),
+        np.frombuffer(rest, "<f4", exceptions, 4 * exceptions),
+    )
+
+
+def message_of(own: Coded) -> bytes | None:
+    """The message; None where exceptions have places beyond 32 bits, or alone take more than the rows as they are."""
+    num_rows, distinct, width = own.shape
+    if num_rows * width >= 2**32 or 2 * len(own.places) > num_rows * width:
+        return None
+    codes, index = own.codes[1], own.row_index[1]
+    body = codes + index + own.places.astype("<u4").tobytes() + own.values.astype("<f4").tobytes()
+    ids = _NAMES.index(own.codes[0]), _NAMES.index(own.row_index[0])
+    sizes = num_rows, distinct, len(own.places)
+    return _sealed((_MAGIC, _CODED, *ids, width, *sizes, own.step, own.least, len(codes), len(index)), body)
 
 
 def _coded(own: Quantised, shape: tuple[int, ...], stage: str) -> bytes | None:
-    """None where exceptions have places beyond 32 bits, or alone take more than the rows as they are."""
+    """``message_of`` quantised rows by a stage."""
     num_rows, width = shape
-    if num_rows * width >= 2**32 or 2 * len(own.places) > num_rows * width:
-        return None
     least = int(own.codes.min()) if own.codes.size else 0
-    numbers = (own.codes.reshape(-1).astype(np.int64) - least).astype(np.uint32)
-    codes_by, codes = written(numbers, stage)
     distinct = len(own.codes)
-    index_by, index = ("packed", b"") if distinct == num_rows else written(own.index.astype(np.uint32), stage)
-    body = codes + index + own.places.astype("<u4").tobytes() + own.values.astype("<f4").tobytes()
-    ids = _NAMES.index(codes_by), _NAMES.index(index_by)
-    sizes = num_rows, distinct, len(own.places)
-    return _sealed((_MAGIC, _CODED, *ids, width, *sizes, own.step, least, len(codes), len(index)), body)
+    codes = written((own.codes.reshape(-1).astype(np.int64) - least).astype(np.uint32), stage)
+    index = ("packed", b"") if distinct == num_rows else written(own.index.astype(np.uint32), stage)
+    return message_of(Coded(own.step, least, (num_rows, distinct, width), codes, index, own.places, own.values))
 
 
 def _sealed(fields: tuple[object, ...], body: bytes) -> bytes:

@@ -98,7 +98,7 @@ def quantise(rows: NDArray[np.generic], bound: float) -> Quantised:
         InputError: infinities, NaN, another type or shape, or no such bound.
     """
     own, bound = checked_rows(rows), checked_bound(bound)
-    step = _step(own, bound)
+    step = step_of(float(np.abs(own).max()) if own.size else 0.0, bound)
     # an element of more than LARGEST_CODE steps is an exception below, whatever stands in its place
     with np.errstate(over="ignore"):
         whole = np.rint(own.astype(np.float64) / step)
@@ -147,8 +147,8 @@ def _multipliers(width: int) -> NDArray[np.uint64]:
     return drawn * np.uint64(2) + np.uint64(1)
 
 
-def _step(rows: Rows, bound: float) -> float:
-    largest = float(np.abs(rows).max()) if rows.size else 0.0
+def step_of(largest: float, bound: float) -> float:
+    """Value of one code for elements of magnitude ``largest`` at most."""
     with np.errstate(over="ignore"):
         rounding = float(np.spacing(np.float32(min(largest + bound, _LARGEST)))) / 2
     # where fp32's own rounding takes more than half of the bound, exceptions are cheaper than many more codes

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from scaleacross.errors import InputError
 from scaleacross.row_codec.message import RowCodec, as_it_is, read_rows
+from scaleacross.runtime.device_rows import STAGE, read_rows_on, write_rows
 
 Codecs = Sequence[RowCodec | None]
 """By rank of the group; None: rows travel as they are."""
@@ -60,20 +61,20 @@ def exchange_rows_bounded(group: dist.ProcessGroup, rows: Tensor, destinations: 
     """
     if rows.dim() != 2 or destinations.shape != rows.shape[:1]:
         raise InputError(f"rows of {tuple(rows.shape)} with destinations of {tuple(destinations.shape)}")
-    size, me, own = group.size(), group.rank(), _on_host(rows)
+    size, me, own = group.size(), group.rank(), _fp32(rows)
     _require_codecs(codecs, size)
-    wanted = destinations.cpu().numpy()
+    wanted = destinations.to(own.device)
     parts = [own[wanted == rank] for rank in range(size)]
     messages = [
         _message(part, codec) if rank != me else b""
         for rank, (part, codec) in enumerate(zip(parts, codecs, strict=True))
     ]
     came = exchange_messages(group, messages)
-    read = [read_rows(data) if rank != me else parts[me] for rank, data in enumerate(came)]
+    read = [_read(data, own.device) if rank != me else parts[me] for rank, data in enumerate(came)]
     widths = {part.shape[1] for part in read}
     if len(widths) > 1:
         raise InputError(f"ranks sent rows of {', '.join(map(str, sorted(widths)))} columns: all must have as many")
-    out = torch.from_numpy(np.concatenate(read)).to(rows.device)
+    out = torch.cat(read)
     return BoundedRows(out, tuple(map(len, read)), sum(map(len, messages)) + _SIZE.size * (size - 1))
 
 
@@ -121,7 +122,7 @@ class _Exchange(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, group: dist.ProcessGroup, tables: Sequence[OwnTable]) -> Tensor:
         size, me = group.size(), group.rank()
-        blocks = _on_host(vectors).reshape(size, vectors.shape[0] // size, vectors.shape[1])
+        blocks = _fp32(vectors).reshape(size, vectors.shape[0] // size, vectors.shape[1])
         edges = np.cumsum([0, *(one.width for one in tables)])
         messages = [
             b""
@@ -135,9 +136,12 @@ class _Exchange(torch.autograd.Function):
             for rank in range(size)
         ]
         came = exchange_messages(group, messages)
-        parts = [blocks[me] if rank == me else _columns(data, blocks.shape[1]) for rank, data in enumerate(came)]
+        parts = [
+            blocks[me] if rank == me else _columns(data, blocks.shape[1], blocks.device)
+            for rank, data in enumerate(came)
+        ]
         ctx.group, ctx.widths, ctx.own_width = group, [part.shape[1] for part in parts], vectors.shape[1]
-        return torch.from_numpy(np.concatenate(parts, axis=1)).to(vectors.device)
+        return torch.cat(parts, dim=1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
@@ -159,24 +163,32 @@ def _joined(messages: Sequence[bytes]) -> bytes:
     return b"".join(_SIZE.pack(len(one)) + one for one in messages)
 
 
-def _columns(data: bytes, samples: int) -> np.ndarray[Any, Any]:
+def _columns(data: bytes, samples: int, device: torch.device) -> Tensor:
     """Rows of several tables side by side; (samples, 0) of a rank that has none."""
-    at, parts = 0, [np.zeros((samples, 0), np.float32)]
+    at, parts = 0, [torch.zeros(samples, 0, device=device)]
     while at < len(data):
         (length,) = _SIZE.unpack_from(data, at)
-        parts.append(read_rows(data[at + _SIZE.size : at + _SIZE.size + length]))
+        parts.append(_read(data[at + _SIZE.size : at + _SIZE.size + length], device))
         at += _SIZE.size + length
-    return np.concatenate(parts, axis=1)
+    return torch.cat(parts, dim=1)
 
 
-def _message(rows: np.ndarray[Any, Any], codec: RowCodec | None) -> bytes:
-    return as_it_is(rows) if codec is None else codec.write(rows)
+def _message(rows: Tensor, codec: RowCodec | None) -> bytes:
+    """Coded where the rows are if a kernel or torch can, else on the host."""
+    if codec is not None and codec.stage == STAGE and rows.device.type != "cpu":
+        return write_rows(rows, codec)
+    own = rows.cpu().contiguous().numpy()
+    return as_it_is(own) if codec is None else codec.write(own)
 
 
-def _on_host(rows: Tensor) -> np.ndarray[Any, Any]:
+def _read(data: bytes, device: torch.device) -> Tensor:
+    return torch.from_numpy(read_rows(data)) if device.type == "cpu" else read_rows_on(data, device)
+
+
+def _fp32(rows: Tensor) -> Tensor:
     if rows.dtype != torch.float32:
         raise InputError(f"rows within a bound are fp32, not {rows.dtype}: a narrower type would round them once more")
-    return rows.detach().cpu().contiguous().numpy()
+    return rows.detach()
 
 
 def _require_codecs(codecs: Codecs, size: int) -> None:

@@ -45,14 +45,12 @@ class Calls:
     Attributes:
         launch_s: what starting a collective takes.
         copies: equal copies of a token of which a place gets one at most; 0: all.
-        held_fraction: multiprocessors that a collective beside computation takes from it.
         seed: of where hashed flows fall.
     """
 
     machine: Machine
     launch_s: float
     copies: float = 0.0
-    held_fraction: float = 0.0
     seed: int = 0
     _known: dict[object, tuple[Segment, ...]] = field(default_factory=dict)
 
@@ -103,7 +101,7 @@ class Calls:
         if degree <= 1 or size <= 0:
             return
         if algorithm == "measured":
-            yield self._inside(shape, group, op, degree, size, self.launch_s)
+            yield self._inside(shape, group, op, degree, size, self.launch_s + way.drive.start_s, way)
         elif algorithm == "pairwise":
             yield self._pairwise(shape, group, way, size)
         elif algorithm == "hierarchical":
@@ -124,9 +122,10 @@ class Calls:
             yield Segment(size, (), size / seconds, 0.0)
 
     def _inside(
-        self, shape: str, group: int, op: Op, num_ranks: int, size: float, launch_s: float, halving: bool = False
+        self, shape: str, group: int, op: Op, num_ranks: int, size: float, launch_s: float, way: Way
     ) -> Segment:
-        """Among ranks of one domain: the port, for as long as was measured, or by bandwidth and latency."""
+        """Among ranks of one domain: the port, for as long as was measured, or by bandwidth and latency; by other drivers than
+        kernels for the longer of both."""
         machine, block = self.machine, self._block(shape, group)
         link = machine.fabric.buildings[int(machine.fabric.building[block])].links.scale_up
         moved = (
@@ -136,14 +135,13 @@ class Calls:
         )
         curve: CurveOp = "all_gather" if op == "send" else op
         seconds, fixed = measured_s(link.technology, curve, num_ranks, moved), 0.0
-        if seconds is None:
+        if seconds is None or not way.drive.by_kernels:
             turns = 2 if op == "all_reduce" else 1
-            steps = 1 if op == "all_to_all" else turns * _steps(num_ranks, halving)
-            rate = float(machine.fabric.rates[SCALE_UP, machine.fabric.building[block]])
-            seconds, fixed = (
-                turns * (num_ranks - 1) / num_ranks * moved / rate,
-                steps * link.one_way_latency_s + launch_s,
-            )
+            steps = 1 if op == "all_to_all" else turns * _steps(num_ranks, SCALE_UP in way.halving)
+            rate = way.drive.inside_bytes_per_s(float(machine.fabric.rates[SCALE_UP, machine.fabric.building[block]]))
+            moving = turns * (num_ranks - 1) / num_ranks * moved / rate
+            fixed = steps * link.one_way_latency_s + launch_s
+            seconds = moving if seconds is None else max(moving, seconds - fixed)
         port = int(machine.link_class[machine.fabric.port(np.array([block]))[0]])
         return Segment(size, ((port, seconds / size),), size / seconds, fixed)
 
@@ -153,7 +151,7 @@ class Calls:
         cap = min(float(machine.patterns[key].cap[row]), self._peers_rate(shape, row, way))
         latency = max(float(machine.fabric.hop(np.full(len(blocks), one), blocks)[2].max()) for one in blocks[[0, -1]])
         load = tuple(self.loads.of(key, group, way))
-        return Segment(size, load, cap, self.launch_s + latency)
+        return Segment(size, load, cap, self.launch_s + way.drive.start_s + latency)
 
     def _peers_rate(self, shape: str, row: int, way: Way) -> float:
         """What connections leave to an all-to-all: a rank has one to every peer, each for 1/d of its bytes."""
@@ -175,6 +173,8 @@ class Calls:
         load, cap = tuple(self.loads.of((shape, "ring"), group, way)), float(machine.patterns[shape, "ring"].cap[row])
         connected, codec_s = float(self.rings.connected(shape, row, way).min()), 0.0
         cap = min(cap, connected)
+        if not way.drive.by_kernels and self._in_domain(shape, row) > 1:
+            cap = min(cap, way.drive.inside_bytes_per_s(float(machine.fabric.rates[SCALE_UP].min())))
         if way.coding.levels:
             short, codec_s = (
                 shortened_links(machine, shape, row, way.coding),
@@ -189,7 +189,8 @@ class Calls:
         rate, latencies = self.rings.hops(shape, row, way)
         fixed = patterns.ring_fixed_s(size / degree, rate, latencies)
         moved = turns * (degree - 1) / degree * size
-        return Segment(moved, load, cap, self.launch_s + turns * fixed + moved * codec_s)
+        start_s = self.launch_s + way.drive.start_s
+        return Segment(moved, load, cap, start_s + turns * fixed + moved * codec_s)
 
     def _levels(self, shape: str, group: int, op: Op, way: Way, size: float) -> Iterator[Segment]:
         row = self.machine.row(shape, group)
@@ -201,15 +202,14 @@ class Calls:
 
     def _gather_phases(self, shape: str, group: int, row: int, op: Op, way: Way, size: float) -> Iterator[Segment]:
         """Phases of a gather, outermost first; a scatter runs them backwards."""
-        machine, start = self.machine, self.launch_s
+        machine, start = self.machine, self.launch_s + way.drive.start_s
         for level, fanout in outer_levels(machine, shape, row):
             phase = self._phase(shape, group, row, way, level, fanout)
             yield phase._replace(amount=(fanout - 1) / fanout * size, fixed_s=start + phase.fixed_s)
             start = 0.0
         inside = self._in_domain(shape, row)
         if inside > 1:
-            halving = SCALE_UP in way.halving
-            yield self._inside(shape, group, "all_gather" if op == "all_reduce" else op, inside, size, start, halving)
+            yield self._inside(shape, group, "all_gather" if op == "all_reduce" else op, inside, size, start, way)
 
     def _phase(self, shape: str, group: int, row: int, way: Way, level: int, fanout: int) -> Segment:
         """The phase of a level for no bytes: all that does not depend on how many they are."""

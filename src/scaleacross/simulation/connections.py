@@ -14,17 +14,24 @@ trunks that carry as many); the fullest link sets the pace of all, since a colle
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from scaleacross.errors import InputError
 from scaleacross.simulation.fabric import CAMPUS, NUM_LEVELS, RACK, Fabric, Haul
+from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.network_choice import (
     CHANNEL_BYTES_PER_S,
+    ENGINE_SHARE,
+    ENGINE_START_S,
     LIBRARY_OUTSTANDING,
     LIBRARY_SEGMENT_BYTES,
     CommunicatorChoice,
+    Driver,
+    held_by,
 )
 
 IDEAL: Final = math.inf
@@ -64,6 +71,52 @@ class Coding(NamedTuple):
         return self.ratio if level in self.levels else 1.0
 
 
+class Drive(NamedTuple):
+    """What moves the bytes of a collective.
+
+    Attributes:
+        held_fraction: multiprocessors that it takes from computation beside it.
+        inside_share: of what kernels reach inside a scale-up domain.
+        port_bytes_per_s: most that an accelerator sends.
+        start_s: beyond the start by kernels.
+    """
+
+    held_fraction: float = 0.0
+    inside_share: float = 1.0
+    port_bytes_per_s: float = IDEAL
+    start_s: float = 0.0
+
+    @classmethod
+    def of(cls, driver: Driver, accelerators: Sequence[Accelerator]) -> Drive:
+        """On accelerators of some types: of every figure the worst.
+
+        Raises:
+            InputError: the host drives it, and no host is stated.
+        """
+        held = max(held_by(driver, one.collective_multiprocessors) / one.num_multiprocessors for one in accelerators)
+        if driver == "multiprocessors":
+            return cls(held)
+        if driver == "copy_engines":
+            return cls(held, ENGINE_SHARE, IDEAL, ENGINE_START_S)
+        if any(one.host is None for one in accelerators):
+            raise InputError("a collective is driven by the host, and the topology states no host of its accelerators")
+        rate = min(one.host.relay_bytes_per_s for one in accelerators if one.host is not None)
+        return cls(held, 1.0, rate, 2 * LIBRARY_SEGMENT_BYTES / rate)
+
+    @property
+    def by_kernels(self) -> bool:
+        """Whether measured curves hold as they are."""
+        return not self.start_s
+
+    def inside_bytes_per_s(self, line_bytes_per_s: float) -> float:
+        """Of one accelerator inside a scale-up domain."""
+        return min(self.inside_share * line_bytes_per_s, self.port_bytes_per_s)
+
+
+BY_KERNELS: Final = Drive()
+"""That hold nothing."""
+
+
 class Way(NamedTuple):
     """How a kind of collective runs.
 
@@ -73,6 +126,7 @@ class Way(NamedTuple):
         connections: (level, settings) where connections limit it.
         halving: levels that run halving and doubling instead of a ring.
         coding: how messages travel on some levels.
+        drive: what moves the bytes.
     """
 
     algorithm: str
@@ -80,6 +134,7 @@ class Way(NamedTuple):
     connections: tuple[tuple[int, Connection], ...] = ()
     halving: tuple[int, ...] = ()
     coding: Coding = Coding()
+    drive: Drive = BY_KERNELS
 
     def at(self, level: int) -> Connection | None:
         """The settings of a level, None where nothing limits it."""
@@ -93,7 +148,7 @@ class Way(NamedTuple):
             line_bytes_per_s: of the rank's adapter.
             haul: what a trunk does to packets.
         """
-        settings = self.at(level)
+        settings, line_bytes_per_s = self.at(level), min(line_bytes_per_s, self.drive.port_bytes_per_s)
         if settings is None:
             return line_bytes_per_s
         window = settings.window_bytes / (2 * latency_s) if latency_s > 0 else IDEAL
@@ -105,7 +160,7 @@ class Way(NamedTuple):
         return rate * (1 - haul.loss_fraction) / (1 - haul.loss_fraction + haul.loss_fraction * packets)
 
 
-def library_way(algorithm: str, fabric: Fabric) -> Way:
+def library_way(algorithm: str, fabric: Fabric, drive: Drive = BY_KERNELS) -> Way:
     """The library's defaults: as many channels as fill a port, each with its buffer in flight on a queue pair of its own."""
     connections = []
     for level in range(RACK, NUM_LEVELS):
@@ -113,11 +168,11 @@ def library_way(algorithm: str, fabric: Fabric) -> Way:
         channels = max(1, math.ceil(line / CHANNEL_BYTES_PER_S))
         window = channels * LIBRARY_SEGMENT_BYTES * LIBRARY_OUTSTANDING
         connections.append((level, Connection(channels * CHANNEL_BYTES_PER_S, float(window), channels, True)))
-    return Way(algorithm, connections=tuple(connections))
+    return Way(algorithm, connections=tuple(connections), drive=drive)
 
 
-def stated_way(algorithm: str, choice: CommunicatorChoice) -> Way:
-    """What the plan's network decision says."""
+def stated_way(algorithm: str, choice: CommunicatorChoice, drive: Drive) -> Way:
+    """What the plan's network decision says, moved by its driver."""
     channels = max(1, choice.num_channels) * CHANNEL_BYTES_PER_S
     connections = tuple(
         (
@@ -127,7 +182,7 @@ def stated_way(algorithm: str, choice: CommunicatorChoice) -> Way:
         for one in choice.connections
     )
     halving = tuple(LINK_LEVELS.index(step.level) for step in choice.steps if step.algorithm == "halving_doubling")
-    return Way(algorithm, choice.num_chunks, connections, halving, _coding(choice))
+    return Way(algorithm, choice.num_chunks, connections, halving, _coding(choice), drive)
 
 
 def _coding(choice: CommunicatorChoice) -> Coding:

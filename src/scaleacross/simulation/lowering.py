@@ -67,9 +67,9 @@ def _tasks(node: Node, graph: StepGraph, calls: Calls, ways: Mapping[tuple[str, 
         return (computation(name, node.seconds, node.rank_class),)
     if isinstance(node, Call):
         shape = SHAPES.get(node.use, node.use)
-        held = calls.held_fraction if node.holds_ranks else 0.0
-        devices = tuple(calls.machine.members(shape, node.group)) if held else ()
         how = tuple(ways[node.use, op] for op in node.ops)
+        held = max(way.drive.held_fraction for way in how) if node.holds_ranks else 0.0
+        devices = tuple(calls.machine.members(shape, node.group)) if held else ()
         segments = calls.of(shape, node.group, node.ops, how, node.size_bytes)
         return tuple(_flow(node.use, segment, node.num_calls, devices, held) for segment in segments)
     size = graph.setting.size_bytes["pp", "send"]

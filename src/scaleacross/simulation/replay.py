@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,7 +20,7 @@ from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import chosen
 from scaleacross.simulation import accounting
 from scaleacross.simulation.calls import Calls
-from scaleacross.simulation.connections import Way, library_way, stated_way
+from scaleacross.simulation.connections import Drive, Way, library_way, stated_way
 from scaleacross.simulation.fabric import Fabric, Floats, Ints, Slowdown, block_width
 from scaleacross.simulation.lowering import Lowered, lower
 from scaleacross.simulation.machine import WAITED, Machine, build_machine
@@ -144,10 +144,9 @@ def replay(
     unlike = disturbance or Disturbance()
     machine, pace, counts = _machine(plan, problem, unlike, fold)
     launch = max(one.collective_start_s for one in _accelerators(machine))
-    held = max(one.collective_multiprocessors / one.num_multiprocessors for one in _accelerators(machine))
-    calls = Calls(machine, launch, _copies(problem), held, unlike.seed)
+    calls = Calls(machine, launch, _copies(problem), unlike.seed)
     graph = build(machine, _setting(plan, problem.profile), _ranks(plan, plan.work, machine, pace, counts, unlike))
-    lowered = lower(graph, calls, _ways(plan, machine.fabric))
+    lowered = lower(graph, calls, _ways(plan, machine.fabric, _accelerators(machine)))
     return Replay(machine, graph, lowered, lowered.run(progress))
 
 
@@ -237,20 +236,20 @@ def _use(plan: Plan, one: PredictedCollective) -> str:
     return "expert" if one.axis == "dp_shard" and "expert" in one.name else str(one.axis)
 
 
-def _ways(plan: Plan, fabric: Fabric) -> dict[tuple[str, Op], Way]:
+def _ways(plan: Plan, fabric: Fabric, accelerators: Sequence[Accelerator]) -> dict[tuple[str, Op], Way]:
     """How every kind of collective runs, by use and operation."""
-    return {(_use(plan, one), one.op): _way(plan, one, fabric) for one in plan.collectives}
+    return {(_use(plan, one), one.op): _way(plan, one, fabric, accelerators) for one in plan.collectives}
 
 
-def _way(plan: Plan, one: PredictedCollective, fabric: Fabric) -> Way:
+def _way(plan: Plan, one: PredictedCollective, fabric: Fabric, accelerators: Sequence[Accelerator]) -> Way:
     """How a collective runs: as the plan's network decision says, else on the library's defaults."""
     use = _use(plan, one)
     communicator = SHAPES.get(use, use)
     payload = one.name.partition(" of ")[2]
     for choice in plan.decision.network or ():
         if (choice.communicator, choice.op, choice.payload) == (communicator, one.op, payload):
-            return stated_way(one.algorithm, choice)
-    return library_way(one.algorithm, fabric)
+            return stated_way(one.algorithm, choice, Drive.of(choice.driver, accelerators))
+    return library_way(one.algorithm, fabric, Drive.of("multiprocessors", accelerators))
 
 
 def _setting(plan: Plan, profile: ModelProfile) -> Setting:

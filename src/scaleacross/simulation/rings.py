@@ -35,6 +35,7 @@ class Rings:
         near_rate, near_latency = (
             float(part[SCALE_UP, fabric.building[blocks[0]]]) for part in (fabric.rates, fabric.latency)
         )
+        near_rate = way.drive.inside_bytes_per_s(near_rate)
         if len(blocks) == 1:
             return np.full(groups.each, near_rate), np.full(groups.each, near_latency)
         ahead = np.roll(blocks, -1)

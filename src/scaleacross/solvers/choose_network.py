@@ -10,7 +10,8 @@ Sets          F  kinds of collective of a placed plan (``traffic.flows``), each 
               u[b,j,w,l] bytes that a combination puts on trunks of level l in window w;  U_wl  what the job lets them carry
 Parameters    s[b,j]    seconds that the step waits for a block: the price of the step, in which all else runs its fastest
                         options, less its price if the block does too
-              t[b,j,w]  seconds of its calls in window w, and  t°[b,j,w]  of them those in which the network is busy
+              t[b,j,w]  seconds of its calls in window w, and  t°[b,j,w]  of them those in which the network is busy,
+              f[b,j,w]  of them those that hold no multiprocessors (``network.drivers``)
               H[b,j,c,r]  what a combination holds of r for communicator c;  H_r  the job's budget (``job.network``)
 Variables     y[b,j] ∈ {0,1};  z[c,r,v] ∈ {0,1}: communicator c keeps v of resource r open
               x[w] ≥ 0 what one occurrence leaves exposed;  e[w] ≥ 0 what all do
@@ -19,7 +20,7 @@ C1 one each   Σ_j y[b,j] = 1
 C2 held       y[b,j] ≤ Σ_{v ≥ H[b,j,c,r]} z[c,r,v]      and  Σ_v z[c,r,v] = 1
 C3 budget     Σ_c Σ_v v·z[c,r,v] ≤ H_r
 C4 trunks     Σ u[b,j,w,l]·y[b,j] ≤ U_wl        trunk level l in window w: whoever sends in the window shares it
-C5 granule    x[w] ≥ (g_w + h_w)·Σ t[b,j,w]·y[b,j] + q_w
+C5 granule    x[w] ≥ Σ ((g_w + h_w)·t[b,j,w] − h_w·f[b,j,w])·y[b,j] + q_w
 C6 window     x[w] ≥ π − L_w  for every pace π of window w:  Σ t/n + (1 − 1/n)·(those of one communicator), or Σ t°;
               x[w] ≥ a·π + b·Σ t[b,j,w]·y[b,j] − L  for each of its ``overlap.ChunkWindows``;
               the first window also hides behind x of the last,
@@ -43,8 +44,7 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.network.resources import NOTHING_HELD, Held
-from scaleacross.cost_models.overlap import TRAFFIC_ROWS, Window, together_s
-from scaleacross.cost_models.overlap import exposed_s as beyond_windows_s
+from scaleacross.cost_models.overlap import TRAFFIC_ROWS, Window, beyond_windows_s
 from scaleacross.errors import InfeasibleError
 from scaleacross.solvers.backends import cpsat
 from scaleacross.solvers.backends.linear_model import LinearModel, Solution
@@ -88,14 +88,12 @@ class NetworkProblem:
         """The objective of a choice, as the price of a step counts it, s."""
         traffic: dict[str, np.ndarray] = {}
         for one in chosen:
-            rows = np.array([*one.times.window_s, *one.times.busy_s]).reshape(TRAFFIC_ROWS, 1)
+            rows = np.array([*one.times.window_s, *one.times.busy_s, *one.times.free_s]).reshape(TRAFFIC_ROWS, 1)
             traffic[one.communicator] = traffic.get(one.communicator, 0.0) + rows
         waited = sum(one.times.serial_s for one in chosen)
         if not traffic:
             return waited
-        own = list(traffic.values())
-        calls = sum(own[1:], start=own[0])[: len(self.windows)]
-        return waited + float(beyond_windows_s(together_s(own, np.array([self.pieces])), calls, self.windows)[0])
+        return waited + float(beyond_windows_s(list(traffic.values()), np.array([self.pieces]), self.windows)[0])
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,12 @@ from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.early_gradients import before_gradients
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, times_by_type
 from scaleacross.cost_models.memory import held_parameters, memory_parts
+from scaleacross.cost_models.network.drivers import least_taken_fraction, taken_fraction
 from scaleacross.cost_models.network.sm_contention import hbm_s
 from scaleacross.cost_models.overlap import TRAFFIC_ROWS, least_together_s, num_communicators
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, folded
 from scaleacross.cost_models.pipeline.unlike_ranks import at_least, fill_paces, fill_past_once_s
-from scaleacross.cost_models.rank_seconds import elementwise_fraction, taken_fraction, update_s
+from scaleacross.cost_models.rank_seconds import elementwise_fraction, update_s
 from scaleacross.cost_models.recomputation import gathers_again, gathers_once, layers_again
 from scaleacross.cost_models.settings import Floats, Ints, Settings, stride_behind
 from scaleacross.cost_models.stages import RankClasses
@@ -164,6 +165,7 @@ class MixedPricing(Pricing):
                 "dense_parameters": dense,
                 "mean_held_share": one,
                 "taken_fraction": one * taken_fraction(self.accelerators),
+                "least_taken_fraction": one * least_taken_fraction(self.accelerators, self.job.network.drivers),
                 "elementwise_fraction": elementwise,
                 "hbm_s_per_byte": elementwise * hbm_s(1.0, slowest_hbm),
             }
@@ -210,8 +212,9 @@ class MixedPricing(Pricing):
         hidden = (pp * (chunks - 1) + 1) / chunks
         once = windows[0] + windows[1]
         first = least_bucket_share(self.job.overlap, settings, self._fullest(settings)[0])
-        taken = (1 - 1 / chunks) * work.taken_fraction * (1 - work.elementwise_fraction)
-        beside = (first + taken) * (traffic[0] + traffic[1])
+        products = (1 - 1 / chunks) * (1 - work.elementwise_fraction)
+        reducing, moving = work.taken_fraction * products, work.least_taken_fraction * products
+        beside = (first + reducing) * traffic[0] + (first + moving) * traffic[1]
         behind = once - computation * np.minimum(1.0, hidden / fewest)
         if early is not None:
             later: Floats = 1 - before_gradients(settings, fewest)

@@ -59,11 +59,10 @@ class BlockPricer:
         if inside:
             return self._in_windows(inside, chosen[0])
         if all(one.choice == self.fastest[one.choice.key] for one in chosen):
-            return Times(0.0, IN_NO_WINDOW, IN_NO_WINDOW)
+            return Times(0.0, *(IN_NO_WINDOW,) * 3)
         step_s, least_s = self._step_s(chosen), self._step_s(())
-        return Times(
-            0.0 if math.isclose(step_s, least_s, rel_tol=SAME_STEP) else step_s - least_s, IN_NO_WINDOW, IN_NO_WINDOW
-        )
+        waited = 0.0 if math.isclose(step_s, least_s, rel_tol=SAME_STEP) else step_s - least_s
+        return Times(waited, *(IN_NO_WINDOW,) * 3)
 
     def _step_s(self, chosen: tuple[FlowOption, ...]) -> float:
         """The step with some options in place of the fastest; those that take as long are priced once."""
@@ -78,8 +77,8 @@ class BlockPricer:
         hidden, calls = hidden_windows(self.volumes.job), float(self.volumes.work.buckets[0])
         often = [float(each[0]) for each in occurrences(self.volumes.settings, self.volumes.work)]
         waited = sum(often[row] * calls * option.time_s for row in inside if not hidden[row])
-        seconds, busy = (
+        seconds, busy, free = (
             tuple(calls * each if row in inside and hidden[row] else 0.0 for row in range(len(WINDOW_NAMES)))
-            for each in (option.time_s, option.busy_s)
+            for each in (option.time_s, option.busy_s, option.time_s - option.held_s)
         )
-        return Times(waited, seconds, busy)
+        return Times(waited, seconds, busy, free)

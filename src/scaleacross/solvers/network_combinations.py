@@ -15,11 +15,18 @@ SAME_TIME: Final = 9
 
 class Times(NamedTuple):
     """What a combination adds to a step: seconds waited for (beyond those for the fastest of its block, if in no window), and per
-    window seconds of its communicator's calls and of them those in which the network is busy."""
+    window seconds of its communicator's calls, of them those in which the network is busy, and those that hold no
+    multiprocessors."""
 
     serial_s: float
     window_s: tuple[float, ...]
     busy_s: tuple[float, ...]
+    free_s: tuple[float, ...]
+
+    @property
+    def held_s(self) -> tuple[float, ...]:
+        """Per window the seconds that hold multiprocessors."""
+        return tuple(calls - free for calls, free in zip(self.window_s, self.free_s, strict=True))
 
 
 class Combination(NamedTuple):
@@ -37,7 +44,7 @@ class Combination(NamedTuple):
     @property
     def every_s(self) -> tuple[float, ...]:
         """All its times, which the step grows with."""
-        return (self.times.serial_s, *self.times.window_s, *self.times.busy_s)
+        return (self.times.serial_s, *self.times.window_s, *self.times.busy_s, *self.times.held_s)
 
     @property
     def held(self) -> dict[str, Held]:
@@ -70,7 +77,12 @@ def undominated(options: Sequence[FlowOption]) -> list[FlowOption]:
     """Options that no earlier or faster one equals in its times and in everything it holds."""
     kept: list[FlowOption] = []
     for one in sorted(options, key=lambda option: rounded_s(option.time_s)):
-        if not any(rounded_s(other.busy_s) <= rounded_s(one.busy_s) and _holds_less(other, one) for other in kept):
+        if not any(
+            rounded_s(other.busy_s) <= rounded_s(one.busy_s)
+            and rounded_s(other.held_s) <= rounded_s(one.held_s)
+            and _holds_less(other, one)
+            for other in kept
+        ):
             kept.append(one)
     return kept
 

@@ -75,7 +75,7 @@ def c5_c6_windows(
     """
     exposed: dict[int, int] = {}
     for index in reversed(range(len(windows))):
-        calls, busy = _traffic(blocks, index, variables)
+        calls, busy, free = _traffic(blocks, index, variables)
         first, taken, length, slowed = (float(part[0]) for part in _figures(windows[index]))
         if not calls and not slowed:
             continue
@@ -85,7 +85,7 @@ def c5_c6_windows(
             paces = [every]
         behind = {exposed[BEHIND]: 1.0} if index == 0 and BEHIND in exposed else {}
         exposed[index] = model.continuous(f"x[{index}]")
-        least = {v: -(first + taken) * seconds for v, seconds in every.items()}
+        least = {v: taken * free.get(v, 0.0) - (first + taken) * seconds for v, seconds in every.items()}
         model.add("C5 granule", {exposed[index]: 1.0} | least, ">=", slowed)
         wholes = [(1.0, 0.0, length)] if math.isfinite(length) else []
         for of_pace, of_calls, left_s in (*wholes, *np.concatenate(windows[index].chunks, axis=1).tolist()):
@@ -102,16 +102,20 @@ def _figures(window: Window) -> tuple[Floats, ...]:
     return window.first_fraction, window.taken_fraction, window.length_s, window.slowed_s
 
 
-def _traffic(blocks: Blocks, window: int, variables: Variables) -> tuple[dict[str, dict[int, float]], dict[int, float]]:
-    """Seconds of calls in a window by communicator and variable, and of them those in which the network is busy."""
+def _traffic(
+    blocks: Blocks, window: int, variables: Variables
+) -> tuple[dict[str, dict[int, float]], dict[int, float], dict[int, float]]:
+    """Seconds of calls in a window by communicator and variable, and of them those in which the network is busy, and those that
+    hold no multiprocessors."""
     calls: dict[str, dict[int, float]] = {}
     busy: dict[int, float] = {}
+    free: dict[int, float] = {}
     for combinations, own in zip(blocks, variables, strict=True):
         for one, variable in zip(combinations, own, strict=True):
             if one.times.window_s[window]:
                 calls.setdefault(one.communicator, {})[variable] = one.times.window_s[window]
-                busy[variable] = one.times.busy_s[window]
-    return calls, busy
+                busy[variable], free[variable] = one.times.busy_s[window], one.times.free_s[window]
+    return calls, busy, free
 
 
 def c7_occurrences(model: LinearModel, exposed: int, per_step: float, name: str) -> int:

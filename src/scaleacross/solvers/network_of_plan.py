@@ -222,7 +222,7 @@ def network_problem(
     options: Options = {}
     for flow in cost.sent:
         more = between.get(flow.shape, NOTHING_BETWEEN)
-        own = (cost.volumes.launch_s, cost.volumes.equal_copies, hashed, *codecs, more)
+        own = (cost.volumes.launch_s, cost.volumes.equal_copies, hashed, *codecs, limits.drivers, more)
         beside, whole = windows_of(flow, decision.shard), placed.shapes[flow.shape]
         wires = [Wire(whole, links, *own) for links in placed.links(flow)]
         alone = cost.gradient_shapes.get(flow.shape) if beside == (GRADIENTS,) else None

@@ -29,6 +29,7 @@ from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.network.codec import crosses, encodings_of, is_encodable
+from scaleacross.cost_models.network.drivers import MOVES
 from scaleacross.cost_models.network.options import Option
 from scaleacross.cost_models.network.options import options as ways_of
 from scaleacross.cost_models.network.resources import Held, crossed_beyond, held
@@ -45,6 +46,7 @@ from scaleacross.spec.network_choice import (
     CommunicatorChoice,
     Compression,
     Connection,
+    Driver,
 )
 
 HEADROOM: Final = 2.0
@@ -72,6 +74,7 @@ class FlowOption:
         time_s, busy_s: seconds of one call, and of them those in which the network is busy.
         held: what it holds open.
         trunk_load: what it puts on trunks, if that is bounded.
+        held_share: what its driver takes of computation over what kernels take.
     """
 
     choice: CommunicatorChoice
@@ -79,6 +82,12 @@ class FlowOption:
     busy_s: float
     held: Held
     trunk_load: tuple[int, ...] = ()
+    held_share: float = 1.0
+
+    @property
+    def held_s(self) -> float:
+        """Of its time, seconds that hold multiprocessors."""
+        return self.time_s * self.held_share
 
 
 class Between(NamedTuple):
@@ -102,7 +111,8 @@ NOTHING_BETWEEN: Final = Between()
 class Wire:
     """What options are made from: the group, its links, launch (s), copies of a token, the levels that hash flows, codecs.
 
-    ``max_relative_error`` bounds the errors of all encodings of a result together; ``between`` adds connections.
+    ``max_relative_error`` bounds the errors of all encodings of a result together; ``drivers`` other than kernels are tried for
+    what computation hides, as they are never faster; ``between`` adds connections.
     """
 
     shape: GroupShape
@@ -112,6 +122,7 @@ class Wire:
     hashed: Bools
     offers: tuple[Compression, ...] = ()
     max_relative_error: float = 0.0
+    drivers: tuple[Driver, ...] = ("multiprocessors",)
     between: Between = NOTHING_BETWEEN
 
 
@@ -136,7 +147,20 @@ def flow_options(flow: Flow, wire: Wire, *, waited: bool) -> list[FlowOption]:
         )
         for choice, seconds, busy in _ways(flow, bare, wire):
             out.append(FlowOption(choice, seconds, busy, held(choice, wire.shape)))
+    if flow.op in MOVES and not waited:
+        out += [by for option in out for by in _otherwise_driven(flow, option, wire)]
     return sorted(out, key=lambda option: option.time_s)
+
+
+def _otherwise_driven(flow: Flow, option: FlowOption, wire: Wire) -> Iterator[FlowOption]:
+    """The same by every other driver that the job allows."""
+    for driver in wire.drivers:
+        if driver == "multiprocessors":
+            continue
+        choice = option.choice.model_copy(update={"driver": driver})
+        timed = priced(flow, choice, wire)
+        seconds, busy = float(timed.time_s[0]), float(timed.busy_s[0])
+        yield FlowOption(choice, seconds, busy, held(choice, wire.shape), held_share=float(timed.held_share))
 
 
 def common_options(flow: Flow, wires: Sequence[Wire], *, waited: bool) -> list[FlowOption]:
@@ -161,7 +185,7 @@ def queued_options(flow: Flow, alone: Wire, shared: Wire) -> list[FlowOption]:
     least_s, least_busy_s = min(time_s for time_s, _ in own), min(busy_s for _, busy_s in queued)
     scale = least_s / least_busy_s if least_busy_s > 0 else 0.0
     out = [
-        FlowOption(option.choice, max(time_s, scale * all_busy_s), busy_s, held(option.choice, shared.shape))
+        replace(option, time_s=max(time_s, scale * all_busy_s), busy_s=busy_s, held=held(option.choice, shared.shape))
         for option, (time_s, busy_s), (_, all_busy_s) in zip(options, own, queued, strict=True)
     ]
     return sorted(out, key=lambda option: option.time_s)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from scaleacross.cost_models.axes import group_of, network_of
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.links import links_of
+from scaleacross.cost_models.network.drivers import MOVES, taken_fraction
 from scaleacross.cost_models.network.reasons import decided_by
 from scaleacross.cost_models.plan_cost import placed_shapes
 from scaleacross.cost_models.plan_traffic import time_of
 from scaleacross.cost_models.step import one_row
 from scaleacross.solvers.choose_network import held_by
 from scaleacross.solvers.network_of_plan import Networked
+from scaleacross.solvers.network_options import FlowOption
 from scaleacross.solvers.pay_compression import reason
-from scaleacross.spec.plan import NetworkReport, NetworkTerm
+from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.network_choice import CommunicatorChoice
+from scaleacross.spec.plan import DriverReason, NetworkReport, NetworkTerm
 from scaleacross.workloads.problem import Problem
 
 ROUNDING: Final = 1e-12
@@ -81,4 +85,21 @@ def _terms(problem: Problem, networked: Networked) -> Iterator[NetworkTerm]:
                 levels.accelerators,
                 networked.saved_s.get(choice.key),
             ),
+            driver=_driver(problem, levels.accelerators, choice, options),
         )
+
+
+def _driver(
+    problem: Problem, accelerators: Sequence[Accelerator], choice: CommunicatorChoice, options: Sequence[FlowOption]
+) -> DriverReason | None:
+    """Why a driver moves the bytes; None where there was no choice."""
+    plain = choice.model_copy(update={"driver": "multiprocessors"})
+    kernels = next((one for one in options if one.choice == plain), None)
+    if len(problem.job.network.drivers) == 1 or choice.op not in MOVES or kernels is None:
+        return None
+    return DriverReason(
+        driver=choice.driver,
+        held_fraction=taken_fraction(accelerators, choice.driver),
+        kernels_s=kernels.time_s,
+        kernels_held_fraction=taken_fraction(accelerators),
+    )

@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_va
 
 from scaleacross.spec.base import Name, SourcedSpec, Spec
 from scaleacross.spec.kernel_model import AttentionModel, GemmModel
-from scaleacross.spec.network_choice import BlockCodecName
+from scaleacross.spec.network_choice import HOST_TOUCHES, BlockCodecName
 
 Precision = Literal["fp16", "bf16", "fp8", "nvfp4"]
 GemmKind = Literal[Precision, "fp8_block"]
@@ -23,6 +23,11 @@ class HostShare(Spec):
     link_bandwidth_bytes_per_s: PositiveFloat = Field(
         description="between host memory and the accelerator, per direction, bytes/s"
     )
+
+    @property
+    def relay_bytes_per_s(self) -> float:
+        """What a collective that the host drives moves per accelerator and direction."""
+        return min(self.link_bandwidth_bytes_per_s, self.memory_bandwidth_bytes_per_s / HOST_TOUCHES)
 
 
 class Accelerator(SourcedSpec):

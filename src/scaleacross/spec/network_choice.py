@@ -20,6 +20,9 @@ binary tree, ``pairwise`` sends to every peer directly."""
 
 LevelAlgorithm = Literal["ring", "halving_doubling"]
 
+Driver = Literal["multiprocessors", "copy_engines", "host"]
+"""What moves the bytes: kernels on multiprocessors, copy engines with RDMA, or the host (to its memory, RDMA, and back)."""
+
 LoadBalancing = Literal["ecmp", "spray"]
 """How a connection's queue pairs use parallel links: each hashed onto one, or fed as fast as each drains."""
 
@@ -35,6 +38,23 @@ CHANNEL_BYTES_PER_S: Final = 25e9
 LIBRARY_SEGMENT_BYTES: Final = 512 * 1024
 """NCCL 2.31: 4 MiB of buffer per channel (NCCL_BUFFSIZE), cut into 8 steps (NCCL_STEPS)."""
 LIBRARY_OUTSTANDING: Final = 8
+
+
+ENGINE_MULTIPROCESSORS: Final = 1
+"""Paper: Meta engineering post on GEM training (2026-08-03): from 24 multiprocessors to 1 for an all-gather of NCCLX."""
+ENGINE_SHARE: Final = 380 / 394
+"""Of what kernels reach inside a scale-up domain. Datasheet: tuning tables of NCCL 2.27.5 on 8 H100 (AutoParallel): copy engines
+380 GB/s, a gather by kernels 394 at 1 GB."""
+ENGINE_START_S: Final = 20e-6
+"""Beyond the start by kernels. Datasheet: the same tables: 50 µs by copy engines, 30 by kernels."""
+HOST_TOUCHES: Final = 3.0
+"""Of host memory per byte that the host relays: the adapter writes it, the adapter reads it to pass it on, the copy to the
+accelerator reads it. Derived from the path of arXiv 2604.24073: to the host, round a ring of RDMA there, and back."""
+
+
+def held_by(driver: Driver, num_held: int) -> int:
+    """Multiprocessors that a driver holds where kernels hold ``num_held``."""
+    return {"multiprocessors": num_held, "copy_engines": min(num_held, ENGINE_MULTIPROCESSORS), "host": 0}[driver]
 
 
 class LevelStep(Spec):
@@ -95,7 +115,8 @@ class CommunicatorChoice(Spec):
     num_chunks: PositiveInt = Field(default=1, description="pieces that follow one another through the levels")
     chunk_bytes: float = Field(gt=0, description="size of a piece: the collective's size over num_chunks, bytes")
     num_channels: NonNegativeInt = Field(
-        description="blocks of threads that drive it beyond the scale-up domain, each on one multiprocessor; 0: it stays inside"
+        description="blocks of threads that drive it beyond the scale-up domain, each on one multiprocessor (of other drivers: "
+        "lanes that move as much); 0: it stays inside"
     )
     connections: tuple[Connection, ...] = Field(
         default=(), description="one per crossed level beyond the scale-up domain, innermost first"
@@ -104,6 +125,10 @@ class CommunicatorChoice(Spec):
         default=None, description="traffic class of its packets (InfiniBand TClass, IP ToS); None: the site's default"
     )
     compression: Compression | None = Field(default=None, description="None: nothing is encoded")
+    driver: Driver = Field(
+        default="multiprocessors",
+        description="what moves the bytes; copy_engines and host leave multiprocessors to computation, and only move, not add",
+    )
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -8,7 +8,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from scaleacross.spec.base import Spec
 from scaleacross.spec.network import LinkLevel
-from scaleacross.spec.network_choice import BLOCK_CODEC_NAMES, BlockCodecName
+from scaleacross.spec.network_choice import BLOCK_CODEC_NAMES, BlockCodecName, Driver
 
 
 class CompressionRequest(Spec):
@@ -55,10 +55,25 @@ class NetworkRequest(Spec):
         description="share of what the trunks between buildings carry during the computation of an overlap window that all "
         "collectives of that window may take together; None: any",
     )
+    drivers: tuple[Driver, ...] = Field(
+        default=("multiprocessors",),
+        min_length=1,
+        description="what may move the bytes of gathers and all-to-alls; default: kernels, as NCCL's default CTA policy does "
+        "(documentation of NCCL 2.31), since copy_engines need buffers in symmetric windows, which the framework registers, and "
+        "host needs the host's link stated; reductions run on multiprocessors in any case",
+    )
     compression: CompressionRequest | None = Field(
         default=None,
         description="None: gradients travel as they are; else the plan chooses where and how they are encoded",
     )
+
+    @model_validator(mode="after")
+    def _kernels_add_up(self) -> NetworkRequest:
+        if "multiprocessors" not in self.drivers:
+            raise ValueError("drivers: reductions need multiprocessors, which must be among the drivers")
+        if self.settings == "library" and len(self.drivers) > 1:
+            raise ValueError("drivers are a choice of the plan: with settings: library nothing is chosen; use chosen")
+        return self
 
     @model_validator(mode="after")
     def _libraries_do_not_compress(self) -> NetworkRequest:

@@ -10,7 +10,7 @@ from scaleacross.spec.base import Name, Spec
 from scaleacross.spec.goodput import Goodput
 from scaleacross.spec.job import Job, ObjectiveName
 from scaleacross.spec.network import LinkLevel
-from scaleacross.spec.network_choice import CodecName, CollectiveOp, Communicator, CommunicatorChoice
+from scaleacross.spec.network_choice import CodecName, CollectiveOp, Communicator, CommunicatorChoice, Driver
 from scaleacross.spec.offloading import OffloadShare
 from scaleacross.spec.parallelism import Axis, ContextExchange, Degrees, ExpertFolding, PipelineChoice, ShardLevel
 from scaleacross.spec.placement import Placement
@@ -292,6 +292,15 @@ class CompressionReason(Spec):
     )
 
 
+class DriverReason(Spec):
+    """What moves the bytes of a collective, and what kernels in its place would take."""
+
+    driver: Driver
+    held_fraction: float = Field(description="of their speed that products lose while it runs concurrently")
+    kernels_s: float = Field(description="one call by kernels on the same connections")
+    kernels_held_fraction: float
+
+
 class NetworkTerm(Spec):
     """Why one kind of collective runs as it does; seconds of one call, alone on the network."""
 
@@ -306,6 +315,9 @@ class NetworkTerm(Spec):
     instead: str | None = Field(default=None, description="the best other algorithm; None: there is no other")
     instead_s: float | None = Field(default=None, description="seconds of that one")
     compression: CompressionReason | None = Field(default=None, description="None: the job allows no codec")
+    driver: DriverReason | None = Field(
+        default=None, description="what moves the bytes, and why; None: the job allows kernels only, or it adds up"
+    )
 
 
 class NetworkReport(Spec):

@@ -9,6 +9,7 @@ from typing import Final
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import NUM_LEVELS, Levels
 from scaleacross.cost_models.network.codec import CODECS, PLAIN_BYTES, crosses, encodings_of, figures, is_encodable
+from scaleacross.cost_models.network.drivers import MOVES
 from scaleacross.cost_models.network.resources import Held, crossed_beyond, held_together
 from scaleacross.cost_models.network.trunks import budgets_bytes, hidden_windows, loads_bytes, over
 from scaleacross.cost_models.plan_cost import PlanCost
@@ -49,7 +50,11 @@ def v9_network(
             continue
         known.append(choice)
         shape = shapes[flow.shape]
-        wrong = (*_impossible(choice, flow, shape), *_miscoded(job, choice, shape, accelerators))
+        wrong = (
+            *_impossible(choice, flow, shape),
+            *_driven(job, choice, accelerators),
+            *_miscoded(job, choice, shape, accelerators),
+        )
         yield from (f"V9: {' '.join(choice.key)}: {what}" for what in wrong)
     held, limits = held_together(known, shapes), job.network
     budgets = (limits.max_channels, limits.max_queue_pairs, limits.max_buffer_bytes)
@@ -91,6 +96,18 @@ def _impossible(choice: CommunicatorChoice, flow: Flow, shape: GroupShape) -> It
         children = float(fanout[LINK_LEVELS.index(step.level)])
         if step.algorithm == "halving_doubling" and not math.log2(children).is_integer():
             yield f"halving and doubling over {children:g} children of {step.level}: that is no power of two"
+
+
+def _driven(job: Job, choice: CommunicatorChoice, accelerators: Sequence[Accelerator]) -> Iterator[str]:
+    """What is wrong with the driver of a choice."""
+    if choice.driver == "multiprocessors":
+        return
+    if choice.driver not in job.network.drivers:
+        yield f"driven by {choice.driver}; the job allows {', '.join(job.network.drivers)} (network.drivers)"
+    if choice.op not in MOVES:
+        yield f"driven by {choice.driver}, which moves bytes and adds nothing up: it runs {', '.join(MOVES)}"
+    if choice.driver == "host" and any(one.host is None for one in accelerators):
+        yield "driven by the host, which is not stated for all accelerators"
 
 
 def _miscoded(

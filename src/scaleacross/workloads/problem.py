@@ -39,7 +39,7 @@ def problem_of(job: Job) -> Problem:
 
     Raises:
         InputError: the job names its workload or topology instead of holding it, the family is unknown, or ``recompute`` names a
-            module that no layer has, or it allows offloads and a building states no host.
+            module that no layer has, or it allows offloads or the host as a driver and a building states no host.
     """
     if isinstance(job.workload, str) or isinstance(job.topology, str):
         raise InputError(f"job '{job.name}' refers to files: resolve it first (catalogue.resolve)")
@@ -54,7 +54,7 @@ def assembled(job: Job, workload: Workload, topology: Topology) -> Problem:
     """The problem of a self-contained job whose model and topology have been read. Raises InputError as ``problem_of`` does."""
     topology, profile = without_spares(topology, job.spare_hosts), profile_of(job, workload)
     job = with_policies(widened(job, profile, topology), profile)
-    if any(share > 0 for name in OFFLOADS for share in getattr(job, name)):
+    if "host" in job.network.drivers or any(share > 0 for name in OFFLOADS for share in getattr(job, name)):
         topology = with_host_shares(topology)
     return Problem(job, workload, topology, profile)
 

@@ -23,20 +23,22 @@ from scaleacross.cost_models.levels import NUM_LEVELS
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.settings import Bools, Floats
 from scaleacross.spec.network import LINK_LEVELS
-from scaleacross.spec.network_choice import Compression
+from scaleacross.spec.network_choice import Compression, Driver
 
 
 @dataclass(frozen=True)
 class Best:
-    """The best of all options, encoded ones included.
+    """The best of all options, encoded ones and other drivers than kernels included.
 
     Attributes:
         offers: codecs on levels, each with the error of one encoding.
         max_relative_error: of all encodings of a result together.
+        drivers: of gathers and all-to-alls.
     """
 
     offers: tuple[Compression, ...]
     max_relative_error: float
+    drivers: tuple[Driver, ...] = ("multiprocessors",)
 
 
 def on_levels(values: float, levels: Sequence[str], elsewhere: float) -> Floats:

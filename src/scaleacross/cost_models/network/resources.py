@@ -1,4 +1,4 @@
-"""What a communicator holds on every accelerator: channels, queue pairs, and buffers for what is in flight.
+"""What a communicator holds on every accelerator: channels (blocks of threads), queue pairs, and buffers for what is in flight.
 
 Connections stay open, so a communicator holds the most that any of its collectives needs, and an accelerator the sum over its
 communicators. A ring talks to 2 peers, the double tree to 6 (two children and a parent, twice), halving and doubling over f
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import NUM_LEVELS, RACK
 from scaleacross.spec.network import LINK_LEVELS
-from scaleacross.spec.network_choice import CommunicatorChoice, Connection
+from scaleacross.spec.network_choice import CommunicatorChoice, Connection, held_by
 
 
 class Held(NamedTuple):
@@ -34,7 +34,7 @@ def held(choice: CommunicatorChoice, shape: GroupShape) -> Held:
     peers = peers_by_level(choice, shape)
     pairs = sum(peers[one.level] * one.queue_pairs for one in choice.connections)
     buffers = sum(peers[one.level] * one.window_bytes for one in choice.connections)
-    return Held(choice.num_channels, pairs, buffers)
+    return Held(held_by(choice.driver, choice.num_channels), pairs, buffers)
 
 
 def peers_by_level(choice: CommunicatorChoice, shape: GroupShape) -> dict[str, int]:

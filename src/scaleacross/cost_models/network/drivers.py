@@ -1,0 +1,122 @@
+"""What drives a collective: kernels on multiprocessors, copy engines with RDMA, or the host; what each takes.
+
+================= ============================ ============================ ===============================================
+driver            multiprocessors held         inside a scale-up domain     beyond it, per accelerator
+================= ============================ ============================ ===============================================
+multiprocessors   as the accelerator says, h   measured curves              port
+copy_engines      min(h, 1)                    ENGINE_SHARE of what kernels port: adapters read and write the tensors
+                                               reach, ENGINE_START_S more
+host              0                            over the host                min(port, host link, host memory / 3 touches)
+================= ============================ ============================ ===============================================
+
+Copy engines and hosts move bytes and add nothing up: they run gathers and all-to-alls. Neither is ever faster than kernels on the
+same links (NCCL 2.31 on its zero-CTA policy: "even when that choice may sacrifice some performance"; of the host path arXiv
+2604.24073: slower than NCCL alone), so a call takes the longer of the law above and of what kernels take. What they give back is
+computation: beside a collective that holds h of N multiprocessors products run at (N − h)/N of their speed (``sm_contention``).
+What bytes take of HBM counts alike for all three, which is too much for copy engines; so do chunk windows of parameters that
+cross buildings (``split_backward``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from scaleacross.cost_models.network.sm_contention import held_fraction
+from scaleacross.errors import InputError
+from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.network_choice import (
+    ENGINE_SHARE,
+    ENGINE_START_S,
+    LIBRARY_SEGMENT_BYTES,
+    CollectiveOp,
+    Driver,
+    held_by,
+)
+
+if TYPE_CHECKING:  # it carries what is made here
+    from scaleacross.cost_models.links import Links
+
+MOVES: Final[tuple[CollectiveOp, ...]] = ("all_gather", "all_to_all")
+"""What all drivers run; the others add up (or, messages, are taken to hold nothing)."""
+
+
+def slowdown(driver: Driver, num_held: int, num_multiprocessors: int) -> float:
+    """By how much longer computation lasts that runs beside a driver's collectives from beginning to end, ≥ 0."""
+    return float(1 / (1 - held_fraction(held_by(driver, num_held), num_multiprocessors)) - 1)
+
+
+def taken_fraction(accelerators: Sequence[Accelerator], driver: Driver = "multiprocessors") -> float:
+    """Of the accelerator type that loses most: share of their speed that products have not beside a driver's collective."""
+    return max(
+        float(held_fraction(held_by(driver, one.collective_multiprocessors), one.num_multiprocessors))
+        for one in accelerators
+    )
+
+
+def least_taken_fraction(accelerators: Sequence[Accelerator], drivers: Iterable[Driver]) -> float:
+    """``taken_fraction`` of the driver, among those allowed, that takes least."""
+    return min(taken_fraction(accelerators, driver) for driver in drivers)
+
+
+class Drives(NamedTuple):
+    """What accelerators leave to drivers other than kernels.
+
+    Attributes:
+        host_bytes_per_s: what a collective that the host drives sends and receives per accelerator; None: no host is stated.
+        engine_share: what copy engines take of products' speed over what kernels take, at most 1.
+    """
+
+    host_bytes_per_s: float | None
+    engine_share: float
+
+    @classmethod
+    def of(cls, accelerators: Sequence[Accelerator]) -> Drives:
+        """Of several types the slowest."""
+        rates = [one.host.relay_bytes_per_s for one in accelerators if one.host is not None]
+        kernels = taken_fraction(accelerators)
+        share = taken_fraction(accelerators, "copy_engines") / kernels if kernels else 1.0
+        return cls(min(rates) if rates and len(rates) == len(accelerators) else None, share)
+
+    def held_share(self, driver: Driver) -> float:
+        """What a driver takes of products' speed over what kernels take."""
+        return {"multiprocessors": 1.0, "copy_engines": self.engine_share, "host": 0.0}[driver]
+
+    def port_bytes_per_s(self, driver: Driver) -> float:
+        """Most that an accelerator sends on any level; raises InputError where the host drives and none is stated."""
+        if driver != "host":
+            return np.inf
+        if self.host_bytes_per_s is None:
+            raise InputError(
+                "a collective is driven by the host, and nothing says how accelerators reach theirs: state host: {memory_gib, "
+                "memory_bandwidth_gbyte_per_s, link_bandwidth_gbyte_per_s} of the building, or another driver"
+            )
+        return self.host_bytes_per_s
+
+    def start_s(self, driver: Driver) -> float:
+        """What a call takes beyond the start of kernels: of the host the first segment's way there and the last one's back."""
+        if driver == "host":
+            return 2 * LIBRARY_SEGMENT_BYTES / self.port_bytes_per_s(driver)
+        return ENGINE_START_S if driver == "copy_engines" else 0.0
+
+
+def inside_share(driver: Driver) -> float:
+    """Of what kernels reach inside a scale-up domain."""
+    return ENGINE_SHARE if driver == "copy_engines" else 1.0
+
+
+def driven(links: Links, driver: Driver) -> Links:
+    """``links`` as a driver other than kernels has them: without their curves.
+
+    Raises:
+        InputError: the host drives, and none is stated.
+        ValueError: the links carry no figures of the accelerators.
+    """
+    if links.drives is None:
+        raise ValueError("links without figures of drivers")
+    port = links.drives.port_bytes_per_s(driver)
+    inside = np.where(np.arange(links.bandwidth.shape[-1]) == 0, inside_share(driver), 1.0)
+    adapter = None if links.adapter is None else np.minimum(links.adapter, port)
+    return links._replace(bandwidth=np.minimum(links.bandwidth * inside, port), adapter=adapter, curves=None)

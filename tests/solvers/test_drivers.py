@@ -1,0 +1,121 @@
+"""What drives the gathers of a plan: against every choice on random plans, priced whole; verified; simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+
+import scaleacross as sa
+from cases import each
+from instances import random_job
+from oracles.exhaustive import exhaustive
+from scaleacross.cost_models.network.drivers import MOVES
+from scaleacross.cost_models.plan_cost import plan_cost
+from scaleacross.solvers.joint import search
+from scaleacross.spec.network_choice import CommunicatorChoice, Driver
+from scaleacross.spec.plan import Decision, Plan
+from scaleacross.workloads.problem import problem_of
+
+DRIVERS: tuple[Driver, ...] = ("multiprocessors", "copy_engines", "host")
+HOST = {"memory_gib": 1024.0, "memory_bandwidth_gbyte_per_s": 800.0, "link_bandwidth_gbyte_per_s": 55.0}
+ENOUGH = {"num_multiprocessors": 132, "collective_multiprocessors": 24}
+
+
+def driven_job(seed: int, drivers: tuple[Driver, ...] = DRIVERS) -> sa.Job:
+    """A random job whose gathers are many, on accelerators that lose much to kernels."""
+    job = random_job(seed)
+    topology = job.model_dump()["topology"]
+    for region in topology["regions"]:
+        for building in region["buildings"]:
+            building["host"] = HOST
+            building["accelerator"] |= ENOUGH
+    network = job.network.model_copy(update={"drivers": drivers})
+    shard = ("optimizer", "parameters")
+    return job.model_copy(update={"topology": topology, "network": network, "shard": shard})
+
+
+def planned(seed: int) -> Plan | None:
+    """Its plan; None where nothing fits."""
+    try:
+        return sa.plan(driven_job(seed), alternatives=False)
+    except sa.InfeasibleError:
+        return None
+
+
+def otherwise(decision: Decision) -> Iterator[tuple[CommunicatorChoice, ...]]:
+    """The network with every driver of every collective that may have another."""
+    chosen = decision.network or ()
+    ways = [DRIVERS if one.op in MOVES else ("multiprocessors",) for one in chosen]
+    for drivers in product(*ways):
+        yield tuple(one.model_copy(update={"driver": driver}) for one, driver in zip(chosen, drivers, strict=True))
+
+
+@each("seed", (2, 10, 19, 29), (4, 7, 9, 12, 16, 26, 30, 31))
+def test_no_other_driver_makes_a_shorter_step(seed: int) -> None:
+    """Brute force over drivers, each priced with the whole step; the bound lies below all of them."""
+    plan = planned(seed)
+    if plan is None:
+        return
+    problem = problem_of(plan.job)
+    steps = []
+    for network in otherwise(plan.decision):
+        decision = plan.decision.model_copy(update={"network": network})
+        steps.append(plan_cost(problem.job, problem.profile, problem.topology, decision).cost.step_s)
+    priced = (plan.estimate or plan.cost).step_s
+    assert priced <= min(steps) * (1 + 1e-9)
+    assert plan.network is None or plan.network.bound_s <= min(steps) * (1 + 1e-9)
+
+
+@each("seed", (2, 10, 19, 29), (4, 7, 9, 12, 16, 26, 30, 31))
+def test_more_drivers_make_a_plan_slower_by_the_gap_that_it_states_at_most(seed: int) -> None:
+    """The search promises every gather the time of kernels and the multiprocessors of the driver that holds least."""
+    plan = planned(seed)
+    if plan is None:
+        return
+    kernels = sa.plan(driven_job(seed, ("multiprocessors",)), alternatives=False)
+    bound_s = (plan.estimate or plan.cost).step_s * (1 - plan.report.gap)
+    assert bound_s <= (kernels.estimate or kernels.cost).step_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", [10, 19, 54])
+def test_the_search_finds_the_optimum_of_brute_force(seed: int) -> None:
+    """Over every degree, placement and driver: no plan of the problem is faster."""
+    problem = problem_of(driven_job(seed))
+    oracle = exhaustive(problem)
+    found = search(problem, time_limit_s=600, gap_tolerance=0.0)
+    assert found.bound_violation_s <= 1e-12
+    if oracle.decision is None:
+        assert found.best is None
+        return
+    assert found.best is not None and found.best.step_s == pytest.approx(oracle.step_s, rel=1e-9)
+    assert found.bound_s <= found.best.step_s
+
+
+def engines(**network: object) -> Plan:
+    """The bundled job of one building with parameters sharded."""
+    stated = [f"network.{name}={value}" for name, value in network.items()]
+    return sa.plan(
+        "configs/jobs/llama3_8b_one_building.yaml", overrides=["shard=parameters", *stated], alternatives=False
+    )
+
+
+def test_copy_engines_give_computation_back_and_are_explained() -> None:
+    """The simulation plays the same plan with kernels more slowly; V9 refuses what no job allows or no engine runs."""
+    plan = engines(drivers='["multiprocessors","copy_engines"]')
+    moved = [one for one in plan.decision.network or () if one.op == "all_gather"]
+    assert moved and all(one.driver == "copy_engines" for one in moved)
+    reason = next(term.driver for term in plan.network.terms if term.op == "all_gather")
+    assert (reason.driver, reason.held_fraction) == ("copy_engines", pytest.approx(1 / 132))
+    assert reason.kernels_held_fraction == pytest.approx(16 / 132)
+    by_kernels = tuple(one.model_copy(update={"driver": "multiprocessors"}) for one in plan.decision.network)
+    kernels = sa.evaluate((plan.job, plan.decision.model_copy(update={"network": by_kernels})))
+    assert (plan.estimate or plan.cost).step_s < (kernels.estimate or kernels.cost).step_s
+    assert sa.simulate(plan).step_s < sa.simulate(kernels).step_s
+    wrong = tuple(one.model_copy(update={"driver": "host"}) for one in plan.decision.network)
+    with pytest.raises(sa.InputError) as refused:
+        sa.evaluate((plan.job, plan.decision.model_copy(update={"network": wrong})))
+    said = str(refused.value)
+    assert "driven by host; the job allows multiprocessors, copy_engines" in said
+    assert "adds nothing up" in said
