@@ -1,21 +1,26 @@
-"""The bound by patterns of whole shards: below every optimum of small problems, above fractions where shards do not divide."""
+"""Patterns of whole shards: never above the optimum of small problems, above fractions where shards or choices do not divide."""
 
 from __future__ import annotations
+
+import time
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from embedding_tables import fleet_of, random_tables, torchrec_problem
-from scaleacross.cost_models.embedding.options import Option, ShardingProblem
+from embedding_tables import best_by_trying, fleet_of, random_tables, torchrec_problem
+from scaleacross.cost_models.embedding.options import Assignment, Option, ShardingProblem, busiest
 from scaleacross.solvers.embeddings.bound import Relaxation
 from scaleacross.solvers.embeddings.choices import alike_tables
-from scaleacross.solvers.embeddings.patterns import PatternBound
-from scaleacross.solvers.embeddings.search import shard_embeddings
+from scaleacross.solvers.embeddings.patterns import Answer, PatternSearch
+from scaleacross.solvers.embeddings.search import Found, _Patterns, shard_embeddings
 from scaleacross.workloads.recommendation import EmbeddingTable
 
 
 def raised(problem: ShardingProblem, low_s: float, high_s: float) -> float:
-    return PatternBound(alike_tables(problem), problem.fleet).raised(low_s, high_s, lambda: 1.0)
+    """Without plans: every choice of whole options stays open."""
+    search = PatternSearch(alike_tables(problem), problem.fleet, lambda _counts, _limit: ("open", high_s))
+    return search.narrowed(low_s, high_s, lambda: 1.0)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -46,3 +51,40 @@ def test_search_uses_it() -> None:
         ShardingProblem(tables, ((option,),) * 5, fleet_of(4, 1)), time_limit_s=5, gap_tolerance=0.02
     )
     assert found.gap <= 0.02 and "bound by patterns of whole shards" in found.methods
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_branching_settles_choices_between_options(seed: int) -> None:
+    """The search alone, without the constraint program of all tables, closes the gap on problems that can be tried out."""
+    problem = torchrec_problem(random_tables(3, seed)[:2], 4, 2)
+    best = best_by_trying(problem)
+    start = _worst_plan(problem)
+    found = Found(start, busiest(problem, start), 0.0)
+    clock = time.process_time()
+    patterns = _Patterns(problem, found, lambda: 20 - (time.process_time() - clock))
+    patterns.narrow(0.0)
+    assert found.objective_s == pytest.approx(best, rel=0.003)
+    assert 0.99 * best <= found.bound_s <= best * (1 + 1e-6)
+
+
+def _worst_plan(problem: ShardingProblem) -> Assignment:
+    """Every table whole on the first rank."""
+    whole = [next(i for i, o in enumerate(own) if o.sharding == "table_wise") for own in problem.options]
+    return Assignment(tuple(whole), (np.zeros(1, dtype=np.int64),) * len(whole))
+
+
+def test_a_choice_that_finds_no_room_leaves_the_others() -> None:
+    """Refuting one choice of whole options refutes no step time while another choice reaches it."""
+    table = EmbeddingTable(name="t", rows=10, dimension=4)
+    whole = Option("table_wise", "fused", np.array([[1.0, 0.0, 0.0]]), np.zeros(3), 1, 4)
+    halves = Option("column_wise", "fused", np.array([[0.9, 0.0, 0.0]]), np.zeros(3), 2, 2)
+    problem = ShardingProblem((table,), ((whole, halves),), fleet_of(2, 1))
+    asked: list[object] = []
+
+    def place(counts: Sequence[Sequence[int]], limit_s: float) -> tuple[Answer, float]:
+        asked.append(counts)
+        return ("placed", 1.1) if counts != asked[0] and limit_s >= 1.1 else ("refuted", 2.0)
+
+    search = PatternSearch(alike_tables(problem), problem.fleet, place)
+    bound = search.narrowed(0.5, 2.0, lambda: 1.0)
+    assert len(asked) >= 2 and search.best_s == 1.1 and bound <= 1.1

@@ -1,17 +1,21 @@
-"""A bound that knows that shards are whole: what fits a rank together, for tens of tables on equal ranks.
+"""Which shards fit a rank together: step times refuted, and plans found, for tens of tables on equal ranks.
 
 Is T seconds too little? A *pattern* is a set of shards that one rank may hold. Let tables be cut into fractions over options, and
 let the shards of single ranks and of hosts be covered by patterns: no more than all ranks may be needed (configuration program of
-bin packing; Gilmore and Gomory, 1961). Options on all ranks take U seconds of every rank; for U in [a, b] patterns have T − a. T
-is refuted when every part of [0, T] is. Patterns come from a dynamic program over times rounded down, which never loses one; what
-the master needs over what the best pattern is worth bounds the ranks needed at any moment (Farley, 1990). Memory is added up over
-ranks, as in ``bound``.
+bin packing; Gilmore and Gomory, 1961). Options on all ranks take U seconds of every rank; for U in [a, b] patterns have T − a.
+Patterns come from a dynamic program over times rounded down, which never loses one; what the master needs over what the best
+pattern is worth bounds the ranks needed at any moment (Farley, 1990). Memory is added up over ranks, as in ``bound``.
+
+Where the program has an answer, U is halved, or an option is taken or excluded, and both parts are tried (branch and price).
+T is refuted when every part is. A part whose options are whole is given to ``place``, which packs their shards or proves that
+they do not fit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 import numpy as np
 from ortools.linear_solver import pywraplp
@@ -23,77 +27,164 @@ from scaleacross.solvers.embeddings.choices import Alike
 MOST_TABLES: Final = 40
 _GRID: Final = 4000
 _THINNEST: Final = 0.004
-"""Of T: parts of [0, T] that are not cut further."""
+"""Of T: parts of [0, T] that are not halved further."""
+_MOST_UNPLACED: Final = 2
+"""Choices of whole options that could neither be packed nor refuted, before the next T is tried."""
+_MOST_TRIED: Final = 6
+"""Choices of whole options in all, before the next T is tried."""
+_CLOSE: Final = 0.002
 _MOST_ROUNDS: Final = 400
+_WHOLE: Final = 1e-6
+_SLACK: Final = 1e-4
+"""Of T: by how much the U of a part may lie below that of its choice."""
 Pattern = tuple[tuple[int, int], ...]
 """(item, copies) pairs."""
+Answer = Literal["refuted", "placed", "open"]
+Place = Callable[[Sequence[Sequence[int]], float], tuple[Answer, float]]
+"""(of every group, tables per option; T) -> whether shards of whole options fit below T, and seconds of the best plan so far."""
 
 
-class PatternBound:
-    """Refutes step times; patterns that were found are kept for the next."""
+@dataclass(frozen=True)
+class _Part:
+    """Plans still possible: U from ``first`` to ``last`` seconds, tables per option from ``fewest`` to ``most``, (options,)."""
 
-    def __init__(self, groups: Sequence[Alike], fleet: Fleet) -> None:
-        self.groups, self.fleet, self.ranks = groups, fleet, fleet.num_ranks
+    first: float
+    last: float
+    fewest: Floats
+    most: Floats
+
+
+class PatternSearch:
+    """Refutes step times and finds plans; patterns that were found are kept for the next."""
+
+    def __init__(self, groups: Sequence[Alike], fleet: Fleet, place: Place) -> None:
+        self.groups, self.fleet, self.ranks, self.place = groups, fleet, fleet.num_ranks, place
         self.left: Callable[[], float] = lambda: 0.0
-        self.items = [
-            (number, option)
-            for number, group in enumerate(groups)
-            for _, option in group.options
-            if option.spread != "all"
-        ]
-        self.everywhere = [
-            (number, option)
-            for number, group in enumerate(groups)
-            for _, option in group.options
-            if option.spread == "all"
-        ]
-        self.seconds: Floats = np.array([float(option.seconds[0]) for _, option in self.items])
+        self.best_s = float("inf")
+        listed = [(number, option) for number, group in enumerate(groups) for _, option in group.options]
+        self.items = [pair for pair in listed if pair[1].spread != "all"]
+        self.everywhere = [pair for pair in listed if pair[1].spread == "all"]
+        self.options = (*self.items, *self.everywhere)
+        self.seconds: Floats = np.array([float(option.seconds[0]) for _, option in self.options])
+        self.work = self.seconds * [holders(option, fleet) for _, option in self.options]
         self.pool: set[Pattern] = {((item, 1),) for item in range(len(self.items))}
 
-    def raised(self, low_s: float, high_s: float, left: Callable[[], float]) -> float:
-        """The largest step time refuted in the time that is ``left``, at least ``low_s``; ``high_s`` is reached by a plan."""
-        self.left = left
-        top, trial = high_s, max(low_s, 0.985 * high_s)
-        while self.left() > 0 and top - low_s > 0.002 * high_s:
-            if self._refuted(trial):
-                low_s = trial
+    def narrowed(self, low_s: float, high_s: float, left: Callable[[], float]) -> float:
+        """The largest step time refuted in the time that is ``left``, at least ``low_s``; a plan reaches ``high_s``.
+
+        Between the two lies the least step time that stayed open: the wider of the intervals on its sides is halved.
+        """
+        self.left, self.best_s, stuck_s = left, high_s, high_s
+        while self.left() > 0 and high_s - low_s > _CLOSE * high_s:
+            below = stuck_s - low_s >= high_s - stuck_s
+            trial = (low_s + stuck_s) / 2 if below else (stuck_s + high_s) / 2
+            answer = self._answered(trial)
+            high_s = min(high_s, self.best_s)
+            stuck_s = min(stuck_s, high_s)
+            if answer == "placed":
+                continue
+            if answer == "refuted":
+                low_s, stuck_s = max(low_s, trial), max(stuck_s, trial)
+            elif below:
+                stuck_s = trial
             else:
-                top = trial
-            trial = (low_s + top) / 2
+                break
         return low_s
 
-    def _refuted(self, limit_s: float) -> bool:
-        parts = [(0.0, limit_s)]
+    def _answered(self, limit_s: float) -> Answer:
+        """Whether ``limit_s`` is refuted or reached by a plan."""
+        many = np.array([len(self.groups[number].tables) for number, _ in self.options], dtype=np.float64)
+        parts, unplaced = [_Part(0.0, limit_s, np.zeros(len(many)), many)], 0
+        known: set[bytes] = set()
         while parts:
-            first, last = parts.pop()
-            if self._part_refuted(limit_s, first, last):
+            part = parts.pop()
+            if self.left() <= 0:
+                return "open"
+            try:
+                shares = self._shares(limit_s, part)
+            except _GaveUp:
+                return "open"
+            if shares is None:
                 continue
-            if last - first < _THINNEST * limit_s or self.left() <= 0:
-                return False
-            middle = (first + last) / 2
-            parts += [(first, middle), (middle, last)]
-        return True
+            whole = np.round(shares)
+            near = self._everywhere_s(whole) - _SLACK * limit_s
+            if np.abs(shares - whole).max() >= _WHOLE:
+                parts += self._halves(limit_s, part, shares)
+            elif near > part.first:  # the room of patterns is that of a smaller U: look at this one
+                parts += [replace(part, last=near), replace(part, first=near)]
+            else:
+                if whole.tobytes() not in known:
+                    known.add(whole.tobytes())
+                    answer, seconds = self.place(self._by_group(whole), limit_s)
+                    self.best_s = min(self.best_s, seconds)
+                    if answer == "placed":
+                        return answer
+                    unplaced += answer == "open"
+                    if unplaced >= _MOST_UNPLACED or len(known) >= _MOST_TRIED:
+                        return "open"
+                parts += self._others(part, whole)
+        return "open" if unplaced else "refuted"
 
-    def _part_refuted(self, limit_s: float, first: float, last: float) -> bool:
-        """Whether no plan of ``limit_s`` has options on all ranks that take between ``first`` and ``last``."""
+    def _everywhere_s(self, shares: Floats) -> float:
+        """U of tables per option."""
+        return float(self.seconds[len(self.items) :] @ shares[len(self.items) :])
+
+    def _halves(self, limit_s: float, part: _Part, shares: Floats) -> list[_Part]:
+        """The part in two, the more promising one last: by U, else by the option of most work that tables take in part."""
+        if part.last - part.first > _THINNEST * limit_s:
+            middle = (part.first + part.last) / 2
+            lower, upper = replace(part, last=middle), replace(part, first=middle)
+            return [upper, lower] if self._everywhere_s(shares) < middle else [lower, upper]
+        broken = np.abs(shares - np.round(shares))
+        return self._split(part, int((np.where(broken < _WHOLE, 0.0, broken) * self.work).argmax()), shares)
+
+    def _others(self, part: _Part, whole: Floats) -> list[_Part]:
+        """The part in two by the option of most work that is not settled; nothing where all are."""
+        free = np.where(part.fewest < whole, self.work, 0.0)
+        return self._split(part, int(free.argmax()), whole) if free.any() else []
+
+    @staticmethod
+    def _split(part: _Part, option: int, shares: Floats) -> list[_Part]:
+        """Fewer tables of an option than ``shares`` rounded up, or as many and more."""
+        fewest, most = part.fewest.copy(), part.most.copy()
+        fewest[option] = np.ceil(shares[option] - _WHOLE)
+        most[option] = fewest[option] - 1
+        return [replace(part, most=most), replace(part, fewest=fewest)]
+
+    def _by_group(self, shares: Floats) -> list[list[int]]:
+        """Tables per option of every group, in the order of its options."""
+        place = {(number, id(option)): at for at, (number, option) in enumerate(self.options)}
+        return [
+            [round(float(shares[place[number, id(option)]])) for _, option in group.options]
+            for number, group in enumerate(self.groups)
+        ]
+
+    def _shares(self, limit_s: float, part: _Part) -> Floats | None:
+        """Tables per option where no more than all ranks are needed; None where the part holds no plan of ``limit_s``."""
+        count = len(self.items)
+        first = max(part.first, float(self.seconds[count:] @ part.fewest[count:]))
         room = limit_s - first
-        master = _Master(self, limit_s, room, last)
-        sizes = np.floor(self.seconds / max(room, 1e-30) * _GRID).astype(np.int64)
+        fits = self.seconds <= np.where(np.arange(len(self.seconds)) < count, room, part.last)
+        most = np.where(fits, part.most, 0.0)
+        if first > part.last or (part.fewest > most).any():
+            return None
+        master = _Master(self, limit_s, room, (first, part.last), (part.fewest, most))
+        sizes = np.floor(self.seconds[:count] / max(room, 1e-30) * _GRID).astype(np.int64)
         for _ in range(_MOST_ROUNDS):
             solved = master.solve()
             if solved is None:
-                return True
+                return None
             needed, worth = solved
             if needed <= self.ranks or self.left() <= 0:
-                return False
-            value, pattern = self._best(worth, sizes)
+                break
+            value, pattern = self._best(np.where(most[:count] > 0, worth, 0.0), sizes)
             if needed / max(1.0, value) > self.ranks * (1 + 1e-6):
-                return True
+                return None
             if value <= 1 + 1e-7:
-                return False
+                break
             self.pool.add(pattern)
             master.add(pattern)
-        return False
+        return master.shares()
 
     def _best(self, worth: Floats, sizes: Ints) -> tuple[float, Pattern]:
         """The pattern worth most: of every table copies of one option, or none."""
@@ -130,22 +221,32 @@ def _most_copies(option: Option) -> int:
     return option.num_shards if option.spread == "one" else 1
 
 
+class _GaveUp(Exception):  # noqa: N818 (not an error: the step time stays open)
+    """The simplex method came to no answer."""
+
+
 class _Master:
     """Least patterns that cover the shards of fractions of tables."""
 
-    def __init__(self, bound: PatternBound, limit_s: float, room_s: float, most_everywhere_s: float) -> None:
-        fleet, ranks = bound.fleet, bound.ranks
+    def __init__(
+        self,
+        search: PatternSearch,
+        limit_s: float,
+        room_s: float,
+        everywhere_s: tuple[float, float],
+        counts: tuple[Floats, Floats],
+    ) -> None:
+        fleet, ranks = search.fleet, search.ranks
         self.solver = solver = pywraplp.Solver.CreateSolver("GLOP")
-        whole = [solver.Constraint(len(group.tables), len(group.tables)) for group in bound.groups]
-        self.links = [solver.Constraint(0, solver.infinity()) for _ in bound.items]
-        load = solver.Constraint(-solver.infinity(), ranks * limit_s)
-        everywhere = solver.Constraint(-solver.infinity(), most_everywhere_s)
+        whole = [solver.Constraint(len(group.tables), len(group.tables)) for group in search.groups]
+        self.links = [solver.Constraint(0, solver.infinity()) for _ in search.items]
+        load = solver.Constraint(-solver.infinity(), ranks)
+        everywhere = solver.Constraint(everywhere_s[0] / limit_s, everywhere_s[1] / limit_s)
         capacity = fleet.capacity.sum(axis=0)
         stored = [solver.Constraint(-solver.infinity(), 1.0 if room else 0.0) for room in capacity]
-        for item, (number, option) in enumerate((*bound.items, *bound.everywhere)):
-            count, seconds = holders(option, fleet), float(option.seconds[0])
-            possible = seconds <= (room_s if option.spread != "all" else most_everywhere_s)
-            share = solver.NumVar(0, solver.infinity() if possible else 0, "")
+        self.counts = [solver.NumVar(float(low), float(high), "") for low, high in zip(*counts, strict=True)]
+        for item, ((number, option), share) in enumerate(zip(search.options, self.counts, strict=True)):
+            count, seconds = holders(option, fleet), float(option.seconds[0]) / limit_s
             whole[number].SetCoefficient(share, 1)
             load.SetCoefficient(share, count * seconds)
             for tier, row in enumerate(stored):
@@ -154,8 +255,8 @@ class _Master:
                 everywhere.SetCoefficient(share, seconds)
             else:
                 self.links[item].SetCoefficient(share, -count)
-        for pattern in bound.pool:
-            if sum(bound.seconds[item] * copies for item, copies in pattern) <= room_s:
+        for pattern in search.pool:
+            if sum(search.seconds[item] * copies for item, copies in pattern) <= room_s:
                 self.add(pattern)
         solver.Objective().SetMinimization()
 
@@ -167,7 +268,18 @@ class _Master:
             self.links[item].SetCoefficient(used, copies)
 
     def solve(self) -> tuple[float, Floats] | None:
-        """Patterns needed and what a shard of each item is worth; None where tables have no place."""
-        if self.solver.Solve() != pywraplp.Solver.OPTIMAL:
+        """Patterns needed and what a shard of each item is worth; None where tables have no place.
+
+        Raises:
+            _GaveUp: neither is known.
+        """
+        status = self.solver.Solve()
+        if status == pywraplp.Solver.INFEASIBLE:
             return None
+        if status != pywraplp.Solver.OPTIMAL:
+            raise _GaveUp
         return self.solver.Objective().Value(), np.array([max(0.0, row.dual_value()) for row in self.links])
+
+    def shares(self) -> Floats:
+        """Tables per option of the last solution."""
+        return np.array([count.solution_value() for count in self.counts])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from scaleacross.solvers.embeddings.bound import Relaxation, Relaxed
 from scaleacross.solvers.embeddings.choices import alike_tables
 from scaleacross.solvers.embeddings.construct import fill, pack, relabelled, rounded
 from scaleacross.solvers.embeddings.exact import Part, size_of, solve_part, whole_part
-from scaleacross.solvers.embeddings.patterns import MOST_TABLES, PatternBound
+from scaleacross.solvers.embeddings.patterns import MOST_TABLES, Answer, PatternSearch
 from scaleacross.spec.progress import Progress
 
 EXACT_SIZE = 12_000
@@ -23,6 +24,7 @@ EXACT_SIZE = 12_000
 _WEIGHTS = (0.0, 0.1, 0.5, 2.0)
 _TIGHT_WEIGHTS = (1.0, 3.0, 10.0, 30.0, 1e2, 1e4)
 _PART_S = 1.0
+_PLACE_S = 3.0
 _PART_SIZE = 4_000
 """Whole numbers of a part, about."""
 _PATIENCE = 60
@@ -102,15 +104,15 @@ def shard_embeddings(
     tell("placing", 1)
     small = size_of(groups, problem) <= EXACT_SIZE
     target = max(gap_tolerance, 1e-9)
-    patterns = _patterns_of(problem, found)
+    patterns = _patterns_of(problem, found, left)
     if patterns is not None and found.gap > target:
-        patterns.raise_bound(found, left, 0.7)
+        patterns.narrow(0.7)
     if small and found.gap > target and left() > 0:
         _exact(problem, found, min(left() / 2, max(left() * 0.3, 5.0)), seed, target, workers)
         tell("placing", 2)
     _improve(problem, found, left, random.Random(seed), target, tell)
     if patterns is not None and found.gap > target and left() > 0:
-        patterns.raise_bound(found, left, 0.3)
+        patterns.narrow(0.3)
     if small and found.gap > target and left() > 0.5:
         _exact(problem, found, left(), seed + 1, target, workers)
     found.out_of_time = found.gap > target
@@ -150,26 +152,52 @@ def _exact(problem: ShardingProblem, found: Found, limit_s: float, seed: int, ga
 
 @dataclass(frozen=True)
 class _Patterns:
-    """The bound by patterns of whole shards, with what it has learnt."""
+    """The search by patterns of whole shards, with what it has learnt."""
 
-    program: PatternBound
+    problem: ShardingProblem
+    found: Found
+    left: Callable[[], float]
 
-    def raise_bound(self, found: Found, left: Callable[[], float], kept: float) -> None:
-        """Use the time but for the share ``kept``."""
-        end = left() * kept
-        raised = self.program.raised(found.bound_s, found.objective_s, lambda: left() - end)
+    @cached_property
+    def _search(self) -> PatternSearch:
+        return PatternSearch(alike_tables(self.problem), self.problem.fleet, self._placed)
+
+    def narrow(self, kept: float) -> None:
+        """Raise the bound and improve the plan; use the time but for the share ``kept``."""
+        found, end = self.found, self.left() * kept
+        raised = self._search.narrowed(found.bound_s, found.objective_s, lambda: self.left() - end)
         if raised > found.bound_s:
-            found.bound_s = raised
+            found.bound_s = min(raised, found.objective_s)
             found.methods.append("bound by patterns of whole shards")
 
+    def _placed(self, counts: Sequence[Sequence[int]], limit_s: float) -> tuple[Answer, float]:
+        """Pack the shards of whole options, below ``limit_s`` if that is possible; a faster plan than the best is kept anyway."""
+        problem, found, chosen = self.problem, self.found, [0] * len(self.problem.tables)
+        for group, own in zip(alike_tables(problem), counts, strict=True):
+            picks = [index for (index, _), many in zip(group.options, own, strict=True) for _ in range(many)]
+            for table, index in zip(group.tables, picks, strict=True):
+                chosen[table] = index
+        fixed = tuple((options[index],) for options, index in zip(problem.options, chosen, strict=True))
+        only, packed = replace(problem, options=fixed), pack(problem, chosen, 0.0)
+        found.take(problem, packed, "patterns of whole shards")
+        start = relabelled(only, Assignment((0,) * len(chosen), packed.ranks)) if packed else None
+        limit = min(_PLACE_S, self.left())
+        solved = solve_part(only, whole_part(only), found.objective_s, limit, 0, start, lower_s=limit_s)
+        if solved.found is not None:
+            plan = Assignment(tuple(chosen), tuple(solved.found[table][1] for table in range(len(chosen))))
+            found.take(problem, plan, "patterns of whole shards")
+        if found.objective_s <= limit_s * (1 + 1e-4):
+            return "placed", found.objective_s
+        return ("refuted" if solved.bound_s > limit_s * (1 + 1e-4) else "open"), found.objective_s
 
-def _patterns_of(problem: ShardingProblem, found: Found) -> _Patterns | None:
+
+def _patterns_of(problem: ShardingProblem, found: Found, left: Callable[[], float]) -> _Patterns | None:
     """None where there are too many tables, no plan, or ranks that differ."""
     fleet = problem.fleet
     alike = fleet.num_classes == 1 and not (fleet.capacity != fleet.capacity[0]).any()
     if len(problem.tables) > MOST_TABLES or found.assignment is None or not alike:
         return None
-    return _Patterns(PatternBound(alike_tables(problem), fleet))
+    return _Patterns(problem, found, left)
 
 
 def _worst(problem: ShardingProblem) -> float:
