@@ -59,7 +59,7 @@ def better_placement(problem: Problem, known: Known, limit: SearchLimit, gap_tol
         "recompute": (start.recompute,),
         "shard": (start.shard,),
         "context_exchange": (start.context_exchange,),
-        "expert_folding": (start.expert_folding,),
+        "expert_folding": (start.degrees.expert_folding,),
         "activation_offload": (start.activation_offload,),
         "optimizer_offload": (start.optimizer_offload,),
     }

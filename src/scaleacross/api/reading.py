@@ -114,7 +114,7 @@ def _pins(decision: Decision) -> list[str]:
         "recompute": f"[{decision.recompute}]",
         "shard": f"[{decision.shard}]",
         "context_exchange": f"[{decision.context_exchange}]",
-        "expert_folding": f"[{decision.expert_folding}]",
+        "expert_folding": f"[{decision.degrees.expert_folding}]",
         "activation_offload": f"[{decision.activation_offload}]",
         "optimizer_offload": f"[{decision.optimizer_offload}]",
         "schedules": f"[{pipeline.schedule}]",

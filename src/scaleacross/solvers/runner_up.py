@@ -49,7 +49,7 @@ CHOICES: Final[Mapping[str, tuple[str, Callable[[Decision], Any]]]] = {
     "recompute": ("recompute", lambda decision: decision.recompute),
     "shard level": ("shard", lambda decision: decision.shard),
     "context exchange": ("context_exchange", lambda decision: decision.context_exchange),
-    "expert folding": ("expert_folding", lambda decision: decision.expert_folding),
+    "expert folding": ("expert_folding", lambda decision: decision.degrees.expert_folding),
     "activation offload": ("activation_offload", lambda decision: decision.activation_offload),
     "optimizer offload": ("optimizer_offload", lambda decision: decision.optimizer_offload),
 }

@@ -109,6 +109,11 @@ class Degrees(Spec):
         return self
 
     @property
+    def expert_folding(self) -> ExpertFolding:
+        """Where experts lie beside ep."""
+        return "tp_cp" if self.expert_lanes > 1 else "none"
+
+    @property
     def expert_ranks(self) -> int:
         """Ranks that experts are spread over: ep, or with folding tp · cp · ep."""
         return self.ep * self.expert_lanes

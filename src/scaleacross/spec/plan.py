@@ -12,7 +12,7 @@ from scaleacross.spec.job import Job, ObjectiveName
 from scaleacross.spec.network import LinkLevel
 from scaleacross.spec.network_choice import CodecName, CollectiveOp, Communicator, CommunicatorChoice, Driver
 from scaleacross.spec.offloading import OffloadShare
-from scaleacross.spec.parallelism import Axis, ContextExchange, Degrees, ExpertFolding, PipelineChoice, ShardLevel
+from scaleacross.spec.parallelism import Axis, ContextExchange, Degrees, PipelineChoice, ShardLevel
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.recomputation import Recompute
 from scaleacross.spec.step_errors import StepInterval
@@ -57,11 +57,6 @@ class Decision(Spec):
         default=None,
         description="how every communicator runs its collectives; None, and whatever it leaves out: the library's defaults",
     )
-
-    @property
-    def expert_folding(self) -> ExpertFolding:
-        """Where experts lie beside ep."""
-        return "tp_cp" if self.degrees.expert_lanes > 1 else "none"
 
     @field_validator("network")
     @classmethod

@@ -265,7 +265,7 @@ def _v2_pins(job: Job, decision: Decision, has_experts: bool) -> Iterator[str]:
     if decision.degrees.cp > 1:
         chosen += (("context_exchange", decision.context_exchange),)
     if decision.degrees.tp * decision.degrees.cp > 1 and has_experts:
-        chosen += (("expert_folding", decision.expert_folding),)
+        chosen += (("expert_folding", decision.degrees.expert_folding),)
     chosen += tuple((name, getattr(decision, name)) for name in OFFLOADS)
     for name, value in chosen:
         allowed = getattr(job, name)
