@@ -28,6 +28,10 @@ _PLACE_S = 3.0
 _PART_SIZE = 4_000
 """Whole numbers of a part, about."""
 _PATIENCE = 60
+_TRIED, _LEAST_TRIED_S, _LEAST_S = 0.2, 3.0, 0.5
+"""Of the time that is left, what every way to a proof gets before the best of them; no less than so many seconds; too few."""
+Way = Callable[[float], None]
+"""Raises the bound or improves the plan, for so many seconds at most."""
 
 
 @dataclass
@@ -104,19 +108,31 @@ def shard_embeddings(
     tell("placing", 1)
     small = size_of(groups, problem) <= EXACT_SIZE
     target = max(gap_tolerance, 1e-9)
-    patterns = _patterns_of(problem, found, left)
-    if patterns is not None and found.gap > target:
-        patterns.narrow(0.7)
-    if small and found.gap > target and left() > 0:
-        _exact(problem, found, min(left() / 2, max(left() * 0.3, 5.0)), seed, target, workers)
-        tell("placing", 2)
-    _improve(problem, found, left, random.Random(seed), target, tell)
-    if patterns is not None and found.gap > target and left() > 0:
-        patterns.narrow(0.3)
-    if small and found.gap > target and left() > 0.5:
-        _exact(problem, found, left(), seed + 1, target, workers)
+    patterns, ways = _patterns_of(problem, found, left), list[Way]()
+    if patterns is not None:
+        ways.append(patterns.narrow)
+    if small:
+        ways.append(lambda seconds: _exact(problem, found, seconds, seed, target, workers))
+    ways = _tried(ways, found, left, target)
+    tell("placing", 2)
+    proof_s = left() / 2 if ways else 0.0
+    _improve(problem, found, lambda: left() - proof_s, random.Random(seed), target, tell)
+    for others, way in zip(reversed(range(len(ways))), ways, strict=True):
+        if found.gap > target and left() > _LEAST_S:
+            way(left() / (1 + others))
     found.out_of_time = found.gap > target
     return found
+
+
+def _tried(ways: Sequence[Way], found: Found, left: Callable[[], float], target: float) -> list[Way]:
+    """The ways to a proof, each of which gets a share of the time, those first that closed most of the gap in a second."""
+    closed = []
+    for way in ways:
+        seconds, gap = left(), found.gap
+        if gap > target and seconds > _LEAST_S:
+            way(min(seconds, max(_TRIED * seconds, _LEAST_TRIED_S)))
+        closed.append((gap - found.gap) / max(seconds - left(), _LEAST_S))
+    return [ways[at] for at in np.argsort(-np.array(closed), kind="stable").tolist()]
 
 
 def _construct(
@@ -162,9 +178,9 @@ class _Patterns:
     def _search(self) -> PatternSearch:
         return PatternSearch(alike_tables(self.problem), self.problem.fleet, self._placed)
 
-    def narrow(self, kept: float) -> None:
-        """Raise the bound and improve the plan; use the time but for the share ``kept``."""
-        found, end = self.found, self.left() * kept
+    def narrow(self, limit_s: float) -> None:
+        """Raise the bound and improve the plan, for so many seconds at most."""
+        found, end = self.found, self.left() - limit_s
         raised = self._search.narrowed(found.bound_s, found.objective_s, lambda: self.left() - end)
         if raised > found.bound_s:
             found.bound_s = min(raised, found.objective_s)
