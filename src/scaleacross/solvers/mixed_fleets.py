@@ -101,7 +101,19 @@ class MixedPricing(Pricing):
         free = placement_free_s(self.volumes(settings, work))
         bound = self._bound_s(volumes, times, terms) + work.optimizer_s
         bound = np.where(self._layers_that_fit(settings) < self.profile.num_layers, np.inf, bound)
-        return Priced(settings, work, free, bound, bound)
+        return Priced(settings, work, free, bound, self._estimate_s(settings, times, bound))
+
+    def _estimate_s(self, settings: Settings, times: Sequence[StackedTimes], bound_s: Floats) -> Floats:
+        """Balanced computation and what communication adds to ranks that all have the slowest type, (n,), no less than the bound.
+
+        The bound of several types knows little of communication: the plans that it puts first take twice as long.
+        """
+        equal = self._alike.coarse(settings)
+        return np.maximum(bound_s, self._computation_s(settings, times, ()) + equal.estimate_s - equal.free_s)
+
+    @cached_property
+    def _alike(self) -> Pricing:
+        return alike(self)
 
     def tight(self, priced: Priced) -> Priced:
         """The bound with every axis at the stride that the best axis order gives it."""
@@ -111,7 +123,7 @@ class MixedPricing(Pricing):
         )  # for some with folded experts more than they have: a lower bound all the same
         added = self.order_bounds_s(priced.settings, priced.work, orders).min(axis=0)
         bound = np.maximum(priced.bound_s, priced.free_s + added)
-        return replace(priced, bound_s=bound, estimate_s=bound)
+        return replace(priced, bound_s=bound, estimate_s=np.maximum(bound, priced.estimate_s))
 
     def order_bounds_s(self, settings: Settings, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
         """Lower bounds on the step less ``placement_free_s``, one for each order of the same axes, (orders, n)."""
@@ -315,6 +327,11 @@ class MixedPricing(Pricing):
             of_large = np.minimum(pp, large // (here.dp * here.tp * here.cp))
             out[rows] = (ranks * small).sum(axis=0) + of_large * (big - small).max(axis=0)
         return out
+
+
+def alike(pricing: Pricing) -> Pricing:
+    """Bounds on the same fleet for ranks that are all alike: they have one type, or are as slow as the slowest."""
+    return Pricing(**{each.name: getattr(pricing, each.name) for each in fields(Pricing)})
 
 
 class EqualRanks(Pricing):

@@ -8,7 +8,7 @@ has, beside the equal split, the one of ``partition_stages``, exact for its time
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -18,10 +18,9 @@ from scaleacross.cost_models.settings import Settings
 from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.work import Work
 from scaleacross.solvers.balance import Balance, Balancer
-from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.every_placement import EveryPlacement
 from scaleacross.solvers.fleets import Fleet
-from scaleacross.solvers.mixed_fleets import MixedPricing
+from scaleacross.solvers.mixed_fleets import MixedPricing, alike
 from scaleacross.solvers.place_parallelism import AxisOrder, PlacementDecision, axes_of, never
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GridAxis
@@ -69,7 +68,7 @@ class UnevenLayers(EveryPlacement):
         orders = axis_orders(active, bool(settings.expert_lanes[0] > 1))
         if not np.isfinite(cutoff_s):
             return orders
-        balancer, mixed, alike = self._balancer(settings), self.pricing, _alike(self.pricing)
+        balancer, mixed, known = self._balancer(settings), self.pricing, alike(self.pricing)
         degrees, idle = settings.decision(0).degrees, axes_of(settings)[1]
         layouts = (self._layout(degrees, (fill, (*idle, *orders[0]))) for fill in self.fills_of(settings))
         balances = (balance for layout in layouts for balance in balancer.uneven(layout))
@@ -77,17 +76,12 @@ class UnevenLayers(EveryPlacement):
         if balance is None:
             return []
         ranks, works, _ = balancer.rows(balance)
-        free_s = placement_free_s(alike.volumes(ranks, works))
+        free_s = placement_free_s(known.volumes(ranks, works))
         limit_s = cutoff_s + float(placement_free_s(mixed.volumes(settings, work))[0])
         if free_s.max() >= limit_s:
             return []
-        bounds = (free_s + alike.order_bounds_s(ranks, works, orders)).max(axis=1)
+        bounds = (free_s + known.order_bounds_s(ranks, works, orders)).max(axis=1)
         return [order for order, bound in zip(orders, bounds.tolist(), strict=True) if bound < limit_s]
 
     def _balances(self, balancer: Balancer, layout: Layout) -> Iterable[Balance]:
         return balancer.uneven(layout)
-
-
-def _alike(pricing: Pricing) -> Pricing:
-    """Bounds on a fleet of one type, whose stages are known."""
-    return Pricing(**{each.name: getattr(pricing, each.name) for each in fields(Pricing)})
