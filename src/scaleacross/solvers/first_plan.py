@@ -8,6 +8,7 @@ last time not at all. Nothing that fits is missed, therefore.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -24,12 +25,15 @@ EXPANDED: Final = 128
 """Bases that are expanded together."""
 
 
-def first_plan(state: Search, placers: Sequence[Placer]) -> None:
-    """The first candidate that fits and can be placed becomes the incumbent; none where nothing can."""
-    for job in _narrowed(state.problem.job, state.problem.profile):
-        for placer in placers:
-            for _ in _placed(state, job, placer):
-                return
+def first_plan(state: Search, placers: Sequence[Placer], tries: int | None = None) -> None:
+    """The first candidate that fits and can be placed becomes the incumbent; none where nothing can.
+
+    Args:
+        tries: candidates to place at most, for placers that may refuse all (a goal with a limit that none meets); None: all.
+    """
+    jobs = _narrowed(state.problem.job, state.problem.profile)
+    every = (done for job in jobs for placer in placers for done in _placed(state, job, placer))
+    any(islice(every, tries))
 
 
 def _narrowed(job: Job, profile: ModelProfile) -> Iterator[Job]:
@@ -52,8 +56,8 @@ def _kept(profile: ModelProfile, policy: str) -> float:
     return sum(layer.kept(policy).sharded * count for layer, count in profile.blocks)
 
 
-def _placed(state: Search, job: Job, placer: Placer) -> Iterator[None]:
-    """Once for every candidate of a job that is placed on a fleet."""
+def _placed(state: Search, job: Job, placer: Placer) -> Iterator[bool]:
+    """Whether a candidate could be placed, for every one of a job that fits on a fleet."""
     space, pricing = (
         SearchSpace(job, state.problem.profile, placer.fleet.num_accelerators, placer.fleet.unit),
         placer.pricing,
@@ -70,5 +74,4 @@ def _placed(state: Search, job: Job, placer: Placer) -> Iterator[None]:
                 continue
             priced = pricing.coarse(rows)
             for row in np.argsort(priced.estimate_s, kind="stable").tolist():
-                if state.place(priced, row, placer, left=forget, enough_s=np.inf) is not None:
-                    yield
+                yield state.place(priced, row, placer, left=forget, enough_s=np.inf) is not None

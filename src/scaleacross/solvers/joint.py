@@ -94,6 +94,8 @@ PROBED_DEEPLY: Final = 128
 """Bases of the sample that are expanded."""
 
 
+FIRST_OF_GOAL: Final = 32
+"""Candidates that are tried for a first plan under another goal: its limits may refuse every one of them."""
 MOST_WITH_UNEVEN: Final = 10_000
 """Candidates up to which ``stages: auto`` tries uneven ones: beyond, their weaker bounds take longer than the search itself."""
 
@@ -139,7 +141,7 @@ def search(
     below = ((priced.take(priced.bound_s < state.bound_s), placer.pricing) for priced, placer in survivors)
     state.unbounded = [(priced, pricing) for priced, pricing in below if len(priced.bound_s)]
     if state.best is None and state.out_of_time:
-        first_plan(state, placers)
+        first_plan(state, placers, None if placer_on is None else FIRST_OF_GOAL)
     state.ended = state.out_of_time
     return state
 

@@ -1,0 +1,27 @@
+"""The first plan of a search that its limit ended before any."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from instances import instance
+from scaleacross.solvers.every_placement import placer_on
+from scaleacross.solvers.fleets import Fleet
+from scaleacross.solvers.joint import FIRST_OF_GOAL, search
+from scaleacross.solvers.place_parallelism import Placer
+
+
+def test_a_goal_that_refuses_every_candidate_ends_after_its_tries() -> None:
+    """A limit of a goal that no candidate meets: the whole space was placed without a look at the clock."""
+    problem, tried = instance(3), list[int]()
+
+    class Refusing(Placer):
+        def place(self, *_: Any, **__: Any) -> None:
+            tried.append(1)
+
+    def refusing_on(fleet: Fleet) -> Placer:
+        return Refusing(fleet, placer_on(fleet, problem.job, problem.profile).pricing)
+
+    state = search(problem, time_limit_s=0.0, placer_on=refusing_on)
+    assert state.best is None and state.out_of_time
+    assert 0 < len(tried) <= FIRST_OF_GOAL
