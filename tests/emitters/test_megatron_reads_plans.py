@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +86,15 @@ def carries(told: dict[str, Any], plan: Plan) -> None:
     job, degrees = plan.job, plan.degrees
     assert told["data_parallel_size"] == degrees.dp
     modules = list(modules_of(plan.decision.recompute))
-    layers = "full" if plan.decision.recompute == "full" else None
-    assert told["recompute_granularity"] == ("selective" if modules else layers)
+    again, _, share = plan.decision.recompute.partition(":")
+    assert told["recompute_granularity"] == ("selective" if modules else "full" if again == "full" else None)
+    if share:  # of n of d layers, so many of every chunk
+        assert told["recompute_num_layers"] == Fraction(share) * plan.layers_per_stage[0][0]
     assert told["recompute_modules"] == str(modules or ["core_attn"])  # without granularity nothing reads it
     chunks = plan.decision.pipeline.num_chunks
     assert told["virtual_pipeline_model_parallel_size"] == (chunks if chunks > 1 else None)
     if degrees.cp > 1:
-        words = {"ring": "p2p", "gather": "all_gather", "all_to_all": "a2a"}
+        words = {"ring": "p2p", "gather": "all_gather", "all_to_all": "a2a", "all_to_all_ring": "a2a+p2p"}
         assert told["cp_comm_type"] == words[plan.decision.context_exchange]
     assert told["cpu_offloading_num_layers"] == round(
         plan.decision.activation_offload * sum(map(sum, plan.layers_per_stage))
