@@ -209,7 +209,13 @@ def test_a_precision_that_an_accelerator_lacks() -> None:
 
 @pytest.mark.parametrize(
     ("row", "published_tflop_per_s", "within"),
-    [(1, 430, 0.05), (2, 400, 0.05), (3, 380, 0.095)],
+    [
+        (1, 430, 0.05),
+        (2, 400, 0.05),
+        pytest.param(
+            3, 380, 0.09, marks=pytest.mark.xfail(strict=True, reason="-9.2 % with Laplace's law of the slowest")
+        ),
+    ],
     ids=["8,192 GPUs", "16,384 GPUs", "131,072 tokens"],
 )
 def test_llama3_table_4(row: int, published_tflop_per_s: float, within: float) -> None:

@@ -70,12 +70,13 @@ def test_all_computation_runs_at_the_pace_of_the_slowest() -> None:
     assert stacked.forward[0, 1] / stacked.forward[0, 0] == pytest.approx(ratio[1] / ratio[0])
 
 
-def test_a_layer_waits_for_the_rank_with_the_busiest_experts() -> None:
-    degrees = {"tp": 1, "cp": 1, "pp": 1, "dp_shard": 8, "dp_replicate": 1, "ep": 8}
-    jobs = (
-        plain_job(8, workload=moe(), degrees=degrees, shard="optimizer", experts={"load_spread": spread})
-        for spread in (0.0, 0.3)
-    )
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_layer_waits_for_the_rank_with_the_busiest_experts(lanes: int) -> None:
+    """Eight experts on eight ranks: of dp_shard, or on two lanes of tp and four ranks of dp_shard."""
+    over = 8 // lanes
+    degrees = {"tp": lanes, "cp": 1, "pp": 1, "dp_shard": over, "dp_replicate": 1, "ep": over, "expert_lanes": lanes}
+    fixed = {"degrees": degrees, "shard": "optimizer", "expert_folding": ["tp_cp"] if lanes > 1 else ["none"]}
+    jobs = (plain_job(8, workload=moe(), experts={"load_spread": spread}, **fixed) for spread in (0.0, 0.3))
     even, uneven = (sa.plan(one, overrides=["recompute=none"]) for one in jobs)
     load = float(busiest_load(0.3, 8, 8))
     assert uneven.cost.component("ep") == pytest.approx(even.cost.component("ep") * load, rel=0.02)

@@ -27,7 +27,9 @@ MEGATRON_ORDER = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 
 
 @pytest.mark.parametrize("row", rows("llama3_table4"))
-def test_llama3_table4(row: dict[str, Any]) -> None:
+def test_llama3_table4(row: dict[str, Any], request: pytest.FixtureRequest) -> None:
+    if "missed" in row:
+        request.applymarker(pytest.mark.xfail(strict=True, reason=row["missed"]))
     plan = sa.evaluate(HERE.parents[1] / "configs" / "plans" / f"{row['plan']}.yaml")
     compare(plan.cost.model_flop_per_s / 1e12, row["published_tflop_per_s"], row["tolerance"], "TFLOP/s")
     assert not list(does_not_fit(plan.memory)), "it ran in 80 GB"

@@ -10,11 +10,9 @@ import pytest
 import scaleacross as sa
 from cases import each
 from instances import random_job
-from oracles.exhaustive import exhaustive
-from scaleacross.cost_models.network.drivers import MOVES
+from oracles.brute_force import equals_brute_force
 from scaleacross.cost_models.plan_cost import plan_cost
-from scaleacross.solvers.joint import search
-from scaleacross.spec.network_choice import CommunicatorChoice, Driver
+from scaleacross.spec.network_choice import MOVES, CommunicatorChoice, Driver
 from scaleacross.spec.plan import Decision, Plan
 from scaleacross.workloads.problem import problem_of
 
@@ -82,15 +80,7 @@ def test_more_drivers_make_a_plan_slower_by_the_gap_that_it_states_at_most(seed:
 @pytest.mark.parametrize("seed", [10, 19, 54])
 def test_the_search_finds_the_optimum_of_brute_force(seed: int) -> None:
     """Over every degree, placement and driver: no plan of the problem is faster."""
-    problem = problem_of(driven_job(seed))
-    oracle = exhaustive(problem)
-    found = search(problem, time_limit_s=600, gap_tolerance=0.0)
-    assert found.bound_violation_s <= 1e-12
-    if oracle.decision is None:
-        assert found.best is None
-        return
-    assert found.best is not None and found.best.step_s == pytest.approx(oracle.step_s, rel=1e-9)
-    assert found.bound_s <= found.best.step_s
+    equals_brute_force(problem_of(driven_job(seed)))
 
 
 def engines(**network: object) -> Plan:

@@ -82,10 +82,15 @@ def test_two_own_runs_make_no_source_worse(found: SourcesLeftOut) -> None:
 
 
 @pytest.mark.slow
-def test_sources_left_out_are_within_what_is_stated(found: SourcesLeftOut, rows: Apart) -> None:
+def test_sources_left_out_are_within_what_is_stated(found: SourcesLeftOut) -> None:
     assert found.errors.overall.median_abs <= 0.06
     assert abs(found.errors.overall.bias) <= 0.03
-    assert abs(drift(rows)) <= 0.0012  # per doubling of accelerators: 0.11 %
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="0.11 % per doubling of accelerators; 27 of 31 groups are one source")
+def test_step_times_do_not_drift_with_scale(rows: Apart) -> None:
+    assert abs(drift(rows)) <= 0.001
 
 
 @pytest.mark.slow

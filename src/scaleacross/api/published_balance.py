@@ -63,7 +63,7 @@ def freescale() -> PublishedStudy:
     slower: dict[Driver, float] = {driver: slowdown(driver, HELD, SMS) for driver in get_args(Driver)}
     return PublishedStudy(
         name="freescale",
-        figures=_figures(cuts, floor, slower),
+        figures=_figures(cuts, floor, slower["multiprocessors"]),
         tables=(
             PublishedTable(
                 title=f"Wait of the mean rank for the busiest, {RANKS} ranks, histories of up to {LONGEST:,}",
@@ -90,8 +90,8 @@ def freescale() -> PublishedStudy:
     )
 
 
-def _figures(cuts: Mapping[int, float], floor: float, slower: Mapping[Driver, float]) -> tuple[PublishedFigure, ...]:
-    """Cuts by samples per rank, and by how much longer computation lasts beside each driver, beside the published ones."""
+def _figures(cuts: Mapping[int, float], floor: float, longer: float) -> tuple[PublishedFigure, ...]:
+    """Published figures and ours; ``longer``: slowdown of computation that overlaps with collectives of 24 SMs."""
     return (
         PublishedFigure(
             what="straggler time, batch 128",
@@ -126,20 +126,12 @@ def _figures(cuts: Mapping[int, float], floor: float, slower: Mapping[Driver, fl
             note="published: above 20 %; lengths are assumed",
         ),
         PublishedFigure(
-            what="computation beside 24 SMs",
+            what="slowdown while 24 SMs communicate",
             published=0.15,
-            computed=slower["multiprocessors"],
+            computed=longer,
             unit="%",
             source=POST,
             note="published: costs up to 15 %; ours is a bound: all computation overlapped",
-        ),
-        PublishedFigure(
-            what="computation beside copy engines",
-            published=0.008,
-            computed=slower["copy_engines"],
-            unit="%",
-            source=POST,
-            note="published: 24 multiprocessors to 1, of which the bound follows by the law that plans choose drivers by",
         ),
     )
 

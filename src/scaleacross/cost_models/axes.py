@@ -8,7 +8,7 @@ for all candidates that share it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -103,8 +103,7 @@ class Terms:
         serial = {name: seconds[..., rows] for name, seconds in self.serial_s.items()}
         alone, exchange = (None if each is None else each[rows] for each in (self.alone_s, self.exchange_s))
         far = None if self.far is None else self.far[rows]
-        early = self.early_s if isinstance(self.early_s, float) else self.early_s[rows]
-        passed = self.passed_s if isinstance(self.passed_s, float) else self.passed_s[rows]
+        early, passed = some_rows(self.early_s, rows), some_rows(self.passed_s, rows)
         apart = tuple(part[:, rows] for part in self.apart_s)
         return Terms(
             serial, tuple(part[:, rows] for part in self.traffic_s), alone, exchange, far, early, apart, passed
@@ -117,33 +116,37 @@ class Terms:
         return total
 
 
+def some_rows(seconds: Floats | float, rows: Ints) -> Floats | float:
+    """The rows of an array selected by an index array; of all rows alike the same."""
+    return seconds if isinstance(seconds, float) else seconds[rows]
+
+
 class Calls(NamedTuple):
     """One call of the collectives that an axis waits for, arrays of shape (n,); what an axis does not have is None.
 
     ``gather_s`` of activations (tp, with its scatter: half of both) or what a layer's forward pass exchanges over cp; ``both_s``
-    the same of its backward pass; ``exchange_s`` an all-to-all: of tokens, over cp of heads inside groups of cp_inner (two before
-    and after attention, either way); ``message`` a pipeline message.
+    the same of its backward pass; ``exchange_s`` an all-to-all of tokens; ``heads_s`` one of heads inside groups of cp_inner, of
+    which either pass waits for two; ``message`` a pipeline message.
     """
 
     gather_s: Floats | None = None
     both_s: Floats | None = None
     exchange_s: Floats | None = None
+    heads_s: Floats | None = None
     message: Boundary | None = None
 
     def take(self, rows: Ints | Bools) -> Calls:
         """The rows selected by an index or mask array."""
-        gather, both, exchange = (None if part is None else part[rows] for part in self[:3])
-        return Calls(gather, both, exchange, self.message and Boundary(*(part[rows] for part in self.message)))
+        gather, both, exchange, heads = (None if part is None else part[rows] for part in self[:4])
+        return Calls(gather, both, exchange, heads, self.message and Boundary(*(part[rows] for part in self.message)))
 
 
 def chosen_calls(calls: Sequence[Calls], at: Ints) -> Calls:
     """Of row i those of ``calls[at[i]]``, none of which has messages."""
     rows = np.arange(len(at))
-    gather, both, exchange = (
-        None if parts[0] is None else np.stack(parts)[at, rows]
-        for parts in zip(*(one[:3] for one in calls), strict=True)
-    )
-    return Calls(gather, both, exchange)
+    columns = zip(*(one[:4] for one in calls), strict=True)
+    gather, both, exchange, heads = (None if parts[0] is None else np.stack(parts)[at, rows] for parts in columns)
+    return Calls(gather, both, exchange, heads)
 
 
 def axis_calls(
@@ -165,7 +168,7 @@ def axis_calls(
         return Calls((gather + scatter) / 2)
     if axis == "cp":
         calls = _context_calls(volumes, group)
-        return calls if heads is None else calls._replace(exchange_s=heads_s(volumes, heads))
+        return calls if heads is None else calls._replace(heads_s=heads_s(volumes, heads))
     if axis == "dp_shard":
         if ep_group is None:
             raise ValueError("dp_shard needs its expert-parallel groups")
@@ -200,35 +203,38 @@ def heads_s(volumes: Volumes, group: Group) -> Floats:
 def serial_s(axis: GridAxis, volumes: Volumes, calls: Calls) -> dict[str, Floats]:
     """Seconds of a step that any pipeline of the candidate waits at least for the calls of an axis, by component, each (n,)
     (``least_waits``)."""
-    if calls.message is not None:
-        return {axis: least_delay_s(volumes, calls.message)}
-    if calls.gather_s is not None and calls.both_s is not None:
-        return {axis: least_cp_wait_s(volumes, calls.gather_s, calls.both_s, calls.exchange_s)}
-    if calls.exchange_s is not None:
-        return {"ep": least_expert_wait_s(volumes, calls.exchange_s)}
-    return {} if calls.gather_s is None else {axis: least_tp_wait_s(volumes, calls.gather_s)}
+    waited = _by_law(volumes, calls, least_delay_s, least_cp_wait_s, least_expert_wait_s, least_tp_wait_s)
+    return {} if isinstance(waited, float) else {"ep" if calls.exchange_s is not None else axis: waited}
 
 
 def early_s(volumes: Volumes, calls: Calls) -> Floats | float:
     """Of ``serial_s`` what comes before any stage has its gradients, (n,)."""
-    if calls.message is not None:
-        return early_delay_s(volumes, calls.message)
-    if calls.gather_s is not None and calls.both_s is not None:
-        return early_cp_wait_s(volumes, calls.gather_s, calls.both_s, calls.exchange_s)
-    if calls.exchange_s is not None:
-        return early_expert_wait_s(volumes, calls.exchange_s)
-    return 0.0 if calls.gather_s is None else early_tp_wait_s(volumes, calls.gather_s)
+    return _by_law(volumes, calls, early_delay_s, early_cp_wait_s, early_expert_wait_s, early_tp_wait_s)
 
 
 def path_s(volumes: Volumes, calls: Calls) -> Floats | float:
     """What an axis adds beyond ``computation_s`` to the path of one micro-batch through all stages, (n,): pp the path itself."""
+    return _by_law(volumes, calls, passed_s, passed_cp_wait_s, passed_expert_wait_s, passed_tp_wait_s)
+
+
+def _by_law(
+    volumes: Volumes,
+    calls: Calls,
+    pp: Callable[[Volumes, Boundary], Floats],
+    cp: Callable[[Volumes, Floats, Floats, Floats | None], Floats],
+    ep: Callable[[Volumes, Floats], Floats],
+    tp: Callable[[Volumes, Floats], Floats],
+) -> Floats | float:
+    """The law of the axis that has such calls, (n,); 0 without calls."""
     if calls.message is not None:
-        return passed_s(volumes, calls.message)
-    if calls.gather_s is not None and calls.both_s is not None:
-        return passed_cp_wait_s(volumes, calls.gather_s, calls.both_s, calls.exchange_s)
+        return pp(volumes, calls.message)
     if calls.exchange_s is not None:
-        return passed_expert_wait_s(volumes, calls.exchange_s)
-    return 0.0 if calls.gather_s is None else passed_tp_wait_s(volumes, calls.gather_s)
+        return ep(volumes, calls.exchange_s)
+    if calls.gather_s is None:
+        return 0.0
+    if calls.both_s is None:
+        return tp(volumes, calls.gather_s)
+    return cp(volumes, calls.gather_s, calls.both_s, calls.heads_s)
 
 
 def axis_terms(
@@ -278,7 +284,7 @@ def axis_terms(
 
 def exposed_exchange_s(volumes: Volumes, calls: Calls) -> Floats | None:
     """What no other micro-batch hides of one all-to-all, (n,); None where there are none."""
-    if calls.exchange_s is None or calls.both_s is not None or not volumes.work.moe_layers.any():
+    if calls.exchange_s is None or not volumes.work.moe_layers.any():
         return None
     return (1 - volumes.job.experts.overlap_fraction) * calls.exchange_s
 

@@ -68,11 +68,11 @@ from scaleacross.cost_models.links import Links, exchange_s_per_byte
 from scaleacross.cost_models.messages import Boundary, neighbour_messages
 from scaleacross.cost_models.network.codec import is_encodable, num_encodings
 from scaleacross.cost_models.network.compression import Best, coded_laws, fastest_links
-from scaleacross.cost_models.network.drivers import MOVES, driven
+from scaleacross.cost_models.network.drivers import driven
 from scaleacross.cost_models.network.transport import connected, connected_at_best, library_settings, stated_settings
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.spec.network import CurveOp
-from scaleacross.spec.network_choice import CommunicatorChoice, Compression
+from scaleacross.spec.network_choice import MOVES, CommunicatorChoice, Compression
 
 ALGORITHM_NAMES = ("none", "ring", "hierarchical", "tree", "pairwise", "point_to_point", "measured")
 NONE, RING, HIERARCHICAL, TREE, PAIRWISE, POINT_TO_POINT, MEASURED = range(len(ALGORITHM_NAMES))

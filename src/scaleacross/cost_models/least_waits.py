@@ -9,7 +9,7 @@ the last micro-batch passes the same stages back:
 ``Work`` has m·(F+B)_r + Σ (F+B)_s (``overlap.computation_s``); here are the waits of both and the delays. What a rank waits is a
 sum over its chunks, each of which hides what its own computation can: never less than all of it together could hide.
 
-Three other paths hold other stages than the rank's, so that their delays may run beside its waits. The longest of the four is
+Three other paths hold other stages than the rank's, so that their delays may overlap its waits. The longest of the four is
 a bound, not their sum (``least_alone_s``, ``longest_s``):
 
     all stages as long as the least of them                          ``pipeline.lower_bound_s``
@@ -96,15 +96,18 @@ def _cp_wait_s(
     """Forward and backward of a micro-batch on the rank, and on what comes before it, (n,) each."""
     work = volumes.work
     return (
-        _passed_over_cp(volumes, gather_s, both_s, heads_s, work.layers, work.attention_s),
-        _passed_over_cp(volumes, gather_s, both_s, heads_s, work.ahead_layers, work.ahead_attention_s),
+        cp_waits_s(volumes, gather_s, both_s, heads_s, work.layers, work.attention_s),
+        cp_waits_s(volumes, gather_s, both_s, heads_s, work.ahead_layers, work.ahead_attention_s),
     )
 
 
-def _passed_over_cp(
+def cp_waits_s(
     volumes: Volumes, gather_s: Floats, both_s: Floats, heads_s: Floats | None, layers: Floats, attention_s: Floats
 ) -> tuple[Floats, Floats]:
-    """Forward and backward of a micro-batch through so many layers with so much attention, (n,) each."""
+    """What a micro-batch waits for over cp in so many layers with so much attention, forward and backward, arrays alike.
+
+    Keys and values travel concurrently with attention; all-to-alls of heads, ``heads_s`` each, do not.
+    """
     swapped_s = 0.0 if heads_s is None else 2 * heads_s
     hiding = volumes.beside_attention * attention_s
     forward = np.maximum(0.0, gather_s * layers - hiding) + swapped_s * layers
@@ -217,12 +220,12 @@ def passed_tp_wait_s(volumes: Volumes, gather_s: Floats) -> Floats:
 def passed_cp_wait_s(volumes: Volumes, gather_s: Floats, both_s: Floats, heads_s: Floats | None) -> Floats:
     """Keys and values that one micro-batch waits for in all layers, (n,)."""
     work = volumes.work
-    passed = _passed_over_cp(volumes, gather_s, both_s, heads_s, work.every_layers, work.every_attention_s)
+    passed = cp_waits_s(volumes, gather_s, both_s, heads_s, work.every_layers, work.every_attention_s)
     return np.asarray(sum(passed))
 
 
 def passed_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:
-    """All-to-alls that one micro-batch waits for in all layers, whatever runs beside them, (n,)."""
+    """All-to-alls that one micro-batch waits for in all layers and that cannot overlap with computation, (n,)."""
     work, share = volumes.work, volumes.job.experts.overlap_fraction
     forward, back = (work.every_moe_layers * ways * exchange_s for ways in (2.0, 2 + 2 * volumes.tokens_again))
     hidden = np.minimum(share * forward, work.every_forward_s), np.minimum(share * back, work.every_backward_s)

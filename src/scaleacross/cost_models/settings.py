@@ -73,6 +73,11 @@ class Settings:
         return self.tp * self.cp * self.dp * self.pp
 
     @property
+    def expert_ranks(self) -> Ints:
+        """Ranks that the experts are spread over, (n,): ep, or with folding tp · cp · ep."""
+        return self.ep * self.expert_lanes
+
+    @property
     def experts_over(self) -> Ints:
         """Ranks of dp_shard · cp that divide the experts among them, (n,); each holds 1/tp of what that leaves, folded or not."""
         return self.ep * np.where(self.expert_lanes > 1, self.cp, 1)

@@ -128,7 +128,7 @@ class Volumes:
     def routed_bytes(self) -> Floats:
         """Bytes that the busiest rank receives in one dispatch (or sends in one combine), (n,)."""
         copies = max(block.routed_tokens for block, _ in self.profile.blocks)
-        load = busiest_load(self.job.experts.load_spread, self.profile.num_experts, self.settings.ep)
+        load = busiest_load(self.job.experts.load_spread, self.profile.num_experts, self.settings.expert_ranks)
         return self.hidden_bytes * copies / self.settings.tp * load
 
     @property

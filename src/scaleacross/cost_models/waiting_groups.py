@@ -49,11 +49,9 @@ class RankGroups(NamedTuple):
         every = [of_kind(group) for group in self.kinds]
         if len(every) == 1:
             return every[0]
-        gather, both, exchange = (
-            None if parts[0] is None else self._longest(parts)
-            for parts in zip(*(one[:3] for one in every), strict=True)
-        )
-        return Calls(gather, both, exchange)
+        columns = zip(*(one[:4] for one in every), strict=True)
+        gather, both, exchange, heads = (None if parts[0] is None else self._longest(parts) for parts in columns)
+        return Calls(gather, both, exchange, heads)
 
     def longest_s(self, seconds: Callable[[Group], Floats]) -> Floats:
         """What every rank waits for its groups, (ranks,), by the seconds (1,) of a kind."""

@@ -24,10 +24,6 @@ LEAST_OVERLAP_BYTES: Final = 512 * 1024
 MOST_OVERLAP_BYTES: Final = 8 * 1024 * 1024
 
 
-MOVED: Final = ("all_gather", "all_to_all")
-"""What copy engines run."""
-
-
 def by_engines(choice: CommunicatorChoice) -> bool:
     """Whether copy engines were decided for a collective."""
     return choice.driver == "copy_engines"

@@ -15,7 +15,7 @@ import math
 from typing import Final, NamedTuple
 
 from scaleacross.emitters.crossed_levels import LevelFigures, crossed_levels
-from scaleacross.emitters.group_settings import MOVED, by_engines, not_expressed
+from scaleacross.emitters.group_settings import by_engines, not_expressed
 from scaleacross.emitters.nccl_variables import (
     DEFAULT_IB_TIMEOUT,
     MAX_BUFFER_BYTES,
@@ -26,7 +26,7 @@ from scaleacross.emitters.nccl_variables import (
 )
 from scaleacross.spec.launch import EnvVariable
 from scaleacross.spec.network import LINK_LEVELS, LinkLevel
-from scaleacross.spec.network_choice import CommunicatorChoice, Connection
+from scaleacross.spec.network_choice import MOVES, CommunicatorChoice, Connection
 from scaleacross.spec.plan import Plan
 from scaleacross.units import human_bytes, human_seconds
 
@@ -202,7 +202,7 @@ def _cta_policy(plan: Plan) -> list[EnvVariable]:
     """Zero CTA, where copy engines were decided for some collective."""
     engines, kernels = (
         [f"{one.communicator} {one.op} of {one.payload}" for one in plan.decision.network or () if wanted(one)]
-        for wanted in (by_engines, lambda one: one.op in MOVED and not by_engines(one))
+        for wanted in (by_engines, lambda one: one.op in MOVES and not by_engines(one))
     )
     if not engines:
         return []

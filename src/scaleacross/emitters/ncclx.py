@@ -19,7 +19,6 @@ from typing import Final
 
 from scaleacross.emitters.crossed_levels import axes_over_sockets
 from scaleacross.emitters.group_settings import (
-    MOVED,
     by_engines,
     class_variable,
     connection_hints,
@@ -30,6 +29,7 @@ from scaleacross.emitters.launch import launch_config
 from scaleacross.emitters.nccl_variables import HINTS, check_variable
 from scaleacross.emitters.tuner_grammar import TunerRow, catch_all, nccl_text, ncclx_text
 from scaleacross.spec.launch import EnvVariable, LaunchConfig, LaunchHost, ProcessGroups
+from scaleacross.spec.network_choice import MOVES
 from scaleacross.spec.parallelism import Axis
 from scaleacross.spec.plan import Plan, PredictedCollective
 from scaleacross.targets import TARGETS, target_of
@@ -98,7 +98,7 @@ def _hints(group: ProcessGroups, sockets: bool) -> dict[str, str]:
     hints = {}
     for collective in sorted(group.collectives, key=lambda one: one.time_s * one.per_step):  # most of the step decides
         hint, algorithms = HINT_OF.get(collective.op, ("", {}))
-        if collective.op in MOVED and _by_engines(group, collective):
+        if collective.op in MOVES and _by_engines(group, collective):
             hints[hint] = WINDOWED
         elif collective.algorithm in algorithms:
             hints[hint] = algorithms[collective.algorithm]
@@ -263,7 +263,7 @@ def _said_by(group: ProcessGroups, one: PredictedCollective, hints: dict[str, st
     hint, algorithms = HINT_OF.get(one.op, ("", {}))
     said = []
     hint = NCCLX_PREFIX + hint
-    if hints.get(hint) == WINDOWED and one.op in MOVED:
+    if hints.get(hint) == WINDOWED and one.op in MOVES:
         return f"hint {hint}={WINDOWED}, if its buffer is in a symmetric window"
     if hint in hints and one.algorithm in algorithms:
         other = "" if hints[hint] == algorithms[one.algorithm] else ", which another of its collectives has for both"

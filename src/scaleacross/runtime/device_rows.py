@@ -47,8 +47,7 @@ def write_rows(rows: Tensor, codec: RowCodec) -> bytes:
         own.reshape(-1)[places].cpu().numpy(),
     )
     data = message_of(parts)
-    plain = as_it_is(own.cpu().numpy()) if data is None or len(data) > own.numel() * 4 else None
-    return data if plain is None and data is not None else plain or b""
+    return as_it_is(own.cpu().numpy()) if data is None or len(data) > own.numel() * own.element_size() else data
 
 
 def read_rows_on(data: bytes, device: torch.device) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from scaleacross.cost_models.axes import Calls, Terms, early_s, exposed_exchange_s, path_s, serial_s, waiting
+from scaleacross.cost_models.axes import Calls, Terms, early_s, exposed_exchange_s, path_s, serial_s, some_rows, waiting
 from scaleacross.cost_models.distinct import Distinct, distinct
 from scaleacross.cost_models.early_gradients import Early, early_gradients
 from scaleacross.cost_models.least_waits import least_alone_s, longest_s
@@ -98,9 +98,9 @@ class Added(NamedTuple):
             self.window_s[:, rows],
             None if self.exchange_s is None else self.exchange_s[rows],
             None if self.far is None else self.far[rows],
-            self.early_s if isinstance(self.early_s, float) else self.early_s[rows],
+            some_rows(self.early_s, rows),
             None if self.apart_s is None else self.apart_s[:, rows],
-            self.passed_s if isinstance(self.passed_s, float) else self.passed_s[rows],
+            some_rows(self.passed_s, rows),
         )
 
 
@@ -112,8 +112,9 @@ def added_s(parts: Sequence[Added], over: Sequence[Window], early: Early | None 
     wait for as many as these windows ask for. ``early``: of gradients that cross buildings, None where there can be none.
     """
     waited = np.sum([part.waited_s for part in parts], axis=0)
-    path = waited * 0.0 + sum(part.passed_s for part in parts)
-    alone = [part.alone_s for part in parts if part.alone_s is not None] + ([path] if (path > waited).any() else [])
+    path = np.broadcast_to(sum(part.passed_s for part in parts), waited.shape)
+    alone = [part.alone_s for part in parts if part.alone_s is not None]
+    alone += [path] if (path > waited).any() else []
     traffic = np.sum([part.window_s for part in parts], axis=0)
     exchange = next((part.exchange_s for part in parts if part.exchange_s is not None), None)
     longest = longest_s(waited, np.max(alone, axis=0) if alone else None)
@@ -171,10 +172,7 @@ class Arc:
         alone = None if alone is None or not alone.any() else alone[self.waits]
         exchange = exposed_exchange_s(some, self.calls)
         exchange = None if exchange is None else exchange[self.waits]
-        before = early_s(some, self.calls)
-        before = before if isinstance(before, float) else before[self.waits]
-        path = path_s(some, self.calls)
-        path = path if isinstance(path, float) else path[self.waits]
+        before, path = (some_rows(law(some, self.calls), self.waits) for law in (early_s, path_s))
         serial: dict[str, Floats] = {self.axis: total[self.waits]}
         apart = () if self.apart_s is None else (self.apart_s,)
         return Added.of(

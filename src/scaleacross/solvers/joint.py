@@ -95,7 +95,7 @@ PROBED_DEEPLY: Final = 128
 
 
 FIRST_OF_GOAL: Final = 32
-"""Candidates that are tried for a first plan under another goal: its limits may refuse every one of them."""
+"""Candidates that are tried for a first plan under a goal other than step time: its limits may refuse all of them."""
 MOST_WITH_UNEVEN: Final = 10_000
 """Candidates up to which ``stages: auto`` tries uneven ones: beyond, their weaker bounds take longer than the search itself."""
 

@@ -106,21 +106,19 @@ class MixedPricing(Pricing):
     def _estimate_s(self, settings: Settings, times: Sequence[StackedTimes], bound_s: Floats) -> Floats:
         """Balanced computation and what communication adds to ranks that all have the slowest type, (n,), no less than the bound.
 
-        The bound of several types knows little of communication: the plans that it puts first take twice as long.
+        The bound of several types knows little of communication: the candidates that it puts first take twice as long.
         """
-        equal = self._alike.coarse(settings)
+        equal = self._of_one_type.coarse(settings)
         return np.maximum(bound_s, self._computation_s(settings, times, ()) + equal.estimate_s - equal.free_s)
 
     @cached_property
-    def _alike(self) -> Pricing:
-        return alike(self)
+    def _of_one_type(self) -> Pricing:
+        return of_one_type(self)
 
     def tight(self, priced: Priced) -> Priced:
         """The bound with every axis at the stride that the best axis order gives it."""
         active = [axis for axis in GRID_AXES if (getattr(priced.settings, axis) > 1).any()]
-        orders = list(
-            permutations(active)
-        )  # for some with folded experts more than they have: a lower bound all the same
+        orders = list(permutations(active))  # more than folded experts may lie in: a lower bound all the same
         added = self.order_bounds_s(priced.settings, priced.work, orders).min(axis=0)
         bound = np.maximum(priced.bound_s, priced.free_s + added)
         return replace(priced, bound_s=bound, estimate_s=np.maximum(bound, priced.estimate_s))
@@ -329,8 +327,8 @@ class MixedPricing(Pricing):
         return out
 
 
-def alike(pricing: Pricing) -> Pricing:
-    """Bounds on the same fleet for ranks that are all alike: they have one type, or are as slow as the slowest."""
+def of_one_type(pricing: Pricing) -> Pricing:
+    """Bounds on the same fleet for ranks of one type: its own, or of several the slowest."""
     return Pricing(**{each.name: getattr(pricing, each.name) for each in fields(Pricing)})
 
 

@@ -29,7 +29,6 @@ from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK
 from scaleacross.cost_models.links import Links
 from scaleacross.cost_models.network.codec import crosses, encodings_of, is_encodable
-from scaleacross.cost_models.network.drivers import MOVES
 from scaleacross.cost_models.network.options import Option
 from scaleacross.cost_models.network.options import options as ways_of
 from scaleacross.cost_models.network.resources import Held, crossed_beyond, held
@@ -42,6 +41,7 @@ from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.network_choice import (
     LIBRARY_OUTSTANDING,
     LIBRARY_SEGMENT_BYTES,
+    MOVES,
     Algorithm,
     CommunicatorChoice,
     Compression,

@@ -8,7 +8,7 @@ from typing import Final
 from scaleacross.cost_models.axes import group_of, network_of
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.links import links_of
-from scaleacross.cost_models.network.drivers import MOVES, taken_fraction
+from scaleacross.cost_models.network.drivers import taken_fraction
 from scaleacross.cost_models.network.reasons import decided_by
 from scaleacross.cost_models.plan_cost import placed_shapes
 from scaleacross.cost_models.plan_traffic import time_of
@@ -18,7 +18,7 @@ from scaleacross.solvers.network_of_plan import Networked
 from scaleacross.solvers.network_options import FlowOption
 from scaleacross.solvers.pay_compression import reason
 from scaleacross.spec.accelerator import Accelerator
-from scaleacross.spec.network_choice import CommunicatorChoice
+from scaleacross.spec.network_choice import MOVES, CommunicatorChoice
 from scaleacross.spec.plan import DriverReason, NetworkReport, NetworkTerm
 from scaleacross.workloads.problem import Problem
 

@@ -20,7 +20,7 @@ from scaleacross.cost_models.work import Work
 from scaleacross.solvers.balance import Balance, Balancer
 from scaleacross.solvers.every_placement import EveryPlacement
 from scaleacross.solvers.fleets import Fleet
-from scaleacross.solvers.mixed_fleets import MixedPricing, alike
+from scaleacross.solvers.mixed_fleets import MixedPricing, of_one_type
 from scaleacross.solvers.place_parallelism import AxisOrder, PlacementDecision, axes_of, never
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GridAxis
@@ -68,7 +68,7 @@ class UnevenLayers(EveryPlacement):
         orders = axis_orders(active, bool(settings.expert_lanes[0] > 1))
         if not np.isfinite(cutoff_s):
             return orders
-        balancer, mixed, known = self._balancer(settings), self.pricing, alike(self.pricing)
+        balancer, mixed, known = self._balancer(settings), self.pricing, of_one_type(self.pricing)
         degrees, idle = settings.decision(0).degrees, axes_of(settings)[1]
         layouts = (self._layout(degrees, (fill, (*idle, *orders[0]))) for fill in self.fills_of(settings))
         balances = (balance for layout in layouts for balance in balancer.uneven(layout))

@@ -52,6 +52,10 @@ HOST_TOUCHES: Final = 3.0
 accelerator reads it. Derived from the path of arXiv 2604.24073: to the host, round a ring of RDMA there, and back."""
 
 
+MOVES: Final[tuple[CollectiveOp, ...]] = ("all_gather", "all_to_all")
+"""What every driver runs; other operations add up (or, as messages, are taken to hold no multiprocessors)."""
+
+
 def held_by(driver: Driver, num_held: int) -> int:
     """Multiprocessors that a driver holds where kernels hold ``num_held``."""
     return {"multiprocessors": num_held, "copy_engines": min(num_held, ENGINE_MULTIPROCESSORS), "host": 0}[driver]

@@ -101,9 +101,10 @@ def strides(degrees: Degrees, axis_order: Sequence[GridAxis]) -> dict[GridAxis, 
 
 
 def communicator_axes(degrees: Degrees, axis_order: Sequence[GridAxis]) -> dict[str, tuple[int, int]]:
-    """Degree and stride of every grid axis and of the expert groups (``ep``, ``expert``) and, where cp has
-    two levels, of either; folded experts lie on the lanes of tp
-    and cp first, in any order of both."""
+    """Degree and stride of every grid axis, both levels of cp (1 where it has one), and the expert groups (``ep``, ``expert``).
+
+    Folded experts lie on the lanes of tp and cp first, in any order of both.
+    """
     stride = strides(degrees, axis_order)
     axes = {str(axis): (degrees.of(axis), stride[axis]) for axis in GRID_AXES}
     axes["cp_inner"] = (degrees.cp_inner, stride["cp"])

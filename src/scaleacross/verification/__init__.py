@@ -41,14 +41,15 @@ from scaleacross.cost_models.trunk_routes import Routes
 from scaleacross.errors import VerificationError
 from scaleacross.spec.job import DegreeRequest, Job
 from scaleacross.spec.offloading import OFFLOADS
-from scaleacross.spec.parallelism import EMPTY_ENDS, GRID_AXES, WITHOUT_PIPELINE, Degrees, GridAxis, split_layers
-from scaleacross.spec.placement import Placement, devices, strides
+from scaleacross.spec.parallelism import EMPTY_ENDS, WITHOUT_PIPELINE, Degrees, split_layers
+from scaleacross.spec.placement import Placement, devices
 from scaleacross.spec.plan import Decision, DegradedState, Plan
 from scaleacross.spec.recomputation import rerun_period
 from scaleacross.spec.topology import Topology
 from scaleacross.targets import fits, refused_by_own
 from scaleacross.verification.failures import v8_failures, v11_goodput
 from scaleacross.verification.figures import TOLERANCE, v5_figures, v6_proof
+from scaleacross.verification.groups import counted_groups
 from scaleacross.verification.memory import counted_memory, does_not_fit, takes_headroom, v3_memory
 from scaleacross.verification.network import v9_network, v9_report, v9_trunks
 from scaleacross.verification.shares import counted_layout, refused, v2_batch_shares, v2_layers
@@ -289,33 +290,14 @@ def counted_shapes(topology: Topology, decision: Decision) -> Mapping[str, Group
     """
     if decision.placement is None:
         raise ValueError("the decision has no placement")
-    degrees, stride = decision.degrees, strides(decision.degrees, decision.placement.axis_order)
     places = places_of(topology, decision.placement)
-    axes = {str(axis): (degrees.of(axis), stride[axis]) for axis in GRID_AXES}
-    axes["ep"] = expert_group(degrees, stride)
-    axes |= context_levels(degrees, stride)
-    axes["expert"] = (degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
+    axes = counted_groups(decision.degrees, decision.placement)
     routes = build_levels(topology, decision.placement.fill).routes
     geometry = {
         name: (degree, step if degree > 1 else 1) for name, (degree, step) in axes.items()
     }  # of single ranks: one
     counted = {each: count_groups(places, *each, routes) for each in set(geometry.values())}
     return {name: counted[each] for name, each in geometry.items()}
-
-
-def context_levels(degrees: Degrees, stride: Mapping[GridAxis, int]) -> dict[str, tuple[int, int]]:
-    """Degree and stride of the groups of cp that exchange heads, and of the rings between these; 1 where cp has one level."""
-    if degrees.cp_inner == 1:
-        return {"cp_inner": (1, 1), "cp_outer": (1, 1)}
-    inner = degrees.cp_inner
-    return {"cp_inner": (inner, stride["cp"]), "cp_outer": (degrees.cp // inner, stride["cp"] * inner)}
-
-
-def expert_group(degrees: Degrees, stride: Mapping[GridAxis, int]) -> tuple[int, int]:
-    """Degree and stride of the ranks that share a model's experts: ep of dp_shard, or with the lanes of tp and cp before them."""
-    if degrees.expert_lanes == 1:
-        return degrees.ep, stride["dp_shard"]
-    return degrees.tp * degrees.cp * degrees.ep, min(stride[axis] for axis in ("tp", "cp") if degrees.of(axis) > 1)
 
 
 def places_of(topology: Topology, placement: Placement) -> Places:

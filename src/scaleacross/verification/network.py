@@ -9,7 +9,6 @@ from typing import Final
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import NUM_LEVELS, Levels
 from scaleacross.cost_models.network.codec import CODECS, PLAIN_BYTES, crosses, encodings_of, figures, is_encodable
-from scaleacross.cost_models.network.drivers import MOVES
 from scaleacross.cost_models.network.resources import Held, crossed_beyond, held_together
 from scaleacross.cost_models.network.trunks import budgets_bytes, hidden_windows, loads_bytes, over
 from scaleacross.cost_models.plan_cost import PlanCost
@@ -17,7 +16,7 @@ from scaleacross.cost_models.traffic import Flow
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
 from scaleacross.spec.network import LINK_LEVELS
-from scaleacross.spec.network_choice import Algorithm, CollectiveOp, CommunicatorChoice
+from scaleacross.spec.network_choice import MOVES, Algorithm, CollectiveOp, CommunicatorChoice
 from scaleacross.spec.plan import Decision, Plan
 
 RUNS: Final[Mapping[CollectiveOp, tuple[Algorithm, ...]]] = {

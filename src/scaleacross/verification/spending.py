@@ -11,10 +11,9 @@ from scaleacross.cost_models.goodput import useful_parts
 from scaleacross.cost_models.plan_cost import PlanCost
 from scaleacross.cost_models.spending import spending_of, spent_parts
 from scaleacross.spec.job import ObjectiveName, counts_failures
-from scaleacross.spec.parallelism import GRID_AXES
-from scaleacross.spec.placement import strides
 from scaleacross.spec.plan import Decision, ObjectiveValue, Plan
 from scaleacross.spec.topology import Topology
+from scaleacross.verification.groups import counted_groups
 from scaleacross.workloads.problem import problem_of
 
 
@@ -75,16 +74,10 @@ def counted_patterns(decision: Decision) -> Mapping[str, Mapping[tuple[int, ...]
     """
     if decision.placement is None:
         raise ValueError("the decision has no placement")
-    degrees, fill = decision.degrees, decision.placement.fill
-    stride = strides(degrees, decision.placement.axis_order)
+    fill = decision.placement.fill
     owners = [index for index, share in enumerate(fill) for _ in range(share.num_accelerators)]
-    axes = {str(axis): (degrees.of(axis), stride[axis]) for axis in GRID_AXES}
-    axes["ep"] = (degrees.ep * degrees.expert_lanes, stride["dp_shard"] // degrees.expert_lanes)
-    outer = degrees.cp // degrees.cp_inner if degrees.cp_inner > 1 else 1
-    axes |= {"cp_inner": (degrees.cp_inner, stride["cp"]), "cp_outer": (outer, stride["cp"] * degrees.cp_inner)}
-    axes["expert"] = (degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
     out = {}
-    for name, (degree, step) in axes.items():
+    for name, (degree, step) in counted_groups(decision.degrees, decision.placement).items():
         found: Counter[tuple[int, ...]] = Counter()
         for start in range(len(owners)):
             if start // step % degree == 0:

@@ -12,7 +12,7 @@ host              0                            over the host                min(
 Copy engines and hosts move bytes and add nothing up: they run gathers and all-to-alls. Neither is ever faster than kernels on the
 same links (NCCL 2.31 on its zero-CTA policy: "even when that choice may sacrifice some performance"; of the host path arXiv
 2604.24073: slower than NCCL alone), so a call takes the longer of the law above and of what kernels take. What they give back is
-computation: beside a collective that holds h of N multiprocessors products run at (N − h)/N of their speed (``sm_contention``).
+computation: while a collective holds h of N multiprocessors, products run at (N − h)/N of their speed (``sm_contention``).
 What bytes take of HBM counts alike for all three, which is too much for copy engines; so do chunk windows of parameters that
 cross buildings (``split_backward``).
 """
@@ -20,7 +20,7 @@ cross buildings (``split_backward``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,6 @@ from scaleacross.spec.network_choice import (
     ENGINE_SHARE,
     ENGINE_START_S,
     LIBRARY_SEGMENT_BYTES,
-    CollectiveOp,
     Driver,
     held_by,
 )
@@ -39,17 +38,14 @@ from scaleacross.spec.network_choice import (
 if TYPE_CHECKING:  # it carries what is made here
     from scaleacross.cost_models.links import Links
 
-MOVES: Final[tuple[CollectiveOp, ...]] = ("all_gather", "all_to_all")
-"""What all drivers run; the others add up (or, messages, are taken to hold nothing)."""
-
 
 def slowdown(driver: Driver, num_held: int, num_multiprocessors: int) -> float:
-    """By how much longer computation lasts that runs beside a driver's collectives from beginning to end, ≥ 0."""
+    """Slowdown of computation that overlaps with a driver's collectives from beginning to end, ≥ 0."""
     return float(1 / (1 - held_fraction(held_by(driver, num_held), num_multiprocessors)) - 1)
 
 
 def taken_fraction(accelerators: Sequence[Accelerator], driver: Driver = "multiprocessors") -> float:
-    """Of the accelerator type that loses most: share of their speed that products have not beside a driver's collective."""
+    """Share of their speed that products lose while a driver's collective runs, of the accelerator type that loses most."""
     return max(
         float(held_fraction(held_by(driver, one.collective_multiprocessors), one.num_multiprocessors))
         for one in accelerators

@@ -20,8 +20,8 @@ import numpy as np
 
 from scaleacross.cost_models.axes import Calls
 from scaleacross.cost_models.chunk_work import StageWork
-from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
 from scaleacross.cost_models.layout import Layout
+from scaleacross.cost_models.least_waits import cp_waits_s
 from scaleacross.cost_models.messages import NO_DELAYS, Boundary, boundary_times
 from scaleacross.cost_models.pipeline.actions import Actions
 from scaleacross.cost_models.pipeline.exact import compiled_schedule, virtual_boundaries
@@ -180,12 +180,9 @@ def _cp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
     nothing = np.zeros(len(work.rank))
     if calls.gather_s is None or calls.both_s is None:
         return Waits(*(nothing,) * 5)
-    gather, both = (_of_stages(seconds, work) * work.attention_layers for seconds in (calls.gather_s, calls.both_s))
-    hiding = float(volumes.beside_attention[0]) * work.attention_s
-    swapped = 0.0 if calls.exchange_s is None else 2 * _of_stages(calls.exchange_s, work) * work.attention_layers
-    forward = np.maximum(0.0, gather - hiding) + swapped
-    back = np.maximum(0.0, both - ATTENTION_BACKWARD_RATIO * hiding) + swapped
-    back = back + float(volumes.keys_again[0]) * forward
+    gather, both = (_of_stages(seconds, work) for seconds in (calls.gather_s, calls.both_s))
+    heads = None if calls.heads_s is None else _of_stages(calls.heads_s, work)
+    forward, back = cp_waits_s(volumes, gather, both, heads, work.attention_layers, work.attention_s)
     return Waits(forward, back, back, nothing, nothing)
 
 

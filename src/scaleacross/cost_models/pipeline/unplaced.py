@@ -5,7 +5,7 @@ Where many placements share layers and micro-batches, only calls differ between 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -80,26 +80,21 @@ class UnplacedPipelines:
     def _calls_on(self, accelerator: str, groups: Mapping[str, Group], waits: Mapping[str, RankGroups]) -> list[Calls]:
         """Of tp, cp and dp_shard."""
 
-        def calls(axis: GridAxis) -> Calls:
+        def calls(axis: GridAxis, name: str) -> Calls:
             def of_kind(group: Group) -> Calls:
                 return axis_calls(axis, self.volumes, group.on(accelerator), group.on(accelerator))
 
-            name = "ep" if axis == "dp_shard" else axis
             return waits[name].calls(of_kind) if name in waits else of_kind(groups[name])
 
         def heads(group: Group) -> Calls:
-            return Calls(exchange_s=heads_s(self.volumes, group.on(accelerator)))
+            return Calls(heads_s=heads_s(self.volumes, group.on(accelerator)))
 
-        def keys(group: Group) -> Calls:
-            return axis_calls("cp", self.volumes, group.on(accelerator))
-
-        def of(name: str, of_kind: Callable[[Group], Calls]) -> Calls:
-            return waits[name].calls(of_kind) if name in waits else of_kind(groups[name])
-
-        out = [calls(axis) for axis in WAITED]
-        if int(self.volumes.settings.cp_inner[0]) > 1:
-            out[WAITED.index("cp")] = of("cp_outer", keys)._replace(exchange_s=of("cp_inner", heads).exchange_s)
-        return out
+        two_levels = int(self.volumes.settings.cp_inner[0]) > 1
+        keys = calls("cp", "cp_outer" if two_levels else "cp")
+        if two_levels:
+            inner = waits["cp_inner"].calls(heads) if "cp_inner" in waits else heads(groups["cp_inner"])
+            keys = keys._replace(heads_s=inner.heads_s)
+        return [calls("tp", "tp"), keys, calls("dp_shard", "ep")]
 
     def exchanges(
         self, groups: Mapping[str, Group], timed: TimedPipeline, waits: Mapping[str, RankGroups] = NO_RANKS

@@ -38,6 +38,7 @@ from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job
 from scaleacross.spec.network import LINK_LEVELS, LinkLevel
 from scaleacross.spec.parallelism import Degrees
+from scaleacross.spec.placement import holds_folded
 from scaleacross.spec.plan import Decision
 from scaleacross.units import human_bytes
 from scaleacross.workloads.problem import Problem
@@ -301,19 +302,17 @@ class _Tuning:
                 spans = placed.spans(settings, order)
                 near[index] = np.all([spans[axis] <= limit for axis, limit in limits.items()], axis=0)
         if folded.any():
-            near &= ~folded | np.array([self._holds_folded(settings, order) for order in self.family.orders])
+            some = settings.take(folded)
+            near[:, folded] &= np.array([self._holds_folded(some, order) for order in self.family.orders])
         return near
 
     @staticmethod
-    def _holds_folded(settings: Settings, order: AxisOrder) -> Bools:
-        """Members with dp_shard right behind tp and cp in an order, (n,)."""
-        lanes, holds = np.ones(len(settings), dtype=np.int64), np.ones(len(settings), dtype=bool)
-        for axis in order[: order.index("dp_shard")]:
-            if axis in ("tp", "cp"):
-                lanes = lanes * getattr(settings, axis)
-            else:
-                holds &= (getattr(settings, axis) == 1) | (lanes == 1)
-        return holds & (lanes == settings.tp * settings.cp)
+    def _holds_folded(folded: Settings, order: AxisOrder) -> Bools:
+        """Which members with folded experts may lie in an order, (n,)."""
+        active = np.stack([getattr(folded, axis) > 1 for axis in order])
+        kinds, of = np.unique(active, axis=1, return_inverse=True)
+        holds = [holds_folded([axis for axis, on in zip(order, kind, strict=True) if on]) for kind in kinds.T]
+        return np.array(holds)[of.reshape(-1)]
 
     def _fills_of(self, fleet: Fleet, degrees: tuple[int, ...]) -> list[Fill]:
         """Fills for degrees in the order of the fields of ``Degrees``."""

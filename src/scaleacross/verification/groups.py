@@ -1,0 +1,35 @@
+"""Degree and stride of every process group of a decision, worked out without the cost model's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from scaleacross.spec.parallelism import GRID_AXES, Degrees, GridAxis
+from scaleacross.spec.placement import Placement, strides
+
+Group = tuple[int, int]
+
+
+def counted_groups(degrees: Degrees, placement: Placement) -> dict[str, Group]:
+    """Of every axis, both levels of cp, ranks that share the experts (``ep``) and ranks that hold equal ones (``expert``)."""
+    stride = strides(degrees, placement.axis_order)
+    axes = {str(axis): (degrees.of(axis), stride[axis]) for axis in GRID_AXES}
+    axes |= _context_levels(degrees, stride)
+    axes["ep"] = _expert_group(degrees, stride)
+    axes["expert"] = (degrees.dp_shard // degrees.ep, stride["dp_shard"] * degrees.ep)
+    return axes
+
+
+def _context_levels(degrees: Degrees, stride: Mapping[GridAxis, int]) -> dict[str, Group]:
+    """The groups of cp that exchange heads, and the rings between these; single ranks where cp has one level."""
+    if degrees.cp_inner == 1:
+        return {"cp_inner": (1, 1), "cp_outer": (1, 1)}
+    inner = degrees.cp_inner
+    return {"cp_inner": (inner, stride["cp"]), "cp_outer": (degrees.cp // inner, stride["cp"] * inner)}
+
+
+def _expert_group(degrees: Degrees, stride: Mapping[GridAxis, int]) -> Group:
+    """The ranks that share a model's experts: ep of dp_shard, or with the lanes of tp and cp before them."""
+    if degrees.expert_lanes == 1:
+        return degrees.ep, stride["dp_shard"]
+    return degrees.tp * degrees.cp * degrees.ep, min(stride[axis] for axis in ("tp", "cp") if degrees.of(axis) > 1)

@@ -1,0 +1,19 @@
+"""The whole search held against every plan of a small problem."""
+
+from __future__ import annotations
+
+import pytest
+
+from oracles.exhaustive import exhaustive
+from scaleacross.solvers.joint import search
+from scaleacross.workloads.problem import Problem
+
+
+def equals_brute_force(problem: Problem) -> None:
+    """The search ends with a plan where there is one, as fast as the fastest, and with no bound above it."""
+    oracle, found = exhaustive(problem), search(problem, time_limit_s=600, gap_tolerance=0.0)
+    assert found.bound_violation_s <= 1e-12
+    assert (found.best is None) == (oracle.decision is None)
+    if found.best is not None:
+        assert found.best.step_s == pytest.approx(oracle.step_s, rel=1e-9)
+        assert found.bound_s <= oracle.step_s * (1 + 1e-12)
