@@ -75,7 +75,10 @@ def test_few_micro_batches_say_what_all_take(
 ) -> None:
     plan = plan_of(schedule, num_chunks, shard, count=240 if schedule.startswith("Interleaved") else 242)
     problem = problem_of(plan.job)
-    assert steady.step_seconds(plan, problem) == pytest.approx(replay(plan, problem).step_s, rel=1e-9)
+    found, whole = steady.steady_step(plan, problem), replay(plan, problem)
+    assert found.step_s == pytest.approx(whole.step_s, rel=1e-9)
+    assert found.components_s == pytest.approx(whole.components_s, rel=1e-6, abs=1e-9 * whole.step_s)
+    assert sum(found.components_s.values()) == pytest.approx(found.step_s, rel=1e-9)
     assert None not in counts and sum(filter(None, counts)) < plan.num_micro_batches
 
 
@@ -83,14 +86,14 @@ def test_few_micro_batches_say_what_all_take(
 def test_what_does_not_repeat_is_played_whole(schedule: ScheduleName, counts: list[int | None]) -> None:
     """GPipe's rows hold all forward passes, then all backward passes; the replicas of this 1F1B keep paces of their own."""
     plan = plan_of(schedule, 1, "optimizer")
-    assert steady.step_seconds(plan, problem_of(plan.job)) == replay(plan, problem_of(plan.job)).step_s
+    assert steady.steady_step(plan, problem_of(plan.job)).step_s == replay(plan, problem_of(plan.job)).step_s
     assert counts[-1] is None
 
 
 def test_few_micro_batches_are_played_at_once(counts: list[int | None]) -> None:
     plan = plan_of("1F1B", 1, "optimizer", count=10)
     counts.clear()  # it was simulated when it was evaluated
-    assert steady.step_seconds(plan, problem_of(plan.job)) == replay(plan, problem_of(plan.job)).step_s
+    assert steady.steady_step(plan, problem_of(plan.job)).step_s == replay(plan, problem_of(plan.job)).step_s
     assert counts == [None]
 
 

@@ -1,4 +1,4 @@
-"""The verb compare: our plan beside every baseline, all of them priced by the same cost model."""
+"""The verb compare: our plan beside every baseline, the step of each simulated."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from pathlib import Path
 
 from scaleacross import verification as checks
 from scaleacross.api.assemble import cost_of, interval_of, probability_of_lead
+from scaleacross.api.evaluation import evaluated
+from scaleacross.api.objectives import goal_of
 from scaleacross.api.planning import DEFAULT_TIME_LIMIT_S, plan
 from scaleacross.api.problems import problem_of
-from scaleacross.cost_models.plan_cost import PlanCost
+from scaleacross.api.stated import stated
 from scaleacross.solvers.baselines import BASELINES, Baseline, Clock
 from scaleacross.solvers.work_limit import WorkClock
 from scaleacross.spec.comparison import Comparison, Rival
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import Axis
 from scaleacross.spec.placement import Placement
-from scaleacross.spec.plan import Decision, Plan
+from scaleacross.spec.plan import CostBreakdown, Decision, Plan
 from scaleacross.spec.progress import Progress
 from scaleacross.workloads.problem import Problem
 
@@ -36,9 +38,10 @@ def compare(
     progress: Callable[[Progress], None] | None = None,
     work_limit: int | None = None,
 ) -> Comparison:
-    """Price our plan and all baselines with the exact cost model.
+    """Our plan and all baselines, with the step times of their simulations.
 
-    The search starts from the baselines' decisions, so our plan is never slower than one of them.
+    The search starts from the baselines' decisions, by estimated step time, and a baseline that it estimates below the simulation
+    of our plan is simulated too, the faster one becoming our plan (``refereeing``): ours is never slower than one of them.
 
     Args:
         job: a Job, a path, or the name of a job of the catalogue.
@@ -57,7 +60,8 @@ def compare(
     """
     problem = problem_of(job, overrides)
     limit, clock = (time_limit_s, time.perf_counter) if work_limit is None else (float(work_limit), WorkClock())
-    found = rivals_of(problem, limit, progress or (lambda _: None), clock)
+    report = progress or (lambda _: None)
+    found = rivals_of(problem, limit, report, clock)
     ours = plan(
         problem.job,
         time_limit_s=time_limit_s,
@@ -66,8 +70,21 @@ def compare(
         progress=progress,
         work_limit=work_limit,
         incumbents=[rival.decision for rival in found if rival.decision is not None],
+        referee=None if goal_of(problem, {}) else 1,
     )
-    return beside(problem, ours, found, tie_tolerance)
+    return beside(problem, ours, _simulated(problem, found, report), tie_tolerance)
+
+
+def _simulated(problem: Problem, rivals: Sequence[Rival], report: Callable[[Progress], None]) -> list[Rival]:
+    """The rivals with the step times of their simulations."""
+    began, out = time.perf_counter(), []
+    for index, rival in enumerate(rivals):
+        report(Progress(f"simulating {rival.name}", index, len(rivals), None, None, time.perf_counter() - began))
+        if rival.decision is not None:
+            found = stated(evaluated(problem, rival.decision, degraded=False), problem)
+            rival = _timed(problem, rival, found.cost, found.placement)
+        out.append(rival)
+    return out
 
 
 def rivals_of(
@@ -76,7 +93,7 @@ def rivals_of(
     report: Callable[[Progress], None] = lambda _: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Rival]:
-    """What every baseline decides and what that costs, not yet held against our plan; limits in seconds of ``clock``."""
+    """What every baseline decides with its estimate, not yet held against our plan; limits in seconds of ``clock``."""
     began, found = time.perf_counter(), []
     for index, (name, baseline) in enumerate(BASELINES.items()):
         report(Progress(f"baseline {name}", index, len(BASELINES), None, None, time.perf_counter() - began))
@@ -98,7 +115,7 @@ def beside(problem: Problem, ours: Plan, found: Sequence[Rival], tie_tolerance: 
 
 
 def _rival(problem: Problem, name: str, baseline: Baseline, clock: Clock) -> Rival:
-    """What the baseline decides, checked and priced."""
+    """What the baseline decides, checked, with its estimated step time."""
     outcome = baseline.decide(problem, clock)
     decision, reason, cost = outcome.decision, outcome.reason, None
     if decision is not None:
@@ -115,16 +132,16 @@ def _rival(problem: Problem, name: str, baseline: Baseline, clock: Clock) -> Riv
         reason=reason,
         complete=outcome.complete,
     )
-    return rival if cost is None else _priced(problem, rival, cost)
+    return rival if cost is None else _timed(problem, rival, cost.cost, cost.placement)
 
 
-def _priced(problem: Problem, rival: Rival, cost: PlanCost) -> Rival:
+def _timed(problem: Problem, rival: Rival, cost: CostBreakdown, placement: Placement) -> Rival:
     figures = {
-        "step_s": cost.cost.step_s,
-        "interval": interval_of(problem, cost.placement, cost.cost.step_s),
-        "model_flop_per_s": cost.cost.model_flop_per_s,
-        "num_accelerators": cost.placement.num_accelerators,
-        "across": _across(cost.placement),
+        "step_s": cost.step_s,
+        "interval": interval_of(problem, placement, cost.step_s),
+        "model_flop_per_s": cost.model_flop_per_s,
+        "num_accelerators": placement.num_accelerators,
+        "across": _across(placement),
     }
     return rival.model_copy(update=figures)
 

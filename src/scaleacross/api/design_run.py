@@ -78,6 +78,7 @@ def _contend(space: DesignSpace, problem: Problem) -> Record:
         referee=space.finalists,
         clock=time.process_time,
         work_limit=work,
+        simulated=False,
     )
     compared = beside(problem, ours, rivals, space.tie_tolerance)
     figures = {**figures_of(ours), "across": "+".join(compared.across)}

@@ -29,9 +29,8 @@ from scaleacross.workloads.problem import Problem
 def evaluate(source: Plan | str | Path | tuple[Job, Decision], *, overrides: Sequence[str] = ()) -> Plan:
     """The step time of settings that the user brings; ``report.status`` is ``evaluated`` and the only bound is arithmetic.
 
-    They are simulated, and an estimate that is not within 5 % of the simulation is overruled (``stated``). A decision without
-    placement gets the best one (a note says so). A plan that does not fit in memory is priced all the same and
-    carries a note; it will not verify.
+    The step time is that of their simulation (``stated``). A decision without placement gets the best one (a note says so). A
+    plan that does not fit in memory is priced all the same and carries a note; it will not verify.
 
     Raises:
         InputError: the file, the job or the decision is wrong, or breaks a rule; every broken rule is listed.

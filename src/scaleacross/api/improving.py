@@ -10,9 +10,11 @@ from typing import Any, Final, NamedTuple
 
 from scaleacross import verification as checks
 from scaleacross.api.evaluation import evaluated
+from scaleacross.api.objectives import goal_of
 from scaleacross.api.planning import plan_problem
 from scaleacross.api.problems import problem_of
 from scaleacross.api.reading import Present, present_settings
+from scaleacross.api.stated import stated
 from scaleacross.errors import InfeasibleError, InputError
 from scaleacross.solvers.network_of_plan import with_network
 from scaleacross.solvers.work_limit import WorkClock
@@ -71,7 +73,8 @@ def improve_settings(
     given = {"time_limit_s": 60.0, "seed": 0, "gap_tolerance": 0.0, "progress": None, **search}
     if (work_limit := given.pop("work_limit", None)) is not None:
         given |= {"time_limit_s": float(work_limit), "clock": WorkClock()}
-    planned = plan_problem(problem, {}, incumbents=_incumbents(problem, now.plan.decision), **given)
+    incumbents, referee = _incumbents(problem, now.plan.decision), None if goal_of(problem, {}) else 1
+    planned = stated(plan_problem(problem, {}, incumbents=incumbents, referee=referee, **given), problem)
     changes = [_alone(now, one) for one in _differences(now, planned)]
     changes.sort(key=lambda change: -1e300 if change.saved_s is None else change.saved_s, reverse=True)
     return Improvement(framework=framework, present=now.plan, planned=planned, changes=tuple(changes))
@@ -95,7 +98,7 @@ def _alone(now: Present, one: _Difference) -> Change:
         problem = now.problem(decision, one.overrides)
         if one.decide is None and not one.overrides:
             decision = with_network(problem, decision).decision
-        found = evaluated(problem, decision, degraded=False)
+        found = stated(evaluated(problem, decision, degraded=False), problem)
         step_s = found.cost.step_s
         short = list(checks.does_not_fit(found.memory))
         fits, reason = not short, short[0] if short else ""

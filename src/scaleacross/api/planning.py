@@ -55,7 +55,7 @@ def plan(
     clock: Callable[[], float] = time.perf_counter,
     stopped: Callable[[], bool] = never,
     work_limit: int | None = None,
-    simulated: bool = False,
+    simulated: bool = True,
 ) -> Plan:
     """The best plan for a job by its objective (least step time by default), verified, with its bound and what lost.
 
@@ -75,8 +75,8 @@ def plan(
         stopped: asked as the clock is; once true, the search ends with the best plan so far and its gap.
         work_limit: candidates whose step time is computed, in place of any limit in seconds: the plan is the same on every
             machine, whatever else it does. It is exceeded only until there is a first plan.
-        simulated: simulate the plan, beyond the limit, and state the simulated step where the estimate is not within 5 % of it
-            (``stated``); bounds and gap are those of estimates.
+        simulated: simulate the plan, beyond the limit, and state the simulated step (``stated``); bounds and gap are those of
+            its estimate.
 
     Raises:
         InputError: the job is wrong.

@@ -66,8 +66,7 @@ def evaluate_settings(
         InputError: a file that cannot be read, settings that no plan can say, or a model other than the job's.
         InfeasibleError: the degrees do not fit into the topology.
     """
-    plan = present_settings(framework, settings, job, hosts=hosts, world=world, overrides=overrides).plan
-    return stated(plan, problem_of(plan.job, ()))
+    return present_settings(framework, settings, job, hosts=hosts, world=world, overrides=overrides).plan
 
 
 def present_settings(
@@ -90,9 +89,9 @@ def present_settings(
         raise InputError(f"{hosts} lists {size:,} processes; --world says {world:,}")
     profile = problem_of(job, ()).profile
     reading = READERS[framework](_text(settings), str(settings), size, profile.num_layers)
-    stated = (f"target={framework}", *(f"{key}={value}" for key, value in reading.job.items()))
+    meant = (f"target={framework}", *(f"{key}={value}" for key, value in reading.job.items()))
     decision = reading.decision.model_copy(update={"recompute": profile.acting(reading.decision.recompute)})
-    problem = problem_of(job, (*stated, *_pins(decision), *overrides))
+    problem = problem_of(job, (*meant, *_pins(decision), *overrides))
     _same_model(problem, reading, str(settings))
     _shares_stated(problem, reading, str(settings))
     if listed:
@@ -102,7 +101,7 @@ def present_settings(
     found = evaluated(problem, decision, degraded=not tuned)
     if tuned:
         found = evaluated(problem, with_network(problem, found.decision, 0).decision)
-    return Present(found, job, stated, tuple(overrides), listed is not None)
+    return Present(stated(found, problem), job, meant, tuple(overrides), listed is not None)
 
 
 def _pins(decision: Decision) -> list[str]:

@@ -14,7 +14,7 @@ from scaleacross.errors import InputError
 from scaleacross.simulation.execution import execution_trace as programs
 from scaleacross.simulation.replay import Replay, no_collection, replay
 from scaleacross.simulation.result import simulated_step
-from scaleacross.simulation.steady import step_seconds
+from scaleacross.simulation.steady import SteadyStep, steady_step
 from scaleacross.simulation.what_if import disturbance_of
 from scaleacross.spec.execution_trace import ExecutionTrace
 from scaleacross.spec.plan import Plan
@@ -93,14 +93,18 @@ def step_draws(
     )
 
 
-def replayed_step_s(plan: Plan) -> float:
-    """``simulate(plan).step_s`` without what it consists of: of many equal micro-batches only some are played
-    (``simulation.steady``).
+def stepped(plan: Plan, problem: Problem) -> SteadyStep:
+    """``simulate(plan)`` as step time and components alone: of many equal micro-batches only some are played.
 
     Raises:
         InputError: as ``simulate``.
     """
-    return step_seconds(plan, problem_of(plan.job, ()))
+    return steady_step(plan, problem)
+
+
+def replayed_step_s(plan: Plan) -> float:
+    """``simulate(plan).step_s`` alone. Raises as ``simulate``."""
+    return steady_step(plan, problem_of(plan.job, ())).step_s
 
 
 def execution_trace(

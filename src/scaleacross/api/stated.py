@@ -1,44 +1,35 @@
-"""The step time that a plan states: its estimate, held against a simulation of the plan.
+"""The step time that a plan states: what its step graph takes, played on the links of its placement.
 
-The formulas behind an estimate were fitted to measured runs, take milliseconds and have lower bounds, so a search compares
-estimates. They share links in the mean, and are far off where thousands of groups gather over inter-building links with every
-micro-batch. So a finished plan is simulated. An estimate within ``AGREEMENT`` of the simulation stands. Any other is overruled:
-the plan states step time and components of the simulation and keeps the estimate beside them (``Plan.estimate``), to which
+A search compares estimates: formulas that take milliseconds and have lower bounds. They share links in the mean. A finished plan
+states step time and components of its simulation instead, and keeps the estimate beside them (``Plan.estimate``), to which
 bounds, alternatives and the gap of a search refer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from scaleacross.api.assemble import interval_of
-from scaleacross.api.simulating import replayed_step_s, simulate
+from scaleacross.api.simulating import stepped
 from scaleacross.cost_models.goodput import goodput_of
 from scaleacross.errors import InputError
 from scaleacross.spec.plan import CostBreakdown, Plan, SolveReport
-from scaleacross.spec.simulation import SimulatedStep
 from scaleacross.workloads.problem import Problem
 
 AGREEMENT: Final = 0.05
-"""|estimate − simulation| / simulation up to which an estimate stands: a choice, the bar of ``benchmarks/agreement.py``."""
+"""|estimate − simulation| / simulation beyond which a note says so: a choice, the bar of ``benchmarks/agreement.py``."""
 
 
 def stated(plan: Plan, problem: Problem) -> Plan:
-    """``plan`` with the step time of its simulation, which overrules an estimate that is farther away than ``AGREEMENT``.
-
-    A plan that the simulation refuses keeps its estimate, and a note says why.
-    """
+    """``plan`` with the step time of its simulation; where the simulation refuses it, its estimate stays and a note says why."""
     try:
-        simulated_s = replayed_step_s(plan)
-        apart = plan.cost.step_s / simulated_s - 1
-        if abs(apart) <= AGREEMENT:
-            return plan.model_copy(update={"simulated_s": simulated_s})
-        simulated = simulate(plan)
+        played = stepped(plan, problem)
     except InputError as error:
         return _noted(plan, f"the step time is an estimate that no simulation confirms: {error}")
-    cost = _breakdown(plan.cost, simulated)
+    cost = simulated_cost(plan.cost, played.step_s, played.components_s)
     goodput = None if plan.goodput is None else goodput_of(problem, plan.decision, cost.step_s)
-    overruled = plan.model_copy(
+    found = plan.model_copy(
         update={
             "cost": cost,
             "estimate": plan.cost,
@@ -48,20 +39,20 @@ def stated(plan: Plan, problem: Problem) -> Plan:
             "report": _restated(plan.report, cost.step_s),
         }
     )
+    apart = plan.cost.step_s / cost.step_s - 1
+    if abs(apart) <= AGREEMENT:
+        return found
     refers = "" if plan.report.status == "evaluated" else "; bounds, gap and alternatives refer to the estimate"
-    return _noted(
-        overruled,
-        f"the step time is that of the simulation: the estimate of {plan.cost.step_s:.4g} s is {apart:+.1%} off{refers}",
-    )
+    return _noted(found, f"the estimate of {plan.cost.step_s:.4g} s is {apart:+.1%} off the simulation{refers}")
 
 
-def _breakdown(estimate: CostBreakdown, simulated: SimulatedStep) -> CostBreakdown:
+def simulated_cost(estimate: CostBreakdown, step_s: float, components_s: Mapping[str, float]) -> CostBreakdown:
     """The simulated step, with the rates that follow from it."""
-    faster = estimate.step_s / simulated.step_s
-    parts = dict(simulated.components_s)
+    faster = estimate.step_s / step_s
+    parts = dict(components_s)
     compute, bubble, optimizer = (parts.pop(name) for name in ("compute", "bubble", "optimizer"))
     return CostBreakdown(
-        step_s=simulated.step_s,
+        step_s=step_s,
         compute_s=compute,
         bubble_s=bubble,
         exposed_s={name: parts.get(str(name), 0.0) for name in estimate.exposed_s},

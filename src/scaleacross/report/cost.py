@@ -53,20 +53,17 @@ def step(plan: Plan) -> RenderableType:
     add(table, "step", human_seconds(cost.step_s), percent(1.0), style="bold")
     speed = f"{large(cost.model_flop_per_s)}FLOP/s per accelerator (model FLOP)"
     rates = Text(f"{large(cost.tokens_per_s)} tokens/s · {speed} · MFU {percent(cost.mfu)}")
-    simulated = simulation_words(plan)
-    lines = [cell(f"simulated: {simulated}")] if simulated else []
+    lines = [cell(f"estimated by the search: {estimate_words(plan)}")] if plan.estimate else []
     lines += [] if plan.interval is None else [cell(f"measured: {expectation(plan.interval)}")]
     return section("Step time", table, Text(), rates, *lines)
 
 
-def simulation_words(plan: Plan) -> str:
-    """How the simulation confirms the stated step time, or overrules its estimate; empty where there was none."""
-    if plan.simulated_s is None:
-        return ""
-    difference = f"{plan.estimated.step_s / plan.simulated_s - 1:+.1%}"
+def estimate_words(plan: Plan) -> str:
+    """The estimate of the search beside the stated step time; empty where that is the estimate."""
     if plan.estimate is None:
-        return f"{human_seconds(plan.simulated_s)}, which the stated estimate is within 5 % of ({difference})"
-    return f"stated, as the estimate of {human_seconds(plan.estimate.step_s)} is too far off ({difference})"
+        return ""
+    difference = f"{plan.estimate.step_s / plan.cost.step_s - 1:+.1%}"
+    return f"{human_seconds(plan.estimate.step_s)} ({difference} of the simulated step that is stated)"
 
 
 def between(interval: StepInterval) -> str:

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from scaleacross.report.cost import expectation, refereed, simulation_words
+from scaleacross.report.cost import estimate_words, expectation, refereed
 from scaleacross.report.folding import folded_at_words
 from scaleacross.report.format import LABEL_STYLE, cell, count, gib, large, percent, plural
 from scaleacross.spec.explanation import Sensitivity
@@ -94,7 +94,7 @@ def plan_facts(plan: Plan, found: PlanSummary) -> list[tuple[str, str]]:
         ("plan", f"{plan.job.name}: {choice(plan)}"),
         *_topology(plan),
         ("step time", f"{human_seconds(plan.cost.step_s)} · {_rates(plan)}"),
-        *([("simulated", simulation_words(plan))] if plan.estimate else []),
+        *([("estimate", estimate_words(plan))] if plan.estimate else []),
         *([("measured", expectation(plan.interval))] if plan.interval else []),
         ("memory", headroom(plan)),
         ("buildings", buildings(plan)),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -14,33 +15,53 @@ COMPUTING = ("compute", "optimizer")
 IDLE = "idle"
 
 
-def components(story: Sequence[Entry], timeline: Timeline) -> dict[str, float]:
-    """Seconds by component up to the end of the step, ``idle`` among them; they add up to it.
+Window = tuple[float, float]
+"""From one moment of a step to another, s."""
+
+
+def components(story: Sequence[Entry], timeline: Timeline, window: Window = (0.0, math.inf)) -> dict[str, float]:
+    """Seconds by component of what passes in ``window`` up to the end of the step, ``idle`` among them; they add up to it."""
+    spent: dict[str, float] = {IDLE: 0.0}
+    for component, start, end in _passed(story, timeline):
+        spent[component] = spent.get(component, 0.0) + _inside(start, end, window)
+    return spent
+
+
+def _passed(story: Sequence[Entry], timeline: Timeline) -> Iterator[tuple[str, float, float]]:
+    """Component, start and end of all that a class of ranks goes through, one after the other.
 
     Time before a computation belongs to the gate that opened last; a collective takes what it adds after everything before it.
     """
-    spent: dict[str, float] = {IDLE: 0.0}
     now = 0.0
     for entry in story:
         if entry.component in COMPUTING:
             start, end = float(timeline.start_s[entry.node]), float(timeline.end_s[entry.node])
             if start > now:
                 last = max(entry.gates, key=lambda gate: float(timeline.arrival_s[gate[0]]), default=(0, IDLE))
-                spent[last[1]] = spent.get(last[1], 0.0) + start - now
-            spent[entry.component] = spent.get(entry.component, 0.0) + end - max(start, now)
+                yield last[1], now, start
+            yield entry.component, max(start, now), end
             now = max(now, end)
         else:
             over = max(now, float(timeline.arrival_s[entry.node]))
-            spent[entry.component] = spent.get(entry.component, 0.0) + over - now
+            yield entry.component, now, over
             now = over
-    spent[IDLE] += timeline.total_s - now
-    return spent
+    yield IDLE, now, timeline.total_s
 
 
-def on_critical_path(nodes: Collection[int], timeline: Timeline, waits_of: Callable[[int], Sequence[int]]) -> float:
-    """Seconds of the critical path that pass in ``nodes``; ``waits_of`` as for ``critical_path``."""
+def _inside(start: float, end: float, window: Window) -> float:
+    """Seconds from ``start`` to ``end`` that lie in ``window``."""
+    return max(0.0, min(end, window[1]) - max(start, window[0]))
+
+
+def on_critical_path(
+    nodes: Collection[int],
+    timeline: Timeline,
+    waits_of: Callable[[int], Sequence[int]],
+    window: Window = (0.0, math.inf),
+) -> float:
+    """Seconds of the critical path that pass in ``nodes`` and in ``window``; ``waits_of`` as for ``critical_path``."""
     path = [node for node in critical_path(timeline, waits_of) if node in nodes]
-    return float(sum(timeline.arrival_s[node] - timeline.start_s[node] for node in path))
+    return sum(_inside(float(timeline.start_s[node]), float(timeline.arrival_s[node]), window) for node in path)
 
 
 def critical_path(timeline: Timeline, waits_of: Callable[[int], Sequence[int]]) -> list[int]:

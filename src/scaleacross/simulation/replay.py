@@ -95,13 +95,21 @@ class Replay:
         return {who: accounting.components(self.graph.story(who), self.nodes) for who in self.graph.ranks}
 
     @cached_property
+    def busiest(self) -> int:
+        """The class whose seconds are those of the step."""
+        return _busiest(self.by_class, self.graph.ranks)
+
+    @cached_property
     def components_s(self) -> dict[str, float]:
-        """Seconds of the busiest class by the names of a plan's components: waiting is split into what messages cost and the
-        bubble."""
-        saved = accounting.on_critical_path(set(self.graph.messages.values()), self.nodes, self.graph.waits_of)
-        spent = self.by_class[_busiest(self.by_class, self.graph.ranks)]
+        """Seconds of the busiest class by the names of a plan's components."""
+        return self.components_in((0.0, math.inf))
+
+    def components_in(self, window: accounting.Window) -> dict[str, float]:
+        """``components_s`` of what passes in a window; waiting is split into what messages cost and the bubble."""
+        spent = accounting.components(self.graph.story(self.busiest), self.nodes, window)
         idle = spent.get(accounting.IDLE, 0.0)
-        waited = min(max(saved, 0.0), idle)
+        saved = accounting.on_critical_path(set(self.graph.messages.values()), self.nodes, self.graph.waits_of, window)
+        waited = min(saved, idle)
         own = {name: spent.get(name, 0.0) for name in ("compute", "tp", "cp", "ep", "dp", "optimizer")}
         return {**own, "bubble": idle - waited, "pp": spent.get("pp", 0.0) + waited}
 

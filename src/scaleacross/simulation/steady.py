@@ -44,22 +44,45 @@ KINDS: Final = {kind: number for number, kind in enumerate(Kind)}
 
 
 class Period(NamedTuple):
-    """So many micro-batches more take so many seconds more."""
+    """So many micro-batches more take so many seconds more, as the last seconds before ``moment`` passed."""
 
     micro_batches: int
     seconds: float
+    moment: float
+
+
+class SteadyStep(NamedTuple):
+    """A step of which a part was played: ``played``, and ``times`` more what passed in the window before."""
+
+    played: Replay
+    times: int = 0
+    window: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of the step."""
+        return self.played.step_s + self.times * (self.window[1] - self.window[0])
+
+    @property
+    def components_s(self) -> dict[str, float]:
+        """``Replay.components_s`` of the whole step."""
+        played = self.played.components_s
+        if not self.times:
+            return played
+        more = self.played.components_in(self.window)
+        return {name: seconds + self.times * more[name] for name, seconds in played.items()}
 
 
 @no_collection()
-def step_seconds(plan: Plan, problem: Problem) -> float:
-    """Seconds of ``replay(plan, problem)``, of which as few micro-batches are played as show that they repeat.
+def steady_step(plan: Plan, problem: Problem) -> SteadyStep:
+    """``replay(plan, problem)``, of which as few micro-batches are played as show that they repeat.
 
     Raises:
         InputError: as ``replay``.
     """
     count, ranks = plan.num_micro_batches, plan.degrees.pp
     if plan.decision.batch_shares is not None or plan.decision.pipeline.order is not None:
-        return replay(plan, problem).step_s
+        return SteadyStep(replay(plan, problem))
     in_rounds = plan.decision.pipeline.schedule in ROUNDS
     unit = microbatches_per_round(ranks, count) if in_rounds else ranks
     for times, worth in FEW_ROUNDS if in_rounds else FEW:
@@ -69,8 +92,9 @@ def step_seconds(plan: Plan, problem: Problem) -> float:
         played = replay(plan, problem, Disturbance(micro_batches=few))
         period = period_of(played, few, chosen(plan.decision.pipeline, ranks, count))
         if period is not None:
-            return played.step_s + (count - few) / period.micro_batches * period.seconds
-    return replay(plan, problem).step_s
+            window = period.moment - period.seconds, period.moment
+            return SteadyStep(played, (count - few) // period.micro_batches, window)
+    return SteadyStep(replay(plan, problem))
 
 
 def period_of(played: Replay, few: int, whole: PipelineSchedule) -> Period | None:
@@ -94,7 +118,7 @@ def period_of(played: Replay, few: int, whole: PipelineSchedule) -> Period | Non
             ]
             repeats = (few, whole.num_microbatches, micro_batches)
             if all(_goes_on(short[w], all_rows[w], (at[0][w], at[1][w], at[2][w]), *repeats) for w in short):
-                return Period(micro_batches, seconds)
+                return Period(micro_batches, seconds, moment)
     return None
 
 

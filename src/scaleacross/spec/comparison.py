@@ -1,4 +1,4 @@
-"""Our plan beside what others would run, all priced by the same cost model."""
+"""Our plan beside what others would run, the step of each simulated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Rival(Spec):
     source: str = Field(description="the publication or product whose rule it follows")
     decision: Decision | None
     reason: str = Field(default="", description="why there is no decision")
-    step_s: float | None = Field(default=None, description="exact step time, the same cost model as ours")
+    step_s: float | None = Field(default=None, description="step time of its simulation, as ours")
     model_flop_per_s: float | None = Field(default=None, description="model FLOP per accelerator used and second")
     num_accelerators: int | None = Field(default=None, description="accelerators that it uses")
     across: tuple[Axis, ...] = Field(default=(), description="axes that cross buildings or regions")

@@ -350,10 +350,10 @@ class Plan(Spec):
     decision: Decision
     layers_per_stage: tuple[tuple[int, ...], ...] = Field(description="[stage][chunk] -> number of layers")
     num_micro_batches: int = Field(description="of the replicas with most; equal unless decision.batch_shares says so")
-    cost: CostBreakdown
+    cost: CostBreakdown = Field(description="of the simulated step; of the estimate where estimate is None")
     estimate: CostBreakdown | None = Field(
         default=None,
-        description="what the formulas of the search say, where the simulation overruled it; None: cost is that",
+        description="by the formulas that a search compares with; None: cost is that, and no simulation confirms it",
     )
     simulated_s: float | None = Field(
         default=None, description="step time of the plan's simulation; None: it was not simulated, or refused"
