@@ -11,7 +11,6 @@ from agreement import decisions
 import scaleacross as sa
 from instances import plain_job
 from scaleacross.api import stated as module
-from scaleacross.api.problems import problem_of
 from scaleacross.spec.plan import COMPONENTS, Decision, Plan
 
 OFF = 88

@@ -1,84 +1,51 @@
-"""What windows do not know, by hand: buckets of the first chunk, and seconds for which calls keep links busy."""
+"""What windows do not know, by hand: seconds for which calls keep links busy, and what chunks hide."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from machines import building, fill, gpt, job, settings, topology, trunk
+from machines import building, fill, topology, trunk
 
 import scaleacross as sa
 from instances import moe, plain_job
 from scaleacross.api.assemble import cost_of
-from scaleacross.cost_models.beside_layers import ADAPTER, BesideLayers, link_seconds, outermost_fraction
-from scaleacross.cost_models.chunk_work import StageWork
+from scaleacross.cost_models.beside_layers import ADAPTER, BesideLayers, link_seconds
 from scaleacross.cost_models.collectives import Group
 from scaleacross.cost_models.far_gradients import FarGradients
 from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import CAMPUS, build_levels
 from scaleacross.cost_models.links import links_of
-from scaleacross.cost_models.overlap import GRADIENTS, NO_CHUNKS, ChunkWindows, Window, exposed_s
+from scaleacross.cost_models.overlap import GRADIENTS, NO_CHUNKS, PARAMETERS, ChunkWindows, Window, exposed_s
 from scaleacross.cost_models.step import one_row
-from scaleacross.cost_models.traffic import Flow, Op, Volumes
-from scaleacross.cost_models.work import NO_WORK
-from scaleacross.spec.parallelism import PipelineChoice, ShardLevel
+from scaleacross.cost_models.traffic import Flow, Op
+from scaleacross.spec.parallelism import PipelineChoice
 from scaleacross.workloads.problem import problem_of
 
 GB = 1e9
 PLAIN = PipelineChoice(schedule="1F1B", num_chunks=1)
 
 
-def stages(held: list[float], rank: list[int], layers: list[int]) -> StageWork:
-    nothing, parameters = np.zeros(len(held)), np.array(held)
-    times = dict.fromkeys(("forward_s", "backward_s", "weight_s", "attention_s"), nothing)
-    counts = dict.fromkeys(("attention_layers", "moe_layers", "tp_forward", "tp_backward"), nothing)
-    own = {"dense_parameters": parameters, "expert_parameters": nothing}
-    return StageWork(rank=np.array(rank), num_layers=np.array(layers), **times, **counts, **own)
-
-
-def volumes(shard: ShardLevel, chunks: int) -> Volumes:
-    profile = gpt().profile()
-    rows = settings(pp=[2, 2], num_chunks=[chunks] * 2, shard=[("none", "optimizer", "parameters").index(shard)] * 2)
-    fullest = replace(NO_WORK.take(np.zeros(2, dtype=np.int64)), dense_parameters=np.full(2, 40e6))
-    return Volumes(job(), profile, rows, fullest, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("shard", "expected"),
-    [
-        ("optimizer", [30 / 40, 10 / 40]),  # a bucket per chunk: the first of rank 0 has the embedding
-        ("parameters", [0, 0]),  # a layer as any other
-    ],
-)
-def test_first_chunks_have_nothing_to_hide_behind(shard: ShardLevel, expected: list[float]) -> None:
-    held = stages([30e6, 10e6, 10e6, 10e6], [0, 1, 0, 1], [2, 2, 2, 1])
-    assert outermost_fraction(volumes(shard, 2), held) == pytest.approx(np.array(expected))
-
-
 def test_windows_never_expose_less_than_they_say_themselves() -> None:
     one, nothing = np.ones(2), np.zeros(2)
-    over = [Window(one, np.array([0.5, 0.5]), nothing, one, one, nothing, nothing, one, nothing, NO_CHUNKS)] * 4
-    fractions, parts = np.array([[0.75, 0.25]] * 4), (np.full((4, 2), 0.1), np.full((4, 2), 0.5))
-    found = BesideLayers(fractions, *parts, one * 2, (NO_CHUNKS,) * 4).on(over)
-    assert found[0].first_fraction.tolist() == [0.75, 0.5]
+    over = [Window(one, one / 2, nothing, one, one, nothing, nothing, one, nothing, NO_CHUNKS)] * 4
+    parts = np.full((4, 2), 0.1), np.full((4, 2), 0.5)
+    found = BesideLayers(*parts, one * 2, (NO_CHUNKS,) * 4).on(over)
     assert found[3].slowed_s.tolist() == [0.1, 0.1]
     assert found[0].length_s.tolist() == [1.5, 1.5]
     assert [part.crowded_s.tolist() for part in (found[0], found[3])] == [[2.0, 2.0], [0.0, 0.0]]
 
 
 def test_of_what_crosses_buildings_only_chunks_say_what_is_left() -> None:
-    """Neither the window itself nor a heavy first chunk, whose rank may have others before it: one of n buckets at least."""
+    """Not the window itself, but for one of n buckets at least."""
     one, nothing = np.ones(2), np.zeros((4, 2))
     over = [Window(one, one / 4, one * 0, one, one, one * 0, one * 0, one, one * 0, NO_CHUNKS)] * 4
     chunks = ChunkWindows(*np.array([[[0.5, 0.25]], [[0.0, 0.0]], [[2.0, 3.0]]]))
-    beside = BesideLayers(np.full((4, 2), 0.75), nothing, nothing, nothing[0], (NO_CHUNKS,) * 4)
+    beside = BesideLayers(nothing, nothing, nothing[0], (NO_CHUNKS,) * 4)
     far = beside.behind_trunks(FarGradients({}, chunks, None, {})).on(over)
-    assert [window.first_fraction.tolist() for window in far] == [[0.25] * 2, *[[0.75] * 2] * 3]
     seconds = np.array([[10.0, 20.0], *[[0.0, 0.0]] * 3])
     assert exposed_s(seconds, seconds, far).tolist() == [3.0, 5.0]  # 10/2 − 2; a bucket of 20/4, as 20/4 − 3 is less
     both = beside.behind_trunks(FarGradients({}, chunks, chunks, {})).on(over)
-    assert [window.first_fraction.tolist() for window in both[:2]] == [[0.25] * 2] * 2
+    assert both[PARAMETERS].chunks is chunks and far[PARAMETERS].length_s.tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,5 @@
-"""What gradients and parameters of a placed decision cost beside its layers: unlike buckets, links shared with all-to-alls.
+"""What gradients and parameters of a placed decision cost beside its layers: links shared with all-to-alls.
 
-* **outermost bucket**: the bucket that the first forward pass waits for, and that is reduced behind the last backward pass, is
-  one of the first chunk: of a rank with the embedding far more than its share. Of sharded parameters it is a layer as any other.
-  Of what crosses buildings the chunks themselves say what is left, one of n buckets at least.
 * **shared links**: all-to-alls that the step waits for meet the traffic of the window on the link that limits them. Both get
   their share, and the traffic, which would have travelled beside computation, takes the all-to-alls' time:
 
@@ -70,8 +67,6 @@ class BesideLayers(NamedTuple):
     """Beyond what ``overlap.windows`` know, by pipeline rank.
 
     Attributes:
-        outermost_fraction: of the traffic that every rank is taken to have in each window (``replica_kinds.ReplicaKind``), the
-            buckets with nothing to hide behind, (windows, ranks); 0 where chunks say so.
         slowed_s: seconds per occurrence of each window, (windows, ranks).
         hidden_s: of all-to-alls in each window, those that leave its links to its own traffic, likewise.
         crowded_s: for which links need longer than the passes beside which gradients are reduced, (ranks,).
@@ -79,7 +74,6 @@ class BesideLayers(NamedTuple):
         shapes: of every rank's groups that reduce gradients on the trunks for themselves, by communicator, one row each.
     """
 
-    outermost_fraction: Floats
     slowed_s: Floats
     hidden_s: Floats
     crowded_s: Floats
@@ -88,33 +82,23 @@ class BesideLayers(NamedTuple):
 
     def behind_trunks(self, gradients: FarGradients) -> BesideLayers:
         """With gradients, and parameters that cross buildings, which only their chunks hide."""
-        hidden, chunks, outermost = self.hidden_s.copy(), list(self.chunks), self.outermost_fraction.copy()
+        hidden, chunks = self.hidden_s.copy(), list(self.chunks)
         for window, own in ((GRADIENTS, gradients.chunks), (PARAMETERS, gradients.parameters)):
             if own is not None:
-                hidden[window], chunks[window], outermost[window] = np.inf, own, 0.0
-        return self._replace(
-            outermost_fraction=outermost, hidden_s=hidden, chunks=tuple(chunks), shapes=gradients.shapes
-        )
+                hidden[window], chunks[window] = np.inf, own
+        return self._replace(hidden_s=hidden, chunks=tuple(chunks), shapes=gradients.shapes)
 
     def on(self, over: Sequence[Window]) -> tuple[Window, ...]:
         """The windows with all of it; nothing is exposed less than with all their all-to-alls, which bounds rely on."""
         gradients, *others = (
-            one._replace(
-                length_s=one.length_s + hidden,
-                first_fraction=np.maximum(one.first_fraction, first),
-                slowed_s=slowed,
-                chunks=chunks,
-            )
-            for one, first, slowed, hidden, chunks in zip(
-                over, self.outermost_fraction, self.slowed_s, self.hidden_s, self.chunks, strict=True
-            )
+            one._replace(length_s=one.length_s + hidden, slowed_s=slowed, chunks=chunks)
+            for one, slowed, hidden, chunks in zip(over, self.slowed_s, self.hidden_s, self.chunks, strict=True)
         )
         return gradients._replace(crowded_s=self.crowded_s), *others
 
 
 def beside_layers(
     volumes: Volumes,
-    stages: StageWork,
     groups: Mapping[str, Group],
     exchanges: RankGroups,
     pipeline: PipelineChoice,
@@ -124,8 +108,7 @@ def beside_layers(
     ``exchanges`` are the groups of all-to-alls that each waits for."""
     together = together_s([part for term in terms for part in term.traffic_s], volumes.work.buckets)
     shared = _sharing_links(volumes, groups, exchanges, pipeline, together)
-    outermost = np.tile(outermost_fraction(volumes, stages), (len(WINDOW_NAMES), 1))
-    return BesideLayers(outermost, *shared, (NO_CHUNKS,) * len(WINDOW_NAMES))
+    return BesideLayers(*shared, (NO_CHUNKS,) * len(WINDOW_NAMES))
 
 
 def pieces_of_stages(volumes: Volumes, stages: StageWork) -> Floats:
@@ -134,17 +117,6 @@ def pieces_of_stages(volumes: Volumes, stages: StageWork) -> Floats:
     settings = volumes.settings.take(stages.rank)
     one_chunk = replace(settings, num_chunks=np.ones_like(stages.rank))
     return num_buckets(volumes.job.overlap, one_chunk, stages.num_layers.astype(float), held)
-
-
-def outermost_fraction(volumes: Volumes, stages: StageWork) -> Floats:
-    """Share of a rank's traffic in the first bucket of its first chunk, (ranks,); 0 where every
-    pass reduces layer by layer."""
-    if SHARD_LEVELS[int(volumes.settings.shard[0])] in REDUCED_EVERY_PASS:
-        return np.zeros(len(volumes.settings))
-    held = stages.dense_parameters + stages.expert_parameters
-    carried = volumes.work.dense_parameters + volumes.work.expert_parameters
-    first = np.arange(len(volumes.settings))  # virtual stage of the first chunk of every rank, in a loop and in a V
-    return np.asarray(held[first] / pieces_of_stages(volumes, stages)[first] / carried)
 
 
 def _sharing_links(

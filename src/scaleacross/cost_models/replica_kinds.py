@@ -117,12 +117,12 @@ def replica_kinds(
         traffic = {axis: communicators(axis, own, groups[axis], groups["expert"]) for axis in GRID_AXES}
         if timed.actions is None or not is_far(own, groups):
             terms = _terms(own, traffic)
-            beside = beside_layers(own, stages, groups, exchanges, decision.pipeline, terms)
+            beside = beside_layers(own, groups, exchanges, decision.pipeline, terms)
             return ReplicaKind(own, timed, terms, beside, heaviest)
         pieces = pieces_of_stages(own, stages)
         far = far_gradients(Ranks(own, stages, timed.actions.ends, pieces, axes, levels, groups), traffic)
         terms = _terms(own, far.traffic)
-        beside = beside_layers(own, stages, groups, exchanges, decision.pipeline, terms)
+        beside = beside_layers(own, groups, exchanges, decision.pipeline, terms)
         return ReplicaKind(own, timed, terms, beside.behind_trunks(far), heaviest)
 
     return [kind(timed) for timed in pipelines.timed(groups, waits)]
