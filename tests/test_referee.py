@@ -29,7 +29,7 @@ def bare(decision: Decision) -> Decision:
 
 @pytest.fixture(scope="module")
 def alone() -> Plan:
-    """What the price alone chooses."""
+    """What the estimate alone chooses."""
     return sa.plan(JOB)
 
 
@@ -51,11 +51,11 @@ def test_finalists_are_the_best_by_price_each_with_its_replay(alone: Plan) -> No
     played = found.report.finalists
     assert len(played) == 3
     assert len({bare(one.decision).model_dump_json() for one in played}) == 3
-    assert min(one.price_s for one in played) == alone.cost.step_s
-    assert max(one.price_s for one in played) <= refereeing.PRICE_RATIO * alone.cost.step_s
+    assert min(one.price_s for one in played) == alone.estimated.step_s
+    assert max(one.price_s for one in played) <= refereeing.PRICE_RATIO * alone.estimated.step_s
     for one in played:
         priced = sa.evaluate((found.job, one.decision))
-        assert one.price_s == pytest.approx(priced.cost.step_s, rel=1e-12)
+        assert one.price_s == pytest.approx(priced.estimated.step_s, rel=1e-12)
         assert one.replayed_s == pytest.approx(sa.simulate(priced).step_s, rel=1e-9)
     times = [one.replayed_s for one in played if one.replayed_s is not None]
     assert times == sorted(times) and found.decision == played[0].decision
@@ -67,12 +67,12 @@ def test_the_fastest_in_the_replay_is_the_plan_with_its_own_gap(alone: Plan, rep
     found = sa.plan(JOB, referee=4)
     assert len(replays) == 4
     dearest = max(replays, key=lambda plan: plan.cost.step_s)
-    assert found.decision == dearest.decision and found.cost.step_s > alone.cost.step_s
-    assert found.report.objective_s == found.cost.step_s
-    assert found.report.bound_s <= alone.cost.step_s
-    assert found.report.gap == pytest.approx(1 - found.report.bound_s / found.cost.step_s)
+    assert found.decision == dearest.decision and found.estimated.step_s > alone.estimated.step_s
+    assert found.report.objective_s == found.estimated.step_s
+    assert found.report.bound_s <= alone.estimated.step_s
+    assert found.report.gap == pytest.approx(1 - found.report.bound_s / found.estimated.step_s)
     assert found.report.status != "optimal"
-    assert any(one.step_s is not None and one.step_s < found.cost.step_s for one in found.report.alternatives)
+    assert any(one.step_s is not None and one.step_s < found.estimated.step_s for one in found.report.alternatives)
     verify(found)
 
 
@@ -90,7 +90,7 @@ def test_replays_take_no_time_of_the_search(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_the_caller_brought_comes_before_other_runners_up(alone: Plan, replays: list[Plan]) -> None:
-    near = [one for one in alone.report.alternatives if one.step_s and one.step_s < 1.1 * alone.cost.step_s]
+    near = [one for one in alone.report.alternatives if one.step_s and one.step_s < 1.1 * alone.estimated.step_s]
     last = max(near, key=lambda one: one.step_s or 0.0).decision
     sa.plan(JOB, alternatives=False, referee=2, incumbents=[bare(last)])
     assert [bare(plan.decision) for plan in replays] == [bare(alone.decision), bare(last), bare(last)]
@@ -101,7 +101,7 @@ def test_no_plan_that_the_caller_brought_is_priced_below_the_fastest_replay(
     alone: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brought = max(alone.report.alternatives, key=lambda one: one.step_s or 0.0)
-    best_s, dear_s = alone.cost.step_s, brought.step_s or 0.0
+    best_s, dear_s = alone.estimated.step_s, brought.step_s or 0.0
     late_s = 1.01 * dear_s
     monkeypatch.setattr(refereeing, "replayed_step_s", lambda plan: max(plan.cost.step_s, late_s))
     twice = sa.plan(JOB, alternatives=False, referee=1, incumbents=[bare(brought.decision)])
@@ -125,7 +125,7 @@ def test_what_the_caller_brought_runs_on_the_defaults_too_where_finalists_are_fe
 
 def test_a_finalist_that_the_simulator_refuses_is_named(alone: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse_best(plan: Plan) -> float:
-        if plan.cost.step_s == alone.cost.step_s:
+        if plan.cost.step_s == alone.estimated.step_s:
             raise sa.InputError("not this one")
         return plan.cost.step_s
 
@@ -155,6 +155,6 @@ def test_cli_says_what_the_referee_chose(replays: list[Plan], tmp_path: Path) ->
     assert "2 of 2 finalists simulated: the plan is estimated at" in words and "bound and gap are of estimates" in words
     data: dict[str, Any] = json.loads(CliRunner().invoke(app, ["plan", str(path), "--referee", "2", "--json"]).stdout)
     prices = [one["price_s"] for one in data["report"]["finalists"]]
-    assert prices == sorted(prices, reverse=True) and data["cost"]["step_s"] == prices[0]
+    assert prices == sorted(prices, reverse=True) and data["estimate"]["step_s"] == prices[0]
     both = CliRunner().invoke(app, ["plan", str(path), "--referee", "2", "--refine", "1"])
     assert both.exit_code == 2 and "give one of them" in both.stderr

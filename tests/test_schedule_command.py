@@ -142,9 +142,11 @@ def test_schedule_of_a_plan(tmp_path: Path) -> None:
     assert "the step of the plan adds what data parallelism leaves exposed" in " ".join(result.stdout.split())
     assert result.stdout.startswith(f"ZBVZeroBubble: 4 ranks, m = {plan.num_micro_batches} micro-batches, 2 chunks")
     timeline = api.schedule_of_plan(plan)
-    waited = {name: plan.cost.exposed_s[name] for name in ("tp", "cp", "ep")}
-    busy_s = plan.cost.compute_s + sum(waited.values())
-    assert timeline.step_s == pytest.approx(busy_s + plan.cost.bubble_s + plan.cost.exposed_s["pp"], rel=1e-12)
+    waited = {name: plan.estimated.exposed_s[name] for name in ("tp", "cp", "ep")}
+    busy_s = plan.estimated.compute_s + sum(waited.values())
+    assert timeline.step_s == pytest.approx(
+        busy_s + plan.estimated.bubble_s + plan.estimated.exposed_s["pp"], rel=1e-12
+    )
     assert max(row.busy_s for row in timeline.rows) == pytest.approx(busy_s, rel=1e-12)
     # the head sits with the last virtual stage, on rank 0
     assert plan.memory[0].parameters_bytes > max(stage.parameters_bytes for stage in plan.memory[1:])

@@ -25,7 +25,7 @@ def far_off() -> Plan:
 
 @pytest.fixture(scope="module")
 def confirmed() -> Plan:
-    return sa.plan(plain_job(2, 2, degrees={"pp": 2}, recompute="none"), simulated=True)
+    return sa.plan(plain_job(2, 2, degrees={"pp": 2}, recompute="none"))
 
 
 def test_a_plan_states_its_simulation_and_proves_its_estimate(confirmed: Plan) -> None:
@@ -77,11 +77,12 @@ def test_a_changed_figure_does_not_verify(
 def test_what_the_simulation_refuses_keeps_its_estimate_and_says_so() -> None:
     refused = mock.patch.object(module, "stepped", side_effect=sa.InputError("no link"))
     with refused:
-        plan = sa.plan(plain_job(2, 2, degrees={"pp": 2}, recompute="none"), alternatives=False, simulated=True)
+        plan = sa.plan(plain_job(2, 2, degrees={"pp": 2}, recompute="none"), alternatives=False)
     assert plan.simulated_s is None and plan.estimate is None
     assert plan.report.notes[-1].endswith("no simulation confirms: no link")
 
 
-def test_searches_leave_the_simulation_out_unless_asked() -> None:
+def test_searches_leave_the_simulation_out_where_asked() -> None:
     with mock.patch.object(module, "stepped", side_effect=AssertionError):
-        assert sa.plan(plain_job(2, 2, degrees={"pp": 2}), alternatives=False).simulated_s is None
+        plan = sa.plan(plain_job(2, 2, degrees={"pp": 2}), alternatives=False, simulated=False)
+    assert plan.simulated_s is None and plan.estimated is plan.cost

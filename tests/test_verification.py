@@ -71,16 +71,16 @@ def test_a_plan_survives_its_file(plan: Plan) -> None:
 
 
 FIGURES = [
-    "cost.step_s",
-    "cost.compute_s",
-    "cost.bubble_s",
-    "cost.optimizer_s",
-    "cost.tokens_per_s",
-    "cost.model_flop_per_s",
-    "cost.mfu",
-    "cost.exposed_s.tp",
-    "cost.exposed_s.pp",
-    "cost.exposed_s.dp",
+    "estimate.step_s",
+    "estimate.compute_s",
+    "estimate.bubble_s",
+    "estimate.optimizer_s",
+    "estimate.tokens_per_s",
+    "estimate.model_flop_per_s",
+    "estimate.mfu",
+    "estimate.exposed_s.tp",
+    "estimate.exposed_s.pp",
+    "estimate.exposed_s.dp",
     "traffic.0.capacity_bytes_per_s",
     "traffic.0.utilisation",
     "traffic.0.bytes_per_step.tp",
@@ -95,18 +95,18 @@ def test_v5_every_figure(plan: Plan, path: str) -> None:
     wrong = complaints(changed(plan, path, lambda value: value * (1 + 10 * TOLERANCE)))
     assert wrong
     assert {line[2:4] for line in wrong} <= {"V5", "V6"}
-    place = re.sub(r"\.(\d+)", r"[\1]", path).replace("cost.", "step.")
+    place = re.sub(r"\.(\d+)", r"[\1]", path).replace("estimate.", "step.")
     assert any(f"V5: {place} is stated as" in line for line in wrong)
 
 
 def test_v6_every_bound_a_little_above_the_objective(plan: Plan) -> None:
     for index in range(len(plan.report.bounds)):
-        wrong = complaints(changed(plan, f"report.bounds.{index}.step_s", plan.cost.step_s * 1.01))
+        wrong = complaints(changed(plan, f"report.bounds.{index}.step_s", plan.estimated.step_s * 1.01))
         assert any("exceeds the objective" in line for line in wrong), index
 
 
 def test_v5_noise_is_no_difference(plan: Plan) -> None:
-    assert complaints(changed(plan, "cost.compute_s", lambda value: value * (1 + TOLERANCE / 100))) == []
+    assert complaints(changed(plan, "estimate.compute_s", lambda value: value * (1 + TOLERANCE / 100))) == []
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_v6_proof(plan: Plan, path: str, value: Callable[[float], float] | float
 
 def test_v6_optimal_means_no_gap(plan: Plan) -> None:
     assert plan.report.status == "optimal"
-    loose = changed(changed(plan, "report.bound_s", plan.cost.step_s * 0.9), "report.gap", 0.1)
+    loose = changed(changed(plan, "report.bound_s", plan.estimated.step_s * 0.9), "report.gap", 0.1)
     [wrong] = complaints(loose)
     assert "V6: called optimal with a gap of 0." in wrong
     assert complaints(changed(loose, "report.status", "gap_tolerance")) == []
@@ -312,7 +312,7 @@ def test_v9_figures(plan: Plan, path: str) -> None:
 
 
 def test_everything_wrong_is_listed_at_once(plan: Plan) -> None:
-    twice = changed(changed(plan, "cost.mfu", 0.99), "report.gap", 0.5)
+    twice = changed(changed(plan, "estimate.mfu", 0.99), "report.gap", 0.5)
     wrong = complaints(twice)
     assert any("V5: step.mfu" in line for line in wrong)
     assert any("V6: the gap" in line for line in wrong)

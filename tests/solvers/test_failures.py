@@ -88,7 +88,7 @@ def test_the_replicas_that_are_left_take_the_batch() -> None:
     plan = sa.plan(domains("building", 2))
     states = {state.what: state for state in plan.degraded}
     assert states["one building"].replicas_lost == 2
-    twice = sa.evaluate((plain_job(2, 2, global_batch_sequences=32), plan.decision)).cost.step_s
+    twice = sa.evaluate((plain_job(2, 2, global_batch_sequences=32), plan.decision)).estimated.step_s
     assert states["one building"].step_s == pytest.approx(twice)
 
 
@@ -108,10 +108,10 @@ def test_a_lost_plane_slows_its_level() -> None:
     states = degraded_states(problem.job, problem.profile, problem.topology, plan.decision)
     plane = next(state for state in states if state.what == "one of 2 planes between buildings")
     assert plane.step_s is not None
-    assert plane.step_s > plan.cost.step_s
+    assert plane.step_s > plan.estimated.step_s
     halved = plain_topology(2, 2)
     halved["trunks"][0] |= {"bandwidth_gbyte_per_s": 0.025}
-    slower = sa.evaluate((plain_job(topology=halved), plan.decision)).cost.step_s
+    slower = sa.evaluate((plain_job(topology=halved), plan.decision)).estimated.step_s
     assert plane.step_s == pytest.approx(slower)
 
 
@@ -171,7 +171,7 @@ def test_degraded_states_equal_killing_every_domain(shard_order: tuple[str, ...]
         micro_batches = decision.pipeline.micro_batch_sequences
         each = math.ceil(24 // (8 * micro_batches) * 4 / min(left))
         longer = sa.evaluate((job.model_copy(update={"global_batch_sequences": each * 8 * micro_batches}), decision))
-        assert state.step_s == pytest.approx(longer.cost.step_s)
+        assert state.step_s == pytest.approx(longer.estimated.step_s)
 
 
 @lru_cache

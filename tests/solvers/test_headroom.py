@@ -41,11 +41,13 @@ def test_a_plan_leaves_the_headroom_free(full: Plan) -> None:
     job = job_of(1 - fullest(full) + 0.001)
     plan = sa.plan(job, gap_tolerance=0.0, alternatives=False)
     assert fullest(plan) <= 1 - job.memory_headroom_fraction < fullest(full)
-    assert plan.cost.step_s == pytest.approx(exhaustive(problem_of(job)).step_s, rel=1e-9)
+    assert plan.estimated.step_s == pytest.approx(exhaustive(problem_of(job)).step_s, rel=1e-9)
     room = plan.report.headroom
     assert room is not None and room.fraction == job.memory_headroom_fraction
     assert room.num_candidates >= 1 and room.bound_s is not None
-    assert room.bound_s <= full.cost.step_s * (1 + 1e-9) < plan.cost.step_s  # never more than what it does cost
+    assert (
+        room.bound_s <= full.estimated.step_s * (1 + 1e-9) < plan.estimated.step_s
+    )  # never more than what it does cost
 
 
 @each("seed", (4,), (6, 7, 13, 41, 48, 54), size=2)

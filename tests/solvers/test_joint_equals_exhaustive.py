@@ -52,11 +52,11 @@ def test_search_finds_the_optimum_of_brute_force(seed: int) -> None:
     assert found.bound_s <= found.best.step_s
     plan = sa.plan(problem.job, gap_tolerance=0.0)  # verifies itself
     assert plan.report.status == "optimal"
-    assert plan.cost.step_s == pytest.approx(oracle.step_s, rel=1e-9)
+    assert plan.estimated.step_s == pytest.approx(oracle.step_s, rel=1e-9)
     assert all(bound.step_s <= oracle.step_s * (1 + 1e-9) for bound in plan.report.bounds)
     assert not unexpected_notes(plan)
     assert plan.network is not None and plan.network.status == "optimal"
-    assert plan.cost.step_s <= plan.network.library_step_s * (1 + 1e-9)  # never slower than the library's defaults
+    assert plan.estimated.step_s <= plan.network.library_step_s * (1 + 1e-9)  # never slower than the library's defaults
 
 
 @each("seed", (10,), (4, 41, 50), size=1)
@@ -69,7 +69,7 @@ def test_timed_schedules_equal_brute_force_too(seed: int, schedules: tuple[Sched
     assert (found.best is None) == (oracle.decision is None)
     if found.best is not None:
         plan = sa.plan(problem.job, gap_tolerance=0.0)  # verifies itself
-        assert plan.cost.step_s == pytest.approx(oracle.step_s, rel=1e-9)
+        assert plan.estimated.step_s == pytest.approx(oracle.step_s, rel=1e-9)
         assert plan.report.bound_s <= oracle.step_s * (1 + 1e-9)
 
 

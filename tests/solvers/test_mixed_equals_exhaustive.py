@@ -43,11 +43,11 @@ def test_search_equals_brute_force_and_verifies(seed: int) -> None:
     assert found.bound_s <= found.best.step_s
     plan = sa.plan(problem.job)  # verifies itself
     if seed in IDEAL_ONLY:
-        assert oracle.step_s * (1 - 1e-9) <= plan.cost.step_s <= oracle.step_s * 1.005
-        assert plan.cost.step_s * (1 - plan.report.gap) <= oracle.step_s * (1 + 1e-9)
+        assert oracle.step_s * (1 - 1e-9) <= plan.estimated.step_s <= oracle.step_s * 1.005
+        assert plan.estimated.step_s * (1 - plan.report.gap) <= oracle.step_s * (1 + 1e-9)
     else:
         assert plan.report.status == "optimal"
-        assert plan.cost.step_s == pytest.approx(oracle.step_s, rel=1e-9)
+        assert plan.estimated.step_s == pytest.approx(oracle.step_s, rel=1e-9)
     assert all(bound.step_s <= oracle.step_s * (1 + 1e-9) for bound in plan.report.bounds)
 
 
@@ -60,7 +60,7 @@ def test_every_family_of_schedules_equals_brute_force(seed: int) -> None:
     job = Job.model_validate(data | {"schedules": ["1F1B", *pair], "num_chunks": [1, 2]})
     oracle = exhaustive(problem_of(job))
     plan = sa.plan(job)  # verifies itself
-    assert plan.cost.step_s == pytest.approx(oracle.step_s, rel=1e-9)
+    assert plan.estimated.step_s == pytest.approx(oracle.step_s, rel=1e-9)
     assert plan.report.status == "optimal"
     assert not unexpected_notes(plan)
 

@@ -94,8 +94,8 @@ def test_a_limit_takes_away_what_exceeds_it_and_nothing_else(seed: int) -> None:
     oracle = exhaustive(problem, lambda d, c: c.cost.step_s if spent(problem, MONEY, d, c) <= most else np.inf)
     options: Any = {"time_limit_s": 60, "seed": 0, "gap_tolerance": 0.0, "progress": None}
     plan = plan_problem(problem, {MONEY: tokens / most}, **options)
-    assert plan.cost.step_s == pytest.approx(oracle.step_s, rel=1e-9)
-    assert plan.cost.step_s >= fastest.step_s * (1 - 1e-9)
+    assert plan.estimated.step_s == pytest.approx(oracle.step_s, rel=1e-9)
+    assert plan.estimated.step_s >= fastest.step_s * (1 - 1e-9)
     assert plan.report.limits == {MONEY: tokens / most}
     assert plan.report.status == "optimal"
     with pytest.raises(sa.InfeasibleError, match="keeps to tokens_per_s_per_currency_unit"):
@@ -164,7 +164,7 @@ def test_egress_is_part_of_the_price() -> None:
     value = plan.report.objective
     assert value is not None
     assert set(value.parts) == {"accelerators", "egress"}
-    assert value.parts["accelerators"] == pytest.approx(8 * (1 + 3) / 3600 * plan.cost.step_s)
+    assert value.parts["accelerators"] == pytest.approx(8 * (1 + 3) / 3600 * plan.estimated.step_s)
     assert value.parts["egress"] > 0
     energy = sa.plan(two(POWER, num_accelerators=16)).report.objective
     assert energy is not None and energy.unit == "J"
@@ -210,7 +210,7 @@ def test_tampered_values_do_not_verify() -> None:
         report = plan.report.model_copy(update={"objective": value.model_copy(update=change)})
         with pytest.raises(sa.VerificationError, match="V7"):
             sa.verify(plan.model_copy(update={"report": report}))
-    limited = plan.report.model_copy(update={"limits": {"step_time": plan.cost.step_s * 0.9}})
+    limited = plan.report.model_copy(update={"limits": {"step_time": plan.estimated.step_s * 0.9}})
     with pytest.raises(sa.VerificationError, match="V7: step_time is"):
         sa.verify(plan.model_copy(update={"report": limited}))
     without = plan.report.model_copy(update={"objective": None})

@@ -48,7 +48,7 @@ def test_failures_spend_what_waiting_spends(name: ObjectiveName) -> None:
     value, problem = plan.report.objective, problem_of(plan.job)
     assert value is not None
     assert plan.goodput is not None
-    more_s = useful_parts(problem, plan.decision, plan.cost.step_s)["failures"]
+    more_s = useful_parts(problem, plan.decision, plan.estimated.step_s)["failures"]
     rate = sum(
         share.num_accelerators
         * {"b0": (1 / 3600, 250.0), "b1": (3 / 3600, 375.0)}[share.building][name == PER_MEGAWATT]

@@ -63,7 +63,7 @@ def estimate_words(plan: Plan) -> str:
     if plan.estimate is None:
         return ""
     difference = f"{plan.estimate.step_s / plan.cost.step_s - 1:+.1%}"
-    return f"{human_seconds(plan.estimate.step_s)} ({difference} of the simulated step that is stated)"
+    return f"{human_seconds(plan.estimate.step_s)} ({difference} of the simulated step)"
 
 
 def between(interval: StepInterval) -> str:

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from scaleacross.report.cost import estimate_words, expectation, refereed
+from scaleacross.report.cost import expectation, refereed
 from scaleacross.report.folding import folded_at_words
 from scaleacross.report.format import LABEL_STYLE, cell, count, gib, large, percent, plural
 from scaleacross.spec.explanation import Sensitivity
@@ -94,7 +94,6 @@ def plan_facts(plan: Plan, found: PlanSummary) -> list[tuple[str, str]]:
         ("plan", f"{plan.job.name}: {choice(plan)}"),
         *_topology(plan),
         ("step time", f"{human_seconds(plan.cost.step_s)} · {_rates(plan)}"),
-        *([("estimate", estimate_words(plan))] if plan.estimate else []),
         *([("measured", expectation(plan.interval))] if plan.interval else []),
         ("memory", headroom(plan)),
         ("buildings", buildings(plan)),
@@ -217,7 +216,8 @@ def proof_words(report: SolveReport) -> str:
         return words
     value = report.objective
     if value is None:
-        return f"{words}; no plan is estimated at less than {human_seconds(report.bound_s)} (gap {percent(report.gap)})"
+        estimated = f"{words}; estimated at {human_seconds(report.objective_s)}"
+        return f"{estimated}, no plan at less than {human_seconds(report.bound_s)} (gap {percent(report.gap)})"
     return f"{words}; {large(value.value)} {value.name}, at most {large(value.bound)} (gap {percent(report.gap)})"
 
 
