@@ -40,7 +40,7 @@ def test_first_lines_say_what_decides(plan: Plan, render: Render) -> None:
     assert said["buildings"] == "east 40 of 64; west 24 of 24"
     assert said["bottleneck"] == "step time per 1 % more: accelerator FLOP/s −0.80 %, campus bandwidth −0.25 %"
     assert said["next best"] == "+212 ms with first: dp across: exposed reduce"
-    assert said["proof"] == "optimal; estimated at 10.0 s, no plan at less than 9.50 s (gap 5.0 %)"
+    assert said["proof"] == "optimal; estimate 10.00 s, none below 9.50 s (gap 5.0 %)"
     assert said["cost"] == "0.25 EUR per million tokens; 1.5 EUR as owned, idle parts paid too"
     assert said["energy"] == "0.125 kWh per million tokens"
 

@@ -216,8 +216,8 @@ def proof_words(report: SolveReport) -> str:
         return words
     value = report.objective
     if value is None:
-        estimated = f"{words}; estimated at {human_seconds(report.objective_s)}"
-        return f"{estimated}, no plan at less than {human_seconds(report.bound_s)} (gap {percent(report.gap)})"
+        estimates = f"estimate {human_seconds(report.objective_s)}, none below {human_seconds(report.bound_s)}"
+        return f"{words}; {estimates} (gap {percent(report.gap)})"
     return f"{words}; {large(value.value)} {value.name}, at most {large(value.bound)} (gap {percent(report.gap)})"
 
 
