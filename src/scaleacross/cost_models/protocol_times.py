@@ -1,7 +1,7 @@
 """Rings and trees of NCCL over the nodes of one building as arrays (``schedules.collective.protocols``).
 
-They hold where the scale-up technology has measured curves, which tell how fast an accelerator and its host are at small messages,
-and for groups that stay in one building: the constants are of one fabric.
+They hold where the scale-up technology has measured curves, which tell how fast an accelerator and its host are at small
+messages, and for groups that stay in one building: the constants are of one fabric.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ProtocolTimes:
 
     def exchange_s(self) -> Floats:
         """Seconds of an all-to-all of no bytes, launch included; 0 where the constants do not hold."""
-        nodes, seconds = zip(*EXCHANGE_S, strict=True)
+        nodes, seconds = np.array(EXCHANGE_S).T
         return np.where(self._within, np.interp(self._nodes, nodes, seconds), 0.0)
 
     @cached_property
@@ -81,13 +81,13 @@ class ProtocolTimes:
     @cached_property
     def switched(self) -> Bools:
         """Whether nodes reduce in their switches."""
-        in_switch = np.broadcast_to(self.links.in_switch, self.shape.degree.shape)
-        return self._within & self.each(in_switch).astype(bool) & (self._ranks > 1)
+        in_switch = np.broadcast_to(np.asarray(self.links.in_switch, dtype=np.float64), self.shape.degree.shape)
+        return self._within & (self.each(in_switch) > 0) & (self._ranks > 1)
 
     @cached_property
     def _within(self) -> Bools:
         span = self.shape.span
-        return self.each((span >= RACK) & (span < CAMPUS)).astype(bool)
+        return self.each(np.where((span >= RACK) & (span < CAMPUS), 1.0, 0.0)) > 0
 
     @cached_property
     def _degree(self) -> Floats:

@@ -1,7 +1,7 @@
 """What NCCL's protocols take over the nodes of one building (``schedules.collective.protocols``), for one class of groups.
 
-Rings and trees of kernels take it at least, all-to-alls its latency. Nothing where the scale-up technology has no measured curves,
-where groups cross buildings, and for messages that are encoded or moved by other drivers.
+Rings and trees of kernels take it at least, all-to-alls its latency. Nothing where the scale-up technology has no measured
+curves, where groups cross buildings, and for messages that are encoded or moved by other drivers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Library:
     @property
     def exchange_s(self) -> float:
         """An all-to-all of no bytes."""
-        return float(np.interp(self.nodes, *zip(*EXCHANGE_S, strict=True)))
+        nodes, seconds = np.array(EXCHANGE_S).T
+        return float(np.interp(self.nodes, nodes, seconds))
 
     def ring_s(self, op: CurveOp, size: float, rate: float) -> float:
         """A ring by its fastest protocol."""

@@ -1,23 +1,23 @@
 """What NCCL's rings and trees take over the nodes of one building, by the protocol that they move data with.
 
-NCCL has three: LL (a flag beside every word: least latency, a fraction of the bandwidth), LL128 and Simple (whole chunks). Symbols:
-n nodes (scale-up domains) of m ranks, d = n·m, S bytes, R what a ring has for leaving a node, bytes/s; of protocol p a base b, a hop
-i inside a node and e between nodes, and the rate R_p that is left of R:
+NCCL has three: LL (a flag beside every word: least latency, a fraction of the bandwidth), LL128 and Simple (whole chunks).
+Symbols: n nodes (scale-up domains) of m ranks, d = n·m, S bytes, R what a ring has for leaving a node, bytes/s; of protocol p a
+base b, a hop i inside a node and e between nodes, and the rate R_p that is left of R:
 
 * ring      b + (d−n)·i + (n−1)·e + (d−1)/d · S / R_p            of an all-reduce twice the hops and bytes
 * tree      b + 2·(m−1)·i + 2·log2 n·e + x·S / R_p               a double tree: a node sends x·S in all, x = 1 of two nodes, each
                                                                  root of one tree and leaf of the other, 1.5 of three, else 2
-* switched  25 µs + log2 n · 28 µs, then the node's own all-reduce in its switches (all but its latency) and x·S / R, of which the
-            shorter hides behind the longer but for the first of S / CHUNK chunks
+* switched  25 µs + log2 n · 28 µs, then the node's own all-reduce in its switches (all but its latency) and x·S / R, of which
+            the shorter hides behind the longer but for the first of S / CHUNK chunks
 
 Latencies are multiplied by what a node's own small collective takes over what the same constants say of it: a matter of
 accelerator and host, which curves of the scale-up technology have measured.
 
-An all-to-all takes EXCHANGE_S at least, whatever it sends.
+An all-to-all takes EXCHANGE_S at least, whatever it sends; not one of a dispatcher that sends a token once to every place.
 
-All numbers work on arrays as well. Sources: NCCL 2.27 to 2.31, ``tuning.cc``, whose results for nodes of 1 and 8 H100 are published
-in meta-pytorch/autoparallel (``nccl_cost_model.py``). Fitted to nccl-tests over 2 to 8 nodes (docs/accuracy.md): LL128_SHARE alone, which
-is 0.92 there. Assumed: CHUNK, 16 channels of 8 heads of 256 KiB.
+All numbers work on arrays as well. Sources: NCCL 2.27 to 2.31, ``tuning.cc``, whose results for nodes of 1 and 8 H100 are
+published in meta-pytorch/autoparallel (``nccl_cost_model.py``). LL128_SHARE alone is fitted, to nccl-tests over 2 to 8 nodes
+(tests/calibration/data/node_collectives.csv); NCCL says 0.92. Assumed: CHUNK, 16 channels of 8 heads of 256 KiB.
 """
 
 from __future__ import annotations
