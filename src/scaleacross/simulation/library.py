@@ -76,8 +76,10 @@ class Library:
         return measured_s(self.technology, op, max(1, round(self.ranks)), size) or 0.0
 
     def _slower(self, op: CurveOp) -> float:
-        known = max(2, round(self.ranks))
-        measured = measured_s(self.technology, op, known, SMALL_BYTES)
+        """By the most ranks up to those of a node whose small messages were measured; some curves start at large ones."""
+        curves = [curve for curve in self.technology.curves if curve.op == op and min(curve.time_s) <= SMALL_BYTES]
+        known = max((curve.num_ranks for curve in curves if curve.num_ranks <= max(2, round(self.ranks))), default=0)
+        measured = measured_s(self.technology, op, known, SMALL_BYTES) if known else None
         return 1.0 if measured is None else measured / float(in_node_s(2 if op == "all_reduce" else 1, known))
 
 
