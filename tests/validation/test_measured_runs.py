@@ -88,7 +88,6 @@ def test_sources_left_out_are_within_what_is_stated(found: SourcesLeftOut) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="0.11 % per doubling of accelerators; 27 of 31 groups are one source")
 def test_step_times_do_not_drift_with_scale(rows: Apart) -> None:
     assert abs(drift(rows)) <= 0.001
 

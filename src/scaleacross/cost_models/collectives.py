@@ -17,6 +17,8 @@ Algorithms (all-gather; reduce-scatter mirrors it, all-reduce is one of each):
                 the cut bound (K−1)/K · S per building at K buildings and pays few long latencies.
 * tree          all-reduce only: 2 · S / min_l R_l + 2 · Σ_l ⌈log2 f_l⌉ · α_l (double binary tree, pipelined).
 
+Inside one building a ring or tree takes what NCCL's protocols take at least (``protocol_times``).
+
 Sources: ring and tree volumes as in the NCCL tests' performance notes (bus bandwidth factors (d−1)/d and 2(d−1)/d);
 hierarchical decomposition as in Cho et al., BlueConnect (2019). Regime: messages large enough for full bandwidth; the
 fixed start-up cost of a collective is ``launch_s``. Sharing with *other* axes' traffic is not modelled here.
@@ -29,11 +31,6 @@ Where the scale-up technology has measured curves (``collective_curves``), they 
                                   ranks: fewer bytes over faster links with the same software
 
 An operation without a curve is priced by the formulas above at every level.
-
-Beside NCCL 2.27.5's own tuning constants for nodes of 8 H100 (published in meta-pytorch/autoparallel), with one 400 Gbit/s
-port per accelerator at 0.9 of line rate: 4 GiB gathers on 2 to 32 nodes within 7 %, all-reduces on 4 to 32 nodes within 6 %;
-on two nodes its tree through the switches is 28 % faster than our best. A 1 KiB gather takes 18 to 73 µs here, 23 to 314 µs
-on its rings, which step through every rank; a 1 KiB all-reduce 16 to 64 µs, 25 to 65 µs there.
 """
 
 from __future__ import annotations
@@ -70,6 +67,7 @@ from scaleacross.cost_models.network.codec import is_encodable, num_encodings
 from scaleacross.cost_models.network.compression import Best, coded_laws, fastest_links
 from scaleacross.cost_models.network.drivers import driven
 from scaleacross.cost_models.network.transport import connected, connected_at_best, library_settings, stated_settings
+from scaleacross.cost_models.protocol_times import ProtocolTimes, least_tree_share
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.spec.network import CurveOp
 from scaleacross.spec.network_choice import MOVES, CommunicatorChoice, Compression
@@ -168,8 +166,11 @@ class Group:
 
         def across(counted: Bools) -> Timed:
             law, options = by(counted) if by else self._laws(counted, choice), []
+            library = None if by or counted is ALL_LEVELS else self._protocols(choice)
             if RING in allowed:
                 seconds = passes * (law.ring_s_per_byte * size + ring_fixed_s(size, law))
+                if library:
+                    seconds = np.maximum(seconds, library.ring_s(op, size) - self.launch_s)
                 options.append((RING, seconds, ring_busy_s(size, law, passes)))
             if HIERARCHICAL in allowed:
                 inner = self._inner(op) if counted is OUTER_LEVELS else None
@@ -180,10 +181,25 @@ class Group:
                 )
                 options.append((HIERARCHICAL, seconds, layered_busy_s(free_s, size, law, passes)))
             if TREE in allowed and op == "all_reduce":
-                options.append((TREE, law.tree_s_per_byte * size + law.tree_s, tree_busy_s(size, law)))
+                options.append((TREE, *self._tree(size, law, library, counted)))
             return self._best(options)
 
         return self._timed(op, size, across)
+
+    def _tree(self, size: Floats, law: Laws, library: ProtocolTimes | None, counted: Bools) -> tuple[Floats, Floats]:
+        """Seconds of a double tree and those of a busy network; of bounds the least that switches in the nodes may leave."""
+        busy = tree_busy_s(size, law)
+        if counted is ALL_LEVELS or not (library or self._bounds):
+            return law.tree_s_per_byte * size + law.tree_s, busy
+        part = (library.share if library else self._each(least_tree_share(self.shape))) / 2
+        seconds = part * law.tree_s_per_byte * size + law.tree_s
+        return np.maximum(seconds, library.tree_s(size) - self.launch_s) if library else seconds, part * busy
+
+    def _protocols(self, choice: CommunicatorChoice | None) -> ProtocolTimes | None:
+        """What NCCL's protocols take; nothing in bounds, nor where its messages are encoded."""
+        if self._bounds or self.links.curves is None or (choice is not None and choice.compression is not None):
+            return None
+        return ProtocolTimes(self.shape, self._connected(choice), self.links.curves, self._each)
 
     def _best_encoded(self, op: CurveOp, size: Floats, passes: int, best: Best) -> Timed:
         """The best of all ways, of encoded ones those that keep to the error; of a relaxed shape no more than any takes."""
@@ -231,8 +247,11 @@ class Group:
 
         def across(counted: Bools) -> Timed:
             s_per_byte, fixed_s = ((counted * figures).max(axis=-1) for figures in (each, latency))
-            moving = size * self._each(s_per_byte)
-            return self._best([(PAIRWISE, moving + self._each(fixed_s), moving)])
+            moving, waiting = size * self._each(s_per_byte), self._each(fixed_s)
+            library = None if counted is ALL_LEVELS or copies else self._protocols(choice)
+            if library:
+                waiting = np.maximum(waiting, library.exchange_s() - self.launch_s)
+            return self._best([(PAIRWISE, moving + waiting, moving)])
 
         found = self._timed("all_to_all", inside, across)
         return self._driven("all_to_all", choice, found, lambda group: group.all_to_all(sent_bytes, copies, payload))

@@ -16,6 +16,7 @@ its link joins: accelerator, scale-up domain, rack, zone, building, region.
 * message_overhead[l]   what every message of a further chunk adds, s; nothing inside a domain, on a trunk what the adapter adds
 * routes         the trunks between any two of its buildings (``trunk_routes``)
 * curves         measured collectives inside a scale-up domain (``collective_curves``), None where a building has none
+* in_switch      whether the switches of every domain add up what passes
 
 Where the buildings used differ, the slowest figure counts: collectives are synchronous. Groups inside a building wait for nobody
 else: ``by_type`` has the figures of the buildings of each accelerator type.
@@ -60,6 +61,7 @@ class Levels:
     accelerators: tuple[Accelerator, ...]
     routes: Routes
     curves: Floats | None = None
+    in_switch: bool = False
     num_links: Floats = field(default_factory=lambda: np.zeros(NUM_LEVELS))
     loss: Floats = field(default_factory=lambda: np.zeros(NUM_LEVELS))
     packet_bytes: Floats = field(default_factory=lambda: np.full(NUM_LEVELS, np.inf))
@@ -148,6 +150,7 @@ def build_levels(topology: Topology, fill: Sequence[BuildingShare], graph: nx.Gr
         accelerators=types,
         routes=_routes(topology, fill, graph, capacity),
         curves=slowest([_domain_curves(building) for building in used]),
+        in_switch=all(building.links.scale_up.technology.in_switch_reduction for building in used),
         num_links=np.where(np.isfinite(num_links), num_links, 0.0),
         loss=1 - kept,
         packet_bytes=np.full(NUM_LEVELS, float(min(again))),

@@ -10,7 +10,7 @@ import numpy as np
 from scaleacross.cost_models.groups import GroupShape, RelaxedShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK, Levels
 from scaleacross.cost_models.network.drivers import Drives
-from scaleacross.cost_models.settings import Floats, Ints
+from scaleacross.cost_models.settings import Bools, Floats, Ints
 
 
 class Links(NamedTuple):
@@ -31,7 +31,7 @@ class Links(NamedTuple):
     ``drives`` is what accelerators leave to copy engines and hosts; None: not asked for.
 
     ``curves`` are tables (tables, operations, group sizes, sizes) of measured collectives inside a domain, if any, and
-    ``curve`` (...) says which one holds.
+    ``curve`` (...) says which one holds. ``in_switch`` (...): whether the switches of domains add up what passes.
     """
 
     bandwidth: Floats
@@ -49,6 +49,7 @@ class Links(NamedTuple):
     egress: Floats | None = None
     ring_share: Floats | None = None
     drives: Drives | None = None
+    in_switch: Bools | bool = False
 
     def without_others(self, shape: GroupShape) -> Links:
         """Of a group that no other stands in the way of on trunks and on its way there; of a relaxed shape, which may cross
@@ -68,6 +69,7 @@ def links_of(levels: Levels) -> Links:
         levels.packet_bytes,
         uplink=levels.uplink,
         message_overhead=levels.message_overhead,
+        in_switch=levels.in_switch,
         drives=Drives.of(levels.accelerators),
     )
 
@@ -78,7 +80,9 @@ def stacked_links(levels: Sequence[Levels], rows: Ints | None = None) -> Links:
     names = ("bandwidth", "capacity", "latency", "num_links", "loss", "packet_bytes", "uplink", "message_overhead")
     stacked = {name: np.stack([getattr(one, name) for one in levels])[rows] for name in names}
     curves, curve = _tables([one.curves for one in levels])
-    return Links(curves=curves, curve=curve if isinstance(curve, int) else curve[rows], drives=None, **stacked)
+    in_switch = np.array([one.in_switch for one in levels])[rows]
+    table = curve if isinstance(curve, int) else curve[rows]
+    return Links(curves=curves, curve=table, in_switch=in_switch, drives=None, **stacked)
 
 
 def _tables(tables: Sequence[Floats | None]) -> tuple[Floats | None, Ints | int]:

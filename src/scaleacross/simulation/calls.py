@@ -8,6 +8,8 @@ Algorithms by the names that a plan gives them: ring, tree, hierarchical, pairwi
 * tree          2·S along the ring's links, pipelined, and 2·Σ⌈log2 f⌉·α
 * pairwise      what every rank sends, and one latency
 * measured      the curve of the scale-up technology
+
+Ring, tree and pairwise take what NCCL's protocols take at least (``library``).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from scaleacross.simulation.coding import level_codec_s, ring_codec_s, shortened
 from scaleacross.simulation.connections import Way
 from scaleacross.simulation.curves import measured_s
 from scaleacross.simulation.fabric import CAMPUS, RACK, SCALE_UP
+from scaleacross.simulation.library import library_of
 from scaleacross.simulation.loads import Loads
 from scaleacross.simulation.machine import (
     Machine,
@@ -133,8 +136,7 @@ class Calls:
             if op == "all_to_all" and shape == "ep"
             else size
         )
-        curve: CurveOp = "all_gather" if op == "send" else op
-        seconds, fixed = measured_s(link.technology, curve, num_ranks, moved), 0.0
+        seconds, fixed = measured_s(link.technology, _curve_of(op), num_ranks, moved), 0.0
         if seconds is None or not way.drive.by_kernels:
             turns = 2 if op == "all_reduce" else 1
             steps = 1 if op == "all_to_all" else turns * _steps(num_ranks, SCALE_UP in way.halving)
@@ -151,7 +153,9 @@ class Calls:
         cap = min(float(machine.patterns[key].cap[row]), self._peers_rate(shape, row, way))
         latency = max(float(machine.fabric.hop(np.full(len(blocks), one), blocks)[2].max()) for one in blocks[[0, -1]])
         load = tuple(self.loads.of(key, group, way))
-        return Segment(size, load, cap, self.launch_s + way.drive.start_s + latency)
+        fixed, library = self.launch_s + way.drive.start_s + latency, library_of(machine, shape, row, way)
+        ours = shape == "ep" and self.copies  # a dispatcher of its own sends a token once to every place
+        return Segment(size, load, cap, max(fixed, library.exchange_s) if library and not ours else fixed)
 
     def _peers_rate(self, shape: str, row: int, way: Way) -> float:
         """What connections leave to an all-to-all: a rank has one to every peer, each for 1/d of its bytes."""
@@ -184,13 +188,19 @@ class Calls:
         if way.algorithm == "tree":
             levels = [(level, f) for level, f in self._levels_of(shape, row) if f > 1]
             latency = sum(math.ceil(math.log2(f)) * self._latency_s(shape, row, level) for level, f in levels)
-            return Segment(2 * size, load, cap, self.launch_s + 2 * latency)
+            library, fixed = library_of(machine, shape, row, way), self.launch_s + 2 * latency
+            moved = (library.share if library else 2.0) * size
+            if library:
+                fixed = max(fixed, library.tree_s(size, cap) - moved / cap)
+            return Segment(moved, load, cap, fixed)
         turns = 2 if op == "all_reduce" else 1
         rate, latencies = self.rings.hops(shape, row, way)
         fixed = patterns.ring_fixed_s(size / degree, rate, latencies)
         moved = turns * (degree - 1) / degree * size
-        start_s = self.launch_s + way.drive.start_s
-        return Segment(moved, load, cap, start_s + turns * fixed + moved * codec_s)
+        fixed = self.launch_s + way.drive.start_s + turns * fixed + moved * codec_s
+        if library := library_of(machine, shape, row, way):
+            fixed = max(fixed, library.ring_s(_curve_of(op), size, cap) - moved / cap)
+        return Segment(moved, load, cap, fixed)
 
     def _levels(self, shape: str, group: int, op: Op, way: Way, size: float) -> Iterator[Segment]:
         row = self.machine.row(shape, group)
@@ -269,6 +279,10 @@ class Calls:
 
     def _block(self, shape: str, group: int) -> int:
         return int(self.machine.shapes[shape].members[self.machine.row(shape, group)][0])
+
+
+def _curve_of(op: Op) -> CurveOp:
+    return "all_gather" if op == "send" else op
 
 
 def _steps(fanout: int, halving: bool) -> float:

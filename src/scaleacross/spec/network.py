@@ -80,6 +80,9 @@ class NetworkTechnology(SourcedSpec):
         description="what every message of a further chunk adds beyond its bytes, s (those of a first chunk pay latency); "
         "nothing inside a scale-up domain",
     )
+    in_switch_reduction: bool = Field(
+        default=False, description="the switches of a scale-up domain add up what passes (NVLink SHARP)"
+    )
     curves: tuple[CollectiveCurve, ...] = Field(
         default=(),
         description="measured collectives inside one scale-up domain; operations without a curve are priced from bandwidth, "

@@ -1,0 +1,120 @@
+"""Rings and trees of NCCL over the nodes of one building as arrays (``schedules.collective.protocols``).
+
+They hold where the scale-up technology has measured curves, which tell how fast an accelerator and its host are at small
+messages, and for groups that stay in one building: the constants are of one fabric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from scaleacross.cost_models.collective_curves import curve_s
+from scaleacross.cost_models.groups import GroupShape
+from scaleacross.cost_models.levels import CAMPUS, RACK
+from scaleacross.cost_models.links import Links, ring_bandwidth
+from scaleacross.cost_models.settings import Bools, Floats
+from scaleacross.schedules.collective.protocols import (
+    EXCHANGE_S,
+    SMALL_BYTES,
+    Way,
+    in_node_s,
+    ring_ways,
+    switched_s,
+    tree_share,
+    tree_ways,
+)
+from scaleacross.spec.network import CurveOp
+
+
+def nodes_of(shape: GroupShape) -> Floats:
+    """Scale-up domains that a group is spread over, (...); of a relaxed shape the fewest."""
+    nodes: Floats = np.prod(shape.fanout[..., RACK:], axis=-1)
+    return np.maximum(1.0, nodes)
+
+
+def least_tree_share(shape: GroupShape) -> Floats:
+    """x of a tree, (...): the least that switches in every node may leave of it; 2 beyond one building."""
+    share: Floats = np.where(shape.span >= CAMPUS, 2.0, tree_share(nodes_of(shape)))
+    return share
+
+
+@dataclass(frozen=True)
+class ProtocolTimes:
+    """Groups of an exact shape, whose technology has curves; ``each`` spreads values of the shapes over sizes."""
+
+    shape: GroupShape
+    links: Links
+    curves: Floats
+    each: Callable[[Floats], Floats]
+
+    def ring_s(self, op: CurveOp, size: Floats) -> Floats:
+        """Seconds of a ring, launch included; 0 where the constants do not hold."""
+        turns = 2 if op == "all_reduce" else 1
+        ways = ring_ways(turns, self._degree, self._nodes, self._rate, self._slower(op))
+        return np.where(self._within, _fastest(ways, size), 0.0)
+
+    def tree_s(self, size: Floats) -> Floats:
+        """Seconds of a double tree's all-reduce, launch included; 0 where the constants do not hold."""
+        doublings, slower = np.log2(self._nodes), self._slower("all_reduce")
+        out = _fastest(tree_ways(self._degree, self._nodes, doublings, self._rate, slower), size)
+        inside = self._curve("all_reduce", size) - self._curve("all_reduce", np.asarray(SMALL_BYTES))
+        by_switches = switched_s(
+            np.maximum(size, 1.0), np.maximum(0.0, inside), self._nodes, doublings, self._rate, slower, np.minimum
+        )
+        out = np.where(self.switched, np.minimum(out, by_switches), out)
+        return np.where(self._within, out, 0.0)
+
+    def exchange_s(self) -> Floats:
+        """Seconds of an all-to-all of no bytes, launch included; 0 where the constants do not hold."""
+        nodes, seconds = np.array(EXCHANGE_S).T
+        return np.where(self._within, np.interp(self._nodes, nodes, seconds), 0.0)
+
+    @cached_property
+    def share(self) -> Floats:
+        """x of the tree that is priced."""
+        return np.where(self.switched, self.each(least_tree_share(self.shape)), 2.0)
+
+    @cached_property
+    def switched(self) -> Bools:
+        """Whether nodes reduce in their switches."""
+        in_switch = np.broadcast_to(np.asarray(self.links.in_switch, dtype=np.float64), self.shape.degree.shape)
+        return self._within & (self.each(in_switch) > 0) & (self._ranks > 1)
+
+    @cached_property
+    def _within(self) -> Bools:
+        span = self.shape.span
+        return self.each(np.where((span >= RACK) & (span < CAMPUS), 1.0, 0.0)) > 0
+
+    @cached_property
+    def _degree(self) -> Floats:
+        return self.each(self.shape.degree)
+
+    @cached_property
+    def _nodes(self) -> Floats:
+        return self.each(nodes_of(self.shape))
+
+    @cached_property
+    def _ranks(self) -> Floats:
+        return np.maximum(1.0, self._degree / self._nodes)
+
+    @cached_property
+    def _rate(self) -> Floats:
+        return self.each(ring_bandwidth(self.shape, self.links)[..., RACK:].min(axis=-1))
+
+    def _slower(self, op: CurveOp) -> Floats:
+        known = np.maximum(2.0, self._ranks)
+        measured = curve_s(self.curves, self.links.curve, op, known, np.asarray(SMALL_BYTES))
+        ratio = measured / in_node_s(2 if op == "all_reduce" else 1, known)
+        return np.where(np.isnan(ratio), 1.0, ratio)
+
+    def _curve(self, op: CurveOp, size: Floats) -> Floats:
+        return curve_s(self.curves, self.links.curve, op, self._ranks, size)
+
+
+def _fastest(ways: list[Way], size: Floats) -> Floats:
+    out: Floats = np.min([fixed + size * np.max(np.broadcast_arrays(*each), axis=0) for fixed, each in ways], axis=0)
+    return out

@@ -1,0 +1,39 @@
+"""NCCL's protocols over nodes: the simulation's own reading of them beside the estimate's."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from scaleacross.calibration.across_nodes import _fill
+from scaleacross.cost_models.groups import exact_shape
+from scaleacross.cost_models.levels import build_levels
+from scaleacross.cost_models.links import links_of
+from scaleacross.cost_models.protocol_times import ProtocolTimes
+from scaleacross.cost_models.step import one_row
+from scaleacross.simulation.library import Library
+from scaleacross.spec.network import CurveOp
+from scaleacross.validation.machines import machine_named, topology_of
+
+
+@pytest.mark.parametrize(("gpu", "stride"), [("H100", 1), ("H100", 4), ("H100", 8), ("A100-80GB", 1), ("B200", 2)])
+@pytest.mark.parametrize("nodes", [2, 4, 16])
+def test_simulation_and_estimate_read_the_protocols_alike(gpu: str, stride: int, nodes: int) -> None:
+    topology = topology_of(machine_named(gpu, ""), 8 * nodes)
+    levels = build_levels(topology, _fill(topology))
+    degree, links = 8 * nodes // stride, links_of(levels)
+    assert links.curves is not None
+    estimate = ProtocolTimes(one_row(exact_shape(degree, stride, levels)), links, links.curves, lambda values: values)
+    technology = topology.buildings[0].links.scale_up.technology
+    ours, rate = Library(degree, nodes, technology), float(estimate._rate[0])
+    alike = 0.25 if gpu.startswith("A100") else 0.03  # small collectives of eight A100 are not measured
+    assert ours.exchange_s == pytest.approx(float(estimate.exchange_s()[0]))
+    assert ours.share == pytest.approx(float(estimate.share[0]))
+    for size in 2.0 ** np.arange(10, 33, 2):
+        assert ours.tree_s(size, rate) == pytest.approx(float(estimate.tree_s(np.array([size]))[0]), rel=alike), size
+        for op in get_args(CurveOp)[:3]:
+            assert ours.ring_s(op, size, rate) == pytest.approx(
+                float(estimate.ring_s(op, np.array([size]))[0]), rel=alike
+            )
