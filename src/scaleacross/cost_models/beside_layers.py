@@ -172,7 +172,8 @@ def _sharing_links(
     if exchange is not None:
         exchanges = (1 - volumes.job.experts.overlap_fraction) * np.stack([one.exchanges for one in over])
         busy = waits.each(partial(busy_s, exchange))
-        waited = exchanges * waits.longest_s(partial(_time_s, volumes, exchange))
+        longest = waits.longest_s(partial(_time_s, volumes, exchange))
+        waited = exchanges * np.maximum(0.0, longest - volumes.work.shared_s / 2)
         met = taken + busy[:, None] * exchanges
         hidden = np.clip(waited - (met.max(axis=0) - together), 0.0, waited)
         slowed = _slowed_s(volumes, busy, taken, waited, over)
