@@ -95,6 +95,7 @@ def test_shared_experts_hide_what_they_last_for() -> None:
     saved = apart.cost.step_s - beside.cost.step_s
     assert saved == pytest.approx(apart.num_micro_batches * shared, rel=1e-6)
     assert apart.cost.exposed_s["ep"] - beside.cost.exposed_s["ep"] == pytest.approx(saved, rel=1e-6)
+    assert sa.simulate(apart).step_s - sa.simulate(beside).step_s == pytest.approx(saved, rel=0.02)
     nothing = planned(workload=moe(router=GROUPED), experts={"shared_overlap": True})
     assert nothing.cost.step_s == planned(workload=moe(router=GROUPED)).cost.step_s
 
@@ -116,6 +117,16 @@ def test_an_unfused_permutation_moves_more_in_either_pass() -> None:
     tokens = fused.job.sequence_length * fused.num_micro_batches * 8  # in all layers
     each_s = tokens * 256 * (2 * (2 - 1) + 4 * 2) / rate  # two copies of 256 features
     assert unfused.cost.step_s - fused.cost.step_s == pytest.approx(2 * each_s, rel=2e-3)  # products lose less speed
+
+
+def test_overlap_with_another_micro_batch_holds_one_more_chunk() -> None:
+    pipeline = {"degrees": {"pp": 2, "dp_shard": 4, "ep": 4, "tp": 1, "cp": 1, "dp_replicate": 1}}
+    alone, beside = (planned(**pipeline, experts={"overlap_fraction": share}) for share in (0.0, 0.5))
+    verify(beside)
+    assert beside.memory[1].activations_bytes == pytest.approx(
+        2 * alone.memory[1].activations_bytes, rel=0.1
+    )  # and the head's
+    assert beside.memory[0].activations_bytes == pytest.approx(1.5 * alone.memory[0].activations_bytes)
 
 
 def test_what_excludes_each_other_is_refused() -> None:
