@@ -32,7 +32,8 @@ PLAIN = PipelineChoice(schedule="1F1B", num_chunks=1)
 
 def stages(held: list[float], rank: list[int], layers: list[int]) -> StageWork:
     nothing, parameters = np.zeros(len(held)), np.array(held)
-    times = dict.fromkeys(("forward_s", "backward_s", "weight_s", "attention_s"), nothing)
+    names = ("forward_s", "backward_s", "weight_s", "attention_s", "shared_s", "shared_backward_s")
+    times = dict.fromkeys(names, nothing)
     counts = dict.fromkeys(("attention_layers", "moe_layers", "tp_forward", "tp_backward"), nothing)
     own = {"dense_parameters": parameters, "expert_parameters": nothing}
     return StageWork(rank=np.array(rank), num_layers=np.array(layers), **times, **counts, **own)
