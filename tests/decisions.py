@@ -131,6 +131,11 @@ MEGATRON = (
          overrides=("experts.dispatch=deduplicated", "global_batch_sequences=512")),
     Case(QWEN, "cp2 tp4 pp2 dp16 ep8 lanes8", recompute="full", overrides=("global_batch_sequences=512",)),
     Case(DEEPSEEK, "tp1 pp16 dp64 ep64", "1F1B", "full", overrides=("global_batch_sequences=4096",)),
+    Case(DEEPSEEK, "tp2 pp16 dp64 ep64", "1F1B", "moe_act+layernorm",
+         overrides=("global_batch_sequences=4096", "experts.shared_overlap=true", "experts.dispatch=deduplicated")),
+    Case(DEEPSEEK, "tp2 pp16 dp64 ep64", "Interleaved1F1B v2", "mlp", overrides=(
+        "global_batch_sequences=4096", "experts.overlap_fraction=0.8", "experts.fused_permutation=false",
+        "experts.graphs=partial")),
     Case(DEEPSEEK, "tp2 pp16 dp64 ep64", "1F1B", "moe_act+layernorm+mla_up_proj+mlp+shared_experts",
          overrides=("global_batch_sequences=4096",)),
     Case(DEEPSEEK, "pp16 dp64 ep64", "1F1B", "layernorm+mla_up_proj+moe", overrides=("global_batch_sequences=4096",)),

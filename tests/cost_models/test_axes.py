@@ -21,6 +21,7 @@ from scaleacross.cost_models.traffic import Volumes, flows
 from scaleacross.cost_models.work import work_of
 from scaleacross.spec.framework import ExpertRuntime, Overlap
 from scaleacross.spec.parallelism import GRID_AXES, SHARD_LEVELS
+from scaleacross.workloads.equal_copies import EVERY_COPY
 from scaleacross.workloads.layer_profile import ModelProfile
 
 LAUNCH_S = 1e-5
@@ -51,7 +52,7 @@ class Case:
         sent = [flow for flow in flows(self.volumes) if flow.axis == axis]
         links = links_of(self.levels)
         groups = {name: Group(shape, links, LAUNCH_S) for name, shape in self.shapes.items()}
-        return sum(float(time_of(f, groups[f.shape], 0.0).time_s[0]) * f.per_step for f in sent)
+        return sum(float(time_of(f, groups[f.shape], EVERY_COPY).time_s[0]) * f.per_step for f in sent)
 
     def term_seconds(self, axis: str) -> float:
         """The serial part for m micro-batches, and every window as often as a step has it."""

@@ -19,6 +19,7 @@ from scaleacross.cost_models.overlap import GRADIENTS, NO_CHUNKS, PARAMETERS, Ch
 from scaleacross.cost_models.step import one_row
 from scaleacross.cost_models.traffic import Flow, Op
 from scaleacross.spec.parallelism import PipelineChoice
+from scaleacross.workloads.equal_copies import EVERY_COPY
 from scaleacross.workloads.problem import problem_of
 
 GB = 1e9
@@ -67,7 +68,7 @@ def test_seconds_of_links(op: Op, adapter: float, campus: float) -> None:
     levels = build_levels(fleet, fill(("a", 2), ("b", 2)))
     group = Group(one_row(exact_shape(4, 1, levels)), links_of(levels), 0.0)
     axis = "ep" if op == "all_to_all" else "dp_shard"
-    found = link_seconds(Flow(axis, op, "x", axis, 8 * GB, {"gradients": 1.0}), group, 0.0, PLAIN)
+    found = link_seconds(Flow(axis, op, "x", axis, 8 * GB, {"gradients": 1.0}), group, EVERY_COPY, PLAIN)
     assert found[ADAPTER] == pytest.approx(adapter)
     assert found[CAMPUS] == pytest.approx(campus)
 
@@ -79,7 +80,9 @@ def test_what_crosses_regions_takes_no_trunks_inside_them() -> None:
     trunks = [trunk(*pair, 0.1, bandwidth_bytes_per_s=5 * GB) for pair in ("ab", "bc", "cd", "da")]
     levels = build_levels(topology(sites[:2], sites[2:], trunks=trunks), fill(*((name, 1) for name in "abcd")))
     group = Group(one_row(exact_shape(4, 1, levels)), links_of(levels), 0.0)
-    found = link_seconds(Flow("dp_shard", "all_gather", "x", "dp_shard", 8 * GB, {"gradients": 1.0}), group, 0.0, PLAIN)
+    found = link_seconds(
+        Flow("dp_shard", "all_gather", "x", "dp_shard", 8 * GB, {"gradients": 1.0}), group, EVERY_COPY, PLAIN
+    )
     assert found[CAMPUS] == pytest.approx(1 / 2 * 8 / 5)
     assert found[ADAPTER] == pytest.approx((1 / 2 * 8 / 2 + 1 / 2 * 8) / 10)  # two ranks share what leaves a region
 

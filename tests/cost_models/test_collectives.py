@@ -23,7 +23,6 @@ from scaleacross.cost_models.collectives import (
     Group,
     all_reduce,
     all_to_all,
-    distinct_share,
     gather,
 )
 from scaleacross.cost_models.groups import GroupShape, exact_shape
@@ -307,17 +306,3 @@ def test_messages_are_limited_by_the_nic_where_the_trunk_is_wide() -> None:
     message = neighbour_messages(size(1e6), exact_shape(4, 2, levels), links_of(levels))
     assert message.far_occupancy_s == pytest.approx(1e6 / RATES[3])
     assert math.isclose(float(message.near_occupancy_s), 1e6 / B)
-
-
-def test_tokens_sent_once_per_place() -> None:
-    # 2 copies to 4 equally likely places: 4 · (1 − (3/4)²) = 1.75 places in the mean
-    assert distinct_share(np.array([4.0]), 2.0) == pytest.approx(1.75 / 2)
-    assert distinct_share(np.array([1.0, 1e9]), 8.0) == pytest.approx([1 / 8, 1.0])
-    assert distinct_share(np.array([4.0]), 0.0) == 1.0
-
-
-def test_places_cannot_be_fewer_with_more_copies() -> None:
-    places = np.array([2.0, 8.0, 64.0])
-    sent = [copies * distinct_share(places, copies) for copies in (1.0, 2.0, 4.0, 8.0)]
-    assert all((more > less).all() for less, more in itertools.pairwise(sent))
-    assert (sent[-1] <= np.minimum(places, 8.0)).all()

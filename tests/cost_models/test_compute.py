@@ -15,14 +15,13 @@ from scaleacross.cost_models.compute import (
     ELEMENTWISE_BACKWARD_RATIO,
     RING_BACKWARD_BYTES,
     RING_FORWARD_BYTES,
-    Runtime,
     Shards,
     accumulation_time_s,
     gemm_time_s,
     layer_times,
     optimizer_time_s,
-    runtime_of,
 )
+from scaleacross.cost_models.runtime import Runtime, runtime_of
 from scaleacross.cost_models.work import work_of
 from scaleacross.spec.framework import Conversion, GatheredConversion, Optimizer
 from scaleacross.spec.parallelism import CONTEXT_EXCHANGES, ContextExchange

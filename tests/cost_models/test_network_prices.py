@@ -24,6 +24,7 @@ from scaleacross.schedules.collective import Operation
 from scaleacross.spec.network import CURVE_OPS, CurveOp
 from scaleacross.spec.network_choice import CHANNEL_BYTES_PER_S, CommunicatorChoice, Connection, LevelStep
 from scaleacross.spec.topology import Topology
+from scaleacross.workloads.equal_copies import EVERY_COPY
 
 GB, MIB = 1e9, 2.0**20
 NIC = 10 * GB
@@ -198,7 +199,7 @@ def test_what_a_time_answers_to() -> None:
     def term(size: float, window: int) -> str:
         own = far.model_copy(update={"connections": (far.connections[0].model_copy(update={"segment_bytes": window}),)})
         group = Group(rows, links, 0.0, network={("all_gather", "x"): own})
-        return decided_by(Flow("dp_replicate", "all_gather", "x", "dp_replicate", size, {}), group, 0.0)
+        return decided_by(Flow("dp_replicate", "all_gather", "x", "dp_replicate", size, {}), group, EVERY_COPY)
 
     assert flow.size_bytes == 1e9
     assert term(1e9, 1 << 20) == "window across campus"

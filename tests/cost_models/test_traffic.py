@@ -24,6 +24,7 @@ from scaleacross.spec.parallelism import SHARD_LEVELS, Degrees, PipelineChoice, 
 from scaleacross.spec.placement import Placement
 from scaleacross.spec.plan import Decision
 from scaleacross.workloads.dense_transformer import DenseTransformer
+from scaleacross.workloads.equal_copies import EVERY_COPY
 from scaleacross.workloads.layer_profile import Workload
 from scaleacross.workloads.variants import without_sequence_parallelism
 
@@ -70,7 +71,7 @@ def test_without_sequence_parallelism_the_all_reduce_that_is_priced_is_listed() 
     levels = build_levels(flat(1, 2), fill(("b0", 2)))
     shape, links = one_row(exact_shape(2, 1, levels)), links_of(levels)
     waited = axis_terms("tp", volumes, shape, links, network="library").serial_s["tp"][0]
-    each = float(time_of(tp[0], group_of("library", "tp", shape, links, 0.0), 0.0).time_s[0])
+    each = float(time_of(tp[0], group_of("library", "tp", shape, links, 0.0), EVERY_COPY).time_s[0])
     assert waited == pytest.approx(tp[0].per_step * each)
 
 

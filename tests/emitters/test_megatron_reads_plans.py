@@ -29,7 +29,7 @@ WITHOUT_A_GPU = (
 )  # fmt: skip
 FIELDS = [
     "cp_comm_type", "recompute_granularity", "recompute_num_layers", "recompute_modules", "cuda_graph_impl",
-    "moe_token_dispatcher_type",
+    "moe_token_dispatcher_type", "moe_permute_fusion", "moe_shared_expert_overlap", "moe_shared_expert_intermediate_size",
     "moe_flex_dispatcher_backend", "overlap_moe_expert_parallel_comm", "tp_comm_overlap", "gradient_accumulation_fusion",
     "rotary_base", "overlap_p2p_comm", "overlap_grad_reduce", "overlap_param_gather", "num_microbatches",
     "virtual_pipeline_model_parallel_size", "data_parallel_size", "cpu_offloading_num_layers", "optimizer_cpu_offload",
@@ -109,6 +109,9 @@ def carries(told: dict[str, Any], plan: Plan) -> None:
     if degrees.ep > 1:
         deduplicated = job.experts.dispatch == "deduplicated"
         assert told["moe_token_dispatcher_type"] == ("flex" if deduplicated else "alltoall")
+        assert told["moe_permute_fusion"] == job.experts.fused_permutation
+        shared = bool(told["moe_shared_expert_intermediate_size"])
+        assert told["moe_shared_expert_overlap"] == (shared and job.experts.shared_overlap)
         assert told["overlap_moe_expert_parallel_comm"] == (job.experts.overlap_fraction > 0)
     graphs = {"none": "none", "partial": "transformer_engine", "full": "full_iteration"}
     assert told["cuda_graph_impl"] == graphs[job.experts.graphs]

@@ -63,12 +63,22 @@ def straddling_job(seed: int, types: int = 1) -> Job:
         "num_accelerators": rng.choice([96, 72]),
         "global_batch_sequences": rng.choice([48, 144]),
         "overlap": {"tp_fraction": rng.choice([0.0, 0.5]), "tp_reduce": rng.random() < 0.5},
-        "experts": {"overlap_fraction": rng.choice([0.0, 0.4])},
+        "experts": rng.choice([{}, {"overlap_fraction": 0.4}, {"shared_overlap": True, "dispatch": "deduplicated"}]),
     }
     heads = {"num_heads": 6, "hidden_size": 384, "num_layers": 9}
     attention = {"kind": "gqa", "num_kv_heads": 6, "head_dim": 64}
     dense = dict(plain_job(1).workload) | heads | {"num_kv_heads": 6}
-    workload = moe(num_experts=12, attention=attention, **heads) if experts else dense
+    workload = (
+        moe(
+            num_experts=12,
+            num_shared_experts=2,
+            router={"num_groups": 4, "group_top_k": 1},
+            attention=attention,
+            **heads,
+        )
+        if experts
+        else dense
+    )
     return plain_job(topology=topology, degrees=degrees, workload=workload, **choices)
 
 

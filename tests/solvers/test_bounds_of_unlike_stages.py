@@ -26,12 +26,19 @@ from scaleacross.workloads.problem import problem_of
 SEEDS, CANDIDATES, PLACES = range(16), 12, 3
 PRICED = [name for name in SCHEDULE_NAMES if name != "DualPipe"]
 SLACK = 1 + 1e-9
+EXPERTS: tuple[dict[str, Any], ...] = (
+    *({"overlap_fraction": share} for share in (0.0, 0.3, 1.0)),
+    {"shared_overlap": True},
+    {"shared_overlap": True, "dispatch": "deduplicated", "fused_permutation": False},
+)
 
 
 def unlike_job(seed: int) -> Job:
     """A random job whose layers do not divide over its stages, on any schedules, with any of the overlap settings."""
     rng = random.Random(f"unlike stages {seed}")
     data = random_job(seed).model_dump(mode="json", exclude_unset=True)
+    if "num_experts" in data["workload"]:
+        data["workload"] |= {"num_shared_experts": rng.choice([0, 1, 4])}
     data["workload"] |= {"num_layers": rng.choice([5, 7, 9, 11]), "vocabulary_size": rng.choice([1000, 64000])}
     return Job.model_validate(
         data
@@ -48,7 +55,7 @@ def unlike_job(seed: int) -> Job:
                 "pipeline_messages": rng.random() < 0.7,
                 "shard_prefetch": rng.random() < 0.7,
             },
-            "experts": {"overlap_fraction": rng.choice([0.0, 0.3, 1.0])},
+            "experts": rng.choice(EXPERTS),
         }
     )
 

@@ -9,9 +9,10 @@ import pytest
 from measured_rows import run
 
 from scaleacross import catalogue
-from scaleacross.cost_models.compute import LayerTimes, Runtime, Shards, layer_times
+from scaleacross.cost_models.compute import LayerTimes, Shards, layer_times
 from scaleacross.cost_models.kernels import attention_model_of
 from scaleacross.cost_models.plan_cost import PlanCost, plan_cost
+from scaleacross.cost_models.runtime import Runtime
 from scaleacross.spec.accelerator import Accelerator, Precision
 from scaleacross.spec.framework import Overlap
 from scaleacross.validation.mapping import Case, case_of

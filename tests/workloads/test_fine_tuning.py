@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from scaleacross.catalogue import load_accelerator, load_workload
-from scaleacross.cost_models.compute import Runtime, Shards, layer_times
+from scaleacross.cost_models.compute import Shards, layer_times
+from scaleacross.cost_models.runtime import Runtime
 from scaleacross.spec.fine_tuning import FineTuning
 from scaleacross.workloads.fine_tuning import with_fine_tuning
 from scaleacross.workloads.layer_profile import ModelProfile

@@ -11,7 +11,8 @@ import yaml
 
 from published import CONFIGS
 from scaleacross.catalogue import load_accelerator, load_workload
-from scaleacross.cost_models.compute import Runtime, Shards, layer_times
+from scaleacross.cost_models.compute import Shards, layer_times
+from scaleacross.cost_models.runtime import Runtime
 from scaleacross.workloads.decoder import Decoder
 from scaleacross.workloads.huggingface import from_hf_config
 from scaleacross.workloads.layer_profile import Attention, LayerProfile
@@ -114,7 +115,7 @@ def test_a_kind_without_layers_and_two_numbers_of_experts_are_refused() -> None:
         **fields["kinds"]["moe_block"],
         "feed_forward": {**fields["kinds"]["moe_block"]["feed_forward"], "top_k": 1},
     }
-    with pytest.raises(ValueError, match="differ in num_experts or top_k"):
+    with pytest.raises(ValueError, match="differ in num_experts, top_k or groups"):
         Decoder.model_validate(
             {**fields, "kinds": {**fields["kinds"], "second": other}, "layers": [*fields["layers"], "second"]}
         )

@@ -167,8 +167,8 @@ _ASKS_FOR: Final = {"overlap.parameter_gather": ("overlap.gradient_reduce",)}
 
 def _matters(path: str, plan: Plan) -> bool:
     """Whether the present degrees leave something to overlap or exchange."""
-    degrees = plan.degrees
-    return degrees.expert_ranks > 1 if path in ("experts.dispatch", "experts.overlap_fraction") else True
+    exchanged = ("experts.dispatch", "experts.overlap_fraction", "experts.shared_overlap")
+    return path not in exchanged or plan.degrees.expert_ranks > 1
 
 
 def _field(plan: Plan, path: str) -> Any:

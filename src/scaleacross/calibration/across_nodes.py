@@ -29,6 +29,7 @@ from scaleacross.spec.parallelism import Degrees, GridAxis, PipelineChoice
 from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Topology
+from scaleacross.workloads.equal_copies import EVERY_COPY
 
 ORDER: Final[tuple[GridAxis, ...]] = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
 
@@ -143,7 +144,9 @@ def _shape(machine: Fleet, nodes: int, ranks: int, levels: Levels) -> GroupShape
 def _price_s(row: Measurement, shape: GroupShape, levels: Levels) -> float:
     launch_s = max(accelerator.collective_start_s for accelerator in levels.accelerators)
     group = group_of("library", "dp_shard", one_row(shape), links_of(levels), launch_s)
-    return float(time_of(Flow("dp_shard", row.op, "", "dp_shard", float(row.size_bytes), {}), group, 0.0).time_s[0])
+    return float(
+        time_of(Flow("dp_shard", row.op, "", "dp_shard", float(row.size_bytes), {}), group, EVERY_COPY).time_s[0]
+    )
 
 
 def _decision(topology: Topology) -> Decision:

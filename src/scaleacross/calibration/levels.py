@@ -30,6 +30,7 @@ from scaleacross.spec.base import Provenance
 from scaleacross.spec.network import LINK_LEVELS, LevelLink, LinkLevel
 from scaleacross.spec.plan import Decision
 from scaleacross.spec.topology import Building, Topology, trunk_bytes_per_s
+from scaleacross.workloads.equal_copies import EVERY_COPY
 
 MIN_SIZES: Final = 4
 """Two on either side when every second one is left out."""
@@ -118,7 +119,7 @@ class _Rows:
             payload = self._payload(bench)
             for size in bench.size_bytes:
                 flow = Flow("dp_shard", bench.op, payload, bench.communicator, size, {})  # type: ignore[arg-type]
-                seconds.append(float(time_of(flow, group, 0.0).time_s[0]))
+                seconds.append(float(time_of(flow, group, EVERY_COPY).time_s[0]))
         predicted: Floats = np.array(seconds)[keep]
         return predicted
 

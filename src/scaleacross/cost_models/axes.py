@@ -283,10 +283,14 @@ def axis_terms(
 
 
 def exposed_exchange_s(volumes: Volumes, calls: Calls) -> Floats | None:
-    """What no other micro-batch hides of one all-to-all, (n,); None where there are none."""
+    """What neither another micro-batch nor shared experts hide of one all-to-all, (n,); None where there are none.
+
+    Of shared experts it takes the forward pass, which hides less than the backward.
+    """
     if calls.exchange_s is None or not volumes.work.moe_layers.any():
         return None
-    return (1 - volumes.job.experts.overlap_fraction) * calls.exchange_s
+    left = (1 - volumes.job.experts.overlap_fraction) * calls.exchange_s
+    return np.asarray(np.maximum(0.0, left - volumes.work.shared_s / 2))
 
 
 def group_of(network: Networks, name: str, shape: GroupShape, links: Links, launch_s: float) -> Group:

@@ -33,7 +33,7 @@ import numpy as np
 from scaleacross.cost_models.axes import Terms
 from scaleacross.cost_models.buckets import num_buckets
 from scaleacross.cost_models.chunk_work import StageWork
-from scaleacross.cost_models.collectives import ALGORITHM_NAMES, Group, distinct_share
+from scaleacross.cost_models.collectives import ALGORITHM_NAMES, Group
 from scaleacross.cost_models.far_gradients import FarGradients
 from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import CAMPUS, NUM_LEVELS, RACK
@@ -54,6 +54,7 @@ from scaleacross.cost_models.traffic import Flow, Volumes, flows
 from scaleacross.cost_models.waiting_groups import RankGroups
 from scaleacross.cost_models.window_traffic import windows_of
 from scaleacross.spec.parallelism import REDUCED_EVERY_PASS, SHARD_LEVELS, PipelineChoice
+from scaleacross.workloads.equal_copies import EVERY_COPY, EqualCopies
 
 ADAPTER: Final = 0
 """Row of ``link_seconds`` of what is no level: the network adapter, which all levels beyond the scale-up domain share."""
@@ -143,7 +144,8 @@ def _sharing_links(
     if exchange is not None:
         exchanges = (1 - volumes.job.experts.overlap_fraction) * np.stack([one.exchanges for one in over])
         busy = waits.each(partial(busy_s, exchange))
-        waited = exchanges * waits.longest_s(partial(_time_s, volumes, exchange))
+        longest = waits.longest_s(partial(_time_s, volumes, exchange))
+        waited = exchanges * np.maximum(0.0, longest - volumes.work.shared_s / 2)
         met = taken + busy[:, None] * exchanges
         hidden = np.clip(waited - (met.max(axis=0) - together), 0.0, waited)
         slowed = _slowed_s(volumes, busy, taken, waited, over)
@@ -181,7 +183,7 @@ def _share_of_passes(volumes: Volumes, busy_s: Floats) -> Floats:
     return np.stack([back / (work.backward_s + back), ahead / (work.forward_s + ahead)])
 
 
-def link_seconds(flow: Flow, group: Group, copies: float, pipeline: PipelineChoice) -> Floats:
+def link_seconds(flow: Flow, group: Group, copies: EqualCopies, pipeline: PipelineChoice) -> Floats:
     """Seconds for which one call, run by all groups of its axis, keeps the adapter (row 0) and each level's links busy."""
     algorithm = ALGORITHM_NAMES[int(time_of(flow, group, copies).algorithm[0])]
     shape, links = group.shape.take(0), group.links
@@ -191,7 +193,8 @@ def link_seconds(flow: Flow, group: Group, copies: float, pipeline: PipelineChoi
             sent = bytes_out(flow, algorithm, shape, level, pipeline)
             carried = carried_bytes(flow, algorithm, shape, level, pipeline)
             if flow.op == "all_to_all":
-                share = float(distinct_share(shape.degree / shape.members[level], copies if flow.axis == "ep" else 0.0))
+                equal = copies if flow.axis == "ep" else EVERY_COPY
+                share = float(equal.distinct_share(shape.degree / shape.members[level]))
                 sent, carried = sent * share, carried * share
             own = sent / float(shape.members[RACK if algorithm in WHOLE_STREAM else level])
             # a level's own children exchange what is theirs; all other algorithms count what goes farther themselves

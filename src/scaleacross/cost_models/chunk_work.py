@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scaleacross.cost_models.compute import ATTENTION_BACKWARD_RATIO
-from scaleacross.cost_models.layer_seconds import StackedTimes, times_by_type
+from scaleacross.cost_models.layer_seconds import StackedTimes, shared_seconds, times_by_type
 from scaleacross.cost_models.memory import held_parameters
 from scaleacross.cost_models.rank_seconds import layer_counts, rank_times, update_s, with_accumulation
 from scaleacross.cost_models.settings import Floats, Ints, Settings
@@ -35,6 +35,7 @@ class StageWork:
         rank: pipeline rank that holds the stage.
         forward_s, backward_s: computation; recomputation is part of backward, ``weight_s`` (weight gradients) too.
         attention_s: fused attention forward, part of forward_s.
+        shared_s, shared_backward_s: shared experts of a layer that run beside its all-to-alls.
         num_layers: transformer layers; ``attention_layers`` and ``moe_layers`` of them with attention, with routed experts.
         tp_forward, tp_backward: gathers (and as many scatters) over tp in either pass.
         dense_parameters, expert_parameters: held before sharding over data parallel.
@@ -45,6 +46,8 @@ class StageWork:
     backward_s: Floats
     weight_s: Floats
     attention_s: Floats
+    shared_s: Floats
+    shared_backward_s: Floats
     num_layers: Ints
     attention_layers: Floats
     moe_layers: Floats
@@ -69,12 +72,15 @@ def stage_work(
     parts = with_accumulation(rank_times(times, settings, classes), job, accelerator, settings, held.total)
     forward, backward, weight, attention = (part[:, 0] for part in parts)
     counts = layer_counts(profile, settings, classes, stages)
+    shared, shared_backward = shared_seconds(job, [times])
     return StageWork(
         rank=rank,
         forward_s=forward,
         backward_s=backward,
         weight_s=weight,
         attention_s=attention,
+        shared_s=np.broadcast_to(shared, len(stages)),
+        shared_backward_s=np.broadcast_to(shared_backward, len(stages)),
         num_layers=table.sum(axis=1),
         attention_layers=counts["layers"],
         moe_layers=counts["moe_layers"],
@@ -124,6 +130,8 @@ def _of_type(
             weight_gradient_s=work.weight_s[stage],
             attention_s=work.attention_s[stage],
             attention_backward_s=ATTENTION_BACKWARD_RATIO * work.attention_s[stage],
+            shared_s=work.shared_s[stage] * work.moe_layers[stage],
+            shared_backward_s=work.shared_backward_s[stage] * work.moe_layers[stage],
             num_layers=int(work.num_layers[stage]),
             num_attention_layers=int(work.attention_layers[stage]),
             num_moe_layers=int(work.moe_layers[stage]),

@@ -71,6 +71,7 @@ from scaleacross.cost_models.protocol_times import ProtocolTimes, least_tree_sha
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.spec.network import CurveOp
 from scaleacross.spec.network_choice import MOVES, CommunicatorChoice, Compression
+from scaleacross.workloads.equal_copies import EVERY_COPY, EqualCopies
 
 ALGORITHM_NAMES = ("none", "ring", "hierarchical", "tree", "pairwise", "point_to_point", "measured")
 NONE, RING, HIERARCHICAL, TREE, PAIRWISE, POINT_TO_POINT, MEASURED = range(len(ALGORITHM_NAMES))
@@ -226,24 +227,24 @@ class Group:
                 out = Timed(*(np.where(faster, new, old) for new, old in zip(coded, out, strict=True)))
         return out
 
-    def all_to_all(self, sent_bytes: Floats, copies: float = 0.0, payload: str = "") -> Timed:
+    def all_to_all(self, sent_bytes: Floats, copies: EqualCopies = EVERY_COPY, payload: str = "") -> Timed:
         """All-to-all in which every rank sends ``sent_bytes`` in all, evenly to the d ranks, itself included.
 
         A rank's bytes for ranks outside its child of level l are (d − members_l)/d of them, over its own adapter; uplinks and
         trunks carry what all groups send over them (``GroupShape.exchanged``), of which settings of a connection take nothing:
         a rank has one to every peer, each for 1/d of its bytes, and the slowest of them is as long as S / (d · rate_l) under
-        way. Where they are ``copies`` equal copies per token, a token is sent but once to each child that it is meant for
-        (``distinct_share``, of the fewest members in a child); 0: every copy is sent.
+        way. Of ``copies`` that are equal a token is sent but once to each child that it is meant for (``distinct_share``, of the
+        fewest members in a child).
         """
         shape, size, degree = self.shape, np.asarray(sent_bytes), self.shape.degree[..., None]
         choice = self._choice("all_to_all", payload)
         links = self._connected(choice)
         ports = links if links.adapter is None else links._replace(bandwidth=links.adapter)
-        each = exchange_s_per_byte(shape, ports) * distinct_share(degree / shape.members, copies)
+        each = exchange_s_per_byte(shape, ports) * copies.distinct_share(degree / shape.members)
         latency = np.where(shape.fanout > 1, links.latency, 0.0)
         if links.adapter is not None:
             each = np.maximum(each, np.where(shape.fanout > 1, 1 / (degree * links.bandwidth), 0.0))
-        inside = size * distinct_share(shape.degree, copies)
+        inside = size * copies.distinct_share(shape.degree)
 
         def across(counted: Bools) -> Timed:
             s_per_byte, fixed_s = ((counted * figures).max(axis=-1) for figures in (each, latency))
@@ -378,17 +379,8 @@ def all_reduce(size_bytes: Floats, shape: GroupShape, links: Links, launch_s: fl
     return Group(shape, links, launch_s).all_reduce(size_bytes)
 
 
-def all_to_all(sent_bytes: Floats, shape: GroupShape, links: Links, launch_s: float, copies: float = 0.0) -> Timed:
+def all_to_all(
+    sent_bytes: Floats, shape: GroupShape, links: Links, launch_s: float, copies: EqualCopies = EVERY_COPY
+) -> Timed:
     """All-to-all in which every rank sends ``sent_bytes`` in all (``Group.all_to_all``); zero for a group of one."""
     return Group(shape, links, launch_s).all_to_all(sent_bytes, copies)
-
-
-def distinct_share(places: Floats, copies: float) -> Floats:
-    """Expected number of distinct places of ``copies`` equally likely ones, over ``copies``: C·(1 − (1 − 1/C)^k) / k.
-
-    1 for no copies.
-    """
-    if not copies:
-        return np.ones_like(places, dtype=np.float64)
-    share: Floats = places * (1.0 - (1.0 - 1.0 / places) ** copies) / copies
-    return share

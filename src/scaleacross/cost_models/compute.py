@@ -7,8 +7,8 @@ Every figure comes from the accelerator's catalogue entry, with source and statu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -23,15 +23,16 @@ from scaleacross.cost_models.kernels import (
     gemm_model_of,
     machine_of,
 )
+from scaleacross.cost_models.runtime import HOST_BACKWARD_RATIO, Runtime, host_s, permutation_bytes, sorting_bytes
 from scaleacross.cost_models.settings import ALL_TO_ALL, ALL_TO_ALL_RING, ANY_EXCHANGE, RING, Bools, Floats, Ints
 from scaleacross.cost_models.stragglers import busiest_load
 from scaleacross.spec.accelerator import Accelerator, Precision
-from scaleacross.spec.framework import Conversion, Optimizer
-from scaleacross.spec.job import Job
+from scaleacross.spec.framework import Optimizer
 from scaleacross.spec.parallelism import CONTEXT_EXCHANGES, ContextExchange
 from scaleacross.spec.recomputation import MODULES, Module
 from scaleacross.workloads.layer_profile import Attention, Gemm, LayerProfile, Recurrence
 
+SHARED: Final[Module] = "shared_experts"
 ATTENTION_BACKWARD_RATIO: Final = 2.5
 """Backward over forward FLOP of fused attention: 5 matrix products against 2 (FlashAttention, arXiv 2205.14135, §3)."""
 RECURRENCE_BACKWARD_RATIO: Final = 2.5
@@ -40,26 +41,6 @@ flash-linear-attention and mamba-ssm store no states)."""
 ELEMENTWISE_BACKWARD_RATIO: Final = 2.0
 """HBM bytes of element-wise work, backward over forward: output gradients are read too, input gradients written."""
 
-HOST_BACKWARD_RATIO: Final = 2.0
-"""Kernels that the host launches backward over forward: two gradients per product and per element-wise operation."""
-HOST_SHARES: Final[Mapping[str, float]] = {"none": 1.0, "partial": 0.5, "full": 0.0}
-"""Share of the host's time to launch a layer with experts that CUDA graphs leave, by ``ExpertRuntime.graphs``: ``partial``
-graphs hold attention, router and dispatch preprocessing, about half of the kernels (assumed)."""
-ROUTING_OPERATORS: Final = 10
-"""Operators that the host launches in the forward pass of a layer with routed experts beside its products and what comes with
-each of them (a norm, attention, an activation, an addition): softmax, top-k, counts per expert, permutation, dispatch, sorting
-and their counterparts on the way back (Megatron-Core's MoELayer; the number is assumed)."""
-HOST_OPERATORS: Final = 20
-"""Operators of the layer that ``host_moe_pass_s`` is stated for: five products (grouped-query attention, router, experts), as
-many others, and ROUTING_OPERATORS. Latent attention and shared experts have more."""
-LOCAL_EXPERT_OPERATORS: Final = 0.12
-"""Of an operator's host time, per product of every further expert of a rank: Transformer Engine's grouped linear launches the
-products expert by expert, from C++ (pytorch/module/grouped_linear.py; the share is assumed). Narrow products take as much
-again for the conversion of each expert's rows."""
-SORTING_BYTES: Final = 8.0
-"""HBM bytes per feature of a token copy, forward: with several experts on a rank, copies are sorted by expert when they arrive
-and back before they return (Megatron-Core, sort_chunks_by_idxs of MoEAlltoAllTokenDispatcher), read and written in 16 bit each.
-Dispatchers that send a token once write copies in the order of experts to begin with."""
 RING_FORWARD_BYTES: Final = 10.0
 """HBM bytes per output element and call of ring attention: 2 read, 4 read and 4 written of the fp32 sum (Transformer
 Engine's context-parallel attention; Ring Attention, arXiv 2310.01889)."""
@@ -97,39 +78,6 @@ class Shards:
 
 
 @dataclass(frozen=True)
-class Runtime:
-    """What a job's framework decides about kernels.
-
-    Attributes:
-        gradient_result_bytes: HBM bytes per parameter that the product of a weight gradient moves for its result.
-        host_share: of ``host_moe_pass_s`` that CUDA graphs leave.
-        sorts_copies: several experts of a rank have the copies that arrive sorted.
-        conversion: what moves to convert the operands of narrow products.
-        load_spread: of experts (``stragglers.busiest_load``).
-        exchanges: what candidates that are still to choose one may choose.
-    """
-
-    gradient_result_bytes: float = RESULT_BYTES
-    host_share: float = 1.0
-    sorts_copies: bool = True
-    conversion: Conversion = field(default_factory=Conversion)
-    exchanges: tuple[ContextExchange, ...] = CONTEXT_EXCHANGES
-    load_spread: float = 0.0
-
-
-def runtime_of(job: Job) -> Runtime:
-    """The runtime that a job states.
-
-    Fused accumulation reads and writes the accumulated gradient (Megatron-LM's gradient_accumulation_fusion).
-    """
-    optimizer = job.optimizer
-    moved = 2.0 * optimizer.gradient_bytes if optimizer.fused_accumulation else RESULT_BYTES
-    experts, graphs = job.experts, HOST_SHARES[job.experts.graphs]
-    copies = experts.dispatch == "copies"
-    return Runtime(moved, graphs, copies, job.conversion, job.context_exchange, experts.load_spread)
-
-
-@dataclass(frozen=True)
 class LayerTimes:
     """Seconds per micro-batch and layer, shape (n,).
 
@@ -140,6 +88,7 @@ class LayerTimes:
         partly_s: what recomputation of the row's modules adds to backward, selective recomputation where it names none.
         attention_s: fused attention, part of ``forward_s``.
         elementwise_s: work by bytes, part of ``forward_s``; ELEMENTWISE_BACKWARD_RATIO times as much of ``backward_s``.
+        shared_s, shared_backward_s: shared experts, parts of ``forward_s`` and ``backward_s``.
     """
 
     forward_s: Floats
@@ -148,6 +97,8 @@ class LayerTimes:
     partly_s: Floats
     attention_s: Floats
     elementwise_s: Floats
+    shared_s: Floats
+    shared_backward_s: Floats
 
 
 def gemm_time_s(
@@ -320,34 +271,24 @@ def layer_times(
         KeyError: the accelerator states no peak for ``precision``.
     """
     tokens = shards.tokens(sequence_length)
-    forward, backward, weight = np.zeros_like(tokens), np.zeros_like(tokens), np.zeros_like(tokens)
-    repeated, launches = np.zeros_like(tokens), np.zeros_like(tokens)
+    forward, backward, weight, repeated, launches, beside, beside_back = (np.zeros_like(tokens) for _ in range(7))
     for gemm in layer.gemms:
-        rows, cols, depth, count = _gemm_shape(gemm, shards, tokens, num_experts, runtime.load_spread)
+        shape = _gemm_shape(gemm, shards, tokens, num_experts, runtime.load_spread)
         used = _sixteen_bit(accelerator) if gemm.always_16_bit else precision
-        launches = launches + (count - 1) * (2 if ELEMENT_BYTES[used] < 2 else 1)
-        before = forward
-        forward = forward + gemm_time_s(accelerator, used, rows, cols, depth, count)
-        backward = backward + gemm_time_s(accelerator, used, rows, depth, cols, count)
-        if gemm.trained:
-            own = gemm_time_s(accelerator, used, depth, cols, rows, count, runtime.gradient_result_bytes)
-            backward, weight = backward + own, weight + own
-        rate = memory_bytes_per_s(accelerator) / count
-        if gemm.siblings > 1:
-            backward = backward + (SUM_BYTES + SUM_BYTES / gemm.siblings) * rows * depth / rate
-        if ELEMENT_BYTES[used] < 2:
-            ahead, back, again = conversion_bytes(gemm, runtime.conversion, shards.tp, rows, cols, depth)
-            again = again * gemm.trained
-            forward, backward, weight = forward + ahead / rate, backward + (back + again) / rate, weight + again / rate
-        repeated = repeated + np.where(shards.runs_again(gemm.modules), forward - before, 0.0)
+        launches = launches + (shape[-1] - 1) * (2 if ELEMENT_BYTES[used] < 2 else 1)
+        ahead, back, own = _product_times_s(gemm, accelerator, used, shards.tp, shape, runtime)
+        forward, backward, weight = forward + ahead, backward + back, weight + own
+        repeated = repeated + np.where(shards.runs_again(gemm.modules), ahead, 0.0)
+        if SHARED in gemm.modules:
+            beside, beside_back = beside + ahead, beside_back + back
     divided = layer.elementwise_bytes - layer.replicated_elementwise_bytes
-    copies = SORTING_BYTES * layer.hidden_size * layer.routed_tokens * runtime.sorts_copies
-    sorted_bytes = np.where(launches > 0, copies, 0.0)
+    sorted_bytes = np.where(launches > 0, sorting_bytes(layer, runtime), 0.0)
     elementwise = (
         tokens
         * ((divided + sorted_bytes) / shards.tp + layer.replicated_elementwise_bytes)
         / memory_bytes_per_s(accelerator)
     )
+    permuted = tokens / shards.tp * permutation_bytes(layer, runtime) / memory_bytes_per_s(accelerator)
     attention, attention_backward, hiding = (np.zeros_like(tokens) for _ in range(3))
     selective = elementwise + layer.selective_gemm_fraction * forward
     if layer.attention is not None:
@@ -358,30 +299,48 @@ def layer_times(
     for module, share in layer.modules.items():
         stream = share.stream_elementwise_bytes if layer.replicated_elementwise_bytes else 0.0
         moved = (share.elementwise_bytes - stream) / shards.tp + stream
-        own = tokens * moved / memory_bytes_per_s(accelerator) + (attention if share.attention else 0.0)
+        passed = tokens * moved / memory_bytes_per_s(accelerator)
+        if module == SHARED:
+            beside, beside_back = beside + passed, beside_back + ELEMENTWISE_BACKWARD_RATIO * passed
+        own = passed + permuted * share.experts + (attention if share.attention else 0.0)
         repeated = repeated + np.where(shards.runs_again((module,)), own, 0.0)
     if layer.recurrence is not None:
         core = _recurrence_s(layer.recurrence, accelerator, shards, tokens)
         forward, backward = forward + core, backward + RECURRENCE_BACKWARD_RATIO * core
-    host = _host_s(layer, accelerator, runtime, launches)
+    host = host_s(layer, accelerator, runtime, launches)
     return LayerTimes(
-        forward_s=np.maximum(forward + attention + elementwise, host),
+        forward_s=np.maximum(forward + attention + elementwise + permuted, host),
         backward_s=np.maximum(
-            backward + attention_backward + ELEMENTWISE_BACKWARD_RATIO * elementwise, HOST_BACKWARD_RATIO * host
+            backward + attention_backward + ELEMENTWISE_BACKWARD_RATIO * elementwise + permuted,
+            HOST_BACKWARD_RATIO * host,
         ),
         weight_s=weight,
         partly_s=np.where(shards.modules > 0, repeated, selective),
         attention_s=hiding,
         elementwise_s=elementwise,
+        shared_s=beside,
+        shared_backward_s=beside_back,
     )
 
 
-def _host_s(layer: LayerProfile, accelerator: Accelerator, runtime: Runtime, launches: Floats) -> Floats:
-    """Host time to launch the forward pass of a layer with routed experts, 0 of others, whose host runs ahead; ``launches``:
-    kernels for further experts of the rank, (n,)."""
-    operators = 2 * len(layer.gemms) + ROUTING_OPERATORS + LOCAL_EXPERT_OPERATORS * launches
-    share = runtime.host_share * bool(layer.routed_tokens)
-    return np.asarray(share * accelerator.host_moe_pass_s * operators / HOST_OPERATORS, dtype=np.float64)
+def _product_times_s(
+    gemm: Gemm, accelerator: Accelerator, used: Precision, tp: Ints, shape: tuple[Floats, ...], runtime: Runtime
+) -> tuple[Floats, Floats, Floats]:
+    """Forward, backward and of it the weight gradient of one product, conversions of narrow operands included."""
+    rows, cols, depth, count = shape
+    forward = gemm_time_s(accelerator, used, rows, cols, depth, count)
+    backward, weight = gemm_time_s(accelerator, used, rows, depth, cols, count), np.zeros_like(forward)
+    if gemm.trained:
+        weight = gemm_time_s(accelerator, used, depth, cols, rows, count, runtime.gradient_result_bytes)
+        backward = backward + weight
+    rate = memory_bytes_per_s(accelerator) / count
+    if gemm.siblings > 1:
+        backward = backward + (SUM_BYTES + SUM_BYTES / gemm.siblings) * rows * depth / rate
+    if ELEMENT_BYTES[used] < 2:
+        ahead, back, again = conversion_bytes(gemm, runtime.conversion, tp, rows, cols, depth)
+        again = again * gemm.trained
+        forward, backward, weight = forward + ahead / rate, backward + (back + again) / rate, weight + again / rate
+    return forward, backward, weight
 
 
 def accumulation_time_s(accelerator: Accelerator, optimizer: Optimizer, parameters: Floats) -> Floats:

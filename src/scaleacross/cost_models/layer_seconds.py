@@ -13,9 +13,10 @@ from typing import Final, Generic, TypeVar
 
 import numpy as np
 
-from scaleacross.cost_models.compute import Runtime, Shards, layer_times, runtime_of
+from scaleacross.cost_models.compute import Shards, layer_times
 from scaleacross.cost_models.offloading import paced
 from scaleacross.cost_models.recomputation import layers_again, partly_again
+from scaleacross.cost_models.runtime import Runtime, runtime_of
 from scaleacross.cost_models.settings import ANY_EXCHANGE, Floats, Ints, Settings
 from scaleacross.cost_models.stragglers import slowest_ratio
 from scaleacross.spec.accelerator import Accelerator, Precision
@@ -43,6 +44,8 @@ class StackedTimes:
     full: Floats
     attention: Floats
     elementwise: Floats
+    shared: Floats
+    shared_backward: Floats
 
     def take(self, rows: Ints) -> StackedTimes:
         """The candidates selected by an index array."""
@@ -64,6 +67,15 @@ def times_by_type(
     distinct, rows_to_distinct = distinct_shards(settings)
     times = ((one, stacked_times(profile, job, one, distinct)) for one in accelerators)
     return [at_pace(each.take(rows_to_distinct), profile, job, settings, one) for one, each in times]
+
+
+def shared_seconds(job: Job, times: Sequence[StackedTimes]) -> tuple[Floats, Floats]:
+    """Forward and backward of the shared experts of a layer that run beside its all-to-alls, (n,): the longest of any layer and
+    accelerator type, 0 where the job has them run after one another."""
+    overlaps = float(job.experts.shared_overlap)
+    ways = ([one.shared for one in times], [one.shared_backward for one in times])
+    forward, backward = (overlaps * np.max(way, axis=(0, 1)) for way in ways)
+    return forward, backward
 
 
 def distinct_shards(settings: Settings) -> tuple[Shards, Ints]:
@@ -154,6 +166,8 @@ def _table(
             again,
             [t.attention_s for t in each],
             [t.elementwise_s for t in each],
+            [t.shared_s for t in each],
+            [t.shared_backward_s for t in each],
         )
         return np.array(columns)
 

@@ -115,6 +115,18 @@ def cp_waits_s(
     return forward, back + volumes.keys_again * forward
 
 
+def exchange_waits_s(volumes: Volumes, exchange_s: Floats) -> tuple[Floats, Floats]:
+    """What one layer waits for in its dispatch and combine, ``exchange_s`` each, forward and backward, (n,)."""
+    work = volumes.work
+    forward = beyond_shared_s(exchange_s, work.shared_s)
+    return forward, beyond_shared_s(exchange_s, work.shared_backward_s) + volumes.tokens_again * forward
+
+
+def beyond_shared_s(exchange_s: Floats, shared_s: Floats) -> Floats:
+    """Dispatch and combine of one layer beyond the shared experts that run beside them."""
+    return np.maximum(0.0, 2 * exchange_s - shared_s)
+
+
 def least_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:
     """All-to-alls that no other micro-batch hides, (n,).
 
@@ -122,7 +134,7 @@ def least_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:
     weight gradients may hide more in every micro-batch.
     """
     settings, work, share = volumes.settings, volumes.work, volumes.job.experts.overlap_fraction
-    forward, back = 2 * exchange_s, (2 + 2 * volumes.tokens_again) * exchange_s
+    forward, back = exchange_waits_s(volumes, exchange_s)
     each = work.moe_layers * (forward + back)
     hidden = np.minimum(share * each, work.forward_s + work.backward_s)
     weights = np.where(among(settings.schedule, SPLIT), 0.0, np.minimum(share * work.moe_layers * back, work.weight_s))
@@ -135,7 +147,7 @@ def least_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:
 def early_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:
     """Of ``least_expert_wait_s`` what comes before any stage has its gradients, (n,)."""
     settings, work, share = volumes.settings, volumes.work, volumes.job.experts.overlap_fraction
-    forward, back = (work.moe_layers * ways * exchange_s for ways in (2.0, 2 + 2 * volumes.tokens_again))
+    forward, back = (work.moe_layers * each for each in exchange_waits_s(volumes, exchange_s))
     forward = forward - np.minimum(share * forward, work.forward_s)
     back = back - np.minimum(share * back, work.backward_s)
     waited: Floats = settings.num_micro_batches * forward + early_backwards(settings) * back
@@ -227,7 +239,7 @@ def passed_cp_wait_s(volumes: Volumes, gather_s: Floats, both_s: Floats, heads_s
 def passed_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:
     """All-to-alls that one micro-batch waits for in all layers and that cannot overlap with computation, (n,)."""
     work, share = volumes.work, volumes.job.experts.overlap_fraction
-    forward, back = (work.every_moe_layers * ways * exchange_s for ways in (2.0, 2 + 2 * volumes.tokens_again))
+    forward, back = (work.every_moe_layers * each for each in exchange_waits_s(volumes, exchange_s))
     hidden = np.minimum(share * forward, work.every_forward_s), np.minimum(share * back, work.every_backward_s)
     return np.asarray(forward + back - sum(hidden))
 

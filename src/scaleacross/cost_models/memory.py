@@ -127,7 +127,7 @@ def _activations(
     per_layer = np.stack([kept_bytes(layer, settings) for layer, _ in profile.blocks])
     embedding = kept_bytes(profile.embedding, settings)
     kept = spread(per_layer * (1 - activation_share(settings)), classes, embedding) / settings.num_chunks
-    held = _most_in_flight(settings, classes) if in_flight is None else in_flight[:, None]
+    held = _held_chunks(job, settings, classes, in_flight)
     head = classes.has_head[:, None] * kept_bytes(profile.head, settings)
     return (kept * held + head) * _tokens(job, settings)
 
@@ -137,7 +137,7 @@ def host_bytes(
 ) -> Floats:
     """Host memory that one accelerator of every rank class fills, (classes, n): layers' activations, states and gradients."""
     per_layer = np.stack([kept_bytes(layer, settings) for layer, _ in profile.blocks])
-    flight = _most_in_flight(settings, classes) if in_flight is None else in_flight[:, None]
+    flight = _held_chunks(job, settings, classes, in_flight)
     layers = spread(per_layer * activation_share(settings), classes) / settings.num_chunks * flight
     updated = held_parameters(profile, settings, classes).sharded(settings) * state_share(settings)
     filled: Floats = layers * _tokens(job, settings) + updated * (job.optimizer.state_bytes + GRADIENT_BYTES)
@@ -159,6 +159,14 @@ def fullest_bytes(
         return needed
     lacking = host_bytes(profile, job, settings, classes).max(axis=0) - host_room_bytes(accelerators)
     return np.where(lacking > 0, np.maximum(needed, room_bytes) + lacking, needed)
+
+
+def _held_chunks(job: Job, settings: Settings, classes: RankClasses, in_flight: Ints | None) -> Ints:
+    """Chunk activations held at once, (classes, n). Where all-to-alls run beside another micro-batch, a forward pass runs beside
+    a backward pass whose chunk is still held: one more (Megatron-Core, schedules.py: one more warm-up chunk)."""
+    held = _most_in_flight(settings, classes) if in_flight is None else in_flight[:, None]
+    beside = (settings.expert_ranks > 1) & (job.experts.overlap_fraction > 0)
+    return np.asarray(np.where(beside, np.minimum(held + 1, settings.num_micro_batches * settings.num_chunks), held))
 
 
 def _most_in_flight(settings: Settings, classes: RankClasses) -> Ints:

@@ -18,6 +18,7 @@ from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.network_choice import CommunicatorChoice
 from scaleacross.spec.parallelism import PipelineChoice
 from scaleacross.spec.plan import LevelTraffic, PredictedCollective
+from scaleacross.workloads.equal_copies import EVERY_COPY, EqualCopies
 
 NOT_ENCODED: Final = sent_ratio(None)
 
@@ -97,7 +98,7 @@ def _leaving_share(fanout: float, level: int, pipeline: PipelineChoice) -> float
     return 0.5 if level >= CAMPUS else 1.0
 
 
-def predicted(flow: Flow, group: Group, equal_copies: float) -> PredictedCollective:
+def predicted(flow: Flow, group: Group, equal_copies: EqualCopies) -> PredictedCollective:
     """One kind of collective as a plan states it, alone on the network; ``group`` of one row."""
     timed, shape = time_of(flow, group, equal_copies), group.shape
     return PredictedCollective(
@@ -114,11 +115,11 @@ def predicted(flow: Flow, group: Group, equal_copies: float) -> PredictedCollect
     )
 
 
-def time_of(flow: Flow, group: Group, equal_copies: float) -> Timed:
+def time_of(flow: Flow, group: Group, equal_copies: EqualCopies) -> Timed:
     """Time and algorithm of one of ``flow``."""
     size: Floats = np.array([flow.size_bytes])
     if flow.op == "all_to_all":
-        return group.all_to_all(size, equal_copies if flow.axis == "ep" else 0.0, flow.what)
+        return group.all_to_all(size, equal_copies if flow.axis == "ep" else EVERY_COPY, flow.what)
     if flow.op == "all_reduce":
         return group.all_reduce(size, flow.what)
     if flow.op == "send":

@@ -44,6 +44,7 @@ from scaleacross.schedules.pipeline import SCHEDULES
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import PASS_GATHERS, REDUCED_EVERY_PASS, SHARD_LEVELS, Axis
 from scaleacross.spec.step_work import Phase
+from scaleacross.workloads.equal_copies import EqualCopies, equal_copies
 from scaleacross.workloads.layer_profile import ModelProfile
 
 ACTIVATION_BYTES: Final = 2.0
@@ -132,11 +133,9 @@ class Volumes:
         return self.hidden_bytes * copies / self.settings.tp * load
 
     @property
-    def equal_copies(self) -> float:
-        """Copies of a token of which every place gets one at most, 0 if it gets them all."""
-        if self.job.experts.dispatch == "copies":
-            return 0.0
-        return float(max(block.routed_tokens for block, _ in self.profile.blocks))
+    def equal_copies(self) -> EqualCopies:
+        """Copies of a token that are sent once to a place."""
+        return equal_copies(self.job, self.profile)
 
     @property
     def all_reduced(self) -> bool:

@@ -22,7 +22,7 @@ import numpy as np
 
 from scaleacross.cost_models.buckets import num_buckets
 from scaleacross.cost_models.compute import memory_bytes_per_s
-from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s
+from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, shared_seconds
 from scaleacross.cost_models.layout import Layout, types_of_ranks
 from scaleacross.cost_models.memory import Held, held_parameters, memory_parts
 from scaleacross.cost_models.network.drivers import least_taken_fraction, taken_fraction
@@ -198,6 +198,7 @@ def rank_rows(
     slowest_update = max(update[names.index(one), r] for r, here in enumerate(types_of_ranks(layout)) for one in here)
     counts = layer_counts(profile, settings, classes, rank)
     same = np.ones(len(rank))
+    shared, shared_backward = shared_seconds(job, times)
     passes = (forward + backward)[kinds, rank].reshape(len(layout), -1)
     certain = passes if among(settings.schedule, WHOLE).all() else forward[kinds, rank].reshape(len(layout), -1)
     one_chunk = int(settings.num_chunks[0]) == 1  # of several, the first is less than their share
@@ -216,6 +217,8 @@ def rank_rows(
         fill_rounds=idle * (len(split) - 1) / settings.num_chunks,
         ranks_behind=(len(split) - 1 - rank) * same,
         attention_s=attention[kinds, rank],
+        shared_s=shared[0] * same,
+        shared_backward_s=shared_backward[0] * same,
         **counts,
         **_gradients_of(job, settings, table, held, np.full(len(rank), held.total[:, 0].argmax())),
         mean_held_share=held.total.mean() / held.total.max() * same,

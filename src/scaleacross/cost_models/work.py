@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from scaleacross.cost_models.buckets import num_buckets
 from scaleacross.cost_models.compute import memory_bytes_per_s
-from scaleacross.cost_models.layer_seconds import StackedTimes, at_pace, distinct_shards, stacked_times
+from scaleacross.cost_models.layer_seconds import StackedTimes, at_pace, distinct_shards, shared_seconds, stacked_times
 from scaleacross.cost_models.memory import held_parameters
 from scaleacross.cost_models.network.drivers import least_taken_fraction, taken_fraction
 from scaleacross.cost_models.network.sm_contention import hbm_s
@@ -55,6 +55,7 @@ class Work:
         attention_s: fused attention forward, part of forward_s (what context parallelism can hide behind).
         tp_gathers: gathers plus scatters over tp, forward and backward.
         tp_forward: gathers (and as many scatters) of the forward pass, part of tp_gathers.
+        shared_s, shared_backward_s: shared experts of a layer that run beside its all-to-alls, at most.
         layers, moe_layers: layers with attention, layers with routed experts.
         dense_parameters, expert_parameters: held by the fullest rank before sharding over data parallel.
         mean_held_share, least_held_share: what the ranks hold in the mean, and the emptiest one, over that.
@@ -85,6 +86,8 @@ class Work:
     ahead_attention_s: Floats
     ranks_behind: Floats
     attention_s: Floats
+    shared_s: Floats
+    shared_backward_s: Floats
     tp_gathers: Floats
     tp_forward: Floats
     layers: Floats
@@ -196,6 +199,7 @@ def _group_work(
     added = np.max([added_up_s(job, one, settings, held.total[fullest, here]) for one in accelerators], axis=0)
     dense, expert = held.dense[fullest, here], held.expert[fullest, here]
     elementwise = elementwise_fraction(profile, times, settings)
+    shared, shared_backward = shared_seconds(job, times)
     ranks = classes.num_ranks[:, None]  # a product of matrices rounds one candidate otherwise than many
     return {
         "forward_s": forward,
@@ -206,6 +210,8 @@ def _group_work(
         "fill_rounds": idle_share(settings.schedule_names, forward, backward) * (settings.pp - 1) / settings.num_chunks,
         **_ahead(profile, times, settings, classes, busiest),
         "attention_s": attention,
+        "shared_s": shared,
+        "shared_backward_s": shared_backward,
         **layer_counts(profile, settings, classes, busiest),
         "dense_parameters": dense,
         "expert_parameters": expert,

@@ -57,6 +57,8 @@ FIELDS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "--no-gradient-accumulation-fusion": (OFF, ("model.gradient_accumulation_fusion",)),
     "--moe-token-dispatcher-type": (TEXT, ("model.moe_token_dispatcher_type",)),
     "--moe-flex-dispatcher-backend": (TEXT, ("model.moe_flex_dispatcher_backend",)),
+    "--moe-permute-fusion": (ON, ("model.moe_permute_fusion",)),
+    "--moe-shared-expert-overlap": (ON, ("model.moe_shared_expert_overlap",)),
     "--overlap-moe-expert-parallel-comm": (
         ON, ("model.overlap_moe_expert_parallel_comm", "comm_overlap.overlap_moe_expert_parallel_comm"),
     ),

@@ -12,7 +12,7 @@ from scaleacross.workloads.layer_kinds import Mlp
 
 
 def expert_runtime(plan: Plan) -> list[str]:
-    """Dispatcher, overlap of all-to-alls, and graphs."""
+    """Dispatcher, permutation, overlap of all-to-alls, and graphs."""
     decoder, runtime = workload_of(plan).decoder(), plan.job.experts
     return (_dispatch(plan) if next(decoder.experts(), None) is not None else []) + _graphs(plan, runtime.graphs)
 
@@ -26,6 +26,13 @@ def _dispatch(plan: Plan) -> list[str]:
         if several and runtime.dispatch == "deduplicated"
         else ["alltoall"]
     )
+    out += ["--moe-permute-fusion"] if runtime.fused_permutation else []
+    if (
+        several
+        and runtime.shared_overlap
+        and any(experts.shared_width for experts in workload_of(plan).decoder().experts())
+    ):
+        out.append("--moe-shared-expert-overlap")
     return out + (["--overlap-moe-expert-parallel-comm"] if several and runtime.overlap_fraction > 0 else [])
 
 
@@ -37,5 +44,8 @@ def _graphs(plan: Plan, graphs: str) -> list[str]:
     decoder = workload_of(plan).decoder()
     dense = any(isinstance(kind.feed_forward, Mlp) for kind in decoder.kinds.values())
     routed = next(decoder.experts(), None) is not None
+    dense &= (
+        plan.job.experts.overlap_fraction == 0 or plan.degrees.expert_ranks == 1
+    )  # neither with overlap of all-to-alls
     modules = ["attn", *(["mlp"] if dense else []), *(["moe_router"] if routed else [])]
     return ["--cuda-graph-impl", "transformer_engine", "--cuda-graph-modules", *modules]

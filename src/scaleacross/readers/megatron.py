@@ -304,8 +304,12 @@ def _experts(found: dict[str, list[str]], name: str, ep: int) -> dict[str, Any]:
         InputError: a dispatcher or graphs that no plan can say.
     """
     out: dict[str, Any] = {"experts.graphs": _graphs(found, name)}
+    if "--num-experts" in found:
+        out["experts.fused_permutation"] = "--moe-permute-fusion" in found
     if ep == 1:
         return out
+    if "--moe-shared-expert-intermediate-size" in found:
+        out["experts.shared_overlap"] = "--moe-shared-expert-overlap" in found
     dispatcher = (found.get("--moe-token-dispatcher-type") or ["allgather"])[0]
     if dispatcher == "allgather":
         raise InputError(

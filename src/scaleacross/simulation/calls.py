@@ -31,7 +31,6 @@ from scaleacross.simulation.loads import Loads
 from scaleacross.simulation.machine import (
     Machine,
     depth_latency_s,
-    distinct,
     fewest_members,
     outer_levels,
 )
@@ -39,6 +38,7 @@ from scaleacross.simulation.rings import Rings, haul
 from scaleacross.simulation.segments import ALONE, FarMessages, Segment, in_a_row, piped
 from scaleacross.spec.network import CurveOp
 from scaleacross.step.setting import Op
+from scaleacross.workloads.equal_copies import EVERY_COPY, EqualCopies
 
 
 @dataclass
@@ -47,13 +47,13 @@ class Calls:
 
     Attributes:
         launch_s: what starting a collective takes.
-        copies: equal copies of a token of which a place gets one at most; 0: all.
+        copies: those of a token that are sent once to a place.
         seed: of where hashed flows fall.
     """
 
     machine: Machine
     launch_s: float
-    copies: float = 0.0
+    copies: EqualCopies = EVERY_COPY
     seed: int = 0
     _known: dict[object, tuple[Segment, ...]] = field(default_factory=dict)
 
@@ -132,9 +132,7 @@ class Calls:
         machine, block = self.machine, self._block(shape, group)
         link = machine.fabric.buildings[int(machine.fabric.building[block])].links.scale_up
         moved = (
-            size * float(distinct(np.array(float(num_ranks)), self.copies))
-            if op == "all_to_all" and shape == "ep"
-            else size
+            size * float(self.copies.distinct_share(float(num_ranks))) if op == "all_to_all" and shape == "ep" else size
         )
         seconds, fixed = measured_s(link.technology, _curve_of(op), num_ranks, moved), 0.0
         if seconds is None or not way.drive.by_kernels:

@@ -27,6 +27,7 @@ from scaleacross.simulation.patterns import Groups, Pattern, PatternKey
 from scaleacross.spec.parallelism import Degrees
 from scaleacross.spec.placement import Placement, communicator_axes, strides
 from scaleacross.spec.topology import Topology
+from scaleacross.workloads.equal_copies import EVERY_COPY, EqualCopies
 
 Load = list[tuple[int, float]]
 WAITED: Final = ("tp", "cp", "cp_inner", "cp_outer", "ep")
@@ -175,7 +176,7 @@ def build_machine(
     degrees: Degrees,
     kinds: Mapping[str, Sequence[str]],
     block_facts: Floats | None = None,
-    copies: float = 0.0,
+    copies: EqualCopies = EVERY_COPY,
     max_blocks: int | None = None,
     slowdown: Slowdown | None = None,
     width: int | None = None,
@@ -186,7 +187,7 @@ def build_machine(
     Args:
         kinds: shape -> kinds of streams that its collectives need: "ring", "pairwise", "levels".
         block_facts: (positions / width, any) what else tells blocks apart (micro-batches, speed).
-        copies: equal copies of a token of which a place gets one at most; 0: it gets all.
+        copies: those of a token that are sent once to a place.
         max_blocks: classes of blocks to stop at; None: nothing is folded.
         width: positions of a block; None: as many as are alike.
         waited: shapes of groups that computation waits for in every micro-batch.
@@ -198,7 +199,7 @@ def build_machine(
     for shape, needed in kinds.items():
         port_rate = fabric.rates[0, fabric.building[shapes[shape].members[:, 0]]]
         for kind in needed:
-            equal = copies if shape == "ep" else 0.0
+            equal = copies if shape == "ep" else EVERY_COPY
             streams.update(_streams(fabric, shape, shapes[shape], kind, port_rate, equal))
     stride = strides(degrees, placement.axis_order)["pp"]
     position = np.arange(fabric.num_blocks) * fabric.width
@@ -224,24 +225,14 @@ def build_machine(
 
 
 def _streams(
-    fabric: Fabric, shape: str, groups: Groups, kind: str, port_rate: Floats, copies: float
+    fabric: Fabric, shape: str, groups: Groups, kind: str, port_rate: Floats, copies: EqualCopies
 ) -> dict[PatternKey, Pattern]:
     if kind == "ring":
         return {(shape, "ring"): patterns.ring(fabric, groups, port_rate)}
     if kind == "pairwise":
-        return {
-            (shape, "pairwise"): patterns.pairwise(fabric, groups, port_rate, lambda places: distinct(places, copies))
-        }
+        return {(shape, "pairwise"): patterns.pairwise(fabric, groups, port_rate, copies.distinct_share)}
     found = ((level, patterns.level_phase(fabric, groups, level)) for level in range(RACK, NUM_LEVELS))
     return {(shape, str(level)): pattern for level, pattern in found if len(pattern.row)}
-
-
-def distinct(places: Floats, copies: float) -> Floats:
-    """Of ``copies`` equally likely places the expected number of distinct ones, over ``copies``; 1 for no copies."""
-    if not copies:
-        return np.ones_like(places, dtype=np.float64)
-    share: Floats = places * (1.0 - (1.0 - 1.0 / places) ** copies) / copies
-    return share
 
 
 def outer_levels(machine: Machine, shape: str, row: int) -> list[tuple[int, int]]:

@@ -34,6 +34,7 @@ from scaleacross.spec.step_work import PipelineWork
 from scaleacross.step.graph import StepGraph
 from scaleacross.step.program import build
 from scaleacross.step.setting import SHAPES, Op, RankWork, Setting
+from scaleacross.workloads.equal_copies import equal_copies
 from scaleacross.workloads.layer_profile import ModelProfile
 from scaleacross.workloads.problem import Problem
 
@@ -152,7 +153,7 @@ def replay(
     unlike = disturbance or Disturbance()
     machine, pace, counts = _machine(plan, problem, unlike, fold)
     launch = max(one.collective_start_s for one in _accelerators(machine))
-    calls = Calls(machine, launch, _copies(problem), unlike.seed)
+    calls = Calls(machine, launch, equal_copies(problem.job, problem.profile), unlike.seed)
     graph = build(machine, _setting(plan, problem.profile), _ranks(plan, plan.work, machine, pace, counts, unlike))
     lowered = lower(graph, calls, _ways(plan, machine.fabric, _accelerators(machine)))
     return Replay(machine, graph, lowered, lowered.run(progress))
@@ -193,7 +194,7 @@ def _machine(plan: Plan, problem: Problem, unlike: Disturbance, fold: bool) -> t
         degrees,
         _kinds(plan),
         block_facts=np.stack([pace, counts.astype(float)], axis=1),
-        copies=_copies(problem),
+        copies=equal_copies(problem.job, problem.profile),
         max_blocks=_most_classes(plan) if fold else None,
         slowdown=unlike.slowdown,
         width=width,
@@ -226,13 +227,6 @@ def _micro_batches(plan: Plan, width: int) -> Ints:
     first, of = np.unique(replica, return_inverse=True)  # of a block's replicas, which are in one building
     shares = np.array([stated[tuple(names[b] for b in np.flatnonzero(row))] for row in touched[first]])
     return shares[of]
-
-
-def _copies(problem: Problem) -> float:
-    """Copies of a token of which a place gets one at most; 0: it gets every copy."""
-    if problem.job.experts.dispatch == "copies":
-        return 0.0
-    return float(max(block.routed_tokens for block, _ in problem.profile.blocks))
 
 
 def _use(plan: Plan, one: PredictedCollective) -> str:

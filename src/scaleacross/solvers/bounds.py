@@ -26,10 +26,11 @@ from typing import Final
 
 import numpy as np
 
-from scaleacross.cost_models.compute import Shards, attainable_flop_per_s, layer_times, runtime_of
+from scaleacross.cost_models.compute import Shards, attainable_flop_per_s, layer_times
 from scaleacross.cost_models.levels import accelerator_types, trunk_graph
 from scaleacross.cost_models.network.codec import best_ratio
 from scaleacross.cost_models.pipeline.timed_bounds import SPLIT
+from scaleacross.cost_models.runtime import runtime_of
 from scaleacross.cost_models.settings import ALL_TO_ALL_RING
 from scaleacross.cost_models.spending import Spending
 from scaleacross.cost_models.traffic import ACTIVATION_BYTES

@@ -31,7 +31,7 @@ from scaleacross.cost_models.buckets import least_bucket_share
 from scaleacross.cost_models.compute import memory_bytes_per_s
 from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.early_gradients import before_gradients
-from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, times_by_type
+from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, shared_seconds, times_by_type
 from scaleacross.cost_models.memory import held_parameters, memory_parts
 from scaleacross.cost_models.network.drivers import least_taken_fraction, taken_fraction
 from scaleacross.cost_models.network.sm_contention import hbm_s
@@ -161,6 +161,7 @@ class MixedPricing(Pricing):
         nothing, one = np.zeros(len(settings)), np.ones(len(settings))
         _, dense = self._fullest(settings)
         elementwise = elementwise_fraction(self.profile, times, settings)
+        shared, shared_backward = shared_seconds(self.job, times)
         slowest_hbm = min(memory_bytes_per_s(one) for one in self.accelerators)
         work = Work(
             **{f.name: nothing for f in fields(Work)}
@@ -171,6 +172,8 @@ class MixedPricing(Pricing):
                 "layers": one,
                 "buckets": one,
                 "moe_layers": one * bool(self.profile.num_experts),
+                "shared_s": shared,
+                "shared_backward_s": shared_backward,
                 "attention_s": np.max([each.attention.max(axis=0) for each in times], axis=0),
                 "dense_parameters": dense,
                 "mean_held_share": one,

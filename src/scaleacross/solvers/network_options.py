@@ -48,6 +48,7 @@ from scaleacross.spec.network_choice import (
     Connection,
     Driver,
 )
+from scaleacross.workloads.equal_copies import EqualCopies
 
 HEADROOM: Final = 2.0
 """Assumed: bytes in flight per B·RTT. 1 leaves no room for jitter; 2 covers one lost round."""
@@ -118,7 +119,7 @@ class Wire:
     shape: GroupShape
     links: Links
     launch_s: float
-    equal_copies: float
+    equal_copies: EqualCopies
     hashed: Bools
     offers: tuple[Compression, ...] = ()
     max_relative_error: float = 0.0

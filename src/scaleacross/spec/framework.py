@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from scaleacross.spec.base import Name, Spec
 
@@ -133,6 +133,16 @@ class ExpertRuntime(Spec):
         le=1,
         description="share of the all-to-alls of one micro-batch that the computation of another hides",
     )
+    shared_overlap: bool = Field(
+        default=False,
+        description="shared experts compute while tokens of their layer travel, the up-projection beside dispatch, the "
+        "down-projection beside combine (Megatron-LM's --moe-shared-expert-overlap); not with overlap_fraction",
+    )
+    fused_permutation: bool = Field(
+        default=True,
+        description="one kernel orders a token's copies by expert and one adds them up (Transformer Engine; Megatron-LM's "
+        "--moe-permute-fusion), not a sort, a gather by index and an addition in memory (target: torchtitan)",
+    )
     graphs: Literal["none", "partial", "full"] = Field(
         default="none",
         description="CUDA graphs: none, of all but the experts (router, attention), or of the whole iteration",
@@ -144,3 +154,12 @@ class ExpertRuntime(Spec):
         description="standard deviation of an expert's tokens over their mean; every layer waits for the rank whose experts get "
         "most: 0 is balanced, as benchmarks force it",
     )
+
+    @model_validator(mode="after")
+    def _hidden_once(self) -> ExpertRuntime:
+        if self.shared_overlap and self.overlap_fraction > 0:
+            raise ValueError(
+                "shared_overlap with overlap_fraction: all-to-alls run beside shared experts or beside another micro-batch; "
+                "state one of them"
+            )
+        return self

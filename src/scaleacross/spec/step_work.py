@@ -26,6 +26,12 @@ class ChunkWork(Spec):
         description="attention, part of forward_s: what an exchange of keys can hide behind"
     )
     attention_backward_s: NonNegativeFloat = Field(description="its backward pass, part of input_gradient_s")
+    shared_s: NonNegativeFloat = Field(
+        default=0.0, description="shared experts, part of forward_s, that run beside all-to-alls of their layers"
+    )
+    shared_backward_s: NonNegativeFloat = Field(
+        default=0.0, description="their backward pass, weight gradients included"
+    )
     num_layers: NonNegativeInt = Field(description="transformer layers, without embedding and head")
     num_attention_layers: NonNegativeInt = Field(description="of them with attention")
     num_moe_layers: NonNegativeInt = Field(description="of them with routed experts")

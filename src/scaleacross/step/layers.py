@@ -4,7 +4,8 @@
             backward pass overlap with up to half of the weight gradients, where the job says so
 * cp        keys and values that go round a ring overlap with attention; attention waits for those that are gathered, and for
             all-to-alls of heads before and after it, inside a ring too
-* ep        dispatch and combine; the share that the job overlaps runs concurrently with another micro-batch's computation
+* ep        dispatch and combine; the share that the job overlaps runs concurrently with another micro-batch's computation, or
+            shared experts of the same layer do
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Layers:
         self.heads, self.ring = ("cp_inner", "cp_outer") if two_levels else ("cp", "cp")
         self.swaps = (self.heads, "all_to_all") in sizes
         self.has_keys = self.swaps or (self.ring, "all_gather") in sizes
+        self.exchanges = self.setting.size_bytes.get(("ep", "all_to_all"), 0.0)
         self._seconds: dict[tuple[Kind, int], tuple[float, float, float]] = {}
 
     def _compute(self, component: str, seconds: float, label: str) -> int:
@@ -106,7 +108,7 @@ class Layers:
         if attention:
             self._keys(action, key, work, share, pace, cell)
         self._tensor(action, key, work, share, late * pace, cell)
-        self._experts(action, key, work, share, cell)
+        self._experts(action, key, work, share, pace, cell)
         for name, node in hidden:
             self._wait(name, node, cell)
 
@@ -116,7 +118,15 @@ class Layers:
         attention = self._attention(action, work) if self.has_keys else 0.0
         late = self._late_weight_s(action, work, weight)
         whole = work.forward_s if action.kind is Kind.F else work.input_gradient_s
-        return whole + weight - attention - late, attention, late
+        return max(0.0, whole + weight - attention - late - sum(self._shared(action, work))), attention, late
+
+    def _shared(self, action: Action, work: ChunkWork) -> tuple[float, ...]:
+        """Seconds of shared experts beside each dispatch and combine of an action: a forward pass, or what repeats it and the
+        backward pass. Input gradients alone take as long as the forward pass (assumed)."""
+        if not self.exchanges or action.kind is Kind.F:
+            return (work.shared_s * bool(self.exchanges),)
+        back = work.shared_backward_s if action.kind is Kind.B else work.shared_s
+        return work.shared_s * self.setting.tokens_again, back
 
     def _attention(self, action: Action, work: ChunkWork) -> float:
         """Seconds of attention beside which keys and values travel."""
@@ -208,19 +218,29 @@ class Layers:
         """Share of all-to-alls that runs beside the computation of another micro-batch; the outermost has none."""
         return 0.0 if self._alone(action) else self.job.experts.overlap_fraction
 
-    def _experts(self, action: Action, key: Key, work: ChunkWork, share: float, cell: str) -> None:
-        if ("ep", "all_to_all") in self.setting.size_bytes:
+    def _experts(self, action: Action, key: Key, work: ChunkWork, share: float, pace: float, cell: str) -> None:
+        """All-to-alls that nothing but shared experts of their layers runs beside."""
+        shared, size = self._shared(action, work), self.exchanges
+        if not sum(shared):
             count = self._exchanges(action, work) * share * (1 - self._hidden_share(action))
-            size = self.setting.size_bytes["ep", "all_to_all"]
             self._wait_through("ep", (*key, "seen"), ("all_to_all",), size, count, cell)
+            return
+        passes = (1.0,) if action.kind is Kind.F else (self.setting.tokens_again, 1.0)
+        for number, (seconds, ways) in enumerate(zip(shared, passes, strict=True)):
+            if not ways:
+                continue
+            count = 2.0 * ways * work.num_moe_layers * share
+            call = self._call("ep", (*key, "beside shared", str(number)), ("all_to_all",), size, count)
+            beside = self._aside("ep", call, cell)
+            self._compute("compute", seconds * pace, cell)
+            self._wait("ep", beside, cell)
 
     def _hidden(self, action: Action, key: Key, share: float) -> Iterable[tuple[str, int | None]]:
         """Collectives that start with the action and run beside its computation."""
         work = self.work.chunks[action.chunk]
-        if ("ep", "all_to_all") in self.setting.size_bytes and self._hidden_share(action) > 0:
+        if self.exchanges and self._hidden_share(action) > 0:
             count = self._exchanges(action, work) * share * self._hidden_share(action)
-            size = self.setting.size_bytes["ep", "all_to_all"]
-            yield "ep", self._call("ep", (*key, "hidden"), ("all_to_all",), size, count)
+            yield "ep", self._call("ep", (*key, "hidden"), ("all_to_all",), self.exchanges, count)
         if self.job.overlap.tp_fraction > 0 and not self._late_weight_s(action, work, work.weight_gradient_s):
             count = self._tp_calls(action, work) * share * self.job.overlap.tp_fraction
             yield "tp", self._call("tp", (*key, "hidden"), self.tp_ops, self.tp_bytes, count)

@@ -66,6 +66,13 @@ def _expert_overlap(subject: Subject, rows: Columns) -> Bools:
     return out
 
 
+def _shared_overlap(subject: Subject, rows: Columns) -> Bools:
+    """core/transformer/transformer_config.py: shared experts that run beside all-to-alls do not run again by name."""
+    again = in_codes(rows.recompute, recompute_codes(p for p in EVERY_POLICY if "shared_experts" in modules_of(p)))
+    out: Bools = np.bool_(not subject.job.experts.shared_overlap) | (rows.ep * rows.expert_lanes == 1) | ~again
+    return out
+
+
 def _graphs(subject: Subject, rows: Columns) -> Bools:
     """core/transformer/transformer_config.py: neither layers nor ``moe`` rerun with graphs of layers, which hold the router."""
     partial = np.bool_(subject.job.experts.graphs == "partial")
@@ -214,6 +221,15 @@ LAWS: Final = (
         lambda c: (
             "experts.overlap_fraction: Megatron-LM overlaps experts' all-to-alls with more than one chunk when pp > 1, and "
             "without recomputation of layers or of moe; set num_chunks ≥ 2 and recompute: none, or overlap_fraction: 0"
+        ),
+    ),
+    Law(
+        "shared overlap",
+        "base",
+        _shared_overlap,
+        lambda c: (
+            f"experts.shared_overlap with recompute {c.decision.recompute}: Megatron-LM does not rerun shared_experts that run "
+            "beside all-to-alls; leave that module out, or set shared_overlap: false"
         ),
     ),
     Law(

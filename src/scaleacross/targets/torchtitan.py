@@ -161,6 +161,15 @@ LAWS: Final = (
         lambda c: "experts.overlap_fraction: torchtitan 0.3.0 hides no all-to-all of experts; set overlap_fraction: 0",
     ),
     Law(
+        "shared overlap",
+        "base",
+        lambda s, rows: (rows.ep * rows.expert_lanes == 1) | np.bool_(not s.job.experts.shared_overlap),
+        lambda c: (
+            "experts.shared_overlap: torchtitan 0.3.0 runs shared experts after the routed ones have returned "
+            "(models/common/moe.py); set shared_overlap: false"
+        ),
+    ),
+    Law(
         "sequence",
         "base",
         lambda s, rows: s.job.sequence_length % _sequence_divisor(rows.tp, rows.cp) == 0,
@@ -246,6 +255,7 @@ TARGET: Final = Target(
     equal_batches=True,
     behaviour={
         "overlap.tp_reduce": False,
+        "experts.fused_permutation": False,  # models/common/token_dispatcher.py: argsort, index, scatter_add
         "optimizer.fused_accumulation": False,
         "optimizer.gathered_from_master": True,
         "kept.by": "pytorch",

@@ -37,7 +37,12 @@ def counted_memory(problem: Problem, decision: Decision, layout: Layout) -> tupl
         layout: replica classes, counted rank by rank (``shares.counted_layout``).
     """
     dealt, ends = _dealt(problem, decision), (problem.profile.embedding, problem.profile.head)
-    flights = peak_in_flight(chosen(decision.pipeline, decision.degrees.pp, _most_micro_batches(problem, decision)))
+    micro_batches = _most_micro_batches(problem, decision)
+    flights = peak_in_flight(chosen(decision.pipeline, decision.degrees.pp, micro_batches))
+    if (
+        problem.job.experts.overlap_fraction > 0 and decision.degrees.expert_ranks > 1
+    ):  # a forward beside every backward
+        flights = tuple(min(flight + 1, micro_batches * decision.pipeline.num_chunks) for flight in flights)
     types = {
         accelerator.name: accelerator
         for share in (decision.placement.fill if decision.placement else ())

@@ -57,9 +57,9 @@ class Decoder(Workload):
         unused = sorted(set(self.kinds) - set(self.layers))
         if unused:
             raise ValueError(f"kinds that no layer is of: {', '.join(unused)}")
-        routed = {(experts.num_experts, experts.top_k) for experts in self.experts()}
+        routed = {(experts.num_experts, experts.top_k, *experts.groups) for experts in self.experts()}
         if len(routed) > 1:
-            raise ValueError("layers differ in num_experts or top_k: one number of each is planned for")
+            raise ValueError("layers differ in num_experts, top_k or groups: one number of each is planned for")
         return self
 
     def experts(self) -> Iterator[Experts]:
@@ -97,6 +97,7 @@ class Decoder(Workload):
             name: kind.lower(name, self.hidden_size, self.norm, dropout=self.dropout)
             for name, kind in self.kinds.items()
         }
+        groups, chosen = next((experts.groups for experts in self.experts()), (1, 1))
         return ModelProfile(
             name=self.name,
             embedding=parts.embedding(
@@ -105,5 +106,7 @@ class Decoder(Workload):
             blocks=tuple((layers[name], count) for name, count in self.runs()),
             head=parts.head(self.vocabulary_size, self.hidden_size, self.norm, tied=self.tied_embedding),
             vocabulary_size=self.vocabulary_size,
-            num_experts=max((experts.num_experts for experts in self.experts()), default=0),
+            num_experts=next((experts.num_experts for experts in self.experts()), 0),
+            expert_groups=groups,
+            chosen_groups=chosen,
         )

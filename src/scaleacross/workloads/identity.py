@@ -1,6 +1,7 @@
 """What makes a model this model without changing its cost: rotary embedding, router rule, multipliers.
 
-A target that builds the model needs these values; no cost model reads them. None means: the workload does not state it.
+A target that builds the model needs these values; of all only the router's groups change a cost (``equal_copies``). None
+means: the workload does not state it.
 """
 
 from __future__ import annotations
@@ -47,8 +48,10 @@ class Router(Spec):
     score_function: Literal["softmax", "sigmoid"] = "softmax"
     normalized: bool = Field(default=True, description="the weights of the chosen experts add up to one before scaling")
     scaling: PositiveFloat = Field(default=1.0, description="factor on the weights of routed experts")
-    num_groups: PositiveInt = Field(default=1, description="groups that the experts are divided into")
-    group_top_k: PositiveInt = Field(default=1, description="groups that a token may choose from")
+    num_groups: PositiveInt = Field(
+        default=1, description="groups that the experts are divided into, blocks of them in order"
+    )
+    group_top_k: PositiveInt = Field(default=1, description="groups that a token's experts lie in")
 
     @model_validator(mode="after")
     def _groups_suffice(self) -> Router:

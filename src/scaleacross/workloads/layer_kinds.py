@@ -185,9 +185,17 @@ class Experts(Spec):
             raise ValueError(f"top_k {self.top_k} exceeds num_experts {self.num_experts}")
         if self.router is not None and self.num_experts % self.router.num_groups:
             raise ValueError(f"num_experts {self.num_experts} do not divide into {self.router.num_groups} groups")
+        groups, chosen = self.groups
+        if self.top_k * groups > chosen * self.num_experts:
+            raise ValueError(f"top_k {self.top_k} exceeds the experts of {chosen} of {groups} groups")
         if self.shared_gate and not self.shared_width:
             raise ValueError("shared_gate without shared experts: state shared_width")
         return self
+
+    @property
+    def groups(self) -> tuple[int, int]:
+        """Groups of experts, and those that a token may choose from."""
+        return (self.router.num_groups, self.router.group_top_k) if self.router else (1, 1)
 
     def lower(self, hidden_size: int) -> Parts:
         """The parts of the sub-layer."""

@@ -294,7 +294,7 @@ class ModelProfile:
     """A model: embedding, a sequence of runs of equal layers, and a head.
 
     ``blocks`` lists (profile, how many in a row) in model order. ``embedding`` sits with the first stage, ``head`` (final norm,
-    output projection, loss) with the last.
+    output projection, loss) with the last. A token's experts lie in ``chosen_groups`` of ``expert_groups`` groups.
     """
 
     name: str
@@ -303,6 +303,8 @@ class ModelProfile:
     head: LayerProfile
     vocabulary_size: int
     num_experts: int = 0
+    expert_groups: int = 1
+    chosen_groups: int = 1
 
     @property
     def num_layers(self) -> int:

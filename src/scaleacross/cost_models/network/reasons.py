@@ -19,6 +19,7 @@ from scaleacross.cost_models.settings import Floats
 from scaleacross.cost_models.traffic import Flow
 from scaleacross.spec.network import LINK_LEVELS
 from scaleacross.spec.network_choice import CommunicatorChoice
+from scaleacross.workloads.equal_copies import EqualCopies
 
 BETTER: Final = 1.1
 ADAPTER: Final = "network adapter"
@@ -30,7 +31,7 @@ WORTH_NAMING: Final = 1e-3
 """Share of the time that a tenth must save."""
 
 
-def decided_by(flow: Flow, group: Group, equal_copies: float) -> str:
+def decided_by(flow: Flow, group: Group, equal_copies: EqualCopies) -> str:
     """The figure that the time of one call answers to most; ``group`` of one row, with its network."""
     own = _seconds(flow, group, equal_copies)
     saved = {name: own - _seconds(flow, better, equal_copies) for name, better in _improved(flow, group)}
@@ -40,7 +41,7 @@ def decided_by(flow: Flow, group: Group, equal_copies: float) -> str:
     return most if saved[most] > WORTH_NAMING * own else "launch"
 
 
-def _seconds(flow: Flow, group: Group, equal_copies: float) -> float:
+def _seconds(flow: Flow, group: Group, equal_copies: EqualCopies) -> float:
     return float(time_of(flow, group, equal_copies).time_s[0])
 
 

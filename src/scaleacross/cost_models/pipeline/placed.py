@@ -21,7 +21,7 @@ import numpy as np
 from scaleacross.cost_models.axes import Calls
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.layout import Layout
-from scaleacross.cost_models.least_waits import cp_waits_s
+from scaleacross.cost_models.least_waits import beyond_shared_s, cp_waits_s
 from scaleacross.cost_models.messages import NO_DELAYS, Boundary, boundary_times
 from scaleacross.cost_models.pipeline.actions import Actions
 from scaleacross.cost_models.pipeline.exact import compiled_schedule, virtual_boundaries
@@ -187,13 +187,17 @@ def _cp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
 
 
 def _ep_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
-    """All-to-alls, but for the stated share that runs beside another micro-batch, as far as its computation is long enough."""
-    each = work.moe_layers * (0.0 if calls.exchange_s is None else _of_stages(calls.exchange_s, work))
-    forward, back = 2 * each, (2 + 2 * float(volumes.tokens_again[0])) * each
+    """All-to-alls beyond the shared experts of their layers, but for the stated share that runs beside another micro-batch, as
+    far as its computation is long enough. Input gradients of shared experts take as long as their forward pass (assumed)."""
+    each = np.zeros(len(work.rank)) if calls.exchange_s is None else _of_stages(calls.exchange_s, work)
+    seen = (beyond_shared_s(each, shared) for shared in (work.shared_s, work.shared_backward_s))
+    forward, back = (work.moe_layers * pair for pair in seen)
+    again = float(volumes.tokens_again[0]) * forward
+    inputs, back = forward + again, back + again
     share = volumes.job.experts.overlap_fraction
     hidden = np.minimum(share * forward, work.forward_s)
     behind, alone = (np.minimum(share * back, s) for s in (work.backward_s, work.backward_s - work.weight_s))
-    return Waits(forward - hidden, back - behind, back - alone, hidden, alone)
+    return Waits(forward - hidden, back - behind, inputs - alone, hidden, alone)
 
 
 def timed_pipelines(

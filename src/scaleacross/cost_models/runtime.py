@@ -1,0 +1,111 @@
+"""What a job's framework decides about kernels: of experts their permutation, sorting and host time, and gradients' results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from scaleacross.cost_models.kernels import RESULT_BYTES
+from scaleacross.cost_models.settings import Floats
+from scaleacross.spec.accelerator import Accelerator
+from scaleacross.spec.framework import Conversion
+from scaleacross.spec.job import Job
+from scaleacross.spec.parallelism import CONTEXT_EXCHANGES, ContextExchange
+from scaleacross.workloads.layer_profile import LayerProfile
+
+HOST_BACKWARD_RATIO: Final = 2.0
+"""Kernels that the host launches backward over forward: two gradients per product and per element-wise operation."""
+HOST_SHARES: Final[Mapping[str, float]] = {"none": 1.0, "partial": 0.5, "full": 0.0}
+"""Share of the host's time to launch a layer with experts that CUDA graphs leave, by ``ExpertRuntime.graphs``: ``partial``
+graphs hold attention, router and dispatch preprocessing, about half of the kernels (assumed)."""
+ROUTING_OPERATORS: Final = 10
+"""Operators that the host launches in the forward pass of a layer with routed experts beside its products and what comes with
+each of them (a norm, attention, an activation, an addition): softmax, top-k, counts per expert, permutation, dispatch, sorting
+and their counterparts on the way back (Megatron-Core's MoELayer; the number is assumed)."""
+HOST_OPERATORS: Final = 20
+"""Operators of the layer that ``host_moe_pass_s`` is stated for: five products (grouped-query attention, router, experts), as
+many others, and ROUTING_OPERATORS. Latent attention and shared experts have more."""
+LOCAL_EXPERT_OPERATORS: Final = 0.12
+"""Of an operator's host time, per product of every further expert of a rank: Transformer Engine's grouped linear launches the
+products expert by expert, from C++ (pytorch/module/grouped_linear.py; the share is assumed). Narrow products take as much
+again for the conversion of each expert's rows."""
+SORTING_BYTES: Final = 8.0
+"""HBM bytes per feature of a token copy, forward: with several experts on a rank, copies are sorted by expert when they arrive
+and back before they return (Megatron-Core, sort_chunks_by_idxs of MoEAlltoAllTokenDispatcher), read and written in 16 bit each.
+Dispatchers that send a token once write copies in the order of experts to begin with."""
+UNFUSED_GATHER_BYTES: Final = 2.0
+"""HBM bytes per feature that an unfused permutation moves beyond a fused one for every copy of a token but the first, in either
+pass: a gather by index reads a row of the input for every copy, where the fused kernel reads each token once (Megatron-Core,
+``permute`` of moe_utils.py: index_select)."""
+UNFUSED_SCATTER_BYTES: Final = 4.0
+"""The same for every copy, of adding the copies up: each is added to the sum in memory, which is read and written in 16 bit
+(``unpermute``: scatter_add; its backward pass is such a gather, as that of the gather is such a sum)."""
+UNFUSED_OPERATORS: Final = 12
+"""Operators that the host launches more for an unfused permutation, forward: to sort the map of routes and take the weights by
+it 6 more than the fused kernel, to clear and cast the sum 2, to cut and join the chunks by expert 4 (counted in moe_utils.py)."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What a job's framework decides about kernels.
+
+    Attributes:
+        gradient_result_bytes: HBM bytes per parameter that the product of a weight gradient moves for its result.
+        host_share: of ``host_moe_pass_s`` that CUDA graphs leave.
+        sorts_copies: several experts of a rank have the copies that arrive sorted.
+        conversion: what moves to convert the operands of narrow products.
+        load_spread: of experts (``stragglers.busiest_load``).
+        fused_permutation: one kernel orders the copies of tokens by expert, and one adds them up.
+        exchanges: what candidates that are still to choose one may choose.
+    """
+
+    gradient_result_bytes: float = RESULT_BYTES
+    host_share: float = 1.0
+    sorts_copies: bool = True
+    conversion: Conversion = field(default_factory=Conversion)
+    exchanges: tuple[ContextExchange, ...] = CONTEXT_EXCHANGES
+    load_spread: float = 0.0
+    fused_permutation: bool = True
+
+
+def runtime_of(job: Job) -> Runtime:
+    """The runtime that a job states.
+
+    Fused accumulation reads and writes the accumulated gradient (Megatron-LM's gradient_accumulation_fusion).
+    """
+    optimizer = job.optimizer
+    moved = 2.0 * optimizer.gradient_bytes if optimizer.fused_accumulation else RESULT_BYTES
+    experts, graphs = job.experts, HOST_SHARES[job.experts.graphs]
+    copies = experts.dispatch == "copies"
+    return Runtime(
+        moved, graphs, copies, job.conversion, job.context_exchange, experts.load_spread, experts.fused_permutation
+    )
+
+
+def host_s(layer: LayerProfile, accelerator: Accelerator, runtime: Runtime, launches: Floats) -> Floats:
+    """Host time to launch the forward pass of a layer with routed experts, 0 of others, whose host runs ahead; ``launches``:
+    kernels for further experts of the rank, (n,)."""
+    routing = ROUTING_OPERATORS + (0 if runtime.fused_permutation else UNFUSED_OPERATORS)
+    operators = 2 * len(layer.gemms) + routing + LOCAL_EXPERT_OPERATORS * launches
+    share = runtime.host_share * bool(layer.routed_tokens)
+    return np.asarray(share * accelerator.host_moe_pass_s * operators / HOST_OPERATORS, dtype=np.float64)
+
+
+def sorting_bytes(layer: LayerProfile, runtime: Runtime) -> float:
+    """HBM bytes per token, forward, that copies are sorted by where a rank has several experts."""
+    return SORTING_BYTES * layer.hidden_size * layer.routed_tokens * runtime.sorts_copies
+
+
+def permutation_bytes(layer: LayerProfile, runtime: Runtime) -> float:
+    """HBM bytes per token and pass that the permutation moves beyond those of a fused one.
+
+    A dispatcher that sends a token once per accelerator gathers fewer copies there: its gathers are left out.
+    """
+    copies = layer.routed_tokens
+    if runtime.fused_permutation or not copies:
+        return 0.0
+    gathered = UNFUSED_GATHER_BYTES * (copies - 1) * runtime.sorts_copies
+    return layer.hidden_size * (gathered + UNFUSED_SCATTER_BYTES * copies)
