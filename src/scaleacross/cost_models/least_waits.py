@@ -115,29 +115,40 @@ def cp_waits_s(
     return forward, back + volumes.keys_again * forward
 
 
-def least_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:
-    """All-to-alls that no other micro-batch hides, (n,).
+def hidden_exchange_s(volumes: Volumes, exchange_s: Floats, held_s: Floats) -> Floats:
+    """What overlapping one all-to-all with computation takes off its wait, (n,): all but what concurrent products lose to it;
+    ``held_s`` of its seconds hold multiprocessors (``network.drivers``)."""
+    work = volumes.work
+    hidden: Floats = exchange_s - work.taken_fraction * (1 - work.elementwise_fraction) * held_s
+    return hidden
+
+
+def least_expert_wait_s(volumes: Volumes, exchange_s: Floats, hidden_s: Floats) -> Floats:
+    """All-to-alls that no other micro-batch hides, (n,); ``hidden_s``: ``hidden_exchange_s``.
 
     The last backward pass hides what its input gradients can, whole or not (``pipeline.placed``), so that of a whole one some
     weight gradients may hide more in every micro-batch.
     """
     settings, work, share = volumes.settings, volumes.work, volumes.job.experts.overlap_fraction
-    forward, back = 2 * exchange_s, (2 + 2 * volumes.tokens_again) * exchange_s
+    ways = 2 + 2 * volumes.tokens_again
+    forward, back, beside = 2 * exchange_s, ways * exchange_s, share * work.moe_layers * hidden_s
     each = work.moe_layers * (forward + back)
-    hidden = np.minimum(share * each, work.forward_s + work.backward_s)
-    weights = np.where(among(settings.schedule, SPLIT), 0.0, np.minimum(share * work.moe_layers * back, work.weight_s))
-    drained = np.where(among(settings.schedule, WHOLE), (1 - share) * back, 0.0)
+    hidden = np.minimum(beside * (2 + ways), work.forward_s + work.backward_s)
+    weights = np.where(among(settings.schedule, SPLIT), 0.0, np.minimum(beside * ways, work.weight_s))
+    drained = np.where(among(settings.schedule, WHOLE), back - share * ways * hidden_s, 0.0)
     m = settings.num_micro_batches
     waited: Floats = m * each - (m - 1) * hidden - weights + work.ahead_moe_layers * (forward + drained)
     return waited
 
 
-def early_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:
+def early_expert_wait_s(volumes: Volumes, exchange_s: Floats, hidden_s: Floats) -> Floats:
     """Of ``least_expert_wait_s`` what comes before any stage has its gradients, (n,)."""
     settings, work, share = volumes.settings, volumes.work, volumes.job.experts.overlap_fraction
-    forward, back = (work.moe_layers * ways * exchange_s for ways in (2.0, 2 + 2 * volumes.tokens_again))
-    forward = forward - np.minimum(share * forward, work.forward_s)
-    back = back - np.minimum(share * back, work.backward_s)
+    calls = [work.moe_layers * ways for ways in (2.0, 2 + 2 * volumes.tokens_again)]
+    forward, back = (
+        often * exchange_s - np.minimum(share * often * hidden_s, beside)
+        for often, beside in zip(calls, (work.forward_s, work.backward_s), strict=True)
+    )
     waited: Floats = settings.num_micro_batches * forward + early_backwards(settings) * back
     return waited
 
@@ -224,12 +235,14 @@ def passed_cp_wait_s(volumes: Volumes, gather_s: Floats, both_s: Floats, heads_s
     return np.asarray(sum(passed))
 
 
-def passed_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:
+def passed_expert_wait_s(volumes: Volumes, exchange_s: Floats, hidden_s: Floats) -> Floats:
     """All-to-alls that one micro-batch waits for in all layers and that cannot overlap with computation, (n,)."""
     work, share = volumes.work, volumes.job.experts.overlap_fraction
-    forward, back = (work.every_moe_layers * ways * exchange_s for ways in (2.0, 2 + 2 * volumes.tokens_again))
-    hidden = np.minimum(share * forward, work.every_forward_s), np.minimum(share * back, work.every_backward_s)
-    return np.asarray(forward + back - sum(hidden))
+    waited = np.zeros(len(volumes.settings))
+    for ways, beside in ((2.0, work.every_forward_s), (2 + 2 * volumes.tokens_again, work.every_backward_s)):
+        often = work.every_moe_layers * ways
+        waited += often * exchange_s - np.minimum(share * often * hidden_s, beside)
+    return waited
 
 
 def boundary_delays(message: Boundary) -> BoundaryDelays:

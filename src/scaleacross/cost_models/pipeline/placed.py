@@ -21,7 +21,7 @@ import numpy as np
 from scaleacross.cost_models.axes import Calls
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.layout import Layout
-from scaleacross.cost_models.least_waits import cp_waits_s
+from scaleacross.cost_models.least_waits import cp_waits_s, hidden_exchange_s
 from scaleacross.cost_models.messages import NO_DELAYS, Boundary, boundary_times
 from scaleacross.cost_models.pipeline.actions import Actions
 from scaleacross.cost_models.pipeline.exact import compiled_schedule, virtual_boundaries
@@ -187,12 +187,18 @@ def _cp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
 
 
 def _ep_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
-    """All-to-alls, but for the stated share that runs beside another micro-batch, as far as its computation is long enough."""
-    each = work.moe_layers * (0.0 if calls.exchange_s is None else _of_stages(calls.exchange_s, work))
-    forward, back = 2 * each, (2 + 2 * float(volumes.tokens_again[0])) * each
-    share = volumes.job.experts.overlap_fraction
-    hidden = np.minimum(share * forward, work.forward_s)
-    behind, alone = (np.minimum(share * back, s) for s in (work.backward_s, work.backward_s - work.weight_s))
+    """All-to-alls, but for the stated share that runs beside another micro-batch, as far as its computation is long enough.
+
+    T seconds beside C seconds of computation, from whose products they take the share h: the longer of T and C + h·T.
+    """
+    if calls.exchange_s is None or calls.held_s is None:
+        return Waits(*(np.zeros(len(work.rank)),) * 5)
+    often = work.moe_layers * np.array([[2.0], [2.0 + 2.0 * float(volumes.tokens_again[0])]])
+    forward, back = often * _of_stages(calls.exchange_s, work)
+    each_s = hidden_exchange_s(volumes, calls.exchange_s, calls.held_s)
+    beside, behind_s = volumes.job.experts.overlap_fraction * often * _of_stages(each_s, work)
+    hidden = np.minimum(beside, work.forward_s)
+    behind, alone = (np.minimum(behind_s, s) for s in (work.backward_s, work.backward_s - work.weight_s))
     return Waits(forward - hidden, back - behind, back - alone, hidden, alone)
 
 
