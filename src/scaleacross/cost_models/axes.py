@@ -8,7 +8,7 @@ for all candidates that share it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -140,15 +140,21 @@ class Calls(NamedTuple):
 
     def take(self, rows: Ints | Bools) -> Calls:
         """The rows selected by an index or mask array."""
-        seconds = (None if part is None else part[rows] for part in self[:5])
-        return Calls(*seconds, self.message and Boundary(*(part[rows] for part in self.message)))
+        own = Calls.of(None if part is None else part[rows] for part in self[:5])
+        return own._replace(message=self.message and Boundary(*(part[rows] for part in self.message)))
+
+    @classmethod
+    def of(cls, seconds: Iterable[Floats | None]) -> Calls:
+        """All but messages, in their order."""
+        gather, both, exchange, heads, held = seconds
+        return cls(gather, both, exchange, heads, held)
 
 
 def chosen_calls(calls: Sequence[Calls], at: Ints) -> Calls:
     """Of row i those of ``calls[at[i]]``, none of which has messages."""
     rows = np.arange(len(at))
     columns = zip(*(one[:5] for one in calls), strict=True)
-    return Calls(*(None if parts[0] is None else np.stack(parts)[at, rows] for parts in columns))
+    return Calls.of(None if parts[0] is None else np.stack(parts)[at, rows] for parts in columns)
 
 
 def axis_calls(

@@ -50,7 +50,7 @@ class RankGroups(NamedTuple):
         if len(every) == 1:
             return every[0]
         columns = zip(*(one[:5] for one in every), strict=True)
-        return Calls(*(None if parts[0] is None else self._longest(parts) for parts in columns))
+        return Calls.of(None if parts[0] is None else self._longest(parts) for parts in columns)
 
     def longest_s(self, seconds: Callable[[Group], Floats]) -> Floats:
         """What every rank waits for its groups, (ranks,), by the seconds (1,) of a kind."""
