@@ -7,8 +7,9 @@ cores are measured as if each had its own. The idle share of a step is 1 − mea
 apart in which all four processes do the same; nothing is fitted on the steps that are compared:
 
 * law    a·L + b·L² by least squares, and no jitter
-* curve  seconds measured at 25 lengths and interpolated, times what processes that do the same differ by from each other; for
-         that, every other step is one in which all do the same, so that both kinds meet the machine in the same state
+* curve  seconds measured at 49 lengths and interpolated, times what processes that do the same differ by from each other; for
+         that, every other step is one in which all do the same, as many samples of other draws, so that both kinds last as long
+         (longer steps differ by less) and meet the machine in the same state
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from scaleacross.samples.balance import balanced, idle_share, sample_costs
 from scaleacross.workloads.sequences import Lengths
 
 RANKS, BATCH, HIDDEN, LONGEST = 4, 16, 128, 1024
-POINTS, REPEATS, ROUNDS, DRAWS = 25, 4, 3, 256
+POINTS, REPEATS, ROUNDS, DRAWS = 49, 4, 3, 256
 LAWS = {
     "lognormal": Lengths(kind="lognormal", longest=LONGEST, mean_log=5.0, deviation_log=1.3),
     "uniform": Lengths(kind="uniform", longest=LONGEST),
@@ -132,19 +133,20 @@ def main() -> None:
     linear, quadratic = machine.law()
     lines, spreads = [], []
     for number, (name, law) in enumerate(LAWS.items()):
-        generator = np.random.default_rng(number)
+        generator, apart = np.random.default_rng(number), np.random.default_rng((number, 1))
         lengths = [np.maximum(1, drawn(law, generator, RANKS * BATCH)).astype(int) for _ in range(args.steps)]
         for rule in ("as they come", "balanced"):
             costs = [machine.costs(own) for own in lengths]
             as_come = np.repeat(np.arange(RANKS), BATCH)
             ranks = [as_come if rule == "as they come" else balanced(each, RANKS) for each in costs]
-            equal = [machine.lengths.tolist()] * RANKS
+            others = [np.maximum(1, drawn(law, apart, RANKS * BATCH)).astype(int) for _ in range(args.steps)]
+            alike = [[own[balanced(machine.costs(own), RANKS) == 0].tolist()] * RANKS for own in others]
             batches = [
                 [own[rank == one].tolist() for one in range(RANKS)] for own, rank in zip(lengths, ranks, strict=True)
             ]
-            took = on_ranks([step for own in batches for step in (equal, own)], args.port)
-            alike, took = took[::2], took[1::2]
-            jitter = (alike / alike.mean(axis=1, keepdims=True)).ravel()
+            took = on_ranks([step for pair in zip(alike, batches, strict=True) for step in pair], args.port)
+            same, took = took[::2], took[1::2]
+            jitter = (same / same.mean(axis=1, keepdims=True)).ravel()
             found = float(np.mean(1 - took.mean(axis=1) / took.max(axis=1)))
             by_law = [
                 idle_share(sample_costs(own, linear, quadratic), rank, RANKS)
@@ -167,8 +169,8 @@ def main() -> None:
         f"{size}. Measured apart: b/a {ratio:.2e} per token, the law off by {worst:.0%} at worst of {POINTS} lengths from 64",
         f"tokens on, and processes that do the same off by {min(spreads):.1%} to {max(spreads):.1%} (standard deviation).",
         "",
-        "Balanced samples idle more than processes that do the same differ by: what interpolated seconds miss of a history,",
-        "and what other work takes from one core and not the other, is in no prediction.",
+        "Most of what balanced samples idle is by how much processes that do the same differ. Of the rest, what interpolated",
+        "seconds miss of a history, and what other work takes from one core and not the other, is in no prediction.",
         "",
         "| lengths | samples | measured | by law | off | by curve and jitter | off |",
         "|---|---|--:|--:|--:|--:|--:|",

@@ -132,3 +132,20 @@ def test_drivers_go_to_every_file_that_has_a_place_for_them() -> None:
     host = EMITTERS["nccl"](driven("host"))
     assert "NCCL_CTA_POLICY" not in environment(host["nccl.env"])
     assert "dp_shard all_gather of parameters: driven by the host. No setting" in host["nccl_explain.md"]
+
+
+def test_no_setting_lets_copy_engines_send_unequal_parts() -> None:
+    """Tokens of experts: named as not expressed, and no policy is set for them."""
+    degrees = {"tp": 2, "pp": 7, "ep": 4}
+    job = plain_job(topology="one_building", workload="mixtral-8x22b", degrees=degrees, num_accelerators=112)
+    kernels = sa.plan(job, alternatives=False)
+    network = tuple(
+        choice.model_copy(update={"driver": "copy_engines"}) if choice.op == "all_to_all" else choice
+        for choice in kernels.decision.network or ()
+    )
+    assert any(choice.driver == "copy_engines" for choice in network)
+    engines = kernels.model_copy(update={"decision": kernels.decision.model_copy(update={"network": network})})
+    files = EMITTERS["nccl"](engines)
+    assert "NCCL_CTA_POLICY" not in environment(files["nccl.env"])
+    assert "ep all_to_all of tokens: driven by copy engines. Its parts are unequal" in files["nccl_explain.md"]
+    assert "cta_policy" not in group_options(engines).get("ep", {})

@@ -110,3 +110,5 @@ def test_files_of_lengths_that_are_wrong(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(InputError, match=message):
             load_recommendation_job(str(EXAMPLE), [f"lengths={file}"])
+    with pytest.raises(InputError, match="no file 'gone\\.csv': a CSV with a column length"):
+        load_recommendation_job(str(EXAMPLE), ["lengths=gone.csv"])

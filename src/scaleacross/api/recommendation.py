@@ -12,11 +12,12 @@ from scaleacross.cost_models.embedding.decisions import assignment_of, decision_
 from scaleacross.cost_models.embedding.early_rows import early_rows
 from scaleacross.cost_models.embedding.exchange import Replicas
 from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem
-from scaleacross.cost_models.embedding.problem import EmbeddingProblem, embedding_problem
+from scaleacross.cost_models.embedding.problem import EmbeddingProblem, embedding_problem, group_ranks
 from scaleacross.errors import InputError, TimeLimitError
 from scaleacross.solvers.embeddings.baselines import RULES
 from scaleacross.solvers.embeddings.infeasible import no_plan
 from scaleacross.solvers.embeddings.search import Found, shard_embeddings
+from scaleacross.spec.network_choice import Driver
 from scaleacross.spec.progress import Progress
 from scaleacross.spec.recommendation import RecommendationDecision, RecommendationJob, RecommendationPlan, SearchReport
 from scaleacross.spec.topology import Topology
@@ -55,6 +56,8 @@ def plan_recommendation(
     """
     own, model, topology = load_recommendation_job(job, overrides)
     begin, tell = clock(), progress or (lambda _: None)
+    for driver in own.drivers:
+        group_ranks(own, topology, *_ways(own)[0], driver)  # refused before the search
     tried: list[tuple[EmbeddingProblem, Found]] = []
     coded = [codecs_for(own, model, topology, *way) for way in _ways(own)]
     problems = [
@@ -87,7 +90,8 @@ def evaluate_recommendation(
         VerificationError: a memory overflows.
     """
     own, model, topology = load_recommendation_job(job, overrides)
-    problem = embedding_problem(own, model, topology, decision.num_groups, decision.replicas, decision.codecs)
+    way = (decision.num_groups, decision.replicas, decision.codecs, decision.driver)
+    problem = embedding_problem(own, model, topology, *way)
     cost, ranks = priced(problem, assignment_of(problem, decision))
     report = SearchReport(
         status="evaluated", objective_s=cost.busiest_rank_s, bound_s=0.0, gap=1.0, seconds=0.0, seed=0
@@ -99,7 +103,7 @@ def evaluate_recommendation(
         cost=cost,
         ranks=ranks,
         samples=problem.samples,
-        early_rows=early_rows(problem, model, ranks),
+        early_rows=early_rows(problem, model, ranks, decision.driver),
         report=report,
     )
     verify_recommendation(plan)
@@ -158,11 +162,14 @@ def _assembled(
     model, topology = Dlrm.model_validate(job.workload), Topology.model_validate(job.topology)
     decision = decision_of(problem, _required(found), chosen.codecs)
     decision = decision.model_copy(update={"codecs": in_use(decision)})
-    plain, problem = (
-        embedding_problem(job, model, topology, problem.num_groups, problem.replicas, codecs)
-        for codecs in ((), decision.codecs)
-    )
-    cost, ranks = priced(problem, _required(found))
+    way = job, model, topology, problem.num_groups, problem.replicas
+    by_driver = {driver: embedding_problem(*way, decision.codecs, driver) for driver in _in_order(job.drivers)}
+    costs = {driver: priced(one, _required(found)) for driver, one in by_driver.items()}
+    driver = min(costs, key=lambda one: costs[one][0].step_s)
+    decision, problem = decision.model_copy(update={"driver": driver}), by_driver[driver]
+    cost, ranks = costs[driver]
+    early = [early_rows(one, model, costs[name][1], name) for name, one in by_driver.items()]
+    plain = embedding_problem(*way, (), driver)
     plain_s = priced(plain, _required(found))[0].step_s
     open_bounds = [p.step_s(f.bound_s) for p, f in tried if f.relaxation_fits]
     # in seconds of this plan's busiest rank, so that it is comparable with the objective
@@ -178,7 +185,7 @@ def _assembled(
         cost=cost,
         ranks=ranks,
         samples=problem.samples,
-        early_rows=early_rows(problem, model, ranks),
+        early_rows=min((one for one in early if one), key=lambda one: one.exposed_s, default=None),
         compression=compression_of(problem, model, topology, decision, chosen.proved, plain_s),
         report=SearchReport(
             status=status,
@@ -191,6 +198,11 @@ def _assembled(
             notes=(*_notes(job, problem), *notes_on(job.compression, chosen)),
         ),
     )
+
+
+def _in_order(drivers: Sequence[Driver]) -> list[Driver]:
+    """Kernels first: of equals, they move the bytes."""
+    return sorted(set(drivers), key=lambda one: (one != "multiprocessors", one))
 
 
 def _required(found: Found) -> Assignment:

@@ -77,7 +77,7 @@ def _assignment(plan: RecommendationPlan, model: Dlrm, topology: Topology) -> As
 
 def _problem_of(plan: RecommendationPlan, model: Dlrm, topology: Topology) -> EmbeddingProblem:
     own = plan.decision
-    return embedding_problem(plan.job, model, topology, own.num_groups, own.replicas, own.codecs)
+    return embedding_problem(plan.job, model, topology, own.num_groups, own.replicas, own.codecs, own.driver)
 
 
 def _by_torchrec(problem: EmbeddingProblem, view: ShardingProblem | None, plan: Assignment) -> float | None:

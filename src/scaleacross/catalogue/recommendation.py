@@ -177,7 +177,12 @@ def _with_lengths(source: Source) -> Source:
         return source
     place = source.place(("lengths",))
     if isinstance(stated, str):
-        stated = {"kind": "measured", "values": _column(find("recommendation", stated, source.folder), "length")}
+        there = [base / stated for base in (source.folder, Path()) if base is not None and (base / stated).is_file()]
+        if not there:
+            raise InputError(
+                f"{place}: no file '{stated[:100]}': a CSV with a column length, or a law ({{kind: uniform, longest: 4096}})"
+            )
+        stated = {"kind": "measured", "values": _column(there[0], "length")}
     model = _model_from(_part("recommendation", source)).model_dump(mode="json")
     if model["sequence"] is None:
         raise InputError(

@@ -11,6 +11,7 @@ import typer
 from scaleacross.cli.frame import EXIT_UNEXPECTED, Json, display
 from scaleacross.cli.page import Charts, page_files, write_charts
 from scaleacross.cli.sweep import Address, EngineName, Processes, cores, exit_if_failed, points_told
+from scaleacross.errors import InputError
 
 if TYPE_CHECKING:
     from scaleacross.api import Reproduction
@@ -104,7 +105,11 @@ def reproduce_command(
     from scaleacross.catalogue import load_design_space
     from scaleacross.report.design_space import lost
 
-    name = load_design_space(space)[0].name
+    try:
+        name = load_design_space(space)[0].name
+    except InputError as error:
+        more = "" if Path(space).exists() else f"; published figures: ft_hsdp, {', '.join(_STUDIES)}"
+        raise InputError(f"{error}{more}") from None
     directory = output or Path(name)
     with points_told(directory) as progress:
         found = reproduce(

@@ -8,7 +8,7 @@ for all candidates that share it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -21,6 +21,7 @@ from scaleacross.cost_models.least_waits import (
     early_delay_s,
     early_expert_wait_s,
     early_tp_wait_s,
+    hidden_exchange_s,
     least_alone_s,
     least_cp_wait_s,
     least_delay_s,
@@ -126,27 +127,34 @@ class Calls(NamedTuple):
 
     ``gather_s`` of activations (tp, with its scatter: half of both) or what a layer's forward pass exchanges over cp; ``both_s``
     the same of its backward pass; ``exchange_s`` an all-to-all of tokens; ``heads_s`` one of heads inside groups of cp_inner, of
-    which either pass waits for two; ``message`` a pipeline message.
+    which either pass waits for two; ``held_s`` of an all-to-all of tokens the seconds that hold multiprocessors, over what
+    kernels hold; ``message`` a pipeline message.
     """
 
     gather_s: Floats | None = None
     both_s: Floats | None = None
     exchange_s: Floats | None = None
     heads_s: Floats | None = None
+    held_s: Floats | None = None
     message: Boundary | None = None
 
     def take(self, rows: Ints | Bools) -> Calls:
         """The rows selected by an index or mask array."""
-        gather, both, exchange, heads = (None if part is None else part[rows] for part in self[:4])
-        return Calls(gather, both, exchange, heads, self.message and Boundary(*(part[rows] for part in self.message)))
+        own = Calls.of(None if part is None else part[rows] for part in self[:5])
+        return own._replace(message=self.message and Boundary(*(part[rows] for part in self.message)))
+
+    @classmethod
+    def of(cls, seconds: Iterable[Floats | None]) -> Calls:
+        """All but messages, in their order."""
+        gather, both, exchange, heads, held = seconds
+        return cls(gather, both, exchange, heads, held)
 
 
 def chosen_calls(calls: Sequence[Calls], at: Ints) -> Calls:
     """Of row i those of ``calls[at[i]]``, none of which has messages."""
     rows = np.arange(len(at))
-    columns = zip(*(one[:4] for one in calls), strict=True)
-    gather, both, exchange, heads = (None if parts[0] is None else np.stack(parts)[at, rows] for parts in columns)
-    return Calls(gather, both, exchange, heads)
+    columns = zip(*(one[:5] for one in calls), strict=True)
+    return Calls.of(None if parts[0] is None else np.stack(parts)[at, rows] for parts in columns)
 
 
 def axis_calls(
@@ -172,7 +180,8 @@ def axis_calls(
     if axis == "dp_shard":
         if ep_group is None:
             raise ValueError("dp_shard needs its expert-parallel groups")
-        return Calls(exchange_s=ep_group.all_to_all(volumes.routed_bytes, volumes.equal_copies, "tokens").time_s)
+        timed = ep_group.all_to_all(volumes.routed_bytes, volumes.equal_copies, "tokens")
+        return Calls(exchange_s=timed.time_s, held_s=timed.held_share * timed.time_s)
     if axis == "pp":
         one = np.ones(len(volumes.settings))
         message = group.neighbour_messages(volumes.hidden_bytes / volumes.settings.tp, "activations")
@@ -222,14 +231,14 @@ def _by_law(
     calls: Calls,
     pp: Callable[[Volumes, Boundary], Floats],
     cp: Callable[[Volumes, Floats, Floats, Floats | None], Floats],
-    ep: Callable[[Volumes, Floats], Floats],
+    ep: Callable[[Volumes, Floats, Floats], Floats],
     tp: Callable[[Volumes, Floats], Floats],
 ) -> Floats | float:
     """The law of the axis that has such calls, (n,); 0 without calls."""
     if calls.message is not None:
         return pp(volumes, calls.message)
-    if calls.exchange_s is not None:
-        return ep(volumes, calls.exchange_s)
+    if calls.exchange_s is not None and calls.held_s is not None:
+        return ep(volumes, calls.exchange_s, hidden_exchange_s(volumes, calls.exchange_s, calls.held_s))
     if calls.gather_s is None:
         return 0.0
     if calls.both_s is None:

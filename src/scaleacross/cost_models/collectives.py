@@ -70,7 +70,7 @@ from scaleacross.cost_models.network.transport import connected, connected_at_be
 from scaleacross.cost_models.protocol_times import ProtocolTimes, least_tree_share
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.spec.network import CurveOp
-from scaleacross.spec.network_choice import MOVES, CommunicatorChoice, Compression
+from scaleacross.spec.network_choice import MOVES, CommunicatorChoice, Compression, Driver
 from scaleacross.workloads.equal_copies import EVERY_COPY, EqualCopies
 
 ALGORITHM_NAMES = ("none", "ring", "hierarchical", "tree", "pairwise", "point_to_point", "measured")
@@ -149,10 +149,20 @@ class Group:
             return kernels
         network: dict[tuple[str, str], CommunicatorChoice] = {}
         network[choice.op, choice.payload] = choice.model_copy(update={"driver": "multiprocessors"})
-        launch_s = self.launch_s + drives.start_s(choice.driver)
-        other = again(replace(self, links=driven(self.links, choice.driver), launch_s=launch_s, network=network))
+        other = again(replace(self.by(choice.driver), network=network))
         time, busy = (np.maximum(getattr(kernels, name), getattr(other, name)) for name in ("time_s", "busy_s"))
         return Timed(time, kernels.algorithm, busy, drives.held_share(choice.driver))
+
+    def by(self, driver: Driver) -> Group:
+        """The groups as a driver has them, which is never faster than kernels (``network.drivers``).
+
+        Raises:
+            InputError: the host drives, and none is stated.
+        """
+        drives = self.links.drives
+        if driver == "multiprocessors" or drives is None:
+            return self
+        return replace(self, links=driven(self.links, driver), launch_s=self.launch_s + drives.start_s(driver))
 
     def _way(
         self,

@@ -127,29 +127,39 @@ def beyond_shared_s(exchange_s: Floats, shared_s: Floats) -> Floats:
     return np.maximum(0.0, 2 * exchange_s - shared_s)
 
 
-def least_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:
-    """All-to-alls that no other micro-batch hides, (n,).
+def hidden_exchange_s(volumes: Volumes, exchange_s: Floats, held_s: Floats) -> Floats:
+    """What overlapping one all-to-all with computation takes off its wait, (n,): all but what concurrent products lose to it;
+    ``held_s`` of its seconds hold multiprocessors (``network.drivers``)."""
+    work = volumes.work
+    hidden: Floats = exchange_s - work.taken_fraction * (1 - work.elementwise_fraction) * held_s
+    return hidden
+
+
+def least_expert_wait_s(volumes: Volumes, exchange_s: Floats, hidden_s: Floats) -> Floats:
+    """All-to-alls that no other micro-batch hides, (n,); ``hidden_s``: ``hidden_exchange_s``.
 
     The last backward pass hides what its input gradients can, whole or not (``pipeline.placed``), so that of a whole one some
     weight gradients may hide more in every micro-batch.
     """
     settings, work, share = volumes.settings, volumes.work, volumes.job.experts.overlap_fraction
     forward, back = exchange_waits_s(volumes, exchange_s)
+    ways, beside = 2 + 2 * volumes.tokens_again, share * work.moe_layers * hidden_s
     each = work.moe_layers * (forward + back)
-    hidden = np.minimum(share * each, work.forward_s + work.backward_s)
-    weights = np.where(among(settings.schedule, SPLIT), 0.0, np.minimum(share * work.moe_layers * back, work.weight_s))
-    drained = np.where(among(settings.schedule, WHOLE), (1 - share) * back, 0.0)
+    hidden = np.minimum(beside * (2 + ways), work.forward_s + work.backward_s)
+    weights = np.where(among(settings.schedule, SPLIT), 0.0, np.minimum(beside * ways, work.weight_s))
+    drained = np.where(among(settings.schedule, WHOLE), back - share * ways * hidden_s, 0.0)
     m = settings.num_micro_batches
     waited: Floats = m * each - (m - 1) * hidden - weights + work.ahead_moe_layers * (forward + drained)
     return waited
 
 
-def early_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:
+def early_expert_wait_s(volumes: Volumes, exchange_s: Floats, hidden_s: Floats) -> Floats:
     """Of ``least_expert_wait_s`` what comes before any stage has its gradients, (n,)."""
     settings, work, share = volumes.settings, volumes.work, volumes.job.experts.overlap_fraction
-    forward, back = (work.moe_layers * each for each in exchange_waits_s(volumes, exchange_s))
-    forward = forward - np.minimum(share * forward, work.forward_s)
-    back = back - np.minimum(share * back, work.backward_s)
+    forward, back = exchange_waits_s(volumes, exchange_s)
+    beside = share * work.moe_layers * hidden_s
+    forward = work.moe_layers * forward - np.minimum(2.0 * beside, work.forward_s)
+    back = work.moe_layers * back - np.minimum((2 + 2 * volumes.tokens_again) * beside, work.backward_s)
     waited: Floats = settings.num_micro_batches * forward + early_backwards(settings) * back
     return waited
 
@@ -236,12 +246,14 @@ def passed_cp_wait_s(volumes: Volumes, gather_s: Floats, both_s: Floats, heads_s
     return np.asarray(sum(passed))
 
 
-def passed_expert_wait_s(volumes: Volumes, exchange_s: Floats) -> Floats:
+def passed_expert_wait_s(volumes: Volumes, exchange_s: Floats, hidden_s: Floats) -> Floats:
     """All-to-alls that one micro-batch waits for in all layers and that cannot overlap with computation, (n,)."""
     work, share = volumes.work, volumes.job.experts.overlap_fraction
-    forward, back = (work.every_moe_layers * each for each in exchange_waits_s(volumes, exchange_s))
-    hidden = np.minimum(share * forward, work.every_forward_s), np.minimum(share * back, work.every_backward_s)
-    return np.asarray(forward + back - sum(hidden))
+    forward, back = exchange_waits_s(volumes, exchange_s)
+    beside = share * work.every_moe_layers * hidden_s
+    hidden = np.minimum(2.0 * beside, work.every_forward_s)
+    behind = np.minimum((2 + 2 * volumes.tokens_again) * beside, work.every_backward_s)
+    return np.asarray(work.every_moe_layers * (forward + back) - hidden - behind)
 
 
 def boundary_delays(message: Boundary) -> BoundaryDelays:

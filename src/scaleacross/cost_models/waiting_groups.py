@@ -49,9 +49,8 @@ class RankGroups(NamedTuple):
         every = [of_kind(group) for group in self.kinds]
         if len(every) == 1:
             return every[0]
-        columns = zip(*(one[:4] for one in every), strict=True)
-        gather, both, exchange, heads = (None if parts[0] is None else self._longest(parts) for parts in columns)
-        return Calls(gather, both, exchange, heads)
+        columns = zip(*(one[:5] for one in every), strict=True)
+        return Calls.of(None if parts[0] is None else self._longest(parts) for parts in columns)
 
     def longest_s(self, seconds: Callable[[Group], Floats]) -> Floats:
         """What every rank waits for its groups, (ranks,), by the seconds (1,) of a kind."""

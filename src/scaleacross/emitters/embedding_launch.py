@@ -28,13 +28,19 @@ def launch_config(plan: RecommendationPlan) -> LaunchConfig:
     """The plan as a launch contract: dp_shard is a replica group of ranks, dp_replicate joins the groups; no other axis.
 
     Raises:
-        EmitError: vectors travel coded, or in another precision than tables are stored in, which no runtime of ours does.
+        EmitError: vectors travel coded, by copy engines, or in another precision than tables are stored in, which no runtime
+            of ours does.
     """
     job, decision = plan.job, plan.decision
     if job.exchange_precision != job.table_precision:
         raise EmitError(
             f"launch: vectors are planned in {job.exchange_precision} and tables in {job.table_precision}; the runtime sends "
             f"what it stores: plan with exchange_precision={job.table_precision}"
+        )
+    if decision.driver == "copy_engines":
+        raise EmitError(
+            "launch: vectors are planned to be moved by copy_engines; the runtime's row exchange knows none: plan with "
+            "drivers=[multiprocessors]"
         )
     size, groups = len(plan.ranks), decision.num_groups
     degrees = Degrees(dp_shard=size, dp_replicate=groups)

@@ -24,9 +24,14 @@ LEAST_OVERLAP_BYTES: Final = 512 * 1024
 MOST_OVERLAP_BYTES: Final = 8 * 1024 * 1024
 
 
+UNEQUAL: Final = "tokens"
+# What all-to-alls send in unequal parts. torch hands those to NCCL as grouped messages, which kernels run; copy engines run
+# ncclAlltoAll, of equal parts (pytorch/pytorch#170344).
+
+
 def by_engines(choice: CommunicatorChoice) -> bool:
-    """Whether copy engines were decided for a collective."""
-    return choice.driver == "copy_engines"
+    """Whether copy engines were decided for a collective that NCCL lets them run."""
+    return choice.driver == "copy_engines" and choice.payload != UNEQUAL
 
 
 def zero_cta(plan: Plan) -> frozenset[str]:
@@ -149,6 +154,11 @@ def not_expressed(choices: Sequence[CommunicatorChoice], plan: Plan) -> list[str
             out.append(
                 f"{name}: driven by the host. No setting of NCCL or NCCLX says so, so kernels run it and take multiprocessors; "
                 "backend scaleacross moves bytes by the host in any case."
+            )
+        if choice.driver == "copy_engines" and not by_engines(choice):
+            out.append(
+                f"{name}: driven by copy engines. Its parts are unequal, so torch sends them as grouped messages, which kernels "
+                "of NCCL and NCCLX run and which take multiprocessors."
             )
         if any(step.algorithm == "halving_doubling" for step in choice.steps):
             out.append(f"{name}: {choice.label}. No setting names what single levels run.")

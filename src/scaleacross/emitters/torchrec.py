@@ -76,8 +76,14 @@ def render(plan: RecommendationPlan) -> dict[str, str]:
     """``torchrec/sharding_plan.json`` and ``torchrec/sharding_plan.py``.
 
     Raises:
-        EmitError: a table lives on SSD, which its collections reach only through a kernel of their own setup.
+        EmitError: a table lives on SSD, which its collections reach only through a kernel of their own setup, or something else
+            than kernels moves vectors.
     """
+    if plan.decision.driver != "multiprocessors":
+        raise EmitError(
+            f"torchrec: vectors are planned to be moved by {plan.decision.driver}; TorchRec's all-to-alls have unequal parts, "
+            "which NCCL sends by kernels: plan with drivers=[multiprocessors]"
+        )
     model = Dlrm.model_validate(plan.job.workload)
     placed = {one.table: one for one in plan.decision.tables}
     per_host = _per_host(plan)

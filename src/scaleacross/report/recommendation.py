@@ -13,6 +13,7 @@ from scaleacross.report.cost import STATUS_MEANING
 from scaleacross.report.exchange_compression import compression_fact, compression_section
 from scaleacross.report.format import add, cell, columns, count, gib, grid, percent, plural, section
 from scaleacross.report.summary import FirstLines
+from scaleacross.spec.network_choice import DRIVER_NAMES
 from scaleacross.spec.recommendation import (
     TIERS,
     EmbeddingComparison,
@@ -104,6 +105,8 @@ def _head(plan: RecommendationPlan) -> RenderableType:
         ("tables in", f"{job.table_precision}, {job.optimizer}; vectors travel in {job.exchange_precision}"),
         ("cost model", job.cost_model),
     ]
+    if len(job.drivers) > 1:
+        facts.append(("vectors moved by", DRIVER_NAMES[decision.driver]))
     if decision.num_groups > 1:
         lie = "neighbours" if decision.replicas == "inner" else "apart"
         facts.append(
@@ -152,7 +155,8 @@ def _early(plan: RecommendationPlan) -> str:
     hidden = (
         f"{human_seconds(early.fetch_s)} of look-ups and exchange forward would leave {human_seconds(early.exposed_s)}"
     )
-    return f"rows a batch ahead (not planned): {percent(early.collision_fraction)} wait for updates; {hidden}"
+    moved = "" if len(plan.job.drivers) == 1 else f", moved by {DRIVER_NAMES[early.driver]}"
+    return f"rows a batch ahead (not planned): {percent(early.collision_fraction)} wait for updates; {hidden}{moved}"
 
 
 def _placements(plan: RecommendationPlan) -> RenderableType:

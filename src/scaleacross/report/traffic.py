@@ -10,6 +10,7 @@ from rich.text import Text
 from scaleacross.report.compression import why_encoded
 from scaleacross.report.format import add, bar, columns, count, percent, rate, section
 from scaleacross.report.plan import axes_in_order
+from scaleacross.spec.network_choice import DRIVER_NAMES
 from scaleacross.spec.plan import Plan
 from scaleacross.units import human_bytes, human_seconds
 
@@ -74,8 +75,8 @@ def _drivers(plan: Plan) -> Iterator[RenderableType]:
         if own.driver == "multiprocessors":
             text = f"kernels, by which the step is shortest ({kernels})"
         else:
-            name = {"copy_engines": "copy engines", "host": "the host"}[own.driver]
-            text = f"{name} {human_seconds(term.time_s)} a call, {percent(own.held_fraction)} of products' speed; {kernels}"
+            here = f"{human_seconds(term.time_s)} a call, {percent(own.held_fraction)} of products' speed"
+            text = f"{DRIVER_NAMES[own.driver]} {here}; {kernels}"
         yield Text(f"{term.communicator} {term.payload} moved by {text}")
 
 

@@ -8,9 +8,9 @@ bottom MLP back, row updates. On the links:
 * tables split by rows over all ranks: reduce-scatter of partial sums forward, all-gather of gradients back
 * all-reduce of data-parallel tables and of dense gradients beside the way back; average over replica groups at the end
 
-Flows share links max-min fairly. Look-ups spend the seconds that the plan states for a rank, a third of them forward (rows are
-read once forward, read and written back). Bytes are counted here from the model. Row numbers travel ahead of the step and are
-left out, as in the estimate.
+What moves vectors and gradients takes multiprocessors from the bottom MLP meanwhile. Flows share links max-min fairly. Look-ups
+spend the seconds that the plan states for a rank, a third of them forward (rows are read once forward, read and written back).
+Bytes are counted here from the model. Row numbers travel ahead of the step and are left out, as in the estimate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 from scaleacross.errors import InputError
 from scaleacross.simulation import patterns
 from scaleacross.simulation.calls import Calls
-from scaleacross.simulation.connections import Way
+from scaleacross.simulation.connections import BY_KERNELS, Drive, Way
 from scaleacross.simulation.engine import Simulation
 from scaleacross.simulation.fabric import Fabric, Floats, Slowdown
 from scaleacross.simulation.machine import Machine, build_machine
@@ -36,7 +36,7 @@ from scaleacross.spec.parallelism import Degrees, GridAxis
 from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.spec.recommendation import BYTES_OF, RecommendationPlan
 from scaleacross.spec.simulation import LinkUse, SimulatedTables, TablePhase
-from scaleacross.spec.topology import Topology
+from scaleacross.spec.topology import Topology, with_host_shares
 from scaleacross.step.setting import Op
 from scaleacross.workloads.recommendation import Dlrm
 
@@ -97,6 +97,7 @@ class _Played:
     calls: Calls
     simulation: Simulation
     groups: Mapping[int, Sequence[int]]
+    drive: Drive = BY_KERNELS
     phases: dict[str, list[int]] = field(default_factory=dict)
 
     def all_done(self, name: str, after: Sequence[int]) -> int:
@@ -121,6 +122,18 @@ class _Played:
                 last = [self.simulation.flow(name, one.amount, one.load, one.fixed_s, last, cap_bytes_per_s=cap)]
             out += last
         return out
+
+    def moved(
+        self, name: str, size: float, path: Path, latency_s: float, after: Sequence[int], rank: int, crossing: float
+    ) -> int:
+        """What a rank sends in an all-to-all (or gets back), of which the share ``crossing`` leaves it, by its driver."""
+        drive, port = self.drive, int(self.machine.fabric.port(np.array([rank]))[0])
+        path = tuple((link, load / drive.inside_share if link == port else load) for link, load in path)
+        cap = drive.port_bytes_per_s / crossing if crossing else np.inf
+        held, fixed_s = drive.held_fraction, latency_s + drive.start_s
+        return self.simulation.flow(
+            name, size, path, fixed_s, after, cap_bytes_per_s=cap, holds=(rank,), held_fraction=held
+        )
 
 
 def simulated_tables(
@@ -155,6 +168,8 @@ def simulated_tables(
     pace = np.ones(whole)
     for rank, factor in (stragglers or {}).items():
         pace[rank] = factor
+    if plan.decision.driver == "host":
+        topology = with_host_shares(topology)
     machine = _machine(plan, topology, fill, slowdown)
     launch = max(building.accelerator.collective_start_s for building in machine.fabric.buildings)
     played = _Played(
@@ -162,6 +177,7 @@ def simulated_tables(
         Calls(machine, launch),
         Simulation(machine.capacities),
         {g: [int(one) for one in row] for g, row in enumerate(machine.shapes["dp_shard"].members)},
+        Drive.of(plan.decision.driver, [topology.building(one.building).accelerator for one in fill]),
     )
     _play(played, plan, model, pace, (cost.top_s, cost.bottom_s))
     return _facts(plan, played, played.simulation.run(), tuple(what_if))
@@ -226,7 +242,8 @@ def _vectors(played: _Played, sent: _Sent, read: Mapping[int, int]) -> list[int]
                     seconds = float(sizes[place]) * crossing[place] / codec.encode_bytes_per_s
                     before = [run.compute("encode", seconds, rank, before, lane=rank)]
                 latency = played.calls.launch_s + fixed[place]
-                out.append(run.flow("vectors", float(sizes[place]), paths[place], latency, before))
+                size = float(sizes[place])
+                out.append(played.moved("vectors", size, paths[place], latency, before, rank, 1 - 1 / len(own)))
     return out
 
 
@@ -238,7 +255,8 @@ def _gradients(played: _Played, sent: _Sent, done: int) -> dict[int, list[int]]:
         for place, rank in enumerate(own):
             if sent.back[place] > 0:
                 latency = played.calls.launch_s + fixed[place]
-                came = played.simulation.flow("gradients", float(sent.back[place]), paths[place], latency, [done])
+                size = float(sent.back[place])
+                came = played.moved("gradients", size, paths[place], latency, [done], rank, 1 - 1 / len(own))
                 out[rank] = _inside(played, rank, float(sent.inside[place]), [came])
     return out
 

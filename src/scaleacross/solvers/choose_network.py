@@ -128,7 +128,8 @@ def choose(
     )
     chosen = _fastest_of_equals(problem, chosen)
     seconds = problem.exposed_s(chosen)
-    bound = seconds if solution.status == "optimal" else min(seconds, max(0.0, solution.bound))
+    least = sum(min(one.times.serial_s for one in block) for block in problem.blocks)
+    bound = seconds if solution.status == "optimal" else min(seconds, max(least, solution.bound))
     return NetworkSolution(chosen, seconds, bound, solution.status)
 
 

@@ -44,17 +44,18 @@ class BlockPricer:
 
     Attributes:
         step_s: choices of all collectives -> seconds of the step.
-        priced: steps that were priced, by the times of what was chosen.
+        priced: steps that were priced, by the times of what was chosen and how long it holds multiprocessors.
     """
 
     decision: Decision
     volumes: Volumes
     fastest: Mapping[Key, CommunicatorChoice]
     step_s: Callable[[tuple[CommunicatorChoice, ...]], float]
-    priced: dict[tuple[tuple[Key, float], ...], float] = field(default_factory=dict)
+    priced: dict[tuple[tuple[Key, float, float], ...], float] = field(default_factory=dict)
 
     def times(self, flows: Sequence[Flow], chosen: tuple[FlowOption, ...]) -> Times:
-        """Seconds that the step waits for these flows, beyond those for their fastest choices, and those in each window."""
+        """Seconds that the step waits for these flows, beyond those for their fastest choices (fewer where products that run
+        concurrently lose less), and those in each window."""
         inside = windows_of(flows[0], self.decision.shard)
         if inside:
             return self._in_windows(inside, chosen[0])
@@ -66,7 +67,7 @@ class BlockPricer:
 
     def _step_s(self, chosen: tuple[FlowOption, ...]) -> float:
         """The step with some options in place of the fastest; those that take as long are priced once."""
-        which = tuple((one.choice.key, rounded_s(one.time_s)) for one in chosen)
+        which = tuple((one.choice.key, rounded_s(one.time_s), rounded_s(one.held_s)) for one in chosen)
         if which not in self.priced:
             every = {**self.fastest, **{one.choice.key: one.choice for one in chosen}}
             self.priced[which] = self.step_s(tuple(every.values()))

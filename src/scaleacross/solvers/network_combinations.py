@@ -92,10 +92,11 @@ def uncontended(
 ) -> list[list[list[FlowOption]]]:
     """Options of the flows of every block, of what the step waits for the fastest alone if nothing can stand in its way.
 
-    That is so where whatever falls into windows keeps to the budgets beside it. A step is no shorter with a longer collective.
+    That is so where whatever falls into windows keeps to the budgets beside it. A step is no shorter with a longer collective,
+    unless that holds multiprocessors for less time.
     """
     own = [
-        block if inside else [options[:1] for options in block]
+        block if inside else [_fastest_by_held(options) for options in block]
         for block, inside in zip(blocks, in_windows, strict=True)
     ]
     most: dict[str, Held] = {}
@@ -105,6 +106,15 @@ def uncontended(
     if all(sum(column) <= limit for *column, limit in zip(*most.values(), budgets, strict=True)):
         return own
     return blocks
+
+
+def _fastest_by_held(options: Sequence[FlowOption]) -> list[FlowOption]:
+    """Of options, fastest first, those that hold multiprocessors for less time than every faster one."""
+    kept = [options[0]]
+    for one in options[1:]:
+        if rounded_s(one.held_s) < rounded_s(kept[-1].held_s):
+            kept.append(one)
+    return kept
 
 
 def fastest_everywhere(combinations: Sequence[Combination]) -> bool:

@@ -30,6 +30,7 @@ from scaleacross.solvers.network_between import chosen_between
 from scaleacross.solvers.network_blocks import SAME_STEP, BlockPricer, blocks_of
 from scaleacross.solvers.network_combinations import Combination, combined, fastest_everywhere, uncontended, undominated
 from scaleacross.solvers.network_options import (
+    KERNELS,
     NOTHING_BETWEEN,
     Between,
     FlowOption,
@@ -183,16 +184,25 @@ class MadeProblem:
         """Whether no choice makes a shorter step than ``solution``, whose price is ``cost``.
 
         It is the optimum of the model; what is not in windows, of which a pipeline makes more than a sum, is the fastest that
-        there is; and the step waits for the rank whose windows the model has.
+        there is, and nothing holds multiprocessors for less time; and the step waits for the rank whose windows the model has.
         """
         if solution.status != "optimal":
             return False
         mine = list(zip(solution.chosen, self.problem.blocks, self.in_windows, strict=True))
-        if not all(one is block[0] and fastest_everywhere(block) for one, block, inside in mine if not inside):
+        alone = [(one, block) for one, block, inside in mine if not inside]
+        if not all(one is block[0] and fastest_everywhere(block) and self._leads(one) for one, block in alone):
             return False
         beyond = self.problem.exposed_s([one for one, _, inside in mine if inside])
         exposed = beyond + float(hbm_lost_s(cost.volumes)[0])
         return math.isclose(exposed, cost.cost.exposed_s["dp"], rel_tol=1e-9)
+
+    def _leads(self, one: Combination) -> bool:
+        """Whether nothing else is faster than its options or holds multiprocessors for less time."""
+        return all(
+            mine.time_s <= other.time_s and mine.held_s <= other.held_s
+            for mine in one.options
+            for other in self.options[mine.choice.key]
+        )
 
     def library(self, cost: PlanCost) -> tuple[Combination, ...]:
         """The library's defaults, whose price is ``cost``, among the options."""
@@ -222,8 +232,10 @@ def network_problem(
     options: Options = {}
     for flow in cost.sent:
         more = between.get(flow.shape, NOTHING_BETWEEN)
-        own = (cost.volumes.launch_s, cost.volumes.equal_copies, hashed, *codecs, limits.drivers, more)
         beside, whole = windows_of(flow, decision.shard), placed.shapes[flow.shape]
+        overlapped = beside or (flow.shape == "ep" and problem.job.experts.overlap_fraction > 0)
+        drivers = limits.drivers if overlapped else KERNELS
+        own = (cost.volumes.launch_s, cost.volumes.equal_copies, hashed, *codecs, drivers, more)
         wires = [Wire(whole, links, *own) for links in placed.links(flow)]
         alone = cost.gradient_shapes.get(flow.shape) if beside == (GRADIENTS,) else None
         if alone is None:

@@ -106,14 +106,15 @@ class Between(NamedTuple):
 
 
 NOTHING_BETWEEN: Final = Between()
+KERNELS: Final[tuple[Driver, ...]] = ("multiprocessors",)
 
 
 @dataclass(frozen=True)
 class Wire:
     """What options are made from: the group, its links, launch (s), copies of a token, the levels that hash flows, codecs.
 
-    ``max_relative_error`` bounds the errors of all encodings of a result together; ``drivers`` other than kernels are tried for
-    what computation hides, as they are never faster; ``between`` adds connections.
+    ``max_relative_error`` bounds the errors of all encodings of a result together; ``drivers`` are tried for what only moves
+    bytes (others than kernels are never faster: none for what overlaps with nothing); ``between`` adds connections.
     """
 
     shape: GroupShape
@@ -123,7 +124,7 @@ class Wire:
     hashed: Bools
     offers: tuple[Compression, ...] = ()
     max_relative_error: float = 0.0
-    drivers: tuple[Driver, ...] = ("multiprocessors",)
+    drivers: tuple[Driver, ...] = KERNELS
     between: Between = NOTHING_BETWEEN
 
 
@@ -148,7 +149,7 @@ def flow_options(flow: Flow, wire: Wire, *, waited: bool) -> list[FlowOption]:
         )
         for choice, seconds, busy in _ways(flow, bare, wire):
             out.append(FlowOption(choice, seconds, busy, held(choice, wire.shape)))
-    if flow.op in MOVES and not waited:
+    if flow.op in MOVES:
         out += [by for option in out for by in _otherwise_driven(flow, option, wire)]
     return sorted(out, key=lambda option: option.time_s)
 
@@ -320,6 +321,7 @@ def library_option(options: Sequence[FlowOption], algorithm: str) -> FlowOption:
         one
         for one in options
         if one.choice.algorithm in (algorithm, "library")
+        and one.choice.driver == "multiprocessors"
         and one.choice.compression is None
         and all(_is_default(each, one.choice.num_channels) for each in one.choice.connections)
     )

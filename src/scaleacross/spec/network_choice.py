@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
@@ -22,6 +23,12 @@ LevelAlgorithm = Literal["ring", "halving_doubling"]
 
 Driver = Literal["multiprocessors", "copy_engines", "host"]
 """What moves the bytes: kernels on multiprocessors, copy engines with RDMA, or the host (to its memory, RDMA, and back)."""
+
+DRIVER_NAMES: Final[Mapping[Driver, str]] = {
+    "multiprocessors": "kernels",
+    "copy_engines": "copy engines",
+    "host": "the host",
+}
 
 LoadBalancing = Literal["ecmp", "spray"]
 """How a connection's queue pairs use parallel links: each hashed onto one, or fed as fast as each drains."""

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, field_valida
 from scaleacross.spec.accelerator import Precision
 from scaleacross.spec.base import Name, Spec
 from scaleacross.spec.exchange_codec import ExchangeCompression, ExchangeCompressionRequest, TableCodec
+from scaleacross.spec.network_choice import Driver
 
 Sharding = Literal["data_parallel", "table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise"]
 """How a table is split, in TorchRec's words; table_row_wise: rows over the ranks of one host, table_column_wise: columns."""
@@ -76,6 +77,11 @@ class RecommendationJob(Spec):
         default=None,
         description="None: vectors travel as they are; else the plan chooses whose travel coded, where and how",
     )
+    drivers: tuple[Driver, ...] = Field(
+        default=("multiprocessors",),
+        description="what may move the bytes of the all-to-alls of vectors and gradients, as ``network.drivers`` of a job for "
+        "training; partial sums are added up by multiprocessors in any case",
+    )
     cost_model: CostModel = Field(
         default="scaleacross", description="scaleacross: all levels of the topology; torchrec: its planner's estimator"
     )
@@ -88,17 +94,25 @@ class RecommendationJob(Spec):
         keys = ("workload", "topology")
         return {k: v.model_dump(mode="json") if k in keys and isinstance(v, BaseModel) else v for k, v in data.items()}
 
-    @field_validator("shardings", "kernels", "replica_groups", "sample_rules", mode="before")
+    @field_validator("shardings", "kernels", "replica_groups", "sample_rules", "drivers", mode="before")
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str | int) else value
 
-    @field_validator("shardings", "kernels", "replica_groups", "sample_rules")
+    @field_validator("shardings", "kernels", "replica_groups", "sample_rules", "drivers")
     @classmethod
     def _not_empty(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
         if not value:
             raise ValueError("an empty list allows nothing: leave the key out to allow everything")
         return value
+
+    @model_validator(mode="after")
+    def _kernels_add_up(self) -> RecommendationJob:
+        if "multiprocessors" not in self.drivers:
+            raise ValueError("drivers: reductions need multiprocessors, which must be among the drivers")
+        if self.cost_model == "torchrec" and len(self.drivers) > 1:
+            raise ValueError("cost_model torchrec has no drivers: leave them out, or use scaleacross")
+        return self
 
 
 class TablePlacement(Spec):
@@ -151,6 +165,9 @@ class RecommendationDecision(Spec):
     tables: tuple[TablePlacement, ...] = Field(min_length=1)
     codecs: tuple[TableCodec, ...] = Field(default=(), description="of the tables whose vectors travel coded forward")
     sample_rule: SampleRule | None = Field(default=None, description="None: samples are alike")
+    driver: Driver = Field(
+        default="multiprocessors", description="what moves the bytes of the all-to-alls of vectors and gradients"
+    )
 
 
 class SampleSharing(Spec):
@@ -171,7 +188,10 @@ class EarlyRows(Spec):
 
     collision_fraction: float = Field(description="share of a batch's vectors whose rows the batch before updates")
     fetch_s: float = Field(description="look-ups and exchange forward of the busiest rank, s")
-    exposed_s: float = Field(description="of them behind no computation, s")
+    exposed_s: float = Field(description="what they add to the step: behind no computation, or taken from products, s")
+    driver: Driver = Field(
+        default="multiprocessors", description="what moves the bytes: of those allowed, the one that adds least"
+    )
 
 
 class RankLoad(Spec):
@@ -184,6 +204,7 @@ class RankLoad(Spec):
     lookup_s: float
     exchange_s: float
     sync_s: float
+    taken_s: float = Field(default=0.0, description="what products lose that run concurrently with the exchange, s")
     memory_bytes: dict[Tier, float]
     capacity_bytes: dict[Tier, float]
 

@@ -306,7 +306,7 @@ def with_host_shares(topology: Topology) -> Topology:
             raise InputError(
                 f"building '{building.name}': nothing says what its {building.accelerator.name} can offload to; state host: "
                 "{memory_gib, memory_bandwidth_gbyte_per_s, link_bandwidth_gbyte_per_s} of the building, or set "
-                "activation_offload and optimizer_offload to 0 and leave host out of network.drivers"
+                "activation_offload and optimizer_offload to 0 and leave host out of drivers"
             )
         shares.setdefault(building.accelerator.name, []).append(building.host_share)
     least = {

@@ -240,7 +240,7 @@ class Layers:
         work = self.work.chunks[action.chunk]
         if self.exchanges and self._hidden_share(action) > 0:
             count = self._exchanges(action, work) * share * self._hidden_share(action)
-            yield "ep", self._call("ep", (*key, "hidden"), ("all_to_all",), self.exchanges, count)
+            yield "ep", self._call("ep", (*key, "hidden"), ("all_to_all",), self.exchanges, count, holds=True)
         if self.job.overlap.tp_fraction > 0 and not self._late_weight_s(action, work, work.weight_gradient_s):
             count = self._tp_calls(action, work) * share * self.job.overlap.tp_fraction
             yield "tp", self._call("tp", (*key, "hidden"), self.tp_ops, self.tp_bytes, count)

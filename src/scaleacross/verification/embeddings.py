@@ -26,10 +26,12 @@ def verify_recommendation(plan: RecommendationPlan) -> None:
     model, topology = Dlrm.model_validate(job.workload), Topology.model_validate(job.topology)
     try:
         own = plan.decision
-        problem = embedding_problem(job, model, topology, own.num_groups, own.replicas, own.codecs)
+        problem = embedding_problem(job, model, topology, own.num_groups, own.replicas, own.codecs, own.driver)
         assignment = assignment_of(problem, plan.decision)
     except InputError as error:
         raise VerificationError(f"the plan breaks a rule: {error}") from None
+    if own.driver not in job.drivers:
+        raise VerificationError(f"vectors are moved by {own.driver}; the job allows {', '.join(job.drivers)} (drivers)")
     if plan.samples != problem.samples or (plan.samples and plan.decision.sample_rule != plan.samples[0].rule):
         raise VerificationError("samples: the rules that the plan states do not recompute")
     _require_elements(plan, model)

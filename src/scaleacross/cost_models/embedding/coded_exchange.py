@@ -23,13 +23,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from scaleacross.cost_models.collectives import Group
-from scaleacross.cost_models.embedding.exchange import ExchangeGroups, slope
+from scaleacross.cost_models.embedding.exchange import ExchangeGroups, moved_slope, slope
 from scaleacross.cost_models.levels import SCALE_UP
 from scaleacross.cost_models.links import exchange_s_per_byte
 from scaleacross.cost_models.network.compression import on_levels, shortened
 from scaleacross.cost_models.settings import Floats
 from scaleacross.spec.exchange_codec import ANY_TABLE, CodecFigures, ExchangeCompressionRequest, TableCodec
 from scaleacross.spec.network import LINK_LEVELS, LinkLevel
+from scaleacross.spec.network_choice import Driver
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,13 @@ def end_to_end_speed_up(shares: Mapping[str, float], after: Mapping[str, float])
     return whole / (whole - sum(shares[name] - left for name, left in after.items()))
 
 
-def coded_slope(group: Group, codec: TableCodec) -> float:
+def coded_slope(group: Group, codec: TableCodec, driver: Driver = "multiprocessors") -> float:
     """Seconds per byte that a rank sends in all, of vectors in ``codec`` on its levels."""
     share, leaving = _crossing_share(group, codec.levels), _leaving(group)
     far = np.minimum(share, leaving)
     mixed = np.divide(leaving, leaving - far + far / codec.ratio, where=leaving > 0, out=np.ones_like(leaving))
     ratio = np.where(on_levels(1.0, codec.levels, 0.0) > 0, codec.ratio, mixed)
-    wire = slope(replace(group, links=shortened(group.links, ratio)).all_to_all)
+    wire = moved_slope(replace(group, links=shortened(group.links, ratio)), driver)
     return wire + share * (1 / codec.encode_bytes_per_s + 1 / codec.decode_bytes_per_s)
 
 
@@ -89,7 +90,8 @@ def forward_slopes(groups: ExchangeGroups, codecs: Sequence[TableCodec]) -> dict
     for codec in codecs:
         kind = codec.model_copy(update={"table": ANY_TABLE})
         if kind not in known:
-            known[kind] = ForwardSlopes(coded_slope(groups.members, codec), coded_slope(groups.across, codec))
+            each = (coded_slope(group, codec, groups.driver) for group in (groups.members, groups.across))
+            known[kind] = ForwardSlopes(*each)
         out[codec.table] = known[kind]
     return out
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from scaleacross.cost_models.embedding.options import (
@@ -14,6 +16,7 @@ from scaleacross.cost_models.embedding.options import (
     loads_of,
 )
 from scaleacross.cost_models.embedding.problem import EmbeddingProblem
+from scaleacross.cost_models.settings import Floats
 from scaleacross.errors import InputError
 from scaleacross.spec.exchange_codec import TableCodec
 from scaleacross.spec.recommendation import (
@@ -21,8 +24,12 @@ from scaleacross.spec.recommendation import (
     EmbeddingCost,
     RankLoad,
     RecommendationDecision,
+    Sharding,
     TablePlacement,
 )
+
+SUMS: Final[tuple[Sharding, ...]] = ("data_parallel", "row_wise", "table_row_wise")
+"""Shardings whose exchange adds up: reductions of gradients or of partial sums."""
 
 
 def decision_of(
@@ -99,6 +106,7 @@ def priced(problem: EmbeddingProblem, assignment: Assignment) -> tuple[Embedding
     """The step, and what every rank of a group spends and holds."""
     fleet = problem.sharding.fleet
     parts, memory = loads_of(problem.sharding, assignment)
+    taken = _taken_s(problem, assignment, parts[:, EXCHANGE])
     ranks = tuple(
         RankLoad(
             rank=rank,
@@ -108,9 +116,22 @@ def priced(problem: EmbeddingProblem, assignment: Assignment) -> tuple[Embedding
             lookup_s=float(parts[rank, LOOKUP]),
             exchange_s=float(parts[rank, EXCHANGE]),
             sync_s=float(parts[rank, SYNC]),
+            taken_s=float(taken[rank]),
             memory_bytes=dict(zip(TIERS, map(float, memory[rank]), strict=True)),
             capacity_bytes=dict(zip(TIERS, map(float, fleet.capacity[rank]), strict=True)),
         )
         for rank in range(fleet.num_ranks)
     )
-    return problem.cost(float(parts.sum(axis=1).max())), ranks
+    return problem.cost(float(parts.sum(axis=1).max()), float(taken.max())), ranks
+
+
+def _taken_s(problem: EmbeddingProblem, assignment: Assignment, exchange_s: Floats) -> Floats:
+    """What exchanges take of concurrent products, (ranks,): partial sums of rows are added up by kernels, whatever drives the
+    all-to-alls."""
+    own, added = problem.sharding, np.zeros(len(exchange_s))
+    for options, choice, ranks in zip(own.options, assignment.option, assignment.ranks, strict=True):
+        if options[choice].sharding in SUMS:
+            np.add.at(added, ranks, options[choice].parts[own.fleet.rank_class[ranks], EXCHANGE])
+    kernels, driver = problem.taken
+    taken: Floats = kernels * added + driver * (exchange_s - added)
+    return taken

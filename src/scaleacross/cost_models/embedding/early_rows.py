@@ -1,9 +1,10 @@
 """What rows fetched ahead of their batch still cost: those that two batches in a row read cannot come early.
 
-Symbols: F seconds to fetch all rows of a batch, C seconds of computation beside it, c the share of rows that the batch before
-reads as well (and updates), α the latency of one more exchange.
+Symbols: F seconds to fetch all rows of a batch, of which products that run concurrently lose h seconds to what drives the
+exchange (``network.drivers``), C seconds of computation beside it, c the share of rows that the batch before reads as well (and
+updates), α the latency of one more exchange.
 
-    exposed = max(0, (1 − c)·F − C) + c·F + α
+    exposed = max((1 − c)·h, (1 − c)·F − C) + c·F + α
 
 A row that takes the share p of all reads is in a batch of R reads with probability q = 1 − (1 − p)^R: c = Σ q² / Σ q over rows.
 Reads are taken as independent.
@@ -20,17 +21,20 @@ from numpy.typing import ArrayLike
 
 from scaleacross.cost_models.embedding.problem import EmbeddingProblem
 from scaleacross.cost_models.settings import Floats
+from scaleacross.spec.network_choice import Driver
 from scaleacross.spec.recommendation import EarlyRows, RankLoad
 from scaleacross.workloads.recommendation import Dlrm, Locality
 
 _BINS: Final = 400
 
 
-def early_rows(problem: EmbeddingProblem, model: Dlrm, ranks: Sequence[RankLoad]) -> EarlyRows | None:
+def early_rows(
+    problem: EmbeddingProblem, model: Dlrm, ranks: Sequence[RankLoad], driver: Driver = "multiprocessors"
+) -> EarlyRows | None:
     """What rows fetched a batch ahead would leave exposed of a plan; None where TorchRec's estimator counts, or groups average.
 
     Half of the busiest rank's exchange and a third of its look-ups come forward; computation beside them is the dense part. The
-    collision fraction is that of all vectors: tables by the rows that a batch reads of them.
+    collision fraction is that of all vectors: tables by the rows that a batch reads of them. ``driver``: of ``problem``.
     """
     if problem.job.cost_model == "torchrec" or problem.num_groups > 1:
         return None
@@ -41,16 +45,21 @@ def early_rows(problem: EmbeddingProblem, model: Dlrm, ranks: Sequence[RankLoad]
     collided = float(np.average(shares, weights=weights))
     busiest = max(ranks, key=lambda load: load.seconds)
     fetch_s = busiest.lookup_s / 3 + busiest.exchange_s / 2
-    exposed = exposed_fetch_s(fetch_s, problem.top_s + problem.bottom_s, collided, problem.start_s / 2)
-    return EarlyRows(collision_fraction=collided, fetch_s=fetch_s, exposed_s=float(exposed))
+    taken_s, computed_s = busiest.taken_s / 2, problem.top_s + problem.bottom_s
+    exposed = exposed_fetch_s(fetch_s, computed_s, collided, problem.start_s / 2, taken_s)
+    return EarlyRows(collision_fraction=collided, fetch_s=fetch_s, exposed_s=float(exposed), driver=driver)
 
 
 def exposed_fetch_s(
-    fetch_s: ArrayLike, computation_s: ArrayLike, collision_fraction: ArrayLike, start_s: ArrayLike = 0.0
+    fetch_s: ArrayLike,
+    computation_s: ArrayLike,
+    collision_fraction: ArrayLike,
+    start_s: ArrayLike = 0.0,
+    taken_s: ArrayLike = 0.0,
 ) -> Floats:
-    """Seconds of fetching that no computation hides."""
+    """Seconds that fetching adds to a step; ``taken_s`` is what products lose to it."""
     fetch, share = np.asarray(fetch_s, dtype=np.float64), np.asarray(collision_fraction, dtype=np.float64)
-    early = np.maximum(0.0, (1 - share) * fetch - np.asarray(computation_s))
+    early = np.maximum((1 - share) * np.asarray(taken_s), (1 - share) * fetch - np.asarray(computation_s))
     return np.asarray(early + share * fetch + np.asarray(start_s))
 
 

@@ -13,6 +13,7 @@ from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import Levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.settings import Floats
+from scaleacross.spec.network_choice import Driver
 
 _LARGE_BYTES: Final = 2.0**30
 """Size beyond which every law is a straight line: its slope is what one more table adds."""
@@ -22,13 +23,15 @@ Replicas = Literal["outer", "inner"]
 
 @dataclass(frozen=True)
 class ExchangeGroups:
-    """Who exchanges with whom: members of a group, its members in a host, its hosts, replicas of a shard, and all ranks."""
+    """Who exchanges with whom: members of a group, its members in a host, its hosts, replicas of a shard, and all ranks; what
+    drives their all-to-alls."""
 
     members: Group
     inside: Group
     across: Group
     replicas: Group
     every: Group
+    driver: Driver = "multiprocessors"
 
     @property
     def size(self) -> int:
@@ -60,7 +63,14 @@ class Exchange:
     start_s: float
 
 
-def exchange_groups(levels: Levels, num_groups: int, replicas: Replicas, unit: int, launch_s: float) -> ExchangeGroups:
+def exchange_groups(
+    levels: Levels,
+    num_groups: int,
+    replicas: Replicas,
+    unit: int,
+    launch_s: float,
+    driver: Driver = "multiprocessors",
+) -> ExchangeGroups:
     """The process groups of ``num_groups`` groups on the positions of ``levels``.
 
     Args:
@@ -85,6 +95,7 @@ def exchange_groups(levels: Levels, num_groups: int, replicas: Replicas, unit: i
         across=group(size // unit, unit * near) if unit else members,
         replicas=group(num_groups, far),
         every=group(whole, 1),
+        driver=driver,
     )
 
 
@@ -92,10 +103,10 @@ def exchange_of(groups: ExchangeGroups) -> Exchange:
     """The slopes of the groups."""
     members = groups.members
     return Exchange(
-        all_to_all=slope(members.all_to_all),
+        all_to_all=moved_slope(members, groups.driver),
         scatter=_both(members),
         host_scatter=_both(groups.inside),
-        across_hosts=slope(groups.across.all_to_all),
+        across_hosts=moved_slope(groups.across, groups.driver),
         all_reduce=slope(members.all_reduce),
         sync=slope(groups.replicas.all_reduce),
         dense=slope(groups.every.all_reduce),
@@ -105,7 +116,15 @@ def exchange_of(groups: ExchangeGroups) -> Exchange:
 
 def start_s(groups: ExchangeGroups, sent_bytes: float) -> float:
     """Seconds of one all-to-all of few bytes."""
-    return float(groups.members.all_to_all(np.array(sent_bytes)).time_s) if groups.size > 1 else 0.0
+    if groups.size <= 1:
+        return 0.0
+    each = (groups.members, groups.members.by(groups.driver))
+    return max(float(one.all_to_all(np.array(sent_bytes)).time_s) for one in each)
+
+
+def moved_slope(group: Group, driver: Driver) -> float:
+    """Seconds per byte of large all-to-alls by a driver, which is never faster than kernels."""
+    return max(slope(group.all_to_all), slope(group.by(driver).all_to_all))
 
 
 def _both(group: Group) -> float:

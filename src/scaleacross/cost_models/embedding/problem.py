@@ -20,12 +20,14 @@ from scaleacross.cost_models.embedding.sample_balance import sample_sharings
 from scaleacross.cost_models.embedding.tiers import RankRates, Setting, table_options
 from scaleacross.cost_models.embedding.torchrec import TorchRecMachine, torchrec_options
 from scaleacross.cost_models.levels import build_levels
+from scaleacross.cost_models.network.drivers import taken_fraction
 from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.errors import InputError
 from scaleacross.spec.exchange_codec import TableCodec
+from scaleacross.spec.network_choice import Driver
 from scaleacross.spec.placement import BuildingShare
 from scaleacross.spec.recommendation import BYTES_OF, EmbeddingCost, RecommendationJob, SampleSharing
-from scaleacross.spec.topology import Building, Topology
+from scaleacross.spec.topology import Building, Topology, with_host_shares
 from scaleacross.workloads.recommendation import Dlrm, EmbeddingTable
 
 _SIZE_BYTES = 8
@@ -45,6 +47,8 @@ class EmbeddingProblem:
         bottom_s: bottom MLP, and beside_s: it and the all-reduce of dense gradients, beside look-ups and exchange.
         start_s: latency and launch of the collectives.
         samples: of histories of unequal length, ways to share them out, fastest first; the first is in ``top_s``.
+        taken: of the speed of concurrent products, the share that kernels take which add up, and that the driver of all-to-alls
+            takes.
     """
 
     job: RecommendationJob
@@ -56,15 +60,19 @@ class EmbeddingProblem:
     start_s: float
     bottom_s: float = 0.0
     samples: tuple[SampleSharing, ...] = ()
+    taken: tuple[float, float] = (0.0, 0.0)
 
     def step_s(self, busiest_s: float) -> float:
-        """A step in which the busiest rank spends ``busiest_s`` on its tables; grows with it."""
+        """A step in which the busiest rank spends ``busiest_s`` on its tables and which loses nothing to contention; grows with
+        it."""
         return self.start_s + self.top_s + max(busiest_s, self.beside_s)
 
-    def cost(self, busiest_s: float) -> EmbeddingCost:
-        """The step in parts."""
-        step_s = self.step_s(busiest_s)
-        dense_s = self.top_s + max(0.0, self.beside_s - busiest_s)
+    def cost(self, busiest_s: float, taken_s: float = 0.0) -> EmbeddingCost:
+        """The step in parts; ``taken_s`` is what the exchange takes of products, of which only the bottom MLP is concurrent."""
+        most = max(self.taken)
+        beside_s = self.beside_s + min(taken_s, self.bottom_s * most / (1 - most))
+        step_s = self.start_s + self.top_s + max(busiest_s, beside_s)
+        dense_s = self.top_s + max(0.0, beside_s - busiest_s)
         return EmbeddingCost(
             step_s=step_s,
             busiest_rank_s=busiest_s,
@@ -114,12 +122,21 @@ class GroupRanks:
     groups: ExchangeGroups
 
 
-def group_ranks(job: RecommendationJob, topology: Topology, num_groups: int, replicas: Replicas) -> GroupRanks:
+def group_ranks(
+    job: RecommendationJob,
+    topology: Topology,
+    num_groups: int,
+    replicas: Replicas,
+    driver: Driver = "multiprocessors",
+) -> GroupRanks:
     """The ranks of the first group.
 
     Raises:
-        InputError: the job does not fit the topology (``fill_of``), or groups do not tile the ranks.
+        InputError: the job does not fit the topology (``fill_of``), groups do not tile the ranks, or the host drives and none is
+            stated.
     """
+    if driver == "host":
+        topology = with_host_shares(topology)
     fill = fill_of(job, topology)
     positions = [(topology.building(share.building), rank) for share in fill for rank in range(share.num_accelerators)]
     if len(positions) % num_groups:
@@ -129,7 +146,7 @@ def group_ranks(job: RecommendationJob, topology: Topology, num_groups: int, rep
     units = _units(own)
     launch_s = max(b.accelerator.collective_start_s for b, _ in own)
     unit = len(units[0]) if units and size % len(units[0]) == 0 else 0
-    groups = exchange_groups(build_levels(topology, fill), num_groups, replicas, unit, launch_s)
+    groups = exchange_groups(build_levels(topology, fill), num_groups, replicas, unit, launch_s, driver)
     return GroupRanks(tuple(own), units, unit, len(positions), groups)
 
 
@@ -140,17 +157,19 @@ def embedding_problem(
     num_groups: int = 1,
     replicas: Replicas = "outer",
     codecs: Sequence[TableCodec] = (),
+    driver: Driver = "multiprocessors",
 ) -> EmbeddingProblem:
     """The tables of a job over one group of ranks.
 
     Args:
         codecs: of the tables whose vectors travel coded.
+        driver: of the all-to-alls of vectors and gradients.
 
     Raises:
         InputError: the job does not fit the topology (``fill_of``), groups do not tile the ranks, or TorchRec's estimator is
-            asked about ranks, groups or codecs that it does not know.
+            asked about ranks, groups, codecs or drivers that it does not know, or the host drives and none is stated.
     """
-    ranks = group_ranks(job, topology, num_groups, replicas)
+    ranks = group_ranks(job, topology, num_groups, replicas, driver)
     own, unit = ranks.own, ranks.unit
     batch = job.global_batch_samples / ranks.whole
     kinds = list(dict.fromkeys(_kind(building) for building, _ in own))
@@ -171,6 +190,8 @@ def embedding_problem(
             raise InputError("cost_model torchrec has no replica groups: leave replica_groups at 1, or use scaleacross")
         if job.compression is not None:
             raise InputError("cost_model torchrec has no compression: leave it out, or use scaleacross")
+        if driver != "multiprocessors":
+            raise InputError("cost_model torchrec has no drivers: leave it out, or use scaleacross")
         sharding = _by_torchrec(job, model, fleet, own[0][0], batch)
         return EmbeddingProblem(job, sharding, num_groups, replicas, 0.0, 0.0, 0.0)
     tables = tuple(model.expanded())
@@ -183,8 +204,9 @@ def embedding_problem(
     beside_s = bottom_s + exchange.dense * 4 * model.dense_weights
     sizes_s = start_s(ranks.groups, _SIZE_BYTES * len(own)) if codecs else 0.0
     sharding = ShardingProblem(tables, options, fleet)
-    started_s = exchange.start_s + sizes_s
-    return EmbeddingProblem(job, sharding, num_groups, replicas, top_s, beside_s, started_s, bottom_s, samples)
+    started_s, accelerators = exchange.start_s + sizes_s, [building.accelerator for building, _ in own]
+    taken = taken_fraction(accelerators), taken_fraction(accelerators, driver)
+    return EmbeddingProblem(job, sharding, num_groups, replicas, top_s, beside_s, started_s, bottom_s, samples, taken)
 
 
 def _require_lengths(model: Dlrm) -> None:

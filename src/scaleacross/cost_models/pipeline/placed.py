@@ -21,7 +21,7 @@ import numpy as np
 from scaleacross.cost_models.axes import Calls
 from scaleacross.cost_models.chunk_work import StageWork
 from scaleacross.cost_models.layout import Layout
-from scaleacross.cost_models.least_waits import beyond_shared_s, cp_waits_s
+from scaleacross.cost_models.least_waits import beyond_shared_s, cp_waits_s, hidden_exchange_s
 from scaleacross.cost_models.messages import NO_DELAYS, Boundary, boundary_times
 from scaleacross.cost_models.pipeline.actions import Actions
 from scaleacross.cost_models.pipeline.exact import compiled_schedule, virtual_boundaries
@@ -188,15 +188,20 @@ def _cp_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
 
 def _ep_waits(volumes: Volumes, work: StageWork, calls: Calls) -> Waits:
     """All-to-alls beyond the shared experts of their layers, but for the stated share that runs beside another micro-batch, as
-    far as its computation is long enough. Input gradients of shared experts take as long as their forward pass (assumed)."""
-    each = np.zeros(len(work.rank)) if calls.exchange_s is None else _of_stages(calls.exchange_s, work)
+    far as its computation is long enough. Input gradients of shared experts take as long as their forward pass (assumed).
+
+    T seconds beside C seconds of computation, from whose products they take the share h: the longer of T and C + h·T.
+    """
+    if calls.exchange_s is None or calls.held_s is None:
+        return Waits(*(np.zeros(len(work.rank)),) * 5)
+    each, again = _of_stages(calls.exchange_s, work), float(volumes.tokens_again[0])
     seen = (beyond_shared_s(each, shared) for shared in (work.shared_s, work.shared_backward_s))
     forward, back = (work.moe_layers * pair for pair in seen)
-    again = float(volumes.tokens_again[0]) * forward
-    inputs, back = forward + again, back + again
-    share = volumes.job.experts.overlap_fraction
-    hidden = np.minimum(share * forward, work.forward_s)
-    behind, alone = (np.minimum(share * back, s) for s in (work.backward_s, work.backward_s - work.weight_s))
+    inputs, back = (1 + again) * forward, back + again * forward
+    hidden_s = _of_stages(hidden_exchange_s(volumes, calls.exchange_s, calls.held_s), work)
+    beside = 2 * volumes.job.experts.overlap_fraction * work.moe_layers * hidden_s
+    hidden, behind_s = np.minimum(beside, work.forward_s), (1 + again) * beside
+    behind, alone = (np.minimum(behind_s, s) for s in (work.backward_s, work.backward_s - work.weight_s))
     return Waits(forward - hidden, back - behind, inputs - alone, hidden, alone)
 
 
