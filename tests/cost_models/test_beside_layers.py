@@ -58,7 +58,9 @@ def test_first_chunks_have_nothing_to_hide_behind(shard: ShardLevel, expected: l
 
 def test_windows_never_expose_less_than_they_say_themselves() -> None:
     one, nothing = np.ones(2), np.zeros(2)
-    over = [Window(one, np.array([0.5, 0.5]), nothing, one, one, nothing, nothing, one, nothing, NO_CHUNKS)] * 4
+    over = [
+        Window(one, np.array([0.5, 0.5]), nothing, one, one, nothing, nothing, one, nothing, one < 0, NO_CHUNKS)
+    ] * 4
     fractions, parts = np.array([[0.75, 0.25]] * 4), (np.full((4, 2), 0.1), np.full((4, 2), 0.5))
     found = BesideLayers(fractions, *parts, one * 2, (NO_CHUNKS,) * 4).on(over)
     assert found[0].first_fraction.tolist() == [0.75, 0.5]
@@ -70,7 +72,7 @@ def test_windows_never_expose_less_than_they_say_themselves() -> None:
 def test_of_what_crosses_buildings_only_chunks_say_what_is_left() -> None:
     """Neither the window itself nor a heavy first chunk, whose rank may have others before it: one of n buckets at least."""
     one, nothing = np.ones(2), np.zeros((4, 2))
-    over = [Window(one, one / 4, one * 0, one, one, one * 0, one * 0, one, one * 0, NO_CHUNKS)] * 4
+    over = [Window(one, one / 4, one * 0, one, one, one * 0, one * 0, one, one * 0, one < 0, NO_CHUNKS)] * 4
     chunks = ChunkWindows(*np.array([[[0.5, 0.25]], [[0.0, 0.0]], [[2.0, 3.0]]]))
     beside = BesideLayers(np.full((4, 2), 0.75), nothing, nothing, nothing[0], (NO_CHUNKS,) * 4)
     far = beside.behind_trunks(FarGradients({}, chunks, None, {})).on(over)

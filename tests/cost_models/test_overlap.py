@@ -39,6 +39,7 @@ def window(length_s: float, pieces: float = 4.0, per_step: float = 1.0) -> Windo
         nothing,
         one,
         nothing,
+        np.array(False),
         NO_CHUNKS,
     )
 

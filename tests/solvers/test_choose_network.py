@@ -130,7 +130,7 @@ def test_of_equal_choices_the_fastest_is_taken() -> None:
 
     blocks = block("cp", (1.0, 0.9), (1.1, 1.0), (1.2, 1.1)), block("dp_replicate", (2.0, 1.9), (2.1, 1.5))
     nothing = np.zeros(1)
-    window = Window(np.array([9.0]), nothing, nothing, np.ones(1), np.ones(1), *(nothing,) * 4, NO_CHUNKS)
+    window = Window(np.array([9.0]), nothing, nothing, np.ones(1), np.ones(1), *(nothing,) * 4, nothing > 0, NO_CHUNKS)
     found = choose(NetworkProblem(blocks, (window,) * 4, 4.0, Held(9, 9, 9)))
     assert [block.index(one) for block, one in zip(blocks, found.chosen, strict=True)] == [0, 0]
 

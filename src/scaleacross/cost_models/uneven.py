@@ -30,6 +30,7 @@ from scaleacross.cost_models.network.sm_contention import hbm_s
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, idle_share
 from scaleacross.cost_models.rank_seconds import (
     elementwise_fraction,
+    hbm_s_per_byte,
     layer_counts,
     rank_times,
     update_s,
@@ -224,7 +225,7 @@ def rank_rows(
         taken_fraction=taken_fraction(accelerators) * same,
         least_taken_fraction=least_taken_fraction(accelerators, job.network.drivers) * same,
         elementwise_fraction=elementwise * same,
-        hbm_s_per_byte=elementwise * hbm_s(1.0, min(memory_bytes_per_s(one) for one in accelerators)) * same,
+        hbm_s_per_byte=hbm_s_per_byte(accelerators, settings, elementwise) * same,
         whole_share=passes.sum(axis=1).repeat(len(split)) / passes.ravel(),
     )
     batches = np.repeat(np.array(micro_batches, dtype=np.int64), len(split))
