@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,12 +19,13 @@ from scaleacross.solvers.infeasible import explain
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.mixed_fleets import pricing_on
 from scaleacross.solvers.open_policies import closed, narrowed, stands_for
+from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job
 from scaleacross.spec.progress import Progress
 from scaleacross.workloads.problem import Problem, problem_of
 from solvers.test_bounds_of_straddling_stages import straddling_job
-from solvers.test_offload_and_shards import HOST, with_host
+from solvers.test_offload_and_shards import HOST, widened, with_host
 
 SLACK = 1 + 1e-12
 BLOCKS = 24
@@ -64,16 +66,22 @@ def test_no_bound_of_a_block_exceeds_one_of_its_candidates(seed: int) -> None:
         _below(space, some(bases, draw), pricing.base_bound_s, pricing.base_free_s)
         rows = some(space.expand(bases, Refusals()), draw) if len(bases) else bases
         _below(space, rows, pricing.needed_bytes)
-        _below(space, rows, lambda rows: pricing.coarse(rows).bound_s)
+        _below(space, rows, partial(_bound_s, pricing.coarse))
         if len(rows):
             _below(
-                space, rows.take(np.arange(min(len(rows), 8))), lambda rows: pricing.tight(pricing.coarse(rows)).bound_s
+                space,
+                rows.take(np.arange(min(len(rows), 8))),
+                partial(_bound_s, lambda few, of=pricing: of.tight(of.coarse(few))),
             )
 
 
 def some(rows: Settings, draw: np.random.Generator) -> Settings:
     """A few of them."""
     return rows.take(draw.permutation(len(rows))[:BLOCKS])
+
+
+def _bound_s(law: Callable[[Settings], Priced], rows: Settings) -> Floats:
+    return law(rows).bound_s
 
 
 def _below(
@@ -91,10 +99,16 @@ def _below(
             assert least <= own.min() * SLACK, (every.decision(int(own.argmin())), least, own.min())
 
 
-@each("seed", (0, 3, 5, 9), range(40))
+def few(seed: int) -> Problem:
+    """A problem small enough to search many times: shares on the host, with and without recomputation."""
+    job = widened(seed).job
+    return problem_of(job.model_copy(update={"recompute": ("none", "full")}))
+
+
+@each("seed", (0, 3, 8), range(40))
 def test_a_search_that_chooses_policies_last_finds_the_same(seed: int) -> None:
     """Equal step times, and a bound that is proved, on problems with several policies."""
-    problem = varied(seed)
+    problem = few(seed)
     at_once = search(problem, time_limit_s=600)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(open_policies, "MOST_AT_ONCE", 0)
@@ -111,7 +125,7 @@ def test_a_search_that_chooses_policies_last_finds_the_same(seed: int) -> None:
 
 def test_what_nobody_closed_counts_in_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock stops the search before any block is closed but to find a first plan: its bound is below the best plan."""
-    problem, now = varied(0), [0.0]
+    problem, now = few(0), [0.0]
     best = search(problem, time_limit_s=600).best
     assert best is not None
     monkeypatch.setattr(open_policies, "MOST_AT_ONCE", 0)
@@ -128,7 +142,7 @@ def test_what_nobody_closed_counts_in_the_bound(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_space_is_opened_where_it_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = varied(0)
+    problem = few(0)
     fleet = fleets(problem.topology)[0]
     space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
     many = len(concatenate(list(space.bases(Refusals()))))
@@ -148,7 +162,7 @@ def test_a_space_is_opened_where_it_is_too_large(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_job_without_a_plan_is_refused_without_a_search_for_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = varied(0)
+    problem = few(0)
     data = problem.job.model_dump(mode="json")
     for region in data["topology"]["regions"]:
         for building in region["buildings"]:

@@ -95,7 +95,9 @@ class Window(NamedTuple):
         chunks = self.chunks
         if len(chunks.length_s):
             chunks = ChunkWindows(*(part[:, rows] for part in chunks))
-        return Window(*(part[rows] for part in self[:-1]), chunks)
+        length, first, taken, often, in_a_row, number, slowed, passes, crowded = (part[rows] for part in self[:-2])
+        later = self.later[rows]
+        return Window(length, first, taken, often, in_a_row, number, slowed, passes, crowded, later, chunks)
 
 
 NO_CHUNKS: Final = ChunkWindows(*(np.zeros((0, 1)),) * 3)

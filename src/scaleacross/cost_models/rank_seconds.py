@@ -112,17 +112,11 @@ def update_s(
 ) -> Floats:
     """The optimizer update of what a rank holds, by accelerator type, (types, n); at least, where its offload is still to be
     chosen."""
-    later = settings.policy_open
-    if later.any():
-        each = [
-            replace(
-                settings,
-                recompute=np.zeros_like(settings.recompute),
-                optimizer_offload=np.where(later, millionths(share), settings.optimizer_offload),
-            )
-            for share in job.optimizer_offload
-        ]
-        return np.min([update_s(job, accelerators, one, dense, expert) for one in each], axis=0)
+    if (later := settings.policy_open).any():
+        chosen = replace(settings, recompute=np.where(later, 0, settings.recompute))
+        shares = (np.where(later, millionths(share), chosen.optimizer_offload) for share in job.optimizer_offload)
+        every = (replace(chosen, optimizer_offload=share) for share in shares)
+        return np.asarray(np.min([update_s(job, accelerators, one, dense, expert) for one in every], axis=0))
     updated = Held(dense, expert).sharded(settings)
     moved = 2 * job.optimizer.state_bytes + job.optimizer.gradient_bytes + job.optimizer.parameter_bytes
     here = updated * (1 - state_share(settings))

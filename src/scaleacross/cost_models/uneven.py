@@ -21,12 +21,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from scaleacross.cost_models.buckets import num_buckets
-from scaleacross.cost_models.compute import memory_bytes_per_s
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s
 from scaleacross.cost_models.layout import Layout, types_of_ranks
 from scaleacross.cost_models.memory import Held, held_parameters, memory_parts
 from scaleacross.cost_models.network.drivers import least_taken_fraction, taken_fraction
-from scaleacross.cost_models.network.sm_contention import hbm_s
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, idle_share
 from scaleacross.cost_models.rank_seconds import (
     elementwise_fraction,

@@ -56,7 +56,7 @@ def explain(state: Search) -> InfeasibleError:
         for fleet in fleets(problem.topology)
     ):
         return InfeasibleError(
-            f"No plan fits: {state.num_candidates:,} candidates, of which {state.num_too_large:,} need too much memory. They are too "
+            f"No plan fits: {state.num_candidates:,} candidates, {state.num_too_large:,} of them too large. They are too "
             "many to say which requirements conflict: state fewer values of recompute, activation_offload or optimizer_offload"
         )
     conflict = conflict_of(problem, CONFLICT_LIMIT_S)

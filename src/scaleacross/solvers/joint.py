@@ -26,8 +26,9 @@ Objective     min step time of the cost model (``cost_models.step``)
 
 R1–R9 are those of ``search_space``; π and n are decided by ``place_parallelism``.
 
-1. Enumerate *bases* (all but dp's split, ζ, π, n). A sample of them gives the first incumbent. The others are dropped by
-   computation alone, then by memory, then by the bound with communication; what is left is sorted.
+1. Enumerate *bases* (all but dp's split, ζ, π, n; where these are too many, all but ρ and offloads too: ``open_policies``).
+   A sample of them gives the first incumbent. The others are dropped by computation alone, then by memory, then by the bound
+   with communication; what is left is sorted.
 2. Expand the bases block by block, least bound first; drop what does not fit; coarse bound for every candidate.
 3. After every block the most promising candidate is placed exactly: the incumbent prunes everything whose bound is not
    below it, and ends the expansion once the next base is. Fleets take turns, smallest sets of types first: all are sampled

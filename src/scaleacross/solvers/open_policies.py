@@ -72,7 +72,7 @@ def closed(space: SearchSpace, settings: Settings, refusals: Refusals) -> Settin
 
 
 def promising(state: Search, priced: Priced, placer: Placer, most: int) -> Priced:
-    """Candidates to place first, (up to ``most``,), with the tight bound: the rows themselves, or what is best of a few blocks."""
+    """Candidates to place first, ``most`` at most, with the tight bound: the rows themselves, or what is best of a few blocks."""
     if not priced.settings.policy_open.any():
         return priced
     few = priced.settings.take(np.argsort(priced.estimate_s, kind="stable")[:TRIED])

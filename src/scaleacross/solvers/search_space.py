@@ -50,7 +50,7 @@ from scaleacross.cost_models.settings import (
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import ROUNDS, is_legal
 from scaleacross.spec.job import Job
-from scaleacross.spec.offloading import OFFLOADS, millionths
+from scaleacross.spec.offloading import millionths
 from scaleacross.spec.parallelism import (
     CONTEXT_EXCHANGES,
     EMPTY_ENDS,
@@ -101,15 +101,14 @@ class SearchSpace:
     @cached_property
     def policies(self) -> Ints:
         """Recompute code, offloaded activations and optimizer states of every policy that the job allows, (policies, 3)."""
-        shares = product(self.job.activation_offload, self.job.optimizer_offload)
-        each = [tuple(map(millionths, some)) for some in shares]
-        return np.array([(RECOMPUTES.index(one), *some) for one, some in product(self.job.recompute, each)])
+        every = product(self.job.recompute, self.job.activation_offload, self.job.optimizer_offload)
+        return np.array([(RECOMPUTES.index(one), *map(millionths, shares)) for one, *shares in every])
 
     def whole_layers(self, period: Ints, chunks: Ints, activations: Ints, refusals: Refusals) -> Bools:
         """R11."""
-        whole: Bools = (period == 1) | ((self.profile.num_layers % (chunks * period) == 0) & (activations == 0))
+        whole = (period == 1) | ((self.profile.num_layers % (chunks * period) == 0) & (activations == 0))
         refusals.counts.update({_R11: int((~whole).sum())} if not whole.all() else {})
-        return whole
+        return np.asarray(whole)
 
     def batches(self, refusals: Refusals) -> Iterator[Settings]:
         """All candidates, one batch per pp. Each combination appears exactly once."""
@@ -131,18 +130,13 @@ class SearchSpace:
             for part in self._parts(pp, refusals):
                 made += part.shape[1]
                 if made > MOST_BASES:
-                    raise InputError(self._too_many())
+                    more = f"over {MOST_BASES:,} combinations, more than memory holds at once"
+                    raise InputError(
+                        f"'{self.job.name}' has {more}: state fewer values, pin a degree, or take space: quick"
+                    )
                 parts.append(part)
             if parts:
                 yield self.expressed(Settings(*np.concatenate(parts, axis=1)), ("base",), refusals)
-
-    def _too_many(self) -> str:
-        lists = (*OFFLOADS, "recompute", "num_chunks", "schedules", "micro_batch_sequences")
-        sizes = ", ".join(f"{name} has {len(getattr(self.job, name))}" for name in lists)
-        return (
-            f"'{self.job.name}' has over {MOST_BASES:,} combinations of degrees, pipelines, recomputation and offload: more than "
-            f"memory holds at once. State fewer values ({sizes}), pin a degree, or take space: quick"
-        )
 
     def expressed(self, settings: Settings, scopes: tuple[Scope, ...], refusals: Refusals) -> Settings:
         """R10. A policy still to be chosen counts as one that reruns and offloads nothing, which every target expresses."""
@@ -227,13 +221,10 @@ class SearchSpace:
 
     def cp_values(self, refusals: Refusals) -> list[int]:
         """R2 (without tp), R9."""
-        sequence, out = self.job.sequence_length, []
-        for cp in divisors(sequence):
-            if cp == 1 or (
-                refusals.keep(sequence % (2 * cp) == 0, "R2 2·cp must divide the sequence")
-                and refusals.keep(sequence // cp >= MIN_TOKENS_PER_RANK, "R2 too few tokens per rank")
-            ):
-                out.append(cp)
+        sequence, keep = self.job.sequence_length, refusals.keep
+        halves, few = "R2 2·cp must divide the sequence", "R2 too few tokens per rank"
+        fitting = [cp for cp in divisors(sequence) if cp == 1 or keep(sequence % (2 * cp) == 0, halves)]
+        out = [cp for cp in fitting if cp == 1 or keep(sequence // cp >= MIN_TOKENS_PER_RANK, few)]
         return [cp for cp in out if cp <= self.max_accelerators and self.job.degrees.allows("cp", cp)]
 
     def _exchange(self, tp: int, cp: int, refusals: Refusals) -> list[tuple[int, int]]:
@@ -283,8 +274,7 @@ class SearchSpace:
         return list(choice) if isinstance(choice, tuple) else []
 
     def _parts(self, pp: int, refusals: Refusals) -> Iterator[Ints]:
-        """Blocks of base columns in the order of Settings: (tp, cp, exchange, lanes of experts) × pipelines × ep × policies for
-        every dp."""
+        """Base columns in the order of Settings: (tp, cp, exchange, lanes of experts) × pipelines × ep × policies by dp."""
         pairs = [
             (tp, cp)
             for tp, cp in product(self.tp_values(refusals), self.cp_values(refusals))
