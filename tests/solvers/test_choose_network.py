@@ -51,7 +51,8 @@ def _window(rng: random.Random, pieces: float, per_step: float) -> Window:
     passes, crowded = rng.choice([0.5, 1.0]), rng.choice([0.0, 6.0])
     figures = (rng.uniform(0, 4), first, taken, per_step, 1.0, 0.0, 0.0, passes, crowded)
     chunks = np.array([[rng.uniform(0, 1), first, rng.uniform(0, 3)] for _ in range(rng.choice([0, 0, 2]))])
-    return Window(*(np.array([one]) for one in figures), ChunkWindows(*chunks.reshape(-1, 3, 1).swapaxes(0, 1)))
+    pieces_of = ChunkWindows(*chunks.reshape(-1, 3, 1).swapaxes(0, 1))
+    return Window(*(np.array([one]) for one in figures), np.zeros(1, dtype=bool), pieces_of)
 
 
 def _block(rng: random.Random, index: int) -> tuple[Combination, ...]:

@@ -112,8 +112,7 @@ class SearchSpace:
 
     def batches(self, refusals: Refusals) -> Iterator[Settings]:
         """All candidates, one batch per pp. Each combination appears exactly once."""
-        for bases in self.bases(refusals):
-            yield self.expand(bases, refusals)
+        return (self.expand(bases, refusals) for bases in self.bases(refusals))
 
     def bases(self, refusals: Refusals) -> Iterator[Settings]:
         """Candidates before R8, one batch per pp: everything chosen but the split of dp, the shard level and the exchange.
@@ -179,8 +178,7 @@ class SearchSpace:
     def num_candidates(self, bases: Settings) -> Ints:
         """How many candidates each base stands for, (n,)."""
         several = [(degree > 1).astype(np.int64) for degree in (bases.cp, bases.pp, bases.expert_lanes)]
-        columns = np.stack([bases.dp, *several, bases.ep])
-        kinds = distinct(*columns)
+        kinds = distinct(*(columns := np.stack([bases.dp, *several, bases.ep])))
         counts = [
             len(self._states(int(dp), bool(with_cp), bool(piped), bool(folded), Refusals()).get(int(ep), []))
             for dp, with_cp, piped, folded, ep in columns[:, kinds.first].T
