@@ -39,6 +39,7 @@ def window(length_s: float, pieces: float = 4.0, per_step: float = 1.0) -> Windo
         nothing,
         one,
         nothing,
+        np.array(False),
         NO_CHUNKS,
     )
 
@@ -156,10 +157,10 @@ def test_rounds_count_what_comes_before_a_rank() -> None:
 def test_windows_of_a_plain_pipeline() -> None:
     # gradients hide behind all buckets but one of the last backward pass, parameters behind those of the first forward
     found = dict(zip(WINDOW_NAMES, windows(settings(pp=4, num_micro_batches=8), work(fill_rounds=3)), strict=True))
-    assert found["gradient_reduce"] == (pytest.approx(2 * 3 / 4), 1 / 4, 0, 1, 1, 0, 0, 3 / 4, 0, NO_CHUNKS)
-    assert found["parameter_gather"] == (pytest.approx(1 * 3 / 4), 1 / 4, 0, 1, 1, 0, 0, 3 / 4, 0, NO_CHUNKS)
-    assert found["shard_forward"] == (1, 1 / 4, 0, 11, 1, 0, 0, 1, 0, NO_CHUNKS)
-    assert found["shard_backward"] == (2, 1 / 4, 0, 11, 1, 0, 0, 1, 0, NO_CHUNKS)
+    assert found["gradient_reduce"] == (pytest.approx(2 * 3 / 4), 1 / 4, 0, 1, 1, 0, 0, 3 / 4, 0, False, NO_CHUNKS)
+    assert found["parameter_gather"] == (pytest.approx(1 * 3 / 4), 1 / 4, 0, 1, 1, 0, 0, 3 / 4, 0, False, NO_CHUNKS)
+    assert found["shard_forward"] == (1, 1 / 4, 0, 11, 1, 0, 0, 1, 0, False, NO_CHUNKS)
+    assert found["shard_backward"] == (2, 1 / 4, 0, 11, 1, 0, 0, 1, 0, False, NO_CHUNKS)
 
 
 @pytest.mark.parametrize(("num_micro_batches", "waiting"), [(8, 4 * 1 / 2 + 1 / 2), (2, 2 * 1 / 2 + 1 / 2)])

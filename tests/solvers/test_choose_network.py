@@ -51,7 +51,8 @@ def _window(rng: random.Random, pieces: float, per_step: float) -> Window:
     passes, crowded = rng.choice([0.5, 1.0]), rng.choice([0.0, 6.0])
     figures = (rng.uniform(0, 4), first, taken, per_step, 1.0, 0.0, 0.0, passes, crowded)
     chunks = np.array([[rng.uniform(0, 1), first, rng.uniform(0, 3)] for _ in range(rng.choice([0, 0, 2]))])
-    return Window(*(np.array([one]) for one in figures), ChunkWindows(*chunks.reshape(-1, 3, 1).swapaxes(0, 1)))
+    pieces_of = ChunkWindows(*chunks.reshape(-1, 3, 1).swapaxes(0, 1))
+    return Window(*(np.array([one]) for one in figures), np.zeros(1, dtype=bool), pieces_of)
 
 
 def _block(rng: random.Random, index: int) -> tuple[Combination, ...]:
@@ -130,7 +131,7 @@ def test_of_equal_choices_the_fastest_is_taken() -> None:
 
     blocks = block("cp", (1.0, 0.9), (1.1, 1.0), (1.2, 1.1)), block("dp_replicate", (2.0, 1.9), (2.1, 1.5))
     nothing = np.zeros(1)
-    window = Window(np.array([9.0]), nothing, nothing, np.ones(1), np.ones(1), *(nothing,) * 4, NO_CHUNKS)
+    window = Window(np.array([9.0]), nothing, nothing, np.ones(1), np.ones(1), *(nothing,) * 4, nothing > 0, NO_CHUNKS)
     found = choose(NetworkProblem(blocks, (window,) * 4, 4.0, Held(9, 9, 9)))
     assert [block.index(one) for block, one in zip(blocks, found.chosen, strict=True)] == [0, 0]
 

@@ -202,5 +202,5 @@ def test_a_space_that_memory_does_not_hold_is_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr("scaleacross.solvers.search_space.MOST_BASES", some)
     assert sum(len(bases) for bases in space_of(job).bases(Refusals())) == some
     monkeypatch.setattr("scaleacross.solvers.search_space.MOST_BASES", some - 1)
-    with pytest.raises(InputError, match="more than memory holds"):
+    with pytest.raises(InputError, match="more than memory holds at once"):
         list(space_of(job).bases(Refusals()))

@@ -29,7 +29,7 @@ Row = tuple[int, ...]
 LAYER_COLUMNS: Final = ("tp", "cp", "ep", "expert_lanes", "micro_batch", "context", "cp_inner", "activation_offload")
 """Columns of candidates that a layer's seconds depend on, but for ``recompute``."""
 Known = TypeVar("Known")
-_MASKS: Final = np.array(MASKS)
+_MASKS: Final = np.array([*MASKS, 0])  # ANY_POLICY repeats nothing
 _REMEMBERED: Final = 16  # models on accelerators: of one problem, few; every exact price asks for the same rows again
 
 

@@ -25,6 +25,8 @@ from scaleacross.cost_models.offloading import (
     GRADIENT_BYTES,
     activation_share,
     host_room_bytes,
+    most_activation_share,
+    most_state_share,
     on_the_way_bytes,
     state_share,
 )
@@ -108,7 +110,7 @@ def memory_parts(
         "gradients": held.divided(of_gradients, settings.experts_over) * optimizer.gradient_bytes,
         "optimizer": held.sharded(settings)
         * (optimizer.state_bytes - MASTER_BYTES * master)
-        * (1 - state_share(settings)),
+        * (1 - most_state_share(job, settings)),
         "activations": _activations(profile, job, settings, classes, in_flight),
         "buffers": _buffers(profile, job, settings, classes)
         + kept_gathered * all_held.total
@@ -126,7 +128,7 @@ def _activations(
     """Kept activations: bytes per token · tokens · micro-batches in flight; the head's for one micro-batch only."""
     per_layer = np.stack([kept_bytes(layer, settings) for layer, _ in profile.blocks])
     embedding = kept_bytes(profile.embedding, settings)
-    kept = spread(per_layer * (1 - activation_share(settings)), classes, embedding) / settings.num_chunks
+    kept = spread(per_layer * (1 - most_activation_share(job, settings)), classes, embedding) / settings.num_chunks
     held = _held_chunks(job, settings, classes, in_flight)
     head = classes.has_head[:, None] * kept_bytes(profile.head, settings)
     return (kept * held + head) * _tokens(job, settings)

@@ -45,6 +45,16 @@ def state_share(settings: Settings) -> Floats:
     return settings.optimizer_offload / MILLIONTHS
 
 
+def most_activation_share(job: Job, settings: Settings) -> Floats:
+    """``activation_share``, where that is still to be chosen the largest that the job allows, (n,)."""
+    return np.where(settings.policy_open, max(job.activation_offload), activation_share(settings))
+
+
+def most_state_share(job: Job, settings: Settings) -> Floats:
+    """``state_share``, where that is still to be chosen the largest that the job allows, (n,)."""
+    return np.where(settings.policy_open, max(job.optimizer_offload), state_share(settings))
+
+
 def paced(
     times: StackedTimes,
     recomputed_s: Floats,

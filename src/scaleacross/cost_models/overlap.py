@@ -74,6 +74,7 @@ class Window(NamedTuple):
         passes: of a micro-batch that the window lasts.
         crowded_s: for which the busiest link, of its own traffic and all that the same passes send, needs longer than these take;
             0 in bounds (``beside_layers``).
+        later: whether passes may turn out longer, which computation alone pays for (``Settings.policy_open``).
         chunks: of timed schedules that split the backward; none in bounds and of others.
     """
 
@@ -86,6 +87,7 @@ class Window(NamedTuple):
     slowed_s: Floats
     passes: Floats
     crowded_s: Floats
+    later: Bools
     chunks: ChunkWindows
 
     def take(self, rows: Ints) -> Window:
@@ -93,8 +95,9 @@ class Window(NamedTuple):
         chunks = self.chunks
         if len(chunks.length_s):
             chunks = ChunkWindows(*(part[:, rows] for part in chunks))
-        length, first, taken, often, in_a_row, number, slowed, passes, crowded = (part[rows] for part in self[:-1])
-        return Window(length, first, taken, often, in_a_row, number, slowed, passes, crowded, chunks)
+        length, first, taken, often, in_a_row, number, slowed, passes, crowded = (part[rows] for part in self[:-2])
+        later = self.later[rows]
+        return Window(length, first, taken, often, in_a_row, number, slowed, passes, crowded, later, chunks)
 
 
 NO_CHUNKS: Final = ChunkWindows(*(np.zeros((0, 1)),) * 3)
@@ -133,7 +136,11 @@ def windows(settings: Settings, work: Work, *, placed: bool = False) -> tuple[Wi
     first, rest = 1 / pieces, 1 - 1 / pieces
     nothing = np.zeros(len(settings))
     in_a_row = first + rest / num_communicators(settings, work.expert_parameters > 0)
-    lengths = (work.backward_s * hidden, work.forward_s * hidden, work.forward_s, work.backward_s)
+    once = work.backward_s * hidden
+    later = settings.policy_open
+    if later.any():  # what a longer pass hides of every reduction pays for one round of this window
+        once = np.where(later & reduced_every_pass(settings) & (hidden > 1), np.inf, once)
+    lengths = (once, work.forward_s * hidden, work.forward_s, work.backward_s)
     ahead = 2 * work.moe_layers
     back = (1.0 + tokens_again(settings)) * ahead
     passes = settings.num_micro_batches / rounds(settings, work)  # others wait for all-to-alls of other ranks
@@ -144,7 +151,7 @@ def windows(settings: Settings, work: Work, *, placed: bool = False) -> tuple[Wi
     taken = (reducing, moving, moving, moving)
     figures = zip(lengths, occurrences(settings, work), exchanges, lasts, taken, strict=True)
     return tuple(
-        Window(length, first, rest * held, often, in_a_row, number, nothing, passing, nothing, NO_CHUNKS)
+        Window(length, first, rest * held, often, in_a_row, number, nothing, passing, nothing, later, NO_CHUNKS)
         for length, often, number, passing, held in figures
     )
 

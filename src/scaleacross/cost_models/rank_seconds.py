@@ -6,19 +6,27 @@ Everything is per candidate, arrays (n,), or (classes, n) where all classes of `
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaleacross.cost_models.compute import ELEMENTWISE_BACKWARD_RATIO, accumulation_time_s, optimizer_time_s
+from scaleacross.cost_models.compute import (
+    ELEMENTWISE_BACKWARD_RATIO,
+    accumulation_time_s,
+    memory_bytes_per_s,
+    optimizer_time_s,
+)
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, recomputed_s
 from scaleacross.cost_models.memory import Held
+from scaleacross.cost_models.network.sm_contention import hbm_s
 from scaleacross.cost_models.offloading import host_update_s, state_share
 from scaleacross.cost_models.recomputation import elementwise_again, gathers_again, gathers_once
 from scaleacross.cost_models.settings import Floats, Settings
 from scaleacross.cost_models.stages import RankClasses, block_counts, spread
 from scaleacross.spec.accelerator import Accelerator
 from scaleacross.spec.job import Job
+from scaleacross.spec.offloading import millionths
 from scaleacross.workloads.layer_profile import ModelProfile
 
 RankTimes = tuple[Floats, Floats, Floats, Floats]
@@ -81,9 +89,10 @@ def layer_counts(
 
 
 def elementwise_fraction(profile: ModelProfile, times: Sequence[StackedTimes], settings: Settings) -> Floats:
-    """Share of the passes through all layers that is element-wise, of the accelerator type that has most of it, (n,)."""
+    """Share of the passes through all layers that is element-wise, of the accelerator type that has most of it, (n,); where the
+    recompute policy is still to be chosen at most."""
     counts = np.array(block_counts(profile))
-    again = np.stack([elementwise_again(block, settings) for block, _ in profile.blocks])
+    again = np.stack([elementwise_again(block, settings) for block, _ in profile.blocks]) + settings.policy_open
     passes = 1.0 + again + ELEMENTWISE_BACKWARD_RATIO
     shares = [
         (counts @ (each.elementwise[:-2] * passes)) / (counts @ layer_pass_s(each, settings)[:-2]) for each in times
@@ -91,10 +100,23 @@ def elementwise_fraction(profile: ModelProfile, times: Sequence[StackedTimes], s
     return np.minimum(1.0, np.max(shares, axis=0))
 
 
+def hbm_s_per_byte(accelerators: Sequence[Accelerator], settings: Settings, elementwise: Floats) -> Floats:
+    """``Work.hbm_s_per_byte`` for a share of computation that is element-wise; 0 where the policy is still to be chosen, as work
+    that is not element-wise may come again."""
+    each = hbm_s(1.0, min(memory_bytes_per_s(one) for one in accelerators))
+    return np.where(settings.policy_open, 0.0, elementwise * each)
+
+
 def update_s(
     job: Job, accelerators: Sequence[Accelerator], settings: Settings, dense: Floats, expert: Floats
 ) -> Floats:
-    """The optimizer update of what a rank holds, by accelerator type, (types, n)."""
+    """The optimizer update of what a rank holds, by accelerator type, (types, n); at least, where its offload is still to be
+    chosen."""
+    if (later := settings.policy_open).any():
+        chosen = replace(settings, recompute=np.where(later, 0, settings.recompute))
+        shares = (np.where(later, millionths(share), chosen.optimizer_offload) for share in job.optimizer_offload)
+        every = (replace(chosen, optimizer_offload=share) for share in shares)
+        return np.asarray(np.min([update_s(job, accelerators, one, dense, expert) for one in every], axis=0))
     updated = Held(dense, expert).sharded(settings)
     moved = 2 * job.optimizer.state_bytes + job.optimizer.gradient_bytes + job.optimizer.parameter_bytes
     here = updated * (1 - state_share(settings))

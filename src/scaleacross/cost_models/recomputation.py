@@ -1,4 +1,7 @@
-"""What a recompute policy keeps and sends again, by candidate: tables over RECOMPUTES, looked up by its code."""
+"""What a recompute policy keeps and sends again, by candidate: tables over RECOMPUTES, looked up by its code.
+
+A policy still to be chosen (``ANY_POLICY``) repeats nothing, keeps the least of all, and holds nothing while it runs again.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from scaleacross.cost_models.settings import Floats, Ints, Settings
+from scaleacross.cost_models.settings import ANY_POLICY, Floats, Ints, Settings
 from scaleacross.spec.recomputation import RECOMPUTES, of_rerun_layer, rerun_share
 from scaleacross.spec.recomputation import tokens_again as tokens_again_of
 from scaleacross.workloads.layer_profile import LayerProfile, ModelProfile
 
 
 def _looked_up(codes: Ints, value: Callable[[str], float]) -> Floats:
-    """``value`` of the policy of every candidate, (n,)."""
-    table = np.zeros(len(RECOMPUTES))
+    """``value`` of the policy of every candidate, (n,); of one still to be chosen that of none, which repeats nothing."""
+    table = np.zeros(len(RECOMPUTES) + 1)
     for code in np.flatnonzero(np.bincount(codes, minlength=1)).tolist():
-        table[code] = value(RECOMPUTES[code])
+        table[code] = value("none" if code == ANY_POLICY else RECOMPUTES[code])
     out: Floats = table[codes]
     return out
 
@@ -27,6 +30,10 @@ def kept_bytes(layer: LayerProfile, settings: Settings) -> Floats:
     sharded = _looked_up(settings.recompute, lambda policy: layer.kept(policy).sharded)
     replicated = _looked_up(settings.recompute, lambda policy: layer.kept(policy).replicated)
     of_context = _looked_up(settings.recompute, lambda policy: layer.kept(policy).of_context)
+    if (later := settings.policy_open).any():
+        least = layer.least_kept
+        sharded, replicated = np.where(later, least.sharded, sharded), np.where(later, least.replicated, replicated)
+        of_context = np.where(later, least.of_context, of_context)
     return (sharded + of_context * (settings.cp - 1)) / settings.tp + replicated
 
 
@@ -34,7 +41,7 @@ def rerun_bytes(layer: LayerProfile, settings: Settings) -> Floats:
     """What one layer that is recomputed holds while it is, beyond what it keeps, (n,)."""
     code = {policy: RECOMPUTES.index(of_rerun_layer(policy)) for policy in RECOMPUTES}
     rerun = _looked_up(settings.recompute, lambda policy: code[policy]).astype(np.int64)
-    whole = replace(settings, recompute=np.zeros_like(settings.recompute))
+    whole = replace(settings, recompute=np.zeros_like(settings.recompute))  # so are policies still to be chosen
     again: Floats = kept_bytes(layer, whole) - kept_bytes(layer, replace(settings, recompute=rerun))
     return again
 

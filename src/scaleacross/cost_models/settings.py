@@ -31,6 +31,9 @@ RING, GATHER, ALL_TO_ALL, ALL_TO_ALL_RING = range(len(CONTEXT_EXCHANGES))
 ANY_EXCHANGE: Final = len(CONTEXT_EXCHANGES)
 """Code of candidates that are still to choose one of those that the job allows, but for ALL_TO_ALL_RING: what they take is the
 least of all."""
+ANY_POLICY: Final = len(RECOMPUTES)
+"""Code of candidates that are still to choose their recompute policy and their offloads, 0 so long, of those that the job allows:
+every part of what they take or hold is the least of all, so that their bounds hold for each of them (``open_policies``)."""
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -71,6 +74,11 @@ class Settings:
     def world_size(self) -> Ints:
         """Accelerators used, shape (n,)."""
         return self.tp * self.cp * self.dp * self.pp
+
+    @property
+    def policy_open(self) -> Bools:
+        """Whether recompute policy and offloads are still to be chosen, (n,)."""
+        return np.asarray(self.recompute == ANY_POLICY)
 
     @property
     def expert_ranks(self) -> Ints:

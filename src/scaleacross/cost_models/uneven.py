@@ -21,15 +21,14 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from scaleacross.cost_models.buckets import num_buckets
-from scaleacross.cost_models.compute import memory_bytes_per_s
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, shared_seconds
 from scaleacross.cost_models.layout import Layout, types_of_ranks
 from scaleacross.cost_models.memory import Held, held_parameters, memory_parts
 from scaleacross.cost_models.network.drivers import least_taken_fraction, taken_fraction
-from scaleacross.cost_models.network.sm_contention import hbm_s
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, idle_share
 from scaleacross.cost_models.rank_seconds import (
     elementwise_fraction,
+    hbm_s_per_byte,
     layer_counts,
     rank_times,
     update_s,
@@ -227,7 +226,7 @@ def rank_rows(
         taken_fraction=taken_fraction(accelerators) * same,
         least_taken_fraction=least_taken_fraction(accelerators, job.network.drivers) * same,
         elementwise_fraction=elementwise * same,
-        hbm_s_per_byte=elementwise * hbm_s(1.0, min(memory_bytes_per_s(one) for one in accelerators)) * same,
+        hbm_s_per_byte=hbm_s_per_byte(accelerators, settings, elementwise) * same,
         whole_share=passes.sum(axis=1).repeat(len(split)) / passes.ravel(),
     )
     batches = np.repeat(np.array(micro_batches, dtype=np.int64), len(split))

@@ -15,16 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaleacross.cost_models.buckets import num_buckets
-from scaleacross.cost_models.compute import memory_bytes_per_s
 from scaleacross.cost_models.layer_seconds import StackedTimes, at_pace, distinct_shards, shared_seconds, stacked_times
 from scaleacross.cost_models.memory import held_parameters
 from scaleacross.cost_models.network.drivers import least_taken_fraction, taken_fraction
-from scaleacross.cost_models.network.sm_contention import hbm_s
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, idle_share
 from scaleacross.cost_models.rank_seconds import (
     added_up_s,
     attention_times,
     elementwise_fraction,
+    hbm_s_per_byte,
     layer_counts,
     pass_times,
     rank_times,
@@ -199,6 +198,8 @@ def _group_work(
     added = np.max([added_up_s(job, one, settings, held.total[fullest, here]) for one in accelerators], axis=0)
     dense, expert = held.dense[fullest, here], held.expert[fullest, here]
     elementwise = elementwise_fraction(profile, times, settings)
+    fill_rounds = idle_share(settings.schedule_names, forward, backward) * (settings.pp - 1) / settings.num_chunks
+    fill_rounds = np.where(settings.policy_open, 0.0, fill_rounds)  # longer passes hide more in every round
     shared, shared_backward = shared_seconds(job, times)
     ranks = classes.num_ranks[:, None]  # a product of matrices rounds one candidate otherwise than many
     return {
@@ -207,7 +208,7 @@ def _group_work(
         "weight_s": weight,
         "fill_s": fill[busiest, here],
         "fill_backward_s": fill_backward[busiest, here],
-        "fill_rounds": idle_share(settings.schedule_names, forward, backward) * (settings.pp - 1) / settings.num_chunks,
+        "fill_rounds": fill_rounds,
         **_ahead(profile, times, settings, classes, busiest),
         "attention_s": attention,
         "shared_s": shared,
@@ -222,7 +223,7 @@ def _group_work(
         "taken_fraction": np.full(len(settings), taken_fraction(accelerators)),
         "least_taken_fraction": np.full(len(settings), least_taken_fraction(accelerators, job.network.drivers)),
         "elementwise_fraction": elementwise,
-        "hbm_s_per_byte": elementwise * hbm_s(1.0, min(memory_bytes_per_s(one) for one in accelerators)),
+        "hbm_s_per_byte": hbm_s_per_byte(accelerators, settings, elementwise),
         "whole_share": (ranks * totals.max(axis=0)).sum(axis=0) / (forward + backward),
         **least | {"chunk_backward_s": np.minimum(backward, least["chunk_backward_s"] + added)},
         **_passes(profile, times, settings),
@@ -268,7 +269,7 @@ def _least_stage(profile: ModelProfile, times: Sequence[StackedTimes], settings:
     return {
         "least_forward_s": chunks * forward,
         "least_backward_s": chunks * backward,
-        "chunk_backward_s": longest,
+        "chunk_backward_s": np.where(settings.policy_open, np.inf, longest),  # what comes again is not known
     }
 
 

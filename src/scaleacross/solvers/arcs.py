@@ -108,8 +108,9 @@ def added_s(parts: Sequence[Added], over: Sequence[Window], early: Early | None 
     """Lower bound on what all axes together add to ``placement_free_s``, (..., n): the longest of what they wait, the pipeline
     alone and one micro-batch's path, and of their traffic what the windows do not hide.
 
-    All-to-alls lengthen windows, by no more than the pipeline waits for them. A pipeline of which only the messages are known may
-    wait for as many as these windows ask for. ``early``: of gradients that cross buildings, None where there can be none.
+    All-to-alls lengthen windows, by no more than the pipeline waits for them, and so do policies still to be chosen, by no more
+    than it computes. A pipeline of which only the messages are known may have as much of both as hides all. ``early``: of
+    gradients that cross buildings, None where there can be none.
     """
     waited = np.sum([part.waited_s for part in parts], axis=0)
     path = np.broadcast_to(sum(part.passed_s for part in parts), waited.shape)
@@ -125,13 +126,15 @@ def added_s(parts: Sequence[Added], over: Sequence[Window], early: Early | None 
             start=np.zeros(2).reshape(2, *(1,) * longest.ndim),
         )
         traffic, over = early.alone(traffic, apart), early.behind(over, longest - sum(part.early_s for part in parts))
-    if exchange is None:
+    if exchange is None and not (alone and over[0].later.any()):
         exposed = exposed_in_windows_s(traffic, over)
         exposed += longest
     else:
-        exposed = exposed_in_windows_s(traffic, beside_exchanges(over, exchange)) + waited
+        beside = over if exchange is None else beside_exchanges(over, exchange)
+        exposed = exposed_in_windows_s(traffic, beside) + waited
         if alone:
-            endless = beside_exchanges(over, np.full_like(exchange, ENDLESS_S))
+            endless = over if exchange is None else beside_exchanges(over, np.full_like(exchange, ENDLESS_S))
+            endless = [one._replace(length_s=np.where(one.later, ENDLESS_S, one.length_s)) for one in endless]
             exposed = longest_s(exposed, exposed_in_windows_s(traffic, endless) + np.max(alone, axis=0))
     for part in parts:
         if part.after_s is not None:

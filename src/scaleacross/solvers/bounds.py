@@ -21,6 +21,7 @@ search     branch and bound: nothing that was not placed exactly can be faster
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Final
 
@@ -154,7 +155,7 @@ def _bounds_by_degrees(state: Search) -> Iterator[Bound]:
         for name, seconds in zip(("cut", "memory_latency"), found, strict=True):
             row = int(seconds.argmin())
             if name in least and seconds[row] < least[name][0]:
-                at = priced.settings.decision(row)
+                at = replace(priced.settings, recompute=np.zeros_like(priced.settings.recompute)).decision(row)
                 least[name] = float(seconds[row]), f"{_WHY[name]}; least at {at.degrees}, {at.pipeline.schedule}"
     for name, (step_s, why) in least.items():
         if np.isfinite(step_s):

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.settings import Ints, concatenate
+from scaleacross.solvers.open_policies import closed, narrowed
 from scaleacross.solvers.place_parallelism import Placer
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Search, forget
@@ -58,17 +59,16 @@ def _kept(profile: ModelProfile, policy: str) -> float:
 
 def _placed(state: Search, job: Job, placer: Placer) -> Iterator[bool]:
     """Whether a candidate could be placed, for every one of a job that fits on a fleet."""
-    space, pricing = (
-        SearchSpace(job, state.problem.profile, placer.fleet.num_accelerators, placer.fleet.unit),
-        placer.pricing,
-    )
-    parts = space.bases(Refusals())
+    pricing = placer.pricing
+    space = narrowed(SearchSpace(job, state.problem.profile, placer.fleet.num_accelerators, placer.fleet.unit))
+    parts, together = space.bases(Refusals()), 1 if space.policies_open else EXPANDED
     for bases in parts if job == state.problem.job else [concatenate(list(parts))]:
         fitting = bases.take(pricing.base_needed_bytes(bases) <= pricing.capacity_bytes) if len(bases) else bases
         bounds = pricing.base_bound_s(fitting) if len(fitting) else np.zeros(0)
         order: Ints = np.argsort(bounds, kind="stable")
-        for start in range(0, len(order), EXPANDED):
-            rows = space.expand(fitting.take(order[start : start + EXPANDED]), Refusals())
+        for start in range(0, len(order), together):
+            rows = space.expand(fitting.take(order[start : start + together]), Refusals())
+            rows = closed(space, rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes), Refusals())
             rows = rows.take(pricing.needed_bytes(rows) <= pricing.capacity_bytes)
             if not len(rows):
                 continue

@@ -17,6 +17,7 @@ from scaleacross.solvers.conflict import CHOICES, conflict_of
 from scaleacross.solvers.fleets import fleets, shares
 from scaleacross.solvers.joint import search
 from scaleacross.solvers.mixed_fleets import pricing_on
+from scaleacross.solvers.open_policies import narrowed
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.solvers.search_state import Search, decision_of
 from scaleacross.spec.job import DegreeRequest, Job
@@ -50,6 +51,14 @@ class Closest:
 def explain(state: Search) -> InfeasibleError:
     """The error for a finished search without a plan."""
     problem = state.problem
+    if any(
+        narrowed(SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)).policies_open
+        for fleet in fleets(problem.topology)
+    ):
+        return InfeasibleError(
+            f"No plan fits: {state.num_candidates:,} candidates, {state.num_too_large:,} of them too large. They are too "
+            "many to say which requirements conflict: state fewer values of recompute, activation_offload or optimizer_offload"
+        )
     conflict = conflict_of(problem, CONFLICT_LIMIT_S)
     out = (f" Conflict: {conflict}." if conflict else "") + _said(problem, state.seed)
     closest = closest_candidate(problem)

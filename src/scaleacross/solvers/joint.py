@@ -26,8 +26,9 @@ Objective     min step time of the cost model (``cost_models.step``)
 
 R1–R9 are those of ``search_space``; π and n are decided by ``place_parallelism``.
 
-1. Enumerate *bases* (all but dp's split, ζ, π, n). A sample of them gives the first incumbent. The others are dropped by
-   computation alone, then by memory, then by the bound with communication; what is left is sorted.
+1. Enumerate *bases* (all but dp's split, ζ, π, n; where these are too many, all but ρ and offloads too: ``open_policies``).
+   A sample of them gives the first incumbent. The others are dropped by computation alone, then by memory, then by the bound
+   with communication; what is left is sorted.
 2. Expand the bases block by block, least bound first; drop what does not fit; coarse bound for every candidate.
 3. After every block the most promising candidate is placed exactly: the incumbent prunes everything whose bound is not
    below it, and ends the expansion once the next base is. Fleets take turns, smallest sets of types first: all are sampled
@@ -68,6 +69,7 @@ from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.every_placement import placer_on as step_placer_on
 from scaleacross.solvers.first_plan import first_plan
 from scaleacross.solvers.fleets import Fleet, fleets
+from scaleacross.solvers.open_policies import in_parts, narrowed, promising, stands_for
 from scaleacross.solvers.place_parallelism import PlacementDecision, Placer, never
 from scaleacross.solvers.place_survivors import place_survivors
 from scaleacross.solvers.priced import Priced
@@ -134,9 +136,11 @@ def search(
         for one in _price_fleet(state, placer)
         if one is not None
     ]
-    tight = _tighten(state, survivors), _tighten(state, uneven)
-    for blocks in tight:
-        place_survivors(state, blocks)
+    for blocks in (_tighten(state, survivors), _tighten(state, uneven)):
+        later = [block for block in blocks if block[0].settings.policy_open.any()]
+        place_survivors(state, [block for block in blocks if not block[0].settings.policy_open.any()])
+        for part in in_parts(state, later):
+            place_survivors(state, _tighten(state, part))
     survivors += uneven
     below = ((priced.take(priced.bound_s < state.bound_s), placer.pricing) for priced, placer in survivors)
     state.unbounded = [(priced, pricing) for priced, pricing in below if len(priced.bound_s)]
@@ -192,7 +196,8 @@ def _start_from(state: Search, incumbents: Sequence[Decision], placer: Placer) -
 
 def _price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer] | None]:
     """Steps 1 to 3 on one fleet: candidates whose coarse bound is below the incumbent, a block a turn; the first turn probes."""
-    space = SearchSpace(state.problem.job, state.problem.profile, placer.fleet.num_accelerators, placer.fleet.unit)
+    job = state.problem.job
+    space = narrowed(SearchSpace(job, state.problem.profile, placer.fleet.num_accelerators, placer.fleet.unit))
     again = placer.least_stages > 1  # what a rule refuses, or memory, was counted with equal stages
     refusals = Refusals() if again else state.refusals
     enumerated = _enumerate(state, space, refusals, placer.least_stages)
@@ -212,7 +217,7 @@ def _price_fleet(state: Search, placer: Placer) -> Iterator[tuple[Priced, Placer
         state.free_bound_s = min(state.free_bound_s, float(priced.free_s.min()))
         _place_most_promising(state, priced, placer)
         state.tell("pricing", start + BASE_BLOCK, len(bases))
-        yield priced.take(state.keep(priced.bound_s)), placer
+        yield priced.take(state.keep(priced.bound_s, stands_for(job, priced.settings))), placer
 
 
 def _enumerate(state: Search, space: SearchSpace, refusals: Refusals, least_stages: int) -> list[tuple[Settings, Ints]]:
@@ -221,7 +226,7 @@ def _enumerate(state: Search, space: SearchSpace, refusals: Refusals, least_stag
     for bases in space.bases(refusals):
         if not len(bases) or int(bases.pp[0]) < least_stages:
             continue
-        batches.append((bases, space.num_candidates(bases)))
+        batches.append((bases, space.num_candidates(bases) * stands_for(space.job, bases)))
         state.num_candidates += int(batches[-1][1].sum())
         state.tell("enumerating", state.num_candidates)
         if state.out_of_time:
@@ -295,17 +300,23 @@ def _place_most_promising(state: Search, priced: Priced, placer: Placer) -> None
     if len(block.bound_s) and not state.out_of_time:
         block = placer.pricing.tight(block)
         if block.estimate_s.min() < state.target_s:
-            best = int(block.estimate_s.argmin())
-            state.place(block, best, placer, below_s=state.incumbent_s, in_time=True, left=forget)
+            _place_best(state, block, placer)
+
+
+def _place_best(state: Search, block: Priced, placer: Placer) -> None:
+    """Place the candidate with the least estimate, if that may be below the target."""
+    block = promising(state, block, placer, PROMISING)
+    if len(block.bound_s) and block.estimate_s.min() < state.target_s:
+        best = int(block.estimate_s.argmin())
+        state.place(block, best, placer, below_s=state.incumbent_s, in_time=True, left=forget)
 
 
 def _that_fit(state: Search, pricing: Pricing, settings: Settings) -> Settings:
     def bound_s(rows: Ints) -> Floats:
         return pricing.coarse(settings.take(rows)).bound_s
 
-    return settings.take(
-        state.fit(pricing, pricing.needed_bytes(settings), bound_s, np.ones(len(settings), dtype=np.int64))
-    )
+    counts = stands_for(state.problem.job, settings)
+    return settings.take(state.fit(pricing, pricing.needed_bytes(settings), bound_s, counts))
 
 
 def _tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tuple[Priced, Placer]]:
@@ -313,7 +324,7 @@ def _tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tupl
     blocks, out, least_s = [], [], np.inf
     for priced, placer in survivors:
         ordered = priced.take(np.argsort(priced.estimate_s, kind="stable"))
-        ordered = ordered.take(state.keep(ordered.bound_s))
+        ordered = ordered.take(state.keep(ordered.bound_s, stands_for(state.problem.job, ordered.settings)))
         for start in range(0, len(ordered.bound_s), TIGHT_BLOCK):
             rows = np.arange(start, min(start + TIGHT_BLOCK, len(ordered.bound_s)))
             blocks.append((ordered.take(rows), placer))
@@ -324,8 +335,8 @@ def _tighten(state: Search, survivors: list[tuple[Priced, Placer]]) -> list[tupl
         best = int(tight.estimate_s.argmin())
         if tight.estimate_s[best] < min(least_s, state.target_s) and not state.out_of_time:
             least_s = float(tight.estimate_s[best])
-            state.place(tight, best, placer, below_s=state.incumbent_s, in_time=True, left=forget)
-        out.append((tight.take(state.keep(tight.bound_s)), placer))
+            _place_best(state, tight, placer)
+        out.append((tight.take(state.keep(tight.bound_s, stands_for(state.problem.job, tight.settings))), placer))
         state.tell("pricing", done, total)
     return [(block, placer) for block, placer in out if len(block.bound_s)]
 

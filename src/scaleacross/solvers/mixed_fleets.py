@@ -28,17 +28,15 @@ import numpy as np
 
 from scaleacross.cost_models.axes import Terms, waiting
 from scaleacross.cost_models.buckets import least_bucket_share
-from scaleacross.cost_models.compute import memory_bytes_per_s
 from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.early_gradients import before_gradients
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, shared_seconds, times_by_type
 from scaleacross.cost_models.memory import held_parameters, memory_parts
 from scaleacross.cost_models.network.drivers import least_taken_fraction, taken_fraction
-from scaleacross.cost_models.network.sm_contention import hbm_s
 from scaleacross.cost_models.overlap import TRAFFIC_ROWS, least_together_s, num_communicators
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, folded
 from scaleacross.cost_models.pipeline.unlike_ranks import at_least, fill_paces, fill_past_once_s
-from scaleacross.cost_models.rank_seconds import elementwise_fraction, update_s
+from scaleacross.cost_models.rank_seconds import elementwise_fraction, hbm_s_per_byte, update_s
 from scaleacross.cost_models.recomputation import gathers_again, gathers_once, layers_again
 from scaleacross.cost_models.settings import Floats, Ints, Settings, stride_behind
 from scaleacross.cost_models.stages import RankClasses
@@ -162,7 +160,6 @@ class MixedPricing(Pricing):
         _, dense = self._fullest(settings)
         elementwise = elementwise_fraction(self.profile, times, settings)
         shared, shared_backward = shared_seconds(self.job, times)
-        slowest_hbm = min(memory_bytes_per_s(one) for one in self.accelerators)
         work = Work(
             **{f.name: nothing for f in fields(Work)}
             | {
@@ -180,7 +177,7 @@ class MixedPricing(Pricing):
                 "taken_fraction": one * taken_fraction(self.accelerators),
                 "least_taken_fraction": one * least_taken_fraction(self.accelerators, self.job.network.drivers),
                 "elementwise_fraction": elementwise,
-                "hbm_s_per_byte": elementwise * hbm_s(1.0, slowest_hbm),
+                "hbm_s_per_byte": hbm_s_per_byte(self.accelerators, settings, elementwise),
             }
         )
         return self.volumes(settings, work)

@@ -38,7 +38,15 @@ from typing import Final
 import numpy as np
 
 from scaleacross.cost_models.distinct import distinct
-from scaleacross.cost_models.settings import ALL_TO_ALL_RING, ANY_EXCHANGE, Bools, Ints, Settings, concatenate
+from scaleacross.cost_models.settings import (
+    ALL_TO_ALL_RING,
+    ANY_EXCHANGE,
+    ANY_POLICY,
+    Bools,
+    Ints,
+    Settings,
+    concatenate,
+)
 from scaleacross.errors import InputError
 from scaleacross.schedules.pipeline import ROUNDS, is_legal
 from scaleacross.spec.job import Job
@@ -61,7 +69,7 @@ _R11: Final = "R11 no whole number of layers to recompute in every chunk"
 MIN_TOKENS_PER_RANK: Final = 1024
 """Context parallelism stops here: below it ring attention has too little work per message to be of use."""
 MOST_BASES: Final = 16_000_000
-"""Bases that one fleet may have: 2 GB as columns, and a few times that while they are bounded and sorted."""
+"""Bases that are enumerated at once: 2 GB as columns, and a few times that while they are bounded and sorted."""
 
 
 @dataclass
@@ -79,17 +87,32 @@ class Refusals:
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """Everything that enumeration needs. ``max_accelerators`` and ``host_unit`` come from the topology."""
+    """Everything that enumeration needs. ``max_accelerators`` and ``host_unit`` come from the topology.
+
+    ``policies_open``: recompute policies and offloads are not enumerated; ``open_policies`` has those of some candidates.
+    """
 
     job: Job
     profile: ModelProfile
     max_accelerators: int
     host_unit: int
+    policies_open: bool = False
+
+    @cached_property
+    def policies(self) -> Ints:
+        """Recompute code, offloaded activations and optimizer states of every policy that the job allows, (policies, 3)."""
+        every = product(self.job.recompute, self.job.activation_offload, self.job.optimizer_offload)
+        return np.array([(RECOMPUTES.index(one), *map(millionths, shares)) for one, *shares in every])
+
+    def whole_layers(self, period: Ints, chunks: Ints, activations: Ints, refusals: Refusals) -> Bools:
+        """R11."""
+        whole = (period == 1) | ((self.profile.num_layers % (chunks * period) == 0) & (activations == 0))
+        refusals.counts.update({_R11: int((~whole).sum())} if not whole.all() else {})
+        return np.asarray(whole)
 
     def batches(self, refusals: Refusals) -> Iterator[Settings]:
         """All candidates, one batch per pp. Each combination appears exactly once."""
-        for bases in self.bases(refusals):
-            yield self.expand(bases, refusals)
+        return (self.expand(bases, refusals) for bases in self.bases(refusals))
 
     def bases(self, refusals: Refusals) -> Iterator[Settings]:
         """Candidates before R8, one batch per pp: everything chosen but the split of dp, the shard level and the exchange.
@@ -106,30 +129,18 @@ class SearchSpace:
             for part in self._parts(pp, refusals):
                 made += part.shape[1]
                 if made > MOST_BASES:
-                    raise InputError(self._too_many())
+                    more = f"over {MOST_BASES:,} combinations, more than memory holds at once"
+                    raise InputError(
+                        f"'{self.job.name}' has {more}: state fewer values, pin a degree, or take space: quick"
+                    )
                 parts.append(part)
             if parts:
-                yield self._expressed(Settings(*np.concatenate(parts, axis=1)), ("base",), refusals)
+                yield self.expressed(Settings(*np.concatenate(parts, axis=1)), ("base",), refusals)
 
-    def _too_many(self) -> str:
-        job = self.job
-        lists = (
-            "recompute",
-            "activation_offload",
-            "optimizer_offload",
-            "num_chunks",
-            "schedules",
-            "micro_batch_sequences",
-        )
-        sizes = ", ".join(f"{name} has {len(getattr(job, name))}" for name in lists)
-        return (
-            f"'{job.name}' has over {MOST_BASES:,} combinations of degrees, pipelines, recomputation and offload: more than "
-            f"memory holds. State fewer values ({sizes}), pin a degree, or take space: quick"
-        )
-
-    def _expressed(self, settings: Settings, scopes: tuple[Scope, ...], refusals: Refusals) -> Settings:
-        """R10."""
-        keep = expressible(self.job, self.profile, settings, len(settings), scopes, refusals.counts)
+    def expressed(self, settings: Settings, scopes: tuple[Scope, ...], refusals: Refusals) -> Settings:
+        """R10. A policy still to be chosen counts as one that reruns and offloads nothing, which every target expresses."""
+        rows = replace(settings, recompute=np.where(settings.policy_open, 0, settings.recompute))
+        keep = expressible(self.job, self.profile, rows, len(settings), scopes, refusals.counts)
         return settings if keep is None else settings.take(keep)
 
     def expand(self, bases: Settings, refusals: Refusals) -> Settings:
@@ -141,7 +152,7 @@ class SearchSpace:
             copies = bases.take(np.repeat(rows, len(states)))
             split = np.tile(dp_shard, len(rows))
             parts.append(replace(copies, dp_shard=split, dp_replicate=dp // split, shard=np.tile(shard, len(rows))))
-        return self._expressed(self._exchanging(concatenate(parts)), ("split",), refusals)
+        return self.expressed(self._exchanging(concatenate(parts)), ("split",), refusals)
 
     def _exchanging(self, settings: Settings) -> Settings:
         """Candidates with every exchange over cp that they may choose."""
@@ -167,8 +178,7 @@ class SearchSpace:
     def num_candidates(self, bases: Settings) -> Ints:
         """How many candidates each base stands for, (n,)."""
         several = [(degree > 1).astype(np.int64) for degree in (bases.cp, bases.pp, bases.expert_lanes)]
-        columns = np.stack([bases.dp, *several, bases.ep])
-        kinds = distinct(*columns)
+        kinds = distinct(*(columns := np.stack([bases.dp, *several, bases.ep])))
         counts = [
             len(self._states(int(dp), bool(with_cp), bool(piped), bool(folded), Refusals()).get(int(ep), []))
             for dp, with_cp, piped, folded, ep in columns[:, kinds.first].T
@@ -209,13 +219,10 @@ class SearchSpace:
 
     def cp_values(self, refusals: Refusals) -> list[int]:
         """R2 (without tp), R9."""
-        sequence, out = self.job.sequence_length, []
-        for cp in divisors(sequence):
-            if cp == 1 or (
-                refusals.keep(sequence % (2 * cp) == 0, "R2 2·cp must divide the sequence")
-                and refusals.keep(sequence // cp >= MIN_TOKENS_PER_RANK, "R2 too few tokens per rank")
-            ):
-                out.append(cp)
+        sequence, keep = self.job.sequence_length, refusals.keep
+        halves, few = "R2 2·cp must divide the sequence", "R2 too few tokens per rank"
+        fitting = [cp for cp in divisors(sequence) if cp == 1 or keep(sequence % (2 * cp) == 0, halves)]
+        out = [cp for cp in fitting if cp == 1 or keep(sequence // cp >= MIN_TOKENS_PER_RANK, few)]
         return [cp for cp in out if cp <= self.max_accelerators and self.job.degrees.allows("cp", cp)]
 
     def _exchange(self, tp: int, cp: int, refusals: Refusals) -> list[tuple[int, int]]:
@@ -265,16 +272,14 @@ class SearchSpace:
         return list(choice) if isinstance(choice, tuple) else []
 
     def _parts(self, pp: int, refusals: Refusals) -> Iterator[Ints]:
-        """Blocks of base columns in the order of Settings: (tp, cp, exchange, lanes of experts) × pipelines × ep × recompute ×
-        offloads for every dp."""
+        """Base columns in the order of Settings: (tp, cp, exchange, lanes of experts) × pipelines × ep × policies by dp."""
         pairs = [
             (tp, cp)
             for tp, cp in product(self.tp_values(refusals), self.cp_values(refusals))
             if refusals.keep((self.job.sequence_length // cp) % tp == 0, "R2 tp must divide the tokens of a rank")
         ]
-        recompute = np.array([(RECOMPUTES.index(one), rerun_period(one)) for one in self.job.recompute])
-        pairs_of_shares = product(self.job.activation_offload, self.job.optimizer_offload)
-        offload = np.array([[millionths(share) for share in shares] for shares in pairs_of_shares])
+        policies = np.array([(ANY_POLICY, 0, 0)]) if self.policies_open else self.policies
+        period = np.array([*map(rerun_period, RECOMPUTES), 1])[policies[:, 0]]
         for dp in divisors(self.job.global_batch_sequences):
             fitting = [
                 (tp, cp, context, lanes, inner)
@@ -291,18 +296,18 @@ class SearchSpace:
                 grid = np.array([one for one in fitting if (one[1] > 1, one[3] > 1) == (with_cp, folded)])
                 states = self._states(dp, with_cp, pp > 1, folded, refusals) if len(grid) else {}
                 experts = np.array([(ep, pairs[0][1]) for ep, pairs in states.items()]).reshape(-1, 2)
-                sizes = len(grid), len(pipelines), len(experts), len(recompute), len(offload)
+                sizes = len(grid), len(pipelines), len(experts), len(policies)
                 if not all(sizes):
                     continue
-                g, c, e, r, o = rows = np.stack(_cartesian(*sizes))
-                d, chunks = recompute[r, 1], pp * pipelines[c, 2]
-                whole = (d == 1) | ((self.profile.num_layers % (chunks * d) == 0) & (offload[o, 0] == 0))
-                refusals.counts.update({_R11: int((~whole).sum())} if not whole.all() else {})
+                g, c, e, p = rows = np.indices(sizes).reshape(len(sizes), -1)
+                whole = self.whole_layers(period[p], pp * pipelines[c, 2], policies[p, 1], refusals)
                 whole &= max(1, self.profile.num_experts) % (grid[g, 3] * experts[e, 0]) == 0
-                g, c, e, r, o = rows[:, whole]
+                g, c, e, p = rows[:, whole]
                 all_dp, one, stages = (np.full(len(g), value) for value in (dp, 1, pp))
                 columns = [grid[g, 0], grid[g, 1], all_dp, one, stages, grid[g, 4], experts[e, 0], grid[g, 3]]
-                yield np.stack([*columns, *pipelines[c].T, recompute[r, 0], experts[e, 1], grid[g, 2], *offload[o].T])
+                yield np.stack(
+                    [*columns, *pipelines[c].T, policies[p, 0], experts[e, 1], grid[g, 2], *policies[p, 1:].T]
+                )
 
     def _lanes(self, lanes: int, dp: int, refusals: Refusals) -> list[int]:
         """R5 (folding), R9: lanes of tp and cp on which experts may lie; 1 where there is nothing to choose."""
@@ -386,11 +391,6 @@ class SearchSpace:
                 if allows("ep", ep) and refusals.keep(sharded or ep == 1, "R5 experts need a shard level"):
                     out.setdefault(ep, []).append((dp_shard, SHARD_LEVELS.index(level)))
         return out
-
-
-def _cartesian(*sizes: int) -> list[Ints]:
-    """Index arrays that run through all combinations, first index slowest."""
-    return [index.ravel() for index in np.indices(sizes)]
 
 
 @lru_cache(maxsize=1024)

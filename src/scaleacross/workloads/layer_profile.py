@@ -7,13 +7,13 @@ Counts are per token and for the whole layer, before any sharding; ``shard`` say
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from scaleacross.errors import InputError
 from scaleacross.spec.base import Name, Spec
-from scaleacross.spec.recomputation import MODULES, PARTS, PLAIN, Module, modules_of, rerun_share
+from scaleacross.spec.recomputation import MODULES, PARTS, PLAIN, RECOMPUTES, Module, modules_of, rerun_share
 
 if TYPE_CHECKING:  # a decoder is a workload itself
     from scaleacross.workloads.decoder import Decoder
@@ -202,6 +202,12 @@ class LayerProfile:
         freed = sum(share.freed_bytes for share in shares)
         stream = sum(share.stream_freed_bytes for share in shares) if self.replicated_elementwise_bytes else 0.0
         return ActivationBytes(whole.sharded - (freed - stream), whole.replicated - stream, whole.of_context)
+
+    @cached_property
+    def least_kept(self) -> ActivationBytes:
+        """Every part of ``kept`` at its least under any policy."""
+        every = [self.kept(policy) for policy in RECOMPUTES]
+        return ActivationBytes(*(min(getattr(one, f.name) for one in every) for f in fields(ActivationBytes)))
 
     def recomputed(self, policy: str) -> tuple[ModuleShare, ...]:
         """The modules of the layer that a policy recomputes by name."""
