@@ -159,7 +159,9 @@ def _assembled(
     decision = decision_of(problem, _required(found), chosen.codecs)
     decision = decision.model_copy(update={"codecs": in_use(decision)})
     plain, problem = (
-        embedding_problem(job, model, topology, problem.num_groups, problem.replicas, codecs)
+        problem
+        if codecs == chosen.codecs
+        else embedding_problem(job, model, topology, problem.num_groups, problem.replicas, codecs)
         for codecs in ((), decision.codecs)
     )
     cost, ranks = priced(problem, _required(found))

@@ -27,7 +27,7 @@ _GRID: Final = 100_000
 _KNAPSACK_WORK: Final = 0.1
 _TRIES: Final = 24
 """Of weights of seconds and memories by which a knapsack is filled greedily."""
-_REST_S: Final = 5.0
+_REST_WORK: Final = 5.0
 _REST_SLACK: Final = 1.5
 """Of T: what the last ranks may take; the search improves them."""
 _LAST_RANKS: Final = 6
@@ -121,7 +121,7 @@ class Configurations:
         return {counts: column.solution_value() for counts, column in columns.items() if column.solution_value() > 1e-9}
 
     def _knapsacks(self, worth: Floats, sizes: Ints, most: Ints) -> tuple[set[Counts], float]:
-        """Configurations worth more than a rank: greedy ones, or of none the best one; what no configuration is worth more than."""
+        """Configurations worth more than a rank: greedy ones, or of none the best one; what none is worth more than."""
         own = np.flatnonzero((worth > 1e-9) & (most > 0))
         found = {}
         for weights in self.dice.dirichlet(np.full(sizes.shape[1], 0.5), _TRIES):
@@ -184,7 +184,7 @@ class Configurations:
             np.add.at(load, ranks, option.seconds[0])
             np.add.at(memory, ranks, option.memory)
         part = Part(rest, free, load[free], memory[free])
-        solved = solve_part(problem, part, _REST_SLACK * limit_s, min(_REST_S, self.left()), 0)
+        solved = solve_part(problem, part, _REST_SLACK * limit_s, self.left(), 0, work=_REST_WORK)
         if solved.found is None:
             return None
         whole = [(places | solved.found)[table] for table in range(len(problem.tables))]

@@ -24,8 +24,8 @@ EXACT_SIZE = 12_000
 """Whole numbers up to which the program of all tables is worth its time."""
 _WEIGHTS = (0.0, 0.1, 0.5, 2.0)
 _TIGHT_WEIGHTS = (1.0, 3.0, 10.0, 30.0, 1e2, 1e4)
-_PART_S = 1.0
-_PLACE_S = 3.0
+_PART_WORK, _PLACE_WORK = 1.0, 3.0
+"""Of the constraint program on a part, and on shards of whole options."""
 _PART_SIZE = 4_000
 """Whole numbers of a part, about."""
 _PATIENCE = 60
@@ -110,7 +110,7 @@ def shard_embeddings(
     found.bound_s = relaxed.bound_s
     for incumbent in incumbents:
         found.take(problem, incumbent, "baseline")
-    _construct(problem, relaxation, relaxed, found, left)
+    _construct(problem, groups, relaxation, relaxed, found, left)
     target = max(gap_tolerance, 1e-9)
     if len(problem.tables) > MOST_TABLES and len(groups) <= MOST_KINDS and _alike(problem):
         rest_s = (1 - _CONFIGURED) * left()
@@ -148,9 +148,13 @@ def _tried(ways: Sequence[Way], found: Found, left: Callable[[], float], target:
 
 
 def _construct(
-    problem: ShardingProblem, relaxation: Relaxation, relaxed: Relaxed, found: Found, left: Callable[[], float]
+    problem: ShardingProblem,
+    groups: Sequence[Alike],
+    relaxation: Relaxation,
+    relaxed: Relaxed,
+    found: Found,
+    left: Callable[[], float],
 ) -> None:
-    groups = alike_tables(problem)
     for limit in relaxation.limits(relaxed.bound_s):
         solved = relaxation.solve(limit)
         if solved is None:
@@ -159,8 +163,8 @@ def _construct(
         for weight in _WEIGHTS:
             for first in (False, True):
                 found.take(problem, pack(problem, chosen, weight, first), "relaxation, longest first")
-        if found.assignment is not None and (left() < 0 or found.gap < 1e-6):
-            return
+                if found.assignment is not None and (left() < 0 or found.gap < 1e-6):
+                    return
 
 
 def _configured(
@@ -230,8 +234,8 @@ class _Patterns:
         only, packed = replace(problem, options=fixed), pack(problem, chosen, 0.0)
         found.take(problem, packed, "patterns of whole shards")
         start = relabelled(only, Assignment((0,) * len(chosen), packed.ranks)) if packed else None
-        limit = min(_PLACE_S, self.left())
-        solved = solve_part(only, whole_part(only), found.objective_s, limit, 0, start, lower_s=limit_s)
+        part, limit = whole_part(only), self.left()
+        solved = solve_part(only, part, found.objective_s, limit, 0, start, limit_s, work=_PLACE_WORK)
         if solved.found is not None:
             plan = Assignment(tuple(chosen), tuple(solved.found[table][1] for table in range(len(chosen))))
             found.take(problem, plan, "patterns of whole shards")
@@ -281,7 +285,7 @@ def _improve(
             continue
         upper = found.objective_s
         solved = solve_part(
-            problem, part, upper, min(_PART_S, left()), dice.randrange(2**31), found.assignment, found.bound_s
+            problem, part, upper, left(), dice.randrange(2**31), found.assignment, found.bound_s, work=_PART_WORK
         )
         better = solved.found is not None and found.take(
             problem, _with(found.assignment, solved.found), "neighbourhoods"
