@@ -1,9 +1,10 @@
 """Plans of many tables of few kinds on equal ranks, where memory is scarce: what one rank may hold, and how often.
 
-A *configuration* is a set of shards that one rank may hold: seconds below T, bytes within each memory. A linear program covers the
-shards of fractions of tables by the fewest configurations (Gilmore and Gomory, 1961); new ones are knapsacks over seconds and
-memories by what a shard is worth. Whole configurations are taken, of none the one that is nearest to whole, and the program covers
-what is left on the ranks that are left; a constraint program places the last tables. Which tables go on all ranks is given.
+A *configuration* is a set of shards that one rank may hold: seconds below T, bytes within each memory. A linear program covers
+the shards of fractions of tables by the fewest configurations (Gilmore and Gomory, 1961); new ones are knapsacks over seconds and
+memories by what a shard is worth. Whole configurations are taken, of none the one that is nearest to whole, and the program
+covers what is left on the ranks that are left; a constraint program places the last tables. Which tables go on all ranks is
+given.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ortools.linear_solver import pywraplp
 from ortools.sat.python import cp_model
 
 from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem
-from scaleacross.cost_models.settings import Floats, Ints
+from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.solvers.embeddings.choices import Alike
 from scaleacross.solvers.embeddings.exact import Part, solve_part
 
@@ -73,6 +74,8 @@ class Configurations:
             found = self._covered(sizes, tables, placed, fleet.num_ranks - len(rows))
             if found is None:
                 return None
+            if not found:
+                break
             whole = [counts for counts, many in found.items() for _ in range(int(_TAKEN * many + 1e-6))]
             whole = whole or [max(found, key=lambda counts: (found[counts], counts))]
             whole = whole[: fleet.num_ranks - len(rows) - _LAST_RANKS]
@@ -82,7 +85,7 @@ class Configurations:
 
     def _covered(self, sizes: Ints, tables: Ints, placed: Ints, ranks: int) -> dict[Counts, float] | None:
         """How often each configuration is taken beside shards that are ``placed``; None where ``ranks`` are too few."""
-        fits = (sizes <= _GRID).all(axis=1)
+        fits: Bools = np.asarray((sizes <= _GRID).all(axis=1))
         solver = pywraplp.Solver.CreateSolver("GLOP")
         whole = [solver.Constraint(float(many), float(many)) for many in tables]
         links = [solver.Constraint(-float(had), solver.infinity()) for had in placed]
@@ -133,8 +136,8 @@ class Configurations:
         best = max(found.values())
         if best > 1.01:
             return {counts for counts, value in found.items() if value > 1 + 0.5 * (best - 1)}, float("inf")
-        counts, value = self._knapsack(worth, sizes, most, own.tolist())
-        return ({counts} if float(np.dot(counts, worth)) > 1 + 1e-5 else set()), value
+        whole, most_worth = self._knapsack(worth, sizes, most, own.tolist())
+        return ({whole} if float(np.dot(whole, worth)) > 1 + 1e-5 else set()), most_worth
 
     def _knapsack(self, worth: Floats, sizes: Ints, most: Ints, own: Sequence[int]) -> tuple[Counts, float]:
         """The configuration worth most, or one near it, and what none is worth more than."""
