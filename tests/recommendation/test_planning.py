@@ -43,7 +43,7 @@ def plan() -> RecommendationPlan:
 
 def test_plan_adds_up_and_survives_its_file(plan: RecommendationPlan) -> None:
     cost = plan.cost
-    assert cost.step_s == pytest.approx(cost.busiest_rank_s + cost.dense_s + cost.start_s)
+    assert cost.step_s == pytest.approx(cost.busiest_rank_s + cost.dense_s + cost.all_reduce_s + cost.start_s)
     assert cost.busiest_rank_s == max(load.seconds for load in plan.ranks)
     assert 0 < plan.report.bound_s <= plan.report.objective_s
     assert RecommendationPlan.model_validate_json(plan.model_dump_json()) == plan

@@ -163,13 +163,18 @@ def _assembled(
     decision = decision_of(problem, _required(found), chosen.codecs)
     decision = decision.model_copy(update={"codecs": in_use(decision)})
     way = job, model, topology, problem.num_groups, problem.replicas
-    by_driver = {driver: embedding_problem(*way, decision.codecs, driver) for driver in _in_order(job.drivers)}
+    by_driver = {
+        driver: problem
+        if driver == "multiprocessors" and decision.codecs == chosen.codecs
+        else embedding_problem(*way, decision.codecs, driver)
+        for driver in _in_order(job.drivers)
+    }
     costs = {driver: priced(one, _required(found)) for driver, one in by_driver.items()}
     driver = min(costs, key=lambda one: costs[one][0].step_s)
     decision, problem = decision.model_copy(update={"driver": driver}), by_driver[driver]
     cost, ranks = costs[driver]
     early = [early_rows(one, model, costs[name][1], name) for name, one in by_driver.items()]
-    plain = embedding_problem(*way, (), driver)
+    plain = embedding_problem(*way, (), driver) if decision.codecs else problem
     plain_s = priced(plain, _required(found))[0].step_s
     open_bounds = [p.step_s(f.bound_s) for p, f in tried if f.relaxation_fits]
     # in seconds of this plan's busiest rank, so that it is comparable with the objective

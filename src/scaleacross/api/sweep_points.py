@@ -143,6 +143,7 @@ def _table_figures(found: RecommendationPlan) -> dict[str, Any]:
         "exchange_s": busiest.exchange_s,
         "sync_s": busiest.sync_s,
         "dense_s": cost.dense_s,
+        "all_reduce_s": cost.all_reduce_s,
         "accelerators": len(found.ranks) * decision.num_groups,
         "replica_groups": decision.num_groups,
         "replicas": decision.replicas if decision.num_groups > 1 else "",

@@ -52,6 +52,7 @@ def _changes(before: RecommendationPlan, after: RecommendationPlan) -> list[str]
         ("exchange", own.exchange_s, new.exchange_s),
         ("average over groups", own.sync_s, new.sync_s),
         ("dense networks", before.cost.dense_s, after.cost.dense_s),
+        ("all-reduce of dense gradients", before.cost.all_reduce_s, after.cost.all_reduce_s),
     ]
     parts.sort(key=lambda part: -abs(part[2] - part[1]))
     least = _LEAST_CHANGE * max(before.cost.step_s, after.cost.step_s)

@@ -124,6 +124,7 @@ def _step(plan: RecommendationPlan) -> RenderableType:
         ("its exchange of vectors", busiest.exchange_s),
         ("its average over replica groups", busiest.sync_s),
         ("dense networks that nothing hides", cost.dense_s),
+        ("all-reduce of dense gradients", cost.all_reduce_s),
         ("latency and launches of collectives", cost.start_s),
     ]
     for name, seconds in rows:

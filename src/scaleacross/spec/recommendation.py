@@ -214,7 +214,10 @@ class EmbeddingCost(Spec):
 
     step_s: float
     busiest_rank_s: float = Field(description="look-ups, exchange and sync of the busiest rank")
-    dense_s: float = Field(description="dense networks beyond what the exchange hides")
+    dense_s: float = Field(description="dense networks beyond what look-ups and exchange hide")
+    all_reduce_s: float = Field(
+        default=0.0, description="all-reduce of dense gradients, on the links of the exchange; 0: older plans hid it"
+    )
     start_s: float = Field(description="latencies and launches of the collectives")
     samples_per_s: float
     top_s: float | None = Field(

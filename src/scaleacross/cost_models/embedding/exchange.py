@@ -16,7 +16,7 @@ from scaleacross.cost_models.settings import Floats
 from scaleacross.spec.network_choice import Driver
 
 _LARGE_BYTES: Final = 2.0**30
-"""Size beyond which every law is a straight line: its slope is what one more table adds."""
+"""Size beyond which every law is a straight line."""
 
 Replicas = Literal["outer", "inner"]
 
@@ -49,7 +49,6 @@ class Exchange:
         host_scatter: the same inside a host; across_hosts: all-to-all between hosts behind it.
         all_reduce: of a table that every rank of the group holds.
         sync: all-reduce over the replica groups.
-        dense: all-reduce over all ranks.
         start_s: latency and launch of the two all-to-alls of a step.
     """
 
@@ -59,7 +58,6 @@ class Exchange:
     across_hosts: float
     all_reduce: float
     sync: float
-    dense: float
     start_s: float
 
 
@@ -99,17 +97,21 @@ def exchange_groups(
     )
 
 
-def exchange_of(groups: ExchangeGroups) -> Exchange:
-    """The slopes of the groups."""
+def exchange_of(groups: ExchangeGroups, sent_bytes: float, table_bytes: float) -> Exchange:
+    """The slopes of the groups.
+
+    Args:
+        sent_bytes: vectors of all tables over the ranks: what a rank sends in an all-to-all.
+        table_bytes: vectors of a mean table: what is reduced where its rows are split.
+    """
     members = groups.members
     return Exchange(
-        all_to_all=moved_slope(members, groups.driver),
-        scatter=_both(members),
-        host_scatter=_both(groups.inside),
-        across_hosts=moved_slope(groups.across, groups.driver),
+        all_to_all=moved_slope(members, groups.driver, sent_bytes),
+        scatter=_both(members, table_bytes),
+        host_scatter=_both(groups.inside, table_bytes),
+        across_hosts=moved_slope(groups.across, groups.driver, sent_bytes),
         all_reduce=slope(members.all_reduce),
         sync=slope(groups.replicas.all_reduce),
-        dense=slope(groups.every.all_reduce),
         start_s=2 * start_s(groups, 0.0),
     )
 
@@ -122,17 +124,19 @@ def start_s(groups: ExchangeGroups, sent_bytes: float) -> float:
     return max(float(one.all_to_all(np.array(sent_bytes)).time_s) for one in each)
 
 
-def moved_slope(group: Group, driver: Driver) -> float:
-    """Seconds per byte of large all-to-alls by a driver, which is never faster than kernels."""
-    return max(slope(group.all_to_all), slope(group.by(driver).all_to_all))
+def moved_slope(group: Group, driver: Driver, size_bytes: float = _LARGE_BYTES) -> float:
+    """Seconds per byte of all-to-alls by a driver, which is never faster than kernels."""
+    return max(slope(group.all_to_all, size_bytes), slope(group.by(driver).all_to_all, size_bytes))
 
 
-def _both(group: Group) -> float:
+def _both(group: Group, size_bytes: float) -> float:
     """Reduce-scatter forward and all-gather backward."""
-    return slope(lambda size: group.gather(size, "reduce_scatter")) + slope(group.gather)
+    return slope(lambda size: group.gather(size, "reduce_scatter"), size_bytes) + slope(group.gather, size_bytes)
 
 
-def slope(time: Callable[[Floats], Timed]) -> float:
-    """Seconds per byte of large messages."""
-    small, large = (float(time(np.array(size)).time_s) for size in (_LARGE_BYTES, 2 * _LARGE_BYTES))
-    return (large - small) / _LARGE_BYTES
+def slope(time: Callable[[Floats], Timed], size_bytes: float = _LARGE_BYTES) -> float:
+    """Seconds per byte of messages of a size beyond what starts them; no less than of large ones, which reach most of a curve."""
+    none, own, large, larger = (
+        float(time(np.array(size)).time_s) for size in (0.0, size_bytes, _LARGE_BYTES, 2 * _LARGE_BYTES)
+    )
+    return max((own - none) / size_bytes, (larger - large) / _LARGE_BYTES)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -53,7 +54,7 @@ class Option:
         """Which ranks a shard loads."""
         return SPREADS[self.sharding]
 
-    @property
+    @cached_property
     def seconds(self) -> Floats:
         """(classes,) seconds of one shard on a rank of each class."""
         whole: Floats = self.parts.sum(axis=1)

@@ -44,7 +44,8 @@ class EmbeddingProblem:
         sharding: tables, options and ranks of one group.
         num_groups, replicas: the groups and how they lie (``exchange_of``).
         top_s: interaction and top MLP, which wait for the vectors, forward and backward.
-        bottom_s: bottom MLP, and beside_s: it and the all-reduce of dense gradients, beside look-ups and exchange.
+        bottom_s: bottom MLP, beside look-ups and exchange.
+        all_reduce_s: of dense gradients over all ranks; it shares links with the exchange of gradients, so nothing hides it.
         start_s: latency and launch of the collectives.
         samples: of histories of unequal length, ways to share them out, fastest first; the first is in ``top_s``.
         taken: of the speed of concurrent products, the share that kernels take which add up, and that the driver of all-to-alls
@@ -56,27 +57,28 @@ class EmbeddingProblem:
     num_groups: int
     replicas: Replicas
     top_s: float
-    beside_s: float
     start_s: float
     bottom_s: float = 0.0
+    all_reduce_s: float = 0.0
     samples: tuple[SampleSharing, ...] = ()
     taken: tuple[float, float] = (0.0, 0.0)
 
     def step_s(self, busiest_s: float) -> float:
         """A step in which the busiest rank spends ``busiest_s`` on its tables and which loses nothing to contention; grows with
         it."""
-        return self.start_s + self.top_s + max(busiest_s, self.beside_s)
+        return self.start_s + self.top_s + self.all_reduce_s + max(busiest_s, self.bottom_s)
 
     def cost(self, busiest_s: float, taken_s: float = 0.0) -> EmbeddingCost:
         """The step in parts; ``taken_s`` is what the exchange takes of products, of which only the bottom MLP is concurrent."""
         most = max(self.taken)
-        beside_s = self.beside_s + min(taken_s, self.bottom_s * most / (1 - most))
-        step_s = self.start_s + self.top_s + max(busiest_s, beside_s)
-        dense_s = self.top_s + max(0.0, beside_s - busiest_s)
+        bottom_s = self.bottom_s + min(taken_s, self.bottom_s * most / (1 - most))
+        step_s = self.start_s + self.top_s + self.all_reduce_s + max(busiest_s, bottom_s)
+        dense_s = self.top_s + max(0.0, bottom_s - busiest_s)
         return EmbeddingCost(
             step_s=step_s,
             busiest_rank_s=busiest_s,
             dense_s=dense_s,
+            all_reduce_s=self.all_reduce_s,
             start_s=self.start_s,
             samples_per_s=self.job.global_batch_samples / step_s,
             **({} if self.job.cost_model == "torchrec" else {"top_s": self.top_s, "bottom_s": self.bottom_s}),
@@ -183,7 +185,10 @@ def embedding_problem(
         building=tuple(building.name for building, _ in own),
         host=tuple(rank // building.accelerators_per_host for building, rank in own),
     )
-    exchange, forward = exchange_of(ranks.groups), forward_slopes(ranks.groups, codecs)
+    tables = tuple(model.expanded())
+    sent_bytes = batch * model.output_elements * BYTES_OF[job.exchange_precision]
+    exchange = exchange_of(ranks.groups, sent_bytes, sent_bytes * len(own) / len(tables))
+    forward = forward_slopes(ranks.groups, codecs)
     setting = Setting(job, len(own), unit, batch, rates, exchange, model.locality, num_groups, forward)
     if job.cost_model == "torchrec":
         if num_groups > 1:
@@ -193,20 +198,21 @@ def embedding_problem(
         if driver != "multiprocessors":
             raise InputError("cost_model torchrec has no drivers: leave it out, or use scaleacross")
         sharding = _by_torchrec(job, model, fleet, own[0][0], batch)
-        return EmbeddingProblem(job, sharding, num_groups, replicas, 0.0, 0.0, 0.0)
-    tables = tuple(model.expanded())
+        return EmbeddingProblem(job, sharding, num_groups, replicas, 0.0, 0.0)
     options = _per_kind(tables, lambda table: table_options(table, setting), forward)
     flop_per_s = _flop_per_s(job, [b for b, _ in own])
     bottom_s, top_s = (6 * weights * batch / flop_per_s for weights in dense)
     fill = fill_of(job, topology)
     samples = sample_sharings(model, topology, fill, round(batch), job.sample_rules, flop_per_s)
     top_s += samples[0].seconds if samples else 0.0
-    beside_s = bottom_s + exchange.dense * 4 * model.dense_weights
+    all_reduce_s = float(ranks.groups.every.all_reduce(np.array(4.0 * model.dense_weights)).time_s)
     sizes_s = start_s(ranks.groups, _SIZE_BYTES * len(own)) if codecs else 0.0
     sharding = ShardingProblem(tables, options, fleet)
     started_s, accelerators = exchange.start_s + sizes_s, [building.accelerator for building, _ in own]
     taken = taken_fraction(accelerators), taken_fraction(accelerators, driver)
-    return EmbeddingProblem(job, sharding, num_groups, replicas, top_s, beside_s, started_s, bottom_s, samples, taken)
+    return EmbeddingProblem(
+        job, sharding, num_groups, replicas, top_s, started_s, bottom_s, all_reduce_s, samples, taken
+    )
 
 
 def _require_lengths(model: Dlrm) -> None:

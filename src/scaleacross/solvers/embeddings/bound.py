@@ -39,6 +39,8 @@ class Relaxation:
         self._solver = solver
         ranks, room = class_capacity(fleet)
         self._top = solver.NumVar(0, solver.infinity(), "T")
+        self._shard_s: Floats = np.array([place.shard_s for place in self.places])
+        self._allowed = np.ones(len(self.places), dtype=bool)
         self._counts = [solver.NumVar(0, len(groups[place.group].tables), "") for place in self.places]
         rows = [solver.Constraint(len(group.tables), len(group.tables)) for group in groups]
         for place, count in zip(self.places, self._counts, strict=True):
@@ -59,9 +61,8 @@ class Relaxation:
 
     def solve(self, limit_s: float) -> tuple[float, dict[tuple[int, int], float]] | None:
         """Least mean load with shards of at most ``limit_s``, and the tables per option; None where none fits."""
-        for place, count in zip(self.places, self._counts, strict=True):
-            count.SetUb(self._solver.infinity() if place.shard_s <= limit_s else 0.0)
-        if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
+        mean_s = self._mean_s(limit_s)
+        if mean_s is None:
             return None
         counts: dict[tuple[int, int], float] = {}
         for place, count in zip(self.places, self._counts, strict=True):
@@ -69,27 +70,38 @@ class Relaxation:
             if value > 1e-9:
                 key = (place.group, place.option)
                 counts[key] = counts.get(key, 0.0) + value
-        return float(self._top.solution_value()) * self._unit_s, counts
+        return mean_s, counts
+
+    def _mean_s(self, limit_s: float) -> float | None:
+        """LP(θ) of the limit."""
+        allowed = self._shard_s <= limit_s
+        for index in np.flatnonzero(allowed != self._allowed).tolist():
+            self._counts[index].SetUb(self._solver.infinity() if allowed[index] else 0.0)
+        self._allowed = allowed
+        if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
+            return None
+        return float(self._top.solution_value()) * self._unit_s
 
     def bound(self) -> Relaxed | None:
         """inf{θ : LP(θ) ≤ θ}, with the counts there; None where no fraction of tables fits the memories."""
-        costs: Floats = np.unique([place.shard_s for place in self.places])
-        if not len(costs) or (whole := self.solve(float(costs[-1]))) is None:
+        costs: Floats = np.unique(self._shard_s)
+        if not len(costs) or (whole_s := self._mean_s(float(costs[-1]))) is None:
             return None
-        low, high, best = 0, len(costs) - 1, whole
-        while low < high:
-            middle = (low + high) // 2
-            found = self.solve(float(costs[middle]))
-            if found is not None and found[0] < costs[middle + 1]:
-                high, best = middle, found
+        high = len(costs) - 1
+        low, stride = int(np.searchsorted(costs, whole_s, side="right")) - 1, 1
+        low = max(0, low)
+        while low < high:  # near the bound without limits as a rule: strides double from there
+            middle = min(low + stride - 1, (low + high) // 2)
+            found = self._mean_s(float(costs[middle]))
+            if found is not None and found < costs[middle + 1]:
+                high = middle
             else:
-                low = middle + 1
-        if high == len(costs) - 1:
-            best = whole
-        return Relaxed(max(float(costs[high]), best[0]) * _SAFETY, best[1])
+                low, stride = middle + 1, 2 * stride
+        best = self.solve(float(costs[high]))
+        return None if best is None else Relaxed(max(float(costs[high]), best[0]) * _SAFETY, best[1])
 
     def limits(self, bound_s: float) -> list[float]:
         """Values of θ worth a try above a bound: from it to four times."""
-        costs = sorted({place.shard_s for place in self.places})
+        costs = np.unique(self._shard_s).tolist()
         wanted = [bound_s * (1 + over) for over in (0, 0.01, 0.03, 0.06, 0.1, 0.2, 0.4, 0.8, 1.6, 3)]
         return sorted({costs[max(0, bisect_right(costs, one * (1 + 1e-9)) - 1)] for one in wanted})

@@ -35,24 +35,23 @@ def _key(option: Option) -> bytes:
 
 
 def _needed(options: Sequence[Option], room: Floats) -> list[tuple[int, Option]]:
-    """Options that fit a rank and that no earlier or better one of the same spread and shards replaces."""
-    kept: list[tuple[int, Option]] = []
-    for index, option in enumerate(options):
-        if (option.memory > room).any() or any(_replaces(other, option) for _, other in kept):
-            continue
-        kept = [(at, other) for at, other in kept if not _replaces(option, other)]
-        kept.append((index, option))
-    return kept
+    """Options that fit a rank and that no other one replaces at no loss: on the same ranks, or on some of those that it loads."""
+    if not options:
+        return []
+    figures = np.array([[*option.seconds, *option.memory] for option in options])
+    kind = np.array([(_RANKS[option.spread], option.num_shards) for option in options])
+    rank, shards = kind[:, :1], kind[:, 1:]
+    same = (rank == rank.T) & (shards == shards.T)
+    within = (shards == 1) & (rank < rank.T)
+    replaces = (same | within) & (figures[:, None] <= figures[None]).all(axis=2)
+    fits = (figures[:, len(options[0].seconds) :] <= room).all(axis=1)
+    first = replaces & ~(replaces.T & (np.arange(len(options))[:, None] > np.arange(len(options))))
+    np.fill_diagonal(first, False)
+    kept = fits & ~first[fits].any(axis=0)
+    return [(index, options[index]) for index in np.flatnonzero(kept).tolist()]
 
 
 _RANKS: Final[Mapping[Spread, int]] = {"one": 0, "unit": 1, "all": 2}
-
-
-def _replaces(one: Option, other: Option) -> bool:
-    """Whether ``one`` adds no more anywhere: the same ranks, or some of those that ``other`` loads with as much or more."""
-    same = one.spread == other.spread and one.num_shards == other.num_shards
-    within = one.num_shards == 1 and _RANKS[one.spread] < _RANKS[other.spread]
-    return (same or within) and bool((one.seconds <= other.seconds).all() and (one.memory <= other.memory).all())
 
 
 @dataclass(frozen=True)

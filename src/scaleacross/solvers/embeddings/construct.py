@@ -45,12 +45,13 @@ def pack(
     if (memory > fleet.capacity).any():
         return None
     scale_s, scale_bytes = _scales(problem, options)
+    seconds_of = {id(option): option.seconds[fleet.rank_class] for option in options}
     ranks: list[Ints] = [np.arange(fleet.num_ranks)] * len(options)
     single: list[list[int]] = [[] for _ in options]
     units = np.stack(fleet.units) if fleet.units else np.zeros((0, 1), dtype=np.int64)
     for table in _order(options, scale_s, scale_bytes, weight, units_first):
         option = options[table]
-        seconds, after = option.seconds[fleet.rank_class], memory + option.memory
+        seconds, after = seconds_of[id(option)], memory + option.memory
         full = (after > fleet.capacity).any(axis=1)
         score = (load + seconds) / scale_s + weight * (after / scale_bytes).max(axis=1)
         score[full] = np.inf

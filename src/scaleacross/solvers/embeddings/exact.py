@@ -184,8 +184,13 @@ def solve_part(
     lower_s: float = 0.0,
     gap: float = 0.0,
     workers: int = 1,
+    work: float = float("inf"),
 ) -> Solved:
-    """The part's tables with the busiest of its ranks below ``upper_s``, as low as the limit allows."""
+    """The part's tables with the busiest of its ranks below ``upper_s``, as low as the limits allow.
+
+    Args:
+        limit_s: by the wall clock; work: of the solver, about seconds of an idle core, so that a busy machine finds the same.
+    """
     program = _Program(problem, part, upper_s)
     if program.is_whole and len(part.tables) == len(problem.tables):
         program.break_symmetry()
@@ -195,6 +200,8 @@ def solve_part(
     program.model.minimize(program.top)
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = max(limit_s, 0.01)
+    if np.isfinite(work):
+        solver.parameters.max_deterministic_time = work
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed
     solver.parameters.relative_gap_limit = gap

@@ -13,7 +13,8 @@ import numpy as np
 from scaleacross.cost_models.embedding.options import Assignment, ShardingProblem, busiest, fits, loads_of
 from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.solvers.embeddings.bound import Relaxation, Relaxed
-from scaleacross.solvers.embeddings.choices import alike_tables
+from scaleacross.solvers.embeddings.choices import Alike, alike_tables
+from scaleacross.solvers.embeddings.configurations import MOST_KINDS, Configurations
 from scaleacross.solvers.embeddings.construct import fill, pack, relabelled, rounded
 from scaleacross.solvers.embeddings.exact import Part, size_of, solve_part, whole_part
 from scaleacross.solvers.embeddings.patterns import MOST_TABLES, Answer, PatternSearch
@@ -23,13 +24,18 @@ EXACT_SIZE = 12_000
 """Whole numbers up to which the program of all tables is worth its time."""
 _WEIGHTS = (0.0, 0.1, 0.5, 2.0)
 _TIGHT_WEIGHTS = (1.0, 3.0, 10.0, 30.0, 1e2, 1e4)
-_PART_S = 1.0
-_PLACE_S = 3.0
+_PART_WORK, _PLACE_WORK = 1.0, 3.0
+"""Of the constraint program on a part, and on shards of whole options."""
 _PART_SIZE = 4_000
 """Whole numbers of a part, about."""
 _PATIENCE = 60
 _TRIED, _LEAST_TRIED_S, _LEAST_S = 0.2, 3.0, 0.5
 """Of the time that is left, what every way to a proof gets before the best of them; no less than so many seconds; too few."""
+_CONFIGURED = 0.7
+"""Of the time, for configurations of ranks where there are many tables of few kinds."""
+_OVER, _NEARER, _CLOSE, _FARTHEST = 0.1, 0.65, 0.005, 2.0
+"""Of the bound: how far above it the first T lies, and by what share of the way to the best plan later ones lie above the last T
+that failed; how near T is tried, and how far."""
 Way = Callable[[float], None]
 """Raises the bound or improves the plan, for so many seconds at most."""
 
@@ -104,10 +110,16 @@ def shard_embeddings(
     found.bound_s = relaxed.bound_s
     for incumbent in incumbents:
         found.take(problem, incumbent, "baseline")
-    _construct(problem, relaxation, relaxed, found, left)
+    _construct(problem, groups, relaxation, relaxed, found, left)
+    target = max(gap_tolerance, 1e-9)
+    if len(problem.tables) > MOST_TABLES and len(groups) <= MOST_KINDS and _alike(problem):
+        rest_s = (1 - _CONFIGURED) * left()
+        _configured(problem, groups, relaxation, found, lambda: left() - rest_s, target)
+    for weight in _TIGHT_WEIGHTS if found.assignment is None else ():
+        if found.assignment is None or left() > 0:
+            found.take(problem, fill(problem, weight), "largest first, by seconds and fullness")
     tell("placing", 1)
     small = size_of(groups, problem) <= EXACT_SIZE
-    target = max(gap_tolerance, 1e-9)
     patterns, ways = _patterns_of(problem, found, left), list[Way]()
     if patterns is not None:
         ways.append(patterns.narrow)
@@ -136,9 +148,13 @@ def _tried(ways: Sequence[Way], found: Found, left: Callable[[], float], target:
 
 
 def _construct(
-    problem: ShardingProblem, relaxation: Relaxation, relaxed: Relaxed, found: Found, left: Callable[[], float]
+    problem: ShardingProblem,
+    groups: Sequence[Alike],
+    relaxation: Relaxation,
+    relaxed: Relaxed,
+    found: Found,
+    left: Callable[[], float],
 ) -> None:
-    groups = alike_tables(problem)
     for limit in relaxation.limits(relaxed.bound_s):
         solved = relaxation.solve(limit)
         if solved is None:
@@ -147,10 +163,31 @@ def _construct(
         for weight in _WEIGHTS:
             for first in (False, True):
                 found.take(problem, pack(problem, chosen, weight, first), "relaxation, longest first")
-        if found.assignment is not None and (left() < 0 or found.gap < 1e-6):
+                if found.assignment is not None and (left() < 0 or found.gap < 1e-6):
+                    return
+
+
+def _configured(
+    problem: ShardingProblem,
+    groups: Sequence[Alike],
+    relaxation: Relaxation,
+    found: Found,
+    left: Callable[[], float],
+    target: float,
+) -> None:
+    """Plans by configurations of ranks: longer ones until one is found, then shorter ones than those that were."""
+    programs, over, failed = Configurations(problem, groups, left), _OVER, 0.0
+    while left() > 0 and over - failed > _CLOSE:
+        limit_s = found.bound_s * (1 + over)
+        solved = relaxation.solve(limit_s) if limit_s < found.objective_s else None
+        spread = {pair: round(many) for pair, many in solved[1].items()} if solved else {}
+        everywhere = {(g, at): many for (g, at), many in spread.items() if dict(groups[g].options)[at].spread == "all"}
+        if solved is None or not found.take(problem, programs.plan(limit_s, everywhere), "configurations of ranks"):
+            failed = over
+        if found.gap <= target or (found.assignment is None and over > _FARTHEST):
             return
-    for weight in _TIGHT_WEIGHTS if found.assignment is None else ():
-        found.take(problem, fill(problem, weight), "largest first, by seconds and fullness")
+        reached = found.objective_s / found.bound_s - 1
+        over = 2 * over if found.assignment is None else failed + _NEARER * (reached - failed)
 
 
 def _exact(problem: ShardingProblem, found: Found, limit_s: float, seed: int, gap: float, workers: int) -> None:
@@ -197,8 +234,8 @@ class _Patterns:
         only, packed = replace(problem, options=fixed), pack(problem, chosen, 0.0)
         found.take(problem, packed, "patterns of whole shards")
         start = relabelled(only, Assignment((0,) * len(chosen), packed.ranks)) if packed else None
-        limit = min(_PLACE_S, self.left())
-        solved = solve_part(only, whole_part(only), found.objective_s, limit, 0, start, lower_s=limit_s)
+        part, limit = whole_part(only), self.left()
+        solved = solve_part(only, part, found.objective_s, limit, 0, start, limit_s, work=_PLACE_WORK)
         if solved.found is not None:
             plan = Assignment(tuple(chosen), tuple(solved.found[table][1] for table in range(len(chosen))))
             found.take(problem, plan, "patterns of whole shards")
@@ -209,11 +246,15 @@ class _Patterns:
 
 def _patterns_of(problem: ShardingProblem, found: Found, left: Callable[[], float]) -> _Patterns | None:
     """None where there are too many tables, no plan, or ranks that differ."""
-    fleet = problem.fleet
-    alike = fleet.num_classes == 1 and not (fleet.capacity != fleet.capacity[0]).any()
-    if len(problem.tables) > MOST_TABLES or found.assignment is None or not alike:
+    if len(problem.tables) > MOST_TABLES or found.assignment is None or not _alike(problem):
         return None
     return _Patterns(problem, found, left)
+
+
+def _alike(problem: ShardingProblem) -> bool:
+    """Whether all ranks cost and hold the same."""
+    fleet = problem.fleet
+    return fleet.num_classes == 1 and not (fleet.capacity != fleet.capacity[0]).any()
 
 
 def _worst(problem: ShardingProblem) -> float:
@@ -244,7 +285,7 @@ def _improve(
             continue
         upper = found.objective_s
         solved = solve_part(
-            problem, part, upper, min(_PART_S, left()), dice.randrange(2**31), found.assignment, found.bound_s
+            problem, part, upper, left(), dice.randrange(2**31), found.assignment, found.bound_s, work=_PART_WORK
         )
         better = solved.found is not None and found.take(
             problem, _with(found.assignment, solved.found), "neighbourhoods"
