@@ -5,9 +5,9 @@
 ``decisions.jsonl`` holds 120 decisions on points of ``configs/studies/scale_across.yaml``. The planner chose 60 of them (every
 fourth point, 3 s of CPU each, at f07074f). The other 60 have axis order, schedule and shard level shuffled: nobody would choose
 them, and anybody may evaluate them. The script prints estimate over simulation, and the same without computation, which both
-share, and the CPU seconds of both. ``evaluate`` and ``plan`` state the simulation (``api.stated``); measured here is what a search
-compares with. ``--runs`` adds measured runs: how far the simulation is from the estimate of each, and both from what was measured.
-It takes about four minutes of CPU; ``--simulated`` keeps what was simulated for the next run.
+share, and the CPU seconds of both. ``evaluate`` and ``plan`` state the simulation (``api.stated``); measured here is what a
+search compares with. ``--runs`` adds measured runs: how far simulation and estimate of each are apart, and both from what was
+measured. It takes about four minutes of CPU; ``--simulated`` keeps what was simulated for the next run.
 """
 
 from __future__ import annotations
