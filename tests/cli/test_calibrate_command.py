@@ -216,20 +216,22 @@ def test_runs_and_benchmarks_share_one_json(calls: Path, tmp_path: Path, monkeyp
     assert data["attention"]["used"] == 12
 
 
-def test_one_own_run_narrows_the_interval_of_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_runs_narrow_the_interval_of_their_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs, fleet, job = tmp_path / "mine.csv", tmp_path / "fleet", tmp_path / "job.yaml"
     runs.write_text(
         "model,arch,layers,hidden,ffn,gated,heads,kv_heads,head_dim,vocab,attn,seq,gpu,n_gpus,tp,mbs,gbs,precision,recompute,"
-        "step_time_s\nLlama3.1-8B,dense,32,4096,14336,1,32,8,128,128256,gqa,8192,H100-80GB,16,2,1,64,bf16,none,3.6\n"
+        "step_time_s\n"
+        + 2
+        * "Llama3.1-8B,dense,32,4096,14336,1,32,8,128,128256,gqa,8192,H100-80GB,16,2,1,64,bf16,none,3.6\n"
     )
     job.write_text(JOB)
     stock = json.loads(run("plan", job, "--json").stdout)
     done = run("calibrate", "--runs", runs, "-o", fleet)
     assert done.exit_code == 0, done.output
-    assert "step_time_runs: {llama318b bf16: 1}" in (fleet / "accelerators" / "h100-sxm.yaml").read_text()
+    assert "step_time_runs: {llama318b bf16: 2}" in (fleet / "accelerators" / "h100-sxm.yaml").read_text()
     monkeypatch.setenv("SCALEACROSS_CONFIGS", str(fleet))
     own = json.loads(run("plan", job, "--json").stdout)
-    assert (stock["interval"]["calibrated_runs"], own["interval"]["calibrated_runs"]) == (0, 1)
+    assert (stock["interval"]["calibrated_runs"], own["interval"]["calibrated_runs"]) == (0, 2)
     width = [one["interval"]["p90_s"] / one["interval"]["p10_s"] for one in (stock, own)]
     assert width[1] < width[0]
-    assert "calibrated on 1 own run of this model" in " ".join(run("plan", job).stdout.split())
+    assert "calibrated on 2 own runs of this model" in " ".join(run("plan", job).stdout.split())

@@ -259,7 +259,7 @@ class Group:
         def across(counted: Bools) -> Timed:
             s_per_byte, fixed_s = ((counted * figures).max(axis=-1) for figures in (each, latency))
             moving, waiting = size * self._each(s_per_byte), self._each(fixed_s)
-            library = None if counted is ALL_LEVELS or copies else self._protocols(choice)
+            library = None if counted is ALL_LEVELS or copies.number else self._protocols(choice)
             if library:
                 waiting = np.maximum(waiting, library.exchange_s() - self.launch_s)
             return self._best([(PAIRWISE, moving + waiting, moving)])

@@ -152,7 +152,7 @@ class Calls:
         latency = max(float(machine.fabric.hop(np.full(len(blocks), one), blocks)[2].max()) for one in blocks[[0, -1]])
         load = tuple(self.loads.of(key, group, way))
         fixed, library = self.launch_s + way.drive.start_s + latency, library_of(machine, shape, row, way)
-        ours = shape == "ep" and self.copies  # a dispatcher of its own sends a token once to every place
+        ours = shape == "ep" and self.copies.number  # a dispatcher of its own sends a token once to every place
         return Segment(size, load, cap, max(fixed, library.exchange_s) if library and not ours else fixed)
 
     def _peers_rate(self, shape: str, row: int, way: Way) -> float:

@@ -29,6 +29,7 @@ from scaleacross.solvers.choose_network import (
 from scaleacross.solvers.network_between import chosen_between
 from scaleacross.solvers.network_blocks import SAME_STEP, BlockPricer, blocks_of
 from scaleacross.solvers.network_combinations import Combination, combined, fastest_everywhere, uncontended, undominated
+from scaleacross.solvers.network_drivers import with_best_drivers
 from scaleacross.solvers.network_options import (
     KERNELS,
     NOTHING_BETWEEN,
@@ -83,6 +84,8 @@ def with_network(problem: Problem, decision: Decision, seed: int = 0) -> Network
     if problem.job.network.settings == "library":
         return Networked(bare, library, None, {}, 0, library.cost.step_s, library.cost.step_s)
     made, solution = chosen_between(partial(network_problem, placed, bare, library), seed)
+    if len(problem.job.network.drivers) > 1:
+        solution = with_best_drivers(made.problem, solution, lambda one: placed.step_s(_decided(bare, one, library)))
     networked = _decided(bare, solution, library)
     cost = placed.cost(networked)
     paid = paying(problem.job, made.without, solution, cost.cost.step_s, seed)
