@@ -1,0 +1,124 @@
+"""What every rule keyed by a name or a text of a row buys: errors in sample and with sources left out, each rule off in turn.
+
+    python benchmarks/keyed_rules.py RUNS.csv
+
+A rule is off where rows are read as if their framework, or what their notes say, were not stated. Measured values stay those
+of the file; in sample are the catalogue's constants as they are, left out are fitted anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from scaleacross.errors import InputError
+from scaleacross.validation.fitting import Linearised, linearise
+from scaleacross.validation.left_out import Floats, apart_from
+from scaleacross.validation.mapping import Case, case_of
+from scaleacross.validation.metrics import Errors, errors
+from scaleacross.validation.runs import Run, read_runs
+from scaleacross.validation.score import measured_s, usable_cases
+
+
+@dataclass(frozen=True)
+class Rule:
+    """``text``, of a row's ``column``, is not read."""
+
+    column: str
+    text: str
+
+    def without(self, run: Run) -> Run:
+        """The row as if it did not say so."""
+        stated = getattr(run, self.column)
+        changed = stated.replace(self.text, "") if self.column == "notes" else "" if self.text in stated else stated
+        return replace(run, **{self.column: changed})
+
+
+RULES = (
+    Rule("notes", "4x HDR"),
+    Rule("notes", "RoCE 400G"),
+    Rule("notes", "eager"),
+    Rule("framework", "torchtitan"),
+    Rule("framework", "Meta in-house"),
+    Rule("framework", "Megatron-DeepSpeed"),
+    Rule("framework", "DeepSpeed ZeRO-3"),
+    Rule("framework", "Megatron-LM 2021"),
+    Rule("framework", "Megatron-LM 2022"),
+    Rule("framework", "Megatron-Core 0.8"),
+    Rule("framework", "NeMo"),
+    Rule("framework", "Megatron-Bridge"),
+    Rule("framework", "MaxText"),
+)
+
+
+def main() -> None:
+    """Print a table of Markdown, a rule a row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path)
+    cases, _ = usable_cases(read_runs(parser.parse_args().runs))
+    measured = np.array([measured_s(case) for case in cases])
+    linear = linearise(cases)
+    print("| not read | rows | in sample, median and p90 | their own | left out, median and p90 | their own |")
+    print("| --- | --- | --- | --- | --- | --- |", flush=True)
+    everything = np.ones(len(cases), dtype=bool)
+    before = _apart_errors(cases, measured, linear)
+    _print("every rule on", everything, measured, linear, before)
+    for rule in RULES:
+        others, changed, lost = list(cases), np.zeros(len(cases), dtype=bool), 0
+        for row, case in enumerate(cases):
+            run = rule.without(case.run)
+            if run == case.run:
+                continue
+            changed[row] = True
+            try:
+                others[row] = replace(case_of(run), run=case.run)
+            except InputError:
+                lost += 1
+        rows = np.flatnonzero(changed)
+        again = _with(linear, rows, linearise([others[row] for row in rows], linear.start))
+        name = f"`{rule.text}` ({rule.column})" + (f", {lost} rows cannot be read without" if lost else "")
+        was = (_of(np.exp(linear.base), measured, changed), _of(before, measured, changed))
+        _print(name, changed, measured, again, _apart_errors(others, measured, again), was)
+
+
+def _with(linear: Linearised, rows: Sequence[int], other: Linearised) -> Linearised:
+    base, jacobian = linear.base.copy(), linear.jacobian.copy()
+    base[rows], jacobian[rows] = other.base, other.jacobian
+    return replace(linear, base=base, jacobian=jacobian)
+
+
+def _apart_errors(cases: Sequence[Case], measured: Floats, linear: Linearised) -> Floats:
+    """Predicted seconds of every row with its source left out, (rows,)."""
+    return np.asarray(measured / np.exp(apart_from(tuple(cases), measured, linear).own_residuals()))
+
+
+def _of(predicted: Floats, measured: Floats, rows: np.ndarray) -> Errors:
+    return errors(predicted[rows], measured[rows])
+
+
+def _print(
+    name: str,
+    rows: np.ndarray,
+    measured: Floats,
+    linear: Linearised,
+    apart: Floats,
+    was: tuple[Errors, Errors] | None = None,
+) -> None:
+    cells = [name, str(int(rows.sum()))]
+    for number, predicted in enumerate((np.exp(linear.base), apart)):
+        cells.append(_figures(errors(predicted, measured)))
+        own = _figures(_of(predicted, measured, rows))
+        cells.append(f"{own} (on: {_figures(was[number])})" if was else own)
+    print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def _figures(found: Errors) -> str:
+    return f"{found.median_abs * 100:.1f}, {found.p90_abs * 100:.1f} %"
+
+
+if __name__ == "__main__":
+    main()
