@@ -17,7 +17,7 @@ import numpy as np
 
 from scaleacross.errors import InputError
 from scaleacross.validation.fitting import Linearised, linearise
-from scaleacross.validation.left_out import Floats, apart_from
+from scaleacross.validation.left_out import Floats, Truths, apart_from
 from scaleacross.validation.mapping import Case, case_of
 from scaleacross.validation.metrics import Errors, errors
 from scaleacross.validation.runs import Run, read_runs
@@ -60,29 +60,45 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path)
     cases, _ = usable_cases(read_runs(parser.parse_args().runs))
+    print_table(cases, RULES)
+
+
+def print_table(cases: Sequence[Case], rules: Sequence[Rule]) -> Floats:
+    """Print it, and return predicted seconds of every row with every rule on and its source left out, (rows,)."""
     measured = np.array([measured_s(case) for case in cases])
     linear = linearise(cases)
-    print("| not read | rows | in sample, median and p90 | their own | left out, median and p90 | their own |")
+    print(
+        "| not read | rows | in sample, median and p90 | these rows (on) | left out, median and p90 | these rows (on) |"
+    )
     print("| --- | --- | --- | --- | --- | --- |", flush=True)
-    everything = np.ones(len(cases), dtype=bool)
-    before = _apart_errors(cases, measured, linear)
-    _print("every rule on", everything, measured, linear, before)
-    for rule in RULES:
-        others, changed, lost = list(cases), np.zeros(len(cases), dtype=bool), 0
-        for row, case in enumerate(cases):
-            run = rule.without(case.run)
-            if run == case.run:
-                continue
+    before = _apart_s(cases, measured, linear)
+    _print("every rule on", np.ones(len(cases), dtype=bool), measured, linear, before)
+    for rule in rules:
+        others, changed, lost = _without(rule, cases)
+        rows = np.flatnonzero(changed)
+        again = _with(linear, rows, linearise([others[row] for row in rows], linear.start))
+        name = f"`{rule.text}`" + (f", {lost} rows stay" if lost else "")
+        was = (_of(np.exp(linear.base), measured, changed), _of(before, measured, changed))
+        _print(name, changed, measured, again, _apart_s(others, measured, again), was)
+    causal = np.array([measured_s(replace(case, run=replace(case.run, framework=""))) for case in cases])
+    changed = causal != measured
+    was = (_of(np.exp(linear.base), measured, changed), _of(before, measured, changed))
+    _print("formula of stated TFLOP/s", changed, causal, linear, _apart_s(cases, causal, linear), was)
+    return before
+
+
+def _without(rule: Rule, cases: Sequence[Case]) -> tuple[list[Case], Truths, int]:
+    """All cases, which of them the rule changes, and how many cannot be read without it and stay."""
+    others, changed, lost = list(cases), np.zeros(len(cases), dtype=bool), 0
+    for row, case in enumerate(cases):
+        run = rule.without(case.run)
+        if run != case.run:
             changed[row] = True
             try:
                 others[row] = replace(case_of(run), run=case.run)
             except InputError:
                 lost += 1
-        rows = np.flatnonzero(changed)
-        again = _with(linear, rows, linearise([others[row] for row in rows], linear.start))
-        name = f"`{rule.text}` ({rule.column})" + (f", {lost} rows cannot be read without" if lost else "")
-        was = (_of(np.exp(linear.base), measured, changed), _of(before, measured, changed))
-        _print(name, changed, measured, again, _apart_errors(others, measured, again), was)
+    return others, changed, lost
 
 
 def _with(linear: Linearised, rows: Sequence[int], other: Linearised) -> Linearised:
@@ -91,18 +107,18 @@ def _with(linear: Linearised, rows: Sequence[int], other: Linearised) -> Lineari
     return replace(linear, base=base, jacobian=jacobian)
 
 
-def _apart_errors(cases: Sequence[Case], measured: Floats, linear: Linearised) -> Floats:
+def _apart_s(cases: Sequence[Case], measured: Floats, linear: Linearised) -> Floats:
     """Predicted seconds of every row with its source left out, (rows,)."""
     return np.asarray(measured / np.exp(apart_from(tuple(cases), measured, linear).own_residuals()))
 
 
-def _of(predicted: Floats, measured: Floats, rows: np.ndarray) -> Errors:
+def _of(predicted: Floats, measured: Floats, rows: Truths) -> Errors:
     return errors(predicted[rows], measured[rows])
 
 
 def _print(
     name: str,
-    rows: np.ndarray,
+    rows: Truths,
     measured: Floats,
     linear: Linearised,
     apart: Floats,
@@ -112,7 +128,7 @@ def _print(
     for number, predicted in enumerate((np.exp(linear.base), apart)):
         cells.append(_figures(errors(predicted, measured)))
         own = _figures(_of(predicted, measured, rows))
-        cells.append(f"{own} (on: {_figures(was[number])})" if was else own)
+        cells.append(f"{own} ({_figures(was[number])})" if was else own)
     print("| " + " | ".join(cells) + " |", flush=True)
 
 
