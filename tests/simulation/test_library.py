@@ -13,8 +13,14 @@ from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.links import links_of
 from scaleacross.cost_models.protocol_times import ProtocolTimes
 from scaleacross.cost_models.step import one_row
+from scaleacross.simulation.calls import Calls
+from scaleacross.simulation.connections import Way
 from scaleacross.simulation.library import Library
+from scaleacross.simulation.machine import build_machine
 from scaleacross.spec.network import CurveOp
+from scaleacross.spec.parallelism import Degrees
+from scaleacross.spec.placement import BuildingShare, Placement
+from scaleacross.step.setting import Op
 from scaleacross.validation.machines import machine_named, topology_of
 
 
@@ -37,3 +43,25 @@ def test_simulation_and_estimate_read_the_protocols_alike(gpu: str, stride: int,
             assert ours.ring_s(op, size, rate) == pytest.approx(
                 float(estimate.ring_s(op, np.array([size]))[0]), rel=alike
             )
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "op"), [("ring", "all_gather"), ("tree", "all_reduce"), ("pairwise", "all_to_all")]
+)
+def test_a_replayed_collective_takes_at_least_what_the_protocols_take(algorithm: str, op: Op) -> None:
+    topology = topology_of(machine_named("H100", ""), 32)
+    placement = Placement(
+        axis_order=("tp", "cp", "dp_shard", "dp_replicate", "pp"),
+        fill=(BuildingShare(building="building", num_accelerators=32),),
+    )
+    kinds = {"dp_shard": ["ring", "pairwise"]}
+    machine, size = build_machine(topology, placement, Degrees(dp_shard=32), kinds, width=1), 2.0**12
+    group = machine.group_of("dp_shard", machine.block_classes[0])
+    (segment,) = Calls(machine, 0.0).of("dp_shard", group, (op,), (Way(algorithm),), size)
+    library = Library(32, 4, topology.buildings[0].links.scale_up.technology)
+    expected = {
+        "ring": library.ring_s("all_gather", size, segment.cap_bytes_per_s),
+        "tree": library.tree_s(size, segment.cap_bytes_per_s),
+        "pairwise": library.exchange_s + size / segment.cap_bytes_per_s,
+    }
+    assert segment.fixed_s + segment.amount / segment.cap_bytes_per_s == pytest.approx(expected[algorithm])

@@ -156,10 +156,25 @@ def test_every_machine_builds_a_topology(name: str) -> None:
     assert domain == (64 if name.startswith("GB") else 4 if name == "GH200" else 8)
 
 
-def test_notes_refine_the_network() -> None:
-    plain = machine_of(run("v1"))
-    vtrain = machine_of(replace(run("v1"), notes="A100 nodes of 8, 4x HDR 800 Gbps/node"))
-    assert (plain.port, vtrain.port) == ("infiniband-hdr200", "infiniband-hdr100")
+@pytest.mark.parametrize(
+    ("text", "port"),
+    [
+        ("", "infiniband-ndr400"),
+        ("nodes of 8, 4x HDR 800 Gbps/node", "infiniband-hdr100"),
+        ("8x HDR", "infiniband-hdr200"),
+        ("HDR100", "infiniband-hdr100"),
+        ("RoCE, 8 x 200G; 80GB of HBM", "roce-200g"),
+        ("InfiniBand NDR, 8 x 400G", "infiniband-ndr400"),
+        ("800G per GPU", "roce-800g"),
+        ("a process of its own", "infiniband-ndr400"),
+        ("7x NDR", "infiniband-ndr400"),  # 350 Gb/s each: no entry, so the machine's own
+        ("RoCE 400G, 1:7 oversubscription above pods; batch 16", "roce-400g"),
+    ],
+)
+def test_a_text_states_ports(text: str, port: str) -> None:
+    machine = machine_of(replace(run("l1"), gpu="H100-80GB", notes=text))
+    assert machine == machine_named("H100", text)
+    assert machine.port == port
 
 
 BLANK = dict.fromkeys(

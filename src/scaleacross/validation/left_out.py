@@ -97,7 +97,11 @@ def kind_of(case: Case) -> tuple[str, str]:
 def apart(validation: Validation) -> Apart:
     """The rows that ``validation`` used, each predicted once per parameter, and once more as a row of a source never seen."""
     cases = tuple(case_of(scored.run) for scored in validation.scored)
-    measured, linear = np.array([measured_s(case) for case in cases]), linearise(cases)
+    return apart_from(cases, np.array([measured_s(case) for case in cases]), linearise(cases))
+
+
+def apart_from(cases: tuple[Case, ...], measured: Floats, linear: Linearised) -> Apart:
+    """``apart`` of cases with their measured seconds, (rows,), and linear predictions."""
     sources = np.array([case.run.source for case in cases])
     base, origin = linear.base.copy(), np.empty_like(linear.jacobian)
     for source in dict.fromkeys(sources.tolist()):

@@ -1,7 +1,7 @@
 """From the ``gpu`` column to a homogeneous topology made of catalogue entries.
 
 A machine is an accelerator, its host, its scale-up network and one network port per accelerator. Everything beyond a rack
-is one non-blocking zone: the sources state no oversubscription (where one does, ``Machine.accelerators_per_zone`` says so).
+is one non-blocking zone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ class Machine:
     Attributes:
         accelerator, scale_up, port: catalogue entries; ``port`` is what one accelerator has to the outside.
         accelerators_per_host, hosts_per_rack: counts; a rack is a scale-up domain of its own where ``rack_domain``.
-        zone_accelerators, building_oversubscription: accelerators of a zone of full bisection, and o of 1:o beyond.
     """
 
     accelerator: str
@@ -35,8 +34,6 @@ class Machine:
     accelerators_per_host: int = 8
     hosts_per_rack: int = 4
     rack_domain: bool = False
-    zone_accelerators: int | None = None
-    building_oversubscription: float = 1.0
 
 
 # An NVL72 rack has 18 hosts of 4; jobs of powers of two take 16 of them, so that groups never straddle racks.
@@ -112,40 +109,53 @@ def _known(gpu: str) -> Machine:
     return MACHINES[label]
 
 
+PORTS: Final = {
+    ("infiniband", 100): "infiniband-hdr100", ("infiniband", 200): "infiniband-hdr200",
+    ("infiniband", 400): "infiniband-ndr400", ("roce", 200): "roce-200g", ("roce", 400): "roce-400g",
+    ("roce", 800): "roce-800g",
+}  # fmt: skip
+"""Catalogue entry by family and Gb/s of an accelerator."""
+FAMILIES: Final = (("roce", r"\broce"), ("infiniband", r"\binfiniband|\b[ehnx]dr\d*\b"))
+"""And the words that mean it."""
+GENERATIONS: Final = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
+"""Gb/s of a port of four lanes."""
+
+_COUNTED: Final = r"(?:\b(?P<count>\d+) ?x ?)?"
+_RATE: Final = re.compile(rf"{_COUNTED}\b(?:(?P<generation>edr|hdr|ndr|xdr)(?P<lanes>\d*)|(?P<gigabit>\d+)g)\b")
+
+
 def machine_of(run: Run) -> Machine:
-    """The machine that a row ran on: ``gpu`` decides, its ``notes`` and source may refine the network.
+    """The machine that a row ran on: ``gpu`` decides, what its ``notes`` say of the network is read as a fabric's text is.
 
     Raises:
         InputError: no machine is known for the accelerator.
     """
-    machine = _known(run.gpu)
-    if "4x HDR" in run.notes:  # four ports of 200 Gb/s for eight accelerators
-        return Machine(machine.accelerator, machine.scale_up, "infiniband-hdr100")
-    if "RoCE 400G, 1:7" in run.notes:
-        return Machine(
-            *(machine.accelerator, machine.scale_up, "roce-400g", 8, 2),
-            zone_accelerators=3072,
-            building_oversubscription=7.0,
-        )
-    return machine
-
-
-FABRICS: Final = (
-    (("hdr100",), "infiniband-hdr100"), (("roce", "200g"), "roce-200g"), (("roce", "800g"), "roce-800g"),
-    (("roce",), "roce-400g"), (("hdr",), "infiniband-hdr200"), (("200g",), "infiniband-hdr200"), (("800g",), "roce-800g"),
-)  # fmt: skip
-"""Words of a stated fabric that all stand in it, and the port that they mean; the first match, else the machine's own."""
+    return machine_named(run.gpu, run.notes)
 
 
 def machine_named(gpu: str, fabric: str) -> Machine:
-    """The machine of a stated accelerator (``label_of``) on a stated fabric.
+    """The machine of a stated accelerator (``label_of``) on a stated fabric; what the text does not say is the machine's own.
+
+    Read are the family of the ports (RoCE, InfiniBand) and the rate of one (``400G``, ``NDR``) or of N in a host (``8 x 200G``,
+    ``4x HDR``). A stated oversubscription above pods is not: no row states their size, and it was worth nothing.
 
     Raises:
         InputError: no machine is known for it.
     """
     machine, words = _known(gpu), fabric.lower()
-    port = next((port for parts, port in FABRICS if all(part in words for part in parts)), machine.port)
-    return replace(machine, port=port)
+    return replace(machine, port=_port(machine, words))
+
+
+def _port(machine: Machine, words: str) -> str:
+    own_family, own_rate = next((key for key, port in PORTS.items() if port == machine.port))
+    families = [name for name, word in FAMILIES if re.search(word, words)] or [own_family, "infiniband", "roce"]
+    found = sorted(_RATE.finditer(words), key=lambda each: each["count"] is None)  # a counted port says most
+    rate = own_rate
+    if found:
+        first = found[0]
+        rate = int(first["lanes"] or first["gigabit"] or GENERATIONS[first["generation"]])
+        rate = rate * int(first["count"]) // machine.accelerators_per_host if first["count"] else rate
+    return next((PORTS[each, rate] for each in families if (each, rate) in PORTS), machine.port)
 
 
 @lru_cache(maxsize=256)
@@ -154,14 +164,12 @@ def topology_of(machine: Machine, num_accelerators: int) -> Topology:
     port = catalogue.load_network(machine.port)
     per_host = machine.accelerators_per_host
     hosts = math.ceil(num_accelerators / per_host)
-    per_rack = machine.hosts_per_rack * per_host
-    zone = machine.zone_accelerators or hosts * per_host
     building = Building(
         name="building",
         accelerator=catalogue.load_accelerator(machine.accelerator),
         accelerators_per_host=per_host,
         hosts_per_rack=machine.hosts_per_rack,
-        racks_per_zone=math.ceil(zone / per_rack),
+        racks_per_zone=math.ceil(hosts / machine.hosts_per_rack),
         num_hosts=hosts,
         scale_up_domain="rack" if machine.rack_domain else "host",
         links=BuildingLinks(
@@ -170,11 +178,7 @@ def topology_of(machine: Machine, num_accelerators: int) -> Topology:
             ),
             rack=LevelLink(technology=port, one_way_latency_s=RACK_LATENCY_S),
             zone=LevelLink(technology=port, one_way_latency_s=ZONE_LATENCY_S),
-            building=LevelLink(
-                technology=port,
-                one_way_latency_s=BUILDING_LATENCY_S,
-                oversubscription_ratio=machine.building_oversubscription,
-            ),
+            building=LevelLink(technology=port, one_way_latency_s=BUILDING_LATENCY_S),
         ),
     )
     return Topology(name="validation", regions=(Region(name="region", buildings=(building,)),))

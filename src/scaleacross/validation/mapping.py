@@ -14,6 +14,7 @@ What a row does not state is filled by rules that never look at a measured value
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -290,9 +291,9 @@ def _is_early(run: Run) -> bool:
 
 
 def _is_eager(run: Run) -> bool:
-    """Whether operators run one by one: where a row says so, and Meta's own, as its code of the model has them
+    """Whether operators run one by one: where a row says ``eager``, and Meta's own, as its code of the model has them
     (meta-llama/llama3 0a3d717, llama/model.py) and nothing published says that training fused them."""
-    return "Meta" in run.framework or ("torchtitan" in run.framework and run.notes.startswith("eager"))
+    return "Meta" in run.framework or re.search(r"\beager\b", run.notes.lower()) is not None
 
 
 def _precision(run: Run) -> Precision:
