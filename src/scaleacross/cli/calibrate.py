@@ -68,7 +68,8 @@ def calibrate_command(
 
     Errors are shown in sample and on what was left out of the fit: shapes, sizes, whole models, whole sources, single runs.
     One run is enough for --runs: it moves the entry a little, three move it most of the way, and plans of that model and
-    precision get a narrower interval (the column model is the workload's name). validate --left-out says what runs are worth.
+    precision get an interval that two runs or more narrow (the column model is the workload's name). validate --left-out says by
+    how much.
 
     \b
     Examples:
