@@ -29,7 +29,7 @@ REASONS: Final = ("more", "next best", "otherwise", "runner-up")
 """Facts that lose their last words before any other."""
 STATUS_WORDS: Final = {
     "optimal": "optimal",
-    "gap_tolerance": "within the gap that was asked for",
+    "gap_tolerance": "searched to the gap that was asked for",
     "time_limit": "best found when the search ended, not proved",
     "evaluated": "as given, nothing was searched",
 }
