@@ -198,7 +198,7 @@ def main() -> None:
     options = parser.parse_args()
     clock.run(TaskGraph((), *(np.zeros(n, dtype=np.int64) for n in (0, 0, 1))), np.zeros(0))  # compiles once
     found = list(rows(options.kind, options.simulated, options.first))
-    text = page(found, options.worst, sys.argv[1:])
+    text = page(found, options.worst, ["RUNS.csv" if one == str(options.runs) else one for one in sys.argv[1:]])
     if options.runs:
         text += "\n" + "\n".join(of_runs(list(measured(options.runs))))
     print(text)
