@@ -67,7 +67,7 @@ def test_finalists_of_a_search_are_refined(tmp_path: Path) -> None:
     job = sa.load_job(JOB | {"degrees": {"pp": {"min": 2, "max": 4}}, "schedules": ["1F1B", "ZBH1"]})
     plan = sa.plan(job)
     refined = api.refine_finalists(plan, 4.0)
-    assert refined.cost.step_s <= plan.cost.step_s
+    assert refined.estimated.step_s <= plan.estimated.step_s
     assert refined.cost.step_s <= api.refine_schedule(plan, 2.0).cost.step_s * (1 + 1e-9)
     if refined != plan:
         assert refined.report.status == "evaluated"

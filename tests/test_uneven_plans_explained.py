@@ -31,7 +31,7 @@ def test_uneven_layers_get_a_better_order_and_still_verify(seed: int) -> None:
     plan = plan_of(seed)
     assert plan.decision.layers_per_stage is not None
     refined = api.refine_schedule(plan, 2.0)
-    assert refined.cost.step_s < plan.cost.step_s
+    assert refined.estimated.step_s < plan.estimated.step_s
     assert refined.layers_per_stage == plan.layers_per_stage
     api.verify(refined)
 
@@ -62,4 +62,4 @@ def test_no_placement_of_the_same_shares_is_faster(seed: int) -> None:
     assert any(one.step_s is not None for one in placed)
     for one in explained.runner_ups:
         if one.difference_s is not None:
-            assert one.difference_s >= -1e-9 * plan.cost.step_s
+            assert one.difference_s >= -1e-9 * plan.estimated.step_s

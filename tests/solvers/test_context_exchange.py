@@ -88,7 +88,7 @@ def test_the_simulation_agrees(exchange: ContextExchange) -> None:
     assert plan.decision.context_exchange == exchange
     assert plan.degrees.cp_inner == (2 if exchange == "all_to_all_ring" else 1)
     assert plan.cost.exposed_s["cp"] > 0 or exchange == "ring"
-    assert sa.simulate(plan).step_s == pytest.approx(plan.cost.step_s, rel=0.05)
+    assert sa.simulate(plan).step_s == pytest.approx(plan.estimated.step_s, rel=0.05)
     verify(plan)
 
 

@@ -90,7 +90,7 @@ def test_the_simulation_agrees(changes: dict[str, Any]) -> None:
     job = plain_job(4, **PINNED | {"degrees": degrees, "expert_folding": "tp_cp", **shard})
     plan = sa.plan(job, gap_tolerance=0.0, alternatives=False)
     assert plan.degrees.expert_ranks == 8 and plan.cost.exposed_s["ep"] > 0
-    assert sa.simulate(plan).step_s == pytest.approx(plan.cost.step_s, rel=0.05)
+    assert sa.simulate(plan).step_s == pytest.approx(plan.estimated.step_s, rel=0.05)
     verify(plan)
 
 
@@ -130,4 +130,4 @@ def test_a_quick_search_says_that_it_has_not_tried_it() -> None:
     plan = sa.plan(plain_job(2, **pinned), gap_tolerance=0.0, alternatives=False)
     assert plan.degrees.expert_lanes == 1 and "expert_folding tp_cp" in " ".join(plan.report.notes)
     wide = sa.plan(plain_job(2, **pinned, space="full"), gap_tolerance=0.0, alternatives=False)
-    assert wide.cost.step_s <= plan.cost.step_s
+    assert wide.estimated.step_s <= plan.estimated.step_s

@@ -81,7 +81,7 @@ def planned(hosts: int = 4, **changes: Any) -> Plan:
 def test_the_simulation_agrees(changes: dict[str, Any], experts: dict[str, Any]) -> None:
     plan = planned(**changes, experts=experts)
     assert plan.report.bound_s <= plan.report.objective_s * (1 + 1e-9)
-    assert sa.simulate(plan).step_s == pytest.approx(plan.cost.step_s, rel=0.05)
+    assert sa.simulate(plan).step_s == pytest.approx(plan.estimated.step_s, rel=0.05)
     verify(plan)
 
 

@@ -81,7 +81,7 @@ def test_headroom_that_no_candidate_needs_changes_nothing(full: Plan) -> None:
 def test_settings_that_take_it_are_evaluated_and_say_so(full: Plan) -> None:
     job = job_of(1 - fullest(full) + 0.001)
     taken = sa.evaluate((job, full.decision))
-    assert taken.cost.step_s == pytest.approx(full.cost.step_s)
+    assert taken.estimated.step_s == pytest.approx(full.estimated.step_s)
     assert any("memory_headroom_fraction asks for" in note for note in taken.report.notes)
     assert not any("does not fit" in note for note in taken.report.notes)
     verify(taken)

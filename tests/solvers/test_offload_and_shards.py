@@ -104,7 +104,7 @@ def test_hidden_copies_cost_nothing_and_longer_ones_the_rest() -> None:
 )
 def test_the_simulation_agrees(changes: dict[str, Any]) -> None:
     plan = fixed(**changes)
-    assert sa.simulate(plan).step_s == pytest.approx(plan.cost.step_s, rel=0.05)
+    assert sa.simulate(plan).step_s == pytest.approx(plan.estimated.step_s, rel=0.05)
     verify(plan)
 
 

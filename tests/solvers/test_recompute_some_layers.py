@@ -79,7 +79,7 @@ def test_half_of_the_layers_keeps_and_repeats_half() -> None:
 def test_it_verifies_simulates_and_an_unequal_chunk_is_refused() -> None:
     plan = fixed("full:1/2")
     verify(plan)
-    assert sa.simulate(plan).step_s == pytest.approx(plan.cost.step_s, rel=0.05)
+    assert sa.simulate(plan).step_s == pytest.approx(plan.estimated.step_s, rel=0.05)
     layers = sum(map(sum, plan.layers_per_stage))
     uneven = plan.decision.model_copy(update={"layers_per_stage": ((layers // 2 - 1,), (layers // 2 + 1,))})
     with pytest.raises((VerificationError, InputError), match="full:1/2 with"):

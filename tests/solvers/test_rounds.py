@@ -117,7 +117,7 @@ def test_the_step_time_is_that_of_the_simulation(pp: int, m: int, v: int) -> Non
     """Within 2 %, as of whole rounds; another number of rounds, or one micro-batch more, would be 10 % off and more."""
     plan = sa.evaluate(decided(pp, m, v, sequence_length=16384))
     assert plan.num_micro_batches == m
-    assert plan.cost.step_s == pytest.approx(sa.simulate(plan).step_s, rel=0.02)
+    assert plan.estimated.step_s == pytest.approx(sa.simulate(plan).step_s, rel=0.02)
 
 
 def test_a_plan_may_beat_those_of_whole_rounds_only() -> None:
