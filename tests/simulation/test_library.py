@@ -57,7 +57,7 @@ def test_a_replayed_collective_takes_at_least_what_the_protocols_take(algorithm:
     kinds = {"dp_shard": ["ring", "pairwise"]}
     machine, size = build_machine(topology, placement, Degrees(dp_shard=32), kinds, width=1), 2.0**12
     group = machine.group_of("dp_shard", machine.block_classes[0])
-    (segment,) = Calls(machine, 0.0).of("dp_shard", group, (op,), (Way(algorithm),), size)
+    (segment,) = Calls(machine, 0.0).of("dp_shard", group, (op,), (Way(algorithm, defaults=True),), size)
     library = Library(32, 4, topology.buildings[0].links.scale_up.technology)
     expected = {
         "ring": library.ring_s("all_gather", size, segment.cap_bytes_per_s),

@@ -207,8 +207,8 @@ class Group:
         return np.maximum(seconds, library.tree_s(size) - self.launch_s) if library else seconds, part * busy
 
     def _protocols(self, choice: CommunicatorChoice | None) -> ProtocolTimes | None:
-        """What NCCL's protocols take; nothing in bounds, nor where its messages are encoded."""
-        if self._bounds or self.links.curves is None or (choice is not None and choice.compression is not None):
+        """What NCCL's protocols take on its defaults; nothing in bounds, nor under settings that a plan chooses."""
+        if self._bounds or self.links.curves is None or choice is not None:
             return None
         return ProtocolTimes(self.shape, self._connected(choice), self.links.curves, self._each)
 

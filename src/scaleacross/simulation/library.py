@@ -1,7 +1,8 @@
 """What NCCL's protocols take over the nodes of one building (``schedules.collective.protocols``), for one class of groups.
 
 Rings and trees of kernels take it at least, all-to-alls its latency. Nothing where the scale-up technology has no measured
-curves, where groups cross buildings, and for messages that are encoded or moved by other drivers.
+curves, where groups cross buildings, for messages that other drivers move, and under settings that a plan chooses: their bounds
+know no protocols.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def library_of(machine: Machine, shape: str, row: int, way: Way) -> Library | No
     groups, fabric = machine.shapes[shape], machine.fabric
     blocks = groups.members[row]
     nodes, buildings = len(np.unique(fabric.units[RACK, blocks])), np.unique(fabric.building[blocks])
-    if nodes < 2 or len(buildings) > 1 or way.coding.levels or not way.drive.by_kernels:
+    if nodes < 2 or len(buildings) > 1 or not way.defaults or not way.drive.by_kernels:
         return None
     technology = fabric.buildings[int(buildings[0])].links.scale_up.technology
     return Library(groups.degree, nodes, technology) if technology.curves else None
