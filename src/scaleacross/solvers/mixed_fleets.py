@@ -235,7 +235,11 @@ class MixedPricing(Pricing):
         return np.maximum(computation + exposed, every) + waited + hbm_lost_s(fewest_batches)
 
     def _computation_s(self, settings: Settings, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> Floats:
-        """Computation and the collectives per layer that nothing hides, without the optimizer, (n,)."""
+        """Computation and the collectives per layer that nothing hides, without the optimizer, (n,).
+
+        No rank is faster than one that has of everything the fastest type. Of a policy still to be chosen that is all: only the
+        least of each type is known, no ratio of two.
+        """
         seconds = np.stack([layer_pass_s(each, settings) for each in times]) + self._waits_s(settings, terms)
         layers, ends = seconds[:, :-2], seconds[:, -2:]  # (types, block types, n)
         least = layers.min(axis=0)
@@ -244,13 +248,15 @@ class MixedPricing(Pricing):
         whole = counts @ least + (share[:, None] * ends).min(axis=0).sum(axis=0)
         once = counts @ least + ends.min(axis=0).sum(axis=0)
         pp, m, phi = settings.pp, settings.num_micro_batches, share.min(axis=0)
-        pace = settings.dp * whole / self._speed(settings, share)
+        by_shares = np.where(settings.policy_open, 0.0, settings.dp * whole / self._speed(settings, share))
+        pace = np.maximum(by_shares, once / pp)
         before = self._prefix_share(settings, times, seconds)
         enough = at_least(_fewest(self.job, settings), m, pp, phi, settings.dp == 1)
         any_order, own = fill_paces(settings.schedule, pp, enough, before, phi)
         chunk = (settings.num_chunks - 1) * layers.max(axis=(0, 1)) + _folded(settings) * ends[:, 1].max(axis=0)
         fill = np.maximum(any_order * pace - before * chunk, own * pace)
         fill = np.maximum(fill, fill_past_once_s(settings.schedule, pp, enough, once, pace))
+        fill = np.where(settings.policy_open, 0.0, fill)
         held = settings.num_chunks - (pp * settings.num_chunks > self.profile.num_layers) * (1 + _folded(settings))
         return np.maximum(m * pace + fill, _fewest(self.job, settings) * held * layers.min(axis=1).max(axis=0))
 
