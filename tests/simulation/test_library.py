@@ -11,7 +11,7 @@ from scaleacross.calibration.across_nodes import _fill
 from scaleacross.cost_models.groups import exact_shape
 from scaleacross.cost_models.levels import build_levels
 from scaleacross.cost_models.links import links_of
-from scaleacross.cost_models.protocol_times import ProtocolTimes
+from scaleacross.cost_models.protocol_times import ProtocolTimes, exchange_latency_s
 from scaleacross.cost_models.step import one_row
 from scaleacross.simulation.calls import Calls
 from scaleacross.simulation.connections import Way
@@ -35,7 +35,6 @@ def test_simulation_and_estimate_read_the_protocols_alike(gpu: str, stride: int,
     technology = topology.buildings[0].links.scale_up.technology
     ours, rate = Library(degree, nodes, technology), float(estimate._rate[0])
     alike = 0.25 if gpu.startswith("A100") else 0.03  # small collectives of eight A100 are not measured
-    assert ours.exchange_s == pytest.approx(float(estimate.exchange_s()[0]))
     assert ours.share == pytest.approx(float(estimate.share[0]))
     for size in 2.0 ** np.arange(10, 33, 2):
         assert ours.tree_s(size, rate) == pytest.approx(float(estimate.tree_s(np.array([size]))[0]), rel=alike), size
@@ -46,22 +45,29 @@ def test_simulation_and_estimate_read_the_protocols_alike(gpu: str, stride: int,
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "op"), [("ring", "all_gather"), ("tree", "all_reduce"), ("pairwise", "all_to_all")]
+    ("algorithm", "op"),
+    [("ring", "all_gather"), ("tree", "all_reduce"), ("hierarchical", "all_gather"), ("pairwise", "all_to_all")],
 )
 def test_a_replayed_collective_takes_at_least_what_the_protocols_take(algorithm: str, op: Op) -> None:
+    """Groups of one rank in each of four nodes where the collective is hierarchical: its one phase is a ring."""
     topology = topology_of(machine_named("H100", ""), 32)
     placement = Placement(
         axis_order=("tp", "cp", "dp_shard", "dp_replicate", "pp"),
         fill=(BuildingShare(building="building", num_accelerators=32),),
     )
-    kinds = {"dp_shard": ["ring", "pairwise"]}
-    machine, size = build_machine(topology, placement, Degrees(dp_shard=32), kinds, width=1), 2.0**12
+    alone = algorithm == "hierarchical"
+    degrees = Degrees(tp=8, dp_shard=4) if alone else Degrees(dp_shard=32)
+    kinds = {"dp_shard": ["ring", "pairwise", "hierarchical"]}
+    machine, size = build_machine(topology, placement, degrees, kinds, width=1), 2.0**12
     group = machine.group_of("dp_shard", machine.block_classes[0])
-    (segment,) = Calls(machine, 0.0).of("dp_shard", group, (op,), (Way(algorithm, defaults=True),), size)
-    library = Library(32, 4, topology.buildings[0].links.scale_up.technology)
+    (segment,) = Calls(machine, 0.0).of("dp_shard", group, (op,), (Way(algorithm),), size)
+    library = Library(degrees.dp_shard, 4, topology.buildings[0].links.scale_up.technology)
+    levels = build_levels(topology, placement.fill)
+    handshakes_s = float(exchange_latency_s(exact_shape(degrees.dp_shard, degrees.tp, levels), links_of(levels)))
     expected = {
         "ring": library.ring_s("all_gather", size, segment.cap_bytes_per_s),
         "tree": library.tree_s(size, segment.cap_bytes_per_s),
-        "pairwise": library.exchange_s + size / segment.cap_bytes_per_s,
+        "hierarchical": library.ring_s("all_gather", size, segment.cap_bytes_per_s),
+        "pairwise": handshakes_s + size / segment.cap_bytes_per_s,
     }
     assert segment.fixed_s + segment.amount / segment.cap_bytes_per_s == pytest.approx(expected[algorithm])

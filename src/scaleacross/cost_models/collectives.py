@@ -67,7 +67,7 @@ from scaleacross.cost_models.network.codec import is_encodable, num_encodings
 from scaleacross.cost_models.network.compression import Best, coded_laws, fastest_links
 from scaleacross.cost_models.network.drivers import driven
 from scaleacross.cost_models.network.transport import connected, connected_at_best, library_settings, stated_settings
-from scaleacross.cost_models.protocol_times import ProtocolTimes, least_tree_share
+from scaleacross.cost_models.protocol_times import ProtocolTimes, exchange_latency_s, least_tree_share
 from scaleacross.cost_models.settings import Bools, Floats, Ints
 from scaleacross.spec.network import CurveOp
 from scaleacross.spec.network_choice import MOVES, CommunicatorChoice, Compression, Driver
@@ -190,6 +190,8 @@ class Group:
                     if choice is None
                     else (layered_s(size, choice.num_chunks, one, passes, inner) for one in (law, law.without_windows))
                 )
+                if library:
+                    seconds = np.maximum(seconds, library.layered_s(op, size) - self.launch_s)
                 options.append((HIERARCHICAL, seconds, layered_busy_s(free_s, size, law, passes)))
             if TREE in allowed and op == "all_reduce":
                 options.append((TREE, *self._tree(size, law, library, counted)))
@@ -207,8 +209,9 @@ class Group:
         return np.maximum(seconds, library.tree_s(size) - self.launch_s) if library else seconds, part * busy
 
     def _protocols(self, choice: CommunicatorChoice | None) -> ProtocolTimes | None:
-        """What NCCL's protocols take on its defaults; nothing in bounds, nor under settings that a plan chooses."""
-        if self._bounds or self.links.curves is None or choice is not None:
+        """What NCCL's protocols take at least; nothing of a relaxed shape, whose nodes are unknown, nor of encoded messages."""
+        encoded = choice is not None and choice.compression is not None
+        if isinstance(self.shape, RelaxedShape) or self.links.curves is None or encoded:
             return None
         return ProtocolTimes(self.shape, self._connected(choice), self.links.curves, self._each)
 
@@ -259,9 +262,8 @@ class Group:
         def across(counted: Bools) -> Timed:
             s_per_byte, fixed_s = ((counted * figures).max(axis=-1) for figures in (each, latency))
             moving, waiting = size * self._each(s_per_byte), self._each(fixed_s)
-            library = None if counted is ALL_LEVELS or copies.number else self._protocols(choice)
-            if library:
-                waiting = np.maximum(waiting, library.exchange_s() - self.launch_s)
+            if counted is OUTER_LEVELS and not copies.number:
+                waiting = np.maximum(waiting, self._each(exchange_latency_s(shape, links)) - self.launch_s)
             return self._best([(PAIRWISE, moving + waiting, moving)])
 
         found = self._timed("all_to_all", inside, across)

@@ -1,7 +1,7 @@
 """Rings and trees of NCCL over the nodes of one building as arrays (``schedules.collective.protocols``).
 
 They hold where the scale-up technology has measured curves, which tell how fast an accelerator and its host are at small
-messages, and for groups that stay in one building: the constants are of one fabric.
+messages. Rings and trees: for groups that stay in one building, since the constants are of one fabric.
 """
 
 from __future__ import annotations
@@ -42,6 +42,19 @@ def least_tree_share(shape: GroupShape) -> Floats:
     return share
 
 
+def exchange_latency_s(shape: GroupShape, links: Links) -> Floats:
+    """Seconds of an all-to-all of no bytes, launch included, (...): of a relaxed shape the least.
+
+    Handshakes of nodes wherever they lie; 0 inside one node, and where the curves of a bound's links bound nothing.
+    """
+    if links.curves is None:
+        return np.zeros(shape.degree.shape)
+    nodes, seconds = np.array(EXCHANGE_S).T
+    ranks = np.maximum(2.0, shape.degree)
+    bounded = curve_s(links.curves, links.curve, "all_to_all", ranks, np.asarray(SMALL_BYTES)) != 0
+    return np.where((shape.span >= RACK) & bounded, np.interp(nodes_of(shape), nodes, seconds), 0.0)
+
+
 @dataclass(frozen=True)
 class ProtocolTimes:
     """Groups of an exact shape, whose technology has curves; ``each`` spreads values of the shapes over sizes."""
@@ -57,6 +70,11 @@ class ProtocolTimes:
         ways = ring_ways(turns, self._degree, self._nodes, self._rate, self._slower(op))
         return np.where(self._within, _fastest(ways, size), 0.0)
 
+    def layered_s(self, op: CurveOp, size: Floats) -> Floats:
+        """Seconds at least of a hierarchical collective whose one phase is over nodes, which is a ring; 0 of several phases."""
+        one_phase = (self.shape.fanout > 1).sum(axis=-1) == 1
+        return np.where(self.each(np.where(one_phase, 1.0, 0.0)) > 0, self.ring_s(op, size), 0.0)
+
     def tree_s(self, size: Floats) -> Floats:
         """Seconds of a double tree's all-reduce, launch included; 0 where the constants do not hold."""
         doublings, slower = np.log2(self._nodes), self._slower("all_reduce")
@@ -67,11 +85,6 @@ class ProtocolTimes:
         )
         out = np.where(self.switched, np.minimum(out, by_switches), out)
         return np.where(self._within, out, 0.0)
-
-    def exchange_s(self) -> Floats:
-        """Seconds of an all-to-all of no bytes, launch included; 0 where the constants do not hold."""
-        nodes, seconds = np.array(EXCHANGE_S).T
-        return np.where(self._within, np.interp(self._nodes, nodes, seconds), 0.0)
 
     @cached_property
     def share(self) -> Floats:

@@ -26,7 +26,7 @@ from scaleacross.simulation.coding import level_codec_s, ring_codec_s, shortened
 from scaleacross.simulation.connections import Way
 from scaleacross.simulation.curves import measured_s
 from scaleacross.simulation.fabric import CAMPUS, RACK, SCALE_UP
-from scaleacross.simulation.library import library_of
+from scaleacross.simulation.library import handshakes_s, library_of
 from scaleacross.simulation.loads import Loads
 from scaleacross.simulation.machine import (
     Machine,
@@ -113,9 +113,20 @@ class Calls:
             if way.num_chunks > 1:
                 far = self._far(shape, group, way, levels) if op == "all_reduce" else ALONE
                 phases = [piped(phases, way.num_chunks, far, self._messages_s(shape, group, op, way))]
-            yield from phases
+            least_s = self._over_nodes_alone_s(shape, group, op, way, size, levels[0].cap_bytes_per_s)
+            early_s = max(0.0, least_s - sum(phase.fixed_s + phase.moving_s for phase in phases))
+            yield phases[0]._replace(fixed_s=phases[0].fixed_s + early_s)
+            yield from phases[1:]
         else:
             yield self._ring(shape, group, op, way, size)
+
+    def _over_nodes_alone_s(self, shape: str, group: int, op: Op, way: Way, size: float, rate: float) -> float:
+        """Least seconds of a hierarchical collective whose one phase is over nodes, which is a ring; 0 of several phases."""
+        row = self.machine.row(shape, group)
+        library = library_of(self.machine, shape, row, way)
+        if not library or sum(f > 1 for _, f in self._levels_of(shape, row)) > 1:
+            return 0.0
+        return library.ring_s(_curve_of(op), size, rate)
 
     def _codec(self, shape: str, group: int, op: Op, way: Way, size: float) -> Iterator[Segment]:
         """What a rank encodes and decodes."""
@@ -151,9 +162,9 @@ class Calls:
         cap = min(float(machine.patterns[key].cap[row]), self._peers_rate(shape, row, way))
         latency = max(float(machine.fabric.hop(np.full(len(blocks), one), blocks)[2].max()) for one in blocks[[0, -1]])
         load = tuple(self.loads.of(key, group, way))
-        fixed, library = self.launch_s + way.drive.start_s + latency, library_of(machine, shape, row, way)
+        fixed = self.launch_s + way.drive.start_s + latency
         ours = shape == "ep" and self.copies.number  # a dispatcher of its own sends a token once to every place
-        return Segment(size, load, cap, max(fixed, library.exchange_s) if library and not ours else fixed)
+        return Segment(size, load, cap, fixed if ours else max(fixed, handshakes_s(machine, shape, row)))
 
     def _peers_rate(self, shape: str, row: int, way: Way) -> float:
         """What connections leave to an all-to-all: a rank has one to every peer, each for 1/d of its bytes."""

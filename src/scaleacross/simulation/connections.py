@@ -127,7 +127,6 @@ class Way(NamedTuple):
         halving: levels that run halving and doubling instead of a ring.
         coding: how messages travel on some levels.
         drive: what moves the bytes.
-        defaults: it runs on the library's own settings.
     """
 
     algorithm: str
@@ -136,7 +135,6 @@ class Way(NamedTuple):
     halving: tuple[int, ...] = ()
     coding: Coding = Coding()
     drive: Drive = BY_KERNELS
-    defaults: bool = False
 
     def at(self, level: int) -> Connection | None:
         """The settings of a level, None where nothing limits it."""
@@ -170,7 +168,7 @@ def library_way(algorithm: str, fabric: Fabric, drive: Drive = BY_KERNELS) -> Wa
         channels = max(1, math.ceil(line / CHANNEL_BYTES_PER_S))
         window = channels * LIBRARY_SEGMENT_BYTES * LIBRARY_OUTSTANDING
         connections.append((level, Connection(channels * CHANNEL_BYTES_PER_S, float(window), channels, True)))
-    return Way(algorithm, connections=tuple(connections), drive=drive, defaults=True)
+    return Way(algorithm, connections=tuple(connections), drive=drive)
 
 
 def stated_way(algorithm: str, choice: CommunicatorChoice, drive: Drive) -> Way:

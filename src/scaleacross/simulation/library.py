@@ -1,8 +1,7 @@
 """What NCCL's protocols take over the nodes of one building (``schedules.collective.protocols``), for one class of groups.
 
-Rings and trees of kernels take it at least, all-to-alls its latency. Nothing where the scale-up technology has no measured
-curves, where groups cross buildings, for messages that other drivers move, and under settings that a plan chooses: their bounds
-know no protocols.
+Rings and trees take it at least, all-to-alls its handshakes, wherever their groups lie. Nothing where the scale-up
+technology has no measured curves, and for messages that are encoded. No driver is faster than kernels.
 """
 
 from __future__ import annotations
@@ -51,12 +50,6 @@ class Library:
         """Bytes that a node sends in a tree, over those of the tensor."""
         return float(tree_share(self.nodes)) if self.switched else 2.0
 
-    @property
-    def exchange_s(self) -> float:
-        """An all-to-all of no bytes."""
-        nodes, seconds = np.array(EXCHANGE_S).T
-        return float(np.interp(self.nodes, nodes, seconds))
-
     def ring_s(self, op: CurveOp, size: float, rate: float) -> float:
         """A ring by its fastest protocol."""
         turns = 2 if op == "all_reduce" else 1
@@ -89,7 +82,19 @@ def library_of(machine: Machine, shape: str, row: int, way: Way) -> Library | No
     groups, fabric = machine.shapes[shape], machine.fabric
     blocks = groups.members[row]
     nodes, buildings = len(np.unique(fabric.units[RACK, blocks])), np.unique(fabric.building[blocks])
-    if nodes < 2 or len(buildings) > 1 or not way.defaults or not way.drive.by_kernels:
+    if nodes < 2 or len(buildings) > 1 or way.coding.levels:
         return None
     technology = fabric.buildings[int(buildings[0])].links.scale_up.technology
     return Library(groups.degree, nodes, technology) if technology.curves else None
+
+
+def handshakes_s(machine: Machine, shape: str, row: int) -> float:
+    """An all-to-all of no bytes over the nodes of a class of groups, launch included; 0 inside one node."""
+    fabric, blocks = machine.fabric, machine.shapes[shape].members[row]
+    nodes = len(np.unique(fabric.units[RACK, blocks]))
+    buildings = [fabric.buildings[int(one)] for one in np.unique(fabric.building[blocks])]
+    measured = all(one.links.scale_up.technology.curves for one in buildings)
+    if nodes < 2 or not measured:
+        return 0.0
+    points, seconds = np.array(EXCHANGE_S).T
+    return float(np.interp(nodes, points, seconds))

@@ -10,7 +10,8 @@ latency. ``collectives.Group`` prices the best of these ways, so the fastest opt
 * all-to-all     direct (one latency) and pairwise (every level its steps one after the other); two-level over the
                  outermost level: the same far bytes in fewer, larger messages, after a phase inside
 
-None of a group that leaves its domain is faster than the measured curve of as many ranks as one domain holds.
+None of a group that leaves its domain is faster than the measured curve of as many ranks as one domain holds, nor than what
+NCCL's protocols take at least inside a building (``protocol_times``); encoded messages know no protocols.
 
 Bound, for any algorithm: the units of level l (n_l of them, m_l members each) must take in (n_l−1)/n_l·S each for a gather or
 scatter and, on average, twice that for an all-reduce (Patarasuk and Yuan, 2009), m_l·(d−m_l)/d·S for an all-to-all; it can come
@@ -26,7 +27,7 @@ measured curve says of a group inside one domain is never below the bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -53,6 +54,7 @@ from scaleacross.cost_models.groups import GroupShape
 from scaleacross.cost_models.levels import RACK, SCALE_UP
 from scaleacross.cost_models.links import Links, exchange_s_per_byte, group_bandwidth
 from scaleacross.cost_models.network.compression import coded_laws, sent_ratio
+from scaleacross.cost_models.protocol_times import ProtocolTimes, exchange_latency_s
 from scaleacross.cost_models.settings import Floats
 from scaleacross.spec.network import LINK_LEVELS, CurveOp
 from scaleacross.spec.network_choice import Algorithm, Compression, LevelAlgorithm, LevelStep
@@ -117,9 +119,15 @@ def options(
     if crossed[-1].level == SCALE_UP and not math.isnan(measured):
         return [Option("library", "library", (), 1, measured, _bytes(op, size_bytes, crossed, float(shape.degree)))]
     ways = (
-        _all_to_all(size_bytes, crossed, float(shape.degree), curves=not math.isnan(measured))
+        _all_to_all(
+            size_bytes,
+            crossed,
+            float(shape.degree),
+            handshakes_s=float(exchange_latency_s(shape, links)) - launch_s,
+            curves=not math.isnan(measured),
+        )
         if op == "all_to_all"
-        else _reductions(op, size_bytes, crossed, shape, links, compression, curves=not math.isnan(measured))
+        else _reductions(op, size_bytes, crossed, shape, links, launch_s, compression, curves=not math.isnan(measured))
     )
     floor = 0.0 if math.isnan(measured) else measured
     timed = (way._replace(time_s=max(way.time_s + launch_s, floor)) for way in ways)
@@ -194,11 +202,19 @@ def _reductions(
     crossed: Sequence[_Level],
     shape: GroupShape,
     links: Links,
+    launch_s: float,
     compression: Compression | None,
     *,
     curves: bool,
 ) -> Iterator[Option]:
     """Ring, tree, and every combination of algorithms per level and chunks."""
+    num_bytes = np.array(size)
+    library = None
+    if curves and links.curves is not None and compression is None:
+        library = ProtocolTimes(shape, links, links.curves, lambda values: values)
+
+    def at_least(seconds: float, least_s: Callable[[ProtocolTimes], Floats]) -> float:
+        return max(seconds, float(least_s(library)) - launch_s) if library else seconds
 
     def law_of(steps: Floats | None = None) -> Laws:
         if compression is None:
@@ -212,12 +228,15 @@ def _reductions(
         inner = inner_of(op, shape.fanout[SCALE_UP], links.curves, links.curve)
     law, passes, degree = law_of(), 2 if op == "all_reduce" else 1, float(shape.degree)
     ring_bytes = {level.level: passes * (degree - 1) / degree * size / ratio[level.level] for level in crossed}
-    seconds = passes * float(law.ring_s_per_byte * size + ring_fixed_s(np.array(size), law))
-    yield Option("ring", "ring", (), 1, seconds, ring_bytes, float(ring_busy_s(np.array(size), law, passes)))
+    seconds = passes * float(law.ring_s_per_byte * size + ring_fixed_s(num_bytes, law))
+    seconds = at_least(seconds, lambda protocols: protocols.ring_s(op, num_bytes))
+    yield Option("ring", "ring", (), 1, seconds, ring_bytes, float(ring_busy_s(num_bytes, law, passes)))
     if op == "all_reduce" and compression is None:
-        tree_bytes = {level.level: 2 * size for level in crossed}
-        seconds = float(law.tree_s_per_byte * size + law.tree_s)
-        yield Option("double_tree", "tree", (), 1, seconds, tree_bytes, float(tree_busy_s(np.array(size), law)))
+        part = float(library.share) / 2 if library else 1.0
+        tree_bytes = {level.level: 2 * part * size for level in crossed}
+        seconds = float(part * law.tree_s_per_byte * size + law.tree_s)
+        seconds = at_least(seconds, lambda protocols: protocols.tree_s(num_bytes))
+        yield Option("double_tree", "tree", (), 1, seconds, tree_bytes, part * float(tree_busy_s(num_bytes, law)))
     level_bytes = {level: sent / ratio[level] for level, sent in _bytes(op, size, crossed, degree).items()}
     phases = [level for level in crossed if level.level >= (RACK if curves else SCALE_UP)]
     for named in product(*(_algorithms(level) for level in reversed(phases))):
@@ -231,11 +250,12 @@ def _reductions(
         for chunks in CHUNKS:
             if chunks > 1 and size / chunks < MIN_CHUNK_BYTES:
                 break
-            seconds = float(layered_s(np.array(size), chunks, law, passes, inner))
-            free_s = layered_s(np.array(size), chunks, law.without_windows, passes, inner)
+            seconds = float(layered_s(num_bytes, chunks, law, passes, inner))
+            seconds = at_least(seconds, lambda protocols: protocols.layered_s(op, num_bytes))
+            free_s = layered_s(num_bytes, chunks, law.without_windows, passes, inner)
             inside = ("library",) if inner else ()
             name = f"hierarchical({', '.join((*named, *inside))})"
-            busy = layered_busy_s(free_s, np.array(size), law, passes)
+            busy = layered_busy_s(free_s, num_bytes, law, passes)
             yield Option(name, "hierarchical", steps, chunks, seconds, level_bytes, float(busy))
 
 
@@ -247,7 +267,9 @@ def _algorithms(level: _Level) -> list[LevelAlgorithm]:
     return out
 
 
-def _all_to_all(size: float, crossed: Sequence[_Level], degree: float, *, curves: bool) -> Iterator[Option]:
+def _all_to_all(
+    size: float, crossed: Sequence[_Level], degree: float, *, handshakes_s: float, curves: bool
+) -> Iterator[Option]:
     """Every level's bytes over its links, all levels at once; what differs is how many messages wait for one another.
 
     In two levels everything is first exchanged among the m ranks below the outermost level, for all its children; then (f−1)/f of
@@ -256,9 +278,11 @@ def _all_to_all(size: float, crossed: Sequence[_Level], degree: float, *, curves
     entering = _bytes("all_to_all", size, crossed, degree)
     outer = [level for level in crossed if level.level >= RACK] if curves else crossed
     slowest = max(entering[level.level] / level.bytes_per_s for level in outer)
-    yield Option("direct", "pairwise", (), 1, slowest + max(level.latency_s for level in outer), entering)
+    least_s = handshakes_s if curves else 0.0
+    waits = max(least_s, max(level.latency_s for level in outer))
+    yield Option("direct", "pairwise", (), 1, slowest + waits, entering)
     partners = {level.level: (level.fanout - 1) * level.members for level in crossed}
-    waits = sum(partners[level.level] * level.latency_s for level in crossed)
+    waits = max(least_s, sum(partners[level.level] * level.latency_s for level in crossed))
     yield Option("pairwise", None, (), 1, slowest + waits, entering)
     far, inner = crossed[-1], crossed[:-1]
     if far.members > 1:
@@ -268,4 +292,5 @@ def _all_to_all(size: float, crossed: Sequence[_Level], degree: float, *, curves
         across = max(passing[level.level] / level.bytes_per_s for level in outer)
         near = max((level.latency_s for level in inner), default=0.0)
         sent = {level: num_bytes + gathered.get(level, 0.0) for level, num_bytes in passing.items()}
-        yield Option("two_level", None, (), 1, inside + near + across + far.latency_s, sent)
+        waits = max(least_s, near + far.latency_s)
+        yield Option("two_level", None, (), 1, inside + across + waits, sent)
