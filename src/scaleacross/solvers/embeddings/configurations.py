@@ -69,10 +69,10 @@ class Configurations:
         program, knapsacks = _Program(self, sizes, tables, "GLOP"), Knapsacks(sizes, most, self.dice)
         needed, exact = float("inf"), 0
         for _ in range(_MOST_ROUNDS):
-            if self.left() <= 0 or not program.solve():
+            if not program.solve():
                 return False
             needed = program.needed
-            if needed <= ranks * (1 - _SPARE):
+            if needed <= ranks * (1 - _SPARE) or self.left() <= 0:
                 break
             worth = program.worth()
             new, most_worth = knapsacks.worth_more(worth, _PASSES)
