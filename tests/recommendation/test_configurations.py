@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+from itertools import product
 
 import numpy as np
+import pytest
 
-from embedding_tables import fleet_of
+from embedding_tables import fleet_of, random_tables, torchrec_problem
 from scaleacross.cost_models.embedding.options import Option, ShardingProblem, busiest, fits
 from scaleacross.solvers.embeddings.bound import Relaxation
 from scaleacross.solvers.embeddings.choices import alike_tables
 from scaleacross.solvers.embeddings.configurations import Configurations
 from scaleacross.solvers.embeddings.construct import pack, rounded
+from scaleacross.solvers.embeddings.exact import solve_part, whole_part
+from scaleacross.solvers.embeddings.knapsacks import GRID, Knapsacks
 from scaleacross.solvers.embeddings.search import shard_embeddings
 from scaleacross.workloads.recommendation import EmbeddingTable
 
@@ -48,3 +52,27 @@ def test_plans_where_rounding_finds_no_room() -> None:
     assert busiest(problem, plan) <= 1.3 * relaxed.bound_s
     found = shard_embeddings(problem, time_limit_s=6, gap_tolerance=0.05, clock=time.process_time)
     assert "configurations of ranks" in found.methods and found.gap <= 0.05
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_knapsacks_fit_and_stay_below_what_none_is_worth_more_than(seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    sizes, most = dice.integers(GRID // 5, GRID, (4, 2)), np.array([2, 1, 3, 1])
+    knapsacks = Knapsacks(sizes, most, dice)
+    worth = sizes.mean(axis=1) / GRID * dice.uniform(1.0, 2.0, 4)
+    all_of_them = [np.array(counts) for counts in product(*(range(many + 1) for many in most))]
+    best = max(float(counts @ worth) for counts in all_of_them if (counts @ sizes <= GRID).all())
+    for found, above in (knapsacks.worth_more(worth, 5), knapsacks.best(worth)):
+        assert above >= best * (1 - 1e-9)
+        assert all((np.array(counts) @ sizes <= GRID).all() and (counts <= most).all() for counts in found)
+        assert max((float(counts @ worth) for counts in found), default=1.0) == pytest.approx(max(best, 1.0))
+
+
+def test_a_part_ends_by_the_clock_it_is_given() -> None:
+    """Seconds of CPU, say, of which a busy machine gives few in a second of the wall."""
+    problem = torchrec_problem(random_tables(60, 1), 32, 8)
+    looks = iter(range(10**9))
+    begin = time.process_time()
+    solved = solve_part(problem, whole_part(problem), 1.0, 3.0, 0, work=20.0, clock=lambda: float(next(looks)))
+    assert not solved.proved and next(looks) >= 4
+    assert time.process_time() - begin < 10

@@ -242,3 +242,21 @@ def test_command_line(tmp_path: Path) -> None:
     assert beside.exit_code == 0 and "TorchRec's default planner" in beside.output
     wrong = CliRunner().invoke(app, ["plan", str(job), "--set", "num_acelerators=8"])
     assert wrong.exit_code == 2 and "num_accelerators" in wrong.output
+
+
+def test_command_keeps_to_cpu_seconds_and_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+    """--cpu-limit once went unread: a limit of 20 ended at the 60 s of --time-limit."""
+    job = str(EXAMPLES / "mlperf_dcnv2.yaml")
+    begin = time.process_time()
+    ended = CliRunner().invoke(app, ["plan", job, "--cpu-limit", "2", "--gap", "0.0001", "--quiet"])
+    assert ended.exit_code == 0, ended.output
+    assert time.process_time() - begin < 6
+    for arguments, named in (
+        (["plan", job, "--work-limit", "40"], "--work-limit"),
+        (["plan", job, "--referee", "2"], "--referee"),
+        (["plan", str(EXAMPLES / "six_cards.yaml"), "--cpu-limit", "2"], "--cpu-limit"),
+        (["compare", job, "--tie", "0.1"], "--tie"),
+        (["explain", job, "--cpu-limit", "2"], "--cpu-limit"),
+    ):
+        refused = CliRunner().invoke(app, arguments)
+        assert refused.exit_code == 2 and f"{named} does not apply to" in refused.output

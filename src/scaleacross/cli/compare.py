@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 def compare_command(
+    context: typer.Context,
     job: Annotated[str, typer.Argument(metavar="JOB", help="A job YAML, or the name of a job of the catalogue.")],
     output: Annotated[
         Path | None,
@@ -68,7 +69,7 @@ def compare_command(
     from scaleacross.report.progress import ProgressDisplay
 
     if is_recommendation(job):
-        compare_recommendation_command(job, output, as_json, time_limit_s, overrides or (), seed)
+        compare_recommendation_command(context, job, output, as_json, time_limit_s, overrides or (), seed)
         return
     with ProgressDisplay(PlainConsole(stderr=True)) as progress:
         found = compare(

@@ -11,6 +11,7 @@ from scaleacross.cli.view import EXPLANATION_SECTIONS, ExplanationSections, Full
 
 
 def explain_command(
+    context: typer.Context,
     source: Annotated[
         str, typer.Argument(metavar="PLAN", help="A plan.json, a YAML with job and decision, or a catalogue name.")
     ],
@@ -50,7 +51,7 @@ def explain_command(
 
     view = view_of(full, sections, quiet, EXPLANATION_SECTIONS)
     if is_recommendation(source):
-        explain_recommendation_command(source, as_json, time_limit_s)
+        explain_recommendation_command(context, source, as_json, time_limit_s)
         return
     with ProgressDisplay(PlainConsole(stderr=True)) as progress:
         explanation = explain(source, progress=progress, **limits(time_limit_s, cpu_limit_s, work_limit))

@@ -81,6 +81,7 @@ World = Annotated[
 
 
 def plan_command(
+    context: typer.Context,
     job: Annotated[
         str | None,
         typer.Argument(metavar="[JOB]", help="A job YAML, - for standard input, or a name of the catalogue."),
@@ -138,8 +139,8 @@ def plan_command(
     """
     from scaleacross.cli.recommendation import plan_tables_command
 
-    shown = (full, sections, quiet)
-    if plan_tables_command(job, output, as_json, time_limit_s, overrides or (), seed, gap, shown):
+    shown, allowed_s = (full, sections, quiet), (time_limit_s, cpu_limit_s)
+    if plan_tables_command(context, job, output, as_json, allowed_s, overrides or (), seed, gap, shown):
         return
     targets, view = targets_of(emit, output), view_of(*shown, PLAN_SECTIONS)
     slurm = slurm_fields(slurm_partition, slurm_account, slurm_time, slurm_container, slurm_extra)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from scaleacross.cli.frame import display
+from scaleacross.cli.limits import limits
 from scaleacross.cli.view import RECOMMENDATION_SECTIONS, View, view_of
 
 if TYPE_CHECKING:
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
 
 
 def plan_tables_command(
+    context: typer.Context,
     job: str | None,
     output: Path | None,
     as_json: bool,
-    time_limit_s: float,
+    allowed_s: tuple[float, float | None],
     overrides: Sequence[str],
     seed: int,
     gap: float,
@@ -29,31 +31,51 @@ def plan_tables_command(
     """Plan a recommendation or an inference job; False where ``job`` is neither.
 
     Args:
+        allowed_s: --time-limit and --cpu-limit.
         shown: --full, --section and --quiet.
     """
     from scaleacross.catalogue import is_inference, is_recommendation
 
-    if job is not None and is_inference(job):
-        plan_inference_command(job, output, as_json, time_limit_s, overrides, seed, view_of(*shown, ()))
-        return True
-    if job is not None and is_recommendation(job):
+    if job is None or not (is_inference(job) or is_recommendation(job)):
+        return False
+    if is_inference(job):
+        _refuse_others(context, _PLAN_OPTIONS - {"cpu_limit_s", "gap"}, "an inference job")
+        plan_inference_command(job, output, as_json, allowed_s[0], overrides, seed, view_of(*shown, ()))
+    else:
+        _refuse_others(context, _PLAN_OPTIONS, "a recommendation job")
         view = view_of(*shown, RECOMMENDATION_SECTIONS)
-        plan_recommendation_command(job, output, as_json, time_limit_s, overrides, seed, gap, view)
-        return True
-    return False
+        plan_recommendation_command(job, output, as_json, limits(*allowed_s, None), overrides, seed, gap, view)
+    return True
+
+
+_PLAN_OPTIONS = frozenset(
+    {"job", "output", "as_json", "time_limit_s", "cpu_limit_s", "overrides", "seed", "gap", "full", "sections", "quiet"}
+)
+
+
+def _refuse_others(context: typer.Context, known: frozenset[str], what: str) -> None:
+    """Name an option on the command line that has no meaning here, rather than ignore it. Raises typer.BadParameter."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name) if parameter.name is not None else None
+        if source is not None and source.name == "COMMANDLINE" and parameter.name not in known:
+            raise typer.BadParameter(f"{parameter.opts[0]} does not apply to {what}: leave it out")
 
 
 def plan_recommendation_command(
     job: str,
     output: Path | None,
     as_json: bool,
-    time_limit_s: float,
+    limit: Mapping[str, Any],
     overrides: Sequence[str],
     seed: int,
     gap: float,
     view: View,
 ) -> None:
-    """Plan, write plan.json, launch.json and TorchRec's files below ``output``, print."""
+    """Plan, write plan.json, launch.json and TorchRec's files below ``output``, print.
+
+    Args:
+        limit: as ``cli.limits.limits`` states it.
+    """
     from scaleacross.api import plan_recommendation
     from scaleacross.emitters import write_files
     from scaleacross.report.console import PlainConsole
@@ -67,7 +89,13 @@ def plan_recommendation_command(
 
     with ProgressDisplay(PlainConsole(stderr=True)) as progress:
         plan = plan_recommendation(
-            job, time_limit_s=time_limit_s, seed=seed, gap_tolerance=gap, overrides=overrides, progress=progress
+            job,
+            time_limit_s=limit["time_limit_s"],
+            clock=limit["clock"],
+            seed=seed,
+            gap_tolerance=gap,
+            overrides=overrides,
+            progress=progress,
         )
     text = plan.model_dump_json(indent=2)
     if output:
@@ -160,9 +188,18 @@ def plan_inference_command(
 
 
 def compare_recommendation_command(
-    job: str, output: Path | None, as_json: bool, time_limit_s: float, overrides: Sequence[str], seed: int
+    context: typer.Context,
+    job: str,
+    output: Path | None,
+    as_json: bool,
+    time_limit_s: float,
+    overrides: Sequence[str],
+    seed: int,
 ) -> None:
     """Compare and print; with ``output`` comparison.json and plan.json."""
+    _refuse_others(
+        context, frozenset({"job", "output", "as_json", "time_limit_s", "overrides", "seed"}), "a recommendation job"
+    )
     from scaleacross.api import compare_recommendation
     from scaleacross.emitters import write_files
     from scaleacross.report.console import PlainConsole
@@ -205,8 +242,9 @@ def verify_recommendation_command(source: str, deep: bool, as_json: bool) -> Non
     typer.echo(f"{plan.job.name}: verified; the collectives and look-ups behind the seconds are the cost model's own")
 
 
-def explain_recommendation_command(source: str, as_json: bool, time_limit_s: float) -> None:
+def explain_recommendation_command(context: typer.Context, source: str, as_json: bool, time_limit_s: float) -> None:
     """Explain and print."""
+    _refuse_others(context, frozenset({"source", "as_json", "time_limit_s"}), "a recommendation plan")
     from scaleacross.api import explain_recommendation
     from scaleacross.report.recommendation import recommendation_explanation
 

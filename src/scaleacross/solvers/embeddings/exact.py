@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -14,6 +16,8 @@ from scaleacross.cost_models.settings import Floats, Ints
 from scaleacross.solvers.embeddings.choices import Alike, alike_tables
 from scaleacross.solvers.embeddings.construct import interchangeable
 
+_LOOK_S = 0.02
+"""Of the wall, between two looks at the clock."""
 _STEPS = 200_000
 """Whole numbers per incumbent: costs are rounded down to them, so that the bound stays one."""
 
@@ -185,11 +189,12 @@ def solve_part(
     gap: float = 0.0,
     workers: int = 1,
     work: float = float("inf"),
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Solved:
     """The part's tables with the busiest of its ranks below ``upper_s``, as low as the limits allow.
 
     Args:
-        limit_s: by the wall clock; work: of the solver, about seconds of an idle core, so that a busy machine finds the same.
+        limit_s: by ``clock``; work: of the solver, about seconds of an idle core, so that a busy machine finds the same.
     """
     program = _Program(problem, part, upper_s)
     if program.is_whole and len(part.tables) == len(problem.tables):
@@ -199,14 +204,33 @@ def solve_part(
         program.hint(start)
     program.model.minimize(program.top)
     solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = max(limit_s, 0.01)
     if np.isfinite(work):
         solver.parameters.max_deterministic_time = work
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed
     solver.parameters.relative_gap_limit = gap
-    status = solver.solve(program.model)
+    status = _solved_within(solver, program.model, max(limit_s, 0.01), clock)
     found = program.decode(solver) if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else None
     proved = status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
     reached_s = upper_s if status == cp_model.INFEASIBLE else solver.best_objective_bound * program.step_s
     return Solved(found, max(lower_s, reached_s), proved)
+
+
+def _solved_within(
+    solver: cp_model.CpSolver, model: cp_model.CpModel, limit_s: float, clock: Callable[[], float]
+) -> cp_model.CpSolverStatus:
+    """Solve, no longer than ``limit_s`` by the clock: the solver itself only knows that of the wall."""
+    end, done = clock() + limit_s, threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_LOOK_S):
+            if clock() >= end:
+                solver.stop_search()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        return solver.solve(model)
+    finally:
+        done.set()
+        watcher.join()

@@ -33,7 +33,7 @@ _TRIED, _LEAST_TRIED_S, _LEAST_S = 0.2, 3.0, 0.5
 """Of the time that is left, what every way to a proof gets before the best of them; no less than so many seconds; too few."""
 _CONFIGURED = 0.7
 """Of the time, for configurations of ranks where there are many tables of few kinds."""
-_OVER, _NEARER, _CLOSE, _FARTHEST = 0.1, 0.65, 0.005, 2.0
+_OVER, _NEARER, _CLOSE, _FARTHEST = 0.1, 0.4, 0.005, 2.0
 """Of the bound: how far above it the first T lies, and by what share of the way to the best plan later ones lie above the last T
 that failed; how near T is tried, and how far."""
 Way = Callable[[float], None]
@@ -120,15 +120,15 @@ def shard_embeddings(
             found.take(problem, fill(problem, weight), "largest first, by seconds and fullness")
     tell("placing", 1)
     small = size_of(groups, problem) <= EXACT_SIZE
-    patterns, ways = _patterns_of(problem, found, left), list[Way]()
+    patterns, ways = _patterns_of(problem, found, left, clock), list[Way]()
     if patterns is not None:
         ways.append(patterns.narrow)
     if small:
-        ways.append(lambda seconds: _exact(problem, found, seconds, seed, target, workers))
+        ways.append(lambda seconds: _exact(problem, found, seconds, seed, target, workers, clock))
     ways = _tried(ways, found, left, target)
     tell("placing", 2)
     proof_s = left() / 2 if ways else 0.0
-    _improve(problem, found, lambda: left() - proof_s, random.Random(seed), target, tell)
+    _improve(problem, found, lambda: left() - proof_s, random.Random(seed), target, tell, clock)
     for others, way in zip(reversed(range(len(ways))), ways, strict=True):
         if found.gap > target and left() > _LEAST_S:
             way(left() / (1 + others))
@@ -190,10 +190,20 @@ def _configured(
         over = 2 * over if found.assignment is None else failed + _NEARER * (reached - failed)
 
 
-def _exact(problem: ShardingProblem, found: Found, limit_s: float, seed: int, gap: float, workers: int) -> None:
+def _exact(
+    problem: ShardingProblem,
+    found: Found,
+    limit_s: float,
+    seed: int,
+    gap: float,
+    workers: int,
+    clock: Callable[[], float],
+) -> None:
     start = relabelled(problem, found.assignment) if found.assignment else None
     upper = found.objective_s if found.assignment else _worst(problem)
-    solved = solve_part(problem, whole_part(problem), upper, limit_s, seed, start, found.bound_s, gap, workers)
+    solved = solve_part(
+        problem, whole_part(problem), upper, limit_s, seed, start, found.bound_s, gap, workers, clock=clock
+    )
     if solved.found is not None:
         own = [solved.found[table] for table in range(len(problem.tables))]
         plan = Assignment(tuple(index for index, _ in own), tuple(ranks for _, ranks in own))
@@ -210,6 +220,7 @@ class _Patterns:
     problem: ShardingProblem
     found: Found
     left: Callable[[], float]
+    clock: Callable[[], float] = time.perf_counter
 
     @cached_property
     def _search(self) -> PatternSearch:
@@ -235,7 +246,7 @@ class _Patterns:
         found.take(problem, packed, "patterns of whole shards")
         start = relabelled(only, Assignment((0,) * len(chosen), packed.ranks)) if packed else None
         part, limit = whole_part(only), self.left()
-        solved = solve_part(only, part, found.objective_s, limit, 0, start, limit_s, work=_PLACE_WORK)
+        solved = solve_part(only, part, found.objective_s, limit, 0, start, limit_s, work=_PLACE_WORK, clock=self.clock)
         if solved.found is not None:
             plan = Assignment(tuple(chosen), tuple(solved.found[table][1] for table in range(len(chosen))))
             found.take(problem, plan, "patterns of whole shards")
@@ -244,11 +255,13 @@ class _Patterns:
         return ("refuted" if solved.bound_s > limit_s * (1 + 1e-4) else "open"), found.objective_s
 
 
-def _patterns_of(problem: ShardingProblem, found: Found, left: Callable[[], float]) -> _Patterns | None:
+def _patterns_of(
+    problem: ShardingProblem, found: Found, left: Callable[[], float], clock: Callable[[], float]
+) -> _Patterns | None:
     """None where there are too many tables, no plan, or ranks that differ."""
     if len(problem.tables) > MOST_TABLES or found.assignment is None or not _alike(problem):
         return None
-    return _Patterns(problem, found, left)
+    return _Patterns(problem, found, left, clock)
 
 
 def _alike(problem: ShardingProblem) -> bool:
@@ -269,6 +282,7 @@ def _improve(
     dice: random.Random,
     target: float,
     tell: Callable[[str, int], None],
+    clock: Callable[[], float],
 ) -> None:
     """Free the tables of the busiest ranks and of some others, put them back better; until nothing moves for a while."""
     quiet, rounds = 0, 0
@@ -285,7 +299,15 @@ def _improve(
             continue
         upper = found.objective_s
         solved = solve_part(
-            problem, part, upper, left(), dice.randrange(2**31), found.assignment, found.bound_s, work=_PART_WORK
+            problem,
+            part,
+            upper,
+            left(),
+            dice.randrange(2**31),
+            found.assignment,
+            found.bound_s,
+            work=_PART_WORK,
+            clock=clock,
         )
         better = solved.found is not None and found.take(
             problem, _with(found.assignment, solved.found), "neighbourhoods"
