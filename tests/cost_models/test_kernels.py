@@ -150,26 +150,36 @@ def test_half_precision_shares_a_fit_and_blockwise_scales_share_a_peak() -> None
         machine_of(chip, "nvfp4")
 
 
-def attend(model: AttentionModel, sequences: float, queries: float, keys: float, kv_heads: float = 2.0) -> float:
+def attend(
+    model: AttentionModel, sequences: float, queries: float, keys: float, kv_heads: float = 2.0, head: float = 192.0
+) -> float:
     sizes = (np.array(float(x)) for x in (sequences, queries, keys, 8, kv_heads))
-    return float(attention_kernel_s(model, CHIP, *sizes, 64, 32))
+    return float(attention_kernel_s(model, CHIP, *sizes, head, head / 3))
 
 
 def test_attention_terms_by_hand() -> None:
     plain = AttentionModel(compute_efficiency_fraction=0.5, launch_s=0.0)
-    half = 0.5 * 2 * (64 + 32) * 3 * 8 * 1024 * 1024 / 50e12  # 3 sequences of 8 heads, the causal half
+    half = 0.5 * 2 * (192 + 64) * 3 * 8 * 1024 * 1024 / 50e12  # 3 sequences of 8 heads, the causal half
     assert attend(plain, 3, 1024, 1024) == pytest.approx(half)
     assert attend(plain, 3, 256, 1024) == pytest.approx(half / 4)  # context parallelism by four
     tiled = plain.model_copy(update={"tile_overhead_s": 1e-6})
     assert attend(tiled, 3, 1024, 1024) == pytest.approx(half + 3 * 8 * 8 * 1e-6 / 10)  # 8 tiles a head, 10 at a time
     drained = plain.model_copy(update={"drain_tiles": 0.5})
-    longest = 2 * (64 + 32) * 128 * 1024 / 5e12
+    longest = 2 * (192 + 64) * 128 * 1024 / 5e12
     assert attend(drained, 3, 1024, 1024) == pytest.approx(half + 0.5 * longest)
     passes = plain.model_copy(update={"unhidden_passes": 3.0})
-    elements = 3 * 1024 * (8 * 64 + 2 * (64 + 32))
+    elements = 3 * 1024 * (8 * 192 + 2 * (192 + 64))
     assert attend(passes, 3, 1024, 1024) == pytest.approx(half + 3 * 2 * elements / 1e12)
     slowed = plain.model_copy(update={"slowdown_fraction": 0.2, "slowdown_s": half})
     assert attend(slowed, 3, 1024, 1024) == pytest.approx(1.1 * half)
+
+
+def test_narrow_heads_save_less_than_their_flop() -> None:
+    # FlashAttention-3 on an H100, heads of 64 and 128 (arXiv 2407.08608, figure 5): 497 and 648 TFLOP/s
+    plain = AttentionModel(compute_efficiency_fraction=0.5, launch_s=0.0)
+    whole, half, twice = (attend(plain, 3, 1024, 1024, head=1.5 * features) for features in (128, 64, 256))
+    assert half / whole == pytest.approx(0.5 * 648 / 497, rel=0.01)
+    assert twice == 2 * whole
 
 
 @pytest.mark.parametrize("change", [{"wave_credit_fraction": 1.1}, {"tiles": []}, {"overlap_exponent": 0.5}])

@@ -177,6 +177,18 @@ def test_a_text_states_ports(text: str, port: str) -> None:
     assert machine.port == port
 
 
+def test_what_no_column_can_say_comes_from_the_catalogue_where_all_columns_agree() -> None:
+    columns = {"layers": 94, "hidden": 4096, "heads": 64, "kv_heads": 4, "head_dim": 128, "vocab": 151_936}
+    experts = {"experts": 128, "topk": 8, "moe_ffn": 1536, "attn": "gqa", "dense_layers": 0, "ffn": None}
+    row = replace(run("l1"), model="Qwen3_235B_A22B", arch="moe", **columns, **experts)  # type: ignore[arg-type]
+    norms = 94 * 2 * 128  # of q and k
+    named, other = workload_of(row), workload_of(replace(row, model="mine"))
+    assert named.name == "qwen3-235b-a22b"
+    assert named.profile().total_parameters - other.profile().total_parameters == norms
+    for column, value in (("topk", 4), ("layers", 93), ("kv_heads", 8), ("vocab", 1000)):
+        assert workload_of(replace(row, **{column: value})).name == "Qwen3_235B_A22B"  # type: ignore[arg-type]
+
+
 BLANK = dict.fromkeys(
     ("layers", "hidden", "ffn", "gated", "heads", "kv_heads", "head_dim", "vocab", "experts", "topk", "moe_ffn")
 )

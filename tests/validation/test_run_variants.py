@@ -34,11 +34,17 @@ def moe_row(gpu: str = "GB200", **changes: Any) -> Run:
 
 def test_tokens_are_sent_once_to_each_domain_where_experts_spread_over_several() -> None:
     hosts = {"etp": 1, "tp": 1, "dp": 16, "vpp": None}  # two hosts of 8, or one rack of 64
-    dispatch = {
-        gpu: case_of(moe_row(gpu, **hosts, ep=ep, experts=16)).job.experts.dispatch
+    found = {
+        gpu: case_of(moe_row(gpu, **hosts, ep=ep, experts=16)).job.experts
         for gpu, ep in (("H100-80GB", 8), ("H100-96GB", 16), ("GB200", 16))
     }
-    assert dispatch == {"H100-80GB": "copies", "H100-96GB": "deduplicated", "GB200": "copies"}
+    dispatch = {gpu: experts.dispatch for gpu, experts in found.items()}
+    assert dispatch == {"H100-80GB": "copies", "H100-96GB": "deduplicated", "GB200": "deduplicated"}
+    assert {gpu: experts.graphs for gpu, experts in found.items()} == {
+        "H100-80GB": "none",
+        "H100-96GB": "none",
+        "GB200": "partial",
+    }  # racks as NVIDIA's playbook has them
 
 
 def test_whole_layers_are_recomputed_as_far_as_memory_asks_for_it() -> None:
@@ -65,6 +71,18 @@ def _block(profile: ModelProfile) -> LayerProfile:
 def test_whole_experts_gather_for_attention_only() -> None:
     assert (_block(MIXTRAL).tp_gathers, _block(MIXTRAL).folded.tp_gathers) == (2, 1)
     assert _block(LLAMA).folded == _block(LLAMA)
+
+
+def test_biases_of_experts_are_added_by_kernels_of_their_own_where_a_model_has_them() -> None:
+    plain = catalogue.load_workload("gpt-oss-120b").profile()
+    biased = variants.with_separate_expert_bias(plain)
+    per_copy = (28 + 40) / 3  # with twice as much backward the 68 bytes that experts.py moves in both passes
+    added = per_copy * 2880 * 4
+    assert _block(biased).elementwise_bytes - _block(plain).elementwise_bytes == pytest.approx(added)
+    again = _block(biased).modules["moe"].elementwise_bytes - _block(plain).modules["moe"].elementwise_bytes
+    assert again == pytest.approx(added)
+    assert variants.with_separate_expert_bias(MIXTRAL) == MIXTRAL
+    assert variants.with_separate_expert_bias(LLAMA) == LLAMA
 
 
 def test_padding_copies_every_token_in_and_out() -> None:

@@ -23,6 +23,7 @@ CATALOGUE = {
     "mixtral-8x22b": "Mixtral-8x22B",
     "qwen3-235b-a22b": "Qwen3-235B-A22B",
     "deepseek-v3": "DeepSeek-V3",
+    "gpt-oss-120b": "gpt-oss-120b",
 }
 PUBLISHED_TYPES = """
     llama mistral qwen2 qwen3 qwen3_moe qwen3_next mixtral phi3 gemma2 gemma3_text olmo2 olmoe granite gpt_oss glm4_moe

@@ -14,6 +14,7 @@ TO_THE_DIGIT = {
     "llama3.1-405b": 405_853_388_800,
     "mixtral-8x22b": 140_630_071_296,
     "qwen3-235b-a22b": 235_093_634_560,
+    "gpt-oss-120b": 116_829_156_672,
 }
 # (total, active) in billions as announced: GPT-3 arXiv 2005.14165; Mixtral model card; Qwen3 arXiv 2505.09388 table 2;
 # DeepSeek-V3 arXiv 2412.19437 abstract.

@@ -6,7 +6,8 @@ What a row does not state is filled by rules that never look at a measured value
   (MEGATRON_PAPER_CHUNKS for Megatron-LM of 2021 and 2022); of those that fit in memory and are not much slower than the
   fastest the middle one counts (``predict.TUNED``)
 * recompute blank or unknown: none, and of selective and full, in this order, as many layers as memory asks for
-* experts spread over several scale-up domains: tokens are sent once to each (``_experts``)
+* experts: tokens are sent once to each accelerator where experts spread over several scale-up domains or a domain is a rack;
+  there CUDA graphs also hold all but the experts (``_experts``)
 * states: ``fsdp`` > 1 shards parameters; otherwise FRAMEWORK_STATES says what the framework of that time did
 * ranks: tp fastest, then cp, dp, pp, which is both Megatron's order (tp-cp-ep-dp-pp) and torchtitan's ([pp, dp, cp, tp]);
   Meta's Llama 3 runs tp, cp, pp, dp (META_*)
@@ -49,6 +50,7 @@ from scaleacross.workloads.variants import (
     with_operator_recompute,
     with_padded_experts,
     with_pruned_recompute,
+    with_separate_expert_bias,
     with_separate_projections,
     with_unfused_attention,
     with_unfused_loss,
@@ -207,6 +209,8 @@ def _as_run(run: Run, profile: ModelProfile) -> ModelProfile:
         profile = with_unfused_attention(profile)
         if not run.sp:
             profile = without_sequence_parallelism(profile)
+    if "NeMo" in run.framework or "Megatron" in run.framework:
+        profile = with_separate_expert_bias(profile)
     if "NeMo" in run.framework or "Megatron-Bridge" in run.framework:
         profile = with_lean_activations(profile, narrow=_precision(run) in ("fp8", "nvfp4"))
     if "torchtitan" in run.framework or "MaxText" in run.framework:
@@ -244,12 +248,18 @@ def _degrees(run: Run) -> Degrees:
 
 
 def _experts(degrees: Degrees, topology: Topology) -> ExpertRuntime:
-    """A team that spreads experts over several scale-up domains sends a token once to each: Megatron-Core's guide to experts
-    asks for its flex dispatcher there (megatron/core/transformer/moe/README.md)."""
+    """What NVIDIA advises by machine (Megatron Bridge, "MoE Hardware Configuration Reference", platform playbook).
+
+    Racks that are one scale-up domain run HybridEP, which sends a token once, and CUDA graphs of all but the experts: the host's
+    launches limit them. Megatron Bridge's ``flex_dispatcher_backend`` allows HybridEP there alone. Other machines run the
+    all-to-all, unless experts spread over several domains: Megatron-Core's guide to experts then asks for its flex dispatcher
+    (megatron/core/transformer/moe/README.md).
+    """
     (building,) = topology.buildings
-    domain = building.accelerators_per_host * (building.hosts_per_rack if building.scale_up_domain == "rack" else 1)
-    across = degrees.ep * degrees.tp * degrees.cp > domain
-    return ExpertRuntime(dispatch="deduplicated" if across else "copies")
+    rack = building.scale_up_domain == "rack"
+    domain = building.accelerators_per_host * (building.hosts_per_rack if rack else 1)
+    once = rack or degrees.ep * degrees.tp * degrees.cp > domain
+    return ExpertRuntime(dispatch="deduplicated" if once else "copies", graphs="partial" if rack else "none")
 
 
 def _whole_experts(run: Run) -> bool:

@@ -11,7 +11,7 @@ from scaleacross.catalogue.find import names
 from scaleacross.errors import InputError
 from scaleacross.validation.runs import Run
 from scaleacross.workloads.dense_transformer import DenseTransformer
-from scaleacross.workloads.layer_profile import Workload
+from scaleacross.workloads.layer_profile import LayerProfile, Workload
 from scaleacross.workloads.moe_transformer import GroupedQueryAttention, LatentAttention, MoeTransformer
 
 # The columns hold heads and head_dim only; every published MLA model of this size has the latent widths of DeepSeek-V3
@@ -25,7 +25,9 @@ MOE_COLUMNS: Final = ("layers", "hidden", "heads", "kv_heads", "head_dim", "voca
 
 
 def workload_of(run: Run) -> Workload:
-    """The model of a row: of its dimension columns, or, where all of these are blank, the catalogue's workload of that name.
+    """The model of a row: of its dimension columns, or the catalogue's workload of its name.
+
+    The latter where all of these are blank, or where they state its very products (``_published``).
 
     GPT-like rows (multi-head attention, plain MLP) get LayerNorm, biases, dropout, learned positions and a tied output
     matrix, other plain-MLP rows (Nemotron-4) LayerNorm without biases; gated ones RMSNorm and an output matrix of their own.
@@ -39,7 +41,7 @@ def workload_of(run: Run) -> Workload:
     if missing:
         raise InputError(f"dimensions not stated: {', '.join(missing)}")
     try:
-        return _moe(run) if run.arch == "moe" else _dense(run)
+        return _published(run, _moe(run) if run.arch == "moe" else _dense(run))
     except ValidationError as error:
         raise InputError("; ".join(item["msg"] for item in error.errors())) from None
 
@@ -53,6 +55,35 @@ def _by_name(run: Run) -> Workload:
             f"not stated: {columns}"
         )
     return load_workload(run.model)
+
+
+def _published(run: Run, stated: Workload) -> Workload:
+    """The catalogue's workload of the row's name if it has the very products that the columns state, else ``stated``.
+
+    Columns say nothing of sliding windows, sinks, biases of experts and norms of q and k; published models of that name do.
+    """
+    named = (name for name, _ in names("workloads") if _letters(name) == _letters(run.model))
+    return next((each for name in named if _products(each := load_workload(name)) == _products(stated)), stated)
+
+
+def _letters(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
+def _products(workload: Workload) -> tuple[object, ...]:
+    """Vocabulary, and the matrix products and heads of every layer, in order."""
+    profile = workload.profile()
+    layers = [
+        (tuple((gemm.in_features, gemm.out_features, gemm.tokens_per_token) for gemm in block.gemms), _heads(block))
+        for block, count in profile.blocks
+        for _ in range(count)
+    ]
+    return (profile.vocabulary_size, profile.num_experts, *layers)
+
+
+def _heads(block: LayerProfile) -> tuple[int, ...]:
+    core = block.attention
+    return () if core is None else (core.num_heads, core.num_kv_heads, core.qk_head_dim, core.v_head_dim)
 
 
 def _name(run: Run) -> str:

@@ -21,6 +21,12 @@ EAGER_ACTIVATION_BYTES: Final = 10.0
 """2+2 SiLU, 4+2 product."""
 PADDING_BYTES: Final = 8.0
 """Bytes per feature of a token copy: read and written in 16 bit, into the padded batch and out of it."""
+EXPERT_BIAS_BYTES: Final = (28.0 + 40.0) / 3.0
+"""Bytes per feature of a token copy that adding biases to experts' results moves in Megatron-Core, forward, in fp32
+(TEGroupedMLP._apply_bias of megatron/core/transformer/moe/experts.py). Backward counts twice as much, so that a third of both
+passes' bytes is stated.
+Forward 28: product with the routing weight 4, sum 2+4+4, joined 4+4, back to 16 bit 4+2. Backward 40: to fp32 2+4, gradient of
+the result 4+2, of the bias 4+4+4, of the weight 4+4+4, and the sum over rows that is the gradient of the first bias, 4."""
 FUSED_ACTIVATION_BYTES: Final = 6.0
 """Bytes per feature and row that the gated activation of its own moves (gate and up in, product out)."""
 
@@ -114,6 +120,21 @@ def with_padded_experts(profile: ModelProfile) -> ModelProfile:
         copied = PADDING_BYTES * block.hidden_size * block.routed_tokens
         modules = _changed(block, "moe", elementwise_bytes=copied)
         return replace(block, elementwise_bytes=block.elementwise_bytes + copied, modules=modules)
+
+    return _each_block(profile, change)
+
+
+def with_separate_expert_bias(profile: ModelProfile) -> ModelProfile:
+    """Biases of experts, where the model has them, added by kernels of their own (EXPERT_BIAS_BYTES)."""
+
+    def change(block: LayerProfile) -> LayerProfile:
+        experts = [gemm for gemm in block.gemms if gemm.shard.startswith("expert")]
+        weights = sum(gemm.in_features * gemm.out_features for gemm in experts) * profile.num_experts
+        if block.num_expert_parameters <= weights:
+            return block
+        added = EXPERT_BIAS_BYTES * block.hidden_size * block.routed_tokens
+        modules = _changed(block, "moe", elementwise_bytes=added)
+        return replace(block, elementwise_bytes=block.elementwise_bytes + added, modules=modules)
 
     return _each_block(profile, change)
 
