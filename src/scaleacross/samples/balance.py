@@ -79,11 +79,11 @@ def balanced(
             raise InputError(f"{len(own):,} samples on {num_ranks:,} ranks: equal counts need a multiple")
         if capacity != np.inf:
             raise InputError("a capacity of tokens goes with variable counts: with fixed ones every rank takes as many")
-        starts = [_snake(own, num_ranks), _differenced(own, num_ranks)]
+        starts = [snake(own, num_ranks), _differenced(own, num_ranks)]
         rank = min(starts, key=lambda start: busiest(own, start, num_ranks))
         if len(own) > _FEW:
             return _swapped(own, rank, num_ranks)
-        starts = [rank, *starts, *(_snake(noisy, num_ranks) for noisy in _noisy(own))]
+        starts = [rank, *starts, *(snake(noisy, num_ranks) for noisy in _noisy(own))]
         ends = [_shared_anew(own, _swapped(own, start, num_ranks), num_ranks, True) for start in starts]
         return min(ends, key=lambda end: busiest(own, end, num_ranks))
     size = np.zeros_like(own) if tokens is None else np.asarray(tokens, dtype=np.float64)
@@ -130,7 +130,8 @@ def idle_share(costs: ArrayLike, rank: Ints, num_ranks: int) -> float:
     return 1 - float(loads.mean()) / most if most else 0.0
 
 
-def _snake(costs: Floats, num_ranks: int) -> Ints:
+def snake(costs: Floats, num_ranks: int) -> Ints:
+    """The sorted samples to ranks there and back: rank i gets i, 2n−i, 2n+i, …; as many on each."""
     order = np.argsort(-costs, kind="stable")
     there = np.arange(num_ranks)
     rounds = len(costs) // num_ranks
