@@ -42,8 +42,10 @@ def sample_costs(lengths: ArrayLike, linear: float, quadratic: float) -> Floats:
         InputError: negative lengths or factors, no cost at all, or anything that is not finite.
     """
     own = np.asarray(lengths, dtype=np.float64)
-    if own.ndim != 1 or not np.isfinite(own).all() or (own < 0).any():
-        raise InputError("lengths are one list of numbers, finite and not negative")
+    if own.ndim != 1:
+        raise InputError(f"lengths are one list of numbers, got {own.ndim} dimensions")
+    if len(bad := np.flatnonzero(~(np.isfinite(own) & (own >= 0)))):
+        raise InputError(f"sample {bad[0]} has a length of {own[bad[0]]:g}: lengths are finite and not negative")
     if not (linear >= 0 and quadratic >= 0 and 0 < linear + quadratic < np.inf):
         raise InputError(
             f"costs {linear:g}·L + {quadratic:g}·L²: factors must not be negative, and one of them above 0"
@@ -97,25 +99,6 @@ def balanced(
     starts = [rank, *(_longest_first(noisy, size, num_ranks, capacity) for noisy in _noisy(own))]
     ends = [_shared_anew(own, _moved(own, size, one, num_ranks, capacity), num_ranks, False) for one in starts]
     return min(ends, key=lambda end: busiest(own, end, num_ranks))
-
-
-def packs_needed(tokens: ArrayLike, capacity: float) -> int:
-    """Packs of ``capacity`` tokens that documents fill when each goes, longest first, to the first with room.
-
-    Raises:
-        InputError: a document is longer than a pack.
-    """
-    own = np.sort(np.asarray(tokens, dtype=np.float64))[::-1]
-    if len(own) and own[0] > capacity:
-        raise InputError(f"a document of {own[0]:,.0f} tokens is longer than a pack of {capacity:,.0f}: cut it before")
-    room: list[float] = []
-    for size in own.tolist():
-        at = next((i for i, left in enumerate(room) if left >= size), None)
-        if at is None:
-            room.append(capacity - size)
-        else:
-            room[at] -= size
-    return len(room)
 
 
 def busiest(costs: Floats, rank: Ints, num_ranks: int) -> float:
