@@ -8,8 +8,8 @@ the kernel, it is mapped and cleared anew for every layer, at a cost that jumps 
 share of a step is 1 − mean/max over processes. Runs that measure and runs that are scored take turns, in processes of their own:
 
 * law    a·L + b·L² by least squares, and no jitter
-* curve  seconds measured at many lengths and interpolated, times what processes that do the same differ by from each other, in
-         steps of any lengths that last about as long (short steps differ by more)
+* curve  mean seconds at many lengths, in any order (a short history after a long one finds caches cold), and interpolated; times
+         what processes that do the same differ by, in steps of any lengths that last about as long (short steps differ by more)
 
 The error of a mean over runs is stated beside it: jitter has a long tail, so means of few steps are off by more than predictions.
 """
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import os
 import tempfile
 import time
@@ -35,7 +36,7 @@ from scaleacross.samples.balance import balanced, idle_share, sample_costs
 from scaleacross.workloads.sequences import Lengths
 
 RANKS, BATCH, HIDDEN, LONGEST = 4, 16, 128, 1024
-POINTS, FITTED_FROM, ALIKE, NEAREST, DRAWS = 25, 64, 24, 60, 256
+POINTS, FITTED_FROM, PASSES, ALIKE, NEAREST, DRAWS = 25, 64, 6, 24, 60, 256
 LAWS = {
     "lognormal": Lengths(kind="lognormal", longest=LONGEST, mean_log=5.0, deviation_log=1.3),
     "uniform": Lengths(kind="uniform", longest=LONGEST),
@@ -66,7 +67,7 @@ def busy_s(length: int, weights: list[torch.Tensor]) -> float:
 
 
 def rank_main(rank: int, folder: str, steps: list[Step]) -> None:
-    """Compute own samples of every step; rank 0 writes the seconds of all."""
+    """Compute own samples of every step; write the seconds of each."""
     libc = ctypes.CDLL("libc.so.6")
     if not all(libc.mallopt(name, value) for name, value in MALLOPT.items()):
         raise SystemExit("this allocator gives memory back: glibc is needed")
@@ -77,20 +78,22 @@ def rank_main(rank: int, folder: str, steps: list[Step]) -> None:
     for _ in range(3):
         busy_s(LONGEST, weights)
     for step in steps:
-        own = torch.tensor([sum(busy_s(length, weights) for length in step[rank])], dtype=torch.float64)
-        every = [torch.zeros(1, dtype=torch.float64) for _ in range(RANKS)]
-        dist.all_gather(every, own)
-        rows.append([float(one) for one in every])
-    if rank == 0:
-        np.save(f"{folder}/seconds.npy", np.array(rows))
+        rows.append([busy_s(length, weights) for length in step[rank]])
+        dist.barrier()
+    Path(f"{folder}/{rank}.json").write_text(json.dumps(rows))
     dist.destroy_process_group()
 
 
-def run(steps: list[Step]) -> np.ndarray:
-    """CPU seconds of every process in every step, (steps, ranks), of four new processes."""
+def run(steps: list[Step]) -> list[list[list[float]]]:
+    """CPU seconds of the samples of every process in every step, by rank, step and sample, of four new processes."""
     with tempfile.TemporaryDirectory() as folder:
         mp.start_processes(rank_main, (folder, steps), nprocs=RANKS, start_method="fork")
-        return np.load(f"{folder}/seconds.npy")
+        return [json.loads(Path(f"{folder}/{rank}.json").read_text()) for rank in range(RANKS)]
+
+
+def sums(took: list[list[list[float]]]) -> np.ndarray:
+    """CPU seconds of every process in every step, (steps, ranks)."""
+    return np.array([[sum(step) for step in own] for own in took]).T
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ class Machine:
     @classmethod
     def of(cls, curves: list[np.ndarray], steps: list[list[int]], factors: np.ndarray) -> Machine:
         """From seconds at ``points()`` by run, and steps in which processes do the same."""
-        lengths, seconds = points(), np.median(curves, axis=0)
+        lengths, seconds = points(), np.mean(curves, axis=0)
         costs = np.array([np.interp(step, lengths, seconds).sum() for step in steps])
         return cls(lengths, seconds, (costs, factors))
 
@@ -144,10 +147,18 @@ def points() -> np.ndarray:
 
 def measuring(generator: np.random.Generator) -> tuple[np.ndarray, list[list[int]], np.ndarray]:
     """A run: seconds at ``points()``; steps in which all do the same, of any lengths and numbers; what processes took there."""
+    orders = [generator.permutation(len(points())) for _ in range(PASSES)]
     own = [generator.integers(1, LONGEST + 1, count).tolist() for count in generator.integers(4, 2 * BATCH, ALIKE)]
-    took = run([[[int(length)] * 2] * RANKS for length in points()] + [[step] * RANKS for step in own])
-    curve, same = took[: len(points())], took[len(points()) :]
-    return np.median(curve, axis=1) / 2, own, same / same.mean(axis=1, keepdims=True)
+    took = run([[points()[order].tolist()] * RANKS for order in orders] + [[step] * RANKS for step in own])
+    curve = np.mean(
+        [[of[at][order.argsort()] for at, order in enumerate(orders)] for of in map(_arrays, took)], axis=(0, 1)
+    )
+    same = sums(took)[PASSES:]
+    return curve, own, same / same.mean(axis=1, keepdims=True)
+
+
+def _arrays(steps: list[list[float]]) -> list[np.ndarray]:
+    return [np.array(step) for step in steps]
 
 
 def scored(machine: Machine, generator: np.random.Generator) -> list[tuple[str, str, Step]]:
@@ -181,7 +192,7 @@ def main() -> None:
         curve, own, same = measuring(np.random.default_rng((number, 1)))
         curves, steps, factors = [*curves, curve], [*steps, *own], [*factors, same]
         one = scored(Machine.of(curves, steps, np.concatenate(factors)), np.random.default_rng((number, 2)))
-        took = run([step for _, _, step in one])
+        took = sums(run([step for _, _, step in one]))
         found.append([(*told, 1 - row.mean() / row.max()) for told, row in zip(one, took, strict=True)])
         print(f"run {number + 1} of {args.runs}", flush=True)
     machine, generator = Machine.of(curves, steps, np.concatenate(factors)), np.random.default_rng(0)
@@ -208,7 +219,8 @@ def main() -> None:
         f"CPU seconds of one thread each; {size}.",
         f"Measured in other processes: b/a {law[1] / law[0]:.2e} per token, the law off by",
         f"{np.abs(machine.law_errors()).max():.0%} at worst from {FITTED_FROM} tokens on, and processes that do the same off by",
-        f"{spread:.1%} (standard deviation over {len(machine.alike[1])} steps). Error: of the measured mean, from how much runs differ.",
+        f"{spread:.1%} (standard deviation over {len(machine.alike[1])} steps). Error: of the measured mean, from how much runs",
+        "differ.",
         "",
         "| lengths | samples | steps | measured | error | by law | off | by curve and jitter | off |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|",
