@@ -38,6 +38,7 @@ def test_run_lengths_lose_nothing(values: list[int]) -> None:
         (percent(0.0001), "< 0.1 %"),
         (percent(0.4345), "43.5 %"),
         (rate(50e9), "50 GB/s"),
+        (rate(161_500), "161.5 kB/s"),
         (rate(1.25e12), "1.25 TB/s"),
         (large(430e12), "430 T"),
         (large(12), "12"),

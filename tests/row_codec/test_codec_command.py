@@ -45,6 +45,31 @@ def test_figures(batch: Path, tmp_path: Path) -> None:
     assert len(out.read_text().splitlines()) == 1 + len(found)
 
 
+def test_bounds_and_encoders_count_once_whatever_the_blanks(batch: Path) -> None:
+    result = RUNNER.invoke(
+        app, ["codec", str(batch), "--bounds", "0.1, 0.10", "--encoders", "packed, packed,", "--json"]
+    )
+    assert [(one["table"], one["encoder"]) for one in json.loads(result.stdout)] == [
+        ("user", "packed"),
+        ("item", "packed"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (np.array([[0, 1], [2, np.nan]], np.float32), "first: row 1, column 1"),
+        (np.zeros((2, 2)), "not float64 of (2, 2): convert them"),
+        (np.zeros(4, np.float32), "not float32 of (4,)"),
+    ],
+)
+def test_a_batch_that_no_bound_holds_for_says_where(tmp_path: Path, rows: np.ndarray, message: str) -> None:
+    np.save(tmp_path / "t.npy", rows)
+    result = RUNNER.invoke(app, ["codec", str(tmp_path / "t.npy")])
+    assert result.exit_code == 2
+    assert message in result.output.replace("\n", "")
+
+
 def test_report_names_every_table_once(batch: Path) -> None:
     result = RUNNER.invoke(app, ["codec", str(batch), "--bounds", "0.1,0.2", "--encoders", "packed"])
     assert result.stdout.count("user") == 1 and result.stdout.count("item") == 1
@@ -55,7 +80,7 @@ def test_report_names_every_table_once(batch: Path) -> None:
     [
         (["--bounds", "2"], "at most 1"),
         (["--bounds", "0"], "above 0"),
-        (["--bounds", "x"], "numbers with commas"),
+        (["--bounds", "x"], "shares with commas"),
         (["--encoders", "lz4"], "no stage 'lz4'"),
     ],
 )

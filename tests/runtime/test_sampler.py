@@ -66,6 +66,13 @@ def test_epochs_differ_and_ranks_agree_with_the_data_loader() -> None:
     assert next(iter(sampler.assignments()))[1] == next(iter(sampler))
 
 
+def test_no_rank_is_left_without_a_document() -> None:
+    packs = BalancedBatchSampler([90] * 11, max_tokens=100, num_replicas=4, rank=3, shuffle=False)
+    assert list(packs) == [[3], [7]]  # three documents are left over: too few for four ranks
+    with pytest.raises(InputError, match="fill no step"):
+        BalancedBatchSampler([90] * 3, max_tokens=100, num_replicas=4, rank=0)
+
+
 def test_samples_stay_in_their_building() -> None:
     homes = np.where(np.arange(1000) % 5 == 0, "b", "a")
     for step in steps(batch_size=4, homes=homes, rank_homes=["a", "b", "a", "a"]):
@@ -78,6 +85,8 @@ def test_samples_stay_in_their_building() -> None:
     [
         ({}, "give batch_size"),
         ({"batch_size": 0}, "1 or more"),
+        ({"batch_size": 2.5}, "whole number"),
+        ({"max_tokens": float("nan")}, "whole number"),
         ({"batch_size": 8, "max_tokens": 9}, "fixed_counts=False"),
         ({"max_tokens": 100}, "cut it before"),
         ({"batch_size": 1000}, "fill no step"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from scaleacross.errors import InputError
-from scaleacross.samples.balance import balanced, busiest, idle_share, packs_needed, sample_costs
+from scaleacross.samples.balance import balanced, busiest, idle_share, sample_costs
 from scaleacross.solvers.balance_samples import exact_balance
 
 
@@ -57,12 +57,6 @@ def test_sixteen_ranks_of_32_samples_hardly_idle(quadratic: float, fixed: bool) 
     assert idle_share(costs, balanced(costs, 16, fixed_counts=fixed), 16) < 1e-3
 
 
-def test_packs() -> None:
-    assert packs_needed([5, 5, 6, 4], 10) == 2 and packs_needed([], 10) == 0
-    with pytest.raises(InputError, match="longer than a pack"):
-        packs_needed([11], 10)
-
-
 def test_what_is_refused() -> None:
     for call, message in (
         (lambda: balanced([1, 2, 3], 2), "need a multiple"),
@@ -72,7 +66,8 @@ def test_what_is_refused() -> None:
         (lambda: balanced([1, 2], 2, fixed_counts=False, capacity=3), "needs the tokens"),
         (lambda: balanced([1, 2], 2, fixed_counts=False, tokens=[1]), "1 numbers of tokens for 2 samples"),
         (lambda: balanced([1, 1, 1], 1, fixed_counts=False, tokens=[2, 2, 2], capacity=5), "find no room on 1 ranks"),
-        (lambda: sample_costs([1, -1], 1, 0), "not negative"),
+        (lambda: sample_costs([1, -1], 1, 0), "sample 1 has a length of -1"),
+        (lambda: sample_costs([[1]], 1, 0), "2 dimensions"),
         (lambda: sample_costs([1], 0, 0), "above 0"),
     ):
         with pytest.raises(InputError, match=message):

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from scaleacross.api.published_balance import freescale
+from scaleacross.api.published_balance import as_they_come, freescale, wait
 
 
 def test_published_figures() -> None:
     # arXiv 2604.24073 (as read by a third party): 9x at batch 128, 4 to 9x over batch sizes, idle above 20 % at 8 K
     study = freescale()
     by_name = {one.what: one.computed for one in study.figures}
-    assert by_name["straggler time, batch 128"] == pytest.approx(9)
-    assert 4 <= by_name["least cut over batch sizes"] < 9
-    assert by_name["idle at histories of up to 8 K"] > 0.2
-    assert [row[1:] for row in study.tables[2].rows] == [
+    assert by_name["idle share cut, batch 128"] == pytest.approx(9)
+    assert 4 <= by_name["least cut over batch sizes"] < 5
+    assert 9 <= by_name["largest cut over batch sizes"] < 10.5  # 64 samples: beyond the band
+    assert 0.17 < by_name["idle at histories of up to 8 K"] < 0.19  # below what is published
+    assert [row[1:] for row in study.tables[-1].rows] == [
         ("24 of 132", "22.2%"),
         ("1 of 132", "0.8%"),
         ("0 of 132", "0.0%"),
     ]
     cuts = [float(row[-1][:-1]) for row in study.tables[0].rows]
     assert cuts == sorted(cuts, reverse=True)
+    for table in study.tables[:2]:  # the package's rule leaves no more than the published one
+        for _, come, snaked, ours, _ in table.rows:
+            assert float(come[:-1]) > float(snaked[:-1]) >= float(ours[:-1])
+
+
+def test_a_wait_is_what_it_tends_to() -> None:
+    """The largest of 64 normal values is 2.34 in the mean, 5.8 squared; sums of few skew lengths reach a little more."""
+    own = np.minimum(np.random.default_rng(5).lognormal(7.5, 1.3, 2_000_000), 21_500)
+    apart = (own - own.mean()) / own.std()
+    largest = 2.34 + (5.8 - 1) / 6 * (apart**3).mean() / np.sqrt(128)
+    assert wait(as_they_come, 128) == pytest.approx(largest * own.std() / own.mean() / np.sqrt(128), rel=0.03)

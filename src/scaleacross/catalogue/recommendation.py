@@ -21,6 +21,7 @@ from scaleacross.spec.inference import InferenceJob
 from scaleacross.spec.recommendation import RecommendationJob, RecommendationPlan
 from scaleacross.spec.topology import Topology
 from scaleacross.workloads.recommendation import Dlrm
+from scaleacross.workloads.sequences import Lengths
 
 _MARK: Final = "global_batch_samples"
 _FAMILIES: Final = ("dlrm", "sequence_rec")
@@ -183,6 +184,8 @@ def _with_lengths(source: Source) -> Source:
                 f"{place}: no file '{stated[:100]}': a CSV with a column length, or a law ({{kind: uniform, longest: 4096}})"
             )
         stated = {"kind": "measured", "values": _column(there[0], "length")}
+    elif isinstance(stated, Mapping):
+        validate(Lengths, source.sub("lengths"))
     model = _model_from(_part("recommendation", source)).model_dump(mode="json")
     if model["sequence"] is None:
         raise InputError(

@@ -51,9 +51,7 @@ def codec_command(
 
     batches = read_batches(files, width)
     with ProgressDisplay(PlainConsole(stderr=True)) as progress:
-        found = measure_codec(
-            batches, _numbers(bounds), encoders=encoders.split(",") if encoders else (), progress=progress
-        )
+        found = measure_codec(batches, _numbers(bounds), encoders=_names(encoders), progress=progress)
     if output:
         write_files({output.name: figures_csv(found)}, output.parent)
     if as_json:
@@ -64,8 +62,15 @@ def codec_command(
         typer.echo(f"wrote {output}", err=True)
 
 
+def _names(text: str | None) -> list[str]:
+    """Each once, without blanks."""
+    return list(dict.fromkeys(one.strip() for one in (text or "").split(",") if one.strip()))
+
+
 def _numbers(text: str) -> list[float]:
     try:
-        return [float(one) for one in text.split(",")]
+        return list(dict.fromkeys(float(one) for one in text.split(",")))
     except ValueError:
-        raise InputError(f"--bounds {text}: numbers with commas between them are needed, e.g. 0.01,0.03") from None
+        raise InputError(
+            f"--bounds {text}: shares with commas between them are needed, e.g. 0.01,0.03 (0.01 is 1 %)"
+        ) from None

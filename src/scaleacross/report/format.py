@@ -42,7 +42,7 @@ def percent(fraction: float) -> str:
 
 def rate(bytes_per_s: float) -> str:
     """A bandwidth per direction, decimal prefix: 50 GB/s, 1.2 TB/s."""
-    for factor, prefix in ((1e15, "PB/s"), (1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s")):
+    for factor, prefix in ((1e15, "PB/s"), (1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
         if bytes_per_s >= factor:
             return f"{bytes_per_s / factor:.4g} {prefix}"
     return f"{bytes_per_s:.4g} B/s"

@@ -60,10 +60,15 @@ def checked_rows(rows: NDArray[np.generic]) -> Rows:
         InputError: another type or shape, infinities or NaN.
     """
     if rows.dtype != np.float32 or rows.ndim != 2:
-        raise InputError(f"rows are fp32 of (rows, width), not {rows.dtype} of {rows.shape}")
-    bad = int(np.count_nonzero(~np.isfinite(rows)))
-    if bad:
-        raise InputError(f"{bad:,} of {rows.size:,} elements are infinite or NaN: no bound holds for them")
+        way = "" if rows.dtype == np.float32 or rows.dtype.kind != "f" else ": convert them, bounds are of fp32"
+        raise InputError(f"rows are fp32 of (rows, width), not {rows.dtype} of {rows.shape}{way}")
+    bad = ~np.isfinite(rows)
+    if number := int(np.count_nonzero(bad)):
+        row, column = np.argwhere(bad)[0].tolist()
+        raise InputError(
+            f"{number:,} of {rows.size:,} elements are infinite or NaN (first: row {row:,}, column {column:,}): "
+            "no bound holds for them"
+        )
     return rows.astype(np.float32, copy=False)
 
 

@@ -69,8 +69,9 @@ class BalancedBatchSampler(Sampler[list[int]]):
             raise InputError(
                 "give batch_size (samples per rank), or max_tokens (packing), or both with fixed_counts=False"
             )
-        if (batch_size is not None and batch_size < 1) or (max_tokens is not None and max_tokens < 1):
-            raise InputError("batch_size and max_tokens are 1 or more")
+        for name, asked in (("batch_size", batch_size), ("max_tokens", max_tokens)):
+            if asked is not None and not (1 <= asked < np.inf and int(asked) == asked):
+                raise InputError(f"{name} is a whole number of 1 or more, got {asked}")
         if self.fixed_counts and max_tokens is not None:
             raise InputError(
                 "max_tokens goes with fixed_counts=False: with fixed counts a batch is as long as its samples"
@@ -134,8 +135,8 @@ class BalancedBatchSampler(Sampler[list[int]]):
         while first < len(order):
             ends = np.cumsum(self.lengths[order[first:]])
             count = int(np.searchsorted(ends, capacity * num_ranks, side="right"))
-            if first + count >= len(order) and ends[-1] < capacity * num_ranks / 2:
-                return  # less than half of a step is left
+            if count < num_ranks or (first + count >= len(order) and ends[-1] < capacity * num_ranks / 2):
+                return  # less than a document each, or less than half of a step, is left
             placed = None
             while placed is None:
                 samples = order[first : first + count]

@@ -42,8 +42,10 @@ def sample_costs(lengths: ArrayLike, linear: float, quadratic: float) -> Floats:
         InputError: negative lengths or factors, no cost at all, or anything that is not finite.
     """
     own = np.asarray(lengths, dtype=np.float64)
-    if own.ndim != 1 or not np.isfinite(own).all() or (own < 0).any():
-        raise InputError("lengths are one list of numbers, finite and not negative")
+    if own.ndim != 1:
+        raise InputError(f"lengths are one list of numbers, got {own.ndim} dimensions")
+    if len(bad := np.flatnonzero(~(np.isfinite(own) & (own >= 0)))):
+        raise InputError(f"sample {bad[0]} has a length of {own[bad[0]]:g}: lengths are finite and not negative")
     if not (linear >= 0 and quadratic >= 0 and 0 < linear + quadratic < np.inf):
         raise InputError(
             f"costs {linear:g}·L + {quadratic:g}·L²: factors must not be negative, and one of them above 0"
@@ -79,11 +81,11 @@ def balanced(
             raise InputError(f"{len(own):,} samples on {num_ranks:,} ranks: equal counts need a multiple")
         if capacity != np.inf:
             raise InputError("a capacity of tokens goes with variable counts: with fixed ones every rank takes as many")
-        starts = [_snake(own, num_ranks), _differenced(own, num_ranks)]
+        starts = [snake(own, num_ranks), _differenced(own, num_ranks)]
         rank = min(starts, key=lambda start: busiest(own, start, num_ranks))
         if len(own) > _FEW:
             return _swapped(own, rank, num_ranks)
-        starts = [rank, *starts, *(_snake(noisy, num_ranks) for noisy in _noisy(own))]
+        starts = [rank, *starts, *(snake(noisy, num_ranks) for noisy in _noisy(own))]
         ends = [_shared_anew(own, _swapped(own, start, num_ranks), num_ranks, True) for start in starts]
         return min(ends, key=lambda end: busiest(own, end, num_ranks))
     size = np.zeros_like(own) if tokens is None else np.asarray(tokens, dtype=np.float64)
@@ -99,25 +101,6 @@ def balanced(
     return min(ends, key=lambda end: busiest(own, end, num_ranks))
 
 
-def packs_needed(tokens: ArrayLike, capacity: float) -> int:
-    """Packs of ``capacity`` tokens that documents fill when each goes, longest first, to the first with room.
-
-    Raises:
-        InputError: a document is longer than a pack.
-    """
-    own = np.sort(np.asarray(tokens, dtype=np.float64))[::-1]
-    if len(own) and own[0] > capacity:
-        raise InputError(f"a document of {own[0]:,.0f} tokens is longer than a pack of {capacity:,.0f}: cut it before")
-    room: list[float] = []
-    for size in own.tolist():
-        at = next((i for i, left in enumerate(room) if left >= size), None)
-        if at is None:
-            room.append(capacity - size)
-        else:
-            room[at] -= size
-    return len(room)
-
-
 def busiest(costs: Floats, rank: Ints, num_ranks: int) -> float:
     """Cost of the busiest rank."""
     return float(np.bincount(rank, costs, num_ranks).max()) if len(costs) else 0.0
@@ -130,7 +113,8 @@ def idle_share(costs: ArrayLike, rank: Ints, num_ranks: int) -> float:
     return 1 - float(loads.mean()) / most if most else 0.0
 
 
-def _snake(costs: Floats, num_ranks: int) -> Ints:
+def snake(costs: Floats, num_ranks: int) -> Ints:
+    """The sorted samples to ranks there and back: rank i gets i, 2n−i, 2n+i, …; as many on each."""
     order = np.argsort(-costs, kind="stable")
     there = np.arange(num_ranks)
     rounds = len(costs) // num_ranks
