@@ -14,10 +14,10 @@ from scaleacross.cost_models.step import placement_free_s
 from scaleacross.cost_models.waiting_groups import waiting_groups
 from scaleacross.solvers.candidates import Pricing
 from scaleacross.solvers.crossing import Crossing
+from scaleacross.solvers.equal_ranks import equal_ranks_on
 from scaleacross.solvers.every_placement import EveryPlacement, balanced, placed_at, placer_on
 from scaleacross.solvers.fixed_placement import FixedPlacement
 from scaleacross.solvers.fleets import Fill, Fleet, fleets
-from scaleacross.solvers.mixed_fleets import equal_ranks_on
 from scaleacross.solvers.place_parallelism import Placer, axes_of
 from scaleacross.solvers.search_space import Refusals, SearchSpace
 from scaleacross.spec.job import Job

@@ -194,9 +194,11 @@ def together_s(traffic: Sequence[Floats], pieces: Floats) -> Floats:
 def least_together_s(traffic: Floats, in_a_row: Floats) -> Floats:
     """Lower bound on ``together_s`` from the sum over communicators, (TRAFFIC_ROWS, ..., n) -> (windows, ..., n).
 
-    ``in_a_row`` (..., n) of k communicators is 1/k + (1 − 1/k)/n: the longest has 1/k of all seconds or more.
+    ``in_a_row`` (..., n) of k communicators is 1/k + (1 − 1/k)/n: the longest has 1/k of all seconds or more. Calls of
+    EVERY_PASS all follow one another.
     """
     seconds: Floats = traffic[CALLS] * in_a_row
+    seconds[EVERY_PASS] = traffic[CALLS][EVERY_PASS]
     return np.maximum(seconds, traffic[BUSY], out=seconds)
 
 

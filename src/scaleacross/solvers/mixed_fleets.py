@@ -10,8 +10,8 @@ Bound         With Q[k] = min_t P[t,k] and f[t] = max_k Q[k]/P[t,k] ≤ 1, a gro
                   step ≥ m · T + fill + optimizer,      T = dp · Σ_k N[k]·Q[k] / Σ_g f[g]
               Fill and drain are those of ``pipeline.unlike_ranks``, whose ranks may be as unlike as they like. Some rank has
               the slowest type, and v layers at least, m⁻ times (one less for each end of the model that may have a virtual
-              stage of its own). Sharded parameters: some class has m micro-batches or more, so step ≥
-              m · (gather + gather and scatter of what the fullest rank holds at least). Gradients and parameters once per
+              stage of its own); some rank holds the layers that ``mixed_memory`` says, m times. One micro-batch passes all
+              layers, and sharded parameters travel in every micro-batch: ``mixed_passes``. Gradients and parameters once per
               step: what the share h/m⁻ of the computation cannot hide adds to it (h of ``overlap``, m⁻ fewest micro-batches),
               or, if more, the least bucket and what traffic takes of multiprocessors; besides, what it takes of HBM. Gradients
               that may cross buildings follow ``early_gradients.before_gradients`` of the computation.
@@ -19,7 +19,7 @@ Bound         With Q[k] = min_t P[t,k] and f[t] = max_k Q[k]/P[t,k] ≤ 1, a gro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import permutations
@@ -31,21 +31,23 @@ from scaleacross.cost_models.buckets import least_bucket_share
 from scaleacross.cost_models.distinct import distinct
 from scaleacross.cost_models.early_gradients import before_gradients
 from scaleacross.cost_models.layer_seconds import StackedTimes, layer_pass_s, shared_seconds, times_by_type
-from scaleacross.cost_models.memory import held_parameters, memory_parts
+from scaleacross.cost_models.memory import Held, held_parameters, memory_parts
 from scaleacross.cost_models.network.drivers import least_taken_fraction, taken_fraction
-from scaleacross.cost_models.overlap import TRAFFIC_ROWS, least_together_s, num_communicators
+from scaleacross.cost_models.overlap import CALLS, EVERY_PASS, TRAFFIC_ROWS, least_together_s, num_communicators
 from scaleacross.cost_models.pipeline.timed_bounds import WHOLE, among, folded
 from scaleacross.cost_models.pipeline.unlike_ranks import at_least, fill_paces, fill_past_once_s
 from scaleacross.cost_models.rank_seconds import elementwise_fraction, hbm_s_per_byte, update_s
 from scaleacross.cost_models.recomputation import gathers_again, gathers_once, layers_again
 from scaleacross.cost_models.settings import Floats, Ints, Settings, stride_behind
-from scaleacross.cost_models.stages import RankClasses
+from scaleacross.cost_models.stages import RankClasses, block_counts
 from scaleacross.cost_models.step import hbm_lost_s, placement_free_s
 from scaleacross.cost_models.traffic import Volumes
 from scaleacross.cost_models.work import Work
 from scaleacross.schedules.pipeline import legal_micro_batches
 from scaleacross.solvers.candidates import ORDER_BLOCK, Pricing, waited_s
 from scaleacross.solvers.fleets import Fleet
+from scaleacross.solvers.mixed_memory import by_pipeline, layers_that_fit
+from scaleacross.solvers.mixed_passes import ShardedPasses, path_s
 from scaleacross.solvers.priced import Priced
 from scaleacross.spec.job import Job
 from scaleacross.spec.parallelism import GRID_AXES, SCHEDULE_NAMES, GridAxis
@@ -73,7 +75,7 @@ class MixedPricing(Pricing):
         """
         needed = np.empty(len(settings))
         types = len(self.profile.blocks)
-        for pp, rows in _by_pipeline(settings):
+        for pp, rows in by_pipeline(settings):
             layers = np.eye(types, dtype=np.int64) * -(-self.profile.num_layers // pp)
             nothing = np.zeros(types, dtype=np.int64)
             classes = RankClasses(layers, nothing, nothing, nothing + pp - 1, nothing + 1)
@@ -97,8 +99,11 @@ class MixedPricing(Pricing):
         terms = self._coarse_terms(volumes)
         work = self._least_work(settings, self._computation_s(settings, times, terms))
         free = placement_free_s(self.volumes(settings, work))
-        bound = self._bound_s(volumes, times, terms) + work.optimizer_s
-        bound = np.where(self._layers_that_fit(settings) < self.profile.num_layers, np.inf, bound)
+        room, fullest = layers_that_fit(self.job, self.profile, self.fleet.buildings, settings)
+        seconds = np.stack([layer_pass_s(each, settings) for each in times]) + self._waits_s(settings, terms)
+        busiest = settings.num_micro_batches * fullest * seconds[:, :-2].min(axis=(0, 1))
+        bound = np.maximum(self._bound_s(volumes, times, terms), busiest) + work.optimizer_s
+        bound = np.where(room < self.profile.num_layers, np.inf, bound)
         return Priced(settings, work, free, bound, self._estimate_s(settings, times, bound))
 
     def _estimate_s(self, settings: Settings, times: Sequence[StackedTimes], bound_s: Floats) -> Floats:
@@ -184,12 +189,17 @@ class MixedPricing(Pricing):
 
     def _fullest(self, settings: Settings) -> tuple[Floats, Floats]:
         """Parameters and dense parameters that the fullest rank holds at least, (n,) each: the mean over the ranks."""
-        counts = np.array([count for _, count in self.profile.blocks])
-        nobody = RankClasses(np.eye(len(counts), dtype=np.int64), *(np.zeros(len(counts), dtype=np.int64),) * 4)
-        ends = RankClasses(np.zeros((1, len(counts)), dtype=np.int64), *(np.ones(1, dtype=np.int64),) * 4)
-        each, outer = (held_parameters(self.profile, settings, classes) for classes in (nobody, ends))
-        total = (counts @ each.total + outer.total[0]) / settings.pp
+        each, outer = self._held(settings)
+        total = (np.array(block_counts(self.profile)) @ each.total + outer.total[0]) / settings.pp
         return total, total * (each.dense / each.total).min(axis=0)
+
+    def _held(self, settings: Settings) -> tuple[Held, Held]:
+        """Parameters of a layer of each block type, (block types, n), and of both ends, (1, n)."""
+        kinds = len(self.profile.blocks)
+        nobody = RankClasses(np.eye(kinds, dtype=np.int64), *(np.zeros(kinds, dtype=np.int64),) * 4)
+        ends = RankClasses(np.zeros((1, kinds), dtype=np.int64), *(np.ones(1, dtype=np.int64),) * 4)
+        each, outer = (held_parameters(self.profile, settings, classes) for classes in (nobody, ends))
+        return each, outer
 
     def _relaxed_terms(
         self, axis: GridAxis, volumes: Volumes, stride: Ints | None = None, coarse: bool = False
@@ -231,8 +241,29 @@ class MixedPricing(Pricing):
             behind = np.where(early.is_far, windows[0] - computation * later, behind)
         exposed = np.maximum(behind, beside)
         fewest_batches = replace(volumes, settings=replace(settings, num_micro_batches=fewest))
-        every = settings.num_micro_batches * (windows[2] + windows[3])
-        return np.maximum(computation + exposed, every) + waited + hbm_lost_s(fewest_batches)
+        least = np.maximum(computation + exposed, self._path_s(volumes, times, terms) + beside)
+        rows = np.flatnonzero(traffic[CALLS][EVERY_PASS].any(axis=0))
+        if len(rows):
+            passes = self._sharded(
+                volumes.take(rows), [each.take(rows) for each in times], [t.take(rows) for t in terms]
+            )
+            least[rows] = passes.least_s(least[rows], fewest[rows])
+        return least + waited + hbm_lost_s(fewest_batches)
+
+    def _sharded(self, volumes: Volumes, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> ShardedPasses:
+        settings = volumes.settings
+        waits, inner = self._waits_s(settings, terms), self._waits_s(settings, terms, exchanges=False)
+        seconds = np.stack([layer_pass_s(each, settings) for each in times]) + waits
+        traffic = sum((term.window_s for term in terms), start=np.zeros((TRAFFIC_ROWS, len(settings))))[CALLS]
+        share = self._prefix_share(settings, times, seconds)
+        return ShardedPasses(volumes, times, waits, inner, traffic, self._held(settings), share, self._speed)
+
+    def _path_s(self, volumes: Volumes, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> Floats:
+        """4 of ``mixed_passes``, (n,)."""
+        settings = volumes.settings
+        message = self._calls("pp", volumes, np.ones_like(settings.pp), coarse=True).message
+        seconds = np.stack([layer_pass_s(each, settings) for each in times]) + self._waits_s(settings, terms)
+        return path_s(self.profile, settings, seconds, message)
 
     def _computation_s(self, settings: Settings, times: Sequence[StackedTimes], terms: Sequence[Terms]) -> Floats:
         """Computation and the collectives per layer that nothing hides, without the optimizer, (n,).
@@ -276,14 +307,14 @@ class MixedPricing(Pricing):
         least: Floats = np.where(chunks > 1, of_many, shares.min(axis=1)).min(axis=0)
         return np.where(among(settings.schedule, ("DualPipe",)), 0.0, least)
 
-    def _waits_s(self, settings: Settings, terms: Sequence[Terms]) -> Floats:
+    def _waits_s(self, settings: Settings, terms: Sequence[Terms], *, exchanges: bool = True) -> Floats:
         """Exposed tp, cp and ep collectives of each layer and micro-batch, (types, block types + 2, n), from unit ``terms``."""
         nothing = np.zeros((len(self.types), len(settings)))
         unit = {
             name: sum((term.serial_s.get(name, 0.0) for term in terms), start=nothing) / settings.num_micro_batches
             for name in ("tp", "cp", "ep")
         }
-        unit["ep"] = unit["ep"] * (1 - self.job.experts.overlap_fraction)  # the rest may hide
+        unit["ep"] = unit["ep"] * (exchanges * (1 - self.job.experts.overlap_fraction))  # the rest may hide
         out = [
             2.0 * (2.0 * gathers_once(block, settings) + gathers_again(block, settings)) * unit["tp"]
             + block.exchanges_over_cp * unit["cp"]
@@ -306,73 +337,10 @@ class MixedPricing(Pricing):
         each = np.diff(upto, axis=0, prepend=0) * np.take_along_axis(share, order, axis=0)
         return np.asarray(each.sum(axis=0), dtype=np.float64)
 
-    def _layers_that_fit(self, settings: Settings) -> Floats:
-        """Layers that all ranks together hold at most, whichever of them have the larger type, (n,).
-
-        A rank has the larger type if all dp·tp·cp accelerators of its stage are of it. Ranks are taken in quarters of the
-        pipeline, each as light as its last rank; layers as the cheapest block type; embedding and head left out.
-        """
-        usable = {one.name: one.room_bytes(self.job.memory_headroom_fraction) for one in self.accelerators}
-        least, most = min(usable.values()), max(usable.values())
-        large = sum(b.num_accelerators for b in self.fleet.buildings if usable[b.accelerator.name] > least)
-        out, types = np.empty(len(settings)), len(self.profile.blocks)
-        probes = np.concatenate([np.zeros((1, types), dtype=np.int64), np.eye(types, dtype=np.int64)])
-        for pp, rows in _by_pipeline(settings):
-            here = settings.take(rows)
-            last = np.unique((np.arange(1, 5) * pp) // 4 - 1)
-            last = last[last >= 0]
-            layers, none = np.tile(probes, (len(last), 1)), np.zeros(len(last) * len(probes), dtype=np.int64)
-            classes = RankClasses(layers, none, none, np.repeat(last, len(probes)), none + 1)
-            parts = memory_parts(self.profile, self.job, here, classes)
-            needed = sum(parts.values(), start=np.zeros(1)).reshape(len(last), len(probes), -1)
-            fixed, each = needed[:, 0], (needed[:, 1:] - needed[:, :1]).min(axis=1)
-            small, big = (np.maximum(0.0, np.floor((size - fixed) / each + 1e-9)) for size in (least, most))
-            ranks = np.diff(last, prepend=-1)[:, None]
-            of_large = np.minimum(pp, large // (here.dp * here.tp * here.cp))
-            out[rows] = (ranks * small).sum(axis=0) + of_large * (big - small).max(axis=0)
-        return out
-
 
 def of_one_type(pricing: Pricing) -> Pricing:
     """Bounds on the same fleet for ranks of one type: its own, or of several the slowest."""
     return Pricing(**{each.name: getattr(pricing, each.name) for each in fields(Pricing)})
-
-
-class EqualRanks(Pricing):
-    """Equal layers and batches on a mixed pool, as baselines plan: memory and estimates are those of ranks that all have the
-    slowest type, bounds are those of ``MixedPricing``.
-
-    A bound on ranks of the slowest type is none: of two stages the longer one may lie in a building of faster accelerators.
-    """
-
-    @cached_property
-    def _unlike(self) -> MixedPricing:
-        return MixedPricing(**{each.name: getattr(self, each.name) for each in fields(Pricing)})
-
-    def base_free_s(self, bases: Settings) -> Floats:
-        """As of ``MixedPricing``."""
-        return self._unlike.base_free_s(bases)
-
-    def base_bound_s(self, bases: Settings) -> Floats:
-        """As of ``MixedPricing``."""
-        return self._unlike.base_bound_s(bases)
-
-    def coarse(self, settings: Settings) -> Priced:
-        """Work and estimate of ranks of the slowest type, bound of ``MixedPricing``."""
-        return replace(super().coarse(settings), bound_s=self._unlike.coarse(settings).bound_s)
-
-    def order_figures_s(self, settings: Settings, work: Work, orders: Sequence[Sequence[GridAxis]]) -> Floats:
-        """Bounds and estimates, both less ``placement_free_s`` of ``work``."""
-        least = self._unlike.coarse(settings).work
-        other_s = placement_free_s(self.volumes(settings, least)) - placement_free_s(self.volumes(settings, work))
-        bounds = self._unlike.order_bounds_s(settings, least, orders) + other_s
-        return np.stack([bounds, super().order_figures_s(settings, work, orders)[1]])
-
-
-def equal_ranks_on(fleet: Fleet, job: Job, profile: ModelProfile) -> Pricing:
-    """The pricing of baselines, with the library's networks: of one type, or ``EqualRanks``."""
-    kind = EqualRanks if len(fleet.accelerators) > 1 else Pricing
-    return kind.on(fleet, job, profile, network="library")
 
 
 def _fewest(job: Job, settings: Settings) -> Ints:
@@ -392,8 +360,3 @@ def _fewest(job: Job, settings: Settings) -> Ints:
 def _folded(settings: Settings) -> Ints:
     """1 where a rank may have both ends of the model, else 0, (n,)."""
     return folded(settings.schedule).astype(np.int64)
-
-
-def _by_pipeline(settings: Settings) -> Iterator[tuple[int, Ints]]:
-    """Rows of equal pp, as (pp, row indices)."""
-    yield from ((int(pp), np.flatnonzero(settings.pp == pp)) for pp in np.unique(settings.pp))

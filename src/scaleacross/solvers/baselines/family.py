@@ -29,9 +29,9 @@ from scaleacross.cost_models.settings import Bools, Floats, Ints, Settings, conc
 from scaleacross.solvers.baselines.outcome import Clock, Outcome
 from scaleacross.solvers.baselines.rules import AxisOrder
 from scaleacross.solvers.candidates import Pricing
+from scaleacross.solvers.equal_ranks import equal_ranks_on
 from scaleacross.solvers.fixed_placement import FixedPlacement
 from scaleacross.solvers.fleets import Fill, Fleet, fleets
-from scaleacross.solvers.mixed_fleets import equal_ranks_on
 from scaleacross.solvers.place_parallelism import never
 from scaleacross.solvers.priced import Priced
 from scaleacross.solvers.search_space import Refusals, SearchSpace

@@ -1,0 +1,77 @@
+"""How many layers fit on the ranks of a mixed pool, and how many some rank must hold, wherever its types are.
+
+Symbols       p  pipeline ranks;  v  chunks of each;  L  layers;  s[r], l[r]  layers that fit on rank r if its stage has an
+              accelerator with less memory, or has only larger ones
+Given         A stage is dp·tp·cp accelerators, so at most q = ⌊larger ones / (dp·tp·cp)⌋ ranks have only larger ones. Every chunk
+              holds a layer or more where there are as many layers; else none holds two (``spec.parallelism.split_layers``).
+Room          Σ s[r] + the q largest l[r] − s[r]; none where more than q ranks have s[r] < v, though each needs v
+Fullest       The p − q ranks with less memory hold no more than the p − q largest s[r]. So one of the q others, if there are
+              any, holds ⌈(L − Σ of these)/q⌉ layers or more; some rank holds ⌈L/p⌉ anyhow. Some replica runs m micro-batches or
+              more on that rank, so step ≥ m · that many layers, on the fastest type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from scaleacross.cost_models.memory import memory_parts
+from scaleacross.cost_models.settings import Floats, Ints, Settings
+from scaleacross.cost_models.stages import RankClasses
+from scaleacross.spec.job import Job
+from scaleacross.spec.topology import Building
+from scaleacross.workloads.layer_profile import ModelProfile
+
+PARTS: Final = 8
+"""Parts of a pipeline whose ranks' memory is bounded together: each rank is as light as the last of its part."""
+
+
+def layers_that_fit(
+    job: Job, profile: ModelProfile, buildings: Sequence[Building], settings: Settings
+) -> tuple[Floats, Floats]:
+    """Room and fullest rank of the module docstring, in layers, (n,) each; embedding and head are left out."""
+    usable = {b.accelerator.name: b.accelerator.room_bytes(job.memory_headroom_fraction) for b in buildings}
+    smaller, larger = min(usable.values()), max(usable.values())
+    large = sum(b.num_accelerators for b in buildings if usable[b.accelerator.name] > smaller)
+    room, fullest = np.empty(len(settings)), np.empty(len(settings))
+    for pp, rows in by_pipeline(settings):
+        here = settings.take(rows)
+        ranks, (fixed, each) = _bytes(job, profile, pp, here)
+        chunks, one_each = here.num_chunks, pp * here.num_chunks <= profile.num_layers
+        most = np.where(one_each, profile.num_layers - (pp - 1) * chunks, chunks)
+        small, big = (np.clip(np.floor((size - fixed) / each + 1e-9), 0.0, most) for size in (smaller, larger))
+        of_large = np.minimum(pp, large // (here.dp * here.tp * here.cp))
+        holds = _largest(small, ranks, np.full(len(rows), pp)) + _largest(big - small, ranks, of_large)
+        too_small = (ranks[:, None] * (one_each & (small < chunks))).sum(axis=0)
+        room[rows] = np.where(too_small > of_large, 0.0, holds)
+        left = np.where(of_large > 0, profile.num_layers - _largest(small, ranks, pp - of_large), 0.0)
+        fullest[rows] = np.maximum(np.ceil(left / np.maximum(1, of_large) - 1e-9), -(-profile.num_layers // pp))
+    return room, fullest
+
+
+def by_pipeline(settings: Settings) -> Iterator[tuple[int, Ints]]:
+    """Rows of equal pp, as (pp, row indices)."""
+    yield from ((int(pp), np.flatnonzero(settings.pp == pp)) for pp in np.unique(settings.pp))
+
+
+def _bytes(job: Job, profile: ModelProfile, pp: int, settings: Settings) -> tuple[Ints, tuple[Floats, Floats]]:
+    """Ranks of each part, and the bytes of its last rank without layers and of a layer of the cheapest block type, (parts, n)."""
+    last = np.unique((np.arange(1, PARTS + 1) * pp) // PARTS - 1)
+    last, kinds = last[last >= 0], len(profile.blocks)
+    probes = np.concatenate([np.zeros((1, kinds), dtype=np.int64), np.eye(kinds, dtype=np.int64)])
+    layers, none = np.tile(probes, (len(last), 1)), np.zeros(len(last) * len(probes), dtype=np.int64)
+    classes = RankClasses(layers, none, none, np.repeat(last, len(probes)), none + 1)
+    parts = memory_parts(profile, job, settings, classes)
+    needed = sum(parts.values(), start=np.zeros(1)).reshape(len(last), len(probes), -1)
+    fixed = needed[:, 0]
+    return np.diff(last, prepend=-1), (fixed, (needed[:, 1:] - needed[:, :1]).min(axis=1))
+
+
+def _largest(layers: Floats, ranks: Ints, number: Ints) -> Floats:
+    """Sum over the ``number`` (n,) of ranks with the most ``layers`` (parts, n), which ``ranks`` of each part have."""
+    order = np.argsort(-layers, axis=0)
+    there = ranks[order]
+    taken = np.clip(number - (np.cumsum(there, axis=0) - there), 0, there)
+    return np.asarray((taken * np.take_along_axis(layers, order, axis=0)).sum(axis=0))

@@ -1,0 +1,73 @@
+"""Bounds on mixed pools know sharded passes, the path of one micro-batch and full memory, and stay below exact steps."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from cases import each
+from instances import plain_job, plain_topology, plain_trunk
+from scaleacross.cost_models.settings import concatenate
+from scaleacross.solvers.every_placement import EveryPlacement, balanced, placer_on
+from scaleacross.solvers.fleets import fleets
+from scaleacross.solvers.mixed_memory import layers_that_fit
+from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.spec.job import Job
+from scaleacross.workloads.problem import problem_of
+
+CANDIDATES, PLACES = 24, 2
+QUICK = (0, 1, 9, 16)  # something fits on both types
+SLACK = 1 + 1e-9
+
+
+def passing_job(seed: int) -> Job:
+    """Two types of unlike speed, memory and links; layers that do not divide; few micro-batches or many."""
+    rng = random.Random(f"unlike passes {seed}")
+    topology = plain_topology(1, 1)
+    types = [
+        ("small", 20.0, rng.choice([120, 250, 2000])),
+        ("large", rng.choice([30.0, 60.0]), rng.choice([250, 500, 2000])),
+    ]
+    for building, (name, peak, memory) in zip(topology["regions"][0]["buildings"], types, strict=True):
+        building["accelerator"] |= {"name": name, "peak_tflop_per_s": {"bf16": peak}, "memory_bytes": memory * 2**20}
+    topology["trunks"] = [plain_trunk("b0", "b1", gbyte_per_s=rng.choice([4.0, 400.0]))]
+    job = plain_job(
+        topology=topology,
+        degrees={"tp": 1, "cp": [1, 2], "ep": 1},
+        schedules=["1F1B", "GPipe", "Interleaved1F1B", "ZBH1"],
+        num_chunks=[1, 2, 3],
+        shard=["parameters", "gradients", "optimizer"],
+        recompute=["none", "full"],
+        micro_batch_sequences=[1, 2],
+        global_batch_sequences=rng.choice([8, 24, 48]),
+    )
+    data = job.model_dump(mode="json", exclude_unset=True)
+    data["workload"] |= {"num_layers": rng.choice([6, 11, 17]), "vocabulary_size": rng.choice([1000, 64000])}
+    return Job.model_validate(data)
+
+
+@each("seed", QUICK, range(24), size=4)
+def test_no_bound_is_above_an_exact_step(seed: int) -> None:
+    problem, rng = problem_of(passing_job(seed)), np.random.default_rng(seed)
+    fleet = fleets(problem.topology)[0]
+    placer = placer_on(fleet, problem.job, problem.profile)
+    assert isinstance(placer, EveryPlacement)
+    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit)
+    rows = concatenate(list(space.batches(Refusals())))
+    rows, compared = rows.take(rng.permutation(len(rows))[:CANDIDATES]), 0
+    room, fullest = layers_that_fit(problem.job, problem.profile, fleet.buildings, rows)
+    coarse = placer.pricing.coarse(rows)
+    tight = placer.pricing.tight(coarse)
+    for row in range(len(rows)):
+        one = rows.take(np.array([row]))
+        for _, balance, _, places in placer._balanced(one, None)[:4]:
+            assert room[row] >= problem.profile.num_layers, one.decision(0)
+            assert max(map(sum, balance.split)) >= fullest[row], (one.decision(0), balance)
+            decision = balanced(one.decision(0), balance)
+            for place in rng.permutation(len(places))[:PLACES]:
+                exact = placer._step_s(decision, places[place]) * SLACK
+                above = {"coarse": coarse.bound_s[row] / exact, "tight": tight.bound_s[row] / exact}
+                assert max(above.values()) <= 1, (above, decision)
+                compared += 1
+    assert compared > 0 or seed not in QUICK

@@ -1,0 +1,95 @@
+"""Spaces whose policies are chosen last: interrupts, limits in work, and what is too large for baselines."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import scaleacross as sa
+from instances import plain_job
+from scaleacross.cli import app
+from scaleacross.cli.stopping import first_interrupt
+from scaleacross.cost_models.settings import concatenate
+from scaleacross.solvers import open_policies, search_space
+from scaleacross.solvers.fleets import fleets
+from scaleacross.solvers.search_space import Refusals, SearchSpace
+from scaleacross.spec.job import Job
+from scaleacross.spec.progress import Progress
+from scaleacross.workloads.problem import problem_of
+
+
+def full_job() -> Job:
+    """A small job with the space full, whose policies the search chooses last (``opened``)."""
+    job = plain_job(2, 2, degrees={"tp": 1, "cp": 1}, schedules=["1F1B"], micro_batch_sequences=1)
+    data = job.model_dump(mode="json", exclude_unset=True)
+    return Job.model_validate(data | {"space": "full", "recompute": ["none", "selective", "full"]})
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every space counts as too large to enumerate, and blocks are closed a few at a time."""
+    monkeypatch.setattr(open_policies, "MOST_AT_ONCE", 0)
+    monkeypatch.setattr(open_policies, "CLOSED_TOGETHER", 4)
+
+
+@pytest.mark.usefixtures("opened")
+def test_an_interrupt_while_policies_are_chosen_gives_the_best_plan_with_its_gap() -> None:
+    """SIGINT at the first blocks that are closed: a plan, the reason, and a bound that the whole search confirms."""
+    job, stages = full_job(), set[str]()
+    whole = sa.plan(job, alternatives=False)
+    assert whole.report.status == "optimal"
+
+    with first_interrupt() as stopped:
+
+        def tell(now: Progress) -> None:
+            if now.stage == "closing" and not stages:
+                stages.add(now.stage)
+                signal.raise_signal(signal.SIGINT)
+
+        cut = sa.plan(job, alternatives=False, progress=tell, stopped=stopped)
+    assert stages == {"closing"}
+    assert cut.report.status == "time_limit"
+    assert 0 < cut.report.gap < 1
+    assert cut.report.bound_s <= whole.report.objective_s * (1 + 1e-9)
+    assert cut.report.objective_s >= whole.report.objective_s * (1 - 1e-9)
+    assert any("stopped by hand" in note for note in cut.report.notes)
+
+
+@pytest.mark.usefixtures("opened")
+@pytest.mark.parametrize("work_limit", [2, 6])
+def test_a_limit_in_work_gives_the_same_plan_twice(work_limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where an hour passes between two looks at a clock."""
+    first = sa.plan(full_job(), work_limit=work_limit)
+    hours = itertools.count()
+    for name in ("perf_counter", "process_time", "monotonic", "time"):
+        monkeypatch.setattr(time, name, lambda: 3600.0 * next(hours))
+    second = sa.plan(full_job(), work_limit=work_limit)
+    assert second.decision == first.decision
+    assert (second.report.bound_s, second.report.num_placed) == (first.report.bound_s, first.report.num_placed)
+    assert any("work limit" in note for note in first.report.notes)
+
+
+@pytest.mark.usefixtures("opened")
+def test_compare_refuses_a_space_that_baselines_cannot_enumerate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our search holds it, baselines would not: refused with the count and the way out, which works."""
+    problem = problem_of(full_job())
+    fleet = fleets(problem.topology)[0]
+    space = SearchSpace(problem.job, problem.profile, fleet.num_accelerators, fleet.unit, policies_open=True)
+    monkeypatch.setattr(search_space, "MOST_BASES", len(concatenate(list(space.bases(Refusals())))) + 1)
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(full_job().model_dump(mode="json", exclude_unset=True)))
+    assert CliRunner().invoke(app, ["plan", str(file), "--work-limit", "2", "--quiet"]).exit_code == 0
+    refused = CliRunner().invoke(app, ["compare", str(file), "--work-limit", "2"])
+    assert refused.exit_code == 2
+    for part in ("combinations, more than memory holds", "state fewer values", "space: quick"):
+        assert part in " ".join(refused.stderr.split())
+    taken = ["--set", "space=quick", "--set", "recompute=none", "--work-limit", "2", "--quiet"]
+    assert CliRunner().invoke(app, ["compare", str(file), *taken]).exit_code == 0
