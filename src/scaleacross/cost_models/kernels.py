@@ -166,8 +166,8 @@ def attention_kernel_s(
     keys: Floats,
     heads: Floats,
     kv_heads: Floats,
-    qk_head_dim: float,
-    v_head_dim: float,
+    qk_head_dim: float | Floats,
+    v_head_dim: float | Floats,
 ) -> Floats:
     """Fused causal attention, forward, of ``queries`` positions per sequence against up to ``keys``, without launch.
 
@@ -177,8 +177,8 @@ def attention_kernel_s(
     evenly over the triangle. Heads of fewer features than SCORE_FEATURES save SCORE_SHARE less than their FLOP.
     """
     rate = machine.peak_flop_per_s * model.compute_efficiency_fraction
-    features = float(qk_head_dim + v_head_dim)
-    head_flop_per_pair = 2.0 * max(features, SCORE_SHARE * SCORE_FEATURES + (1.0 - SCORE_SHARE) * features)
+    features = qk_head_dim + v_head_dim
+    head_flop_per_pair = 2.0 * np.maximum(features, SCORE_SHARE * SCORE_FEATURES + (1.0 - SCORE_SHARE) * features)
     tiles = sequences * heads * queries / QUERY_TILE
     triangle = 0.5 * head_flop_per_pair * sequences * heads * queries * keys / rate
     tile = head_flop_per_pair * QUERY_TILE * keys * machine.num_multiprocessors / rate + model.tile_overhead_s

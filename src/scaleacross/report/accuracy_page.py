@@ -89,12 +89,11 @@ about 1), a prior of the share of HBM bandwidth half as wide (5.8; 20.9; 10.3; B
 and Laplace's law of the slowest accelerator for the normal one (5.5; 21.5; 10.6; drift per doubling 0.33 to 0.11 %). Collectives
 over nodes by NCCL's protocols, chosen for published nccl-tests alone, leave these nearly as they are (the tables below say how).
 
-Then experts as NVIDIA's playbook by machine has them ("MoE Hardware Configuration Reference" of Megatron Bridge: HybridEP and CUDA
-graphs of all but the experts on racks that are one scale-up domain), from 5.5; 20.8; 10.6: 5.4; 17.4; 9.4 (p90 of experts 56 to
-35 %). The playbook was found with these rows in view. Its dispatcher alone gives 5.5; 19.8; 11.3, tokens sent once on every
-machine 5.5; 19.1; 14.7, graphs on every machine 5.6; 23.2; 18.3: not taken. GPT-OSS and norms of q and k by counts, from the
-catalogue's models, instead of from columns that cannot say them: 5.5; 17.7; 9.4 (p90 of experts 33 %, of accelerators and
-precisions never seen 33 to 27 %). Two own runs leave a p90 of 13.3 % (13.9 before). These figures take dense rows by a linear law.
+Then experts as NVIDIA's playbook by machine has them ("MoE Hardware Configuration Reference" of Megatron Bridge: HybridEP and
+CUDA graphs of all but the experts on racks that are one scale-up domain): 5.4; 17.4; 9.4 instead of 5.5; 20.8; 10.6. The playbook
+was found with these rows in view. Its dispatcher alone gives 5.5; 19.8; 11.3, tokens sent once on every machine 5.5; 19.1; 14.7,
+graphs on every machine 5.6; 23.2; 18.3: not taken. GPT-OSS and norms of q and k by counts, from the catalogue's models, instead
+of from columns that cannot say them: 5.4; 17.7; 9.4. Of variants that were not taken dense rows were estimated by a linear law.
 
 ### Collectives over nodes
 
