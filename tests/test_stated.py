@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -11,7 +12,9 @@ from agreement import decisions
 import scaleacross as sa
 from instances import plain_job
 from scaleacross.api import stated as module
+from scaleacross.api.simulating import stepped
 from scaleacross.spec.plan import COMPONENTS, Decision, Plan
+from scaleacross.workloads.problem import Problem
 
 OFF = 88
 """A row of the benchmark's table: tensor parallelism and sharded parameters over six buildings, estimated a third too slow."""
@@ -86,3 +89,16 @@ def test_searches_leave_the_simulation_out_where_asked() -> None:
     with mock.patch.object(module, "stepped", side_effect=AssertionError):
         plan = sa.plan(plain_job(2, 2, degrees={"pp": 2}), alternatives=False, simulated=False)
     assert plan.simulated_s is None and plan.estimated is plan.cost
+
+
+@pytest.mark.parametrize(("slower", "named"), [(1.2, True), (0.8, False)])
+def test_a_best_estimate_that_is_too_low_names_the_referee(slower: float, named: bool) -> None:
+    def played(plan: Plan, problem: Problem) -> SimpleNamespace:
+        found = stepped(plan, problem)
+        parts = {name: slower * seconds for name, seconds in found.components_s.items()}
+        return SimpleNamespace(step_s=slower * found.step_s, components_s=parts)
+
+    with mock.patch.object(module, "stepped", side_effect=played):
+        plan = sa.plan(plain_job(2, 2, degrees={"pp": 2}, recompute="none"), alternatives=False)
+    assert ("--referee" in plan.report.notes[-1]) == named
+    assert "the estimate of" in plan.report.notes[-1]
