@@ -127,9 +127,9 @@ def test_experts_share_the_tokens_of_their_expert_parallel_group() -> None:
 
 
 def test_causal_attention_is_half_of_the_square() -> None:
-    core = Attention(num_heads=16, num_kv_heads=4, qk_head_dim=64, v_head_dim=32)
+    core = Attention(num_heads=16, num_kv_heads=4, qk_head_dim=128, v_head_dim=128)
     s = 512
-    square = 2 * 16 * (64 + 32) * s * s  # scores and weighted values, multiply and add
+    square = 2 * 16 * (128 + 128) * s * s  # scores and weighted values, multiply and add
     gathered = shards(tp=2, cp=4, micro_batch=8, context="gather")
     timed = layer_times(layer(attention=core), 0, QUIET, "bf16", gathered, s, PLAIN)
     assert timed.attention_s[0] == pytest.approx(8 * square / 2 / (2 * 4) / (100e12 * 0.25))

@@ -17,7 +17,7 @@ from scaleacross.simulation.calls import Calls
 from scaleacross.simulation.connections import Way
 from scaleacross.simulation.library import Library
 from scaleacross.simulation.machine import build_machine
-from scaleacross.spec.network import CurveOp
+from scaleacross.spec.network import CollectiveCurve, CurveOp, NetworkTechnology
 from scaleacross.spec.parallelism import Degrees
 from scaleacross.spec.placement import BuildingShare, Placement
 from scaleacross.step.setting import Op
@@ -71,3 +71,11 @@ def test_a_replayed_collective_takes_at_least_what_the_protocols_take(algorithm:
         "pairwise": handshakes_s + size / segment.cap_bytes_per_s,
     }
     assert segment.fixed_s + segment.amount / segment.cap_bytes_per_s == pytest.approx(expected[algorithm])
+
+
+def test_a_scatter_stands_in_for_a_gather_that_was_not_measured() -> None:
+    """Latencies of both are multiplied alike, as the estimate does."""
+    scatter = CollectiveCurve(op="reduce_scatter", num_ranks=2, time_s={1024: 3e-5, 2**30: 1e-2})
+    technology = NetworkTechnology(name="x", bandwidth_bytes_per_s=1e11, efficiency_fraction=1, curves=(scatter,))
+    library = Library(4, 4, technology)
+    assert library.ring_s("all_gather", 1024.0, 1e10) == library.ring_s("reduce_scatter", 1024.0, 1e10) > 5e-5

@@ -27,7 +27,7 @@ def measured_s(technology: NetworkTechnology, op: CurveOp, num_ranks: int, size_
     """Seconds of ``op`` among ``num_ranks`` of one domain, launch included; None where the technology has no such curve."""
     if num_ranks <= 1 or size_bytes <= 0:
         return 0.0
-    curves = _of(technology, op) or _of(technology, _MIRROR.get(op, op))
+    curves = curves_of(technology, op)
     if not curves:
         return None
     if num_ranks in curves:
@@ -50,6 +50,11 @@ def measured_s(technology: NetworkTechnology, op: CurveOp, num_ranks: int, size_
         least = _at(curves[a], size_bytes)
         return least if op == "all_to_all" else max(time, least * (num_ranks - 1) / (a - 1))
     return time
+
+
+def curves_of(technology: NetworkTechnology, op: CurveOp) -> dict[int, Mapping[int, float]]:
+    """Ranks -> size -> seconds, of the operation that stands in where ``op`` was not measured."""
+    return _of(technology, op) or _of(technology, _MIRROR.get(op, op))
 
 
 def _of(technology: NetworkTechnology, op: CurveOp) -> dict[int, Mapping[int, float]]:

@@ -21,7 +21,7 @@ from scaleacross.schedules.collective.protocols import (
     tree_ways,
 )
 from scaleacross.simulation.connections import Way
-from scaleacross.simulation.curves import measured_s
+from scaleacross.simulation.curves import curves_of, measured_s
 from scaleacross.simulation.fabric import RACK
 from scaleacross.simulation.machine import Machine
 from scaleacross.spec.network import CurveOp, NetworkTechnology
@@ -71,8 +71,9 @@ class Library:
 
     def _slower(self, op: CurveOp) -> float:
         """By the most ranks up to those of a node whose small messages were measured; some curves start at large ones."""
-        curves = [curve for curve in self.technology.curves if curve.op == op and min(curve.time_s) <= SMALL_BYTES]
-        known = max((curve.num_ranks for curve in curves if curve.num_ranks <= max(2, round(self.ranks))), default=0)
+        curves = curves_of(self.technology, op)
+        small = [num_ranks for num_ranks, times in curves.items() if min(times) <= SMALL_BYTES]
+        known = max((num_ranks for num_ranks in small if num_ranks <= max(2, round(self.ranks))), default=0)
         measured = measured_s(self.technology, op, known, SMALL_BYTES) if known else None
         return 1.0 if measured is None else measured / float(in_node_s(2 if op == "all_reduce" else 1, known))
 
