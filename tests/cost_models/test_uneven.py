@@ -101,7 +101,7 @@ def test_the_ends_may_be_without_layers() -> None:
     assert [stage.num_layers for stage in cost.memory] == [4, 4]
     four = pipeline.model_copy(update={"num_chunks": 4})
     fewer = plan_cost(problem.job, problem.profile, problem.topology, decision.model_copy(update={"pipeline": four}))
-    assert cost.cost.compute_s == fewer.cost.compute_s  # the same layers on the same ranks
+    assert cost.cost.compute_s == pytest.approx(fewer.cost.compute_s)  # the same layers on the same ranks
     assert cost.cost.bubble_s < fewer.cost.bubble_s  # a pass through a chunk of each rank is shorter
     replayed = sa.simulate(sa.evaluate((problem.job, decision)))
     assert cost.cost.step_s == pytest.approx(replayed.step_s, rel=0.02)

@@ -53,11 +53,20 @@ def test_folded_runs_equal_unfolded_ones() -> None:
 
 
 def num_routes(plan: Plan) -> int:
-    """Kinds of pipelines by the ranks that send to another building."""
+    """Kinds of pipelines by the ranks that send to another building, or whose tp or cp group straddles two."""
     building = np.repeat(np.arange(len(plan.placement.fill)), [share.num_accelerators for share in plan.placement.fill])
-    stride, pp = strides(plan.degrees, plan.placement.axis_order)["pp"], plan.degrees.pp
-    pipelines = building.reshape(-1, pp, stride).swapaxes(1, 2).reshape(-1, pp)
-    return len(np.unique(pipelines != np.roll(pipelines, -1, axis=1), axis=0))
+    stride = strides(plan.degrees, plan.placement.axis_order)
+
+    def in_groups(values: np.ndarray, axis: str) -> np.ndarray:
+        return values.reshape(-1, getattr(plan.degrees, axis), stride[axis]).swapaxes(1, 2)
+
+    pipelines = in_groups(building, "pp")
+    facts = [pipelines != np.roll(pipelines, -1, axis=2)]
+    for axis in ("tp", "cp"):
+        groups = in_groups(building, axis)
+        straddles = np.broadcast_to((groups != groups[..., :1]).any(axis=2, keepdims=True), groups.shape)
+        facts.append(in_groups(straddles.swapaxes(1, 2).reshape(-1), "pp"))
+    return len(np.unique(np.concatenate(facts, axis=2).reshape(-1, 3 * plan.degrees.pp), axis=0))
 
 
 @pytest.mark.parametrize("degrees", [(2, 2, 4), (4, 1, 4), (2, 1, 4)], ids=str)
