@@ -73,7 +73,8 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
 def test_few_micro_batches_say_what_all_take(
     schedule: ScheduleName, num_chunks: int, shard: ShardLevel, counts: list[int | None]
 ) -> None:
-    plan = plan_of(schedule, num_chunks, shard, count=240 if schedule.startswith("Interleaved") else 242)
+    count = 240 if schedule.startswith("Interleaved") else 242
+    plan = plan_of(schedule, num_chunks, shard, count=count, sequence_length=4096)
     problem = problem_of(plan.job)
     found, whole = steady.steady_step(plan, problem), replay(plan, problem)
     assert found.step_s == pytest.approx(whole.step_s, rel=1e-9)
