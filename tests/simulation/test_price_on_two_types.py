@@ -40,8 +40,8 @@ def test_stages_wait_for_the_links_of_their_own_building(component: str, degrees
     plan = sa.plan(job, overrides=["recompute=none", "overlap.tp_reduce=false"])
     assert len(plan.placement.fill) == 2
     step = sa.simulate(plan)
-    assert plan.estimated.step_s == pytest.approx(step.step_s, rel=0.01)
-    assert plan.cost.component(component) == pytest.approx(step.component(component), rel=0.01)
+    assert plan.estimated.step_s == pytest.approx(step.step_s, rel=0.03)
+    assert plan.estimated.component(component) == pytest.approx(step.component(component), rel=0.1)
     assert plan.report.status == "optimal"
 
 
