@@ -22,15 +22,15 @@ def quick_and_slow(*types: tuple[float, float, float]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("component", "degrees"),
+    ("component", "degrees", "apart"),
     [
-        ("tp", {"tp": 4, "cp": 1, "pp": 2, "dp_shard": 1, "dp_replicate": 2, "ep": 1}),
-        ("ep", {"tp": 1, "cp": 1, "pp": 2, "dp_shard": 4, "dp_replicate": 2, "ep": 4}),
-        ("ep", {"tp": 1, "cp": 1, "pp": 2, "dp_shard": 8, "dp_replicate": 1, "ep": 8}),
+        ("tp", {"tp": 4, "cp": 1, "pp": 2, "dp_shard": 1, "dp_replicate": 2, "ep": 1}, 0.01),
+        ("ep", {"tp": 1, "cp": 1, "pp": 2, "dp_shard": 4, "dp_replicate": 2, "ep": 4}, 0.01),
+        ("ep", {"tp": 1, "cp": 1, "pp": 2, "dp_shard": 8, "dp_replicate": 1, "ep": 8}, 0.03),
     ],
     ids=["tp", "ep", "ep_beyond_hosts"],
 )
-def test_stages_wait_for_the_links_of_their_own_building(component: str, degrees: dict[str, int]) -> None:
+def test_stages_wait_for_the_links_of_their_own_building(component: str, degrees: dict[str, int], apart: float) -> None:
     """A slow type on fast links beside a fast one on links a third as fast: these made the step up to 30 % longer."""
     topology = quick_and_slow((200.0, 15.0, 5.0), (30.0, 45.0, 15.0))
     experts = {"workload": moe()} if component == "ep" else {}
@@ -40,7 +40,7 @@ def test_stages_wait_for_the_links_of_their_own_building(component: str, degrees
     plan = sa.plan(job, overrides=["recompute=none", "overlap.tp_reduce=false"])
     assert len(plan.placement.fill) == 2
     step = sa.simulate(plan)
-    assert plan.estimated.step_s == pytest.approx(step.step_s, rel=0.03)
+    assert plan.estimated.step_s == pytest.approx(step.step_s, rel=apart)
     assert plan.estimated.component(component) == pytest.approx(step.component(component), rel=0.1)
     assert plan.report.status == "optimal"
 

@@ -25,7 +25,7 @@ _MOST_ROUNDS: Final = 400
 _PASSES, _MANY_PASSES = 5, 40
 """Over good knapsacks, before more of them and then a constraint program look for a better one."""
 _MOST_EXACT: Final = 6
-"""Knapsacks that a constraint program fills, before a T is given up."""
+"""Knapsacks that a constraint program fills, before a limit in seconds counts as out of reach."""
 _SPARE: Final = 0.01
 """Of all ranks: what whole configurations may need more than fractions of them."""
 _MOST_NODES: Final = 1_000
